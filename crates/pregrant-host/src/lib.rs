@@ -1,0 +1,2 @@
+//! Pregrant on a Linux machine: the loopback Xen, xenstored on a unix socket, frame ports.
+#![deny(missing_docs)]
