@@ -19,7 +19,13 @@ impl TxRequest {
     /// From the slot's three little-endian words.
     #[inline(always)]
     pub const fn from_words(w: [u32; 3]) -> Self {
-        Self { gref: w[0], offset: w[1] as u16, flags: (w[1] >> 16) as u16, id: w[2] as u16, size: (w[2] >> 16) as u16 }
+        Self {
+            gref: w[0],
+            offset: w[1] as u16,
+            flags: (w[1] >> 16) as u16,
+            id: w[2] as u16,
+            size: (w[2] >> 16) as u16,
+        }
     }
     /// To the slot's three little-endian words.
     #[inline(always)]

@@ -1,0 +1,325 @@
+//! The header, the types and the error names of xenstore messages (PROTOCOL.md 8.4).
+//!
+//! ```text
+//!   +------------------+---------------------------------------+
+//!   | header, 16 octets| payload, header.len octets (<= 4096)  |   the same on a socket and in a guest's ring
+//!   +------------------+---------------------------------------+
+//! ```
+//! A reply has the type and the `req_id` of its request, or the type [`MsgType::Error`] and an error's name as
+//! payload. [`MsgType::WatchEvent`] comes unasked, with `req_id` 0. What the payloads mean is in
+//! [`crate::xenstore`].
+//!
+//! What the peer may do: announce any length (check [`Header::payload_len`] before reserving memory), use a
+//! type that does not exist (answer `EINVAL`, see [`Errno`]), invent transactions.
+
+use super::WireError;
+use core::fmt;
+
+/// Most octets of payload in one message. C: `XENSTORE_PAYLOAD_MAX`, xen/include/public/io/xs_wire.h.
+pub const PAYLOAD_MAX: usize = 4096;
+/// Most octets of an absolute path, NUL not counted. C: `XENSTORE_ABS_PATH_MAX`.
+pub const ABS_PATH_MAX: usize = 3072;
+/// Most octets of a path relative to the domain's home, NUL not counted. C: `XENSTORE_REL_PATH_MAX`.
+pub const REL_PATH_MAX: usize = 2048;
+/// The `tx_id` of a request outside any transaction. C: `XBT_NULL`, xen/tools/include/xenstore.h.
+pub const TX_NONE: u32 = 0;
+/// The `req_id` of every watch event.
+pub const WATCH_EVENT_REQ_ID: u32 = 0;
+
+/// What stands before each xenstore message's payload.
+///
+/// C: `struct xsd_sockmsg`, xen/include/public/io/xs_wire.h. Little-endian. 16 octets.
+///
+/// ```text
+/// |  0  1  2  3 |  4  5  6  7 |  8  9 10 11 | 12 13 14 15 |
+/// |     type    |    req_id   |    tx_id    |     len     |
+/// ```
+/// Client and server write all of it, each in its own messages.
+///
+/// * `msg_type`: a [`MsgType`] as a number; kept raw, since a server must answer unknown ones.
+/// * `req_id`: chosen by the client, comes back in the reply.
+/// * `tx_id`: a transaction's number, or [`TX_NONE`].
+/// * `len_bytes`: octets of payload that follow.
+///
+/// # Trust
+/// Every field is peer data. Call [`Header::payload_len`] before reading on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Header {
+    /// `type`: see [`MsgType::from_raw`].
+    pub msg_type: u32,
+    /// The request that this belongs to.
+    pub req_id: u32,
+    /// The transaction that this belongs to.
+    pub tx_id: u32,
+    /// `len`: octets of payload after the header.
+    pub len_bytes: u32,
+}
+
+impl Header {
+    /// Octets of a header on the wire.
+    pub const SIZE: usize = 16;
+
+    /// From the message's first 16 octets.
+    pub const fn from_bytes(b: [u8; Self::SIZE]) -> Self {
+        Self {
+            msg_type: u32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+            req_id: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
+            tx_id: u32::from_le_bytes([b[8], b[9], b[10], b[11]]),
+            len_bytes: u32::from_le_bytes([b[12], b[13], b[14], b[15]]),
+        }
+    }
+
+    /// To the message's first 16 octets.
+    pub const fn to_bytes(self) -> [u8; Self::SIZE] {
+        let (t, r, x, l) = (
+            self.msg_type.to_le_bytes(),
+            self.req_id.to_le_bytes(),
+            self.tx_id.to_le_bytes(),
+            self.len_bytes.to_le_bytes(),
+        );
+        [t[0], t[1], t[2], t[3], r[0], r[1], r[2], r[3], x[0], x[1], x[2], x[3], l[0], l[1], l[2], l[3]]
+    }
+
+    /// How many octets of payload to read next.
+    ///
+    /// # Errors
+    /// [`WireError::XsTooLong`] above [`PAYLOAD_MAX`]: the stream cannot be followed any further, close it.
+    pub const fn payload_len(self) -> Result<usize, WireError> {
+        if self.len_bytes as usize > PAYLOAD_MAX {
+            return Err(WireError::XsTooLong { len_bytes: self.len_bytes });
+        }
+        Ok(self.len_bytes as usize)
+    }
+}
+
+const _: () = assert!(size_of::<Header>() == Header::SIZE);
+
+/// Makes the enum, its way from numbers and its C names from one table, so that they cannot differ.
+macro_rules! numbered {
+    ($(#[$outer:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $number:literal, $c:literal;)* }) => {
+        $(#[$outer])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u32)]
+        pub enum $name { $(#[doc = concat!("`", $c, "`. ")] $(#[$doc])* $variant = $number,)* }
+
+        impl $name {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// From the number on the wire; `None` when Xen has no such number.
+            pub const fn from_raw(raw: u32) -> Option<Self> {
+                match raw { $($number => Some(Self::$variant),)* _ => None }
+            }
+
+            /// The number on the wire.
+            pub const fn raw(self) -> u32 { self as u32 }
+
+            /// Xen's own name.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $c,)* }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str(self.name()) }
+        }
+    };
+}
+
+numbered! {
+    /// What a message asks or tells. C: `enum xsd_sockmsg_type`, xen/include/public/io/xs_wire.h.
+    ///
+    /// `|` below is a NUL octet. 20 was removed from the protocol and stays unknown.
+    MsgType {
+        /// A command to the server itself.
+        Control = 0, "XS_CONTROL";
+        /// `path|`, answered by the names of the children, each with a NUL.
+        Directory = 1, "XS_DIRECTORY";
+        /// `path|`, answered by the value, without a NUL.
+        Read = 2, "XS_READ";
+        /// `path|`, answered by permissions, each with a NUL.
+        GetPerms = 3, "XS_GET_PERMS";
+        /// `path|token|`.
+        Watch = 4, "XS_WATCH";
+        /// `path|token|`.
+        Unwatch = 5, "XS_UNWATCH";
+        /// `|`, answered by `id|`.
+        TransactionStart = 6, "XS_TRANSACTION_START";
+        /// `T|` to commit, `F|` to give up.
+        TransactionEnd = 7, "XS_TRANSACTION_END";
+        /// A new domain's ring page and channel.
+        Introduce = 8, "XS_INTRODUCE";
+        /// `domid|`: forget a domain.
+        Release = 9, "XS_RELEASE";
+        /// `domid|`, answered by `path|`.
+        GetDomainPath = 10, "XS_GET_DOMAIN_PATH";
+        /// `path|value`; the value has no NUL.
+        Write = 11, "XS_WRITE";
+        /// `path|`.
+        Mkdir = 12, "XS_MKDIR";
+        /// `path|`, with all below it.
+        Rm = 13, "XS_RM";
+        /// `path|perm|+`.
+        SetPerms = 14, "XS_SET_PERMS";
+        /// `path|token|`, sent by the server alone.
+        WatchEvent = 15, "XS_WATCH_EVENT";
+        /// An error's name and a NUL, sent by the server alone; see [`Errno`].
+        Error = 16, "XS_ERROR";
+        /// `domid|`, answered by `T|` or `F|`.
+        IsDomainIntroduced = 17, "XS_IS_DOMAIN_INTRODUCED";
+        /// `domid|`: a domain runs again after a suspend.
+        Resume = 18, "XS_RESUME";
+        /// `domid|target|`: one domain may act for another.
+        SetTarget = 19, "XS_SET_TARGET";
+        /// `|`: drop all watches and transactions of the connection.
+        ResetWatches = 21, "XS_RESET_WATCHES";
+        /// `path|offset|`, answered by a generation and a part of the children's names.
+        DirectoryPart = 22, "XS_DIRECTORY_PART";
+        /// What the server can do.
+        GetFeature = 23, "XS_GET_FEATURE";
+        /// What a domain may use of it.
+        SetFeature = 24, "XS_SET_FEATURE";
+        /// A quota's value.
+        GetQuota = 25, "XS_GET_QUOTA";
+        /// Changes a quota.
+        SetQuota = 26, "XS_SET_QUOTA";
+    }
+}
+
+/// An error as xenstore names it on the wire. C: `xsd_errors`, xen/include/public/io/xs_wire.h.
+///
+/// The payload of an [`MsgType::Error`] reply is the name and a NUL; numbers differ between systems and never
+/// travel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Errno {
+    /// Malformed request, path or transaction end.
+    Einval,
+    /// The domain lacks the permission.
+    Eacces,
+    /// The same watch exists.
+    Eexist,
+    /// Is a directory.
+    Eisdir,
+    /// No such node.
+    Enoent,
+    /// The server is out of memory.
+    Enomem,
+    /// A quota is used up.
+    Enospc,
+    /// The server failed.
+    Eio,
+    /// The node has children.
+    Enotempty,
+    /// The server does not know the request.
+    Enosys,
+    /// The tree is read-only.
+    Erofs,
+    /// In use.
+    Ebusy,
+    /// The transaction met a conflict: do all of it again.
+    Eagain,
+    /// The domain is connected already.
+    Eisconn,
+    /// Too long for one message; for a directory use [`MsgType::DirectoryPart`].
+    E2big,
+    /// Not allowed for this domain.
+    Eperm,
+}
+
+impl Errno {
+    /// All of them, in Xen's order.
+    pub const ALL: [Self; 16] = [
+        Self::Einval,
+        Self::Eacces,
+        Self::Eexist,
+        Self::Eisdir,
+        Self::Enoent,
+        Self::Enomem,
+        Self::Enospc,
+        Self::Eio,
+        Self::Enotempty,
+        Self::Enosys,
+        Self::Erofs,
+        Self::Ebusy,
+        Self::Eagain,
+        Self::Eisconn,
+        Self::E2big,
+        Self::Eperm,
+    ];
+
+    /// The name on the wire, without the NUL.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Einval => "EINVAL",
+            Self::Eacces => "EACCES",
+            Self::Eexist => "EEXIST",
+            Self::Eisdir => "EISDIR",
+            Self::Enoent => "ENOENT",
+            Self::Enomem => "ENOMEM",
+            Self::Enospc => "ENOSPC",
+            Self::Eio => "EIO",
+            Self::Enotempty => "ENOTEMPTY",
+            Self::Enosys => "ENOSYS",
+            Self::Erofs => "EROFS",
+            Self::Ebusy => "EBUSY",
+            Self::Eagain => "EAGAIN",
+            Self::Eisconn => "EISCONN",
+            Self::E2big => "E2BIG",
+            Self::Eperm => "EPERM",
+        }
+    }
+
+    /// From the payload of an [`MsgType::Error`] reply, with or without its NUL; `None` for any other bytes.
+    pub fn from_payload(payload: &[u8]) -> Option<Self> {
+        let name = payload.strip_suffix(b"\0").unwrap_or(payload);
+        Self::ALL.into_iter().find(|e| e.name().as_bytes() == name)
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_numbered_as_in_the_protocol() {
+        assert_eq!(MsgType::from_raw(0), Some(MsgType::Control));
+        assert_eq!(MsgType::from_raw(11), Some(MsgType::Write));
+        assert_eq!(MsgType::from_raw(16), Some(MsgType::Error));
+        assert_eq!(MsgType::from_raw(20), None);
+        assert_eq!(MsgType::from_raw(26), Some(MsgType::SetQuota));
+        assert_eq!(MsgType::from_raw(27), None);
+        assert_eq!(MsgType::from_raw(u32::MAX), None);
+        assert_eq!(MsgType::ALL.len(), 26);
+        for &t in MsgType::ALL {
+            assert_eq!(MsgType::from_raw(t.raw()), Some(t));
+        }
+    }
+
+    #[test]
+    fn payload_of_4096_is_the_longest() {
+        let h = Header { len_bytes: 4096, ..Header::default() };
+        assert_eq!(h.payload_len(), Ok(4096));
+        let h = Header { len_bytes: 4097, ..Header::default() };
+        assert_eq!(h.payload_len(), Err(WireError::XsTooLong { len_bytes: 4097 }));
+        let h = Header { len_bytes: u32::MAX, ..Header::default() };
+        assert_eq!(h.payload_len(), Err(WireError::XsTooLong { len_bytes: u32::MAX }));
+    }
+
+    #[test]
+    fn errors_are_known_by_name_with_and_without_nul() {
+        for e in Errno::ALL {
+            assert_eq!(Errno::from_payload(e.name().as_bytes()), Some(e));
+        }
+        assert_eq!(Errno::from_payload(b"EAGAIN\0"), Some(Errno::Eagain));
+        assert_eq!(Errno::from_payload(b"EAGAIN\0\0"), None);
+        assert_eq!(Errno::from_payload(b"EAGAI"), None);
+        assert_eq!(Errno::from_payload(b""), None);
+    }
+}
