@@ -1,1 +1,115 @@
-//! To be written.
+//! Two kinds of failure that never mix: the peer lied ([`PeerFault`]: close that device, count it), and the platform
+//! failed ([`PlatformError`]: an operation with its errno).
+
+use core::fmt;
+
+/// What a peer did that its protocol forbids. Each of these closes the device (PROTOCOL.md 2.6); none panics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum PeerFault {
+    /// `req_prod - req_cons > N`: more requests than the ring has slots.
+    ReqProdOverrun {
+        /// The index read from the ring.
+        req_prod: u32,
+        /// Our own.
+        req_cons: u32,
+        /// Slots in the ring.
+        size: u32,
+    },
+    /// More responses than requests in flight, or `rsp_prod` went backwards.
+    RspProdOverrun {
+        /// The index read from the ring.
+        rsp_prod: u32,
+        /// Our own.
+        rsp_cons: u32,
+        /// Requests in flight.
+        in_flight: u32,
+    },
+    /// A live ring was taken up whose indices cannot belong together.
+    BadAttach {
+        /// The index read from the ring.
+        req_prod: u32,
+        /// The index read from the ring.
+        rsp_prod: u32,
+    },
+    /// A frame claims more slots than are on the ring.
+    SlotsMissing,
+    /// A frame of 22 or more data slots.
+    TooManySlots,
+    /// `offset + size` of a fragment passes the end of its page.
+    CrossesPage {
+        /// Octets.
+        offset: u16,
+        /// Octets.
+        size: u16,
+    },
+    /// An extra info of type 0 or of a type that nobody announced.
+    BadExtra(u8),
+    /// A GSO extra with segment size 0 or an unknown type.
+    BadGso {
+        /// Octets in a segment.
+        size: u16,
+        /// Type as sent.
+        gso_type: u8,
+    },
+    /// A response names an id that has no request in flight.
+    UnknownId(u16),
+    /// A response's offset and length pass the end of its buffer.
+    BadResponse {
+        /// Octets.
+        offset: u16,
+        /// Octets, or an error code below zero.
+        status: i16,
+    },
+}
+
+impl fmt::Display for PeerFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::ReqProdOverrun { req_prod, req_cons, size } => {
+                write!(f, "req_prod {req_prod} is more than {size} slots ahead of req_cons {req_cons}")
+            }
+            Self::RspProdOverrun { rsp_prod, rsp_cons, in_flight } => {
+                write!(
+                    f,
+                    "rsp_prod {rsp_prod} answers more than the {in_flight} requests in flight after {rsp_cons}"
+                )
+            }
+            Self::BadAttach { req_prod, rsp_prod } => {
+                write!(f, "a live ring with req_prod {req_prod} and rsp_prod {rsp_prod} cannot be taken up")
+            }
+            Self::SlotsMissing => f.write_str("a frame claims more slots than are on the ring"),
+            Self::TooManySlots => f.write_str("a frame of 22 or more data slots"),
+            Self::CrossesPage { offset, size } => {
+                write!(f, "a fragment of {size} octets at offset {offset} crosses its page")
+            }
+            Self::BadExtra(t) => write!(f, "an extra info of type {t}, which is not allowed"),
+            Self::BadGso { size, gso_type } => {
+                write!(f, "a GSO extra of type {gso_type} with segment size {size}")
+            }
+            Self::UnknownId(id) => write!(f, "a response for id {id}, which has no request in flight"),
+            Self::BadResponse { offset, status } => {
+                write!(f, "a response with offset {offset} and status {status} passes the end of its buffer")
+            }
+        }
+    }
+}
+
+impl core::error::Error for PeerFault {}
+
+/// An operation of the platform (hypervisor, kernel, broker) failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PlatformError {
+    /// What was tried, in plain words: "map 3 grants of domain 5".
+    pub op: &'static str,
+    /// The errno, or a negative grant status.
+    pub code: i32,
+}
+
+impl fmt::Display for PlatformError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} failed with code {}", self.op, self.code)
+    }
+}
+
+impl core::error::Error for PlatformError {}

@@ -11,8 +11,8 @@ extern crate alloc;
 extern crate std;
 
 pub mod error;
-pub mod port;
 pub mod platform;
+pub mod port;
 pub mod ring;
 pub mod shm;
 pub mod sync;
@@ -21,4 +21,5 @@ pub mod wire;
 pub mod xenbus;
 pub mod xenstore;
 
+pub use error::{PeerFault, PlatformError};
 pub use units::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};

@@ -1,1 +1,198 @@
-//! To be written.
+//! The only way to touch memory that a peer can write.
+//!
+//! ```text
+//!   private memory  <-- copy_out --   shared pages   <-- copy_in --  private memory
+//!   (&[u8], structs)                  (SharedBytes: an address and a length, never a &[u8])
+//! ```
+//!
+//! Invariants: no `&` or `&mut` to shared memory is ever formed; words are relaxed atomics, payload is copied once by
+//! [`copy_from_shared`] and [`copy_to_shared`] (a plain copy in release, relaxed bytes under Miri); every access is
+//! checked against the length. What a peer may do: change any byte at any time. So whatever was copied out is
+//! validated as a copy, and nothing is read twice.
+#![allow(unsafe_code)]
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// Memory that a peer may write: an address range that stays put while the value lives.
+///
+/// # Safety
+/// For the implementor: `base()` is page aligned and `base()..base() + len()` is mapped, readable (and writable unless
+/// the type says that it is read-only) from construction until the value is dropped, and moving the value does not move
+/// the range. The bytes may change at any time; no reference to them exists anywhere.
+pub unsafe trait SharedBytes {
+    /// Start of the range.
+    fn base(&self) -> NonNull<u8>;
+    /// Length of the range, octets, a multiple of the page size.
+    fn len(&self) -> usize;
+    /// Whether the range has no bytes at all.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies `dst.len()` octets out of the range, starting at `at`. False (and nothing copied) when they pass its end.
+    #[inline(always)]
+    #[must_use]
+    fn copy_out(&self, at: usize, dst: &mut [u8]) -> bool {
+        if at > self.len() || dst.len() > self.len() - at {
+            return false;
+        }
+        // SAFETY: `at + dst.len() <= self.len()`, so the source lies in the range that the implementor vouches for;
+        // `dst` is private memory, so the two do not overlap.
+        unsafe { copy_from_shared(self.base().as_ptr().add(at), dst.as_mut_ptr(), dst.len()) };
+        true
+    }
+
+    /// Copies `src` into the range at `at`. False (and nothing copied) when it passes the end.
+    #[inline(always)]
+    #[must_use]
+    fn copy_in(&self, at: usize, src: &[u8]) -> bool {
+        if at > self.len() || src.len() > self.len() - at {
+            return false;
+        }
+        // SAFETY: as in `copy_out`, with the directions swapped.
+        unsafe { copy_to_shared(src.as_ptr(), self.base().as_ptr().add(at), src.len()) };
+        true
+    }
+
+    /// Reads the aligned 32-bit word at octet `at` once. None when it is not aligned or passes the end.
+    #[inline(always)]
+    fn load_u32(&self, at: usize) -> Option<u32> {
+        self.word(at).map(|w| w.load(Ordering::Relaxed))
+    }
+
+    /// Writes the aligned 32-bit word at octet `at`. False when it is not aligned or passes the end.
+    #[inline(always)]
+    #[must_use]
+    fn store_u32(&self, at: usize, value: u32) -> bool {
+        self.word(at).map(|w| w.store(value, Ordering::Relaxed)).is_some()
+    }
+
+    /// The aligned word at octet `at` as an atomic.
+    #[inline(always)]
+    fn word(&self, at: usize) -> Option<&AtomicU32> {
+        if at % 4 != 0 || at >= self.len() {
+            return None;
+        }
+        // SAFETY: aligned (the base is page aligned and `at` a multiple of 4, as is the length), inside the range, and
+        // an atomic may be shared with a writer that we do not control.
+        Some(unsafe { &*self.base().as_ptr().add(at).cast::<AtomicU32>() })
+    }
+
+    /// Asks for the cache lines of `at..at + len` in the exclusive state, before they are filled.
+    #[inline(always)]
+    fn prefetch_write(&self, at: usize, len: usize) {
+        let mut line = at;
+        while line < at + len && line < self.len() {
+            // SAFETY: inside the range; a prefetch reads and writes nothing.
+            prefetchw(unsafe { self.base().as_ptr().add(line) });
+            line += 64;
+        }
+    }
+
+    /// Zeroes the whole range: a page is zeroed before it is shared.
+    fn zero(&self) {
+        for at in (0..self.len()).step_by(4) {
+            let _ = self.store_u32(at, 0);
+        }
+    }
+}
+
+/// A real `prefetchw`. The intrinsics of Rust and C silently emit `prefetcht0` on the baseline target, which is worse
+/// than none (MECHANISMS.md d).
+#[inline(always)]
+pub fn prefetchw(p: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch has no architectural effect, whatever the address.
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = p;
+}
+
+/// Copies `len` octets from shared memory into private memory.
+///
+/// # Safety
+/// `src..src + len` is mapped shared memory, `dst..dst + len` is private, writable memory.
+#[inline(always)]
+pub unsafe fn copy_from_shared(src: *const u8, dst: *mut u8, len: usize) {
+    #[cfg(not(miri))]
+    // SAFETY: the caller's. The peer may race; the copy's value is then any mixture, which the validation that follows
+    // must cope with.
+    unsafe {
+        copy_short(src, dst, len)
+    };
+    #[cfg(miri)]
+    for i in 0..len {
+        // SAFETY: the caller's.
+        unsafe { *dst.add(i) = (*src.add(i).cast::<core::sync::atomic::AtomicU8>()).load(Ordering::Relaxed) };
+    }
+}
+
+/// Copies `len` octets from private memory into shared memory. Never rounded up: that would leak private bytes.
+///
+/// # Safety
+/// `dst..dst + len` is mapped, writable shared memory, `src..src + len` is private memory.
+#[inline(always)]
+pub unsafe fn copy_to_shared(src: *const u8, dst: *mut u8, len: usize) {
+    #[cfg(not(miri))]
+    // SAFETY: the caller's.
+    unsafe {
+        copy_short(src, dst, len)
+    };
+    #[cfg(miri)]
+    for i in 0..len {
+        // SAFETY: the caller's.
+        unsafe { (*dst.add(i).cast::<core::sync::atomic::AtomicU8>()).store(*src.add(i), Ordering::Relaxed) };
+    }
+}
+
+/// A copy whose common short lengths need no library call: two overlapping blocks cover 16 to 128 octets.
+///
+/// # Safety
+/// As for `ptr::copy_nonoverlapping`.
+#[cfg(not(miri))]
+#[inline(always)]
+unsafe fn copy_short(src: *const u8, dst: *mut u8, len: usize) {
+    type B16 = [u64; 2];
+    // SAFETY: every block lies inside `0..len` of both sides: `i + 16 <= len` in each arm.
+    unsafe {
+        let block = |i: usize| {
+            let b = src.add(i).cast::<B16>().read_unaligned();
+            dst.add(i).cast::<B16>().write_unaligned(b);
+        };
+        match len {
+            64 => {
+                let b = [
+                    src.cast::<B16>().read_unaligned(),
+                    src.add(16).cast::<B16>().read_unaligned(),
+                    src.add(32).cast::<B16>().read_unaligned(),
+                    src.add(48).cast::<B16>().read_unaligned(),
+                ];
+                dst.cast::<[B16; 4]>().write_unaligned(b);
+            }
+            65..=128 => {
+                block(0);
+                block(16);
+                block(32);
+                block(48);
+                block(len - 64);
+                block(len - 48);
+                block(len - 32);
+                block(len - 16);
+            }
+            33..=63 => {
+                block(0);
+                block(16);
+                block(len - 32);
+                block(len - 16);
+            }
+            16..=32 => {
+                block(0);
+                block(len - 16);
+            }
+            _ => core::ptr::copy_nonoverlapping(src, dst, len),
+        }
+    }
+}

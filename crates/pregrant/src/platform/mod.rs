@@ -1,1 +1,178 @@
-//! To be written.
+//! What a machine must offer: memory granted and mapped, event channels, a clock.
+//!
+//! ```text
+//!        front's side                                back's side
+//!   GrantPool  alloc = memory + grants     PeerMem   map / unmap / copy, in lists
+//!   GrantTable grant one frame at a time   Events    bind
+//!   Events     offer                       Clock
+//! ```
+//!
+//! Two levels of granting, because with Linux's gntalloc an allocation *is* the grant: pools exist everywhere,
+//! per-frame grants where a program owns its grant table (loopback, bare metal). Mapping and copying take lists so that
+//! one system call and one flush serve a batch. Implementations: [`local`] (one process, for Miri, fuzzing and tests),
+//! and in `pregrant-host` the loopback Xen and Linux's `/dev/xen`. All pass one conformance suite.
+#![allow(unsafe_code)] // `unsafe trait` lines only
+
+use crate::error::PlatformError;
+use crate::shm::SharedBytes;
+use crate::units::{DomId, EvtchnPort, GrantRef};
+use crate::wire::grant::GrantStatus;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+#[cfg(any(test, feature = "local"))]
+pub mod local;
+
+/// What the peer may do with granted memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// `GTF_readonly`.
+    ReadOnly,
+    /// Read and write.
+    ReadWrite,
+}
+
+/// A domain's machine: what both drivers are generic over. Resolved statically.
+pub trait Platform {
+    /// Memory that this domain grants.
+    type Grants: GrantPool;
+    /// Memory of others that this domain reaches.
+    type Peer: PeerMem;
+    /// Event channels.
+    type Events: Events;
+    /// Time.
+    type Clock: Clock;
+    /// This domain's number.
+    fn domid(&self) -> DomId;
+    /// Memory that this domain grants.
+    fn grants(&self) -> &Self::Grants;
+    /// Memory of others.
+    fn peer(&self) -> &Self::Peer;
+    /// Event channels.
+    fn events(&self) -> &Self::Events;
+    /// Time.
+    fn clock(&self) -> &Self::Clock;
+}
+
+/// A grant that could not be revoked because the peer still uses it. The memory is kept and retried, never reused.
+#[derive(Debug)]
+pub struct InUse<T>(pub T);
+
+/// The granting side: pools of pages.
+///
+/// # Safety
+/// For the implementor: a `Region` is `pages * 4096` octets, contiguous, page aligned and zeroed, used by nothing else,
+/// until `release` returned `Ok`.
+pub unsafe trait GrantPool {
+    /// Granted (or grantable) memory.
+    type Region: SharedBytes;
+    /// Allocates `refs.len()` pages, zeroes them, grants each to `to`, and fills `refs`.
+    fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<Self::Region, PlatformError>;
+    /// Revokes all grants of the region and frees it. Where the peer still has a page mapped, the region comes back and
+    /// is to be retried later.
+    fn release(&self, region: Self::Region) -> Result<(), InUse<Self::Region>>;
+    /// Granting page by page, where the platform can.
+    fn per_frame(&self) -> Option<&dyn GrantTable<Region = Self::Region>>;
+}
+
+/// The granting side, one frame at a time, over memory that stays the domain's own.
+pub trait GrantTable {
+    /// Memory of this domain.
+    type Region;
+    /// `pages` contiguous pages of the domain's own memory, zeroed, not granted to anybody. Given back with
+    /// [`GrantPool::release`].
+    fn pages(&self, pages: usize) -> Result<Self::Region, PlatformError>;
+    /// Grants page `page` of `region` to `to`. Writes domid and frame, then the flags with release order.
+    fn grant(
+        &self,
+        to: DomId,
+        region: &Self::Region,
+        page: usize,
+        acc: Access,
+    ) -> Result<GrantRef, PlatformError>;
+    /// Ends a grant by the single atomic step of PROTOCOL.md 8.1; `Err` means that the peer still uses the page.
+    fn revoke(&self, gref: GrantRef) -> Result<(), InUse<GrantRef>>;
+}
+
+/// A list could not be mapped. Nothing of it stays mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MapError {
+    /// Which entry failed first, where the platform can tell.
+    pub index: Option<usize>,
+    /// Why.
+    pub status: GrantStatus,
+}
+
+/// One piece of a batched grant copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyOp {
+    /// The peer's page.
+    pub gref: GrantRef,
+    /// Start in the page; `offset + len <= 4096`.
+    pub offset: u16,
+    /// Octets.
+    pub len: u16,
+    /// Start in the local bytes.
+    pub at: u32,
+    /// Out: what became of it.
+    pub status: GrantStatus,
+}
+
+/// The local side of a batched grant copy, and its direction.
+#[derive(Debug)]
+pub enum LocalBytes<'a> {
+    /// The peer's bytes come here (guest TX).
+    FromPeer(&'a mut [u8]),
+    /// These bytes go to the peer (guest RX).
+    ToPeer(&'a [u8]),
+}
+
+/// The mapping side. Every operation is counted by the platform.
+///
+/// # Safety
+/// For the implementor: a `Map` is one contiguous range that shows the pages of `refs` in their order, and stays valid
+/// until it is dropped or drained by `unmap`.
+pub unsafe trait PeerMem {
+    /// Mapped pages of a peer; unmapped on drop.
+    type Map: SharedBytes;
+    /// Maps a list of a peer's grants as one contiguous range, all or nothing.
+    fn map(&self, of: DomId, refs: &[GrantRef], acc: Access) -> Result<Self::Map, MapError>;
+    /// Unmaps all of `done` (which it drains); one flush for at most 32 pages.
+    fn unmap(&self, done: &mut Vec<Self::Map>);
+    /// Copies a batch, in order, in one system call. Each op has its own status; `Err` only where nothing could be
+    /// tried. An op whose `at + len` passes the local bytes or whose page range is wrong gets `bad_copy_arg`.
+    fn copy(&self, of: DomId, local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError>;
+}
+
+/// Local event channel ends that fired.
+#[derive(Debug, Default)]
+pub struct ReadySet {
+    /// Ends with an event since they were last unmasked.
+    pub ports: Vec<EvtchnPort>,
+}
+
+/// Event channels (PROTOCOL.md 8.2): edge-like, coalescing, possibly spurious; always look at the ring.
+pub trait Events {
+    /// One end; closed on drop.
+    type Chan;
+    /// Allocates an end for `to` to bind to (`EVTCHNOP_alloc_unbound`); the number goes into xenstore.
+    fn offer(&self, to: DomId) -> Result<(Self::Chan, EvtchnPort), PlatformError>;
+    /// Binds to the end that `to` offered (`EVTCHNOP_bind_interdomain`); also after a predecessor's death. One event is
+    /// pending at once afterwards.
+    fn bind(&self, to: DomId, port: EvtchnPort) -> Result<Self::Chan, PlatformError>;
+    /// This end's local number, as [`ReadySet`] names it.
+    fn local(&self, chan: &Self::Chan) -> EvtchnPort;
+    /// Sends.
+    fn notify(&self, chan: &Self::Chan);
+    /// Allows the next event of this end: called after the ring was drained and armed.
+    fn unmask(&self, chan: &Self::Chan);
+    /// Sleeps until an end fires or `max` has passed (None: for ever). `ready` is cleared first. Each end that is
+    /// reported is masked until [`unmask`](Self::unmask).
+    fn wait(&self, ready: &mut ReadySet, max: Option<Duration>);
+}
+
+/// Monotonic time.
+pub trait Clock {
+    /// Nanoseconds since some fixed moment.
+    fn now_ns(&self) -> u64;
+}
