@@ -7,7 +7,7 @@
 #![deny(unsafe_code)]
 
 extern crate alloc;
-#[cfg(any(test, loom))]
+#[cfg(any(test, loom, feature = "local"))]
 extern crate std;
 
 pub mod error;

@@ -71,7 +71,7 @@ pub unsafe trait SharedBytes {
     /// The aligned word at octet `at` as an atomic.
     #[inline(always)]
     fn word(&self, at: usize) -> Option<&AtomicU32> {
-        if at % 4 != 0 || at >= self.len() {
+        if !at.is_multiple_of(4) || at >= self.len() {
             return None;
         }
         // SAFETY: aligned (the base is page aligned and `at` a multiple of 4, as is the length), inside the range, and

@@ -1,1 +1,484 @@
-//! Placeholder, written next.
+//! Xen within one process: domains are values, grants are a table behind a lock, memory is the heap.
+//!
+//! ```text
+//!   LocalXen --domain(1)--> LocalDomain (Platform)        threads may be domains
+//!            --domain(5)--> LocalDomain
+//! ```
+//!
+//! For unit tests, Miri, fuzzing and examples: it needs no operating system service but threads, and it is as strict as
+//! the loopback (wrong domain, read-only, double unmap, revoke while mapped). A mapping is the granter's own memory, so
+//! one limit: a list can be mapped only if its pages lie next to each other, as those of one allocation do.
+#![allow(unsafe_code)]
+
+use super::{
+    Access, Clock, CopyOp, Events, GrantPool, GrantTable, InUse, LocalBytes, MapError, PeerMem, Platform,
+    ReadySet,
+};
+use crate::error::PlatformError;
+use crate::shm::{SharedBytes, copy_from_shared, copy_to_shared};
+use crate::units::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
+use crate::wire::grant::GrantStatus;
+use core::ptr::NonNull;
+use core::time::Duration;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Instant;
+use std::vec::Vec;
+
+/// What happened so far, of the whole machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LocalCounts {
+    /// Pieces of grant copies.
+    pub copies: u64,
+    /// Pages mapped.
+    pub maps: u64,
+    /// Pages unmapped.
+    pub unmaps: u64,
+    /// Events sent.
+    pub notifications: u64,
+    /// Grants that exist now.
+    pub grants: usize,
+    /// Pages mapped now.
+    pub mapped: usize,
+    /// Channel ends that exist now.
+    pub channels: usize,
+}
+
+/// The machine.
+#[derive(Clone)]
+pub struct LocalXen {
+    state: Arc<(Mutex<State>, Condvar)>,
+    start: Instant,
+}
+
+#[derive(Default)]
+struct State {
+    grants: HashMap<(DomId, GrantRef), Grant>,
+    next_ref: HashMap<DomId, u32>,
+    free_refs: HashMap<DomId, Vec<GrantRef>>,
+    channels: HashMap<(DomId, EvtchnPort), Channel>,
+    next_port: u32,
+    counts: LocalCounts,
+}
+
+struct Grant {
+    to: DomId,
+    acc: Access,
+    pages: Pages,
+    mapped: u32,
+}
+
+struct Channel {
+    remote_dom: DomId,
+    remote: Option<EvtchnPort>,
+    pending: bool,
+    masked: bool,
+}
+
+/// A piece of an allocation; the allocation lives while any piece does.
+#[derive(Clone)]
+pub struct Pages {
+    owner: Arc<Allocation>,
+    first: usize,
+    pages: usize,
+}
+
+struct Allocation {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: plain memory that is only touched through atomics and shm's copies.
+unsafe impl Send for Allocation {}
+// SAFETY: as above.
+unsafe impl Sync for Allocation {}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `Pages::new` with this layout, and no `Pages` is left.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
+
+impl Pages {
+    /// Zeroed, page-aligned memory.
+    pub fn new(pages: usize) -> Pages {
+        let layout =
+            Layout::from_size_align(pages.max(1) * PAGE_SIZE, PAGE_SIZE).expect("a sane number of pages");
+        // SAFETY: the layout's size is not zero.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).expect("memory for a test");
+        Pages { owner: Arc::new(Allocation { base, layout }), first: 0, pages }
+    }
+
+    fn page(&self, page: usize) -> Pages {
+        assert!(page < self.pages);
+        Pages { owner: self.owner.clone(), first: self.first + page, pages: 1 }
+    }
+}
+
+// SAFETY: `first + pages` pages lie inside the allocation, which `owner` keeps alive; nobody forms references to it.
+unsafe impl SharedBytes for Pages {
+    fn base(&self) -> NonNull<u8> {
+        // SAFETY: inside the allocation.
+        unsafe { self.owner.base.add(self.first * PAGE_SIZE) }
+    }
+    fn len(&self) -> usize {
+        self.pages * PAGE_SIZE
+    }
+}
+
+impl Default for LocalXen {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl LocalXen {
+    /// An empty machine.
+    pub fn new() -> Self {
+        Self { state: Arc::default(), start: Instant::now() }
+    }
+
+    /// A domain on it. Asking twice for the same number gives two handles on one domain.
+    pub fn domain(&self, domid: u16) -> LocalDomain {
+        LocalDomain { xen: self.clone(), domid: DomId(domid) }
+    }
+
+    /// What happened, and what exists now.
+    pub fn counts(&self) -> LocalCounts {
+        let s = self.lock();
+        LocalCounts {
+            grants: s.grants.len(),
+            mapped: s.grants.values().map(|g| g.mapped as usize).sum(),
+            channels: s.channels.len(),
+            ..s.counts
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A thread of a test that panicked has failed that test already.
+        self.state.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// One domain of a [`LocalXen`], with all of a platform's services.
+#[derive(Clone)]
+pub struct LocalDomain {
+    xen: LocalXen,
+    domid: DomId,
+}
+
+impl Platform for LocalDomain {
+    type Grants = Self;
+    type Peer = Self;
+    type Events = Self;
+    type Clock = Self;
+    fn domid(&self) -> DomId {
+        self.domid
+    }
+    fn grants(&self) -> &Self {
+        self
+    }
+    fn peer(&self) -> &Self {
+        self
+    }
+    fn events(&self) -> &Self {
+        self
+    }
+    fn clock(&self) -> &Self {
+        self
+    }
+}
+
+impl Clock for LocalDomain {
+    fn now_ns(&self) -> u64 {
+        self.xen.start.elapsed().as_nanos() as u64
+    }
+}
+
+/// A region with its grants, if any.
+#[derive(Clone)]
+pub struct LocalRegion {
+    pages: Pages,
+    refs: Vec<GrantRef>,
+}
+
+// SAFETY: as `Pages`.
+unsafe impl SharedBytes for LocalRegion {
+    fn base(&self) -> NonNull<u8> {
+        self.pages.base()
+    }
+    fn len(&self) -> usize {
+        self.pages.len()
+    }
+}
+
+impl LocalDomain {
+    fn grant_page(&self, s: &mut State, to: DomId, pages: Pages, acc: Access) -> GrantRef {
+        let gref = s.free_refs.entry(self.domid).or_default().pop().unwrap_or_else(|| {
+            let next = s.next_ref.entry(self.domid).or_insert(GrantRef::FIRST_FREE.0);
+            *next += 1;
+            GrantRef(*next - 1)
+        });
+        s.grants.insert((self.domid, gref), Grant { to, acc, pages, mapped: 0 });
+        gref
+    }
+
+    fn end_grant(&self, s: &mut State, gref: GrantRef) -> bool {
+        match s.grants.get(&(self.domid, gref)) {
+            Some(g) if g.mapped > 0 => false,
+            Some(_) => {
+                s.grants.remove(&(self.domid, gref));
+                s.free_refs.entry(self.domid).or_default().push(gref);
+                true
+            }
+            None => true,
+        }
+    }
+
+    /// The grant `gref` of `of`, if it is this domain's to use in that way.
+    fn find<'a>(
+        &self,
+        s: &'a mut State,
+        of: DomId,
+        gref: GrantRef,
+        write: bool,
+    ) -> Result<&'a mut Grant, GrantStatus> {
+        match s.grants.get_mut(&(of, gref)) {
+            None => Err(GrantStatus::BAD_GNTREF),
+            Some(g) if g.to != self.domid => Err(GrantStatus::PERMISSION_DENIED),
+            Some(g) if write && g.acc == Access::ReadOnly => Err(GrantStatus::PERMISSION_DENIED),
+            Some(g) => Ok(g),
+        }
+    }
+}
+
+// SAFETY: `Pages::new` gives zeroed, aligned, contiguous memory of its own; `release` frees it only after all grants ended.
+unsafe impl GrantPool for LocalDomain {
+    type Region = LocalRegion;
+    fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<LocalRegion, PlatformError> {
+        let pages = Pages::new(refs.len());
+        let mut s = self.xen.lock();
+        for (i, r) in refs.iter_mut().enumerate() {
+            *r = self.grant_page(&mut s, to, pages.page(i), acc);
+        }
+        Ok(LocalRegion { pages, refs: refs.to_vec() })
+    }
+    fn release(&self, mut region: LocalRegion) -> Result<(), InUse<LocalRegion>> {
+        let mut s = self.xen.lock();
+        region.refs.retain(|r| !self.end_grant(&mut s, *r));
+        if region.refs.is_empty() { Ok(()) } else { Err(InUse(region)) }
+    }
+    fn per_frame(&self) -> Option<&dyn GrantTable<Region = LocalRegion>> {
+        Some(self)
+    }
+}
+
+impl GrantTable for LocalDomain {
+    type Region = LocalRegion;
+    fn pages(&self, pages: usize) -> Result<LocalRegion, PlatformError> {
+        Ok(LocalRegion { pages: Pages::new(pages), refs: Vec::new() })
+    }
+    fn grant(
+        &self,
+        to: DomId,
+        region: &LocalRegion,
+        page: usize,
+        acc: Access,
+    ) -> Result<GrantRef, PlatformError> {
+        Ok(self.grant_page(&mut self.xen.lock(), to, region.pages.page(page), acc))
+    }
+    fn revoke(&self, gref: GrantRef) -> Result<(), InUse<GrantRef>> {
+        if self.end_grant(&mut self.xen.lock(), gref) { Ok(()) } else { Err(InUse(gref)) }
+    }
+}
+
+/// Mapped pages of another domain.
+pub struct LocalMap {
+    by: LocalDomain,
+    of: DomId,
+    refs: Vec<GrantRef>,
+    pages: Pages,
+}
+
+// SAFETY: as `Pages`.
+unsafe impl SharedBytes for LocalMap {
+    fn base(&self) -> NonNull<u8> {
+        self.pages.base()
+    }
+    fn len(&self) -> usize {
+        self.pages.len()
+    }
+}
+
+impl Drop for LocalMap {
+    fn drop(&mut self) {
+        let mut s = self.by.xen.lock();
+        for r in &self.refs {
+            if let Some(g) = s.grants.get_mut(&(self.of, *r)) {
+                g.mapped -= 1;
+            }
+        }
+        s.counts.unmaps += self.refs.len() as u64;
+    }
+}
+
+// SAFETY: a map's range is the granter's memory, kept alive by `Pages`; contiguity is checked.
+unsafe impl PeerMem for LocalDomain {
+    type Map = LocalMap;
+    fn map(&self, of: DomId, refs: &[GrantRef], acc: Access) -> Result<LocalMap, MapError> {
+        let mut s = self.xen.lock();
+        let mut whole: Option<Pages> = None;
+        for (i, &r) in refs.iter().enumerate() {
+            let fail = |status| MapError { index: Some(i), status };
+            let g = self.find(&mut s, of, r, acc == Access::ReadWrite).map_err(fail)?;
+            match &mut whole {
+                None => whole = Some(g.pages.clone()),
+                Some(w) if Arc::ptr_eq(&w.owner, &g.pages.owner) && w.first + w.pages == g.pages.first => {
+                    w.pages += 1
+                }
+                Some(_) => return Err(fail(GrantStatus::GENERAL_ERROR)),
+            }
+        }
+        let pages = whole.ok_or(MapError { index: None, status: GrantStatus::GENERAL_ERROR })?;
+        for r in refs {
+            if let Some(g) = s.grants.get_mut(&(of, *r)) {
+                g.mapped += 1;
+            }
+        }
+        s.counts.maps += refs.len() as u64;
+        Ok(LocalMap { by: self.clone(), of, refs: refs.to_vec(), pages })
+    }
+    fn unmap(&self, done: &mut Vec<LocalMap>) {
+        done.clear();
+    }
+    fn copy(&self, of: DomId, mut local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError> {
+        let mut s = self.xen.lock();
+        for op in ops {
+            s.counts.copies += 1;
+            let (at, len, offset) = (op.at as usize, op.len as usize, op.offset as usize);
+            let room = match &local {
+                LocalBytes::FromPeer(b) => b.len(),
+                LocalBytes::ToPeer(b) => b.len(),
+            };
+            if offset + len > PAGE_SIZE || at > room || len > room - at {
+                op.status = GrantStatus::BAD_COPY_ARG;
+                continue;
+            }
+            if len == 0 {
+                op.status = GrantStatus::OKAY; // Xen does not look at the reference then (XSA-448)
+                continue;
+            }
+            let g = match self.find(&mut s, of, op.gref, matches!(local, LocalBytes::ToPeer(_))) {
+                Ok(g) => g,
+                Err(status) => {
+                    op.status = status;
+                    continue;
+                }
+            };
+            // SAFETY: `offset + len` stays in the page, `at + len` in the local bytes (both checked above).
+            unsafe {
+                let shared = g.pages.base().as_ptr().add(offset);
+                match &mut local {
+                    LocalBytes::FromPeer(b) => copy_from_shared(shared, b.as_mut_ptr().add(at), len),
+                    LocalBytes::ToPeer(b) => copy_to_shared(b.as_ptr().add(at), shared, len),
+                }
+            }
+            op.status = GrantStatus::OKAY;
+        }
+        Ok(())
+    }
+}
+
+/// One end of a channel.
+pub struct LocalChan {
+    by: LocalDomain,
+    port: EvtchnPort,
+}
+
+impl Drop for LocalChan {
+    fn drop(&mut self) {
+        let mut s = self.by.xen.lock();
+        if let Some(c) = s.channels.remove(&(self.by.domid, self.port))
+            && let Some(remote) = c.remote
+            && let Some(peer) = s.channels.get_mut(&(c.remote_dom, remote))
+        {
+            peer.remote = None; // unbound, waiting for the closer's domid
+        }
+    }
+}
+
+impl Events for LocalDomain {
+    type Chan = LocalChan;
+    fn offer(&self, to: DomId) -> Result<(LocalChan, EvtchnPort), PlatformError> {
+        let mut s = self.xen.lock();
+        s.next_port += 1;
+        let port = EvtchnPort(s.next_port);
+        let chan = Channel { remote_dom: to, remote: None, pending: false, masked: false };
+        s.channels.insert((self.domid, port), chan);
+        Ok((LocalChan { by: self.clone(), port }, port))
+    }
+    fn bind(&self, to: DomId, remote: EvtchnPort) -> Result<LocalChan, PlatformError> {
+        let mut s = self.xen.lock();
+        let port = EvtchnPort(s.next_port + 1);
+        match s.channels.get_mut(&(to, remote)) {
+            Some(c) if c.remote_dom == self.domid && c.remote.is_none() => c.remote = Some(port),
+            _ => {
+                return Err(PlatformError {
+                    op: "bind an event channel that is not offered to us",
+                    code: -22,
+                });
+            }
+        }
+        s.next_port += 1;
+        let chan = Channel { remote_dom: to, remote: Some(remote), pending: true, masked: false };
+        s.channels.insert((self.domid, port), chan);
+        self.xen.state.1.notify_all();
+        Ok(LocalChan { by: self.clone(), port })
+    }
+    fn local(&self, chan: &LocalChan) -> EvtchnPort {
+        chan.port
+    }
+    fn notify(&self, chan: &LocalChan) {
+        let mut s = self.xen.lock();
+        s.counts.notifications += 1;
+        let Some(c) = s.channels.get(&(self.domid, chan.port)) else { return };
+        if let Some(remote) = c.remote {
+            let key = (c.remote_dom, remote);
+            if let Some(peer) = s.channels.get_mut(&key) {
+                peer.pending = true;
+                self.xen.state.1.notify_all();
+            }
+        }
+    }
+    fn unmask(&self, chan: &LocalChan) {
+        if let Some(c) = self.xen.lock().channels.get_mut(&(self.domid, chan.port)) {
+            c.masked = false;
+        }
+    }
+    fn wait(&self, ready: &mut ReadySet, max: Option<Duration>) {
+        let until = max.map(|m| Instant::now() + m);
+        ready.ports.clear();
+        let mut s = self.xen.lock();
+        loop {
+            for ((dom, port), c) in s.channels.iter_mut() {
+                if *dom == self.domid && c.pending && !c.masked {
+                    c.pending = false;
+                    c.masked = true;
+                    ready.ports.push(*port);
+                }
+            }
+            let left = until.map(|u| u.saturating_duration_since(Instant::now()));
+            if !ready.ports.is_empty() || left == Some(Duration::ZERO) {
+                return;
+            }
+            s = match left {
+                Some(left) => {
+                    self.xen.state.1.wait_timeout(s, left).map(|r| r.0).unwrap_or_else(|e| e.into_inner().0)
+                }
+                None => self.xen.state.1.wait(s).unwrap_or_else(|e| e.into_inner()),
+            };
+        }
+    }
+}

@@ -1,1 +1,53 @@
-//! To be written.
+//! The shared ring: requests one way, responses the other, in the same slots (PROTOCOL.md 1).
+//!
+//! ```text
+//!   page:  | req_prod | req_event | rsp_prod | rsp_event | pad to 64 | slot 0 | slot 1 | ... | slot N-1 |
+//!             front      back        back       front                  a response overlays its request
+//!
+//!   FrontRing:  free -> push.. -> publish => Notify        take -> (sleep?) final_check
+//!   BackRing:   available -> peek.. -> consume             answer => Notify        (sleep?) final_check
+//! ```
+//!
+//! Invariants: each side's own indices are private and only stored to the page; the peer's index is cached, re-read
+//! when fewer than wanted are cached, and checked in release builds; each slot is copied out once and the copy is
+//! validated. `N` is private too. Between publishing an index and reading the peer's event index, and between setting
+//! one's own event index and re-reading the peer's index, stands a full fence: acquire and release are not enough.
+//!
+//! What a peer may do: write any index or slot at any time. The worst is an index that is refused
+//! ([`PeerFault`](crate::PeerFault)), or a slot whose contents do not survive validation, or never being woken.
+
+mod back;
+mod front;
+mod kind;
+mod memory;
+mod redo;
+
+pub use back::BackRing;
+pub use front::FrontRing;
+pub use kind::{NetRx, NetTx, RingKind};
+pub use memory::{RingMem, RingPages, Word};
+pub use redo::{REDO_BYTES, REDO_RECORDS, RedoPage};
+
+/// Whether the peer asked to be notified of what was just published.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "a peer that sleeps is only woken by a notification"]
+pub enum Notify {
+    /// The peer's event index lies in what was published: send an event.
+    Yes,
+    /// The peer polls, or was notified before.
+    No,
+}
+
+impl Notify {
+    /// The test of PROTOCOL.md 1: `event` lies in `(old, new]`, in wrapping arithmetic.
+    #[inline(always)]
+    pub fn test(old: u32, new: u32, event: u32) -> Notify {
+        if new.wrapping_sub(event) < new.wrapping_sub(old) { Notify::Yes } else { Notify::No }
+    }
+
+    /// True for [`Notify::Yes`].
+    #[inline(always)]
+    pub fn wanted(self) -> bool {
+        self == Notify::Yes
+    }
+}

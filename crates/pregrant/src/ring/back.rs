@@ -1,0 +1,129 @@
+//! The back's end: takes requests, answers them in order.
+
+use super::{Notify, RedoPage, RingKind, RingMem, Word};
+use crate::error::PeerFault;
+use crate::sync::{Ordering, fence};
+use core::marker::PhantomData;
+
+/// The back's private view of a ring.
+#[derive(Debug)]
+pub struct BackRing<K, M> {
+    mem: M,
+    size: u32,
+    /// Next request to take.
+    req_cons: u32,
+    /// The front's index, as last read and checked.
+    req_prod: u32,
+    /// Next response to write. What stands in the page is only ever stored, never read back.
+    rsp_prod: u32,
+    redo: Option<RedoPage>,
+    kind: PhantomData<K>,
+}
+
+impl<K: RingKind, M: RingMem> BackRing<K, M> {
+    /// Takes a ring up: a fresh one, one that an orderly predecessor left, or (with its redo page) one whose back died.
+    /// The result says whether the front must be told of answers that were replayed.
+    pub fn attach(mem: M, redo: Option<RedoPage>) -> Result<(Self, Notify), PeerFault> {
+        let size = mem.size();
+        let (rsp_prod, notify) = match &redo {
+            Some(redo) => redo.replay::<K, M>(&mem)?,
+            None => (mem.load(Word::RspProd), Notify::No),
+        };
+        let req_prod = mem.load(Word::ReqProd);
+        if req_prod.wrapping_sub(rsp_prod) > size {
+            return Err(PeerFault::BadAttach { req_prod, rsp_prod });
+        }
+        let ring =
+            Self { mem, size, req_cons: rsp_prod, req_prod: rsp_prod, rsp_prod, redo, kind: PhantomData };
+        Ok((ring, notify))
+    }
+
+    /// Requests that can be taken. Re-reads the front's index when fewer than `want` are cached.
+    #[inline(always)]
+    pub fn available(&mut self, want: u32) -> Result<u32, PeerFault> {
+        let cached = self.req_prod.wrapping_sub(self.req_cons);
+        if cached >= want {
+            return Ok(cached);
+        }
+        let req_prod = self.mem.load(Word::ReqProd);
+        let n = req_prod.wrapping_sub(self.req_cons);
+        // Requests in flight must fit the ring too: what is taken and not answered still holds its slot.
+        if n > self.size - self.req_cons.wrapping_sub(self.rsp_prod) {
+            return Err(PeerFault::ReqProdOverrun { req_prod, req_cons: self.req_cons, size: self.size });
+        }
+        self.req_prod = req_prod;
+        Ok(n)
+    }
+
+    /// Copies the request `ahead` places after the next one out of the ring. Call it once for each request.
+    #[inline(always)]
+    pub fn read(&self, ahead: u32) -> K::Req {
+        K::read_req(&self.mem, self.req_cons.wrapping_add(ahead))
+    }
+
+    /// The next request's ring index.
+    #[inline(always)]
+    pub fn req_cons(&self) -> u32 {
+        self.req_cons
+    }
+
+    /// Counts `n` requests as taken.
+    #[inline(always)]
+    pub fn consume(&mut self, n: u32) {
+        debug_assert!(n <= self.req_prod.wrapping_sub(self.req_cons));
+        self.req_cons = self.req_cons.wrapping_add(n);
+    }
+
+    /// Requests taken and not answered.
+    #[inline(always)]
+    pub fn unanswered(&self) -> u32 {
+        self.req_cons.wrapping_sub(self.rsp_prod)
+    }
+
+    /// Answers the oldest `rsps.len()` requests: redo page, slots, publish. Give whole frames only (R2).
+    #[inline(always)]
+    pub fn answer(&mut self, rsps: &[K::Rsp]) -> Notify {
+        debug_assert!(rsps.len() as u32 <= self.unanswered());
+        if rsps.is_empty() {
+            return Notify::No;
+        }
+        let old = self.rsp_prod;
+        if let Some(redo) = &self.redo {
+            redo.begin::<K>(old, rsps);
+        }
+        for (k, rsp) in rsps.iter().enumerate() {
+            K::write_rsp(&self.mem, old.wrapping_add(k as u32), rsp);
+        }
+        self.rsp_prod = old.wrapping_add(rsps.len() as u32);
+        self.mem.store(Word::RspProd, self.rsp_prod);
+        fence(Ordering::SeqCst);
+        Notify::test(old, self.rsp_prod, self.mem.load(Word::RspEvent))
+    }
+
+    /// Before sleeping: asks to be notified of the next request (or of the `more`-th, to wait for room), and looks once
+    /// more. True: there is work, do not sleep.
+    pub fn final_check(&mut self, more: u32) -> Result<bool, PeerFault> {
+        let want = more.max(1);
+        if self.available(want)? >= want {
+            return Ok(true);
+        }
+        self.mem.store(Word::ReqEvent, self.req_cons.wrapping_add(want));
+        fence(Ordering::SeqCst);
+        Ok(self.available(want)? >= want)
+    }
+
+    /// Slots in the ring.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Whether a redo page is kept.
+    pub fn has_redo(&self) -> bool {
+        self.redo.is_some()
+    }
+
+    /// The memory back, when the queue is closed.
+    pub fn into_mem(self) -> M {
+        self.mem
+    }
+}

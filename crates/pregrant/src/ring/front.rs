@@ -1,0 +1,152 @@
+//! The front's end: asks, and takes the answers.
+
+use super::{Notify, RingKind, RingMem, Word};
+use crate::error::PeerFault;
+use crate::sync::{Ordering, fence};
+use core::marker::PhantomData;
+
+/// The front's private view of a ring.
+#[derive(Debug)]
+pub struct FrontRing<K, M> {
+    mem: M,
+    size: u32,
+    /// Next request to write (`req_prod_pvt`).
+    req_prod_pvt: u32,
+    /// What the back was told.
+    req_prod: u32,
+    /// Next response to take.
+    rsp_cons: u32,
+    /// The back's index, as last read and checked.
+    rsp_prod: u32,
+    kind: PhantomData<K>,
+}
+
+impl<K: RingKind, M: RingMem> FrontRing<K, M> {
+    /// The front's end of a ring whose page was just initialised.
+    pub fn new(mem: M) -> Self {
+        Self {
+            size: mem.size(),
+            mem,
+            req_prod_pvt: 0,
+            req_prod: 0,
+            rsp_cons: 0,
+            rsp_prod: 0,
+            kind: PhantomData,
+        }
+    }
+
+    /// A front's end that starts at `index`, for tests past the wrap of the indices.
+    pub fn starting_at(mem: M, index: u32) -> Self {
+        mem.store(Word::ReqProd, index);
+        mem.store(Word::RspProd, index);
+        mem.store(Word::ReqEvent, index.wrapping_add(1));
+        mem.store(Word::RspEvent, index.wrapping_add(1));
+        Self {
+            size: mem.size(),
+            mem,
+            req_prod_pvt: index,
+            req_prod: index,
+            rsp_cons: index,
+            rsp_prod: index,
+            kind: PhantomData,
+        }
+    }
+
+    /// Slots that can be filled now. A slot is free when its answer was taken.
+    #[inline(always)]
+    pub fn free(&self) -> u32 {
+        self.size - self.req_prod_pvt.wrapping_sub(self.rsp_cons)
+    }
+
+    /// Requests published or written whose answer was not taken.
+    #[inline(always)]
+    pub fn in_flight(&self) -> u32 {
+        self.req_prod_pvt.wrapping_sub(self.rsp_cons)
+    }
+
+    /// The ring index of the next request.
+    #[inline(always)]
+    pub fn next_index(&self) -> u32 {
+        self.req_prod_pvt
+    }
+
+    /// Writes a request into the next slot. The caller has seen that one is [`free`](Self::free).
+    #[inline(always)]
+    pub fn push(&mut self, req: &K::Req) {
+        debug_assert!(self.free() > 0);
+        K::write_req(&self.mem, self.req_prod_pvt, req);
+        self.req_prod_pvt = self.req_prod_pvt.wrapping_add(1);
+    }
+
+    /// Shows the back all that was pushed.
+    #[inline(always)]
+    pub fn publish(&mut self) -> Notify {
+        let (old, new) = (self.req_prod, self.req_prod_pvt);
+        if old == new {
+            return Notify::No;
+        }
+        self.req_prod = new;
+        self.mem.store(Word::ReqProd, new);
+        fence(Ordering::SeqCst);
+        Notify::test(old, new, self.mem.load(Word::ReqEvent))
+    }
+
+    /// Answers that can be taken. Re-reads the back's index when fewer than `want` are cached.
+    #[inline(always)]
+    pub fn available(&mut self, want: u32) -> Result<u32, PeerFault> {
+        let cached = self.rsp_prod.wrapping_sub(self.rsp_cons);
+        if cached >= want {
+            return Ok(cached);
+        }
+        let rsp_prod = self.mem.load(Word::RspProd);
+        let in_flight = self.req_prod.wrapping_sub(self.rsp_cons);
+        let n = rsp_prod.wrapping_sub(self.rsp_cons);
+        // Answers to things never asked, or an index that went backwards.
+        if n > in_flight || n < cached {
+            return Err(PeerFault::RspProdOverrun { rsp_prod, rsp_cons: self.rsp_cons, in_flight });
+        }
+        self.rsp_prod = rsp_prod;
+        Ok(n)
+    }
+
+    /// Copies the answer `ahead` places after the next one out of the ring. Call it once for each answer.
+    #[inline(always)]
+    pub fn read(&self, ahead: u32) -> K::Rsp {
+        K::read_rsp(&self.mem, self.rsp_cons.wrapping_add(ahead))
+    }
+
+    /// The ring index of the next answer.
+    #[inline(always)]
+    pub fn rsp_cons(&self) -> u32 {
+        self.rsp_cons
+    }
+
+    /// Counts `n` answers as taken; their slots are free.
+    #[inline(always)]
+    pub fn consume(&mut self, n: u32) {
+        debug_assert!(n <= self.rsp_prod.wrapping_sub(self.rsp_cons));
+        self.rsp_cons = self.rsp_cons.wrapping_add(n);
+    }
+
+    /// Before sleeping: asks to be notified when the `ahead`-th answer from here is there (1: the next; more coalesces
+    /// events), and looks once more. True: there is work, do not sleep.
+    pub fn final_check(&mut self, ahead: u32) -> Result<bool, PeerFault> {
+        let want = ahead.max(1);
+        if self.available(want)? >= want {
+            return Ok(true);
+        }
+        self.mem.store(Word::RspEvent, self.rsp_cons.wrapping_add(want));
+        fence(Ordering::SeqCst);
+        Ok(self.available(want)? >= want)
+    }
+
+    /// Slots in the ring.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// The memory back, when the queue is closed.
+    pub fn into_mem(self) -> M {
+        self.mem
+    }
+}

@@ -1,0 +1,90 @@
+//! What is in the slots: one type per ring of the protocol.
+
+use super::memory::RingMem;
+use crate::wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse};
+
+/// A ring's slot size, and how its requests and responses are read and written: each exactly once, as relaxed words.
+pub trait RingKind {
+    /// Words of 4 octets in a slot.
+    const SLOT_WORDS: usize;
+    /// What the front writes.
+    type Req: Copy;
+    /// What the back writes.
+    type Rsp: Copy + Default;
+    /// Reads the request at index `idx`.
+    fn read_req<M: RingMem>(m: &M, idx: u32) -> Self::Req;
+    /// Writes the request at index `idx`.
+    fn write_req<M: RingMem>(m: &M, idx: u32, req: &Self::Req);
+    /// Reads the response at index `idx`.
+    fn read_rsp<M: RingMem>(m: &M, idx: u32) -> Self::Rsp;
+    /// Writes the response at index `idx`; no octet more than the response has.
+    fn write_rsp<M: RingMem>(m: &M, idx: u32, rsp: &Self::Rsp);
+    /// The response as two words, as the redo page keeps it.
+    fn rsp_words(rsp: &Self::Rsp) -> [u32; 2];
+    /// The response back from the redo page's words.
+    fn rsp_from_words(words: [u32; 2]) -> Self::Rsp;
+}
+
+/// netif's TX ring: slots of 12 octets, responses of 4 (the other 8 stay the front's own).
+#[derive(Clone, Copy, Debug)]
+pub struct NetTx;
+
+/// netif's RX ring: slots of 8 octets.
+#[derive(Clone, Copy, Debug)]
+pub struct NetRx;
+
+impl RingKind for NetTx {
+    const SLOT_WORDS: usize = 3;
+    type Req = TxRequest;
+    type Rsp = TxResponse;
+    #[inline(always)]
+    fn read_req<M: RingMem>(m: &M, idx: u32) -> TxRequest {
+        TxRequest::from_words(m.read::<3, 3>(idx))
+    }
+    #[inline(always)]
+    fn write_req<M: RingMem>(m: &M, idx: u32, req: &TxRequest) {
+        m.write::<3, 3>(idx, req.to_words());
+    }
+    #[inline(always)]
+    fn read_rsp<M: RingMem>(m: &M, idx: u32) -> TxResponse {
+        TxResponse::from_word(m.read::<3, 1>(idx)[0])
+    }
+    #[inline(always)]
+    fn write_rsp<M: RingMem>(m: &M, idx: u32, rsp: &TxResponse) {
+        m.write::<3, 1>(idx, [rsp.to_word()]);
+    }
+    fn rsp_words(rsp: &TxResponse) -> [u32; 2] {
+        [rsp.to_word(), 0]
+    }
+    fn rsp_from_words(words: [u32; 2]) -> TxResponse {
+        TxResponse::from_word(words[0])
+    }
+}
+
+impl RingKind for NetRx {
+    const SLOT_WORDS: usize = 2;
+    type Req = RxRequest;
+    type Rsp = RxResponse;
+    #[inline(always)]
+    fn read_req<M: RingMem>(m: &M, idx: u32) -> RxRequest {
+        RxRequest::from_words(m.read::<2, 2>(idx))
+    }
+    #[inline(always)]
+    fn write_req<M: RingMem>(m: &M, idx: u32, req: &RxRequest) {
+        m.write::<2, 2>(idx, req.to_words());
+    }
+    #[inline(always)]
+    fn read_rsp<M: RingMem>(m: &M, idx: u32) -> RxResponse {
+        RxResponse::from_words(m.read::<2, 2>(idx))
+    }
+    #[inline(always)]
+    fn write_rsp<M: RingMem>(m: &M, idx: u32, rsp: &RxResponse) {
+        m.write::<2, 2>(idx, rsp.to_words());
+    }
+    fn rsp_words(rsp: &RxResponse) -> [u32; 2] {
+        rsp.to_words()
+    }
+    fn rsp_from_words(words: [u32; 2]) -> RxResponse {
+        RxResponse::from_words(words)
+    }
+}

@@ -1,0 +1,99 @@
+//! The redo page: what makes a batch of answers happen once, whoever dies in the middle (PROTOCOL.md 1.1, R3).
+//!
+//! ```text
+//!   word 0 intent   rsp_prod after the batch   (stored last, release: the records below are whole)
+//!   word 1 from     rsp_prod before the batch
+//!   word 2 magic    "PGR1": the page was used before
+//!   word 16..       two words per response, in ring order, at most REDO_RECORDS
+//! ```
+//!
+//! Order of a batch: copies done; records and `from`; `intent`; the ring's responses; the ring's `rsp_prod`. A successor
+//! that finds `intent` ahead of the ring's `rsp_prod` writes these records again and publishes. Private to the back's
+//! domain: no peer can write it, but a predecessor may have died at any instruction.
+#![allow(unsafe_code)]
+
+use super::{Notify, kind::RingKind, memory::RingMem, memory::Word};
+use crate::error::PeerFault;
+use crate::shm::SharedBytes;
+use alloc::boxed::Box;
+use core::any::Any;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// Responses that one batch may have: the slots of a one-page ring.
+pub const REDO_RECORDS: usize = 256;
+/// Octets of a redo page's memory (two words for each record and a line of header).
+pub const REDO_BYTES: usize = 4096;
+
+const INTENT: usize = 0;
+const FROM: usize = 1;
+const MAGIC: usize = 2;
+const RECORDS: usize = 16;
+const MAGIC_VALUE: u32 = u32::from_le_bytes(*b"PGR1");
+
+/// A redo page in memory that outlives the process.
+#[derive(Debug)]
+pub struct RedoPage {
+    base: NonNull<AtomicU32>,
+    /// Owner of the memory, kept mapped until the page is dropped.
+    _owner: Box<dyn Any + Send>,
+}
+
+// SAFETY: `S: Send` is required at construction; the words are atomics.
+unsafe impl Send for RedoPage {}
+
+impl RedoPage {
+    /// A redo page in the first [`REDO_BYTES`] of `memory`; None when it is shorter.
+    pub fn new<S: SharedBytes + Send + 'static>(memory: S) -> Option<Self> {
+        if memory.len() < REDO_BYTES {
+            return None;
+        }
+        let base = memory.base().cast();
+        Some(Self { base, _owner: Box::new(memory) })
+    }
+
+    #[inline(always)]
+    fn word(&self, i: usize) -> &AtomicU32 {
+        debug_assert!(i < REDO_BYTES / 4);
+        // SAFETY: callers pass header words or `RECORDS + 2 * k + {0, 1}` with `k < REDO_RECORDS` (528 words of 1024);
+        // the owner keeps the range mapped and page aligned.
+        unsafe { &*self.base.as_ptr().add(i) }
+    }
+
+    /// Writes the records of a batch that takes `rsp_prod` from `from` onwards, then the intent.
+    #[inline(always)]
+    pub(super) fn begin<K: RingKind>(&self, from: u32, rsps: &[K::Rsp]) {
+        debug_assert!(rsps.len() <= REDO_RECORDS);
+        self.word(MAGIC).store(MAGIC_VALUE, Ordering::Relaxed);
+        self.word(FROM).store(from, Ordering::Relaxed);
+        for (k, rsp) in rsps.iter().take(REDO_RECORDS).enumerate() {
+            let [a, b] = K::rsp_words(rsp);
+            self.word(RECORDS + 2 * k).store(a, Ordering::Relaxed);
+            self.word(RECORDS + 2 * k + 1).store(b, Ordering::Relaxed);
+        }
+        self.word(INTENT).store(from.wrapping_add(rsps.len() as u32), Ordering::Release);
+    }
+
+    /// Finishes what a predecessor began on `mem`, and gives the `rsp_prod` from which to go on.
+    pub(super) fn replay<K: RingKind, M: RingMem>(&self, mem: &M) -> Result<(u32, Notify), PeerFault> {
+        let rsp_prod = mem.load(Word::RspProd);
+        if self.word(MAGIC).load(Ordering::Acquire) != MAGIC_VALUE {
+            return Ok((rsp_prod, Notify::No));
+        }
+        let (intent, from) =
+            (self.word(INTENT).load(Ordering::Acquire), self.word(FROM).load(Ordering::Relaxed));
+        let n = intent.wrapping_sub(from);
+        // Records half written by a predecessor that died before its intent, or a batch that was published.
+        if from != rsp_prod || n == 0 || n as usize > REDO_RECORDS {
+            return Ok((rsp_prod, Notify::No));
+        }
+        for k in 0..n {
+            let at = RECORDS + 2 * k as usize;
+            let words = [self.word(at).load(Ordering::Relaxed), self.word(at + 1).load(Ordering::Relaxed)];
+            K::write_rsp(mem, from.wrapping_add(k), &K::rsp_from_words(words));
+        }
+        mem.store(Word::RspProd, intent);
+        fence(Ordering::SeqCst);
+        Ok((intent, Notify::test(from, intent, mem.load(Word::RspEvent))))
+    }
+}
