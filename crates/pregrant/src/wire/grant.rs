@@ -1,7 +1,203 @@
-//! Grant table entries and the status of grant operations (PROTOCOL.md 8.1).
+//! Grant table entries, both versions, and how grant operations end (PROTOCOL.md 8.1).
+//!
+//! ```text
+//!   guest: writes domid, frame -- release barrier --> writes flags (one 16-bit store)
+//!   Xen:   compares and exchanges (flags, domid) as one word, sets reading and writing while in use
+//!   guest: compares and exchanges flags to 0, only while neither is set; else the page stays granted
+//! ```
+//! C: xen/include/public/grant_table.h. Little-endian. 512 entries of version 1 in a page, 256 of version 2.
+//!
+//! Invariants: word 0 of an entry is flags and domid, so that it can be exchanged at once.
+//!
+//! What the peer may do: nothing to the table itself, which the guest shares with Xen alone. It names references
+//! as it likes, so a reference that it sends may point at any entry: the status of each operation decides.
 
-/// Outcome of one grant operation (`GNTST_*`).
+use core::fmt;
+use core::mem::offset_of;
+
+/// `GTF_invalid`: nothing is granted.
+pub const GTF_INVALID: u16 = 0;
+/// `GTF_permit_access`: the domain may map or copy.
+pub const GTF_PERMIT_ACCESS: u16 = 1;
+/// `GTF_accept_transfer`: the domain may give a page.
+pub const GTF_ACCEPT_TRANSFER: u16 = 2;
+/// `GTF_transitive`, version 2: the grant names another domain's grant.
+pub const GTF_TRANSITIVE: u16 = 3;
+/// `GTF_type_mask`: the bits of the four above.
+pub const GTF_TYPE_MASK: u16 = 3;
+/// `GTF_readonly`: the domain may not write. Written by the guest.
+pub const GTF_READONLY: u16 = 0x4;
+/// `GTF_reading`: in use for reading. Written by Xen.
+pub const GTF_READING: u16 = 0x8;
+/// `GTF_writing`: in use for writing. Written by Xen.
+pub const GTF_WRITING: u16 = 0x10;
+/// `GTF_PWT`: cache attribute, x86.
+pub const GTF_PWT: u16 = 0x20;
+/// `GTF_PCD`: cache attribute, x86.
+pub const GTF_PCD: u16 = 0x40;
+/// `GTF_PAT`: cache attribute, x86.
+pub const GTF_PAT: u16 = 0x80;
+/// `GTF_sub_page`, version 2: only a part of the page, and only for copies.
+pub const GTF_SUB_PAGE: u16 = 0x100;
+/// `GTF_transfer_committed`, for [`GTF_ACCEPT_TRANSFER`]. Written by Xen.
+pub const GTF_TRANSFER_COMMITTED: u16 = 0x4;
+/// `GTF_transfer_completed`, for [`GTF_ACCEPT_TRANSFER`]. Written by Xen.
+pub const GTF_TRANSFER_COMPLETED: u16 = 0x8;
+
+/// Entries of version 1 in a page of the table.
+pub const V1_PER_PAGE: usize = crate::PAGE_SIZE / GrantEntryV1::SIZE;
+/// Entries of version 2 in a page of the table.
+pub const V2_PER_PAGE: usize = crate::PAGE_SIZE / GrantEntryV2::SIZE;
+/// `u16` statuses of version 2 in a page; bits [`GTF_READING`] and [`GTF_WRITING`].
+pub const V2_STATUS_PER_PAGE: usize = crate::PAGE_SIZE / 2;
+/// `GNTTAB_NR_RESERVED_ENTRIES`: references that Xen's tools keep: 0 console, 1 xenstore.
+pub const RESERVED_ENTRIES: u32 = 8;
+
+const _: () = assert!(V1_PER_PAGE == 512 && V2_PER_PAGE == 256 && V2_STATUS_PER_PAGE == 2048);
+
+/// Guest lets one domain use one page.
+///
+/// C: `struct grant_entry_v1`, xen/include/public/grant_table.h. Little-endian. 8 octets.
+///
+/// ```text
+/// |  0     1  |  2     3  |  4    5    6    7  |
+/// |   flags   |   domid   |        frame       |
+/// ```
+/// * `flags`: `GTF_*`. The guest writes all but reading and writing, which Xen writes.
+/// * `domid`: who may use the page. Written by the guest.
+/// * `frame`: the page's number in the guest. Written by the guest.
+///
+/// # Trust
+/// Guests never see each other's tables. Xen, and the loopback, take every field as the guest's claim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct GrantEntryV1 {
+    /// `GTF_*`.
+    pub flags: u16,
+    /// Who may use the page.
+    pub domid: u16,
+    /// Number of the page in the guest.
+    pub frame: u32,
+}
+
+const _: () = assert!(size_of::<GrantEntryV1>() == GrantEntryV1::SIZE);
+const _: () = assert!(offset_of!(GrantEntryV1, domid) == 2 && offset_of!(GrantEntryV1, frame) == 4);
+
+impl GrantEntryV1 {
+    /// Octets of an entry.
+    pub const SIZE: usize = 8;
+
+    /// From the entry's two little-endian words; the first is the one that Xen exchanges.
+    pub const fn from_words(w: [u32; 2]) -> Self {
+        Self { flags: w[0] as u16, domid: (w[0] >> 16) as u16, frame: w[1] }
+    }
+    /// To the entry's two little-endian words.
+    pub const fn to_words(self) -> [u32; 2] {
+        [self.flags as u32 | (self.domid as u32) << 16, self.frame]
+    }
+    /// Whether Xen says that the page is mapped or being copied: it must not be used again.
+    pub const fn in_use(self) -> bool {
+        self.flags & (GTF_READING | GTF_WRITING) != 0
+    }
+}
+
+/// Guest lets one domain use one page, a part of it, or what another domain granted.
+///
+/// C: `union grant_entry_v2`, xen/include/public/grant_table.h. Little-endian. 16 octets. What is in use stands
+/// apart, in the status pages.
+///
+/// ```text
+/// |  0     1  |  2     3  |  4     5   |  6     7  |  8    9   10   11 | 12   13   14   15 |
+/// |   flags   |   domid   |         pad 0          |                 frame                 |  full page
+/// |   flags   |   domid   |  page_off  |  length   |                 frame                 |  sub page
+/// |   flags   |   domid   | trans_domid|   pad 0   |        gref       |       pad 0       |  transitive
+/// ```
+/// * `flags`, `domid`, `frame`: as in [`GrantEntryV1`], with 64 bits of `frame`.
+/// * `page_off`, `length`: octets, the part of the page.
+/// * `trans_domid`, `gref`: whose grant, and which.
+///
+/// All of it is written by the guest.
+///
+/// # Trust
+/// As [`GrantEntryV1`]. `page_off + length` may point past the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GrantEntryV2 {
+    /// The whole page; also how entries of the types invalid and transfer are read.
+    Full {
+        /// `GTF_*`.
+        flags: u16,
+        /// Who may use the page.
+        domid: u16,
+        /// Number of the page in the guest.
+        frame: u64,
+    },
+    /// [`GTF_PERMIT_ACCESS`] with [`GTF_SUB_PAGE`].
+    SubPage {
+        /// `GTF_*`.
+        flags: u16,
+        /// Who may use the page.
+        domid: u16,
+        /// Start of the part, octets.
+        page_off: u16,
+        /// Octets of the part.
+        length: u16,
+        /// Number of the page in the guest.
+        frame: u64,
+    },
+    /// [`GTF_TRANSITIVE`].
+    Transitive {
+        /// `GTF_*`.
+        flags: u16,
+        /// Who may use it.
+        domid: u16,
+        /// Whose grant it is.
+        trans_domid: u16,
+        /// That domain's reference.
+        gref: u32,
+    },
+}
+
+impl GrantEntryV2 {
+    /// Octets of an entry.
+    pub const SIZE: usize = 16;
+
+    /// From the entry's four little-endian words; the flags say which form it is.
+    pub const fn from_words(w: [u32; 4]) -> Self {
+        let (flags, domid) = (w[0] as u16, (w[0] >> 16) as u16);
+        let frame = w[2] as u64 | (w[3] as u64) << 32;
+        match flags & GTF_TYPE_MASK {
+            GTF_TRANSITIVE => Self::Transitive { flags, domid, trans_domid: w[1] as u16, gref: w[2] },
+            GTF_PERMIT_ACCESS if flags & GTF_SUB_PAGE != 0 => {
+                Self::SubPage { flags, domid, page_off: w[1] as u16, length: (w[1] >> 16) as u16, frame }
+            }
+            _ => Self::Full { flags, domid, frame },
+        }
+    }
+    /// To the entry's four little-endian words. `flags` is written as given: it must say the form.
+    pub const fn to_words(self) -> [u32; 4] {
+        match self {
+            Self::Full { flags, domid, frame } => {
+                [flags as u32 | (domid as u32) << 16, 0, frame as u32, (frame >> 32) as u32]
+            }
+            Self::SubPage { flags, domid, page_off, length, frame } => [
+                flags as u32 | (domid as u32) << 16,
+                page_off as u32 | (length as u32) << 16,
+                frame as u32,
+                (frame >> 32) as u32,
+            ],
+            Self::Transitive { flags, domid, trans_domid, gref } => {
+                [flags as u32 | (domid as u32) << 16, trans_domid as u32, gref, 0]
+            }
+        }
+    }
+}
+
+/// How one map, unmap or copy ended. C: `GNTST_*`, xen/include/public/grant_table.h.
+///
+/// A raw number, because Xen may add to them; each operation of a batch has its own, and a batch that "worked"
+/// may hold failed ones.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[must_use]
 pub struct GrantStatus(pub i16);
 
 impl GrantStatus {
@@ -13,10 +209,108 @@ impl GrantStatus {
     pub const BAD_DOMAIN: Self = Self(-2);
     /// `GNTST_bad_gntref`.
     pub const BAD_GNTREF: Self = Self(-3);
+    /// `GNTST_bad_handle`.
+    pub const BAD_HANDLE: Self = Self(-4);
+    /// `GNTST_bad_virt_addr`.
+    pub const BAD_VIRT_ADDR: Self = Self(-5);
+    /// `GNTST_bad_dev_addr`.
+    pub const BAD_DEV_ADDR: Self = Self(-6);
+    /// `GNTST_no_device_space`.
+    pub const NO_DEVICE_SPACE: Self = Self(-7);
     /// `GNTST_permission_denied`.
     pub const PERMISSION_DENIED: Self = Self(-8);
     /// `GNTST_bad_page`.
     pub const BAD_PAGE: Self = Self(-9);
     /// `GNTST_bad_copy_arg`.
     pub const BAD_COPY_ARG: Self = Self(-10);
+    /// `GNTST_address_too_big`.
+    pub const ADDRESS_TOO_BIG: Self = Self(-11);
+    /// `GNTST_eagain`.
+    pub const EAGAIN: Self = Self(-12);
+    /// `GNTST_no_space`.
+    pub const NO_SPACE: Self = Self(-13);
+
+    /// Whether the operation did what was asked.
+    pub const fn is_okay(self) -> bool {
+        self.0 == Self::OKAY.0
+    }
+    /// Whether the same operation may work a little later (the page is paged out).
+    pub const fn is_retry(self) -> bool {
+        self.0 == Self::EAGAIN.0
+    }
+    /// `Ok` when the operation did what was asked.
+    ///
+    /// # Errors
+    /// The status itself.
+    pub const fn check(self) -> Result<(), Self> {
+        if self.is_okay() { Ok(()) } else { Err(self) }
+    }
+    /// Xen's name, and what it means in plain words; `None` for a number that Xen does not define.
+    const fn meaning(self) -> Option<(&'static str, &'static str)> {
+        Some(match self {
+            Self::OKAY => ("okay", "done"),
+            Self::GENERAL_ERROR => ("general_error", "failed for a reason that Xen does not tell"),
+            Self::BAD_DOMAIN => ("bad_domain", "the domain does not exist or may not use this grant"),
+            Self::BAD_GNTREF => ("bad_gntref", "the grant does not exist or was revoked"),
+            Self::BAD_HANDLE => ("bad_handle", "the mapping does not exist or was unmapped already"),
+            Self::BAD_VIRT_ADDR => ("bad_virt_addr", "the address to map at cannot be used"),
+            Self::BAD_DEV_ADDR => ("bad_dev_addr", "the device address to unmap is not the mapping's"),
+            Self::NO_DEVICE_SPACE => ("no_device_space", "no room left in the I/O address space"),
+            Self::PERMISSION_DENIED => {
+                ("permission_denied", "the grant does not allow this, such as writing when it is read-only")
+            }
+            Self::BAD_PAGE => ("bad_page", "the granted page cannot be shared"),
+            Self::BAD_COPY_ARG => ("bad_copy_arg", "the copy would cross the end of a page"),
+            Self::ADDRESS_TOO_BIG => ("address_too_big", "the page's address is too big for this domain"),
+            Self::EAGAIN => ("eagain", "the page is not in memory now, try again"),
+            Self::NO_SPACE => {
+                ("no_space", "no more mappings are possible, raise Xen's gnttab_max_maptrack_frames")
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for GrantStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.meaning() {
+            Some((name, words)) => write!(f, "{words} (GNTST_{name}, {})", self.0),
+            None => write!(f, "unknown grant status {}", self.0),
+        }
+    }
+}
+
+impl core::error::Error for GrantStatus {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn statuses_0_to_minus_13_have_words_and_no_others() {
+        for raw in i16::MIN..=i16::MAX {
+            let s = GrantStatus(raw);
+            assert_eq!(s.meaning().is_some(), (-13..=0).contains(&raw));
+            assert_eq!(s.check().is_ok(), raw == 0);
+        }
+        assert!(GrantStatus::EAGAIN.is_retry() && !GrantStatus::GENERAL_ERROR.is_retry());
+    }
+
+    #[test]
+    fn a_status_tells_words_name_and_number() {
+        assert_eq!(
+            GrantStatus::BAD_GNTREF.to_string(),
+            "the grant does not exist or was revoked (GNTST_bad_gntref, -3)"
+        );
+        assert_eq!(GrantStatus(-14).to_string(), "unknown grant status -14");
+    }
+
+    #[test]
+    fn in_use_means_reading_or_writing() {
+        let entry = |flags| GrantEntryV1 { flags, ..GrantEntryV1::default() };
+        assert!(!entry(GTF_PERMIT_ACCESS | GTF_READONLY).in_use());
+        assert!(entry(GTF_PERMIT_ACCESS | GTF_READING).in_use());
+        assert!(entry(GTF_PERMIT_ACCESS | GTF_WRITING).in_use());
+    }
 }

@@ -1,7 +1,44 @@
-//! Requests, responses and extra infos of netif (PROTOCOL.md 2; xen/include/public/io/netif.h).
+//! Requests, responses and extra infos of netif (PROTOCOL.md 2).
+//!
+//! TX is what the guest sends, RX what it receives, on both ends. One frame takes one or more slots:
+//!
+//! ```text
+//!   first slot (extra_info set) -> extra -> extra while MORE -> data slot -> data slot
+//!       |                                                          ^            ^
+//!       +--- more_data ---------------------------------------------+--more_data-+   (extras do not carry it)
+//! ```
+//! C: xen/include/public/io/netif.h. Little-endian. A response lies over the start of its request's slot.
+//!
+//! Invariants: `from_words` keeps every bit but the pads; `to_words` writes pads as zero. The checksum flags
+//! have **other bits on TX than on RX**.
+//!
+//! What the peer may do: put any bits into any slot. Nothing here fails but [`Extra::parse`], for what
+//! both ends of Linux treat as fatal. The limits at the end of this file need the whole frame and
+//! are applied by whoever assembles it.
 
-/// One TX request slot: the front asks the back to send one fragment of a frame. 12 octets.
+use super::WireError;
+use core::mem::offset_of;
+
+/// Frontend asks the backend to send one fragment of a frame.
+///
+/// C: `struct netif_tx_request`, xen/include/public/io/netif.h. Little-endian. 12 octets.
+///
+/// ```text
+/// |  0    1    2    3  |  4     5  |  6     7  |  8     9  | 10    11  |
+/// |      gref (f)      | offset (f)| flags (f) |   id (f)  |  size (f) |
+/// ```
+/// * `gref`: granted page, chosen by the peer: map or copy may fail. 0 means staged (PROTOCOL.md 3.3).
+/// * `offset`: octets, start of this fragment in the page. `offset` + fragment length <= 4096 can be checked
+///   only when the first fragment's length is known.
+/// * `flags`: `TXF_*`.
+/// * `id`: chosen by the front, comes back in the response; also the staging buffer's number.
+/// * `size`: octets, of the **whole frame** in the first slot, of the fragment in the others. The first
+///   fragment has what the others leave of the total.
+///
+/// # Trust
+/// Every field is peer data, read once into this copy. Nothing is checked here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
 pub struct TxRequest {
     /// Granted page.
     pub gref: u32,
@@ -14,6 +51,10 @@ pub struct TxRequest {
     /// First slot: octets of the whole frame. Later slots: octets of this fragment.
     pub size: u16,
 }
+
+const _: () = assert!(size_of::<TxRequest>() == TX_SLOT_BYTES);
+const _: () = assert!(offset_of!(TxRequest, offset) == 4 && offset_of!(TxRequest, flags) == 6);
+const _: () = assert!(offset_of!(TxRequest, id) == 8 && offset_of!(TxRequest, size) == 10);
 
 impl TxRequest {
     /// From the slot's three little-endian words.
@@ -34,14 +75,29 @@ impl TxRequest {
     }
 }
 
-/// One TX response: 4 octets over the start of the request's slot; the other 8 stay as they are.
+/// Backend gives back one TX slot, one response per slot consumed, extras included.
+///
+/// C: `struct netif_tx_response`, xen/include/public/io/netif.h. Little-endian. 4 octets.
+///
+/// ```text
+/// |  0     1  |  2     3  |  4 ... 11                        |
+/// |   id (b)  | status (b)| stays as the front's request was |
+/// ```
+/// * `id`: the request's; meaningless when `status` is [`RSP_NULL`].
+/// * `status`: [`RSP_OKAY`], [`RSP_ERROR`], [`RSP_DROPPED`], or [`RSP_NULL`] for a slot that held an extra.
+///
+/// # Trust
+/// A hostile back answers ids that were never asked, or twice: the front keeps a map of what is in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
 pub struct TxResponse {
     /// The request's id (meaningless when `status` is [`RSP_NULL`]).
     pub id: u16,
     /// `NETIF_RSP_*`.
     pub status: i16,
 }
+
+const _: () = assert!(size_of::<TxResponse>() == 4 && offset_of!(TxResponse, status) == 2);
 
 impl TxResponse {
     /// From the slot's first word.
@@ -56,14 +112,29 @@ impl TxResponse {
     }
 }
 
-/// One RX request: the front gives the back a page to put received bytes into. 8 octets.
+/// Frontend gives the backend one page to put received octets into.
+///
+/// C: `struct netif_rx_request`, xen/include/public/io/netif.h. Little-endian. 8 octets.
+///
+/// ```text
+/// |  0     1  |  2     3  |  4    5    6    7  |
+/// |   id (f)  |   pad 0   |      gref (f)      |
+/// ```
+/// * `id`: chosen by the front; with staging also the number of its buffer in the RX list.
+/// * `gref`: granted page, writable, used in whole.
+///
+/// # Trust
+/// The grant may not exist or may be read-only: only the copy's own status tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
 pub struct RxRequest {
     /// Chosen by the front.
     pub id: u16,
     /// Granted page, writable.
     pub gref: u32,
 }
+
+const _: () = assert!(size_of::<RxRequest>() == RX_SLOT_BYTES && offset_of!(RxRequest, gref) == 4);
 
 impl RxRequest {
     /// From the slot's two little-endian words.
@@ -78,8 +149,23 @@ impl RxRequest {
     }
 }
 
-/// One RX response. 8 octets.
+/// Backend says what it put into one page of the front.
+///
+/// C: `struct netif_rx_response`, xen/include/public/io/netif.h. Little-endian. 8 octets.
+///
+/// ```text
+/// |  0     1  |  2     3  |  4     5  |  6     7  |
+/// |   id (b)  | offset (b)| flags (b) | status (b)|
+/// ```
+/// * `id`: of the request at the **same ring index**; the front goes by the index.
+/// * `offset`: octets, start of the data in the page.
+/// * `flags`: `RXF_*`.
+/// * `status`: >= 0 octets in this slot, < 0 an error. A frame's length is the sum over its slots.
+///
+/// # Trust
+/// `offset + status` may point past the page, and the page stays writable: copy first, parse afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
 pub struct RxResponse {
     /// The request's id.
     pub id: u16,
@@ -90,6 +176,9 @@ pub struct RxResponse {
     /// Octets in this slot when >= 0, else `NETIF_RSP_*`.
     pub status: i16,
 }
+
+const _: () = assert!(size_of::<RxResponse>() == RX_SLOT_BYTES && offset_of!(RxResponse, offset) == 2);
+const _: () = assert!(offset_of!(RxResponse, flags) == 4 && offset_of!(RxResponse, status) == 6);
 
 impl RxResponse {
     /// From the slot's two little-endian words.
@@ -113,14 +202,17 @@ pub const RSP_DROPPED: i16 = -2;
 /// `NETIF_RSP_NULL`: the slot carried an extra info.
 pub const RSP_NULL: i16 = 1;
 
-/// `NETTXF_csum_blank`.
+/// `NETTXF_csum_blank`: the checksum field holds the pseudo header's sum; whoever sends the frame on finishes it.
 pub const TXF_CSUM_BLANK: u16 = 0x1;
-/// `NETTXF_data_validated`.
+/// `NETTXF_data_validated`: the data was verified, or comes straight from this host.
 pub const TXF_DATA_VALIDATED: u16 = 0x2;
-/// `NETTXF_more_data`.
+/// `NETTXF_more_data`: the frame goes on in a further data slot.
 pub const TXF_MORE_DATA: u16 = 0x4;
-/// `NETTXF_extra_info`.
+/// `NETTXF_extra_info`: the next slot is an [`Extra`].
 pub const TXF_EXTRA_INFO: u16 = 0x8;
+/// `NETTXF_staging_buffer`, not in Xen's header (PROTOCOL.md 3.5): `gref` is a staging buffer's global id.
+/// Means nothing unless it was negotiated.
+pub const TXF_STAGING_BUFFER: u16 = 0x10;
 /// `NETRXF_data_validated` (bits 0 and 1 are swapped against TX).
 pub const RXF_DATA_VALIDATED: u16 = 0x1;
 /// `NETRXF_csum_blank`.
@@ -129,15 +221,59 @@ pub const RXF_CSUM_BLANK: u16 = 0x2;
 pub const RXF_MORE_DATA: u16 = 0x4;
 /// `NETRXF_extra_info`.
 pub const RXF_EXTRA_INFO: u16 = 0x8;
+/// `NETRXF_gso_prefix`: old form of GSO, one slot without data ahead of the frame. Never written.
+pub const RXF_GSO_PREFIX: u16 = 0x10;
 
-/// One extra info, 8 octets; in a TX ring 4 octets of padding follow.
+/// `XEN_NETIF_EXTRA_TYPE_GSO`.
+pub const EXTRA_TYPE_GSO: u8 = 1;
+/// `XEN_NETIF_EXTRA_TYPE_MCAST_ADD`.
+pub const EXTRA_TYPE_MCAST_ADD: u8 = 2;
+/// `XEN_NETIF_EXTRA_TYPE_MCAST_DEL`.
+pub const EXTRA_TYPE_MCAST_DEL: u8 = 3;
+/// `XEN_NETIF_EXTRA_TYPE_HASH`.
+pub const EXTRA_TYPE_HASH: u8 = 4;
+/// `XEN_NETIF_EXTRA_TYPE_XDP`, in Linux's header only.
+pub const EXTRA_TYPE_XDP: u8 = 5;
+/// `XEN_NETIF_EXTRA_FLAG_MORE`: the next slot is an extra info too.
+pub const EXTRA_FLAG_MORE: u8 = 0x1;
+
+/// `XEN_NETIF_GSO_TYPE_NONE`. Never valid in a slot: a frame without GSO has no such extra.
+pub const GSO_TYPE_NONE: u8 = 0;
+/// `XEN_NETIF_GSO_TYPE_TCPV4`.
+pub const GSO_TYPE_TCPV4: u8 = 1;
+/// `XEN_NETIF_GSO_TYPE_TCPV6`.
+pub const GSO_TYPE_TCPV6: u8 = 2;
+
+/// `XEN_NETIF_CTRL_HASH_ALGORITHM_TOEPLITZ`, as in a hash extra's `algorithm`.
+pub const HASH_ALGORITHM_TOEPLITZ: u8 = 1;
+
+/// One end tells the other something about a frame that its slots have no room for.
+///
+/// C: `struct netif_extra_info`, xen/include/public/io/netif.h. Little-endian. 8 octets; on a TX ring 4 octets
+/// of padding follow.
+///
+/// ```text
+/// |   0   |   1   |   2      3   |   4    |   5    |  6    7  | 8 ... 11  |
+/// |  type | flags |           body                            | pad 0, TX |
+/// |   1   |       |  size (MSS)  |gso_type|  pad   | features |  GSO                     (f) TX, (b) RX
+/// |  2, 3 |       |          MAC address              |       |  MCAST_ADD, MCAST_DEL    (f)
+/// |   4   |       | type |algor. |      value, LSB first      |  HASH                    (f) TX, (b) RX
+/// |   5   |       |   headroom   |  pad            |  pad     |  XDP, Linux only         (b)
+/// ```
+/// * `flags`: [`EXTRA_FLAG_MORE`] says that one more extra follows; [`Extra::parse`] returns it apart.
+/// * `size`: octets of payload in each segment, headers not counted.
+/// * `headroom`: octets before the data in each of the frame's slots.
+///
+/// # Trust
+/// Only [`Extra::parse`] makes one from peer data. It refuses types and GSO values that both ends of Linux take
+/// as fatal; a `size` larger than the frame, a hash type out of 0..=3 and any headroom pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extra {
     /// `XEN_NETIF_EXTRA_TYPE_GSO`.
     Gso {
-        /// Octets of payload in each segment (MSS).
+        /// Octets of payload in each segment (MSS), never 0.
         size: u16,
-        /// 0 none, 1 TCPv4, 2 TCPv6.
+        /// [`GSO_TYPE_TCPV4`] or [`GSO_TYPE_TCPV6`].
         gso_type: u8,
     },
     /// `XEN_NETIF_EXTRA_TYPE_MCAST_ADD`.
@@ -146,9 +282,9 @@ pub enum Extra {
     McastDel([u8; 6]),
     /// `XEN_NETIF_EXTRA_TYPE_HASH`.
     Hash {
-        /// Index 0..3 of the hash type, not a mask.
+        /// Index 0..=3 of the hash type, not a mask.
         hash_type: u8,
-        /// 1 Toeplitz.
+        /// [`HASH_ALGORITHM_TOEPLITZ`].
         algorithm: u8,
         /// The value.
         value: u32,
@@ -158,4 +294,136 @@ pub enum Extra {
         /// Octets before the data in each slot.
         headroom: u16,
     },
+}
+
+impl Extra {
+    /// Octets of an extra info, without the padding of a TX slot.
+    pub const SIZE: usize = 8;
+
+    /// From a slot's first two words; the `bool` is MORE: one more extra info follows.
+    ///
+    /// # Errors
+    /// [`WireError::ExtraType`] for type 0 or an unknown one, [`WireError::Gso`] for segments of 0
+    /// octets or unless TCPv4 or TCPv6. Both close the device.
+    pub const fn parse(words: [u32; 2]) -> Result<(Extra, bool), WireError> {
+        let [w0, w1] = words;
+        let (a, b) = (w0.to_le_bytes(), w1.to_le_bytes());
+        let extra = match a[0] {
+            EXTRA_TYPE_GSO => {
+                let (size, gso_type) = ((w0 >> 16) as u16, b[0]);
+                if size == 0 || (gso_type != GSO_TYPE_TCPV4 && gso_type != GSO_TYPE_TCPV6) {
+                    return Err(WireError::Gso { size, gso_type });
+                }
+                Extra::Gso { size, gso_type }
+            }
+            EXTRA_TYPE_MCAST_ADD => Extra::McastAdd([a[2], a[3], b[0], b[1], b[2], b[3]]),
+            EXTRA_TYPE_MCAST_DEL => Extra::McastDel([a[2], a[3], b[0], b[1], b[2], b[3]]),
+            EXTRA_TYPE_HASH => Extra::Hash { hash_type: a[2], algorithm: a[3], value: w1 },
+            EXTRA_TYPE_XDP => Extra::Xdp { headroom: (w0 >> 16) as u16 },
+            found => return Err(WireError::ExtraType { found }),
+        };
+        Ok((extra, a[1] & EXTRA_FLAG_MORE != 0))
+    }
+
+    /// To a slot's first two words; `more` says that one more extra info follows.
+    pub const fn to_words(self, more: bool) -> [u32; 2] {
+        let flags = if more { EXTRA_FLAG_MORE } else { 0 };
+        match self {
+            Extra::Gso { size, gso_type } => {
+                let s = size.to_le_bytes();
+                [u32::from_le_bytes([EXTRA_TYPE_GSO, flags, s[0], s[1]]), gso_type as u32]
+            }
+            Extra::McastAdd(mac) => mac_words(EXTRA_TYPE_MCAST_ADD, flags, mac),
+            Extra::McastDel(mac) => mac_words(EXTRA_TYPE_MCAST_DEL, flags, mac),
+            Extra::Hash { hash_type, algorithm, value } => {
+                [u32::from_le_bytes([EXTRA_TYPE_HASH, flags, hash_type, algorithm]), value]
+            }
+            Extra::Xdp { headroom } => {
+                let h = headroom.to_le_bytes();
+                [u32::from_le_bytes([EXTRA_TYPE_XDP, flags, h[0], h[1]]), 0]
+            }
+        }
+    }
+
+    /// From the three words of a TX slot; the last one is padding and not looked at.
+    ///
+    /// # Errors
+    /// As [`Extra::parse`].
+    pub const fn parse_tx(words: [u32; 3]) -> Result<(Extra, bool), WireError> {
+        Self::parse([words[0], words[1]])
+    }
+
+    /// To the three words of a TX slot; the padding is zero.
+    pub const fn to_tx_words(self, more: bool) -> [u32; 3] {
+        let [w0, w1] = self.to_words(more);
+        [w0, w1, 0]
+    }
+}
+
+const fn mac_words(extra_type: u8, flags: u8, mac: [u8; 6]) -> [u32; 2] {
+    [
+        u32::from_le_bytes([extra_type, flags, mac[0], mac[1]]),
+        u32::from_le_bytes([mac[2], mac[3], mac[4], mac[5]]),
+    ]
+}
+
+/// Octets of a TX slot.
+pub const TX_SLOT_BYTES: usize = 12;
+/// Octets of an RX slot.
+pub const RX_SLOT_BYTES: usize = 8;
+
+/// `XEN_NETIF_NR_SLOTS_MIN`: data slots of one frame that every back accepts, extra infos not counted.
+pub const NR_SLOTS_MIN: usize = 18;
+/// Data slots from which a TX frame is dropped: 19 are tolerated, 20 and 21 answered with [`RSP_ERROR`].
+pub const DROP_SLOTS: usize = 20;
+/// Data slots from which a TX frame closes the device (Linux's `fatal_skb_slots`, which is 20, counts otherwise).
+pub const FATAL_SLOTS: usize = 22;
+/// Most octets of a frame, Ethernet header included, FCS not.
+pub const MAX_FRAME: usize = 65535;
+/// Least octets of a frame: an Ethernet header. Also what a front must put into the first slot.
+pub const MIN_FRAME: usize = 14;
+/// Free TX slots that a front keeps before it takes a further frame: a whole frame's and one extra.
+pub const TX_FREE_SLOTS_MIN: usize = NR_SLOTS_MIN + 1;
+/// RX requests below which a front refills.
+pub const RX_SLOTS_MIN: usize = NR_SLOTS_MIN + 1;
+/// Most multicast addresses that Linux's back keeps for a front.
+pub const MCAST_LIST_MAX: usize = 64;
+
+const _: () = assert!(NR_SLOTS_MIN < DROP_SLOTS && DROP_SLOTS < FATAL_SLOTS);
+const _: () = assert!(MAX_FRAME <= NR_SLOTS_MIN * crate::PAGE_SIZE && MAX_FRAME == u16::MAX as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extra_of_type_0_or_unknown_is_refused() {
+        assert_eq!(Extra::parse([0, 0]), Err(WireError::ExtraType { found: 0 }));
+        for found in 6..=255u8 {
+            assert_eq!(Extra::parse([found as u32, 0]), Err(WireError::ExtraType { found }));
+        }
+    }
+
+    #[test]
+    fn gso_of_no_octets_or_unknown_type_is_refused() {
+        let gso = |size: u32, t: u32| Extra::parse([EXTRA_TYPE_GSO as u32 | size << 16, t]);
+        assert_eq!(gso(0, 1), Err(WireError::Gso { size: 0, gso_type: 1 }));
+        assert_eq!(gso(1448, 0), Err(WireError::Gso { size: 1448, gso_type: 0 }));
+        assert_eq!(gso(1448, 3), Err(WireError::Gso { size: 1448, gso_type: 3 }));
+        assert_eq!(gso(1448, 2), Ok((Extra::Gso { size: 1448, gso_type: GSO_TYPE_TCPV6 }, false)));
+        // The octets beside the type are pads.
+        assert_eq!(gso(1, 0xFFFF_FF01), Ok((Extra::Gso { size: 1, gso_type: GSO_TYPE_TCPV4 }, false)));
+    }
+
+    #[test]
+    fn only_bit_0_of_the_flags_means_more() {
+        let xdp = |flags: u32| Extra::parse([EXTRA_TYPE_XDP as u32 | flags << 8, 0]);
+        assert_eq!(xdp(0xFE), Ok((Extra::Xdp { headroom: 0 }, false)));
+        assert_eq!(xdp(0xFF), Ok((Extra::Xdp { headroom: 0 }, true)));
+    }
+
+    #[test]
+    fn checksum_flags_are_swapped_between_tx_and_rx() {
+        assert_eq!((TXF_CSUM_BLANK, TXF_DATA_VALIDATED), (RXF_DATA_VALIDATED, RXF_CSUM_BLANK));
+    }
 }

@@ -1,0 +1,492 @@
+//! Requests and responses of blkif, in both ABIs (PROTOCOL.md 5.3).
+//!
+//! ```text
+//!   slot, 112 or 108 octets: | op | ... which of four requests it is, by op
+//!     READ, WRITE, WRITE_BARRIER, FLUSH   segments in the slot, at most 11 -----------> data pages
+//!     INDIRECT                            grefs of at most 8 pages of 512 segments ---> data pages
+//!     DISCARD                             sectors only
+//! ```
+//! C: xen/include/public/io/blkif.h. Little-endian. A 32-bit x86 guest aligns `u64` to 4, so everything behind
+//! the first 4 octets lies elsewhere, and the slot is shorter; the frontend says which [`Abi`] it uses in the
+//! key `protocol`. Sectors are 512 octets, whatever the disk's own are.
+//!
+//! Invariants: decoding never fails, because a request that cannot be served must be answered by its id. Counts
+//! and segments are checked by the methods that hand them out. Pads are written as zero (XSA-216).
+//!
+//! What the peer may do: any op, more segments than fit, segments that end before they start, sectors past the
+//! end of the disk, numbers that overflow when added. The last two need the disk's size: the driver checks them.
+
+use super::WireError;
+use core::mem::offset_of;
+
+/// `BLKIF_OP_READ`.
+pub const OP_READ: u8 = 0;
+/// `BLKIF_OP_WRITE`.
+pub const OP_WRITE: u8 = 1;
+/// `BLKIF_OP_WRITE_BARRIER`.
+pub const OP_WRITE_BARRIER: u8 = 2;
+/// `BLKIF_OP_FLUSH_DISKCACHE`: no segments.
+pub const OP_FLUSH_DISKCACHE: u8 = 3;
+/// `BLKIF_OP_DISCARD`.
+pub const OP_DISCARD: u8 = 5;
+/// `BLKIF_OP_INDIRECT`: the real op stands beside it.
+pub const OP_INDIRECT: u8 = 6;
+/// `BLKIF_DISCARD_SECURE`: the flag of a discard whose data must be gone for good.
+pub const DISCARD_SECURE: u8 = 0x1;
+
+/// `BLKIF_RSP_OKAY`.
+pub const RSP_OKAY: i16 = 0;
+/// `BLKIF_RSP_ERROR`.
+pub const RSP_ERROR: i16 = -1;
+/// `BLKIF_RSP_EOPNOTSUPP`.
+pub const RSP_EOPNOTSUPP: i16 = -2;
+
+/// `BLKIF_MAX_SEGMENTS_PER_REQUEST`.
+pub const SEGMENTS_MAX: usize = 11;
+/// `BLKIF_MAX_INDIRECT_PAGES_PER_REQUEST`.
+pub const INDIRECT_PAGES_MAX: usize = 8;
+/// Segments in one indirect page.
+pub const SEGMENTS_PER_INDIRECT_PAGE: usize = crate::PAGE_SIZE / Segment::SIZE;
+/// Octets of the sectors that requests count in.
+pub const SECTOR_BYTES: usize = 512;
+/// Sectors of a page; a segment's last sector is below it.
+pub const SECTORS_PER_PAGE: u8 = (crate::PAGE_SIZE / SECTOR_BYTES) as u8;
+
+/// Words of the longest slot. With [`Abi::X86_32`] the last one is not part of the slot.
+pub const SLOT_WORDS_MAX: usize = 28;
+
+const _: () = assert!(SEGMENTS_PER_INDIRECT_PAGE == 512 && SECTORS_PER_PAGE == 8);
+
+/// How the frontend lays out its requests. C: `XEN_IO_PROTO_ABI_*`, xen/include/public/io/protocols.h.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Abi {
+    /// `u64` aligned to 8: x86_64, and both kinds of Arm.
+    X86_64,
+    /// `u64` aligned to 4.
+    X86_32,
+}
+
+impl Abi {
+    /// From the front's key `protocol`; `None` for a layout that is not served.
+    pub fn from_protocol(value: &[u8]) -> Option<Self> {
+        match value {
+            b"x86_64-abi" | b"arm-abi" => Some(Self::X86_64),
+            b"x86_32-abi" => Some(Self::X86_32),
+            _ => None,
+        }
+    }
+    /// Octets of a slot.
+    pub const fn slot_bytes(self) -> usize {
+        self.slot_words() * 4
+    }
+    /// Words of a slot.
+    pub const fn slot_words(self) -> usize {
+        SLOT_WORDS_MAX - self.words_less()
+    }
+    /// Words of a response.
+    pub const fn response_words(self) -> usize {
+        4 - self.words_less()
+    }
+    /// How many words everything behind the first one lies lower than with [`Abi::X86_64`].
+    const fn words_less(self) -> usize {
+        match self {
+            Self::X86_64 => 0,
+            Self::X86_32 => 1,
+        }
+    }
+}
+
+const _: () = assert!(Abi::X86_64.slot_bytes() == 112 && Abi::X86_32.slot_bytes() == 108);
+
+/// One piece of a data page, in sectors of 512 octets.
+///
+/// C: `struct blkif_request_segment`, xen/include/public/io/blkif.h. Little-endian. 8 octets.
+///
+/// ```text
+/// |  0    1    2    3  |    4     |    5     |  6     7  |
+/// |      gref (f)      | first (f)| last (f) |   pad 0   |
+/// ```
+/// * `gref`: granted page; writable when the request reads from the disk.
+/// * `first_sect`, `last_sect`: sectors within the page, both included.
+///
+/// # Trust
+/// Every field is peer data. [`Segment::nr_sectors`] checks the sectors, the grant's own status the rest. Those
+/// of an indirect page stay writable by the front: copy the page once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct Segment {
+    /// Granted page.
+    pub gref: u32,
+    /// First sector in the page.
+    pub first_sect: u8,
+    /// Last sector in the page.
+    pub last_sect: u8,
+}
+
+const _: () = assert!(size_of::<Segment>() == Segment::SIZE);
+const _: () = assert!(offset_of!(Segment, first_sect) == 4 && offset_of!(Segment, last_sect) == 5);
+
+impl Segment {
+    /// Octets of a segment.
+    pub const SIZE: usize = 8;
+
+    /// From two little-endian words.
+    pub const fn from_words(w: [u32; 2]) -> Self {
+        Self { gref: w[0], first_sect: w[1] as u8, last_sect: (w[1] >> 8) as u8 }
+    }
+    /// To two little-endian words; the pad is zero.
+    pub const fn to_words(self) -> [u32; 2] {
+        [self.gref, self.first_sect as u32 | (self.last_sect as u32) << 8]
+    }
+    /// From an entry of an indirect page.
+    pub const fn from_bytes(b: [u8; Self::SIZE]) -> Self {
+        Self { gref: u32::from_le_bytes([b[0], b[1], b[2], b[3]]), first_sect: b[4], last_sect: b[5] }
+    }
+    /// To an entry of an indirect page; the pad is zero.
+    pub const fn to_bytes(self) -> [u8; Self::SIZE] {
+        let g = self.gref.to_le_bytes();
+        [g[0], g[1], g[2], g[3], self.first_sect, self.last_sect, 0, 0]
+    }
+    /// How many sectors it names, 1 to 8.
+    ///
+    /// # Errors
+    /// [`WireError::BlkSectors`] when it ends before it starts or passes the end of the page.
+    pub const fn nr_sectors(self) -> Result<u8, WireError> {
+        if self.first_sect > self.last_sect || self.last_sect >= SECTORS_PER_PAGE {
+            return Err(WireError::BlkSectors { first: self.first_sect, last: self.last_sect });
+        }
+        Ok(self.last_sect - self.first_sect + 1)
+    }
+}
+
+/// Frontend asks for a transfer whose segments are in the slot, or for a flush.
+///
+/// C: `struct blkif_request`, xen/include/public/io/blkif.h. Little-endian. 112 octets, \[108 with x86_32\].
+///
+/// ```text
+/// |   0    |     1     |  2     3  |  4 ... 7  | 8[4] .. 15[11] | 16[12] .. 23[19] | 24[20] .. 111[107] |
+/// | op (f) | nr_seg (f)| handle (f)| pad 0 [-] |     id (f)     |    sector (f)    |   seg[11] (f)      |
+/// ```
+/// * `op`: [`OP_READ`], [`OP_WRITE`], [`OP_WRITE_BARRIER`] or [`OP_FLUSH_DISKCACHE`].
+/// * `nr_segments`: how many of `seg` count; 0 for a flush.
+/// * `handle`: the disk's number; only for reads and writes, and nobody checks it.
+/// * `id`: chosen by the front, comes back in the response.
+/// * `sector`: where on the disk, in units of 512 octets.
+///
+/// # Trust
+/// Every field is peer data. `nr_segments` is as sent: use [`RwRequest::segments`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RwRequest {
+    /// `operation`.
+    pub op: u8,
+    /// Segments that count.
+    pub nr_segments: u8,
+    /// The disk's number.
+    pub handle: u16,
+    /// Chosen by the front.
+    pub id: u64,
+    /// First sector on the disk, in 512 octets.
+    pub sector: u64,
+    /// Pieces of pages.
+    pub seg: [Segment; SEGMENTS_MAX],
+}
+
+impl RwRequest {
+    /// The segments that count.
+    ///
+    /// # Errors
+    /// [`WireError::BlkSegments`] when there are more than the slot holds.
+    pub fn segments(&self) -> Result<&[Segment], WireError> {
+        self.seg
+            .get(..usize::from(self.nr_segments))
+            .ok_or(WireError::BlkSegments { found: self.nr_segments.into(), max: SEGMENTS_MAX as u16 })
+    }
+}
+
+/// Frontend says that it does not need the data of some sectors any more.
+///
+/// C: `struct blkif_request_discard`, xen/include/public/io/blkif.h. Little-endian. 32 octets \[28\] of the slot.
+///
+/// ```text
+/// |  0  |    1    |  2     3  |  4 ... 7  | 8[4] .. 15[11] | 16[12] .. 23[19] | 24[20] .. 31[27] |
+/// | op 5| flag (f)| handle (f)| pad 0 [-] |     id (f)     |    sector (f)    |  nr_sectors (f)  |
+/// ```
+/// * `flag`: [`DISCARD_SECURE`] or 0.
+/// * `sector`, `nr_sectors`: units of 512 octets.
+///
+/// # Trust
+/// Every field is peer data; `sector + nr_sectors` may overflow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DiscardRequest {
+    /// [`DISCARD_SECURE`] or 0.
+    pub flag: u8,
+    /// The disk's number.
+    pub handle: u16,
+    /// Chosen by the front.
+    pub id: u64,
+    /// First sector, in 512 octets.
+    pub sector: u64,
+    /// How many sectors.
+    pub nr_sectors: u64,
+}
+
+/// Frontend asks for a transfer whose segments are in pages of their own.
+///
+/// C: `struct blkif_request_indirect`, xen/include/public/io/blkif.h. Little-endian. 64 octets \[60 used\] of the
+/// slot.
+///
+/// ```text
+/// |  0  |   1   |  2     3  |  4 ... 7  | 8[4] .. | 16[12] .. | 24[20] 25 | 26, 27 | 28[24] .. 59[55] |
+/// | op 6| op (f)| nr_seg (f)| pad 0 [-] |  id (f) | sector (f)| handle (f)| pad 0  |  gref[8] (f)     |
+/// ```
+/// * `op`: the real one: [`OP_READ`] or [`OP_WRITE`].
+/// * `nr_segments`: over all pages, [`SEGMENTS_PER_INDIRECT_PAGE`] in each but the last.
+/// * `grefs`: pages of [`Segment`]s, as many as `nr_segments` needs; readable is enough.
+///
+/// # Trust
+/// Every field is peer data. Use [`IndirectRequest::pages`], with what this back offers in
+/// `feature-max-indirect-segments`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct IndirectRequest {
+    /// `indirect_op`: the real operation.
+    pub op: u8,
+    /// Segments over all pages.
+    pub nr_segments: u16,
+    /// The disk's number.
+    pub handle: u16,
+    /// Chosen by the front.
+    pub id: u64,
+    /// First sector on the disk, in 512 octets.
+    pub sector: u64,
+    /// Pages of segments.
+    pub grefs: [u32; INDIRECT_PAGES_MAX],
+}
+
+impl IndirectRequest {
+    /// The pages that hold the segments. `max` is what this back offers.
+    ///
+    /// # Errors
+    /// [`WireError::BlkSegments`] when there are none, more than `max`, or more than eight pages hold.
+    pub fn pages(&self, max: u16) -> Result<&[u32], WireError> {
+        let found = self.nr_segments;
+        let refused = WireError::BlkSegments { found, max };
+        if found == 0 || found > max {
+            return Err(refused);
+        }
+        self.grefs.get(..usize::from(found).div_ceil(SEGMENTS_PER_INDIRECT_PAGE)).ok_or(refused)
+    }
+}
+
+/// What a frontend put into a slot, told apart by its op.
+///
+/// # Trust
+/// Peer data, read once into this copy. [`Request::Other`] is answered with [`RSP_EOPNOTSUPP`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// Ops 0 to 3.
+    ReadWrite(RwRequest),
+    /// [`OP_DISCARD`].
+    Discard(DiscardRequest),
+    /// [`OP_INDIRECT`].
+    Indirect(IndirectRequest),
+    /// Any other op. Only what an answer needs is kept.
+    Other {
+        /// The op as sent.
+        op: u8,
+        /// Chosen by the front.
+        id: u64,
+    },
+}
+
+impl Request {
+    /// From the slot's little-endian words. With [`Abi::X86_32`] the slot has one word less, and the last word
+    /// given is not looked at.
+    pub const fn from_words(abi: Abi, w: &[u32; SLOT_WORDS_MAX]) -> Self {
+        let [op, second, h0, h1] = w[0].to_le_bytes();
+        let high = u16::from_le_bytes([h0, h1]);
+        let id_at = 2 - abi.words_less();
+        let (id, sector, body) = (u64_at(w, id_at), u64_at(w, id_at + 2), id_at + 4);
+        match op {
+            OP_READ | OP_WRITE | OP_WRITE_BARRIER | OP_FLUSH_DISKCACHE => {
+                let mut seg = [Segment { gref: 0, first_sect: 0, last_sect: 0 }; SEGMENTS_MAX];
+                let mut i = 0;
+                while i < SEGMENTS_MAX {
+                    seg[i] = Segment::from_words([w[body + 2 * i], w[body + 2 * i + 1]]);
+                    i += 1;
+                }
+                Self::ReadWrite(RwRequest { op, nr_segments: second, handle: high, id, sector, seg })
+            }
+            OP_DISCARD => Self::Discard(DiscardRequest {
+                flag: second,
+                handle: high,
+                id,
+                sector,
+                nr_sectors: u64_at(w, body),
+            }),
+            OP_INDIRECT => {
+                let mut grefs = [0; INDIRECT_PAGES_MAX];
+                let mut i = 0;
+                while i < INDIRECT_PAGES_MAX {
+                    grefs[i] = w[body + 1 + i];
+                    i += 1;
+                }
+                Self::Indirect(IndirectRequest {
+                    op: second,
+                    nr_segments: high,
+                    handle: w[body] as u16,
+                    id,
+                    sector,
+                    grefs,
+                })
+            }
+            _ => Self::Other { op, id },
+        }
+    }
+
+    /// To the slot's little-endian words; what the request does not use is zero.
+    pub const fn to_words(&self, abi: Abi) -> [u32; SLOT_WORDS_MAX] {
+        let mut w = [0; SLOT_WORDS_MAX];
+        let id_at = 2 - abi.words_less();
+        let body = id_at + 4;
+        match self {
+            Self::ReadWrite(r) => {
+                let h = r.handle.to_le_bytes();
+                w[0] = u32::from_le_bytes([r.op, r.nr_segments, h[0], h[1]]);
+                put_u64(&mut w, id_at, r.id);
+                put_u64(&mut w, id_at + 2, r.sector);
+                let mut i = 0;
+                while i < SEGMENTS_MAX {
+                    [w[body + 2 * i], w[body + 2 * i + 1]] = r.seg[i].to_words();
+                    i += 1;
+                }
+            }
+            Self::Discard(r) => {
+                let h = r.handle.to_le_bytes();
+                w[0] = u32::from_le_bytes([OP_DISCARD, r.flag, h[0], h[1]]);
+                put_u64(&mut w, id_at, r.id);
+                put_u64(&mut w, id_at + 2, r.sector);
+                put_u64(&mut w, body, r.nr_sectors);
+            }
+            Self::Indirect(r) => {
+                let n = r.nr_segments.to_le_bytes();
+                w[0] = u32::from_le_bytes([OP_INDIRECT, r.op, n[0], n[1]]);
+                put_u64(&mut w, id_at, r.id);
+                put_u64(&mut w, id_at + 2, r.sector);
+                w[body] = r.handle as u32;
+                let mut i = 0;
+                while i < INDIRECT_PAGES_MAX {
+                    w[body + 1 + i] = r.grefs[i];
+                    i += 1;
+                }
+            }
+            Self::Other { op, id } => {
+                w[0] = *op as u32;
+                put_u64(&mut w, id_at, *id);
+            }
+        }
+        w
+    }
+
+    /// The id that the answer carries.
+    pub const fn id(&self) -> u64 {
+        match self {
+            Self::ReadWrite(r) => r.id,
+            Self::Discard(r) => r.id,
+            Self::Indirect(r) => r.id,
+            Self::Other { id, .. } => *id,
+        }
+    }
+}
+
+/// Backend says how one request ended.
+///
+/// C: `struct blkif_response`, xen/include/public/io/blkif.h. Little-endian. 16 octets \[12\].
+///
+/// ```text
+/// |  0 ... 7  |   8    |   9   | 10    11  | 12 ... 15 |
+/// |   id (b)  | op (b) | pad 0 | status (b)| pad 0 [-] |
+/// ```
+/// * `id`: the request's.
+/// * `op`: the request's; for an indirect one Linux sends the real op.
+/// * `status`: [`RSP_OKAY`], [`RSP_ERROR`] or [`RSP_EOPNOTSUPP`].
+///
+/// # Trust
+/// A hostile back answers ids that were never asked, or twice: the front keeps a map of what is in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Response {
+    /// The request's id.
+    pub id: u64,
+    /// `operation`: the request's.
+    pub op: u8,
+    /// `BLKIF_RSP_*`.
+    pub status: i16,
+}
+
+impl Response {
+    /// From the slot's first words. Both ABIs agree on the fields; [`Abi::X86_32`] lacks the last word, a pad.
+    pub const fn from_words(w: [u32; 4]) -> Self {
+        Self { id: w[0] as u64 | (w[1] as u64) << 32, op: w[2] as u8, status: (w[2] >> 16) as i16 }
+    }
+    /// To the slot's first words; write [`Abi::response_words`] of them. Pads are zero (XSA-216).
+    pub const fn to_words(self) -> [u32; 4] {
+        [self.id as u32, (self.id >> 32) as u32, self.op as u32 | (self.status as u16 as u32) << 16, 0]
+    }
+}
+
+const fn u64_at(w: &[u32; SLOT_WORDS_MAX], at: usize) -> u64 {
+    w[at] as u64 | (w[at + 1] as u64) << 32
+}
+
+const fn put_u64(w: &mut [u32; SLOT_WORDS_MAX], at: usize, v: u64) {
+    w[at] = v as u32;
+    w[at + 1] = (v >> 32) as u32;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_11_segments_are_refused() {
+        let mut r = RwRequest { nr_segments: 11, ..RwRequest::default() };
+        assert_eq!(r.segments().map(<[_]>::len), Ok(11));
+        r.nr_segments = 12;
+        assert_eq!(r.segments(), Err(WireError::BlkSegments { found: 12, max: 11 }));
+        r.nr_segments = 0;
+        assert_eq!(r.segments(), Ok(&[][..]));
+    }
+
+    #[test]
+    fn a_segment_lies_within_its_page() {
+        let sectors = |first_sect, last_sect| Segment { gref: 8, first_sect, last_sect }.nr_sectors();
+        assert_eq!(sectors(0, 7), Ok(8));
+        assert_eq!(sectors(7, 7), Ok(1));
+        assert_eq!(sectors(3, 2), Err(WireError::BlkSectors { first: 3, last: 2 }));
+        assert_eq!(sectors(0, 8), Err(WireError::BlkSectors { first: 0, last: 8 }));
+        assert_eq!(sectors(255, 255), Err(WireError::BlkSectors { first: 255, last: 255 }));
+    }
+
+    #[test]
+    fn indirect_pages_are_as_many_as_the_segments_need() {
+        let pages = |nr_segments, max| {
+            let r = IndirectRequest { nr_segments, ..IndirectRequest::default() };
+            r.pages(max).map(<[_]>::len)
+        };
+        assert_eq!(pages(1, 256), Ok(1));
+        assert_eq!(pages(512, 4096), Ok(1));
+        assert_eq!(pages(513, 4096), Ok(2));
+        assert_eq!(pages(4096, u16::MAX), Ok(8));
+        assert_eq!(pages(0, 256), Err(WireError::BlkSegments { found: 0, max: 256 }));
+        assert_eq!(pages(257, 256), Err(WireError::BlkSegments { found: 257, max: 256 }));
+        assert_eq!(pages(4097, u16::MAX), Err(WireError::BlkSegments { found: 4097, max: u16::MAX }));
+    }
+
+    #[test]
+    fn abi_is_named_by_the_key() {
+        assert_eq!(Abi::from_protocol(b"x86_64-abi"), Some(Abi::X86_64));
+        assert_eq!(Abi::from_protocol(b"x86_32-abi"), Some(Abi::X86_32));
+        assert_eq!(Abi::from_protocol(b"arm-abi"), Some(Abi::X86_64));
+        assert_eq!(Abi::from_protocol(b"ppc-abi"), None);
+        assert_eq!((Abi::X86_64.response_words(), Abi::X86_32.response_words()), (4, 3));
+    }
+}
