@@ -1,0 +1,113 @@
+//! The internet checksum (RFC 1071), and what netif leaves to be done with it (PROTOCOL.md 2.7).
+//!
+//! A frame with `csum_blank` carries in its TCP or UDP checksum field the sum over the pseudo-header only.
+//! [`finish_blank`] adds the rest; [`make_blank`] goes back; [`verify`] says whether a finished one is right. A UDP
+//! checksum of 0 means that there is none, so a computed 0 is sent as 0xFFFF.
+//!
+//! Sums are kept folded to 16 bits in a `u32`, so that a few of them may be added before [`fold`].
+
+use super::headers::{HeaderFault, IpHeaders, IpVersion, PROTOCOL_UDP};
+
+/// The ones' complement sum of `bytes` as big-endian 16-bit words, an odd last octet padded with zero. Below 0x1_0000.
+/// Sums of pieces add up when every piece but the last has an even length.
+pub fn sum(bytes: &[u8]) -> u32 {
+    // The sum does not depend on the byte order until its end (RFC 1071, 2B): little-endian words, swapped once.
+    let mut wide = 0u64;
+    let mut words = bytes.chunks_exact(4);
+    // At most 2^32 words of 2^32: cannot overflow for any slice below 16 GiB.
+    for w in &mut words {
+        wide += u64::from(u32::from_le_bytes([w[0], w[1], w[2], w[3]]));
+    }
+    let mut last = [0; 4];
+    let rest = words.remainder();
+    last[..rest.len()].copy_from_slice(rest);
+    wide += u64::from(u32::from_le_bytes(last));
+    wide = (wide & 0xFFFF_FFFF) + (wide >> 32);
+    wide = (wide & 0xFFFF_FFFF) + (wide >> 32);
+    u32::from(fold_words(wide as u32).swap_bytes())
+}
+
+fn fold_words(s: u32) -> u16 {
+    let s = (s & 0xFFFF) + (s >> 16);
+    ((s & 0xFFFF) + (s >> 16)) as u16
+}
+
+/// Folds added sums to 16 bits.
+pub fn fold(sum: u32) -> u16 {
+    fold_words(sum)
+}
+
+/// The internet checksum of `bytes`: the complement of their sum, as it is stored.
+pub fn checksum(bytes: &[u8]) -> u16 {
+    !fold(sum(bytes))
+}
+
+/// The sum over the IPv4 pseudo-header.
+pub fn pseudo_v4(src: [u8; 4], dst: [u8; 4], protocol: u8, l4_len: u16) -> u32 {
+    sum(&src) + sum(&dst) + u32::from(protocol) + u32::from(l4_len)
+}
+
+/// The sum over the IPv6 pseudo-header.
+pub fn pseudo_v6(src: [u8; 16], dst: [u8; 16], protocol: u8, l4_len: u32) -> u32 {
+    sum(&src) + sum(&dst) + u32::from(protocol) + (l4_len >> 16) + (l4_len & 0xFFFF)
+}
+
+/// The sum over the pseudo-header of the packet in `frame`, as if its L4 part had `l4_len` octets.
+pub fn pseudo(frame: &[u8], headers: &IpHeaders, l4_len: usize) -> Result<u32, HeaderFault> {
+    if headers.routed {
+        return Err(HeaderFault::Unsupported);
+    }
+    let (at, octets) = match headers.version {
+        IpVersion::V4 => (headers.l2_len + 12, 8),
+        IpVersion::V6 => (headers.l2_len + 8, 32),
+    };
+    let both = frame.get(at..at + octets).ok_or(HeaderFault::Truncated)?;
+    let len = l4_len as u32;
+    Ok(sum(both) + u32::from(headers.protocol) + (len >> 16) + (len & 0xFFFF))
+}
+
+/// Stores a finished checksum for the summed packet.
+fn store_finished(frame: &mut [u8], at: usize, protocol: u8, total: u32) {
+    let value = match !fold(total) {
+        0 if protocol == PROTOCOL_UDP => 0xFFFF,
+        v => v,
+    };
+    frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+/// Completes the checksum of a frame whose field holds the pseudo-header's sum. A frame that is refused is unchanged.
+pub fn finish_blank(frame: &mut [u8]) -> Result<(), HeaderFault> {
+    let headers = IpHeaders::parse(frame)?;
+    let at = headers.checksum_at()?;
+    // The field itself holds the pseudo-header's sum, so the sum over the L4 part is the whole of it.
+    let total = sum(&frame[headers.l4_at..headers.end]);
+    store_finished(frame, at, headers.protocol, total);
+    Ok(())
+}
+
+/// Replaces the checksum of a TCP or UDP frame by the pseudo-header's sum: what `csum_blank` means. Linux does this to
+/// segmentation frames that come without the flag.
+pub fn make_blank(frame: &mut [u8]) -> Result<(), HeaderFault> {
+    let headers = IpHeaders::parse(frame)?;
+    let at = headers.checksum_at()?;
+    let value = fold(pseudo(frame, &headers, headers.l4_len())?);
+    frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
+    Ok(())
+}
+
+/// Computes a TCP or UDP frame's checksum from nothing, whatever its field held.
+pub fn fill(frame: &mut [u8]) -> Result<(), HeaderFault> {
+    make_blank(frame)?;
+    finish_blank(frame)
+}
+
+/// Whether the checksum of a TCP or UDP frame is right. A UDP datagram over IPv4 without one is.
+pub fn verify(frame: &[u8]) -> Result<bool, HeaderFault> {
+    let headers = IpHeaders::parse(frame)?;
+    let at = headers.checksum_at()?;
+    if headers.protocol == PROTOCOL_UDP && frame[at..at + 2] == [0, 0] {
+        return Ok(headers.version == IpVersion::V4);
+    }
+    let total = pseudo(frame, &headers, headers.l4_len())? + sum(&frame[headers.l4_at..headers.end]);
+    Ok(fold(total) == 0xFFFF)
+}

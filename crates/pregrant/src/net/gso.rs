@@ -1,0 +1,121 @@
+//! Segmentation in software: one large TCP frame into frames of at most `gso_size` octets of payload.
+//!
+//! ```text
+//!   | headers | payload ...................................... |      one frame, gso_size = s
+//!   | headers | s |   | headers | s |   | headers | the rest |        Segments: written one by one
+//! ```
+//!
+//! [`Segments`] is a plan over the frame; the caller asks for each segment's length, finds room for it, and has it
+//! written there, so that a full queue costs no copy and a half-done frame can go on later. Each segment has its own
+//! length, IPv4 identification and header checksum, sequence number and finished TCP checksum. FIN and PSH stay on the
+//! last only, CWR on the first only.
+//!
+//! A peer chooses `gso_size` and every header byte. It can make a frame of 64 KiB into eight thousand segments and no
+//! more (sizes below [`MIN_GSO_SIZE`] are refused); everything else that is wrong is a [`HeaderFault`].
+
+use super::checksum;
+use super::headers::{HeaderFault, IpHeaders, IpVersion};
+use crate::port::Offload;
+
+/// `XEN_NETIF_GSO_TYPE_TCPV4`.
+pub const GSO_TCPV4: u8 = 1;
+/// `XEN_NETIF_GSO_TYPE_TCPV6`.
+pub const GSO_TCPV6: u8 = 2;
+/// The smallest segment that is made. No stack's maximum segment size comes near it.
+pub const MIN_GSO_SIZE: u16 = 8;
+
+const FIN: u8 = 0x01;
+const PSH: u8 = 0x08;
+const CWR: u8 = 0x80;
+
+/// How a frame is cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Segments<'a> {
+    frame: &'a [u8],
+    headers: IpHeaders,
+    /// Octets of all headers: what each segment starts with.
+    head_len: usize,
+    mss: usize,
+    count: usize,
+    /// The pseudo-header's sum for a segment of length 0.
+    pseudo: u32,
+}
+
+impl<'a> Segments<'a> {
+    /// Plans the segmentation that `offload` asks for. The frame is checked here; writing cannot fail.
+    pub fn plan(frame: &'a [u8], offload: Offload) -> Result<Self, HeaderFault> {
+        if offload.gso_size < MIN_GSO_SIZE {
+            return Err(HeaderFault::BadSegmentSize);
+        }
+        let headers = IpHeaders::parse(frame)?;
+        match (offload.gso_type, headers.version) {
+            (GSO_TCPV4, IpVersion::V4) | (GSO_TCPV6, IpVersion::V6) => {}
+            (GSO_TCPV4 | GSO_TCPV6, _) => return Err(HeaderFault::WrongProtocol),
+            _ => return Err(HeaderFault::BadSegmentSize),
+        }
+        let head_len = headers.l4_at + headers.tcp_header_len(frame)?;
+        let mss = usize::from(offload.gso_size);
+        let count = (headers.end - head_len).div_ceil(mss).max(1);
+        let pseudo = checksum::pseudo(frame, &headers, 0)?;
+        Ok(Self { frame, headers, head_len, mss, count, pseudo })
+    }
+
+    /// Segments that come of it, at least 1.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    fn payload(&self, i: usize) -> core::ops::Range<usize> {
+        let start = self.head_len + i * self.mss;
+        start..(start + self.mss).min(self.headers.end)
+    }
+
+    /// Octets of segment `i`, headers included. `i` is below [`Segments::count`].
+    pub fn len_of(&self, i: usize) -> usize {
+        self.head_len + self.payload(i).len()
+    }
+
+    /// Octets of all segments together.
+    pub fn total_len(&self) -> usize {
+        self.count * self.head_len + self.headers.end - self.head_len
+    }
+
+    /// Writes segment `i` into `out`, which has [`Segments::len_of`] octets. Its checksums are finished.
+    pub fn write(&self, i: usize, out: &mut [u8]) {
+        let h = &self.headers;
+        out[..self.head_len].copy_from_slice(&self.frame[..self.head_len]);
+        out[self.head_len..].copy_from_slice(&self.frame[self.payload(i)]);
+
+        let ip = &mut out[h.l2_len..];
+        match h.version {
+            IpVersion::V4 => {
+                // Lengths fit 16 bits: no segment is longer than the frame it was cut from.
+                let total = ip.len() as u16;
+                ip[2..4].copy_from_slice(&total.to_be_bytes());
+                let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(i as u16);
+                ip[4..6].copy_from_slice(&id.to_be_bytes());
+                ip[10..12].fill(0);
+                let header = checksum::checksum(&ip[..h.l4_at - h.l2_len]);
+                ip[10..12].copy_from_slice(&header.to_be_bytes());
+            }
+            IpVersion::V6 => {
+                let payload = (ip.len() - 40) as u16;
+                ip[4..6].copy_from_slice(&payload.to_be_bytes());
+            }
+        }
+
+        let tcp = &mut out[h.l4_at..];
+        let seq = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]).wrapping_add((i * self.mss) as u32);
+        tcp[4..8].copy_from_slice(&seq.to_be_bytes());
+        if i + 1 != self.count {
+            tcp[13] &= !(FIN | PSH);
+        }
+        if i != 0 {
+            tcp[13] &= !CWR;
+        }
+        tcp[16..18].fill(0);
+        let sum = self.pseudo + tcp.len() as u32 + checksum::sum(tcp);
+        let value = !checksum::fold(sum);
+        tcp[16..18].copy_from_slice(&value.to_be_bytes());
+    }
+}

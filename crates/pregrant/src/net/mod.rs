@@ -1,0 +1,7 @@
+//! The network device: netif's two ends, and what happens to a frame between them.
+//!
+//! TX and RX are the guest's, everywhere: TX is what a guest sends.
+
+pub mod checksum;
+pub mod gso;
+pub mod headers;
