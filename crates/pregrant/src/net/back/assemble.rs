@@ -1,0 +1,344 @@
+//! TX slots to validated frames: the only reader of TX requests.
+//!
+//! ```text
+//!   ring slots:   [first: total, flags, id] [extra]* [fragment]*      [first] ...
+//!                        |                     |         |
+//!   TxBatch:      frames[i] ----------------- offload   slots[first_slot .. first_slot + nr_slots]
+//!                 rsps: one for each ring slot, in ring order, extras as NULL
+//! ```
+//!
+//! Each request is copied out of the ring once; the copies are validated by the rules of PROTOCOL.md 2.6, which tell
+//! three kinds of wrong apart: a frame that is dropped and answered with ERROR, a failed grant operation (later, by the
+//! path), and a fault that closes the device ([`PeerFault`]). A batch holds at most 64 frames, and no frame is begun
+//! without room for the longest.
+//!
+//! What a peer may do: send any slots. The worst is a fault, or a batch of errors. Every slot consumed is answered.
+
+use crate::error::PeerFault;
+use crate::port::{Arena, BURST_FRAMES, Offload};
+use crate::ring::{BackRing, NetTx, RingMem};
+use crate::units::PAGE_SIZE;
+use crate::wire::netif::{
+    Extra, RSP_ERROR, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
+    TxResponse,
+};
+
+/// One bit for each frame of a batch. A full batch is `!0`.
+pub type Todo = u64;
+
+/// Data slots from which a frame is fatal (Linux's `fatal_skb_slots` 20 and the first two).
+const FATAL_SLOTS: usize = 22;
+/// Data slots from which a frame is dropped.
+const DROP_SLOTS: usize = 20;
+/// Extra infos in one frame at most: more than there are types is nobody's honest frame.
+const MAX_EXTRAS: usize = 8;
+/// Shortest frame: an Ethernet header.
+const MIN_FRAME: u16 = 14;
+/// Ring slots that one frame can take.
+const FRAME_SLOTS_MAX: usize = FATAL_SLOTS + MAX_EXTRAS;
+/// Slots in a batch at most; also the records of a redo page.
+pub const BATCH_SLOTS: usize = crate::ring::REDO_RECORDS;
+
+/// One fragment of a frame: a private, validated copy. `offset + len <= 4096`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TxSlot {
+    /// Granted page; 0 says that the bytes are in the staging buffer of `id`.
+    pub gref: u32,
+    /// Octets.
+    pub offset: u16,
+    /// Octets.
+    pub len: u16,
+    /// The request's id.
+    pub id: u16,
+    /// The bytes are in the arena already.
+    pub fetched: bool,
+}
+
+/// One frame of a batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TxFrame {
+    /// Its first fragment in [`TxBatch::slots`].
+    pub first_slot: u16,
+    /// Its fragments.
+    pub nr_slots: u16,
+    /// Its first answer in [`TxBatch::rsps`].
+    pub first_rsp: u16,
+    /// Its answers: fragments and extra infos.
+    pub nr_rsps: u16,
+}
+
+/// Up to 64 frames taken from a TX ring.
+#[derive(Debug)]
+pub struct TxBatch {
+    /// Frames; frame `i` is also frame `i` of the arena.
+    pub frames: [TxFrame; BURST_FRAMES],
+    /// How many.
+    pub nr_frames: usize,
+    /// Fragments of all frames.
+    pub slots: [TxSlot; BATCH_SLOTS],
+    nr_slots: usize,
+    /// Answers, in ring order; OKAY until somebody finds otherwise.
+    pub rsps: [TxResponse; BATCH_SLOTS],
+    nr_rsps: usize,
+    /// Frames whose answers must wait until their path [retires](super::path::BackPath::retire) them.
+    pub held: Todo,
+    /// Frames that failed.
+    pub failed: Todo,
+}
+
+impl Default for TxBatch {
+    fn default() -> Self {
+        Self {
+            frames: [TxFrame::default(); BURST_FRAMES],
+            nr_frames: 0,
+            slots: [TxSlot::default(); BATCH_SLOTS],
+            nr_slots: 0,
+            rsps: [TxResponse::default(); BATCH_SLOTS],
+            nr_rsps: 0,
+            held: 0,
+            failed: 0,
+        }
+    }
+}
+
+/// What one frame turned out to be.
+enum Outcome {
+    Frame(Offload),
+    /// Answer ERROR on every slot, hand nothing on.
+    Drop,
+}
+
+impl TxBatch {
+    /// Takes frames from the ring until the ring, the batch or the arena ends. Returns the frames that are to be
+    /// fetched. After a fault the device is to be closed; nothing of this batch is answered.
+    pub fn take<M: RingMem>(&mut self, ring: &mut BackRing<NetTx, M>, arena: &mut Arena) -> Result<Todo, PeerFault> {
+        self.nr_frames = 0;
+        self.nr_slots = 0;
+        self.nr_rsps = 0;
+        self.held = 0;
+        self.failed = 0;
+        arena.clear();
+        let available = ring.available(BURST_FRAMES as u32)?;
+        let mut taken = 0;
+        while taken < available
+            && self.nr_frames < BURST_FRAMES
+            && self.nr_rsps + FRAME_SLOTS_MAX <= BATCH_SLOTS
+            && arena.has_room()
+        {
+            let first = ring.read(taken);
+            let end = first.offset as usize + first.size as usize;
+            if first.flags & (TXF_MORE_DATA | TXF_EXTRA_INFO) == 0 && first.size >= MIN_FRAME && end <= PAGE_SIZE {
+                // The common case: one slot, no extras.
+                let offload = offload_of(first.flags);
+                if arena.room(first.size as usize, offload).is_none() {
+                    break;
+                }
+                let i = self.nr_frames;
+                self.frames[i] = TxFrame {
+                    first_slot: self.nr_slots as u16,
+                    nr_slots: 1,
+                    first_rsp: self.nr_rsps as u16,
+                    nr_rsps: 1,
+                };
+                self.slots[self.nr_slots] =
+                    TxSlot { gref: first.gref, offset: first.offset, len: first.size, id: first.id, fetched: false };
+                self.rsps[self.nr_rsps] = TxResponse { id: first.id, status: RSP_OKAY };
+                self.nr_frames += 1;
+                self.nr_slots += 1;
+                self.nr_rsps += 1;
+                taken += 1;
+            } else {
+                taken += self.take_long(ring, first, taken, available, arena)?;
+            }
+        }
+        ring.consume(taken);
+        Ok(mask(self.nr_frames) & !self.failed)
+    }
+
+    /// A frame of several slots, with extras, or one that is wrong. Returns the ring slots that it took.
+    #[cold]
+    #[inline(never)]
+    fn take_long<M: RingMem>(
+        &mut self, ring: &BackRing<NetTx, M>, first: TxRequest, at: u32, available: u32, arena: &mut Arena,
+    ) -> Result<u32, PeerFault> {
+        let (slot0, rsp0) = (self.nr_slots, self.nr_rsps);
+        let left = available - at;
+        let mut used = 1;
+        let mut push_rsp = |id, status| {
+            self.rsps[self.nr_rsps] = TxResponse { id, status };
+            self.nr_rsps += 1;
+        };
+        push_rsp(first.id, RSP_OKAY);
+
+        // Extra infos follow the first slot directly.
+        let mut offload = offload_of(first.flags);
+        let mut refused = false;
+        let mut extras = 0;
+        let mut more = first.flags & TXF_EXTRA_INFO != 0;
+        while more {
+            if used == left {
+                return Err(PeerFault::SlotsMissing);
+            }
+            if extras == MAX_EXTRAS {
+                return Err(PeerFault::TooManySlots);
+            }
+            let words = ring.read(at + used).to_words();
+            let (extra, again) = parse_extra([words[0], words[1]])?;
+            match extra {
+                Extra::Gso { size, gso_type } => {
+                    if size == 0 || !(1..=2).contains(&gso_type) {
+                        return Err(PeerFault::BadGso { size, gso_type });
+                    }
+                    offload.gso_type = gso_type;
+                    offload.gso_size = size;
+                }
+                // Neither is announced: the request is refused, the device goes on.
+                Extra::McastAdd(_) | Extra::McastDel(_) => refused = true,
+                Extra::Hash { .. } | Extra::Xdp { .. } => {}
+            }
+            push_rsp(0, RSP_NULL);
+            used += 1;
+            extras += 1;
+            more = again;
+        }
+
+        // The fragments. The first one's own length is what the others leave of the total.
+        let total = first.size;
+        let mut rest: u32 = 0;
+        let mut too_long = false;
+        let mut nr = 1;
+        self.slots[slot0] =
+            TxSlot { gref: first.gref, offset: first.offset, len: 0, id: first.id, fetched: false };
+        let mut more = first.flags & TXF_MORE_DATA != 0;
+        while more {
+            if used == left {
+                return Err(PeerFault::SlotsMissing);
+            }
+            if nr + 1 >= FATAL_SLOTS {
+                return Err(PeerFault::TooManySlots);
+            }
+            let req = ring.read(at + used);
+            if req.offset as usize + req.size as usize > PAGE_SIZE {
+                return Err(PeerFault::CrossesPage { offset: req.offset, size: req.size });
+            }
+            rest += req.size as u32;
+            too_long |= rest > total as u32;
+            self.slots[slot0 + nr] =
+                TxSlot { gref: req.gref, offset: req.offset, len: req.size, id: req.id, fetched: false };
+            push_rsp(req.id, RSP_OKAY);
+            nr += 1;
+            used += 1;
+            more = req.flags & TXF_MORE_DATA != 0;
+        }
+        let outcome = if too_long || refused || total < MIN_FRAME || nr >= DROP_SLOTS {
+            Outcome::Drop
+        } else {
+            let size = total - rest as u16;
+            if first.offset as usize + size as usize > PAGE_SIZE {
+                return Err(PeerFault::CrossesPage { offset: first.offset, size });
+            }
+            self.slots[slot0].len = size;
+            Outcome::Frame(offload)
+        };
+
+        let i = self.nr_frames;
+        self.nr_frames += 1;
+        self.frames[i] = TxFrame {
+            first_slot: slot0 as u16,
+            nr_slots: nr as u16,
+            first_rsp: rsp0 as u16,
+            nr_rsps: (self.nr_rsps - rsp0) as u16,
+        };
+        match outcome {
+            Outcome::Frame(offload) => {
+                self.nr_slots += nr;
+                if arena.room(total as usize, offload).is_none() {
+                    self.fail(i, arena); // cannot be: the arena has room for the longest frame
+                }
+            }
+            Outcome::Drop => {
+                self.frames[i].nr_slots = 0;
+                let _ = arena.room(0, Offload::default());
+                self.fail(i, arena);
+            }
+        }
+        Ok(used)
+    }
+
+    /// Answers ERROR on every data slot of frame `i`, and takes it out of the burst.
+    #[cold]
+    pub fn fail(&mut self, i: usize, arena: &mut Arena) {
+        self.failed |= 1 << i;
+        arena.drop_frame(i);
+        let f = self.frames[i];
+        for rsp in &mut self.rsps[f.first_rsp as usize..(f.first_rsp + f.nr_rsps) as usize] {
+            if rsp.status != RSP_NULL {
+                rsp.status = RSP_ERROR;
+            }
+        }
+    }
+
+    /// Answers ERROR on fragment `k` of frame `i` alone, OKAY on its others (as Linux does when a grant operation
+    /// fails), and takes the frame out of the burst.
+    #[cold]
+    pub fn fail_slot(&mut self, i: usize, k: usize, arena: &mut Arena) {
+        self.failed |= 1 << i;
+        arena.drop_frame(i);
+        let f = self.frames[i];
+        // The first fragment's answer comes first, then the extras' NULLs, then the other fragments'.
+        let ahead = if k == 0 { 0 } else { (f.nr_rsps - f.nr_slots) as usize + k };
+        self.rsps[f.first_rsp as usize + ahead].status = RSP_ERROR;
+    }
+
+    /// All answers, in ring order.
+    #[inline(always)]
+    pub fn answers(&self) -> &[TxResponse] {
+        &self.rsps[..self.nr_rsps]
+    }
+
+    /// The answers of frame `i`.
+    pub fn answers_of(&self, i: usize) -> &[TxResponse] {
+        let f = self.frames[i];
+        &self.rsps[f.first_rsp as usize..(f.first_rsp + f.nr_rsps) as usize]
+    }
+
+    /// The fragments of frame `i`.
+    #[inline(always)]
+    pub fn slots_of(&mut self, i: usize) -> &mut [TxSlot] {
+        let f = self.frames[i];
+        &mut self.slots[f.first_slot as usize..(f.first_slot + f.nr_slots) as usize]
+    }
+}
+
+/// The lowest `n` bits.
+#[inline(always)]
+pub fn mask(n: usize) -> Todo {
+    if n >= 64 { !0 } else { (1 << n) - 1 }
+}
+
+/// The numbers of the bits that are set, from the lowest.
+#[inline(always)]
+pub fn bits(mut todo: Todo) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        if todo == 0 {
+            return None;
+        }
+        let i = todo.trailing_zeros() as usize;
+        todo &= todo - 1;
+        Some(i)
+    })
+}
+
+#[inline(always)]
+fn offload_of(flags: u16) -> Offload {
+    Offload {
+        csum_blank: flags & TXF_CSUM_BLANK != 0,
+        csum_ok: flags & (TXF_DATA_VALIDATED | TXF_CSUM_BLANK) != 0,
+        gso_type: 0,
+        gso_size: 0,
+    }
+}
+
+fn parse_extra(words: [u32; 2]) -> Result<(Extra, bool), PeerFault> {
+    Extra::parse(words).map_err(|_| PeerFault::BadExtra(words[0] as u8))
+}

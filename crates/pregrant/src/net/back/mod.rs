@@ -1,0 +1,27 @@
+//! The back: takes what the guest sends (TX), gives it what comes for it (RX). Both named from the guest's view.
+//!
+//! ```text
+//!            TX: tx -> assemble -> path.fetch   -> port.tx_burst
+//!            RX: port.rx_burst  -> path.deliver -> rx
+//! ```
+//! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, mappings). What a guest may do to it
+//! is said in each file; nothing of it reaches another guest's queue.
+
+pub mod assemble;
+mod late;
+pub mod path;
+pub mod rx;
+pub mod rx_batch;
+pub mod tx;
+
+pub use rx::RxQueue;
+pub use tx::TxQueue;
+
+/// What a poll of a queue found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Polled {
+    /// A batch moved: there may be more.
+    More,
+    /// Nothing to move: arm and look once more before sleeping.
+    Idle,
+}

@@ -1,0 +1,103 @@
+//! `copy`: every fragment by grant copy, the whole batch in one call. Serves every frame; the fall-back of all others.
+
+use super::BackPath;
+use crate::net::back::assemble::{BATCH_SLOTS, Todo, TxBatch, bits};
+use crate::net::back::rx_batch::RxBatch;
+use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
+use crate::port::{Arena, Burst};
+use crate::units::{DomId, GrantRef};
+use crate::wire::grant::GrantStatus;
+use alloc::vec::Vec;
+
+/// The batch under way. Its lists are allocated once.
+#[derive(Debug)]
+pub struct CopyPath {
+    ops: Vec<CopyOp>,
+    /// Whose piece each op is: frame and fragment.
+    of: Vec<(u8, u8)>,
+}
+
+impl Default for CopyPath {
+    fn default() -> Self {
+        Self { ops: Vec::with_capacity(BATCH_SLOTS), of: Vec::with_capacity(BATCH_SLOTS) }
+    }
+}
+
+impl CopyPath {
+    fn begin(&mut self) {
+        self.ops.clear();
+        self.of.clear();
+    }
+
+    /// One piece. Reference 0 is never asked for: it is the console's, and in staging means "not here".
+    #[inline(always)]
+    fn push(&mut self, frame: usize, slot: usize, gref: u32, offset: u16, len: u16, at: u32) {
+        self.ops.push(CopyOp { gref: GrantRef(gref), offset, len, at, status: GrantStatus::OKAY });
+        self.of.push((frame as u8, slot as u8));
+    }
+}
+
+impl<P: Platform> BackPath<P> for CopyPath {
+    #[inline(always)]
+    fn fetch(&mut self, p: &P, of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
+        self.begin();
+        for i in bits(todo) {
+            let mut at = out.desc(i).at;
+            let mut refused = None;
+            for (k, slot) in batch.slots_of(i).iter_mut().enumerate() {
+                // A fragment of no octets is legal and needs no page (XSA-448).
+                if !slot.fetched && slot.len > 0 {
+                    if slot.gref == GrantRef::NONE.0 {
+                        refused = Some(k);
+                    } else {
+                        self.push(i, k, slot.gref, slot.offset, slot.len, at);
+                    }
+                }
+                at += slot.len as u32;
+            }
+            if let Some(k) = refused {
+                batch.fail_slot(i, k, out);
+            }
+        }
+        if self.ops.is_empty() {
+            return 0;
+        }
+        let tried = p.peer().copy(of, LocalBytes::FromPeer(out.bytes_mut()), &mut self.ops).is_ok();
+        for (op, &(i, k)) in self.ops.iter().zip(&self.of) {
+            if !tried || op.status != GrantStatus::OKAY {
+                batch.fail_slot(i as usize, k as usize, out);
+            }
+        }
+        0
+    }
+
+    #[inline(always)]
+    fn deliver(&mut self, p: &P, of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
+        self.begin();
+        for i in bits(todo) {
+            let mut refused = false;
+            for (k, slot) in batch.slots_of(i).iter().enumerate() {
+                if slot.len > 0 {
+                    if slot.gref == GrantRef::NONE.0 {
+                        refused = true;
+                    } else {
+                        self.push(i, k, slot.gref, 0, slot.len, slot.at);
+                    }
+                }
+            }
+            if refused {
+                batch.fail(i);
+            }
+        }
+        if self.ops.is_empty() {
+            return 0;
+        }
+        let tried = p.peer().copy(of, LocalBytes::ToPeer(frames.bytes), &mut self.ops).is_ok();
+        for (op, &(i, _)) in self.ops.iter().zip(&self.of) {
+            if !tried || op.status != GrantStatus::OKAY {
+                batch.fail(i as usize);
+            }
+        }
+        0
+    }
+}

@@ -1,0 +1,132 @@
+//! `staging`: buffers that the front granted before the data came, mapped from connect to disconnect (PROTOCOL.md 3).
+//!
+//! ```text
+//!   request.id --> buffers.place[id] --> one memcpy of `size` octets, no grant operation
+//! ```
+//!
+//! TX: reference 0 says that the fragment's bytes are in the staging buffer of its id, at the request's offset. Any
+//! other reference is an ordinary grant, which `copy` serves: each octet comes from exactly one of the two. RX: a frame
+//! of at most N octets goes into the buffer of its slot's id, a longer one into the slot's granted page; where N is
+//! 65535 every slot is staged. What the front may do: change a buffer while it is copied (the copy is what counts), or
+//! name an id that is not in the list or twice in a batch (answered with ERROR).
+
+use super::BackPath;
+use crate::net::back::assemble::{Todo, TxBatch, bits};
+use crate::net::back::rx_batch::RxBatch;
+use crate::platform::{PeerMem, Platform};
+use crate::port::{Arena, Burst};
+use crate::shm::SharedBytes;
+use crate::units::{DomId, GrantRef, PAGE_SIZE};
+use crate::wire::netif::RSP_OKAY;
+use alloc::boxed::Box;
+
+/// The buffers of one direction of a queue, mapped.
+#[derive(Debug)]
+pub struct StagedBuffers<M> {
+    /// All pages of the list, each once.
+    pub map: M,
+    /// Where each id's buffer starts in `map`, octets.
+    pub place: Box<[u32]>,
+    /// Octets in a buffer: the data length, at most a page.
+    pub len: u16,
+    /// Data length 65535: every slot of a frame is staged.
+    pub copy_only: bool,
+}
+
+/// How many ids a batch can repeat: as many as a list page has entries.
+const IDS: usize = 512;
+
+/// One direction's buffers and the ids seen in the batch under way.
+pub struct StagingPath<P: Platform> {
+    buffers: StagedBuffers<<P::Peer as PeerMem>::Map>,
+    seen: [u64; IDS / 64],
+}
+
+impl<P: Platform> StagingPath<P> {
+    /// The path over `buffers`.
+    pub fn new(buffers: StagedBuffers<<P::Peer as PeerMem>::Map>) -> Self {
+        Self { buffers, seen: [0; IDS / 64] }
+    }
+
+    /// Notes an id; false when the batch has it already or it can have no buffer.
+    #[inline(always)]
+    fn first_use(&mut self, id: u16) -> bool {
+        let (word, bit) = (id as usize / 64, 1 << (id % 64));
+        match self.seen.get_mut(word) {
+            Some(w) if *w & bit == 0 => {
+                *w |= bit;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+impl<P: Platform> BackPath<P> for StagingPath<P> {
+    #[inline(always)]
+    fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
+        self.seen = [0; IDS / 64];
+        let limit = self.buffers.len as usize;
+        let mut rest: Todo = 0;
+        for i in bits(todo) {
+            let mut at = out.desc(i).at as usize;
+            for k in 0..batch.frames[i].nr_slots as usize {
+                let slot = batch.slots[batch.frames[i].first_slot as usize + k];
+                let len = slot.len as usize;
+                if slot.gref != GrantRef::NONE.0 {
+                    rest |= 1 << i;
+                } else if len > 0 {
+                    let copied = slot.offset as usize + len <= limit
+                        && self.first_use(slot.id)
+                        && match self.buffers.place.get(slot.id as usize) {
+                            Some(&place) => {
+                                let to = &mut out.bytes_mut()[at..at + len];
+                                self.buffers.map.copy_out(place as usize + slot.offset as usize, to)
+                            }
+                            None => false,
+                        };
+                    if !copied {
+                        batch.fail(i, out);
+                        break;
+                    }
+                    batch.slots[batch.frames[i].first_slot as usize + k].fetched = true;
+                }
+                at += len;
+            }
+        }
+        rest & !batch.failed
+    }
+
+    #[inline(always)]
+    fn deliver(&mut self, _p: &P, _of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
+        let limit = self.buffers.len as usize;
+        let mut rest: Todo = 0;
+        for i in bits(todo) {
+            let whole = frames.frames[batch.frames[i].frame as usize].len as usize;
+            if whole > limit && !self.buffers.copy_only {
+                rest |= 1 << i;
+                continue;
+            }
+            let f = batch.frames[i];
+            for k in f.first_slot as usize..(f.first_slot + f.nr_slots) as usize {
+                let slot = batch.slots[k];
+                let len = slot.len as usize;
+                // Spread over the L1 sets where the buffer has room (a multiple of 64, which the front allows for).
+                let colour = (slot.id as usize & 3) * 64;
+                let offset = if colour + len <= limit { colour } else { 0 };
+                let from = &frames.bytes[slot.at as usize..slot.at as usize + len];
+                let copied = match self.buffers.place.get(slot.id as usize) {
+                    Some(&place) => self.buffers.map.copy_in(place as usize + offset, from),
+                    None => false,
+                };
+                if !copied {
+                    batch.fail(i);
+                    break;
+                }
+                batch.rsps[slot.rsp as usize].offset = offset as u16;
+                debug_assert!(batch.rsps[slot.rsp as usize].status >= RSP_OKAY && offset + len <= PAGE_SIZE);
+            }
+        }
+        rest & !batch.failed
+    }
+}

@@ -1,0 +1,115 @@
+//! RX of one queue: the port's frames to the guest.
+//!
+//! ```text
+//!   port --rx_burst--> arena --lay_out--> RxBatch --deliver--> the guest's buffers --answer--> ring
+//! ```
+//! Frames that found no slots wait in the queue's own arena; the port is asked again when they are gone, so what waits
+//! is bounded by one arena and by the port's own queue.
+
+use super::Polled;
+use super::path::{AnyPath, BackPath, CopyPath};
+use super::rx_batch::{RxAccepts, RxBatch};
+use super::tx::PeerRing;
+use crate::error::PeerFault;
+use crate::net::stats::RxStats;
+use crate::platform::{Events, Platform};
+use crate::port::{Arena, FramePort};
+use crate::ring::{BackRing, NetRx};
+use crate::units::DomId;
+use alloc::boxed::Box;
+
+/// The back's RX half of a queue.
+pub struct RxQueue<P: Platform> {
+    ring: BackRing<NetRx, PeerRing<P>>,
+    path: AnyPath<P>,
+    copy: CopyPath,
+    batch: Box<RxBatch>,
+    arena: Arena,
+    /// Frames of the arena that are gone.
+    sent: usize,
+    /// Slots that the next frame waits for; 0: it does not wait.
+    wait: u32,
+    accepts: RxAccepts,
+    stats: RxStats,
+}
+
+impl<P: Platform> RxQueue<P> {
+    /// A queue over a ring that was just taken up.
+    pub fn new(ring: BackRing<NetRx, PeerRing<P>>, path: AnyPath<P>, accepts: RxAccepts) -> Self {
+        Self {
+            ring,
+            path,
+            copy: CopyPath::default(),
+            batch: Box::default(),
+            arena: Arena::new(),
+            sent: 0,
+            wait: 0,
+            accepts,
+            stats: RxStats::default(),
+        }
+    }
+
+    /// Moves one batch from `port` to domain `of`. The result says whether to call again.
+    #[inline(always)]
+    pub fn poll(
+        &mut self, p: &P, of: DomId, chan: &<P::Events as Events>::Chan, port: &mut dyn FramePort,
+    ) -> Result<Polled, PeerFault> {
+        if self.sent == self.arena.len() {
+            self.arena.clear();
+            self.sent = 0;
+            if port.rx_burst(&mut self.arena) == 0 {
+                return Ok(Polled::Idle);
+            }
+        }
+        let burst = self.arena.burst().skip(self.sent);
+        let (used, wait) = self.batch.lay_out(&mut self.ring, &burst, self.accepts)?;
+        self.wait = wait;
+        self.sent += used;
+        self.stats.dropped += self.batch.dropped as u64;
+        let nr_frames = self.batch.nr_frames;
+        if nr_frames == 0 {
+            return Ok(if used > 0 { Polled::More } else { Polled::Idle });
+        }
+        let todo = self.batch.todo();
+        let rest = self.path.deliver(p, of, &mut self.batch, &burst, todo);
+        if rest != 0 {
+            let refused = self.copy.deliver(p, of, &mut self.batch, &burst, rest);
+            debug_assert_eq!(refused, 0, "copy serves every frame");
+        }
+        let good = nr_frames - self.batch.failed.count_ones() as usize;
+        let granted = (rest & !self.batch.failed).count_ones() as u64;
+        self.stats.frames += good as u64;
+        self.stats.errors += (nr_frames - good) as u64;
+        self.stats.bytes += burst.frames[..used].iter().map(|d| d.len as u64).sum::<u64>();
+        if matches!(self.path, AnyPath::Staging(_)) {
+            self.stats.granted += granted;
+            self.stats.staged += good as u64 - granted;
+        } else {
+            self.stats.granted += good as u64;
+        }
+        self.stats.batches += 1;
+        if self.ring.answer(self.batch.answers()).wanted() {
+            self.stats.notifications += 1;
+            p.events().notify(chan);
+        }
+        Ok(Polled::More)
+    }
+
+    /// Before sleeping; true: there is work. With frames waiting, asks for the event at which enough slots are there.
+    pub fn final_check(&mut self) -> Result<bool, PeerFault> {
+        if self.sent == self.arena.len() {
+            return Ok(false);
+        }
+        self.ring.final_check(self.wait)
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> RxStats {
+        self.stats
+    }
+
+    /// The path's name.
+    pub fn path_name(&self) -> &'static str {
+        self.path.name()
+    }
+}

@@ -1,0 +1,208 @@
+//! Frames for the guest, laid out over its RX requests.
+//!
+//! ```text
+//!   burst frames:  [ f0 ][      f1       ]
+//!   ring slots:    [ f0 ][ f1 ][extra][ f1 more ]     one response for each, at the request's own index
+//! ```
+//!
+//! A frame takes ceil(len / 4096) slots and one more for a GSO extra (PROTOCOL.md 2.6). It is laid out only when all of
+//! its slots are there. Each request is read once.
+
+use crate::error::PeerFault;
+use crate::net::back::assemble::{BATCH_SLOTS, Todo, mask};
+use crate::port::{BURST_FRAMES, Burst};
+use crate::ring::{BackRing, NetRx, RingMem};
+use crate::units::PAGE_SIZE;
+use crate::wire::netif::{
+    Extra, RSP_ERROR, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxResponse,
+};
+
+/// One RX request with the piece of a frame that goes there.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RxSlot {
+    /// The request's id.
+    pub id: u16,
+    /// The request's page.
+    pub gref: u32,
+    /// Octets of the piece.
+    pub len: u16,
+    /// The piece in the burst's bytes.
+    pub at: u32,
+    /// Its answer in [`RxBatch::rsps`].
+    pub rsp: u16,
+}
+
+/// One frame of a batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RxFrame {
+    /// Its number in the burst.
+    pub frame: u16,
+    /// Its first piece in [`RxBatch::slots`].
+    pub first_slot: u16,
+    /// Its pieces.
+    pub nr_slots: u16,
+}
+
+/// Up to 64 frames with the slots that they go to.
+#[derive(Debug)]
+pub struct RxBatch {
+    /// Frames.
+    pub frames: [RxFrame; BURST_FRAMES],
+    /// How many.
+    pub nr_frames: usize,
+    /// Pieces of all frames.
+    pub slots: [RxSlot; BATCH_SLOTS],
+    nr_slots: usize,
+    /// Answers, in ring order.
+    pub rsps: [RxResponse; BATCH_SLOTS],
+    nr_rsps: usize,
+    /// Frames that failed: their answers say ERROR.
+    pub failed: Todo,
+    /// Frames of the burst that were left out because the guest can never take them.
+    pub dropped: usize,
+}
+
+impl Default for RxBatch {
+    fn default() -> Self {
+        Self {
+            frames: [RxFrame::default(); BURST_FRAMES],
+            nr_frames: 0,
+            slots: [RxSlot::default(); BATCH_SLOTS],
+            nr_slots: 0,
+            rsps: [RxResponse::default(); BATCH_SLOTS],
+            nr_rsps: 0,
+            failed: 0,
+            dropped: 0,
+        }
+    }
+}
+
+/// What the guest takes in one frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RxAccepts {
+    /// `feature-sg`: frames over several slots.
+    pub sg: bool,
+}
+
+/// Slots that a frame needs.
+#[inline(always)]
+pub fn slots_needed(len: usize, gso: bool) -> u32 {
+    (len.div_ceil(PAGE_SIZE).max(1) + gso as usize) as u32
+}
+
+impl RxBatch {
+    /// Lays out the frames of `burst` from the first, as far as the guest has posted slots. Returns how many frames of
+    /// the burst were used up (laid out or dropped) and, when it stopped for want of slots, how many it waits for.
+    #[inline(always)]
+    pub fn lay_out<M: RingMem>(
+        &mut self, ring: &mut BackRing<NetRx, M>, burst: &Burst<'_>, accepts: RxAccepts,
+    ) -> Result<(usize, u32), PeerFault> {
+        self.nr_frames = 0;
+        self.nr_slots = 0;
+        self.nr_rsps = 0;
+        self.failed = 0;
+        self.dropped = 0;
+        let mut available = ring.available(burst.frames.len() as u32)?;
+        let mut taken = 0;
+        let mut used = 0;
+        let mut wait = 0;
+        for desc in burst.frames {
+            let len = desc.len as usize;
+            if len == 0 {
+                used += 1;
+                continue;
+            }
+            if len > PAGE_SIZE && !accepts.sg {
+                self.dropped += 1;
+                used += 1;
+                continue;
+            }
+            let gso = desc.offload.gso_type != 0;
+            let need = slots_needed(len, gso);
+            if available - taken < need {
+                available = ring.available(taken + need)?;
+                if available - taken < need {
+                    wait = taken + need;
+                    break;
+                }
+            }
+            if self.nr_rsps + need as usize > BATCH_SLOTS {
+                break;
+            }
+            let mut flags = 0;
+            if desc.offload.csum_blank {
+                flags |= RXF_CSUM_BLANK | RXF_DATA_VALIDATED;
+            } else if desc.offload.csum_ok {
+                flags |= RXF_DATA_VALIDATED;
+            }
+            self.frames[self.nr_frames] = RxFrame {
+                frame: used as u16,
+                first_slot: self.nr_slots as u16,
+                nr_slots: (need - gso as u32) as u16,
+            };
+            self.nr_frames += 1;
+            let mut at = desc.at;
+            let mut left = len;
+            let mut first = true;
+            while left > 0 {
+                let piece = left.min(PAGE_SIZE);
+                let req = ring.read(taken);
+                taken += 1;
+                left -= piece;
+                let mut rsp = RxResponse { id: req.id, offset: 0, flags: 0, status: piece as i16 };
+                if left > 0 {
+                    rsp.flags |= RXF_MORE_DATA;
+                }
+                if first {
+                    rsp.flags |= flags | if gso { RXF_EXTRA_INFO } else { 0 };
+                }
+                self.slots[self.nr_slots] =
+                    RxSlot { id: req.id, gref: req.gref, len: piece as u16, at, rsp: self.nr_rsps as u16 };
+                self.nr_slots += 1;
+                self.rsps[self.nr_rsps] = rsp;
+                self.nr_rsps += 1;
+                at += piece as u32;
+                if first && gso {
+                    let extra = Extra::Gso { size: desc.offload.gso_size, gso_type: desc.offload.gso_type };
+                    self.rsps[self.nr_rsps] = RxResponse::from_words(extra.to_words(false));
+                    self.nr_rsps += 1;
+                    taken += 1; // the request under an extra is used up unread
+                }
+                first = false;
+            }
+            used += 1;
+        }
+        ring.consume(taken);
+        Ok((used, wait.saturating_sub(taken)))
+    }
+
+    /// All frames of the batch, as a set.
+    #[inline(always)]
+    pub fn todo(&self) -> Todo {
+        mask(self.nr_frames)
+    }
+
+    /// Answers ERROR on every slot of frame `i`.
+    #[cold]
+    pub fn fail(&mut self, i: usize) {
+        self.failed |= 1 << i;
+        let f = self.frames[i];
+        for k in f.first_slot..f.first_slot + f.nr_slots {
+            let rsp = self.slots[k as usize].rsp as usize;
+            self.rsps[rsp].status = RSP_ERROR;
+        }
+    }
+
+    /// All answers, in ring order.
+    #[inline(always)]
+    pub fn answers(&self) -> &[RxResponse] {
+        &self.rsps[..self.nr_rsps]
+    }
+
+    /// The pieces of frame `i`.
+    #[inline(always)]
+    pub fn slots_of(&self, i: usize) -> &[RxSlot] {
+        let f = self.frames[i];
+        &self.slots[f.first_slot as usize..(f.first_slot + f.nr_slots) as usize]
+    }
+}

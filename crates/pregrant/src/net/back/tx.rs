@@ -1,0 +1,146 @@
+//! TX of one queue: the guest's frames to the port.
+//!
+//! ```text
+//!   ring --take--> TxBatch --fetch--> arena --tx_burst--> port
+//!     ^                      |  what the path does not serve: copy
+//!     +------ answer --------+  (late answers first, in request order)
+//! ```
+//! One call moves one batch: one index load, one publish, one notify test. The bytes reach the port before their
+//! requests are answered.
+
+use super::Polled;
+use super::assemble::{BATCH_SLOTS, TxBatch};
+use super::late::LateAnswers;
+use super::path::{AnyPath, BackPath, CopyPath};
+use crate::error::PeerFault;
+use crate::net::stats::TxStats;
+use crate::platform::{Events, PeerMem, Platform};
+use crate::port::{Arena, FramePort};
+use crate::ring::{BackRing, NetTx, Notify, RingPages};
+use crate::units::DomId;
+use crate::wire::netif::TxResponse;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// The memory of a ring in a peer's pages.
+pub type PeerRing<P> = RingPages<<<P as Platform>::Peer as PeerMem>::Map>;
+
+/// The back's TX half of a queue.
+pub struct TxQueue<P: Platform> {
+    ring: BackRing<NetTx, PeerRing<P>>,
+    path: AnyPath<P>,
+    copy: CopyPath,
+    batch: Box<TxBatch>,
+    late: LateAnswers,
+    done: Vec<u64>,
+    answers: Vec<TxResponse>,
+    stats: TxStats,
+}
+
+impl<P: Platform> TxQueue<P> {
+    /// A queue over a ring that was just taken up.
+    pub fn new(ring: BackRing<NetTx, PeerRing<P>>, path: AnyPath<P>) -> Self {
+        let size = ring.size();
+        Self {
+            ring,
+            path,
+            copy: CopyPath::default(),
+            batch: Box::default(),
+            late: LateAnswers::new(size),
+            done: Vec::with_capacity(size as usize),
+            answers: Vec::with_capacity(BATCH_SLOTS),
+            stats: TxStats::default(),
+        }
+    }
+
+    /// Moves one batch from domain `of` to `port`, by way of `arena` (scratch, shared by the worker's queues). The
+    /// result says whether to call again; a fault means that the device is to be closed.
+    #[inline(always)]
+    pub fn poll(
+        &mut self, p: &P, of: DomId, chan: &<P::Events as Events>::Chan, port: &mut dyn FramePort, arena: &mut Arena,
+    ) -> Result<Polled, PeerFault> {
+        if !self.late.is_empty() {
+            self.answer_late(p, chan);
+        }
+        let todo = self.batch.take(&mut self.ring, arena)?;
+        let nr_frames = self.batch.nr_frames;
+        if nr_frames == 0 {
+            return Ok(if self.late.is_empty() { Polled::Idle } else { Polled::More });
+        }
+        let rest = self.path.fetch(p, of, &mut self.batch, todo, arena);
+        if rest != 0 {
+            let refused = self.copy.fetch(p, of, &mut self.batch, rest, arena);
+            debug_assert_eq!(refused, 0, "copy serves every frame");
+        }
+        let good = nr_frames - self.batch.failed.count_ones() as usize;
+        if good > 0 {
+            let burst = arena.burst();
+            let took = port.tx_burst(&burst);
+            self.stats.dropped += burst.frames.len().saturating_sub(took) as u64;
+            self.stats.bytes += burst.frames.iter().map(|d| d.len as u64).sum::<u64>();
+        }
+        let granted = (rest & !self.batch.failed).count_ones() as u64;
+        self.stats.frames += good as u64;
+        self.stats.errors += (nr_frames - good) as u64;
+        if matches!(self.path, AnyPath::Staging(_)) {
+            self.stats.granted += granted;
+            self.stats.staged += good as u64 - granted;
+        } else {
+            self.stats.granted += good as u64;
+        }
+        if self.batch.held == 0 && self.late.is_empty() {
+            let notify = self.ring.answer(self.batch.answers());
+            self.notify(p, chan, notify);
+        } else {
+            self.late.push(&self.batch);
+            self.answer_late(p, chan);
+        }
+        Ok(Polled::More)
+    }
+
+    #[inline(always)]
+    fn notify(&mut self, p: &P, chan: &<P::Events as Events>::Chan, notify: Notify) {
+        self.stats.batches += 1;
+        if notify.wanted() {
+            self.stats.notifications += 1;
+            p.events().notify(chan);
+        }
+    }
+
+    /// Lets the path retire what it held, and answers what may be answered now.
+    #[cold]
+    fn answer_late(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
+        self.path.retire(p, &mut self.done);
+        self.late.release(&mut self.done);
+        loop {
+            self.late.take(BATCH_SLOTS, &mut self.answers);
+            if self.answers.is_empty() {
+                return;
+            }
+            let notify = self.ring.answer(&self.answers);
+            self.notify(p, chan, notify);
+        }
+    }
+
+    /// Before sleeping; true: there is work.
+    pub fn final_check(&mut self) -> Result<bool, PeerFault> {
+        Ok(!self.late.is_empty() || self.ring.final_check(1)?)
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> TxStats {
+        self.stats
+    }
+
+    /// The path's name.
+    pub fn path_name(&self) -> &'static str {
+        self.path.name()
+    }
+
+    /// Ends the queue in good order: retires what is held, answers it.
+    pub fn drain(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
+        if !self.late.is_empty() {
+            self.answer_late(p, chan);
+        }
+    }
+}
