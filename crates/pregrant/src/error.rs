@@ -97,6 +97,17 @@ impl fmt::Display for PeerFault {
 
 impl core::error::Error for PeerFault {}
 
+impl PeerFault {
+    /// What a refused extra info means for its device.
+    pub fn from_extra(e: crate::wire::WireError) -> Self {
+        match e {
+            crate::wire::WireError::Gso { size, gso_type } => Self::BadGso { size, gso_type },
+            crate::wire::WireError::ExtraType { found } => Self::BadExtra(found),
+            _ => Self::BadExtra(0),
+        }
+    }
+}
+
 /// An operation of the platform (hypervisor, kernel, broker) failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlatformError {

@@ -2,6 +2,10 @@
 //!
 //! TX and RX are the guest's, everywhere: TX is what a guest sends.
 
+pub mod back;
 pub mod checksum;
+pub mod front;
 pub mod gso;
 pub mod headers;
+pub mod staging_list;
+pub mod stats;

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::shm::SharedBytes;
+use crate::wire::ring::{HEADER_BYTES, ring_size};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// The four indices of the shared header (offsets 0, 4, 8, 12).
@@ -16,9 +17,6 @@ pub enum Word {
     /// "Notify me when `rsp_prod` passes this" (f).
     RspEvent = 3,
 }
-
-/// Octets of the header in page 0.
-pub const HEADER_BYTES: usize = 64;
 
 /// A ring's words. Slots are addressed by free-running index and masked inside, so that no index can miss.
 pub trait RingMem {
@@ -107,10 +105,4 @@ impl<S: SharedBytes> RingMem for RingPages<S> {
             unsafe { (*p.add(i)).store(w, Ordering::Relaxed) };
         }
     }
-}
-
-/// Slots that fit into `bytes`: the largest power of two (PROTOCOL.md 1).
-fn ring_size(bytes: usize, slot_bytes: usize) -> u32 {
-    let raw = bytes.saturating_sub(HEADER_BYTES) / slot_bytes;
-    if raw == 0 { 0 } else { 1 << raw.ilog2() }
 }

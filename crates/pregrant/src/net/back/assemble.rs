@@ -19,21 +19,15 @@ use crate::port::{Arena, BURST_FRAMES, Offload};
 use crate::ring::{BackRing, NetTx, RingMem};
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
-    Extra, RSP_ERROR, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
-    TxResponse,
+    DROP_SLOTS, Extra, FATAL_SLOTS, MIN_FRAME, RSP_ERROR, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK,
+    TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest, TxResponse,
 };
 
 /// One bit for each frame of a batch. A full batch is `!0`.
 pub type Todo = u64;
 
-/// Data slots from which a frame is fatal (Linux's `fatal_skb_slots` 20 and the first two).
-const FATAL_SLOTS: usize = 22;
-/// Data slots from which a frame is dropped.
-const DROP_SLOTS: usize = 20;
 /// Extra infos in one frame at most: more than there are types is nobody's honest frame.
 const MAX_EXTRAS: usize = 8;
-/// Shortest frame: an Ethernet header.
-const MIN_FRAME: u16 = 14;
 /// Ring slots that one frame can take.
 const FRAME_SLOTS_MAX: usize = FATAL_SLOTS + MAX_EXTRAS;
 /// Slots in a batch at most; also the records of a redo page.
@@ -111,7 +105,11 @@ enum Outcome {
 impl TxBatch {
     /// Takes frames from the ring until the ring, the batch or the arena ends. Returns the frames that are to be
     /// fetched. After a fault the device is to be closed; nothing of this batch is answered.
-    pub fn take<M: RingMem>(&mut self, ring: &mut BackRing<NetTx, M>, arena: &mut Arena) -> Result<Todo, PeerFault> {
+    pub fn take<M: RingMem>(
+        &mut self,
+        ring: &mut BackRing<NetTx, M>,
+        arena: &mut Arena,
+    ) -> Result<Todo, PeerFault> {
         self.nr_frames = 0;
         self.nr_slots = 0;
         self.nr_rsps = 0;
@@ -127,7 +125,10 @@ impl TxBatch {
         {
             let first = ring.read(taken);
             let end = first.offset as usize + first.size as usize;
-            if first.flags & (TXF_MORE_DATA | TXF_EXTRA_INFO) == 0 && first.size >= MIN_FRAME && end <= PAGE_SIZE {
+            if first.flags & (TXF_MORE_DATA | TXF_EXTRA_INFO) == 0
+                && first.size as usize >= MIN_FRAME
+                && end <= PAGE_SIZE
+            {
                 // The common case: one slot, no extras.
                 let offload = offload_of(first.flags);
                 if arena.room(first.size as usize, offload).is_none() {
@@ -140,8 +141,13 @@ impl TxBatch {
                     first_rsp: self.nr_rsps as u16,
                     nr_rsps: 1,
                 };
-                self.slots[self.nr_slots] =
-                    TxSlot { gref: first.gref, offset: first.offset, len: first.size, id: first.id, fetched: false };
+                self.slots[self.nr_slots] = TxSlot {
+                    gref: first.gref,
+                    offset: first.offset,
+                    len: first.size,
+                    id: first.id,
+                    fetched: false,
+                };
                 self.rsps[self.nr_rsps] = TxResponse { id: first.id, status: RSP_OKAY };
                 self.nr_frames += 1;
                 self.nr_slots += 1;
@@ -159,7 +165,12 @@ impl TxBatch {
     #[cold]
     #[inline(never)]
     fn take_long<M: RingMem>(
-        &mut self, ring: &BackRing<NetTx, M>, first: TxRequest, at: u32, available: u32, arena: &mut Arena,
+        &mut self,
+        ring: &BackRing<NetTx, M>,
+        first: TxRequest,
+        at: u32,
+        available: u32,
+        arena: &mut Arena,
     ) -> Result<u32, PeerFault> {
         let (slot0, rsp0) = (self.nr_slots, self.nr_rsps);
         let left = available - at;
@@ -183,12 +194,9 @@ impl TxBatch {
                 return Err(PeerFault::TooManySlots);
             }
             let words = ring.read(at + used).to_words();
-            let (extra, again) = parse_extra([words[0], words[1]])?;
+            let (extra, again) = Extra::parse([words[0], words[1]]).map_err(PeerFault::from_extra)?;
             match extra {
                 Extra::Gso { size, gso_type } => {
-                    if size == 0 || !(1..=2).contains(&gso_type) {
-                        return Err(PeerFault::BadGso { size, gso_type });
-                    }
                     offload.gso_type = gso_type;
                     offload.gso_size = size;
                 }
@@ -230,7 +238,7 @@ impl TxBatch {
             used += 1;
             more = req.flags & TXF_MORE_DATA != 0;
         }
-        let outcome = if too_long || refused || total < MIN_FRAME || nr >= DROP_SLOTS {
+        let outcome = if too_long || refused || (total as usize) < MIN_FRAME || nr >= DROP_SLOTS {
             Outcome::Drop
         } else {
             let size = total - rest as u16;
@@ -337,8 +345,4 @@ fn offload_of(flags: u16) -> Offload {
         gso_type: 0,
         gso_size: 0,
     }
-}
-
-fn parse_extra(words: [u32; 2]) -> Result<(Extra, bool), PeerFault> {
-    Extra::parse(words).map_err(|_| PeerFault::BadExtra(words[0] as u8))
 }

@@ -52,7 +52,11 @@ impl<P: Platform> RxQueue<P> {
     /// Moves one batch from `port` to domain `of`. The result says whether to call again.
     #[inline(always)]
     pub fn poll(
-        &mut self, p: &P, of: DomId, chan: &<P::Events as Events>::Chan, port: &mut dyn FramePort,
+        &mut self,
+        p: &P,
+        of: DomId,
+        chan: &<P::Events as Events>::Chan,
+        port: &mut dyn FramePort,
     ) -> Result<Polled, PeerFault> {
         if self.sent == self.arena.len() {
             self.arena.clear();

@@ -95,7 +95,10 @@ impl RxBatch {
     /// the burst were used up (laid out or dropped) and, when it stopped for want of slots, how many it waits for.
     #[inline(always)]
     pub fn lay_out<M: RingMem>(
-        &mut self, ring: &mut BackRing<NetRx, M>, burst: &Burst<'_>, accepts: RxAccepts,
+        &mut self,
+        ring: &mut BackRing<NetRx, M>,
+        burst: &Burst<'_>,
+        accepts: RxAccepts,
     ) -> Result<(usize, u32), PeerFault> {
         self.nr_frames = 0;
         self.nr_slots = 0;

@@ -57,7 +57,12 @@ impl<P: Platform> TxQueue<P> {
     /// result says whether to call again; a fault means that the device is to be closed.
     #[inline(always)]
     pub fn poll(
-        &mut self, p: &P, of: DomId, chan: &<P::Events as Events>::Chan, port: &mut dyn FramePort, arena: &mut Arena,
+        &mut self,
+        p: &P,
+        of: DomId,
+        chan: &<P::Events as Events>::Chan,
+        port: &mut dyn FramePort,
+        arena: &mut Arena,
     ) -> Result<Polled, PeerFault> {
         if !self.late.is_empty() {
             self.answer_late(p, chan);

@@ -1,0 +1,15 @@
+//! The front: the guest's driver. Sends frames (TX), posts buffers and receives frames into them (RX).
+//!
+//! ```text
+//!   TX: Burst -> tx.send -> ring          answers -> tx.reclaim
+//!   RX: rx.post -> ring                   answers -> rx.recv -> Arena
+//! ```
+//! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, grants of the set-up).
+
+pub mod pages;
+pub mod rx;
+pub mod staging;
+pub mod tx;
+
+pub use rx::RxFront;
+pub use tx::TxFront;

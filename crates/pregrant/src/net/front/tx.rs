@@ -1,0 +1,358 @@
+//! TX of one queue, from the guest: frames in private memory to the ring.
+//!
+//! ```text
+//!   Burst --send--> staging buffer of a free id (gref 0), or that id's page (a grant) --push--> ring --publish-->
+//!          ids <--reclaim-- answers
+//! ```
+//!
+//! A frame of at most N octets takes one staging buffer, a longer one ordinary pages, one for each 4096 octets; where N
+//! is 65535, staging buffers for all of it. Ids are used again in the order in which they came back. What the back may
+//! do: answer an id that is not in flight, or too much (faults: the device is closed); never answer (the queue is full);
+//! hold on to a page (its id is not used again until it lets go).
+
+use super::pages::OrdinaryPages;
+use super::staging::StagingArea;
+use crate::error::{PeerFault, PlatformError};
+use crate::net::stats::TxStats;
+use crate::platform::{Events, GrantPool, Platform};
+use crate::port::{BURST_FRAMES, Burst, Offload};
+use crate::ring::{FrontRing, NetTx, RingPages};
+use crate::shm::SharedBytes;
+use crate::units::PAGE_SIZE;
+use crate::wire::netif::{
+    Extra, RSP_ERROR, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA,
+    TxRequest,
+};
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// The memory of a ring in one's own granted pages.
+pub type OwnRing<P> = RingPages<<<P as Platform>::Grants as GrantPool>::Region>;
+
+/// Frames up to this length have the buffers of the whole burst prefetched before the first is filled; longer ones
+/// have the next two.
+const SHORT: usize = 256;
+
+/// Ids that are free, first come first served.
+struct FreeIds {
+    ids: Box<[u16]>,
+    head: u32,
+    tail: u32,
+}
+
+impl FreeIds {
+    fn new(n: u32) -> Self {
+        Self { ids: (0..n as u16).collect(), head: 0, tail: n }
+    }
+    #[inline(always)]
+    fn len(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+    #[inline(always)]
+    fn take(&mut self) -> u16 {
+        let id = self.ids[self.head as usize & (self.ids.len() - 1)];
+        self.head = self.head.wrapping_add(1);
+        id
+    }
+    #[inline(always)]
+    fn give(&mut self, id: u16) {
+        let mask = self.ids.len() - 1;
+        self.ids[self.tail as usize & mask] = id;
+        self.tail = self.tail.wrapping_add(1);
+    }
+}
+
+/// The front's TX half of a queue.
+pub struct TxFront<P: Platform> {
+    ring: FrontRing<NetTx, OwnRing<P>>,
+    free: FreeIds,
+    /// By id: a request is in flight.
+    in_flight: Box<[bool]>,
+    extras_in_flight: u32,
+    staging: Option<StagingArea<P>>,
+    pages: Option<OrdinaryPages<P>>,
+    /// Ids whose page the back has not let go of.
+    busy: Vec<u16>,
+    stats: TxStats,
+}
+
+impl<P: Platform> TxFront<P> {
+    /// A queue over a ring that was just initialised. `pages` may be missing where staging serves every frame.
+    pub fn new(
+        ring: FrontRing<NetTx, OwnRing<P>>,
+        staging: Option<StagingArea<P>>,
+        pages: Option<OrdinaryPages<P>>,
+    ) -> Self {
+        let n = ring.size();
+        Self {
+            ring,
+            free: FreeIds::new(n),
+            in_flight: vec![false; n as usize].into_boxed_slice(),
+            extras_in_flight: 0,
+            staging,
+            pages,
+            busy: Vec::with_capacity(n as usize),
+            stats: TxStats::default(),
+        }
+    }
+
+    /// Slots that frames can take now.
+    #[inline(always)]
+    pub fn room(&self) -> u32 {
+        self.ring.free().min(self.free.len())
+    }
+
+    /// Requests without an answer yet.
+    pub fn in_flight(&self) -> u32 {
+        self.ring.in_flight()
+    }
+
+    /// Writes as many frames of `burst` to the ring as fit, from the first, and publishes them. Returns how many it
+    /// took; frames marked as dropped count as taken. An error of the platform (no grant to be had) stops it early.
+    #[inline(always)]
+    pub fn send(
+        &mut self,
+        p: &P,
+        chan: &<P::Events as Events>::Chan,
+        burst: &Burst<'_>,
+    ) -> Result<usize, PlatformError> {
+        let mut sent = 0;
+        let mut failed = None;
+        while sent < burst.frames.len() {
+            let rest = burst.skip(sent);
+            let staged = self.send_staged(&rest);
+            sent += staged;
+            if staged > 0 {
+                continue;
+            }
+            match self.send_long(p, rest.frame(0), rest.frames[0].offload) {
+                Ok(true) => sent += 1,
+                Ok(false) => break,
+                Err(e) => {
+                    failed = Some(e);
+                    break;
+                }
+            }
+        }
+        self.publish(p, chan);
+        match failed {
+            Some(e) if sent == 0 => Err(e),
+            _ => Ok(sent),
+        }
+    }
+
+    #[inline(always)]
+    fn publish(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
+        if self.ring.publish().wanted() {
+            self.stats.notifications += 1;
+            p.events().notify(chan);
+        }
+        self.stats.batches += 1;
+    }
+
+    /// Frames from the first that fit one staging buffer each and need no extra info.
+    #[inline(always)]
+    fn send_staged(&mut self, burst: &Burst<'_>) -> usize {
+        let Some(area) = &self.staging else { return 0 };
+        let limit = area.buffer_bytes();
+        let room = (self.ring.free().min(self.free.len()) as usize).min(burst.frames.len()).min(BURST_FRAMES);
+        let mut places = [(0u16, 0u16, 0u32); BURST_FRAMES];
+        let mut n = 0;
+        // First pass: ids and places, and the slots' cache lines asked for in the exclusive state.
+        for desc in &burst.frames[..room] {
+            let len = desc.len as usize;
+            if len == 0 || len > limit || desc.offload.gso_type != 0 {
+                break;
+            }
+            let id = self.free.take();
+            // Consecutive slots start in different L1 sets.
+            let colour = (id as usize & 3) * 64;
+            let offset = if colour + len <= limit { colour } else { 0 };
+            let place = area.place(id as u32) + offset as u32;
+            if len <= SHORT {
+                area.bytes().prefetch_write(place as usize, len);
+            }
+            places[n] = (id, offset as u16, place);
+            n += 1;
+        }
+        for k in 0..n {
+            let desc = burst.frames[k];
+            if let Some(next) = burst.frames[..n].get(k + 2)
+                && next.len as usize > SHORT
+            {
+                area.bytes().prefetch_write(places[k + 2].2 as usize, (next.len as usize).min(1024));
+            }
+            let (id, offset, place) = places[k];
+            let fits = area.bytes().copy_in(place as usize, burst.frame(k));
+            debug_assert!(fits);
+            self.in_flight[id as usize] = true;
+            self.stats.bytes += desc.len as u64;
+            let flags = flags_of(desc.offload);
+            self.ring.push(&TxRequest { gref: 0, offset, flags, id, size: desc.len as u16 });
+        }
+        self.stats.frames += n as u64;
+        self.stats.staged += n as u64;
+        n
+    }
+
+    /// One frame of any length: ordinary pages, or staging buffers slot by slot. False: no room now.
+    fn send_long(&mut self, p: &P, frame: &[u8], offload: Offload) -> Result<bool, PlatformError> {
+        if frame.is_empty() {
+            return Ok(true);
+        }
+        let copy_only = self.staging.as_ref().is_some_and(|a| a.data_len().copy_only());
+        let slots = frame.len().div_ceil(PAGE_SIZE) as u32;
+        let gso = offload.gso_type != 0;
+        if self.ring.free() < slots + gso as u32 || self.free.len() < slots {
+            return Ok(false);
+        }
+        // All grants first: nothing is on the ring until the whole frame can be.
+        let mut reqs = [TxRequest::default(); MAX_FRAME_SLOTS];
+        let pieces = frame.chunks(PAGE_SIZE);
+        for (k, (piece, req)) in pieces.zip(reqs.iter_mut()).enumerate() {
+            let id = self.free.take();
+            let at = match (&self.staging, copy_only) {
+                (Some(area), true) => {
+                    let place = area.place(id as u32) as usize;
+                    area.bytes().copy_in(place, piece).then_some(0)
+                }
+                _ => match &mut self.pages {
+                    Some(pages) => match pages.grant(p, id as usize) {
+                        Ok(gref) => pages.bytes().copy_in(id as usize * PAGE_SIZE, piece).then_some(gref.0),
+                        Err(e) => {
+                            self.give_back(p, id, &reqs[..k]);
+                            return Err(e);
+                        }
+                    },
+                    None => None,
+                },
+            };
+            let Some(gref) = at else {
+                self.give_back(p, id, &reqs[..k]);
+                return Err(PlatformError {
+                    op: "send a frame that needs ordinary pages, without any",
+                    code: -22,
+                });
+            };
+            *req = TxRequest { gref, offset: 0, flags: TXF_MORE_DATA, id, size: piece.len() as u16 };
+        }
+        let reqs = &mut reqs[..slots as usize];
+        if let Some(last) = reqs.last_mut() {
+            last.flags = 0;
+        }
+        reqs[0].size = frame.len() as u16;
+        reqs[0].flags |= flags_of(offload) | if gso { TXF_EXTRA_INFO } else { 0 };
+        for (k, req) in reqs.iter().enumerate() {
+            self.in_flight[req.id as usize] = true;
+            self.ring.push(req);
+            if k == 0 && gso {
+                let extra = Extra::Gso { size: offload.gso_size, gso_type: offload.gso_type };
+                self.ring.push(&TxRequest::from_words(extra.to_tx_words(false)));
+                self.extras_in_flight += 1;
+            }
+        }
+        self.stats.frames += 1;
+        self.stats.bytes += frame.len() as u64;
+        if copy_only {
+            self.stats.staged += 1;
+        } else {
+            self.stats.granted += 1;
+        }
+        Ok(true)
+    }
+
+    /// Undoes what `send_long` began.
+    #[cold]
+    fn give_back(&mut self, p: &P, id: u16, reqs: &[TxRequest]) {
+        for id in reqs.iter().map(|r| r.id).chain([id]) {
+            self.free_id(p, id);
+        }
+    }
+
+    #[inline(always)]
+    fn free_id(&mut self, p: &P, id: u16) {
+        let settled = self.pages.as_mut().is_none_or(|pages| pages.settle(p, id as usize));
+        if settled {
+            self.free.give(id);
+        } else {
+            self.busy.push(id);
+        }
+    }
+
+    /// Takes the answers that are there, once at least `want` are (so that the ring's lines are not touched for less),
+    /// and frees their ids. Returns how many.
+    #[inline(always)]
+    pub fn reclaim(&mut self, p: &P, want: u32) -> Result<u32, PeerFault> {
+        let n = self.ring.available(want)?;
+        if n < want {
+            return Ok(0);
+        }
+        for k in 0..n {
+            let rsp = self.ring.read(k);
+            if rsp.status == RSP_NULL {
+                if self.extras_in_flight == 0 {
+                    return Err(PeerFault::BadResponse { offset: 0, status: RSP_NULL });
+                }
+                self.extras_in_flight -= 1;
+                continue;
+            }
+            match self.in_flight.get_mut(rsp.id as usize) {
+                Some(used) if *used => *used = false,
+                _ => return Err(PeerFault::UnknownId(rsp.id)),
+            }
+            if rsp.status != RSP_OKAY {
+                self.stats.errors += 1;
+                debug_assert!(rsp.status <= RSP_ERROR || rsp.status > 0);
+            }
+            self.free_id(p, rsp.id);
+        }
+        self.ring.consume(n);
+        if !self.busy.is_empty() {
+            self.retry_busy(p);
+        }
+        Ok(n)
+    }
+
+    #[cold]
+    fn retry_busy(&mut self, p: &P) {
+        for _ in 0..self.busy.len() {
+            let id = self.busy.swap_remove(0);
+            self.free_id(p, id);
+        }
+    }
+
+    /// Before sleeping: asks for an event at the `ahead`-th answer from here. True: there is work.
+    pub fn final_check(&mut self, ahead: u32) -> Result<bool, PeerFault> {
+        self.ring.final_check(ahead)
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> TxStats {
+        self.stats
+    }
+
+    /// The staging buffers, if this direction has them.
+    pub fn staging(&self) -> Option<&StagingArea<P>> {
+        self.staging.as_ref()
+    }
+
+    /// Ends the queue: its memory, to be released once the back has closed.
+    pub fn into_parts(self) -> (OwnRing<P>, Option<StagingArea<P>>, Option<OrdinaryPages<P>>) {
+        (self.ring.into_mem(), self.staging, self.pages)
+    }
+}
+
+/// Slots of the longest frame, at 4096 octets each.
+const MAX_FRAME_SLOTS: usize = 65535usize.div_ceil(PAGE_SIZE);
+
+#[inline(always)]
+fn flags_of(offload: Offload) -> u16 {
+    if offload.csum_blank {
+        TXF_CSUM_BLANK | TXF_DATA_VALIDATED
+    } else if offload.csum_ok {
+        TXF_DATA_VALIDATED
+    } else {
+        0
+    }
+}

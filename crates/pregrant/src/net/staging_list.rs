@@ -1,0 +1,168 @@
+//! The list of staging buffers in shared pages: written by the front, read and judged by the back (PROTOCOL.md 3.2).
+//!
+//! ```text
+//!   front: StagingLayout --write--> list page   (granted read-only)   --read--> entries --judge--> Accepted
+//! ```
+//! All or nothing: one bad entry and the back ignores the extension for that queue; the vif goes on with ordinary
+//! grants. What a front may do: change the page while it is read. The copy is what is judged, and it is read once.
+
+use crate::shm::SharedBytes;
+use crate::units::{GrantRef, PAGE_SIZE};
+use crate::wire::staging::{ENTRIES_PER_PAGE, StagingEntry};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// A data length as negotiated: how many octets of a frame fit a staging buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DataLen(u32);
+
+impl DataLen {
+    /// From a key's value. 65535 and 65536 mean the same: every slot staged. None for a length that no buffer can have.
+    pub fn new(len: u32) -> Option<Self> {
+        match len {
+            16..=4096 => Some(Self(len)),
+            65535 | 65536 => Some(Self(65535)),
+            _ => None,
+        }
+    }
+    /// The value as keys carry it.
+    pub fn value(self) -> u32 {
+        self.0
+    }
+    /// Octets of one buffer: a page at most.
+    pub fn buffer_bytes(self) -> u16 {
+        self.0.min(PAGE_SIZE as u32) as u16
+    }
+    /// Every slot of a frame is staged, so that no ordinary grant is ever needed.
+    pub fn copy_only(self) -> bool {
+        self.0 > PAGE_SIZE as u32
+    }
+}
+
+/// What is wrong with a list. `entry` counts from 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ListFault {
+    /// The list ends before its first entry.
+    Empty,
+    /// An entry's id is not its place in the list.
+    WrongId {
+        /// Which entry.
+        entry: usize,
+        /// The id found.
+        id: u16,
+        /// The id that belongs there.
+        expected: u16,
+    },
+    /// `offset + length` passes the end of the page.
+    PastPage {
+        /// Which entry.
+        entry: usize,
+        /// Its offset.
+        offset: u16,
+    },
+    /// Two buffers share octets.
+    Overlap {
+        /// Which entry.
+        entry: usize,
+        /// The earlier one.
+        other: usize,
+    },
+}
+
+impl fmt::Display for ListFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Empty => f.write_str("the list has no entry"),
+            Self::WrongId { entry, id, expected } => {
+                write!(
+                    f,
+                    "entry {entry} has id {id}; ids are contiguous over both lists, so it must be {expected}"
+                )
+            }
+            Self::PastPage { entry, offset } => {
+                write!(f, "entry {entry} at offset {offset} passes the end of its page")
+            }
+            Self::Overlap { entry, other } => write!(f, "entry {entry} overlaps entry {other}"),
+        }
+    }
+}
+
+impl core::error::Error for ListFault {}
+
+/// Writes a list; false when it does not fit the pages. A list that does not fill them gets its terminator.
+#[must_use]
+pub fn write(pages: &impl SharedBytes, entries: impl Iterator<Item = StagingEntry>) -> bool {
+    let mut n = 0;
+    for e in entries {
+        if !pages.copy_in(n * StagingEntry::SIZE, &e.to_bytes()) {
+            return false;
+        }
+        n += 1;
+    }
+    n == pages.len() / StagingEntry::SIZE
+        || pages.copy_in(n * StagingEntry::SIZE, &StagingEntry::TERMINATOR.to_bytes())
+}
+
+/// Copies a list out of shared pages: up to its terminator, the end of the pages, or `most` entries. Reads once.
+pub fn read(pages: &impl SharedBytes, most: usize) -> Vec<StagingEntry> {
+    let mut entries = Vec::with_capacity(most.min(ENTRIES_PER_PAGE));
+    let mut bytes = [0; StagingEntry::SIZE];
+    while entries.len() < most && pages.copy_out(entries.len() * StagingEntry::SIZE, &mut bytes) {
+        let e = StagingEntry::from_bytes(bytes);
+        if e.is_terminator() {
+            break;
+        }
+        entries.push(e);
+    }
+    entries
+}
+
+/// A list that was found good: which grants to map, once each and in this order, and where each buffer lies in them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Accepted {
+    /// Distinct grants.
+    pub refs: Vec<GrantRef>,
+    /// By place in the list: octets from the start of the mapping.
+    pub place: Box<[u32]>,
+}
+
+/// Judges a private copy of a list whose ids begin at `first_id`.
+pub fn judge(entries: &[StagingEntry], first_id: u16, len: DataLen) -> Result<Accepted, ListFault> {
+    if entries.is_empty() {
+        return Err(ListFault::Empty);
+    }
+    let bytes = len.buffer_bytes() as usize;
+    let mut order: Vec<usize> = (0..entries.len()).collect();
+    order.sort_unstable_by_key(|&i| (entries[i].gref, entries[i].offset));
+    for (entry, e) in entries.iter().enumerate() {
+        let expected = first_id.wrapping_add(entry as u16);
+        if e.id != expected {
+            return Err(ListFault::WrongId { entry, id: e.id, expected });
+        }
+        if e.offset as usize + bytes > PAGE_SIZE {
+            return Err(ListFault::PastPage { entry, offset: e.offset });
+        }
+    }
+    for w in order.windows(2) {
+        let (a, b) = (entries[w[0]], entries[w[1]]);
+        if a.gref == b.gref && a.offset as usize + bytes > b.offset as usize {
+            return Err(ListFault::Overlap { entry: w[0].max(w[1]), other: w[0].min(w[1]) });
+        }
+    }
+    // Grants in the order in which the list first names them: the front's pages are then mapped as they lie.
+    let mut pages: alloc::collections::BTreeMap<u32, u32> = alloc::collections::BTreeMap::new();
+    let mut refs = Vec::new();
+    let place = entries
+        .iter()
+        .map(|e| {
+            let page = *pages.entry(e.gref).or_insert_with(|| {
+                refs.push(GrantRef(e.gref));
+                refs.len() as u32 - 1
+            });
+            page * PAGE_SIZE as u32 + e.offset as u32
+        })
+        .collect();
+    Ok(Accepted { refs, place })
+}
