@@ -1,0 +1,144 @@
+//! A port that has numbered frames for the guest, as many as are asked for.
+//!
+//! Each burst fills the arena with frames of one size ([`super::sequence`]), numbered from 0 without a gap. What the
+//! guest sends is dropped. The counters and the switch to stop it are read and set by other threads through
+//! [`Generator::control`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use pregrant::port::{Arena, Burst, FramePort, MAX_FRAME, Offload, Offloads};
+
+use super::sequence::{Head, MIN_LEN};
+
+/// What another thread may see and say.
+#[derive(Debug)]
+pub struct GeneratorControl {
+    made: AtomicU64,
+    limit: AtomicU64,
+    paused: AtomicBool,
+}
+
+impl GeneratorControl {
+    /// Frames that were handed out.
+    pub fn made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
+    }
+
+    /// Hands out nothing while `paused`.
+    pub fn pause(&self, paused: bool) {
+        self.paused.store(paused, Ordering::Relaxed);
+    }
+
+    /// Ends after `frames` frames in all.
+    pub fn set_limit(&self, frames: u64) {
+        self.limit.store(frames, Ordering::Relaxed);
+    }
+}
+
+/// The generator.
+#[derive(Debug)]
+pub struct Generator {
+    head: Head,
+    frame_len: usize,
+    next: u64,
+    dropped: u64,
+    control: Arc<GeneratorControl>,
+}
+
+impl Generator {
+    /// Makes frames of `frame_len` octets, kept within 32 and 65535.
+    pub fn new(head: Head, frame_len: usize) -> Self {
+        Self {
+            head,
+            frame_len: frame_len.clamp(MIN_LEN, MAX_FRAME),
+            next: 0,
+            dropped: 0,
+            control: Arc::new(GeneratorControl {
+                made: AtomicU64::new(0),
+                limit: AtomicU64::new(u64::MAX),
+                paused: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    /// The handle for other threads.
+    pub fn control(&self) -> Arc<GeneratorControl> {
+        Arc::clone(&self.control)
+    }
+
+    /// Frames that the guest sent here.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+impl FramePort for Generator {
+    fn caps(&self) -> Offloads {
+        Offloads { csum: true, gso: true }
+    }
+
+    fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
+        self.dropped += frames.frames.len() as u64;
+        frames.frames.len()
+    }
+
+    fn rx_burst(&mut self, into: &mut Arena) -> usize {
+        if self.control.paused.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let first = self.next;
+        let end = self.control.limit.load(Ordering::Relaxed);
+        while self.next < end {
+            let Some(frame) = into.room(self.frame_len, Offload::default()) else { break };
+            self.head.fill(frame, self.next);
+            self.next += 1;
+        }
+        self.control.made.store(self.next, Ordering::Relaxed);
+        (self.next - first) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ports::sequence;
+
+    #[test]
+    fn frames_are_numbered_without_a_gap_across_bursts() {
+        for len in [32, 64, 1500, MAX_FRAME] {
+            let mut generator = Generator::new(Head::default(), len);
+            let mut arena = Arena::new();
+            let mut expected = 0;
+            for _ in 0..5 {
+                arena.clear();
+                let n = generator.rx_burst(&mut arena);
+                assert!(n > 0 && n == arena.len());
+                for (frame, offload) in arena.burst().iter() {
+                    assert_eq!((frame.len(), offload), (len, Offload::default()));
+                    assert_eq!(sequence::check(frame), Ok(expected));
+                    expected += 1;
+                }
+            }
+            assert_eq!(generator.control().made(), expected);
+        }
+    }
+
+    #[test]
+    fn it_appends_pauses_and_ends() {
+        let mut generator = Generator::new(Head::default(), 64);
+        let control = generator.control();
+        let mut arena = Arena::new();
+        assert!(arena.push(&[7; 60], Offload::default()));
+        control.set_limit(10);
+        assert_eq!(generator.rx_burst(&mut arena), 10);
+        assert_eq!(arena.len(), 11);
+        assert_eq!(arena.burst().frame(0), [7; 60]);
+        assert_eq!(generator.rx_burst(&mut arena), 0);
+        control.set_limit(20);
+        control.pause(true);
+        assert_eq!(generator.rx_burst(&mut arena), 0);
+        control.pause(false);
+        assert_eq!(generator.rx_burst(&mut arena), 10);
+    }
+}

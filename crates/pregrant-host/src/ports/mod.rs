@@ -1,0 +1,21 @@
+//! Frame ports: what can be on the far side of a netback's queue.
+//!
+//! | file | takes what the guest sends | has frames for the guest |
+//! |---|---|---|
+//! | [`switch`] | forwards it to other guests by MAC address | what others sent to it |
+//! | [`generator`] | drops it | numbered frames, as fast as they are asked for |
+//! | [`sink`] | checks the numbers, counts losses | none |
+//! | [`pcap`] | writes it to a file, then passes it on | writes it, from the port it wraps |
+//!
+//! [`sequence`] is the numbered frame that generator, sink and a measuring front share; [`queue`] the bounded queue of
+//! frames under the switch. Ports know the frame-port trait of the core and nothing of rings, grants or xenstore. What
+//! reaches them are private copies; the bytes are still a guest's choice, so every port takes any frame without a panic
+//! and in bounded memory.
+
+pub mod generator;
+mod mac_table;
+pub mod pcap;
+pub mod queue;
+pub mod sequence;
+pub mod sink;
+pub mod switch;

@@ -1,0 +1,211 @@
+//! A port that takes numbered frames and tells what happened to them on the way.
+//!
+//! It has nothing for the guest. Counters are published once per burst, and read by other threads through
+//! [`Sink::counters`] without a lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pregrant::port::{Arena, Burst, FramePort, Offloads};
+
+use super::sequence::{self, Tracker, Wrong};
+
+/// How closely frames are looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Check {
+    /// Head and number of each frame.
+    #[default]
+    Number,
+    /// Every octet behind the addresses.
+    Payload,
+}
+
+/// What the sink saw.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SinkReport {
+    /// Numbered frames that came undamaged, repeats included.
+    pub frames: u64,
+    /// Octets of them.
+    pub bytes: u64,
+    /// One more than the highest number.
+    pub next: u64,
+    /// Numbers below `next` that did not come.
+    pub lost: u64,
+    /// Frames that came a second time.
+    pub duplicated: u64,
+    /// Frames that came after a later one.
+    pub reordered: u64,
+    /// Frames with a wrong length, number or octet.
+    pub damaged: u64,
+    /// Frames that are none of ours (ARP, say).
+    pub foreign: u64,
+}
+
+impl SinkReport {
+    /// Lost frames of `sent` in all: those after the last that came included.
+    pub fn lost_of(&self, sent: u64) -> u64 {
+        self.lost + sent.saturating_sub(self.next)
+    }
+}
+
+/// [`SinkReport`] as others read it. The fields may be of two successive bursts.
+#[derive(Debug, Default)]
+pub struct SinkCounters {
+    fields: [AtomicU64; 8],
+}
+
+impl SinkCounters {
+    fn publish(&self, r: &SinkReport) {
+        let values = [r.frames, r.bytes, r.next, r.lost, r.duplicated, r.reordered, r.damaged, r.foreign];
+        for (field, value) in self.fields.iter().zip(values) {
+            field.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// The counters now.
+    pub fn read(&self) -> SinkReport {
+        let [frames, bytes, next, lost, duplicated, reordered, damaged, foreign] =
+            std::array::from_fn(|i| self.fields[i].load(Ordering::Relaxed));
+        SinkReport { frames, bytes, next, lost, duplicated, reordered, damaged, foreign }
+    }
+}
+
+/// The sink.
+#[derive(Debug, Default)]
+pub struct Sink {
+    check: Check,
+    tracker: Tracker,
+    report: SinkReport,
+    counters: Arc<SinkCounters>,
+}
+
+impl Sink {
+    /// A sink that expects number 0 first.
+    pub fn new(check: Check) -> Self {
+        Self { check, ..Self::default() }
+    }
+
+    /// The handle for other threads.
+    pub fn counters(&self) -> Arc<SinkCounters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// What it saw so far.
+    pub fn report(&self) -> SinkReport {
+        self.report
+    }
+
+    /// Looks at the frames of a burst. Also for a front that measures what it receives.
+    pub fn take(&mut self, frames: &Burst<'_>) {
+        match self.check {
+            Check::Number => self.take_with(frames, sequence::number),
+            Check::Payload => self.take_with(frames, sequence::check),
+        }
+    }
+
+    #[inline(always)]
+    fn take_with(&mut self, burst: &Burst<'_>, check: impl Fn(&[u8]) -> Result<u64, Wrong>) {
+        let (mut frames, mut bytes) = (0, 0);
+        for (frame, _) in burst.iter() {
+            match check(frame) {
+                Ok(seq) => {
+                    frames += 1;
+                    bytes += frame.len() as u64;
+                    self.tracker.note(seq);
+                }
+                Err(Wrong::Foreign) => self.report.foreign += 1,
+                Err(Wrong::Damaged) => self.report.damaged += 1,
+            }
+        }
+        let r = &mut self.report;
+        r.frames += frames;
+        r.bytes += bytes;
+        r.next = self.tracker.next();
+        r.lost = self.tracker.lost();
+        r.duplicated = self.tracker.duplicated();
+        r.reordered = self.tracker.reordered();
+        self.counters.publish(r);
+    }
+}
+
+impl FramePort for Sink {
+    fn caps(&self) -> Offloads {
+        Offloads { csum: true, gso: true }
+    }
+
+    fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
+        self.take(frames);
+        frames.frames.len()
+    }
+
+    fn rx_burst(&mut self, _into: &mut Arena) -> usize {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ports::generator::Generator;
+    use crate::ports::sequence::Head;
+    use pregrant::port::Offload;
+
+    #[test]
+    fn what_the_generator_makes_arrives_whole() {
+        for len in [60, 64, 65, 9000] {
+            let mut generator = Generator::new(Head::default(), len);
+            let mut sink = Sink::new(Check::Payload);
+            let mut arena = Arena::new();
+            for _ in 0..100 {
+                arena.clear();
+                generator.rx_burst(&mut arena);
+                assert_eq!(sink.tx_burst(&arena.burst()), arena.len());
+            }
+            let sent = generator.control().made();
+            let r = sink.report();
+            assert_eq!(r, SinkReport { frames: sent, bytes: sent * len as u64, next: sent, ..r });
+            assert_eq!((r.lost_of(sent), r.duplicated, r.reordered, r.damaged, r.foreign), (0, 0, 0, 0, 0));
+            assert_eq!(sink.counters().read(), r);
+        }
+    }
+
+    fn give(sink: &mut Sink, frame: &[u8]) {
+        let mut arena = Arena::new();
+        assert!(arena.push(frame, Offload::default()));
+        sink.tx_burst(&arena.burst());
+    }
+
+    #[test]
+    fn every_mishap_is_told_apart() {
+        let mut frames = vec![vec![0; 100]; 6];
+        for (seq, f) in frames.iter_mut().enumerate() {
+            sequence::fill(f, seq as u64);
+        }
+        let mut sink = Sink::new(Check::Payload);
+        give(&mut sink, &frames[0]);
+        give(&mut sink, &frames[3]); // 1 and 2 are missing
+        give(&mut sink, &frames[1]); // late
+        give(&mut sink, &frames[1]); // again
+        frames[4][80] ^= 1;
+        give(&mut sink, &frames[4]); // damaged: not received
+        give(&mut sink, &[0; 60]);
+        let r = sink.report();
+        assert_eq!((r.frames, r.lost, r.reordered, r.duplicated, r.damaged, r.foreign), (4, 1, 1, 1, 1, 1));
+        assert_eq!(r.lost_of(6), 3, "2, the damaged 4, and 5 that never came");
+
+        let mut by_number = Sink::new(Check::Number);
+        give(&mut by_number, &frames[4]);
+        assert_eq!(by_number.report().damaged, 0, "the pattern is not looked at");
+    }
+
+    #[test]
+    fn a_frame_that_was_dropped_on_the_way_is_skipped() {
+        let mut generator = Generator::new(Head::default(), 64);
+        let mut arena = Arena::new();
+        generator.rx_burst(&mut arena);
+        arena.drop_frame(5);
+        let mut sink = Sink::new(Check::Number);
+        sink.tx_burst(&arena.burst());
+        assert_eq!((sink.report().lost, sink.report().foreign), (1, 0));
+    }
+}
