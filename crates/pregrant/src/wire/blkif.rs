@@ -232,8 +232,7 @@ pub struct DiscardRequest {
 
 /// Frontend asks for a transfer whose segments are in pages of their own.
 ///
-/// C: `struct blkif_request_indirect`, xen/include/public/io/blkif.h. Little-endian. 64 octets \[60 used\] of the
-/// slot.
+/// C: `struct blkif_request_indirect`, xen/include/public/io/blkif.h. Little-endian. 64 octets \[56\] of the slot.
 ///
 /// ```text
 /// |  0  |   1   |  2     3  |  4 ... 7  | 8[4] .. | 16[12] .. | 24[20] 25 | 26, 27 | 28[24] .. 59[55] |
