@@ -1,7 +1,39 @@
+//! The one command, `pregrant`. Exit codes: 0 done, 1 failed (stderr says what, where and what to do), 2 wrong usage.
+
 // The demo's guests are built on these two.
 #[allow(dead_code)]
 mod guest_stack;
+mod store;
 #[allow(dead_code)]
 mod transfer;
 
-fn main() {}
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "pregrant", version, about = "Xen split drivers around memory that is granted before the data comes")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// xenstore: the tree of keys in which the two ends of a device find each other
+    Store(store::StoreArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
+    let result = match cli.command {
+        Command::Store(args) => store::run(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("pregrant: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}

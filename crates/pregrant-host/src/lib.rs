@@ -2,3 +2,4 @@
 #![deny(missing_docs)]
 
 pub mod ports;
+pub mod xenstored;

@@ -1,0 +1,108 @@
+//! A listening unix socket that is its user's alone and is removed with its server.
+
+use super::XenstoredError;
+use rustix::fs::{FileType, Mode, Stat};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+    path: PathBuf,
+    /// Device and inode of the path: it is removed only as long as it is this socket's.
+    identity: (u64, u64),
+}
+
+impl Listener {
+    /// Makes the socket, in place of one that a dead server left.
+    pub fn bind(path: &Path) -> Result<Self, XenstoredError> {
+        let refused = |what: &'static str| {
+            let path = path.to_path_buf();
+            move |errno| XenstoredError::Socket { path, what, errno, remedy: remedy(errno) }
+        };
+        let address =
+            SocketAddrUnix::new(path).map_err(|_| XenstoredError::PathTooLong { path: path.into() })?;
+        let fd = socket().map_err(refused("make a socket"))?;
+        match rustix::net::bind(&fd, &address) {
+            Err(Errno::ADDRINUSE) => {
+                remove_if_dead(path, &address)?;
+                rustix::net::bind(&fd, &address).map_err(refused("bind to it"))?;
+            }
+            other => other.map_err(refused("bind to it"))?,
+        }
+        // Nobody can connect before listen, so nobody gets in before the mode is set.
+        rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(refused("set its mode"))?;
+        let identity = rustix::fs::lstat(path).map(|s| identity(&s)).map_err(refused("look at it"))?;
+        rustix::net::listen(&fd, BACKLOG).map_err(refused("listen on it"))?;
+        Ok(Self { fd, path: path.into(), identity })
+    }
+
+    /// The next connection.
+    pub fn accept(&self) -> Result<OwnedFd, Errno> {
+        rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if rustix::fs::lstat(&self.path).is_ok_and(|s| identity(&s) == self.identity)
+            && let Err(errno) = rustix::fs::unlink(&self.path)
+        {
+            log::warn!("{}: cannot remove the socket: {errno}", self.path.display());
+        }
+    }
+}
+
+fn socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+fn identity(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+/// Removes a socket on which nobody listens any more.
+fn remove_if_dead(path: &Path, address: &SocketAddrUnix) -> Result<(), XenstoredError> {
+    let refused =
+        |what| move |errno| XenstoredError::Socket { path: path.into(), what, errno, remedy: remedy(errno) };
+    let stat = match rustix::fs::lstat(path) {
+        Err(Errno::NOENT) => return Ok(()),
+        other => other.map_err(refused("look at it"))?,
+    };
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+        return Err(XenstoredError::NotASocket { path: path.into() });
+    }
+    let probe = socket().map_err(refused("make a socket"))?;
+    match rustix::net::connect(&probe, address) {
+        Err(Errno::CONNREFUSED) => {
+            log::info!("{}: replacing the socket that a dead server left", path.display());
+            rustix::fs::unlink(path).map_err(refused("remove what a dead server left"))
+        }
+        Err(Errno::NOENT) => Ok(()),
+        Err(Errno::ACCESS | Errno::PERM) => Err(refused("see whether its server lives")(Errno::ACCESS)),
+        // Connected, or its queue is full: somebody is there.
+        _ => Err(XenstoredError::InUse { path: path.into() }),
+    }
+}
+
+fn remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::NOENT => "; make the directory first",
+        Errno::ACCESS | Errno::PERM => "; choose a directory that you may write to",
+        Errno::ROFS => "; the file system is read-only, choose another",
+        _ => "",
+    }
+}

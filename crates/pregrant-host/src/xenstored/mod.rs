@@ -1,0 +1,371 @@
+//! xenstored: [`pregrant::xenstore::server`] on unix sockets.
+//!
+//! ```text
+//!   listen_unix(path) ──► accepted: domain 0   ┐
+//!   add_connection(fd, domid): that domain     ├──► epoll ──► Server ──► replies, watch events
+//!   Handle, from other threads: channel + wake ┘
+//! ```
+//! One thread, one epoll set. Who may connect to the path is domain 0 and may do anything, so the socket belongs to
+//! its user alone (mode 0600). All other domains come through [`Xenstored::add_connection`], where whoever made the
+//! socket pair vouches for the number.
+//!
+//! What a client may do: send anything, never read, connect very often. The server core bounds what one connection
+//! holds; beyond [`MAX_CONNECTIONS`] no more are accepted until one closes. Nothing here waits for a client.
+
+mod handle;
+mod listener;
+mod transport;
+
+pub use handle::{Handle, HandleError};
+pub use transport::{TransportError, UnixTransport};
+
+use handle::{Order, Orders};
+use listener::Listener;
+use pregrant::DomId;
+use pregrant::xenstore::server::{ConnId, DomainError, Limits, Server};
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Connections at a time, all domains together.
+pub const MAX_CONNECTIONS: usize = 4096;
+/// Octets read from one connection before the others have their turn.
+const READ_BYTES: usize = 16 * 1024;
+/// Events taken from the kernel at a time.
+const EVENTS: usize = 64;
+
+/// The wake-up of [`Handle`] in the epoll set.
+const WAKE: u64 = 0;
+/// The descriptor that stops [`Xenstored::run`].
+const STOP: u64 = 1;
+
+/// Why xenstored cannot serve.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum XenstoredError {
+    /// Another server has the path.
+    #[error("{path}: another xenstored serves this socket; stop it, or give another path")]
+    InUse {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Something that is no socket has the path.
+    #[error("{path}: exists and is not a socket; remove it, or give another path")]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The kernel takes no such path.
+    #[error("{path}: a socket's path has at most 107 octets; give a shorter one")]
+    PathTooLong {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The kernel refused something about the socket.
+    #[error("{path}: cannot {what}: {errno}{remedy}")]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+        /// What to do, where that is known.
+        remedy: &'static str,
+    },
+    /// The kernel refused something else.
+    #[error("xenstored: cannot {what}: {errno}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+fn system(what: &'static str) -> impl FnOnce(Errno) -> XenstoredError {
+    move |errno| XenstoredError::System { what, errno }
+}
+
+/// One client's socket.
+#[derive(Debug)]
+struct Peer {
+    fd: OwnedFd,
+    conn: ConnId,
+    /// What the server gave for it; sent up to `sent_bytes`.
+    output: Vec<u8>,
+    sent_bytes: usize,
+    /// What epoll looks for.
+    interest: EventFlags,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Xenstored {
+    server: Server,
+    epoll: OwnedFd,
+    orders: Orders,
+    listeners: HashMap<u64, Listener>,
+    peers: HashMap<u64, Peer>,
+    by_conn: HashMap<ConnId, u64>,
+    last_token: u64,
+    /// Listeners are not looked at: too many connections, or no descriptors left.
+    paused: bool,
+    stopped: bool,
+}
+
+impl Xenstored {
+    /// A server with an empty store and no way in.
+    pub fn new() -> Result<Self, XenstoredError> {
+        Self::with_limits(Limits::default())
+    }
+
+    /// The same, with other quotas.
+    pub fn with_limits(limits: Limits) -> Result<Self, XenstoredError> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("make an epoll set"))?;
+        let orders = Orders::new().map_err(system("make an eventfd"))?;
+        epoll::add(&epoll, orders.wake(), EventData::new_u64(WAKE), EventFlags::IN)
+            .map_err(system("watch an eventfd"))?;
+        Ok(Self {
+            server: Server::new(limits),
+            epoll,
+            orders,
+            listeners: HashMap::new(),
+            peers: HashMap::new(),
+            by_conn: HashMap::new(),
+            last_token: STOP,
+            paused: false,
+            stopped: false,
+        })
+    }
+
+    /// To tell this server from other threads what to do.
+    pub fn handle(&self) -> Handle {
+        self.orders.handle()
+    }
+
+    /// Listens on a unix socket. Who connects there is domain 0. A socket that a dead server left is replaced; this
+    /// one goes when the server is dropped.
+    pub fn listen_unix(&mut self, path: impl AsRef<Path>) -> Result<(), XenstoredError> {
+        let listener = Listener::bind(path.as_ref())?;
+        let token = self.new_token();
+        epoll::add(&self.epoll, &listener, EventData::new_u64(token), EventFlags::IN)
+            .map_err(system("watch a socket"))?;
+        self.listeners.insert(token, listener);
+        Ok(())
+    }
+
+    /// Serves a connected stream socket for a domain. The caller vouches for the number.
+    pub fn add_connection(&mut self, fd: OwnedFd, domid: DomId) -> Result<(), XenstoredError> {
+        rustix::io::ioctl_fionbio(&fd, true).map_err(system("make a connection non-blocking"))?;
+        let token = self.new_token();
+        epoll::add(&self.epoll, &fd, EventData::new_u64(token), EventFlags::IN)
+            .map_err(system("watch a connection"))?;
+        let conn = self.server.connect(domid);
+        self.by_conn.insert(conn, token);
+        self.peers
+            .insert(token, Peer { fd, conn, output: Vec::new(), sent_bytes: 0, interest: EventFlags::IN });
+        Ok(())
+    }
+
+    /// Makes a domain known, with its home.
+    pub fn introduce(&mut self, domid: DomId) -> Result<(), DomainError> {
+        let result = self.server.introduce(domid);
+        self.flush_ready();
+        result
+    }
+
+    /// Forgets a domain: its home goes and its connections are closed.
+    pub fn release(&mut self, domid: DomId) -> Result<(), DomainError> {
+        let result = self.server.release(domid);
+        self.flush_ready();
+        result
+    }
+
+    /// The store itself, to look at.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Connections that are open.
+    pub fn connections(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Becomes readable when [`Xenstored::poll_once`] has something to do: to sit in another epoll set.
+    pub fn as_pollable(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Serves until [`Handle::stop`], or until `stop` becomes readable.
+    pub fn run(&mut self, stop: Option<BorrowedFd<'_>>) -> Result<(), XenstoredError> {
+        if let Some(stop) = stop {
+            epoll::add(&self.epoll, stop, EventData::new_u64(STOP), EventFlags::IN)
+                .map_err(system("watch for the end"))?;
+        }
+        let result = loop {
+            match self.poll_once(None) {
+                Ok(()) if self.stopped => break Ok(()),
+                Ok(()) => {}
+                Err(e) => break Err(e),
+            }
+        };
+        if let Some(stop) = stop {
+            epoll::delete(&self.epoll, stop).map_err(system("forget the end"))?;
+        }
+        result
+    }
+
+    /// Serves what is there, and waits for it at most that long (`None`: for ever).
+    pub fn poll_once(&mut self, wait: Option<Duration>) -> Result<(), XenstoredError> {
+        let wait = wait.and_then(|w| Timespec::try_from(w).ok());
+        let mut events = Vec::with_capacity(EVENTS);
+        match epoll::wait(&self.epoll, spare_capacity(&mut events), wait.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(system("wait for events")(errno)),
+        }
+        for event in events {
+            match event.data.u64() {
+                WAKE => self.take_orders(),
+                STOP => self.stopped = true,
+                token if self.listeners.contains_key(&token) => self.accept(token),
+                token => self.read(token, event.flags),
+            }
+        }
+        self.flush_ready();
+        Ok(())
+    }
+
+    fn new_token(&mut self) -> u64 {
+        self.last_token += 1;
+        self.last_token
+    }
+
+    fn take_orders(&mut self) {
+        while let Some(order) = self.orders.take() {
+            match order {
+                Order::Connect(fd, domid) => {
+                    if let Err(e) = self.add_connection(fd, domid) {
+                        log::error!("xenstored: a connection for {domid} was dropped: {e}");
+                    }
+                }
+                Order::Introduce(domid, reply) => drop(reply.send(self.introduce(domid))),
+                Order::Release(domid, reply) => drop(reply.send(self.release(domid))),
+                Order::Stop => self.stopped = true,
+            }
+        }
+    }
+
+    fn accept(&mut self, token: u64) {
+        while self.peers.len() < MAX_CONNECTIONS {
+            let Some(listener) = self.listeners.get(&token) else { return };
+            match listener.accept() {
+                Ok(fd) => {
+                    if let Err(e) = self.add_connection(fd, DomId(0)) {
+                        log::error!("xenstored: a connection was dropped: {e}");
+                    }
+                }
+                Err(Errno::WOULDBLOCK) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(errno) => {
+                    log::error!("xenstored: no more connections until one closes: {errno}");
+                    break;
+                }
+            }
+        }
+        self.pause_listeners(true);
+    }
+
+    /// A listener that is ready and cannot be served would keep epoll awake.
+    fn pause_listeners(&mut self, pause: bool) {
+        if self.paused != pause {
+            self.paused = pause;
+            let interest = if pause { EventFlags::empty() } else { EventFlags::IN };
+            for (&token, listener) in &self.listeners {
+                if let Err(errno) = epoll::modify(&self.epoll, listener, EventData::new_u64(token), interest)
+                {
+                    log::error!("xenstored: cannot change what is waited for: {errno}");
+                }
+            }
+        }
+    }
+
+    fn read(&mut self, token: u64, flags: EventFlags) {
+        let Some(peer) = self.peers.get_mut(&token) else { return };
+        let conn = peer.conn;
+        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR)
+            && self.server.wants_input(conn)
+        {
+            let mut bytes = Vec::with_capacity(READ_BYTES);
+            match rustix::io::read(&peer.fd, spare_capacity(&mut bytes)) {
+                Ok(0) => {
+                    self.flush(token);
+                    return self.close(token);
+                }
+                Ok(_) => self.server.feed(conn, &bytes),
+                Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+                Err(_) => return self.close(token),
+            }
+        } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+            // Not read any more, and nobody there to read either.
+            return self.close(token);
+        }
+        self.flush(token);
+    }
+
+    fn flush_ready(&mut self) {
+        while let Some(conn) = self.server.pop_ready() {
+            if let Some(&token) = self.by_conn.get(&conn) {
+                self.flush(token);
+            }
+        }
+    }
+
+    /// Sends what there is as far as the socket takes it. Closes the connection when it broke or was ended.
+    fn flush(&mut self, token: u64) {
+        let Some(peer) = self.peers.get_mut(&token) else { return };
+        let blocked = loop {
+            if peer.sent_bytes == peer.output.len() {
+                peer.output.clear();
+                peer.sent_bytes = 0;
+                self.server.take_output(peer.conn, &mut peer.output);
+                if peer.output.is_empty() {
+                    break false;
+                }
+            }
+            match rustix::net::send(&peer.fd, &peer.output[peer.sent_bytes..], SendFlags::NOSIGNAL) {
+                Ok(n) => peer.sent_bytes += n,
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) => break true,
+                Err(_) => return self.close(token),
+            }
+        };
+        if self.server.is_ended(peer.conn) {
+            return self.close(token);
+        }
+        let mut interest = EventFlags::empty();
+        interest.set(EventFlags::IN, self.server.wants_input(peer.conn));
+        interest.set(EventFlags::OUT, blocked);
+        if interest != peer.interest {
+            peer.interest = interest;
+            if epoll::modify(&self.epoll, &peer.fd, EventData::new_u64(token), interest).is_err() {
+                self.close(token);
+            }
+        }
+    }
+
+    fn close(&mut self, token: u64) {
+        if let Some(peer) = self.peers.remove(&token) {
+            // Closing the last descriptor takes it out of the epoll set.
+            self.by_conn.remove(&peer.conn);
+            self.server.disconnect(peer.conn);
+            self.pause_listeners(false);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! A client's way to xenstore on Linux: a unix socket, or `/dev/xen/xenbus`.
+
+use pregrant::xenstore::Transport;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Names the socket, as for Xen's own tools.
+pub const PATH_VARIABLE: &str = "XENSTORED_PATH";
+/// Where xenstore is looked for when the variable is not set.
+pub const PATHS: [&str; 3] = ["/var/run/xenstored/socket", "/dev/xen/xenbus", "/proc/xen/xenbus"];
+
+/// Why xenstore is not reached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// The other end is gone.
+    #[error("xenstore closed the connection")]
+    Closed,
+    /// The kernel refused to send or receive.
+    #[error("the connection to xenstore failed: {0}")]
+    Failed(Errno),
+    /// No connection could be made.
+    #[error(
+        "{path}: cannot connect to xenstore: {errno}; is xenstored running? (`pregrant store serve --socket PATH`)"
+    )]
+    Connect {
+        /// The socket or device.
+        path: PathBuf,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// None of the usual paths exists.
+    #[error("no xenstore found at {}; set {PATH_VARIABLE} to the socket of one", PATHS.join(", "))]
+    NotFound,
+}
+
+/// See the module. The descriptor may sit in an epoll set: readable means that
+/// [`next_event`](pregrant::xenstore::Client::next_event) with a wait of zero is worth a call.
+#[derive(Debug)]
+pub struct UnixTransport {
+    fd: OwnedFd,
+    is_socket: bool,
+}
+
+impl UnixTransport {
+    /// Over a connected stream socket, or an open `/dev/xen/xenbus`.
+    pub fn new(fd: OwnedFd) -> Result<Self, TransportError> {
+        let mode = rustix::fs::fstat(&fd).map_err(TransportError::Failed)?.st_mode;
+        // One request at a time, so the socket takes it; waits are made by poll.
+        rustix::io::ioctl_fionbio(&fd, false).map_err(TransportError::Failed)?;
+        Ok(Self { fd, is_socket: FileType::from_raw_mode(mode) == FileType::Socket })
+    }
+
+    /// To a socket or a device by its path.
+    pub fn connect(path: impl AsRef<Path>) -> Result<Self, TransportError> {
+        let path = path.as_ref();
+        let refused = |errno| TransportError::Connect { path: path.into(), errno };
+        let mode = rustix::fs::stat(path).map_err(refused)?.st_mode;
+        let fd = if FileType::from_raw_mode(mode) == FileType::Socket {
+            let flags = SocketFlags::CLOEXEC;
+            let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+                .map_err(refused)?;
+            let address = SocketAddrUnix::new(path).map_err(refused)?;
+            rustix::net::connect(&fd, &address).map_err(refused)?;
+            fd
+        } else {
+            rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(refused)?
+        };
+        Self::new(fd)
+    }
+
+    /// To this machine's xenstore: the path in `XENSTORED_PATH`, else the first of [`PATHS`] that exists.
+    pub fn find() -> Result<Self, TransportError> {
+        if let Some(path) = std::env::var_os(PATH_VARIABLE) {
+            return Self::connect(Path::new(&path));
+        }
+        let path = PATHS.iter().find(|p| Path::new(p).exists()).ok_or(TransportError::NotFound)?;
+        Self::connect(path)
+    }
+}
+
+impl AsFd for UnixTransport {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Transport for UnixTransport {
+    type Error = TransportError;
+
+    fn send(&mut self, mut bytes: &[u8]) -> Result<(), TransportError> {
+        while !bytes.is_empty() {
+            let sent = if self.is_socket {
+                rustix::net::send(&self.fd, bytes, SendFlags::NOSIGNAL)
+            } else {
+                rustix::io::write(&self.fd, bytes)
+            };
+            match sent {
+                Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
+                Err(Errno::INTR) => {}
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(TransportError::Closed),
+                Err(errno) => return Err(TransportError::Failed(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    fn recv(&mut self, buf: &mut [u8], wait: Option<Duration>) -> Result<usize, TransportError> {
+        if let Some(wait) = wait {
+            // A wait that is longer than the kernel can tell is for ever.
+            let wait = Timespec::try_from(wait).ok();
+            let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+            match poll(&mut fds, wait.as_ref()) {
+                Ok(0) | Err(Errno::INTR) => return Ok(0),
+                Ok(_) => {}
+                Err(errno) => return Err(TransportError::Failed(errno)),
+            }
+        }
+        loop {
+            match rustix::io::read(&self.fd, &mut *buf) {
+                Ok(0) | Err(Errno::CONNRESET) => return Err(TransportError::Closed),
+                Ok(n) => return Ok(n),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(TransportError::Failed(errno)),
+            }
+        }
+    }
+}

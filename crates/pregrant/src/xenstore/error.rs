@@ -1,0 +1,157 @@
+//! What can go wrong between a client and its xenstore, told with the operation and the path.
+
+use super::path::PathError;
+use crate::wire::xs::Errno;
+use alloc::string::String;
+use core::fmt;
+
+/// What the client was about to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Reading a value.
+    Read,
+    /// Writing a value.
+    Write,
+    /// Creating a node without a value.
+    Mkdir,
+    /// Removing a node and what is below it.
+    Rm,
+    /// Listing the children of a node.
+    Directory,
+    /// Reading permissions.
+    GetPerms,
+    /// Changing permissions.
+    SetPerms,
+    /// Setting a watch.
+    Watch,
+    /// Taking a watch back.
+    Unwatch,
+    /// Taking all watches back.
+    ResetWatches,
+    /// Waiting for a watch to fire.
+    NextEvent,
+    /// Opening a transaction.
+    TransactionStart,
+    /// Closing a transaction.
+    TransactionEnd,
+    /// Asking where a domain's home is.
+    GetDomainPath,
+    /// Making a domain known.
+    Introduce,
+    /// Forgetting a domain.
+    Release,
+    /// Asking whether a domain is known.
+    IsDomainIntroduced,
+}
+
+impl Operation {
+    /// As a user would say it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Mkdir => "mkdir",
+            Self::Rm => "rm",
+            Self::Directory => "directory",
+            Self::GetPerms => "get permissions",
+            Self::SetPerms => "set permissions",
+            Self::Watch => "watch",
+            Self::Unwatch => "unwatch",
+            Self::ResetWatches => "reset watches",
+            Self::NextEvent => "next watch event",
+            Self::TransactionStart => "transaction start",
+            Self::TransactionEnd => "transaction end",
+            Self::GetDomainPath => "get domain path",
+            Self::Introduce => "introduce",
+            Self::Release => "release",
+            Self::IsDomainIntroduced => "is domain introduced",
+        }
+    }
+}
+
+/// Why the operation failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Cause {
+    /// xenstore refused.
+    Refused(Errno),
+    /// The path is not legal; nothing was sent.
+    BadPath(PathError),
+    /// The message would be longer than xenstore takes; nothing was sent.
+    TooLong {
+        /// Octets of payload.
+        len_bytes: usize,
+    },
+    /// A NUL octet in a token; nothing was sent.
+    NulInToken,
+    /// The connection broke; the transport's own words.
+    Connection(String),
+    /// xenstore answered something that the protocol does not allow. The connection is of no use any more.
+    BadReply(&'static str),
+}
+
+/// A failed operation on xenstore.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct XsError {
+    /// What was tried.
+    pub operation: Operation,
+    /// On which path, as the caller named it; empty where the operation has none.
+    pub path: String,
+    /// Why it failed.
+    pub cause: Cause,
+}
+
+impl XsError {
+    /// The error that xenstore named, if it was xenstore that refused.
+    pub fn errno(&self) -> Option<Errno> {
+        match self.cause {
+            Cause::Refused(errno) => Some(errno),
+            _ => None,
+        }
+    }
+
+    /// Is it only that there is no such node?
+    pub fn is_not_found(&self) -> bool {
+        self.errno() == Some(Errno::Enoent)
+    }
+}
+
+impl fmt::Display for XsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "xenstore {}", self.operation.name())?;
+        if !self.path.is_empty() {
+            write!(f, " {}", self.path)?;
+        }
+        match &self.cause {
+            Cause::Refused(errno) => write!(f, ": {errno} ({})", meaning(*errno)),
+            Cause::BadPath(e) => write!(f, ": {e}"),
+            Cause::TooLong { len_bytes } => {
+                write!(f, ": {len_bytes} octets do not fit one message (4096); write less, or several keys")
+            }
+            Cause::NulInToken => f.write_str(": a watch's token must not have a NUL octet"),
+            Cause::Connection(words) => write!(f, ": {words}"),
+            Cause::BadReply(what) => write!(f, ": xenstore answered out of protocol ({what}); reconnect"),
+        }
+    }
+}
+
+impl core::error::Error for XsError {}
+
+/// What an error means for the one who asked, with the remedy where there is one.
+fn meaning(errno: Errno) -> &'static str {
+    match errno {
+        Errno::Enoent => "no such node, domain or transaction",
+        Errno::Eacces | Errno::Eperm => {
+            "this domain lacks the permission; the node's owner or domain 0 can grant it"
+        }
+        Errno::Eagain => "another change came in between; do the whole transaction again",
+        Errno::Enospc => "a quota of this domain is used up; remove nodes, watches or transactions",
+        Errno::Eexist => "exists already",
+        Errno::E2big => "too long for one message",
+        Errno::Einval => "malformed request",
+        Errno::Enosys => "this xenstore does not know the request",
+        Errno::Ebusy => "in use",
+        _ => "see xenstore's log",
+    }
+}

@@ -1,0 +1,206 @@
+//! Paths: which are legal, and how to take them apart.
+//!
+//! ```text
+//! /local/domain/7/device/vif/0/state     absolute
+//!                 device/vif/0/state     relative: to the home of the domain that asks, /local/domain/7
+//! @releaseDomain                         special: names an occasion, not a node
+//! ```
+//! Legal octets are `A-Z a-z 0-9 - / _ @`; no empty component, no slash at the end (but for `/` itself); 3072 octets
+//! absolute, 2048 relative. A path that passed [`check`] is therefore ASCII, and cutting it anywhere is safe.
+
+use crate::units::DomId;
+use crate::wire::xs::{ABS_PATH_MAX, REL_PATH_MAX};
+use alloc::format;
+use alloc::string::String;
+use core::fmt;
+
+/// The two special paths: a domain appeared, a domain went away.
+pub const SPECIAL: [&str; 2] = [INTRODUCE_DOMAIN, RELEASE_DOMAIN];
+/// Watched to learn of new domains.
+pub const INTRODUCE_DOMAIN: &str = "@introduceDomain";
+/// Watched to learn of domains that went away.
+pub const RELEASE_DOMAIN: &str = "@releaseDomain";
+
+/// Why a path is not legal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum PathError {
+    /// No octet at all.
+    Empty,
+    /// Longer than its kind allows.
+    TooLong {
+        /// Octets in the path.
+        len_bytes: usize,
+        /// Octets allowed.
+        max_bytes: usize,
+    },
+    /// An octet that paths may not have.
+    BadOctet {
+        /// The octet.
+        octet: u8,
+        /// Its position.
+        at: usize,
+    },
+    /// Two slashes in a row.
+    EmptyComponent {
+        /// Position of the second slash.
+        at: usize,
+    },
+    /// A slash at the end of a path other than `/`.
+    TrailingSlash,
+}
+
+impl fmt::Display for PathError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("the path is empty"),
+            Self::TooLong { len_bytes, max_bytes } => {
+                write!(f, "the path has {len_bytes} octets, at most {max_bytes} are allowed")
+            }
+            Self::BadOctet { octet, at } => {
+                let c = octet.escape_ascii();
+                write!(f, "the path has '{c}' at position {at}; only letters, digits and - / _ @ are allowed")
+            }
+            Self::EmptyComponent { at } => write!(f, "the path has two slashes in a row at position {at}"),
+            Self::TrailingSlash => f.write_str("the path ends with a slash; leave it out"),
+        }
+    }
+}
+
+impl core::error::Error for PathError {}
+
+/// Is this the name of a legal node, absolute or relative?
+pub fn check(path: &[u8]) -> Result<&str, PathError> {
+    let max_bytes = if path.first() == Some(&b'/') { ABS_PATH_MAX } else { REL_PATH_MAX };
+    if path.is_empty() {
+        return Err(PathError::Empty);
+    }
+    if path.len() > max_bytes {
+        return Err(PathError::TooLong { len_bytes: path.len(), max_bytes });
+    }
+    let legal = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'/' | b'_' | b'@');
+    if let Some(at) = path.iter().position(|&c| !legal(c)) {
+        return Err(PathError::BadOctet { octet: path[at], at });
+    }
+    if let Some(at) = path.windows(2).position(|w| w == b"//") {
+        return Err(PathError::EmptyComponent { at: at + 1 });
+    }
+    if path.len() > 1 && path.ends_with(b"/") {
+        return Err(PathError::TrailingSlash);
+    }
+    // All octets are ASCII by now.
+    core::str::from_utf8(path)
+        .map_err(|e| PathError::BadOctet { octet: path[e.valid_up_to()], at: e.valid_up_to() })
+}
+
+/// Does the path start at the root?
+pub fn is_absolute(path: &str) -> bool {
+    path.starts_with('/')
+}
+
+/// The home of a domain, to which its relative paths are relative.
+pub fn home(domid: DomId) -> String {
+    format!("/local/domain/{}", domid.0)
+}
+
+/// `below` under `base`. Either may be the root or empty.
+pub fn join(base: &str, below: &str) -> String {
+    match (base, below) {
+        (base, "" | "/") => String::from(base),
+        ("/", below) => format!("/{}", below.trim_start_matches('/')),
+        (base, below) => format!("{base}/{}", below.trim_start_matches('/')),
+    }
+}
+
+/// The absolute form of `path` for a domain.
+pub fn resolve(path: &str, domid: DomId) -> String {
+    if is_absolute(path) { String::from(path) } else { join(&home(domid), path) }
+}
+
+/// The node above; `None` above the root.
+pub fn parent(path: &str) -> Option<&str> {
+    if path == "/" {
+        return None;
+    }
+    match path.rfind('/') {
+        Some(0) => Some("/"),
+        Some(at) => Some(&path[..at]),
+        None => None,
+    }
+}
+
+/// The last component.
+pub fn base_name(path: &str) -> &str {
+    &path[path.rfind('/').map_or(0, |at| at + 1)..]
+}
+
+/// The components of an absolute path, from the root down; none for the root.
+pub fn components(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter(|c| !c.is_empty())
+}
+
+/// The path, then each node above it up to and including the root.
+pub fn self_and_ancestors(path: &str) -> impl Iterator<Item = &str> {
+    core::iter::successors(Some(path), |p| parent(p))
+}
+
+/// How many levels `path` lies below `top`: 0 for the same node, `None` when it is elsewhere.
+pub fn levels_below(path: &str, top: &str) -> Option<usize> {
+    if path == top {
+        return Some(0);
+    }
+    let rest = if top == "/" { path.strip_prefix('/') } else { path.strip_prefix(top)?.strip_prefix('/') };
+    rest.map(|rest| components(rest).count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn legal_paths() {
+        for p in ["/", "/a", "/local/domain/0", "device/vif/0", "@releaseDomain", "A-z_9/@b"] {
+            assert_eq!(check(p.as_bytes()), Ok(p));
+        }
+        assert!(check(&[b'a'; REL_PATH_MAX]).is_ok());
+    }
+
+    #[test]
+    fn illegal_paths_say_why() {
+        assert_eq!(check(b""), Err(PathError::Empty));
+        assert_eq!(check(b"/a/"), Err(PathError::TrailingSlash));
+        assert_eq!(check(b"//"), Err(PathError::EmptyComponent { at: 1 }));
+        assert_eq!(check(b"/a//b"), Err(PathError::EmptyComponent { at: 3 }));
+        assert_eq!(check(b"/a b"), Err(PathError::BadOctet { octet: b' ', at: 2 }));
+        assert_eq!(check(b"/a\0"), Err(PathError::BadOctet { octet: 0, at: 2 }));
+        assert_eq!(check("/\u{e9}".as_bytes()), Err(PathError::BadOctet { octet: 0xc3, at: 1 }));
+        let long = vec![b'a'; REL_PATH_MAX + 1];
+        assert!(matches!(check(&long), Err(PathError::TooLong { max_bytes: REL_PATH_MAX, .. })));
+        let mut long = vec![b'a'; ABS_PATH_MAX + 1];
+        long[0] = b'/';
+        assert!(matches!(check(&long), Err(PathError::TooLong { max_bytes: ABS_PATH_MAX, .. })));
+    }
+
+    #[test]
+    fn taking_apart() {
+        assert_eq!(parent("/"), None);
+        assert_eq!(parent("/a"), Some("/"));
+        assert_eq!(parent("/a/b"), Some("/a"));
+        assert_eq!(base_name("/a/b"), "b");
+        assert_eq!(components("/a/b").collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(components("/").count(), 0);
+        assert_eq!(self_and_ancestors("/a/b").collect::<Vec<_>>(), ["/a/b", "/a", "/"]);
+        assert_eq!(self_and_ancestors("@releaseDomain").collect::<Vec<_>>(), ["@releaseDomain"]);
+        assert_eq!(resolve("device", DomId(3)), "/local/domain/3/device");
+        assert_eq!(resolve("/tool", DomId(3)), "/tool");
+        assert_eq!(join("/", "a"), "/a");
+        assert_eq!(join("/a", "/"), "/a");
+        assert_eq!(levels_below("/a/b/c", "/a"), Some(2));
+        assert_eq!(levels_below("/a", "/"), Some(1));
+        assert_eq!(levels_below("/a", "/a"), Some(0));
+        assert_eq!(levels_below("/ab", "/a"), None);
+        assert_eq!(levels_below("/", "/a"), None);
+    }
+}

@@ -1,0 +1,85 @@
+//! One client's connection: what came in, what goes out, and what ends with it.
+
+use super::super::codec::{self, Message, Parser};
+use super::transaction::Transaction;
+use super::watch::{PendingEvents, Watches};
+use crate::units::DomId;
+use crate::wire::xs::{MsgType, TX_NONE, WATCH_EVENT_REQ_ID};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Connection {
+    /// The domain that speaks here.
+    pub domid: DomId,
+    /// Octets that came.
+    pub input: Parser,
+    /// Replies that wait to be sent.
+    pub replies: Vec<u8>,
+    /// Watch events that wait to be sent, after the replies.
+    pub events: PendingEvents,
+    /// Open transactions, by number.
+    pub transactions: BTreeMap<u32, Transaction>,
+    /// The stream cannot be followed any more, or the domain is gone: send what waits, then close.
+    pub ended: bool,
+    last_transaction: u32,
+}
+
+impl Connection {
+    /// A new one.
+    pub fn new(domid: DomId) -> Self {
+        Self {
+            domid,
+            input: Parser::new(),
+            replies: Vec::new(),
+            events: PendingEvents::default(),
+            transactions: BTreeMap::new(),
+            ended: false,
+            last_transaction: TX_NONE,
+        }
+    }
+
+    /// A number for a new transaction: not 0, not in use.
+    pub fn new_transaction_number(&mut self) -> u32 {
+        loop {
+            self.last_transaction = self.last_transaction.wrapping_add(1);
+            let number = self.last_transaction;
+            if number != TX_NONE && !self.transactions.contains_key(&number) {
+                return number;
+            }
+        }
+    }
+
+    /// Something waits to be sent?
+    pub fn has_output(&self) -> bool {
+        !self.replies.is_empty() || !self.events.is_empty()
+    }
+
+    /// The next request, if there is one and its reply has room.
+    pub fn next_request(&mut self, buffered_bytes: usize) -> Option<Message> {
+        if self.ended || self.replies.len() >= buffered_bytes {
+            return None;
+        }
+        match self.input.next() {
+            Ok(message) => message,
+            Err(_) => {
+                self.ended = true;
+                None
+            }
+        }
+    }
+
+    /// Moves what waits to `out`, events as long as `out` stays below the limit.
+    pub fn take_output(&mut self, out: &mut Vec<u8>, watches: &Watches, buffered_bytes: usize) {
+        out.append(&mut self.replies);
+        while out.len() < buffered_bytes {
+            let Some((key, path)) = self.events.pop() else { break };
+            let Some(watch) = watches.get(key) else { continue };
+            // A change above the watched node cannot be named relative to it; it names the watched node itself.
+            let shown = path.get(watch.relative_to_bytes..).unwrap_or(&path);
+            let parts = [shown.as_bytes(), b"\0", &watch.token, b"\0"];
+            codec::encode(out, MsgType::WatchEvent.raw(), WATCH_EVENT_REQ_ID, TX_NONE, &parts);
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! The server: one tree, many connections, no I/O.
+//!
+//! ```text
+//!   feed(conn, bytes) ──► connection ──► request ──► view ──► tree
+//!                             ▲                       │
+//!   take_output(conn) ◄── replies, events ◄── watch ◄─┴─ changes      transaction: a view on a snapshot
+//! ```
+//! The caller owns the sockets: it calls [`Server::feed`] with what came, and for each connection that
+//! [`Server::pop_ready`] names sends what [`Server::take_output`] gives.
+//!
+//! What a client may do: send anything. Malformed requests get an error, an overlong message ends the connection
+//! ([`Server::is_ended`]). A client that does not read is not read any more ([`Server::wants_input`]), so that its
+//! replies stay bounded; [`watch`] bounds its events, [`quota`] all else. A request costs at most the size of what
+//! its domain's quota lets it keep.
+
+mod connection;
+mod permission;
+pub mod quota;
+mod request;
+mod transaction;
+mod tree;
+mod view;
+mod watch;
+
+use super::path;
+use super::permission::{Access, Permission};
+use crate::units::DomId;
+use alloc::collections::btree_map::Entry;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use connection::Connection;
+use permission::{Caller, Need};
+pub use quota::Limits;
+use quota::Usage;
+use tree::Tree;
+use view::{Change, ChangeKind};
+use watch::{WatchKey, Watches};
+
+/// A connection's number, never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ConnId(u64);
+
+/// Why the server refused something that its own side asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum DomainError {
+    /// The number is one of those that Xen keeps for itself (0x7FF0 and above).
+    Reserved(DomId),
+    /// The domain was never introduced, or was released.
+    Unknown(DomId),
+    /// Domain 0 cannot be released.
+    Privileged,
+}
+
+impl core::fmt::Display for DomainError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Reserved(d) => write!(f, "xenstore: {} is not a domain's number; use one below 32752", d.0),
+            Self::Unknown(d) => write!(f, "xenstore: {d} is not introduced; introduce it first"),
+            Self::Privileged => f.write_str("xenstore: domain 0 cannot be released"),
+        }
+    }
+}
+
+impl core::error::Error for DomainError {}
+
+/// A domain that was introduced.
+#[derive(Clone, Copy, Debug, Default)]
+struct Domain {
+    target: Option<DomId>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Server {
+    tree: Tree,
+    limits: Limits,
+    connections: BTreeMap<ConnId, Connection>,
+    domains: BTreeMap<DomId, Domain>,
+    usage: BTreeMap<DomId, Usage>,
+    watches: Watches,
+    /// Who may see the special paths, by path.
+    special: BTreeMap<&'static str, Vec<Permission>>,
+    /// Connections with something to send or to close.
+    ready: BTreeSet<ConnId>,
+    last_conn: u64,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self::new(Limits::default())
+    }
+}
+
+impl Server {
+    /// A tree with the nodes that all clients expect, and domain 0.
+    pub fn new(limits: Limits) -> Self {
+        let all_read = vec![Permission::new(Access::Read, DomId(0))];
+        let own = vec![Permission::new(Access::None, DomId(0))];
+        let mut tree = Tree::new(all_read.clone());
+        for above in ["/local", "/local/domain", "/tool", "/tool/xenstored"] {
+            tree.insert(above, b"", own.clone());
+        }
+        let special = path::SPECIAL.into_iter().map(|p| (p, own.clone())).collect();
+        let mut server = Self {
+            tree,
+            limits,
+            connections: BTreeMap::new(),
+            domains: BTreeMap::new(),
+            usage: BTreeMap::new(),
+            watches: Watches::default(),
+            special,
+            ready: BTreeSet::new(),
+            last_conn: 0,
+        };
+        server.make_home(DomId(0));
+        server.domains.insert(DomId(0), Domain::default());
+        server
+    }
+
+    /// A new connection that speaks for a domain. The caller vouches for the number.
+    pub fn connect(&mut self, domid: DomId) -> ConnId {
+        self.last_conn += 1;
+        let conn = ConnId(self.last_conn);
+        self.connections.insert(conn, Connection::new(domid));
+        conn
+    }
+
+    /// The connection is closed: its watches and transactions end.
+    pub fn disconnect(&mut self, conn: ConnId) {
+        self.drop_watches_and_transactions(conn);
+        self.connections.remove(&conn);
+        self.ready.remove(&conn);
+    }
+
+    /// Octets that came on a connection. Whole requests are answered at once; see [`Server::pop_ready`].
+    pub fn feed(&mut self, conn: ConnId, bytes: &[u8]) {
+        if let Some(c) = self.connections.get_mut(&conn) {
+            if c.ended {
+                return;
+            }
+            c.input.push(bytes);
+            self.serve(conn);
+        }
+    }
+
+    /// Should more be read from this connection? Not while its replies are not fetched.
+    pub fn wants_input(&self, conn: ConnId) -> bool {
+        self.connections.get(&conn).is_some_and(|c| {
+            let limit = self.limits.buffered_bytes;
+            !c.ended && c.replies.len() < limit && c.input.buffered_bytes() < limit
+        })
+    }
+
+    /// A connection with output to take, or one to close. Each is named until it has neither.
+    pub fn pop_ready(&mut self) -> Option<ConnId> {
+        self.ready.pop_first()
+    }
+
+    /// Appends what is to be sent, about [`Limits::buffered_bytes`] at a time; call again when it was sent.
+    pub fn take_output(&mut self, conn: ConnId, out: &mut Vec<u8>) {
+        // Requests that waited for room may be served now.
+        self.serve(conn);
+        if let Some(c) = self.connections.get_mut(&conn) {
+            c.take_output(out, &self.watches, self.limits.buffered_bytes);
+            if c.has_output() || c.ended {
+                self.ready.insert(conn);
+            } else {
+                self.ready.remove(&conn);
+            }
+        }
+    }
+
+    /// Must the connection be closed, once its output is sent? True for one that is not known.
+    pub fn is_ended(&self, conn: ConnId) -> bool {
+        self.connections.get(&conn).is_none_or(|c| c.ended)
+    }
+
+    /// Makes a domain known, with its home `/local/domain/<domid>`, which it may read, and `data` in it, which is
+    /// its own. Nothing changes for a domain that is known.
+    pub fn introduce(&mut self, domid: DomId) -> Result<(), DomainError> {
+        if domid >= DomId::SELF {
+            return Err(DomainError::Reserved(domid));
+        }
+        if let Entry::Vacant(slot) = self.domains.entry(domid) {
+            slot.insert(Domain::default());
+            self.make_home(domid);
+            self.fire_special(path::INTRODUCE_DOMAIN);
+        }
+        Ok(())
+    }
+
+    /// Forgets a domain: its home goes, its connections end, its other nodes become domain 0's, and no list of
+    /// permissions names it any more, since the next domain with this number is another one (XSA-322).
+    pub fn release(&mut self, domid: DomId) -> Result<(), DomainError> {
+        if domid == DomId(0) {
+            return Err(DomainError::Privileged);
+        }
+        self.domains.remove(&domid).ok_or(DomainError::Unknown(domid))?;
+        for domain in self.domains.values_mut() {
+            domain.target = domain.target.filter(|&t| t != domid);
+        }
+        let ending: Vec<_> =
+            self.connections.iter().filter(|(_, c)| c.domid == domid).map(|(&id, _)| id).collect();
+        for conn in ending {
+            self.drop_watches_and_transactions(conn);
+            if let Some(c) = self.connections.get_mut(&conn) {
+                c.ended = true;
+                self.ready.insert(conn);
+            }
+        }
+        let home = path::home(domid);
+        let readers = vec![self.tree.get(&home).map(|n| n.perms.clone()).unwrap_or_default()];
+        if let Some(removed) = self.tree.remove(&home) {
+            self.fire(&[Change { path: home, kind: ChangeKind::Removed(removed), readers }]);
+        }
+        for at in self.tree.find(|node| node.perms.iter().any(|p| p.domid == domid)) {
+            let Some(node) = self.tree.get(&at) else { continue };
+            let mut perms = node.perms.clone();
+            if perms[0].domid == domid {
+                perms[0] = Permission::new(Access::None, DomId(0));
+            }
+            perms.retain(|p| p.domid != domid);
+            self.tree.set_perms(&at, perms);
+        }
+        for perms in self.special.values_mut() {
+            perms.retain(|p| p.domid != domid);
+        }
+        self.fire_special(path::RELEASE_DOMAIN);
+        Ok(())
+    }
+
+    /// Is the domain known?
+    pub fn is_introduced(&self, domid: DomId) -> bool {
+        self.domains.contains_key(&domid)
+    }
+
+    /// The domains that are known.
+    pub fn domains(&self) -> impl Iterator<Item = DomId> {
+        self.domains.keys().copied()
+    }
+
+    /// The value of a node, for the server's own side, which may see all.
+    pub fn value(&self, path: &str) -> Option<&[u8]> {
+        self.tree.get(path).map(|n| &*n.value)
+    }
+
+    /// Nodes, watches and transactions that a domain has.
+    pub fn usage(&self, domid: DomId) -> (usize, usize, usize) {
+        let used = self.usage.get(&domid).copied().unwrap_or_default();
+        (self.tree.owned_by(domid), used.watches, used.transactions)
+    }
+
+    /// Do the counts agree with the tree? For tests, and for the `check` command.
+    pub fn counts_are_right(&self) -> bool {
+        self.tree.counts_are_right()
+    }
+
+    fn make_home(&mut self, domid: DomId) {
+        let home = path::home(domid);
+        let mut perms = vec![Permission::new(Access::None, DomId(0))];
+        if domid != DomId(0) {
+            perms.push(Permission::new(Access::Read, domid));
+        }
+        self.tree.insert(&home, b"", perms.clone());
+        self.tree.insert(&path::join(&home, "domid"), format!("{}", domid.0).as_bytes(), perms.clone());
+        self.tree.insert(&path::join(&home, "data"), b"", vec![Permission::new(Access::None, domid)]);
+        let readers = vec![perms];
+        self.fire(&[Change { path: home, kind: ChangeKind::Node, readers }]);
+    }
+
+    /// Answers requests that are there, as long as there is room for replies.
+    fn serve(&mut self, conn: ConnId) {
+        while let Some(c) = self.connections.get_mut(&conn) {
+            let Some(message) = c.next_request(self.limits.buffered_bytes) else {
+                if c.has_output() || c.ended {
+                    self.ready.insert(conn);
+                }
+                return;
+            };
+            self.request(conn, &message);
+        }
+    }
+
+    fn caller(&self, conn: ConnId) -> Caller {
+        // An unknown connection cannot ask; the number below has no rights.
+        let domid = self.connections.get(&conn).map_or(DomId::SELF, |c| c.domid);
+        Caller { domid, target: self.domains.get(&domid).and_then(|d| d.target) }
+    }
+
+    fn fire(&mut self, changes: &[Change]) {
+        let mut events: Vec<(WatchKey, String)> = vec![];
+        for change in changes {
+            for (key, path) in self.watches.matching(change) {
+                let caller = self.caller(key.conn);
+                let below = match &change.kind {
+                    ChangeKind::Removed(node) => path
+                        .strip_prefix(&*change.path)
+                        .filter(|rest| !rest.is_empty())
+                        .and_then(|rest| node.below(rest)),
+                    _ => None,
+                };
+                let may = match below {
+                    Some(node) => caller.may(Need::Read, &node.perms),
+                    None => change.readers.iter().any(|perms| caller.may(Need::Read, perms)),
+                };
+                if may {
+                    events.push((key, path.into()));
+                }
+            }
+        }
+        for (key, path) in events {
+            self.queue_event(key, &path);
+        }
+    }
+
+    fn fire_special(&mut self, path: &'static str) {
+        let keys: Vec<_> = self.watches.on(path).collect();
+        for key in keys {
+            let caller = self.caller(key.conn);
+            if self.special.get(path).is_some_and(|perms| caller.may(Need::Read, perms)) {
+                self.queue_event(key, path);
+            }
+        }
+    }
+
+    fn queue_event(&mut self, key: WatchKey, path: &str) {
+        let (Some(watch), Some(c)) = (self.watches.get(key), self.connections.get_mut(&key.conn)) else {
+            return;
+        };
+        if !c.ended {
+            c.events.push(key, path, &watch.path, self.limits.pending_events);
+            self.ready.insert(key.conn);
+        }
+    }
+
+    fn drop_watches_and_transactions(&mut self, conn: ConnId) {
+        let watches = self.watches.remove_all(conn);
+        let Some(c) = self.connections.get_mut(&conn) else { return };
+        c.events.clear();
+        let transactions = core::mem::take(&mut c.transactions).len();
+        let domid = c.domid;
+        self.count(domid, |used| {
+            used.watches -= watches.min(used.watches);
+            used.transactions -= transactions.min(used.transactions);
+        });
+    }
+
+    fn count(&mut self, domid: DomId, change: impl FnOnce(&mut Usage)) {
+        let used = self.usage.entry(domid).or_default();
+        change(used);
+        if *used == Usage::default() {
+            self.usage.remove(&domid);
+        }
+    }
+}

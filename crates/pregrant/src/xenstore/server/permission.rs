@@ -1,0 +1,100 @@
+//! Who asks, and what the lists of [`crate::xenstore::permission`] allow them.
+
+use super::super::permission::{Access, Permission};
+use crate::units::DomId;
+
+/// The one who asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    /// The domain of the connection.
+    pub domid: DomId,
+    /// The domain that it also acts for.
+    pub target: Option<DomId>,
+}
+
+/// What an operation needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Need {
+    /// To see the node.
+    Read,
+    /// To change or remove it, or make nodes below it.
+    Write,
+    /// To change its permissions.
+    Own,
+}
+
+impl Caller {
+    /// Domain 0 may do anything.
+    pub fn is_privileged(self) -> bool {
+        self.domid == DomId(0)
+    }
+
+    fn is(self, domid: DomId) -> bool {
+        self.domid == domid || self.target == Some(domid)
+    }
+
+    /// Is the caller allowed to do this with a node that has this list?
+    pub fn may(self, need: Need, perms: &[Permission]) -> bool {
+        let Some((first, named)) = perms.split_first() else { return self.is_privileged() };
+        if self.is_privileged() || self.is(first.domid) {
+            return true;
+        }
+        // The domain's own entry decides before its target's, either before the default.
+        let entry = |domid| named.iter().find(|p| p.domid == domid);
+        let access: Access =
+            entry(self.domid).or_else(|| self.target.and_then(entry)).map_or(first.access, |p| p.access);
+        match need {
+            Need::Read => access.reads(),
+            Need::Write => access.writes(),
+            Need::Own => false,
+        }
+    }
+
+    /// The list of a node that the caller makes below one with this list: the same, but it is the caller's own.
+    pub fn inherit(self, above: &[Permission]) -> alloc::vec::Vec<Permission> {
+        let mut perms = above.to_vec();
+        if !self.is_privileged()
+            && let Some(first) = perms.first_mut()
+        {
+            first.domid = self.domid;
+        }
+        perms
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(text: &[u8]) -> alloc::vec::Vec<Permission> {
+        Permission::parse_list(text).unwrap()
+    }
+
+    #[test]
+    fn owner_default_and_named() {
+        let guest = |domid| Caller { domid: DomId(domid), target: None };
+        let perms = list(b"r3\0b4\0n5\0");
+        for need in [Need::Read, Need::Write, Need::Own] {
+            assert!(guest(0).may(need, &perms) && guest(3).may(need, &perms));
+        }
+        assert!(guest(4).may(Need::Read, &perms) && guest(4).may(Need::Write, &perms));
+        assert!(!guest(4).may(Need::Own, &perms));
+        assert!(!guest(5).may(Need::Read, &perms), "named entry wins over the default");
+        assert!(guest(6).may(Need::Read, &perms) && !guest(6).may(Need::Write, &perms));
+    }
+
+    #[test]
+    fn a_target_lends_its_rights_but_not_domain_0s() {
+        let perms = list(b"n3\0");
+        assert!(Caller { domid: DomId(9), target: Some(DomId(3)) }.may(Need::Own, &perms));
+        assert!(!Caller { domid: DomId(9), target: Some(DomId(4)) }.may(Need::Read, &perms));
+    }
+
+    #[test]
+    fn a_guests_new_node_is_its_own() {
+        let perms = list(b"n0\0b4\0");
+        let made = Caller { domid: DomId(4), target: None }.inherit(&perms);
+        assert_eq!(made, list(b"n4\0b4\0"));
+        assert_eq!(Caller { domid: DomId(0), target: None }.inherit(&perms), perms);
+    }
+}

@@ -1,0 +1,362 @@
+//! What each request does (the table of PROTOCOL.md 8.4).
+
+use super::super::codec::{self, Message};
+use super::super::path;
+use super::super::permission::{Permission, parse_domid};
+use super::transaction::Transaction;
+use super::view::{Edit, View};
+use super::watch::Watch;
+use super::{ConnId, Server};
+use crate::units::DomId;
+use crate::wire::xs::{Errno, Header, MsgType, PAYLOAD_MAX, TX_NONE};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// The payload of a reply that only says that it worked.
+const OK: &[u8] = b"OK\0";
+
+impl Server {
+    /// Does what a message asks and puts the reply where it waits to be sent.
+    pub(super) fn request(&mut self, conn: ConnId, message: &Message) {
+        let Header { msg_type, req_id, tx_id, .. } = message.header;
+        let result = match MsgType::from_raw(msg_type) {
+            Some(kind) => self.answer(conn, kind, tx_id, &message.payload),
+            None => Err(Errno::Enosys),
+        };
+        let result = result.and_then(|r| if r.len() > PAYLOAD_MAX { Err(Errno::E2big) } else { Ok(r) });
+        let Some(c) = self.connections.get_mut(&conn) else { return };
+        match result {
+            Ok(reply) => codec::encode(&mut c.replies, msg_type, req_id, tx_id, &[&reply]),
+            Err(errno) => codec::encode_error(&mut c.replies, &message.header, errno),
+        }
+        self.ready.insert(conn);
+    }
+
+    fn answer(&mut self, conn: ConnId, kind: MsgType, tx: u32, payload: &[u8]) -> Result<Vec<u8>, Errno> {
+        match kind {
+            MsgType::Read => {
+                let at = self.one_node(conn, payload)?;
+                self.view(conn, tx, |view| view.read(&at))
+            }
+            MsgType::Directory => {
+                let at = self.one_node(conn, payload)?;
+                self.view(conn, tx, |view| view.directory(&at)).map(|(names, _)| names)
+            }
+            MsgType::DirectoryPart => {
+                let [at, offset] = codec::exactly(payload).ok_or(Errno::Einval)?;
+                let at = self.node(conn, at)?;
+                let offset = codec::decimal(offset).ok_or(Errno::Einval)?;
+                let (names, generation) = self.view(conn, tx, |view| view.directory(&at))?;
+                Ok(directory_part(&names, generation, usize::try_from(offset).unwrap_or(usize::MAX)))
+            }
+            MsgType::GetPerms => {
+                let [at] = codec::exactly(payload).ok_or(Errno::Einval)?;
+                if let Some(perms) = core::str::from_utf8(at).ok().and_then(|at| self.special.get(at)) {
+                    return Ok(Permission::list_to_bytes(perms));
+                }
+                let at = self.node(conn, at)?;
+                self.view(conn, tx, |view| view.perms(&at)).map(|perms| Permission::list_to_bytes(&perms))
+            }
+            MsgType::SetPerms => self.set_perms(conn, tx, payload),
+            MsgType::Write => {
+                let (at, value) = codec::string_and_rest(payload).ok_or(Errno::Einval)?;
+                let at = self.node(conn, at)?;
+                self.edit(conn, tx, Edit::Write(at, value.to_vec()))
+            }
+            MsgType::Mkdir => {
+                let at = self.one_node(conn, payload)?;
+                self.edit(conn, tx, Edit::Mkdir(at))
+            }
+            MsgType::Rm => {
+                let at = self.one_node(conn, payload)?;
+                self.edit(conn, tx, Edit::Rm(at))
+            }
+            MsgType::Watch => self.watch(conn, payload),
+            MsgType::Unwatch => self.unwatch(conn, payload),
+            MsgType::ResetWatches => {
+                nothing(payload)?;
+                self.drop_watches_and_transactions(conn);
+                Ok(OK.to_vec())
+            }
+            MsgType::TransactionStart => {
+                nothing(payload)?;
+                self.transaction_start(conn, tx)
+            }
+            MsgType::TransactionEnd => self.transaction_end(conn, tx, payload),
+            MsgType::GetDomainPath => {
+                let [domid] = self.domids(payload)?;
+                Ok(format!("{}\0", path::home(domid)).into_bytes())
+            }
+            MsgType::IsDomainIntroduced => {
+                let [domid] = self.domids(payload)?;
+                Ok(if self.is_introduced(domid) { b"T\0" } else { b"F\0" }.to_vec())
+            }
+            MsgType::Introduce => {
+                self.privileged(conn)?;
+                // Page and channel of the domain's ring: this server is reached by sockets only.
+                let [domid, gfn, channel] = codec::exactly(payload).ok_or(Errno::Einval)?;
+                let domid = parse_domid(domid).ok_or(Errno::Einval)?;
+                codec::decimal(gfn).and(codec::decimal(channel)).ok_or(Errno::Einval)?;
+                self.introduce(domid).map_err(|_| Errno::Einval)?;
+                Ok(OK.to_vec())
+            }
+            MsgType::Release => {
+                self.privileged(conn)?;
+                let [domid] = self.domids(payload)?;
+                self.release(domid)
+                    .map_err(|_| if domid == DomId(0) { Errno::Einval } else { Errno::Enoent })?;
+                Ok(OK.to_vec())
+            }
+            MsgType::Resume => {
+                self.privileged(conn)?;
+                let [domid] = self.domids(payload)?;
+                if self.is_introduced(domid) { Ok(OK.to_vec()) } else { Err(Errno::Enoent) }
+            }
+            MsgType::SetTarget => {
+                self.privileged(conn)?;
+                let [domid, target] = self.domids(payload)?;
+                if target == DomId(0) || !self.is_introduced(target) {
+                    return Err(if target == DomId(0) { Errno::Einval } else { Errno::Enoent });
+                }
+                self.domains.get_mut(&domid).ok_or(Errno::Enoent)?.target = Some(target);
+                Ok(OK.to_vec())
+            }
+            MsgType::Control => {
+                self.privileged(conn)?;
+                self.control(payload)
+            }
+            _ => Err(Errno::Enosys),
+        }
+    }
+
+    fn set_perms(&mut self, conn: ConnId, tx: u32, payload: &[u8]) -> Result<Vec<u8>, Errno> {
+        let (at, list) = codec::string_and_rest(payload).ok_or(Errno::Einval)?;
+        let perms = Permission::parse_list(list).ok_or(Errno::Einval)?;
+        if let Some(of_special) = core::str::from_utf8(at).ok().and_then(|at| self.special.get(at)) {
+            let owner = of_special.first().map(|p| p.domid);
+            self.privileged(conn)?;
+            // They stay domain 0's.
+            if perms.first().map(|p| p.domid) != owner {
+                return Err(Errno::Eperm);
+            }
+            if let Some((_, slot)) = self.special.iter_mut().find(|(name, _)| name.as_bytes() == at) {
+                *slot = perms;
+            }
+            return Ok(OK.to_vec());
+        }
+        let at = self.node(conn, at)?;
+        self.edit(conn, tx, Edit::SetPerms(at, perms))
+    }
+
+    fn watch(&mut self, conn: ConnId, payload: &[u8]) -> Result<Vec<u8>, Errno> {
+        let (at, token, depth) = match codec::exactly(payload) {
+            Some([at, token, depth]) => (at, token, Some(codec::decimal(depth).ok_or(Errno::Einval)?)),
+            None => codec::exactly(payload).map(|[at, token]| (at, token, None)).ok_or(Errno::Einval)?,
+        };
+        let depth = depth.map(|d| usize::try_from(d).unwrap_or(usize::MAX));
+        let (path, relative_to_bytes) = self.watched(conn, at)?;
+        let caller = self.caller(conn);
+        if !caller.is_privileged() && self.usage(caller.domid).1 >= self.limits.watches {
+            return Err(Errno::Enospc);
+        }
+        let shown = path.clone();
+        let watch = Watch { path, token: token.to_vec(), relative_to_bytes, depth };
+        let key = self.watches.add(conn, watch)?;
+        self.count(caller.domid, |used| used.watches += 1);
+        // Fires once at once, whether the node exists or not: so nobody can miss a change before the watch.
+        self.queue_event(key, &shown);
+        Ok(OK.to_vec())
+    }
+
+    fn unwatch(&mut self, conn: ConnId, payload: &[u8]) -> Result<Vec<u8>, Errno> {
+        let [at, token] = codec::exactly(payload).ok_or(Errno::Einval)?;
+        let (path, _) = self.watched(conn, at)?;
+        let key = self.watches.remove(conn, &path, token).ok_or(Errno::Enoent)?;
+        if let Some(c) = self.connections.get_mut(&conn) {
+            c.events.forget(key);
+        }
+        let domid = self.caller(conn).domid;
+        self.count(domid, |used| used.watches -= 1.min(used.watches));
+        Ok(OK.to_vec())
+    }
+
+    fn transaction_start(&mut self, conn: ConnId, tx: u32) -> Result<Vec<u8>, Errno> {
+        if tx != TX_NONE {
+            return Err(Errno::Ebusy);
+        }
+        let caller = self.caller(conn);
+        if !caller.is_privileged() && self.usage(caller.domid).2 >= self.limits.transactions {
+            return Err(Errno::Enospc);
+        }
+        let c = self.connections.get_mut(&conn).ok_or(Errno::Eio)?;
+        let number = c.new_transaction_number();
+        c.transactions.insert(number, Transaction::new(&self.tree));
+        self.count(caller.domid, |used| used.transactions += 1);
+        Ok(format!("{number}\0").into_bytes())
+    }
+
+    fn transaction_end(&mut self, conn: ConnId, tx: u32, payload: &[u8]) -> Result<Vec<u8>, Errno> {
+        let commit = match payload {
+            b"T\0" => true,
+            b"F\0" => false,
+            _ => return Err(Errno::Einval),
+        };
+        let caller = self.caller(conn);
+        let c = self.connections.get_mut(&conn).ok_or(Errno::Eio)?;
+        let transaction = c.transactions.remove(&tx).ok_or(Errno::Enoent)?;
+        self.count(caller.domid, |used| used.transactions -= 1.min(used.transactions));
+        if commit {
+            let changes = transaction.commit(&mut self.tree, caller, &self.limits)?;
+            self.fire(&changes);
+        }
+        Ok(OK.to_vec())
+    }
+
+    /// Commands to the server itself.
+    fn control(&self, payload: &[u8]) -> Result<Vec<u8>, Errno> {
+        let mut words = codec::strings(payload).ok_or(Errno::Einval)?;
+        let (command, argument) = (words.next().unwrap_or_default(), words.next());
+        match (command, argument) {
+            (b"help", None) => Ok(b"check\nhelp\nquota [domid]\n\0".to_vec()),
+            (b"check", None) if self.counts_are_right() => Ok(OK.to_vec()),
+            (b"check", None) => Err(Errno::Eio),
+            (b"quota", None) => {
+                let Limits { nodes, watches, transactions, .. } = &self.limits;
+                Ok(format!("nodes: {nodes}\nwatches: {watches}\ntransactions: {transactions}\n\0")
+                    .into_bytes())
+            }
+            (b"quota", Some(domid)) => {
+                let (nodes, watches, transactions) = self.usage(parse_domid(domid).ok_or(Errno::Einval)?);
+                Ok(format!("nodes: {nodes}\nwatches: {watches}\ntransactions: {transactions}\n\0")
+                    .into_bytes())
+            }
+            _ => Err(Errno::Einval),
+        }
+    }
+
+    fn view<R>(
+        &mut self,
+        conn: ConnId,
+        tx: u32,
+        f: impl FnOnce(&mut View<'_>) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        let caller = self.caller(conn);
+        if tx == TX_NONE {
+            let mut changes = vec![];
+            let (tree, limits) = (&mut self.tree, &self.limits);
+            let result = f(&mut View { tree, caller, limits, seen: None, changes: &mut changes });
+            self.fire(&changes);
+            result
+        } else {
+            let c = self.connections.get_mut(&conn).ok_or(Errno::Eio)?;
+            c.transactions.get_mut(&tx).ok_or(Errno::Enoent)?.with_view(caller, &self.limits, f)
+        }
+    }
+
+    fn edit(&mut self, conn: ConnId, tx: u32, edit: Edit) -> Result<Vec<u8>, Errno> {
+        if tx == TX_NONE {
+            self.view(conn, tx, |view| view.apply(&edit))?;
+        } else {
+            let caller = self.caller(conn);
+            let c = self.connections.get_mut(&conn).ok_or(Errno::Eio)?;
+            c.transactions.get_mut(&tx).ok_or(Errno::Enoent)?.apply(caller, &self.limits, edit)?;
+        }
+        Ok(OK.to_vec())
+    }
+
+    /// The payload of a request that names one node and nothing else.
+    fn one_node(&self, conn: ConnId, payload: &[u8]) -> Result<String, Errno> {
+        let [at] = codec::exactly(payload).ok_or(Errno::Einval)?;
+        self.node(conn, at)
+    }
+
+    /// The absolute path of a node that a client named.
+    fn node(&self, conn: ConnId, at: &[u8]) -> Result<String, Errno> {
+        let at = path::check(at).map_err(|_| Errno::Einval)?;
+        if at.starts_with('@') {
+            return Err(Errno::Einval);
+        }
+        let resolved = path::resolve(at, self.caller(conn).domid);
+        if resolved.len() > crate::wire::xs::ABS_PATH_MAX { Err(Errno::Einval) } else { Ok(resolved) }
+    }
+
+    /// The same for a watch: special paths too, and how much its events leave out at the front.
+    fn watched(&self, conn: ConnId, at: &[u8]) -> Result<(String, usize), Errno> {
+        if let Some(special) = path::SPECIAL.into_iter().find(|s| s.as_bytes() == at) {
+            return Ok((special.into(), 0));
+        }
+        let resolved = self.node(conn, at)?;
+        let relative_to_bytes = if at.starts_with(b"/") { 0 } else { resolved.len() - at.len() };
+        Ok((resolved, relative_to_bytes))
+    }
+
+    /// A payload of `N` domains' numbers.
+    fn domids<const N: usize>(&self, payload: &[u8]) -> Result<[DomId; N], Errno> {
+        let words = codec::exactly::<N>(payload).ok_or(Errno::Einval)?;
+        let mut domids = [DomId(0); N];
+        for (domid, word) in domids.iter_mut().zip(words) {
+            *domid = parse_domid(word).ok_or(Errno::Einval)?;
+        }
+        Ok(domids)
+    }
+
+    fn privileged(&self, conn: ConnId) -> Result<(), Errno> {
+        if self.caller(conn).is_privileged() { Ok(()) } else { Err(Errno::Eacces) }
+    }
+}
+
+use super::Limits;
+
+/// A payload that is one NUL, or nothing, as some clients send.
+fn nothing(payload: &[u8]) -> Result<(), Errno> {
+    if matches!(payload, b"" | b"\0") { Ok(()) } else { Err(Errno::Einval) }
+}
+
+/// As many whole names from `offset` on as fit beside the generation, and an empty name after the last of all.
+fn directory_part(names: &[u8], generation: u64, offset: usize) -> Vec<u8> {
+    let mut part = format!("{generation}\0").into_bytes();
+    let mut rest = names.get(offset..).unwrap_or_default();
+    // One octet stays free for the empty name.
+    let room_bytes = PAYLOAD_MAX - 1;
+    while let Some((name, after)) = codec::string_and_rest(rest) {
+        if part.len() + name.len() + 1 > room_bytes {
+            break;
+        }
+        part.extend_from_slice(name);
+        part.push(0);
+        rest = after;
+    }
+    if rest.is_empty() {
+        part.push(0);
+    }
+    part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_directory_fit_and_end_in_an_empty_name() {
+        let names: Vec<u8> = (0..2000).flat_map(|i| format!("name{i}\0").into_bytes()).collect();
+        let (mut collected, mut offset) = (vec![], 0);
+        loop {
+            let part = directory_part(&names, 42, offset);
+            assert!(part.len() <= PAYLOAD_MAX);
+            let body = part.strip_prefix(b"42\0").unwrap();
+            let last = body == b"\0" || body.ends_with(b"\0\0");
+            let body = if last { &body[..body.len() - 1] } else { body };
+            collected.extend_from_slice(body);
+            offset += body.len();
+            if last {
+                break;
+            }
+        }
+        assert_eq!(collected, names);
+        assert_eq!(directory_part(b"", 1, 0), b"1\0\0");
+        assert_eq!(directory_part(b"a\0", 1, 99), b"1\0\0");
+        assert_eq!(directory_part(b"a\0", 1, usize::MAX), b"1\0\0");
+    }
+}

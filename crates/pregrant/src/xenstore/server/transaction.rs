@@ -1,0 +1,118 @@
+//! Transactions: a snapshot to work on, and a commit that succeeds only as if it had happened all at once.
+//!
+//! ```text
+//!  start:   base ──┬── work        base: the live tree as it was;  work: the transaction's own copy
+//!  request: reads and changes go to `work`; `seen` notes which nodes the outcome depended on, `edits` the changes
+//!  commit:  any node of `seen` differs between base and live?   yes -> EAGAIN, the client does all of it again
+//!                                                               no  -> the edits are made on the live tree
+//! ```
+//! Because every node that an outcome depended on is unchanged, the edits have the same outcome on the live tree as
+//! they had on `work`, whatever else changed meanwhile; two domains that write different keys below one directory do
+//! not disturb each other. Watches fire at the commit.
+//!
+//! What a client may do: keep snapshots for ever (bounded by [`Limits::transactions`]), look at and change very
+//! many nodes (bounded by [`Limits::transaction_nodes`]), lie about the transaction's number (ENOENT).
+
+use super::permission::Caller;
+use super::quota::Limits;
+use super::tree::{Stamp, Tree};
+use super::view::{Change, Edit, View};
+use crate::wire::xs::Errno;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// Which nodes the outcome of a transaction's requests depended on.
+#[derive(Default, Debug)]
+pub struct Seen {
+    /// By path; true when the list of children counted too.
+    nodes: BTreeMap<String, bool>,
+}
+
+impl Seen {
+    /// The node's existence, value and permissions.
+    pub fn note(&mut self, path: &str) {
+        if !self.nodes.contains_key(path) {
+            self.nodes.insert(path.into(), false);
+        }
+    }
+
+    /// The list of the node's children. [`Seen::note`] the node as well.
+    pub fn note_children(&mut self, path: &str) {
+        self.nodes.insert(path.into(), true);
+    }
+
+    /// How many nodes.
+    pub fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Is each of the nodes the same in both trees?
+    fn same_in(&self, a: &Tree, b: &Tree) -> bool {
+        self.nodes.iter().all(|(path, &children)| match (a.stamp(path), b.stamp(path)) {
+            (None, None) => true,
+            (Some(Stamp { content: a, children: ac }), Some(Stamp { content: b, children: bc })) => {
+                a == b && (!children || ac == bc)
+            }
+            _ => false,
+        })
+    }
+}
+
+/// An open transaction.
+#[derive(Debug)]
+pub struct Transaction {
+    base: Tree,
+    work: Tree,
+    seen: Seen,
+    edits: Vec<Edit>,
+}
+
+impl Transaction {
+    /// Opens one on the tree as it is now.
+    pub fn new(live: &Tree) -> Self {
+        Self { base: live.clone(), work: live.clone(), seen: Seen::default(), edits: Vec::new() }
+    }
+
+    /// Does something on the transaction's own tree.
+    pub fn with_view<R>(&mut self, caller: Caller, limits: &Limits, f: impl FnOnce(&mut View<'_>) -> R) -> R {
+        let mut unheard = Vec::new();
+        let Self { work, seen, .. } = self;
+        f(&mut View { tree: work, caller, limits, seen: Some(seen), changes: &mut unheard })
+    }
+
+    /// Makes a change on the transaction's own tree, to be made again at the commit.
+    pub fn apply(&mut self, caller: Caller, limits: &Limits, edit: Edit) -> Result<(), Errno> {
+        if self.edits.len() >= limits.transaction_nodes && !caller.is_privileged() {
+            return Err(Errno::Enospc);
+        }
+        self.with_view(caller, limits, |view| view.apply(&edit))?;
+        // A value that is at once overwritten need not be kept.
+        if let (Some(Edit::Write(last, old)), Edit::Write(path, new)) = (self.edits.last_mut(), &edit)
+            && last == path
+        {
+            old.clone_from(new);
+            return Ok(());
+        }
+        self.edits.push(edit);
+        Ok(())
+    }
+
+    /// Makes the changes on the live tree, all or none, and gives what to tell the watchers.
+    ///
+    /// # Errors
+    /// `EAGAIN` on a conflict; `ENOSPC` when the domain's quota was used up meanwhile.
+    pub fn commit(self, live: &mut Tree, caller: Caller, limits: &Limits) -> Result<Vec<Change>, Errno> {
+        if !self.seen.same_in(&self.base, live) {
+            return Err(Errno::Eagain);
+        }
+        let mut next = live.clone();
+        let mut changes = Vec::new();
+        let mut view = View { tree: &mut next, caller, limits, seen: None, changes: &mut changes };
+        for edit in &self.edits {
+            view.apply(edit)?;
+        }
+        *live = next;
+        Ok(changes)
+    }
+}

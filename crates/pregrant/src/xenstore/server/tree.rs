@@ -1,0 +1,292 @@
+//! The nodes. A tree of shared nodes, so that a snapshot costs one pointer.
+//!
+//! ```text
+//!  live ──► root ──► local ──► domain ──► 7 ...         a change copies the nodes from the root down to the
+//!            ▲                                           changed one, if a snapshot still holds them, and
+//!  base ─────┘  (a transaction's snapshot)               leaves all others shared
+//! ```
+//! Each node has two generations: one changes with its value and permissions, the other with the list of its
+//! children. A number is never used twice, so an equal number means an unchanged node, and a node that was removed
+//! and made again differs. This is what transactions compare.
+//!
+//! Nodes are counted per owner here, so that the count is always that of this very tree, snapshots included.
+//!
+//! Paths may be 1500 levels deep: nothing here recurses, dropping included.
+
+use super::super::path;
+use super::super::permission::Permission;
+use crate::units::DomId;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// A node: a value and children.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// The value, any octets.
+    pub value: Vec<u8>,
+    /// Who may do what; never empty.
+    pub perms: Vec<Permission>,
+    /// When value and permissions last changed.
+    generation: u64,
+    /// When the list of children last changed.
+    children_generation: u64,
+    children: BTreeMap<String, Arc<Node>>,
+}
+
+impl Node {
+    /// The domain that the node belongs to and whose quota it uses.
+    pub fn owner(&self) -> DomId {
+        self.perms.first().map_or(DomId(0), |p| p.domid)
+    }
+
+    /// The names of the children, sorted.
+    pub fn children(&self) -> impl Iterator<Item = &str> {
+        self.children.keys().map(String::as_str)
+    }
+
+    /// When the list of children last changed.
+    pub fn children_generation(&self) -> u64 {
+        self.children_generation
+    }
+
+    /// A node below this one, by the path from here.
+    pub fn below(&self, relative: &str) -> Option<&Node> {
+        path::components(relative).try_fold(self, |node, name| node.children.get(name).map(|child| &**child))
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // A chain of a thousand nodes must not be a thousand stack frames.
+        let mut doomed: Vec<_> = core::mem::take(&mut self.children).into_values().collect();
+        while let Some(node) = doomed.pop() {
+            if let Some(mut node) = Arc::into_inner(node) {
+                doomed.extend(core::mem::take(&mut node.children).into_values());
+            }
+        }
+    }
+}
+
+/// A node's two generations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stamp {
+    /// Of value and permissions.
+    pub content: u64,
+    /// Of the list of children.
+    pub children: u64,
+}
+
+/// All nodes. A clone is a snapshot.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    root: Arc<Node>,
+    last_generation: u64,
+    owned: BTreeMap<DomId, usize>,
+}
+
+impl Tree {
+    /// A root that belongs to domain 0 and that all may read.
+    pub fn new(root_perms: Vec<Permission>) -> Self {
+        let root = Node {
+            value: vec![],
+            perms: root_perms,
+            generation: 0,
+            children_generation: 0,
+            children: BTreeMap::new(),
+        };
+        let owned = BTreeMap::from([(root.owner(), 1)]);
+        Self { root: Arc::new(root), last_generation: 0, owned }
+    }
+
+    /// The node at an absolute path.
+    pub fn get(&self, path: &str) -> Option<&Node> {
+        self.root.below(path)
+    }
+
+    /// What to compare in order to see whether a node changed; `None` when it does not exist.
+    pub fn stamp(&self, path: &str) -> Option<Stamp> {
+        self.get(path).map(|n| Stamp { content: n.generation, children: n.children_generation })
+    }
+
+    /// How many nodes belong to a domain.
+    pub fn owned_by(&self, domid: DomId) -> usize {
+        self.owned.get(&domid).copied().unwrap_or(0)
+    }
+
+    /// Changes a node's value. Does nothing when it does not exist.
+    pub fn set_value(&mut self, path: &str, value: &[u8]) {
+        let generation = self.next_generation();
+        if let Some(node) = Self::node_mut(&mut self.root, path) {
+            node.value = value.to_vec();
+            node.generation = generation;
+        }
+    }
+
+    /// Changes a node's permissions. Does nothing when it does not exist.
+    pub fn set_perms(&mut self, path: &str, perms: Vec<Permission>) {
+        let generation = self.next_generation();
+        if let Some(node) = Self::node_mut(&mut self.root, path) {
+            let before = node.owner();
+            node.perms = perms;
+            node.generation = generation;
+            let after = node.owner();
+            self.uncount(before, 1);
+            *self.owned.entry(after).or_default() += 1;
+        }
+    }
+
+    /// Makes a node, or replaces one. Does nothing without the node above.
+    pub fn insert(&mut self, path: &str, value: &[u8], perms: Vec<Permission>) {
+        let Some(above) = path::parent(path) else { return };
+        let generation = self.next_generation();
+        self.remove(path);
+        let Some(parent) = Self::node_mut(&mut self.root, above) else { return };
+        let node = Node {
+            value: value.to_vec(),
+            perms,
+            generation,
+            children_generation: generation,
+            children: BTreeMap::new(),
+        };
+        let owner = node.owner();
+        parent.children.insert(String::from(path::base_name(path)), Arc::new(node));
+        parent.children_generation = generation;
+        *self.owned.entry(owner).or_default() += 1;
+    }
+
+    /// Takes a node out, with all below it. The root stays.
+    pub fn remove(&mut self, path: &str) -> Option<Arc<Node>> {
+        self.get(path)?;
+        let above = path::parent(path)?;
+        let generation = self.next_generation();
+        let parent = Self::node_mut(&mut self.root, above)?;
+        let removed = parent.children.remove(path::base_name(path))?;
+        parent.children_generation = generation;
+        let mut stack = vec![&*removed];
+        while let Some(node) = stack.pop() {
+            self.uncount(node.owner(), 1);
+            stack.extend(node.children.values().map(|c| &**c));
+        }
+        Some(removed)
+    }
+
+    /// The paths of all nodes for which the test holds.
+    pub fn find(&self, test: impl Fn(&Node) -> bool) -> Vec<String> {
+        let mut found = vec![];
+        let mut stack = vec![(String::from("/"), &*self.root)];
+        while let Some((at, node)) = stack.pop() {
+            for (name, child) in &node.children {
+                stack.push((path::join(&at, name), child));
+            }
+            if test(node) {
+                found.push(at);
+            }
+        }
+        found
+    }
+
+    /// Counts all nodes per owner anew and compares with what was counted on the way.
+    pub fn counts_are_right(&self) -> bool {
+        let mut counted: BTreeMap<DomId, usize> = BTreeMap::new();
+        let mut stack = vec![&*self.root];
+        while let Some(node) = stack.pop() {
+            *counted.entry(node.owner()).or_default() += 1;
+            stack.extend(node.children.values().map(|c| &**c));
+        }
+        counted == self.owned
+    }
+
+    fn next_generation(&mut self) -> u64 {
+        self.last_generation += 1;
+        self.last_generation
+    }
+
+    fn uncount(&mut self, owner: DomId, by: usize) {
+        if let Some(count) = self.owned.get_mut(&owner) {
+            *count -= by.min(*count);
+            if *count == 0 {
+                self.owned.remove(&owner);
+            }
+        }
+    }
+
+    /// The node for changing, alone in this tree: nodes on the way that a snapshot shares are copied.
+    fn node_mut<'a>(root: &'a mut Arc<Node>, path: &str) -> Option<&'a mut Node> {
+        // Look first: a path that leads nowhere must not unshare anything.
+        root.below(path)?;
+        let mut node = Arc::make_mut(root);
+        for name in path::components(path) {
+            node = Arc::make_mut(node.children.get_mut(name)?);
+        }
+        Some(node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::permission::Access;
+    use super::*;
+
+    fn owned(domid: u16) -> Vec<Permission> {
+        vec![Permission::new(Access::None, DomId(domid))]
+    }
+
+    #[test]
+    fn a_snapshot_does_not_see_later_changes() {
+        let mut live = Tree::new(owned(0));
+        live.insert("/a", b"1", owned(0));
+        live.insert("/a/b", b"2", owned(3));
+        let base = live.clone();
+        live.set_value("/a/b", b"changed");
+        live.insert("/a/c", b"", owned(0));
+        live.remove("/a/b");
+        assert_eq!(base.get("/a/b").unwrap().value, b"2");
+        assert!(base.get("/a/c").is_none());
+        assert_eq!((base.owned_by(DomId(3)), live.owned_by(DomId(3))), (1, 0));
+        assert!(base.counts_are_right() && live.counts_are_right());
+    }
+
+    #[test]
+    fn unchanged_nodes_keep_their_stamps_and_recreated_ones_do_not() {
+        let mut tree = Tree::new(owned(0));
+        tree.insert("/a", b"1", owned(0));
+        tree.insert("/b", b"1", owned(0));
+        let (a, b) = (tree.stamp("/a"), tree.stamp("/b"));
+        tree.remove("/a");
+        tree.insert("/a", b"1", owned(0));
+        assert_ne!(tree.stamp("/a"), a);
+        assert_eq!(tree.stamp("/b"), b);
+        tree.insert("/b/c", b"", owned(0));
+        let after = tree.stamp("/b").unwrap();
+        assert_eq!(after.content, b.unwrap().content, "a child is not content");
+        assert_ne!(after.children, b.unwrap().children);
+    }
+
+    #[test]
+    fn the_deepest_legal_path_is_dropped_without_recursion() {
+        let mut tree = Tree::new(owned(0));
+        let mut at = String::new();
+        while at.len() + 2 <= crate::wire::xs::ABS_PATH_MAX {
+            at.push_str("/x");
+            tree.insert(&at, b"", owned(1));
+        }
+        assert_eq!(tree.owned_by(DomId(1)), crate::wire::xs::ABS_PATH_MAX / 2);
+        let snapshot = tree.clone();
+        drop(tree.remove("/x"));
+        assert_eq!(tree.owned_by(DomId(1)), 0);
+        drop(tree);
+        assert!(snapshot.get(&at).is_some());
+    }
+
+    #[test]
+    fn the_root_stays_and_orphans_are_not_made() {
+        let mut tree = Tree::new(owned(0));
+        assert!(tree.remove("/").is_none());
+        tree.insert("/no/parent", b"", owned(5));
+        assert_eq!(tree.owned_by(DomId(5)), 0);
+        assert!(tree.counts_are_right());
+    }
+}

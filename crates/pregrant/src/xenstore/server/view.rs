@@ -1,0 +1,228 @@
+//! The tree as one caller may see and change it: each operation with its permission and quota checks.
+//!
+//! The same code serves three times: on the live tree, on a transaction's own tree, where it also notes what the
+//! outcome depended on, and at the commit, when the transaction's changes are made on the live tree.
+
+use super::super::path;
+use super::super::permission::Permission;
+use super::permission::{Caller, Need};
+use super::quota::Limits;
+use super::transaction::Seen;
+use super::tree::{Node, Tree};
+use crate::wire::xs::Errno;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// A change that a caller asks for. Paths are absolute.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Edit {
+    /// Set a value; make the node and those above it that are missing.
+    Write(String, Vec<u8>),
+    /// Make a node, and those above it that are missing.
+    Mkdir(String),
+    /// Remove a node and all below it.
+    Rm(String),
+    /// Replace the list of permissions.
+    SetPerms(String, Vec<Permission>),
+}
+
+/// A change that was made, for those who watch.
+#[derive(Debug)]
+pub struct Change {
+    /// The node.
+    pub path: String,
+    /// The kind of change.
+    pub kind: ChangeKind,
+    /// Lists of permissions of which one must let a watcher read, for it to be told.
+    pub readers: Vec<Vec<Permission>>,
+}
+
+/// See [`Change::kind`].
+#[derive(Debug)]
+pub enum ChangeKind {
+    /// The node has a new value, new permissions, or is new.
+    Node,
+    /// The node was made because one below it was; [`Change`] of that one follows.
+    Above,
+    /// The node is gone, with all below it.
+    Removed(Arc<Node>),
+}
+
+/// A tree in the eyes of a caller.
+pub struct View<'a> {
+    /// The nodes.
+    pub tree: &'a mut Tree,
+    /// Who asks.
+    pub caller: Caller,
+    /// The caller's limits.
+    pub limits: &'a Limits,
+    /// Where to note what the outcome depends on, in a transaction.
+    pub seen: Option<&'a mut Seen>,
+    /// Where to note the changes made.
+    pub changes: &'a mut Vec<Change>,
+}
+
+impl View<'_> {
+    /// The value of a node.
+    pub fn read(&mut self, path: &str) -> Result<Vec<u8>, Errno> {
+        Ok(self.find(path, Need::Read)?.value.clone())
+    }
+
+    /// The permissions of a node.
+    pub fn perms(&mut self, path: &str) -> Result<Vec<Permission>, Errno> {
+        Ok(self.find(path, Need::Read)?.perms.clone())
+    }
+
+    /// The names of a node's children, each with a NUL, and the list's generation.
+    pub fn directory(&mut self, path: &str) -> Result<(Vec<u8>, u64), Errno> {
+        if let Some(seen) = &mut self.seen {
+            seen.note_children(path);
+        }
+        let node = self.find(path, Need::Read)?;
+        let mut names = vec![];
+        for name in node.children() {
+            names.extend_from_slice(name.as_bytes());
+            names.push(0);
+        }
+        Ok((names, node.children_generation()))
+    }
+
+    /// Makes a change, all of it or none.
+    pub fn apply(&mut self, edit: &Edit) -> Result<(), Errno> {
+        match edit {
+            Edit::Write(path, value) => self.write(path, value),
+            Edit::Mkdir(path) => self.mkdir(path),
+            Edit::Rm(path) => self.rm(path),
+            Edit::SetPerms(path, perms) => self.set_perms(path, perms),
+        }
+    }
+
+    fn write(&mut self, path: &str, value: &[u8]) -> Result<(), Errno> {
+        if value.len() > self.limits.value_bytes && !self.caller.is_privileged() {
+            return Err(Errno::Enospc);
+        }
+        match self.find(path, Need::Write) {
+            Ok(_) => self.tree.set_value(path, value),
+            Err(Errno::Enoent) => return self.create(path, value),
+            Err(e) => return Err(e),
+        }
+        self.changed(path, ChangeKind::Node);
+        Ok(())
+    }
+
+    fn mkdir(&mut self, path: &str) -> Result<(), Errno> {
+        match self.find(path, Need::Write) {
+            Ok(_) => Ok(()),
+            Err(Errno::Enoent) => self.create(path, b""),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn rm(&mut self, path: &str) -> Result<(), Errno> {
+        let Some(above) = path::parent(path) else { return Err(Errno::Einval) };
+        let readers = match self.find(path, Need::Write) {
+            Ok(node) => vec![node.perms.clone(), self.perms_of(above)],
+            // Removing what is not there is no error, where it could be.
+            Err(Errno::Enoent) => {
+                self.note(above)?;
+                return if self.tree.get(above).is_some() { Ok(()) } else { Err(Errno::Enoent) };
+            }
+            Err(e) => return Err(e),
+        };
+        if let Some(removed) = self.tree.remove(path) {
+            self.changes.push(Change { path: path.into(), kind: ChangeKind::Removed(removed), readers });
+        }
+        Ok(())
+    }
+
+    fn set_perms(&mut self, path: &str, perms: &[Permission]) -> Result<(), Errno> {
+        let Some(new_owner) = perms.first().map(|p| p.domid) else { return Err(Errno::Einval) };
+        let before = self.find(path, Need::Own)?.perms.clone();
+        if !self.caller.is_privileged() {
+            if perms.len() > self.limits.perms {
+                return Err(Errno::Enospc);
+            }
+            // A node cannot be given away: it would use up another domain's quota.
+            if before.first().map(|p| p.domid) != Some(new_owner) {
+                return Err(Errno::Eperm);
+            }
+        }
+        self.tree.set_perms(path, perms.to_vec());
+        self.changed(path, ChangeKind::Node);
+        if let Some(change) = self.changes.last_mut() {
+            // Who could read it until now learns that this is over.
+            change.readers.push(before);
+        }
+        Ok(())
+    }
+
+    /// Makes the node, and those above that are missing, after [`View::find`] said that the caller may.
+    fn create(&mut self, path: &str, value: &[u8]) -> Result<(), Errno> {
+        let missing: Vec<&str> =
+            path::self_and_ancestors(path).take_while(|p| self.tree.get(p).is_none()).collect();
+        let Some(above) = missing.last().and_then(|top| path::parent(top)) else { return Err(Errno::Einval) };
+        let perms = self.caller.inherit(&self.perms_of(above));
+        let owner = perms.first().map_or(self.caller.domid, |p| p.domid);
+        // Nodes that domain 0 makes below a guest's node count for the guest and are not refused: a toolstack
+        // must always get through.
+        if !self.caller.is_privileged() && self.tree.owned_by(owner) + missing.len() > self.limits.nodes {
+            return Err(Errno::Enospc);
+        }
+        for &at in missing.iter().rev() {
+            let (value, kind) =
+                if at == path { (value, ChangeKind::Node) } else { (&b""[..], ChangeKind::Above) };
+            self.tree.insert(at, value, perms.clone());
+            self.changed(at, kind);
+        }
+        Ok(())
+    }
+
+    /// The node, if the caller may do that with it. Where there is none, the nearest node above decides whether the
+    /// caller may know so.
+    fn find(&mut self, path: &str, need: Need) -> Result<&Node, Errno> {
+        self.note(path)?;
+        if self.tree.get(path).is_none() {
+            let mut nearest = path;
+            while let Some(above) = path::parent(nearest) {
+                nearest = above;
+                self.note(nearest)?;
+                if let Some(node) = self.tree.get(nearest) {
+                    // "Own" of a missing node needs no more than seeing that it is missing.
+                    let need = if need == Need::Own { Need::Read } else { need };
+                    return Err(if self.caller.may(need, &node.perms) {
+                        Errno::Enoent
+                    } else {
+                        Errno::Eacces
+                    });
+                }
+            }
+        }
+        let node = self.tree.get(path).ok_or(Errno::Enoent)?;
+        if self.caller.may(need, &node.perms) { Ok(node) } else { Err(Errno::Eacces) }
+    }
+
+    fn note(&mut self, path: &str) -> Result<(), Errno> {
+        match &mut self.seen {
+            Some(seen) => {
+                seen.note(path);
+                let within = self.caller.is_privileged() || seen.count() <= self.limits.transaction_nodes;
+                if within { Ok(()) } else { Err(Errno::Enospc) }
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn perms_of(&self, path: &str) -> Vec<Permission> {
+        self.tree.get(path).map(|n| n.perms.clone()).unwrap_or_default()
+    }
+
+    fn changed(&mut self, path: &str, kind: ChangeKind) {
+        let mut readers = vec![self.perms_of(path)];
+        if let Some(above) = path::parent(path) {
+            readers.push(self.perms_of(above));
+        }
+        self.changes.push(Change { path: path.into(), kind, readers });
+    }
+}

@@ -1,0 +1,190 @@
+//! Watches: who is told of which change, and the events that wait to be read.
+//!
+//! ```text
+//!   change at /local/domain/7/device/vif/0/state
+//!     -> watches on that node and on each node above it      (found by the path, cut shorter and shorter)
+//!     -> when a node is removed with all below it: watches on removed nodes too, each told its own path
+//! ```
+//! What a client may do: set very many watches (a quota), and never read its events. Equal events wait once, and
+//! beyond a limit a watch's events are replaced by one that names the watched node: a watch only ever says "look
+//! again", so nothing is lost (XSA-349).
+
+use super::super::path;
+use super::ConnId;
+use super::view::{Change, ChangeKind};
+use crate::wire::xs::{ABS_PATH_MAX, Errno, PAYLOAD_MAX};
+use alloc::borrow::ToOwned;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// The longest token: with it and the longest path an event fits one message, whatever changes.
+pub const TOKEN_MAX: usize = PAYLOAD_MAX - ABS_PATH_MAX - 2;
+
+/// What a client asked to be told of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Watch {
+    /// The node, absolute, or a special path.
+    pub path: String,
+    /// The client's own name for it.
+    pub token: Vec<u8>,
+    /// Octets that events leave out at the front of a path: those of the home, where the watch is relative.
+    pub relative_to_bytes: usize,
+    /// How many levels below the node still count; all when `None`.
+    pub depth: Option<usize>,
+}
+
+/// Names a watch: a connection's, the how manieth.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct WatchKey {
+    /// Who set it.
+    pub conn: ConnId,
+    number: u64,
+}
+
+/// All watches of all connections.
+#[derive(Default, Debug)]
+pub struct Watches {
+    watches: BTreeMap<WatchKey, Watch>,
+    by_path: BTreeMap<String, BTreeSet<WatchKey>>,
+    last_number: u64,
+}
+
+impl Watches {
+    /// Sets a watch.
+    ///
+    /// # Errors
+    /// `EEXIST` when the connection has one with the same path and token, `E2BIG` for an overlong token.
+    pub fn add(&mut self, conn: ConnId, watch: Watch) -> Result<WatchKey, Errno> {
+        if watch.token.len() > TOKEN_MAX {
+            return Err(Errno::E2big);
+        }
+        if self.find(conn, &watch.path, &watch.token).is_some() {
+            return Err(Errno::Eexist);
+        }
+        self.last_number += 1;
+        let key = WatchKey { conn, number: self.last_number };
+        self.by_path.entry(watch.path.clone()).or_default().insert(key);
+        self.watches.insert(key, watch);
+        Ok(key)
+    }
+
+    /// Takes a watch back.
+    pub fn remove(&mut self, conn: ConnId, path: &str, token: &[u8]) -> Option<WatchKey> {
+        let key = self.find(conn, path, token)?;
+        self.forget(key);
+        Some(key)
+    }
+
+    /// Takes all of a connection's watches back, and says how many there were.
+    pub fn remove_all(&mut self, conn: ConnId) -> usize {
+        let keys: Vec<_> = self.range(conn).collect();
+        keys.iter().for_each(|&key| self.forget(key));
+        keys.len()
+    }
+
+    /// A watch.
+    pub fn get(&self, key: WatchKey) -> Option<&Watch> {
+        self.watches.get(&key)
+    }
+
+    /// The watches to tell of a change, each with the path to name.
+    pub fn matching<'a>(&'a self, change: &'a Change) -> Vec<(WatchKey, &'a str)> {
+        let mut found = vec![];
+        for (levels, at) in path::self_and_ancestors(&change.path).enumerate() {
+            for &key in self.by_path.get(at).into_iter().flatten() {
+                let depth = self.watches.get(&key).and_then(|w| w.depth);
+                let wanted = match change.kind {
+                    // The node below is named in a moment; only who does not look so deep needs this one.
+                    ChangeKind::Above => depth.is_some_and(|d| levels <= d),
+                    _ => depth.is_none_or(|d| levels <= d),
+                };
+                if wanted {
+                    found.push((key, &*change.path));
+                }
+            }
+        }
+        if let ChangeKind::Removed(node) = &change.kind {
+            let prefix = path::join(&change.path, "x");
+            let prefix = &prefix[..prefix.len() - 1];
+            let below = self
+                .by_path
+                .range::<str, _>((core::ops::Bound::Excluded(prefix), core::ops::Bound::Unbounded));
+            for (at, keys) in below.take_while(|(at, _)| at.starts_with(prefix)) {
+                if node.below(&at[prefix.len()..]).is_some() {
+                    found.extend(keys.iter().map(|&key| (key, &**at)));
+                }
+            }
+        }
+        found
+    }
+
+    /// The watches on exactly this path.
+    pub fn on(&self, path: &str) -> impl Iterator<Item = WatchKey> {
+        self.by_path.get(path).into_iter().flatten().copied()
+    }
+
+    fn range(&self, conn: ConnId) -> impl Iterator<Item = WatchKey> {
+        self.watches
+            .range(WatchKey { conn, number: 0 }..=WatchKey { conn, number: u64::MAX })
+            .map(|(&k, _)| k)
+    }
+
+    fn find(&self, conn: ConnId, path: &str, token: &[u8]) -> Option<WatchKey> {
+        let same = |key: &WatchKey| key.conn == conn && self.get(*key).is_some_and(|w| w.token == token);
+        self.on(path).find(same)
+    }
+
+    fn forget(&mut self, key: WatchKey) {
+        let Some(watch) = self.watches.remove(&key) else { return };
+        if let Some(keys) = self.by_path.get_mut(&watch.path) {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.by_path.remove(&watch.path);
+            }
+        }
+    }
+}
+
+/// Events that wait for one connection. Never the same one twice, never more than a limit plus one per watch.
+#[derive(Default, Debug)]
+pub struct PendingEvents {
+    queue: VecDeque<(WatchKey, String)>,
+    waiting: BTreeSet<(WatchKey, String)>,
+}
+
+impl PendingEvents {
+    /// An event for a watch; `watched` is the watch's own path.
+    pub fn push(&mut self, key: WatchKey, path: &str, watched: &str, limit: usize) {
+        let path = if self.queue.len() < limit { path } else { watched };
+        let event = (key, path.to_owned());
+        if self.waiting.insert(event.clone()) {
+            self.queue.push_back(event);
+        }
+    }
+
+    /// The oldest event.
+    pub fn pop(&mut self) -> Option<(WatchKey, String)> {
+        let event = self.queue.pop_front()?;
+        self.waiting.remove(&event);
+        Some(event)
+    }
+
+    /// Forgets the events of a watch that was taken back.
+    pub fn forget(&mut self, key: WatchKey) {
+        self.queue.retain(|(k, _)| *k != key);
+        self.waiting.retain(|(k, _)| *k != key);
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.queue.clear();
+        self.waiting.clear();
+    }
+
+    /// None waits?
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
