@@ -11,7 +11,11 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(name = "pregrant", version, about = "Xen split drivers around memory that is granted before the data comes")]
+#[command(
+    name = "pregrant",
+    version,
+    about = "Xen split drivers around memory that is granted before the data comes"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
