@@ -1,1 +1,91 @@
-fn main() {}
+//! `cargo xtask`: the same commands on a desk and in CI.
+//!
+//! ```text
+//!   cargo xtask ci              every layer, one after the other
+//!   cargo xtask ci LAYER...     only these
+//!   cargo xtask test            the layer `test`
+//!   cargo xtask list            the layers, and what each shows
+//! ```
+//!
+//! A layer is one kind of check (docs/testing.md). All of them run even when one fails; the last line counts them.
+
+mod layer;
+mod tidy;
+mod tool;
+mod workspace;
+
+use layer::{LAYERS, Layer};
+use std::process::ExitCode;
+use std::time::Instant;
+use workspace::Workspace;
+
+const USAGE: &str = "usage: cargo xtask ci [LAYER...] | cargo xtask test | cargo xtask list";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let chosen = match args.as_slice() {
+        ["list"] => {
+            for layer in LAYERS {
+                println!("{:8} {}", layer.name, layer.shows);
+            }
+            return ExitCode::SUCCESS;
+        }
+        ["-h" | "--help" | "help"] => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        ["test"] => select(&["test"]),
+        ["ci"] => Ok(LAYERS.iter().collect()),
+        ["ci", names @ ..] => select(names),
+        [] => Err("no command given".to_string()),
+        [other, ..] => Err(format!("there is no command {other:?}")),
+    };
+    match chosen {
+        Ok(layers) => run(&layers),
+        Err(what) => {
+            eprintln!("xtask: {what}\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn select(names: &[&str]) -> Result<Vec<&'static Layer>, String> {
+    let known = || LAYERS.iter().map(|l| l.name).collect::<Vec<_>>().join(", ");
+    names
+        .iter()
+        .map(|name| {
+            LAYERS
+                .iter()
+                .find(|l| l.name == *name)
+                .ok_or_else(|| format!("there is no layer {name:?}; the layers are {}", known()))
+        })
+        .collect()
+}
+
+fn run(layers: &[&Layer]) -> ExitCode {
+    let workspace = Workspace::find();
+    let mut lines = Vec::new();
+    let mut failed = 0;
+    for layer in layers {
+        println!("== {}: {}", layer.name, layer.shows);
+        let start = Instant::now();
+        let result = (layer.run)(&workspace);
+        let seconds = start.elapsed().as_secs_f64();
+        let line = match result {
+            Ok(()) => format!("{:8} passed  {seconds:6.1} s", layer.name),
+            Err(why) => {
+                failed += 1;
+                format!("{:8} FAILED  {seconds:6.1} s  {why}", layer.name)
+            }
+        };
+        println!("== {line}\n");
+        lines.push(line);
+    }
+    println!("Layers:");
+    for line in &lines {
+        println!("  {line}");
+    }
+    println!("{} passed, {failed} failed", lines.len() - failed);
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,71 @@
+//! The layers: what each runs. docs/testing.md says what each is for, with its budget.
+
+use crate::tool;
+use crate::workspace::{Workspace, run};
+
+/// One kind of check.
+pub struct Layer {
+    /// As given on the command line.
+    pub name: &'static str,
+    /// What a pass shows, in a few words.
+    pub shows: &'static str,
+    /// Runs it; the error is one line.
+    pub run: fn(&Workspace) -> Result<(), String>,
+}
+
+/// All layers, cheap ones first.
+pub const LAYERS: &[Layer] = &[
+    Layer { name: "fmt", shows: "the code is formatted", run: fmt },
+    Layer {
+        name: "tidy",
+        shows: "names, file lengths, import directions, where unsafe is",
+        run: crate::tidy::run,
+    },
+    Layer { name: "clippy", shows: "no warnings, in tests neither", run: clippy },
+    Layer { name: "docs", shows: "the API's documentation builds without warnings", run: docs },
+    Layer { name: "no_std", shows: "the core builds where there is no operating system", run: no_std },
+    Layer { name: "test", shows: "unit, property, differential and end-to-end tests", run: test },
+    Layer { name: "loom", shows: "no lost wake-up in any order of the ring's memory accesses", run: loom },
+    Layer { name: "miri", shows: "no undefined behaviour in the core while a peer races", run: miri },
+];
+
+fn fmt(w: &Workspace) -> Result<(), String> {
+    run(&mut w.cargo(&["fmt", "--all", "--check"]))
+}
+
+fn clippy(w: &Workspace) -> Result<(), String> {
+    run(&mut w.cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+}
+
+fn docs(w: &Workspace) -> Result<(), String> {
+    run(w.cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+fn no_std(w: &Workspace) -> Result<(), String> {
+    const TARGET: &str = "x86_64-unknown-none";
+    tool::target(w, TARGET)?;
+    run(&mut w.cargo(&["build", "-p", "pregrant", "--target", TARGET]))
+}
+
+fn test(w: &Workspace) -> Result<(), String> {
+    tool::debian(w, "xenstore-ls", "xenstore-utils")?;
+    tool::debian(w, "gcc", "gcc")?;
+    run(&mut w.cargo(&["test", "--workspace", "--no-fail-fast"]))
+}
+
+fn loom(w: &Workspace) -> Result<(), String> {
+    // A target directory of its own: the flag is in every crate's fingerprint.
+    let target = w.target().join("loom");
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " --cfg loom";
+    let mut cargo = w.cargo(&["test", "-p", "pregrant", "--release", "--test", "ring_loom"]);
+    run(cargo.env("RUSTFLAGS", flags.trim()).env("CARGO_TARGET_DIR", target))
+}
+
+fn miri(w: &Workspace) -> Result<(), String> {
+    tool::miri(w)?;
+    let mut cargo = w.program("rustup");
+    cargo.args(["run", "nightly", "cargo", "miri", "test", "-p", "pregrant", "--no-fail-fast"]);
+    // Isolation is off only so that proptest may look for its seeds.
+    cargo.env("MIRIFLAGS", "-Zmiri-strict-provenance -Zmiri-disable-isolation");
+    run(cargo.env("PROPTEST_CASES", "4"))
+}

@@ -1,0 +1,146 @@
+//! Rust text to the few tokens that the rules look at; comments, strings and characters are gone.
+
+/// A token and its line, counted from 1.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Token {
+    pub line: usize,
+    pub kind: Kind,
+}
+
+/// What the rules tell apart.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// An identifier or keyword.
+    Ident(String),
+    /// `::`
+    PathSep,
+    /// Any other character.
+    Mark(char),
+}
+
+impl Token {
+    /// The identifier, if it is one.
+    pub fn ident(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Ident(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Whether it is this identifier or keyword.
+    pub fn is_ident(&self, name: &str) -> bool {
+        self.ident() == Some(name)
+    }
+
+    /// Whether it is this character.
+    pub fn is_mark(&self, mark: char) -> bool {
+        self.kind == Kind::Mark(mark)
+    }
+}
+
+/// The tokens of a file.
+pub fn tokens(text: &str) -> Vec<Token> {
+    let chars: Vec<char> = text.chars().collect();
+    let mut out = Vec::new();
+    let (mut at, mut line) = (0, 1);
+    while at < chars.len() {
+        let rest = &chars[at..];
+        let (len, kind) = match rest {
+            ['/', '/', ..] => (until_newline(rest), None),
+            ['/', '*', ..] => (block_comment(rest), None),
+            ['"', ..] => (string(rest), None),
+            ['r' | 'b' | 'c', ..] if raw_string(rest).is_some() => (raw_string(rest).unwrap_or(1), None),
+            ['\'', ..] => (character(rest), None),
+            [':', ':', ..] => (2, Some(Kind::PathSep)),
+            [c, ..] if c.is_alphanumeric() || *c == '_' => {
+                let len = rest.iter().take_while(|c| c.is_alphanumeric() || **c == '_').count();
+                (len, Some(Kind::Ident(rest[..len].iter().collect())))
+            }
+            [c, ..] if c.is_whitespace() => (1, None),
+            [c, ..] => (1, Some(Kind::Mark(*c))),
+            [] => break,
+        };
+        out.extend(kind.map(|kind| Token { line, kind }));
+        line += rest[..len].iter().filter(|c| **c == '\n').count();
+        at += len;
+    }
+    out
+}
+
+fn until_newline(rest: &[char]) -> usize {
+    rest.iter().take_while(|c| **c != '\n').count()
+}
+
+/// Block comments nest in Rust.
+fn block_comment(rest: &[char]) -> usize {
+    let (mut at, mut depth) = (0, 0);
+    while at < rest.len() {
+        match &rest[at..] {
+            ['/', '*', ..] => (at, depth) = (at + 2, depth + 1),
+            ['*', '/', ..] if depth == 1 => return at + 2,
+            ['*', '/', ..] => (at, depth) = (at + 2, depth - 1),
+            _ => at += 1,
+        }
+    }
+    rest.len()
+}
+
+fn string(rest: &[char]) -> usize {
+    let mut at = 1;
+    while at < rest.len() {
+        match rest[at] {
+            '\\' => at += 2,
+            '"' => return at + 1,
+            _ => at += 1,
+        }
+    }
+    rest.len()
+}
+
+/// The length of `r"..."`, `br#"..."#` and their like; None where no raw string starts.
+fn raw_string(rest: &[char]) -> Option<usize> {
+    let prefix = rest.iter().take_while(|c| matches!(c, 'r' | 'b' | 'c')).count();
+    if prefix > 2 || rest[prefix - 1] != 'r' {
+        return None;
+    }
+    let hashes = rest[prefix..].iter().take_while(|c| **c == '#').count();
+    let open = prefix + hashes;
+    if rest.get(open) != Some(&'"') {
+        return None;
+    }
+    let closes = |at: &usize| {
+        rest[*at] == '"' && rest[at + 1..].iter().take(hashes).filter(|c| **c == '#').count() == hashes
+    };
+    (open + 1..rest.len()).find(closes).map(|at| at + 1 + hashes).or(Some(rest.len()))
+}
+
+/// A character literal, or the quote of a lifetime.
+fn character(rest: &[char]) -> usize {
+    match rest {
+        ['\'', '\\', ..] => 3 + rest.iter().skip(3).take_while(|c| **c != '\'').count(),
+        ['\'', _, '\'', ..] => 3,
+        _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tokens;
+
+    fn idents(text: &str) -> Vec<String> {
+        tokens(text).iter().filter_map(|t| t.ident().map(str::to_string)).collect()
+    }
+
+    #[test]
+    fn comments_strings_and_characters_are_gone() {
+        assert_eq!(idents("a /* b /* c */ d */ e // f\ng"), ["a", "e", "g"]);
+        assert_eq!(idents(r##"a("b \" c", r#"d " e"#, br"f", 'g', '\'', '\n') h"##), ["a", "h"]);
+        assert_eq!(idents("fn f<'a>(x: &'a str)"), ["fn", "f", "a", "x", "a", "str"]);
+    }
+
+    #[test]
+    fn lines_are_counted_through_what_is_skipped() {
+        let found = tokens("/* 1\n2 */ \"3\n\" here");
+        assert_eq!(found.iter().map(|t| t.line).collect::<Vec<_>>(), [3]);
+    }
+}

@@ -1,0 +1,108 @@
+//! Who may not name whom (DESIGN.md 2): dependencies run one way, and the two ends never meet.
+
+use super::import::{imports, module_of};
+use super::token::Token;
+
+/// Modules below `from` name nothing below any of `never`.
+struct Wall {
+    from: &'static str,
+    never: &'static [&'static str],
+}
+
+const WALLS: &[Wall] = &[
+    Wall { from: "pregrant::net::front", never: &["pregrant::net::back"] },
+    Wall { from: "pregrant::net::back", never: &["pregrant::net::front"] },
+    Wall { from: "pregrant::blk::front", never: &["pregrant::blk::back"] },
+    Wall { from: "pregrant::blk::back", never: &["pregrant::blk::front"] },
+    Wall { from: "pregrant::net", never: &["pregrant::blk"] },
+    Wall { from: "pregrant::blk", never: &["pregrant::net"] },
+    Wall { from: "pregrant::wire", never: &ABOVE_WIRE },
+    Wall { from: "pregrant::shm", never: &ABOVE_WIRE },
+    Wall {
+        from: "pregrant::ring",
+        never: &["pregrant::net", "pregrant::blk", "pregrant::xenbus", "pregrant::platform"],
+    },
+    Wall {
+        from: "pregrant::platform",
+        never: &["pregrant::net", "pregrant::blk", "pregrant::xenbus", "pregrant::ring"],
+    },
+    Wall { from: "pregrant::xenbus", never: &["pregrant::net", "pregrant::blk"] },
+    Wall { from: "pregrant_host::loopback", never: &["pregrant_host::linux"] },
+    Wall { from: "pregrant_host::linux", never: &["pregrant_host::loopback"] },
+    Wall {
+        from: "pregrant_host::ports",
+        never: &[
+            "pregrant::net::front",
+            "pregrant::net::back",
+            "pregrant::blk",
+            "pregrant::ring",
+            "pregrant::platform",
+            "pregrant::xenbus",
+            "pregrant::xenstore",
+            "pregrant::shm",
+            "pregrant_host::loopback",
+            "pregrant_host::linux",
+        ],
+    },
+];
+
+const ABOVE_WIRE: [&str; 6] = [
+    "pregrant::net",
+    "pregrant::blk",
+    "pregrant::xenbus",
+    "pregrant::ring",
+    "pregrant::platform",
+    "pregrant::port",
+];
+
+/// The offences of a file, one line each. Files of tests may name both sides.
+pub fn check(file: &str, tokens: &[Token]) -> Vec<String> {
+    let Some(module) = module_of(file) else { return Vec::new() };
+    if module.iter().any(|part| part == "tests") {
+        return Vec::new();
+    }
+    let walls: Vec<&Wall> = WALLS.iter().filter(|w| below(&module, w.from)).collect();
+    let mut offences = Vec::new();
+    for import in imports(&module, tokens) {
+        for wall in &walls {
+            if let Some(never) = wall.never.iter().find(|n| below(&import.path, n)) {
+                let (line, path) = (import.line, import.path.join("::"));
+                offences
+                    .push(format!("{file}:{line}: {} never imports {never}, and names {path}", wall.from));
+            }
+        }
+    }
+    offences
+}
+
+/// Whether `path` is `top` or lies in it.
+fn below(path: &[String], top: &str) -> bool {
+    let mut parts = path.iter();
+    top.split("::").all(|t| parts.next().is_some_and(|p| p == t))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::token::tokens;
+    use super::check;
+
+    #[test]
+    fn the_ends_never_meet() {
+        let names_back = tokens("use crate::net::{back::Tx, offload};");
+        assert_eq!(check("crates/pregrant/src/net/front/tx.rs", &names_back).len(), 1);
+        assert_eq!(check("crates/pregrant/src/net/offload.rs", &names_back).len(), 0);
+        assert_eq!(check("crates/pregrant/src/net/front/tests.rs", &names_back).len(), 0);
+    }
+
+    #[test]
+    fn a_longer_name_is_another_module() {
+        let text = tokens("use crate::net::backlog;");
+        assert_eq!(check("crates/pregrant/src/net/front/tx.rs", &text).len(), 0);
+    }
+
+    #[test]
+    fn ports_know_only_frames() {
+        let text = tokens("use pregrant::port::FramePort; use pregrant::ring::FrontRing;");
+        assert_eq!(check("crates/pregrant-host/src/ports/pcap.rs", &text).len(), 1);
+    }
+}

@@ -1,0 +1,69 @@
+//! Where the project is, and how a program is run in it.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The checkout that xtask was built from.
+pub struct Workspace {
+    root: PathBuf,
+    target: PathBuf,
+}
+
+impl Workspace {
+    /// The workspace of this very program, with cargo's own choice of target directory.
+    pub fn find() -> Workspace {
+        let root =
+            Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace");
+        let target =
+            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |t| root.join(t));
+        Workspace { root: root.into(), target }
+    }
+
+    /// The folder with the workspace's `Cargo.toml`.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where builds go.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// A program to be run in the root, with nobody at its keyboard.
+    pub fn program(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(&self.root).stdin(Stdio::null());
+        command
+    }
+
+    /// `cargo ARGS` of the pinned toolchain.
+    pub fn cargo(&self, args: &[&str]) -> Command {
+        let mut command = self.program("cargo");
+        command.args(args);
+        command
+    }
+}
+
+/// Runs it to its end; an error says what was run and how it ended.
+pub fn run(command: &mut Command) -> Result<(), String> {
+    let shown = show(command);
+    println!("$ {shown}");
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("`{shown}` ended with {status}")),
+        Err(e) => Err(format!("`{shown}` did not start: {e}")),
+    }
+}
+
+/// True when it starts and succeeds; its output is dropped.
+pub fn succeeds(command: &mut Command) -> bool {
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
+}
+
+/// As one would type it, with the environment that was set for it.
+fn show(command: &Command) -> String {
+    let env = command.get_envs().filter_map(|(k, v)| Some(format!("{}={:?} ", k.to_str()?, v?)));
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    env.collect::<String>() + &words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
+}
