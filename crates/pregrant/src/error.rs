@@ -7,7 +7,7 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PeerFault {
-    /// `req_prod - req_cons > N`: more requests than the ring has slots.
+    /// `req_prod - req_cons > N`: more requests than the ring has slots, or `req_prod` went backwards.
     ReqProdOverrun {
         /// The index read from the ring.
         req_prod: u32,
@@ -67,7 +67,10 @@ impl fmt::Display for PeerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::ReqProdOverrun { req_prod, req_cons, size } => {
-                write!(f, "req_prod {req_prod} is more than {size} slots ahead of req_cons {req_cons}")
+                write!(
+                    f,
+                    "req_prod {req_prod} went backwards, or more than the ring's {size} slots past req_cons {req_cons}"
+                )
             }
             Self::RspProdOverrun { rsp_prod, rsp_cons, in_flight } => {
                 write!(

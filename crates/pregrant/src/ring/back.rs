@@ -2,7 +2,6 @@
 
 use super::{Notify, RedoPage, RingKind, RingMem, Word};
 use crate::error::PeerFault;
-use crate::sync::{Ordering, fence};
 use core::marker::PhantomData;
 
 /// The back's private view of a ring.
@@ -21,8 +20,10 @@ pub struct BackRing<K, M> {
 }
 
 impl<K: RingKind, M: RingMem> BackRing<K, M> {
-    /// Takes a ring up: a fresh one, one that an orderly predecessor left, or (with its redo page) one whose back died.
-    /// The result says whether the front must be told of answers that were replayed.
+    /// Takes a ring up: a fresh one (its redo page [`clear`](RedoPage::clear)ed), one that an orderly predecessor left, or
+    /// (with its redo page) one whose back died. The result says whether the front asked for the answers that were
+    /// replayed; a predecessor may also have died just before it notified, so a live ring's front is notified once anyhow
+    /// (PROTOCOL.md 1.1, R5).
     pub fn attach(mem: M, redo: Option<RedoPage>) -> Result<(Self, Notify), PeerFault> {
         let size = mem.size();
         let (rsp_prod, notify) = match &redo {
@@ -32,6 +33,9 @@ impl<K: RingKind, M: RingMem> BackRing<K, M> {
         let req_prod = mem.load(Word::ReqProd);
         if req_prod.wrapping_sub(rsp_prod) > size {
             return Err(PeerFault::BadAttach { req_prod, rsp_prod });
+        }
+        if let Some(redo) = &redo {
+            redo.settle(rsp_prod);
         }
         let ring =
             Self { mem, size, req_cons: rsp_prod, req_prod: rsp_prod, rsp_prod, redo, kind: PhantomData };
@@ -47,8 +51,8 @@ impl<K: RingKind, M: RingMem> BackRing<K, M> {
         }
         let req_prod = self.mem.load(Word::ReqProd);
         let n = req_prod.wrapping_sub(self.req_cons);
-        // Requests in flight must fit the ring too: what is taken and not answered still holds its slot.
-        if n > self.size - self.req_cons.wrapping_sub(self.rsp_prod) {
+        // What is taken and not answered still holds its slot; and an index never goes back.
+        if n > self.size - self.unanswered() || n < cached {
             return Err(PeerFault::ReqProdOverrun { req_prod, req_cons: self.req_cons, size: self.size });
         }
         self.req_prod = req_prod;
@@ -80,7 +84,8 @@ impl<K: RingKind, M: RingMem> BackRing<K, M> {
         self.req_cons.wrapping_sub(self.rsp_prod)
     }
 
-    /// Answers the oldest `rsps.len()` requests: redo page, slots, publish. Give whole frames only (R2).
+    /// Answers the oldest `rsps.len()` requests: redo page, slots, publish. Give whole frames only (R2), and with a redo
+    /// page at most [`REDO_RECORDS`](super::REDO_RECORDS) answers.
     #[inline(always)]
     pub fn answer(&mut self, rsps: &[K::Rsp]) -> Notify {
         debug_assert!(rsps.len() as u32 <= self.unanswered());
@@ -96,7 +101,7 @@ impl<K: RingKind, M: RingMem> BackRing<K, M> {
         }
         self.rsp_prod = old.wrapping_add(rsps.len() as u32);
         self.mem.store(Word::RspProd, self.rsp_prod);
-        fence(Ordering::SeqCst);
+        self.mem.full_fence();
         Notify::test(old, self.rsp_prod, self.mem.load(Word::RspEvent))
     }
 
@@ -108,7 +113,7 @@ impl<K: RingKind, M: RingMem> BackRing<K, M> {
             return Ok(true);
         }
         self.mem.store(Word::ReqEvent, self.req_cons.wrapping_add(want));
-        fence(Ordering::SeqCst);
+        self.mem.full_fence();
         Ok(self.available(want)? >= want)
     }
 

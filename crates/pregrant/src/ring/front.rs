@@ -2,7 +2,6 @@
 
 use super::{Notify, RingKind, RingMem, Word};
 use crate::error::PeerFault;
-use crate::sync::{Ordering, fence};
 use core::marker::PhantomData;
 
 /// The front's private view of a ring.
@@ -87,7 +86,7 @@ impl<K: RingKind, M: RingMem> FrontRing<K, M> {
         }
         self.req_prod = new;
         self.mem.store(Word::ReqProd, new);
-        fence(Ordering::SeqCst);
+        self.mem.full_fence();
         Notify::test(old, new, self.mem.load(Word::ReqEvent))
     }
 
@@ -136,7 +135,7 @@ impl<K: RingKind, M: RingMem> FrontRing<K, M> {
             return Ok(true);
         }
         self.mem.store(Word::RspEvent, self.rsp_cons.wrapping_add(want));
-        fence(Ordering::SeqCst);
+        self.mem.full_fence();
         Ok(self.available(want)? >= want)
     }
 

@@ -30,6 +30,12 @@ pub trait RingMem {
     fn read<const SLOT: usize, const W: usize>(&self, idx: u32) -> [u32; W];
     /// Writes the first `W` words of the slot at `idx`, relaxed.
     fn write<const SLOT: usize, const W: usize>(&self, idx: u32, words: [u32; W]);
+    /// The full fence between telling the peer something and looking at what it told us. The loom tests have memory
+    /// without it, to show that they find the wake-up that is lost then.
+    #[inline(always)]
+    fn full_fence(&self) {
+        crate::sync::fence(crate::sync::Ordering::SeqCst);
+    }
 }
 
 /// A ring in shared pages: the header in the first, slots through all of them.

@@ -7,9 +7,13 @@
 //!   word 16..       two words per response, in ring order, at most REDO_RECORDS
 //! ```
 //!
-//! Order of a batch: copies done; records and `from`; `intent`; the ring's responses; the ring's `rsp_prod`. A successor
-//! that finds `intent` ahead of the ring's `rsp_prod` writes these records again and publishes. Private to the back's
-//! domain: no peer can write it, but a predecessor may have died at any instruction.
+//! Order of a batch: copies done; `from` and records; `intent`; the ring's responses; the ring's `rsp_prod`. A successor
+//! that finds `from` at the ring's `rsp_prod` and `intent` ahead of it writes these records again and publishes.
+//!
+//! Invariant between batches: `from <= intent == rsp_prod`. So while the next batch's records are half written, `from` is
+//! already `intent`, and a successor replays nothing; [`RedoPage::settle`] makes it true of whatever was in the page
+//! before. Private to the back's domain: no peer can write the page, but the ring's indices, with which it is compared,
+//! a peer can, and a predecessor may have died at any instruction.
 #![allow(unsafe_code)]
 
 use super::{Notify, kind::RingKind, memory::RingMem, memory::Word};
@@ -18,7 +22,7 @@ use crate::shm::SharedBytes;
 use alloc::boxed::Box;
 use core::any::Any;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, Ordering, fence};
+use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 /// Responses that one batch may have: the slots of a one-page ring.
 pub const REDO_RECORDS: usize = 256;
@@ -60,11 +64,22 @@ impl RedoPage {
         unsafe { &*self.base.as_ptr().add(i) }
     }
 
+    /// Forgets all, for a new connection: its ring starts anew, and what an old ring's batch left must not be replayed.
+    pub fn clear(&self) {
+        self.word(MAGIC).store(0, Ordering::Release);
+    }
+
+    /// Makes the invariant true at `rsp_prod`, in an order in which a death leaves nothing to replay.
+    pub(super) fn settle(&self, rsp_prod: u32) {
+        self.word(INTENT).store(rsp_prod, Ordering::Release);
+        self.word(FROM).store(rsp_prod, Ordering::Release);
+        self.word(MAGIC).store(MAGIC_VALUE, Ordering::Release);
+    }
+
     /// Writes the records of a batch that takes `rsp_prod` from `from` onwards, then the intent.
     #[inline(always)]
     pub(super) fn begin<K: RingKind>(&self, from: u32, rsps: &[K::Rsp]) {
         debug_assert!(rsps.len() <= REDO_RECORDS);
-        self.word(MAGIC).store(MAGIC_VALUE, Ordering::Relaxed);
         self.word(FROM).store(from, Ordering::Relaxed);
         for (k, rsp) in rsps.iter().take(REDO_RECORDS).enumerate() {
             let [a, b] = K::rsp_words(rsp);
@@ -72,6 +87,9 @@ impl RedoPage {
             self.word(RECORDS + 2 * k + 1).store(b, Ordering::Relaxed);
         }
         self.word(INTENT).store(from.wrapping_add(rsps.len() as u32), Ordering::Release);
+        // Release keeps what stands above from sinking below; this keeps the ring's slots from rising above. Against
+        // one's own death the compiler is the only danger, as against a signal.
+        compiler_fence(Ordering::SeqCst);
     }
 
     /// Finishes what a predecessor began on `mem`, and gives the `rsp_prod` from which to go on.
@@ -87,13 +105,18 @@ impl RedoPage {
         if from != rsp_prod || n == 0 || n as usize > REDO_RECORDS {
             return Ok((rsp_prod, Notify::No));
         }
+        let req_prod = mem.load(Word::ReqProd);
+        let asked = req_prod.wrapping_sub(rsp_prod);
+        if asked > mem.size() || n > asked {
+            return Err(PeerFault::BadAttach { req_prod, rsp_prod });
+        }
         for k in 0..n {
             let at = RECORDS + 2 * k as usize;
             let words = [self.word(at).load(Ordering::Relaxed), self.word(at + 1).load(Ordering::Relaxed)];
             K::write_rsp(mem, from.wrapping_add(k), &K::rsp_from_words(words));
         }
         mem.store(Word::RspProd, intent);
-        fence(Ordering::SeqCst);
+        mem.full_fence();
         Ok((intent, Notify::test(from, intent, mem.load(Word::RspEvent))))
     }
 }
