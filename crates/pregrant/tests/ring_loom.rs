@@ -157,7 +157,7 @@ fn explore(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static)
 
 /// The front publishes two requests one by one; the back sleeps whenever it finds none.
 fn requests_wake_the_back(front: Without, back: Without) {
-    explore(None, move || {
+    explore(Some(4), move || {
         let cells = Cells::new(2);
         let event = Arc::new(Event::default());
         let mut ring = Front::new(cells.view(front));
@@ -176,7 +176,7 @@ fn requests_wake_the_back(front: Without, back: Without) {
 
 /// The back answers two requests one by one; the front sleeps until `batch` answers are there.
 fn answers_wake_the_front(front: Without, back: Without, batch: u32) {
-    explore(None, move || {
+    explore(Some(4), move || {
         let cells = Cells::new(2);
         let event = Arc::new(Event::default());
         let mut ring = Front::new(cells.view(front));
