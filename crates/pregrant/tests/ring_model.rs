@@ -49,10 +49,10 @@ fn ring_pages<K: RingKind>(pages: &Pages) -> RingPages<Pages> {
     RingPages::new(pages.clone(), K::SLOT_WORDS)
 }
 
-fn pair<K: Sample>(
-    pages: usize,
-    start: u32,
-) -> (FrontRing<K, RingPages<Pages>>, BackRing<K, RingPages<Pages>>, Pages) {
+type Front<K> = FrontRing<K, RingPages<Pages>>;
+type Back<K> = BackRing<K, RingPages<Pages>>;
+
+fn pair<K: Sample>(pages: usize, start: u32) -> (Front<K>, Back<K>, Pages) {
     let memory = Pages::new(pages);
     let page = ring_pages::<K>(&memory);
     page.init();
