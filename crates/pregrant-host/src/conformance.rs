@@ -1,0 +1,628 @@
+//! What every platform must do, as one suite: run on the loopback here, and on real Xen where there is one.
+//!
+//! ```text
+//!   Machine::pair -> front's Platform, back's Platform (both in this thread) -> one case -> Ok | Skip | Fail
+//! ```
+//!
+//! Each case starts with a fresh pair and leaves nothing granted, mapped or bound. Where platforms may differ (Xen
+//! answers `general_error` where the loopback is more precise) a case asks only for "not okay".
+
+use pregrant::platform::{
+    Access, Clock, CopyOp, Events, GrantPool, InUse, LocalBytes, PeerMem, Platform, ReadySet,
+};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::grant::GrantStatus;
+use pregrant::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
+use std::fmt;
+use std::time::Duration;
+
+/// What the suite runs on.
+pub trait Machine {
+    /// The granting side.
+    type Front: Platform;
+    /// The side that uses grants.
+    type Back: Platform;
+    /// Two domains that can reach each other (or one, granting to itself).
+    fn pair(&self) -> (Self::Front, Self::Back);
+    /// A successor of the back of the last pair, in the same domain, after the first is dropped. None: not possible.
+    fn successor(&self) -> Option<Self::Back>;
+}
+
+/// How a case ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// As it must.
+    Ok,
+    /// The platform does not offer it; why.
+    Skip(&'static str),
+    /// Not as it must; what was seen.
+    Fail(String),
+}
+
+/// One case's end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// The case.
+    pub name: &'static str,
+    /// Its end.
+    pub verdict: Verdict,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.verdict {
+            Verdict::Ok => write!(f, "ok    {}", self.name),
+            Verdict::Skip(why) => write!(f, "skip  {}: {why}", self.name),
+            Verdict::Fail(what) => write!(f, "FAIL  {}: {what}", self.name),
+        }
+    }
+}
+
+/// Runs all cases.
+pub fn run<M: Machine>(machine: &M) -> Vec<Outcome> {
+    let case = |name, run: fn(&M) -> Case| {
+        let verdict = match run(machine) {
+            Ok(()) => Verdict::Ok,
+            Err(verdict) => verdict,
+        };
+        Outcome { name, verdict }
+    };
+    vec![
+        case("a granted region is zeroed, and zeroed again when it is used again", zeroed),
+        case("a mapping shows the front's bytes, and the front the back's", map_both_ways),
+        case("a read-only mapping shows the front's bytes", map_read_only),
+        case("a read-only grant is not mapped or copied to for writing", read_only_refuses),
+        case("a list is mapped in its order, also backwards and with a page twice", map_in_order),
+        case("a list is mapped as a whole or not at all", map_all_or_nothing),
+        case("many mappings end in one batch", unmap_batch),
+        case("copies fetch pieces of any size, few and many", copy_from),
+        case("copies deliver pieces of any size, few and many", copy_to),
+        case("one batch uses a grant again and again", copy_same_gref),
+        case("a bad piece in a batch fails alone", copy_statuses),
+        case("an empty piece is okay whatever its grant", copy_empty),
+        case("another domain's grant is refused", wrong_domain),
+        case("a domain that does not exist is refused", no_domain),
+        case("a revoked grant is refused", revoked),
+        case("a grant in use is not revoked, and is after its unmap", revoke_while_mapped),
+        case("frames are granted and revoked one by one", per_frame),
+        case("a bound channel has one event pending at once", bind_pends),
+        case("events go both ways and coalesce", notify_both_ways),
+        case("an event is masked until it is unmasked", masking),
+        case("a wait without events ends in time", wait_times_out),
+        case("only the domain that was offered a channel binds to it, once", bind_refused),
+        case("a closed end can be bound to again", rebind),
+        case("the clock runs", clock_runs),
+    ]
+}
+
+type Case = Result<(), Verdict>;
+
+fn fail(what: impl fmt::Display) -> Verdict {
+    Verdict::Fail(what.to_string())
+}
+
+macro_rules! ensure {
+    ($cond:expr, $($what:tt)+) => {
+        if !$cond {
+            return Err(Verdict::Fail(format!($($what)+)));
+        }
+    };
+}
+
+/// `n` pages granted to the back; page `i` holds `pattern(i)`.
+fn region<F: Platform>(
+    front: &F,
+    to: DomId,
+    acc: Access,
+    n: usize,
+) -> Result<(<F::Grants as GrantPool>::Region, Vec<GrantRef>), Verdict> {
+    let mut refs = vec![GrantRef::NONE; n];
+    let region = front.grants().alloc(to, acc, &mut refs).map_err(fail)?;
+    for page in 0..n {
+        ensure!(region.copy_in(page * PAGE_SIZE, &pattern(page)), "the region has fewer than {n} pages");
+    }
+    Ok((region, refs))
+}
+
+fn pattern(seed: usize) -> Vec<u8> {
+    (0..PAGE_SIZE).map(|at| (at.wrapping_mul(31) ^ seed.wrapping_mul(97) ^ at >> 8) as u8).collect()
+}
+
+fn release<F: Platform>(front: &F, region: <F::Grants as GrantPool>::Region) -> Case {
+    front
+        .grants()
+        .release(region)
+        .map_err(|_| fail("the region cannot be released, as if it were still in use"))
+}
+
+fn read(from: &impl SharedBytes, at: usize, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    assert!(from.copy_out(at, &mut bytes), "{at}+{len} is outside of {} octets", from.len());
+    bytes
+}
+
+fn op(gref: GrantRef, offset: usize, len: usize, at: usize) -> CopyOp {
+    // Not a status that a platform answers, so that one that forgets to answer is seen.
+    CopyOp { gref, offset: offset as u16, len: len as u16, at: at as u32, status: GrantStatus(i16::MIN) }
+}
+
+fn zeroed<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    for round in 0..3 {
+        let mut refs = [GrantRef::NONE; 5];
+        let region = front.grants().alloc(back.domid(), Access::ReadWrite, &mut refs).map_err(fail)?;
+        ensure!(region.len() == 5 * PAGE_SIZE, "5 pages have {} octets", region.len());
+        ensure!(
+            (region.base().as_ptr() as usize).is_multiple_of(PAGE_SIZE),
+            "the region is not page aligned"
+        );
+        ensure!(refs.iter().all(|r| r.0 >= GrantRef::FIRST_FREE.0), "a reserved reference in {refs:?}");
+        ensure!(read(&region, 0, region.len()).iter().all(|b| *b == 0), "old bytes in round {round}");
+        ensure!(region.copy_in(0, &vec![0xA5; region.len()]), "the region cannot be written");
+        release(&front, region)?;
+    }
+    Ok(())
+}
+
+fn map_both_ways<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let (region, refs) = region(&front, back.domid(), Access::ReadWrite, 3)?;
+    let map = back.peer().map(front.domid(), &refs, Access::ReadWrite).map_err(|e| fail(format!("{e:?}")))?;
+    ensure!(map.len() == 3 * PAGE_SIZE, "3 pages mapped as {} octets", map.len());
+    for page in 0..3 {
+        ensure!(read(&map, page * PAGE_SIZE, PAGE_SIZE) == pattern(page), "page {page} shows other bytes");
+    }
+    ensure!(map.copy_in(2 * PAGE_SIZE + 100, b"from the back"), "the mapping cannot be written");
+    ensure!(
+        read(&region, 2 * PAGE_SIZE + 100, 13) == b"from the back",
+        "the front does not see the back's bytes"
+    );
+    back.peer().unmap(&mut vec![map]);
+    release(&front, region)
+}
+
+fn map_read_only<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    for granted in [Access::ReadOnly, Access::ReadWrite] {
+        let (region, refs) = region(&front, back.domid(), granted, 2)?;
+        let map =
+            back.peer().map(front.domid(), &refs, Access::ReadOnly).map_err(|e| fail(format!("{e:?}")))?;
+        ensure!(read(&map, PAGE_SIZE, PAGE_SIZE) == pattern(1), "the page shows other bytes");
+        ensure!(region.copy_in(PAGE_SIZE, b"later"), "the region cannot be written");
+        ensure!(read(&map, PAGE_SIZE, 5) == b"later", "the mapping is not the page itself");
+        drop(map);
+        release(&front, region)?;
+    }
+    Ok(())
+}
+
+fn read_only_refuses<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let (region, refs) = region(&front, back.domid(), Access::ReadOnly, 1)?;
+    let map = back.peer().map(front.domid(), &refs, Access::ReadWrite);
+    ensure!(map.is_err(), "a read-only grant was mapped for writing");
+    for n in [1, 20] {
+        let mut ops = vec![op(refs[0], 0, 4, 0); n];
+        back.peer().copy(front.domid(), LocalBytes::ToPeer(b"evil"), &mut ops).map_err(fail)?;
+        ensure!(ops.iter().all(|o| !o.status.is_okay()), "a read-only grant was written to");
+        let mut bytes = [0; 4];
+        back.peer().copy(front.domid(), LocalBytes::FromPeer(&mut bytes), &mut ops).map_err(fail)?;
+        ensure!(
+            ops.iter().all(|o| o.status.is_okay()),
+            "a read-only grant cannot be read: {}",
+            ops[0].status
+        );
+        ensure!(bytes == pattern(0)[..4], "bytes changed or others were read");
+    }
+    release(&front, region)
+}
+
+fn map_in_order<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let (region, refs) = region(&front, back.domid(), Access::ReadWrite, 40)?;
+    let orders: [Vec<usize>; 4] =
+        [(0..40).rev().collect(), vec![7, 7, 7], (0..40).step_by(3).collect(), vec![3, 4, 5, 20, 21, 1]];
+    for order in orders {
+        let list: Vec<GrantRef> = order.iter().map(|page| refs[*page]).collect();
+        let map =
+            back.peer().map(front.domid(), &list, Access::ReadWrite).map_err(|e| fail(format!("{e:?}")))?;
+        for (at, page) in order.iter().enumerate() {
+            ensure!(
+                read(&map, at * PAGE_SIZE, PAGE_SIZE) == pattern(*page),
+                "entry {at} of {order:?} is wrong"
+            );
+        }
+        // While that list is mapped, one of its pages is mapped and unmapped by itself.
+        let single = back
+            .peer()
+            .map(front.domid(), &list[..1], Access::ReadWrite)
+            .map_err(|e| fail(format!("{e:?}")))?;
+        drop(single);
+        ensure!(read(&map, 0, PAGE_SIZE) == pattern(order[0]), "the page went with its second mapping");
+    }
+    release(&front, region)
+}
+
+fn map_all_or_nothing<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let (region, refs) = region(&front, back.domid(), Access::ReadWrite, 4)?;
+    let mut list = refs.clone();
+    list[2] = GrantRef(u32::MAX);
+    match back.peer().map(front.domid(), &list, Access::ReadWrite) {
+        Ok(_) => return Err(fail("a list with a bad reference was mapped")),
+        Err(e) => {
+            ensure!(!e.status.is_okay(), "the failure says okay");
+            ensure!(e.index.is_none_or(|i| i == 2), "the failure names entry {:?}, not 2", e.index);
+        }
+    }
+    // Were entry 0 or 1 still mapped, this would fail.
+    release(&front, region)
+}
+
+fn unmap_batch<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let (region, refs) = region(&front, back.domid(), Access::ReadWrite, 70)?;
+    for _ in 0..2 {
+        let mut maps = Vec::new();
+        for pages in refs.chunks(3) {
+            maps.push(
+                back.peer()
+                    .map(front.domid(), pages, Access::ReadWrite)
+                    .map_err(|e| fail(format!("{e:?}")))?,
+            );
+        }
+        for (i, map) in maps.iter().enumerate() {
+            ensure!(read(map, 0, PAGE_SIZE) == pattern(i * 3), "mapping {i} shows other bytes");
+        }
+        back.peer().unmap(&mut maps);
+        ensure!(maps.is_empty(), "unmap left {} mappings", maps.len());
+    }
+    release(&front, region)
+}
+
+/// Pieces with odd sizes and places: (page, offset, length).
+fn pieces(n: usize) -> Vec<(usize, usize, usize)> {
+    (0..n).map(|i| (i % 11, i * 37 % 2000, if i % 7 == 6 { 1500 } else { 1 + i * 13 % 300 })).collect()
+}
+
+fn copy_from<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let (region, refs) = region(&front, back.domid(), Access::ReadOnly, 11)?;
+    for n in [1, 2, 7, 8, 9, 64, 1025, 2100] {
+        let mut wanted = Vec::new();
+        let mut ops = Vec::new();
+        for (page, offset, len) in pieces(n) {
+            ops.push(op(refs[page], offset, len, wanted.len()));
+            wanted.extend_from_slice(&pattern(page)[offset..offset + len]);
+            // Some pieces have room between them, some have none.
+            wanted.resize(wanted.len() + n % 2 * 3, 0xEE);
+        }
+        let mut got = vec![0xEE; wanted.len()];
+        back.peer().copy(front.domid(), LocalBytes::FromPeer(&mut got), &mut ops).map_err(fail)?;
+        ensure!(ops.iter().all(|o| o.status.is_okay()), "of {n} pieces some failed");
+        ensure!(got == wanted, "{n} pieces brought other bytes");
+    }
+    release(&front, region)
+}
+
+fn copy_to<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    for n in [1, 7, 8, 11] {
+        let (region, refs) = region(&front, back.domid(), Access::ReadWrite, 11)?;
+        let bytes: Vec<u8> = pattern(99).repeat(5);
+        let mut ops = Vec::new();
+        let mut wanted: Vec<Vec<u8>> = (0..11).map(pattern).collect();
+        let mut at = 0;
+        for (page, offset, len) in pieces(n) {
+            ops.push(op(refs[page], offset, len, at));
+            wanted[page][offset..offset + len].copy_from_slice(&bytes[at..at + len]);
+            at += len;
+        }
+        back.peer().copy(front.domid(), LocalBytes::ToPeer(&bytes), &mut ops).map_err(fail)?;
+        ensure!(ops.iter().all(|o| o.status.is_okay()), "of {n} pieces some failed");
+        for (page, wanted) in wanted.iter().enumerate() {
+            ensure!(
+                read(&region, page * PAGE_SIZE, PAGE_SIZE) == *wanted,
+                "{n} pieces: page {page} is wrong"
+            );
+        }
+        release(&front, region)?;
+    }
+    Ok(())
+}
+
+fn copy_same_gref<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let (region, refs) = region(&front, back.domid(), Access::ReadWrite, 2)?;
+    // Adjacent, and not adjacent.
+    let mut ops: Vec<CopyOp> = (0..60).map(|i| op(refs[i / 3 % 2], i * 8, 8, i * 8)).collect();
+    let mut got = [0; 480];
+    back.peer().copy(front.domid(), LocalBytes::FromPeer(&mut got), &mut ops).map_err(fail)?;
+    for (i, o) in ops.iter().enumerate() {
+        ensure!(o.status.is_okay(), "piece {i}: {}", o.status);
+        ensure!(
+            got[i * 8..i * 8 + 8] == pattern(i / 3 % 2)[i * 8..i * 8 + 8],
+            "piece {i} brought other bytes"
+        );
+    }
+    // A copy beside a mapping leaves the mapping's grant in use.
+    let map =
+        back.peer().map(front.domid(), &refs[..1], Access::ReadOnly).map_err(|e| fail(format!("{e:?}")))?;
+    for local in [LocalBytes::FromPeer(&mut [0; 480]), LocalBytes::ToPeer(&[0; 480])] {
+        back.peer().copy(front.domid(), local, &mut ops).map_err(fail)?;
+        ensure!(ops.iter().all(|o| o.status.is_okay()), "a mapped grant cannot be copied");
+    }
+    let Err(InUse(region)) = front.grants().release(region) else {
+        return Err(fail("a copy ended the use of a mapped grant"));
+    };
+    drop(map);
+    release(&front, region)
+}
+
+fn copy_statuses<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let (region, refs) = region(&front, back.domid(), Access::ReadWrite, 2)?;
+    for n in [3, 30] {
+        let mut ops: Vec<CopyOp> = (0..n).map(|i| op(refs[i % 2], i * 10, 10, i * 10)).collect();
+        let mut got = vec![0; n * 10];
+        ops[1].gref = GrantRef(u32::MAX);
+        if n > 3 {
+            ops[10].gref = GrantRef::NONE;
+            ops[11] = op(refs[0], 4090, 7, 110);
+            ops[12] = op(refs[0], 0, 10, n * 10 - 9);
+            ops[13] = op(refs[0], usize::from(u16::MAX), usize::from(u16::MAX), 0);
+        }
+        back.peer().copy(front.domid(), LocalBytes::FromPeer(&mut got), &mut ops).map_err(fail)?;
+        for (i, o) in ops.iter().enumerate() {
+            let bad = i == 1 || (10..14).contains(&i);
+            ensure!(o.status.is_okay() != bad, "piece {i} of {n}: {}", o.status);
+            let wanted = if bad { vec![0; 10] } else { pattern(i % 2)[i * 10..i * 10 + 10].to_vec() };
+            ensure!(
+                got[i * 10..i * 10 + 10] == wanted,
+                "piece {i} of {n} brought {:?}",
+                &got[i * 10..i * 10 + 10]
+            );
+        }
+        if n > 3 {
+            let args = [ops[11].status, ops[12].status, ops[13].status];
+            ensure!(
+                args == [GrantStatus::BAD_COPY_ARG; 3],
+                "pieces outside of their page or bytes: {args:?}"
+            );
+        }
+    }
+    release(&front, region)
+}
+
+fn copy_empty<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let mut ops = [op(GrantRef(u32::MAX), 0, 0, 0), op(GrantRef::NONE, PAGE_SIZE, 0, 0)];
+    back.peer().copy(front.domid(), LocalBytes::FromPeer(&mut []), &mut ops).map_err(fail)?;
+    ensure!(ops.iter().all(|o| o.status.is_okay()), "{} and {}", ops[0].status, ops[1].status);
+    back.peer().copy(front.domid(), LocalBytes::FromPeer(&mut []), &mut []).map_err(fail)
+}
+
+fn wrong_domain<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let other = DomId(if back.domid().0 == 1 { 2 } else { 1 });
+    let (region, refs) = region(&front, other, Access::ReadWrite, 1)?;
+    let map = back.peer().map(front.domid(), &refs, Access::ReadOnly);
+    ensure!(map.is_err(), "a grant for {other} was mapped by {}", back.domid());
+    for n in [1, 10] {
+        let mut ops = vec![op(refs[0], 0, 4, 0); n];
+        let mut bytes = [0; 4];
+        back.peer().copy(front.domid(), LocalBytes::FromPeer(&mut bytes), &mut ops).map_err(fail)?;
+        ensure!(
+            ops.iter().all(|o| !o.status.is_okay()),
+            "a grant for {other} was copied by {}",
+            back.domid()
+        );
+        ensure!(bytes == [0; 4], "its bytes came all the same");
+    }
+    release(&front, region)
+}
+
+fn no_domain<M: Machine>(m: &M) -> Case {
+    let (_front, back) = m.pair();
+    let nobody = DomId(0x7000);
+    ensure!(back.peer().map(nobody, &[GrantRef(8)], Access::ReadOnly).is_err(), "mapped from {nobody}");
+    let mut ops = [op(GrantRef(8), 0, 4, 0)];
+    let copied = back.peer().copy(nobody, LocalBytes::FromPeer(&mut [0; 4]), &mut ops);
+    ensure!(copied.is_err() || !ops[0].status.is_okay(), "copied from {nobody}");
+    ensure!(back.events().bind(nobody, EvtchnPort(1)).is_err(), "bound to {nobody}");
+    Ok(())
+}
+
+fn revoked<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let (region, refs) = region(&front, back.domid(), Access::ReadWrite, 2)?;
+    release(&front, region)?;
+    ensure!(back.peer().map(front.domid(), &refs, Access::ReadOnly).is_err(), "a revoked grant was mapped");
+    let mut ops = [op(refs[0], 0, 4, 0), op(refs[1], 0, 4, 0)];
+    back.peer().copy(front.domid(), LocalBytes::FromPeer(&mut [0; 4]), &mut ops).map_err(fail)?;
+    ensure!(ops.iter().all(|o| !o.status.is_okay()), "a revoked grant was copied");
+    Ok(())
+}
+
+fn revoke_while_mapped<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    for acc in [Access::ReadOnly, Access::ReadWrite] {
+        let (region, refs) = region(&front, back.domid(), Access::ReadWrite, 3)?;
+        let map = back.peer().map(front.domid(), &refs[1..2], acc).map_err(|e| fail(format!("{e:?}")))?;
+        let again = back.peer().map(front.domid(), &refs[1..2], acc).map_err(|e| fail(format!("{e:?}")))?;
+        let Err(InUse(region)) = front.grants().release(region) else {
+            return Err(fail("a region was released while a page of it is mapped"));
+        };
+        ensure!(read(&map, 0, PAGE_SIZE) == pattern(1), "the page changed though it is still mapped");
+        drop(map);
+        let Err(InUse(region)) = front.grants().release(region) else {
+            return Err(fail("a page that was mapped twice is free after one unmap"));
+        };
+        back.peer().unmap(&mut vec![again]);
+        release(&front, region)?;
+    }
+    Ok(())
+}
+
+fn per_frame<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let Some(table) = front.grants().per_frame() else {
+        return Err(Verdict::Skip("an allocation is the grant here"));
+    };
+    let own = table.pages(4).map_err(fail)?;
+    ensure!(own.copy_in(2 * PAGE_SIZE, b"frame 2"), "the pages cannot be written");
+    for _ in 0..200 {
+        let gref = table.grant(back.domid(), &own, 2, Access::ReadOnly).map_err(fail)?;
+        let mut bytes = [0; 7];
+        let mut ops = [op(gref, 0, 7, 0)];
+        back.peer().copy(front.domid(), LocalBytes::FromPeer(&mut bytes), &mut ops).map_err(fail)?;
+        ensure!(ops[0].status.is_okay() && &bytes == b"frame 2", "{}: {bytes:?}", ops[0].status);
+        let map =
+            back.peer().map(front.domid(), &[gref], Access::ReadOnly).map_err(|e| fail(format!("{e:?}")))?;
+        ensure!(table.revoke(gref).is_err(), "a mapped frame was revoked");
+        drop(map);
+        ensure!(table.revoke(gref).is_ok(), "an unmapped frame cannot be revoked");
+        back.peer().copy(front.domid(), LocalBytes::FromPeer(&mut bytes), &mut ops).map_err(fail)?;
+        ensure!(!ops[0].status.is_okay(), "a revoked frame was copied");
+    }
+    let gref = table.grant(back.domid(), &own, 0, Access::ReadWrite).map_err(fail)?;
+    let Err(InUse(own)) = front.grants().release(own) else {
+        return Err(fail("pages were freed while one of them is granted"));
+    };
+    ensure!(table.revoke(gref).is_ok(), "the frame cannot be revoked");
+    release(&front, own)
+}
+
+/// What fired within a second at most.
+fn fired<P: Platform>(p: &P) -> Vec<EvtchnPort> {
+    let mut ready = ReadySet::default();
+    p.events().wait(&mut ready, Some(Duration::from_secs(1)));
+    ready.ports
+}
+
+/// What is pending this moment.
+fn pending<P: Platform>(p: &P) -> Vec<EvtchnPort> {
+    let mut ready = ReadySet::default();
+    p.events().wait(&mut ready, Some(Duration::ZERO));
+    ready.ports
+}
+
+type Chan<P> = <<P as Platform>::Events as Events>::Chan;
+
+/// A bound pair of ends, with the event of the binding taken.
+fn bound<F: Platform, B: Platform>(front: &F, back: &B) -> Result<(Chan<F>, Chan<B>, EvtchnPort), Verdict> {
+    let (near, port) = front.events().offer(back.domid()).map_err(fail)?;
+    let far = back.events().bind(front.domid(), port).map_err(fail)?;
+    fired(back);
+    back.events().unmask(&far);
+    Ok((near, far, port))
+}
+
+fn bind_pends<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let (near, port) = front.events().offer(back.domid()).map_err(fail)?;
+    ensure!(front.events().local(&near) == port, "the offered number is not the end's own");
+    let far = back.events().bind(front.domid(), port).map_err(fail)?;
+    ensure!(fired(&back) == [back.events().local(&far)], "no event after the binding");
+    Ok(())
+}
+
+fn notify_both_ways<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let (near, far, _) = bound(&front, &back)?;
+    for _ in 0..3 {
+        for _ in 0..5 {
+            front.events().notify(&near);
+        }
+        ensure!(fired(&back) == [back.events().local(&far)], "the back's end did not fire once");
+        back.events().unmask(&far);
+        ensure!(pending(&back).is_empty(), "five events that were sent at once came more than once");
+        back.events().notify(&far);
+        ensure!(fired(&front) == [front.events().local(&near)], "the front's end did not fire once");
+        front.events().unmask(&near);
+    }
+    let (other, other_far, _) = bound(&front, &back)?;
+    front.events().notify(&other);
+    ensure!(fired(&back) == [back.events().local(&other_far)], "another channel's end fired");
+    Ok(())
+}
+
+fn masking<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let (near, far, _) = bound(&front, &back)?;
+    front.events().notify(&near);
+    ensure!(!fired(&back).is_empty(), "the end did not fire");
+    front.events().notify(&near);
+    ensure!(pending(&back).is_empty(), "a masked end fired");
+    back.events().unmask(&far);
+    ensure!(fired(&back) == [back.events().local(&far)], "an event that came while masked was lost");
+    back.events().unmask(&far);
+    ensure!(pending(&back).is_empty(), "an event came twice");
+    Ok(())
+}
+
+fn wait_times_out<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let (_near, _far, _) = bound(&front, &back)?;
+    for max in [Duration::ZERO, Duration::from_millis(5)] {
+        let before = front.clock().now_ns();
+        let mut ready = ReadySet { ports: vec![EvtchnPort(77)] };
+        front.events().wait(&mut ready, Some(max));
+        ensure!(ready.ports.is_empty(), "{:?} fired without a notify", ready.ports);
+        let took = front.clock().now_ns() - before;
+        ensure!(u128::from(took) >= max.as_nanos(), "a wait of {max:?} ended after {took} ns");
+    }
+    Ok(())
+}
+
+fn bind_refused<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    ensure!(
+        back.events().bind(front.domid(), EvtchnPort(4000)).is_err(),
+        "bound to an end that nobody offered"
+    );
+    ensure!(back.events().bind(front.domid(), EvtchnPort(u32::MAX)).is_err(), "bound to an impossible end");
+    let (near, _far, port) = bound(&front, &back)?;
+    ensure!(back.events().bind(front.domid(), port).is_err(), "bound to the same end twice");
+    drop(near);
+    let other = DomId(if back.domid().0 == 1 { 2 } else { 1 });
+    let (_near, port) = front.events().offer(other).map_err(fail)?;
+    ensure!(back.events().bind(front.domid(), port).is_err(), "bound to an end that was offered to {other}");
+    Ok(())
+}
+
+fn rebind<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let (near, far, port) = bound(&front, &back)?;
+    drop(far);
+    front.events().notify(&near);
+    let far = back
+        .events()
+        .bind(front.domid(), port)
+        .map_err(|e| fail(format!("the end cannot be bound again: {e}")))?;
+    ensure!(fired(&back) == [back.events().local(&far)], "no event after the second binding");
+    back.events().unmask(&far);
+    drop((far, back));
+    front.events().notify(&near);
+    let Some(back) = m.successor() else {
+        return Err(Verdict::Skip("no successor of a backend here; the end was bound again by the first"));
+    };
+    let far =
+        back.events().bind(front.domid(), port).map_err(|e| fail(format!("a successor cannot bind: {e}")))?;
+    ensure!(fired(&back) == [back.events().local(&far)], "no event after the successor's binding");
+    back.events().unmask(&far);
+    front.events().notify(&near);
+    ensure!(fired(&back) == [back.events().local(&far)], "the successor does not hear the front");
+    back.events().notify(&far);
+    ensure!(fired(&front) == [front.events().local(&near)], "the front does not hear the successor");
+    Ok(())
+}
+
+fn clock_runs<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let first = front.clock().now_ns();
+    std::thread::sleep(Duration::from_millis(2));
+    let second = back.clock().now_ns();
+    ensure!(second >= first + 2_000_000, "{first} ns, and 2 ms later {second} ns");
+    Ok(())
+}

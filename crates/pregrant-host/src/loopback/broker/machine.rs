@@ -1,0 +1,419 @@
+//! The broker's state: domains, who is attached to them, and what becomes of all that when a process dies.
+//!
+//! Invariants: a connection is attached to at most one domain; a slot is given away again only when no grant anywhere
+//! names its last owner; what a peer needs to know at once (dead, incarnation, routes) is in the ledger, the rest here.
+//!
+//! What a process may do: ask for anything, in any order, and die at any moment. Every request is checked; a refusal
+//! is an errno.
+
+use super::channels::{Channel, Channels, State};
+use super::{Audit, DomainSpec, Hooks};
+use crate::loopback::ledger::{Layout, Ledger, PORTS, Route, SLOTS, ZOMBIE};
+use crate::loopback::memory::{Mapping, sealed_memfd};
+use crate::loopback::pins::{self, Granter, User};
+use crate::loopback::protocol::{DURABLE, Op, Reply, Request, VERSION};
+use pregrant::wire::grant::{GTF_READING, GTF_WRITING, GrantEntryV1, V1_PER_PAGE};
+use pregrant::{DomId, PAGE_SIZE};
+use rustix::event::EventfdFlags;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering;
+
+/// A connection's number, never used again.
+pub(super) type ConnId = u64;
+
+const PAGES_MAX: u64 = 1 << 20;
+const TABLE_FRAMES_MAX: u32 = 64;
+/// Persistent regions of a domain, and octets of one.
+const REGIONS_MAX: usize = 1024;
+const REGION_BYTES_MAX: u64 = 1 << 24;
+
+struct Domain {
+    durable: bool,
+    memory: OwnedFd,
+    ledger_fd: OwnedFd,
+    ledger: Ledger,
+    table: Mapping,
+    slots: [Option<Attachment>; SLOTS],
+    upcalls: [Option<OwnedFd>; SLOTS],
+    channels: Channels,
+    regions: HashMap<String, (OwnedFd, u64)>,
+}
+
+#[derive(Clone, Copy)]
+struct Attachment {
+    pid: u32,
+    /// Where its memory is mapped; 0 until it said so.
+    address: u64,
+    /// Its process is gone, but a grant still names it.
+    leaving: bool,
+}
+
+impl Domain {
+    fn granter(&self) -> Granter<'_> {
+        Granter { ledger: &self.ledger, table: &self.table }
+    }
+
+    fn upcall(&mut self, slot: usize) -> Result<&OwnedFd, Errno> {
+        if self.upcalls[slot].is_none() {
+            let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            self.upcalls[slot] = Some(fd);
+        }
+        self.upcalls[slot].as_ref().ok_or(Errno::INVAL)
+    }
+
+    /// Frees grants and pages of dead processes that no peer uses any more.
+    fn reclaim(&self) {
+        let layout = self.ledger.layout();
+        let mut kept = vec![false; layout.pages];
+        for gref in 0..layout.grants as u32 {
+            if self.ledger.grant_owner(gref).load(Ordering::Acquire) != ZOMBIE {
+                continue;
+            }
+            let at = gref as usize * GrantEntryV1::SIZE;
+            let seen = self.table.u32(at).load(Ordering::Acquire);
+            let in_use = seen & u32::from(GTF_READING | GTF_WRITING) != 0;
+            let free = !in_use
+                && self.table.u32(at).compare_exchange(seen, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+            if free {
+                self.ledger.grant_owner(gref).store(0, Ordering::Release);
+            } else {
+                for frame in [self.table.u32(at + 4), self.ledger.frame(gref)] {
+                    if let Some(keep) = kept.get_mut(frame.load(Ordering::Relaxed) as usize) {
+                        *keep = true;
+                    }
+                }
+            }
+        }
+        for (page, keep) in kept.into_iter().enumerate() {
+            let owner = self.ledger.page_owner(page);
+            if !keep && owner.load(Ordering::Acquire) == ZOMBIE {
+                owner.store(0, Ordering::Release);
+            }
+        }
+    }
+
+    /// Makes zombies of all that a dead slot owned.
+    fn disown(&self, slot: usize) {
+        let layout = self.ledger.layout();
+        let grants = (0..layout.grants as u32).map(|gref| self.ledger.grant_owner(gref));
+        let pages = (0..layout.pages).map(|page| self.ledger.page_owner(page));
+        for owner in grants.chain(pages) {
+            if usize::from(owner.load(Ordering::Acquire)) == slot + 1 {
+                owner.store(ZOMBIE, Ordering::Release);
+            }
+        }
+    }
+}
+
+/// All of it.
+pub(super) struct Machine {
+    domains: BTreeMap<u16, Domain>,
+    attached: HashMap<ConnId, User>,
+    /// Dead users whose part in some grant could not be undone yet.
+    unswept: Vec<User>,
+    hooks: Hooks,
+}
+
+impl Machine {
+    pub(super) fn new(hooks: Hooks) -> Self {
+        Self { domains: BTreeMap::new(), attached: HashMap::new(), unswept: Vec::new(), hooks }
+    }
+
+    pub(super) fn create(&mut self, spec: DomainSpec) -> Result<(), Errno> {
+        let DomainSpec { domid, pages, grant_frames, durable } = spec;
+        if domid.0 >= 0x7FF0
+            || !(1..=TABLE_FRAMES_MAX).contains(&grant_frames)
+            || pages as u64 > PAGES_MAX
+            || pages <= grant_frames as usize
+        {
+            return Err(Errno::INVAL);
+        }
+        if self.domains.contains_key(&domid.0) {
+            return Err(Errno::EXIST);
+        }
+        let layout = Layout { pages, grants: grant_frames as usize * V1_PER_PAGE };
+        let memory = sealed_memfd(&format!("pregrant-domain-{}", domid.0), pages * PAGE_SIZE)?;
+        let ledger_fd = sealed_memfd(&format!("pregrant-ledger-{}", domid.0), layout.len())?;
+        let ledger = Ledger::open(&ledger_fd, layout)?;
+        ledger.initialise(grant_frames as usize);
+        let table = Mapping::new(&memory, grant_frames as usize * PAGE_SIZE)?;
+        let domain = Domain {
+            durable,
+            memory,
+            ledger_fd,
+            ledger,
+            table,
+            slots: [None; SLOTS],
+            upcalls: [const { None }; SLOTS],
+            channels: Channels::default(),
+            regions: HashMap::new(),
+        };
+        self.domains.insert(domid.0, domain);
+        (self.hooks.created)(domid);
+        Ok(())
+    }
+
+    /// Ends a domain: its peers' ends become unbound, what they have mapped stays until they unmap it.
+    pub(super) fn destroy(&mut self, domid: DomId) -> Result<(), Errno> {
+        for slot in 0..SLOTS {
+            self.close_slot(User { domid, slot });
+        }
+        let domain = self.domains.remove(&domid.0).ok_or(Errno::NOENT)?;
+        domain.ledger.set_dead();
+        for (slot, attachment) in domain.slots.iter().enumerate() {
+            if attachment.is_some() {
+                self.unswept.push(User { domid, slot });
+            }
+        }
+        self.attached.retain(|_, user| user.domid != domid);
+        self.sweep();
+        (self.hooks.destroyed)(domid);
+        Ok(())
+    }
+
+    /// A connection has ended: its process died or left.
+    pub(super) fn disconnect(&mut self, conn: ConnId) {
+        let Some(user) = self.attached.remove(&conn) else { return };
+        self.close_slot(user);
+        let Some(domain) = self.domains.get_mut(&user.domid.0) else { return };
+        if let Some(attachment) = &mut domain.slots[user.slot] {
+            attachment.leaving = true;
+        }
+        domain.ledger.bump_incarnation();
+        domain.disown(user.slot);
+        let last = !domain.slots.iter().flatten().any(|a| !a.leaving);
+        if last && !domain.durable {
+            // The slot's pins in other domains are swept by `destroy`.
+            let _ = self.destroy(user.domid);
+            return;
+        }
+        self.unswept.push(user);
+        self.sweep();
+    }
+
+    /// Undoes what dead users hold. True when nothing is left to undo.
+    fn sweep(&mut self) -> bool {
+        let mut left = Vec::new();
+        for user in std::mem::take(&mut self.unswept) {
+            // Every domain gets its turn, also after one that is not clean yet.
+            let mut clean = true;
+            for domain in self.domains.values() {
+                clean &= pins::sweep(domain.granter(), user);
+            }
+            if !clean {
+                left.push(user);
+                continue;
+            }
+            let slot = self.domains.get_mut(&user.domid.0).map(|d| &mut d.slots[user.slot]);
+            if let Some(slot) = slot.filter(|slot| slot.is_some_and(|a| a.leaving)) {
+                *slot = None;
+            }
+        }
+        self.unswept = left;
+        // The dead may have held the last use of grants whose owner died before them.
+        self.domains.values().for_each(Domain::reclaim);
+        self.unswept.is_empty()
+    }
+
+    /// Sweeps when something is left to sweep; true when nothing is, afterwards.
+    pub(super) fn sweep_if_due(&mut self) -> bool {
+        self.unswept.is_empty() || self.sweep()
+    }
+
+    fn close_slot(&mut self, user: User) {
+        let ports = self.domains.get(&user.domid.0).map(|d| d.channels.of_slot(user.slot));
+        for port in ports.unwrap_or_default() {
+            self.close(user.domid, port);
+        }
+    }
+
+    /// Xen's evtchn_close: the peer's end becomes unbound and waits for this domain.
+    fn close(&mut self, domid: DomId, port: u32) {
+        let Some(domain) = self.domains.get_mut(&domid.0) else { return };
+        domain.ledger.route(port).store(0, Ordering::Release);
+        let Some(Channel { state: State::Bound(peer, far), .. }) = domain.channels.close(port) else {
+            return;
+        };
+        let Some(domain) = self.domains.get_mut(&peer.0) else { return };
+        domain.channels.set_state(far, State::Unbound(domid));
+        domain.ledger.route(far).store(0, Ordering::Release);
+        // A sender that was killed between setting the pending bit and showing it must not silence the end for ever.
+        if let Some(channel) = domain.channels.get(far) {
+            let up = domain.ledger.upcall(channel.slot);
+            let woken = up.is_pending(far) && up.select(far);
+            if woken && let Ok(fd) = domain.upcall(channel.slot) {
+                let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+            }
+        }
+    }
+
+    /// Answers a request.
+    pub(super) fn answer(&mut self, conn: ConnId, request: &Request) -> Result<Reply, Errno> {
+        let domid = u16::try_from(request.b).map(DomId);
+        match request.op {
+            Op::Attach => self.attach(conn, request.a, domid.map_err(|_| Errno::INVAL)?, request.c),
+            Op::Create => {
+                self.create(DomainSpec {
+                    domid: domid.map_err(|_| Errno::INVAL)?,
+                    pages: usize::try_from(request.c & !DURABLE).map_err(|_| Errno::INVAL)?,
+                    grant_frames: request.a,
+                    durable: request.c & DURABLE != 0,
+                })?;
+                Ok(Reply::default())
+            }
+            Op::Destroy => self.destroy(domid.map_err(|_| Errno::INVAL)?).map(|()| Reply::default()),
+            Op::Audit => {
+                let a = self.audit();
+                let words = [a.domains, a.attachments, a.pins, a.channels];
+                Ok(Reply::words(words.map(|n| n as u64)))
+            }
+            _ => {
+                let user = *self.attached.get(&conn).ok_or(Errno::PERM)?;
+                self.answer_attached(user, request)
+            }
+        }
+    }
+
+    fn attach(&mut self, conn: ConnId, version: u32, domid: DomId, pid: u64) -> Result<Reply, Errno> {
+        if version != VERSION {
+            return Err(Errno::PROTONOSUPPORT);
+        }
+        if self.attached.contains_key(&conn) {
+            return Err(Errno::ALREADY);
+        }
+        self.sweep();
+        let domain = self.domains.get_mut(&domid.0).ok_or(Errno::NOENT)?;
+        let stale = |slot| self.unswept.contains(&User { domid, slot });
+        let slot = (0..SLOTS).find(|&s| domain.slots[s].is_none() && !stale(s)).ok_or(Errno::USERS)?;
+        domain.ledger.upcall(slot).clear();
+        let upcall = domain.upcall(slot)?;
+        let _ = rustix::io::read(upcall, &mut [0; 8]);
+        let mut fds = vec![upcall.try_clone().map_err(os)?];
+        fds.insert(0, domain.memory.try_clone().map_err(os)?);
+        fds.insert(1, domain.ledger_fd.try_clone().map_err(os)?);
+        if let Some(connect) = &self.hooks.store {
+            let (theirs, ours) = std::os::unix::net::UnixStream::pair().map_err(os)?;
+            connect(domid, theirs.into());
+            fds.push(ours.into());
+        }
+        domain.slots[slot] = Some(Attachment { pid: pid as u32, address: 0, leaving: false });
+        self.attached.insert(conn, User { domid, slot });
+        let Layout { pages, grants } = domain.ledger.layout();
+        Ok(Reply { words: [pages as u64, grants as u64, slot as u64, 0], fds })
+    }
+
+    fn answer_attached(&mut self, user: User, request: &Request) -> Result<Reply, Errno> {
+        let target = || u16::try_from(request.b).map(DomId).map_err(|_| Errno::INVAL);
+        match request.op {
+            Op::Mapped => {
+                let domain = self.domains.get_mut(&user.domid.0).ok_or(Errno::NOENT)?;
+                if let Some(attachment) = &mut domain.slots[user.slot] {
+                    attachment.address = request.c;
+                }
+                domain.ledger.bump_incarnation();
+                Ok(Reply::default())
+            }
+            Op::Peer => {
+                let domain = self.domains.get(&target()?.0).ok_or(Errno::NOENT)?;
+                let living = domain.slots.iter().flatten().find(|a| a.address != 0 && !a.leaving);
+                let (pid, address) = living.map_or((0, 0), |a| (a.pid, a.address));
+                let Layout { pages, grants } = domain.ledger.layout();
+                let fds =
+                    vec![domain.memory.try_clone().map_err(os)?, domain.ledger_fd.try_clone().map_err(os)?];
+                Ok(Reply { words: [pages as u64, grants as u64, u64::from(pid), address], fds })
+            }
+            Op::Upcall => {
+                let domain = self.domains.get_mut(&target()?.0).ok_or(Errno::NOENT)?;
+                let slot = Some(request.a as usize).filter(|s| *s < SLOTS).ok_or(Errno::INVAL)?;
+                let fd = domain.upcall(slot)?.try_clone().map_err(os)?;
+                Ok(Reply { words: [0; 4], fds: vec![fd] })
+            }
+            Op::Offer => {
+                let domain = self.domains.get_mut(&user.domid.0).ok_or(Errno::NOENT)?;
+                let port = domain.channels.open(user.slot, State::Unbound(target()?)).ok_or(Errno::NOSPC)?;
+                domain.ledger.upcall(user.slot).reset(port);
+                Ok(Reply::words([u64::from(port), 0, 0, 0]))
+            }
+            Op::Bind => self.bind(user, target()?, request.a),
+            Op::Close => {
+                let domain = self.domains.get(&user.domid.0).ok_or(Errno::NOENT)?;
+                let port = request.a;
+                if (port as usize) >= PORTS || domain.channels.get(port).is_none_or(|c| c.slot != user.slot) {
+                    return Err(Errno::INVAL);
+                }
+                self.close(user.domid, port);
+                Ok(Reply::default())
+            }
+            Op::Persist => {
+                let domain = self.domains.get_mut(&user.domid.0).ok_or(Errno::NOENT)?;
+                if request.name.is_empty() || !(1..=REGION_BYTES_MAX).contains(&request.c) {
+                    return Err(Errno::INVAL);
+                }
+                let bytes = request.c.next_multiple_of(PAGE_SIZE as u64);
+                if let Some((fd, has)) = domain.regions.get(&request.name) {
+                    return if *has == bytes {
+                        Ok(Reply { words: [0; 4], fds: vec![fd.try_clone().map_err(os)?] })
+                    } else {
+                        Err(Errno::EXIST)
+                    };
+                }
+                if domain.regions.len() == REGIONS_MAX {
+                    return Err(Errno::NOSPC);
+                }
+                let fd = sealed_memfd("pregrant-persist", bytes as usize)?;
+                let theirs = fd.try_clone().map_err(os)?;
+                domain.regions.insert(request.name.clone(), (fd, bytes));
+                Ok(Reply { words: [1, 0, 0, 0], fds: vec![theirs] })
+            }
+            Op::Reclaim => {
+                self.sweep();
+                Ok(Reply::default())
+            }
+            Op::Attach | Op::Create | Op::Destroy | Op::Audit => Err(Errno::INVAL),
+        }
+    }
+
+    /// Xen's bind_interdomain: `to` must have an unbound end at `far` that waits for us.
+    fn bind(&mut self, user: User, to: DomId, far: u32) -> Result<Reply, Errno> {
+        let peer = self.domains.get(&to.0).ok_or(Errno::NOENT)?;
+        let channel = peer.channels.get(far).ok_or(Errno::INVAL)?;
+        if channel.state != State::Unbound(user.domid) {
+            return Err(Errno::INVAL);
+        }
+        let own = self.domains.get_mut(&user.domid.0).ok_or(Errno::NOENT)?;
+        let near = own.channels.open(user.slot, State::Bound(to, far)).ok_or(Errno::NOSPC)?;
+        own.ledger.upcall(user.slot).reset(near);
+        own.channels.generation = own.channels.generation.wrapping_add(1);
+        let generation = own.channels.generation;
+        let route = Route::to(to.0, channel.slot, far, generation);
+        own.ledger.route(near).store(route.0, Ordering::Release);
+        let peer = self.domains.get_mut(&to.0).ok_or(Errno::NOENT)?;
+        peer.channels.set_state(far, State::Bound(user.domid, near));
+        peer.channels.generation = peer.channels.generation.wrapping_add(1);
+        let route = Route::to(user.domid.0, user.slot, near, peer.channels.generation);
+        peer.ledger.route(far).store(route.0, Ordering::Release);
+        Ok(Reply::words([u64::from(near), 0, 0, 0]))
+    }
+
+    pub(super) fn audit(&self) -> Audit {
+        let mut audit =
+            Audit { domains: self.domains.len(), attachments: self.attached.len(), ..Audit::default() };
+        for domain in self.domains.values() {
+            let count = pins::count(domain.granter());
+            audit.grants += count.grants;
+            audit.maptrack += count.in_use;
+            audit.pins += count.pins;
+            audit.channels += domain.channels.count();
+            audit.regions += domain.regions.len();
+            let owners = (0..domain.ledger.layout().pages).map(|p| domain.ledger.page_owner(p));
+            audit.zombie_pages += owners.filter(|o| o.load(Ordering::Relaxed) == ZOMBIE).count();
+        }
+        audit
+    }
+}
+
+fn os(e: std::io::Error) -> Errno {
+    Errno::from_io_error(&e).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,303 @@
+//! The broker: the objects that outlive a process. It sleeps unless asked, and is never on the data path.
+//!
+//! ```text
+//!   process --SEQPACKET--> broker: domains { memfd, ledger, event channels, persistent regions }
+//!       '--- EOF (died) -->   drops its pins, closes its ends, and a guest domain with its last process
+//! ```
+//!
+//! It runs in a thread of whoever starts it (the demo, a test, `pregrant store serve`). A process reaches it through
+//! the socket's path or through a ready socket pair.
+//!
+//! What a process may do: see [`machine`]. One that does not read its answers is disconnected.
+
+mod channels;
+mod machine;
+
+use super::error::{LoopbackError, Step};
+use super::protocol::{Reply, Request};
+use machine::{ConnId, Machine};
+use pregrant::DomId;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// What a domain is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DomainSpec {
+    /// Its number.
+    pub domid: DomId,
+    /// Pages of memory; they cost nothing until they are touched.
+    pub pages: usize,
+    /// Pages of the grant table, 512 grants each, 64 at most; the first pages of the memory.
+    pub grant_frames: u32,
+    /// Whether it outlives its last process (domain 0 and driver domains do, guests do not).
+    pub durable: bool,
+}
+
+impl DomainSpec {
+    /// A guest: 64 MiB, 4096 grants, gone with its last process.
+    pub fn guest(domid: DomId) -> Self {
+        Self { domid, pages: 16384, grant_frames: 8, durable: false }
+    }
+    /// Domain 0 or a driver domain: as a guest, but it stays when its processes die.
+    pub fn driver(domid: DomId) -> Self {
+        Self { durable: true, ..Self::guest(domid) }
+    }
+}
+
+/// What the broker tells others. The calls come from the broker's thread, with its state locked: they must neither
+/// block nor call the broker.
+pub struct Hooks {
+    /// A process attached: this end of its xenstore connection, bound to its domain. None: there is no xenstore.
+    pub store: Option<StoreHook>,
+    /// A domain was created.
+    pub created: DomainHook,
+    /// A domain was destroyed.
+    pub destroyed: DomainHook,
+}
+
+/// Takes a new xenstore connection.
+pub type StoreHook = Box<dyn Fn(DomId, OwnedFd) + Send>;
+/// Hears of a domain.
+pub type DomainHook = Box<dyn Fn(DomId) + Send>;
+
+impl Default for Hooks {
+    fn default() -> Self {
+        Self { store: None, created: Box::new(|_| ()), destroyed: Box::new(|_| ()) }
+    }
+}
+
+/// How much of everything there is; a test compares two of them.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Audit {
+    /// Domains.
+    pub domains: usize,
+    /// Attached processes and threads.
+    pub attachments: usize,
+    /// Grant table entries that grant something.
+    pub grants: usize,
+    /// Grants that somebody maps or copies this moment.
+    pub maptrack: usize,
+    /// Pins: one for each grant, process and kind of access.
+    pub pins: usize,
+    /// Event channel ends.
+    pub channels: usize,
+    /// Persistent regions.
+    pub regions: usize,
+    /// Pages of dead processes that a peer still maps.
+    pub zombie_pages: usize,
+}
+
+/// A running broker; it ends on drop.
+pub struct Broker {
+    state: Arc<Mutex<State>>,
+    wake: Arc<OwnedFd>,
+    path: Option<PathBuf>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct State {
+    machine: Machine,
+    /// Socket pairs that wait to be served.
+    adopted: Vec<OwnedFd>,
+    stopping: bool,
+}
+
+impl Broker {
+    /// Starts one that listens on `path` (None: only socket pairs from [`connect`](Self::connect)). A stale socket,
+    /// that nobody listens on, is replaced.
+    ///
+    /// # Errors
+    /// The path cannot be bound, or somebody listens there already.
+    pub fn start(path: Option<&Path>, hooks: Hooks) -> Result<Self, LoopbackError> {
+        let listener = path.map(listen).transpose()?;
+        let wake = Arc::new(
+            rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .step("create an eventfd")?,
+        );
+        let state = State { machine: Machine::new(hooks), adopted: Vec::new(), stopping: false };
+        let state = Arc::new(Mutex::new(state));
+        let thread = {
+            let (state, wake) = (Arc::clone(&state), Arc::clone(&wake));
+            std::thread::Builder::new()
+                .name("loopback-broker".into())
+                .spawn(move || serve(&state, &wake, listener.as_ref()))
+        };
+        let thread = thread.map_err(|e| LoopbackError::Os {
+            what: "start the broker's thread",
+            source: rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::AGAIN),
+        })?;
+        Ok(Self { state, wake, path: path.map(Path::to_owned), thread: Some(thread) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Creates a domain.
+    ///
+    /// # Errors
+    /// It exists already, or its sizes are out of range.
+    pub fn create_domain(&self, spec: DomainSpec) -> Result<(), LoopbackError> {
+        self.lock().machine.create(spec).map_err(|source| LoopbackError::Refused {
+            what: format!("create {} with {} pages", spec.domid, spec.pages),
+            at: self.name(),
+            source,
+        })
+    }
+
+    /// Destroys a domain, whoever is attached to it.
+    ///
+    /// # Errors
+    /// There is none of this number.
+    pub fn destroy_domain(&self, domid: DomId) -> Result<(), LoopbackError> {
+        self.lock()
+            .machine
+            .destroy(domid)
+            .map_err(|_| LoopbackError::UnknownDomain { domid, at: self.name() })
+    }
+
+    /// A connection for [`super::Loopback::attach_fd`], to use here or to pass to a child.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub fn connect(&self) -> Result<OwnedFd, LoopbackError> {
+        let kind = SocketType::SEQPACKET;
+        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
+            .step("make a socket pair")?;
+        self.lock().adopted.push(ours);
+        self.wake();
+        Ok(theirs)
+    }
+
+    /// Attaches the calling thread to a domain.
+    ///
+    /// # Errors
+    /// See [`super::Loopback::attach_fd`].
+    pub fn attach(&self, domid: DomId) -> Result<super::Loopback, LoopbackError> {
+        super::Loopback::attach_fd(self.connect()?, domid)
+    }
+
+    /// Counts what there is now.
+    pub fn audit(&self) -> Audit {
+        self.lock().machine.audit()
+    }
+
+    fn wake(&self) {
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn name(&self) -> String {
+        self.path.as_ref().map_or_else(|| "this process".into(), |p| p.display().to_string())
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.lock().stopping = true;
+        self.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn listen(path: &Path) -> Result<OwnedFd, LoopbackError> {
+    let address =
+        SocketAddrUnix::new(path).step("make a socket address of the broker's path (108 octets at most)")?;
+    let socket = || {
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .step("create the broker's socket")
+    };
+    if rustix::net::connect(&socket()?, &address).is_ok() {
+        return Err(LoopbackError::Refused {
+            what: "start a second broker".into(),
+            at: path.display().to_string(),
+            source: rustix::io::Errno::ADDRINUSE,
+        });
+    }
+    if std::fs::symlink_metadata(path)
+        .is_ok_and(|m| std::os::unix::fs::FileTypeExt::is_socket(&m.file_type()))
+    {
+        let _ = std::fs::remove_file(path);
+    }
+    let fd = socket()?;
+    rustix::net::bind(&fd, &address).step("bind the broker's socket")?;
+    rustix::net::listen(&fd, 64).step("listen on the broker's socket")?;
+    Ok(fd)
+}
+
+/// The thread: one message at a time, until told to stop.
+fn serve(state: &Mutex<State>, wake: &OwnedFd, listener: Option<&OwnedFd>) {
+    let mut connections: Vec<(ConnId, OwnedFd)> = Vec::new();
+    let mut next: ConnId = 0;
+    let mut unswept = false;
+    loop {
+        let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
+        fds.extend(listener.map(|l| PollFd::new(l, PollFlags::IN)));
+        let first = fds.len();
+        fds.extend(connections.iter().map(|(_, fd)| PollFd::new(fd, PollFlags::IN)));
+        // A living process holds an entry that a dead one shared: it lets go within a batch.
+        let retry = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        if let Err(e) = rustix::event::poll(&mut fds, unswept.then_some(&retry)) {
+            if e != rustix::io::Errno::INTR {
+                log::error!("loopback broker: poll failed: {e}; the broker stops");
+                return;
+            }
+            continue;
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        drop(fds);
+
+        let mut guard = state.lock().unwrap_or_else(PoisonError::into_inner);
+        if guard.stopping {
+            return;
+        }
+        if ready[0] {
+            let _ = rustix::io::read(wake, &mut [0; 8]);
+        }
+        let mut index = first;
+        connections.retain(|(conn, fd)| {
+            let keep = !ready[index] || serve_one(&mut guard.machine, *conn, fd);
+            index += 1;
+            if !keep {
+                guard.machine.disconnect(*conn);
+            }
+            keep
+        });
+        let fresh = std::mem::take(&mut guard.adopted).into_iter();
+        let accepted = (first == 2 && ready[1]).then_some(listener).flatten();
+        let accepted = accepted.and_then(|l| {
+            rustix::net::accept_with(l, SocketFlags::CLOEXEC)
+                .inspect_err(|e| log::warn!("loopback broker: a connection could not be accepted: {e}"))
+                .ok()
+        });
+        for fd in fresh.chain(accepted) {
+            connections.push((next, fd));
+            next += 1;
+        }
+        unswept = !guard.machine.sweep_if_due();
+    }
+}
+
+/// Serves one message. False: the connection has ended.
+fn serve_one(machine: &mut Machine, conn: ConnId, fd: &OwnedFd) -> bool {
+    let answer = match Request::receive(fd.as_fd()) {
+        Ok(None) => return false,
+        Ok(Some(request)) => machine.answer(conn, &request),
+        Err(e @ (rustix::io::Errno::INVAL | rustix::io::Errno::MSGSIZE)) => Err(e),
+        Err(_) => return false,
+    };
+    Reply::send(fd.as_fd(), &answer).is_ok()
+}

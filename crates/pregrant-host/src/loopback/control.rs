@@ -1,0 +1,69 @@
+//! Creating and destroying domains from another process, through the broker's socket.
+
+use super::broker::DomainSpec;
+use super::error::LoopbackError;
+use super::protocol::{DURABLE, Op, Reply, Request};
+use pregrant::DomId;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::path::Path;
+
+/// A connection that belongs to no domain.
+#[derive(Debug)]
+pub struct Control {
+    fd: OwnedFd,
+    at: String,
+}
+
+impl Control {
+    /// Connects to the broker at `path`.
+    ///
+    /// # Errors
+    /// Nobody listens there.
+    pub fn connect(path: &Path) -> Result<Self, LoopbackError> {
+        Ok(Self { fd: connect(path)?, at: path.display().to_string() })
+    }
+
+    /// Creates a domain.
+    ///
+    /// # Errors
+    /// It exists already (`EEXIST`), or its sizes are out of range.
+    pub fn create_domain(&self, spec: DomainSpec) -> Result<(), LoopbackError> {
+        let durable = if spec.durable { DURABLE } else { 0 };
+        let request =
+            Request::new(Op::Create, spec.grant_frames, u32::from(spec.domid.0), spec.pages as u64 | durable);
+        self.ask(&request, || format!("create {} with {} pages", spec.domid, spec.pages))
+    }
+
+    /// Destroys a domain, whoever is attached to it.
+    ///
+    /// # Errors
+    /// There is none of this number.
+    pub fn destroy_domain(&self, domid: DomId) -> Result<(), LoopbackError> {
+        self.ask(&Request::new(Op::Destroy, 0, u32::from(domid.0), 0), || format!("destroy {domid}"))
+    }
+
+    fn ask(&self, request: &Request, what: impl Fn() -> String) -> Result<(), LoopbackError> {
+        match call(&self.fd, request) {
+            Ok(_) => Ok(()),
+            Err(Errno::PIPE) => Err(LoopbackError::Gone { at: self.at.clone() }),
+            Err(source) => Err(LoopbackError::Refused { what: what(), at: self.at.clone(), source }),
+        }
+    }
+}
+
+/// Asks and waits for the answer. `PIPE`: the broker has gone.
+pub(super) fn call(fd: &OwnedFd, request: &Request) -> Result<Reply, Errno> {
+    request.send(fd.as_fd()).map_err(|e| if e == Errno::CONNRESET { Errno::PIPE } else { e })?;
+    Reply::receive(fd.as_fd()).map_err(|_| Errno::PIPE)?
+}
+
+pub(super) fn connect(path: &Path) -> Result<OwnedFd, LoopbackError> {
+    let failed = |source| LoopbackError::NoBroker { path: path.to_owned(), source };
+    let address = SocketAddrUnix::new(path).map_err(failed)?;
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(failed)?;
+    rustix::net::connect(&fd, &address).map_err(failed)?;
+    Ok(fd)
+}

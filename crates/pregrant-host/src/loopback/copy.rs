@@ -1,0 +1,288 @@
+//! Batched grant copy: `process_vm_readv` and `process_vm_writev`, one call for a batch.
+//!
+//! ```text
+//!   ops -> check, hold the grants (adjacent ops share) -> one system call -> statuses -> let the grants go
+//! ```
+//!
+//! Few pieces (below [`FEW`]) are cheaper by pread and pwrite on the peer's memfd. These also serve where the kernel
+//! forbids `process_vm_*` (another user, a user namespace), where the peer has no process right now, and where the call
+//! stopped half way because the peer's process unmapped a page: on Xen a domain cannot take its pages from under a
+//! copy. Never a memcpy under this name. WHY unsafe: rustix has no `process_vm_*`, libc has.
+//!
+//! What a peer may do: name any grant, write the bytes while they are copied. It cannot make a copy leave its memory:
+//! frames are checked against it, and ops against their page and the local bytes.
+
+use super::counters::add;
+use super::peer::Peer;
+use super::pins::{Held, PinError, User};
+use super::{Core, errno};
+use pregrant::platform::{CopyOp, LocalBytes};
+use pregrant::wire::grant::GrantStatus;
+use pregrant::{DomId, PAGE_SIZE, PlatformError};
+use rustix::io::Errno;
+use std::cell::Cell;
+
+/// Below this many pieces, one pread a piece beats one `process_vm_readv` (MECHANISMS.md a).
+const FEW: usize = 8;
+/// Most pieces of one call: the kernel's IOV_MAX.
+const IOV_MAX: usize = 1024;
+/// How often a grant that another worker is copying is tried again.
+const BUSY_TRIES: u32 = 10_000;
+
+/// Whether the kernel lets this process read others' memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Access {
+    /// It has not said no.
+    #[default]
+    Vm,
+    /// It said no.
+    Forbidden,
+}
+
+/// Room for one call, allocated once.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    local: Vec<libc::iovec>,
+    remote: Vec<libc::iovec>,
+    /// Which op each remote piece is.
+    op: Vec<u32>,
+    held: Vec<Held>,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self {
+            local: Vec::with_capacity(IOV_MAX),
+            remote: Vec::with_capacity(IOV_MAX),
+            op: Vec::with_capacity(IOV_MAX),
+            held: Vec::with_capacity(IOV_MAX),
+        }
+    }
+}
+
+/// The local side as an address, for as long as a batch borrows it.
+#[derive(Clone, Copy)]
+struct Local {
+    base: *mut u8,
+    len: usize,
+    to_peer: bool,
+}
+
+pub(super) fn copy(
+    core: &Core,
+    of: DomId,
+    local: LocalBytes<'_>,
+    ops: &mut [CopyOp],
+) -> Result<(), PlatformError> {
+    let peer = match core.peer(of) {
+        Ok(peer) => peer,
+        Err(Errno::NOENT) => {
+            ops.iter_mut().for_each(|op| op.status = GrantStatus::BAD_DOMAIN);
+            return Ok(());
+        }
+        Err(e) => return Err(errno("reach the domain to copy from or to", e)),
+    };
+    let local = match local {
+        LocalBytes::FromPeer(bytes) => Local { base: bytes.as_mut_ptr(), len: bytes.len(), to_peer: false },
+        LocalBytes::ToPeer(bytes) => {
+            Local { base: bytes.as_ptr().cast_mut(), len: bytes.len(), to_peer: true }
+        }
+    };
+    add(&core.tally.grant_copies, ops.len());
+    let mut scratch = core.scratch.borrow_mut();
+    let batch = Batch { core, peer: &peer, local };
+    batch.run(&mut scratch, ops);
+    Ok(())
+}
+
+struct Batch<'a> {
+    core: &'a Core,
+    peer: &'a Peer,
+    local: Local,
+}
+
+impl Batch<'_> {
+    fn run(&self, s: &mut Scratch, ops: &mut [CopyOp]) {
+        let granter = self.peer.granter();
+        let User { domid, slot } = self.core.user;
+        let user = User { domid, slot };
+        let memory = self.peer.address.get();
+        // Adjacent ops with the same gref share what became of the first.
+        let mut last: Option<(u32, Result<u32, GrantStatus>)> = None;
+        let mut busy = 0;
+        let mut i = 0;
+        while let Some(op) = ops.get_mut(i) {
+            let (offset, len, at) = (usize::from(op.offset), usize::from(op.len), op.at as usize);
+            if offset + len > PAGE_SIZE || at > self.local.len || len > self.local.len - at {
+                op.status = GrantStatus::BAD_COPY_ARG;
+                i += 1;
+                continue;
+            }
+            if len == 0 {
+                // Xen does not look at the grant either (XSA-448).
+                op.status = GrantStatus::OKAY;
+                i += 1;
+                continue;
+            }
+            let frame = match last {
+                Some((gref, frame)) if gref == op.gref.0 => frame,
+                _ => match granter.hold(op.gref.0, user, self.local.to_peer) {
+                    Ok((frame, held)) => {
+                        s.held.push(held);
+                        Ok(frame)
+                    }
+                    Err(PinError::Status(status)) => Err(status),
+                    Err(PinError::Busy) => {
+                        // Held by us, further up in this batch, or by another worker: let go of what we hold first.
+                        self.flush(s, ops);
+                        last = None;
+                        busy += 1;
+                        if busy < BUSY_TRIES {
+                            relax(busy);
+                            continue;
+                        }
+                        Err(GrantStatus::EAGAIN)
+                    }
+                },
+            };
+            busy = 0;
+            last = Some((ops[i].gref.0, frame));
+            let op = &mut ops[i];
+            i += 1;
+            let frame = match frame {
+                Ok(frame) => frame,
+                Err(status) => {
+                    op.status = status;
+                    continue;
+                }
+            };
+            op.status = GrantStatus::OKAY;
+            let near = self.local.base.wrapping_add(at);
+            match s.local.last_mut() {
+                // Neighbours in the local bytes need one entry only.
+                Some(l) if l.iov_base as usize + l.iov_len == near as usize => l.iov_len += len,
+                _ => s.local.push(libc::iovec { iov_base: near.cast(), iov_len: len }),
+            }
+            let far = memory + u64::from(frame) * PAGE_SIZE as u64 + offset as u64;
+            s.remote.push(libc::iovec { iov_base: far as *mut _, iov_len: len });
+            s.op.push(i as u32 - 1);
+            if s.remote.len() == IOV_MAX {
+                self.flush(s, ops);
+                last = None;
+            }
+        }
+        self.flush(s, ops);
+    }
+
+    /// Moves the bytes of what was collected, then lets the grants go.
+    fn flush(&self, s: &mut Scratch, ops: &mut [CopyOp]) {
+        let total = s.remote.len();
+        let mut vm = self.peer.address.get() != 0;
+        let mut done = 0;
+        while done < total {
+            vm &= self.core.copy_access.get() == Access::Vm && total - done >= FEW;
+            if vm {
+                if done > 0 {
+                    self.gather_rest(s, done, ops);
+                }
+                let moved = self.move_vm(s, done);
+                done += moved;
+                // Nothing at all: the process is gone or its memory is elsewhere.
+                vm = moved > 0;
+            }
+            // Few pieces, or the one at which the call stopped.
+            if done < total {
+                self.move_one(s, done, ops);
+                done += 1;
+            }
+        }
+        let granter = self.peer.granter();
+        s.held.drain(..).for_each(|held| granter.copied(held));
+        s.local.clear();
+        s.remote.clear();
+        s.op.clear();
+    }
+
+    /// The local side of the pieces from `done` on, after a call that stopped half way.
+    #[cold]
+    fn gather_rest(&self, s: &mut Scratch, done: usize, ops: &[CopyOp]) {
+        s.local.clear();
+        for k in &s.op[done..] {
+            let op = &ops[*k as usize];
+            let near = self.local.base.wrapping_add(op.at as usize);
+            s.local.push(libc::iovec { iov_base: near.cast(), iov_len: usize::from(op.len) });
+        }
+    }
+
+    /// One call for the pieces from `done` on; returns how many were moved whole.
+    fn move_vm(&self, s: &Scratch, done: usize) -> usize {
+        add(&self.core.tally.syscalls, 1);
+        let (near, far, pid) = (&s.local, &s.remote[done..], self.peer.pid.get());
+        let (near_len, far_len) = (near.len() as libc::c_ulong, far.len() as libc::c_ulong);
+        // SAFETY: each local range lies in the bytes that the batch borrows (checked in `run`), exclusively when they
+        // are written. The remote ranges are another domain's memory, or, with threads as domains, this process' own
+        // mapping of it, which is shared memory that nothing refers to; the kernel checks them.
+        let moved = unsafe {
+            if self.local.to_peer {
+                libc::process_vm_writev(pid, near.as_ptr(), near_len, far.as_ptr(), far_len, 0)
+            } else {
+                libc::process_vm_readv(pid, near.as_ptr(), near_len, far.as_ptr(), far_len, 0)
+            }
+        };
+        if moved < 0 {
+            let e = std::io::Error::last_os_error();
+            if matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
+                log::warn!(
+                    "loopback: process_vm_readv is forbidden here ({e}): grant copy uses pread and pwrite"
+                );
+                self.core.copy_access.set(Access::Forbidden);
+            }
+            return 0;
+        }
+        let mut left = moved as usize;
+        let whole = far.iter().take_while(|piece| {
+            let all = left >= piece.iov_len;
+            left = left.saturating_sub(piece.iov_len);
+            all
+        });
+        whole.count()
+    }
+
+    /// One piece, through the peer's memfd.
+    fn move_one(&self, s: &Scratch, piece: usize, ops: &mut [CopyOp]) {
+        add(&self.core.tally.syscalls, 1);
+        let op = &mut ops[s.op[piece] as usize];
+        let near = self.local.base.wrapping_add(op.at as usize);
+        let at = s.remote[piece].iov_base as u64 - self.peer.address.get();
+        let len = usize::from(op.len);
+        // SAFETY: `at + len` of the op was checked against the local bytes, which the batch borrows, exclusively when
+        // they are written.
+        let moved = unsafe {
+            if self.local.to_peer {
+                rustix::io::pwrite(&self.peer.memory, std::slice::from_raw_parts(near, len), at)
+            } else {
+                rustix::io::pread(&self.peer.memory, std::slice::from_raw_parts_mut(near, len), at)
+            }
+        };
+        if moved != Ok(len) {
+            op.status = GrantStatus::BAD_PAGE;
+        }
+    }
+}
+
+/// Waits a moment for another worker to finish its batch.
+pub(super) fn relax(tries: u32) {
+    if tries < 100 {
+        std::hint::spin_loop();
+    } else {
+        std::thread::yield_now();
+    }
+}
+
+/// In words, for results.
+pub(super) fn describe(access: &Cell<Access>) -> &'static str {
+    match access.get() {
+        Access::Vm => "process_vm_readv/writev, one call a batch",
+        Access::Forbidden => "pread/pwrite on the memfd, one call a piece (process_vm_* is forbidden here)",
+    }
+}

@@ -1,0 +1,64 @@
+//! What an attached process has asked of the platform, counted where it happens.
+
+use std::cell::Cell;
+
+/// A snapshot. Every figure only grows.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counters {
+    /// Grant copy operations (pieces, not batches).
+    pub grant_copies: u64,
+    /// Pages mapped.
+    pub grant_maps: u64,
+    /// Pages unmapped.
+    pub grant_unmaps: u64,
+    /// System calls on behalf of copy, map, unmap, notify and wait.
+    pub syscalls: u64,
+    /// Events sent to a bound end.
+    pub notifications: u64,
+    /// Events that found the receiver asleep and woke it (a system call each).
+    pub wakeups: u64,
+}
+
+impl Counters {
+    /// What was added since an earlier snapshot.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            grant_copies: self.grant_copies - earlier.grant_copies,
+            grant_maps: self.grant_maps - earlier.grant_maps,
+            grant_unmaps: self.grant_unmaps - earlier.grant_unmaps,
+            syscalls: self.syscalls - earlier.syscalls,
+            notifications: self.notifications - earlier.notifications,
+            wakeups: self.wakeups - earlier.wakeups,
+        }
+    }
+}
+
+/// The living counters of one attachment.
+#[derive(Default, Debug)]
+pub(super) struct Tally {
+    pub(super) grant_copies: Cell<u64>,
+    pub(super) grant_maps: Cell<u64>,
+    pub(super) grant_unmaps: Cell<u64>,
+    pub(super) syscalls: Cell<u64>,
+    pub(super) notifications: Cell<u64>,
+    pub(super) wakeups: Cell<u64>,
+}
+
+impl Tally {
+    pub(super) fn snapshot(&self) -> Counters {
+        Counters {
+            grant_copies: self.grant_copies.get(),
+            grant_maps: self.grant_maps.get(),
+            grant_unmaps: self.grant_unmaps.get(),
+            syscalls: self.syscalls.get(),
+            notifications: self.notifications.get(),
+            wakeups: self.wakeups.get(),
+        }
+    }
+}
+
+/// Adds to a counter.
+pub(super) fn add(counter: &Cell<u64>, n: usize) {
+    counter.set(counter.get() + n as u64);
+}

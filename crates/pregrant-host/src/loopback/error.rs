@@ -1,0 +1,81 @@
+//! What can go wrong between a process and the broker, in words for users.
+
+use pregrant::DomId;
+use rustix::io::Errno;
+use std::path::PathBuf;
+
+/// Setting up or asking the broker failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoopbackError {
+    /// Nothing listens on the socket.
+    #[error(
+        "no loopback broker answers at {path}: {source}; start one first (`pregrant demo` does), or check the path"
+    )]
+    NoBroker {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: Errno,
+    },
+    /// The domain does not exist.
+    #[error(
+        "{domid} is not known to the broker at {at}: is the demo (or whatever creates this domain) running?"
+    )]
+    UnknownDomain {
+        /// Who was asked for.
+        domid: DomId,
+        /// The broker.
+        at: String,
+    },
+    /// Twenty processes and threads are attached already.
+    #[error("{domid} has as many attached processes and threads as the broker at {at} allows (20); stop one")]
+    TooMany {
+        /// Who was asked for.
+        domid: DomId,
+        /// The broker.
+        at: String,
+    },
+    /// The other end speaks another version.
+    #[error("the broker at {at} is of another version of pregrant; restart it with this one")]
+    Version {
+        /// The broker.
+        at: String,
+    },
+    /// The broker said no.
+    #[error("the broker at {at} refused to {what}: {source}")]
+    Refused {
+        /// What was asked.
+        what: String,
+        /// The broker.
+        at: String,
+        /// Its answer.
+        source: Errno,
+    },
+    /// The broker's end of the connection is closed.
+    #[error("the broker at {at} went away; nothing of its domains is left: start it again, then this")]
+    Gone {
+        /// The broker.
+        at: String,
+    },
+    /// A system call failed.
+    #[error("{what} failed: {source}")]
+    Os {
+        /// Which, and for what.
+        what: &'static str,
+        /// The errno.
+        source: Errno,
+    },
+}
+
+/// Names the step that failed.
+pub(super) trait Step<T> {
+    /// `what` in plain words, as "map the memory of the domain".
+    fn step(self, what: &'static str) -> Result<T, LoopbackError>;
+}
+
+impl<T> Step<T> for Result<T, Errno> {
+    fn step(self, what: &'static str) -> Result<T, LoopbackError> {
+        self.map_err(|source| LoopbackError::Os { what, source })
+    }
+}

@@ -1,0 +1,225 @@
+//! What a process and the broker say to each other: one SEQPACKET message each way, descriptors beside it.
+//!
+//! ```text
+//!   request  | op u32 | a u32 | b u32 | name length u32 | c u64 | name ... |
+//!   reply    | errno u32 (0: done) | four words u64 ... |        + up to 4 descriptors
+//! ```
+//!
+//! Only set-up and tear-down pass here, never data. What a process may do: send anything. A message of the wrong shape
+//! is answered with EINVAL or ends that connection; the broker never panics or waits for one process.
+
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use std::mem::MaybeUninit;
+
+/// Both ends must have the same: the ledger's layout is part of it.
+pub(super) const VERSION: u32 = 1;
+/// Longest name of a persistent region.
+pub(super) const NAME_MAX: usize = 64;
+const REQUEST_MAX: usize = 24 + NAME_MAX;
+const REPLY_LEN: usize = 40;
+const FDS_MAX: usize = 4;
+
+/// What is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(super) enum Op {
+    /// a: version, b: domid, c: pid. Reply: pages, grants, slot; fds: memory, ledger, upcall[, store].
+    Attach = 1,
+    /// c: where the domain's memory is mapped; ends the attachment's set-up.
+    Mapped,
+    /// b: domid. Reply: pages, grants, pid, address; fds: memory, ledger.
+    Peer,
+    /// b: domid, a: slot. fds: that slot's eventfd.
+    Upcall,
+    /// b: for whom. Reply: port.
+    Offer,
+    /// b: domid, a: its port. Reply: port.
+    Bind,
+    /// a: port.
+    Close,
+    /// c: octets, name. Reply: 1 when fresh; fds: memory.
+    Persist,
+    /// Looks again for pages and grants of dead processes that peers have let go of.
+    Reclaim,
+    /// b: domid, a: grant frames, c: pages (high bit: survives its processes).
+    Create,
+    /// b: domid.
+    Destroy,
+    /// Reply: domains, attachments, pins, channels ([`super::Audit`] has all, in the broker's process).
+    Audit,
+}
+
+/// High bit of [`Op::Create`]'s number of pages.
+pub(super) const DURABLE: u64 = 1 << 63;
+
+impl Op {
+    fn from_u32(raw: u32) -> Option<Self> {
+        use Op::*;
+        [Attach, Mapped, Peer, Upcall, Offer, Bind, Close, Persist, Reclaim, Create, Destroy, Audit]
+            .into_iter()
+            .find(|op| *op as u32 == raw)
+    }
+}
+
+/// A question to the broker.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Request {
+    pub(super) op: Op,
+    pub(super) a: u32,
+    pub(super) b: u32,
+    pub(super) c: u64,
+    pub(super) name: String,
+}
+
+impl Request {
+    pub(super) fn new(op: Op, a: u32, b: u32, c: u64) -> Self {
+        Self { op, a, b, c, name: String::new() }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut v = Vec::with_capacity(REQUEST_MAX);
+        for word in [self.op as u32, self.a, self.b, self.name.len() as u32] {
+            v.extend_from_slice(&word.to_le_bytes());
+        }
+        v.extend_from_slice(&self.c.to_le_bytes());
+        v.extend_from_slice(self.name.as_bytes());
+        v
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let name = bytes.get(24..)?;
+        if name.len() > NAME_MAX || word(12)? as usize != name.len() {
+            return None;
+        }
+        Some(Self {
+            op: Op::from_u32(word(0)?)?,
+            a: word(4)?,
+            b: word(8)?,
+            c: u64::from_le_bytes(bytes.get(16..24)?.try_into().ok()?),
+            name: std::str::from_utf8(name).ok()?.to_owned(),
+        })
+    }
+
+    /// Sends it.
+    pub(super) fn send(&self, to: BorrowedFd<'_>) -> Result<(), Errno> {
+        send(to, &self.encode(), &[])
+    }
+
+    /// Receives one. `Ok(None)`: the connection has ended. `Err(INVAL)`: not a request.
+    pub(super) fn receive(from: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
+        let mut bytes = [0; REQUEST_MAX + 1];
+        let (len, _) = receive(from, &mut bytes)?;
+        match len {
+            0 => Ok(None),
+            len => Self::decode(&bytes[..len]).map(Some).ok_or(Errno::INVAL),
+        }
+    }
+}
+
+/// The broker's answer.
+#[derive(Debug, Default)]
+pub(super) struct Reply {
+    pub(super) words: [u64; 4],
+    pub(super) fds: Vec<OwnedFd>,
+}
+
+impl Reply {
+    pub(super) fn words(words: [u64; 4]) -> Self {
+        Self { words, fds: Vec::new() }
+    }
+
+    /// Sends an answer, or the errno of a refusal.
+    pub(super) fn send(to: BorrowedFd<'_>, reply: &Result<Self, Errno>) -> Result<(), Errno> {
+        let mut bytes = [0; REPLY_LEN];
+        let fds = match reply {
+            Ok(r) => {
+                for (i, w) in r.words.iter().enumerate() {
+                    bytes[8 + i * 8..16 + i * 8].copy_from_slice(&w.to_le_bytes());
+                }
+                r.fds.as_slice()
+            }
+            Err(e) => {
+                bytes[..4].copy_from_slice(&e.raw_os_error().to_le_bytes());
+                &[]
+            }
+        };
+        send(to, &bytes, fds)
+    }
+
+    /// Receives one. `Err(PIPE)`: the broker has gone.
+    pub(super) fn receive(from: BorrowedFd<'_>) -> Result<Result<Self, Errno>, Errno> {
+        let mut bytes = [0; REPLY_LEN];
+        let (len, fds) = receive(from, &mut bytes)?;
+        if len != REPLY_LEN {
+            return Err(Errno::PIPE);
+        }
+        let u64_at = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        match u64_at(0) as i32 {
+            0 => Ok(Ok(Self { words: std::array::from_fn(|i| u64_at(8 + i * 8)), fds })),
+            errno => Ok(Err(Errno::from_raw_os_error(errno))),
+        }
+    }
+}
+
+fn send(to: BorrowedFd<'_>, bytes: &[u8], fds: &[OwnedFd]) -> Result<(), Errno> {
+    let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(rustix::fd::AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !borrowed.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&borrowed)) {
+        return Err(Errno::TOOBIG);
+    }
+    // MSG_DONTWAIT matters for the broker: a process that does not read its answers is cut off, nobody waits for it.
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::io::retry_on_intr(|| rustix::net::sendmsg(to, &[IoSlice::new(bytes)], &mut control, flags))?;
+    Ok(())
+}
+
+fn receive(from: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(from, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if got.flags.contains(ReturnFlags::TRUNC) {
+        return Err(Errno::MSGSIZE);
+    }
+    Ok((got.bytes, fds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_survive_the_wire() {
+        let mut r = Request::new(Op::Persist, 1, 2, DURABLE | 5);
+        r.name = "vif1.0/tx0".into();
+        assert_eq!(Request::decode(&r.encode()), Some(r));
+    }
+
+    #[test]
+    fn what_is_no_request_is_none() {
+        let whole = Request::new(Op::Bind, 1, 2, 3).encode();
+        for cut in 0..whole.len() {
+            assert_eq!(Request::decode(&whole[..cut]), None, "cut at {cut}");
+        }
+        let mut unknown = whole.clone();
+        unknown[0] = 99;
+        assert_eq!(Request::decode(&unknown), None);
+        let mut long = whole;
+        long[12] = 1;
+        assert_eq!(Request::decode(&long), None, "a name that is not there");
+    }
+}
