@@ -1,1 +1,23 @@
-//! To be written.
+//! xenbus: how the two ends of a device meet, over xenstore.
+//!
+//! ```text
+//!  toolstack       /local/domain/7/device/vif/0        /local/domain/0/backend/vif/7/0
+//!                     backend, state=1, mac ...           frontend, online, state=1 ...
+//!  back                                                   features, state=2 (InitWait)
+//!  front              rings, channels, state=4            │
+//!  back                                                   state=4 (Connected)
+//! ```
+//! Each end writes its own directory and watches the other's `state`. [`state`] has the states and what each end
+//! does about the other's; [`device`] one end's directories, with keys that are parsed as hostile; [`toolstack`] the
+//! part that makes and removes both directories.
+//!
+//! Which keys a device has is not here: see `net::features` for vifs.
+
+pub mod device;
+pub mod key;
+pub mod state;
+pub mod toolstack;
+
+pub use device::{Class, Device, DeviceId, Side};
+pub use key::{DeviceError, KeyError, KeyValue};
+pub use state::XenbusState;

@@ -383,6 +383,14 @@ impl<T: Transport> Transaction<'_, T> {
         self.on_node(Operation::Rm, MsgType::Rm, path, &[]).map(drop)
     }
 
+    /// As [`Client::rm`], and a missing node above is no error either.
+    pub fn rm_if_there(&mut self, path: &str) -> Result<(), XsError> {
+        match self.rm(path) {
+            Err(e) if e.is_not_found() => Ok(()),
+            other => other,
+        }
+    }
+
     /// As [`Client::directory`].
     pub fn directory(&mut self, path: &str) -> Result<Vec<String>, XsError> {
         let names = match self.on_node(Operation::Directory, MsgType::Directory, path, &[]) {

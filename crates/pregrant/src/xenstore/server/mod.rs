@@ -179,8 +179,8 @@ impl Server {
         self.connections.get(&conn).is_none_or(|c| c.ended)
     }
 
-    /// Makes a domain known, with its home `/local/domain/<domid>`, which it may read, and `data` in it, which is
-    /// its own. Nothing changes for a domain that is known.
+    /// Makes a domain known, with its home `/local/domain/<domid>`, which it may read, and `data` and `error`
+    /// in it, which are its own. Nothing changes for a domain that is known.
     pub fn introduce(&mut self, domid: DomId) -> Result<(), DomainError> {
         if domid >= DomId::SELF {
             return Err(DomainError::Reserved(domid));
@@ -267,7 +267,9 @@ impl Server {
         }
         self.tree.insert(&home, b"", perms.clone());
         self.tree.insert(&path::join(&home, "domid"), format!("{}", domid.0).as_bytes(), perms.clone());
-        self.tree.insert(&path::join(&home, "data"), b"", vec![Permission::new(Access::None, domid)]);
+        for own in ["data", "error"] {
+            self.tree.insert(&path::join(&home, own), b"", vec![Permission::new(Access::None, domid)]);
+        }
         let readers = vec![perms];
         self.fire(&[Change { path: home, kind: ChangeKind::Node, readers }]);
     }

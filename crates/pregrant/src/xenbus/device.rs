@@ -1,0 +1,474 @@
+//! One end of a device: its own directory, the peer's, and what is done with them.
+//!
+//! ```text
+//!   front  own  /local/domain/<fd>/device/vif/<h>         peer  /local/domain/<bd>/backend/vif/<fd>/<h>
+//!   back   own  /local/domain/<bd>/backend/vif/<fd>/<h>   peer  /local/domain/<fd>/device/vif/<h>
+//! ```
+//! Holds paths only: the connection is given to each call, since one connection serves many devices.
+//!
+//! What the peer may do: write anything into its directory, at any time, or remove it. Values go through
+//! [`KeyValue`]; a directory that cannot be read counts as gone.
+
+use super::key::{DeviceError, KeyError, KeyValue};
+use super::state::XenbusState;
+use crate::platform::Clock;
+use crate::units::DomId;
+use crate::wire::xs::Errno;
+use crate::xenstore::{Client, Transport, WatchEvent, XsError, path};
+use alloc::format;
+use alloc::string::String;
+use core::time::Duration;
+
+/// The kind of device, as paths name it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Class {
+    /// A network interface.
+    Vif,
+    /// A disk.
+    Vbd,
+}
+
+impl Class {
+    /// The path's component.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Vif => "vif",
+            Self::Vbd => "vbd",
+        }
+    }
+}
+
+/// Which end.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Side {
+    /// The guest's.
+    Front,
+    /// The driver domain's.
+    Back,
+}
+
+/// A device, as both ends and the toolstack know it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct DeviceId {
+    /// Its kind.
+    pub class: Class,
+    /// The guest.
+    pub front: DomId,
+    /// The driver domain.
+    pub back: DomId,
+    /// The number among the guest's devices of this kind.
+    pub handle: u32,
+}
+
+impl DeviceId {
+    /// The directory below a domain's home.
+    fn below_home(&self, side: Side) -> String {
+        let (class, handle) = (self.class.name(), self.handle);
+        match side {
+            Side::Front => format!("device/{class}/{handle}"),
+            Side::Back => format!("backend/{class}/{}/{handle}", self.front.0),
+        }
+    }
+
+    /// The domain of an end.
+    pub fn domid(&self, side: Side) -> DomId {
+        match side {
+            Side::Front => self.front,
+            Side::Back => self.back,
+        }
+    }
+
+    /// The directory of an end.
+    pub fn dir(&self, side: Side) -> String {
+        path::join(&path::home(self.domid(side)), &self.below_home(side))
+    }
+
+    /// The guest's directory.
+    pub fn front_dir(&self) -> String {
+        self.dir(Side::Front)
+    }
+
+    /// The driver domain's directory.
+    pub fn back_dir(&self) -> String {
+        self.dir(Side::Back)
+    }
+
+    /// Where an end leaves the reason for which it failed.
+    pub fn error_path(&self, side: Side) -> String {
+        format!("{}/error/{}/error", path::home(self.domid(side)), self.below_home(side))
+    }
+}
+
+impl core::fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} {} of {}, back in {}", self.class.name(), self.handle, self.front, self.back)
+    }
+}
+
+/// One end of a device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Device {
+    id: DeviceId,
+    side: Side,
+    own_dir: String,
+    peer_dir: String,
+}
+
+impl Device {
+    /// The end of a device whose domains are known.
+    pub fn new(id: DeviceId, side: Side) -> Self {
+        let (own_dir, peer_dir) = match side {
+            Side::Front => (id.front_dir(), id.back_dir()),
+            Side::Back => (id.back_dir(), id.front_dir()),
+        };
+        Self { id, side, own_dir, peer_dir }
+    }
+
+    /// The front's end of a guest's own device: asks xenstore who the guest is and where its back is.
+    pub fn front<T: Transport>(xs: &mut Client<T>, class: Class, handle: u32) -> Result<Self, DeviceError> {
+        let front = own_domid(xs)?;
+        // The toolstack, domain 0, writes these.
+        let key = format!("{}/device/{}/{handle}/backend-id", path::home(front), class.name());
+        let back = required(&key, read_key(xs, &key, DomId(0))?, DomId(0))?;
+        Ok(Self::new(DeviceId { class, front, back, handle }, Side::Front))
+    }
+
+    /// Which device.
+    pub fn id(&self) -> DeviceId {
+        self.id
+    }
+
+    /// Which end.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// The own directory.
+    pub fn own_dir(&self) -> &str {
+        &self.own_dir
+    }
+
+    /// The peer's directory.
+    pub fn peer_dir(&self) -> &str {
+        &self.peer_dir
+    }
+
+    /// The own domain.
+    pub fn domid(&self) -> DomId {
+        self.id.domid(self.side)
+    }
+
+    /// The peer's domain.
+    pub fn peer_domid(&self) -> DomId {
+        self.id.domid(match self.side {
+            Side::Front => Side::Back,
+            Side::Back => Side::Front,
+        })
+    }
+
+    /// A key that the peer wrote; `None` when it did not.
+    pub fn get<V: KeyValue, T: Transport>(
+        &self,
+        xs: &mut Client<T>,
+        key: &str,
+    ) -> Result<Option<V>, DeviceError> {
+        read_key(xs, &path::join(&self.peer_dir, key), self.peer_domid())
+    }
+
+    /// A key that the peer must have written.
+    pub fn require<V: KeyValue, T: Transport>(
+        &self,
+        xs: &mut Client<T>,
+        key: &str,
+    ) -> Result<V, DeviceError> {
+        let at = path::join(&self.peer_dir, key);
+        required(&at, read_key(xs, &at, self.peer_domid())?, self.peer_domid())
+    }
+
+    /// A key in the own directory, which the toolstack wrote or this end did; `None` when there is none.
+    pub fn get_own<V: KeyValue, T: Transport>(
+        &self,
+        xs: &mut Client<T>,
+        key: &str,
+    ) -> Result<Option<V>, DeviceError> {
+        read_key(xs, &path::join(&self.own_dir, key), DomId(0))
+    }
+
+    /// Writes a key in the own directory.
+    pub fn set<T: Transport>(&self, xs: &mut Client<T>, key: &str, value: &str) -> Result<(), XsError> {
+        xs.write(&path::join(&self.own_dir, key), value)
+    }
+
+    /// Removes a key in the own directory. A missing one is no error.
+    pub fn unset<T: Transport>(&self, xs: &mut Client<T>, key: &str) -> Result<(), XsError> {
+        xs.rm(&path::join(&self.own_dir, key))
+    }
+
+    /// Writes several keys in the own directory, so that the peer sees all of them or none.
+    ///
+    /// Fails with `ENOENT` when the toolstack removed the directory meanwhile, rather than make it again.
+    pub fn set_in_transaction<T: Transport>(
+        &self,
+        xs: &mut Client<T>,
+        keys: &[(&str, &str)],
+    ) -> Result<(), XsError> {
+        xs.transaction(|t| {
+            t.read(&self.own_dir)?;
+            keys.iter().try_for_each(|(key, value)| t.write(&path::join(&self.own_dir, key), value))
+        })
+    }
+
+    /// The own state.
+    pub fn state<T: Transport>(&self, xs: &mut Client<T>) -> Result<XenbusState, XsError> {
+        read_state(xs, &self.own_dir)
+    }
+
+    /// The peer's state. [`XenbusState::Unknown`] when its directory is gone or has no state.
+    pub fn peer_state<T: Transport>(&self, xs: &mut Client<T>) -> Result<XenbusState, XsError> {
+        read_state(xs, &self.peer_dir)
+    }
+
+    /// Does the toolstack want the device to stay? Backs have the key.
+    pub fn online<T: Transport>(&self, xs: &mut Client<T>) -> Result<bool, XsError> {
+        let value = unless_gone(xs.read(&path::join(&self.own_dir, "online")))?;
+        Ok(value.is_some_and(|v| v == b"1"))
+    }
+
+    /// Writes the own state, unless the toolstack removed the directory: then it fails with `ENOENT`, rather than
+    /// leave a ghost of the device.
+    pub fn set_state<T: Transport>(&self, xs: &mut Client<T>, state: XenbusState) -> Result<(), XsError> {
+        self.set_in_transaction(xs, &[("state", state.digit())])
+    }
+
+    /// Tells the user why the device does not work, and begins to take it down.
+    pub fn fail<T: Transport>(&self, xs: &mut Client<T>, text: &str) -> Result<(), XsError> {
+        // A guest may have no place for the text; the state matters more.
+        let told = xs.write(&self.id.error_path(self.side), text);
+        self.set_state(xs, XenbusState::Closing)?;
+        told
+    }
+
+    /// Asks to be told of the peer's state. It tells once at once.
+    pub fn watch_peer<T: Transport>(&self, xs: &mut Client<T>) -> Result<(), XsError> {
+        let state = self.peer_state_path();
+        match xs.watch(&state, &state) {
+            Err(e) if e.errno() == Some(Errno::Eexist) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// No more.
+    pub fn unwatch_peer<T: Transport>(&self, xs: &mut Client<T>) -> Result<(), XsError> {
+        let state = self.peer_state_path();
+        match xs.unwatch(&state, &state) {
+            Err(e) if e.is_not_found() => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Is this event the one that [`Device::watch_peer`] asked for?
+    pub fn is_peer_event(&self, event: &WatchEvent) -> bool {
+        event.token == self.peer_state_path()
+    }
+
+    /// Waits until the peer's state is one that the test wants, and gives it; gives the last one seen when that does
+    /// not happen in time (`None`: for ever). Call [`Device::watch_peer`] before. Other watches' events are kept.
+    pub fn wait_peer<T: Transport>(
+        &self,
+        xs: &mut Client<T>,
+        clock: &impl Clock,
+        timeout: Option<Duration>,
+        wanted: impl Fn(XenbusState) -> bool,
+    ) -> Result<XenbusState, XsError> {
+        let start_ns = clock.now_ns();
+        loop {
+            let state = self.peer_state(xs)?;
+            if wanted(state) {
+                return Ok(state);
+            }
+            let gone = Duration::from_nanos(clock.now_ns().saturating_sub(start_ns));
+            let left = timeout.map(|t| t.saturating_sub(gone));
+            if left.is_some_and(|l| l.is_zero()) {
+                return Ok(state);
+            }
+            xs.next_event_where(left, |e| self.is_peer_event(e))?;
+        }
+    }
+
+    fn peer_state_path(&self) -> String {
+        path::join(&self.peer_dir, "state")
+    }
+}
+
+/// The domain that a connection speaks for: the toolstack wrote it into its home.
+pub fn own_domid<T: Transport>(xs: &mut Client<T>) -> Result<DomId, DeviceError> {
+    let text = xs.read("domid")?;
+    let domid = core::str::from_utf8(&text).ok().and_then(DomId::parse);
+    domid.ok_or_else(|| KeyError::new("domid", Some(&text), DomId::EXPECTED, DomId(0)).into())
+}
+
+fn read_state<T: Transport>(xs: &mut Client<T>, dir: &str) -> Result<XenbusState, XsError> {
+    let value = unless_gone(xs.read(&path::join(dir, "state")))?;
+    Ok(XenbusState::parse(value.as_deref()))
+}
+
+/// Who may not read a removed directory's parent is told `EACCES`, not `ENOENT`: both mean gone.
+fn unless_gone(read: Result<alloc::vec::Vec<u8>, XsError>) -> Result<Option<alloc::vec::Vec<u8>>, XsError> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(e) if matches!(e.errno(), Some(Errno::Enoent | Errno::Eacces)) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+fn read_key<V: KeyValue, T: Transport>(
+    xs: &mut Client<T>,
+    at: &str,
+    writer: DomId,
+) -> Result<Option<V>, DeviceError> {
+    let Some(bytes) = unless_gone(xs.read(at))? else { return Ok(None) };
+    match core::str::from_utf8(&bytes).ok().and_then(V::parse) {
+        Some(value) => Ok(Some(value)),
+        None => Err(KeyError::new(at, Some(&bytes), V::EXPECTED, writer).into()),
+    }
+}
+
+fn required<V: KeyValue>(at: &str, value: Option<V>, writer: DomId) -> Result<V, DeviceError> {
+    value.ok_or_else(|| KeyError::new(at, None, V::EXPECTED, writer).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::toolstack::{self, Vif};
+    use super::*;
+    use crate::xenstore::local::{LocalLink, LocalStore};
+    use core::cell::Cell;
+
+    const FRONT: DomId = DomId(7);
+    const BACK: DomId = DomId(2);
+
+    /// A store with one vif, and the connections of toolstack, front and back.
+    fn vif() -> (LocalStore, [Client<LocalLink>; 3], Device, Device) {
+        let store = LocalStore::new();
+        store.with_server(|s| {
+            s.introduce(FRONT).unwrap();
+            s.introduce(BACK).unwrap();
+        });
+        let mut clients = [DomId(0), FRONT, BACK].map(|domid| store.client(domid));
+        let vif = Vif {
+            front_keys: &[("mtu", "9000")],
+            back_keys: &[("bridge", "xenbr0")],
+            ..Vif::new(FRONT, BACK, 3, [0, 0x16, 0x3e, 1, 2, 3])
+        };
+        vif.create(&mut clients[0]).unwrap();
+        let front = Device::front(&mut clients[1], Class::Vif, 3).unwrap();
+        let back = Device::new(vif.id, Side::Back);
+        assert_eq!(front.id(), back.id());
+        (store, clients, front, back)
+    }
+
+    /// Advances by a second each time it is asked.
+    struct Ticking(Cell<u64>);
+
+    impl Clock for Ticking {
+        fn now_ns(&self) -> u64 {
+            self.0.set(self.0.get() + 1_000_000_000);
+            self.0.get()
+        }
+    }
+
+    #[test]
+    fn each_end_finds_what_libxl_would_have_written() {
+        let (_store, [_, f, b], front, back) = vif();
+        let (f, b) = (&mut { f }, &mut { b });
+        assert_eq!(front.own_dir(), "/local/domain/7/device/vif/3");
+        assert_eq!(front.peer_dir(), "/local/domain/2/backend/vif/7/3");
+        assert_eq!(front.get_own::<[u8; 6], _>(f, "mac").unwrap(), Some([0, 0x16, 0x3e, 1, 2, 3]));
+        assert_eq!(front.get_own::<String, _>(f, "backend").unwrap().unwrap(), front.peer_dir());
+        assert_eq!(front.get_own::<u32, _>(f, "mtu").unwrap(), Some(9000));
+        assert_eq!(back.get_own::<String, _>(b, "frontend").unwrap().unwrap(), back.peer_dir());
+        assert_eq!(back.get_own::<DomId, _>(b, "frontend-id").unwrap(), Some(FRONT));
+        assert_eq!(back.get_own::<String, _>(b, "bridge").unwrap().unwrap(), "xenbr0");
+        assert!(back.online(b).unwrap());
+        assert_eq!(back.state(b).unwrap(), XenbusState::Initialising);
+        assert_eq!(back.peer_state(b).unwrap(), XenbusState::Initialising);
+        assert_eq!(toolstack::backs_of(b, BACK, Class::Vif).unwrap(), [back.id()]);
+    }
+
+    #[test]
+    fn an_end_writes_its_own_directory_and_reads_the_peers() {
+        let (store, [_, f, b], front, back) = vif();
+        let (f, b) = (&mut { f }, &mut { b });
+        back.set_in_transaction(b, &[("feature-sg", "1"), ("state", "2")]).unwrap();
+        assert_eq!(front.get::<bool, _>(f, "feature-sg").unwrap(), Some(true));
+        assert_eq!(front.get::<bool, _>(f, "feature-nothing").unwrap(), None);
+        assert_eq!(front.peer_state(f).unwrap(), XenbusState::InitWait);
+        let theirs = path::join(front.peer_dir(), "state");
+        assert_eq!(f.write(&theirs, "4").unwrap_err().errno(), Some(Errno::Eacces));
+        // Another guest sees neither.
+        store.with_server(|s| s.introduce(DomId(8)).unwrap());
+        let mut other = store.client(DomId(8));
+        assert_eq!(other.read(&theirs).unwrap_err().errno(), Some(Errno::Eacces));
+        assert_eq!(other.directory(front.own_dir()).unwrap_err().errno(), Some(Errno::Eacces));
+    }
+
+    #[test]
+    fn a_garbled_key_names_path_value_domain_and_expectation() {
+        let (_store, [_, f, b], front, back) = vif();
+        let (f, b) = (&mut { f }, &mut { b });
+        front.set(f, "tx-ring-ref", "eight").unwrap();
+        let Err(DeviceError::Key(e)) = back.require::<crate::GrantRef, _>(b, "tx-ring-ref") else { panic!() };
+        assert_eq!(e.path, "/local/domain/7/device/vif/3/tx-ring-ref");
+        assert_eq!((e.seen.as_deref(), e.writer), (Some("eight"), FRONT));
+        let Err(DeviceError::Key(e)) = back.require::<u32, _>(b, "rx-ring-ref") else { panic!() };
+        assert_eq!(e.seen, None);
+    }
+
+    #[test]
+    fn a_removed_device_is_unknown_and_is_not_written_back() {
+        let (store, [t, f, b], front, back) = vif();
+        let (t, f, b) = (&mut { t }, &mut { f }, &mut { b });
+        let before = store.with_server(|s| s.usage(FRONT).0);
+        front.watch_peer(f).unwrap();
+        while f.next_event(Some(Duration::ZERO)).unwrap().is_some() {}
+        toolstack::remove(t, &back.id()).unwrap();
+        let event = f.next_event(None).unwrap().unwrap();
+        assert!(front.is_peer_event(&event));
+        assert_eq!(front.peer_state(f).unwrap(), XenbusState::Unknown);
+        assert_eq!(back.peer_state(b).unwrap(), XenbusState::Unknown);
+        assert!(back.set_state(b, XenbusState::Closed).is_err());
+        assert!(toolstack::backs_of(b, BACK, Class::Vif).unwrap().is_empty());
+        // Making and removing leaves no more nodes than before.
+        Vif { id: back.id(), mac: [2; 6], front_keys: &[("mtu", "1500")], back_keys: &[] }.create(t).unwrap();
+        assert_eq!(store.with_server(|s| s.usage(FRONT).0), before);
+        assert!(store.with_server(|s| s.counts_are_right()));
+    }
+
+    #[test]
+    fn failing_leaves_the_reason_and_closes() {
+        let (_store, [t, f, b], front, back) = vif();
+        let (t, f, b) = (&mut { t }, &mut { f }, &mut { b });
+        front.fail(f, "no grants left").unwrap();
+        assert_eq!(t.read("/local/domain/7/error/device/vif/3/error").unwrap(), b"no grants left");
+        assert_eq!(back.peer_state(b).unwrap(), XenbusState::Closing);
+        back.fail(b, "cannot map").unwrap();
+        assert_eq!(t.read("/local/domain/2/error/backend/vif/7/3/error").unwrap(), b"cannot map");
+    }
+
+    #[test]
+    fn waiting_for_the_peer_keeps_other_events_and_ends_in_time() {
+        let (_store, [_, f, b], front, back) = vif();
+        let (f, b) = (&mut { f }, &mut { b });
+        f.watch("data", "mine").unwrap();
+        front.watch_peer(f).unwrap();
+        let clock = Ticking(Cell::new(0));
+        let wait = Some(Duration::from_secs(5));
+        let last = front.wait_peer(f, &clock, Some(Duration::ZERO), |s| s == XenbusState::InitWait).unwrap();
+        assert_eq!(last, XenbusState::Initialising);
+        back.set_state(b, XenbusState::InitWait).unwrap();
+        let state = front.wait_peer(f, &clock, wait, |s| s == XenbusState::InitWait).unwrap();
+        assert_eq!(state, XenbusState::InitWait);
+        assert_eq!(f.next_event(None).unwrap().unwrap().token, "mine");
+    }
+}

@@ -1,0 +1,190 @@
+//! Keys of a device as typed values. What stands in a key was written by the peer, or by nobody: it is parsed
+//! strictly, and what does not fit becomes an error that names everything needed to find the mistake.
+
+use crate::units::{DomId, EvtchnPort, GrantRef};
+use crate::xenstore::XsError;
+use alloc::string::String;
+use core::fmt;
+
+/// A value that a key can have.
+pub trait KeyValue: Sized {
+    /// What to write instead, for a user who wrote something else.
+    const EXPECTED: &'static str;
+    /// From the key's text.
+    fn parse(text: &str) -> Option<Self>;
+}
+
+/// Decimal digits and nothing else: no sign, no space.
+fn decimal<T: core::str::FromStr>(text: &str) -> Option<T> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if digits { text.parse().ok() } else { None }
+}
+
+macro_rules! decimal_key {
+    ($($t:ty, $expected:literal, $map:expr;)*) => {$(
+        impl KeyValue for $t {
+            const EXPECTED: &'static str = $expected;
+            fn parse(text: &str) -> Option<Self> {
+                decimal(text).map($map)
+            }
+        }
+    )*};
+}
+
+decimal_key! {
+    u16, "a decimal number below 65536", |n: u16| n;
+    u32, "a decimal number below 4294967296", |n: u32| n;
+    u64, "a decimal number", |n: u64| n;
+    GrantRef, "a grant reference, a decimal number", GrantRef;
+    EvtchnPort, "an event channel, a decimal number", EvtchnPort;
+    DomId, "a domain's number, below 65536", DomId;
+}
+
+impl KeyValue for bool {
+    const EXPECTED: &'static str = "0 or 1";
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "0" => Some(false),
+            "1" => Some(true),
+            _ => None,
+        }
+    }
+}
+
+impl KeyValue for String {
+    const EXPECTED: &'static str = "text";
+    fn parse(text: &str) -> Option<Self> {
+        Some(text.into())
+    }
+}
+
+impl KeyValue for [u8; 6] {
+    const EXPECTED: &'static str = "a MAC address as 00:16:3e:01:02:03";
+    fn parse(text: &str) -> Option<Self> {
+        let mut mac = [0; 6];
+        let mut parts = text.split(':');
+        for octet in &mut mac {
+            let part = parts.next().filter(|p| p.len() == 2 && p.bytes().all(|b| b.is_ascii_hexdigit()))?;
+            *octet = u8::from_str_radix(part, 16).ok()?;
+        }
+        parts.next().is_none().then_some(mac)
+    }
+}
+
+/// A key that is missing or has a value of no use.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeyError {
+    /// The key, with its whole path.
+    pub path: String,
+    /// What stands there, shortened and escaped; `None` when there is no such key.
+    pub seen: Option<String>,
+    /// What should.
+    pub expected: &'static str,
+    /// The domain that writes the key.
+    pub writer: DomId,
+}
+
+/// Characters of a wrong value that are shown.
+const SHOWN_CHARS: usize = 64;
+
+impl KeyError {
+    /// For a value as it came from xenstore.
+    pub fn new(path: &str, seen: Option<&[u8]>, expected: &'static str, writer: DomId) -> Self {
+        // The peer chose the octets: none may reach a terminal as it is, nor more than a line of them.
+        let seen = seen.map(|bytes| {
+            let mut shown: String =
+                bytes.iter().take(SHOWN_CHARS).flat_map(|b| b.escape_ascii()).map(char::from).collect();
+            if bytes.len() > SHOWN_CHARS {
+                shown.push_str("...");
+            }
+            shown
+        });
+        Self { path: path.into(), seen, expected, writer }
+    }
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, seen, expected, writer } = self;
+        match seen {
+            Some(seen) => write!(f, "{path} is \"{seen}\", expected {expected}; ")?,
+            None => write!(f, "{path} is missing, expected {expected}; ")?,
+        }
+        write!(f, "{writer} writes it: look at its driver, or remove and attach the device again")
+    }
+}
+
+impl core::error::Error for KeyError {}
+
+/// Why something about a device's directories failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// xenstore refused or is gone.
+    Store(XsError),
+    /// A key is of no use.
+    Key(KeyError),
+}
+
+impl From<XsError> for DeviceError {
+    fn from(e: XsError) -> Self {
+        Self::Store(e)
+    }
+}
+
+impl From<KeyError> for DeviceError {
+    fn from(e: KeyError) -> Self {
+        Self::Key(e)
+    }
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Store(e) => e.fmt(f),
+            Self::Key(e) => e.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for DeviceError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn numbers_are_digits_only() {
+        assert_eq!(u32::parse("4294967295"), Some(u32::MAX));
+        for bad in ["", "+1", "-1", " 1", "1\n", "0x10", "4294967296"] {
+            assert_eq!(u32::parse(bad), None, "{bad:?}");
+        }
+        assert_eq!(bool::parse("1"), Some(true));
+        assert_eq!(bool::parse("2"), None);
+    }
+
+    #[test]
+    fn mac_addresses() {
+        assert_eq!(<[u8; 6]>::parse("00:16:3e:aA:0b:ff"), Some([0, 0x16, 0x3e, 0xaa, 0x0b, 0xff]));
+        for bad in [
+            "",
+            "00:16:3e:aa:0b",
+            "00:16:3e:aa:0b:ff:00",
+            "0:16:3e:aa:0b:ff",
+            "00:16:3e:aa:0b:+f",
+            "00-16-3e-aa-0b-ff",
+        ] {
+            assert_eq!(<[u8; 6]>::parse(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_hostile_value_is_shown_escaped_and_short() {
+        let value = [b"\x1b[2J\n".as_slice(), &[b'x'; 5000]].concat();
+        let text = KeyError::new("/a/b", Some(&value), u32::EXPECTED, DomId(7)).to_string();
+        assert!(text.starts_with("/a/b is \"\\x1b[2J\\nxxx"), "{text}");
+        assert!(text.contains("domain 7 writes it"));
+        assert!(text.len() < 400 && text.is_ascii() && !text.contains('\n'));
+    }
+}

@@ -1,0 +1,300 @@
+//! The states of a device's two ends, and what each end does next (PROTOCOL.md 2.10).
+//!
+//! ```text
+//!   back   1 ──► 2 ─────────────► 4 ──► 5 ──► 6 ──► 2 ...      one legal step at a time
+//!   front  1 ────────► (3) ──► 4 ──────► 5 ──► 6 ──► 1 ...      3: block only
+//! ```
+//! Both ends are pure functions of "my state" and "the peer's state". An end that follows them comes to rest
+//! whatever the other writes, in whatever order: the peer may write anything, also garbage, also nothing.
+
+use core::fmt;
+
+/// C: `enum xenbus_state`, xen/include/public/io/xenbus.h.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum XenbusState {
+    /// No such key, or nothing that is a state.
+    #[default]
+    Unknown = 0,
+    /// Made by the toolstack; this end has not begun, or begins again.
+    Initialising = 1,
+    /// Back: the features are written, the front may go on.
+    InitWait = 2,
+    /// Front: rings and channels are written (block waits here for the back).
+    Initialised = 3,
+    /// In service.
+    Connected = 4,
+    /// Coming down.
+    Closing = 5,
+    /// Down.
+    Closed = 6,
+    /// Front: wants something changed while connected.
+    Reconfiguring = 7,
+    /// Back: changed it.
+    Reconfigured = 8,
+}
+
+impl XenbusState {
+    /// All of them, by number.
+    pub const ALL: [Self; 9] = [
+        Self::Unknown,
+        Self::Initialising,
+        Self::InitWait,
+        Self::Initialised,
+        Self::Connected,
+        Self::Closing,
+        Self::Closed,
+        Self::Reconfiguring,
+        Self::Reconfigured,
+    ];
+
+    /// From a `state` key as the peer wrote it. Missing and garbled are [`XenbusState::Unknown`].
+    pub fn parse(value: Option<&[u8]>) -> Self {
+        match value {
+            Some(&[digit @ b'0'..=b'8']) => Self::ALL[usize::from(digit - b'0')],
+            _ => Self::Unknown,
+        }
+    }
+
+    /// As the key has it.
+    pub const fn digit(self) -> &'static str {
+        match self {
+            Self::Unknown => "0",
+            Self::Initialising => "1",
+            Self::InitWait => "2",
+            Self::Initialised => "3",
+            Self::Connected => "4",
+            Self::Closing => "5",
+            Self::Closed => "6",
+            Self::Reconfiguring => "7",
+            Self::Reconfigured => "8",
+        }
+    }
+}
+
+impl fmt::Display for XenbusState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({self:?})", self.digit())
+    }
+}
+
+/// What an end does about its peer's state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Reaction {
+    /// Nothing, until the peer's state changes.
+    Stay,
+    /// Do what the state stands for, write it, and ask again.
+    Enter(XenbusState),
+    /// Back only: the device is over; release everything and forget it.
+    Remove,
+}
+
+/// When a device's front tells the back of its rings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Handshake {
+    /// Net: the front goes to 4 at once.
+    Direct,
+    /// Block: the front goes to 3, and to 4 when the back is there.
+    Confirmed,
+}
+
+/// The back's next state on the way from `own` to `target`, one legal step at a time; `None` when it is there, or
+/// when there is no way.
+pub fn back_step(own: XenbusState, target: XenbusState) -> Option<XenbusState> {
+    use XenbusState::*;
+    if own == target {
+        return None;
+    }
+    match (own, target) {
+        // A device that never began needs no taking down.
+        (Unknown | Initialising, InitWait | Connected | Closing) => Some(InitWait),
+        (Unknown | Initialising, Closed) => Some(Closed),
+        (Closed, InitWait | Connected) => Some(InitWait),
+        (InitWait | Initialised, Connected) => Some(Connected),
+        (InitWait | Initialised, Closing | Closed) => Some(Closing),
+        (Reconfigured | Reconfiguring, Connected) => Some(Connected),
+        (Connected, Reconfigured) => Some(Reconfigured),
+        (Connected | Reconfigured | Reconfiguring, InitWait | Closing | Closed) => Some(Closing),
+        (Closing, InitWait | Connected | Closed) => Some(Closed),
+        _ => None,
+    }
+}
+
+/// What a back does. `online`: the toolstack wants the device to stay (key `online` is 1).
+pub fn back(own: XenbusState, front: XenbusState, handshake: Handshake, online: bool) -> Reaction {
+    use XenbusState::*;
+    let target = match front {
+        Initialising => InitWait,
+        Connected => Connected,
+        Initialised if handshake == Handshake::Confirmed => Connected,
+        // Only one that is connected is reconfigured.
+        Reconfiguring if matches!(own, Connected | Reconfigured) => Reconfigured,
+        Closing => Closing,
+        // With online the front may come back; without, or when it is gone, the device is over.
+        Closed | Unknown => Closed,
+        InitWait | Initialised | Reconfiguring | Reconfigured => return Reaction::Stay,
+    };
+    // A front that closes has no interest in one that is down already.
+    if target == Closing && own == Closed {
+        return Reaction::Stay;
+    }
+    match back_step(own, target) {
+        Some(next) => Reaction::Enter(next),
+        None if target == Closed && (front == Unknown || !online) => Reaction::Remove,
+        None => Reaction::Stay,
+    }
+}
+
+/// What a front does. `reconnect`: begin again after a close, as Linux's netfront does not.
+pub fn front(own: XenbusState, back: XenbusState, handshake: Handshake, reconnect: bool) -> Reaction {
+    use XenbusState::*;
+    let down = |own| match own {
+        Closed => Reaction::Stay,
+        Closing => Reaction::Enter(Closed),
+        // Nothing was told to the back yet.
+        Initialising | Unknown => Reaction::Enter(Closed),
+        _ => Reaction::Enter(Closing),
+    };
+    match (back, own) {
+        (InitWait, Initialising) => Reaction::Enter(match handshake {
+            Handshake::Direct => Connected,
+            Handshake::Confirmed => Initialised,
+        }),
+        // The back waits for a front: begin again.
+        (InitWait | Closed, Closed) if reconnect => Reaction::Enter(Initialising),
+        // Between our 3 or 4 and its own 4 a back still shows 2.
+        (InitWait, _) => Reaction::Stay,
+        (Connected, Initialised) => Reaction::Enter(Connected),
+        (Reconfigured, Reconfiguring) => Reaction::Enter(Connected),
+        (Connected | Reconfigured | Reconfiguring | Initialised | Initialising, _) => Reaction::Stay,
+        // A back that is closed may be about to open: wait for it.
+        (Closed, Initialising) => Reaction::Stay,
+        (Closing | Closed | Unknown, own) => down(own),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::XenbusState::*;
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    #[test]
+    fn only_a_single_digit_is_a_state() {
+        for state in XenbusState::ALL {
+            assert_eq!(XenbusState::parse(Some(state.digit().as_bytes())), state);
+        }
+        for garbled in [&b""[..], b"9", b"44", b"4 ", b"4\0", b"-1", b"four", b"\xff"] {
+            assert_eq!(XenbusState::parse(Some(garbled)), Unknown);
+        }
+        assert_eq!(XenbusState::parse(None), Unknown);
+    }
+
+    /// All states that a back goes through until it rests.
+    fn walk(mut own: XenbusState, front: XenbusState, online: bool) -> (Vec<XenbusState>, Reaction) {
+        let mut way = Vec::new();
+        loop {
+            match back(own, front, Handshake::Direct, online) {
+                Reaction::Enter(next) => {
+                    assert!(way.len() < 6, "no rest: {way:?}");
+                    way.push(next);
+                    own = next;
+                }
+                last => return (way, last),
+            }
+        }
+    }
+
+    #[test]
+    fn the_backs_ways() {
+        assert_eq!(walk(Initialising, Initialising, true), ([InitWait].into(), Reaction::Stay));
+        assert_eq!(walk(InitWait, Connected, true), ([Connected].into(), Reaction::Stay));
+        assert_eq!(walk(Connected, Closing, true), ([Closing].into(), Reaction::Stay));
+        assert_eq!(walk(Closing, Closed, true), ([Closed].into(), Reaction::Stay));
+        assert_eq!(walk(Closing, Closed, false), ([Closed].into(), Reaction::Remove));
+        assert_eq!(walk(Closed, Initialising, true), ([InitWait].into(), Reaction::Stay));
+        // A front that starts again without closing gets a whole new round.
+        assert_eq!(walk(Connected, Initialising, true), ([Closing, Closed, InitWait].into(), Reaction::Stay));
+        assert_eq!(walk(Initialising, Connected, true), ([InitWait, Connected].into(), Reaction::Stay));
+        // A front that is gone.
+        assert_eq!(walk(Connected, Unknown, true), ([Closing, Closed].into(), Reaction::Remove));
+        assert_eq!(walk(Connected, Reconfiguring, true), ([Reconfigured].into(), Reaction::Stay));
+        assert_eq!(walk(Reconfigured, Connected, true), ([Connected].into(), Reaction::Stay));
+        assert_eq!(walk(InitWait, Initialised, true), ([].into(), Reaction::Stay));
+        assert_eq!(walk(InitWait, Reconfiguring, true), ([].into(), Reaction::Stay));
+    }
+
+    #[test]
+    fn the_fronts_ways() {
+        let net = |own, back| front(own, back, Handshake::Direct, true);
+        assert_eq!(net(Initialising, Initialising), Reaction::Stay);
+        assert_eq!(net(Initialising, InitWait), Reaction::Enter(Connected));
+        assert_eq!(net(Connected, InitWait), Reaction::Stay);
+        assert_eq!(net(Connected, Connected), Reaction::Stay);
+        assert_eq!(net(Connected, Closing), Reaction::Enter(Closing));
+        assert_eq!(net(Closing, Closing), Reaction::Enter(Closed));
+        assert_eq!(net(Closed, Closing), Reaction::Stay);
+        assert_eq!(net(Closed, Closed), Reaction::Enter(Initialising));
+        assert_eq!(net(Connected, Unknown), Reaction::Enter(Closing));
+        assert_eq!(front(Closed, Closed, Handshake::Direct, false), Reaction::Stay);
+        let block = |own, back| front(own, back, Handshake::Confirmed, true);
+        assert_eq!(block(Initialising, InitWait), Reaction::Enter(Initialised));
+        assert_eq!(block(Initialised, InitWait), Reaction::Stay);
+        assert_eq!(block(Initialised, Connected), Reaction::Enter(Connected));
+    }
+
+    #[test]
+    fn any_two_states_lead_to_service() {
+        // From wherever both stand, taking turns, both come to 4: nothing deadlocks.
+        for handshake in [Handshake::Direct, Handshake::Confirmed] {
+            for (f, b) in XenbusState::ALL.into_iter().flat_map(|f| XenbusState::ALL.map(|b| (f, b))) {
+                let (mut own, mut peer) = (f, b);
+                // States that this end never writes; a driver that starts reads its own state once and begins anew.
+                if matches!(f, Unknown | InitWait | Reconfigured | Reconfiguring) {
+                    continue;
+                }
+                if matches!(b, Unknown | Initialised | Reconfiguring) {
+                    continue;
+                }
+                let mut turns = 0;
+                loop {
+                    let (x, y) = (front(own, peer, handshake, true), back(peer, own, handshake, true));
+                    if let Reaction::Enter(next) = y {
+                        peer = next;
+                    } else if let Reaction::Enter(next) = x {
+                        own = next;
+                    } else {
+                        break;
+                    }
+                    turns += 1;
+                    assert!(turns < 50, "no rest from front {f} back {b}");
+                }
+                let stuck = own == Initialised && peer != Connected;
+                assert!(
+                    own == Connected && peer == Connected || stuck,
+                    "front {f} back {b} rest at {own} {peer}"
+                );
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_hostile_front_never_makes_an_illegal_step(fronts in prop::collection::vec((0usize..9, any::<bool>()), 0..100)) {
+            let mut own = Initialising;
+            for (front, online) in fronts {
+                while let Reaction::Enter(next) = back(own, XenbusState::ALL[front], Handshake::Direct, online) {
+                    let legal = matches!(
+                        (own, next),
+                        (Initialising, InitWait | Closed) | (InitWait, Connected | Closing) | (Connected, Closing | Reconfigured)
+                            | (Reconfigured, Connected | Closing) | (Closing, Closed) | (Closed, InitWait)
+                    );
+                    prop_assert!(legal, "{} to {}", own, next);
+                    own = next;
+                }
+            }
+        }
+    }
+}

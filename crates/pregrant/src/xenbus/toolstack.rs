@@ -1,0 +1,159 @@
+//! The toolstack's part: makes the two directories of a device, as libxl does, and removes them.
+//!
+//! ```text
+//!   /local/domain/<fd>/device/vif/<h>        owner fd, bd may read     backend, backend-id, handle, mac, state=1
+//!   /local/domain/<bd>/backend/vif/<fd>/<h>  owner bd, fd may read     frontend, frontend-id, online=1, ..., state=1
+//! ```
+//! Everything happens in one transaction: a driver that watches sees the whole device or nothing.
+
+use super::device::{Class, DeviceId, Side};
+use super::key::{DeviceError, KeyValue};
+use super::state::XenbusState;
+use crate::units::DomId;
+use crate::xenstore::{Access, Client, Permission, Transaction, Transport, XsError, path};
+use alloc::format;
+use alloc::string::{String, ToString};
+
+/// A network interface to make.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Vif<'a> {
+    /// Which.
+    pub id: DeviceId,
+    /// The guest's address.
+    pub mac: [u8; 6],
+    /// More keys for the guest's directory, such as `mtu` and `trusted`.
+    pub front_keys: &'a [(&'a str, &'a str)],
+    /// More keys for the driver domain's directory, such as `bridge` and `script`.
+    pub back_keys: &'a [(&'a str, &'a str)],
+}
+
+impl<'a> Vif<'a> {
+    /// One without further keys.
+    pub fn new(front: DomId, back: DomId, handle: u32, mac: [u8; 6]) -> Self {
+        Self { id: DeviceId { class: Class::Vif, front, back, handle }, mac, front_keys: &[], back_keys: &[] }
+    }
+
+    /// Makes both directories, in place of what is there. Needs a connection of domain 0.
+    pub fn create<T: Transport>(&self, xs: &mut Client<T>) -> Result<(), XsError> {
+        let [a, b, c, d, e, f] = self.mac;
+        let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
+        let common = [("handle", self.id.handle.to_string()), ("mac", mac)];
+        let front = [("backend", self.id.back_dir()), ("backend-id", self.id.back.0.to_string())];
+        let back = [
+            ("frontend", self.id.front_dir()),
+            ("frontend-id", self.id.front.0.to_string()),
+            ("online", "1".into()),
+            ("type", "vif".into()),
+        ];
+        xs.transaction(|t| {
+            for (side, keys, more) in
+                [(Side::Front, &front[..], self.front_keys), (Side::Back, &back[..], self.back_keys)]
+            {
+                let dir = make_dir(t, &self.id, side)?;
+                for (key, value) in keys.iter().chain(&common) {
+                    t.write(&path::join(&dir, key), value)?;
+                }
+                for (key, value) in more {
+                    t.write(&path::join(&dir, key), value)?;
+                }
+                t.write(&path::join(&dir, "state"), XenbusState::Initialising.digit())?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Asks the back to take the device down for good: `online` 0 and state 5. When both ends are closed, call [`remove`].
+pub fn request_removal<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Result<(), XsError> {
+    xs.transaction(|t| {
+        let back = id.back_dir();
+        t.read(&back)?;
+        t.write(&path::join(&back, "online"), "0")?;
+        t.write(&path::join(&back, "state"), XenbusState::Closing.digit())
+    })
+}
+
+/// Removes both directories, what the ends left about errors, and the directories above that are empty then.
+pub fn remove<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Result<(), XsError> {
+    xs.transaction(|t| {
+        for side in [Side::Front, Side::Back] {
+            let error = id.error_path(side);
+            for dir in [id.dir(side), path::parent(&error).map(String::from).unwrap_or(error)] {
+                remove_with_empty_above(t, &dir, &path::home(id.domid(side)))?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The devices of a class for which a domain has backs, from its `backend` directory. Names that are no numbers are
+/// passed over.
+pub fn backs_of<T: Transport>(
+    xs: &mut Client<T>,
+    back: DomId,
+    class: Class,
+) -> Result<alloc::vec::Vec<DeviceId>, DeviceError> {
+    let top = format!("{}/backend/{}", path::home(back), class.name());
+    let mut found = alloc::vec![];
+    for front in list(xs, &top)? {
+        let Some(domid) = DomId::parse(&front) else { continue };
+        for handle in list(xs, &path::join(&top, &front))? {
+            if let Some(handle) = u32::parse(&handle) {
+                found.push(DeviceId { class, front: domid, back, handle });
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn list<T: Transport>(xs: &mut Client<T>, dir: &str) -> Result<alloc::vec::Vec<String>, XsError> {
+    match xs.directory(dir) {
+        Err(e) if e.is_not_found() => Ok(alloc::vec![]),
+        other => other,
+    }
+}
+
+/// An empty directory for one end, that end's own and readable by the other.
+fn make_dir<T: Transport>(t: &mut Transaction<'_, T>, id: &DeviceId, side: Side) -> Result<String, XsError> {
+    let dir = id.dir(side);
+    let (owner, reader) = match side {
+        Side::Front => (id.front, id.back),
+        Side::Back => (id.back, id.front),
+    };
+    t.rm_if_there(&dir)?;
+    if side == Side::Back {
+        // The driver domain keeps and lists what is below; a guest only reaches its own device.
+        let top = path::join(&path::home(id.back), "backend");
+        if t.read_if_there(&top)?.is_none() {
+            t.mkdir(&top)?;
+            t.set_perms(&top, &[Permission::new(Access::None, id.back)])?;
+        }
+    }
+    t.mkdir(&dir)?;
+    t.set_perms(&dir, &[Permission::new(Access::None, owner), Permission::new(Access::Read, reader)])?;
+    Ok(dir)
+}
+
+/// Removes a directory, and each above it that is empty then, up to but without the second level below `home`.
+fn remove_with_empty_above<T: Transport>(
+    t: &mut Transaction<'_, T>,
+    dir: &str,
+    home: &str,
+) -> Result<(), XsError> {
+    t.rm_if_there(dir)?;
+    let mut at = dir;
+    while let Some(above) = path::parent(at) {
+        // `device`, `backend` and `error` stay.
+        if path::levels_below(above, home).is_none_or(|levels| levels < 2) {
+            break;
+        }
+        match t.directory(above) {
+            Ok(names) if names.is_empty() => t.rm(above)?,
+            Ok(_) => break,
+            Err(e) if e.is_not_found() => {}
+            Err(e) => return Err(e),
+        }
+        at = above;
+    }
+    Ok(())
+}
