@@ -1,5 +1,6 @@
 //! The one command, `pregrant`. Exit codes: 0 done, 1 failed (stderr says what, where and what to do), 2 wrong usage.
 
+mod bench;
 // The demo's guests are built on these two.
 #[allow(dead_code)]
 mod guest_stack;
@@ -25,6 +26,9 @@ struct Cli {
 enum Command {
     /// xenstore: the tree of keys in which the two ends of a device find each other
     Store(store::StoreArgs),
+    /// Measurements, as a table or as JSON lines
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
 }
 
 fn main() -> ExitCode {
@@ -32,6 +36,7 @@ fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
     let result = match cli.command {
         Command::Store(args) => store::run(args),
+        Command::Bench(command) => bench::run(command),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,199 @@
+//! One measurement as one line of JSON.
+//!
+//! The fields are a contract (DESIGN.md 7): programs read them. A field that a measurement has no value for is 0, or null
+//! where 0 would be a claim; `stride` and `copies` are there for `bench limit` only.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// The line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Which benchmark: `net`, `blk`, `latency`, `limit`.
+    pub bench: String,
+    /// The path of the bytes, or what else was measured.
+    pub path: String,
+    /// `tx` or `rx`, as the guest sees it; `read` or `write`.
+    pub dir: String,
+    /// Octets of a frame.
+    pub size_bytes: u64,
+    /// The negotiated data length, where there is one.
+    pub data_len: Option<u64>,
+    /// Queues.
+    pub queues: u32,
+    /// Frames in a burst at most.
+    pub burst: u32,
+    /// Requests in flight, where that is set.
+    pub depth: Option<u32>,
+    /// Which repeat, from 0.
+    pub repeat: u32,
+    /// How long it was measured.
+    pub seconds: f64,
+    /// Frames that arrived.
+    pub frames: u64,
+    /// Of these, per second.
+    pub frames_per_s: f64,
+    /// Bits of frames per second, headers included, no preamble.
+    pub bits_per_s: f64,
+    /// Sent minus received, by sequence number at the consumer.
+    pub lost: u64,
+    /// Grant copy operations.
+    pub grant_copies: u64,
+    /// Pages mapped.
+    pub grant_maps: u64,
+    /// Pages unmapped.
+    pub grant_unmaps: u64,
+    /// System calls.
+    pub syscalls: u64,
+    /// Notifications sent by either end.
+    pub notifications: u64,
+    /// CPU time of the frontend, or of what gives.
+    pub frontend_cpu_ns: u64,
+    /// CPU time of the backend, or of what takes.
+    pub backend_cpu_ns: u64,
+    /// `loopback`, `xen`, `local`; `host` for the machine itself.
+    pub platform: String,
+    /// `poll`, `event` or `adaptive`.
+    pub mode: String,
+    /// The published figure that this row is shown beside, in frames (or operations) per second.
+    pub published: Option<f64>,
+    /// Octets from one slot to the next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stride: Option<u64>,
+    /// How often each octet is copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<u32>,
+}
+
+impl Record {
+    /// A record of nothing yet: one queue, poll mode, loopback.
+    pub fn new(bench: &str, path: &str, dir: &str, size_bytes: u64) -> Self {
+        Self {
+            bench: bench.into(),
+            path: path.into(),
+            dir: dir.into(),
+            size_bytes,
+            data_len: None,
+            queues: 1,
+            burst: 1,
+            depth: None,
+            repeat: 0,
+            seconds: 0.0,
+            frames: 0,
+            frames_per_s: 0.0,
+            bits_per_s: 0.0,
+            lost: 0,
+            grant_copies: 0,
+            grant_maps: 0,
+            grant_unmaps: 0,
+            syscalls: 0,
+            notifications: 0,
+            frontend_cpu_ns: 0,
+            backend_cpu_ns: 0,
+            platform: "loopback".into(),
+            mode: "poll".into(),
+            published: None,
+            stride: None,
+            copies: None,
+        }
+    }
+
+    /// Sets frames and time, and the rates that follow from them.
+    pub fn count(&mut self, frames: u64, seconds: f64) {
+        self.frames = frames;
+        self.seconds = seconds;
+        self.frames_per_s = if seconds > 0.0 { frames as f64 / seconds } else { 0.0 };
+        self.bits_per_s = self.frames_per_s * self.size_bytes as f64 * 8.0;
+    }
+}
+
+/// Where JSON lines go: a file, standard output for `-`, or nowhere.
+pub struct RecordWriter {
+    out: Option<Box<dyn Write>>,
+    path: PathBuf,
+}
+
+impl RecordWriter {
+    /// Opens `path` anew; None writes nothing.
+    pub fn open(path: Option<&Path>) -> io::Result<Self> {
+        let out: Option<Box<dyn Write>> = match path {
+            None => None,
+            Some(p) if p.as_os_str() == "-" => Some(Box::new(io::stdout())),
+            Some(p) => Some(Box::new(BufWriter::new(
+                File::create(p).map_err(|e| named(p, "cannot write the JSON lines", e))?,
+            ))),
+        };
+        Ok(Self { out, path: path.unwrap_or(Path::new("")).into() })
+    }
+
+    /// Whether the lines go to standard output, where a table would be in their way.
+    pub fn is_stdout(&self) -> bool {
+        self.path.as_os_str() == "-"
+    }
+
+    /// Writes a line.
+    pub fn write(&mut self, record: &Record) -> io::Result<()> {
+        let Some(out) = &mut self.out else { return Ok(()) };
+        let mut line = serde_json::to_string(record)?;
+        line.push('\n');
+        // Whole lines, at once visible: a run that is interrupted leaves what it measured.
+        out.write_all(line.as_bytes())
+            .and_then(|()| out.flush())
+            .map_err(|e| named(&self.path, "cannot write the JSON lines", e))
+    }
+}
+
+fn named(path: &Path, what: &str, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what} to {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The names that checks rely on, in the order in which DESIGN.md 7 gives them.
+    const CONTRACT: &str = "bench path dir size_bytes data_len queues burst depth repeat seconds frames frames_per_s \
+        bits_per_s lost grant_copies grant_maps grant_unmaps syscalls notifications frontend_cpu_ns backend_cpu_ns \
+        platform mode published";
+
+    #[test]
+    fn a_line_has_the_promised_fields_in_order() {
+        let mut record = Record::new("net", "staging", "tx", 1500);
+        record.count(3000, 1.5);
+        let line = serde_json::to_string(&record).unwrap();
+        assert!(!line.contains('\n'));
+        let mut at = 0;
+        for name in CONTRACT.split_whitespace() {
+            let key = format!("\"{name}\":");
+            at += line[at..]
+                .find(&key)
+                .unwrap_or_else(|| panic!("{name} is missing or out of order in {line}"));
+        }
+        assert!(!line.contains("stride") && line.contains("\"published\":null"));
+        assert_eq!((record.frames_per_s, record.bits_per_s), (2000.0, 24e6));
+        assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record);
+    }
+
+    #[test]
+    fn a_limit_line_adds_stride_and_copies() {
+        let record = Record { stride: Some(256), copies: Some(0), ..Record::new("limit", "lines", "tx", 64) };
+        let line = serde_json::to_string(&record).unwrap();
+        assert!(line.ends_with("\"stride\":256,\"copies\":0}"), "{line}");
+    }
+
+    #[test]
+    fn no_time_is_no_rate() {
+        let mut record = Record::new("net", "copy", "rx", 64);
+        record.count(5, 0.0);
+        assert_eq!((record.frames, record.frames_per_s), (5, 0.0));
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_written_is_named() {
+        let error = RecordWriter::open(Some(Path::new("/nonexistent/out.jsonl"))).err().unwrap();
+        assert!(error.to_string().contains("/nonexistent/out.jsonl"), "{error}");
+    }
+}

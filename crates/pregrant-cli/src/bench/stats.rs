@@ -1,0 +1,40 @@
+//! Middle and ends of a few repeats.
+
+/// Of some figures: the middle one and the two ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Summary {
+    /// The middle; the mean of the middle two when their number is even.
+    pub median: f64,
+    /// The least.
+    pub min: f64,
+    /// The greatest.
+    pub max: f64,
+}
+
+impl Summary {
+    /// Of `figures`, in any order. None when there are none, or one is not a number.
+    pub fn of(figures: &[f64]) -> Option<Self> {
+        if figures.is_empty() || figures.iter().any(|f| f.is_nan()) {
+            return None;
+        }
+        let mut sorted = figures.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let n = sorted.len();
+        let median = if n % 2 == 1 { sorted[n / 2] } else { f64::midpoint(sorted[n / 2 - 1], sorted[n / 2]) };
+        Some(Self { median, min: sorted[0], max: sorted[n - 1] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_is_the_middle() {
+        assert_eq!(Summary::of(&[3.0, 1.0, 2.0]), Some(Summary { median: 2.0, min: 1.0, max: 3.0 }));
+        assert_eq!(Summary::of(&[4.0, 1.0, 2.0, 100.0]).unwrap().median, 3.0);
+        assert_eq!(Summary::of(&[7.0]), Some(Summary { median: 7.0, min: 7.0, max: 7.0 }));
+        assert_eq!(Summary::of(&[]), None);
+        assert_eq!(Summary::of(&[1.0, f64::NAN]), None);
+    }
+}

@@ -1,0 +1,269 @@
+//! Cache lines handed one way: what a shared-memory ring cannot exceed.
+//!
+//! ```text
+//!   giver (core a)                  ring of 256 slots, `stride` octets apart        taker (core b)
+//!     prefetchw a batch's slots                                                       read prod
+//!     write one line of each  ----->  | line | .. | line | .. | line | ..  ----->     read each line, check its number
+//!     publish prod                                                                    publish cons
+//! ```
+//!
+//! Flow controlled: the giver never overtakes the taker's published progress. Every line carries its number, and the taker
+//! checks it, so that the figure is of lines that really arrived. With `Copies::Both` the lines come from and go to dense
+//! private buffers, as a driver's frames do; without, they live in registers.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use pregrant::shm::prefetchw;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use super::{Measured, joined, pin, thread_cpu_ns};
+
+/// Slots of the ring.
+pub const SLOTS: u32 = 256;
+/// Octets in a line.
+pub const LINE: usize = 64;
+/// Lines in a batch at most.
+pub const MAX_BATCH: u32 = 64;
+
+/// Words of a line.
+type Line = [u64; LINE / 8];
+
+/// Whether the lines are copied from and to private memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Copies {
+    /// Written from registers, read into registers.
+    None,
+    /// Copied in by the giver and out by the taker.
+    Both,
+}
+
+/// An index alone in its pair of lines (the prefetcher fetches pairs).
+#[repr(align(128))]
+struct Index(AtomicU32);
+
+/// The slots, in memory of their own, page aligned.
+struct Slots {
+    base: NonNull<u8>,
+    bytes: usize,
+    stride: usize,
+}
+
+// SAFETY: the mapping is owned and stays where it is until the drop; who may touch which slot when is said by `line`.
+unsafe impl Send for Slots {}
+// SAFETY: as above.
+unsafe impl Sync for Slots {}
+
+impl Slots {
+    fn new(stride: usize) -> io::Result<Self> {
+        let bytes = stride * SLOTS as usize;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory that exists.
+        let base = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::POPULATE,
+            )
+        }?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, bytes, stride })
+    }
+
+    /// The line of slot `index`. The giver may write it once the taker has published that it is done with it, the taker
+    /// may read it once the giver has published it.
+    #[inline(always)]
+    fn line(&self, index: u32) -> *mut Line {
+        let at = (index & (SLOTS - 1)) as usize * self.stride;
+        // SAFETY: the masked index is below SLOTS, so `at + LINE <= SLOTS * stride`, the length of the mapping; `stride`
+        // is a multiple of LINE, so the line is aligned.
+        unsafe { self.base.as_ptr().add(at).cast() }
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`, whole, and nobody borrows it any more. A failure would leave it mapped.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+struct Ring {
+    prod: Index,
+    cons: Index,
+    stop: AtomicBool,
+    slots: Slots,
+}
+
+impl Ring {
+    /// Writes batches until told to stop; ends with everything published. Returns its CPU time.
+    fn give(&self, batch: u32, copies: Copies) -> u64 {
+        let before = thread_cpu_ns();
+        let mut private = vec![[0u64; LINE / 8]; MAX_BATCH as usize];
+        let (mut prod, mut cons) = (0u32, 0u32);
+        loop {
+            while SLOTS - prod.wrapping_sub(cons) < batch {
+                cons = self.cons.0.load(Ordering::Acquire);
+                if self.stop.load(Ordering::Relaxed) {
+                    return thread_cpu_ns() - before;
+                }
+            }
+            for i in 0..batch {
+                prefetchw(self.slots.line(prod.wrapping_add(i)).cast());
+            }
+            for (i, own) in (0..batch).zip(&mut private) {
+                let index = prod.wrapping_add(i);
+                let line = self.slots.line(index);
+                let number = u64::from(index);
+                let value = match copies {
+                    Copies::None => [number; LINE / 8],
+                    Copies::Both => {
+                        own[0] = number;
+                        *std::hint::black_box(own)
+                    }
+                };
+                // SAFETY: the taker has published that it is done with this slot (`index - cons < SLOTS`, read with
+                // Acquire), so nobody else touches it until the Release store below.
+                unsafe { line.write(value) };
+            }
+            prod = prod.wrapping_add(batch);
+            self.prod.0.store(prod, Ordering::Release);
+        }
+    }
+
+    /// Reads batches for `run_for`, after as long a warm-up as a tenth of it. A line with a wrong number ends it.
+    fn take(&self, batch: u32, copies: Copies, run_for: Duration) -> Result<Measured, u64> {
+        let mut private = vec![[0u64; LINE / 8]; MAX_BATCH as usize];
+        let (mut prod, mut cons) = (0u32, 0u32);
+        let mut wrong = 0u64;
+        let (mut frames, mut turns) = (0u64, 0u32);
+        let mut start = Instant::now();
+        let mut cpu = thread_cpu_ns();
+        let mut warm = false;
+        loop {
+            while prod.wrapping_sub(cons) < batch {
+                prod = self.prod.0.load(Ordering::Acquire);
+            }
+            for (i, own) in (0..batch).zip(&mut private) {
+                let index = cons.wrapping_add(i);
+                // SAFETY: the giver has published this slot (`prod - cons >= batch`, read with Acquire) and does not
+                // touch it before the Release store below.
+                let value = unsafe { self.slots.line(index).read() };
+                wrong |= match copies {
+                    // All of the line is used, or the compiler would read a word of it only.
+                    Copies::None => value.iter().fold(0, |acc, w| acc | (w ^ u64::from(index))),
+                    Copies::Both => {
+                        *own = value;
+                        std::hint::black_box(own)[0] ^ u64::from(index)
+                    }
+                };
+            }
+            cons = cons.wrapping_add(batch);
+            self.cons.0.store(cons, Ordering::Release);
+            frames += u64::from(batch);
+            turns += 1;
+            if turns.is_multiple_of(256) {
+                let elapsed = start.elapsed();
+                if !warm && elapsed * 10 >= run_for {
+                    (warm, frames) = (true, 0);
+                    (start, cpu) = (Instant::now(), thread_cpu_ns());
+                } else if warm && elapsed >= run_for {
+                    self.stop.store(true, Ordering::Relaxed);
+                    if wrong != 0 {
+                        return Err(wrong);
+                    }
+                    return Ok(Measured {
+                        frames,
+                        seconds: elapsed.as_secs_f64(),
+                        giver_cpu_ns: 0,
+                        taker_cpu_ns: thread_cpu_ns() - cpu,
+                        syscalls: 0,
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Hands lines over from `cores[0]` to `cores[1]`, slots `stride` octets apart (a multiple of 64), `batch` at a time.
+pub fn hand_over(
+    cores: [usize; 2],
+    stride: usize,
+    batch: u32,
+    copies: Copies,
+    run_for: Duration,
+) -> io::Result<Measured> {
+    if stride == 0 || !stride.is_multiple_of(LINE) || !(1..=MAX_BATCH).contains(&batch) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "a stride of {stride} bytes and batches of {batch}: use a multiple of 64, and 1 to {MAX_BATCH}"
+            ),
+        ));
+    }
+    let ring = Ring {
+        prod: Index(AtomicU32::new(0)),
+        cons: Index(AtomicU32::new(0)),
+        stop: AtomicBool::new(false),
+        slots: Slots::new(stride)?,
+    };
+    // Both threads are pinned before either starts, so that a core that cannot be had ends the run and leaves nobody
+    // waiting for a peer that never comes.
+    let pinned = Barrier::new(2);
+    let both = AtomicBool::new(true);
+    let ready = |core| {
+        let result = pin(core);
+        if result.is_err() {
+            both.store(false, Ordering::Relaxed);
+        }
+        pinned.wait();
+        result.map(|()| both.load(Ordering::Relaxed))
+    };
+    let give = || ready(cores[0]).map(|go| if go { ring.give(batch, copies) } else { 0 });
+    let take = || {
+        ready(cores[1]).map(|go| if go { ring.take(batch, copies, run_for) } else { Ok(Measured::default()) })
+    };
+    let (cpu, taken) = std::thread::scope(|scope| {
+        let (giver, taker) = (scope.spawn(give), scope.spawn(take));
+        (joined(giver.join()), joined(taker.join()))
+    });
+    let measured = taken?.map_err(|wrong| {
+        io::Error::other(format!(
+            "a line arrived with a wrong number (difference {wrong:#x}): memory is not coherent"
+        ))
+    })?;
+    Ok(Measured { giver_cpu_ns: cpu?, ..measured })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::cores;
+
+    #[test]
+    fn lines_arrive_in_order_at_any_stride() {
+        let cores = cores().unwrap();
+        // One core serves both threads by turns, slowly: the rules are the same.
+        let pair = [cores[0], *cores.get(1).unwrap_or(&cores[0])];
+        for stride in [64, 256, 2048] {
+            for copies in [Copies::None, Copies::Both] {
+                let m = hand_over(pair, stride, 32, copies, Duration::from_millis(20)).unwrap();
+                assert!(m.frames > 0 && m.frames.is_multiple_of(32), "{m:?}");
+                assert!(m.seconds >= 0.02);
+            }
+        }
+    }
+
+    #[test]
+    fn impossible_arguments_are_refused() {
+        let core = cores().unwrap()[0];
+        for (stride, batch) in [(0, 32), (100, 32), (64, 0), (64, 65)] {
+            let error = hand_over([core, core], stride, batch, Copies::None, Duration::ZERO).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        }
+        assert!(hand_over([core, 1023], 64, 1, Copies::None, Duration::ZERO).is_err(), "no such core");
+    }
+}

@@ -1,0 +1,61 @@
+//! What this machine can do at best, with no driver in the way: the ceilings that `pregrant bench limit` prints.
+//!
+//! | file | measures |
+//! |---|---|
+//! | [`lines`] | cache lines handed from one core to another, one way, in a bounded ring |
+//! | [`memory`] | memcpy within the caches |
+//! | [`remote`] | `process_vm_readv` in batches out of another process |
+//! | [`wake`] | an eventfd there and back, both ends asleep in between |
+//!
+//! Each runs for a given time on given cores and returns what it counted. Two threads that hand lines to each other have a
+//! core each and never sleep; with fewer than two cores that is not measured, see [`cores`].
+#![allow(unsafe_code)]
+
+use std::io;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+
+pub mod lines;
+pub mod memory;
+pub mod remote;
+pub mod wake;
+
+/// What a run counted.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Measured {
+    /// Lines, copies, pieces or round trips.
+    pub frames: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// CPU time of the thread that gives (or the only one).
+    pub giver_cpu_ns: u64,
+    /// CPU time of the thread that takes.
+    pub taker_cpu_ns: u64,
+    /// System calls of both, those of the measured loop only.
+    pub syscalls: u64,
+}
+
+/// The cores that this process may use, the first two of which the measurements take.
+pub fn cores() -> io::Result<Vec<usize>> {
+    let set = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())
+}
+
+/// Ties the calling thread to one core.
+pub fn pin(core: usize) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// CPU time of the calling thread.
+pub fn thread_cpu_ns() -> u64 {
+    let t = clock_gettime(ClockId::ThreadCPUTime);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// The result of a thread that was joined; a panic in it goes on here.
+fn joined<T>(result: std::thread::Result<T>) -> T {
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
