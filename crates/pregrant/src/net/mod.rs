@@ -3,7 +3,9 @@
 //! TX and RX are the guest's, everywhere: TX is what a guest sends.
 
 pub mod back;
+pub mod bus;
 pub mod checksum;
+pub mod features;
 pub mod front;
 pub mod gso;
 pub mod headers;

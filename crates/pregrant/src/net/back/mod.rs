@@ -13,9 +13,11 @@ pub mod path;
 pub mod rx;
 pub mod rx_batch;
 pub mod tx;
+pub mod vif;
 
 pub use rx::RxQueue;
 pub use tx::TxQueue;
+pub use vif::{BackStep, BackVif, Ordinary};
 
 /// What a poll of a queue found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

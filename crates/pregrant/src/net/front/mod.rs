@@ -10,6 +10,8 @@ pub mod pages;
 pub mod rx;
 pub mod staging;
 pub mod tx;
+pub mod vif;
 
 pub use rx::RxFront;
 pub use tx::TxFront;
+pub use vif::{FrontStep, FrontVif, Wishes};

@@ -223,6 +223,20 @@ impl<P: Platform> RxFront<P> {
         self.staging.as_ref()
     }
 
+    /// Goes on without staging, as when the back did not accept the list: gives the buffers back. Only before the first
+    /// frame.
+    pub fn without_staging(&mut self, pages: Option<OrdinaryPages<P>>) -> Option<StagingArea<P>> {
+        if self.pages.is_none() {
+            self.pages = pages;
+        }
+        self.staging.take()
+    }
+
+    /// Whether it can do without staging.
+    pub fn has_pages(&self) -> bool {
+        self.pages.is_some()
+    }
+
     /// Ends the queue: its memory, to be released once the back has closed.
     pub fn into_parts(self) -> (OwnRing<P>, Option<StagingArea<P>>, Option<OrdinaryPages<P>>) {
         (self.ring.into_mem(), self.staging, self.pages)

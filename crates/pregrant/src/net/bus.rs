@@ -1,0 +1,63 @@
+//! What a vif needs of xenbus: its own state and keys, and its peer's. Implemented by a device on xenstore
+//! ([`crate::xenbus`]), and by plain maps in tests.
+
+use super::features::{KeySource, Pairs};
+use crate::xenbus::state::XenbusState;
+use crate::xenbus::{Device, DeviceError, KeyError};
+use crate::xenstore::{Client, Transport};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// One end of a device: [`KeySource`] reads the peer's directory, the rest is here.
+pub trait DeviceBus: KeySource {
+    /// The peer's `state`; Unknown when it is missing or garbled.
+    fn peer_state(&mut self) -> Result<XenbusState, Self::Error>;
+    /// Writes our own `state`.
+    fn set_state(&mut self, state: XenbusState) -> Result<(), Self::Error>;
+    /// Writes keys into our own directory, all in one transaction.
+    fn publish(&mut self, pairs: &Pairs) -> Result<(), Self::Error>;
+    /// A key of our own directory that is 0 when the toolstack wants the device gone (`online`).
+    fn online(&mut self) -> Result<bool, Self::Error>;
+    /// Says in the store why this end gives up (`error/device/...`).
+    fn report(&mut self, text: &str) -> Result<(), Self::Error>;
+}
+
+/// One end of a device over a connection to xenstore: the connection serves many devices, so it is lent for a step.
+pub struct StoreBus<'a, T> {
+    /// Which device, which end.
+    pub device: &'a Device,
+    /// The connection.
+    pub xs: &'a mut Client<T>,
+}
+
+impl<T: Transport> KeySource for StoreBus<'_, T> {
+    type Error = DeviceError;
+    fn text(&mut self, key: &str) -> Result<Option<String>, DeviceError> {
+        self.device.get::<String, T>(self.xs, key)
+    }
+    fn bad(&self, key: &str, value: &str, expected: &'static str) -> DeviceError {
+        let at = format!("{}/{key}", self.device.peer_dir());
+        let seen = if value.is_empty() { None } else { Some(value.as_bytes()) };
+        KeyError::new(&at, seen, expected, self.device.peer_domid()).into()
+    }
+}
+
+impl<T: Transport> DeviceBus for StoreBus<'_, T> {
+    fn peer_state(&mut self) -> Result<XenbusState, DeviceError> {
+        Ok(self.device.peer_state(self.xs)?)
+    }
+    fn set_state(&mut self, state: XenbusState) -> Result<(), DeviceError> {
+        Ok(self.device.set_state(self.xs, state)?)
+    }
+    fn publish(&mut self, pairs: &Pairs) -> Result<(), DeviceError> {
+        let pairs: Vec<(&str, &str)> = pairs.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        Ok(self.device.set_in_transaction(self.xs, &pairs)?)
+    }
+    fn online(&mut self) -> Result<bool, DeviceError> {
+        Ok(self.device.online(self.xs)?)
+    }
+    fn report(&mut self, text: &str) -> Result<(), DeviceError> {
+        Ok(self.xs.write(&self.device.id().error_path(self.device.side()), text)?)
+    }
+}

@@ -1,0 +1,462 @@
+//! What the two ends tell each other through xenstore: one place that writes the keys, the same place that reads them
+//! (PROTOCOL.md 2.8 and 3.1).
+//!
+//! ```text
+//!   back's directory:   feature-sg = "1" ... feature-staging-grants = "1", staging-grants-sizes = "64;128;..."
+//!   front's directory:  tx-ring-ref, rx-ring-ref, event-channel[-tx,-rx], request-rx-copy, tx-data-ref0, tx-data-len ...
+//!                       with two queues or more these move to queue-0/, queue-1/ ...
+//!   back's directory:   staging-grants-active = "1"     (same place as the ring's keys: the list was accepted)
+//! ```
+//! What a peer may do: write anything. A garbled number in a key that is needed is an error that names the key and says
+//! what was expected; an unknown key is ignored; a staging key that makes no sense means no staging, not no vif.
+
+use super::staging_list::DataLen;
+use crate::units::{EvtchnPort, GrantRef};
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+/// The peer's directory, as negotiation reads it.
+pub trait KeySource {
+    /// How reading fails.
+    type Error;
+    /// The text of a key; None when it is absent.
+    fn text(&mut self, key: &str) -> Result<Option<String>, Self::Error>;
+    /// The error for a key whose value cannot be used.
+    fn bad(&self, key: &str, value: &str, expected: &'static str) -> Self::Error;
+}
+
+/// A key that must hold a decimal number when it is there.
+fn number<S: KeySource>(keys: &mut S, key: &str) -> Result<Option<u32>, S::Error> {
+    match keys.text(key)? {
+        None => Ok(None),
+        Some(text) => match text.trim_end_matches('\0').trim().parse() {
+            Ok(n) => Ok(Some(n)),
+            Err(_) => Err(keys.bad(key, &text, "a decimal number")),
+        },
+    }
+}
+
+/// A key that must be there and hold a decimal number.
+fn needed<S: KeySource>(keys: &mut S, key: &str) -> Result<u32, S::Error> {
+    number(keys, key)?.ok_or_else(|| keys.bad(key, "", "a decimal number (the key is missing)"))
+}
+
+/// A key that is on when it holds a number other than 0. Garbled means off: no feature is worth a vif.
+fn flag<S: KeySource>(keys: &mut S, key: &str) -> Result<bool, S::Error> {
+    let text = keys.text(key)?;
+    Ok(text.is_some_and(|t| t.trim_end_matches('\0').trim().parse::<u32>().is_ok_and(|n| n != 0)))
+}
+
+/// Key and value, as they are written.
+pub type Pairs = Vec<(String, String)>;
+
+fn put(pairs: &mut Pairs, key: impl ToString, value: impl ToString) {
+    pairs.push((key.to_string(), value.to_string()));
+}
+
+/// What a back offers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BackFeatures {
+    /// `feature-sg`: takes frames over several slots.
+    pub sg: bool,
+    /// `feature-gso-tcpv4`.
+    pub gso_tcpv4: bool,
+    /// `feature-gso-tcpv6`.
+    pub gso_tcpv6: bool,
+    /// `feature-ipv6-csum-offload`.
+    pub ipv6_csum: bool,
+    /// `feature-rx-copy`: copies into the front's pages. Without it there is no common ground.
+    pub rx_copy: bool,
+    /// `feature-split-event-channels`.
+    pub split_channels: bool,
+    /// `multi-queue-max-queues`.
+    pub max_queues: u32,
+    /// `staging-grants-sizes`; empty: `feature-staging-grants` is not offered.
+    pub staging_sizes: Vec<DataLen>,
+}
+
+/// All lengths that our back offers.
+pub const ALL_DATA_LENS: [u32; 6] = [64, 128, 256, 2048, 4096, 65535];
+
+impl Default for BackFeatures {
+    fn default() -> Self {
+        Self {
+            sg: true,
+            gso_tcpv4: true,
+            gso_tcpv6: true,
+            ipv6_csum: true,
+            rx_copy: true,
+            split_channels: true,
+            max_queues: 4,
+            staging_sizes: ALL_DATA_LENS.iter().filter_map(|&n| DataLen::new(n)).collect(),
+        }
+    }
+}
+
+impl BackFeatures {
+    /// As keys of the back's directory.
+    pub fn pairs(&self) -> Pairs {
+        let mut p = Pairs::new();
+        put(&mut p, "feature-sg", self.sg as u32);
+        put(&mut p, "feature-gso-tcpv4", self.gso_tcpv4 as u32);
+        put(&mut p, "feature-gso-tcpv6", self.gso_tcpv6 as u32);
+        put(&mut p, "feature-ipv6-csum-offload", self.ipv6_csum as u32);
+        put(&mut p, "feature-rx-copy", self.rx_copy as u32);
+        put(&mut p, "feature-rx-flip", 0);
+        put(&mut p, "feature-split-event-channels", self.split_channels as u32);
+        put(&mut p, "multi-queue-max-queues", self.max_queues);
+        if !self.staging_sizes.is_empty() {
+            put(&mut p, "feature-staging-grants", 1);
+            let sizes: Vec<String> = self.staging_sizes.iter().map(|l| l.value().to_string()).collect();
+            put(&mut p, "staging-grants-sizes", sizes.join(";"));
+        }
+        p
+    }
+
+    /// From the keys of a back's directory.
+    pub fn read<S: KeySource>(keys: &mut S) -> Result<Self, S::Error> {
+        let staging = flag(keys, "feature-staging-grants")?;
+        let sizes = if staging { keys.text("staging-grants-sizes")? } else { None };
+        Ok(Self {
+            sg: flag(keys, "feature-sg")?,
+            gso_tcpv4: flag(keys, "feature-gso-tcpv4")?,
+            gso_tcpv6: flag(keys, "feature-gso-tcpv6")?,
+            ipv6_csum: flag(keys, "feature-ipv6-csum-offload")?,
+            rx_copy: flag(keys, "feature-rx-copy")?,
+            split_channels: flag(keys, "feature-split-event-channels")?,
+            max_queues: number(keys, "multi-queue-max-queues")?.unwrap_or(1).max(1),
+            staging_sizes: sizes.as_deref().map(parse_sizes).unwrap_or_default(),
+        })
+    }
+}
+
+/// `"128;256;65535"`. A size that means nothing is left out; the others stand.
+fn parse_sizes(text: &str) -> Vec<DataLen> {
+    text.trim_end_matches('\0')
+        .split(';')
+        .filter_map(|s| s.trim().parse().ok().and_then(DataLen::new))
+        .take(64)
+        .collect()
+}
+
+/// How a queue's events travel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChannelKeys {
+    /// `event-channel`: one for both rings.
+    Single(EvtchnPort),
+    /// `event-channel-tx`, `event-channel-rx`.
+    Split {
+        /// Requests and responses of the TX ring.
+        tx: EvtchnPort,
+        /// Of the RX ring.
+        rx: EvtchnPort,
+    },
+}
+
+/// One direction's staging list: `{tx,rx}-data-ref%u`, `{tx,rx}-data-len`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DataKeys {
+    /// Grants of the list pages.
+    pub list_refs: Vec<GrantRef>,
+    /// Octets of a frame that fit a buffer.
+    pub len: DataLen,
+}
+
+/// One queue as the front set it up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueKeys {
+    /// `tx-ring-ref`.
+    pub tx_ring: GrantRef,
+    /// `rx-ring-ref`.
+    pub rx_ring: GrantRef,
+    /// Event channels.
+    pub channels: ChannelKeys,
+    /// Staging of TX, if the front wants it.
+    pub tx_data: Option<DataKeys>,
+    /// Staging of RX, if the front wants it.
+    pub rx_data: Option<DataKeys>,
+}
+
+/// What a front asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FrontRequest {
+    /// `request-rx-copy`: mandatory.
+    pub rx_copy: bool,
+    /// `feature-rx-notify`.
+    pub rx_notify: bool,
+    /// `feature-sg`: takes frames over several slots.
+    pub sg: bool,
+    /// `feature-gso-tcpv4`.
+    pub gso_tcpv4: bool,
+    /// `feature-gso-tcpv6`.
+    pub gso_tcpv6: bool,
+    /// Not `feature-no-csum-offload`: takes IPv4 frames with blank checksums.
+    pub csum: bool,
+    /// `feature-ipv6-csum-offload`.
+    pub ipv6_csum: bool,
+    /// The queues, at least one.
+    pub queues: Vec<QueueKeys>,
+}
+
+/// Where queue `i` of `n` has its keys, relative to its end's directory, with the slash.
+pub fn queue_prefix(i: usize, n: usize) -> String {
+    if n >= 2 { format!("queue-{i}/") } else { String::new() }
+}
+
+/// The key in the back's directory that says that a queue's staging lists were accepted.
+pub fn active_key(i: usize, n: usize) -> String {
+    queue_prefix(i, n) + "staging-grants-active"
+}
+
+impl FrontRequest {
+    /// As keys of the front's directory.
+    pub fn pairs(&self) -> Pairs {
+        let mut p = Pairs::new();
+        put(&mut p, "request-rx-copy", self.rx_copy as u32);
+        put(&mut p, "feature-rx-notify", self.rx_notify as u32);
+        put(&mut p, "feature-sg", self.sg as u32);
+        put(&mut p, "feature-gso-tcpv4", self.gso_tcpv4 as u32);
+        put(&mut p, "feature-gso-tcpv6", self.gso_tcpv6 as u32);
+        put(&mut p, "feature-no-csum-offload", !self.csum as u32);
+        put(&mut p, "feature-ipv6-csum-offload", self.ipv6_csum as u32);
+        let n = self.queues.len();
+        if n >= 2 {
+            put(&mut p, "multi-queue-num-queues", n);
+        }
+        let staging = self.queues.iter().any(|q| q.tx_data.is_some() || q.rx_data.is_some());
+        if staging {
+            put(&mut p, "feature-staging-grants", 1);
+        }
+        for (i, q) in self.queues.iter().enumerate() {
+            let at = queue_prefix(i, n);
+            put(&mut p, format!("{at}tx-ring-ref"), q.tx_ring.0);
+            put(&mut p, format!("{at}rx-ring-ref"), q.rx_ring.0);
+            match q.channels {
+                ChannelKeys::Single(port) => put(&mut p, format!("{at}event-channel"), port.0),
+                ChannelKeys::Split { tx, rx } => {
+                    put(&mut p, format!("{at}event-channel-tx"), tx.0);
+                    put(&mut p, format!("{at}event-channel-rx"), rx.0);
+                }
+            }
+            for (dir, data) in [("tx", &q.tx_data), ("rx", &q.rx_data)] {
+                if let Some(data) = data {
+                    for (k, r) in data.list_refs.iter().enumerate() {
+                        put(&mut p, format!("{at}{dir}-data-ref{k}"), r.0);
+                    }
+                    put(&mut p, format!("{at}{dir}-data-len"), data.len.value());
+                }
+            }
+        }
+        p
+    }
+
+    /// From the keys of a front's directory. `offered` is what this back advertised.
+    pub fn read<S: KeySource>(keys: &mut S, offered: &BackFeatures) -> Result<Self, S::Error> {
+        let rx_copy = flag(keys, "request-rx-copy")?;
+        if !rx_copy {
+            let text = keys.text("request-rx-copy")?.unwrap_or_default();
+            return Err(keys.bad(
+                "request-rx-copy",
+                &text,
+                "1: this back copies into the front's pages, no other way",
+            ));
+        }
+        let key = "multi-queue-num-queues";
+        let n = number(keys, key)?.unwrap_or(1);
+        if n == 0 || n > offered.max_queues {
+            let text = n.to_string();
+            return Err(keys.bad(key, &text, "at least 1 and at most the back's multi-queue-max-queues"));
+        }
+        let staging = !offered.staging_sizes.is_empty() && flag(keys, "feature-staging-grants")?;
+        let mut queues = Vec::with_capacity(n as usize);
+        for i in 0..n as usize {
+            let at = queue_prefix(i, n as usize);
+            let split = number(keys, &format!("{at}event-channel-tx"))?;
+            let channels = match split {
+                Some(tx) => {
+                    let rx = needed(keys, &format!("{at}event-channel-rx"))?;
+                    ChannelKeys::Split { tx: EvtchnPort(tx), rx: EvtchnPort(rx) }
+                }
+                None => ChannelKeys::Single(EvtchnPort(needed(keys, &format!("{at}event-channel"))?)),
+            };
+            queues.push(QueueKeys {
+                tx_ring: GrantRef(needed(keys, &format!("{at}tx-ring-ref"))?),
+                rx_ring: GrantRef(needed(keys, &format!("{at}rx-ring-ref"))?),
+                channels,
+                tx_data: if staging { data_keys(keys, &at, "tx", offered)? } else { None },
+                rx_data: if staging { data_keys(keys, &at, "rx", offered)? } else { None },
+            });
+        }
+        Ok(Self {
+            rx_copy,
+            rx_notify: flag(keys, "feature-rx-notify")?,
+            sg: flag(keys, "feature-sg")?,
+            gso_tcpv4: flag(keys, "feature-gso-tcpv4")?,
+            gso_tcpv6: flag(keys, "feature-gso-tcpv6")?,
+            csum: !flag(keys, "feature-no-csum-offload")?,
+            ipv6_csum: flag(keys, "feature-ipv6-csum-offload")?,
+            queues,
+        })
+    }
+}
+
+/// One direction's staging keys. A front may leave a direction out; a length that was not offered, or a list that is not
+/// where it should be, means the same. With one queue the keys may also stand in `queue-0/`, as the RFC has them.
+fn data_keys<S: KeySource>(
+    keys: &mut S,
+    at: &str,
+    dir: &str,
+    offered: &BackFeatures,
+) -> Result<Option<DataKeys>, S::Error> {
+    let places: &[&str] = if at.is_empty() { &["", "queue-0/"] } else { &[at] };
+    for at in places {
+        let Some(text) = keys.text(&format!("{at}{dir}-data-len"))? else { continue };
+        let len = text.trim_end_matches('\0').trim().parse().ok().and_then(DataLen::new);
+        let Some(len) = len.filter(|l| offered.staging_sizes.contains(l)) else { return Ok(None) };
+        let mut list_refs = Vec::new();
+        // One list page serves a ring of 512 slots; eight serve the largest ring there is.
+        while list_refs.len() < 8 {
+            match keys.text(&format!("{at}{dir}-data-ref{}", list_refs.len()))? {
+                None => break,
+                Some(text) => match text.trim_end_matches('\0').trim().to_owned().parse() {
+                    Ok(r) => list_refs.push(GrantRef(r)),
+                    Err(_) => return Ok(None),
+                },
+            }
+        }
+        return Ok(if list_refs.is_empty() { None } else { Some(DataKeys { list_refs, len }) });
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    struct Dir(BTreeMap<String, String>);
+    impl KeySource for Dir {
+        type Error = String;
+        fn text(&mut self, key: &str) -> Result<Option<String>, String> {
+            Ok(self.0.get(key).cloned())
+        }
+        fn bad(&self, key: &str, value: &str, expected: &'static str) -> String {
+            format!("{key}={value}: {expected}")
+        }
+    }
+    fn dir(pairs: Pairs) -> Dir {
+        Dir(pairs.into_iter().collect())
+    }
+    fn data(r: u32, len: u32) -> Option<DataKeys> {
+        Some(DataKeys { list_refs: Vec::from([GrantRef(r)]), len: DataLen::new(len)? })
+    }
+    fn request(n: u32) -> FrontRequest {
+        let queue = |i| QueueKeys {
+            tx_ring: GrantRef(8 + i),
+            rx_ring: GrantRef(100 + i),
+            channels: if i % 2 == 0 {
+                ChannelKeys::Split { tx: EvtchnPort(1 + i), rx: EvtchnPort(20 + i) }
+            } else {
+                ChannelKeys::Single(EvtchnPort(7))
+            },
+            tx_data: data(40 + i, 256),
+            rx_data: if i == 0 { data(50, 65535) } else { None },
+        };
+        FrontRequest {
+            rx_copy: true,
+            rx_notify: true,
+            sg: true,
+            gso_tcpv4: true,
+            gso_tcpv6: false,
+            csum: true,
+            ipv6_csum: false,
+            queues: (0..n).map(queue).collect(),
+        }
+    }
+
+    #[test]
+    fn what_one_end_writes_the_other_reads() {
+        let back = BackFeatures::default();
+        assert_eq!(BackFeatures::read(&mut dir(back.pairs())).unwrap(), back);
+        let plain = BackFeatures { staging_sizes: Vec::new(), sg: false, max_queues: 1, ..back.clone() };
+        assert_eq!(BackFeatures::read(&mut dir(plain.pairs())).unwrap(), plain);
+        for n in 1..=4 {
+            let front = request(n);
+            assert_eq!(FrontRequest::read(&mut dir(front.pairs()), &back).unwrap(), front, "{n} queues");
+        }
+    }
+
+    #[test]
+    fn one_queue_is_flat_and_two_are_not() {
+        let keys = |n| request(n).pairs().into_iter().map(|p| p.0).collect::<Vec<_>>();
+        assert!(
+            keys(1).contains(&"tx-ring-ref".to_owned()) && keys(1).iter().all(|k| !k.starts_with("queue-"))
+        );
+        assert!(
+            keys(2).contains(&"queue-1/tx-data-ref0".to_owned())
+                && !keys(2).contains(&"tx-ring-ref".to_owned())
+        );
+    }
+
+    #[test]
+    fn an_old_front_without_any_extension_is_understood() {
+        let keys =
+            [("tx-ring-ref", "8"), ("rx-ring-ref", "9"), ("event-channel", "3"), ("request-rx-copy", "1")];
+        let mut d = dir(keys.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect());
+        let front = FrontRequest::read(&mut d, &BackFeatures::default()).unwrap();
+        assert_eq!(front.queues.len(), 1);
+        assert_eq!(front.queues[0].channels, ChannelKeys::Single(EvtchnPort(3)));
+        assert!(!front.sg && front.csum && front.queues[0].tx_data.is_none());
+    }
+
+    #[test]
+    fn garbled_needed_keys_are_named_and_garbled_staging_keys_mean_no_staging() {
+        let back = BackFeatures::default();
+        let with = |key: &str, value: &str| {
+            let mut d = dir(request(1).pairs());
+            d.0.insert(key.to_owned(), value.to_owned());
+            FrontRequest::read(&mut d, &back)
+        };
+        for (key, value) in [
+            ("tx-ring-ref", "x"),
+            ("tx-ring-ref", ""),
+            ("rx-ring-ref", "-1"),
+            ("event-channel-tx", "4294967296"),
+            ("multi-queue-num-queues", "0"),
+            ("multi-queue-num-queues", "5"),
+            ("request-rx-copy", "0"),
+            ("request-rx-copy", "yes"),
+        ] {
+            let e = with(key, value).unwrap_err();
+            assert!(e.starts_with(key), "{e}");
+        }
+        for (key, value) in
+            [("tx-data-len", "300"), ("tx-data-len", "x"), ("tx-data-ref0", "x"), ("tx-data-len", "0")]
+        {
+            let q = with(key, value).unwrap().queues.remove(0);
+            assert!(q.tx_data.is_none() && q.rx_data.is_some(), "{key}={value}");
+        }
+    }
+
+    #[test]
+    fn the_rfc_s_place_for_one_queue_is_read_too() {
+        let mut d = dir(request(1).pairs());
+        for key in ["tx-data-ref0", "tx-data-len"] {
+            let v = d.0.remove(key).unwrap();
+            d.0.insert(format!("queue-0/{key}"), v);
+        }
+        let q = FrontRequest::read(&mut d, &BackFeatures::default()).unwrap().queues.remove(0);
+        assert_eq!(q.tx_data, data(40, 256));
+    }
+
+    #[test]
+    fn sizes_that_mean_nothing_are_left_out() {
+        let lens = |text| parse_sizes(text).iter().map(|l| l.value()).collect::<Vec<_>>();
+        assert_eq!(lens("128;256;2048;4096"), [128, 256, 2048, 4096]);
+        assert_eq!(lens("65536"), [65535]);
+        assert_eq!(lens("x;0;70000;256\0"), [256]);
+        assert!(lens("").is_empty());
+    }
+}

@@ -1,0 +1,400 @@
+//! One vif at the front: from the back's offer to live queues, and back.
+//!
+//! ```text
+//!   1 Initialising --back at 2: grant, offer channels, write keys--> 4 Connected --back at 4: live-->
+//!         ^                                                                       | back at 5 or 6
+//!         +------------------- 6 Closed <----------- 5 Closing <-----------------+
+//! ```
+//! Every step is taken in [`FrontVif::step`], which the owner calls when a watch fired; none runs on the data path. RX
+//! requests are posted, and staging is used, only once the back is connected and has said which lists it accepted. What
+//! a back may do: offer anything, accept nothing, close at any time, keep pages mapped. Pages in use are kept and their
+//! release is retried, never reused.
+
+use super::pages::{Granting, OrdinaryPages};
+use super::staging::{Region, StagingArea};
+use super::{RxFront, TxFront};
+use crate::error::{PeerFault, PlatformError};
+use crate::net::bus::DeviceBus;
+use crate::net::features::{BackFeatures, ChannelKeys, DataKeys, FrontRequest, QueueKeys, active_key};
+use crate::net::staging_list::DataLen;
+use crate::net::stats::{RxStats, TxStats};
+use crate::platform::{Access, Events, GrantPool, InUse, Platform};
+use crate::port::{Arena, Burst};
+use crate::ring::{FrontRing, RingPages};
+use crate::units::{DomId, EvtchnPort, GrantRef};
+use crate::wire::netif::{RX_SLOT_BYTES, TX_SLOT_BYTES};
+use crate::xenbus::state::{self, Handshake, Reaction, XenbusState};
+use alloc::vec::Vec;
+use core::fmt;
+
+/// What a front would like; it gets what the back offers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wishes {
+    /// Queues.
+    pub queues: u32,
+    /// Octets of a TX frame that fit a staging buffer; None: ordinary grants.
+    pub tx_data_len: Option<DataLen>,
+    /// The same for RX.
+    pub rx_data_len: Option<DataLen>,
+    /// How ordinary TX pages are granted.
+    pub granting: Granting,
+    /// Two event channels for each queue, where the back can.
+    pub split_channels: bool,
+}
+
+impl Default for Wishes {
+    fn default() -> Self {
+        let len = DataLen::new(256);
+        Self { queues: 1, tx_data_len: len, rx_data_len: len, granting: Granting::PerFrame, split_channels: true }
+    }
+}
+
+/// What went wrong. The vif is to be closed.
+#[derive(Debug)]
+pub enum FrontError<E> {
+    /// Keys: missing, garbled, or the store failed.
+    Keys(E),
+    /// No memory, grant or channel to be had.
+    Platform(PlatformError),
+    /// The back does not copy into our pages (`feature-rx-copy` is not 1), and there is no other way.
+    NoRxCopy,
+}
+
+impl<E: fmt::Display> fmt::Display for FrontError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Keys(e) => e.fmt(f),
+            Self::Platform(e) => e.fmt(f),
+            Self::NoRxCopy => {
+                f.write_str("the back does not offer feature-rx-copy = 1, and this front knows no other way")
+            }
+        }
+    }
+}
+
+impl<E> From<PlatformError> for FrontError<E> {
+    fn from(e: PlatformError) -> Self {
+        Self::Platform(e)
+    }
+}
+
+type Chan<P> = <<P as Platform>::Events as Events>::Chan;
+
+struct FrontQueue<P: Platform> {
+    tx: TxFront<P>,
+    rx: RxFront<P>,
+    tx_chan: Chan<P>,
+    /// None: `tx_chan` serves both rings.
+    rx_chan: Option<Chan<P>>,
+}
+
+/// What [`FrontVif::step`] came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrontStep {
+    /// Nothing to do until the next watch event.
+    Waiting,
+    /// The queues are live now.
+    Live,
+    /// The queues are gone now.
+    Closed,
+}
+
+/// One vif, served by domain `to`.
+pub struct FrontVif<P: Platform> {
+    to: DomId,
+    state: XenbusState,
+    wishes: Wishes,
+    queues: Vec<FrontQueue<P>>,
+    live: bool,
+    reconnect: bool,
+    /// Regions that the back has not let go of.
+    kept: Vec<Region<P>>,
+    /// By queue: whether the back accepted our staging lists.
+    accepted: Vec<bool>,
+}
+
+impl<P: Platform> FrontVif<P> {
+    /// A vif whose toolstack's state is 1.
+    pub fn new(to: DomId, wishes: Wishes, reconnect: bool) -> Self {
+        let (queues, kept, accepted) = (Vec::new(), Vec::new(), Vec::new());
+        Self { to, state: XenbusState::Initialising, wishes, queues, live: false, reconnect, kept, accepted }
+    }
+
+    /// Our own state.
+    pub fn state(&self) -> XenbusState {
+        self.state
+    }
+
+    /// Whether frames can travel.
+    pub fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// Looks at the back's state and takes what steps it allows. After an error call [`close`](Self::close).
+    pub fn step<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
+        use XenbusState as S;
+        self.retry_kept(p);
+        let mut came_to = FrontStep::Waiting;
+        loop {
+            let back = bus.peer_state().map_err(FrontError::Keys)?;
+            let next = match state::front(self.state, back, Handshake::Direct, self.reconnect) {
+                Reaction::Enter(next) => next,
+                Reaction::Stay | Reaction::Remove => {
+                    if self.state == S::Connected && back == S::Connected && !self.live {
+                        self.go_live(p, bus)?;
+                        return Ok(FrontStep::Live);
+                    }
+                    return Ok(came_to);
+                }
+            };
+            match next {
+                S::Connected => self.set_up(p, bus)?,
+                S::Closing | S::Closed => {
+                    if !self.queues.is_empty() && matches!(back, S::Closing | S::Closed | S::Unknown) {
+                        self.tear_down(p);
+                        came_to = FrontStep::Closed;
+                    }
+                    self.live = false;
+                }
+                _ => {}
+            }
+            bus.set_state(next).map_err(FrontError::Keys)?;
+            self.state = next;
+        }
+    }
+
+    /// Begins to close from this end; go on calling [`step`](Self::step) until [`is_closed`](Self::is_closed).
+    pub fn close<B: DeviceBus>(&mut self, bus: &mut B, why: Option<&str>) -> Result<(), B::Error> {
+        self.live = false;
+        self.reconnect = false;
+        if let Some(text) = why {
+            bus.report(text)?;
+        }
+        if !matches!(self.state, XenbusState::Closing | XenbusState::Closed) {
+            self.state = XenbusState::Closing;
+            bus.set_state(XenbusState::Closing)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the vif is closed and all of its memory is our own again.
+    pub fn is_closed(&self) -> bool {
+        self.state == XenbusState::Closed && self.queues.is_empty() && self.kept.is_empty()
+    }
+
+    /// Grants rings and staging buffers, offers channels, writes the keys.
+    fn set_up<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), FrontError<B::Error>> {
+        let back = BackFeatures::read(bus).map_err(FrontError::Keys)?;
+        if !back.rx_copy {
+            return Err(FrontError::NoRxCopy);
+        }
+        let offered = |len: Option<DataLen>| len.filter(|l| back.staging_sizes.contains(l));
+        let (tx_len, rx_len) = (offered(self.wishes.tx_data_len), offered(self.wishes.rx_data_len));
+        let split = self.wishes.split_channels && back.split_channels;
+        let mut keys = Vec::new();
+        self.tear_down(p);
+        for _ in 0..self.wishes.queues.clamp(1, back.max_queues) {
+            match self.queue(p, tx_len, rx_len, split) {
+                Ok((queue, queue_keys)) => {
+                    self.queues.push(queue);
+                    keys.push(queue_keys);
+                }
+                // Fewer queues than wished for are better than none.
+                Err(_) if !self.queues.is_empty() => break,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        let request = FrontRequest {
+            rx_copy: true,
+            rx_notify: true,
+            sg: true,
+            gso_tcpv4: true,
+            gso_tcpv6: true,
+            csum: true,
+            ipv6_csum: true,
+            queues: keys,
+        };
+        bus.publish(&request.pairs()).map_err(FrontError::Keys)
+    }
+
+    fn queue(
+        &mut self, p: &P, tx_len: Option<DataLen>, rx_len: Option<DataLen>, split: bool,
+    ) -> Result<(FrontQueue<P>, QueueKeys), PlatformError> {
+        let to = self.to;
+        let ring_page = || {
+            let mut gref = [GrantRef::NONE];
+            p.grants().alloc(to, Access::ReadWrite, &mut gref).map(|region| (region, gref[0]))
+        };
+        let (tx_page, tx_ring) = ring_page()?;
+        let (rx_page, rx_ring) = ring_page()?;
+        let tx_mem = RingPages::new(tx_page, TX_SLOT_BYTES / 4);
+        let rx_mem = RingPages::new(rx_page, RX_SLOT_BYTES / 4);
+        tx_mem.init();
+        rx_mem.init();
+        let tx_ring_end = FrontRing::new(tx_mem);
+        let rx_ring_end = FrontRing::new(rx_mem);
+        let (tx_n, rx_n) = (tx_ring_end.size(), rx_ring_end.size());
+
+        let tx_area = tx_len.map(|len| StagingArea::new(p, to, Access::ReadOnly, len, tx_n, 0)).transpose()?;
+        let first_rx = tx_area.as_ref().map_or(0, |a| a.entries() as u16);
+        let rx_area = rx_len.map(|len| StagingArea::new(p, to, Access::ReadWrite, len, rx_n, first_rx)).transpose()?;
+        let data = |area: &Option<StagingArea<P>>| {
+            area.as_ref().map(|a| DataKeys { list_refs: Vec::from([a.list_ref()]), len: a.data_len() })
+        };
+        let (tx_data, rx_data) = (data(&tx_area), data(&rx_area));
+
+        let copy_only = |len: Option<DataLen>| len.is_some_and(|l| l.copy_only());
+        let tx_pages = if copy_only(tx_len) { None } else { Some(self.tx_pages(p, tx_n)?) };
+        let rx_pages = if copy_only(rx_len) { None } else { Some(self.rx_pages(p, rx_n)?) };
+
+        let (tx_chan, tx_port) = p.events().offer(to)?;
+        let (rx_chan, channels) = if split {
+            let (rx_chan, rx_port) = p.events().offer(to)?;
+            (Some(rx_chan), ChannelKeys::Split { tx: tx_port, rx: rx_port })
+        } else {
+            (None, ChannelKeys::Single(tx_port))
+        };
+        let queue = FrontQueue {
+            tx: TxFront::new(tx_ring_end, tx_area, tx_pages),
+            rx: RxFront::new(rx_ring_end, rx_area, rx_pages),
+            tx_chan,
+            rx_chan,
+        };
+        Ok((queue, QueueKeys { tx_ring, rx_ring, channels, tx_data, rx_data }))
+    }
+
+    fn tx_pages(&self, p: &P, n: u32) -> Result<OrdinaryPages<P>, PlatformError> {
+        OrdinaryPages::new(p, self.to, Access::ReadOnly, n, self.wishes.granting)
+    }
+
+    /// RX pages stay granted: the same reference is posted again and again.
+    fn rx_pages(&self, p: &P, n: u32) -> Result<OrdinaryPages<P>, PlatformError> {
+        OrdinaryPages::new(p, self.to, Access::ReadWrite, n, Granting::Standing)
+    }
+
+    /// The back is connected: reads which lists it accepted, and posts RX.
+    fn go_live<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), FrontError<B::Error>> {
+        let n = self.queues.len();
+        self.accepted.clear();
+        for i in 0..n {
+            let asked = self.queues[i].tx.staging().is_some() || self.queues[i].rx.staging().is_some();
+            let key = active_key(i, n);
+            let active = asked && bus.text(&key).map_err(FrontError::Keys)?.is_some_and(|t| t.trim() == "1");
+            self.accepted.push(active);
+            if asked && !active {
+                let tx_pages = if self.queues[i].tx.has_pages() { None } else { Some(self.tx_pages(p, 256)?) };
+                let rx_pages = if self.queues[i].rx.has_pages() { None } else { Some(self.rx_pages(p, 256)?) };
+                let q = &mut self.queues[i];
+                for area in [q.tx.without_staging(tx_pages), q.rx.without_staging(rx_pages)].into_iter().flatten() {
+                    self.kept.extend(area.release(p));
+                }
+            }
+            let q = &mut self.queues[i];
+            q.rx.post(p, q.rx_chan.as_ref().unwrap_or(&q.tx_chan))?;
+        }
+        self.live = true;
+        Ok(())
+    }
+
+    /// Gives up queues, channels and grants. What the back still uses is kept.
+    fn tear_down(&mut self, p: &P) {
+        self.live = false;
+        for q in self.queues.drain(..) {
+            let (tx_mem, tx_area, tx_pages) = q.tx.into_parts();
+            let (rx_mem, rx_area, rx_pages) = q.rx.into_parts();
+            for area in [tx_area, rx_area].into_iter().flatten() {
+                self.kept.extend(area.release(p));
+            }
+            for pages in [tx_pages, rx_pages].into_iter().flatten() {
+                if let Err(InUse(region)) = pages.release(p) {
+                    self.kept.push(region);
+                }
+            }
+            for region in [tx_mem.into_pages(), rx_mem.into_pages()] {
+                if let Err(InUse(region)) = p.grants().release(region) {
+                    self.kept.push(region);
+                }
+            }
+        }
+    }
+
+    /// Tries again to release what the back still had mapped.
+    pub fn retry_kept(&mut self, p: &P) {
+        let kept = core::mem::take(&mut self.kept);
+        self.kept = kept.into_iter().filter_map(|r| p.grants().release(r).err().map(|InUse(r)| r)).collect();
+    }
+
+    /// Live queues.
+    pub fn nr_queues(&self) -> usize {
+        if self.live { self.queues.len() } else { 0 }
+    }
+
+    /// Whether the back accepted the staging lists of queue `i`.
+    pub fn staging_accepted(&self, i: usize) -> bool {
+        self.accepted.get(i).copied().unwrap_or(false)
+    }
+
+    /// Sends frames on queue `i`; see [`TxFront::send`].
+    #[inline(always)]
+    pub fn send(&mut self, p: &P, i: usize, burst: &Burst<'_>) -> Result<usize, PlatformError> {
+        let q = &mut self.queues[i];
+        q.tx.send(p, &q.tx_chan, burst)
+    }
+
+    /// Takes TX answers of queue `i`; see [`TxFront::reclaim`].
+    #[inline(always)]
+    pub fn reclaim(&mut self, p: &P, i: usize, want: u32) -> Result<u32, PeerFault> {
+        self.queues[i].tx.reclaim(p, want)
+    }
+
+    /// Receives frames of queue `i` and posts its slots again.
+    #[inline(always)]
+    pub fn recv(&mut self, p: &P, i: usize, out: &mut Arena, want: u32) -> Result<usize, PeerFault> {
+        let q = &mut self.queues[i];
+        let n = q.rx.recv(out, want)?;
+        if n > 0 {
+            // Standing grants: posting cannot fail.
+            let _ = q.rx.post(p, q.rx_chan.as_ref().unwrap_or(&q.tx_chan));
+        }
+        Ok(n)
+    }
+
+    /// TX slots of queue `i` that are free.
+    pub fn room(&self, i: usize) -> u32 {
+        self.queues[i].tx.room()
+    }
+
+    /// TX requests of queue `i` without an answer.
+    pub fn in_flight(&self, i: usize) -> u32 {
+        self.queues[i].tx.in_flight()
+    }
+
+    /// Before sleeping: arms queue `i` for RX and for TX answers. True: there is work.
+    pub fn final_check(&mut self, p: &P, i: usize) -> Result<bool, PeerFault> {
+        let q = &mut self.queues[i];
+        p.events().unmask(&q.tx_chan);
+        if let Some(chan) = &q.rx_chan {
+            p.events().unmask(chan);
+        }
+        let rx = q.rx.final_check(1)?;
+        let tx = q.tx.in_flight() > 0 && q.tx.final_check(1)?;
+        Ok(rx || tx)
+    }
+
+    /// Counters of queue `i`.
+    pub fn stats(&self, i: usize) -> (TxStats, RxStats) {
+        (self.queues[i].tx.stats(), self.queues[i].rx.stats())
+    }
+
+    /// Our channels of queue `i`: which local ends mean it.
+    pub fn channels(&self, p: &P, i: usize) -> (EvtchnPort, Option<EvtchnPort>) {
+        let q = &self.queues[i];
+        (p.events().local(&q.tx_chan), q.rx_chan.as_ref().map(|c| p.events().local(c)))
+    }
+
+    /// Octets of shared memory in staging buffers and lists of all queues.
+    pub fn staging_bytes(&self) -> usize {
+        let of = |a: Option<&StagingArea<P>>| a.map_or(0, StagingArea::memory_bytes);
+        self.queues.iter().map(|q| of(q.tx.staging()) + of(q.rx.staging())).sum()
+    }
+}
