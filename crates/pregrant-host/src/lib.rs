@@ -2,6 +2,7 @@
 #![deny(missing_docs)]
 
 pub mod conformance;
+pub mod drivers;
 pub mod limit;
 pub mod loopback;
 pub mod ports;

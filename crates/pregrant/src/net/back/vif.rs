@@ -76,7 +76,10 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
                 error.status
             ),
             Self::Bind { port, error } => {
-                write!(f, "cannot bind {port} of the front: {error}; the front must offer it to this domain first")
+                write!(
+                    f,
+                    "cannot bind {port} of the front: {error}; the front must offer it to this domain first"
+                )
             }
             Self::Ring(fault) => fault.fmt(f),
         }
@@ -173,7 +176,10 @@ impl<P: Platform> BackVif<P> {
 
     /// Looks at the front's state and takes what steps it allows. After an error call [`close`](Self::close).
     pub fn step<B: DeviceBus>(
-        &mut self, p: &P, bus: &mut B, redo: RedoSource<'_>,
+        &mut self,
+        p: &P,
+        bus: &mut B,
+        redo: RedoSource<'_>,
     ) -> Result<BackStep, ConnectError<B::Error>> {
         use XenbusState as S;
         let mut came_to = BackStep::Waiting;
@@ -232,7 +238,10 @@ impl<P: Platform> BackVif<P> {
 
     /// Maps rings, binds channels, judges staging lists; says which lists were accepted.
     fn connect<B: DeviceBus>(
-        &mut self, p: &P, bus: &mut B, redo: RedoSource<'_>,
+        &mut self,
+        p: &P,
+        bus: &mut B,
+        redo: RedoSource<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
         let front = FrontRequest::read(bus, &self.features).map_err(ConnectError::Keys)?;
         let mut queues = Vec::with_capacity(front.queues.len());
@@ -243,7 +252,8 @@ impl<P: Platform> BackVif<P> {
             // Ids go on from TX to RX: the RX list begins where the TX list ends.
             let (rx_path, rx_staged) = self.path(p, i, "rx", &keys.rx_data, tx_staged.unwrap_or(0))?;
             let asked = keys.tx_data.is_some() || keys.rx_data.is_some();
-            let all = keys.tx_data.is_some() == tx_staged.is_some() && keys.rx_data.is_some() == rx_staged.is_some();
+            let all = keys.tx_data.is_some() == tx_staged.is_some()
+                && keys.rx_data.is_some() == rx_staged.is_some();
             // All or nothing: with one list refused the queue has no staging, and the front is not told otherwise.
             let (tx_path, rx_path) = if asked && !all {
                 (self.ordinary_tx(), AnyPath::Copy(CopyPath::default()))
@@ -253,7 +263,15 @@ impl<P: Platform> BackVif<P> {
             if asked {
                 active.push((active_key(i, front.queues.len()), String::from(if all { "1" } else { "0" })));
             }
-            queues.push(self.connect_queue(p, i, keys, tx_path, rx_path, RxAccepts { sg: front.sg }, redo)?);
+            queues.push(self.connect_queue(
+                p,
+                i,
+                keys,
+                tx_path,
+                rx_path,
+                RxAccepts { sg: front.sg },
+                redo,
+            )?);
         }
         bus.publish(&active).map_err(ConnectError::Keys)?;
         self.queues = queues;
@@ -269,7 +287,12 @@ impl<P: Platform> BackVif<P> {
 
     /// The path of one direction, and how many entries its list has if it was accepted.
     fn path<E>(
-        &mut self, p: &P, queue: usize, dir: &'static str, data: &Option<DataKeys>, first_id: u16,
+        &mut self,
+        p: &P,
+        queue: usize,
+        dir: &'static str,
+        data: &Option<DataKeys>,
+        first_id: u16,
     ) -> Result<(AnyPath<P>, Option<u16>), ConnectError<E>> {
         let ordinary = |vif: &Self| {
             if dir == "tx" { vif.ordinary_tx() } else { AnyPath::Copy(CopyPath::default()) }
@@ -287,7 +310,13 @@ impl<P: Platform> BackVif<P> {
 
     #[allow(clippy::too_many_arguments)] // one call, from `connect`
     fn connect_queue<E>(
-        &self, p: &P, i: usize, keys: &QueueKeys, tx_path: AnyPath<P>, rx_path: AnyPath<P>, accepts: RxAccepts,
+        &self,
+        p: &P,
+        i: usize,
+        keys: &QueueKeys,
+        tx_path: AnyPath<P>,
+        rx_path: AnyPath<P>,
+        accepts: RxAccepts,
         redo: RedoSource<'_>,
     ) -> Result<BackQueue<P>, ConnectError<E>> {
         let map = |key, gref| {
@@ -322,7 +351,11 @@ impl<P: Platform> BackVif<P> {
     /// Moves one batch of queue `i` from the guest to `port`. A fault: call [`close`](Self::close) with its text.
     #[inline(always)]
     pub fn poll_tx(
-        &mut self, p: &P, i: usize, port: &mut dyn FramePort, scratch: &mut Arena,
+        &mut self,
+        p: &P,
+        i: usize,
+        port: &mut dyn FramePort,
+        scratch: &mut Arena,
     ) -> Result<Polled, PeerFault> {
         let q = &mut self.queues[i];
         q.tx.poll(p, self.of, &q.tx_chan, port, scratch)
@@ -364,7 +397,11 @@ pub const TX_BATCH_BYTES: usize = size_of::<TxBatch>();
 /// Reads, judges and maps one direction's list: all of it or nothing.
 #[allow(clippy::type_complexity)]
 fn accept<P: Platform>(
-    p: &P, of: DomId, data: &DataKeys, acc: Access, first_id: u16,
+    p: &P,
+    of: DomId,
+    data: &DataKeys,
+    acc: Access,
+    first_id: u16,
 ) -> Result<(StagedBuffers<<P::Peer as PeerMem>::Map>, u16), ListRefusal> {
     let mut entries = Vec::new();
     for &r in &data.list_refs {
@@ -377,7 +414,11 @@ fn accept<P: Platform>(
     }
     let list = staging_list::judge(&entries, first_id, data.len).map_err(ListRefusal::Fault)?;
     let map = p.peer().map(of, &list.refs, acc).map_err(ListRefusal::Map)?;
-    let buffers =
-        StagedBuffers { map, place: list.place, len: data.len.buffer_bytes(), copy_only: data.len.copy_only() };
+    let buffers = StagedBuffers {
+        map,
+        place: list.place,
+        len: data.len.buffer_bytes(),
+        copy_only: data.len.copy_only(),
+    };
     Ok((buffers, entries.len() as u16))
 }

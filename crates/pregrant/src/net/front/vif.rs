@@ -45,7 +45,13 @@ pub struct Wishes {
 impl Default for Wishes {
     fn default() -> Self {
         let len = DataLen::new(256);
-        Self { queues: 1, tx_data_len: len, rx_data_len: len, granting: Granting::PerFrame, split_channels: true }
+        Self {
+            queues: 1,
+            tx_data_len: len,
+            rx_data_len: len,
+            granting: Granting::PerFrame,
+            split_channels: true,
+        }
     }
 }
 
@@ -218,7 +224,11 @@ impl<P: Platform> FrontVif<P> {
     }
 
     fn queue(
-        &mut self, p: &P, tx_len: Option<DataLen>, rx_len: Option<DataLen>, split: bool,
+        &mut self,
+        p: &P,
+        tx_len: Option<DataLen>,
+        rx_len: Option<DataLen>,
+        split: bool,
     ) -> Result<(FrontQueue<P>, QueueKeys), PlatformError> {
         let to = self.to;
         let ring_page = || {
@@ -235,9 +245,11 @@ impl<P: Platform> FrontVif<P> {
         let rx_ring_end = FrontRing::new(rx_mem);
         let (tx_n, rx_n) = (tx_ring_end.size(), rx_ring_end.size());
 
-        let tx_area = tx_len.map(|len| StagingArea::new(p, to, Access::ReadOnly, len, tx_n, 0)).transpose()?;
+        let tx_area =
+            tx_len.map(|len| StagingArea::new(p, to, Access::ReadOnly, len, tx_n, 0)).transpose()?;
         let first_rx = tx_area.as_ref().map_or(0, |a| a.entries() as u16);
-        let rx_area = rx_len.map(|len| StagingArea::new(p, to, Access::ReadWrite, len, rx_n, first_rx)).transpose()?;
+        let rx_area =
+            rx_len.map(|len| StagingArea::new(p, to, Access::ReadWrite, len, rx_n, first_rx)).transpose()?;
         let data = |area: &Option<StagingArea<P>>| {
             area.as_ref().map(|a| DataKeys { list_refs: Vec::from([a.list_ref()]), len: a.data_len() })
         };
@@ -282,10 +294,14 @@ impl<P: Platform> FrontVif<P> {
             let active = asked && bus.text(&key).map_err(FrontError::Keys)?.is_some_and(|t| t.trim() == "1");
             self.accepted.push(active);
             if asked && !active {
-                let tx_pages = if self.queues[i].tx.has_pages() { None } else { Some(self.tx_pages(p, 256)?) };
-                let rx_pages = if self.queues[i].rx.has_pages() { None } else { Some(self.rx_pages(p, 256)?) };
+                let tx_pages =
+                    if self.queues[i].tx.has_pages() { None } else { Some(self.tx_pages(p, 256)?) };
+                let rx_pages =
+                    if self.queues[i].rx.has_pages() { None } else { Some(self.rx_pages(p, 256)?) };
                 let q = &mut self.queues[i];
-                for area in [q.tx.without_staging(tx_pages), q.rx.without_staging(rx_pages)].into_iter().flatten() {
+                for area in
+                    [q.tx.without_staging(tx_pages), q.rx.without_staging(rx_pages)].into_iter().flatten()
+                {
                     self.kept.extend(area.release(p));
                 }
             }

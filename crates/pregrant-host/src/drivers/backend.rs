@@ -1,0 +1,335 @@
+//! A driver domain's vifs: found by a watch on its backend directory, stepped when their fronts' states change, polled
+//! round robin.
+//!
+//! ```text
+//!   xenstore --watch--> control(): find vifs, step them         never on the data path
+//!   round():            vif 0 tx, rx; vif 1 tx, rx; ...         one batch each, so that no vif starves another
+//! ```
+//! What a guest may do: close, vanish, lie. Its own vif is closed with a line that says why (at most
+//! [`LINES_PER_VIF`] lines for each vif); the others go on.
+
+use log::{info, warn};
+use pregrant::net::back::{BackStep, BackVif, Ordinary, Polled};
+use pregrant::net::bus::StoreBus;
+use pregrant::net::features::BackFeatures;
+use pregrant::net::stats::{RxStats, TxStats};
+use pregrant::platform::Platform;
+use pregrant::port::{Arena, FramePort};
+use pregrant::xenbus::{Class, Device, DeviceError, DeviceId, Side, XenbusState};
+use pregrant::xenstore::{Client, Transport, XsError};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::time::Duration;
+
+/// Lines that one vif can cause in the log; then it is quiet.
+pub const LINES_PER_VIF: u32 = 16;
+
+/// Why the backend itself (not one vif of it) cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// xenstore is gone, or refuses.
+    #[error("xenstore: {0}")]
+    Store(#[from] XsError),
+    /// A key of our own is of no use.
+    #[error("{0}")]
+    Device(#[from] DeviceError),
+}
+
+/// One vif as others see it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VifReport {
+    /// Which.
+    pub id: DeviceId,
+    /// Our state.
+    pub state: XenbusState,
+    /// By queue: path and counters of TX, then of RX.
+    pub queues: Vec<(&'static str, TxStats, &'static str, RxStats)>,
+    /// Staging lists that were refused: queue, direction, why.
+    pub refused: Vec<(usize, &'static str, String)>,
+    /// Why it was closed by us, if it was.
+    pub failed: Option<String>,
+}
+
+struct Served<P: Platform> {
+    device: Device,
+    vif: BackVif<P>,
+    ports: Vec<Box<dyn FramePort>>,
+    lines: u32,
+    failed: Option<String>,
+}
+
+/// Makes the frame ports of a vif: one for each queue.
+pub type MakePorts = Box<dyn FnMut(&DeviceId, usize) -> Vec<Box<dyn FramePort>>>;
+
+/// All vifs of a driver domain.
+pub struct Backend<P: Platform, T: Transport> {
+    platform: P,
+    xs: Client<T>,
+    features: BackFeatures,
+    ordinary: Ordinary,
+    make_ports: MakePorts,
+    vifs: BTreeMap<(u16, u32), Served<P>>,
+    /// Those with live queues, for the round.
+    live: Vec<(u16, u32)>,
+    scratch: Arena,
+    removed: u64,
+}
+
+const WATCH: &str = "backend/vif";
+
+impl<P: Platform, T: Transport> Backend<P, T> {
+    /// Starts to watch the domain's backend directory.
+    pub fn new(
+        platform: P,
+        mut xs: Client<T>,
+        features: BackFeatures,
+        ordinary: Ordinary,
+        make_ports: MakePorts,
+    ) -> Result<Self, BackendError> {
+        xs.watch(WATCH, WATCH)?;
+        Ok(Self {
+            platform,
+            xs,
+            features,
+            ordinary,
+            make_ports,
+            vifs: BTreeMap::new(),
+            live: Vec::new(),
+            scratch: Arena::new(),
+            removed: 0,
+        })
+    }
+
+    /// The platform.
+    pub fn platform(&self) -> &P {
+        &self.platform
+    }
+
+    /// Handles what xenstore has to say, without sleeping. True when something changed.
+    pub fn control(&mut self) -> Result<bool, BackendError> {
+        let mut changed = false;
+        let mut scan = false;
+        let mut stepped: Vec<(u16, u32)> = Vec::new();
+        while let Some(event) = self.xs.next_event(Some(Duration::ZERO))? {
+            changed = true;
+            match self.vifs.iter().find(|(_, s)| s.device.is_peer_event(&event)) {
+                Some((&key, _)) => stepped.push(key),
+                // A change below backend/vif: a new vif, or one of its own keys (online).
+                None => scan = true,
+            }
+        }
+        if scan {
+            self.scan()?;
+            stepped.extend(self.vifs.keys());
+        }
+        stepped.sort_unstable();
+        stepped.dedup();
+        for key in stepped {
+            self.step(key);
+        }
+        Ok(changed)
+    }
+
+    /// Finds vifs that are new, and forgets those whose directory is gone.
+    fn scan(&mut self) -> Result<(), BackendError> {
+        let own = self.platform.domid();
+        let mut seen = Vec::new();
+        for front in list(&mut self.xs, WATCH)? {
+            let Ok(front) = front.parse::<u16>() else { continue };
+            for handle in list(&mut self.xs, &format!("{WATCH}/{front}"))? {
+                let Ok(handle) = handle.parse::<u32>() else { continue };
+                seen.push((front, handle));
+            }
+        }
+        let gone: Vec<_> = self.vifs.keys().filter(|k| !seen.contains(k)).copied().collect();
+        for key in gone {
+            self.remove(key);
+        }
+        for (front, handle) in seen {
+            if self.vifs.contains_key(&(front, handle)) {
+                continue;
+            }
+            let id = DeviceId { class: Class::Vif, front: pregrant::DomId(front), back: own, handle };
+            let device = Device::new(id, Side::Back);
+            if let Err(e) = device.watch_peer(&mut self.xs) {
+                warn!("{id}: cannot watch the front's state: {e}");
+                continue;
+            }
+            info!("{id}: found");
+            let vif = BackVif::new(id.front, handle, self.features.clone(), self.ordinary);
+            self.vifs
+                .insert((front, handle), Served { device, vif, ports: Vec::new(), lines: 0, failed: None });
+        }
+        Ok(())
+    }
+
+    /// Takes one vif's steps; a failure closes that vif alone.
+    fn step(&mut self, key: (u16, u32)) {
+        let Some(served) = self.vifs.get_mut(&key) else { return };
+        let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
+        match served.vif.step(&self.platform, &mut bus, &mut |_, _| None) {
+            Ok(BackStep::Connected) => {
+                let id = served.device.id();
+                served.ports = (self.make_ports)(&id, served.vif.nr_queues());
+                served.failed = None;
+                for (queue, dir, why) in served.vif.refused_lists() {
+                    served.lines += 1;
+                    if served.lines <= LINES_PER_VIF {
+                        warn!(
+                            "{id}: the front's staging list {dir}-data-ref of queue {queue} in {} is not used, the \
+                             vif goes on with ordinary grants: {why}",
+                            served.device.peer_dir()
+                        );
+                    }
+                }
+                info!(
+                    "{id}: connected, {} queue(s), TX {}, RX {}",
+                    served.vif.nr_queues(),
+                    served.vif.path_names(0).0,
+                    served.vif.path_names(0).1
+                );
+            }
+            Ok(BackStep::Closed) => {
+                served.ports.clear();
+                info!("{}: closed", served.device.id());
+            }
+            Ok(BackStep::Waiting) => {}
+            Ok(BackStep::Removed) => return self.remove(key),
+            Err(e) => self.fail(key, &e),
+        }
+        self.relive();
+    }
+
+    /// Closes one vif for something that its guest did.
+    #[cold]
+    fn fail(&mut self, key: (u16, u32), why: &dyn Display) {
+        let Some(served) = self.vifs.get_mut(&key) else { return };
+        let text = format!("{why}");
+        served.lines += 1;
+        if served.lines <= LINES_PER_VIF {
+            warn!("{}: closed: {text}. To use it again, detach and attach the vif", served.device.id());
+        }
+        let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
+        if let Err(e) = served.vif.close(&self.platform, &mut bus, Some(&text)) {
+            // The directory may be gone with the guest; what matters is that nothing is mapped any more.
+            info!("{}: {e}", served.device.id());
+        }
+        served.ports.clear();
+        served.failed = Some(text);
+        self.relive();
+    }
+
+    fn remove(&mut self, key: (u16, u32)) {
+        if let Some(mut served) = self.vifs.remove(&key) {
+            let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
+            let _ = served.vif.close(&self.platform, &mut bus, None); // its directory may be gone
+            let _ = served.device.unwatch_peer(&mut self.xs);
+            self.removed += 1;
+            info!("{}: removed", served.device.id());
+        }
+        self.relive();
+    }
+
+    fn relive(&mut self) {
+        self.live = self.vifs.iter().filter(|(_, s)| s.vif.nr_queues() > 0).map(|(k, _)| *k).collect();
+    }
+
+    /// One batch of each queue, both directions. True when a frame moved.
+    #[inline]
+    pub fn round(&mut self) -> bool {
+        let mut moved = false;
+        let mut fault = None;
+        for &key in &self.live {
+            let Some(served) = self.vifs.get_mut(&key) else { continue };
+            for (i, port) in served.ports.iter_mut().enumerate() {
+                let tx = served.vif.poll_tx(&self.platform, i, &mut **port, &mut self.scratch);
+                let rx = served.vif.poll_rx(&self.platform, i, &mut **port);
+                match (tx, rx) {
+                    (Ok(tx), Ok(rx)) => moved |= tx == Polled::More || rx == Polled::More,
+                    (Err(e), _) | (_, Err(e)) => {
+                        fault = Some((key, e));
+                        break;
+                    }
+                }
+            }
+            if fault.is_some() {
+                break;
+            }
+        }
+        if let Some((key, e)) = fault {
+            self.fail(key, &e);
+            return true;
+        }
+        moved
+    }
+
+    /// Before sleeping: arms every queue. True: there is work.
+    pub fn arm(&mut self) -> bool {
+        let mut work = false;
+        let mut fault = None;
+        for &key in &self.live {
+            let Some(served) = self.vifs.get_mut(&key) else { continue };
+            for i in 0..served.vif.nr_queues() {
+                match served.vif.final_check(&self.platform, i) {
+                    Ok(more) => work |= more,
+                    Err(e) => fault = Some((key, e)),
+                }
+            }
+        }
+        if let Some((key, e)) = fault {
+            self.fail(key, &e);
+            return true;
+        }
+        work
+    }
+
+    /// All vifs.
+    pub fn reports(&self) -> Vec<VifReport> {
+        self.vifs
+            .values()
+            .map(|s| VifReport {
+                id: s.device.id(),
+                state: s.vif.state(),
+                queues: (0..s.vif.nr_queues())
+                    .map(|i| {
+                        let ((tx, rx), (tx_path, rx_path)) = (s.vif.stats(i), s.vif.path_names(i));
+                        (tx_path, tx, rx_path, rx)
+                    })
+                    .collect(),
+                refused: s.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.to_string())).collect(),
+                failed: s.failed.clone(),
+            })
+            .collect()
+    }
+
+    /// Vifs with live queues.
+    pub fn nr_live(&self) -> usize {
+        self.live.len()
+    }
+
+    /// Vifs that came and went.
+    pub fn removed(&self) -> u64 {
+        self.removed
+    }
+
+    /// The ports of a vif, to look into them.
+    pub fn ports_mut(&mut self, front: u16, handle: u32) -> Option<&mut [Box<dyn FramePort>]> {
+        self.vifs.get_mut(&(front, handle)).map(|s| &mut s.ports[..])
+    }
+
+    /// Closes all vifs in good order.
+    pub fn close_all(&mut self) {
+        let keys: Vec<_> = self.vifs.keys().copied().collect();
+        for key in keys {
+            self.remove(key);
+        }
+    }
+}
+
+/// The names in a directory; none when it is not there.
+fn list<T: Transport>(xs: &mut Client<T>, path: &str) -> Result<Vec<String>, XsError> {
+    match xs.directory(path) {
+        Err(e) if e.is_not_found() => Ok(Vec::new()),
+        other => other,
+    }
+}

@@ -1,0 +1,184 @@
+//! A guest's vif: its device in xenstore and its driver.
+//!
+//! The guest's own program calls [`Frontend::control`] when xenstore has something to say, and sends and receives in
+//! between. What the back may do: offer anything, close at any time; the guest hears of it as a state or an error.
+
+use pregrant::net::bus::StoreBus;
+use pregrant::net::front::vif::FrontError;
+use pregrant::net::front::{FrontStep, FrontVif, Wishes};
+use pregrant::platform::Platform;
+use pregrant::port::{Arena, Burst};
+use pregrant::xenbus::{Class, Device, DeviceError, XenbusState};
+use pregrant::xenstore::{Client, Transport, XsError};
+use pregrant::{PeerFault, PlatformError};
+use std::time::Duration;
+
+/// Why a vif cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum FrontendError {
+    /// xenstore is gone, or refuses.
+    #[error("xenstore: {0}")]
+    Store(#[from] XsError),
+    /// A key is of no use.
+    #[error("{0}")]
+    Device(#[from] DeviceError),
+    /// The handshake failed.
+    #[error("{device}: {what}")]
+    Connect {
+        /// Which.
+        device: String,
+        /// Why.
+        what: String,
+    },
+    /// The platform failed.
+    #[error("{0}")]
+    Platform(#[from] PlatformError),
+    /// The back lied.
+    #[error(
+        "{device}: the back broke the protocol: {fault}. The vif is closed; look at the driver domain's log"
+    )]
+    Fault {
+        /// Which.
+        device: String,
+        /// How.
+        fault: PeerFault,
+    },
+}
+
+/// One vif of the own domain.
+pub struct Frontend<P: Platform, T: Transport> {
+    platform: P,
+    xs: Client<T>,
+    device: Device,
+    vif: FrontVif<P>,
+}
+
+impl<P: Platform, T: Transport> Frontend<P, T> {
+    /// Finds the own domain's vif `handle` and begins to watch its back.
+    pub fn new(
+        platform: P,
+        mut xs: Client<T>,
+        handle: u32,
+        wishes: Wishes,
+        reconnect: bool,
+    ) -> Result<Self, FrontendError> {
+        let device = Device::front(&mut xs, Class::Vif, handle)?;
+        device.watch_peer(&mut xs)?;
+        let vif = FrontVif::new(device.peer_domid(), wishes, reconnect);
+        Ok(Self { platform, xs, device, vif })
+    }
+
+    /// The platform.
+    pub fn platform(&self) -> &P {
+        &self.platform
+    }
+
+    /// The driver.
+    pub fn vif(&self) -> &FrontVif<P> {
+        &self.vif
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The own domain's xenstore connection.
+    pub fn xs(&mut self) -> &mut Client<T> {
+        &mut self.xs
+    }
+
+    /// Handles what xenstore has to say, waiting at most so long for it. Returns what the vif came to.
+    pub fn control(&mut self, wait: Duration) -> Result<FrontStep, FrontendError> {
+        let mut wait = wait;
+        while self.xs.next_event(Some(wait))?.is_some() {
+            wait = Duration::ZERO;
+        }
+        let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
+        match self.vif.step(&self.platform, &mut bus) {
+            Ok(step) => Ok(step),
+            Err(e) => {
+                let what = e.to_string();
+                let _ = self.vif.close(&mut bus, Some(&what)); // the first error is the one to tell
+                Err(match e {
+                    FrontError::Keys(e) => e.into(),
+                    _ => FrontendError::Connect { device: self.device.id().to_string(), what },
+                })
+            }
+        }
+    }
+
+    /// Waits until frames can travel, at most so long. False: not in time.
+    pub fn connect(&mut self, most: Duration) -> Result<bool, FrontendError> {
+        let until = std::time::Instant::now() + most;
+        while !self.vif.is_live() {
+            let left = until.saturating_duration_since(std::time::Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            self.control(left.min(Duration::from_millis(100)))?;
+        }
+        Ok(true)
+    }
+
+    /// Closes the vif and waits until its memory is the domain's own again, at most so long. False: the back still has
+    /// some of it mapped.
+    pub fn close(&mut self, most: Duration) -> Result<bool, FrontendError> {
+        let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
+        self.vif.close(&mut bus, None)?;
+        let until = std::time::Instant::now() + most;
+        while !self.vif.is_closed() {
+            let left = until.saturating_duration_since(std::time::Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            self.control(left.min(Duration::from_millis(10)))?;
+        }
+        Ok(true)
+    }
+
+    /// Sends as many frames of `burst` as fit on queue `i`, from the first. Returns how many.
+    #[inline(always)]
+    pub fn send(&mut self, i: usize, burst: &Burst<'_>) -> Result<usize, PlatformError> {
+        self.vif.send(&self.platform, i, burst)
+    }
+
+    /// Takes TX answers of queue `i`, once at least `want` are there.
+    #[inline(always)]
+    pub fn reclaim(&mut self, i: usize, want: u32) -> Result<u32, FrontendError> {
+        let n = self.vif.reclaim(&self.platform, i, want);
+        n.map_err(|fault| self.fault(fault))
+    }
+
+    /// Receives frames of queue `i` into `out`, once at least `want` answers are there.
+    #[inline(always)]
+    pub fn recv(&mut self, i: usize, out: &mut Arena, want: u32) -> Result<usize, FrontendError> {
+        let n = self.vif.recv(&self.platform, i, out, want);
+        n.map_err(|fault| self.fault(fault))
+    }
+
+    /// Before sleeping: arms all queues. True: there is work.
+    pub fn arm(&mut self) -> Result<bool, FrontendError> {
+        let mut work = false;
+        for i in 0..self.vif.nr_queues() {
+            match self.vif.final_check(&self.platform, i) {
+                Ok(more) => work |= more,
+                Err(fault) => return Err(self.fault(fault)),
+            }
+        }
+        Ok(work)
+    }
+
+    /// The back lied: closes the vif, says why in the store.
+    #[cold]
+    fn fault(&mut self, fault: PeerFault) -> FrontendError {
+        let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
+        let _ = self.vif.close(&mut bus, Some(&fault.to_string())); // the fault is the one to tell
+        FrontendError::Fault { device: self.device.id().to_string(), fault }
+    }
+
+    /// Our state and the back's.
+    pub fn states(&mut self) -> Result<(XenbusState, XenbusState), FrontendError> {
+        Ok((self.vif.state(), self.device.peer_state(&mut self.xs)?))
+    }
+}

@@ -1,0 +1,16 @@
+//! The drivers as a Linux process runs them: vifs found in xenstore, and the loop around the data path.
+//!
+//! ```text
+//!   backend::Backend    watches backend/vif, steps each vif, polls all queues round robin
+//!   frontend::Frontend  one vif of the own domain
+//!   pace::Pace          when to look again, and when to sleep: poll, event, adaptive
+//! ```
+//! Control (xenstore) runs between batches, never inside one. Both are generic over the platform.
+
+pub mod backend;
+pub mod frontend;
+pub mod pace;
+
+pub use backend::{Backend, BackendError, VifReport};
+pub use frontend::{Frontend, FrontendError};
+pub use pace::{Mode, Next, Pace};
