@@ -35,7 +35,7 @@ pub struct LimitArgs {
     /// Repeats of each row, interleaved
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
-    /// Lines handed over at a time
+    /// Lines handed over at a time; try 8, 16 and 64 too, the best differs from machine to machine
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=i64::from(lines::MAX_BATCH)))]
     pub burst: u32,
     /// Write a JSON object per row and repeat to this file ("-": standard output, without the table)

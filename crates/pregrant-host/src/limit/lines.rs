@@ -114,16 +114,19 @@ impl Ring {
             for i in 0..batch {
                 prefetchw(self.slots.line(prod.wrapping_add(i)).cast());
             }
-            for (i, own) in (0..batch).zip(&mut private) {
+            if copies == Copies::Both {
+                // All numbers first: a copy that follows its own store at once would wait for it.
+                for (i, own) in (0..batch).zip(&mut private) {
+                    own[0] = u64::from(prod.wrapping_add(i));
+                }
+                std::hint::black_box(&mut private);
+            }
+            for (i, own) in (0..batch).zip(&private) {
                 let index = prod.wrapping_add(i);
                 let line = self.slots.line(index);
-                let number = u64::from(index);
                 let value = match copies {
-                    Copies::None => [number; LINE / 8],
-                    Copies::Both => {
-                        own[0] = number;
-                        *std::hint::black_box(own)
-                    }
+                    Copies::None => [u64::from(index); LINE / 8],
+                    Copies::Both => *own,
                 };
                 // SAFETY: the taker has published that it is done with this slot (`index - cons < SLOTS`, read with
                 // Acquire), so nobody else touches it until the Release store below.

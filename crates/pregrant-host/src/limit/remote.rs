@@ -1,30 +1,60 @@
 //! `process_vm_readv` in batches out of another process: what grant copy on the loopback stands on.
 //!
-//! The other process (the target) maps some memory, says where on its standard output, and sleeps until its standard
-//! input ends; so it goes when the reader goes. It is started by the reader, which therefore may read it even where
-//! ptrace is limited to one's own children.
+//! The other process (the target) maps some memory as a guest of the loopback does, says where on its standard output,
+//! and sleeps until its standard input ends; so it goes when the reader goes. It is started by the reader, which therefore
+//! may read it even where ptrace is limited to one's own children.
 
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::ptr::NonNull;
 use std::time::{Duration, Instant};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::{Measured, joined, pin, thread_cpu_ns};
 
 /// Pieces in one call.
 pub const PIECES: usize = 64;
-/// Octets that the target has, in pages from which the pieces are drawn.
-const TARGET_BYTES: usize = 4 << 20;
+/// Octets that the target has: a page for each slot of a ring.
+const TARGET_BYTES: usize = 256 * PAGE;
 const PAGE: usize = 4096;
+/// What the target's memory is filled with.
+const FILL: u8 = 0x5A;
+
+/// Memory as a guest of the loopback has it: a shared mapping of a memfd.
+struct TargetMemory(NonNull<u8>);
+
+impl TargetMemory {
+    fn new() -> io::Result<Self> {
+        let mut file = File::from(memfd_create("pregrant-limit", MemfdFlags::CLOEXEC)?);
+        file.write_all(&vec![FILL; TARGET_BYTES])?;
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists; the file is as long.
+        let base = unsafe { mmap(std::ptr::null_mut(), TARGET_BYTES, prot, flags, &file, 0) }?;
+        Ok(Self(NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?))
+    }
+
+    fn start(&self) -> usize {
+        self.0.as_ptr() as usize
+    }
+}
+
+impl Drop for TargetMemory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`, whole; nobody refers to it. A failure would leave it mapped.
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), TARGET_BYTES) };
+    }
+}
 
 /// The target's side: tells where its memory is, and waits for `input` to end.
 pub fn serve_target(mut input: impl Read, mut output: impl Write) -> io::Result<()> {
-    let memory = vec![0x5Au8; TARGET_BYTES + PAGE];
-    let start = (memory.as_ptr() as usize).next_multiple_of(PAGE);
-    writeln!(output, "{start}")?;
+    let memory = TargetMemory::new()?;
+    writeln!(output, "{}", memory.start())?;
     output.flush()?;
+    // The reader may use the memory until its end of the pipe is closed.
     io::copy(&mut input, &mut io::sink())?;
-    // The reader may use the memory until here.
-    drop(std::hint::black_box(memory));
     Ok(())
 }
 
@@ -128,7 +158,7 @@ fn read_pieces(
         let elapsed = began.elapsed();
         if elapsed >= run_for {
             let giver_cpu_ns = thread_cpu_ns() - cpu;
-            if arena.chunks_exact(stride).any(|piece| piece[..size].iter().any(|b| *b != 0x5A)) {
+            if arena.chunks_exact(stride).any(|piece| piece[..size].iter().any(|b| *b != FILL)) {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "process_vm_readv gave wrong bytes"));
             }
             return Ok(Measured {
@@ -163,12 +193,11 @@ mod tests {
     #[test]
     fn pieces_are_read_and_checked() {
         // This process reads itself: the call is the same.
-        let memory = vec![0x5Au8; TARGET_BYTES + PAGE];
-        let start = (memory.as_ptr() as usize).next_multiple_of(PAGE);
+        let memory = TargetMemory::new().unwrap();
         let core = crate::limit::cores().unwrap()[0];
         let pid = std::process::id() as libc::pid_t;
         for size in [1, 64, 1500, PAGE] {
-            let m = read_pieces(pid, start, core, size, Duration::from_millis(2)).unwrap();
+            let m = read_pieces(pid, memory.start(), core, size, Duration::from_millis(2)).unwrap();
             assert_eq!(m.frames, m.syscalls * PIECES as u64);
         }
         drop(memory);
