@@ -59,7 +59,7 @@ fn base_of(seq: u64) -> u64 {
     seq.wrapping_mul(BASE) ^ STEP
 }
 
-/// Calls `word` with each pattern word and its place; an inlined loop that vectorises.
+/// Writes the pattern of frame `seq`; a plain loop, so that it vectorises.
 #[inline(always)]
 fn pattern_into(payload: &mut [u8], seq: u64) {
     let mut value = base_of(seq);

@@ -1,0 +1,48 @@
+//! `pregrant bench limit` as a user runs it: with the second process that it reads from, and its JSON lines.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn pregrant(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pregrant")).args(args).output().unwrap()
+}
+
+#[test]
+fn every_row_and_repeat_is_a_json_line() {
+    let out = pregrant(&["bench", "limit", "--seconds", "0.001", "--repeats", "2", "--json", "-"]);
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(0), "{stderr}");
+    let text = String::from_utf8(out.stdout).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let rows = |path: &str, size: u64| {
+        lines.iter().filter(|l| l["path"] == path && l["size_bytes"] == size).collect::<Vec<_>>()
+    };
+    assert_eq!(rows("memcpy", 65535).len(), 2);
+    if !stderr.contains("one core only") {
+        let headline = rows("lines", 64);
+        assert_eq!((&headline[0]["stride"], &headline[0]["copies"]), (&Value::from(256), &Value::from(0)));
+        assert_eq!(headline.len(), 6, "three strides, two repeats");
+        assert_eq!(rows("eventfd-round-trip", 8).len(), 2);
+    }
+    // Where the kernel forbids it, a note says so; else it was read from a process of its own, one call per batch.
+    for line in rows("process-vm-readv", 64) {
+        assert_eq!(line["frames"].as_u64().unwrap(), 64 * line["syscalls"].as_u64().unwrap());
+    }
+    assert!(!rows("process-vm-readv", 64).is_empty() || stderr.contains("process_vm_readv"), "{stderr}");
+    for line in &lines {
+        assert_eq!((&line["bench"], &line["platform"]), (&Value::from("limit"), &Value::from("host")));
+        assert!(line["frames_per_s"].as_f64().unwrap() > 0.0, "{line}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_exit_2_and_a_file_that_cannot_be_written_exit_1() {
+    for bad in [&["--seconds", "-1"][..], &["--repeats", "0"], &["--burst", "65"], &["--nonsense"]] {
+        let out = pregrant(&[&["bench", "limit"], bad].concat());
+        assert_eq!(out.status.code(), Some(2), "{bad:?}");
+    }
+    let out = pregrant(&["bench", "limit", "--json", "/nonexistent/limit.jsonl"]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("/nonexistent/limit.jsonl"));
+}
