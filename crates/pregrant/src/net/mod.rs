@@ -9,5 +9,7 @@ pub mod features;
 pub mod front;
 pub mod gso;
 pub mod headers;
+#[cfg(any(test, feature = "local"))]
+pub mod model;
 pub mod staging_list;
 pub mod stats;

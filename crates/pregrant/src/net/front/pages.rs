@@ -72,12 +72,17 @@ impl<P: Platform> OrdinaryPages<P> {
         }
     }
 
-    /// Ends all grants; the region comes back when the peer still uses a page of it.
-    pub fn release(mut self, p: &P) -> Result<(), InUse<Region<P>>> {
+    /// Ends all grants. While the peer still uses a page everything comes back, with the references that are left: keep it
+    /// and try again.
+    pub fn release(mut self, p: &P) -> Result<(), InUse<Self>> {
         let mut busy = false;
         for id in 0..self.refs.len() {
             busy |= !self.settle(p, id);
         }
-        if busy { Err(InUse(self.region)) } else { p.grants().release(self.region) }
+        if busy {
+            return Err(InUse(self));
+        }
+        let Self { region, refs, per_frame, to, acc } = self;
+        p.grants().release(region).map_err(|InUse(region)| InUse(Self { region, refs, per_frame, to, acc }))
     }
 }

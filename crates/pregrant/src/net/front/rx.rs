@@ -32,6 +32,8 @@ pub struct RxFront<P: Platform> {
     ring: FrontRing<NetRx, OwnRing<P>>,
     staging: Option<StagingArea<P>>,
     pages: Option<OrdinaryPages<P>>,
+    /// Answers that are here and belong to a frame whose last one is not.
+    cut: u32,
     stats: RxStats,
 }
 
@@ -50,7 +52,7 @@ impl<P: Platform> RxFront<P> {
         staging: Option<StagingArea<P>>,
         pages: Option<OrdinaryPages<P>>,
     ) -> Self {
-        Self { ring, staging, pages, stats: RxStats::default() }
+        Self { ring, staging, pages, cut: 0, stats: RxStats::default() }
     }
 
     /// Posts a request in every free slot and publishes them.
@@ -77,10 +79,12 @@ impl<P: Platform> RxFront<P> {
     /// frames were added. The slots are free afterwards: call [`post`](Self::post).
     #[inline(always)]
     pub fn recv(&mut self, out: &mut Arena, want: u32) -> Result<usize, PeerFault> {
-        let n = self.ring.available(want)?;
+        let want = want.max(self.cut + 1);
+        let mut n = self.ring.available(want)?;
         if n < want {
             return Ok(0);
         }
+        self.cut = 0;
         let before = out.len();
         let mut taken = 0;
         while taken < n && out.has_room() {
@@ -92,7 +96,14 @@ impl<P: Platform> RxFront<P> {
                 taken += 1;
             } else {
                 match self.recv_long(rsp, taken, n, out)? {
-                    0 => break, // the rest of the frame is not there yet
+                    // The rest of the frame is not there yet: look again, then wait for more than there is.
+                    0 => match self.ring.available(n + 1)? {
+                        more if more > n => n = more,
+                        _ => {
+                            self.cut = n - taken;
+                            break;
+                        }
+                    },
                     used => taken += used,
                 }
             }
@@ -210,7 +221,7 @@ impl<P: Platform> RxFront<P> {
 
     /// Before sleeping: asks for an event at the `ahead`-th answer from here. True: there is work.
     pub fn final_check(&mut self, ahead: u32) -> Result<bool, PeerFault> {
-        self.ring.final_check(ahead)
+        self.ring.final_check(ahead.max(self.cut + 1))
     }
 
     /// What happened so far.

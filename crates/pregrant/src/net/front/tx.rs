@@ -15,13 +15,12 @@ use super::staging::StagingArea;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::stats::TxStats;
 use crate::platform::{Events, GrantPool, Platform};
-use crate::port::{BURST_FRAMES, Burst, Offload};
+use crate::port::{BURST_FRAMES, Burst, MAX_FRAME, Offload};
 use crate::ring::{FrontRing, NetTx, RingPages};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
-    Extra, RSP_ERROR, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA,
-    TxRequest,
+    Extra, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
 };
 use alloc::boxed::Box;
 use alloc::vec;
@@ -198,7 +197,8 @@ impl<P: Platform> TxFront<P> {
 
     /// One frame of any length: ordinary pages, or staging buffers slot by slot. False: no room now.
     fn send_long(&mut self, p: &P, frame: &[u8], offload: Offload) -> Result<bool, PlatformError> {
-        if frame.is_empty() {
+        if frame.is_empty() || frame.len() > MAX_FRAME {
+            self.stats.dropped += (frame.len() > MAX_FRAME) as u64; // no slot can say such a length
             return Ok(true);
         }
         let copy_only = self.staging.as_ref().is_some_and(|a| a.data_len().copy_only());
@@ -284,6 +284,10 @@ impl<P: Platform> TxFront<P> {
     /// and frees their ids. Returns how many.
     #[inline(always)]
     pub fn reclaim(&mut self, p: &P, want: u32) -> Result<u32, PeerFault> {
+        // Also when nothing is answered: with all ids held back, nothing will be.
+        if !self.busy.is_empty() {
+            self.retry_busy(p);
+        }
         let n = self.ring.available(want)?;
         if n < want {
             return Ok(0);
@@ -303,21 +307,17 @@ impl<P: Platform> TxFront<P> {
             }
             if rsp.status != RSP_OKAY {
                 self.stats.errors += 1;
-                debug_assert!(rsp.status <= RSP_ERROR || rsp.status > 0);
             }
             self.free_id(p, rsp.id);
         }
         self.ring.consume(n);
-        if !self.busy.is_empty() {
-            self.retry_busy(p);
-        }
         Ok(n)
     }
 
     #[cold]
     fn retry_busy(&mut self, p: &P) {
         for _ in 0..self.busy.len() {
-            let id = self.busy.swap_remove(0);
+            let id = self.busy.remove(0);
             self.free_id(p, id);
         }
     }
@@ -358,7 +358,7 @@ impl<P: Platform> TxFront<P> {
 }
 
 /// Slots of the longest frame, at 4096 octets each.
-const MAX_FRAME_SLOTS: usize = 65535usize.div_ceil(PAGE_SIZE);
+const MAX_FRAME_SLOTS: usize = MAX_FRAME.div_ceil(PAGE_SIZE);
 
 #[inline(always)]
 fn flags_of(offload: Offload) -> u16 {

@@ -1,0 +1,363 @@
+//! Two ends of one queue on a machine within the test: ours, or the model front against our back.
+//!
+//! ```text
+//!   Rig --tx(way)--> TxEnds { TxFront, TxQueue }      --tx_model(way)--> TxGame { TxModel, TxQueue }
+//!       --rx(way)--> RxEnds { RxFront, RxQueue }      --rx_model(way)--> RxGame { RxModel, RxQueue }
+//! ```
+//! Everything is set up as two drivers do it: pages granted, list pages read and judged, mapped. `close` of each takes it
+//! down again; [`Rig::assert_empty`] then shows that nothing is left.
+#![allow(dead_code)] // each test binary uses its part of it
+
+use pregrant::net::back::path::{AnyPath, CopyPath, MapPath, StagedBuffers, StagingPath};
+use pregrant::net::back::rx_batch::RxAccepts;
+use pregrant::net::back::{Polled, RxQueue, TxQueue};
+use pregrant::net::front::pages::{Granting, OrdinaryPages};
+use pregrant::net::front::staging::StagingArea;
+use pregrant::net::front::{RxFront, TxFront};
+use pregrant::net::model::{RxModel, TxModel};
+use pregrant::net::staging_list::{self, DataLen};
+use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap, LocalRegion, LocalXen};
+use pregrant::platform::{Access, Events, GrantPool, PeerMem};
+use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
+use pregrant::ring::{BackRing, FrontRing, RingKind, RingPages};
+use pregrant::ring::{NetRx, NetTx};
+use pregrant::shm::SharedBytes;
+use pregrant::{DomId, GrantRef, PAGE_SIZE, PeerFault};
+use std::collections::VecDeque;
+
+pub const GUEST: DomId = DomId(5);
+pub const HOST: DomId = DomId(1);
+/// Slots of a ring of one page, hence ids and staging buffers of a direction.
+pub const SLOTS: u32 = 256;
+
+/// How the bytes travel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    Copy,
+    Map,
+    /// Through staging buffers of this data length.
+    Staging(u32),
+}
+
+/// Every way that there is, staging with every length that the issue names.
+pub const WAYS: [Way; 8] = [
+    Way::Copy,
+    Way::Map,
+    Way::Staging(64),
+    Way::Staging(128),
+    Way::Staging(256),
+    Way::Staging(2048),
+    Way::Staging(4096),
+    Way::Staging(65535),
+];
+
+impl Way {
+    /// Whether ordinary pages are never needed.
+    pub fn copy_only(self) -> bool {
+        matches!(self, Way::Staging(65535))
+    }
+}
+
+/// A machine with a guest and its driver domain.
+pub struct Rig {
+    pub xen: LocalXen,
+    pub guest: LocalDomain,
+    pub host: LocalDomain,
+}
+
+type Staged = (StagingArea<LocalDomain>, StagedBuffers<LocalMap>);
+pub type Ring = RingPages<LocalRegion>;
+
+impl Rig {
+    pub fn new() -> Self {
+        let xen = LocalXen::new();
+        Self { guest: xen.domain(GUEST.0), host: xen.domain(HOST.0), xen }
+    }
+
+    /// Nothing is granted, mapped or bound.
+    pub fn assert_empty(&self) {
+        let c = self.xen.counts();
+        assert_eq!((c.grants, c.mapped, c.channels), (0, 0, 0), "grants, mappings, channel ends left behind");
+        assert_eq!(c.maps, c.unmaps);
+    }
+
+    /// A ring page of the guest's, initialised, and the back's view of it.
+    pub fn ring<K: RingKind>(&self) -> (Ring, RingPages<LocalMap>) {
+        let mut refs = [GrantRef::NONE];
+        let region = self.guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("a ring page");
+        let front = RingPages::new(region, K::SLOT_WORDS);
+        front.init();
+        let map = self.host.map(GUEST, &refs, Access::ReadWrite).expect("the ring page is granted");
+        (front, RingPages::new(map, K::SLOT_WORDS))
+    }
+
+    /// A channel's two ends: the guest's, the host's.
+    pub fn channel(&self) -> (LocalChan, LocalChan) {
+        let (front, port) = self.guest.offer(HOST).expect("a channel");
+        let back = self.host.bind(GUEST, port).expect("the channel is offered");
+        (front, back)
+    }
+
+    /// Staging buffers as negotiated: the front lists them, the back reads the list, judges and maps it.
+    pub fn stage(&self, way: Way, acc: Access, first_id: u16) -> Option<Staged> {
+        let Way::Staging(len) = way else { return None };
+        let len = DataLen::new(len).expect("a length that buffers can have");
+        let area = StagingArea::new(&self.guest, HOST, acc, len, SLOTS, first_id).expect("staging buffers");
+        let list = self.host.map(GUEST, &[area.list_ref()], Access::ReadOnly).expect("the list page");
+        let entries = staging_list::read(&list, SLOTS as usize);
+        let list = staging_list::judge(&entries, first_id, len).expect("our own list");
+        let map = self.host.map(GUEST, &list.refs, acc).expect("the buffers' pages");
+        let buffers =
+            StagedBuffers { map, place: list.place, len: len.buffer_bytes(), copy_only: len.copy_only() };
+        Some((area, buffers))
+    }
+
+    fn path(way: Way, staged: Option<StagedBuffers<LocalMap>>) -> AnyPath<LocalDomain> {
+        match (way, staged) {
+            (Way::Copy, _) => AnyPath::Copy(CopyPath::default()),
+            (Way::Map, _) => AnyPath::Map(MapPath::default()),
+            (Way::Staging(_), Some(buffers)) => AnyPath::Staging(StagingPath::new(buffers)),
+            (Way::Staging(_), None) => panic!("staging without buffers"),
+        }
+    }
+
+    pub fn ordinary(&self, way: Way, acc: Access, granting: Granting) -> Option<OrdinaryPages<LocalDomain>> {
+        if way.copy_only() {
+            return None; // every slot is staged, so no ordinary page is needed: shown by having none
+        }
+        Some(OrdinaryPages::new(&self.guest, HOST, acc, SLOTS, granting).expect("ordinary pages"))
+    }
+
+    /// Our front and our back over TX; the rings' indices start at `start`.
+    pub fn tx(&self, way: Way, granting: Granting, start: u32) -> TxEnds {
+        let (front_ring, back_ring) = self.ring::<NetTx>();
+        let (front_chan, back_chan) = self.channel();
+        let front_ring = FrontRing::starting_at(front_ring, start);
+        let (area, buffers) = self.stage(way, Access::ReadOnly, 0).unzip();
+        let front = TxFront::new(front_ring, area, self.ordinary(way, Access::ReadOnly, granting));
+        let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
+        TxEnds { front, back: TxQueue::new(ring, Self::path(way, buffers)), front_chan, back_chan }
+    }
+
+    /// Our front and our back over RX. Its staging ids begin behind those of a TX list when `after_tx`.
+    pub fn rx(&self, way: Way, granting: Granting, start: u32, after_tx: bool) -> RxEnds {
+        let (front_ring, back_ring) = self.ring::<NetRx>();
+        let (front_chan, back_chan) = self.channel();
+        let front_ring = FrontRing::starting_at(front_ring, start);
+        let first_id = if after_tx { SLOTS as u16 } else { 0 };
+        let (area, buffers) = self.stage(way, Access::ReadWrite, first_id).unzip();
+        let front = RxFront::new(front_ring, area, self.ordinary(way, Access::ReadWrite, granting));
+        let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
+        let back = RxQueue::new(ring, Self::path(way, buffers), RxAccepts { sg: true });
+        RxEnds { front, back, front_chan, back_chan }
+    }
+
+    /// The model front against our back over TX, with `pages` granted pages filled with [`octet`].
+    pub fn tx_model(&self, way: Way, start: u32, pages: usize) -> TxGame {
+        let (front_ring, back_ring) = self.ring::<NetTx>();
+        let (front_chan, back_chan) = self.channel();
+        let ring_memory = front_ring.into_pages();
+        let model = TxModel::starting_at(RingPages::new(ring_memory.clone(), NetTx::SLOT_WORDS), start);
+        let (area, buffers) = self.stage(way, Access::ReadOnly, 0).unzip();
+        let mut refs = vec![GrantRef::NONE; pages];
+        let memory = self.guest.alloc(HOST, Access::ReadOnly, &mut refs).expect("the guest's pages");
+        for at in 0..memory.len() {
+            assert!(memory.copy_in(at, &[octet(at)]));
+        }
+        let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
+        TxGame {
+            host: self.host.clone(),
+            guest: self.guest.clone(),
+            model,
+            back: TxQueue::new(ring, Self::path(way, buffers)),
+            chans: (front_chan, back_chan),
+            ring_memory,
+            memory,
+            refs,
+            area,
+            port: TestPort::default(),
+            arena: Arena::new(),
+        }
+    }
+
+    /// The model front against our back over RX, with a writable page for each id.
+    pub fn rx_model(&self, way: Way, start: u32, accepts: RxAccepts) -> RxGame {
+        let (front_ring, back_ring) = self.ring::<NetRx>();
+        let (front_chan, back_chan) = self.channel();
+        let ring_memory = front_ring.into_pages();
+        let model = RxModel::starting_at(RingPages::new(ring_memory.clone(), NetRx::SLOT_WORDS), start);
+        let (area, buffers) = self.stage(way, Access::ReadWrite, 0).unzip();
+        let mut refs = vec![GrantRef::NONE; SLOTS as usize];
+        let memory = self.guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("the guest's pages");
+        let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
+        RxGame {
+            host: self.host.clone(),
+            guest: self.guest.clone(),
+            model,
+            back: RxQueue::new(ring, Self::path(way, buffers), accepts),
+            chans: (front_chan, back_chan),
+            ring_memory,
+            memory,
+            refs,
+            area,
+            port: TestPort::default(),
+        }
+    }
+}
+
+/// What the model's pages hold at octet `at`: no two neighbours, pages or cache lines look alike.
+pub fn octet(at: usize) -> u8 {
+    (at ^ ((at >> 6) * 31) ^ ((at >> 12) * 101)) as u8
+}
+
+fn release_region(p: &LocalDomain, region: LocalRegion) {
+    assert!(p.release(region).is_ok(), "the back still maps a page");
+}
+
+/// Releases staging buffers; the back has let go of them.
+fn release_area(p: &LocalDomain, area: Option<StagingArea<LocalDomain>>) {
+    if let Some(area) = area {
+        assert!(area.release(p).is_empty(), "the back still maps a staging page");
+    }
+}
+
+pub fn release_front(
+    p: &LocalDomain,
+    (ring, area, pages): (Ring, Option<StagingArea<LocalDomain>>, Option<OrdinaryPages<LocalDomain>>),
+) {
+    release_region(p, ring.into_pages());
+    release_area(p, area);
+    if let Some(pages) = pages {
+        assert!(pages.release(p).is_ok(), "the back still uses a page");
+    }
+}
+
+/// TX with both ends ours.
+pub struct TxEnds {
+    pub front: TxFront<LocalDomain>,
+    pub back: TxQueue<LocalDomain>,
+    pub front_chan: LocalChan,
+    pub back_chan: LocalChan,
+}
+
+impl TxEnds {
+    pub fn close(self, rig: &Rig) {
+        drop(self.back);
+        release_front(&rig.guest, self.front.into_parts());
+    }
+}
+
+/// RX with both ends ours.
+pub struct RxEnds {
+    pub front: RxFront<LocalDomain>,
+    pub back: RxQueue<LocalDomain>,
+    pub front_chan: LocalChan,
+    pub back_chan: LocalChan,
+}
+
+impl RxEnds {
+    pub fn close(self, rig: &Rig) {
+        drop(self.back);
+        release_front(&rig.guest, self.front.into_parts());
+    }
+}
+
+/// The model front against our TX back.
+pub struct TxGame {
+    host: LocalDomain,
+    guest: LocalDomain,
+    pub model: TxModel<Ring>,
+    pub back: TxQueue<LocalDomain>,
+    pub chans: (LocalChan, LocalChan),
+    /// The ring's page, for a mutator.
+    pub ring_memory: LocalRegion,
+    /// The model's pages, filled with [`octet`].
+    pub memory: LocalRegion,
+    pub refs: Vec<GrantRef>,
+    pub area: Option<StagingArea<LocalDomain>>,
+    /// What the back handed on.
+    pub port: TestPort,
+    pub arena: Arena,
+}
+
+impl TxGame {
+    /// Polls until nothing moves.
+    pub fn run(&mut self) -> Result<(), PeerFault> {
+        let chan = &self.chans.1;
+        while self.back.poll(&self.host, GUEST, chan, &mut self.port, &mut self.arena)? == Polled::More {}
+        Ok(())
+    }
+
+    /// The octets of page `page` of the model's memory.
+    pub fn octets(&self, page: usize, offset: usize, len: usize) -> Vec<u8> {
+        (page * PAGE_SIZE + offset..page * PAGE_SIZE + offset + len).map(octet).collect()
+    }
+
+    pub fn close(self) {
+        drop(self.back);
+        release_region(&self.guest, self.ring_memory);
+        release_region(&self.guest, self.memory);
+        release_area(&self.guest, self.area);
+    }
+}
+
+/// The model front against our RX back.
+pub struct RxGame {
+    host: LocalDomain,
+    guest: LocalDomain,
+    pub model: RxModel<Ring>,
+    pub back: RxQueue<LocalDomain>,
+    pub chans: (LocalChan, LocalChan),
+    pub ring_memory: LocalRegion,
+    /// A page for each id.
+    pub memory: LocalRegion,
+    pub refs: Vec<GrantRef>,
+    pub area: Option<StagingArea<LocalDomain>>,
+    /// What the back is to deliver.
+    pub port: TestPort,
+}
+
+impl RxGame {
+    pub fn run(&mut self) -> Result<(), PeerFault> {
+        let chan = &self.chans.1;
+        while self.back.poll(&self.host, GUEST, chan, &mut self.port)? == Polled::More {}
+        Ok(())
+    }
+
+    pub fn close(self) {
+        drop(self.back);
+        release_region(&self.guest, self.ring_memory);
+        release_region(&self.guest, self.memory);
+        release_area(&self.guest, self.area);
+    }
+}
+
+/// A frame with what is known of it.
+pub type Frame = (Vec<u8>, Offload);
+
+/// A frame port that keeps what it is given and gives what it was told to.
+#[derive(Default)]
+pub struct TestPort {
+    pub took: Vec<Frame>,
+    pub gives: VecDeque<Frame>,
+}
+
+impl FramePort for TestPort {
+    fn caps(&self) -> Offloads {
+        Offloads { csum: true, gso: true }
+    }
+    fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
+        self.took.extend(frames.iter().map(|(bytes, offload)| (bytes.to_vec(), offload)));
+        frames.frames.len()
+    }
+    fn rx_burst(&mut self, into: &mut Arena) -> usize {
+        let mut n = 0;
+        while into.has_room()
+            && let Some((bytes, offload)) = self.gives.pop_front()
+        {
+            assert!(into.push(&bytes, offload));
+            n += 1;
+        }
+        n
+    }
+}
