@@ -115,6 +115,7 @@ pub struct FrontVif<P: Platform> {
     reconnect: bool,
     /// Regions that the back has not let go of.
     kept: Vec<Region<P>>,
+    kept_pages: Vec<OrdinaryPages<P>>,
     /// By queue: whether the back accepted our staging lists.
     accepted: Vec<bool>,
 }
@@ -122,8 +123,17 @@ pub struct FrontVif<P: Platform> {
 impl<P: Platform> FrontVif<P> {
     /// A vif whose toolstack's state is 1.
     pub fn new(to: DomId, wishes: Wishes, reconnect: bool) -> Self {
-        let (queues, kept, accepted) = (Vec::new(), Vec::new(), Vec::new());
-        Self { to, state: XenbusState::Initialising, wishes, queues, live: false, reconnect, kept, accepted }
+        Self {
+            to,
+            state: XenbusState::Initialising,
+            wishes,
+            queues: Vec::new(),
+            live: false,
+            reconnect,
+            kept: Vec::new(),
+            kept_pages: Vec::new(),
+            accepted: Vec::new(),
+        }
     }
 
     /// Our own state.
@@ -185,7 +195,10 @@ impl<P: Platform> FrontVif<P> {
 
     /// Whether the vif is closed and all of its memory is our own again.
     pub fn is_closed(&self) -> bool {
-        self.state == XenbusState::Closed && self.queues.is_empty() && self.kept.is_empty()
+        self.state == XenbusState::Closed
+            && self.queues.is_empty()
+            && self.kept.is_empty()
+            && self.kept_pages.is_empty()
     }
 
     /// Grants rings and staging buffers, offers channels, writes the keys.
@@ -322,8 +335,8 @@ impl<P: Platform> FrontVif<P> {
                 self.kept.extend(area.release(p));
             }
             for pages in [tx_pages, rx_pages].into_iter().flatten() {
-                if let Err(InUse(region)) = pages.release(p) {
-                    self.kept.push(region);
+                if let Err(InUse(pages)) = pages.release(p) {
+                    self.kept_pages.push(pages);
                 }
             }
             for region in [tx_mem.into_pages(), rx_mem.into_pages()] {
@@ -338,6 +351,9 @@ impl<P: Platform> FrontVif<P> {
     pub fn retry_kept(&mut self, p: &P) {
         let kept = core::mem::take(&mut self.kept);
         self.kept = kept.into_iter().filter_map(|r| p.grants().release(r).err().map(|InUse(r)| r)).collect();
+        let kept = core::mem::take(&mut self.kept_pages);
+        self.kept_pages =
+            kept.into_iter().filter_map(|pages| pages.release(p).err().map(|InUse(pages)| pages)).collect();
     }
 
     /// Live queues.
