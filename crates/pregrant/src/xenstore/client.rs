@@ -465,3 +465,6 @@ impl<T: Transport> Transaction<'_, T> {
         self.client.request(operation, path, self.id, kind, &parts)
     }
 }
+
+#[cfg(test)]
+mod tests;

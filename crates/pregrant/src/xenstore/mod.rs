@@ -26,4 +26,5 @@ pub mod server;
 
 pub use client::{Client, Transaction, Transport, WatchEvent};
 pub use error::{Cause, Operation, XsError};
+pub use path::PathError;
 pub use permission::{Access, Permission};

@@ -10,7 +10,7 @@
 //!
 //! What a client may do: send anything. Malformed requests get an error, an overlong message ends the connection
 //! ([`Server::is_ended`]). A client that does not read is not read any more ([`Server::wants_input`]), so that its
-//! replies stay bounded; [`watch`] bounds its events, [`quota`] all else. A request costs at most the size of what
+//! replies stay bounded; `watch` bounds its events, [`quota`] all else. A request costs at most the size of what
 //! its domain's quota lets it keep.
 
 mod connection;
@@ -359,3 +359,6 @@ impl Server {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -40,7 +40,7 @@ impl Default for Limits {
     }
 }
 
-/// What a domain uses now, beside the nodes, which [`super::tree::Tree`] counts.
+/// What a domain uses now, beside the nodes, which the tree counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// Watches.
