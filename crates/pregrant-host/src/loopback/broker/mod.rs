@@ -280,7 +280,11 @@ fn serve(state: &Mutex<State>, wake: &OwnedFd, listener: Option<&OwnedFd>) {
         let accepted = (first == 2 && ready[1]).then_some(listener).flatten();
         let accepted = accepted.and_then(|l| {
             rustix::net::accept_with(l, SocketFlags::CLOEXEC)
-                .inspect_err(|e| log::warn!("loopback broker: a connection could not be accepted: {e}"))
+                .inspect_err(|e| {
+                    log::warn!("loopback broker: a connection could not be accepted: {e}");
+                    // It stays in the queue (no descriptor is left, for example): do not spin.
+                    std::thread::sleep(std::time::Duration::from_millis(10));
+                })
                 .ok()
         });
         for fd in fresh.chain(accepted) {
@@ -300,4 +304,85 @@ fn serve_one(machine: &mut Machine, conn: ConnId, fd: &OwnedFd) -> bool {
         Err(_) => return false,
     };
     Reply::send(fd.as_fd(), &answer).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Loopback;
+    use super::super::protocol::Op;
+    use super::*;
+    use rustix::io::Errno;
+    use std::io::{Read, Write};
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_hostile_process_is_answered_or_cut_off_and_disturbs_nobody() {
+        let broker = Broker::start(None, Hooks::default()).unwrap();
+        broker.create_domain(DomainSpec::driver(DomId(0))).unwrap();
+        let hostile = broker.connect().unwrap();
+        let send = |bytes: &[u8]| rustix::net::send(&hostile, bytes, rustix::net::SendFlags::NOSIGNAL);
+        for garbage in [&[1u8][..], &[0xFF; 24], &[0; 24], &[7; 4000]] {
+            send(garbage).unwrap();
+            let refusal = Reply::receive(hostile.as_fd()).unwrap().unwrap_err();
+            assert!(matches!(refusal, Errno::INVAL | Errno::MSGSIZE), "{refusal}");
+        }
+        let ask =
+            |op, a, b, c| super::super::control::call(&hostile, &Request::new(op, a, b, c)).map(|r| r.words);
+        // Not attached: nothing of a domain's.
+        for op in [Op::Mapped, Op::Peer, Op::Upcall, Op::Offer, Op::Bind, Op::Close, Op::Persist, Op::Reclaim]
+        {
+            assert_eq!(ask(op, 0, 0, 1), Err(Errno::PERM));
+        }
+        let version = super::super::protocol::VERSION;
+        assert_eq!(ask(Op::Attach, version + 1, 0, 0), Err(Errno::PROTONOSUPPORT));
+        assert_eq!(ask(Op::Attach, version, 0x1_0000, 0), Err(Errno::INVAL));
+        assert_eq!(ask(Op::Attach, version, 1, 0), Err(Errno::NOENT));
+        assert!(ask(Op::Attach, version, 0, 0).is_ok());
+        assert_eq!(ask(Op::Attach, version, 0, 0), Err(Errno::ALREADY));
+        // Attached: numbers that are out of range.
+        assert_eq!(ask(Op::Upcall, 20, 0, 0), Err(Errno::INVAL));
+        assert_eq!(ask(Op::Bind, u32::MAX, 0, 0), Err(Errno::INVAL));
+        assert_eq!(ask(Op::Close, u32::MAX, 0, 0), Err(Errno::INVAL));
+        assert_eq!(ask(Op::Close, 1, 0, 0), Err(Errno::INVAL));
+        assert_eq!(ask(Op::Offer, 0, u32::MAX, 0), Err(Errno::INVAL));
+        assert_eq!(ask(Op::Peer, 0, 7, 0), Err(Errno::NOENT));
+        for (frames, pages) in [(0, 100), (65, 100), (8, 8), (8, 1 << 40), (8, 1 << 62)] {
+            assert_eq!(ask(Op::Create, frames, 3, pages), Err(Errno::INVAL));
+        }
+        assert_eq!(ask(Op::Create, 1, 0x7FF0, 9), Err(Errno::INVAL));
+
+        // It stops reading its answers: it is cut off, and others are served.
+        let question = Request::new(Op::Audit, 0, 0, 0);
+        while matches!(question.send(hostile.as_fd()), Ok(()) | Err(Errno::AGAIN)) {}
+        let _other = broker.attach(DomId(0)).unwrap();
+        while broker.audit().attachments != 1 {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn hooks_hear_of_domains_and_get_a_store_connection_for_each_attachment() {
+        let (tell, hear) = mpsc::channel();
+        let (created, destroyed) = (tell.clone(), tell.clone());
+        let hooks = Hooks {
+            store: Some(Box::new(move |domid, fd| {
+                let mut stream = std::os::unix::net::UnixStream::from(fd);
+                stream.write_all(&domid.0.to_le_bytes()).unwrap();
+                tell.send(format!("connection of {domid}")).unwrap();
+            })),
+            created: Box::new(move |domid| created.send(format!("created {domid}")).unwrap()),
+            destroyed: Box::new(move |domid| destroyed.send(format!("destroyed {domid}")).unwrap()),
+        };
+        let broker = Broker::start(None, hooks).unwrap();
+        broker.create_domain(DomainSpec::guest(DomId(5))).unwrap();
+        let guest = Loopback::attach_fd(broker.connect().unwrap(), DomId(5)).unwrap();
+        let mut store = std::os::unix::net::UnixStream::from(guest.take_store_fd().unwrap());
+        assert!(guest.take_store_fd().is_none(), "taken once");
+        let mut bytes = [0; 2];
+        store.read_exact(&mut bytes).unwrap();
+        assert_eq!(bytes, [5, 0]);
+        drop(guest);
+        let heard: Vec<String> = hear.iter().take(3).collect();
+        assert_eq!(heard, ["created domain 5", "connection of domain 5", "destroyed domain 5"]);
+    }
 }

@@ -1,0 +1,272 @@
+//! Threads as domains: workers of one domain that meet on the same grants, and sleepers that are woken.
+
+use pregrant::platform::{Access, CopyOp, Events, GrantPool, InUse, LocalBytes, PeerMem, Platform, ReadySet};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::grant::GrantStatus;
+use pregrant::{DomId, EvtchnPort, GrantRef};
+use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks};
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+const BACK: DomId = DomId(0);
+const GUEST: DomId = DomId(5);
+
+fn broker() -> Broker {
+    let broker = Broker::start(None, Hooks::default()).unwrap();
+    broker.create_domain(DomainSpec::driver(BACK)).unwrap();
+    broker.create_domain(DomainSpec::guest(GUEST)).unwrap();
+    broker
+}
+
+fn settles(broker: &Broker, wanted: Audit) {
+    while broker.audit() != wanted {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Two workers copy from and map the same four pages, in different orders, and a third comes and goes: no copy fails, no
+/// page is ever free for the front meanwhile, and nothing stays in use.
+#[test]
+fn workers_share_grants() {
+    const ROUNDS: usize = 3000;
+    let broker = broker();
+    let front = broker.attach(GUEST).unwrap();
+    let mut refs = [GrantRef::NONE; 4];
+    let region = front.grants().alloc(BACK, Access::ReadWrite, &mut refs).unwrap();
+    for page in 0..4 {
+        assert!(region.copy_in(page * 4096, &[page as u8 + 1; 64]));
+    }
+    // Mapped from here to the end, so that the front must never get the region back.
+    let holder = broker.attach(BACK).unwrap();
+    let held = holder.peer().map(GUEST, &refs, Access::ReadOnly).unwrap();
+    let done = AtomicBool::new(false);
+    let region = std::thread::scope(|scope| {
+        let mut region = region;
+        let worker = |seed: usize| {
+            let back = broker.attach(BACK).unwrap();
+            let mut maps = Vec::new();
+            for round in 0..ROUNDS {
+                let page = |i: usize| (i * seed + round) % 4;
+                let mut ops: Vec<CopyOp> = (0..12)
+                    .map(|i| CopyOp {
+                        gref: refs[page(i)],
+                        offset: 0,
+                        len: 64,
+                        at: i as u32 * 64,
+                        status: GrantStatus::GENERAL_ERROR,
+                    })
+                    .collect();
+                let mut bytes = [0; 12 * 64];
+                back.peer().copy(GUEST, LocalBytes::FromPeer(&mut bytes), &mut ops).unwrap();
+                for (i, op) in ops.iter().enumerate() {
+                    assert!(op.status.is_okay(), "round {round}: {}", op.status);
+                    assert_eq!(bytes[i * 64..i * 64 + 64], [page(i) as u8 + 1; 64]);
+                }
+                let acc = if round % 2 == 0 { Access::ReadOnly } else { Access::ReadWrite };
+                maps.push(back.peer().map(GUEST, &[refs[page(0)]], acc).unwrap());
+                assert_eq!(
+                    maps.last().unwrap().load_u32(0),
+                    Some(u32::from_ne_bytes([page(0) as u8 + 1; 4]))
+                );
+                if round % 5 == 0 {
+                    back.peer().unmap(&mut maps);
+                }
+            }
+        };
+        let workers = [scope.spawn(move || worker(1)), scope.spawn(move || worker(3))];
+        let visitor = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let back = broker.attach(BACK).unwrap();
+                let _map = back.peer().map(GUEST, &refs, Access::ReadWrite).unwrap();
+            }
+        });
+        while !workers.iter().all(|w| w.is_finished()) {
+            region = match front.grants().release(region) {
+                Ok(()) => panic!("the region was released while it is mapped"),
+                Err(InUse(region)) => region,
+            };
+            std::thread::yield_now();
+        }
+        done.store(true, Ordering::Relaxed);
+        for thread in workers.into_iter().chain([visitor]) {
+            thread.join().unwrap();
+        }
+        region
+    });
+    assert!(
+        matches!(front.grants().release(region), Err(InUse(_))),
+        "the holder's mapping went with the others"
+    );
+    drop((held, holder));
+    settles(&broker, Audit { domains: 2, attachments: 1, grants: 4, ..Audit::default() });
+    // The region that came back from the failed release, and was dropped, is free at the next allocation.
+    let all = front.grants().per_frame().unwrap().pages(16384 - 8).unwrap();
+    drop((all, front));
+    settles(&broker, Audit { domains: 1, ..Audit::default() });
+}
+
+/// Ping-pong between sleepers, over several channels.
+#[test]
+fn sleepers_are_woken_each_time() {
+    const ROUNDS: usize = 5000;
+    let broker = broker();
+    let front = broker.attach(GUEST).unwrap();
+    let offered: Vec<_> = (0..3).map(|_| front.events().offer(BACK).unwrap()).collect();
+    let ports: Vec<EvtchnPort> = offered.iter().map(|(_, port)| *port).collect();
+    std::thread::scope(|scope| {
+        let (bound, is_bound) = mpsc::channel();
+        let broker = &broker;
+        scope.spawn(move || {
+            let back = broker.attach(BACK).unwrap();
+            let chans: Vec<_> = ports.iter().map(|port| back.events().bind(GUEST, *port).unwrap()).collect();
+            let mut ready = ReadySet::default();
+            back.events().wait(&mut ready, None);
+            assert_eq!(ready.ports.len(), 3, "each binding leaves an event");
+            chans.iter().for_each(|chan| back.events().unmask(chan));
+            bound.send(()).unwrap();
+            let mut heard = 0;
+            while heard < ROUNDS {
+                back.events().wait(&mut ready, None);
+                for port in &ready.ports {
+                    let chan = chans.iter().find(|c| back.events().local(c) == *port).unwrap();
+                    back.events().unmask(chan);
+                    back.events().notify(chan);
+                    heard += 1;
+                }
+            }
+        });
+        is_bound.recv().unwrap();
+        let mut ready = ReadySet::default();
+        for round in 0..ROUNDS {
+            let (chan, port) = &offered[round % 3];
+            front.events().notify(chan);
+            front.events().wait(&mut ready, None);
+            assert_eq!(ready.ports, [*port]);
+            front.events().unmask(chan);
+        }
+    });
+    let counters = front.counters();
+    assert_eq!(counters.notifications, ROUNDS as u64);
+    drop((offered, front));
+    settles(&broker, Audit { domains: 1, ..Audit::default() });
+}
+
+/// Nobody sleeps: no system call. And what a batch costs.
+#[test]
+fn operations_are_counted_and_cost_the_system_calls_that_they_must() {
+    let broker = broker();
+    let front = broker.attach(GUEST).unwrap();
+    let back = broker.attach(BACK).unwrap();
+    let (near, port) = front.events().offer(BACK).unwrap();
+    let far = back.events().bind(GUEST, port).unwrap();
+    let mut ready = ReadySet::default();
+    let before = front.counters();
+    for _ in 0..10 {
+        front.events().notify(&near);
+        back.events().wait(&mut ready, Some(Duration::ZERO));
+        assert_eq!(ready.ports, [back.events().local(&far)]);
+        back.events().unmask(&far);
+    }
+    let sent = front.counters().since(&before);
+    assert_eq!((sent.notifications, sent.wakeups, sent.syscalls), (10, 0, 0));
+    assert_eq!(back.counters().syscalls, 0, "polling makes no system call");
+
+    let mut refs = [GrantRef::NONE; 64];
+    let region = front.grants().alloc(BACK, Access::ReadWrite, &mut refs).unwrap();
+    let piece = |(i, gref): (usize, &GrantRef)| CopyOp {
+        gref: *gref,
+        offset: 8,
+        len: 64,
+        at: i as u32 * 64,
+        status: GrantStatus::GENERAL_ERROR,
+    };
+    let mut ops: Vec<CopyOp> = refs.iter().enumerate().map(piece).collect();
+    let before = back.counters();
+    back.peer().copy(GUEST, LocalBytes::FromPeer(&mut [0; 4096]), &mut ops).unwrap();
+    let one_call = back.counters().since(&before);
+    assert_eq!((one_call.grant_copies, one_call.syscalls), (64, 1));
+    back.peer().copy(GUEST, LocalBytes::FromPeer(&mut [0; 4096]), &mut ops[..3]).unwrap();
+    assert_eq!(back.counters().since(&before).syscalls, 4, "three pieces: pread each");
+
+    let before = back.counters();
+    let map = back.peer().map(GUEST, &refs, Access::ReadOnly).unwrap();
+    back.peer().unmap(&mut vec![map]);
+    let mapped = back.counters().since(&before);
+    assert_eq!((mapped.grant_maps, mapped.grant_unmaps, mapped.syscalls), (64, 64, 2), "one run of pages");
+    drop(region);
+}
+
+/// The xenstore connection, say, wakes a waiter too.
+#[test]
+fn a_descriptor_wakes_a_waiter() {
+    let broker = broker();
+    let front = broker.attach(GUEST).unwrap();
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    let (_quiet, other) = UnixStream::pair().unwrap();
+    let quiet = front.events().also_wake_on(other.as_fd()).unwrap();
+    let number = front.events().also_wake_on(theirs.as_fd()).unwrap();
+    let mut ready = ReadySet::default();
+    assert!(!front.events().look());
+    ours.write_all(b"x").unwrap();
+    front.events().wait(&mut ready, None);
+    assert!(ready.ports.is_empty());
+    assert!(front.events().woken_by(number) && !front.events().woken_by(quiet));
+    assert!(front.events().look() && front.events().woken_by(number));
+    front.events().forget(number);
+    front.events().wait(&mut ready, Some(Duration::from_millis(1)));
+    assert!(!front.events().woken_by(number));
+    // The peer sees the end of the stream once the duplicate is gone too.
+    drop(theirs);
+    assert!(ours.write_all(b"x").is_err());
+}
+
+/// A peer writes whatever it likes into its table: frames outside of its memory, the table itself.
+#[test]
+fn entries_that_lie_are_refused() {
+    let broker = broker();
+    let front = broker.attach(GUEST).unwrap();
+    let back = broker.attach(BACK).unwrap();
+    let mut refs = [GrantRef::NONE; 1];
+    let region = front.grants().alloc(BACK, Access::ReadWrite, &mut refs).unwrap();
+    // The table is the first page of the domain: reached from the region, as a hostile guest reaches it.
+    let first = region.first_frame();
+    let entry = 8 * refs[0].0 as usize;
+    // SAFETY: the domain's whole memory is mapped, the region is its page `first`; the entry is aligned.
+    let frame = unsafe {
+        let table = region.base().as_ptr().sub(first * 4096);
+        &*table.add(entry + 4).cast::<std::sync::atomic::AtomicU32>()
+    };
+    for lie in [0, 7, 16384, u32::MAX] {
+        frame.store(lie, Ordering::SeqCst);
+        let map = back.peer().map(GUEST, &refs, Access::ReadOnly);
+        assert_eq!(map.unwrap_err().status, GrantStatus::BAD_PAGE, "frame {lie}");
+        let mut ops =
+            [CopyOp { gref: refs[0], offset: 0, len: 4, at: 0, status: GrantStatus::GENERAL_ERROR }; 9];
+        back.peer().copy(GUEST, LocalBytes::FromPeer(&mut [0; 4]), &mut ops).unwrap();
+        assert!(ops.iter().all(|op| op.status == GrantStatus::BAD_PAGE), "frame {lie}: {ops:?}");
+    }
+    frame.store(first as u32, Ordering::SeqCst);
+    let map = back.peer().map(GUEST, &refs, Access::ReadOnly).unwrap();
+    // While mapped, a new lie changes nothing: the frame that was mapped counts.
+    frame.store(1, Ordering::SeqCst);
+    drop(back.peer().map(GUEST, &refs, Access::ReadWrite).unwrap());
+    frame.store(first as u32, Ordering::SeqCst);
+    drop(map);
+    front.grants().release(region).map_err(|_| "still in use").unwrap();
+}
+
+#[test]
+#[should_panic(expected = "did not grant it")]
+fn a_grant_is_revoked_once() {
+    let broker = broker();
+    let front = broker.attach(GUEST).unwrap();
+    let table = front.grants().per_frame().unwrap();
+    let pages = table.pages(1).unwrap();
+    let gref = table.grant(BACK, &pages, 0, Access::ReadOnly).unwrap();
+    table.revoke(gref).unwrap();
+    let _ = table.revoke(gref);
+}
