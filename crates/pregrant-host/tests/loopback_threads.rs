@@ -22,8 +22,12 @@ fn broker() -> Broker {
     broker
 }
 
+/// Waits until the broker's account is `wanted`; it hears of an end in its own time.
 fn settles(broker: &Broker, wanted: Audit) {
+    let mut rounds = 0;
     while broker.audit() != wanted {
+        rounds += 1;
+        assert!(rounds < 20_000, "left: {:?}, wanted: {wanted:?}", broker.audit());
         std::thread::sleep(Duration::from_millis(1));
     }
 }

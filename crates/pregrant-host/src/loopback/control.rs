@@ -1,6 +1,6 @@
-//! Creating and destroying domains from another process, through the broker's socket.
+//! Creating, destroying and counting domains from another process, through the broker's socket.
 
-use super::broker::DomainSpec;
+use super::broker::{Audit, DomainSpec};
 use super::error::LoopbackError;
 use super::protocol::{DURABLE, Op, Reply, Request};
 use pregrant::DomId;
@@ -33,7 +33,7 @@ impl Control {
         let durable = if spec.durable { DURABLE } else { 0 };
         let request =
             Request::new(Op::Create, spec.grant_frames, u32::from(spec.domid.0), spec.pages as u64 | durable);
-        self.ask(&request, || format!("create {} with {} pages", spec.domid, spec.pages))
+        self.ask(&request, || format!("create {} with {} pages", spec.domid, spec.pages)).map(drop)
     }
 
     /// Destroys a domain, whoever is attached to it.
@@ -42,11 +42,21 @@ impl Control {
     /// There is none of this number.
     pub fn destroy_domain(&self, domid: DomId) -> Result<(), LoopbackError> {
         self.ask(&Request::new(Op::Destroy, 0, u32::from(domid.0), 0), || format!("destroy {domid}"))
+            .map(drop)
     }
 
-    fn ask(&self, request: &Request, what: impl Fn() -> String) -> Result<(), LoopbackError> {
+    /// Counts what there is now.
+    ///
+    /// # Errors
+    /// The broker has gone.
+    pub fn audit(&self) -> Result<Audit, LoopbackError> {
+        let reply = self.ask(&Request::new(Op::Audit, 0, 0, 0), || "count what there is".into())?;
+        Ok(Audit::from_words(reply.words))
+    }
+
+    fn ask(&self, request: &Request, what: impl Fn() -> String) -> Result<Reply, LoopbackError> {
         match call(&self.fd, request) {
-            Ok(_) => Ok(()),
+            Ok(reply) => Ok(reply),
             Err(Errno::PIPE) => Err(LoopbackError::Gone { at: self.at.clone() }),
             Err(source) => Err(LoopbackError::Refused { what: what(), at: self.at.clone(), source }),
         }

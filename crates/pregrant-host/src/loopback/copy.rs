@@ -26,8 +26,8 @@ use std::cell::Cell;
 const FEW: usize = 8;
 /// Most pieces of one call: the kernel's IOV_MAX.
 const IOV_MAX: usize = 1024;
-/// How often a grant that another worker is copying is tried again.
-const BUSY_TRIES: u32 = 10_000;
+/// How often a grant that another worker is using this moment is tried again: a second or so, with [`relax`].
+pub(super) const BUSY_TRIES: u32 = 10_000;
 
 /// Whether the kernel lets this process read others' memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -270,19 +270,19 @@ impl Batch<'_> {
     }
 }
 
-/// Waits a moment for another worker to finish its batch.
+/// Waits a moment for another worker to finish its batch, longer when it was preempted in it.
 pub(super) fn relax(tries: u32) {
-    if tries < 100 {
-        std::hint::spin_loop();
-    } else {
-        std::thread::yield_now();
+    match tries {
+        0..100 => std::hint::spin_loop(),
+        100..1000 => std::thread::yield_now(),
+        _ => std::thread::sleep(std::time::Duration::from_micros(50)),
     }
 }
 
 /// In words, for results.
 pub(super) fn describe(access: &Cell<Access>) -> &'static str {
     match access.get() {
-        Access::Vm => "process_vm_readv/writev, one call a batch",
+        Access::Vm => "process_vm_readv/writev, one call a batch (pread/pwrite below 8 pieces)",
         Access::Forbidden => "pread/pwrite on the memfd, one call a piece (process_vm_* is forbidden here)",
     }
 }

@@ -115,6 +115,7 @@ impl LoopbackEvents {
 
     /// Sleeps until woken, a descriptor is readable, or `max` has passed.
     fn sleep(&self, max: Option<Duration>) {
+        self.core.forget_dead();
         let extras = self.extras.borrow();
         let mut numbers = [0; EXTRAS_MAX + 1];
         let mut count = 1;

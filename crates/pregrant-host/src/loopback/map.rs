@@ -1,6 +1,6 @@
 //! Grant map and unmap for the backend.
 
-use super::copy::relax;
+use super::copy::{BUSY_TRIES, relax};
 use super::counters::add;
 use super::peer::Peer;
 use super::pins::{PinError, User};
@@ -13,9 +13,6 @@ use pregrant::{DomId, GrantRef, PAGE_SIZE, PlatformError};
 use rustix::fd::AsFd;
 use std::ptr::NonNull;
 use std::rc::Rc;
-
-/// How often a grant that another worker is using this moment is tried again.
-const BUSY_TRIES: u32 = 10_000;
 
 /// Other domains' memory.
 #[derive(Debug)]

@@ -137,7 +137,7 @@ impl Loopback {
             Errno::PIPE => LoopbackError::Gone { at: at.clone() },
             source => LoopbackError::Refused { what: format!("attach to {domid}"), at: at.clone(), source },
         })?;
-        let [pages, grants, slot, _] = reply.words;
+        let [pages, grants, slot, ..] = reply.words;
         let mut fds = reply.fds.into_iter();
         let (Some(memory), Some(ledger), Some(upcall)) = (fds.next(), fds.next(), fds.next()) else {
             return Err(LoopbackError::Version { at });

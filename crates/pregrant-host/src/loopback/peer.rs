@@ -67,17 +67,35 @@ impl Core {
     /// Finds a peer, asking the broker the first time, and again when its processes changed.
     #[inline]
     pub(super) fn peer(&self, of: DomId) -> Result<Rc<Peer>, Errno> {
-        let last = self.peers.borrow().get(self.last_peer.get()).filter(|p| p.domid == of).cloned();
-        match last {
-            Some(peer) if !peer.ledger.is_dead() && peer.ledger.incarnation() == peer.seen.get() => Ok(peer),
-            _ => self.find_peer(of),
+        let peers = self.peers.borrow();
+        let last = peers.get(self.last_peer.get()).filter(|p| p.domid == of);
+        let known = last.or_else(|| {
+            let at = peers.iter().position(|p| p.domid == of)?;
+            self.last_peer.set(at);
+            peers.get(at)
+        });
+        if let Some(peer) = known
+            && !peer.ledger.is_dead()
+            && peer.ledger.incarnation() == peer.seen.get()
+        {
+            return Ok(Rc::clone(peer));
+        }
+        drop(peers);
+        self.find_peer(of)
+    }
+
+    /// Lets go of domains that died: their memory is freed with the last mapping of it. For moments without work.
+    pub(super) fn forget_dead(&self) {
+        let any = self.peers.borrow().iter().any(|p| p.ledger.is_dead());
+        if any {
+            self.peers.borrow_mut().retain(|p| !p.ledger.is_dead());
         }
     }
 
     #[cold]
     fn find_peer(&self, of: DomId) -> Result<Rc<Peer>, Errno> {
+        self.forget_dead();
         let mut peers = self.peers.borrow_mut();
-        peers.retain(|p| !p.ledger.is_dead());
         if let Some(at) = peers.iter().position(|p| p.domid == of) {
             self.last_peer.set(at);
             let peer = Rc::clone(&peers[at]);

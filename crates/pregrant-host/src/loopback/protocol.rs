@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   request  | op u32 | a u32 | b u32 | name length u32 | c u64 | name ... |
-//!   reply    | errno u32 (0: done) | four words u64 ... |        + up to 4 descriptors
+//!   reply    | errno u32 (0: done), pad | eight words u64 ... |  + up to 4 descriptors
 //! ```
 //!
 //! Only set-up and tear-down pass here, never data. What a process may do: send anything. A message of the wrong shape
@@ -21,7 +21,8 @@ pub(super) const VERSION: u32 = 1;
 /// Longest name of a persistent region.
 pub(super) const NAME_MAX: usize = 64;
 const REQUEST_MAX: usize = 24 + NAME_MAX;
-const REPLY_LEN: usize = 40;
+const WORDS: usize = 8;
+const REPLY_LEN: usize = 8 + WORDS * 8;
 const FDS_MAX: usize = 4;
 
 /// What is asked.
@@ -50,7 +51,7 @@ pub(super) enum Op {
     Create,
     /// b: domid.
     Destroy,
-    /// Reply: domains, attachments, pins, channels ([`super::Audit`] has all, in the broker's process).
+    /// Reply: the fields of [`super::Audit`], in their order.
     Audit,
 }
 
@@ -125,13 +126,15 @@ impl Request {
 /// The broker's answer.
 #[derive(Debug, Default)]
 pub(super) struct Reply {
-    pub(super) words: [u64; 4],
+    pub(super) words: [u64; WORDS],
     pub(super) fds: Vec<OwnedFd>,
 }
 
 impl Reply {
-    pub(super) fn words(words: [u64; 4]) -> Self {
-        Self { words, fds: Vec::new() }
+    /// Words, the rest 0, and descriptors.
+    pub(super) fn new<const N: usize>(words: [u64; N], fds: Vec<OwnedFd>) -> Self {
+        const { assert!(N <= WORDS) };
+        Self { words: std::array::from_fn(|i| words.get(i).copied().unwrap_or(0)), fds }
     }
 
     /// Sends an answer, or the errno of a refusal.

@@ -264,11 +264,7 @@ impl Machine {
                 Ok(Reply::default())
             }
             Op::Destroy => self.destroy(domid.map_err(|_| Errno::INVAL)?).map(|()| Reply::default()),
-            Op::Audit => {
-                let a = self.audit();
-                let words = [a.domains, a.attachments, a.pins, a.channels];
-                Ok(Reply::words(words.map(|n| n as u64)))
-            }
+            Op::Audit => Ok(Reply::new(self.audit().to_words(), Vec::new())),
             _ => {
                 let user = *self.attached.get(&conn).ok_or(Errno::PERM)?;
                 self.answer_attached(user, request)
@@ -301,7 +297,7 @@ impl Machine {
         domain.slots[slot] = Some(Attachment { pid: pid as u32, address: 0, leaving: false });
         self.attached.insert(conn, User { domid, slot });
         let Layout { pages, grants } = domain.ledger.layout();
-        Ok(Reply { words: [pages as u64, grants as u64, slot as u64, 0], fds })
+        Ok(Reply::new([pages as u64, grants as u64, slot as u64], fds))
     }
 
     fn answer_attached(&mut self, user: User, request: &Request) -> Result<Reply, Errno> {
@@ -322,19 +318,19 @@ impl Machine {
                 let Layout { pages, grants } = domain.ledger.layout();
                 let fds =
                     vec![domain.memory.try_clone().map_err(os)?, domain.ledger_fd.try_clone().map_err(os)?];
-                Ok(Reply { words: [pages as u64, grants as u64, u64::from(pid), address], fds })
+                Ok(Reply::new([pages as u64, grants as u64, u64::from(pid), address], fds))
             }
             Op::Upcall => {
                 let domain = self.domains.get_mut(&target()?.0).ok_or(Errno::NOENT)?;
                 let slot = Some(request.a as usize).filter(|s| *s < SLOTS).ok_or(Errno::INVAL)?;
                 let fd = domain.upcall(slot)?.try_clone().map_err(os)?;
-                Ok(Reply { words: [0; 4], fds: vec![fd] })
+                Ok(Reply::new([], vec![fd]))
             }
             Op::Offer => {
                 let domain = self.domains.get_mut(&user.domid.0).ok_or(Errno::NOENT)?;
                 let port = domain.channels.open(user.slot, State::Unbound(target()?)).ok_or(Errno::NOSPC)?;
                 domain.ledger.upcall(user.slot).reset(port);
-                Ok(Reply::words([u64::from(port), 0, 0, 0]))
+                Ok(Reply::new([u64::from(port)], Vec::new()))
             }
             Op::Bind => self.bind(user, target()?, request.a),
             Op::Close => {
@@ -354,7 +350,7 @@ impl Machine {
                 let bytes = request.c.next_multiple_of(PAGE_SIZE as u64);
                 if let Some((fd, has)) = domain.regions.get(&request.name) {
                     return if *has == bytes {
-                        Ok(Reply { words: [0; 4], fds: vec![fd.try_clone().map_err(os)?] })
+                        Ok(Reply::new([0], vec![fd.try_clone().map_err(os)?]))
                     } else {
                         Err(Errno::EXIST)
                     };
@@ -365,7 +361,7 @@ impl Machine {
                 let fd = sealed_memfd("pregrant-persist", bytes as usize)?;
                 let theirs = fd.try_clone().map_err(os)?;
                 domain.regions.insert(request.name.clone(), (fd, bytes));
-                Ok(Reply { words: [1, 0, 0, 0], fds: vec![theirs] })
+                Ok(Reply::new([1], vec![theirs]))
             }
             Op::Reclaim => {
                 self.sweep();
@@ -394,7 +390,7 @@ impl Machine {
         peer.channels.generation = peer.channels.generation.wrapping_add(1);
         let route = Route::to(user.domid.0, user.slot, near, peer.channels.generation);
         peer.ledger.route(far).store(route.0, Ordering::Release);
-        Ok(Reply::words([u64::from(near), 0, 0, 0]))
+        Ok(Reply::new([u64::from(near)], Vec::new()))
     }
 
     pub(super) fn audit(&self) -> Audit {

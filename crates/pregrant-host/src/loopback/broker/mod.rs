@@ -48,8 +48,8 @@ impl DomainSpec {
     }
 }
 
-/// What the broker tells others. The calls come from the broker's thread, with its state locked: they must neither
-/// block nor call the broker.
+/// What the broker tells others. The calls come from its thread or from that of the caller, with its state locked: they
+/// must neither block nor call the broker.
 pub struct Hooks {
     /// A process attached: this end of its xenstore connection, bound to its domain. None: there is no xenstore.
     pub store: Option<StoreHook>,
@@ -89,6 +89,19 @@ pub struct Audit {
     pub regions: usize,
     /// Pages of dead processes that a peer still maps.
     pub zombie_pages: usize,
+}
+
+impl Audit {
+    pub(super) fn to_words(self) -> [u64; 8] {
+        let Self { domains, attachments, grants, maptrack, pins, channels, regions, zombie_pages } = self;
+        [domains, attachments, grants, maptrack, pins, channels, regions, zombie_pages].map(|n| n as u64)
+    }
+
+    pub(super) fn from_words(words: [u64; 8]) -> Self {
+        let [domains, attachments, grants, maptrack, pins, channels, regions, zombie_pages] =
+            words.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+        Self { domains, attachments, grants, maptrack, pins, channels, regions, zombie_pages }
+    }
 }
 
 /// A running broker; it ends on drop.
@@ -234,6 +247,9 @@ fn listen(path: &Path) -> Result<OwnedFd, LoopbackError> {
     }
     let fd = socket()?;
     rustix::net::bind(&fd, &address).step("bind the broker's socket")?;
+    // Nobody can connect before `listen`. Who can connect may read every domain: the same user only.
+    rustix::fs::chmod(path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
+        .step("restrict the broker's socket")?;
     rustix::net::listen(&fd, 64).step("listen on the broker's socket")?;
     Ok(fd)
 }
