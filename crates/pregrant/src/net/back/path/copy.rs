@@ -43,19 +43,19 @@ impl<P: Platform> BackPath<P> for CopyPath {
         self.begin();
         for i in bits(todo) {
             let mut at = out.desc(i).at;
-            let mut refused = None;
+            let mut refused = 0u32; // a bit for each fragment: a frame has fewer than 32
             for (k, slot) in batch.slots_of(i).iter_mut().enumerate() {
                 // A fragment of no octets is legal and needs no page (XSA-448).
                 if !slot.fetched && slot.len > 0 {
                     if slot.gref == GrantRef::NONE.0 {
-                        refused = Some(k);
+                        refused |= 1 << k;
                     } else {
                         self.push(i, k, slot.gref, slot.offset, slot.len, at);
                     }
                 }
                 at += slot.len as u32;
             }
-            if let Some(k) = refused {
+            for k in bits(refused as Todo) {
                 batch.fail_slot(i, k, out);
             }
         }
