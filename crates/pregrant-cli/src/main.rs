@@ -1,9 +1,11 @@
 //! The one command, `pregrant`. Exit codes: 0 done, 1 failed (stderr says what, where and what to do), 2 wrong usage.
 
+mod actor;
 mod bench;
 // The demo's guests are built on these two.
 #[allow(dead_code)]
 mod guest_stack;
+mod scene;
 mod store;
 #[allow(dead_code)]
 mod transfer;
@@ -29,6 +31,9 @@ enum Command {
     /// Measurements, as a table or as JSON lines
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    /// A process of a scene, started by the program itself
+    #[command(hide = true)]
+    Actor(actor::ActorArgs),
 }
 
 fn main() -> ExitCode {
@@ -36,6 +41,7 @@ fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
     let result = match cli.command {
         Command::Store(args) => store::run(args),
+        Command::Actor(args) => actor::run(args),
         Command::Bench(command) => bench::run(command),
     };
     match result {

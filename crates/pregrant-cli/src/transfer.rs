@@ -234,6 +234,14 @@ impl TransferClient {
     }
 }
 
+impl TransferClient {
+    /// Whether the connection is over on this side: the server has closed too, and was told that we know.
+    pub fn is_closed(&self, stack: &mut GuestStack) -> bool {
+        self.done.is_some()
+            && matches!(stack.socket(self.socket).state(), tcp::State::TimeWait | tcp::State::Closed)
+    }
+}
+
 fn read_receipt(receipt: &[u8; RECEIPT_LEN]) -> (u64, u64) {
     let (words, _) = receipt.as_chunks::<8>();
     (u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]))

@@ -159,47 +159,6 @@ fn sleepers_are_woken_each_time() {
     settles(&broker, Audit { domains: 1, ..Audit::default() });
 }
 
-/// An event that comes just when the receiver falls asleep: the sender stays awake and both delay their next step by
-/// another time each round, some of which meet the moment between the last look and the sleep. A lost wake-up hangs here.
-#[test]
-fn no_event_is_lost_between_the_last_look_and_the_sleep() {
-    const ROUNDS: usize = 100_000;
-    let broker = broker();
-    let sleeper = broker.attach(GUEST).unwrap();
-    let (chan, port) = sleeper.events().offer(BACK).unwrap();
-    std::thread::scope(|scope| {
-        let broker = &broker;
-        scope.spawn(move || {
-            let awake = broker.attach(BACK).unwrap();
-            let chan = awake.events().bind(GUEST, port).unwrap();
-            let mut ready = ReadySet::default();
-            // Once for the binding, which starts the game, then once for each round.
-            for round in 0..ROUNDS {
-                while ready.ports.is_empty() {
-                    awake.events().wait(&mut ready, Some(Duration::ZERO));
-                }
-                ready.ports.clear();
-                awake.events().unmask(&chan);
-                for _ in 0..round % 97 {
-                    std::hint::spin_loop();
-                }
-                awake.events().notify(&chan);
-            }
-        });
-        let mut ready = ReadySet::default();
-        for round in 0..ROUNDS {
-            sleeper.events().wait(&mut ready, None);
-            assert_eq!(ready.ports, [port]);
-            sleeper.events().unmask(&chan);
-            sleeper.events().notify(&chan);
-            for _ in 0..round % 89 {
-                std::hint::spin_loop();
-            }
-        }
-    });
-    assert_eq!(sleeper.counters().notifications, ROUNDS as u64);
-}
-
 /// Nobody sleeps: no system call. And what a batch costs.
 #[test]
 fn operations_are_counted_and_cost_the_system_calls_that_they_must() {
@@ -302,42 +261,6 @@ fn entries_that_lie_are_refused() {
     frame.store(first as u32, Ordering::SeqCst);
     drop(map);
     front.grants().release(region).map_err(|_| "still in use").unwrap();
-}
-
-/// A peer takes a page away from its own mapping while it grants it: a domain cannot do that to Xen, and the pieces
-/// around it must not suffer either.
-#[test]
-fn a_page_that_the_peer_hides_from_itself_is_copied() {
-    let broker = broker();
-    let front = broker.attach(GUEST).unwrap();
-    let back = broker.attach(BACK).unwrap();
-    let mut refs = [GrantRef::NONE; 30];
-    let region = front.grants().alloc(BACK, Access::ReadWrite, &mut refs).unwrap();
-    for page in 0..30 {
-        assert!(region.copy_in(page * 4096, &[page as u8 + 1; 64]));
-    }
-    let piece = |(i, gref): (usize, &GrantRef)| CopyOp {
-        gref: *gref,
-        offset: 0,
-        len: 64,
-        at: i as u32 * 64,
-        status: GrantStatus::GENERAL_ERROR,
-    };
-    let mut ops: Vec<CopyOp> = refs.iter().enumerate().map(piece).collect();
-    let protect = |page: usize, prot| {
-        // SAFETY: a page of the region, which nothing touches from here until it is allowed again.
-        assert_eq!(unsafe { libc::mprotect(region.base().as_ptr().add(page * 4096).cast(), 4096, prot) }, 0);
-    };
-    for hidden in [&[0][..], &[11, 12, 28], &[29]] {
-        hidden.iter().for_each(|page| protect(*page, libc::PROT_NONE));
-        let mut bytes = [0; 30 * 64];
-        back.peer().copy(GUEST, LocalBytes::FromPeer(&mut bytes), &mut ops).unwrap();
-        hidden.iter().for_each(|page| protect(*page, libc::PROT_READ | libc::PROT_WRITE));
-        assert!(ops.iter().all(|op| op.status.is_okay()), "{ops:?}");
-        for (page, got) in bytes.chunks(64).enumerate() {
-            assert_eq!(got, [page as u8 + 1; 64], "page {page}, hidden {hidden:?}");
-        }
-    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! `pregrant bench`: measurements, as a table for people and as JSON lines for programs.
 
+pub mod latency;
 pub mod limit;
-// Its other rows are for the benchmarks of the paths.
-#[allow(dead_code)]
+pub mod net;
 pub mod published;
 pub mod record;
 pub mod stats;
@@ -13,6 +13,10 @@ use clap::Subcommand;
 /// What to measure.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
+    /// Frames through a vif, path by path
+    Net(net::NetArgs),
+    /// One frame at a time: how long requests and responses take
+    Latency(latency::LatencyArgs),
     /// The machine's own ceiling: lines between cores, memcpy, process_vm_readv, wake-ups
     Limit(limit::LimitArgs),
     /// The process that `bench limit` reads from
@@ -23,6 +27,8 @@ pub enum BenchCommand {
 /// Runs it.
 pub fn run(command: BenchCommand) -> Result<(), Box<dyn std::error::Error>> {
     match command {
+        BenchCommand::Net(args) => net::run(args),
+        BenchCommand::Latency(args) => latency::run(args),
         BenchCommand::Limit(args) => limit::run(args),
         BenchCommand::LimitTarget => limit::run_target(),
     }

@@ -1,7 +1,8 @@
 //! One measurement as one line of JSON.
 //!
 //! The fields are a contract (DESIGN.md 7): programs read them. A field that a measurement has no value for is 0, or null
-//! where 0 would be a claim; `stride` and `copies` are there for `bench limit` only.
+//! where 0 would be a claim; `stride` and `copies` are there for
+//! `bench limit` only, the latencies for `bench latency`.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -66,6 +67,12 @@ pub struct Record {
     /// How often each octet is copied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<u32>,
+    /// Half of the frames took at most so long (`bench latency` only).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_p50_ns: Option<u64>,
+    /// 99 of 100 frames took at most so long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_p99_ns: Option<u64>,
 }
 
 impl Record {
@@ -98,6 +105,8 @@ impl Record {
             published: None,
             stride: None,
             copies: None,
+            latency_p50_ns: None,
+            latency_p99_ns: None,
         }
     }
 

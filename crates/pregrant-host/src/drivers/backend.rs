@@ -105,29 +105,39 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         &self.platform
     }
 
-    /// Handles what xenstore has to say, without sleeping. True when something changed.
+    /// Which path serves frames of vifs found from now on, where no staging list is accepted.
+    pub fn set_ordinary(&mut self, ordinary: Ordinary) {
+        self.ordinary = ordinary;
+    }
+
+    /// Handles what xenstore has to say, without sleeping. True when something changed. To be called also when the
+    /// connection's descriptor is not readable: events that came while a reply was awaited are kept in the client.
     pub fn control(&mut self) -> Result<bool, BackendError> {
         let mut changed = false;
-        let mut scan = false;
-        let mut stepped: Vec<(u16, u32)> = Vec::new();
-        while let Some(event) = self.xs.next_event(Some(Duration::ZERO))? {
+        loop {
+            let mut scan = false;
+            let mut stepped: Vec<(u16, u32)> = Vec::new();
+            while let Some(event) = self.xs.next_event(Some(Duration::ZERO))? {
+                match self.vifs.iter().find(|(_, s)| s.device.is_peer_event(&event)) {
+                    Some((&key, _)) => stepped.push(key),
+                    // A change below backend/vif: a new vif, or one of its own keys (online).
+                    None => scan = true,
+                }
+            }
+            if scan {
+                self.scan()?;
+                stepped.extend(self.vifs.keys());
+            }
+            if stepped.is_empty() && !scan {
+                return Ok(changed);
+            }
             changed = true;
-            match self.vifs.iter().find(|(_, s)| s.device.is_peer_event(&event)) {
-                Some((&key, _)) => stepped.push(key),
-                // A change below backend/vif: a new vif, or one of its own keys (online).
-                None => scan = true,
+            stepped.sort_unstable();
+            stepped.dedup();
+            for key in stepped {
+                self.step(key);
             }
         }
-        if scan {
-            self.scan()?;
-            stepped.extend(self.vifs.keys());
-        }
-        stepped.sort_unstable();
-        stepped.dedup();
-        for key in stepped {
-            self.step(key);
-        }
-        Ok(changed)
     }
 
     /// Finds vifs that are new, and forgets those whose directory is gone.

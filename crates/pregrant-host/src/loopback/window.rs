@@ -130,6 +130,7 @@ impl Window {
                 if let Err(e) = self.enter(alias, at, fresh, tally) {
                     // What was shown before the failure is nobody's: hide it again.
                     let mut hidden = Hidden::default();
+                    hidden.push(self.address(frame, write), 0);
                     for page in run.start..at + fresh {
                         let shown_by_us = page >= at || {
                             counts[page] -= 1;
@@ -234,6 +235,9 @@ impl Hidden {
     /// Adds `pages` pages, as part of the last range where they adjoin it.
     fn push(&mut self, base: NonNull<u8>, pages: usize) {
         let (start, len) = (base.as_ptr() as usize, pages * PAGE_SIZE);
+        if len == 0 {
+            return;
+        }
         if let Some(last) = self.ranges.last_mut() {
             let last_start = last.iov_base as usize;
             if last_start + last.iov_len == start {

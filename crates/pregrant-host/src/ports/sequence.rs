@@ -107,6 +107,18 @@ impl Head {
         }
     }
 
+    /// Gives a frame that was [filled](Self::fill) before another number; its pattern stays the old one's, so only
+    /// [`number`] takes it.
+    #[inline(always)]
+    pub fn renumber(frame: &mut [u8], seq: u64) {
+        let len = frame.len();
+        if let Some(head) = frame.first_chunk_mut::<MIN_LEN>() {
+            let (words, _) = head.as_chunks_mut::<8>();
+            words[2] = seq.to_le_bytes();
+            words[3] = length_and_check(seq, len).to_le_bytes();
+        }
+    }
+
     #[inline(always)]
     fn fill_sized(&self, frame: &mut [u8], seq: u64) {
         let len = frame.len();

@@ -1,0 +1,303 @@
+//! The driver domain's process: a [`Backend`] whose vifs end at a sink, a source, an echo or a switch.
+//!
+//! The guest marks the begin and the end of the time that is counted by a frame of its own that travels alone
+//! ([`is_mark`]); so the counters of both ends cover the same frames.
+
+use super::order::{Case, Dir, Order, Played, Report};
+use super::{ActorArgs, Result, cpu_ns, next_order, tell};
+use pregrant::net::back::Ordinary;
+use pregrant::net::features::BackFeatures;
+use pregrant::platform::{Clock, Events, Platform, ReadySet};
+use pregrant::port::{Arena, Burst, FramePort, Offloads};
+use pregrant_host::drivers::{Backend, Mode, Next, Pace};
+use pregrant_host::loopback::{Counters, Loopback, MonotonicClock};
+use pregrant_host::ports::generator::Generator;
+use pregrant_host::ports::sequence::Head;
+use pregrant_host::ports::sink::{Check, Sink, SinkCounters};
+use pregrant_host::ports::switch::Switch;
+use pregrant_host::xenstored::UnixTransport;
+use std::cell::RefCell;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Ethertype of a mark: the second of the two for local experiments.
+const MARK_ETHERTYPE: [u8; 2] = [0x88, 0xb6];
+
+/// A frame that marks the begin or the end of the time that is counted.
+pub fn mark() -> [u8; 60] {
+    let mut frame = [0; 60];
+    frame[..6].fill(0xff);
+    frame[6] = 2;
+    frame[12..14].copy_from_slice(&MARK_ETHERTYPE);
+    frame
+}
+
+/// Whether a burst is a mark.
+#[inline(always)]
+fn is_mark(burst: &Burst<'_>) -> bool {
+    burst.frames.len() == 1 && burst.frame(0).get(12..14) == Some(&MARK_ETHERTYPE)
+}
+
+/// What a case's port tells the loop.
+#[derive(Default)]
+struct Signals {
+    marks: AtomicU32,
+    /// One for each queue.
+    sinks: Mutex<Vec<Arc<SinkCounters>>>,
+    made: AtomicU64,
+}
+
+/// Takes numbered frames.
+struct SinkPort {
+    sink: Sink,
+    signals: Arc<Signals>,
+}
+
+impl FramePort for SinkPort {
+    fn caps(&self) -> Offloads {
+        Offloads { csum: true, gso: true }
+    }
+    fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
+        if is_mark(frames) {
+            self.signals.marks.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.sink.take(frames);
+        }
+        frames.frames.len()
+    }
+    fn rx_burst(&mut self, _into: &mut Arena) -> usize {
+        0
+    }
+}
+
+/// Gives numbered frames, from the first mark to the last.
+struct SourcePort {
+    generator: Generator,
+    signals: Arc<Signals>,
+    burst: usize,
+}
+
+impl FramePort for SourcePort {
+    fn caps(&self) -> Offloads {
+        Offloads { csum: true, gso: true }
+    }
+    fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
+        if is_mark(frames) {
+            self.signals.marks.fetch_add(1, Ordering::Relaxed);
+        }
+        frames.frames.len()
+    }
+    fn rx_burst(&mut self, into: &mut Arena) -> usize {
+        // 0: connected, 1: warm-up, 2: counted, 3: over
+        if !matches!(self.signals.marks.load(Ordering::Relaxed), 1 | 2) {
+            return 0;
+        }
+        let control = self.generator.control();
+        control.set_limit(control.made() + self.burst as u64);
+        let n = self.generator.rx_burst(into);
+        self.signals.made.store(control.made(), Ordering::Relaxed);
+        n
+    }
+}
+
+/// Sends each frame back to where it came from, with the time at which it was here.
+struct EchoPort {
+    back: Arena,
+    signals: Arc<Signals>,
+}
+
+impl FramePort for EchoPort {
+    fn caps(&self) -> Offloads {
+        Offloads { csum: true, gso: true }
+    }
+    fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
+        if is_mark(frames) {
+            self.signals.marks.fetch_add(1, Ordering::Relaxed);
+            return 1;
+        }
+        let now = MonotonicClock.now_ns().to_le_bytes();
+        let mut took = 0;
+        for (frame, offload) in frames.iter() {
+            let Some(room) = self.back.room(frame.len(), offload) else { break };
+            room.copy_from_slice(frame);
+            if let Some(stamp) = room.get_mut(40..48) {
+                stamp.copy_from_slice(&now);
+            }
+            took += 1;
+        }
+        took
+    }
+    fn rx_burst(&mut self, into: &mut Arena) -> usize {
+        let mut n = 0;
+        for (frame, offload) in self.back.burst().iter() {
+            n += into.push(frame, offload) as usize;
+        }
+        self.back.clear();
+        n
+    }
+}
+
+/// What the next vif that connects gets.
+enum Far {
+    Nothing,
+    Case { dir: Dir, size: usize, burst: usize, signals: Arc<Signals> },
+    Switch(Switch),
+}
+
+impl Far {
+    fn port(&self) -> Box<dyn FramePort> {
+        match self {
+            Self::Switch(switch) => match switch.add_port(Offloads { csum: true, gso: true }) {
+                Ok(port) => Box::new(port),
+                Err(_) => Box::new(SinkPort { sink: Sink::new(Check::Number), signals: Arc::default() }),
+            },
+            Self::Case { dir: Dir::Rx, size, burst, signals } => Box::new(SourcePort {
+                generator: Generator::new(Head::default(), *size),
+                signals: Arc::clone(signals),
+                burst: *burst,
+            }),
+            Self::Case { dir: Dir::Echo, signals, .. } => {
+                Box::new(EchoPort { back: Arena::new(), signals: Arc::clone(signals) })
+            }
+            Self::Case { signals, .. } => {
+                let sink = Sink::new(Check::Number);
+                signals.sinks.lock().unwrap_or_else(PoisonError::into_inner).push(sink.counters());
+                Box::new(SinkPort { sink, signals: Arc::clone(signals) })
+            }
+            Self::Nothing => Box::new(SinkPort { sink: Sink::new(Check::Number), signals: Arc::default() }),
+        }
+    }
+}
+
+type LoopbackBackend = Backend<Loopback, UnixTransport>;
+
+/// Carries out orders.
+pub fn play(args: &ActorArgs) -> Result<()> {
+    let (platform, xs) = args.attach()?;
+    platform.events().also_wake_on(xs.transport().as_fd())?;
+    let far = Rc::new(RefCell::new(Far::Nothing));
+    let ports = {
+        let far = Rc::clone(&far);
+        Box::new(move |_: &_, n: usize| (0..n).map(|_| far.borrow().port()).collect())
+    };
+    let mut backend = Backend::new(platform, xs, BackFeatures::default(), Ordinary::Copy, ports)?;
+    while let Some(order) = next_order()? {
+        let report = match order {
+            Order::Case(case) => match case_of(&mut backend, &far, &case) {
+                Ok(played) => Report::Case(Box::new(played)),
+                Err(e) => Report::Failed(e.to_string()),
+            },
+            Order::Switch { vifs } => match serve_switch(&mut backend, &far, vifs) {
+                Ok(()) => Report::Switch,
+                Err(e) => Report::Failed(e.to_string()),
+            },
+            Order::Transfer(_) => Report::Failed("a transfer is a guest's order".into()),
+        };
+        tell(&report)?;
+    }
+    backend.close_all();
+    Ok(())
+}
+
+/// Rounds of the backend until `done` says so, or `most` has passed (false).
+fn rounds(
+    backend: &mut LoopbackBackend,
+    mode: Mode,
+    most: Duration,
+    mut done: impl FnMut(&mut LoopbackBackend) -> bool,
+) -> Result<bool> {
+    let mut pace = Pace::new(mode);
+    let mut ready = ReadySet::default();
+    let until = Instant::now() + most;
+    loop {
+        let moved = backend.round();
+        match pace.after(moved) {
+            Next::Again => {}
+            Next::Control => {
+                backend.control()?;
+                if Instant::now() > until {
+                    return Ok(false);
+                }
+            }
+            Next::Sleep => {
+                if !backend.control()? && !backend.arm() {
+                    backend.platform().events().wait(&mut ready, Some(Duration::from_millis(50)));
+                }
+                backend.control()?;
+                if Instant::now() > until {
+                    return Ok(false);
+                }
+            }
+        }
+        if done(backend) {
+            return Ok(true);
+        }
+    }
+}
+
+/// One case, from the vif's coming to its end.
+fn case_of(backend: &mut LoopbackBackend, far: &RefCell<Far>, case: &Case) -> Result<Played> {
+    let signals = Arc::new(Signals::default());
+    *far.borrow_mut() =
+        Far::Case { dir: case.dir, size: case.size, burst: case.burst, signals: Arc::clone(&signals) };
+    backend.set_ordinary(if case.path == "map" { Ordinary::Map } else { Ordinary::Copy });
+    let mut played = Played::default();
+    let mut marks = 0;
+    let mut begin = (Counters::default(), 0, Instant::now());
+    let mut connected = false;
+    let most = Duration::from_secs_f64(case.seconds * 4.0 + 20.0);
+    backend.control()?;
+    let ended = rounds(backend, case.mode.into(), most, |backend| {
+        let now = signals.marks.load(Ordering::Relaxed);
+        if now != marks {
+            marks = now;
+            let counters = backend.platform().counters();
+            match marks {
+                2 => begin = (counters, cpu_ns(), Instant::now()),
+                3 => {
+                    played.counters = counters.since(&begin.0).into();
+                    played.cpu_ns = cpu_ns() - begin.1;
+                    played.seconds = begin.2.elapsed().as_secs_f64();
+                }
+                _ => {}
+            }
+        }
+        if !connected && backend.nr_live() > 0 {
+            connected = true;
+            if let Some(queue) = backend.reports().last().and_then(|r| r.queues.first().copied()) {
+                played.path = if case.dir == Dir::Rx { queue.2 } else { queue.0 }.into();
+            }
+        }
+        connected && backend.nr_live() == 0
+    })?;
+    if !ended {
+        return Err(
+            format!("vif {} of domain {} did not come and go in {most:?}", case.handle, case.front).into()
+        );
+    }
+    played.sent = signals.made.load(Ordering::Relaxed);
+    for sink in signals.sinks.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        let r = sink.read();
+        played.next += r.next;
+        played.missing += r.lost;
+        played.wrong += r.duplicated + r.reordered + r.damaged;
+    }
+    played.platform = backend.platform().describe();
+    Ok(played)
+}
+
+/// A learning switch until so many vifs have come and gone.
+fn serve_switch(backend: &mut LoopbackBackend, far: &RefCell<Far>, vifs: u64) -> Result<()> {
+    *far.borrow_mut() = Far::Switch(Switch::new());
+    let before = backend.removed();
+    let ended = rounds(backend, Mode::Adaptive, Duration::from_secs(60), |backend| {
+        if let Far::Switch(switch) = &*far.borrow() {
+            switch.set_now(MonotonicClock.now_ns());
+        }
+        backend.removed() - before >= vifs
+    })?;
+    if ended { Ok(()) } else { Err(format!("{vifs} vifs did not come and go within a minute").into()) }
+}

@@ -1,0 +1,356 @@
+//! A guest's process: one vif, as its own program would use it.
+
+use super::back::mark;
+use super::order::{Case, Dir, Order, Played, Report, Waiting};
+use super::{ActorArgs, Result, cpu_ns, next_order, tell};
+use hdrhistogram::Histogram;
+use pregrant::net::front::Wishes;
+use pregrant::net::front::pages::Granting;
+use pregrant::net::staging_list::DataLen;
+use pregrant::platform::{Clock, Events, Platform, ReadySet};
+use pregrant::port::{Arena, Offload};
+use pregrant_host::drivers::{Frontend, Mode, Next, Pace};
+use pregrant_host::loopback::{Loopback, MonotonicClock};
+use pregrant_host::ports::sequence::Head;
+use pregrant_host::ports::sink::{Check, Sink};
+use pregrant_host::xenstored::UnixTransport;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// A guest's driver with its connection.
+pub type Guest = Frontend<Loopback, UnixTransport>;
+
+/// How long both ends run before the time is counted.
+const WARM_UP: Duration = Duration::from_millis(20);
+/// Longest wait for a handshake.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Carries out orders.
+pub fn play(args: &ActorArgs) -> Result<()> {
+    // The domain lives as long as its first process' attachment.
+    let keep = Loopback::attach(&args.broker, pregrant::DomId(args.domid))?;
+    while let Some(order) = next_order()? {
+        let played = match order {
+            Order::Case(case) => case_of(args, &case).map(|p| Report::Case(Box::new(p))),
+            Order::Transfer(transfer) => super::transfer::play(args, &transfer),
+            Order::Switch { .. } => Err("a switch is the back's order".into()),
+        };
+        tell(&played.unwrap_or_else(|e| Report::Failed(e.to_string())))?;
+    }
+    drop(keep);
+    Ok(())
+}
+
+/// Attaches, connects vif `handle`, wakes on xenstore.
+pub fn connect(args: &ActorArgs, handle: u32, wishes: Wishes) -> Result<Guest> {
+    let (platform, xs) = args.attach()?;
+    platform.events().also_wake_on(xs.transport().as_fd())?;
+    let mut guest = Frontend::new(platform, xs, handle, wishes, false)?;
+    if !guest.connect(PATIENCE)? {
+        let (own, back) = guest.states()?;
+        let at = guest.device().id();
+        return Err(
+            format!("{at}: not connected after {PATIENCE:?}: we are {own:?}, the back is {back:?}").into()
+        );
+    }
+    Ok(guest)
+}
+
+/// What a guest wishes for, by data length.
+pub fn wishes(data_len: Option<u32>, queues: u32) -> Wishes {
+    let len = data_len.and_then(DataLen::new);
+    Wishes { queues, tx_data_len: len, rx_data_len: len, granting: Granting::PerFrame, split_channels: true }
+}
+
+/// One case, from connect to close.
+fn case_of(args: &ActorArgs, case: &Case) -> Result<Played> {
+    let mut guest = connect(args, case.handle, wishes(case.data_len, case.queues))?;
+    let staged = guest.vif().staging_accepted(0);
+    if case.data_len.is_some() != staged {
+        return Err(format!(
+            "staging with data length {:?} was asked for, and {}",
+            case.data_len,
+            if staged { "given without need" } else { "not accepted: the back's log says why" }
+        )
+        .into());
+    }
+    let mut played = match case.dir {
+        Dir::Tx => Sender::new(&mut guest, case).run()?,
+        Dir::Rx => receive(&mut guest, case)?,
+        Dir::Echo => echo(&mut guest, case)?,
+    };
+    played.path = if staged { "staging" } else { "ordinary" }.into();
+    played.platform = guest.platform().describe();
+    if !guest.close(PATIENCE)? {
+        return Err(format!(
+            "{}: the back did not let go of our memory in {PATIENCE:?}",
+            guest.device().id()
+        )
+        .into());
+    }
+    Ok(played)
+}
+
+/// Waits as the mode says after a round in which nothing moved. False: nothing came for a long time.
+fn pause(guest: &mut Guest, pace: &mut Pace, moved: bool, ready: &mut ReadySet) -> Result<()> {
+    match pace.after(moved) {
+        Next::Again => {}
+        Next::Control => {
+            guest.control(Duration::ZERO)?;
+            if !guest.vif().is_live() {
+                return Err("the back closed the vif; its log says why".into());
+            }
+        }
+        Next::Sleep => {
+            if !guest.arm()? {
+                guest.platform().events().wait(ready, Some(Duration::from_millis(20)));
+            }
+            guest.control(Duration::ZERO)?;
+            if !guest.vif().is_live() {
+                return Err("the back closed the vif; its log says why".into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sends one mark, alone: after everything before it was answered, before anything else.
+fn send_mark(guest: &mut Guest, mode: Mode) -> Result<()> {
+    let mut alone = Arena::new();
+    if !alone.push(&mark(), Offload::default()) {
+        return Err("no room for a mark".into());
+    }
+    settle(guest, mode)?;
+    while guest.send(0, &alone.burst())? == 0 {}
+    settle(guest, mode)
+}
+
+/// Waits until every TX request is answered.
+fn settle(guest: &mut Guest, mode: Mode) -> Result<()> {
+    let mut pace = Pace::new(mode);
+    let mut ready = ReadySet::default();
+    let until = Instant::now() + PATIENCE;
+    for i in 0..guest.vif().nr_queues() {
+        while guest.vif().in_flight(i) > 0 {
+            let moved = guest.reclaim(i, 1)? > 0;
+            pause(guest, &mut pace, moved, &mut ready)?;
+            if !moved && Instant::now() > until {
+                let n = guest.vif().in_flight(i);
+                return Err(format!("{n} TX requests were not answered in {PATIENCE:?}").into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sends numbered frames as fast as they are taken.
+struct Sender<'a> {
+    guest: &'a mut Guest,
+    frames: Vec<Arena>,
+    next: Vec<u64>,
+    mode: Mode,
+    seconds: f64,
+    /// Answers to wait for before the ring's lines are touched.
+    want: u32,
+}
+
+impl<'a> Sender<'a> {
+    fn new(guest: &'a mut Guest, case: &Case) -> Self {
+        let queues = guest.vif().nr_queues();
+        let head = Head::default();
+        let frames: Vec<Arena> = (0..queues)
+            .map(|_| {
+                let mut arena = Arena::new();
+                for _ in 0..case.burst {
+                    if let Some(frame) = arena.room(case.size, Offload::default()) {
+                        head.fill(frame, 0);
+                    }
+                }
+                arena
+            })
+            .collect();
+        let slots = case.size.div_ceil(4096) as u32;
+        let want = if slots > 1 { slots } else { (case.burst as u32 / 2).max(1) };
+        Self { guest, frames, next: vec![0; queues], mode: case.mode.into(), seconds: case.seconds, want }
+    }
+
+    fn run(mut self) -> Result<Played> {
+        send_mark(self.guest, self.mode)?;
+        self.send_for(WARM_UP)?;
+        send_mark(self.guest, self.mode)?;
+        let counters = self.guest.platform().counters();
+        let (cpu, before, start) = (cpu_ns(), self.sent(), Instant::now());
+        self.send_for(Duration::from_secs_f64(self.seconds))?;
+        settle(self.guest, self.mode)?;
+        let played = Played {
+            frames: self.sent() - before,
+            seconds: start.elapsed().as_secs_f64(),
+            sent: self.sent(),
+            counters: self.guest.platform().counters().since(&counters).into(),
+            cpu_ns: cpu_ns() - cpu,
+            ..Played::default()
+        };
+        send_mark(self.guest, self.mode)?;
+        Ok(played)
+    }
+
+    fn sent(&self) -> u64 {
+        self.next.iter().sum()
+    }
+
+    fn send_for(&mut self, time: Duration) -> Result<()> {
+        let mut pace = Pace::new(self.mode);
+        let mut ready = ReadySet::default();
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            for i in 0..self.frames.len() {
+                self.send_burst(i, &mut pace, &mut ready)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One burst on queue `i`, whole.
+    #[inline(always)]
+    fn send_burst(&mut self, i: usize, pace: &mut Pace, ready: &mut ReadySet) -> Result<()> {
+        let arena = &mut self.frames[i];
+        let n = arena.len();
+        let seq = self.next[i];
+        for k in 0..n {
+            let desc = arena.desc(k);
+            let at = desc.at as usize;
+            Head::renumber(&mut arena.bytes_mut()[at..at + desc.len as usize], seq + k as u64);
+        }
+        let mut done = 0;
+        while done < n {
+            let sent = self.guest.send(i, &self.frames[i].burst().skip(done))?;
+            done += sent;
+            let freed = self.guest.reclaim(i, self.want)?;
+            if sent == 0 {
+                pause(self.guest, pace, freed > 0, ready)?;
+            }
+        }
+        self.next[i] += n as u64;
+        Ok(())
+    }
+}
+
+/// Receives numbered frames.
+fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
+    let mode: Mode = case.mode.into();
+    let mut arena = Arena::new();
+    let queues = guest.vif().nr_queues();
+    let mut sinks: Vec<Sink> = (0..queues).map(|_| Sink::new(Check::Number)).collect();
+    let mut ready = ReadySet::default();
+    // Until `time` has passed, or (at the end) until nothing came for so long.
+    let mut take = |guest: &mut Guest, time: Duration, until_quiet: bool| -> Result<u64> {
+        let mut pace = Pace::new(mode);
+        let mut until = Instant::now() + time;
+        let mut frames = 0;
+        while Instant::now() < until {
+            let mut moved = false;
+            for (i, sink) in sinks.iter_mut().enumerate() {
+                arena.clear();
+                let n = guest.recv(i, &mut arena, 1)?;
+                if n > 0 {
+                    sink.take(&arena.burst());
+                    frames += n as u64;
+                    moved = true;
+                }
+            }
+            if moved && until_quiet {
+                until = Instant::now() + time;
+            }
+            pause(guest, &mut pace, moved, &mut ready)?;
+        }
+        Ok(frames)
+    };
+    send_mark(guest, mode)?;
+    take(guest, WARM_UP, false)?;
+    send_mark(guest, mode)?;
+    let (counters, cpu, start) = (guest.platform().counters(), cpu_ns(), Instant::now());
+    let frames = take(guest, Duration::from_secs_f64(case.seconds), false)?;
+    let mut played = Played {
+        frames,
+        seconds: start.elapsed().as_secs_f64(),
+        counters: guest.platform().counters().since(&counters).into(),
+        cpu_ns: cpu_ns() - cpu,
+        ..Played::default()
+    };
+    send_mark(guest, mode)?;
+    take(guest, Duration::from_millis(20), true)?;
+    for r in sinks.iter().map(Sink::report) {
+        played.next += r.next;
+        played.missing += r.lost;
+        played.wrong += r.duplicated + r.reordered + r.damaged;
+    }
+    Ok(played)
+}
+
+/// One frame at a time, there and back.
+fn echo(guest: &mut Guest, case: &Case) -> Result<Played> {
+    let mode: Mode = case.mode.into();
+    let mut out = Arena::new();
+    let Some(frame) = out.room(case.size.max(64), Offload::default()) else {
+        return Err("no room for a frame".into());
+    };
+    Head::default().fill(frame, 0);
+    let mut into = Arena::new();
+    let mut ready = ReadySet::default();
+    let mut there = Histogram::<u64>::new_with_bounds(1, 100_000_000_000, 3)?;
+    let mut back = Histogram::<u64>::new_with_bounds(1, 100_000_000_000, 3)?;
+    let mut played = Played::default();
+    for _ in 0..2 {
+        send_mark(guest, mode)?; // the first begins the warm-up, the second the count
+    }
+    let counters = guest.platform().counters();
+    let (cpu, start) = (cpu_ns(), Instant::now());
+    let until = start + Duration::from_secs_f64(case.seconds);
+    while Instant::now() < until {
+        let at = out.desc(0).at as usize;
+        let bytes = &mut out.bytes_mut()[at..];
+        Head::renumber(&mut bytes[..case.size.max(64)], played.sent);
+        bytes[32..40].copy_from_slice(&MonotonicClock.now_ns().to_le_bytes());
+        while guest.send(0, &out.burst())? == 0 {
+            guest.reclaim(0, 1)?;
+        }
+        played.sent += 1;
+        let mut pace = Pace::new(mode);
+        let patience = Instant::now() + PATIENCE;
+        loop {
+            into.clear();
+            if guest.recv(0, &mut into, 1)? > 0 {
+                break;
+            }
+            guest.reclaim(0, 1)?;
+            pause(guest, &mut pace, false, &mut ready)?;
+            if Instant::now() > patience {
+                return Err(format!("frame {} did not come back in {PATIENCE:?}", played.sent - 1).into());
+            }
+        }
+        let now = MonotonicClock.now_ns();
+        let stamps = into.burst().frame(0).get(32..48).and_then(|s| s.split_first_chunk::<8>());
+        if let Some((sent, seen)) = stamps
+            && let Some(seen) = seen.first_chunk::<8>()
+        {
+            let (sent, seen) = (u64::from_le_bytes(*sent), u64::from_le_bytes(*seen));
+            there.saturating_record(seen.saturating_sub(sent));
+            back.saturating_record(now.saturating_sub(seen));
+            played.frames += 1;
+        }
+        guest.reclaim(0, 1)?;
+    }
+    played.seconds = start.elapsed().as_secs_f64();
+    played.next = played.frames;
+    played.counters = guest.platform().counters().since(&counters).into();
+    played.cpu_ns = cpu_ns() - cpu;
+    let of = |h: &Histogram<u64>| [h.value_at_quantile(0.5), h.value_at_quantile(0.99)];
+    played.latency = Some([of(&there), of(&back)]);
+    send_mark(guest, mode)?;
+    Ok(played)
+}
+
+/// How a mode is called on the command line and in records.
+pub fn mode_name(mode: Waiting) -> &'static str {
+    Mode::from(mode).name()
+}

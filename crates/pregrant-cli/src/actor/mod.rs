@@ -1,0 +1,89 @@
+//! The processes of a scene: `pregrant actor back` and `pregrant actor guest`. Started by the program itself.
+
+pub mod back;
+pub mod guest;
+pub mod order;
+pub mod transfer;
+
+use clap::{Args, ValueEnum};
+use order::{Order, Report};
+use pregrant::DomId;
+use pregrant::xenstore::Client;
+use pregrant_host::loopback::Loopback;
+use pregrant_host::xenstored::UnixTransport;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::error::Error;
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Which domain to play.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Role {
+    /// The driver domain.
+    Back,
+    /// A guest.
+    Guest,
+}
+
+/// Arguments of `pregrant actor`.
+#[derive(Debug, Args)]
+pub struct ActorArgs {
+    role: Role,
+    /// The broker's socket
+    #[arg(long)]
+    broker: PathBuf,
+    /// The domain to attach to
+    #[arg(long)]
+    domid: u16,
+    /// The processor to stay on
+    #[arg(long)]
+    cpu: Option<usize>,
+}
+
+/// Attaches, and carries out orders until there are no more.
+pub fn run(args: ActorArgs) -> Result<()> {
+    // Nobody is left behind when the scene is killed.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    if let Some(cpu) = args.cpu {
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        sched_setaffinity(None, &set).map_err(|e| format!("cannot stay on processor {cpu}: {e}"))?;
+    }
+    match args.role {
+        Role::Back => back::play(&args),
+        Role::Guest => guest::play(&args),
+    }
+}
+
+impl ActorArgs {
+    /// Attaches to the domain, with its xenstore connection.
+    fn attach(&self) -> Result<(Loopback, Client<UnixTransport>)> {
+        let platform = Loopback::attach(&self.broker, DomId(self.domid))?;
+        let fd = platform.take_store_fd().ok_or("the broker has no xenstore")?;
+        Ok((platform, Client::new(UnixTransport::new(fd)?)))
+    }
+}
+
+/// The next order; None at the end of them.
+fn next_order() -> Result<Option<Order>> {
+    let mut line = String::new();
+    if std::io::stdin().lock().read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    Ok(Some(serde_json::from_str(&line)?))
+}
+
+/// Sends a report.
+fn tell(report: &Report) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all((serde_json::to_string(report)? + "\n").as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// CPU time of this thread.
+fn cpu_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

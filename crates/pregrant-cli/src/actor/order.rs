@@ -1,0 +1,189 @@
+//! What is said between the scene and its actors: one JSON object a line.
+
+use pregrant_host::loopback::Counters;
+use serde::{Deserialize, Serialize};
+
+/// Which way the frames of a case go, as the guest sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dir {
+    /// From the guest.
+    Tx,
+    /// To the guest.
+    Rx,
+    /// To the back and straight back: latency.
+    Echo,
+}
+
+impl Dir {
+    /// As records name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tx => "tx",
+            Self::Rx => "rx",
+            Self::Echo => "echo",
+        }
+    }
+}
+
+/// How both ends wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Waiting {
+    /// Never sleep.
+    Poll,
+    /// Sleep as soon as nothing moves.
+    Event,
+    /// Spin for a bounded time, then sleep.
+    Adaptive,
+}
+
+impl From<Waiting> for pregrant_host::drivers::Mode {
+    fn from(w: Waiting) -> Self {
+        match w {
+            Waiting::Poll => Self::Poll,
+            Waiting::Event => Self::Event,
+            Waiting::Adaptive => Self::Adaptive,
+        }
+    }
+}
+
+/// One vif's life: connect, move numbered frames for so long, close.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Case {
+    /// The guest.
+    pub front: u16,
+    /// Its vif, made by the toolstack already.
+    pub handle: u32,
+    /// Direction.
+    pub dir: Dir,
+    /// Octets of a frame.
+    pub size: usize,
+    /// Frames in a burst at most.
+    pub burst: usize,
+    /// How long frames are counted.
+    pub seconds: f64,
+    /// How both ends wait.
+    pub mode: Waiting,
+    /// `copy`, `map` or `staging`.
+    pub path: String,
+    /// Staging's data length for both directions, when the path is `staging`.
+    pub data_len: Option<u32>,
+    /// Queues.
+    pub queues: u32,
+}
+
+/// To an actor. The end of its input means: stop.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Order {
+    /// Play your part of a case.
+    Case(Case),
+    /// Back: serve a learning switch until the given number of vifs have come and gone. Guest: see `transfer`.
+    Switch {
+        /// Vifs to come and go.
+        vifs: u64,
+    },
+    /// Guest: connect vif 0 and take part in a TCP transfer over it.
+    Transfer(Transfer),
+}
+
+/// A guest's part in a TCP transfer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Transfer {
+    /// Own address, the last octet of 10.0.0.x.
+    pub own: u8,
+    /// The peer's; None: this is the server.
+    pub to: Option<u8>,
+    /// Octets to send, or to expect.
+    pub bytes: u64,
+    /// Staging's data length; None: ordinary grants.
+    pub data_len: Option<u32>,
+    /// Octets of a packet at most.
+    pub mtu: usize,
+}
+
+/// From an actor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Report {
+    /// It cannot; why.
+    Failed(String),
+    /// What happened so far, in words, for the demo.
+    Note(String),
+    /// A case is over.
+    Case(Box<Played>),
+    /// A transfer is over.
+    Transfer(Box<Transferred>),
+    /// The switch is over.
+    Switch,
+}
+
+/// One end's account of a case.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Played {
+    /// Frames in the time that is counted.
+    pub frames: u64,
+    /// That time.
+    pub seconds: f64,
+    /// All frames sent by this end.
+    pub sent: u64,
+    /// All frames that this end saw: one more than the highest number.
+    pub next: u64,
+    /// Numbers below that which did not come.
+    pub missing: u64,
+    /// Frames that came twice, late or damaged.
+    pub wrong: u64,
+    /// Platform operations in the time that is counted.
+    pub counters: Ops,
+    /// CPU time of this end in the time that is counted.
+    pub cpu_ns: u64,
+    /// The path that was run in the case's direction.
+    pub path: String,
+    /// The platform in words.
+    pub platform: String,
+    /// Latencies of requests and of responses, ns: 50th and 99th percentile.
+    pub latency: Option<[[u64; 2]; 2]>,
+}
+
+/// [`Counters`] as they travel.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Ops {
+    /// Grant copy operations.
+    pub grant_copies: u64,
+    /// Pages mapped.
+    pub grant_maps: u64,
+    /// Pages unmapped.
+    pub grant_unmaps: u64,
+    /// System calls.
+    pub syscalls: u64,
+    /// Events sent.
+    pub notifications: u64,
+}
+
+impl From<Counters> for Ops {
+    fn from(c: Counters) -> Self {
+        Self {
+            grant_copies: c.grant_copies,
+            grant_maps: c.grant_maps,
+            grant_unmaps: c.grant_unmaps,
+            syscalls: c.syscalls,
+            notifications: c.notifications,
+        }
+    }
+}
+
+/// A guest's account of a transfer.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Transferred {
+    /// Octets.
+    pub bytes: u64,
+    /// Checksum over all of them.
+    pub sum: u64,
+    /// From the first octet to the last.
+    pub seconds: f64,
+    /// Frames sent and received by the vif.
+    pub frames: [u64; 2],
+    /// Of these through staging buffers.
+    pub staged: [u64; 2],
+    /// Events sent.
+    pub notifications: u64,
+}

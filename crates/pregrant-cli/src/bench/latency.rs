@@ -1,0 +1,145 @@
+//! `pregrant bench latency`: one frame at a time, there and back; how long a request and a response take.
+
+use super::net::{PathName, Stand, seconds};
+use super::record::{Record, RecordWriter};
+use super::table::{Align, Table, figure};
+use crate::actor::order::{Case, Dir, Waiting};
+use std::error::Error;
+use std::path::PathBuf;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Arguments of `bench latency`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  pregrant bench latency
+  pregrant bench latency --path staging --mode event --seconds 2
+
+Request: from the guest's stamp before it sends to the stamp at the backend's port. Response: from there to the
+guest's stamp after it received. One frame of 64 B in flight.")]
+pub struct LatencyArgs {
+    /// Paths, with commas between them
+    #[arg(long, value_delimiter = ',', default_values_t = [PathName::Copy, PathName::Staging])]
+    pub path: Vec<PathName>,
+    /// How both ends wait, with commas between the modes
+    #[arg(long, value_delimiter = ',', default_values = ["poll", "event"])]
+    pub mode: Vec<Waiting>,
+    /// Seconds of each row
+    #[arg(long, default_value_t = 0.5, value_parser = seconds)]
+    pub seconds: f64,
+    /// Write a JSON object per row and direction to this file ("-": standard output, without the table)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// One row: 50th and 99th percentile, ns, of requests and of responses.
+#[derive(Clone, Copy, Debug)]
+pub struct Latency {
+    /// The path.
+    pub path: PathName,
+    /// How both ends waited.
+    pub mode: Waiting,
+    /// Frames that came back.
+    pub frames: u64,
+    /// In how long.
+    pub seconds: f64,
+    /// From the guest to the port.
+    pub request: [u64; 2],
+    /// From the port to the guest.
+    pub response: [u64; 2],
+    /// Events sent for each frame there and back.
+    pub events_per_frame: f64,
+    /// Frames that did not come back.
+    pub lost: u64,
+}
+
+/// Measures one row.
+pub fn measure(stand: &mut Stand, path: PathName, mode: Waiting, seconds: f64) -> Result<Latency> {
+    let (guest, back) = stand.play(Case {
+        front: 0,
+        handle: 0,
+        dir: Dir::Echo,
+        size: 64,
+        burst: 1,
+        seconds,
+        mode,
+        path: path.to_string(),
+        data_len: (path == PathName::Staging).then_some(256),
+        queues: 1,
+    })?;
+    let [request, response] = guest.latency.ok_or("the guest did not measure a latency")?;
+    let events = guest.counters.notifications + back.counters.notifications;
+    Ok(Latency {
+        path,
+        mode,
+        frames: guest.frames,
+        seconds: guest.seconds,
+        request,
+        response,
+        events_per_frame: events as f64 / guest.frames.max(1) as f64,
+        lost: guest.sent - guest.frames,
+    })
+}
+
+impl Latency {
+    /// As records, one for each direction: `frames_per_s` is the rate of frames there and back.
+    pub fn records(&self) -> [Record; 2] {
+        [("tx", self.request), ("rx", self.response)].map(|(dir, [p50, p99])| {
+            let mut r = Record::new("latency", &self.path.to_string(), dir, 64);
+            r.count(self.frames, self.seconds);
+            r.mode = crate::actor::guest::mode_name(self.mode).into();
+            r.lost = self.lost;
+            r.notifications = (self.events_per_frame * self.frames as f64) as u64;
+            r.depth = Some(1);
+            r.latency_p50_ns = Some(p50);
+            r.latency_p99_ns = Some(p99);
+            r
+        })
+    }
+}
+
+/// Rows as a table.
+pub fn table(rows: &[Latency]) -> Table {
+    let mut t = Table::new(&[
+        ("path", Align::Left),
+        ("mode", Align::Left),
+        ("request us, median", Align::Right),
+        ("99 %", Align::Right),
+        ("response us, median", Align::Right),
+        ("99 %", Align::Right),
+        ("events/round trip", Align::Right),
+    ]);
+    for r in rows {
+        let us = |ns: u64| figure(ns as f64 / 1000.0);
+        t.row([
+            r.path.to_string(),
+            crate::actor::guest::mode_name(r.mode).into(),
+            us(r.request[0]),
+            us(r.request[1]),
+            us(r.response[0]),
+            us(r.response[1]),
+            figure(r.events_per_frame),
+        ]);
+    }
+    t
+}
+
+/// Runs the benchmark.
+pub fn run(args: LatencyArgs) -> Result<()> {
+    let mut json = RecordWriter::open(args.json.as_deref())?;
+    let mut stand = Stand::start()?;
+    let mut rows = Vec::new();
+    for &mode in &args.mode {
+        for &path in &args.path {
+            let row = measure(&mut stand, path, mode, args.seconds)?;
+            for record in row.records() {
+                json.write(&record)?;
+            }
+            rows.push(row);
+        }
+    }
+    if !json.is_stdout() {
+        println!("{}", table(&rows));
+    }
+    Ok(())
+}

@@ -1,0 +1,362 @@
+//! `pregrant bench net`: frames through a vif, path by path.
+//!
+//! A guest and a backend process, each pinned to a core of its own; every row of every repeat is a vif of its own, from
+//! connect to close. Rows take turns within a repeat, so that a slow phase of the machine hits all alike.
+
+use super::published::{self, line_rate};
+use super::record::{Record, RecordWriter};
+use super::stats::Summary;
+use super::table::{Align, Table, figure};
+use crate::actor::order::{Case, Dir, Order, Played, Report, Waiting};
+use crate::scene::{Actor, Scene};
+use std::error::Error;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Arguments of `bench net`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  pregrant bench net --path copy,staging --dir tx,rx --size 64,1500
+  pregrant bench net --path staging --dir tx --size 64 --data-len 256 --seconds 1 --json out.jsonl
+
+Frames/s are those that arrived, in the time between two marks; lost is sent minus received by number.
+Run it on an idle machine with two cores; figures of a busy one say nothing.")]
+pub struct NetArgs {
+    /// Paths, with commas between them
+    #[arg(long, value_delimiter = ',', default_values_t = [PathName::Copy, PathName::Staging])]
+    pub path: Vec<PathName>,
+    /// Directions, as the guest sees them
+    #[arg(long, value_delimiter = ',', default_values_t = [DirName::Tx, DirName::Rx])]
+    pub dir: Vec<DirName>,
+    /// Octets of a frame, headers included
+    #[arg(long, value_delimiter = ',', default_values_t = [64u32, 1500], value_parser = clap::value_parser!(u32).range(60..=65535))]
+    pub size: Vec<u32>,
+    /// Queues
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4))]
+    pub queues: u32,
+    /// Seconds of each row and repeat
+    #[arg(long, default_value_t = 0.5, value_parser = seconds)]
+    pub seconds: f64,
+    /// Octets of a frame that fit a staging buffer: 64, 128, 256, 2048, 4096 or 65535
+    #[arg(long, default_value_t = 256, value_parser = data_len)]
+    pub data_len: u32,
+    /// Frames in a burst at most
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub burst: u32,
+    /// Repeats of each row, interleaved
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeats: u32,
+    /// How both ends wait
+    #[arg(long, default_value = "poll")]
+    pub mode: Waiting,
+    /// Write a JSON object per row and repeat to this file ("-": standard output, without the table)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// The paths that can be measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum PathName {
+    /// Batched grant copy
+    Copy,
+    /// Copy of the headers, map and unmap of the rest
+    Map,
+    /// Buffers granted before the data comes
+    Staging,
+}
+
+impl std::fmt::Display for PathName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Copy => "copy",
+            Self::Map => "map",
+            Self::Staging => "staging",
+        })
+    }
+}
+
+/// The directions that can be measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum DirName {
+    /// From the guest
+    Tx,
+    /// To the guest
+    Rx,
+}
+
+impl std::fmt::Display for DirName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Tx => "tx",
+            Self::Rx => "rx",
+        })
+    }
+}
+
+/// A number of seconds that a row can take.
+pub fn seconds(text: &str) -> std::result::Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(s) if (0.01..=3600.0).contains(&s) => Ok(s),
+        _ => Err("a number of seconds from 0.01 to 3600, for example 0.5".into()),
+    }
+}
+
+fn data_len(text: &str) -> std::result::Result<u32, String> {
+    let offered = pregrant::net::features::ALL_DATA_LENS;
+    match text.parse() {
+        Ok(n) if offered.contains(&n) => Ok(n),
+        _ => Err(format!("one of {offered:?}, which are the lengths that the backend offers")),
+    }
+}
+
+/// The machine with one guest and one backend, each on a core of its own.
+pub struct Stand {
+    scene: Scene,
+    back: Actor,
+    guest: Actor,
+    vifs: u32,
+}
+
+/// The guest of a [`Stand`].
+const GUEST: u16 = 5;
+
+impl Stand {
+    /// Starts both processes.
+    pub fn start() -> Result<Self> {
+        let cores = pregrant_host::limit::cores()?;
+        let (a, b) = match cores[..] {
+            [a, b, ..] => (Some(a), Some(b)),
+            _ => (None, None),
+        };
+        let scene = Scene::start()?;
+        scene.guest_domain(GUEST)?;
+        let back = scene.actor("back", 0, b)?;
+        let guest = scene.actor("guest", GUEST, a)?;
+        Ok(Self { scene, back, guest, vifs: 0 })
+    }
+
+    /// Whether each end has a core of its own.
+    pub fn has_two_cores() -> Result<bool> {
+        Ok(pregrant_host::limit::cores()?.len() >= 2)
+    }
+
+    /// Runs one case; the vif is made and removed here.
+    pub fn play(&mut self, mut case: Case) -> Result<(Played, Played)> {
+        case.front = GUEST;
+        case.handle = self.vifs;
+        self.vifs += 1;
+        self.scene.make_vif(GUEST, case.handle)?;
+        let handle = case.handle;
+        self.back.order(&Order::Case(case.clone()))?;
+        self.guest.order(&Order::Case(case))?;
+        let guest = self.guest.report();
+        let back = match &guest {
+            Ok(_) => self.back.report(),
+            // The back waits for a vif that will not come: the guest's reason is the one to tell.
+            Err(_) => Err("".into()),
+        };
+        let (guest, back) = match (guest?, back?) {
+            (Report::Case(guest), Report::Case(back)) => (*guest, *back),
+            other => return Err(format!("an answer to another order: {other:?}").into()),
+        };
+        self.scene.remove_vif(GUEST, handle)?;
+        Ok((guest, back))
+    }
+}
+
+/// One row of the table.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The path.
+    pub path: PathName,
+    /// The direction.
+    pub dir: Dir,
+    /// Octets of a frame.
+    pub size: usize,
+    /// Staging's data length, for `staging`.
+    pub data_len: Option<u32>,
+    /// Records, one for each repeat.
+    pub records: Vec<Record>,
+    /// How the platform did it, in words.
+    pub platform: String,
+}
+
+impl Row {
+    /// A row of nothing yet.
+    pub fn new(path: PathName, dir: Dir, size: usize, data_len: u32) -> Self {
+        let data_len = (path == PathName::Staging).then_some(data_len);
+        Self { path, dir, size, data_len, records: Vec::new(), platform: String::new() }
+    }
+
+    /// Measures it once more.
+    pub fn measure(
+        &mut self,
+        stand: &mut Stand,
+        seconds: f64,
+        burst: u32,
+        mode: Waiting,
+        queues: u32,
+    ) -> Result<&Record> {
+        let case = Case {
+            front: 0,
+            handle: 0,
+            dir: self.dir,
+            size: self.size,
+            burst: burst as usize,
+            seconds,
+            mode,
+            path: self.path.to_string(),
+            data_len: self.data_len,
+            queues,
+        };
+        let (guest, back) = stand.play(case)?;
+        let (taker, giver) = if self.dir == Dir::Tx { (&back, &guest) } else { (&guest, &back) };
+        let mut record = Record::new("net", &self.path.to_string(), self.dir.name(), self.size as u64);
+        record.count(guest.frames, guest.seconds);
+        record.data_len = self.data_len.map(u64::from);
+        record.queues = queues;
+        record.burst = burst;
+        record.repeat = self.records.len() as u32;
+        record.mode = crate::actor::guest::mode_name(mode).into();
+        record.lost = taker.missing + giver.sent.saturating_sub(taker.next) + taker.wrong;
+        let (g, b) = (guest.counters, back.counters);
+        record.grant_copies = g.grant_copies + b.grant_copies;
+        record.grant_maps = g.grant_maps + b.grant_maps;
+        record.grant_unmaps = g.grant_unmaps + b.grant_unmaps;
+        record.syscalls = g.syscalls + b.syscalls;
+        record.notifications = g.notifications + b.notifications;
+        record.frontend_cpu_ns = guest.cpu_ns;
+        record.backend_cpu_ns = back.cpu_ns;
+        let by = self.path.to_string();
+        record.published =
+            published::find(&by, self.dir.name(), self.size as u64, queues).map(|p| p.frames_per_s);
+        self.platform = back.platform;
+        self.records.push(record);
+        Ok(&self.records[self.records.len() - 1])
+    }
+
+    /// Of the repeats: frames per second.
+    pub fn rate(&self) -> Option<Summary> {
+        Summary::of(&self.records.iter().map(|r| r.frames_per_s).collect::<Vec<_>>())
+    }
+
+    /// Of the repeats' sum: some count for each frame.
+    pub fn per_frame(&self, count: impl Fn(&Record) -> u64) -> f64 {
+        let frames: u64 = self.records.iter().map(|r| r.frames).sum();
+        self.records.iter().map(count).sum::<u64>() as f64 / frames.max(1) as f64
+    }
+
+    /// Frames lost in all repeats.
+    pub fn lost(&self) -> u64 {
+        self.records.iter().map(|r| r.lost).sum()
+    }
+}
+
+/// The ratio of two rows, repeat by repeat, and its median.
+pub fn ratio(a: &Row, b: &Row) -> Option<Summary> {
+    let pairs = a.records.iter().zip(&b.records);
+    Summary::of(&pairs.map(|(a, b)| a.frames_per_s / b.frames_per_s).collect::<Vec<_>>())
+}
+
+/// Runs the benchmark.
+pub fn run(args: NetArgs) -> Result<()> {
+    let mut json = RecordWriter::open(args.json.as_deref())?;
+    let mut rows = Vec::new();
+    for &size in &args.size {
+        for &dir in &args.dir {
+            let dir = if dir == DirName::Tx { Dir::Tx } else { Dir::Rx };
+            rows.extend(args.path.iter().map(|&p| Row::new(p, dir, size as usize, args.data_len)));
+        }
+    }
+    let mut stand = Stand::start()?;
+    let progress = std::io::stderr().is_terminal();
+    for repeat in 0..args.repeats {
+        for row in &mut rows {
+            if progress {
+                eprint!(
+                    "\r\x1b[Krepeat {} of {}: {} {} {} B",
+                    repeat + 1,
+                    args.repeats,
+                    row.path,
+                    row.dir.name(),
+                    row.size
+                );
+            }
+            let record = row.measure(&mut stand, args.seconds, args.burst, args.mode, args.queues)?;
+            json.write(record)?;
+        }
+    }
+    if progress {
+        eprint!("\r\x1b[K");
+    }
+    if !json.is_stdout() {
+        println!("{}", table(&rows));
+        println!("{}", method(&rows, &args));
+    }
+    Ok(())
+}
+
+/// The rows as a table.
+pub fn table(rows: &[Row]) -> Table {
+    let mut t = Table::new(&[
+        ("path", Align::Left),
+        ("dir", Align::Left),
+        ("size B", Align::Right),
+        ("data len", Align::Right),
+        ("M frames/s", Align::Right),
+        ("(range)", Align::Right),
+        ("Gbit/s", Align::Right),
+        ("grant ops/frame", Align::Right),
+        ("syscalls/frame", Align::Right),
+        ("events/frame", Align::Right),
+        ("lost", Align::Right),
+        ("published M/s", Align::Right),
+        ("of 40G line", Align::Right),
+    ]);
+    let mut last = None;
+    for row in rows {
+        if last.is_some_and(|l| l != (row.size, row.dir)) {
+            t.gap();
+        }
+        last = Some((row.size, row.dir));
+        let Some(rate) = row.rate() else { continue };
+        let m = |v: f64| figure(v / 1e6);
+        t.row([
+            row.path.to_string(),
+            row.dir.name().into(),
+            row.size.to_string(),
+            row.data_len.map_or("-".into(), |n| n.to_string()),
+            m(rate.median),
+            format!("({}..{})", m(rate.min), m(rate.max)),
+            figure(rate.median * row.size as f64 * 8.0 / 1e9),
+            figure(row.per_frame(|r| r.grant_copies + r.grant_maps + r.grant_unmaps)),
+            figure(row.per_frame(|r| r.syscalls)),
+            figure(row.per_frame(|r| r.notifications)),
+            row.lost().to_string(),
+            row.records[0].published.map_or("-".into(), m),
+            format!("{:.2}", rate.median / line_rate(40.0, row.size as u64)),
+        ]);
+    }
+    t
+}
+
+fn method(rows: &[Row], args: &NetArgs) -> String {
+    let mut text = format!(
+        "Medians of {} interleaved repeats of {} s, {} mode, {} queue(s), bursts of {}; guest and backend pinned to a core each.\n",
+        args.repeats,
+        args.seconds,
+        crate::actor::guest::mode_name(args.mode),
+        args.queues,
+        args.burst
+    );
+    if !Stand::has_two_cores().unwrap_or(false) {
+        text += "This process may use one core only: both ends share it, and the figures say little.\n";
+    }
+    if let Some(row) = rows.first() {
+        text += &format!("Platform: {}.\n", row.platform);
+    }
+    text += "Published: other machines, real Xen, other years; they show the shape. Sources: PROTOCOL section 10, docs/benchmarks.md.";
+    text
+}

@@ -1,0 +1,189 @@
+//! A loopback machine with its toolstack in this process, and the domains that it starts as processes of their own.
+//!
+//! ```text
+//!   this process: broker + xenstored (threads, asleep) + toolstack
+//!        |  stdin/stdout, a JSON object a line: orders out, reports back
+//!        +-- `pregrant actor back`   domain 0        +-- `pregrant actor guest`  domain 5, 6 ...
+//! ```
+//! An actor that dies shows as an end of its output, and in its exit code; when this process dies the actors do too.
+
+use crate::actor::order::{Order, Report};
+use pregrant::DomId;
+use pregrant::xenbus::toolstack::{self, Vif};
+use pregrant::xenstore::Client;
+use pregrant_host::loopback::{Broker, DomainSpec, Hooks};
+use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
+use std::error::Error;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread::JoinHandle;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// The machine.
+pub struct Scene {
+    dir: PathBuf,
+    broker: Broker,
+    store: Handle,
+    store_thread: Option<JoinHandle<()>>,
+    xs: Client<UnixTransport>,
+}
+
+impl Scene {
+    /// Starts broker and xenstored in a new directory, with domain 0 as the driver domain.
+    pub fn start() -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("pregrant-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
+        let mut server = Xenstored::new()?;
+        let store_socket = dir.join("xenstored.sock");
+        server.listen_unix(&store_socket)?;
+        server.introduce(DomId(0)).ok(); // domain 0 may be known from the start
+        let store = server.handle();
+        let store_thread = std::thread::Builder::new().name("xenstored".into()).spawn(move || {
+            if let Err(e) = server.run(None) {
+                log::error!("xenstored: {e}");
+            }
+        })?;
+        let (connect, create, destroy) = (store.clone(), store.clone(), store.clone());
+        let hooks = Hooks {
+            store: Some(Box::new(move |domid, fd| {
+                let _ = connect.add_connection(fd, domid);
+            })),
+            created: Box::new(move |domid| {
+                let _ = create.introduce(domid);
+            }),
+            destroyed: Box::new(move |domid| {
+                let _ = destroy.release(domid);
+            }),
+        };
+        let broker = Broker::start(Some(&dir.join("broker.sock")), hooks)?;
+        broker.create_domain(DomainSpec::driver(DomId(0)))?;
+        let xs = Client::new(UnixTransport::connect(&store_socket)?);
+        Ok(Self { dir, broker, store, store_thread: Some(store_thread), xs })
+    }
+
+    /// Where Xen's own tools find this machine's xenstore (`XENSTORED_PATH`).
+    pub fn store_socket(&self) -> PathBuf {
+        self.dir.join("xenstored.sock")
+    }
+
+    /// The broker.
+    pub fn broker(&self) -> &Broker {
+        &self.broker
+    }
+
+    /// The toolstack's connection to xenstore: domain 0's.
+    pub fn xs(&mut self) -> &mut Client<UnixTransport> {
+        &mut self.xs
+    }
+
+    /// Makes a guest domain.
+    pub fn guest_domain(&self, domid: u16) -> Result<()> {
+        Ok(self.broker.create_domain(DomainSpec::guest(DomId(domid)))?)
+    }
+
+    /// Makes a vif of guest `front` served by domain 0, as libxl does.
+    pub fn make_vif(&mut self, front: u16, handle: u32) -> Result<()> {
+        let [hi, lo] = front.to_be_bytes();
+        let mac = [0x00, 0x16, 0x3e, hi, lo, handle as u8];
+        Ok(Vif::new(DomId(front), DomId(0), handle, mac).create(&mut self.xs)?)
+    }
+
+    /// Removes a vif whose ends have closed.
+    pub fn remove_vif(&mut self, front: u16, handle: u32) -> Result<()> {
+        let vif = Vif::new(DomId(front), DomId(0), handle, [0; 6]);
+        Ok(toolstack::remove(&mut self.xs, &vif.id)?)
+    }
+
+    /// Starts a process that attaches to domain `domid`; `cpu` pins it.
+    pub fn actor(&self, role: &str, domid: u16, cpu: Option<usize>) -> Result<Actor> {
+        let program = std::env::current_exe()
+            .map_err(|e| format!("cannot find this program to start it again: {e}"))?;
+        let mut command = Command::new(program);
+        command.arg("actor").arg(role).arg("--broker").arg(self.dir.join("broker.sock"));
+        command.arg("--domid").arg(domid.to_string());
+        if let Some(cpu) = cpu {
+            command.arg("--cpu").arg(cpu.to_string());
+        }
+        Actor::start(command, format!("{role} (domain {domid})"))
+    }
+
+    /// The directory with the sockets.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = self.store.stop();
+        if let Some(thread) = self.store_thread.take() {
+            let _ = thread.join();
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A process that plays a domain.
+pub struct Actor {
+    name: String,
+    child: Child,
+    orders: Option<ChildStdin>,
+    reports: BufReader<ChildStdout>,
+}
+
+impl Actor {
+    fn start(mut command: Command, name: String) -> Result<Self> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("cannot start the process of the {name}: {e}"))?;
+        let orders = child.stdin.take();
+        let reports = BufReader::new(child.stdout.take().ok_or("a child without output")?);
+        Ok(Self { name, child, orders, reports })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Tells it what to do.
+    pub fn order(&mut self, order: &Order) -> Result<()> {
+        let line = serde_json::to_string(order)? + "\n";
+        let orders = self.orders.as_mut().ok_or("the actor was told to end already")?;
+        orders
+            .write_all(line.as_bytes())
+            .map_err(|e| format!("the {} does not listen any more: {e}", self.name))?;
+        Ok(orders.flush()?)
+    }
+
+    /// Waits for its next report.
+    pub fn report(&mut self) -> Result<Report> {
+        let mut line = String::new();
+        if self.reports.read_line(&mut line)? == 0 {
+            let status = self.child.wait()?;
+            return Err(format!("the {} ended early ({status}); its last lines are above", self.name).into());
+        }
+        match serde_json::from_str(&line)? {
+            Report::Failed(why) => Err(format!("{}: {why}", self.name).into()),
+            report => Ok(report),
+        }
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        drop(self.orders.take()); // the end of its orders: it stops by itself
+        for _ in 0..200 {
+            if let Ok(Some(_)) = self.child.try_wait() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
