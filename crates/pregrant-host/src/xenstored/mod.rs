@@ -17,7 +17,7 @@ mod listener;
 mod transport;
 
 pub use handle::{Handle, HandleError};
-pub use transport::{TransportError, UnixTransport};
+pub use transport::{PATH_VARIABLE, PATHS, TransportError, UnixTransport};
 
 use handle::{Order, Orders};
 use listener::Listener;

@@ -338,7 +338,8 @@ fn required<V: KeyValue>(at: &str, value: Option<V>, writer: DomId) -> Result<V,
     value.ok_or_else(|| KeyError::new(at, None, V::EXPECTED, writer).into())
 }
 
-#[cfg(test)]
+// No unsafe code here, and too slow for Miri.
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::super::toolstack::{self, Vif};
     use super::*;

@@ -282,6 +282,7 @@ mod tests {
 
     proptest! {
         #[test]
+        #[cfg_attr(miri, ignore)]
         fn a_hostile_front_never_makes_an_illegal_step(fronts in prop::collection::vec((0usize..9, any::<bool>()), 0..100)) {
             let mut own = Initialising;
             for (front, online) in fronts {

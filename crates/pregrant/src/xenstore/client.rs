@@ -466,5 +466,6 @@ impl<T: Transport> Transaction<'_, T> {
     }
 }
 
-#[cfg(test)]
+// No unsafe code here, and too slow for Miri.
+#[cfg(all(test, not(miri)))]
 mod tests;

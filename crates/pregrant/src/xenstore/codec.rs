@@ -155,6 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
+        #[cfg_attr(miri, ignore)]
         fn any_octets_are_survived(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..32)) {
             let mut parser = Parser::new();
             for chunk in &chunks {
@@ -166,6 +167,7 @@ mod tests {
         }
 
         #[test]
+        #[cfg_attr(miri, ignore)]
         fn cuts_do_not_matter(
             messages in prop::collection::vec((0u32..30, any::<u32>(), any::<u32>(), prop::collection::vec(any::<u8>(), 0..200)), 1..8),
             cuts in prop::collection::vec(1usize..50, 1..200),

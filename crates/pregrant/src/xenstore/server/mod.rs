@@ -360,5 +360,6 @@ impl Server {
     }
 }
 
-#[cfg(test)]
+// No unsafe code here, and too slow for Miri.
+#[cfg(all(test, not(miri)))]
 mod tests;

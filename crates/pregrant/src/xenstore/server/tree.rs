@@ -266,6 +266,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore)]
     fn the_deepest_legal_path_is_dropped_without_recursion() {
         let mut tree = Tree::new(owned(0));
         let mut at = String::new();
