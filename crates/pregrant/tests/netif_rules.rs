@@ -607,12 +607,13 @@ fn slots_rewritten_while_they_are_read_are_survived() {
         let rig = Rig::new();
         for _ in 0..if cfg!(miri) { 2 } else { 100 } {
             let mut g = rig.tx_model(way, 0, PAGES);
-            let (stop, hostile) =
-                (AtomicBool::new(false), RingPages::new(g.ring_memory.clone(), NetTx::SLOT_WORDS));
+            let (started, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+            let hostile = RingPages::new(g.ring_memory.clone(), NetTx::SLOT_WORDS);
             let refs = g.refs.clone();
             std::thread::scope(|s| {
                 let mutator = s.spawn(|| {
                     let mut x = 1u32;
+                    started.store(true, Ordering::Relaxed);
                     while !stop.load(Ordering::Relaxed) {
                         x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                         let wild = TxRequest {
@@ -625,6 +626,9 @@ fn slots_rewritten_while_they_are_read_are_survived() {
                         hostile.write::<3, 3>(x >> 24, wild.to_words());
                     }
                 });
+                while !started.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
                 for k in 0..100 {
                     let played = frame(&g, k, &[(0, 100), (0, 200)], 0, &[]);
                     g.model.play(&played.slots);

@@ -371,4 +371,12 @@ impl<M: RingMem> RxModel<M> {
         }
         Ok(frames)
     }
+
+    /// The back is done and used every slot: nothing may be without an answer.
+    pub fn finish(&self) -> Result<(), ModelFault> {
+        match self.in_flight() {
+            0 => Ok(()),
+            in_flight => Err(ModelFault::Missing { in_flight }),
+        }
+    }
 }

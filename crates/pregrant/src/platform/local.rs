@@ -298,7 +298,9 @@ impl GrantTable for LocalDomain {
 pub struct LocalMap {
     by: LocalDomain,
     of: DomId,
-    refs: Vec<GrantRef>,
+    first: GrantRef,
+    /// The others; empty, hence without an allocation, where a frame's single page is mapped.
+    rest: Vec<GrantRef>,
     pages: Pages,
 }
 
@@ -315,12 +317,12 @@ unsafe impl SharedBytes for LocalMap {
 impl Drop for LocalMap {
     fn drop(&mut self) {
         let mut s = self.by.xen.lock();
-        for r in &self.refs {
+        for r in self.rest.iter().chain([&self.first]) {
             if let Some(g) = s.grants.get_mut(&(self.of, *r)) {
                 g.mapped -= 1;
             }
         }
-        s.counts.unmaps += self.refs.len() as u64;
+        s.counts.unmaps += 1 + self.rest.len() as u64;
     }
 }
 
@@ -341,14 +343,15 @@ unsafe impl PeerMem for LocalDomain {
                 Some(_) => return Err(fail(GrantStatus::GENERAL_ERROR)),
             }
         }
-        let pages = whole.ok_or(MapError { index: None, status: GrantStatus::GENERAL_ERROR })?;
+        let nothing = MapError { index: None, status: GrantStatus::GENERAL_ERROR };
+        let (pages, (first, rest)) = whole.zip(refs.split_first()).ok_or(nothing)?;
         for r in refs {
             if let Some(g) = s.grants.get_mut(&(of, *r)) {
                 g.mapped += 1;
             }
         }
         s.counts.maps += refs.len() as u64;
-        Ok(LocalMap { by: self.clone(), of, refs: refs.to_vec(), pages })
+        Ok(LocalMap { by: self.clone(), of, first: *first, rest: rest.to_vec(), pages })
     }
     fn unmap(&self, done: &mut Vec<LocalMap>) {
         done.clear();

@@ -79,3 +79,64 @@ impl LateAnswers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::back::assemble::{Todo, TxFrame};
+    use alloc::vec;
+
+    /// A batch of frames with so many answers each, ids counted from `first_id`.
+    fn batch(first_id: u16, nr_rsps: &[u16], held: Todo) -> TxBatch {
+        let mut batch = TxBatch::default();
+        (batch.held, batch.nr_frames) = (held, nr_rsps.len());
+        let mut at = 0;
+        for (frame, &n) in batch.frames.iter_mut().zip(nr_rsps) {
+            *frame = TxFrame { first_rsp: at, nr_rsps: n, ..TxFrame::default() };
+            at += n;
+        }
+        for (k, rsp) in batch.rsps[..at as usize].iter_mut().enumerate() {
+            rsp.id = first_id + k as u16;
+        }
+        batch
+    }
+
+    fn ids(late: &mut LateAnswers, most: usize) -> Vec<u16> {
+        let mut out = Vec::new();
+        late.take(most, &mut out);
+        out.iter().map(|r| r.id).collect()
+    }
+
+    /// Done in any order, answered in the order of the requests; over batches, too.
+    #[test]
+    fn what_is_done_early_waits_for_what_came_before() {
+        let mut late = LateAnswers::new(256);
+        late.push(&batch(0, &[1, 2, 1, 1], 0b0101)); // held: numbers 0 (id 0) and 1 (id 3)
+        late.push(&batch(10, &[1, 1], 0b10)); // held: number 2 (id 11)
+        late.release(&mut vec![2, 1]);
+        assert_eq!(ids(&mut late, 256), [0u16; 0]);
+        late.release(&mut vec![0]);
+        assert_eq!(ids(&mut late, 256), [0, 1, 2, 3, 4, 10, 11]);
+        assert!(late.is_empty());
+    }
+
+    #[test]
+    fn frames_at_the_head_do_not_wait() {
+        let mut late = LateAnswers::new(256);
+        late.push(&batch(0, &[1, 3, 1], 0b100));
+        assert_eq!(ids(&mut late, 256), [0, 1, 2, 3]);
+        assert!(!late.is_empty());
+        late.release(&mut vec![0]);
+        assert_eq!(ids(&mut late, 256), [4]);
+    }
+
+    /// What is published ends with a frame, however little fits.
+    #[test]
+    fn only_whole_frames_are_taken() {
+        let mut late = LateAnswers::new(256);
+        late.push(&batch(0, &[2, 2, 3], 0));
+        assert_eq!(ids(&mut late, 3), [0, 1]);
+        assert_eq!(ids(&mut late, 1), [0u16; 0]);
+        assert_eq!(ids(&mut late, 5), [2, 3, 4, 5, 6]);
+    }
+}

@@ -1,0 +1,289 @@
+//! Moving a frame allocates nothing, at either end, on any path, over a million frames; and what a vif takes when it is
+//! set up. A test binary of its own, since the allocator that counts is the whole process's.
+#![cfg(not(any(loom, miri)))]
+
+mod rig;
+
+use pregrant::PAGE_SIZE;
+use pregrant::net::back::Polled;
+use pregrant::net::front::pages::Granting;
+use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
+use rig::{GUEST, Rig, RxEnds, SLOTS, TxEnds, Way};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+    static LIVE: Cell<isize> = const { Cell::new(0) };
+}
+
+/// Counts each thread's calls for memory, and the octets that it holds.
+struct Counting;
+
+fn count(calls: u64, octets: isize) {
+    // A thread that is ending has no counters any more, and no test is on it.
+    let _ = CALLS.try_with(|n| n.set(n.get() + calls));
+    let _ = LIVE.try_with(|n| n.set(n.get() + octets));
+}
+
+// SAFETY: everything is the system's allocator; counting touches thread-local cells without a destructor, so it neither
+// allocates nor unwinds.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(1, layout.size() as isize);
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(1, layout.size() as isize);
+        // SAFETY: the caller's.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        count(0, -(layout.size() as isize));
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count(1, new_size as isize - layout.size() as isize);
+        // SAFETY: the caller's.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn calls() -> u64 {
+    CALLS.with(Cell::get)
+}
+
+fn live() -> isize {
+    LIVE.with(Cell::get)
+}
+
+/// Frames that are counted, for each way and direction.
+const FRAMES: u64 = 1_000_000;
+/// Frames before the count starts: tables and queues have grown to what they need.
+const WARM_UP: u64 = 20_000;
+
+/// A repeating sequence of frames: what a burst is filled from, and what arrives is checked against.
+struct Mix {
+    lens: &'static [(usize, bool)],
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+/// Small frames, frames just above the staging length, frames over many slots, segments to be cut.
+const ALL_LENGTHS: &[(usize, bool)] = &{
+    let mut lens = [(64, false); 512];
+    lens[7] = (14, false);
+    lens[60] = (256, false);
+    lens[99] = (257, false);
+    lens[130] = (1500, false);
+    lens[200] = (4096, false);
+    lens[201] = (4097, false);
+    lens[300] = (200, true);
+    lens[400] = (65535, true);
+    lens[401] = (65535, false);
+    lens
+};
+/// Frames that fit a buffer of 256 octets.
+const SHORT_ONLY: &[(usize, bool)] = &[(64, false), (256, false), (60, false), (128, false)];
+
+impl Mix {
+    fn new(lens: &'static [(usize, bool)]) -> Self {
+        Self { lens, bytes: (0..65535u32).map(|k| (k ^ (k >> 8)) as u8).collect(), at: 0 }
+    }
+
+    fn next(&mut self) -> (&[u8], Offload) {
+        let (len, gso) = self.lens[self.at % self.lens.len()];
+        self.at += 1;
+        let gso = if gso { (1, 1448) } else { (0, 0) };
+        let offload = Offload { gso_type: gso.0, gso_size: gso.1, ..Offload::default() };
+        (&self.bytes[..len], offload)
+    }
+
+    /// The next frame is this one. First, last and middle octets tell, since a frame of some length is always the same.
+    fn check(&mut self, bytes: &[u8], offload: Offload) {
+        let (due, with) = self.next();
+        let probes = |b: &[u8]| (b.len(), b.first().copied(), b.get(b.len() / 2).copied(), b.last().copied());
+        assert_eq!((probes(bytes), offload), (probes(due), with));
+    }
+}
+
+/// The far side: gives what its mix says, and checks what it takes against the other.
+struct MixPort {
+    mix: Mix,
+    frames: u64,
+}
+
+impl FramePort for MixPort {
+    fn caps(&self) -> Offloads {
+        Offloads { csum: true, gso: true }
+    }
+    fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
+        for (bytes, offload) in frames.iter() {
+            self.mix.check(bytes, offload);
+            self.frames += 1;
+        }
+        frames.frames.len()
+    }
+    fn rx_burst(&mut self, into: &mut Arena) -> usize {
+        let mut n = 0;
+        while into.has_room() && n < 64 {
+            let (bytes, offload) = self.mix.next();
+            assert!(into.push(bytes, offload));
+            n += 1;
+        }
+        n
+    }
+}
+
+/// Sends until the port has `frames`.
+fn send(
+    rig: &Rig,
+    ends: &mut TxEnds,
+    mix: &mut Mix,
+    port: &mut MixPort,
+    arenas: &mut (Arena, Arena),
+    frames: u64,
+) {
+    let (burst, arena) = arenas;
+    while port.frames < frames {
+        let at = mix.at;
+        burst.clear();
+        for _ in 0..64 {
+            let (bytes, offload) = mix.next();
+            if !burst.push(bytes, offload) {
+                break;
+            }
+        }
+        let sent = ends.front.send(&rig.guest, &ends.front_chan, &burst.burst()).expect("grants to be had");
+        mix.at = at + sent;
+        while ends.back.poll(&rig.host, GUEST, &ends.back_chan, port, arena).expect("an honest front")
+            == Polled::More
+        {}
+        ends.front.reclaim(&rig.guest, 1).expect("an honest back");
+    }
+}
+
+/// Receives until `frames` have arrived.
+fn receive(rig: &Rig, ends: &mut RxEnds, mix: &mut Mix, port: &mut MixPort, arena: &mut Arena, frames: u64) {
+    while ends.front.stats().frames < frames {
+        ends.front.post(&rig.guest, &ends.front_chan).expect("grants to be had");
+        ends.back.poll(&rig.host, GUEST, &ends.back_chan, port).expect("an honest front");
+        arena.clear();
+        ends.front.recv(arena, 1).expect("an honest back");
+        for (bytes, offload) in arena.burst().iter() {
+            mix.check(bytes, offload);
+        }
+    }
+}
+
+fn tx(way: Way, granting: Granting, lens: &'static [(usize, bool)]) {
+    let rig = Rig::new();
+    let mut ends = rig.tx(way, granting, 0);
+    let mut arenas = (Arena::new(), Arena::new());
+    let (mut mix, mut port) = (Mix::new(lens), MixPort { mix: Mix::new(lens), frames: 0 });
+    send(&rig, &mut ends, &mut mix, &mut port, &mut arenas, WARM_UP);
+    let before = (calls(), live());
+    send(&rig, &mut ends, &mut mix, &mut port, &mut arenas, WARM_UP + FRAMES);
+    assert_eq!((calls(), live()), before, "TX by {way:?} allocates");
+    check_platform(&rig, way, ends.back.stats().granted, lens);
+    ends.close(&rig);
+}
+
+fn rx(way: Way, granting: Granting, lens: &'static [(usize, bool)]) {
+    let rig = Rig::new();
+    let mut ends = rig.rx(way, granting, 0, false);
+    let mut arena = Arena::new();
+    let (mut mix, mut port) = (Mix::new(lens), MixPort { mix: Mix::new(lens), frames: 0 });
+    receive(&rig, &mut ends, &mut mix, &mut port, &mut arena, WARM_UP);
+    let before = (calls(), live());
+    receive(&rig, &mut ends, &mut mix, &mut port, &mut arena, WARM_UP + FRAMES);
+    assert_eq!((calls(), live()), before, "RX by {way:?} allocates");
+    check_platform(&rig, way, ends.back.stats().granted, lens);
+    ends.close(&rig);
+}
+
+/// Two pollers wake each other at most once; what fits its buffer needs no grant operation.
+fn check_platform(rig: &Rig, way: Way, granted: u64, lens: &[(usize, bool)]) {
+    let counts = rig.xen.counts();
+    assert!(counts.notifications <= 2, "{} events between two pollers", counts.notifications);
+    if matches!(way, Way::Staging(_)) && (way.copy_only() || lens == SHORT_ONLY) {
+        assert_eq!((counts.copies, granted), (0, 0));
+    } else {
+        assert!(counts.copies > 0 && granted > 0, "the frames that are to use grants do");
+    }
+}
+
+#[test]
+fn the_counter_counts() {
+    let before = (calls(), live());
+    let kept = std::hint::black_box(vec![1u8; 100]);
+    assert_eq!((calls(), live()), (before.0 + 1, before.1 + 100));
+    drop(kept);
+    assert_eq!((calls(), live()), (before.0 + 1, before.1));
+}
+
+#[test]
+fn copy_allocates_nothing() {
+    tx(Way::Copy, Granting::PerFrame, ALL_LENGTHS);
+    rx(Way::Copy, Granting::PerFrame, ALL_LENGTHS);
+}
+
+#[test]
+fn map_allocates_nothing() {
+    tx(Way::Map, Granting::Standing, ALL_LENGTHS);
+}
+
+#[test]
+fn staging_allocates_nothing() {
+    tx(Way::Staging(256), Granting::PerFrame, SHORT_ONLY);
+    rx(Way::Staging(256), Granting::PerFrame, SHORT_ONLY);
+}
+
+#[test]
+fn staging_with_frames_that_fall_back_allocates_nothing() {
+    tx(Way::Staging(256), Granting::PerFrame, ALL_LENGTHS);
+    rx(Way::Staging(256), Granting::PerFrame, ALL_LENGTHS);
+}
+
+#[test]
+fn staging_of_every_slot_allocates_nothing() {
+    tx(Way::Staging(65535), Granting::PerFrame, ALL_LENGTHS);
+    rx(Way::Staging(65535), Granting::PerFrame, ALL_LENGTHS);
+}
+
+/// Everything that one queue pair's two ends allocate, with the arenas of the worker and of the guest's stack. Ordinary
+/// pages, one for each slot, are where the frames are, and left out.
+#[test]
+fn a_vif_with_staging_takes_less_than_a_mebibyte() {
+    let rig = Rig::new();
+    let before = live();
+    let tx = rig.tx(Way::Staging(256), Granting::PerFrame, 0);
+    let rx = rig.rx(Way::Staging(256), Granting::PerFrame, 0, true);
+    let ends = live() - before;
+    let arenas = (Arena::new(), Arena::new()); // the back worker's for TX, the front's for RX
+    let all = live() - before;
+    let frames = 2 * SLOTS as isize * PAGE_SIZE as isize;
+    let boxes =
+        (size_of_val(&tx.front) + size_of_val(&tx.back) + size_of_val(&rx.front) + size_of_val(&rx.back))
+            as isize;
+    let staging: usize =
+        [tx.front.staging(), rx.front.staging()].iter().flatten().map(|a| a.memory_bytes()).sum();
+    let taken = all - frames + boxes;
+    println!(
+        "a vif with staging 256/256: {} KiB beside its frames: {} KiB staging areas and lists, {} KiB arenas, {} KiB rest",
+        taken / 1024,
+        staging / 1024,
+        (all - ends) / 1024,
+        (taken - (all - ends) - staging as isize) / 1024,
+    );
+    assert!(taken < 1 << 20, "{taken} octets");
+    drop(arenas);
+    tx.close(&rig);
+    rx.close(&rig);
+    rig.assert_empty();
+}

@@ -1,0 +1,492 @@
+//! Staging buffers: the list that a front writes and a back judges, and requests that name buffers, right and wrong
+//! (PROTOCOL.md 3.2, 3.3).
+#![cfg(not(loom))]
+
+mod rig;
+
+use pregrant::net::front::staging::StagingArea;
+use pregrant::net::model::Slot;
+use pregrant::net::staging_list::{self, DataLen, ListFault};
+use pregrant::platform::local::{LocalRegion, Pages};
+use pregrant::platform::{Access, PeerMem};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::grant::GrantStatus;
+use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, TXF_MORE_DATA, TxRequest};
+use pregrant::wire::staging::StagingEntry;
+use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
+use proptest::prelude::*;
+use rig::{GUEST, HOST, Rig, SLOTS, TxGame, Way};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const OKAY: i16 = RSP_OKAY;
+const ERROR: i16 = RSP_ERROR;
+
+fn len(octets: u32) -> DataLen {
+    DataLen::new(octets).expect("a length that buffers can have")
+}
+
+/// A list as an honest front with pages 8, 9, ... writes it.
+fn entries(n: u32, octets: u32, first_id: u16) -> Vec<StagingEntry> {
+    let bytes = len(octets).buffer_bytes() as u32;
+    let per_page = PAGE_SIZE as u32 / bytes;
+    (0..n)
+        .map(|k| StagingEntry {
+            id: first_id + k as u16,
+            gref: 8 + k / per_page,
+            offset: (k % per_page * bytes) as u16,
+        })
+        .collect()
+}
+
+fn raw(pages: &Pages, list: &[StagingEntry]) {
+    for (k, e) in list.iter().enumerate() {
+        assert!(pages.copy_in(k * StagingEntry::SIZE, &e.to_bytes()));
+    }
+}
+
+// The list.
+
+#[test]
+fn lengths_are_what_keys_may_say() {
+    for (value, buffer) in [(16, 16), (128, 128), (4096, 4096), (65535, 4096), (65536, 4096)] {
+        let len = DataLen::new(value).expect("a length that buffers can have");
+        assert_eq!((len.buffer_bytes(), len.copy_only()), (buffer, value > 4096));
+    }
+    assert_eq!(DataLen::new(65536), DataLen::new(65535));
+    for value in [0, 15, 4097, 65534, 65537, u32::MAX] {
+        assert_eq!(DataLen::new(value), None);
+    }
+}
+
+/// An entry is 8 octets with its reference on an odd half-word: octets, not a struct, are what is shared.
+#[test]
+fn entries_are_unaligned() {
+    let pages = Pages::new(1);
+    assert!(staging_list::write(
+        &pages,
+        [StagingEntry { id: 0x0102, gref: 0x0304_0506, offset: 0x0708 }].into_iter()
+    ));
+    let mut octets = [0xFF; 16];
+    assert!(pages.copy_out(0, &mut octets));
+    assert_eq!(octets, [2, 1, 6, 5, 4, 3, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn a_list_ends_at_its_terminator_its_page_or_the_most_that_is_wanted() {
+    let pages = Pages::new(1);
+    let full = entries(512, 64, 0);
+    assert!(staging_list::write(&pages, full.iter().copied()));
+    assert_eq!(staging_list::read(&pages, 600), full, "a full page has no terminator");
+    assert_eq!(staging_list::read(&pages, 512), full);
+    assert_eq!(staging_list::read(&pages, 256), full[..256]);
+    assert!(!staging_list::write(&pages, entries(513, 64, 0).into_iter()), "more than the page holds");
+
+    // Entries behind the terminator do not count, whatever the terminator's other fields say.
+    let mut list = entries(10, 64, 0);
+    list[4] = StagingEntry { id: 4, gref: 0, offset: 256 };
+    raw(&pages, &list);
+    assert_eq!(staging_list::read(&pages, 512), list[..4]);
+    assert!(staging_list::write(&pages, list[..3].iter().copied()));
+    assert_eq!(staging_list::read(&pages, 512), list[..3]);
+
+    // Two pages are one list.
+    let pages = Pages::new(2);
+    let list = entries(700, 64, 0);
+    assert!(staging_list::write(&pages, list.iter().copied()));
+    assert_eq!(staging_list::read(&pages, 1024), list);
+}
+
+#[test]
+fn honest_lists_are_accepted() {
+    for octets in [16, 64, 100, 128, 256, 2048, 2000, 4096, 65535] {
+        for (n, first_id) in [(1, 0), (256, 0), (256, 256), (512, 0)] {
+            let list = entries(n, octets, first_id);
+            let got = staging_list::judge(&list, first_id, len(octets)).expect("an honest list");
+            let pages = list.last().map_or(0, |e| e.gref - 7);
+            assert_eq!(
+                got.refs,
+                (8..8 + pages).map(GrantRef).collect::<Vec<_>>(),
+                "each page once, in order"
+            );
+            for (e, &place) in list.iter().zip(&got.place) {
+                assert_eq!(place, (e.gref - 8) * PAGE_SIZE as u32 + e.offset as u32);
+            }
+        }
+    }
+}
+
+/// PROTOCOL.md 3.2's own example: with length 128, slot 34 counted from 1 is the second slot of the second page.
+#[test]
+fn slot_34_of_128_octets_is_the_second_of_the_second_page() {
+    let got = staging_list::judge(&entries(256, 128, 0), 0, len(128)).expect("an honest list");
+    assert_eq!((got.place[33], got.refs.len()), (4096 + 128, 8));
+}
+
+#[test]
+fn pages_are_mapped_in_the_order_of_the_list() {
+    let list = [(90, 0), (12, 0), (90, 2048), (40, 2048), (12, 2048)];
+    let list: Vec<StagingEntry> =
+        (0..).zip(list).map(|(id, (gref, offset))| StagingEntry { id, gref, offset }).collect();
+    let got = staging_list::judge(&list, 0, len(2048)).expect("buffers apart");
+    assert_eq!(got.refs, [GrantRef(90), GrantRef(12), GrantRef(40)]);
+    assert_eq!(*got.place, [0, 4096, 2048, 8192 + 2048, 4096 + 2048]);
+}
+
+#[test]
+fn an_empty_list_is_refused() {
+    assert_eq!(staging_list::judge(&[], 0, len(128)), Err(ListFault::Empty));
+    assert_eq!(staging_list::read(&Pages::new(1), 256), [], "an untouched page is an empty list");
+}
+
+#[test]
+fn ids_out_of_their_places_are_refused() {
+    for (first_id, entry, id) in
+        [(0, 0, 1), (0, 7, 6), (0, 255, 0), (256, 0, 0), (256, 3, 3), (0, 9, u16::MAX)]
+    {
+        let mut list = entries(256, 128, first_id);
+        list[entry].id = id;
+        let expected = first_id + entry as u16;
+        let fault = Err(ListFault::WrongId { entry, id, expected });
+        assert_eq!(staging_list::judge(&list, first_id, len(128)), fault);
+    }
+    // The RX list of a front that forgot that its ids begin behind TX's.
+    let fault = Err(ListFault::WrongId { entry: 0, id: 0, expected: 256 });
+    assert_eq!(staging_list::judge(&entries(256, 128, 0), 256, len(128)), fault);
+}
+
+#[test]
+fn buffers_past_their_page_are_refused() {
+    for (octets, offset) in
+        [(128, 3969u16), (128, 4096), (128, u16::MAX), (4096, 1), (65535, 64), (2048, 2049)]
+    {
+        let mut list = entries(2, octets, 0);
+        list[1].offset = offset;
+        list[1].gref = 99;
+        assert_eq!(staging_list::judge(&list, 0, len(octets)), Err(ListFault::PastPage { entry: 1, offset }));
+    }
+    let mut list = entries(2, 128, 0);
+    list[1].offset = 4096 - 128;
+    assert!(staging_list::judge(&list, 0, len(128)).is_ok(), "ends with its page");
+}
+
+#[test]
+fn buffers_that_overlap_are_refused() {
+    for (entry, other, shift) in [(1, 0, 0u16), (1, 0, 1), (1, 0, 127), (200, 3, 64), (40, 39, 127)] {
+        let mut list = entries(256, 128, 0);
+        let at = list[other].offset + shift;
+        (list[entry].gref, list[entry].offset) = (list[other].gref, at);
+        match staging_list::judge(&list, 0, len(128)) {
+            Err(ListFault::Overlap { entry: a, other: b }) => {
+                assert!(a > b && (a == entry || b == entry), "{a} and {b}, moved {entry}");
+            }
+            wrong => panic!("an overlap of {entry} and {other} gave {wrong:?}"),
+        }
+    }
+    let twice = [StagingEntry { id: 0, gref: 8, offset: 0 }, StagingEntry { id: 1, gref: 8, offset: 0 }];
+    let fault = Err(ListFault::Overlap { entry: 1, other: 0 });
+    assert_eq!(staging_list::judge(&twice, 0, len(16)), fault);
+    // Unaligned, and apart: legal.
+    let apart = [StagingEntry { id: 0, gref: 8, offset: 3 }, StagingEntry { id: 1, gref: 8, offset: 131 }];
+    assert!(staging_list::judge(&apart, 0, len(128)).is_ok());
+}
+
+#[test]
+fn faults_say_which_entry() {
+    let text =
+        |list: &[StagingEntry]| staging_list::judge(list, 0, len(128)).expect_err("a bad list").to_string();
+    let mut list = entries(4, 128, 0);
+    list[2].id = 9;
+    assert!(text(&list).contains("entry 2") && text(&list).contains('9'));
+    list[2].id = 2;
+    list[3].offset = 4000;
+    assert!(text(&list).contains("entry 3") && text(&list).contains("4000"));
+}
+
+proptest! {
+    /// Whatever is accepted lies within its pages, apart from all others.
+    #[test]
+    fn accepted_buffers_are_apart(
+        octets in prop_oneof![Just(64u32), Just(128), Just(1500), Just(4096)],
+        list in proptest::collection::vec((8..12u32, 0..4200u16), 1..8),
+    ) {
+        let list: Vec<StagingEntry> =
+            (0..).zip(list).map(|(id, (gref, offset))| StagingEntry { id, gref, offset }).collect();
+        let bytes = octets as usize;
+        let mut taken = std::collections::HashSet::new();
+        let apart = list.iter().all(|e| (0..bytes).all(|k| taken.insert((e.gref, e.offset as usize + k))));
+        let inside = list.iter().all(|e| e.offset as usize + bytes <= PAGE_SIZE);
+        match staging_list::judge(&list, 0, len(octets)) {
+            Ok(got) => {
+                prop_assert!(apart && inside);
+                for (e, &place) in list.iter().zip(&got.place) {
+                    prop_assert_eq!(got.refs[place as usize / PAGE_SIZE], GrantRef(e.gref));
+                    prop_assert_eq!(place as usize % PAGE_SIZE, e.offset as usize);
+                }
+            }
+            Err(_) => prop_assert!(!apart || !inside),
+        }
+    }
+}
+
+/// A front that rewrites its list while it is read: each entry is read once, and what was judged is what is used.
+#[test]
+fn a_list_rewritten_while_it_is_read_is_judged_as_read() {
+    let pages = Pages::new(1);
+    let good = entries(256, 128, 0);
+    assert!(staging_list::write(&pages, good.iter().copied()));
+    let (started, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let mut k = 0u32;
+            started.store(true, Ordering::Relaxed);
+            while !stop.load(Ordering::Relaxed) {
+                k = k.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let entry = (k >> 24) as usize;
+                let bad = StagingEntry { offset: (k >> 8) as u16, ..good[entry] };
+                for e in [bad, good[entry]] {
+                    assert!(pages.copy_in(entry * StagingEntry::SIZE, &e.to_bytes()));
+                }
+            }
+        });
+        while !started.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        for _ in 0..if cfg!(miri) { 2 } else { 2000 } {
+            let read = staging_list::read(&pages, 256);
+            if let Ok(got) = staging_list::judge(&read, 0, len(128)) {
+                let end = got.refs.len() * PAGE_SIZE;
+                assert!(got.place.iter().all(|&place| place as usize % PAGE_SIZE + 128 <= PAGE_SIZE));
+                assert!(got.place.iter().all(|&place| place as usize + 128 <= end));
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// RX buffers must be writable: mapping them shows it.
+#[test]
+fn a_read_only_rx_list_cannot_be_mapped_for_writing() {
+    let rig = Rig::new();
+    let area = StagingArea::new(&rig.guest, HOST, Access::ReadOnly, len(256), SLOTS, 0).expect("buffers");
+    let list = rig.host.map(GUEST, &[area.list_ref()], Access::ReadOnly).expect("the list page");
+    let entries = staging_list::read(&list, SLOTS as usize);
+    let got = staging_list::judge(&entries, 0, len(256)).expect("an honest list");
+    let refused = rig.host.map(GUEST, &got.refs, Access::ReadWrite).err().expect("read-only pages");
+    assert_eq!((refused.index, refused.status), (Some(0), GrantStatus::PERMISSION_DENIED));
+    assert_eq!(rig.xen.counts().mapped, 1, "nothing but the list page");
+    drop(list);
+    assert!(area.release(&rig.guest).is_empty());
+    rig.assert_empty();
+}
+
+// The data path.
+
+/// Fills buffer `id` with `id + 1`.
+fn fill(g: &TxGame, id: u16) {
+    let area = g.area.as_ref().expect("a staging way");
+    assert!(
+        area.bytes()
+            .copy_in(area.place(id as u32) as usize, &vec![(id as u8).wrapping_add(1); area.buffer_bytes()])
+    );
+}
+
+fn staged(id: u16, offset: u16, size: u16) -> Slot {
+    Slot::Data(TxRequest { gref: 0, offset, flags: 0, id, size })
+}
+
+/// Plays one-slot frames and gives the status of each, and what arrived.
+fn play(g: &mut TxGame, frames: &[&[Slot]]) -> (Vec<Vec<i16>>, Vec<Vec<u8>>) {
+    for frame in frames {
+        g.model.play(frame);
+    }
+    assert_eq!(g.run(), Ok(()));
+    let answers = g.model.answers().expect("answers by the rules");
+    (answers, g.port.took.drain(..).map(|f| f.0).collect())
+}
+
+#[test]
+fn a_request_without_a_grant_is_in_the_buffer_of_its_id() {
+    for octets in [64, 256, 4096, 65535] {
+        let rig = Rig::new();
+        let mut g = rig.tx_model(Way::Staging(octets), 5, 1);
+        for id in [0, 1, 17, 255] {
+            fill(&g, id);
+        }
+        let frames: [&[Slot]; 4] =
+            [&[staged(255, 0, 64)], &[staged(0, 0, 14)], &[staged(17, 4, 60)], &[staged(1, 0, 64)]];
+        let (answers, took) = play(&mut g, &frames);
+        assert_eq!(answers, vec![vec![OKAY]; 4]);
+        assert_eq!(took, [vec![0; 64], vec![1; 14], vec![18; 60], vec![2; 64]]);
+        assert_eq!((g.back.stats().staged, rig.xen.counts().copies), (4, 0));
+        g.close();
+        rig.assert_empty();
+    }
+}
+
+/// `offset + size` may reach the buffer's end and not pass it, though the page goes on.
+#[test]
+fn octets_past_the_buffer_are_an_error() {
+    for (octets, offset, size, status) in [
+        (256, 0, 256, OKAY),
+        (256, 192, 64, OKAY),
+        (256, 0, 257, ERROR),
+        (256, 193, 64, ERROR),
+        (256, 256, 14, ERROR),
+        (256, 0, 4096, ERROR),
+        (64, 50, 14, OKAY),
+        (64, 51, 14, ERROR),
+        (4096, 0, 4096, OKAY),
+        (65535, 4082, 14, OKAY),
+    ] {
+        let rig = Rig::new();
+        let mut g = rig.tx_model(Way::Staging(octets), 0, 1);
+        let (answers, took) = play(&mut g, &[&[staged(3, offset, size)], &[staged(4, 0, 60)]]);
+        assert_eq!(answers, [[status], [OKAY]], "{octets}: {size} at {offset}");
+        assert_eq!(took.len(), 1 + (status == OKAY) as usize);
+        g.close();
+        rig.assert_empty();
+    }
+    // Past the page it is what it is without staging: fatal.
+    let rig = Rig::new();
+    let mut g = rig.tx_model(Way::Staging(65535), 0, 1);
+    g.model.play(&[staged(3, 4083, 14)]);
+    assert_eq!(g.run(), Err(PeerFault::CrossesPage { offset: 4083, size: 14 }));
+    g.close();
+    rig.assert_empty();
+}
+
+#[test]
+fn ids_that_are_not_in_the_list_are_an_error() {
+    for octets in [64, 65535] {
+        for id in [SLOTS as u16, 257, 511, 512, 513, u16::MAX] {
+            let rig = Rig::new();
+            let mut g = rig.tx_model(Way::Staging(octets), 0, 1);
+            let (answers, took) = play(&mut g, &[&[staged(id, 0, 60)], &[staged(255, 0, 60)]]);
+            assert_eq!((answers, took.len()), (vec![vec![ERROR], vec![OKAY]], 1), "id {id}");
+            g.close();
+            rig.assert_empty();
+        }
+    }
+}
+
+#[test]
+fn ids_twice_in_a_batch_are_an_error() {
+    let rig = Rig::new();
+    let mut g = rig.tx_model(Way::Staging(256), 0, 1);
+    let twice: [&[Slot]; 4] =
+        [&[staged(9, 0, 60)], &[staged(9, 0, 60)], &[staged(8, 0, 60)], &[staged(9, 64, 60)]];
+    // A model that asks for ids in flight again; its own count of them is by place, so the answers still tell.
+    for frame in twice {
+        g.model.write(frame);
+    }
+    g.model.publish();
+    assert_eq!(g.run(), Ok(()));
+    assert_eq!(g.model.answers(), Ok(vec![vec![OKAY], vec![ERROR], vec![OKAY], vec![ERROR]]));
+    // In the next batch the id is free again.
+    assert_eq!(play(&mut g, &[&[staged(9, 0, 60)]]).0, [[OKAY]]);
+    g.close();
+    rig.assert_empty();
+}
+
+/// Frames over several staged slots, and over staged and granted ones: each octet from exactly one of the two.
+#[test]
+fn frames_may_mix_buffers_and_grants() {
+    for octets in [256, 65535] {
+        let rig = Rig::new();
+        let mut g = rig.tx_model(Way::Staging(octets), 0, 4);
+        for id in 0..4 {
+            fill(&g, id);
+        }
+        let data = |gref, offset, flags, id, size| Slot::Data(TxRequest { gref, offset, flags, id, size });
+        let page = g.refs[2].0;
+        let frames: [&[Slot]; 2] = [
+            &[data(0, 0, TXF_MORE_DATA, 0, 300), data(0, 10, TXF_MORE_DATA, 1, 100), data(0, 0, 0, 2, 50)],
+            &[data(0, 8, TXF_MORE_DATA, 3, 700), data(page, 100, 0, 4, 600)],
+        ];
+        let (answers, took) = play(&mut g, &frames);
+        assert_eq!(answers, [vec![OKAY; 3], vec![OKAY; 2]]);
+        assert!(took[0] == [vec![1; 150], vec![2; 100], vec![3; 50]].concat());
+        assert!(took[1] == [vec![4; 100], g.octets(2, 100, 600)].concat());
+        assert_eq!(rig.xen.counts().copies, 1);
+        // One bad buffer costs the whole frame.
+        let bad: [&[Slot]; 1] =
+            [&[data(0, 0, TXF_MORE_DATA, 0, 300), data(0, 0, TXF_MORE_DATA, 900, 100), data(0, 0, 0, 2, 50)]];
+        assert_eq!(play(&mut g, &bad), (vec![vec![ERROR; 3]], vec![]));
+        g.close();
+        rig.assert_empty();
+    }
+}
+
+/// A front that has a grant says so, and is believed: nothing is taken from the buffer then.
+#[test]
+fn a_request_with_a_grant_is_not_in_the_buffer() {
+    let rig = Rig::new();
+    let mut g = rig.tx_model(Way::Staging(256), 0, 1);
+    fill(&g, 6);
+    let granted = Slot::Data(TxRequest { gref: g.refs[0].0, offset: 40, flags: 0, id: 6, size: 60 });
+    let (answers, took) = play(&mut g, &[&[granted]]);
+    assert_eq!((answers, took), (vec![vec![OKAY]], vec![g.octets(0, 40, 60)]));
+    g.close();
+    rig.assert_empty();
+}
+
+/// A guest that rewrites its buffers while they are copied: any mixture of what it wrote may arrive, of the length that
+/// was checked, and nothing else happens.
+#[test]
+fn buffers_rewritten_while_they_are_copied_are_survived() {
+    for (octets, size) in [(256u32, 256usize), (4096, 1500), (65535, 4096)] {
+        let rig = Rig::new();
+        let mut g = rig.tx_model(Way::Staging(octets), 0, 1);
+        let memory: LocalRegion = g.area.as_ref().expect("a staging way").bytes().clone();
+        let (started, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let (ones, twos) = (vec![0x11; PAGE_SIZE], vec![0x22; PAGE_SIZE]);
+                started.store(true, Ordering::Relaxed);
+                while !stop.load(Ordering::Relaxed) {
+                    for octets in [&ones, &twos] {
+                        for at in (0..memory.len()).step_by(PAGE_SIZE) {
+                            assert!(memory.copy_in(at, octets));
+                        }
+                    }
+                }
+            });
+            while !started.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            for round in 0..if cfg!(miri) { 1 } else { 40 } {
+                for id in 0..60 {
+                    g.model.play(&[staged(id, 0, size as u16)]);
+                }
+                assert_eq!(g.run(), Ok(()));
+                assert_eq!(g.model.answers(), Ok(vec![vec![OKAY]; 60]), "round {round}");
+                for (bytes, _) in g.port.took.drain(..) {
+                    assert_eq!(bytes.len(), size);
+                    assert!(bytes.iter().all(|b| [0, 0x11, 0x22].contains(b)), "octets of the buffer only");
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        g.close();
+        rig.assert_empty();
+    }
+}
+
+/// Whatever a front's list page says after the connect, its buffers stay where they were judged to be.
+#[test]
+fn the_list_is_not_read_again() {
+    let rig = Rig::new();
+    let mut g = rig.tx_model(Way::Staging(256), 0, 1);
+    for id in [2, 3] {
+        fill(&g, id);
+    }
+    let list_ref = g.area.as_ref().expect("a staging way").list_ref();
+    // A second mapping stands for the front's own view of the page.
+    let list = rig.host.map(GUEST, &[list_ref], Access::ReadOnly).expect("the list page");
+    assert!(staging_list::write(&list, std::iter::empty()));
+    let (answers, took) = play(&mut g, &[&[staged(2, 0, 20)], &[staged(3, 0, 20)]]);
+    assert_eq!((answers, took), (vec![vec![OKAY]; 2], vec![vec![3; 20], vec![4; 20]]));
+    drop(list);
+    g.close();
+    rig.assert_empty();
+}
