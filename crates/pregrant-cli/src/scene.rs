@@ -15,7 +15,7 @@ use pregrant_host::loopback::{Broker, DomainSpec, Hooks};
 use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::JoinHandle;
 
@@ -68,11 +68,6 @@ impl Scene {
         self.dir.join("xenstored.sock")
     }
 
-    /// The broker.
-    pub fn broker(&self) -> &Broker {
-        &self.broker
-    }
-
     /// The toolstack's connection to xenstore: domain 0's.
     pub fn xs(&mut self) -> &mut Client<UnixTransport> {
         &mut self.xs
@@ -107,11 +102,6 @@ impl Scene {
             command.arg("--cpu").arg(cpu.to_string());
         }
         Actor::start(command, format!("{role} (domain {domid})"))
-    }
-
-    /// The directory with the sockets.
-    pub fn dir(&self) -> &Path {
-        &self.dir
     }
 }
 

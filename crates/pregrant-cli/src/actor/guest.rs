@@ -91,8 +91,17 @@ fn case_of(args: &ActorArgs, case: &Case) -> Result<Played> {
     Ok(played)
 }
 
-/// Waits as the mode says after a round in which nothing moved. False: nothing came for a long time.
-fn pause(guest: &mut Guest, pace: &mut Pace, moved: bool, ready: &mut ReadySet) -> Result<()> {
+/// What a guest waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum For {
+    /// Frames.
+    Rx,
+    /// Answers to what it sent (and frames).
+    Answers,
+}
+
+/// Waits as the mode says, after a round in which something moved or nothing.
+fn pause(guest: &mut Guest, pace: &mut Pace, moved: bool, what: For, ready: &mut ReadySet) -> Result<()> {
     match pace.after(moved) {
         Next::Again => {}
         Next::Control => {
@@ -102,7 +111,7 @@ fn pause(guest: &mut Guest, pace: &mut Pace, moved: bool, ready: &mut ReadySet) 
             }
         }
         Next::Sleep => {
-            if !guest.arm()? {
+            if !guest.arm(what == For::Answers)? {
                 guest.platform().events().wait(ready, Some(Duration::from_millis(20)));
             }
             guest.control(Duration::ZERO)?;
@@ -133,7 +142,7 @@ fn settle(guest: &mut Guest, mode: Mode) -> Result<()> {
     for i in 0..guest.vif().nr_queues() {
         while guest.vif().in_flight(i) > 0 {
             let moved = guest.reclaim(i, 1)? > 0;
-            pause(guest, &mut pace, moved, &mut ready)?;
+            pause(guest, &mut pace, moved, For::Answers, &mut ready)?;
             if !moved && Instant::now() > until {
                 let n = guest.vif().in_flight(i);
                 return Err(format!("{n} TX requests were not answered in {PATIENCE:?}").into());
@@ -227,7 +236,7 @@ impl<'a> Sender<'a> {
             done += sent;
             let freed = self.guest.reclaim(i, self.want)?;
             if sent == 0 {
-                pause(self.guest, pace, freed > 0, ready)?;
+                pause(self.guest, pace, freed > 0, For::Answers, ready)?;
             }
         }
         self.next[i] += n as u64;
@@ -261,7 +270,7 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
             if moved && until_quiet {
                 until = Instant::now() + time;
             }
-            pause(guest, &mut pace, moved, &mut ready)?;
+            pause(guest, &mut pace, moved, For::Rx, &mut ready)?;
         }
         Ok(frames)
     };
@@ -323,7 +332,7 @@ fn echo(guest: &mut Guest, case: &Case) -> Result<Played> {
                 break;
             }
             guest.reclaim(0, 1)?;
-            pause(guest, &mut pace, false, &mut ready)?;
+            pause(guest, &mut pace, false, For::Rx, &mut ready)?;
             if Instant::now() > patience {
                 return Err(format!("frame {} did not come back in {PATIENCE:?}", played.sent - 1).into());
             }

@@ -184,6 +184,8 @@ pub struct Transferred {
     pub frames: [u64; 2],
     /// Of these through staging buffers.
     pub staged: [u64; 2],
+    /// Frames that the guest's stack had no room for.
+    pub overflow: u64,
     /// Events sent.
     pub notifications: u64,
 }

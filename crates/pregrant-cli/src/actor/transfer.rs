@@ -20,6 +20,9 @@ const SEED: u64 = 0x5eed;
 /// Longest transfer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long an end stays after its connection is over.
+const LINGER: Duration = Duration::from_millis(50);
+
 /// Either end.
 enum End {
     Client(TransferClient),
@@ -56,6 +59,7 @@ pub fn play(args: &ActorArgs, order: &Transfer) -> Result<Report> {
     let mut pace = Pace::new(Mode::Adaptive);
     let mut ready = ReadySet::default();
     let mut report = None;
+    let mut over: Option<Instant> = None;
     let until = Instant::now() + PATIENCE;
     loop {
         let now = clock.now_ns();
@@ -80,7 +84,13 @@ pub fn play(args: &ActorArgs, order: &Transfer) -> Result<Report> {
                 End::Client(client) => client.is_closed(&mut stack),
                 End::Server(server) => server.is_closed(&mut stack),
             };
-            if closed && stack.outgoing().frames.is_empty() && guest.vif().in_flight(0) == 0 {
+            let quiet =
+                closed && !moved && stack.outgoing().frames.is_empty() && guest.vif().in_flight(0) == 0;
+            // Delayed acknowledgements are still to go out when the connection is over on this side.
+            let since = *over.get_or_insert_with(Instant::now);
+            if !quiet {
+                over = None;
+            } else if since.elapsed() > LINGER {
                 break;
             }
         }
@@ -95,7 +105,7 @@ pub fn play(args: &ActorArgs, order: &Transfer) -> Result<Report> {
             Next::Sleep => {
                 let timer =
                     stack.idle_for_ns(clock.now_ns()).map_or(Duration::from_millis(20), Duration::from_nanos);
-                if !timer.is_zero() && !guest.arm()? {
+                if !timer.is_zero() && !guest.arm(!stack.outgoing().frames.is_empty() || over.is_some())? {
                     guest.platform().events().wait(&mut ready, Some(timer.min(Duration::from_millis(20))));
                 }
                 guest.control(Duration::ZERO)?;
@@ -111,6 +121,7 @@ pub fn play(args: &ActorArgs, order: &Transfer) -> Result<Report> {
         frames: [tx.frames, rx.frames],
         staged: [tx.staged, rx.staged],
         notifications: guest.platform().counters().notifications,
+        overflow: stack.overflow(),
     };
     if !guest.close(Duration::from_secs(5))? {
         return Err("the back did not let go of our memory in 5 s".into());

@@ -203,6 +203,35 @@ pub fn run(args: LimitArgs) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+/// The two rows that others are shown against: lines handed over (the headline) and grant copy's system call at 64 B.
+pub struct Ceiling {
+    pair: [usize; 2],
+    target: Target,
+}
+
+impl Ceiling {
+    /// Lines handed over at a time, as `bench limit` does unless it is told otherwise.
+    const BURST: u32 = 32;
+
+    /// None where this process may use one core only.
+    pub fn start() -> Result<Option<Self>, Box<dyn std::error::Error>> {
+        let cores = limit::cores()?;
+        let [a, b, ..] = cores[..] else { return Ok(None) };
+        let target = Target::start(Command::new(std::env::current_exe()?).args(TARGET_SUBCOMMAND))?;
+        Ok(Some(Self { pair: [a, b], target }))
+    }
+
+    /// Both rows, once: lines, process_vm_readv.
+    pub fn measure(&self, repeat: u32, seconds: f64) -> std::io::Result<[Record; 2]> {
+        let row = |row: Row| {
+            let m =
+                row.measure(self.pair, Self::BURST, Duration::from_secs_f64(seconds), Some(&self.target))?;
+            Ok::<_, std::io::Error>(filled(row.record(Self::BURST), repeat, &m))
+        };
+        Ok([row(ROWS[0])?, row(Row::Remote { size: 64 })?])
+    }
+}
+
 fn filled(mut record: Record, repeat: u32, m: &Measured) -> Record {
     record.repeat = repeat;
     record.count(m.frames, m.seconds);

@@ -157,11 +157,11 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         n.map_err(|fault| self.fault(fault))
     }
 
-    /// Before sleeping: arms all queues. True: there is work.
-    pub fn arm(&mut self) -> Result<bool, FrontendError> {
+    /// Before sleeping: arms all queues for RX, and for TX answers where somebody waits for them. True: there is work.
+    pub fn arm(&mut self, tx_too: bool) -> Result<bool, FrontendError> {
         let mut work = false;
         for i in 0..self.vif.nr_queues() {
-            match self.vif.final_check(&self.platform, i) {
+            match self.vif.final_check(&self.platform, i, tx_too) {
                 Ok(more) => work |= more,
                 Err(fault) => return Err(self.fault(fault)),
             }

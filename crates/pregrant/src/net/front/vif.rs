@@ -401,15 +401,16 @@ impl<P: Platform> FrontVif<P> {
         self.queues[i].tx.in_flight()
     }
 
-    /// Before sleeping: arms queue `i` for RX and for TX answers. True: there is work.
-    pub fn final_check(&mut self, p: &P, i: usize) -> Result<bool, PeerFault> {
+    /// Before sleeping: arms queue `i` for RX, and (`tx_too`: somebody waits for room or for the end of what was sent) for
+    /// TX answers; else the back need not wake us for them. True: there is work.
+    pub fn final_check(&mut self, p: &P, i: usize, tx_too: bool) -> Result<bool, PeerFault> {
         let q = &mut self.queues[i];
         p.events().unmask(&q.tx_chan);
         if let Some(chan) = &q.rx_chan {
             p.events().unmask(chan);
         }
         let rx = q.rx.final_check(1)?;
-        let tx = q.tx.in_flight() > 0 && q.tx.final_check(1)?;
+        let tx = tx_too && q.tx.in_flight() > 0 && q.tx.final_check(1)?;
         Ok(rx || tx)
     }
 
