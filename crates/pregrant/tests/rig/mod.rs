@@ -161,9 +161,7 @@ impl Rig {
         let (area, buffers) = self.stage(way, Access::ReadOnly, 0).unzip();
         let mut refs = vec![GrantRef::NONE; pages];
         let memory = self.guest.alloc(HOST, Access::ReadOnly, &mut refs).expect("the guest's pages");
-        for at in 0..memory.len() {
-            assert!(memory.copy_in(at, &[octet(at)]));
-        }
+        assert!(memory.copy_in(0, &(0..memory.len()).map(octet).collect::<Vec<u8>>()));
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
         TxGame {
             host: self.host.clone(),
