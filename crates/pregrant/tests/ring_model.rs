@@ -74,9 +74,12 @@ enum Op {
     FrontSleeps(u32),
 }
 
+/// Steps of a run. Miri looks at each access for what it is, so a few steps show it all.
+const STEPS: usize = if cfg!(miri) { 12 } else { 200 };
+
 /// Batch sizes: mostly small, sometimes a whole ring.
 fn batch() -> impl Strategy<Value = u32> {
-    prop_oneof![4 => 0u32..5, 2 => 0u32..70, 1 => 0u32..5000]
+    prop_oneof![4 => 0u32..5, 2 => 0u32..70, 1 => 0u32..if cfg!(miri) { 100 } else { 5000 }]
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -338,23 +341,23 @@ fn a_lying_back_is_caught<K: Sample>(start: u32, ops: &[Op], lie: Lie) {
 
 proptest! {
     #[test]
-    fn tx_follows_the_model(pages in page_count(), start in start(), ops in prop::collection::vec(op(), 1..200)) {
+    fn tx_follows_the_model(pages in page_count(), start in start(), ops in prop::collection::vec(op(), 1..STEPS)) {
         follows_the_model::<NetTx>(pages, start, &ops);
     }
 
     #[test]
-    fn rx_follows_the_model(pages in page_count(), start in start(), ops in prop::collection::vec(op(), 1..200)) {
+    fn rx_follows_the_model(pages in page_count(), start in start(), ops in prop::collection::vec(op(), 1..STEPS)) {
         follows_the_model::<NetRx>(pages, start, &ops);
     }
 
     #[test]
-    fn a_front_that_lies_about_req_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..40), lie in lie()) {
+    fn a_front_that_lies_about_req_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..STEPS / 4), lie in lie()) {
         a_lying_front_is_caught::<NetTx>(start, &ops, lie);
         a_lying_front_is_caught::<NetRx>(start, &ops, lie);
     }
 
     #[test]
-    fn a_back_that_lies_about_rsp_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..40), lie in lie()) {
+    fn a_back_that_lies_about_rsp_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..STEPS / 4), lie in lie()) {
         a_lying_back_is_caught::<NetTx>(start, &ops, lie);
         a_lying_back_is_caught::<NetRx>(start, &ops, lie);
     }
@@ -452,7 +455,7 @@ fn slots_that_the_peer_scribbles_over_reach_nothing_but_their_reader() {
     let (mut front, mut back, memory) = pair::<NetTx>(1, u32::MAX - 2);
     let scribble =
         |value: u32| (64..memory.len()).step_by(4).for_each(|at| assert!(memory.store_u32(at, value)));
-    for round in 0..600u64 {
+    for round in 0..if cfg!(miri) { 4u64 } else { 600 } {
         front.push(&NetTx::req(round));
         let _ = front.publish();
         scribble(round as u32);

@@ -283,34 +283,31 @@ fn every_death_of<K: Sample>() {
         Old::Stale { from: -9, intent: 3 },
         Old::Stale { from: 2, intent: 7 },
     ];
-    let sizes: &[u32] = if cfg!(miri) { &[2] } else { &[1, 2, 3, 5] };
-    let starts = if cfg!(miri) { vec![u32::MAX - 1] } else { vec![0, 254, u32::MAX - 3, u32::MAX] };
-    for start in starts {
+    for start in [0, 254, u32::MAX - 3, u32::MAX] {
         for old in olds {
-            for &batch in sizes {
+            for batch in [1, 2, 3, 5] {
                 for (earlier, later) in [(0, 0), (0, 2), (3, 1)] {
                     every_death::<K>(Case { start, old, earlier, batch, later });
                 }
-            }
-            if cfg!(miri) {
-                break;
             }
         }
     }
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "thousands of states; the tests below make the same accesses")]
 fn a_tx_back_that_dies_anywhere_leaves_each_answer_to_be_given_once() {
     every_death_of::<NetTx>();
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "thousands of states; the tests below make the same accesses")]
 fn an_rx_back_that_dies_anywhere_leaves_each_answer_to_be_given_once() {
     every_death_of::<NetRx>();
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "the small batches show the same accesses")]
+#[cfg_attr(miri, ignore = "thousands of states; the tests below make the same accesses")]
 fn a_batch_may_fill_the_redo_page() {
     let batch = REDO_RECORDS as u32;
     let case = Case { start: u32::MAX - 100, old: Old::Nothing, earlier: 0, batch, later: 0 };
