@@ -38,7 +38,7 @@ fn clippy(w: &Workspace) -> Result<(), String> {
 }
 
 fn docs(w: &Workspace) -> Result<(), String> {
-    run(w.cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"))
+    run(w.cargo(&["doc", "--workspace", "--no-deps", "--all-features"]).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
 fn no_std(w: &Workspace) -> Result<(), String> {
