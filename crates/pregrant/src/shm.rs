@@ -90,6 +90,17 @@ pub unsafe trait SharedBytes {
         }
     }
 
+    /// Asks for the cache lines of `at..at + len`, to be read.
+    #[inline(always)]
+    fn prefetch_read(&self, at: usize, len: usize) {
+        let mut line = at;
+        while line < at + len && line < self.len() {
+            // SAFETY: inside the range; a prefetch reads and writes nothing.
+            prefetch(unsafe { self.base().as_ptr().add(line) });
+            line += 64;
+        }
+    }
+
     /// Zeroes the whole range: a page is zeroed before it is shared.
     fn zero(&self) {
         for at in (0..self.len()).step_by(4) {
@@ -106,6 +117,18 @@ pub fn prefetchw(p: *const u8) {
     // SAFETY: a prefetch has no architectural effect, whatever the address.
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = p;
+}
+
+/// A prefetch for reading.
+#[inline(always)]
+pub fn prefetch(p: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch has no architectural effect, whatever the address; SSE is part of the target.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(p.cast());
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = p;
@@ -155,44 +178,67 @@ pub unsafe fn copy_to_shared(src: *const u8, dst: *mut u8, len: usize) {
 #[cfg(not(miri))]
 #[inline(always)]
 unsafe fn copy_short(src: *const u8, dst: *mut u8, len: usize) {
-    type B16 = [u64; 2];
-    // SAFETY: every block lies inside `0..len` of both sides: `i + 16 <= len` in each arm.
+    // SAFETY: every block lies inside `0..len` of both sides: the last one of each arm starts at `len` less its size.
     unsafe {
-        let block = |i: usize| {
-            let b = src.add(i).cast::<B16>().read_unaligned();
-            dst.add(i).cast::<B16>().write_unaligned(b);
-        };
         match len {
-            64 => {
-                let b = [
-                    src.cast::<B16>().read_unaligned(),
-                    src.add(16).cast::<B16>().read_unaligned(),
-                    src.add(32).cast::<B16>().read_unaligned(),
-                    src.add(48).cast::<B16>().read_unaligned(),
-                ];
-                dst.cast::<[B16; 4]>().write_unaligned(b);
-            }
+            64 => block64(src, dst),
             65..=128 => {
-                block(0);
-                block(16);
-                block(32);
-                block(48);
-                block(len - 64);
-                block(len - 48);
-                block(len - 32);
-                block(len - 16);
+                block64(src, dst);
+                block64(src.add(len - 64), dst.add(len - 64));
             }
-            33..=63 => {
-                block(0);
-                block(16);
-                block(len - 32);
-                block(len - 16);
+            32..=63 => {
+                block32(src, dst);
+                block32(src.add(len - 32), dst.add(len - 32));
             }
-            16..=32 => {
-                block(0);
-                block(len - 16);
+            16..=31 => {
+                block16(src, dst);
+                block16(src.add(len - 16), dst.add(len - 16));
             }
             _ => core::ptr::copy_nonoverlapping(src, dst, len),
         }
+    }
+}
+
+/// 16 octets, in one register where the machine has such (an array of words would travel by way of the stack).
+///
+/// # Safety
+/// As for `ptr::copy_nonoverlapping` of 16 octets.
+#[cfg(not(miri))]
+#[inline(always)]
+unsafe fn block16(src: *const u8, dst: *mut u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's; SSE2 is part of the target.
+    unsafe {
+        use core::arch::x86_64::{_mm_loadu_si128, _mm_storeu_si128};
+        _mm_storeu_si128(dst.cast(), _mm_loadu_si128(src.cast()));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: the caller's.
+    unsafe {
+        dst.cast::<u128>().write_unaligned(src.cast::<u128>().read_unaligned());
+    }
+}
+
+/// # Safety
+/// As for `ptr::copy_nonoverlapping` of 32 octets.
+#[cfg(not(miri))]
+#[inline(always)]
+unsafe fn block32(src: *const u8, dst: *mut u8) {
+    // SAFETY: the caller's, for both halves.
+    unsafe {
+        block16(src, dst);
+        block16(src.add(16), dst.add(16));
+    }
+}
+
+/// # Safety
+/// As for `ptr::copy_nonoverlapping` of 64 octets.
+#[cfg(not(miri))]
+#[inline(always)]
+unsafe fn block64(src: *const u8, dst: *mut u8) {
+    // SAFETY: the caller's, for both halves.
+    unsafe {
+        block32(src, dst);
+        block32(src.add(32), dst.add(32));
     }
 }

@@ -59,6 +59,12 @@ impl<K: RingKind, M: RingMem> BackRing<K, M> {
         Ok(n)
     }
 
+    /// Asks for the slots of the next `n` requests, before the first is read.
+    #[inline(always)]
+    pub fn prefetch(&self, n: u32) {
+        K::prefetch(&self.mem, self.req_cons, n);
+    }
+
     /// Copies the request `ahead` places after the next one out of the ring. Call it once for each request.
     #[inline(always)]
     pub fn read(&self, ahead: u32) -> K::Req {

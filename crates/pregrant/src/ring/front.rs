@@ -77,6 +77,21 @@ impl<K: RingKind, M: RingMem> FrontRing<K, M> {
         self.req_prod_pvt = self.req_prod_pvt.wrapping_add(1);
     }
 
+    /// Writes the request `ahead` places after the next one, without counting it: a batch is written with this and
+    /// counted by one [`advance`](Self::advance). The caller has seen that `ahead` < [`free`](Self::free).
+    #[inline(always)]
+    pub fn write(&self, ahead: u32, req: &K::Req) {
+        debug_assert!(ahead < self.free());
+        K::write_req(&self.mem, self.req_prod_pvt.wrapping_add(ahead), req);
+    }
+
+    /// Counts `n` written requests.
+    #[inline(always)]
+    pub fn advance(&mut self, n: u32) {
+        debug_assert!(n <= self.free());
+        self.req_prod_pvt = self.req_prod_pvt.wrapping_add(n);
+    }
+
     /// Shows the back all that was pushed.
     #[inline(always)]
     pub fn publish(&mut self) -> Notify {
@@ -106,6 +121,12 @@ impl<K: RingKind, M: RingMem> FrontRing<K, M> {
         }
         self.rsp_prod = rsp_prod;
         Ok(n)
+    }
+
+    /// Asks for the slots of the next `n` answers, before the first is read.
+    #[inline(always)]
+    pub fn prefetch(&self, n: u32) {
+        K::prefetch(&self.mem, self.rsp_cons, n);
     }
 
     /// Copies the answer `ahead` places after the next one out of the ring. Call it once for each answer.

@@ -11,6 +11,8 @@ pub trait RingKind {
     type Req: Copy;
     /// What the back writes.
     type Rsp: Copy + Default;
+    /// Asks for the cache lines of `n` slots from `idx` on.
+    fn prefetch<M: RingMem>(m: &M, idx: u32, n: u32);
     /// Reads the request at index `idx`.
     fn read_req<M: RingMem>(m: &M, idx: u32) -> Self::Req;
     /// Writes the request at index `idx`.
@@ -37,6 +39,10 @@ impl RingKind for NetTx {
     const SLOT_WORDS: usize = 3;
     type Req = TxRequest;
     type Rsp = TxResponse;
+    #[inline(always)]
+    fn prefetch<M: RingMem>(m: &M, idx: u32, n: u32) {
+        m.prefetch::<3>(idx, n);
+    }
     #[inline(always)]
     fn read_req<M: RingMem>(m: &M, idx: u32) -> TxRequest {
         TxRequest::from_words(m.read::<3, 3>(idx))
@@ -65,6 +71,10 @@ impl RingKind for NetRx {
     const SLOT_WORDS: usize = 2;
     type Req = RxRequest;
     type Rsp = RxResponse;
+    #[inline(always)]
+    fn prefetch<M: RingMem>(m: &M, idx: u32, n: u32) {
+        m.prefetch::<2>(idx, n);
+    }
     #[inline(always)]
     fn read_req<M: RingMem>(m: &M, idx: u32) -> RxRequest {
         RxRequest::from_words(m.read::<2, 2>(idx))

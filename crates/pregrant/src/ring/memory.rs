@@ -1,7 +1,7 @@
 //! The ring's words in memory: shared pages in release, loom's cells in a model.
 #![allow(unsafe_code)]
 
-use crate::shm::SharedBytes;
+use crate::shm::{SharedBytes, prefetchw};
 use crate::wire::ring::{HEADER_BYTES, ring_size};
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -26,6 +26,12 @@ pub trait RingMem {
     fn load(&self, w: Word) -> u32;
     /// Stores an index with release order.
     fn store(&self, w: Word, v: u32);
+    /// Asks for the cache lines of `n` slots from `idx` on in the exclusive state: whoever reads a slot here writes into
+    /// it next, so that each line crosses between the cores once for each direction.
+    #[inline(always)]
+    fn prefetch<const SLOT: usize>(&self, idx: u32, n: u32) {
+        let _ = (idx, n);
+    }
     /// Reads the first `W` words of the slot at `idx` (slots have `SLOT` words), relaxed.
     fn read<const SLOT: usize, const W: usize>(&self, idx: u32) -> [u32; W];
     /// Writes the first `W` words of the slot at `idx`, relaxed.
@@ -94,6 +100,15 @@ impl<S: SharedBytes> RingMem for RingPages<S> {
     #[inline(always)]
     fn store(&self, w: Word, v: u32) {
         self.header(w).store(v, Ordering::Release);
+    }
+    #[inline(always)]
+    fn prefetch<const SLOT: usize>(&self, idx: u32, n: u32) {
+        let slots_per_line = (64 / (SLOT * 4)) as u32;
+        let mut k = 0;
+        while k < n {
+            prefetchw(self.slot::<SLOT, SLOT>(idx.wrapping_add(k)).cast());
+            k += slots_per_line;
+        }
     }
     #[inline(always)]
     fn read<const SLOT: usize, const W: usize>(&self, idx: u32) -> [u32; W] {

@@ -117,6 +117,7 @@ impl TxBatch {
         self.failed = 0;
         arena.clear();
         let available = ring.available(BURST_FRAMES as u32)?;
+        ring.prefetch(available.min(BURST_FRAMES as u32));
         let mut taken = 0;
         while taken < available
             && self.nr_frames < BURST_FRAMES

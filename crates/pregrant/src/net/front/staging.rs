@@ -10,6 +10,7 @@ use crate::platform::{Access, GrantPool, InUse, Platform};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
 use crate::wire::staging::StagingEntry;
+use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -22,7 +23,8 @@ pub struct StagingArea<P: Platform> {
     list: Region<P>,
     list_ref: GrantRef,
     len: DataLen,
-    entries: u32,
+    /// By id: where the buffer starts in the region (no division on the data path).
+    places: Box<[u32]>,
 }
 
 impl<P: Platform> StagingArea<P> {
@@ -47,7 +49,9 @@ impl<P: Platform> StagingArea<P> {
                 return Err(e);
             }
         };
-        let area = Self { region, list, list_ref: list_ref[0], len, entries };
+        let bytes = len.buffer_bytes() as u32;
+        let places = (0..entries).map(|id| id / per_page * PAGE_SIZE as u32 + id % per_page * bytes).collect();
+        let area = Self { region, list, list_ref: list_ref[0], len, places };
         let list_entries = (0..entries).map(|id| {
             let place = area.place(id) as usize;
             StagingEntry {
@@ -64,9 +68,7 @@ impl<P: Platform> StagingArea<P> {
     /// Where the buffer of `id` starts in the region, octets.
     #[inline(always)]
     pub fn place(&self, id: u32) -> u32 {
-        let len = self.len.buffer_bytes() as u32;
-        let per_page = PAGE_SIZE as u32 / len;
-        id / per_page * PAGE_SIZE as u32 + id % per_page * len
+        self.places[id as usize]
     }
 
     /// The shared memory of the buffers.
@@ -98,7 +100,7 @@ impl<P: Platform> StagingArea<P> {
 
     /// Buffers.
     pub fn entries(&self) -> u32 {
-        self.entries
+        self.places.len() as u32
     }
 
     /// Ends the grants. What the back still uses comes back, to be kept and retried.

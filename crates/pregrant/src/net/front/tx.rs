@@ -54,6 +54,11 @@ impl FreeIds {
         self.head = self.head.wrapping_add(1);
         id
     }
+    /// The id that will be taken after `ahead` others.
+    #[inline(always)]
+    fn peek(&self, ahead: u32) -> u16 {
+        self.ids[self.head.wrapping_add(ahead) as usize & (self.ids.len() - 1)]
+    }
     #[inline(always)]
     fn give(&mut self, id: u16) {
         let mask = self.ids.len() - 1;
@@ -73,7 +78,19 @@ pub struct TxFront<P: Platform> {
     pages: Option<OrdinaryPages<P>>,
     /// Ids whose page the back has not let go of.
     busy: Vec<u16>,
+    /// Scratch of a burst: where its frames go.
+    places: Box<[Place; BURST_FRAMES]>,
     stats: TxStats,
+}
+
+/// Where a staged frame goes.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    id: u16,
+    /// In the buffer.
+    offset: u16,
+    /// In the region.
+    at: u32,
 }
 
 impl<P: Platform> TxFront<P> {
@@ -92,6 +109,7 @@ impl<P: Platform> TxFront<P> {
             staging,
             pages,
             busy: Vec::with_capacity(n as usize),
+            places: Box::new([Place::default(); BURST_FRAMES]),
             stats: TxStats::default(),
         }
     }
@@ -156,7 +174,7 @@ impl<P: Platform> TxFront<P> {
         let Some(area) = &self.staging else { return 0 };
         let limit = area.buffer_bytes();
         let room = (self.ring.free().min(self.free.len()) as usize).min(burst.frames.len()).min(BURST_FRAMES);
-        let mut places = [(0u16, 0u16, 0u32); BURST_FRAMES];
+        let places = &mut self.places;
         let mut n = 0;
         // First pass: ids and places, and the slots' cache lines asked for in the exclusive state.
         for desc in &burst.frames[..room] {
@@ -165,30 +183,38 @@ impl<P: Platform> TxFront<P> {
                 break;
             }
             let id = self.free.take();
-            // Consecutive slots start in different L1 sets.
-            let colour = (id as usize & 3) * 64;
-            let offset = if colour + len <= limit { colour } else { 0 };
-            let place = area.place(id as u32) + offset as u32;
+            let (offset, at) = place(area, id, len);
             if len <= SHORT {
-                area.bytes().prefetch_write(place as usize, len);
+                area.bytes().prefetch_write(at as usize, len);
             }
-            places[n] = (id, offset as u16, place);
+            places[n] = Place { id, offset, at };
             n += 1;
         }
-        for k in 0..n {
-            let desc = burst.frames[k];
+        let mut bytes = 0;
+        for (k, (desc, Place { id, offset, at })) in burst.frames.iter().zip(places.iter().copied()).take(n).enumerate() {
             if let Some(next) = burst.frames[..n].get(k + 2)
                 && next.len as usize > SHORT
             {
-                area.bytes().prefetch_write(places[k + 2].2 as usize, (next.len as usize).min(1024));
+                area.bytes().prefetch_write(places[k + 2].at as usize, (next.len as usize).min(1024));
             }
-            let (id, offset, place) = places[k];
-            let fits = area.bytes().copy_in(place as usize, burst.frame(k));
+            let from = desc.at as usize;
+            let fits = area.bytes().copy_in(at as usize, &burst.bytes[from..from + desc.len as usize]);
             debug_assert!(fits);
             self.in_flight[id as usize] = true;
-            self.stats.bytes += desc.len as u64;
+            bytes += desc.len as u64;
             let flags = flags_of(desc.offload);
-            self.ring.push(&TxRequest { gref: 0, offset, flags, id, size: desc.len as u16 });
+            self.ring.write(k as u32, &TxRequest { gref: 0, offset, flags, id, size: desc.len as u16 });
+        }
+        self.ring.advance(n as u32);
+        self.stats.bytes += bytes;
+        // The next burst's lines begin to come while this one's stores drain into the fence of `publish`.
+        if let Some(last) = burst.frames[..n].last()
+            && last.len as usize <= SHORT
+        {
+            for ahead in 0..self.free.len().min(BURST_FRAMES as u32) {
+                let (_, at) = place(area, self.free.peek(ahead), last.len as usize);
+                area.bytes().prefetch_write(at as usize, last.len as usize);
+            }
         }
         self.stats.frames += n as u64;
         self.stats.staged += n as u64;
@@ -292,6 +318,7 @@ impl<P: Platform> TxFront<P> {
         if n < want {
             return Ok(0);
         }
+        self.ring.prefetch(n);
         for k in 0..n {
             let rsp = self.ring.read(k);
             if rsp.status == RSP_NULL {
@@ -355,6 +382,15 @@ impl<P: Platform> TxFront<P> {
     pub fn into_parts(self) -> (OwnRing<P>, Option<StagingArea<P>>, Option<OrdinaryPages<P>>) {
         (self.ring.into_mem(), self.staging, self.pages)
     }
+}
+
+/// Where a frame of `len` octets goes in the buffer of `id`: offset in the buffer, and place in the region. Consecutive
+/// buffers start in different L1 sets where the frame leaves room for it.
+#[inline(always)]
+fn place<P: Platform>(area: &StagingArea<P>, id: u16, len: usize) -> (u16, u32) {
+    let colour = (id as usize & 3) * 64;
+    let offset = if colour + len <= area.buffer_bytes() { colour } else { 0 };
+    (offset as u16, area.place(id as u32) + offset as u32)
 }
 
 /// Slots of the longest frame, at 4096 octets each.

@@ -36,6 +36,9 @@ pub struct StagedBuffers<M> {
 /// How many ids a batch can repeat: as many as a list page has entries.
 const IDS: usize = 512;
 
+/// Longer frames are left to the hardware's own prefetcher.
+const SHORT: u16 = 256;
+
 /// One direction's buffers and the ids seen in the batch under way.
 pub struct StagingPath<P: Platform> {
     buffers: StagedBuffers<<P::Peer as PeerMem>::Map>,
@@ -68,6 +71,15 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
         self.seen = [0; IDS / 64];
         let limit = self.buffers.len as usize;
         let mut rest: Todo = 0;
+        // The loop below is too long for the processor to look far ahead: ask for the whole batch's lines first.
+        for i in bits(todo) {
+            let slot = batch.slots[batch.frames[i].first_slot as usize];
+            if slot.len <= SHORT
+                && let Some(&place) = self.buffers.place.get(slot.id as usize)
+            {
+                self.buffers.map.prefetch_read(place as usize + slot.offset as usize, slot.len as usize);
+            }
+        }
         for i in bits(todo) {
             let mut at = out.desc(i).at as usize;
             for k in 0..batch.frames[i].nr_slots as usize {
