@@ -85,6 +85,21 @@ pub struct Arena {
     n: usize,
 }
 
+/// How far an arena is filled; see [`Arena::cursor`].
+#[derive(Clone, Copy, Debug)]
+pub struct Cursor {
+    n: usize,
+    used: usize,
+}
+
+impl Cursor {
+    /// Whether another frame of any legal length fits.
+    #[inline(always)]
+    pub fn has_room(&self) -> bool {
+        self.n < BURST_FRAMES && self.used + MAX_FRAME <= ARENA_BYTES
+    }
+}
+
 impl Default for Arena {
     fn default() -> Self {
         Self::new()
@@ -123,7 +138,30 @@ impl Arena {
     /// Whether another frame of any legal length fits.
     #[inline(always)]
     pub fn has_room(&self) -> bool {
-        self.n < BURST_FRAMES && self.used + MAX_FRAME <= ARENA_BYTES
+        self.cursor().has_room()
+    }
+
+    /// How far it is filled, to be carried in registers while many frames are placed.
+    #[inline(always)]
+    pub fn cursor(&self) -> Cursor {
+        Cursor { n: self.n, used: self.used }
+    }
+
+    /// Places a frame as [`room`](Self::room) does, behind `cursor`. The caller has seen that it
+    /// [has room](Cursor::has_room).
+    #[inline(always)]
+    pub fn place(&mut self, cursor: &mut Cursor, len: usize, offload: Offload) {
+        self.frames[cursor.n] = FrameDesc { at: cursor.used as u32, len: len as u32, offload };
+        cursor.n += 1;
+        cursor.used = (cursor.used + len + 63) & !63;
+    }
+
+    /// What was placed up to `cursor` is in the arena now.
+    #[inline(always)]
+    pub fn keep(&mut self, cursor: Cursor) {
+        debug_assert!(cursor.n <= BURST_FRAMES && cursor.used <= ARENA_BYTES + 63);
+        self.n = cursor.n;
+        self.used = cursor.used;
     }
 
     /// Appends a frame of `len` octets and gives its place to be filled (what is there is an older frame's bytes). The

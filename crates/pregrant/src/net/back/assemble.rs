@@ -119,43 +119,32 @@ impl TxBatch {
         let available = ring.available(BURST_FRAMES as u32)?;
         ring.prefetch(available.min(BURST_FRAMES as u32));
         let mut taken = 0;
-        while taken < available
-            && self.nr_frames < BURST_FRAMES
-            && self.nr_rsps + FRAME_SLOTS_MAX <= BATCH_SLOTS
-            && arena.has_room()
-        {
-            let first = ring.read(taken);
-            let end = first.offset as usize + first.size as usize;
-            if first.flags & (TXF_MORE_DATA | TXF_EXTRA_INFO) == 0
-                && first.size as usize >= MIN_FRAME
-                && end <= PAGE_SIZE
-            {
-                // The common case: one slot, no extras.
-                let offload = offload_of(first.flags);
-                if arena.room(first.size as usize, offload).is_none() {
+        loop {
+            // The common case, one slot and no extras, in a loop whose state is all in registers.
+            let (mut i, mut slot, mut rsp) = (self.nr_frames, self.nr_slots, self.nr_rsps);
+            let mut room = arena.cursor();
+            let mut long = None;
+            while taken < available && i < BURST_FRAMES && rsp + FRAME_SLOTS_MAX <= BATCH_SLOTS && room.has_room() {
+                let first = ring.read(taken);
+                let end = first.offset as usize + first.size as usize;
+                let plain = first.flags & (TXF_MORE_DATA | TXF_EXTRA_INFO) == 0;
+                if !plain || (first.size as usize) < MIN_FRAME || end > PAGE_SIZE {
+                    long = Some(first);
                     break;
                 }
-                let i = self.nr_frames;
-                self.frames[i] = TxFrame {
-                    first_slot: self.nr_slots as u16,
-                    nr_slots: 1,
-                    first_rsp: self.nr_rsps as u16,
-                    nr_rsps: 1,
-                };
-                self.slots[self.nr_slots] = TxSlot {
-                    gref: first.gref,
-                    offset: first.offset,
-                    len: first.size,
-                    id: first.id,
-                    fetched: false,
-                };
-                self.rsps[self.nr_rsps] = TxResponse { id: first.id, status: RSP_OKAY };
-                self.nr_frames += 1;
-                self.nr_slots += 1;
-                self.nr_rsps += 1;
-                taken += 1;
-            } else {
-                taken += self.take_long(ring, first, taken, available, arena)?;
+                arena.place(&mut room, first.size as usize, offload_of(first.flags));
+                self.frames[i] =
+                    TxFrame { first_slot: slot as u16, nr_slots: 1, first_rsp: rsp as u16, nr_rsps: 1 };
+                self.slots[slot] =
+                    TxSlot { gref: first.gref, offset: first.offset, len: first.size, id: first.id, fetched: false };
+                self.rsps[rsp] = TxResponse { id: first.id, status: RSP_OKAY };
+                (i, slot, rsp, taken) = (i + 1, slot + 1, rsp + 1, taken + 1);
+            }
+            arena.keep(room);
+            (self.nr_frames, self.nr_slots, self.nr_rsps) = (i, slot, rsp);
+            match long {
+                Some(first) => taken += self.take_long(ring, first, taken, available, arena)?,
+                None => break,
             }
         }
         ring.consume(taken);

@@ -50,7 +50,8 @@ impl<P: Platform> StagingArea<P> {
             }
         };
         let bytes = len.buffer_bytes() as u32;
-        let places = (0..entries).map(|id| id / per_page * PAGE_SIZE as u32 + id % per_page * bytes).collect();
+        let places =
+            (0..entries).map(|id| id / per_page * PAGE_SIZE as u32 + id % per_page * bytes).collect();
         let area = Self { region, list, list_ref: list_ref[0], len, places };
         let list_entries = (0..entries).map(|id| {
             let place = area.place(id) as usize;

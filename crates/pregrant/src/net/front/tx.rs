@@ -191,7 +191,9 @@ impl<P: Platform> TxFront<P> {
             n += 1;
         }
         let mut bytes = 0;
-        for (k, (desc, Place { id, offset, at })) in burst.frames.iter().zip(places.iter().copied()).take(n).enumerate() {
+        for (k, (desc, Place { id, offset, at })) in
+            burst.frames.iter().zip(places.iter().copied()).take(n).enumerate()
+        {
             if let Some(next) = burst.frames[..n].get(k + 2)
                 && next.len as usize > SHORT
             {
