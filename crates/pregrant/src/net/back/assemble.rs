@@ -124,7 +124,11 @@ impl TxBatch {
             let (mut i, mut slot, mut rsp) = (self.nr_frames, self.nr_slots, self.nr_rsps);
             let mut room = arena.cursor();
             let mut long = None;
-            while taken < available && i < BURST_FRAMES && rsp + FRAME_SLOTS_MAX <= BATCH_SLOTS && room.has_room() {
+            while taken < available
+                && i < BURST_FRAMES
+                && rsp + FRAME_SLOTS_MAX <= BATCH_SLOTS
+                && room.has_room()
+            {
                 let first = ring.read(taken);
                 let end = first.offset as usize + first.size as usize;
                 let plain = first.flags & (TXF_MORE_DATA | TXF_EXTRA_INFO) == 0;
@@ -135,8 +139,13 @@ impl TxBatch {
                 arena.place(&mut room, first.size as usize, offload_of(first.flags));
                 self.frames[i] =
                     TxFrame { first_slot: slot as u16, nr_slots: 1, first_rsp: rsp as u16, nr_rsps: 1 };
-                self.slots[slot] =
-                    TxSlot { gref: first.gref, offset: first.offset, len: first.size, id: first.id, fetched: false };
+                self.slots[slot] = TxSlot {
+                    gref: first.gref,
+                    offset: first.offset,
+                    len: first.size,
+                    id: first.id,
+                    fetched: false,
+                };
                 self.rsps[rsp] = TxResponse { id: first.id, status: RSP_OKAY };
                 (i, slot, rsp, taken) = (i + 1, slot + 1, rsp + 1, taken + 1);
             }

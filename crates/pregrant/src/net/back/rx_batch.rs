@@ -106,6 +106,7 @@ impl RxBatch {
         self.failed = 0;
         self.dropped = 0;
         let mut available = ring.available(burst.frames.len() as u32)?;
+        ring.prefetch(available.min(burst.frames.len() as u32));
         let mut taken = 0;
         let mut used = 0;
         let mut wait = 0;

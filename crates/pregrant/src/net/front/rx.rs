@@ -16,14 +16,17 @@ use super::tx::OwnRing;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::stats::RxStats;
 use crate::platform::{Events, Platform};
-use crate::port::{Arena, MAX_FRAME, Offload};
+use crate::port::{Arena, BURST_FRAMES, MAX_FRAME, Offload};
 use crate::ring::{FrontRing, NetRx};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
     Extra, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest, RxResponse,
 };
+use alloc::boxed::Box;
 
+/// Longer frames are left to the hardware's own prefetcher.
+const SHORT: i16 = 256;
 /// Answers that one frame can have: 65535 octets in slots of one octet are nobody's honest frame.
 const MAX_CHAIN: usize = 32;
 
@@ -34,6 +37,8 @@ pub struct RxFront<P: Platform> {
     pages: Option<OrdinaryPages<P>>,
     /// Answers that are here and belong to a frame whose last one is not.
     cut: u32,
+    /// Scratch: a run of answers that were read.
+    run: Box<[RxResponse; BURST_FRAMES]>,
     stats: RxStats,
 }
 
@@ -52,7 +57,14 @@ impl<P: Platform> RxFront<P> {
         staging: Option<StagingArea<P>>,
         pages: Option<OrdinaryPages<P>>,
     ) -> Self {
-        Self { ring, staging, pages, cut: 0, stats: RxStats::default() }
+        Self {
+            ring,
+            staging,
+            pages,
+            cut: 0,
+            run: Box::new([RxResponse::default(); BURST_FRAMES]),
+            stats: RxStats::default(),
+        }
     }
 
     /// Posts a request in every free slot and publishes them.
@@ -87,29 +99,62 @@ impl<P: Platform> RxFront<P> {
         self.cut = 0;
         let before = out.len();
         let mut taken = 0;
+        self.ring.prefetch(n.min(BURST_FRAMES as u32));
         while taken < n && out.has_room() {
-            let rsp = self.ring.read(taken);
-            if rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO) == 0 && rsp.status >= 0 {
+            // The common case, one slot and no extras: a run of answers is read, their buffers' lines asked for, and then
+            // the frames are copied.
+            let most = ((n - taken) as usize).min(BURST_FRAMES - out.len());
+            let (run, long) = self.plain_run(taken, most);
+            for k in 0..run {
+                if !out.has_room() {
+                    break;
+                }
+                let rsp = self.run[k];
                 let id = self.id_at(taken);
                 let piece = Piece { id, offset: rsp.offset, len: rsp.status as u16 };
                 self.copy_frame(out, &[piece], offload_of(rsp.flags))?;
                 taken += 1;
-            } else {
-                match self.recv_long(rsp, taken, n, out)? {
-                    // The rest of the frame is not there yet: look again, then wait for more than there is.
-                    0 => match self.ring.available(n + 1)? {
-                        more if more > n => n = more,
-                        _ => {
-                            self.cut = n - taken;
-                            break;
-                        }
-                    },
-                    used => taken += used,
-                }
+            }
+            let Some(rsp) = long else { continue };
+            if !out.has_room() {
+                break;
+            }
+            match self.recv_long(rsp, taken, n, out)? {
+                // The rest of the frame is not there yet: look again, then wait for more than there is.
+                0 => match self.ring.available(n + 1)? {
+                    more if more > n => n = more,
+                    _ => {
+                        self.cut = n - taken;
+                        break;
+                    }
+                },
+                used => taken += used,
             }
         }
         self.ring.consume(taken);
         Ok(out.len() - before)
+    }
+
+    /// Reads at most `most` answers from the `at`-th on into `self.run`, up to one that is not plain, which is given back
+    /// too. What does not find room in the arena is read anew by a later call; nothing of it is kept till then.
+    #[inline(always)]
+    fn plain_run(&mut self, at: u32, most: usize) -> (usize, Option<RxResponse>) {
+        let mut n = 0;
+        while n < most {
+            let rsp = self.ring.read(at + n as u32);
+            if rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO) != 0 || rsp.status < 0 {
+                return (n, Some(rsp));
+            }
+            if rsp.status <= SHORT
+                && let Some(area) = &self.staging
+            {
+                let place = area.place(self.id_at(at + n as u32)) as usize;
+                area.bytes().prefetch_read(place + rsp.offset as usize, rsp.status as usize);
+            }
+            self.run[n] = rsp;
+            n += 1;
+        }
+        (n, None)
     }
 
     #[inline(always)]

@@ -65,6 +65,14 @@ impl<P: Platform> StagingPath<P> {
     }
 }
 
+/// Where in its buffer a frame starts: spread over the L1 sets where the buffer has room (a multiple of 64, which fronts
+/// allow for).
+#[inline(always)]
+fn colour(id: u16, len: usize, limit: usize) -> usize {
+    let colour = (id as usize & 3) * 64;
+    if colour + len <= limit { colour } else { 0 }
+}
+
 impl<P: Platform> BackPath<P> for StagingPath<P> {
     #[inline(always)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
@@ -114,6 +122,15 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
         let limit = self.buffers.len as usize;
         let mut rest: Todo = 0;
         for i in bits(todo) {
+            let slot = batch.slots[batch.frames[i].first_slot as usize];
+            if slot.len <= SHORT
+                && let Some(&place) = self.buffers.place.get(slot.id as usize)
+            {
+                let at = place as usize + colour(slot.id, slot.len as usize, limit);
+                self.buffers.map.prefetch_write(at, slot.len as usize);
+            }
+        }
+        for i in bits(todo) {
             let whole = frames.frames[batch.frames[i].frame as usize].len as usize;
             if whole > limit && !self.buffers.copy_only {
                 rest |= 1 << i;
@@ -123,9 +140,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
             for k in f.first_slot as usize..(f.first_slot + f.nr_slots) as usize {
                 let slot = batch.slots[k];
                 let len = slot.len as usize;
-                // Spread over the L1 sets where the buffer has room (a multiple of 64, which the front allows for).
-                let colour = (slot.id as usize & 3) * 64;
-                let offset = if colour + len <= limit { colour } else { 0 };
+                let offset = colour(slot.id, len, limit);
                 let from = &frames.bytes[slot.at as usize..slot.at as usize + len];
                 let copied = match self.buffers.place.get(slot.id as usize) {
                     Some(&place) => self.buffers.map.copy_in(place as usize + offset, from),
