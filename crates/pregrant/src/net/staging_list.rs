@@ -1,7 +1,7 @@
 //! The list of staging buffers in shared pages: written by the front, read and judged by the back (PROTOCOL.md 3.2).
 //!
 //! ```text
-//!   front: StagingLayout --write--> list page   (granted read-only)   --read--> entries --judge--> Accepted
+//!   front: StagingArea --write--> list page   (granted read-only)   --read--> entries --judge--> Accepted
 //! ```
 //! All or nothing: one bad entry and the back ignores the extension for that queue; the vif goes on with ordinary
 //! grants. What a front may do: change the page while it is read. The copy is what is judged, and it is read once.

@@ -330,8 +330,10 @@ impl<P: Platform> BackVif<P> {
             ChannelKeys::Single(port) => (bind(port)?, None),
             ChannelKeys::Split { tx, rx } => (bind(tx)?, Some(bind(rx)?)),
         };
-        let (tx_ring, tx_told) = BackRing::attach(tx_mem, redo(i, "tx"))?;
-        let (rx_ring, rx_told) = BackRing::attach(rx_mem, redo(i, "rx"))?;
+        // A new connection's rings start anew: what an old one's last batch left must not be replayed.
+        let mut fresh_page = |dir| redo(i, dir).inspect(RedoPage::clear);
+        let (tx_ring, tx_told) = BackRing::attach(tx_mem, fresh_page("tx"))?;
+        let (rx_ring, rx_told) = BackRing::attach(rx_mem, fresh_page("rx"))?;
         if tx_told.wanted() {
             p.events().notify(&tx_chan);
         }
