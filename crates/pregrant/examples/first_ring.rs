@@ -10,8 +10,8 @@
 
 use pregrant::net::back::TxQueue;
 use pregrant::net::back::path::{AnyPath, CopyPath};
-use pregrant::net::front::TxFront;
 use pregrant::net::front::pages::{Granting, OrdinaryPages};
+use pregrant::net::front::{Buffers, TxFront};
 use pregrant::platform::local::LocalXen;
 use pregrant::platform::{Access, Events, GrantPool, PeerMem};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // One page for each id that a request can have, granted while a frame is in it.
     let ring = FrontRing::<NetTx, _>::new(ring);
     let pages = OrdinaryPages::new(&guest, HOST, Access::ReadOnly, ring.size(), Granting::PerFrame)?;
-    let mut front = TxFront::new(ring, None, Some(pages));
+    let mut front = TxFront::new(ring, Buffers { staging: None, pages: Some(pages) });
 
     // The backend maps the same page and binds the same channel.
     let map = host.map(GUEST, &ring_ref, Access::ReadWrite).map_err(|e| e.status.to_string())?;
@@ -78,9 +78,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Down again: the backend lets go first, then the guest can end its grants.
     drop((back, host_chan));
-    let (ring, _, pages) = front.into_parts();
+    let (ring, buffers) = front.into_parts();
     guest.release(ring.into_pages()).map_err(|_| "the backend still maps the ring")?;
-    pages.map_or(Ok(()), |p| p.release(&guest)).map_err(|_| "the backend still uses a page")?;
+    buffers.pages.map_or(Ok(()), |p| p.release(&guest)).map_err(|_| "the backend still uses a page")?;
     drop(guest_chan);
     let counts = xen.counts();
     println!(

@@ -4,7 +4,7 @@
 mod rig;
 
 use pregrant::net::front::pages::Granting;
-use pregrant::net::front::{RxFront, TxFront};
+use pregrant::net::front::{Buffers, RxFront, TxFront};
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap};
 use pregrant::platform::{Access, InUse, PeerMem};
 use pregrant::port::{Arena, MAX_FRAME, Offload};
@@ -64,7 +64,7 @@ impl Tx {
         let chans = rig.channel();
         let area = rig.stage(way, Access::ReadOnly, 0).map(|(area, _)| area);
         let pages = rig.ordinary(way, Access::ReadOnly, Granting::PerFrame);
-        let front = TxFront::new(FrontRing::new(front_ring), area, pages);
+        let front = TxFront::new(FrontRing::new(front_ring), Buffers { staging: area, pages });
         Self { rig, front, back: RawBack { ring, rsp_prod: 0 }, chans, burst: Arena::new() }
     }
     fn send(&mut self, len: usize, offload: Offload) -> usize {
@@ -207,8 +207,8 @@ fn pages_in_use_stay_granted_after_the_end() {
     let map = t.rig.host.map(GUEST, &[gref], Access::ReadOnly).expect("a frame's page");
     let Tx { rig, front, back, chans, .. } = t;
     drop((back, chans));
-    let (ring, area, pages) = front.into_parts();
-    rig::release_front(&rig.guest, (ring, area, None));
+    let (ring, Buffers { staging, pages }) = front.into_parts();
+    rig::release_front(&rig.guest, (ring, Buffers { staging, pages: None }));
     let mut pages = pages.expect("the copy way has ordinary pages");
     for _ in 0..2 {
         match pages.release(&rig.guest) {
@@ -266,7 +266,7 @@ impl Rx {
                 assert!(pages.bytes().copy_in(id * PAGE_SIZE, &[(id as u8).wrapping_add(1); PAGE_SIZE]));
             }
         }
-        let mut front = RxFront::new(FrontRing::new(front_ring), area, pages);
+        let mut front = RxFront::new(FrontRing::new(front_ring), Buffers { staging: area, pages });
         front.post(&rig.guest, &chans.0).expect("grants to be had");
         Self { rig, front, back: RawBack { ring, rsp_prod: 0 }, chans, arena: Arena::new() }
     }

@@ -271,8 +271,11 @@ fn a_vif_with_staging_takes_less_than_a_mebibyte() {
     let boxes =
         (size_of_val(&tx.front) + size_of_val(&tx.back) + size_of_val(&rx.front) + size_of_val(&rx.back))
             as isize;
-    let staging: usize =
-        [tx.front.staging(), rx.front.staging()].iter().flatten().map(|a| a.memory_bytes()).sum();
+    let staging: usize = [tx.front.buffers(), rx.front.buffers()]
+        .iter()
+        .filter_map(|b| b.staging.as_ref())
+        .map(|a| a.memory_bytes())
+        .sum();
     let taken = all - frames + boxes;
     println!(
         "a vif with staging 256/256: {} KiB beside its frames: {} KiB staging areas and lists, {} KiB arenas, {} KiB rest",

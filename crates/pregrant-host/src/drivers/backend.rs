@@ -12,7 +12,7 @@ use log::{info, warn};
 use pregrant::net::back::{BackStep, BackVif, Ordinary, Polled};
 use pregrant::net::bus::StoreBus;
 use pregrant::net::features::BackFeatures;
-use pregrant::net::stats::{RxStats, TxStats};
+use pregrant::net::stats::DirStats;
 use pregrant::platform::Platform;
 use pregrant::port::{Arena, FramePort};
 use pregrant::xenbus::{Class, Device, DeviceError, DeviceId, Side, XenbusState};
@@ -43,7 +43,7 @@ pub struct VifReport {
     /// Our state.
     pub state: XenbusState,
     /// By queue: path and counters of TX, then of RX.
-    pub queues: Vec<(&'static str, TxStats, &'static str, RxStats)>,
+    pub queues: Vec<(&'static str, DirStats, &'static str, DirStats)>,
     /// Staging lists that were refused: queue, direction, why.
     pub refused: Vec<(usize, &'static str, String)>,
     /// Why it was closed by us, if it was.

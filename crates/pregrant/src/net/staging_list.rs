@@ -40,6 +40,14 @@ impl DataLen {
     }
 }
 
+/// Where in its buffer of `buffer_bytes` a frame of `len` octets starts: at a multiple of 64, so that consecutive buffers
+/// begin in different L1 sets, where the frame leaves room for that. Either end may choose any; the other reads it.
+#[inline(always)]
+pub fn colour(id: u16, len: usize, buffer_bytes: usize) -> usize {
+    let colour = (id as usize & 3) * 64;
+    if colour + len <= buffer_bytes { colour } else { 0 }
+}
+
 /// What is wrong with a list. `entry` counts from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]

@@ -1,8 +1,8 @@
-//! Plain per-queue counters, one struct for each direction. Written by the queue's own worker only.
+//! Plain counters, one set for each direction of a queue, the same at both ends. Written by the queue's own worker only.
 
-/// TX of one queue (guest to back), at either end.
+/// One direction of one queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct TxStats {
+pub struct DirStats {
     /// Frames handed on.
     pub frames: u64,
     /// Octets of these frames.
@@ -11,33 +11,22 @@ pub struct TxStats {
     pub staged: u64,
     /// Frames that needed grant operations.
     pub granted: u64,
-    /// Frames answered with ERROR (bad lengths, failed grant operations, unknown ids).
+    /// Frames answered with an error: bad lengths, failed grant operations, unknown ids.
     pub errors: u64,
-    /// Frames that the port did not take.
+    /// Frames that could not be handed on: the port did not take them, or the guest never can (too long for it).
     pub dropped: u64,
-    /// Batches of answers or requests published.
+    /// Batches of requests or answers published.
     pub batches: u64,
     /// Events sent.
     pub notifications: u64,
 }
 
-/// RX of one queue (back to guest), at either end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct RxStats {
-    /// Frames handed on.
-    pub frames: u64,
-    /// Octets of these frames.
-    pub bytes: u64,
-    /// Frames that went through staging buffers alone.
-    pub staged: u64,
-    /// Frames that needed grant operations.
-    pub granted: u64,
-    /// Frames lost to failed grant operations or answered with an error.
-    pub errors: u64,
-    /// Frames that the guest cannot take (too long without scatter-gather).
-    pub dropped: u64,
-    /// Batches published.
-    pub batches: u64,
-    /// Events sent.
-    pub notifications: u64,
+impl DirStats {
+    /// Counts `good` frames that were handed on, `granted` of which needed grant operations.
+    #[inline(always)]
+    pub(crate) fn handed_on(&mut self, good: u64, granted: u64) {
+        self.frames += good;
+        self.granted += granted;
+        self.staged += good - granted;
+    }
 }

@@ -13,7 +13,7 @@ use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{Polled, RxQueue, TxQueue};
 use pregrant::net::front::pages::{Granting, OrdinaryPages};
 use pregrant::net::front::staging::StagingArea;
-use pregrant::net::front::{RxFront, TxFront};
+use pregrant::net::front::{Buffers, RxFront, TxFront};
 use pregrant::net::model::{RxModel, TxModel};
 use pregrant::net::staging_list::{self, DataLen};
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap, LocalRegion, LocalXen};
@@ -134,7 +134,10 @@ impl Rig {
         let (front_chan, back_chan) = self.channel();
         let front_ring = FrontRing::starting_at(front_ring, start);
         let (area, buffers) = self.stage(way, Access::ReadOnly, 0).unzip();
-        let front = TxFront::new(front_ring, area, self.ordinary(way, Access::ReadOnly, granting));
+        let front = TxFront::new(
+            front_ring,
+            Buffers { staging: area, pages: self.ordinary(way, Access::ReadOnly, granting) },
+        );
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
         TxEnds { front, back: TxQueue::new(ring, Self::path(way, buffers)), front_chan, back_chan }
     }
@@ -146,7 +149,10 @@ impl Rig {
         let front_ring = FrontRing::starting_at(front_ring, start);
         let first_id = if after_tx { SLOTS as u16 } else { 0 };
         let (area, buffers) = self.stage(way, Access::ReadWrite, first_id).unzip();
-        let front = RxFront::new(front_ring, area, self.ordinary(way, Access::ReadWrite, granting));
+        let front = RxFront::new(
+            front_ring,
+            Buffers { staging: area, pages: self.ordinary(way, Access::ReadWrite, granting) },
+        );
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
         let back = RxQueue::new(ring, Self::path(way, buffers), RxAccepts { sg: true });
         RxEnds { front, back, front_chan, back_chan }
@@ -221,7 +227,7 @@ fn release_area(p: &LocalDomain, area: Option<StagingArea<LocalDomain>>) {
 
 pub fn release_front(
     p: &LocalDomain,
-    (ring, area, pages): (Ring, Option<StagingArea<LocalDomain>>, Option<OrdinaryPages<LocalDomain>>),
+    (ring, Buffers { staging: area, pages }): (Ring, Buffers<LocalDomain>),
 ) {
     release_region(p, ring.into_pages());
     release_area(p, area);

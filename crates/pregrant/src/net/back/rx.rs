@@ -11,7 +11,7 @@ use super::path::{AnyPath, BackPath, CopyPath};
 use super::rx_batch::{RxAccepts, RxBatch};
 use super::tx::PeerRing;
 use crate::error::PeerFault;
-use crate::net::stats::RxStats;
+use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
 use crate::port::{Arena, FramePort};
 use crate::ring::{BackRing, NetRx};
@@ -30,7 +30,7 @@ pub struct RxQueue<P: Platform> {
     /// Slots that the next frame waits for; 0: it does not wait.
     wait: u32,
     accepts: RxAccepts,
-    stats: RxStats,
+    stats: DirStats,
 }
 
 impl<P: Platform> RxQueue<P> {
@@ -45,7 +45,7 @@ impl<P: Platform> RxQueue<P> {
             sent: 0,
             wait: 0,
             accepts,
-            stats: RxStats::default(),
+            stats: DirStats::default(),
         }
     }
 
@@ -82,15 +82,10 @@ impl<P: Platform> RxQueue<P> {
         }
         let good = nr_frames - self.batch.failed.count_ones() as usize;
         let granted = (rest & !self.batch.failed).count_ones() as u64;
-        self.stats.frames += good as u64;
+        let by_grants = if matches!(self.path, AnyPath::Staging(_)) { granted } else { good as u64 };
+        self.stats.handed_on(good as u64, by_grants);
         self.stats.errors += (nr_frames - good) as u64;
         self.stats.bytes += burst.frames[..used].iter().map(|d| d.len as u64).sum::<u64>();
-        if matches!(self.path, AnyPath::Staging(_)) {
-            self.stats.granted += granted;
-            self.stats.staged += good as u64 - granted;
-        } else {
-            self.stats.granted += good as u64;
-        }
         self.stats.batches += 1;
         if self.ring.answer(self.batch.answers()).wanted() {
             self.stats.notifications += 1;
@@ -108,7 +103,7 @@ impl<P: Platform> RxQueue<P> {
     }
 
     /// What happened so far.
-    pub fn stats(&self) -> RxStats {
+    pub fn stats(&self) -> DirStats {
         self.stats
     }
 

@@ -13,7 +13,7 @@ use super::assemble::{BATCH_SLOTS, TxBatch};
 use super::late::LateAnswers;
 use super::path::{AnyPath, BackPath, CopyPath};
 use crate::error::PeerFault;
-use crate::net::stats::TxStats;
+use crate::net::stats::DirStats;
 use crate::platform::{Events, PeerMem, Platform};
 use crate::port::{Arena, FramePort};
 use crate::ring::{BackRing, NetTx, Notify, RingPages};
@@ -34,7 +34,7 @@ pub struct TxQueue<P: Platform> {
     late: LateAnswers,
     done: Vec<u64>,
     answers: Vec<TxResponse>,
-    stats: TxStats,
+    stats: DirStats,
 }
 
 impl<P: Platform> TxQueue<P> {
@@ -49,7 +49,7 @@ impl<P: Platform> TxQueue<P> {
             late: LateAnswers::new(size),
             done: Vec::with_capacity(size as usize),
             answers: Vec::with_capacity(BATCH_SLOTS),
-            stats: TxStats::default(),
+            stats: DirStats::default(),
         }
     }
 
@@ -85,14 +85,9 @@ impl<P: Platform> TxQueue<P> {
             self.stats.bytes += burst.frames.iter().map(|d| d.len as u64).sum::<u64>();
         }
         let granted = (rest & !self.batch.failed).count_ones() as u64;
-        self.stats.frames += good as u64;
+        let by_grants = if matches!(self.path, AnyPath::Staging(_)) { granted } else { good as u64 };
+        self.stats.handed_on(good as u64, by_grants);
         self.stats.errors += (nr_frames - good) as u64;
-        if matches!(self.path, AnyPath::Staging(_)) {
-            self.stats.granted += granted;
-            self.stats.staged += good as u64 - granted;
-        } else {
-            self.stats.granted += good as u64;
-        }
         if self.batch.held == 0 && self.late.is_empty() {
             let notify = self.ring.answer(self.batch.answers());
             self.notify(p, chan, notify);
@@ -133,7 +128,7 @@ impl<P: Platform> TxQueue<P> {
     }
 
     /// What happened so far.
-    pub fn stats(&self) -> TxStats {
+    pub fn stats(&self) -> DirStats {
         self.stats
     }
 

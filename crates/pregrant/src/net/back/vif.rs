@@ -17,7 +17,7 @@ use crate::error::{PeerFault, PlatformError};
 use crate::net::bus::DeviceBus;
 use crate::net::features::{BackFeatures, ChannelKeys, DataKeys, FrontRequest, Pairs, QueueKeys, active_key};
 use crate::net::staging_list::{self, ListFault};
-use crate::net::stats::{RxStats, TxStats};
+use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, MapError, PeerMem, Platform};
 use crate::port::{Arena, FramePort};
 use crate::ring::{BackRing, RedoPage, RingPages};
@@ -383,7 +383,7 @@ impl<P: Platform> BackVif<P> {
     }
 
     /// Counters of queue `i`.
-    pub fn stats(&self, i: usize) -> (TxStats, RxStats) {
+    pub fn stats(&self, i: usize) -> (DirStats, DirStats) {
         (self.queues[i].tx.stats(), self.queues[i].rx.stats())
     }
 

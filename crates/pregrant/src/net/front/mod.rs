@@ -6,12 +6,14 @@
 //! ```
 //! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, grants of the set-up).
 
+pub mod buffers;
 pub mod pages;
 pub mod rx;
 pub mod staging;
 pub mod tx;
 pub mod vif;
 
+pub use buffers::Buffers;
 pub use rx::RxFront;
 pub use tx::TxFront;
 pub use vif::{FrontStep, FrontVif, Wishes};

@@ -10,11 +10,10 @@
 //! are copied to private memory before anybody parses them. What the back may do: answer with offsets, lengths or
 //! chains that make no sense (faults), or change the memory while it is copied (the copy is what counts).
 
-use super::pages::OrdinaryPages;
-use super::staging::StagingArea;
+use super::buffers::Buffers;
 use super::tx::OwnRing;
 use crate::error::{PeerFault, PlatformError};
-use crate::net::stats::RxStats;
+use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
 use crate::port::{Arena, BURST_FRAMES, MAX_FRAME, Offload};
 use crate::ring::{FrontRing, NetRx};
@@ -33,13 +32,12 @@ const MAX_CHAIN: usize = 32;
 /// The front's RX half of a queue.
 pub struct RxFront<P: Platform> {
     ring: FrontRing<NetRx, OwnRing<P>>,
-    staging: Option<StagingArea<P>>,
-    pages: Option<OrdinaryPages<P>>,
+    buffers: Buffers<P>,
     /// Answers that are here and belong to a frame whose last one is not.
     cut: u32,
     /// Scratch: a run of answers that were read.
     run: Box<[RxResponse; BURST_FRAMES]>,
-    stats: RxStats,
+    stats: DirStats,
 }
 
 /// One piece of a frame: which slot's memory, where in it, how much.
@@ -52,18 +50,13 @@ struct Piece {
 
 impl<P: Platform> RxFront<P> {
     /// A queue over a ring that was just initialised. `pages` may be missing where staging serves every slot.
-    pub fn new(
-        ring: FrontRing<NetRx, OwnRing<P>>,
-        staging: Option<StagingArea<P>>,
-        pages: Option<OrdinaryPages<P>>,
-    ) -> Self {
+    pub fn new(ring: FrontRing<NetRx, OwnRing<P>>, buffers: Buffers<P>) -> Self {
         Self {
             ring,
-            staging,
-            pages,
+            buffers,
             cut: 0,
             run: Box::new([RxResponse::default(); BURST_FRAMES]),
-            stats: RxStats::default(),
+            stats: DirStats::default(),
         }
     }
 
@@ -73,7 +66,7 @@ impl<P: Platform> RxFront<P> {
         let mask = self.ring.size() - 1;
         for _ in 0..self.ring.free() {
             let id = self.ring.next_index() & mask;
-            let gref = match &mut self.pages {
+            let gref = match &mut self.buffers.pages {
                 Some(pages) => pages.grant(p, id as usize)?.0,
                 None => 0,
             };
@@ -146,7 +139,7 @@ impl<P: Platform> RxFront<P> {
                 return (n, Some(rsp));
             }
             if rsp.status <= SHORT
-                && let Some(area) = &self.staging
+                && let Some(area) = &self.buffers.staging
             {
                 let place = area.place(self.id_at(at + n as u32)) as usize;
                 area.bytes().prefetch_read(place + rsp.offset as usize, rsp.status as usize);
@@ -227,7 +220,7 @@ impl<P: Platform> RxFront<P> {
     #[inline(always)]
     fn copy_frame(&mut self, out: &mut Arena, pieces: &[Piece], offload: Offload) -> Result<(), PeerFault> {
         let total: usize = pieces.iter().map(|p| p.len as usize).sum();
-        let staged = match &self.staging {
+        let staged = match &self.buffers.staging {
             Some(area) => total <= area.buffer_bytes() && pieces.len() == 1 || area.data_len().copy_only(),
             None => false,
         };
@@ -239,7 +232,7 @@ impl<P: Platform> RxFront<P> {
             let (len, offset) = (piece.len as usize, piece.offset as usize);
             let (dst, rest) = core::mem::take(&mut to).split_at_mut(len);
             to = rest;
-            let copied = match (&self.staging, &self.pages) {
+            let copied = match (&self.buffers.staging, &self.buffers.pages) {
                 (Some(area), _) if staged => {
                     offset + len <= area.buffer_bytes()
                         && area.bytes().copy_out(area.place(piece.id) as usize + offset, dst)
@@ -270,32 +263,23 @@ impl<P: Platform> RxFront<P> {
     }
 
     /// What happened so far.
-    pub fn stats(&self) -> RxStats {
+    pub fn stats(&self) -> DirStats {
         self.stats
     }
 
-    /// The staging buffers, if this direction has them.
-    pub fn staging(&self) -> Option<&StagingArea<P>> {
-        self.staging.as_ref()
+    /// The memory of its frames.
+    pub fn buffers(&self) -> &Buffers<P> {
+        &self.buffers
     }
 
-    /// Goes on without staging, as when the back did not accept the list: gives the buffers back. Only before the first
-    /// frame.
-    pub fn without_staging(&mut self, pages: Option<OrdinaryPages<P>>) -> Option<StagingArea<P>> {
-        if self.pages.is_none() {
-            self.pages = pages;
-        }
-        self.staging.take()
-    }
-
-    /// Whether it can do without staging.
-    pub fn has_pages(&self) -> bool {
-        self.pages.is_some()
+    /// The memory of its frames, to be changed before the first one.
+    pub fn buffers_mut(&mut self) -> &mut Buffers<P> {
+        &mut self.buffers
     }
 
     /// Ends the queue: its memory, to be released once the back has closed.
-    pub fn into_parts(self) -> (OwnRing<P>, Option<StagingArea<P>>, Option<OrdinaryPages<P>>) {
-        (self.ring.into_mem(), self.staging, self.pages)
+    pub fn into_parts(self) -> (OwnRing<P>, Buffers<P>) {
+        (self.ring.into_mem(), self.buffers)
     }
 }
 

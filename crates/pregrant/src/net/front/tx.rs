@@ -10,10 +10,11 @@
 //! do: answer an id that is not in flight, or too much (faults: the device is closed); never answer (the queue is full);
 //! hold on to a page (its id is not used again until it lets go).
 
-use super::pages::OrdinaryPages;
+use super::buffers::Buffers;
 use super::staging::StagingArea;
 use crate::error::{PeerFault, PlatformError};
-use crate::net::stats::TxStats;
+use crate::net::staging_list::colour;
+use crate::net::stats::DirStats;
 use crate::platform::{Events, GrantPool, Platform};
 use crate::port::{BURST_FRAMES, Burst, MAX_FRAME, Offload};
 use crate::ring::{FrontRing, NetTx, RingPages};
@@ -74,13 +75,12 @@ pub struct TxFront<P: Platform> {
     /// By id: a request is in flight.
     in_flight: Box<[bool]>,
     extras_in_flight: u32,
-    staging: Option<StagingArea<P>>,
-    pages: Option<OrdinaryPages<P>>,
+    buffers: Buffers<P>,
     /// Ids whose page the back has not let go of.
     busy: Vec<u16>,
     /// Scratch of a burst: where its frames go.
     places: Box<[Place; BURST_FRAMES]>,
-    stats: TxStats,
+    stats: DirStats,
 }
 
 /// Where a staged frame goes.
@@ -95,22 +95,17 @@ struct Place {
 
 impl<P: Platform> TxFront<P> {
     /// A queue over a ring that was just initialised. `pages` may be missing where staging serves every frame.
-    pub fn new(
-        ring: FrontRing<NetTx, OwnRing<P>>,
-        staging: Option<StagingArea<P>>,
-        pages: Option<OrdinaryPages<P>>,
-    ) -> Self {
+    pub fn new(ring: FrontRing<NetTx, OwnRing<P>>, buffers: Buffers<P>) -> Self {
         let n = ring.size();
         Self {
             ring,
             free: FreeIds::new(n),
             in_flight: vec![false; n as usize].into_boxed_slice(),
             extras_in_flight: 0,
-            staging,
-            pages,
+            buffers,
             busy: Vec::with_capacity(n as usize),
             places: Box::new([Place::default(); BURST_FRAMES]),
-            stats: TxStats::default(),
+            stats: DirStats::default(),
         }
     }
 
@@ -171,7 +166,7 @@ impl<P: Platform> TxFront<P> {
     /// Frames from the first that fit one staging buffer each and need no extra info.
     #[inline(always)]
     fn send_staged(&mut self, burst: &Burst<'_>) -> usize {
-        let Some(area) = &self.staging else { return 0 };
+        let Some(area) = &self.buffers.staging else { return 0 };
         let limit = area.buffer_bytes();
         let room = (self.ring.free().min(self.free.len()) as usize).min(burst.frames.len()).min(BURST_FRAMES);
         let places = &mut self.places;
@@ -229,7 +224,7 @@ impl<P: Platform> TxFront<P> {
             self.stats.dropped += (frame.len() > MAX_FRAME) as u64; // no slot can say such a length
             return Ok(true);
         }
-        let copy_only = self.staging.as_ref().is_some_and(|a| a.data_len().copy_only());
+        let copy_only = self.buffers.staging.as_ref().is_some_and(|a| a.data_len().copy_only());
         let slots = frame.len().div_ceil(PAGE_SIZE) as u32;
         let gso = offload.gso_type != 0;
         if self.ring.free() < slots + gso as u32 || self.free.len() < slots {
@@ -240,12 +235,12 @@ impl<P: Platform> TxFront<P> {
         let pieces = frame.chunks(PAGE_SIZE);
         for (k, (piece, req)) in pieces.zip(reqs.iter_mut()).enumerate() {
             let id = self.free.take();
-            let at = match (&self.staging, copy_only) {
+            let at = match (&self.buffers.staging, copy_only) {
                 (Some(area), true) => {
                     let place = area.place(id as u32) as usize;
                     area.bytes().copy_in(place, piece).then_some(0)
                 }
-                _ => match &mut self.pages {
+                _ => match &mut self.buffers.pages {
                     Some(pages) => match pages.grant(p, id as usize) {
                         Ok(gref) => pages.bytes().copy_in(id as usize * PAGE_SIZE, piece).then_some(gref.0),
                         Err(e) => {
@@ -300,7 +295,7 @@ impl<P: Platform> TxFront<P> {
 
     #[inline(always)]
     fn free_id(&mut self, p: &P, id: u16) {
-        let settled = self.pages.as_mut().is_none_or(|pages| pages.settle(p, id as usize));
+        let settled = self.buffers.pages.as_mut().is_none_or(|pages| pages.settle(p, id as usize));
         if settled {
             self.free.give(id);
         } else {
@@ -357,32 +352,23 @@ impl<P: Platform> TxFront<P> {
     }
 
     /// What happened so far.
-    pub fn stats(&self) -> TxStats {
+    pub fn stats(&self) -> DirStats {
         self.stats
     }
 
-    /// The staging buffers, if this direction has them.
-    pub fn staging(&self) -> Option<&StagingArea<P>> {
-        self.staging.as_ref()
+    /// The memory of its frames.
+    pub fn buffers(&self) -> &Buffers<P> {
+        &self.buffers
     }
 
-    /// Goes on without staging, as when the back did not accept the list: gives the buffers back. Only before the first
-    /// frame.
-    pub fn without_staging(&mut self, pages: Option<OrdinaryPages<P>>) -> Option<StagingArea<P>> {
-        if self.pages.is_none() {
-            self.pages = pages;
-        }
-        self.staging.take()
-    }
-
-    /// Whether it can do without staging.
-    pub fn has_pages(&self) -> bool {
-        self.pages.is_some()
+    /// The memory of its frames, to be changed before the first one.
+    pub fn buffers_mut(&mut self) -> &mut Buffers<P> {
+        &mut self.buffers
     }
 
     /// Ends the queue: its memory, to be released once the back has closed.
-    pub fn into_parts(self) -> (OwnRing<P>, Option<StagingArea<P>>, Option<OrdinaryPages<P>>) {
-        (self.ring.into_mem(), self.staging, self.pages)
+    pub fn into_parts(self) -> (OwnRing<P>, Buffers<P>) {
+        (self.ring.into_mem(), self.buffers)
     }
 }
 
@@ -390,8 +376,7 @@ impl<P: Platform> TxFront<P> {
 /// buffers start in different L1 sets where the frame leaves room for it.
 #[inline(always)]
 fn place<P: Platform>(area: &StagingArea<P>, id: u16, len: usize) -> (u16, u32) {
-    let colour = (id as usize & 3) * 64;
-    let offset = if colour + len <= area.buffer_bytes() { colour } else { 0 };
+    let offset = colour(id, len, area.buffer_bytes());
     (offset as u16, area.place(id as u32) + offset as u32)
 }
 

@@ -12,12 +12,12 @@
 
 use super::pages::{Granting, OrdinaryPages};
 use super::staging::{Region, StagingArea};
-use super::{RxFront, TxFront};
+use super::{Buffers, RxFront, TxFront};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::bus::DeviceBus;
 use crate::net::features::{BackFeatures, ChannelKeys, DataKeys, FrontRequest, QueueKeys, active_key};
 use crate::net::staging_list::DataLen;
-use crate::net::stats::{RxStats, TxStats};
+use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, GrantPool, InUse, Platform};
 use crate::port::{Arena, Burst};
 use crate::ring::{FrontRing, RingPages};
@@ -280,8 +280,8 @@ impl<P: Platform> FrontVif<P> {
             (None, ChannelKeys::Single(tx_port))
         };
         let queue = FrontQueue {
-            tx: TxFront::new(tx_ring_end, tx_area, tx_pages),
-            rx: RxFront::new(rx_ring_end, rx_area, rx_pages),
+            tx: TxFront::new(tx_ring_end, Buffers { staging: tx_area, pages: tx_pages }),
+            rx: RxFront::new(rx_ring_end, Buffers { staging: rx_area, pages: rx_pages }),
             tx_chan,
             rx_chan,
         };
@@ -302,18 +302,29 @@ impl<P: Platform> FrontVif<P> {
         let n = self.queues.len();
         self.accepted.clear();
         for i in 0..n {
-            let asked = self.queues[i].tx.staging().is_some() || self.queues[i].rx.staging().is_some();
+            let asked = self.queues[i].tx.buffers().staging.is_some()
+                || self.queues[i].rx.buffers().staging.is_some();
             let key = active_key(i, n);
             let active = asked && bus.text(&key).map_err(FrontError::Keys)?.is_some_and(|t| t.trim() == "1");
             self.accepted.push(active);
             if asked && !active {
-                let tx_pages =
-                    if self.queues[i].tx.has_pages() { None } else { Some(self.tx_pages(p, 256)?) };
-                let rx_pages =
-                    if self.queues[i].rx.has_pages() { None } else { Some(self.rx_pages(p, 256)?) };
+                let tx_pages = if self.queues[i].tx.buffers().pages.is_some() {
+                    None
+                } else {
+                    Some(self.tx_pages(p, 256)?)
+                };
+                let rx_pages = if self.queues[i].rx.buffers().pages.is_some() {
+                    None
+                } else {
+                    Some(self.rx_pages(p, 256)?)
+                };
                 let q = &mut self.queues[i];
-                for area in
-                    [q.tx.without_staging(tx_pages), q.rx.without_staging(rx_pages)].into_iter().flatten()
+                for area in [
+                    q.tx.buffers_mut().without_staging(tx_pages),
+                    q.rx.buffers_mut().without_staging(rx_pages),
+                ]
+                .into_iter()
+                .flatten()
                 {
                     self.kept.extend(area.release(p));
                 }
@@ -329,18 +340,12 @@ impl<P: Platform> FrontVif<P> {
     fn tear_down(&mut self, p: &P) {
         self.live = false;
         for q in self.queues.drain(..) {
-            let (tx_mem, tx_area, tx_pages) = q.tx.into_parts();
-            let (rx_mem, rx_area, rx_pages) = q.rx.into_parts();
-            for area in [tx_area, rx_area].into_iter().flatten() {
-                self.kept.extend(area.release(p));
-            }
-            for pages in [tx_pages, rx_pages].into_iter().flatten() {
-                if let Err(InUse(pages)) = pages.release(p) {
+            for (ring, buffers) in [q.tx.into_parts(), q.rx.into_parts()] {
+                self.kept.extend(buffers.staging.into_iter().flat_map(|area| area.release(p)));
+                if let Some(Err(InUse(pages))) = buffers.pages.map(|pages| pages.release(p)) {
                     self.kept_pages.push(pages);
                 }
-            }
-            for region in [tx_mem.into_pages(), rx_mem.into_pages()] {
-                if let Err(InUse(region)) = p.grants().release(region) {
+                if let Err(InUse(region)) = p.grants().release(ring.into_pages()) {
                     self.kept.push(region);
                 }
             }
@@ -415,7 +420,7 @@ impl<P: Platform> FrontVif<P> {
     }
 
     /// Counters of queue `i`.
-    pub fn stats(&self, i: usize) -> (TxStats, RxStats) {
+    pub fn stats(&self, i: usize) -> (DirStats, DirStats) {
         (self.queues[i].tx.stats(), self.queues[i].rx.stats())
     }
 
@@ -428,6 +433,9 @@ impl<P: Platform> FrontVif<P> {
     /// Octets of shared memory in staging buffers and lists of all queues.
     pub fn staging_bytes(&self) -> usize {
         let of = |a: Option<&StagingArea<P>>| a.map_or(0, StagingArea::memory_bytes);
-        self.queues.iter().map(|q| of(q.tx.staging()) + of(q.rx.staging())).sum()
+        self.queues
+            .iter()
+            .map(|q| of(q.tx.buffers().staging.as_ref()) + of(q.rx.buffers().staging.as_ref()))
+            .sum()
     }
 }

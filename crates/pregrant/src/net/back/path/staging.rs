@@ -13,6 +13,7 @@
 use super::BackPath;
 use crate::net::back::assemble::{Todo, TxBatch, bits};
 use crate::net::back::rx_batch::RxBatch;
+use crate::net::staging_list::colour;
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst};
 use crate::shm::SharedBytes;
@@ -63,14 +64,6 @@ impl<P: Platform> StagingPath<P> {
             _ => false,
         }
     }
-}
-
-/// Where in its buffer a frame starts: spread over the L1 sets where the buffer has room (a multiple of 64, which fronts
-/// allow for).
-#[inline(always)]
-fn colour(id: u16, len: usize, limit: usize) -> usize {
-    let colour = (id as usize & 3) * 64;
-    if colour + len <= limit { colour } else { 0 }
 }
 
 impl<P: Platform> BackPath<P> for StagingPath<P> {
