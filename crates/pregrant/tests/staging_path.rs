@@ -4,18 +4,21 @@
 
 mod rig;
 
+use pregrant::net::back::Polled;
+use pregrant::net::front::pages::Granting;
 use pregrant::net::front::staging::StagingArea;
 use pregrant::net::model::Slot;
 use pregrant::net::staging_list::{self, DataLen, ListFault};
 use pregrant::platform::local::Pages;
 use pregrant::platform::{Access, PeerMem};
+use pregrant::port::{Arena, Offload};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, TXF_MORE_DATA, TxRequest};
 use pregrant::wire::staging::StagingEntry;
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
 use proptest::prelude::*;
-use rig::{GUEST, HOST, Rig, SLOTS, TxGame, Way};
+use rig::{GUEST, HOST, Rig, SLOTS, TestPort, TxGame, Way};
 
 const OKAY: i16 = RSP_OKAY;
 const ERROR: i16 = RSP_ERROR;
@@ -410,5 +413,32 @@ fn the_list_is_not_read_again() {
     assert_eq!((answers, took), (vec![vec![OKAY]; 2], vec![vec![3; 20], vec![4; 20]]));
     drop(list);
     g.close();
+    rig.assert_empty();
+}
+
+#[test]
+fn a_long_frame_s_first_octets_are_in_a_buffer_too_and_its_grants_hold_all_of_it() {
+    let rig = Rig::new();
+    let mut ends = rig.tx(Way::Staging(256), Granting::Standing, 0);
+    let frame: Vec<u8> = (0..1500).map(|i| (i * 7 % 251) as u8).collect();
+    let mut arena = Arena::new();
+    assert!(arena.push(&frame, Offload::default()));
+    let buffer = |ends: &rig::TxEnds| {
+        let mut octets = [0; 256];
+        let area = ends.front.buffers().staging.as_ref().expect("a staging area");
+        assert!(area.bytes().copy_out(area.place(0) as usize, &mut octets));
+        octets
+    };
+    assert_eq!(buffer(&ends), [0; 256]);
+    assert_eq!(ends.front.send(&rig.guest, &ends.front_chan, &arena.burst()), Ok(1));
+    assert_eq!(buffer(&ends), frame[..256]);
+    // A back that reads the grants alone is not misled by what happens to the buffer.
+    let area = ends.front.buffers().staging.as_ref().expect("a staging area");
+    assert!(area.bytes().copy_in(0, &[0xee; 256]));
+    let mut port = TestPort::default();
+    let polled = ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut Arena::new());
+    assert_eq!(polled, Ok(Polled::More));
+    assert_eq!(port.took.iter().map(|f| &f.0[..]).collect::<Vec<_>>(), [&frame[..]]);
+    ends.close(&rig);
     rig.assert_empty();
 }

@@ -261,6 +261,13 @@ impl<P: Platform> TxFront<P> {
             *req = TxRequest { gref, offset: 0, flags: TXF_MORE_DATA, id, size: piece.len() as u16 };
         }
         let reqs = &mut reqs[..slots as usize];
+        // The grants describe the whole frame; its first N octets are in the first id's buffer too, for a back that
+        // splits headers off (PROTOCOL.md 3.3). Ours takes each octet from the grants.
+        if let (Some(area), false) = (&self.buffers.staging, copy_only) {
+            let header = &frame[..frame.len().min(area.buffer_bytes())];
+            let fits = area.bytes().copy_in(area.place(reqs[0].id as u32) as usize, header);
+            debug_assert!(fits, "a buffer lies in its region");
+        }
         if let Some(last) = reqs.last_mut() {
             last.flags = 0;
         }
