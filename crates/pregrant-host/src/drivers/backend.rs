@@ -5,13 +5,16 @@
 //!   xenstore --watch--> control(): find vifs, step them         never on the data path
 //!   round():            vif 0 tx, rx; vif 1 tx, rx; ...         one batch each, so that no vif starves another
 //! ```
-//! What a guest may do: close, vanish, lie. Its own vif is closed with a line that says why (at most
-//! [`LINES_PER_VIF`] lines for each vif); the others go on.
+//! What a guest may do: close, vanish, lie, come back again and again. Its own vif is closed with a line that says why
+//! (at most [`LINES_PER_VIF`] lines for each vif); the others go on. A guest that writes its state without end is heard
+//! in turns ([`EVENTS_PER_TURN`]), so that frames move in between.
 
-use log::{info, warn};
+use log::{Level, log};
+use pregrant::PeerFault;
+use pregrant::net::back::vif::ConnectError;
 use pregrant::net::back::{BackStep, BackVif, Ordinary, Polled};
 use pregrant::net::bus::StoreBus;
-use pregrant::net::features::BackFeatures;
+use pregrant::net::features::{BackFeatures, queue_prefix};
 use pregrant::net::stats::DirStats;
 use pregrant::platform::Platform;
 use pregrant::port::{Arena, FramePort};
@@ -23,6 +26,9 @@ use std::time::Duration;
 
 /// Lines that one vif can cause in the log; then it is quiet.
 pub const LINES_PER_VIF: u32 = 16;
+
+/// Events of xenstore that one call of [`Backend::control`] takes at most.
+pub const EVENTS_PER_TURN: usize = 128;
 
 /// Why the backend itself (not one vif of it) cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +62,18 @@ struct Served<P: Platform> {
     ports: Vec<Box<dyn FramePort>>,
     lines: u32,
     failed: Option<String>,
+}
+
+impl<P: Platform> Served<P> {
+    /// A line in the log, as long as this vif has some left.
+    fn say(&mut self, level: Level, text: &dyn Display) {
+        self.lines += 1;
+        if self.lines < LINES_PER_VIF {
+            log!(level, "{}: {text}", self.device.id());
+        } else if self.lines == LINES_PER_VIF {
+            log!(level, "{}: {text} (the last line of this vif)", self.device.id());
+        }
+    }
 }
 
 /// Makes the frame ports of a vif: one for each queue.
@@ -110,34 +128,36 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         self.ordinary = ordinary;
     }
 
-    /// Handles what xenstore has to say, without sleeping. True when something changed. To be called also when the
-    /// connection's descriptor is not readable: events that came while a reply was awaited are kept in the client.
+    /// Handles what xenstore has to say, without sleeping and not without end. True when something changed: then there
+    /// may be more, so do not sleep before another call. To be called also when the connection's descriptor is not
+    /// readable: events that came while a reply was awaited are kept in the client.
     pub fn control(&mut self) -> Result<bool, BackendError> {
-        let mut changed = false;
-        loop {
-            let mut scan = false;
-            let mut stepped: Vec<(u16, u32)> = Vec::new();
-            while let Some(event) = self.xs.next_event(Some(Duration::ZERO))? {
-                match self.vifs.iter().find(|(_, s)| s.device.is_peer_event(&event)) {
-                    Some((&key, _)) => stepped.push(key),
-                    // A change below backend/vif: a new vif, or one of its own keys (online).
-                    None => scan = true,
-                }
-            }
-            if scan {
-                self.scan()?;
-                stepped.extend(self.vifs.keys());
-            }
-            if stepped.is_empty() && !scan {
-                return Ok(changed);
-            }
-            changed = true;
-            stepped.sort_unstable();
-            stepped.dedup();
-            for key in stepped {
-                self.step(key);
+        let mut events = 0;
+        let mut scan = false;
+        let mut stepped: Vec<(u16, u32)> = Vec::new();
+        while events < EVENTS_PER_TURN
+            && let Some(event) = self.xs.next_event(Some(Duration::ZERO))?
+        {
+            events += 1;
+            match self.vifs.iter().find(|(_, s)| s.device.is_peer_event(&event)) {
+                Some((&key, _)) => stepped.push(key),
+                None => match below_watch(&event.path) {
+                    Changed::Vifs => scan = true,
+                    Changed::Online(key) => stepped.push(key),
+                    Changed::Nothing => {}
+                },
             }
         }
+        if scan {
+            self.scan()?;
+            stepped.extend(self.vifs.keys());
+        }
+        stepped.sort_unstable();
+        stepped.dedup();
+        for key in stepped {
+            self.step(key);
+        }
+        Ok(events > 0)
     }
 
     /// Finds vifs that are new, and forgets those whose directory is gone.
@@ -162,13 +182,13 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             let id = DeviceId { class: Class::Vif, front: pregrant::DomId(front), back: own, handle };
             let device = Device::new(id, Side::Back);
             if let Err(e) = device.watch_peer(&mut self.xs) {
-                warn!("{id}: cannot watch the front's state: {e}");
+                log!(Level::Warn, "{id}: cannot watch the front's state: {e}");
                 continue;
             }
-            info!("{id}: found");
             let vif = BackVif::new(id.front, handle, self.features.clone(), self.ordinary);
-            self.vifs
-                .insert((front, handle), Served { device, vif, ports: Vec::new(), lines: 0, failed: None });
+            let mut served = Served { device, vif, ports: Vec::new(), lines: 0, failed: None };
+            served.say(Level::Info, &"found");
+            self.vifs.insert((front, handle), served);
         }
         Ok(())
     }
@@ -182,30 +202,33 @@ impl<P: Platform, T: Transport> Backend<P, T> {
                 let id = served.device.id();
                 served.ports = (self.make_ports)(&id, served.vif.nr_queues());
                 served.failed = None;
-                for (queue, dir, why) in served.vif.refused_lists() {
-                    served.lines += 1;
-                    if served.lines <= LINES_PER_VIF {
-                        warn!(
-                            "{id}: the front's staging list {dir}-data-ref of queue {queue} in {} is not used, the \
-                             vif goes on with ordinary grants: {why}",
-                            served.device.peer_dir()
-                        );
-                    }
+                let refused: Vec<_> =
+                    served.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.to_string())).collect();
+                for (queue, dir, why) in refused {
+                    let at = front_key(&served.device, queue, served.vif.nr_queues(), dir, "data-ref0");
+                    let line = format!(
+                        "the staging list {at} is not used, queue {queue} goes on with ordinary grants: {why}; \
+                         correct the front's list and connect it again"
+                    );
+                    served.say(Level::Warn, &line);
                 }
-                info!(
-                    "{id}: connected, {} queue(s), TX {}, RX {}",
-                    served.vif.nr_queues(),
-                    served.vif.path_names(0).0,
-                    served.vif.path_names(0).1
-                );
+                let (tx, rx) = served.vif.path_names(0);
+                let queues = served.vif.nr_queues();
+                served.say(Level::Info, &format_args!("connected, {queues} queue(s), TX {tx}, RX {rx}"));
             }
             Ok(BackStep::Closed) => {
                 served.ports.clear();
-                info!("{}: closed", served.device.id());
+                served.say(Level::Info, &"closed");
             }
             Ok(BackStep::Waiting) => {}
-            Ok(BackStep::Removed) => return self.remove(key),
-            Err(e) => self.fail(key, &e),
+            // Its front is gone, or `online` is 0: it stays closed until the toolstack removes its directory, and `scan`
+            // misses it. To forget it now would be to find it again at once.
+            Ok(BackStep::Removed) => served.ports.clear(),
+            Err(e @ ConnectError::Keys(_)) => self.fail(key, &e),
+            Err(e) => {
+                let text = format!("{}: {e}", served.device.peer_dir());
+                self.fail(key, &text);
+            }
         }
         self.relive();
     }
@@ -214,19 +237,27 @@ impl<P: Platform, T: Transport> Backend<P, T> {
     #[cold]
     fn fail(&mut self, key: (u16, u32), why: &dyn Display) {
         let Some(served) = self.vifs.get_mut(&key) else { return };
-        let text = format!("{why}");
-        served.lines += 1;
-        if served.lines <= LINES_PER_VIF {
-            warn!("{}: closed: {text}. To use it again, detach and attach the vif", served.device.id());
-        }
+        let text = format!(
+            "{why}. To use the vif again, close its front and connect it again, or detach and attach it"
+        );
+        served.say(Level::Warn, &format_args!("closed: {text}"));
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
         if let Err(e) = served.vif.close(&self.platform, &mut bus, Some(&text)) {
             // The directory may be gone with the guest; what matters is that nothing is mapped any more.
-            info!("{}: {e}", served.device.id());
+            served.say(Level::Info, &e);
         }
         served.ports.clear();
         served.failed = Some(text);
         self.relive();
+    }
+
+    /// Closes one vif for what its ring showed.
+    #[cold]
+    fn fault(&mut self, (key, queue, dir, fault): Fault) {
+        let Some(served) = self.vifs.get(&key) else { return };
+        let at = front_key(&served.device, queue, served.vif.nr_queues(), dir, "ring-ref");
+        let text = format!("{} broke the protocol on its ring {at}: {fault}", served.device.id().front);
+        self.fail(key, &text);
     }
 
     fn remove(&mut self, key: (u16, u32)) {
@@ -235,7 +266,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             let _ = served.vif.close(&self.platform, &mut bus, None); // its directory may be gone
             let _ = served.device.unwatch_peer(&mut self.xs);
             self.removed += 1;
-            info!("{}: removed", served.device.id());
+            served.say(Level::Info, &"removed");
         }
         self.relive();
     }
@@ -254,20 +285,17 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             for (i, port) in served.ports.iter_mut().enumerate() {
                 let tx = served.vif.poll_tx(&self.platform, i, &mut **port, &mut self.scratch);
                 let rx = served.vif.poll_rx(&self.platform, i, &mut **port);
-                match (tx, rx) {
-                    (Ok(tx), Ok(rx)) => moved |= tx == Polled::More || rx == Polled::More,
-                    (Err(e), _) | (_, Err(e)) => {
-                        fault = Some((key, e));
-                        break;
-                    }
+                moved |= tx == Ok(Polled::More) || rx == Ok(Polled::More);
+                if let Err(e) = tx {
+                    fault = Some((key, i, "tx", e));
+                } else if let Err(e) = rx {
+                    fault = Some((key, i, "rx", e));
                 }
             }
-            if fault.is_some() {
-                break;
-            }
         }
-        if let Some((key, e)) = fault {
-            self.fail(key, &e);
+        // One a round: that vif is not live in the next, where another's turn comes.
+        if let Some(fault) = fault {
+            self.fault(fault);
             return true;
         }
         moved
@@ -282,12 +310,12 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             for i in 0..served.vif.nr_queues() {
                 match served.vif.final_check(&self.platform, i) {
                     Ok(more) => work |= more,
-                    Err(e) => fault = Some((key, e)),
+                    Err((dir, e)) => fault = Some((key, i, dir, e)),
                 }
             }
         }
-        if let Some((key, e)) = fault {
-            self.fail(key, &e);
+        if let Some(fault) = fault {
+            self.fault(fault);
             return true;
         }
         work
@@ -333,6 +361,35 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         for key in keys {
             self.remove(key);
         }
+    }
+}
+
+/// A vif's ring that broke the protocol: which vif, queue, direction.
+type Fault = ((u16, u32), usize, &'static str, PeerFault);
+
+/// Where a front has the key `{dir}-{what}` of queue `i` of `n`.
+fn front_key(device: &Device, i: usize, n: usize, dir: &str, what: &str) -> String {
+    format!("{}/{}{dir}-{what}", device.peer_dir(), queue_prefix(i, n))
+}
+
+/// What an event below our own directory means.
+enum Changed {
+    /// A vif came or went, perhaps.
+    Vifs,
+    /// The toolstack's wish for one vif.
+    Online((u16, u32)),
+    /// A key that we, or the toolstack, write for others to read.
+    Nothing,
+}
+
+fn below_watch(path: &str) -> Changed {
+    let mut parts = path.rsplit_once(WATCH).map_or("", |(_, below)| below).split('/').skip(1);
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(front), Some(handle), Some(key)) => match (front.parse(), handle.parse()) {
+            (Ok(front), Ok(handle)) if key == "online" => Changed::Online((front, handle)),
+            _ => Changed::Nothing,
+        },
+        _ => Changed::Vifs,
     }
 }
 

@@ -15,8 +15,9 @@ pub trait DeviceBus: KeySource {
     fn peer_state(&mut self) -> Result<XenbusState, Self::Error>;
     /// Writes our own `state`.
     fn set_state(&mut self, state: XenbusState) -> Result<(), Self::Error>;
-    /// Writes keys into our own directory, all in one transaction.
-    fn publish(&mut self, pairs: &Pairs) -> Result<(), Self::Error>;
+    /// Writes keys into our own directory, and removes those names in it (first level) that are `stale` and not among the
+    /// keys: all in one transaction.
+    fn publish(&mut self, pairs: &Pairs, stale: fn(&str) -> bool) -> Result<(), Self::Error>;
     /// A key of our own directory that is 0 when the toolstack wants the device gone (`online`).
     fn online(&mut self) -> Result<bool, Self::Error>;
     /// Says in the store why this end gives up (`error/device/...`).
@@ -50,9 +51,9 @@ impl<T: Transport> DeviceBus for StoreBus<'_, T> {
     fn set_state(&mut self, state: XenbusState) -> Result<(), DeviceError> {
         Ok(self.device.set_state(self.xs, state)?)
     }
-    fn publish(&mut self, pairs: &Pairs) -> Result<(), DeviceError> {
+    fn publish(&mut self, pairs: &Pairs, stale: fn(&str) -> bool) -> Result<(), DeviceError> {
         let pairs: Vec<(&str, &str)> = pairs.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        Ok(self.device.set_in_transaction(self.xs, &pairs)?)
+        Ok(self.device.replace_in_transaction(self.xs, &pairs, stale)?)
     }
     fn online(&mut self) -> Result<bool, DeviceError> {
         Ok(self.device.online(self.xs)?)

@@ -12,7 +12,6 @@
 
 use super::staging_list::DataLen;
 use crate::units::{EvtchnPort, GrantRef};
-use alloc::borrow::ToOwned;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -31,11 +30,16 @@ pub trait KeySource {
 fn number<S: KeySource>(keys: &mut S, key: &str) -> Result<Option<u32>, S::Error> {
     match keys.text(key)? {
         None => Ok(None),
-        Some(text) => match text.trim_end_matches('\0').trim().parse() {
-            Ok(n) => Ok(Some(n)),
-            Err(_) => Err(keys.bad(key, &text, "a decimal number")),
+        Some(text) => match decimal(&text) {
+            Some(n) => Ok(Some(n)),
+            None => Err(keys.bad(key, &text, "a decimal number")),
         },
     }
+}
+
+/// A number as peers write it: some end it with a NUL.
+fn decimal(text: &str) -> Option<u32> {
+    text.trim_end_matches('\0').trim().parse().ok()
 }
 
 /// A key that must be there and hold a decimal number.
@@ -164,6 +168,40 @@ pub struct DataKeys {
     pub len: DataLen,
 }
 
+/// What a front asks for in one direction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DataRequest {
+    /// No staging.
+    None,
+    /// Staging.
+    Keys(DataKeys),
+    /// Staging, with keys that are of no use: the front has to hear that it does not get it.
+    Bad {
+        /// Which key, below the front's directory.
+        key: String,
+        /// What stands there.
+        value: Option<String>,
+        /// What should.
+        expected: &'static str,
+    },
+}
+
+impl DataRequest {
+    /// The keys, if they can be used.
+    pub fn keys(&self) -> Option<&DataKeys> {
+        match self {
+            Self::Keys(keys) => Some(keys),
+            _ => None,
+        }
+    }
+}
+
+impl From<Option<DataKeys>> for DataRequest {
+    fn from(keys: Option<DataKeys>) -> Self {
+        keys.map_or(Self::None, Self::Keys)
+    }
+}
+
 /// One queue as the front set it up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueKeys {
@@ -174,9 +212,9 @@ pub struct QueueKeys {
     /// Event channels.
     pub channels: ChannelKeys,
     /// Staging of TX, if the front wants it.
-    pub tx_data: Option<DataKeys>,
+    pub tx_data: DataRequest,
     /// Staging of RX, if the front wants it.
-    pub rx_data: Option<DataKeys>,
+    pub rx_data: DataRequest,
 }
 
 /// What a front asks for.
@@ -210,6 +248,19 @@ pub fn active_key(i: usize, n: usize) -> String {
     queue_prefix(i, n) + "staging-grants-active"
 }
 
+/// Names in the back's directory that belong to one connection.
+pub fn of_back_connection(name: &str) -> bool {
+    name == "staging-grants-active" || name.starts_with("queue-")
+}
+
+/// Names in the front's directory that belong to one connection: a predecessor with other queues, channels or lists left
+/// them, and they would be taken for ours.
+pub fn of_front_connection(name: &str) -> bool {
+    let starts =
+        ["tx-", "rx-", "event-channel", "queue-", "multi-queue-num-queues", "feature-staging-grants"];
+    starts.iter().any(|start| name.starts_with(start))
+}
+
 impl FrontRequest {
     /// As keys of the front's directory.
     pub fn pairs(&self) -> Pairs {
@@ -225,7 +276,7 @@ impl FrontRequest {
         if n >= 2 {
             put(&mut p, "multi-queue-num-queues", n);
         }
-        let staging = self.queues.iter().any(|q| q.tx_data.is_some() || q.rx_data.is_some());
+        let staging = self.queues.iter().any(|q| q.tx_data.keys().is_some() || q.rx_data.keys().is_some());
         if staging {
             put(&mut p, "feature-staging-grants", 1);
         }
@@ -241,7 +292,7 @@ impl FrontRequest {
                 }
             }
             for (dir, data) in [("tx", &q.tx_data), ("rx", &q.rx_data)] {
-                if let Some(data) = data {
+                if let Some(data) = data.keys() {
                     for (k, r) in data.list_refs.iter().enumerate() {
                         put(&mut p, format!("{at}{dir}-data-ref{k}"), r.0);
                     }
@@ -285,8 +336,8 @@ impl FrontRequest {
                 tx_ring: GrantRef(needed(keys, &format!("{at}tx-ring-ref"))?),
                 rx_ring: GrantRef(needed(keys, &format!("{at}rx-ring-ref"))?),
                 channels,
-                tx_data: if staging { data_keys(keys, &at, "tx", offered)? } else { None },
-                rx_data: if staging { data_keys(keys, &at, "rx", offered)? } else { None },
+                tx_data: if staging { data_keys(keys, &at, "tx", offered)? } else { DataRequest::None },
+                rx_data: if staging { data_keys(keys, &at, "rx", offered)? } else { DataRequest::None },
             });
         }
         Ok(Self {
@@ -302,38 +353,52 @@ impl FrontRequest {
     }
 }
 
-/// One direction's staging keys. A front may leave a direction out; a length that was not offered, or a list that is not
-/// where it should be, means the same. With one queue the keys may also stand in `queue-0/`, as the RFC has them.
+/// One direction's staging keys. A front may leave a direction out: then it has neither key. With one queue the keys may
+/// also stand in `queue-0/`, as the RFC has them.
 fn data_keys<S: KeySource>(
     keys: &mut S,
     at: &str,
     dir: &str,
     offered: &BackFeatures,
-) -> Result<Option<DataKeys>, S::Error> {
+) -> Result<DataRequest, S::Error> {
     let places: &[&str] = if at.is_empty() { &["", "queue-0/"] } else { &[at] };
     for at in places {
-        let Some(text) = keys.text(&format!("{at}{dir}-data-len"))? else { continue };
-        let len = text.trim_end_matches('\0').trim().parse().ok().and_then(DataLen::new);
-        let Some(len) = len.filter(|l| offered.staging_sizes.contains(l)) else { return Ok(None) };
-        let mut list_refs = Vec::new();
-        // One list page serves a ring of 512 slots; eight serve the largest ring there is.
-        while list_refs.len() < 8 {
-            match keys.text(&format!("{at}{dir}-data-ref{}", list_refs.len()))? {
-                None => break,
-                Some(text) => match text.trim_end_matches('\0').trim().to_owned().parse() {
-                    Ok(r) => list_refs.push(GrantRef(r)),
-                    Err(_) => return Ok(None),
-                },
-            }
+        let len_key = format!("{at}{dir}-data-len");
+        let list_key = |k: usize| format!("{at}{dir}-data-ref{k}");
+        let text = keys.text(&len_key)?;
+        let first = keys.text(&list_key(0))?;
+        if text.is_none() && first.is_none() {
+            continue;
         }
-        return Ok(if list_refs.is_empty() { None } else { Some(DataKeys { list_refs, len }) });
+        let bad = |key, value, expected| Ok(DataRequest::Bad { key, value, expected });
+        let len = text.as_deref().and_then(decimal).and_then(DataLen::new);
+        let Some(len) = len.filter(|l| offered.staging_sizes.contains(l)) else {
+            return bad(len_key, text, "one of the back's staging-grants-sizes");
+        };
+        let mut list_refs = Vec::new();
+        let mut next = first;
+        // One list page serves a ring of 512 slots; eight serve the largest ring there is.
+        while list_refs.len() < 8
+            && let Some(text) = next
+        {
+            let Some(r) = decimal(&text) else {
+                return bad(list_key(list_refs.len()), Some(text), "a grant reference, a decimal number");
+            };
+            list_refs.push(GrantRef(r));
+            next = keys.text(&list_key(list_refs.len()))?;
+        }
+        if list_refs.is_empty() {
+            return bad(list_key(0), None, "a grant reference, a decimal number");
+        }
+        return Ok(DataRequest::Keys(DataKeys { list_refs, len }));
     }
-    Ok(None)
+    Ok(DataRequest::None)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::borrow::ToOwned;
     use std::collections::BTreeMap;
 
     struct Dir(BTreeMap<String, String>);
@@ -349,8 +414,9 @@ mod tests {
     fn dir(pairs: Pairs) -> Dir {
         Dir(pairs.into_iter().collect())
     }
-    fn data(r: u32, len: u32) -> Option<DataKeys> {
-        Some(DataKeys { list_refs: Vec::from([GrantRef(r)]), len: DataLen::new(len)? })
+    fn data(r: u32, len: u32) -> DataRequest {
+        let len = DataLen::new(len).unwrap();
+        DataRequest::Keys(DataKeys { list_refs: Vec::from([GrantRef(r)]), len })
     }
     fn request(n: u32) -> FrontRequest {
         let queue = |i| QueueKeys {
@@ -362,7 +428,7 @@ mod tests {
                 ChannelKeys::Single(EvtchnPort(7))
             },
             tx_data: data(40 + i, 256),
-            rx_data: if i == 0 { data(50, 65535) } else { None },
+            rx_data: if i == 0 { data(50, 65535) } else { DataRequest::None },
         };
         FrontRequest {
             rx_copy: true,
@@ -401,6 +467,25 @@ mod tests {
     }
 
     #[test]
+    fn what_belongs_to_a_connection_goes_with_it() {
+        for n in [1, 3] {
+            for (key, _) in request(n).pairs() {
+                let name = key.split('/').next().unwrap();
+                let stays = name == "request-rx-copy" || name.starts_with("feature-");
+                assert_eq!(of_front_connection(name), !stays || name == "feature-staging-grants", "{name}");
+            }
+            assert!(of_back_connection(active_key(0, n as usize).split('/').next().unwrap()));
+        }
+        for name in ["state", "backend", "backend-id", "handle", "mac", "mtu", "trusted"] {
+            assert!(!of_front_connection(name), "{name} is the toolstack's");
+        }
+        let toolstacks = ["state", "frontend", "online", "bridge", "script"].map(String::from);
+        for name in toolstacks.into_iter().chain(BackFeatures::default().pairs().into_iter().map(|p| p.0)) {
+            assert!(!of_back_connection(&name), "{name} outlives a connection");
+        }
+    }
+
+    #[test]
     fn an_old_front_without_any_extension_is_understood() {
         let keys =
             [("tx-ring-ref", "8"), ("rx-ring-ref", "9"), ("event-channel", "3"), ("request-rx-copy", "1")];
@@ -408,11 +493,11 @@ mod tests {
         let front = FrontRequest::read(&mut d, &BackFeatures::default()).unwrap();
         assert_eq!(front.queues.len(), 1);
         assert_eq!(front.queues[0].channels, ChannelKeys::Single(EvtchnPort(3)));
-        assert!(!front.sg && front.csum && front.queues[0].tx_data.is_none());
+        assert!(!front.sg && front.csum && front.queues[0].tx_data == DataRequest::None);
     }
 
     #[test]
-    fn garbled_needed_keys_are_named_and_garbled_staging_keys_mean_no_staging() {
+    fn garbled_keys_are_named_and_garbled_staging_keys_cost_no_vif() {
         let back = BackFeatures::default();
         let with = |key: &str, value: &str| {
             let mut d = dir(request(1).pairs());
@@ -436,7 +521,15 @@ mod tests {
             [("tx-data-len", "300"), ("tx-data-len", "x"), ("tx-data-ref0", "x"), ("tx-data-len", "0")]
         {
             let q = with(key, value).unwrap().queues.remove(0);
-            assert!(q.tx_data.is_none() && q.rx_data.is_some(), "{key}={value}");
+            let DataRequest::Bad { key: named, value: seen, .. } = q.tx_data else { panic!("{key}={value}") };
+            assert_eq!((named.as_str(), seen.as_deref()), (key, Some(value)));
+            assert_eq!(q.rx_data, data(50, 65535));
+        }
+        for gone in ["rx-data-len", "rx-data-ref0"] {
+            let mut d = dir(request(1).pairs());
+            d.0.remove(gone);
+            let q = FrontRequest::read(&mut d, &back).unwrap().queues.remove(0);
+            assert!(matches!(q.rx_data, DataRequest::Bad { key, value: None, .. } if key == gone));
         }
     }
 

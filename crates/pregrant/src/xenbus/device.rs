@@ -219,6 +219,21 @@ impl Device {
         })
     }
 
+    /// As [`set_in_transaction`](Self::set_in_transaction), and removes what is `stale` among the own directory's names.
+    pub fn replace_in_transaction<T: Transport>(
+        &self,
+        xs: &mut Client<T>,
+        keys: &[(&str, &str)],
+        stale: fn(&str) -> bool,
+    ) -> Result<(), XsError> {
+        xs.transaction(|t| {
+            for name in t.directory(&self.own_dir)?.iter().filter(|name| stale(name)) {
+                t.rm(&path::join(&self.own_dir, name))?;
+            }
+            keys.iter().try_for_each(|(key, value)| t.write(&path::join(&self.own_dir, key), value))
+        })
+    }
+
     /// The own state.
     pub fn state<T: Transport>(&self, xs: &mut Client<T>) -> Result<XenbusState, XsError> {
         read_state(xs, &self.own_dir)

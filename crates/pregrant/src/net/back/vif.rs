@@ -15,7 +15,10 @@ use super::rx_batch::RxAccepts;
 use super::{Polled, RxQueue, TxQueue};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::bus::DeviceBus;
-use crate::net::features::{BackFeatures, ChannelKeys, DataKeys, FrontRequest, Pairs, QueueKeys, active_key};
+use crate::net::features::{
+    BackFeatures, ChannelKeys, DataKeys, DataRequest, FrontRequest, Pairs, QueueKeys, active_key,
+    of_back_connection, queue_prefix,
+};
 use crate::net::staging_list::{self, ListFault};
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, MapError, PeerMem, Platform};
@@ -23,6 +26,7 @@ use crate::port::{Arena, FramePort};
 use crate::ring::{BackRing, RedoPage, RingPages};
 use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::wire::netif::{RX_SLOT_BYTES, TX_SLOT_BYTES};
+use crate::xenbus::KeyError;
 use crate::xenbus::state::{self, Handshake, Reaction, XenbusState};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -48,8 +52,10 @@ pub enum ConnectError<E> {
     Keys(E),
     /// A grant of the front could not be mapped.
     Map {
-        /// Which key named it.
-        key: &'static str,
+        /// Which key named it, below the front's directory.
+        key: String,
+        /// The guest.
+        of: DomId,
         /// The grant.
         gref: GrantRef,
         /// Why.
@@ -57,6 +63,10 @@ pub enum ConnectError<E> {
     },
     /// A channel of the front could not be bound.
     Bind {
+        /// Which key named it, below the front's directory.
+        key: String,
+        /// The guest.
+        of: DomId,
         /// The front's end.
         port: EvtchnPort,
         /// Why.
@@ -70,17 +80,17 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Keys(e) => e.fmt(f),
-            Self::Map { key, gref, error } => write!(
+            Self::Map { key, of, gref, error } => write!(
                 f,
-                "cannot map {gref}, named by the front's key {key}: {}; the front must grant it to this domain first",
+                "{key} names {gref} of {of}, which cannot be mapped: {}; the front must grant it to this domain, \
+                 writable, first",
                 error.status
             ),
-            Self::Bind { port, error } => {
-                write!(
-                    f,
-                    "cannot bind {port} of the front: {error}; the front must offer it to this domain first"
-                )
-            }
+            Self::Bind { key, of, port, error } => write!(
+                f,
+                "{key} names {port} of {of}, which cannot be bound: {error}; the front must offer it to this domain \
+                 first"
+            ),
             Self::Ring(fault) => fault.fmt(f),
         }
     }
@@ -116,6 +126,10 @@ pub enum BackStep {
     Removed,
 }
 
+/// Steps that one call takes at most: more than lie between any two states, so that only a front that changes its own
+/// state all the time gets there.
+const STEPS_AT_ONCE: u32 = 8;
+
 /// One vif of domain `of`.
 pub struct BackVif<P: Platform> {
     of: DomId,
@@ -124,13 +138,17 @@ pub struct BackVif<P: Platform> {
     features: BackFeatures,
     ordinary: Ordinary,
     queues: Vec<BackQueue<P>>,
+    /// Closed for a fault: a front that goes on saying 4 is not connected again, it must come down first.
+    faulted: bool,
     /// What is wrong with a list that was refused, for the log; the vif goes on without it.
     refused: Vec<(usize, &'static str, ListRefusal)>,
 }
 
 /// Why a staging list was not taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ListRefusal {
+    /// Its keys are of no use.
+    Key(KeyError),
     /// Its entries are wrong.
     Fault(ListFault),
     /// A page of it, or a buffer, could not be mapped.
@@ -140,6 +158,7 @@ pub enum ListRefusal {
 impl fmt::Display for ListRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Key(e) => e.fmt(f),
             Self::Fault(e) => e.fmt(f),
             Self::Map(MapError { index: Some(i), status }) => write!(f, "grant number {i} of it: {status}"),
             Self::Map(MapError { index: None, status }) => write!(f, "a grant of it: {status}"),
@@ -151,7 +170,16 @@ impl<P: Platform> BackVif<P> {
     /// A vif that the toolstack created; nothing is written yet.
     pub fn new(of: DomId, handle: u32, features: BackFeatures, ordinary: Ordinary) -> Self {
         let (queues, refused) = (Vec::new(), Vec::new());
-        Self { of, handle, state: XenbusState::Initialising, features, ordinary, queues, refused }
+        Self {
+            of,
+            handle,
+            state: XenbusState::Initialising,
+            features,
+            ordinary,
+            queues,
+            faulted: false,
+            refused,
+        }
     }
 
     /// The guest.
@@ -183,9 +211,13 @@ impl<P: Platform> BackVif<P> {
     ) -> Result<BackStep, ConnectError<B::Error>> {
         use XenbusState as S;
         let mut came_to = BackStep::Waiting;
-        loop {
+        for _ in 0..STEPS_AT_ONCE {
             let front = bus.peer_state().map_err(ConnectError::Keys)?;
             let online = bus.online().map_err(ConnectError::Keys)?;
+            self.faulted &= front == S::Connected;
+            if self.faulted {
+                return Ok(came_to);
+            }
             let next = match state::back(self.state, front, Handshake::Direct, online) {
                 Reaction::Stay => return Ok(came_to),
                 Reaction::Remove => {
@@ -195,7 +227,9 @@ impl<P: Platform> BackVif<P> {
                 Reaction::Enter(next) => next,
             };
             match next {
-                S::InitWait => bus.publish(&self.features.pairs()).map_err(ConnectError::Keys)?,
+                S::InitWait => {
+                    bus.publish(&self.features.pairs(), of_back_connection).map_err(ConnectError::Keys)?;
+                }
                 S::Connected if self.queues.is_empty() => {
                     self.connect(p, bus, redo)?;
                     came_to = BackStep::Connected;
@@ -211,22 +245,23 @@ impl<P: Platform> BackVif<P> {
             bus.set_state(next).map_err(ConnectError::Keys)?;
             self.state = next;
         }
+        Ok(came_to) // the front's state changed meanwhile, and there is an event that says so
     }
 
     /// Closes from this end: after a fault, an error, or when the toolstack or the operator wants it. The text goes to
     /// the store, where `xenstore-ls` shows it.
     pub fn close<B: DeviceBus>(&mut self, p: &P, bus: &mut B, why: Option<&str>) -> Result<(), B::Error> {
         self.drop_queues(p);
-        if let Some(text) = why {
-            bus.report(text)?;
-        }
+        self.faulted = why.is_some();
+        // The state matters more than the text: it is written even where the text has no place.
+        let told = why.map_or(Ok(()), |text| bus.report(text));
         if self.state != XenbusState::Closed {
             self.state = XenbusState::Closing;
             bus.set_state(XenbusState::Closing)?;
             self.state = XenbusState::Closed;
             bus.set_state(XenbusState::Closed)?;
         }
-        Ok(())
+        told
     }
 
     fn drop_queues(&mut self, p: &P) {
@@ -248,24 +283,25 @@ impl<P: Platform> BackVif<P> {
         let mut active = Pairs::new();
         self.refused.clear();
         for (i, keys) in front.queues.iter().enumerate() {
-            let (tx_path, tx_staged) = self.path(p, i, "tx", &keys.tx_data, 0)?;
-            // Ids go on from TX to RX: the RX list begins where the TX list ends.
-            let (rx_path, rx_staged) = self.path(p, i, "rx", &keys.rx_data, tx_staged.unwrap_or(0))?;
-            let asked = keys.tx_data.is_some() || keys.rx_data.is_some();
-            let all = keys.tx_data.is_some() == tx_staged.is_some()
-                && keys.rx_data.is_some() == rx_staged.is_some();
+            let refused = self.refused.len();
+            let (tx_path, tx_staged) = self.path(p, i, "tx", &keys.tx_data, 0);
+            // Ids go on from TX to RX: the RX list begins where the TX list ends. Without the one the other means nothing.
+            let rx_data = if self.refused.len() == refused { &keys.rx_data } else { &DataRequest::None };
+            let (rx_path, _) = self.path(p, i, "rx", rx_data, tx_staged);
+            let asked = keys.tx_data != DataRequest::None || keys.rx_data != DataRequest::None;
+            let all = self.refused.len() == refused;
             // All or nothing: with one list refused the queue has no staging, and the front is not told otherwise.
-            let (tx_path, rx_path) = if asked && !all {
-                (self.ordinary_tx(), AnyPath::Copy(CopyPath::default()))
-            } else {
+            let (tx_path, rx_path) = if all {
                 (tx_path, rx_path)
+            } else {
+                (self.ordinary_tx(), AnyPath::Copy(CopyPath::default()))
             };
             if asked {
                 active.push((active_key(i, front.queues.len()), String::from(if all { "1" } else { "0" })));
             }
             queues.push(self.connect_queue(
                 p,
-                i,
+                (i, front.queues.len()),
                 keys,
                 tx_path,
                 rx_path,
@@ -273,7 +309,7 @@ impl<P: Platform> BackVif<P> {
                 redo,
             )?);
         }
-        bus.publish(&active).map_err(ConnectError::Keys)?;
+        bus.publish(&active, of_back_connection).map_err(ConnectError::Keys)?;
         self.queues = queues;
         Ok(())
     }
@@ -286,49 +322,61 @@ impl<P: Platform> BackVif<P> {
     }
 
     /// The path of one direction, and how many entries its list has if it was accepted.
-    fn path<E>(
+    fn path(
         &mut self,
         p: &P,
         queue: usize,
         dir: &'static str,
-        data: &Option<DataKeys>,
+        data: &DataRequest,
         first_id: u16,
-    ) -> Result<(AnyPath<P>, Option<u16>), ConnectError<E>> {
-        let ordinary = |vif: &Self| {
-            if dir == "tx" { vif.ordinary_tx() } else { AnyPath::Copy(CopyPath::default()) }
+    ) -> (AnyPath<P>, u16) {
+        let (ordinary, acc) = match dir {
+            "tx" => (self.ordinary_tx(), Access::ReadOnly),
+            _ => (AnyPath::Copy(CopyPath::default()), Access::ReadWrite),
         };
-        let Some(data) = data else { return Ok((ordinary(self), None)) };
-        let acc = if dir == "tx" { Access::ReadOnly } else { Access::ReadWrite };
-        match accept(p, self.of, data, acc, first_id) {
-            Ok((buffers, n)) => Ok((AnyPath::Staging(StagingPath::new(buffers)), Some(n))),
-            Err(why) => {
-                self.refused.push((queue, dir, why));
-                Ok((ordinary(self), None))
+        let why = match data {
+            DataRequest::None => return (ordinary, 0),
+            DataRequest::Bad { key, value, expected } => {
+                let seen = value.as_ref().map(String::as_bytes);
+                ListRefusal::Key(KeyError::new(key, seen, expected, self.of))
             }
-        }
+            DataRequest::Keys(keys) => match accept(p, self.of, keys, acc, first_id) {
+                Ok((buffers, n)) => return (AnyPath::Staging(StagingPath::new(buffers)), n),
+                Err(why) => why,
+            },
+        };
+        self.refused.push((queue, dir, why));
+        (ordinary, 0)
     }
 
     #[allow(clippy::too_many_arguments)] // one call, from `connect`
     fn connect_queue<E>(
         &self,
         p: &P,
-        i: usize,
+        (i, n): (usize, usize),
         keys: &QueueKeys,
         tx_path: AnyPath<P>,
         rx_path: AnyPath<P>,
         accepts: RxAccepts,
         redo: RedoSource<'_>,
     ) -> Result<BackQueue<P>, ConnectError<E>> {
+        let of = self.of;
+        let at = |name: &str| queue_prefix(i, n) + name;
         let map = |key, gref| {
-            let map = p.peer().map(self.of, &[gref], Access::ReadWrite);
-            map.map_err(|error| ConnectError::Map { key, gref, error })
+            let map = p.peer().map(of, &[gref], Access::ReadWrite);
+            map.map_err(|error| ConnectError::Map { key: at(key), of, gref, error })
         };
-        let bind = |port| p.events().bind(self.of, port).map_err(|error| ConnectError::Bind { port, error });
+        let bind = |key, port| {
+            let chan = p.events().bind(of, port);
+            chan.map_err(|error| ConnectError::Bind { key: at(key), of, port, error })
+        };
         let tx_mem = RingPages::new(map("tx-ring-ref", keys.tx_ring)?, TX_SLOT_BYTES / 4);
         let rx_mem = RingPages::new(map("rx-ring-ref", keys.rx_ring)?, RX_SLOT_BYTES / 4);
         let (tx_chan, rx_chan) = match keys.channels {
-            ChannelKeys::Single(port) => (bind(port)?, None),
-            ChannelKeys::Split { tx, rx } => (bind(tx)?, Some(bind(rx)?)),
+            ChannelKeys::Single(port) => (bind("event-channel", port)?, None),
+            ChannelKeys::Split { tx, rx } => {
+                (bind("event-channel-tx", tx)?, Some(bind("event-channel-rx", rx)?))
+            }
         };
         // A new connection's rings start anew: what an old one's last batch left must not be replayed.
         let mut fresh_page = |dir| redo(i, dir).inspect(RedoPage::clear);
@@ -371,14 +419,15 @@ impl<P: Platform> BackVif<P> {
     }
 
     /// Before sleeping: arms both rings of queue `i` and its channels. True: there is work.
-    pub fn final_check(&mut self, p: &P, i: usize) -> Result<bool, PeerFault> {
+    /// A fault comes with its direction.
+    pub fn final_check(&mut self, p: &P, i: usize) -> Result<bool, (&'static str, PeerFault)> {
         let q = &mut self.queues[i];
         p.events().unmask(&q.tx_chan);
         if let Some(chan) = &q.rx_chan {
             p.events().unmask(chan);
         }
-        let tx = q.tx.final_check()?;
-        let rx = q.rx.final_check()?;
+        let tx = q.tx.final_check().map_err(|e| ("tx", e))?;
+        let rx = q.rx.final_check().map_err(|e| ("rx", e))?;
         Ok(tx || rx)
     }
 

@@ -15,7 +15,10 @@ use super::staging::{Region, StagingArea};
 use super::{Buffers, RxFront, TxFront};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::bus::DeviceBus;
-use crate::net::features::{BackFeatures, ChannelKeys, DataKeys, FrontRequest, QueueKeys, active_key};
+use crate::net::features::{
+    BackFeatures, ChannelKeys, DataKeys, DataRequest, FrontRequest, QueueKeys, active_key,
+    of_front_connection,
+};
 use crate::net::staging_list::DataLen;
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, GrantPool, InUse, Platform};
@@ -233,7 +236,7 @@ impl<P: Platform> FrontVif<P> {
             ipv6_csum: true,
             queues: keys,
         };
-        bus.publish(&request.pairs()).map_err(FrontError::Keys)
+        bus.publish(&request.pairs(), of_front_connection).map_err(FrontError::Keys)
     }
 
     fn queue(
@@ -264,7 +267,9 @@ impl<P: Platform> FrontVif<P> {
         let rx_area =
             rx_len.map(|len| StagingArea::new(p, to, Access::ReadWrite, len, rx_n, first_rx)).transpose()?;
         let data = |area: &Option<StagingArea<P>>| {
-            area.as_ref().map(|a| DataKeys { list_refs: Vec::from([a.list_ref()]), len: a.data_len() })
+            let keys =
+                |a: &StagingArea<P>| DataKeys { list_refs: Vec::from([a.list_ref()]), len: a.data_len() };
+            DataRequest::from(area.as_ref().map(keys))
         };
         let (tx_data, rx_data) = (data(&tx_area), data(&rx_area));
 

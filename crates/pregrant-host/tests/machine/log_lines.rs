@@ -1,0 +1,40 @@
+//! What the library logs, kept for tests to look into.
+
+use log::{LevelFilter, Log, Metadata, Record};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+struct Lines(Mutex<Vec<String>>);
+
+static LINES: Lines = Lines(Mutex::new(Vec::new()));
+
+impl Lines {
+    fn lock(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Log for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+    fn log(&self, record: &Record<'_>) {
+        self.lock().push(format!("{}: {}", record.level(), record.args()));
+    }
+    fn flush(&self) {}
+}
+
+/// From now on, lines of level info and above are kept.
+pub fn capture() {
+    log::set_logger(&LINES).unwrap();
+    log::set_max_level(LevelFilter::Info);
+}
+
+/// Takes what was logged since the last call.
+pub fn take() -> Vec<String> {
+    std::mem::take(&mut *LINES.lock())
+}
+
+/// Those lines, kept, that contain `part`.
+pub fn with(part: &str) -> Vec<String> {
+    LINES.lock().iter().filter(|line| line.contains(part)).cloned().collect()
+}

@@ -1,0 +1,298 @@
+//! A loopback machine inside of a test: broker and xenstored, a backend in a thread, guests in others.
+//!
+//! ```text
+//!   test's thread: toolstack, guests ---- threads: broker, xenstored, back (domain 0, a learning switch)
+//! ```
+//! Nothing here has a time limit but [`run`]'s watchdog: what does not happen hangs the test until that barks.
+#![allow(dead_code)] // each test binary uses its part of it
+
+pub mod guest;
+pub mod log_lines;
+pub mod raw_guest;
+
+use pregrant::DomId;
+use pregrant::net::back::Ordinary;
+use pregrant::net::features::BackFeatures;
+use pregrant::platform::{Events, Platform, ReadySet};
+use pregrant::port::{FramePort, Offloads};
+use pregrant::xenbus::toolstack::{self, Vif};
+use pregrant::xenbus::{Class, DeviceId, Side};
+use pregrant::xenstore::Client;
+use pregrant_host::drivers::{Backend, VifReport};
+use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback, ProcessCounts};
+use pregrant_host::ports::switch::Switch;
+use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The driver domain.
+pub const BACK: DomId = DomId(0);
+
+/// A connection to xenstore.
+pub type Store = Client<UnixTransport>;
+/// The backend under test.
+pub type LoopbackBackend = Backend<Loopback, UnixTransport>;
+
+/// Runs tests one after the other, since each counts what the whole process holds. The first argument that is no option
+/// selects by name.
+pub fn run(tests: &[(&str, fn())]) {
+    log_lines::capture();
+    std::thread::spawn(|| {
+        std::thread::sleep(Duration::from_secs(300));
+        eprintln!("watchdog: a test hangs; the name printed last is the one");
+        std::process::exit(101);
+    });
+    let filter = std::env::args().skip(1).find(|a| !a.starts_with('-')).unwrap_or_default();
+    let before = ProcessCounts::now().unwrap();
+    let mut passed = 0;
+    for (name, test) in tests.iter().filter(|(name, _)| name.contains(&filter)) {
+        println!("test {name} ...");
+        test();
+        assert_eq!(ProcessCounts::now().unwrap(), before, "descriptors, threads or mappings are left");
+        println!("test {name} ... ok");
+        passed += 1;
+    }
+    println!("{passed} passed, 0 failed");
+}
+
+/// Waits until `true`, a look every millisecond; the watchdog's business when it never is.
+pub fn until(mut happened: impl FnMut() -> bool) {
+    while !happened() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Broker, xenstored and toolstack.
+pub struct Machine {
+    pub broker: Arc<Broker>,
+    /// The toolstack's connection.
+    pub xs: Store,
+    path: PathBuf,
+    store: Handle,
+    store_thread: Option<JoinHandle<()>>,
+    stopping: Arc<AtomicBool>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Machine {
+    /// With domain 0.
+    pub fn start() -> Self {
+        let mut server = Xenstored::new().unwrap();
+        server.introduce(BACK).ok(); // known from the start, or now
+        let store = server.handle();
+        let (stopping, connections) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let store_thread = {
+            let (stopping, connections) = (Arc::clone(&stopping), Arc::clone(&connections));
+            std::thread::spawn(move || {
+                while !stopping.load(Ordering::Relaxed) {
+                    server.poll_once(None).unwrap();
+                    connections.store(server.connections(), Ordering::Relaxed);
+                }
+            })
+        };
+        let (connect, create, destroy) = (store.clone(), store.clone(), store.clone());
+        let hooks = Hooks {
+            store: Some(Box::new(move |domid, fd| connect.add_connection(fd, domid).unwrap())),
+            created: Box::new(move |domid| create.introduce(domid).unwrap()),
+            destroyed: Box::new(move |domid| destroy.release(domid).unwrap()),
+        };
+        let path = std::env::temp_dir().join(format!("pregrant-test-{}.broker", std::process::id()));
+        let broker = Broker::start(Some(&path), hooks).unwrap();
+        broker.create_domain(DomainSpec::driver(BACK)).unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        store.add_connection(OwnedFd::from(theirs), BACK).unwrap();
+        let xs = Client::new(UnixTransport::new(OwnedFd::from(ours)).unwrap());
+        Self {
+            broker: Arc::new(broker),
+            xs,
+            path,
+            store,
+            store_thread: Some(store_thread),
+            stopping,
+            connections,
+        }
+    }
+
+    /// Where the broker listens.
+    pub fn broker_path(&self) -> &std::path::Path {
+        &self.path
+    }
+
+    /// Makes a guest domain; waits until a former one of this number is gone.
+    pub fn guest_domain(&self, domid: u16) {
+        until(|| match self.broker.create_domain(DomainSpec::guest(DomId(domid))) {
+            Ok(()) => true,
+            Err(e) => {
+                assert!(e.to_string().contains("File exists"), "{e}");
+                false
+            }
+        });
+    }
+
+    /// Attaches the calling thread to a domain.
+    pub fn attach(&self, domid: DomId) -> (Loopback, Store) {
+        let platform = self.broker.attach(domid).unwrap();
+        let fd = platform.take_store_fd().unwrap();
+        let xs = Client::new(UnixTransport::new(fd).unwrap());
+        (platform, xs)
+    }
+
+    /// The toolstack makes a vif.
+    pub fn make_vif(&mut self, front: u16, handle: u32) -> DeviceId {
+        let [hi, lo] = front.to_be_bytes();
+        let vif = Vif::new(DomId(front), BACK, handle, [0x00, 0x16, 0x3e, hi, lo, handle as u8]);
+        vif.create(&mut self.xs).unwrap();
+        vif.id
+    }
+
+    /// The toolstack removes it.
+    pub fn remove_vif(&mut self, id: DeviceId) {
+        toolstack::remove(&mut self.xs, &id).unwrap();
+    }
+
+    /// A key, as xenstore has it.
+    pub fn key(&mut self, path: &str) -> Option<String> {
+        let value = self.xs.read_if_there(path).unwrap();
+        value.map(|v| String::from_utf8_lossy(&v).into_owned())
+    }
+
+    /// What the back says about why a vif failed, where `xenstore-ls` shows it.
+    pub fn error_node(&mut self, id: DeviceId) -> Option<String> {
+        self.key(&id.error_path(Side::Back))
+    }
+
+    /// The back's state.
+    pub fn back_state(&mut self, id: DeviceId) -> Option<String> {
+        self.key(&format!("{}/state", id.back_dir()))
+    }
+
+    /// xenstore connections that are open, the toolstack's included.
+    pub fn connections(&self) -> usize {
+        // A round through the server, so that it has counted what came before.
+        self.store.introduce(BACK).ok();
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the broker's account is `wanted`; it hears of an end in its own time.
+    pub fn settles(&self, wanted: Audit) {
+        let mut rounds = 0;
+        while self.broker.audit() != wanted {
+            rounds += 1;
+            assert!(rounds < 20_000, "left: {:?}, wanted: {wanted:?}", self.broker.audit());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Shows that nothing but domain 0 and the toolstack is left, and ends.
+    pub fn end(self) {
+        self.settles(Audit { domains: 1, ..Audit::default() });
+        until(|| self.connections() == 1);
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        let _ = self.store.stop();
+        if let Some(thread) = self.store_thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+type Job = Box<dyn FnOnce(&mut LoopbackBackend) + Send>;
+
+/// Domain 0's backend in a thread of its own, with a switch between its vifs.
+pub struct Back {
+    jobs: Option<mpsc::Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Back {
+    /// Serves all vifs of domain 0.
+    pub fn start(machine: &Machine, features: BackFeatures, ordinary: Ordinary) -> Self {
+        let connection = machine.broker.connect().unwrap();
+        let (jobs, todo) = mpsc::channel();
+        let thread = std::thread::spawn(move || serve(connection, features, ordinary, &todo));
+        Self { jobs: Some(jobs), thread: Some(thread) }
+    }
+
+    /// With all features, by copy where nothing else is negotiated.
+    pub fn plain(machine: &Machine) -> Self {
+        Self::start(machine, BackFeatures::default(), Ordinary::Copy)
+    }
+
+    /// Asks the backend, in its thread.
+    pub fn ask<R: Send + 'static>(&self, job: impl FnOnce(&mut LoopbackBackend) -> R + Send + 'static) -> R {
+        let (reply, answer) = mpsc::channel();
+        let job: Job = Box::new(move |backend| drop(reply.send(job(backend))));
+        self.jobs.as_ref().unwrap().send(job).expect("the back's thread ended");
+        answer.recv().expect("the back's thread ended")
+    }
+
+    /// What the backend says of a vif.
+    pub fn report(&self, id: DeviceId) -> Option<VifReport> {
+        assert_eq!(id.class, Class::Vif);
+        self.ask(move |backend| backend.reports().into_iter().find(|r| r.id == id))
+    }
+
+    /// Closes all vifs and ends.
+    pub fn stop(mut self) {
+        self.ask(LoopbackBackend::close_all);
+        self.end();
+    }
+
+    fn end(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            assert!(std::thread::panicking(), "the back's thread panicked: see above");
+        }
+    }
+}
+
+impl Drop for Back {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn serve(connection: OwnedFd, features: BackFeatures, ordinary: Ordinary, jobs: &mpsc::Receiver<Job>) {
+    let platform = Loopback::attach_fd(connection, BACK).unwrap();
+    let fd = platform.take_store_fd().unwrap();
+    let xs = Client::new(UnixTransport::new(fd).unwrap());
+    platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
+    let switch = Switch::new();
+    let caps = Offloads { csum: true, gso: true };
+    let ports = Box::new(move |_: &DeviceId, queues: usize| {
+        let ports = switch.add_multi_queue_port(queues, caps).unwrap();
+        ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect()
+    });
+    let mut backend = Backend::new(platform, xs, features, ordinary, ports).unwrap();
+    let mut ready = ReadySet::default();
+    let mut rounds = 0u32;
+    loop {
+        loop {
+            match jobs.try_recv() {
+                Ok(job) => job(&mut backend),
+                Err(mpsc::TryRecvError::Empty) => break,
+                Err(mpsc::TryRecvError::Disconnected) => return,
+            }
+        }
+        rounds = rounds.wrapping_add(1);
+        if backend.round() {
+            // Traffic keeps nobody from being heard.
+            if rounds.is_multiple_of(64) {
+                backend.control().unwrap();
+            }
+        } else if !backend.control().unwrap() && !backend.arm() {
+            backend.platform().events().wait(&mut ready, Some(Duration::from_millis(2)));
+        }
+    }
+}

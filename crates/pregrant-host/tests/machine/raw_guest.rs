@@ -1,0 +1,186 @@
+//! A guest by hand: rings, grants and keys as a driver would make them, each open to a test's mischief.
+
+use super::{BACK, Machine, Store, until};
+use pregrant::net::features::{ChannelKeys, DataRequest, FrontRequest, QueueKeys};
+use pregrant::net::model::{RxModel, Slot, TxModel};
+use pregrant::net::staging_list;
+use pregrant::platform::{Access, Events, GrantPool, Platform};
+use pregrant::ring::RingPages;
+use pregrant::shm::SharedBytes;
+use pregrant::wire::netif::{RX_SLOT_BYTES, TX_SLOT_BYTES, TxRequest};
+use pregrant::wire::staging::StagingEntry;
+use pregrant::xenbus::{Device, DeviceId, Side, XenbusState};
+use pregrant::{EvtchnPort, GrantRef};
+use pregrant_host::loopback::{Channel, Loopback, Region};
+use std::collections::BTreeMap;
+
+/// Keys of the front's directory.
+pub type Keys = BTreeMap<String, String>;
+
+/// Pages for frames.
+pub const PAGES: usize = 4;
+
+/// The guest.
+pub struct RawGuest {
+    pub xs: Store,
+    pub device: Device,
+    pub tx: TxModel<RingPages<Region>>,
+    pub rx: RxModel<RingPages<Region>>,
+    pub tx_ring: GrantRef,
+    pub rx_ring: GrantRef,
+    pub port: EvtchnPort,
+    channel: Channel,
+    /// Pages that the back may read and write.
+    pub pages: Region,
+    pub page_refs: [GrantRef; PAGES],
+    /// What the back is shown beside.
+    pub more: Vec<Region>,
+    /// Last: everything above is its.
+    pub platform: Loopback,
+}
+
+impl RawGuest {
+    /// Attaches; grants two rings and some pages, offers a channel. Nothing is written yet.
+    pub fn attach(machine: &Machine, id: DeviceId) -> Self {
+        let (platform, mut xs) = machine.attach(id.front);
+        let device = Device::new(id, Side::Front);
+        device.watch_peer(&mut xs).unwrap();
+        let ring = || {
+            let mut gref = [GrantRef::NONE];
+            let page = platform.grants().alloc(BACK, Access::ReadWrite, &mut gref).unwrap();
+            (page, gref[0])
+        };
+        let ((tx_page, tx_ring), (rx_page, rx_ring)) = (ring(), ring());
+        let tx_mem = RingPages::new(tx_page, TX_SLOT_BYTES / 4);
+        let rx_mem = RingPages::new(rx_page, RX_SLOT_BYTES / 4);
+        tx_mem.init();
+        rx_mem.init();
+        let mut page_refs = [GrantRef::NONE; PAGES];
+        let pages = platform.grants().alloc(BACK, Access::ReadWrite, &mut page_refs).unwrap();
+        let (channel, port) = platform.events().offer(BACK).unwrap();
+        let (tx, rx) = (TxModel::new(tx_mem), RxModel::new(rx_mem));
+        Self {
+            xs,
+            device,
+            tx,
+            rx,
+            tx_ring,
+            rx_ring,
+            port,
+            channel,
+            pages,
+            page_refs,
+            more: Vec::new(),
+            platform,
+        }
+    }
+
+    /// A page that is granted to `to` with this access, and kept.
+    pub fn grant(&mut self, to: pregrant::DomId, acc: Access) -> GrantRef {
+        let mut gref = [GrantRef::NONE];
+        self.more.push(self.platform.grants().alloc(to, acc, &mut gref).unwrap());
+        gref[0]
+    }
+
+    /// A list page with these entries.
+    pub fn list(&mut self, entries: &[StagingEntry]) -> GrantRef {
+        let mut gref = [GrantRef::NONE];
+        let page = self.platform.grants().alloc(BACK, Access::ReadOnly, &mut gref).unwrap();
+        assert!(staging_list::write(&page, entries.iter().copied()));
+        self.more.push(page);
+        gref[0]
+    }
+
+    /// 256 buffers of 256 octets in new pages, from `first_id`.
+    pub fn buffers(&mut self, acc: Access, first_id: u16) -> Vec<StagingEntry> {
+        let mut refs = [GrantRef::NONE; 16];
+        self.more.push(self.platform.grants().alloc(BACK, acc, &mut refs).unwrap());
+        let entry = |i: u16| StagingEntry {
+            id: first_id + i,
+            gref: refs[usize::from(i / 16)].0,
+            offset: i % 16 * 256,
+        };
+        (0..256).map(entry).collect()
+    }
+
+    /// The keys of an honest front with one queue, one channel and no staging.
+    pub fn keys(&self) -> Keys {
+        let queue = QueueKeys {
+            tx_ring: self.tx_ring,
+            rx_ring: self.rx_ring,
+            channels: ChannelKeys::Single(self.port),
+            tx_data: DataRequest::None,
+            rx_data: DataRequest::None,
+        };
+        let request = FrontRequest {
+            rx_copy: true,
+            rx_notify: true,
+            sg: true,
+            gso_tcpv4: true,
+            gso_tcpv6: true,
+            csum: true,
+            ipv6_csum: true,
+            queues: vec![queue],
+        };
+        request.pairs().into_iter().collect()
+    }
+
+    /// Waits until the back offers, writes the keys, and says that it is connected.
+    pub fn connect(&mut self, keys: &Keys) {
+        self.wait_back(&[XenbusState::InitWait]);
+        let keys: Vec<(&str, &str)> = keys.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        self.device.set_in_transaction(&mut self.xs, &keys).unwrap();
+        self.set_state(XenbusState::Connected);
+    }
+
+    /// Connects as an honest front and waits for the back.
+    pub fn connected(machine: &Machine, id: DeviceId) -> Self {
+        let mut guest = Self::attach(machine, id);
+        guest.connect(&guest.keys());
+        guest.wait_back(&[XenbusState::Connected]);
+        guest
+    }
+
+    /// Writes the own state.
+    pub fn set_state(&mut self, state: XenbusState) {
+        self.device.set_state(&mut self.xs, state).unwrap();
+    }
+
+    /// Waits until the back's state is one of these.
+    pub fn wait_back(&mut self, wanted: &[XenbusState]) -> XenbusState {
+        let clock = pregrant_host::loopback::MonotonicClock;
+        self.device.wait_peer(&mut self.xs, &clock, None, |s| wanted.contains(&s)).unwrap()
+    }
+
+    /// A request for `size` octets in page 0; they are no frame for anybody.
+    pub fn request(&self, id: u16, size: u16) -> TxRequest {
+        let mut frame = [0; 64];
+        frame[..6].copy_from_slice(&[2, 0xbb, 0, 0, 0, 1]);
+        frame[6..12].copy_from_slice(&[2, 0xbb, 0, 0, 0, 2]);
+        frame[12..14].copy_from_slice(&[0x88, 0xb6]);
+        assert!(self.pages.copy_in(0, &frame));
+        TxRequest { gref: self.page_refs[0].0, offset: 0, flags: 0, id, size }
+    }
+
+    /// Plays slots and wakes the back.
+    pub fn play(&mut self, slots: &[Slot]) {
+        self.tx.play(slots);
+        self.notify();
+    }
+
+    /// Wakes the back.
+    pub fn notify(&self) {
+        self.platform.events().notify(&self.channel);
+    }
+
+    /// The statuses of the slots of the frame played last.
+    pub fn answers(&mut self) -> Vec<i16> {
+        let mut answered = Vec::new();
+        until(|| {
+            answered.extend(self.tx.answers().unwrap());
+            !answered.is_empty()
+        });
+        assert_eq!(answered.len(), 1);
+        answered.remove(0)
+    }
+}

@@ -1,0 +1,237 @@
+//! Vifs from their coming to their end, as two guests and a backend live it: what was negotiated is what frames take, and
+//! when it is over nothing is left.
+
+mod machine;
+
+use machine::guest::{Guest, exchange, ordinary, staging};
+use machine::{Back, Machine, until};
+use pregrant::net::back::Ordinary;
+use pregrant::net::features::BackFeatures;
+use pregrant::net::front::Wishes;
+use pregrant::xenbus::{DeviceId, XenbusState, toolstack};
+use std::time::Duration;
+
+fn main() {
+    machine::run(&[
+        ("frames_both_ways_by_copy_and_by_map", frames_both_ways_by_copy_and_by_map),
+        ("each_data_length_each_direction", each_data_length_each_direction),
+        ("one_or_two_channels", one_or_two_channels),
+        ("two_queues", two_queues),
+        ("a_back_without_staging", a_back_without_staging),
+        ("a_front_comes_back", a_front_comes_back),
+        ("the_toolstack_takes_a_vif_away", the_toolstack_takes_a_vif_away),
+        ("a_backend_ends_and_another_serves", a_backend_ends_and_another_serves),
+    ]);
+}
+
+const LENGTHS: [usize; 6] = [60, 64, 257, 1514, 4097, 65535];
+
+/// Two guests, 5 and 6, with a vif each.
+fn two_vifs(machine: &mut Machine) -> [DeviceId; 2] {
+    [5, 6].map(|domid| {
+        machine.guest_domain(domid);
+        machine.make_vif(domid, 0)
+    })
+}
+
+/// Connects two guests, looks at the way their frames take, exchanges, closes.
+fn life(machine: &mut Machine, back: &Back, wishes: [Wishes; 2], paths: [(&str, &str); 2]) {
+    let before = machine.broker.audit();
+    let ids = two_vifs(machine);
+    let [mut a, mut b] = [0, 1].map(|i| Guest::connected(machine, ids[i], wishes[i]));
+    exchange(&mut a, &mut b, &LENGTHS);
+    for i in 0..2 {
+        let report = back.report(ids[i]).unwrap();
+        assert_eq!((report.state, &report.failed), (XenbusState::Connected, &None));
+        assert!(report.refused.is_empty(), "{:?}", report.refused);
+        for (tx_path, tx, rx_path, rx) in report.queues {
+            assert_eq!((tx_path, rx_path), paths[i]);
+            assert_eq!((tx.errors, tx.dropped, rx.errors, rx.dropped), (0, 0, 0, 0));
+        }
+    }
+    a.close();
+    b.close();
+    ids.into_iter().for_each(|id| machine.remove_vif(id));
+    machine.settles(before);
+}
+
+fn with_machine(features: BackFeatures, ordinary: Ordinary, test: impl FnOnce(&mut Machine, &Back)) {
+    let mut machine = Machine::start();
+    let back = Back::start(&machine, features, ordinary);
+    back.ask(|_| ()); // attached
+    test(&mut machine, &back);
+    back.stop();
+    machine.end();
+}
+
+fn frames_both_ways_by_copy_and_by_map() {
+    for (kind, tx_path) in [(Ordinary::Copy, "copy"), (Ordinary::Map, "map")] {
+        with_machine(BackFeatures::default(), kind, |machine, back| {
+            life(machine, back, [ordinary(); 2], [(tx_path, "copy"); 2]);
+        });
+    }
+}
+
+fn each_data_length_each_direction() {
+    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, back| {
+        let both = ("staging", "staging");
+        for (tx, rx) in [(64, 65535), (128, 4096), (256, 2048), (2048, 256), (4096, 128), (65535, 64)] {
+            life(machine, back, [staging(Some(tx), Some(rx)), staging(Some(rx), Some(tx))], [both; 2]);
+        }
+        for len in [256, 65535] {
+            let one_way = [staging(Some(len), None), staging(None, Some(len))];
+            life(machine, back, one_way, [("staging", "copy"), ("copy", "staging")]);
+        }
+        // A guest with the extension and one without, on one back.
+        life(machine, back, [staging(Some(256), Some(256)), ordinary()], [both, ("copy", "copy")]);
+    });
+}
+
+fn one_or_two_channels() {
+    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, _| {
+        let before = machine.broker.audit();
+        for split in [false, true] {
+            let ids = two_vifs(machine);
+            let wishes = Wishes { split_channels: split, ..ordinary() };
+            let [mut a, mut b] = ids.map(|id| Guest::connected(machine, id, wishes));
+            let key = |name| format!("{}/{name}", ids[0].front_dir());
+            assert_eq!(machine.key(&key("event-channel")).is_some(), !split);
+            assert_eq!(machine.key(&key("event-channel-tx")).is_some(), split);
+            assert_eq!(machine.key(&key("event-channel-rx")).is_some(), split);
+            // Both ends of each, of two guests.
+            assert_eq!(machine.broker.audit().channels, before.channels + if split { 8 } else { 4 });
+            exchange(&mut a, &mut b, &LENGTHS);
+            a.close();
+            b.close();
+            ids.into_iter().for_each(|id| machine.remove_vif(id));
+        }
+        machine.settles(before);
+    });
+}
+
+fn two_queues() {
+    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, back| {
+        for (wishes, path, active) in
+            [(ordinary(), "copy", None), (staging(Some(256), Some(256)), "staging", Some("1"))]
+        {
+            let ids = two_vifs(machine);
+            let [mut a, mut b] = ids.map(|id| Guest::connected(machine, id, Wishes { queues: 2, ..wishes }));
+            for (dir, id) in ids.map(|id| (id.front_dir(), id)) {
+                assert_eq!(machine.key(&format!("{dir}/multi-queue-num-queues")).as_deref(), Some("2"));
+                assert_eq!(machine.key(&format!("{dir}/tx-ring-ref")), None, "flat keys are for one queue");
+                for queue in 0..2 {
+                    assert!(machine.key(&format!("{dir}/queue-{queue}/rx-ring-ref")).is_some());
+                    let key = format!("{}/queue-{queue}/staging-grants-active", id.back_dir());
+                    assert_eq!(machine.key(&key).as_deref(), active);
+                }
+            }
+            exchange(&mut a, &mut b, &LENGTHS);
+            for id in ids {
+                let queues = back.report(id).unwrap().queues;
+                assert_eq!(queues.iter().map(|q| (q.0, q.2)).collect::<Vec<_>>(), [(path, path); 2]);
+                assert!(queues.iter().all(|q| q.1.frames > 0), "both queues took frames: {queues:?}");
+            }
+            a.close();
+            b.close();
+            ids.into_iter().for_each(|id| machine.remove_vif(id));
+        }
+    });
+}
+
+/// A back that knows nothing of the extension, and one of long ago: one queue, one channel.
+fn a_back_without_staging() {
+    let plain = BackFeatures { staging_sizes: Vec::new(), ..BackFeatures::default() };
+    let old = BackFeatures { max_queues: 1, split_channels: false, ..plain.clone() };
+    for features in [plain, old] {
+        with_machine(features, Ordinary::Copy, |machine, back| {
+            let wishes = Wishes { queues: 2, ..staging(Some(256), Some(65535)) };
+            life(machine, back, [wishes; 2], [("copy", "copy"); 2]);
+        });
+    }
+}
+
+/// Front 4 -> 5 -> 6 -> 1 -> 4, with the back following, several times over one attachment.
+fn a_front_comes_back() {
+    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, back| {
+        let before = machine.broker.audit();
+        let ids = two_vifs(machine);
+        let (keep, _) = machine.attach(ids[0].front); // the domain outlives its vif's drivers
+        let mut steady = Guest::connected(machine, ids[1], ordinary());
+        let wishes = [staging(Some(256), Some(256)), ordinary(), Wishes { queues: 2, ..ordinary() }];
+        for wishes in wishes.iter().cycle().take(9) {
+            let mut guest = Guest::connected(machine, ids[0], *wishes);
+            exchange(&mut guest, &mut steady, &[64, 1514]);
+            guest.close();
+            assert_eq!(machine.key(&format!("{}/state", ids[0].front_dir())).as_deref(), Some("6"));
+            until(|| machine.back_state(ids[0]).as_deref() == Some("6"));
+            // The next driver begins where the toolstack began; the back offers again.
+            machine.xs.write(&format!("{}/state", ids[0].front_dir()), "1").unwrap();
+            until(|| machine.back_state(ids[0]).as_deref() == Some("2"));
+        }
+        assert_eq!(back.report(ids[0]).unwrap().failed, None);
+        let mut last = Guest::connected(machine, ids[0], ordinary());
+        exchange(&mut steady, &mut last, &[64]);
+        last.close();
+        steady.close();
+        drop(keep);
+        ids.into_iter().for_each(|id| machine.remove_vif(id));
+        machine.settles(before);
+    });
+}
+
+/// `online` = 0 and state 5, as `xl network-detach` does it.
+fn the_toolstack_takes_a_vif_away() {
+    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, back| {
+        let before = machine.broker.audit();
+        let ids = two_vifs(machine);
+        let [mut a, mut b] = ids.map(|id| Guest::connected(machine, id, staging(Some(256), Some(256))));
+        exchange(&mut a, &mut b, &[64, 1514]);
+        toolstack::request_removal(&mut machine.xs, &ids[0]).unwrap();
+        until(|| {
+            a.front.control(Duration::from_millis(1)).unwrap();
+            a.front.vif().is_closed()
+        });
+        until(|| machine.back_state(ids[0]).as_deref() == Some("6"));
+        machine.remove_vif(ids[0]);
+        until(|| back.report(ids[0]).is_none());
+        // A new one of the same number, for the same domain.
+        machine.make_vif(5, 0);
+        let mut again = Guest::connected(machine, ids[0], ordinary());
+        exchange(&mut again, &mut b, &[64, 1514]);
+        again.close();
+        b.close();
+        drop(a);
+        ids.into_iter().for_each(|id| machine.remove_vif(id));
+        machine.settles(before);
+    });
+}
+
+/// The backend closes all vifs and ends; fronts that come back are served by its successor.
+fn a_backend_ends_and_another_serves() {
+    let mut machine = Machine::start();
+    let ids = two_vifs(&mut machine);
+    let mut guests = ids.map(|id| Guest::attach(&machine, id, staging(Some(256), Some(256)), true));
+    let attached = machine.broker.audit();
+    for _ in 0..2 {
+        let back = Back::plain(&machine);
+        for guest in &mut guests {
+            guest.connect();
+        }
+        let [a, b] = &mut guests;
+        exchange(a, b, &LENGTHS);
+        back.stop();
+        until(|| {
+            guests.iter_mut().all(|guest| {
+                guest.front.control(Duration::from_millis(1)).unwrap();
+                !guest.front.vif().is_live()
+            })
+        });
+    }
+    for guest in &mut guests {
+        guest.front.control(Duration::ZERO).unwrap();
+    }
+    machine.settles(attached);
+    drop(guests);
+    ids.into_iter().for_each(|id| machine.remove_vif(id));
+    machine.end();
+}
