@@ -52,6 +52,16 @@ pub enum LoopbackError {
         /// Its answer.
         source: Errno,
     },
+    /// Another process owns the name.
+    #[error("{name:?} in {domid} belongs to another process (broker at {at}); stop that one first")]
+    Held {
+        /// The name.
+        name: String,
+        /// In which domain.
+        domid: DomId,
+        /// The broker.
+        at: String,
+    },
     /// The broker's end of the connection is closed.
     #[error("the broker at {at} went away; nothing of its domains is left: start it again, then this")]
     Gone {

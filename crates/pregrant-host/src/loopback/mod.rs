@@ -46,7 +46,7 @@ pub use error::LoopbackError;
 pub use events::{Channel, EXTRAS_MAX, LoopbackEvents};
 pub use grants::{LoopbackGrants, Region};
 pub use map::{LoopbackPeer, PeerMap};
-pub use persist::Persistent;
+pub use persist::{Owned, Persistent};
 pub use process::ProcessCounts;
 
 use counters::Tally;

@@ -1,14 +1,16 @@
 //! Memory that outlives the process: the broker keeps it by domain and name, so that a successor finds what its
-//! predecessor left (the redo page of a ring).
+//! predecessor left (the redo page of a ring). And names that one process at a time may own, so that there is one
+//! successor only: the broker takes them back when the owner dies, with its channels.
 
 use super::error::LoopbackError;
 use super::memory::Mapping;
 use super::protocol::{NAME_MAX, Op, Request};
-use super::{Loopback, error::Step};
+use super::{Core, Loopback, error::Step};
 use pregrant::PAGE_SIZE;
 use pregrant::shm::SharedBytes;
 use rustix::io::Errno;
 use std::ptr::NonNull;
+use std::rc::Rc;
 
 /// A persistent region.
 #[derive(Debug)]
@@ -34,6 +36,27 @@ unsafe impl SharedBytes for Persistent {
     }
 }
 
+/// A name that nobody else in the domain owns until this is dropped.
+#[derive(Debug)]
+pub struct Owned {
+    core: Rc<Core>,
+    name: String,
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        match self.core.call(&named(Op::Disown, &self.name)) {
+            // The broker went first: nothing is owned any more.
+            Ok(_) | Err(Errno::PIPE) => {}
+            Err(e) => log::warn!("loopback: {:?} could not be given up: {e}", self.name),
+        }
+    }
+}
+
+fn named(op: Op, name: &str) -> Request {
+    Request { name: name.into(), ..Request::new(op, 0, 0, 0) }
+}
+
 impl Loopback {
     /// `bytes` octets (rounded up to pages) under this domain's `name` (64 octets at most), zeroed the first time. They
     /// last as long as the domain.
@@ -57,5 +80,33 @@ impl Loopback {
             .ok_or_else(|| LoopbackError::Version { at: self.core.at.clone() })?;
         let map = Mapping::new(fd, bytes.next_multiple_of(PAGE_SIZE)).step("map a persistent region")?;
         Ok(Persistent { map, fresh })
+    }
+
+    /// Becomes the only owner of `name` (64 octets at most) in this domain, until the value is dropped or the process
+    /// dies.
+    ///
+    /// # Errors
+    /// [`LoopbackError::Held`] while another process or thread owns it; the name is empty or too long.
+    pub fn own(&self, name: &str) -> Result<Owned, LoopbackError> {
+        let long = name.len() > NAME_MAX;
+        let asked = if long { Err(Errno::NAMETOOLONG) } else { self.core.call(&named(Op::Own, name)) };
+        match asked {
+            Ok(_) => Ok(Owned { core: Rc::clone(&self.core), name: name.into() }),
+            Err(Errno::BUSY) => Err(LoopbackError::Held {
+                name: name.into(),
+                domid: self.core.user.domid,
+                at: self.core.at.clone(),
+            }),
+            Err(source) => Err(LoopbackError::Refused {
+                what: format!("make this process the owner of {name:?} in {}", self.core.user.domid),
+                at: self.core.at.clone(),
+                source,
+            }),
+        }
+    }
+
+    /// Drops what [`persist`](Self::persist) keeps as `name`. False: there is no such thing.
+    pub fn forget(&self, name: &str) -> bool {
+        name.len() <= NAME_MAX && self.core.call(&named(Op::Forget, name)).is_ok()
     }
 }

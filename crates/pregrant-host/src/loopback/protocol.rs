@@ -17,7 +17,7 @@ use rustix::net::{
 use std::mem::MaybeUninit;
 
 /// Both ends must have the same: the ledger's layout is part of it.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Longest name of a persistent region.
 pub(super) const NAME_MAX: usize = 64;
 const REQUEST_MAX: usize = 24 + NAME_MAX;
@@ -45,6 +45,12 @@ pub(super) enum Op {
     Close,
     /// c: octets, name. Reply: 1 when fresh; fds: memory.
     Persist,
+    /// name. Makes the caller its only owner until it disowns it or dies; EBUSY while another is.
+    Own,
+    /// name. Undoes [`Op::Own`].
+    Disown,
+    /// name. Drops a persistent region; what is mapped of it stays until it is unmapped.
+    Forget,
     /// Looks again for pages and grants of dead processes that peers have let go of.
     Reclaim,
     /// b: domid, a: grant frames, c: pages (high bit: survives its processes).
@@ -61,9 +67,12 @@ pub(super) const DURABLE: u64 = 1 << 63;
 impl Op {
     fn from_u32(raw: u32) -> Option<Self> {
         use Op::*;
-        [Attach, Mapped, Peer, Upcall, Offer, Bind, Close, Persist, Reclaim, Create, Destroy, Audit]
-            .into_iter()
-            .find(|op| *op as u32 == raw)
+        [
+            Attach, Mapped, Peer, Upcall, Offer, Bind, Close, Persist, Own, Disown, Forget, Reclaim, Create,
+            Destroy, Audit,
+        ]
+        .into_iter()
+        .find(|op| *op as u32 == raw)
     }
 }
 

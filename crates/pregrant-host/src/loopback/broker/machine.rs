@@ -39,6 +39,8 @@ struct Domain {
     upcalls: [Option<OwnedFd>; SLOTS],
     channels: Channels,
     regions: HashMap<String, (OwnedFd, u64)>,
+    /// Who owns a name: its slot.
+    owners: HashMap<String, usize>,
 }
 
 #[derive(Clone, Copy)]
@@ -149,6 +151,7 @@ impl Machine {
             upcalls: [const { None }; SLOTS],
             channels: Channels::default(),
             regions: HashMap::new(),
+            owners: HashMap::new(),
         };
         self.domains.insert(domid.0, domain);
         (self.hooks.created)(domid);
@@ -183,6 +186,7 @@ impl Machine {
         }
         domain.ledger.bump_incarnation();
         domain.disown(user.slot);
+        domain.owners.retain(|_, slot| *slot != user.slot);
         let last = !domain.slots.iter().flatten().any(|a| !a.leaving);
         if last && !domain.durable {
             // The slot's pins in other domains are swept by `destroy`.
@@ -362,6 +366,32 @@ impl Machine {
                 let theirs = fd.try_clone().map_err(os)?;
                 domain.regions.insert(request.name.clone(), (fd, bytes));
                 Ok(Reply::new([1], vec![theirs]))
+            }
+            Op::Own => {
+                let domain = self.domains.get_mut(&user.domid.0).ok_or(Errno::NOENT)?;
+                if request.name.is_empty() {
+                    return Err(Errno::INVAL);
+                }
+                if domain.owners.contains_key(&request.name) {
+                    return Err(Errno::BUSY);
+                }
+                if domain.owners.len() == REGIONS_MAX {
+                    return Err(Errno::NOSPC);
+                }
+                domain.owners.insert(request.name.clone(), user.slot);
+                Ok(Reply::default())
+            }
+            Op::Disown => {
+                let domain = self.domains.get_mut(&user.domid.0).ok_or(Errno::NOENT)?;
+                if domain.owners.get(&request.name) != Some(&user.slot) {
+                    return Err(Errno::INVAL);
+                }
+                domain.owners.remove(&request.name);
+                Ok(Reply::default())
+            }
+            Op::Forget => {
+                let domain = self.domains.get_mut(&user.domid.0).ok_or(Errno::NOENT)?;
+                domain.regions.remove(&request.name).map(|_| Reply::default()).ok_or(Errno::NOENT)
             }
             Op::Reclaim => {
                 self.sweep();
