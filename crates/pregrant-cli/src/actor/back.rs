@@ -9,7 +9,7 @@ use pregrant::net::back::Ordinary;
 use pregrant::net::features::BackFeatures;
 use pregrant::platform::{Clock, Events, Platform, ReadySet};
 use pregrant::port::{Arena, Burst, FramePort, Offloads};
-use pregrant_host::drivers::{Backend, Mode, Next, Pace};
+use pregrant_host::drivers::{Backend, BrokerSuccession, Mode, Next, Pace};
 use pregrant_host::loopback::{Counters, Loopback, MonotonicClock};
 use pregrant_host::ports::generator::Generator;
 use pregrant_host::ports::sequence::Head;
@@ -184,6 +184,7 @@ pub fn play(args: &ActorArgs) -> Result<()> {
         Box::new(move |_: &_, n: usize| (0..n).map(|_| far.borrow().port()).collect())
     };
     let mut backend = Backend::new(platform, xs, BackFeatures::default(), Ordinary::Copy, ports)?;
+    backend.succeed(Box::new(BrokerSuccession));
     while let Some(order) = next_order()? {
         let report = match order {
             Order::Case(case) => match case_of(&mut backend, &far, &case) {

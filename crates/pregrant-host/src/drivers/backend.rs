@@ -5,10 +5,14 @@
 //!   xenstore --watch--> control(): find vifs, step them         never on the data path
 //!   round():            vif 0 tx, rx; vif 1 tx, rx; ...         one batch each, so that no vif starves another
 //! ```
+//! A vif that a predecessor left at state 4 is taken up with its live rings ([`Backend::succeed`]); [`Backend::leave`]
+//! leaves it so.
+//!
 //! What a guest may do: close, vanish, lie, come back again and again. Its own vif is closed with a line that says why
 //! (at most [`LINES_PER_VIF`] lines for each vif); the others go on. A guest that writes its state without end is heard
 //! in turns ([`EVENTS_PER_TURN`]), so that frames move in between.
 
+use super::succession::Succession;
 use log::{Level, log};
 use pregrant::PeerFault;
 use pregrant::net::back::vif::ConnectError;
@@ -20,15 +24,19 @@ use pregrant::platform::Platform;
 use pregrant::port::{Arena, FramePort};
 use pregrant::xenbus::{Class, Device, DeviceError, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport, XsError};
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Lines that one vif can cause in the log; then it is quiet.
 pub const LINES_PER_VIF: u32 = 16;
 
 /// Events of xenstore that one call of [`Backend::control`] takes at most.
 pub const EVENTS_PER_TURN: usize = 128;
+
+/// How long a vif whose last owner is dying is tried again (PROTOCOL.md 1.1). Nobody waits for it meanwhile.
+const DYING: Duration = Duration::from_secs(1);
 
 /// Why the backend itself (not one vif of it) cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +70,16 @@ struct Served<P: Platform> {
     ports: Vec<Box<dyn FramePort>>,
     lines: u32,
     failed: Option<String>,
+    /// The vif's lock, where there is one.
+    _owned: Option<Box<dyn Any>>,
+}
+
+/// A vif whose last owner still holds it.
+#[derive(Clone, Copy)]
+struct Held {
+    until: Instant,
+    /// Given up, and said so.
+    given_up: bool,
 }
 
 impl<P: Platform> Served<P> {
@@ -86,7 +104,10 @@ pub struct Backend<P: Platform, T: Transport> {
     features: BackFeatures,
     ordinary: Ordinary,
     make_ports: MakePorts,
+    succession: Option<Box<dyn Succession<P>>>,
     vifs: BTreeMap<(u16, u32), Served<P>>,
+    /// Vifs that somebody else still holds.
+    held: BTreeMap<(u16, u32), Held>,
     /// Those with live queues, for the round.
     live: Vec<(u16, u32)>,
     scratch: Arena,
@@ -111,11 +132,19 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             features,
             ordinary,
             make_ports,
+            succession: None,
             vifs: BTreeMap::new(),
+            held: BTreeMap::new(),
             live: Vec::new(),
             scratch: Arena::new(),
             removed: 0,
         })
+    }
+
+    /// Lets vifs outlive this process, and takes up those that did. Call it before the first
+    /// [`control`](Self::control).
+    pub fn succeed(&mut self, succession: Box<dyn Succession<P>>) {
+        self.succession = Some(succession);
     }
 
     /// The platform.
@@ -157,12 +186,11 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         for key in stepped {
             self.step(key);
         }
-        Ok(events > 0)
+        Ok(self.retry_held() || events > 0)
     }
 
     /// Finds vifs that are new, and forgets those whose directory is gone.
     fn scan(&mut self) -> Result<(), BackendError> {
-        let own = self.platform.domid();
         let mut seen = Vec::new();
         for front in list(&mut self.xs, WATCH)? {
             let Ok(front) = front.parse::<u16>() else { continue };
@@ -175,47 +203,88 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         for key in gone {
             self.remove(key);
         }
-        for (front, handle) in seen {
-            if self.vifs.contains_key(&(front, handle)) {
-                continue;
+        self.held.retain(|key, _| seen.contains(key));
+        for key in seen {
+            if !self.vifs.contains_key(&key) {
+                self.find(key);
             }
-            let id = DeviceId { class: Class::Vif, front: pregrant::DomId(front), back: own, handle };
-            let device = Device::new(id, Side::Back);
-            if let Err(e) = device.watch_peer(&mut self.xs) {
-                log!(Level::Warn, "{id}: cannot watch the front's state: {e}");
-                continue;
-            }
-            let vif = BackVif::new(id.front, handle, self.features.clone(), self.ordinary);
-            let mut served = Served { device, vif, ports: Vec::new(), lines: 0, failed: None };
-            served.say(Level::Info, &"found");
-            self.vifs.insert((front, handle), served);
         }
         Ok(())
+    }
+
+    /// Begins to serve a vif: a new one, or one that a predecessor left connected.
+    fn find(&mut self, key: (u16, u32)) {
+        let own = self.platform.domid();
+        let id = DeviceId { class: Class::Vif, front: pregrant::DomId(key.0), back: own, handle: key.1 };
+        let owned = match self.succession.as_mut().map(|s| s.own(&self.platform, &id)).transpose() {
+            Ok(owned) => owned,
+            Err(why) => return self.hold(key, &id, &why),
+        };
+        let device = Device::new(id, Side::Back);
+        if let Err(e) = device.watch_peer(&mut self.xs) {
+            log!(Level::Warn, "{id}: cannot watch the front's state: {e}");
+            return;
+        }
+        let mut vif = BackVif::new(id.front, key.1, self.features.clone(), self.ordinary);
+        let taken = match &mut self.succession {
+            None => Ok(false),
+            Some(succession) => {
+                let mut redo = |queue, dir| succession.redo_page(&self.platform, &id, queue, dir);
+                vif.take_up(&self.platform, &mut StoreBus { device: &device, xs: &mut self.xs }, &mut redo)
+            }
+        };
+        if let Err(e) = &taken
+            && e.is_too_early()
+            && self.held.get(&key).is_none_or(|held| Instant::now() < held.until)
+        {
+            return self.hold(key, &id, e);
+        }
+        self.held.remove(&key);
+        let mut served = Served { device, vif, ports: Vec::new(), lines: 0, failed: None, _owned: owned };
+        let how = if matches!(taken, Ok(true)) { "taken up where a predecessor stopped" } else { "found" };
+        served.say(Level::Info, &how);
+        self.vifs.insert(key, served);
+        match taken {
+            Ok(true) => {
+                self.connected(key);
+                self.relive();
+            }
+            Ok(false) => {}
+            Err(e) => self.fail(key, &format!("its live rings cannot be taken up: {e}")),
+        }
+    }
+
+    /// Somebody else still has the vif: it is tried again for a second, and after that when the directory changes.
+    fn hold(&mut self, key: (u16, u32), id: &DeviceId, why: &dyn Display) {
+        let first = Held { until: Instant::now() + DYING, given_up: false };
+        let held = self.held.entry(key).or_insert(first);
+        if !held.given_up && Instant::now() >= held.until {
+            held.given_up = true;
+            log!(Level::Warn, "{id}: not served: {why}");
+        }
+    }
+
+    /// Tries again what a dying process still had. True: look again soon.
+    fn retry_held(&mut self) -> bool {
+        let due: Vec<_> = self.held.iter().filter(|(_, h)| !h.given_up).map(|(key, _)| *key).collect();
+        for &key in &due {
+            self.find(key);
+            if self.vifs.contains_key(&key) {
+                self.step(key);
+            }
+        }
+        !due.is_empty()
     }
 
     /// Takes one vif's steps; a failure closes that vif alone.
     fn step(&mut self, key: (u16, u32)) {
         let Some(served) = self.vifs.get_mut(&key) else { return };
+        let id = served.device.id();
+        let mut redo =
+            |queue, dir| self.succession.as_mut().and_then(|s| s.redo_page(&self.platform, &id, queue, dir));
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
-        match served.vif.step(&self.platform, &mut bus, &mut |_, _| None) {
-            Ok(BackStep::Connected) => {
-                let id = served.device.id();
-                served.ports = (self.make_ports)(&id, served.vif.nr_queues());
-                served.failed = None;
-                let refused: Vec<_> =
-                    served.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.to_string())).collect();
-                for (queue, dir, why) in refused {
-                    let at = front_key(&served.device, queue, served.vif.nr_queues(), dir, "data-ref0");
-                    let line = format!(
-                        "the staging list {at} is not used, queue {queue} goes on with ordinary grants: {why}; \
-                         correct the front's list and connect it again"
-                    );
-                    served.say(Level::Warn, &line);
-                }
-                let (tx, rx) = served.vif.path_names(0);
-                let queues = served.vif.nr_queues();
-                served.say(Level::Info, &format_args!("connected, {queues} queue(s), TX {tx}, RX {rx}"));
-            }
+        match served.vif.step(&self.platform, &mut bus, &mut redo) {
+            Ok(BackStep::Connected) => self.connected(key),
             Ok(BackStep::Closed) => {
                 served.ports.clear();
                 served.say(Level::Info, &"closed");
@@ -231,6 +300,27 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             }
         }
         self.relive();
+    }
+
+    /// The queues of a vif are live: gives them ports, and tells the log.
+    fn connected(&mut self, key: (u16, u32)) {
+        let Some(served) = self.vifs.get_mut(&key) else { return };
+        let id = served.device.id();
+        served.ports = (self.make_ports)(&id, served.vif.nr_queues());
+        served.failed = None;
+        let refused: Vec<_> =
+            served.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.to_string())).collect();
+        for (queue, dir, why) in refused {
+            let at = front_key(&served.device, queue, served.vif.nr_queues(), dir, "data-ref0");
+            let line = format!(
+                "the staging list {at} is not used, queue {queue} goes on with ordinary grants: {why}; \
+                 correct the front's list and connect it again"
+            );
+            served.say(Level::Warn, &line);
+        }
+        let (tx, rx) = served.vif.path_names(0);
+        let queues = served.vif.nr_queues();
+        served.say(Level::Info, &format_args!("connected, {queues} queue(s), TX {tx}, RX {rx}"));
     }
 
     /// Closes one vif for something that its guest did.
@@ -265,6 +355,9 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
             let _ = served.vif.close(&self.platform, &mut bus, None); // its directory may be gone
             let _ = served.device.unwatch_peer(&mut self.xs);
+            if let Some(succession) = &mut self.succession {
+                succession.forget(&self.platform, &served.device.id());
+            }
             self.removed += 1;
             served.say(Level::Info, &"removed");
         }
@@ -303,7 +396,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
 
     /// Before sleeping: arms every queue. True: there is work.
     pub fn arm(&mut self) -> bool {
-        let mut work = false;
+        let mut work = self.retry_held();
         let mut fault = None;
         for &key in &self.live {
             let Some(served) = self.vifs.get_mut(&key) else { continue };
@@ -353,6 +446,20 @@ impl<P: Platform, T: Transport> Backend<P, T> {
     /// The ports of a vif, to look into them.
     pub fn ports_mut(&mut self, front: u16, handle: u32) -> Option<&mut [Box<dyn FramePort>]> {
         self.vifs.get_mut(&(front, handle)).map(|s| &mut s.ports[..])
+    }
+
+    /// Stops without closing: answers what was taken, lets go of everything, leaves every vif at the state at which it
+    /// is, for a successor. Returns how many frames for guests waited for slots and are lost.
+    pub fn leave(&mut self) -> usize {
+        let lost = self.vifs.values_mut().map(|s| s.vif.leave(&self.platform)).sum();
+        log!(
+            Level::Info,
+            "left {} vif(s) to a successor; {lost} frame(s) for guests are lost",
+            self.vifs.len()
+        );
+        self.vifs.clear();
+        self.relive();
+        lost
     }
 
     /// Closes all vifs in good order.

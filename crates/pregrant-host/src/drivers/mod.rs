@@ -4,13 +4,16 @@
 //!   backend::Backend    watches backend/vif, steps each vif, polls all queues round robin
 //!   frontend::Frontend  one vif of the own domain
 //!   pace::Pace          when to look again, and when to sleep: poll, event, adaptive
+//!   succession          what outlives this process: locks and redo pages of its vifs
 //! ```
 //! Control (xenstore) runs between batches, never inside one. Both are generic over the platform.
 
 pub mod backend;
 pub mod frontend;
 pub mod pace;
+pub mod succession;
 
 pub use backend::{Backend, BackendError, VifReport};
 pub use frontend::{Frontend, FrontendError};
 pub use pace::{Mode, Next, Pace};
+pub use succession::{BrokerSuccession, Succession};

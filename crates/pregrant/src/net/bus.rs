@@ -13,6 +13,10 @@ use alloc::vec::Vec;
 pub trait DeviceBus: KeySource {
     /// The peer's `state`; Unknown when it is missing or garbled.
     fn peer_state(&mut self) -> Result<XenbusState, Self::Error>;
+    /// Our own `state`, as the store has it: what a predecessor left.
+    fn own_state(&mut self) -> Result<XenbusState, Self::Error>;
+    /// A key of our own directory; None when it is not there.
+    fn own_text(&mut self, key: &str) -> Result<Option<String>, Self::Error>;
     /// Writes our own `state`.
     fn set_state(&mut self, state: XenbusState) -> Result<(), Self::Error>;
     /// Writes keys into our own directory, and removes those names in it (first level) that are `stale` and not among the
@@ -22,6 +26,19 @@ pub trait DeviceBus: KeySource {
     fn online(&mut self) -> Result<bool, Self::Error>;
     /// Says in the store why this end gives up (`error/device/...`).
     fn report(&mut self, text: &str) -> Result<(), Self::Error>;
+}
+
+/// The own directory's keys, read as if they were a peer's: what a predecessor advertised.
+pub struct OwnKeys<'a, B>(pub &'a mut B);
+
+impl<B: DeviceBus> KeySource for OwnKeys<'_, B> {
+    type Error = B::Error;
+    fn text(&mut self, key: &str) -> Result<Option<String>, B::Error> {
+        self.0.own_text(key)
+    }
+    fn bad(&self, key: &str, value: &str, expected: &'static str) -> B::Error {
+        self.0.bad(key, value, expected)
+    }
 }
 
 /// One end of a device over a connection to xenstore: the connection serves many devices, so it is lent for a step.
@@ -47,6 +64,12 @@ impl<T: Transport> KeySource for StoreBus<'_, T> {
 impl<T: Transport> DeviceBus for StoreBus<'_, T> {
     fn peer_state(&mut self) -> Result<XenbusState, DeviceError> {
         Ok(self.device.peer_state(self.xs)?)
+    }
+    fn own_state(&mut self) -> Result<XenbusState, DeviceError> {
+        Ok(self.device.state(self.xs)?)
+    }
+    fn own_text(&mut self, key: &str) -> Result<Option<String>, DeviceError> {
+        self.device.get_own::<String, T>(self.xs, key)
     }
     fn set_state(&mut self, state: XenbusState) -> Result<(), DeviceError> {
         Ok(self.device.set_state(self.xs, state)?)

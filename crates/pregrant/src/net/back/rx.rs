@@ -102,6 +102,11 @@ impl<P: Platform> RxQueue<P> {
         self.ring.final_check(self.wait)
     }
 
+    /// Frames that were taken from the port and wait for slots: lost if the queue ends now.
+    pub fn waiting(&self) -> usize {
+        self.arena.len() - self.sent
+    }
+
     /// What happened so far.
     pub fn stats(&self) -> DirStats {
         self.stats

@@ -5,6 +5,10 @@
 //!                    ^                                                              | front at 5, or a fault
 //!                    +---- front again at 1 (reconnect) ---- 6 Closed <---- 5 <-----+
 //! ```
+//! A vif that stands at 4 at both ends when this process starts was left by a predecessor, in good order
+//! ([`BackVif::leave`]) or not: [`BackVif::take_up`] goes on with its live rings, and the front sees nothing but a pause
+//! (PROTOCOL.md 1.1).
+//!
 //! Every step is taken in [`BackVif::step`], which the owner calls when a watch fired; none runs on the data path.
 //! What a front may do: write any keys, in any order, change state at any time, vanish. The worst is a vif that closes
 //! with a line that names what was wrong; nothing stays mapped or bound.
@@ -14,7 +18,7 @@ use super::path::{AnyPath, CopyPath, MapPath, StagedBuffers, StagingPath};
 use super::rx_batch::RxAccepts;
 use super::{Polled, RxQueue, TxQueue};
 use crate::error::{PeerFault, PlatformError};
-use crate::net::bus::DeviceBus;
+use crate::net::bus::{DeviceBus, OwnKeys};
 use crate::net::features::{
     BackFeatures, ChannelKeys, DataKeys, DataRequest, FrontRequest, Pairs, QueueKeys, active_key,
     of_back_connection, queue_prefix,
@@ -96,6 +100,14 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
     }
 }
 
+impl<E> ConnectError<E> {
+    /// Whether the channel may be free in a moment: its last owner is dying.
+    pub fn is_too_early(&self) -> bool {
+        const EINVAL: i32 = 22;
+        matches!(self, Self::Bind { error: PlatformError { code: EINVAL, .. }, .. })
+    }
+}
+
 impl<E> From<PeerFault> for ConnectError<E> {
     fn from(fault: PeerFault) -> Self {
         Self::Ring(fault)
@@ -111,6 +123,15 @@ struct BackQueue<P: Platform> {
     tx_chan: Chan<P>,
     /// None: `tx_chan` serves both rings.
     rx_chan: Option<Chan<P>>,
+}
+
+/// How a connection begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Begin {
+    /// New rings: redo pages are cleared, lists are judged and the front is told.
+    Fresh,
+    /// A predecessor's rings: redo pages are replayed, what the front was told still holds.
+    TakeUp,
 }
 
 /// What [`BackVif::step`] came to.
@@ -202,6 +223,41 @@ impl<P: Platform> BackVif<P> {
         &self.refused
     }
 
+    /// Goes on where a predecessor stopped, before the first [`step`](Self::step). True: the queues are live, the front
+    /// was notified once, and the owner polls before it arms (R5). Writes nothing, so that the front does not react;
+    /// whatever was advertised and accepted then is so now. False: there is nothing to take up, step as ever.
+    ///
+    /// A channel that a process held until just now may not be free yet: when [`ConnectError::is_too_early`], call it
+    /// again for a second. After any other error call [`close`](Self::close).
+    pub fn take_up<B: DeviceBus>(
+        &mut self,
+        p: &P,
+        bus: &mut B,
+        redo: RedoSource<'_>,
+    ) -> Result<bool, ConnectError<B::Error>> {
+        let own = bus.own_state().map_err(ConnectError::Keys)?;
+        if own != XenbusState::Connected {
+            return Ok(false);
+        }
+        // From here on the store and this vif agree; a front that left meanwhile is followed by `step`.
+        self.state = own;
+        if bus.peer_state().map_err(ConnectError::Keys)? != XenbusState::Connected {
+            return Ok(false);
+        }
+        self.features = BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?;
+        self.connect(p, bus, redo, Begin::TakeUp)?;
+        Ok(true)
+    }
+
+    /// Stops in good order without closing: answers what was taken, lets go of rings, lists and channels, writes
+    /// nothing. State 4 stays, for a successor to [`take_up`](Self::take_up). Returns how many frames for the guest
+    /// waited for slots and are lost.
+    pub fn leave(&mut self, p: &P) -> usize {
+        let lost = self.queues.iter().map(|q| q.rx.waiting()).sum();
+        self.drop_queues(p);
+        lost
+    }
+
     /// Looks at the front's state and takes what steps it allows. After an error call [`close`](Self::close).
     pub fn step<B: DeviceBus>(
         &mut self,
@@ -231,7 +287,7 @@ impl<P: Platform> BackVif<P> {
                     bus.publish(&self.features.pairs(), of_back_connection).map_err(ConnectError::Keys)?;
                 }
                 S::Connected if self.queues.is_empty() => {
-                    self.connect(p, bus, redo)?;
+                    self.connect(p, bus, redo, Begin::Fresh)?;
                     came_to = BackStep::Connected;
                 }
                 S::Closing | S::Closed => {
@@ -277,6 +333,7 @@ impl<P: Platform> BackVif<P> {
         p: &P,
         bus: &mut B,
         redo: RedoSource<'_>,
+        begin: Begin,
     ) -> Result<(), ConnectError<B::Error>> {
         let front = FrontRequest::read(bus, &self.features).map_err(ConnectError::Keys)?;
         let mut queues = Vec::with_capacity(front.queues.len());
@@ -289,7 +346,15 @@ impl<P: Platform> BackVif<P> {
             let rx_data = if self.refused.len() == refused { &keys.rx_data } else { &DataRequest::None };
             let (rx_path, _) = self.path(p, i, "rx", rx_data, tx_staged);
             let asked = keys.tx_data != DataRequest::None || keys.rx_data != DataRequest::None;
-            let all = self.refused.len() == refused;
+            let active_key = active_key(i, front.queues.len());
+            // A front that was told "0" fills no buffers: lists that can be mapped now do not change that.
+            let told = match begin {
+                Begin::Fresh => true,
+                Begin::TakeUp => {
+                    bus.own_text(&active_key).map_err(ConnectError::Keys)?.as_deref() == Some("1")
+                }
+            };
+            let all = self.refused.len() == refused && (told || !asked);
             // All or nothing: with one list refused the queue has no staging, and the front is not told otherwise.
             let (tx_path, rx_path) = if all {
                 (tx_path, rx_path)
@@ -297,7 +362,7 @@ impl<P: Platform> BackVif<P> {
                 (self.ordinary_tx(), AnyPath::Copy(CopyPath::default()))
             };
             if asked {
-                active.push((active_key(i, front.queues.len()), String::from(if all { "1" } else { "0" })));
+                active.push((active_key, String::from(if all { "1" } else { "0" })));
             }
             queues.push(self.connect_queue(
                 p,
@@ -307,9 +372,12 @@ impl<P: Platform> BackVif<P> {
                 rx_path,
                 RxAccepts { sg: front.sg },
                 redo,
+                begin,
             )?);
         }
-        bus.publish(&active, of_back_connection).map_err(ConnectError::Keys)?;
+        if begin == Begin::Fresh {
+            bus.publish(&active, of_back_connection).map_err(ConnectError::Keys)?;
+        }
         self.queues = queues;
         Ok(())
     }
@@ -359,6 +427,7 @@ impl<P: Platform> BackVif<P> {
         rx_path: AnyPath<P>,
         accepts: RxAccepts,
         redo: RedoSource<'_>,
+        begin: Begin,
     ) -> Result<BackQueue<P>, ConnectError<E>> {
         let of = self.of;
         let at = |name: &str| queue_prefix(i, n) + name;
@@ -378,14 +447,22 @@ impl<P: Platform> BackVif<P> {
                 (bind("event-channel-tx", tx)?, Some(bind("event-channel-rx", rx)?))
             }
         };
-        // A new connection's rings start anew: what an old one's last batch left must not be replayed.
-        let mut fresh_page = |dir| redo(i, dir).inspect(RedoPage::clear);
-        let (tx_ring, tx_told) = BackRing::attach(tx_mem, fresh_page("tx"))?;
-        let (rx_ring, rx_told) = BackRing::attach(rx_mem, fresh_page("rx"))?;
-        if tx_told.wanted() {
+        let mut page = |dir| {
+            let page = redo(i, dir);
+            // A new connection's rings start anew: what an old one's last batch left must not be replayed.
+            if let (Begin::Fresh, Some(page)) = (begin, &page) {
+                page.clear();
+            }
+            page
+        };
+        let (tx_ring, tx_told) = BackRing::attach(tx_mem, page("tx"))?;
+        let (rx_ring, rx_told) = BackRing::attach(rx_mem, page("rx"))?;
+        // A predecessor may have died between an answer and its notification.
+        let tell = begin == Begin::TakeUp;
+        if tell || tx_told.wanted() {
             p.events().notify(&tx_chan);
         }
-        if rx_told.wanted() {
+        if tell || rx_told.wanted() {
             p.events().notify(rx_chan.as_ref().unwrap_or(&tx_chan));
         }
         let tx = TxQueue::new(tx_ring, tx_path);

@@ -1,0 +1,75 @@
+//! What of a vif outlives the backend's process, so that the next one goes on with the live rings (PROTOCOL.md 1.1).
+//!
+//! ```text
+//!   vif5.0          the lock: one owner, until it dies or gives the vif up (R6)
+//!   vif5.0/0/tx     the redo page of queue 0's TX ring (R3), and so on
+//! ```
+//! Kept in the back's own domain: a guest reaches none of it, and can at most make the driver domain keep one name and
+//! the pages of its queues for each vif that the toolstack made.
+
+use crate::loopback::Loopback;
+use pregrant::ring::{REDO_BYTES, RedoPage};
+use pregrant::xenbus::DeviceId;
+use std::any::Any;
+
+/// Queues of a vif whose pages are forgotten with it.
+const QUEUES_MAX: usize = 64;
+
+/// Keeps it, on platform `P`.
+pub trait Succession<P> {
+    /// Makes this process the vif's only owner, until the value is dropped or the process dies. The error names who or
+    /// what is in the way.
+    fn own(&mut self, p: &P, id: &DeviceId) -> Result<Box<dyn Any>, String>;
+    /// The redo page of a queue's direction, as a predecessor left it. None: there is no memory to be had, the vif
+    /// works but does not survive a crash.
+    fn redo_page(&mut self, p: &P, id: &DeviceId, queue: usize, dir: &'static str) -> Option<RedoPage>;
+    /// The vif is gone for good.
+    fn forget(&mut self, p: &P, id: &DeviceId);
+}
+
+/// With the loopback's broker.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BrokerSuccession;
+
+fn name(id: &DeviceId) -> String {
+    format!("{}{}.{}", id.class.name(), id.front.0, id.handle)
+}
+
+fn page_name(id: &DeviceId, queue: usize, dir: &str) -> String {
+    format!("{}/{queue}/{dir}", name(id))
+}
+
+impl Succession<Loopback> for BrokerSuccession {
+    fn own(&mut self, p: &Loopback, id: &DeviceId) -> Result<Box<dyn Any>, String> {
+        match p.own(&name(id)) {
+            Ok(owned) => Ok(Box::new(owned)),
+            Err(e) => Err(e.to_string()),
+        }
+    }
+
+    fn redo_page(
+        &mut self,
+        p: &Loopback,
+        id: &DeviceId,
+        queue: usize,
+        dir: &'static str,
+    ) -> Option<RedoPage> {
+        match p.persist(&page_name(id, queue, dir), REDO_BYTES) {
+            Ok(memory) => RedoPage::new(memory),
+            Err(e) => {
+                log::warn!("{id}: queue {queue} {dir} will not survive a crash of this process: {e}");
+                None
+            }
+        }
+    }
+
+    fn forget(&mut self, p: &Loopback, id: &DeviceId) {
+        for queue in 0..QUEUES_MAX {
+            let first = p.forget(&page_name(id, queue, "tx"));
+            let second = p.forget(&page_name(id, queue, "rx"));
+            if !first && !second {
+                return;
+            }
+        }
+    }
+}
