@@ -7,7 +7,7 @@
 #![deny(unsafe_code)]
 
 extern crate alloc;
-#[cfg(any(test, loom, feature = "local"))]
+#[cfg(any(test, loom, feature = "local", feature = "crash-points"))]
 extern crate std;
 
 pub mod error;

@@ -1,5 +1,6 @@
 //! The back's end: takes requests, answers them in order.
 
+use super::crash::{self, Point};
 use super::{Notify, RedoPage, RingKind, RingMem, Word};
 use crate::error::PeerFault;
 use core::marker::PhantomData;
@@ -98,16 +99,25 @@ impl<K: RingKind, M: RingMem> BackRing<K, M> {
         if rsps.is_empty() {
             return Notify::No;
         }
+        crash::here(Point::AfterCopy);
         let old = self.rsp_prod;
         if let Some(redo) = &self.redo {
             redo.begin::<K>(old, rsps);
         }
         for (k, rsp) in rsps.iter().enumerate() {
             K::write_rsp(&self.mem, old.wrapping_add(k as u32), rsp);
+            if k == 0 {
+                crash::here(Point::MidFrame);
+            }
+            if k == rsps.len() / 2 {
+                crash::here(Point::InResponses);
+            }
         }
+        crash::here(Point::BeforePublish);
         self.rsp_prod = old.wrapping_add(rsps.len() as u32);
         self.mem.store(Word::RspProd, self.rsp_prod);
         self.mem.full_fence();
+        crash::here(Point::BeforeNotify);
         Notify::test(old, self.rsp_prod, self.mem.load(Word::RspEvent))
     }
 

@@ -17,6 +17,7 @@
 //! ([`PeerFault`](crate::PeerFault)), or a slot whose contents do not survive validation, or never being woken.
 
 mod back;
+mod crash;
 mod front;
 mod kind;
 mod memory;

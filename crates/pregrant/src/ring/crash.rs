@@ -1,0 +1,66 @@
+//! Where a back can be made to die, for tests of what its successor does (PROTOCOL.md 1.1).
+//!
+//! ```text
+//!   copies | after-copy | redo page | first answer | mid-frame | half of them | in-responses | all of them |
+//!   before-publish | rsp_prod | before-notify
+//! ```
+//! `PREGRANT_CRASH=POINT[:N]` aborts the process there in its N-th batch of answers (counted from 1, over all rings).
+//! Without the feature `crash-points` nothing of it is compiled.
+
+/// A point of [`BackRing::answer`](super::BackRing::answer).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Point {
+    /// The bytes are where they belong; nothing says so yet.
+    AfterCopy,
+    /// One answer is written: inside of the first frame, if that has several slots.
+    MidFrame,
+    /// Half of the answers are written.
+    InResponses,
+    /// All are written, the index is not.
+    BeforePublish,
+    /// The index is written, and the front sleeps.
+    BeforeNotify,
+}
+
+/// Dies here if that was asked for.
+#[cfg(not(feature = "crash-points"))]
+#[inline(always)]
+pub(super) fn here(_: Point) {}
+
+#[cfg(feature = "crash-points")]
+pub(super) use armed::here;
+
+#[cfg(feature = "crash-points")]
+mod armed {
+    use super::Point;
+    use core::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::OnceLock;
+
+    static ASKED: OnceLock<Option<(Point, u64)>> = OnceLock::new();
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+
+    fn asked() -> Option<(Point, u64)> {
+        let text = std::env::var("PREGRANT_CRASH").ok()?;
+        let (name, number) = text.split_once(':').unwrap_or((&text, "1"));
+        let point = match name {
+            "after-copy" => Point::AfterCopy,
+            "mid-frame" => Point::MidFrame,
+            "in-responses" => Point::InResponses,
+            "before-publish" => Point::BeforePublish,
+            "before-notify" => Point::BeforeNotify,
+            _ => panic!("PREGRANT_CRASH={text}: no such point"),
+        };
+        let number =
+            number.parse().unwrap_or_else(|_| panic!("PREGRANT_CRASH={text}: {number} is no number"));
+        Some((point, number))
+    }
+
+    pub(in super::super) fn here(point: Point) {
+        if let Some((wanted, number)) = *ASKED.get_or_init(asked)
+            && point == wanted
+            && SEEN.fetch_add(1, Ordering::Relaxed) + 1 == number
+        {
+            std::process::abort();
+        }
+    }
+}
