@@ -1,0 +1,228 @@
+//! A guest that plays raw slots: the model front on a live vif.
+
+use crate::world::{BACK, World};
+use pregrant::net::bus::{DeviceBus, StoreBus};
+use pregrant::net::features::{
+    ChannelKeys, DataKeys, DataRequest, FrontRequest, QueueKeys, of_front_connection,
+};
+use pregrant::net::front::staging::StagingArea;
+use pregrant::net::model::{RxFrame, RxModel, Slot, TxModel};
+use pregrant::net::staging_list::DataLen;
+use pregrant::platform::{Access, Events, GrantPool, Platform};
+use pregrant::ring::{NetRx, NetTx, RingKind, RingPages};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::netif::{
+    Extra, GSO_TYPE_TCPV4, RSP_NULL, RSP_OKAY, RxRequest, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
+};
+use pregrant::xenbus::{Class, Device, XenbusState};
+use pregrant::xenstore::Client;
+use pregrant::{GrantRef, PAGE_SIZE};
+use pregrant_host::loopback::{Channel, Loopback, MonotonicClock, Region};
+use pregrant_host::ports::sequence;
+use pregrant_host::xenstored::UnixTransport;
+use std::time::Duration;
+
+const SLOTS: usize = 256;
+/// Octets that fit a staging buffer, in the tests that have some.
+const STAGED: u32 = 2048;
+
+pub struct ModelGuest {
+    platform: Loopback,
+    xs: Client<UnixTransport>,
+    device: Device,
+    pub tx: TxModel<RingPages<Region>>,
+    pub rx: RxModel<RingPages<Region>>,
+    chan: Channel,
+    /// A page for each id.
+    tx_pages: (Region, Vec<GrantRef>),
+    rx_pages: (Region, Vec<GrantRef>),
+    staging: Option<(StagingArea<Loopback>, StagingArea<Loopback>)>,
+    /// RX slots posted so far.
+    posted: u64,
+}
+
+impl ModelGuest {
+    /// Goes to state 4, and waits for the back.
+    pub fn connect(world: &World, staged: bool) -> Self {
+        let (platform, mut xs) = world.guest();
+        let device = Device::front(&mut xs, Class::Vif, 0).unwrap();
+        device.watch_peer(&mut xs).unwrap();
+        let state = device.wait_peer(&mut xs, &MonotonicClock, None, |s| s == XenbusState::InitWait);
+        assert_eq!(state.unwrap(), XenbusState::InitWait);
+        let pages = |n: usize, acc| {
+            let mut refs = vec![GrantRef::NONE; n];
+            let region = platform.grants().alloc(BACK, acc, &mut refs).unwrap();
+            (region, refs)
+        };
+        let (tx_ring, tx_ref) = pages(1, Access::ReadWrite);
+        let (rx_ring, rx_ref) = pages(1, Access::ReadWrite);
+        let (tx_ring, rx_ring) =
+            (RingPages::new(tx_ring, NetTx::SLOT_WORDS), RingPages::new(rx_ring, NetRx::SLOT_WORDS));
+        tx_ring.init();
+        rx_ring.init();
+        let (chan, port) = platform.events().offer(BACK).unwrap();
+        let area = |acc, first| {
+            let len = DataLen::new(STAGED).unwrap();
+            StagingArea::new(&platform, BACK, acc, len, SLOTS as u32, first).unwrap()
+        };
+        let staging = staged.then(|| (area(Access::ReadOnly, 0), area(Access::ReadWrite, SLOTS as u16)));
+        let keys = |area: &StagingArea<Loopback>| {
+            DataRequest::Keys(DataKeys { list_refs: vec![area.list_ref()], len: area.data_len() })
+        };
+        let queue = QueueKeys {
+            tx_ring: tx_ref[0],
+            rx_ring: rx_ref[0],
+            channels: ChannelKeys::Single(port),
+            tx_data: staging.as_ref().map_or(DataRequest::None, |(tx, _)| keys(tx)),
+            rx_data: staging.as_ref().map_or(DataRequest::None, |(_, rx)| keys(rx)),
+        };
+        let request = FrontRequest {
+            rx_copy: true,
+            rx_notify: true,
+            sg: true,
+            gso_tcpv4: true,
+            gso_tcpv6: true,
+            csum: true,
+            ipv6_csum: true,
+            queues: vec![queue],
+        };
+        let start = u32::MAX - 20; // the indices wrap
+        let mut guest = Self {
+            tx: TxModel::starting_at(tx_ring, start),
+            rx: RxModel::starting_at(rx_ring, start),
+            tx_pages: pages(SLOTS, Access::ReadOnly),
+            rx_pages: pages(SLOTS, Access::ReadWrite),
+            platform,
+            xs,
+            device,
+            chan,
+            staging,
+            posted: 0,
+        };
+        guest.bus().publish(&request.pairs(), of_front_connection).unwrap();
+        guest.bus().set_state(XenbusState::Connected).unwrap();
+        guest.wait_for(XenbusState::Connected);
+        guest
+    }
+
+    fn bus(&mut self) -> StoreBus<'_, UnixTransport> {
+        StoreBus { device: &self.device, xs: &mut self.xs }
+    }
+
+    fn wait_for(&mut self, wanted: XenbusState) {
+        let state = self.device.wait_peer(&mut self.xs, &MonotonicClock, None, |s| s == wanted);
+        assert_eq!(state.unwrap(), wanted);
+    }
+
+    /// The back's state now: it is never to leave 4.
+    pub fn back_state(&mut self) -> XenbusState {
+        self.device.peer_state(&mut self.xs).unwrap()
+    }
+
+    /// Plays frames number `first` to `first + n` of one slot, or of three (one of them an extra info), and shows them
+    /// at once.
+    pub fn send(&mut self, first: u64, n: u64, long: bool) {
+        for seq in first..first + n {
+            // Two data slots each, whatever is in flight.
+            let id = (seq as usize * 2) % SLOTS;
+            let frame = |len| {
+                let mut frame = vec![0; len];
+                sequence::fill(&mut frame, seq);
+                frame
+            };
+            let data = |id: usize, flags, size: usize| {
+                Slot::Data(TxRequest {
+                    gref: self.tx_pages.1[id].0,
+                    offset: 0,
+                    flags,
+                    id: id as u16,
+                    size: size as u16,
+                })
+            };
+            if long {
+                let frame = frame(5000);
+                assert!(self.tx_pages.0.copy_in(id * PAGE_SIZE, &frame[..PAGE_SIZE]));
+                assert!(self.tx_pages.0.copy_in((id + 1) * PAGE_SIZE, &frame[PAGE_SIZE..]));
+                if let Some((area, _)) = &self.staging {
+                    let head = &frame[..STAGED as usize];
+                    assert!(area.bytes().copy_in(area.place(id as u32) as usize, head));
+                }
+                self.tx.write(&[
+                    data(id, TXF_MORE_DATA | TXF_EXTRA_INFO, frame.len()),
+                    Slot::extra(Extra::Gso { size: 1448, gso_type: GSO_TYPE_TCPV4 }, false),
+                    data(id + 1, 0, frame.len() - PAGE_SIZE),
+                ]);
+            } else {
+                let frame = frame(900);
+                let mut slot = data(id, 0, frame.len());
+                if let (Some((area, _)), Slot::Data(req)) = (&self.staging, &mut slot) {
+                    assert!(area.bytes().copy_in(area.place(id as u32) as usize, &frame));
+                    req.gref = 0;
+                } else {
+                    assert!(self.tx_pages.0.copy_in(id * PAGE_SIZE, &frame));
+                }
+                self.tx.write(&[slot]);
+            }
+        }
+        self.tx.publish();
+        self.platform.events().notify(&self.chan);
+    }
+
+    /// Frames that were answered since the last call; each answer is good.
+    pub fn answered(&mut self) -> u64 {
+        let answers = self.tx.answers().unwrap();
+        for statuses in &answers {
+            let right: &[i16] =
+                if statuses.len() == 1 { &[RSP_OKAY] } else { &[RSP_OKAY, RSP_NULL, RSP_OKAY] };
+            assert_eq!(statuses, right);
+        }
+        answers.len() as u64
+    }
+
+    /// Posts all RX slots that are free.
+    pub fn post(&mut self) {
+        while self.rx.free() > 0 {
+            let id = (self.posted % SLOTS as u64) as u16;
+            self.posted += 1;
+            self.rx.post(RxRequest { id, gref: self.rx_pages.1[id as usize].0 });
+        }
+        self.platform.events().notify(&self.chan);
+    }
+
+    /// The numbers of the frames that came, every octet of which is right.
+    pub fn received(&mut self) -> Vec<u64> {
+        let frames = self.rx.frames().unwrap();
+        frames.iter().map(|f| sequence::check(&self.bytes(f)).unwrap()).collect()
+    }
+
+    fn bytes(&self, frame: &RxFrame) -> Vec<u8> {
+        assert!(!frame.failed() && frame.extras.is_empty(), "{frame:?}");
+        let mut bytes = Vec::new();
+        for rsp in &frame.slots {
+            let mut piece = vec![0; rsp.status as usize];
+            let staged = self.staging.as_ref().filter(|_| frame.bytes() <= STAGED as usize);
+            let there = match staged {
+                Some((_, area)) => {
+                    let at = area.place(rsp.id.into()) as usize + rsp.offset as usize;
+                    area.bytes().copy_out(at, &mut piece)
+                }
+                None => {
+                    self.rx_pages.0.copy_out(rsp.id as usize * PAGE_SIZE + rsp.offset as usize, &mut piece)
+                }
+            };
+            assert!(there);
+            bytes.extend(piece);
+        }
+        bytes
+    }
+
+    /// Closes as a front does, and takes its memory back.
+    pub fn close(mut self) {
+        self.bus().set_state(XenbusState::Closing).unwrap();
+        self.wait_for(XenbusState::Closing);
+        self.bus().set_state(XenbusState::Closed).unwrap();
+        self.wait_for(XenbusState::Closed);
+        std::thread::sleep(Duration::from_millis(1));
+        drop(self);
+    }
+}
