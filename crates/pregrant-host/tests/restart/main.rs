@@ -14,6 +14,7 @@ use model_guest::ModelGuest;
 use pregrant::xenbus::XenbusState;
 use pregrant_host::loopback::{LoopbackError, ProcessCounts};
 use std::path::Path;
+use std::time::Duration;
 use world::{BACK, Word, World};
 
 const POINTS: [&str; 5] = ["after-copy", "mid-frame", "in-responses", "before-publish", "before-notify"];
@@ -39,6 +40,13 @@ fn main() {
     for (name, test) in tests.into_iter().filter(|(name, _)| name.contains(&filter)) {
         println!("test {name} ...");
         test();
+        // A thread that was joined is listed until the kernel has buried it.
+        for _ in 0..1000 {
+            if ProcessCounts::now().unwrap() == before {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
         assert_eq!(ProcessCounts::now().unwrap(), before, "descriptors, threads or mappings are left");
         println!("test {name} ... ok");
     }
