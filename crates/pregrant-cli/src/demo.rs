@@ -117,9 +117,9 @@ fn transfer_act(out: &mut Screen) -> Result<()> {
         })
     };
     server.order(&part(6, None))?;
-    server.report()?; // connected
+    server.report(&mut [&mut back, &mut client])?; // connected
     client.order(&part(5, Some(6)))?;
-    client.report()?;
+    client.report(&mut [&mut back, &mut server])?;
     for line in watcher.finish() {
         out.line(&format!("   {line}"));
     }
@@ -130,13 +130,13 @@ fn transfer_act(out: &mut Screen) -> Result<()> {
     let mib = TRANSFER_BYTES >> 20;
     out.line(&format!("\n3. TCP: {mib} MiB from domain {CLIENT} to domain {SERVER}, adaptive mode"));
     out.progress("   transferring");
-    let sent = transferred(client.report()?)?;
-    let received = transferred(server.report()?)?;
+    let sent = transferred(client.report(&mut [&mut back, &mut server])?)?;
+    let received = transferred(server.report(&mut [&mut back])?)?;
     out.progress("");
     for front in [CLIENT, SERVER] {
         scene.remove_vif(front, 0)?;
     }
-    back.report()?;
+    back.report(&mut [])?;
     if (sent.bytes, sent.sum) != (received.bytes, received.sum) {
         return Err(format!(
             "the transfer is damaged: {} bytes with sum {:016x} were sent, {} bytes with sum {:016x} arrived",

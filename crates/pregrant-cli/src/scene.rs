@@ -13,17 +13,25 @@ use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenstore::Client;
 use pregrant_host::loopback::{Broker, DomainSpec, Hooks};
 use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// The machine.
 pub struct Scene {
-    dir: PathBuf,
+    dir: SceneDir,
     broker: Broker,
     store: Handle,
     store_thread: Option<JoinHandle<()>>,
@@ -33,10 +41,9 @@ pub struct Scene {
 impl Scene {
     /// Starts broker and xenstored in a new directory, with domain 0 as the driver domain.
     pub fn start() -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("pregrant-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
+        let dir = SceneDir::make()?;
         let mut server = Xenstored::new()?;
-        let store_socket = dir.join("xenstored.sock");
+        let store_socket = dir.path.join("xenstored.sock");
         server.listen_unix(&store_socket)?;
         server.introduce(DomId(0)).ok(); // domain 0 may be known from the start
         let store = server.handle();
@@ -57,7 +64,7 @@ impl Scene {
                 let _ = destroy.release(domid);
             }),
         };
-        let broker = Broker::start(Some(&dir.join("broker.sock")), hooks)?;
+        let broker = Broker::start(Some(&dir.path.join("broker.sock")), hooks)?;
         broker.create_domain(DomainSpec::driver(DomId(0)))?;
         let xs = Client::new(UnixTransport::connect(&store_socket)?);
         Ok(Self { dir, broker, store, store_thread: Some(store_thread), xs })
@@ -65,7 +72,7 @@ impl Scene {
 
     /// Where Xen's own tools find this machine's xenstore (`XENSTORED_PATH`).
     pub fn store_socket(&self) -> PathBuf {
-        self.dir.join("xenstored.sock")
+        self.dir.path.join("xenstored.sock")
     }
 
     /// The toolstack's connection to xenstore: domain 0's.
@@ -96,7 +103,7 @@ impl Scene {
         let program = std::env::current_exe()
             .map_err(|e| format!("cannot find this program to start it again: {e}"))?;
         let mut command = Command::new(program);
-        command.arg("actor").arg(role).arg("--broker").arg(self.dir.join("broker.sock"));
+        command.arg("actor").arg(role).arg("--broker").arg(self.dir.path.join("broker.sock"));
         command.arg("--domid").arg(domid.to_string());
         if let Some(cpu) = cpu {
             command.arg("--cpu").arg(cpu.to_string());
@@ -111,28 +118,87 @@ impl Drop for Scene {
         if let Some(thread) = self.store_thread.take() {
             let _ = thread.join();
         }
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
+}
+
+/// The directory of the sockets: of this user alone, and gone with the scene, also when a signal ends the program.
+struct SceneDir {
+    path: PathBuf,
+}
+
+/// Octets of a directory's name at most: a socket's path has 107, and the sockets' own names are to fit.
+const DIR_NAME_MAX: usize = 80;
+
+impl SceneDir {
+    fn make() -> Result<Self> {
+        let mut base = std::env::temp_dir();
+        if base.as_os_str().len() > DIR_NAME_MAX {
+            base = PathBuf::from("/tmp"); // sockets of a longer path cannot be bound
+        }
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = base.join(format!("pregrant-{}-{number}", std::process::id()));
+        std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(|e| {
+            format!("cannot make {}: {e}; set TMPDIR to a directory that you can write to", path.display())
+        })?;
+        remove_on_signal()?;
+        directories().push(path.clone());
+        Ok(Self { path })
+    }
+}
+
+impl Drop for SceneDir {
+    fn drop(&mut self) {
+        directories().retain(|p| *p != self.path);
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// The directories that are to go when the program ends.
+fn directories() -> MutexGuard<'static, Vec<PathBuf>> {
+    static DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+    DIRECTORIES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The actors die with this process; their directory would stay. Starts one thread, once.
+fn remove_on_signal() -> Result<()> {
+    static STARTED: AtomicBool = AtomicBool::new(false);
+    if STARTED.swap(true, Ordering::Relaxed) {
+        return Ok(());
+    }
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            for path in directories().iter() {
+                let _ = std::fs::remove_dir_all(path);
+            }
+            std::process::exit(128 + signal);
+        }
+    })?;
+    Ok(())
 }
 
 /// A process that plays a domain.
 pub struct Actor {
     name: String,
     child: Child,
+    /// Readable once it has ended.
+    life: OwnedFd,
     orders: Option<ChildStdin>,
     reports: BufReader<ChildStdout>,
 }
 
 impl Actor {
     fn start(mut command: Command, name: String) -> Result<Self> {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|e| format!("cannot start the process of the {name}: {e}"))?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|e| {
+            format!("cannot start the process of the {name}: {e}; see ulimit -u and ulimit -n")
+        })?;
+        let pid = Pid::from_child(&child);
+        let life = pidfd_open(pid, PidfdFlags::empty())
+            .map_err(|e| format!("cannot watch the process of the {name}: {e}; see ulimit -n"))?;
         let orders = child.stdin.take();
         let reports = BufReader::new(child.stdout.take().ok_or("a child without output")?);
-        Ok(Self { name, child, orders, reports })
+        Ok(Self { name, child, life, orders, reports })
     }
 
     /// Its process id.
@@ -150,17 +216,38 @@ impl Actor {
         Ok(orders.flush()?)
     }
 
-    /// Waits for its next report.
-    pub fn report(&mut self) -> Result<Report> {
+    /// Waits for its next report, or until it or one of `others` ends: whoever dies first is the one to tell of.
+    pub fn report(&mut self, others: &mut [&mut Actor]) -> Result<Report> {
+        while self.reports.buffer().is_empty() {
+            let mut fds = vec![PollFd::new(self.reports.get_ref(), PollFlags::IN)];
+            fds.extend(others.iter().map(|o| PollFd::new(&o.life, PollFlags::IN)));
+            match rustix::event::poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+            let ended = fds[1..].iter().position(|fd| !fd.revents().is_empty());
+            if !fds[0].revents().is_empty() {
+                break;
+            }
+            if let Some(i) = ended {
+                return Err(others[i].ended()?.into());
+            }
+        }
         let mut line = String::new();
         if self.reports.read_line(&mut line)? == 0 {
-            let status = self.child.wait()?;
-            return Err(format!("the {} ended early ({status}); its last lines are above", self.name).into());
+            return Err(self.ended()?.into());
         }
         match serde_json::from_str(&line)? {
             Report::Failed(why) => Err(format!("{}: {why}", self.name).into()),
             report => Ok(report),
         }
+    }
+
+    /// How it ended, in words.
+    fn ended(&mut self) -> Result<String> {
+        let status = self.child.wait()?;
+        let more = if status.code().is_some() { "; its last lines are above" } else { "" };
+        Ok(format!("the process of the {} ended early ({status}){more}", self.name))
     }
 }
 

@@ -8,7 +8,7 @@ use super::{ActorArgs, Result, cpu_ns, next_order, tell};
 use pregrant::net::back::Ordinary;
 use pregrant::net::features::BackFeatures;
 use pregrant::platform::{Clock, Events, Platform, ReadySet};
-use pregrant::port::{Arena, Burst, FramePort, Offloads};
+use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
 use pregrant_host::drivers::{Backend, BrokerSuccession, Mode, Next, Pace};
 use pregrant_host::loopback::{Counters, Loopback, MonotonicClock};
 use pregrant_host::ports::generator::Generator;
@@ -40,6 +40,13 @@ pub fn mark() -> [u8; 60] {
 fn is_mark(burst: &Burst<'_>) -> bool {
     burst.frames.len() == 1 && burst.frame(0).get(12..14) == Some(&MARK_ETHERTYPE)
 }
+
+/// Marks that came: the warm-up began,
+const WARM_UP: u32 = 1;
+/// the time that is counted began,
+const COUNTED: u32 = 2;
+/// and it is over.
+const OVER: u32 = 3;
 
 /// What a case's port tells the loop.
 #[derive(Default)]
@@ -73,11 +80,12 @@ impl FramePort for SinkPort {
     }
 }
 
-/// Gives numbered frames, from the first mark to the last.
+/// Gives numbered frames, from the first mark to the last, and then one mark: what comes after it is nothing.
 struct SourcePort {
     generator: Generator,
     signals: Arc<Signals>,
     burst: usize,
+    ended: bool,
 }
 
 impl FramePort for SourcePort {
@@ -91,15 +99,20 @@ impl FramePort for SourcePort {
         frames.frames.len()
     }
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
-        // 0: connected, 1: warm-up, 2: counted, 3: over
-        if !matches!(self.signals.marks.load(Ordering::Relaxed), 1 | 2) {
-            return 0;
+        match self.signals.marks.load(Ordering::Relaxed) {
+            WARM_UP | COUNTED => {
+                let control = self.generator.control();
+                control.set_limit(control.made() + self.burst as u64);
+                let n = self.generator.rx_burst(into);
+                self.signals.made.fetch_add(n as u64, Ordering::Relaxed);
+                n
+            }
+            OVER if !self.ended => {
+                self.ended = into.push(&mark(), Offload::default());
+                self.ended as usize
+            }
+            _ => 0,
         }
-        let control = self.generator.control();
-        control.set_limit(control.made() + self.burst as u64);
-        let n = self.generator.rx_burst(into);
-        self.signals.made.store(control.made(), Ordering::Relaxed);
-        n
     }
 }
 
@@ -158,6 +171,7 @@ impl Far {
                 generator: Generator::new(Head::default(), *size),
                 signals: Arc::clone(signals),
                 burst: *burst,
+                ended: false,
             }),
             Self::Case { dir: Dir::Echo, signals, .. } => {
                 Box::new(EchoPort { back: Arena::new(), signals: Arc::clone(signals) })
@@ -257,8 +271,8 @@ fn case_of(backend: &mut LoopbackBackend, far: &RefCell<Far>, case: &Case) -> Re
             marks = now;
             let counters = backend.platform().counters();
             match marks {
-                2 => begin = (counters, cpu_ns(), Instant::now()),
-                3 => {
+                COUNTED => begin = (counters, cpu_ns(), Instant::now()),
+                OVER => {
                     played.counters = counters.since(&begin.0).into();
                     played.cpu_ns = cpu_ns() - begin.1;
                     played.seconds = begin.2.elapsed().as_secs_f64();

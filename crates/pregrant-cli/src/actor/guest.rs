@@ -100,27 +100,48 @@ enum For {
     Answers,
 }
 
-/// Waits as the mode says, after a round in which something moved or nothing.
-fn pause(guest: &mut Guest, pace: &mut Pace, moved: bool, what: For, ready: &mut ReadySet) -> Result<()> {
-    match pace.after(moved) {
-        Next::Again => {}
-        Next::Control => {
-            guest.control(Duration::ZERO)?;
-            if !guest.vif().is_live() {
-                return Err("the back closed the vif; its log says why".into());
-            }
+/// Waits between rounds as the mode says, and gives up when nothing moves for a long time.
+struct Waiter {
+    pace: Pace,
+    ready: ReadySet,
+    quiet_since: Option<Instant>,
+}
+
+impl Waiter {
+    fn new(mode: Mode) -> Self {
+        Self { pace: Pace::new(mode), ready: ReadySet::default(), quiet_since: None }
+    }
+
+    /// After a round in which something moved or nothing.
+    #[inline]
+    fn after(&mut self, guest: &mut Guest, moved: bool, what: For) -> Result<()> {
+        if moved {
+            self.quiet_since = None;
         }
-        Next::Sleep => {
-            if !guest.arm(what == For::Answers)? {
-                guest.platform().events().wait(ready, Some(Duration::from_millis(20)));
-            }
-            guest.control(Duration::ZERO)?;
-            if !guest.vif().is_live() {
-                return Err("the back closed the vif; its log says why".into());
+        match self.pace.after(moved) {
+            Next::Again => Ok(()),
+            Next::Control => self.control(guest),
+            Next::Sleep => {
+                if !guest.arm(what == For::Answers)? {
+                    guest.platform().events().wait(&mut self.ready, Some(Duration::from_millis(20)));
+                }
+                self.control(guest)
             }
         }
     }
-    Ok(())
+
+    fn control(&mut self, guest: &mut Guest) -> Result<()> {
+        guest.control(Duration::ZERO)?;
+        if !guest.vif().is_live() {
+            return Err("the back closed the vif; its log says why".into());
+        }
+        let since = *self.quiet_since.get_or_insert_with(Instant::now);
+        if since.elapsed() > PATIENCE {
+            let n: u32 = (0..guest.vif().nr_queues()).map(|i| guest.vif().in_flight(i)).sum();
+            return Err(format!("nothing moved for {PATIENCE:?}; {n} TX requests have no answer").into());
+        }
+        Ok(())
+    }
 }
 
 /// Sends one mark, alone: after everything before it was answered, before anything else.
@@ -130,23 +151,21 @@ fn send_mark(guest: &mut Guest, mode: Mode) -> Result<()> {
         return Err("no room for a mark".into());
     }
     settle(guest, mode)?;
-    while guest.send(0, &alone.burst())? == 0 {}
+    let mut waiter = Waiter::new(mode);
+    while guest.send(0, &alone.burst())? == 0 {
+        let moved = guest.reclaim(0, 1)? > 0;
+        waiter.after(guest, moved, For::Answers)?;
+    }
     settle(guest, mode)
 }
 
 /// Waits until every TX request is answered.
 fn settle(guest: &mut Guest, mode: Mode) -> Result<()> {
-    let mut pace = Pace::new(mode);
-    let mut ready = ReadySet::default();
-    let until = Instant::now() + PATIENCE;
+    let mut waiter = Waiter::new(mode);
     for i in 0..guest.vif().nr_queues() {
         while guest.vif().in_flight(i) > 0 {
             let moved = guest.reclaim(i, 1)? > 0;
-            pause(guest, &mut pace, moved, For::Answers, &mut ready)?;
-            if !moved && Instant::now() > until {
-                let n = guest.vif().in_flight(i);
-                return Err(format!("{n} TX requests were not answered in {PATIENCE:?}").into());
-            }
+            waiter.after(guest, moved, For::Answers)?;
         }
     }
     Ok(())
@@ -208,12 +227,11 @@ impl<'a> Sender<'a> {
     }
 
     fn send_for(&mut self, time: Duration) -> Result<()> {
-        let mut pace = Pace::new(self.mode);
-        let mut ready = ReadySet::default();
+        let mut waiter = Waiter::new(self.mode);
         let until = Instant::now() + time;
         while Instant::now() < until {
             for i in 0..self.frames.len() {
-                self.send_burst(i, &mut pace, &mut ready)?;
+                self.send_burst(i, &mut waiter)?;
             }
         }
         Ok(())
@@ -221,7 +239,7 @@ impl<'a> Sender<'a> {
 
     /// One burst on queue `i`, whole.
     #[inline(always)]
-    fn send_burst(&mut self, i: usize, pace: &mut Pace, ready: &mut ReadySet) -> Result<()> {
+    fn send_burst(&mut self, i: usize, waiter: &mut Waiter) -> Result<()> {
         let arena = &mut self.frames[i];
         let n = arena.len();
         let seq = self.next[i];
@@ -236,7 +254,7 @@ impl<'a> Sender<'a> {
             done += sent;
             let freed = self.guest.reclaim(i, self.want)?;
             if sent == 0 {
-                pause(self.guest, pace, freed > 0, For::Answers, ready)?;
+                waiter.after(self.guest, freed > 0, For::Answers)?;
             }
         }
         self.next[i] += n as u64;
@@ -244,41 +262,49 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// Receives numbered frames.
-fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
-    let mode: Mode = case.mode.into();
-    let mut arena = Arena::new();
-    let queues = guest.vif().nr_queues();
-    let mut sinks: Vec<Sink> = (0..queues).map(|_| Sink::new(Check::Number)).collect();
-    let mut ready = ReadySet::default();
-    // Until `time` has passed, or (at the end) until nothing came for so long.
-    let mut take = |guest: &mut Guest, time: Duration, until_quiet: bool| -> Result<u64> {
-        let mut pace = Pace::new(mode);
-        let mut until = Instant::now() + time;
+/// What receives: a sink for each queue.
+struct Receiver {
+    waiter: Waiter,
+    arena: Arena,
+    sinks: Vec<Sink>,
+}
+
+impl Receiver {
+    /// Takes frames until then, or (None) until the back's mark came on every queue.
+    fn take_until(&mut self, guest: &mut Guest, until: Option<Instant>) -> Result<u64> {
         let mut frames = 0;
-        while Instant::now() < until {
+        loop {
+            match until {
+                Some(until) if Instant::now() >= until => return Ok(frames),
+                // A mark is no numbered frame, and the only such that the back sends.
+                None if self.sinks.iter().all(|s| s.report().foreign > 0) => return Ok(frames),
+                _ => {}
+            }
             let mut moved = false;
-            for (i, sink) in sinks.iter_mut().enumerate() {
-                arena.clear();
-                let n = guest.recv(i, &mut arena, 1)?;
+            for (i, sink) in self.sinks.iter_mut().enumerate() {
+                self.arena.clear();
+                let n = guest.recv(i, &mut self.arena, 1)?;
                 if n > 0 {
-                    sink.take(&arena.burst());
+                    sink.take(&self.arena.burst());
                     frames += n as u64;
                     moved = true;
                 }
             }
-            if moved && until_quiet {
-                until = Instant::now() + time;
-            }
-            pause(guest, &mut pace, moved, For::Rx, &mut ready)?;
+            self.waiter.after(guest, moved, For::Rx)?;
         }
-        Ok(frames)
-    };
+    }
+}
+
+/// Receives numbered frames.
+fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
+    let mode: Mode = case.mode.into();
+    let mut receiver = Receiver { waiter: Waiter::new(mode), arena: Arena::new(), sinks: Vec::new() };
+    receiver.sinks.resize_with(guest.vif().nr_queues(), || Sink::new(Check::Number));
     send_mark(guest, mode)?;
-    take(guest, WARM_UP, false)?;
+    receiver.take_until(guest, Some(Instant::now() + WARM_UP))?;
     send_mark(guest, mode)?;
     let (counters, cpu, start) = (guest.platform().counters(), cpu_ns(), Instant::now());
-    let frames = take(guest, Duration::from_secs_f64(case.seconds), false)?;
+    let frames = receiver.take_until(guest, Some(start + Duration::from_secs_f64(case.seconds)))?;
     let mut played = Played {
         frames,
         seconds: start.elapsed().as_secs_f64(),
@@ -286,9 +312,10 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
         cpu_ns: cpu_ns() - cpu,
         ..Played::default()
     };
+    // The back hears that it is over, and says on each queue that nothing comes any more.
     send_mark(guest, mode)?;
-    take(guest, Duration::from_millis(20), true)?;
-    for r in sinks.iter().map(Sink::report) {
+    receiver.take_until(guest, None)?;
+    for r in receiver.sinks.iter().map(Sink::report) {
         played.next += r.next;
         played.missing += r.lost;
         played.wrong += r.duplicated + r.reordered + r.damaged;
@@ -305,7 +332,6 @@ fn echo(guest: &mut Guest, case: &Case) -> Result<Played> {
     };
     Head::default().fill(frame, 0);
     let mut into = Arena::new();
-    let mut ready = ReadySet::default();
     let mut there = Histogram::<u64>::new_with_bounds(1, 100_000_000_000, 3)?;
     let mut back = Histogram::<u64>::new_with_bounds(1, 100_000_000_000, 3)?;
     let mut played = Played::default();
@@ -324,18 +350,14 @@ fn echo(guest: &mut Guest, case: &Case) -> Result<Played> {
             guest.reclaim(0, 1)?;
         }
         played.sent += 1;
-        let mut pace = Pace::new(mode);
-        let patience = Instant::now() + PATIENCE;
+        let mut waiter = Waiter::new(mode);
         loop {
             into.clear();
             if guest.recv(0, &mut into, 1)? > 0 {
                 break;
             }
             guest.reclaim(0, 1)?;
-            pause(guest, &mut pace, false, For::Rx, &mut ready)?;
-            if Instant::now() > patience {
-                return Err(format!("frame {} did not come back in {PATIENCE:?}", played.sent - 1).into());
-            }
+            waiter.after(guest, false, For::Rx)?;
         }
         let now = MonotonicClock.now_ns();
         let stamps = into.burst().frame(0).get(32..48).and_then(|s| s.split_first_chunk::<8>());

@@ -151,13 +151,10 @@ impl Stand {
         let handle = case.handle;
         self.back.order(&Order::Case(case.clone()))?;
         self.guest.order(&Order::Case(case))?;
-        let guest = self.guest.report();
-        let back = match &guest {
-            Ok(_) => self.back.report(),
-            // The back waits for a vif that will not come: the guest's reason is the one to tell.
-            Err(_) => Err("".into()),
-        };
-        let (guest, back) = match (guest?, back?) {
+        // The guest's first: when it cannot, the back waits for a vif that will not come.
+        let guest = self.guest.report(&mut [&mut self.back])?;
+        let back = self.back.report(&mut [&mut self.guest])?;
+        let (guest, back) = match (guest, back) {
             (Report::Case(guest), Report::Case(back)) => (*guest, *back),
             other => return Err(format!("an answer to another order: {other:?}").into()),
         };
