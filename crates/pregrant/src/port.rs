@@ -195,6 +195,11 @@ impl Arena {
         self.frames[i].len = 0;
     }
 
+    /// Changes what is to be done to frame `i`.
+    pub fn set_offload(&mut self, i: usize, offload: Offload) {
+        self.frames[i].offload = offload;
+    }
+
     /// Where frame `i` lies.
     #[inline(always)]
     pub fn desc(&self, i: usize) -> FrameDesc {

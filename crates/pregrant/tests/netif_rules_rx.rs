@@ -17,7 +17,7 @@ use pregrant::{GrantRef, PAGE_SIZE};
 use rig::{Frame, Rig, RxGame, SLOTS, WAYS, Way};
 
 const BAD_GREF: u32 = 4_000_000;
-const SG: RxAccepts = RxAccepts { sg: true };
+const SG: RxAccepts = RxAccepts::ALL;
 
 fn frame(len: usize, seed: u8) -> Frame {
     ((0..len).map(|k| (k as u8).wrapping_mul(31) ^ (k >> 8) as u8 ^ seed).collect(), Offload::default())
@@ -129,7 +129,7 @@ fn a_frame_waits_for_all_of_its_slots() {
 /// A guest without scatter-gather gets no frame over several slots, and does get the others.
 #[test]
 fn frames_over_several_slots_are_for_guests_with_sg() {
-    on_all_ways(0, RxAccepts { sg: false }, |g, _| {
+    on_all_ways(0, RxAccepts { sg: false, ..SG }, |g, _| {
         post(g, 16);
         g.port.gives.extend([frame(4097, 1), frame(4096, 2), frame(65535, 3), frame(60, 4)]);
         assert_eq!(g.run(), Ok(()));
@@ -233,5 +233,49 @@ fn full_rings_are_used_to_the_last_slot() {
             assert_eq!(g.model.frames().expect("answers by the rules").len(), SLOTS as usize);
             assert_eq!(g.model.finish(), Ok(()));
         }
+    });
+}
+
+#[test]
+fn what_a_front_did_not_offer_to_take_is_finished_or_dropped() {
+    let tcp = |ipv6: bool| {
+        // Ethernet, IPv4 or IPv6, TCP without options and payload; the sums are zero, so blank.
+        let mut frame = vec![0u8; if ipv6 { 14 + 40 + 20 } else { 14 + 20 + 20 }];
+        if ipv6 {
+            frame[12..14].copy_from_slice(&[0x86, 0xdd]);
+            frame[14] = 0x60;
+            frame[18..20].copy_from_slice(&20u16.to_be_bytes());
+            frame[20] = 6;
+            frame[14 + 40 + 12] = 0x50;
+        } else {
+            frame[12..14].copy_from_slice(&[8, 0]);
+            frame[14] = 0x45;
+            frame[16..18].copy_from_slice(&40u16.to_be_bytes());
+            frame[23] = 6;
+            frame[14 + 20 + 12] = 0x50;
+        }
+        pregrant::net::checksum::make_blank(&mut frame).expect("a TCP frame");
+        frame
+    };
+    let blank = Offload { csum_blank: true, csum_ok: true, ..Offload::default() };
+    let gso = Offload { gso_type: 1, gso_size: 1000, ..blank };
+    let accepts = RxAccepts { gso_tcpv4: false, csum: false, ipv6_csum: false, ..SG };
+    on_all_ways(0, accepts, |g, way| {
+        for ipv6 in [false, true] {
+            g.port.gives.push_back((tcp(ipv6), blank));
+        }
+        g.port.gives.push_back((tcp(false), gso));
+        g.port.gives.push_back((vec![0; 60], blank)); // blank, and no TCP or UDP: nobody can finish it
+        post(g, 8);
+        assert_eq!(g.run(), Ok(()));
+        let frames = g.model.frames().expect("answers by the rules");
+        assert_eq!(frames.len(), 2, "{way:?}");
+        for (got, ipv6) in frames.iter().zip([false, true]) {
+            assert!(got.extras.is_empty() && got.slots[0].flags == RXF_DATA_VALIDATED, "{way:?}");
+            let mut whole = tcp(ipv6);
+            pregrant::net::checksum::finish_blank(&mut whole).expect("a TCP frame");
+            assert_eq!(octets(g, way, got), whole, "{way:?}");
+        }
+        assert_eq!(g.back.stats().dropped, 2);
     });
 }

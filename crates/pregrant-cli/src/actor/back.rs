@@ -161,12 +161,20 @@ enum Far {
 }
 
 impl Far {
+    /// The ports of a vif with `n` queues; `caps` is what the guest takes unfinished.
+    fn ports(&self, n: usize, caps: Offloads) -> Vec<Box<dyn FramePort>> {
+        match self {
+            // One station, whatever its queues: a broadcast must not come back on another of them.
+            Self::Switch(switch) => match switch.add_multi_queue_port(n, caps) {
+                Ok(ports) => ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect(),
+                Err(_) => Self::Nothing.ports(n, caps),
+            },
+            _ => (0..n).map(|_| self.port()).collect(),
+        }
+    }
+
     fn port(&self) -> Box<dyn FramePort> {
         match self {
-            Self::Switch(switch) => match switch.add_port(Offloads { csum: true, gso: true }) {
-                Ok(port) => Box::new(port),
-                Err(_) => Box::new(SinkPort { sink: Sink::new(Check::Number), signals: Arc::default() }),
-            },
             Self::Case { dir: Dir::Rx, size, burst, signals } => Box::new(SourcePort {
                 generator: Generator::new(Head::default(), *size),
                 signals: Arc::clone(signals),
@@ -181,7 +189,9 @@ impl Far {
                 signals.sinks.lock().unwrap_or_else(PoisonError::into_inner).push(sink.counters());
                 Box::new(SinkPort { sink, signals: Arc::clone(signals) })
             }
-            Self::Nothing => Box::new(SinkPort { sink: Sink::new(Check::Number), signals: Arc::default() }),
+            Self::Nothing | Self::Switch(_) => {
+                Box::new(SinkPort { sink: Sink::new(Check::Number), signals: Arc::default() })
+            }
         }
     }
 }
@@ -195,7 +205,7 @@ pub fn play(args: &ActorArgs) -> Result<()> {
     let far = Rc::new(RefCell::new(Far::Nothing));
     let ports = {
         let far = Rc::clone(&far);
-        Box::new(move |_: &_, n: usize| (0..n).map(|_| far.borrow().port()).collect())
+        Box::new(move |_: &_, n: usize, caps| far.borrow().ports(n, caps))
     };
     let mut backend = Backend::new(platform, xs, BackFeatures::default(), Ordinary::Copy, ports)?;
     backend.succeed(Box::new(BrokerSuccession));

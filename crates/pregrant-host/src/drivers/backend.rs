@@ -21,7 +21,7 @@ use pregrant::net::bus::StoreBus;
 use pregrant::net::features::{BackFeatures, queue_prefix};
 use pregrant::net::stats::DirStats;
 use pregrant::platform::Platform;
-use pregrant::port::{Arena, FramePort};
+use pregrant::port::{Arena, FramePort, Offloads};
 use pregrant::xenbus::{Class, Device, DeviceError, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport, XsError};
 use std::any::Any;
@@ -94,8 +94,8 @@ impl<P: Platform> Served<P> {
     }
 }
 
-/// Makes the frame ports of a vif: one for each queue.
-pub type MakePorts = Box<dyn FnMut(&DeviceId, usize) -> Vec<Box<dyn FramePort>>>;
+/// Makes the frame ports of a vif, one for each queue: their number, and what the guest takes unfinished.
+pub type MakePorts = Box<dyn FnMut(&DeviceId, usize, Offloads) -> Vec<Box<dyn FramePort>>>;
 
 /// All vifs of a driver domain.
 pub struct Backend<P: Platform, T: Transport> {
@@ -306,7 +306,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
     fn connected(&mut self, key: (u16, u32)) {
         let Some(served) = self.vifs.get_mut(&key) else { return };
         let id = served.device.id();
-        served.ports = (self.make_ports)(&id, served.vif.nr_queues());
+        served.ports = (self.make_ports)(&id, served.vif.nr_queues(), served.vif.front_offloads());
         served.failed = None;
         let refused: Vec<_> =
             served.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.to_string())).collect();

@@ -270,7 +270,7 @@ fn serve(connection: OwnedFd, features: BackFeatures, ordinary: Ordinary, jobs: 
     platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
     let switch = Switch::new();
     let caps = Offloads { csum: true, gso: true };
-    let ports = Box::new(move |_: &DeviceId, queues: usize| {
+    let ports = Box::new(move |_: &DeviceId, queues: usize, _| {
         let ports = switch.add_multi_queue_port(queues, caps).unwrap();
         ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect()
     });

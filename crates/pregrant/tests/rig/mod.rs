@@ -154,7 +154,7 @@ impl Rig {
             Buffers { staging: area, pages: self.ordinary(way, Access::ReadWrite, granting) },
         );
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
-        let back = RxQueue::new(ring, Self::path(way, buffers), RxAccepts { sg: true });
+        let back = RxQueue::new(ring, Self::path(way, buffers), RxAccepts::ALL);
         RxEnds { front, back, front_chan, back_chan }
     }
 

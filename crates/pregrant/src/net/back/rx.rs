@@ -64,6 +64,9 @@ impl<P: Platform> RxQueue<P> {
             if port.rx_burst(&mut self.arena) == 0 {
                 return Ok(Polled::Idle);
             }
+            if self.accepts != RxAccepts::ALL {
+                self.stats.dropped += self.accepts.finish(&mut self.arena) as u64;
+            }
         }
         let burst = self.arena.burst().skip(self.sent);
         let (used, wait) = self.batch.lay_out(&mut self.ring, &burst, self.accepts)?;

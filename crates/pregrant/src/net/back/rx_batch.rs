@@ -10,11 +10,13 @@
 
 use crate::error::PeerFault;
 use crate::net::back::assemble::{BATCH_SLOTS, Todo, mask};
-use crate::port::{BURST_FRAMES, Burst};
+use crate::net::checksum;
+use crate::port::{Arena, BURST_FRAMES, Burst, FrameDesc, Offloads};
 use crate::ring::{BackRing, NetRx, RingMem};
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
-    Extra, RSP_ERROR, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxResponse,
+    Extra, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, RSP_ERROR, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO,
+    RXF_MORE_DATA, RxResponse,
 };
 
 /// One RX request with the piece of a frame that goes there.
@@ -82,6 +84,59 @@ impl Default for RxBatch {
 pub struct RxAccepts {
     /// `feature-sg`: frames over several slots.
     pub sg: bool,
+    /// `feature-gso-tcpv4`.
+    pub gso_tcpv4: bool,
+    /// `feature-gso-tcpv6`.
+    pub gso_tcpv6: bool,
+    /// Not `feature-no-csum-offload`: IPv4 frames with blank checksums.
+    pub csum: bool,
+    /// `feature-ipv6-csum-offload`: the same for IPv6.
+    pub ipv6_csum: bool,
+}
+
+impl RxAccepts {
+    /// A front that takes everything.
+    pub const ALL: Self = Self { sg: true, gso_tcpv4: true, gso_tcpv6: true, csum: true, ipv6_csum: true };
+
+    /// As ports see it: what they must finish before.
+    pub fn offloads(self) -> Offloads {
+        let gso = self.sg && self.gso_tcpv4 && self.gso_tcpv6;
+        Offloads { csum: self.csum && self.ipv6_csum, gso }
+    }
+
+    /// Finishes what came unfinished for a front that cannot; frames that cannot be finished are dropped. Returns how
+    /// many. A port that looks at [`offloads`](Self::offloads) leaves nothing to do here.
+    #[cold]
+    pub fn finish(self, arena: &mut Arena) -> usize {
+        let mut dropped = 0;
+        for i in 0..arena.len() {
+            let FrameDesc { at, len, mut offload } = arena.desc(i);
+            let gso = match offload.gso_type {
+                0 => true,
+                GSO_TYPE_TCPV4 => self.gso_tcpv4,
+                GSO_TYPE_TCPV6 => self.gso_tcpv6,
+                _ => false,
+            };
+            if !gso {
+                arena.drop_frame(i);
+                dropped += 1;
+                continue;
+            }
+            let frame = &mut arena.bytes_mut()[at as usize..at as usize + len as usize];
+            let ipv6 = frame.get(12..14) == Some(&[0x86, 0xdd]);
+            let takes_blank = if ipv6 { self.ipv6_csum } else { self.csum };
+            if offload.csum_blank && !takes_blank {
+                if checksum::finish_blank(frame).is_err() {
+                    arena.drop_frame(i);
+                    dropped += 1;
+                    continue;
+                }
+                offload.csum_blank = false;
+                arena.set_offload(i, offload);
+            }
+        }
+        dropped
+    }
 }
 
 /// Slots that a frame needs.

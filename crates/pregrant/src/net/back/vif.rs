@@ -26,10 +26,11 @@ use crate::net::features::{
 use crate::net::staging_list::{self, ListFault};
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, MapError, PeerMem, Platform};
-use crate::port::{Arena, FramePort};
+use crate::port::{Arena, FramePort, Offloads};
 use crate::ring::{BackRing, RedoPage, RingPages};
 use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::wire::netif::{RX_SLOT_BYTES, TX_SLOT_BYTES};
+use crate::wire::staging::ENTRIES_PER_PAGE;
 use crate::xenbus::KeyError;
 use crate::xenbus::state::{self, Handshake, Reaction, XenbusState};
 use alloc::string::String;
@@ -161,6 +162,8 @@ pub struct BackVif<P: Platform> {
     queues: Vec<BackQueue<P>>,
     /// Closed for a fault: a front that goes on saying 4 is not connected again, it must come down first.
     faulted: bool,
+    /// What the front takes, as of the last connect.
+    accepts: RxAccepts,
     /// What is wrong with a list that was refused, for the log; the vif goes on without it.
     refused: Vec<(usize, &'static str, ListRefusal)>,
 }
@@ -199,6 +202,7 @@ impl<P: Platform> BackVif<P> {
             ordinary,
             queues,
             faulted: false,
+            accepts: RxAccepts::ALL,
             refused,
         }
     }
@@ -336,6 +340,14 @@ impl<P: Platform> BackVif<P> {
         begin: Begin,
     ) -> Result<(), ConnectError<B::Error>> {
         let front = FrontRequest::read(bus, &self.features).map_err(ConnectError::Keys)?;
+        let accepts = RxAccepts {
+            sg: front.sg,
+            gso_tcpv4: front.gso_tcpv4,
+            gso_tcpv6: front.gso_tcpv6,
+            csum: front.csum,
+            ipv6_csum: front.ipv6_csum,
+        };
+        self.accepts = accepts;
         let mut queues = Vec::with_capacity(front.queues.len());
         let mut active = Pairs::new();
         self.refused.clear();
@@ -370,7 +382,7 @@ impl<P: Platform> BackVif<P> {
                 keys,
                 tx_path,
                 rx_path,
-                RxAccepts { sg: front.sg },
+                accepts,
                 redo,
                 begin,
             )?);
@@ -470,6 +482,11 @@ impl<P: Platform> BackVif<P> {
         Ok(BackQueue { tx, rx, tx_chan, rx_chan })
     }
 
+    /// What the connected front takes unfinished; ports finish the rest.
+    pub fn front_offloads(&self) -> Offloads {
+        self.accepts.offloads()
+    }
+
     /// Live queues.
     pub fn nr_queues(&self) -> usize {
         self.queues.len()
@@ -499,12 +516,13 @@ impl<P: Platform> BackVif<P> {
     /// A fault comes with its direction.
     pub fn final_check(&mut self, p: &P, i: usize) -> Result<bool, (&'static str, PeerFault)> {
         let q = &mut self.queues[i];
+        let tx = q.tx.final_check().map_err(|e| ("tx", e))?;
+        let rx = q.rx.final_check().map_err(|e| ("rx", e))?;
+        // Last: an event that came since the rings were armed is kept until here.
         p.events().unmask(&q.tx_chan);
         if let Some(chan) = &q.rx_chan {
             p.events().unmask(chan);
         }
-        let tx = q.tx.final_check().map_err(|e| ("tx", e))?;
-        let rx = q.rx.final_check().map_err(|e| ("rx", e))?;
         Ok(tx || rx)
     }
 
@@ -531,15 +549,11 @@ fn accept<P: Platform>(
     acc: Access,
     first_id: u16,
 ) -> Result<(StagedBuffers<<P::Peer as PeerMem>::Map>, u16), ListRefusal> {
-    let mut entries = Vec::new();
-    for &r in &data.list_refs {
-        let page = p.peer().map(of, &[r], Access::ReadOnly).map_err(ListRefusal::Map)?;
-        let before = entries.len();
-        entries.extend(staging_list::read(&page, usize::MAX));
-        if entries.len() - before < crate::wire::staging::ENTRIES_PER_PAGE {
-            break; // its terminator
-        }
-    }
+    // A ring of one page needs 256 buffers, and one list page has 512 entries: what stands in further pages would be
+    // mapped for nothing.
+    let Some(&r) = data.list_refs.first() else { return Err(ListRefusal::Fault(ListFault::Empty)) };
+    let page = p.peer().map(of, &[r], Access::ReadOnly).map_err(ListRefusal::Map)?;
+    let entries = staging_list::read(&page, ENTRIES_PER_PAGE);
     let list = staging_list::judge(&entries, first_id, data.len).map_err(ListRefusal::Fault)?;
     let map = p.peer().map(of, &list.refs, acc).map_err(ListRefusal::Map)?;
     let buffers = StagedBuffers {

@@ -262,6 +262,12 @@ impl<P: Platform> RxFront<P> {
         self.ring.final_check(ahead.max(self.cut + 1))
     }
 
+    /// Whether a slot is free to be posted.
+    #[inline(always)]
+    pub fn has_free(&self) -> bool {
+        self.ring.free() > 0
+    }
+
     /// What happened so far.
     pub fn stats(&self) -> DirStats {
         self.stats

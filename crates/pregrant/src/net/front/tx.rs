@@ -21,7 +21,8 @@ use crate::ring::{FrontRing, NetTx, RingPages};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
-    Extra, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
+    Extra, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_VALIDATED,
+    TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
 };
 use alloc::boxed::Box;
 use alloc::vec;
@@ -80,7 +81,34 @@ pub struct TxFront<P: Platform> {
     busy: Vec<u16>,
     /// Scratch of a burst: where its frames go.
     places: Box<[Place; BURST_FRAMES]>,
+    limits: TxLimits,
     stats: DirStats,
+}
+
+/// What the back takes (PROTOCOL.md 2.8: `feature-sg`, `feature-gso-*`). Frames beyond it are dropped and counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TxLimits {
+    /// Frames over several slots.
+    pub sg: bool,
+    /// TCPv4 segments larger than the MTU.
+    pub gso_tcpv4: bool,
+    /// TCPv6 segments larger than the MTU.
+    pub gso_tcpv6: bool,
+}
+
+impl TxLimits {
+    /// A back that takes everything.
+    pub const NONE: Self = Self { sg: true, gso_tcpv4: true, gso_tcpv6: true };
+
+    fn allow(self, len: usize, gso_type: u8) -> bool {
+        let gso = match gso_type {
+            0 => true,
+            GSO_TYPE_TCPV4 => self.sg && self.gso_tcpv4,
+            GSO_TYPE_TCPV6 => self.sg && self.gso_tcpv6,
+            _ => false,
+        };
+        gso && (self.sg || len <= PAGE_SIZE)
+    }
 }
 
 /// Where a staged frame goes.
@@ -105,8 +133,14 @@ impl<P: Platform> TxFront<P> {
             buffers,
             busy: Vec::with_capacity(n as usize),
             places: Box::new([Place::default(); BURST_FRAMES]),
+            limits: TxLimits::NONE,
             stats: DirStats::default(),
         }
+    }
+
+    /// Tells what the back takes.
+    pub fn limit(&mut self, limits: TxLimits) {
+        self.limits = limits;
     }
 
     /// Slots that frames can take now.
@@ -220,8 +254,12 @@ impl<P: Platform> TxFront<P> {
 
     /// One frame of any length: ordinary pages, or staging buffers slot by slot. False: no room now.
     fn send_long(&mut self, p: &P, frame: &[u8], offload: Offload) -> Result<bool, PlatformError> {
-        if frame.is_empty() || frame.len() > MAX_FRAME {
-            self.stats.dropped += (frame.len() > MAX_FRAME) as u64; // no slot can say such a length
+        if frame.is_empty() {
+            return Ok(true);
+        }
+        // No slot can say such a length, or the back did not offer to take such a frame.
+        if frame.len() > MAX_FRAME || !self.limits.allow(frame.len(), offload.gso_type) {
+            self.stats.dropped += 1;
             return Ok(true);
         }
         let copy_only = self.buffers.staging.as_ref().is_some_and(|a| a.data_len().copy_only());

@@ -12,6 +12,7 @@
 
 use super::pages::{Granting, OrdinaryPages};
 use super::staging::{Region, StagingArea};
+use super::tx::TxLimits;
 use super::{Buffers, RxFront, TxFront};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::bus::DeviceBus;
@@ -23,7 +24,7 @@ use crate::net::staging_list::DataLen;
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, GrantPool, InUse, Platform};
 use crate::port::{Arena, Burst};
-use crate::ring::{FrontRing, RingPages};
+use crate::ring::{FrontRing, RingMem, RingPages};
 use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::wire::netif::{RX_SLOT_BYTES, TX_SLOT_BYTES};
 use crate::xenbus::state::{self, Handshake, Reaction, XenbusState};
@@ -88,6 +89,13 @@ impl<E> From<PlatformError> for FrontError<E> {
 }
 
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
+
+/// The memory of one direction of a queue that is being set up.
+struct Direction<P: Platform> {
+    ring: RingPages<Region<P>>,
+    ring_ref: GrantRef,
+    buffers: Buffers<P>,
+}
 
 struct FrontQueue<P: Platform> {
     tx: TxFront<P>,
@@ -186,14 +194,12 @@ impl<P: Platform> FrontVif<P> {
     pub fn close<B: DeviceBus>(&mut self, bus: &mut B, why: Option<&str>) -> Result<(), B::Error> {
         self.live = false;
         self.reconnect = false;
-        if let Some(text) = why {
-            bus.report(text)?;
-        }
+        let told = why.map_or(Ok(()), |text| bus.report(text));
         if !matches!(self.state, XenbusState::Closing | XenbusState::Closed) {
             self.state = XenbusState::Closing;
             bus.set_state(XenbusState::Closing)?;
         }
-        Ok(())
+        told
     }
 
     /// Whether the vif is closed and all of its memory is our own again.
@@ -213,11 +219,13 @@ impl<P: Platform> FrontVif<P> {
         let offered = |len: Option<DataLen>| len.filter(|l| back.staging_sizes.contains(l));
         let (tx_len, rx_len) = (offered(self.wishes.tx_data_len), offered(self.wishes.rx_data_len));
         let split = self.wishes.split_channels && back.split_channels;
+        let limits = TxLimits { sg: back.sg, gso_tcpv4: back.gso_tcpv4, gso_tcpv6: back.gso_tcpv6 };
         let mut keys = Vec::new();
         self.tear_down(p);
         for _ in 0..self.wishes.queues.clamp(1, back.max_queues) {
             match self.queue(p, tx_len, rx_len, split) {
-                Ok((queue, queue_keys)) => {
+                Ok((mut queue, queue_keys)) => {
+                    queue.tx.limit(limits);
                     self.queues.push(queue);
                     keys.push(queue_keys);
                 }
@@ -246,51 +254,92 @@ impl<P: Platform> FrontVif<P> {
         rx_len: Option<DataLen>,
         split: bool,
     ) -> Result<(FrontQueue<P>, QueueKeys), PlatformError> {
-        let to = self.to;
-        let ring_page = || {
-            let mut gref = [GrantRef::NONE];
-            p.grants().alloc(to, Access::ReadWrite, &mut gref).map(|region| (region, gref[0]))
+        let tx = self.direction(p, Access::ReadOnly, TX_SLOT_BYTES, tx_len, 0)?;
+        let first_rx = tx.buffers.staging.as_ref().map_or(0, |a| a.entries() as u16);
+        let rx = match self.direction(p, Access::ReadWrite, RX_SLOT_BYTES, rx_len, first_rx) {
+            Ok(rx) => rx,
+            Err(e) => {
+                self.give_up(p, tx.ring, tx.buffers);
+                return Err(e);
+            }
         };
-        let (tx_page, tx_ring) = ring_page()?;
-        let (rx_page, rx_ring) = ring_page()?;
-        let tx_mem = RingPages::new(tx_page, TX_SLOT_BYTES / 4);
-        let rx_mem = RingPages::new(rx_page, RX_SLOT_BYTES / 4);
-        tx_mem.init();
-        rx_mem.init();
-        let tx_ring_end = FrontRing::new(tx_mem);
-        let rx_ring_end = FrontRing::new(rx_mem);
-        let (tx_n, rx_n) = (tx_ring_end.size(), rx_ring_end.size());
-
-        let tx_area =
-            tx_len.map(|len| StagingArea::new(p, to, Access::ReadOnly, len, tx_n, 0)).transpose()?;
-        let first_rx = tx_area.as_ref().map_or(0, |a| a.entries() as u16);
-        let rx_area =
-            rx_len.map(|len| StagingArea::new(p, to, Access::ReadWrite, len, rx_n, first_rx)).transpose()?;
-        let data = |area: &Option<StagingArea<P>>| {
+        let offered = p.events().offer(self.to).and_then(|tx| {
+            let rx = if split { Some(p.events().offer(self.to)?) } else { None };
+            Ok((tx, rx))
+        });
+        let ((tx_chan, tx_port), rx_chan) = match offered {
+            Ok(offered) => offered,
+            Err(e) => {
+                self.give_up(p, tx.ring, tx.buffers);
+                self.give_up(p, rx.ring, rx.buffers);
+                return Err(e);
+            }
+        };
+        let (rx_chan, channels) = match rx_chan {
+            Some((chan, rx)) => (Some(chan), ChannelKeys::Split { tx: tx_port, rx }),
+            None => (None, ChannelKeys::Single(tx_port)),
+        };
+        let data = |buffers: &Buffers<P>| {
             let keys =
                 |a: &StagingArea<P>| DataKeys { list_refs: Vec::from([a.list_ref()]), len: a.data_len() };
-            DataRequest::from(area.as_ref().map(keys))
+            DataRequest::from(buffers.staging.as_ref().map(keys))
         };
-        let (tx_data, rx_data) = (data(&tx_area), data(&rx_area));
-
-        let copy_only = |len: Option<DataLen>| len.is_some_and(|l| l.copy_only());
-        let tx_pages = if copy_only(tx_len) { None } else { Some(self.tx_pages(p, tx_n)?) };
-        let rx_pages = if copy_only(rx_len) { None } else { Some(self.rx_pages(p, rx_n)?) };
-
-        let (tx_chan, tx_port) = p.events().offer(to)?;
-        let (rx_chan, channels) = if split {
-            let (rx_chan, rx_port) = p.events().offer(to)?;
-            (Some(rx_chan), ChannelKeys::Split { tx: tx_port, rx: rx_port })
-        } else {
-            (None, ChannelKeys::Single(tx_port))
-        };
+        let (tx_data, rx_data) = (data(&tx.buffers), data(&rx.buffers));
+        let keys = QueueKeys { tx_ring: tx.ring_ref, rx_ring: rx.ring_ref, channels, tx_data, rx_data };
         let queue = FrontQueue {
-            tx: TxFront::new(tx_ring_end, Buffers { staging: tx_area, pages: tx_pages }),
-            rx: RxFront::new(rx_ring_end, Buffers { staging: rx_area, pages: rx_pages }),
+            tx: TxFront::new(FrontRing::new(tx.ring), tx.buffers),
+            rx: RxFront::new(FrontRing::new(rx.ring), rx.buffers),
             tx_chan,
             rx_chan,
         };
-        Ok((queue, QueueKeys { tx_ring, rx_ring, channels, tx_data, rx_data }))
+        Ok((queue, keys))
+    }
+
+    /// The memory of one direction: all of it, or none and an error.
+    fn direction(
+        &mut self,
+        p: &P,
+        acc: Access,
+        slot_bytes: usize,
+        len: Option<DataLen>,
+        first_id: u16,
+    ) -> Result<Direction<P>, PlatformError> {
+        let mut ring_ref = [GrantRef::NONE];
+        let page = p.grants().alloc(self.to, Access::ReadWrite, &mut ring_ref)?;
+        let ring = RingPages::new(page, slot_bytes / 4);
+        ring.init();
+        let n = ring.size();
+        let mut buffers = Buffers { staging: None, pages: None };
+        let filled = len
+            .map(|len| StagingArea::new(p, self.to, acc, len, n, first_id))
+            .transpose()
+            .map(|area| buffers.staging = area)
+            .and_then(|()| {
+                if !buffers.copy_only() {
+                    let pages =
+                        if acc == Access::ReadOnly { self.tx_pages(p, n) } else { self.rx_pages(p, n) };
+                    buffers.pages = Some(pages?);
+                }
+                Ok(())
+            });
+        match filled {
+            Ok(()) => Ok(Direction { ring, ring_ref: ring_ref[0], buffers }),
+            Err(e) => {
+                self.give_up(p, ring, buffers);
+                Err(e)
+            }
+        }
+    }
+
+    /// Ends the grants of one direction. What the back still uses is kept.
+    fn give_up(&mut self, p: &P, ring: RingPages<Region<P>>, buffers: Buffers<P>) {
+        self.kept.extend(buffers.staging.into_iter().flat_map(|area| area.release(p)));
+        if let Some(Err(InUse(pages))) = buffers.pages.map(|pages| pages.release(p)) {
+            self.kept_pages.push(pages);
+        }
+        if let Err(InUse(region)) = p.grants().release(ring.into_pages()) {
+            self.kept.push(region);
+        }
     }
 
     fn tx_pages(&self, p: &P, n: u32) -> Result<OrdinaryPages<P>, PlatformError> {
@@ -344,15 +393,9 @@ impl<P: Platform> FrontVif<P> {
     /// Gives up queues, channels and grants. What the back still uses is kept.
     fn tear_down(&mut self, p: &P) {
         self.live = false;
-        for q in self.queues.drain(..) {
+        for q in core::mem::take(&mut self.queues) {
             for (ring, buffers) in [q.tx.into_parts(), q.rx.into_parts()] {
-                self.kept.extend(buffers.staging.into_iter().flat_map(|area| area.release(p)));
-                if let Some(Err(InUse(pages))) = buffers.pages.map(|pages| pages.release(p)) {
-                    self.kept_pages.push(pages);
-                }
-                if let Err(InUse(region)) = p.grants().release(ring.into_pages()) {
-                    self.kept.push(region);
-                }
+                self.give_up(p, ring, buffers);
             }
         }
     }
@@ -394,7 +437,8 @@ impl<P: Platform> FrontVif<P> {
     pub fn recv(&mut self, p: &P, i: usize, out: &mut Arena, want: u32) -> Result<usize, PeerFault> {
         let q = &mut self.queues[i];
         let n = q.rx.recv(out, want)?;
-        if n > 0 {
+        // Not only after frames: a ringful of error answers frees slots too.
+        if q.rx.has_free() {
             // Standing grants: posting cannot fail.
             let _ = q.rx.post(p, q.rx_chan.as_ref().unwrap_or(&q.tx_chan));
         }
@@ -415,12 +459,13 @@ impl<P: Platform> FrontVif<P> {
     /// TX answers; else the back need not wake us for them. True: there is work.
     pub fn final_check(&mut self, p: &P, i: usize, tx_too: bool) -> Result<bool, PeerFault> {
         let q = &mut self.queues[i];
+        let rx = q.rx.final_check(1)?;
+        let tx = tx_too && q.tx.in_flight() > 0 && q.tx.final_check(1)?;
+        // Last: an event that came since the rings were armed is kept until here.
         p.events().unmask(&q.tx_chan);
         if let Some(chan) = &q.rx_chan {
             p.events().unmask(chan);
         }
-        let rx = q.rx.final_check(1)?;
-        let tx = tx_too && q.tx.in_flight() > 0 && q.tx.final_check(1)?;
         Ok(rx || tx)
     }
 

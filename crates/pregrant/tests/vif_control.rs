@@ -1,0 +1,257 @@
+//! The control path of a vif, both ends over plain maps: what is left when a step fails, what a second connection finds
+//! of the first, and what a peer's features mean on the data path.
+#![cfg(not(any(loom, miri)))]
+
+use pregrant::net::back::{BackVif, Ordinary};
+use pregrant::net::bus::DeviceBus;
+use pregrant::net::features::{BackFeatures, KeySource, Pairs};
+use pregrant::net::front::{FrontStep, FrontVif, Wishes};
+use pregrant::platform::local::{LocalDomain, LocalRegion, LocalXen};
+use pregrant::platform::{Access, GrantPool, GrantTable, InUse, PeerMem, Platform};
+use pregrant::port::{Arena, Offload};
+use pregrant::ring::{BackRing, NetRx, RingPages};
+use pregrant::wire::netif::{RSP_ERROR, RxResponse};
+use pregrant::xenbus::XenbusState;
+use pregrant::{DomId, GrantRef, PlatformError};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+const GUEST: DomId = DomId(5);
+const HOST: DomId = DomId(1);
+
+type Dir = Rc<RefCell<BTreeMap<String, String>>>;
+
+/// One end's view of two directories.
+struct MapBus {
+    own: Dir,
+    peer: Dir,
+    report_fails: bool,
+}
+
+impl KeySource for MapBus {
+    type Error = String;
+    fn text(&mut self, key: &str) -> Result<Option<String>, String> {
+        Ok(self.peer.borrow().get(key).cloned())
+    }
+    fn bad(&self, key: &str, value: &str, expected: &'static str) -> String {
+        format!("{key}={value}: {expected}")
+    }
+}
+
+impl DeviceBus for MapBus {
+    fn peer_state(&mut self) -> Result<XenbusState, String> {
+        Ok(XenbusState::parse(self.peer.borrow().get("state").map(|s| s.as_bytes())))
+    }
+    fn set_state(&mut self, state: XenbusState) -> Result<(), String> {
+        self.own.borrow_mut().insert("state".into(), state.digit().into());
+        Ok(())
+    }
+    fn publish(&mut self, pairs: &Pairs, stale: fn(&str) -> bool) -> Result<(), String> {
+        let mut own = self.own.borrow_mut();
+        own.retain(|k, _| !stale(k.split('/').next().unwrap_or(k)));
+        own.extend(pairs.iter().cloned());
+        Ok(())
+    }
+    fn online(&mut self) -> Result<bool, String> {
+        Ok(true)
+    }
+    fn report(&mut self, _: &str) -> Result<(), String> {
+        if self.report_fails { Err("ENOSPC".into()) } else { Ok(()) }
+    }
+}
+
+/// A device whose toolstack has just made it: the front's bus and the back's.
+fn device() -> (MapBus, MapBus) {
+    let (front, back): (Dir, Dir) = Default::default();
+    for dir in [&front, &back] {
+        dir.borrow_mut().insert("state".into(), "1".into());
+    }
+    let end = |own: &Dir, peer: &Dir| MapBus { own: own.clone(), peer: peer.clone(), report_fails: false };
+    (end(&front, &back), end(&back, &front))
+}
+
+fn back(features: BackFeatures) -> BackVif<LocalDomain> {
+    BackVif::new(GUEST, 0, features, Ordinary::Copy)
+}
+
+/// Steps both ends until neither has anything to do.
+fn connect(
+    (g, front, fb): (&LocalDomain, &mut FrontVif<LocalDomain>, &mut MapBus),
+    (h, back, bb): (&LocalDomain, &mut BackVif<LocalDomain>, &mut MapBus),
+) {
+    for _ in 0..8 {
+        back.step(h, bb, &mut |_, _| None).expect("an honest front");
+        front.step(g, fb).expect("an honest back");
+    }
+}
+
+/// A guest whose n-th allocation fails.
+struct Failing {
+    domain: LocalDomain,
+    left: Cell<u32>,
+}
+
+// SAFETY: everything is the domain's.
+#[allow(unsafe_code)]
+unsafe impl GrantPool for Failing {
+    type Region = LocalRegion;
+    fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<LocalRegion, PlatformError> {
+        if self.left.get() == 0 {
+            return Err(PlatformError { op: "allocate, which this test forbids", code: -12 });
+        }
+        self.left.set(self.left.get() - 1);
+        self.domain.alloc(to, acc, refs)
+    }
+    fn release(&self, region: LocalRegion) -> Result<(), InUse<LocalRegion>> {
+        self.domain.release(region)
+    }
+    fn per_frame(&self) -> Option<&dyn GrantTable<Region = LocalRegion>> {
+        None
+    }
+}
+
+impl Platform for Failing {
+    type Grants = Self;
+    type Peer = LocalDomain;
+    type Events = LocalDomain;
+    type Clock = LocalDomain;
+    fn domid(&self) -> DomId {
+        self.domain.domid()
+    }
+    fn grants(&self) -> &Self {
+        self
+    }
+    fn peer(&self) -> &LocalDomain {
+        &self.domain
+    }
+    fn events(&self) -> &LocalDomain {
+        &self.domain
+    }
+    fn clock(&self) -> &LocalDomain {
+        &self.domain
+    }
+}
+
+#[test]
+fn a_set_up_that_fails_half_way_leaves_nothing() {
+    let mut failed = 0;
+    for queues in [1, 2] {
+        for allocations in 0..17 {
+            let xen = LocalXen::new();
+            let p = Failing { domain: xen.domain(GUEST.0), left: Cell::new(allocations) };
+            let (mut fb, bb) = device();
+            bb.own.borrow_mut().extend(BackFeatures::default().pairs());
+            bb.own.borrow_mut().insert("state".into(), "2".into());
+            let mut front = FrontVif::new(HOST, Wishes { queues, ..Wishes::default() }, false);
+            failed += front.step(&p, &mut fb).is_err() as u32;
+            front.close(&mut fb, None).expect("a map");
+            bb.own.borrow_mut().insert("state".into(), "6".into());
+            front.step(&p, &mut fb).expect("a map");
+            assert!(front.is_closed(), "{queues} queues, {allocations} allocations");
+            let counts = xen.counts();
+            assert_eq!(
+                (counts.grants, counts.channels),
+                (0, 0),
+                "{queues} queues, {allocations} allocations"
+            );
+        }
+    }
+    assert!(failed > 8, "the first queue's allocations failed in turn");
+}
+
+#[test]
+fn a_second_connection_finds_nothing_of_the_first() {
+    let xen = LocalXen::new();
+    let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+    let (mut fb, mut bb) = device();
+    let mut front = FrontVif::new(HOST, Wishes { queues: 2, ..Wishes::default() }, true);
+    let mut first = back(BackFeatures::default());
+    connect((&g, &mut front, &mut fb), (&h, &mut first, &mut bb));
+    assert!(front.is_live() && front.staging_accepted(1) && first.nr_queues() == 2);
+    first.close(&h, &mut bb, None).expect("a map");
+    front.step(&g, &mut fb).expect("a map");
+    assert!(!front.is_live());
+    // Another back takes the device: one queue, one channel, no staging.
+    let small = BackFeatures {
+        max_queues: 1,
+        split_channels: false,
+        staging_sizes: Vec::new(),
+        ..BackFeatures::default()
+    };
+    let mut second = back(small);
+    bb.own.borrow_mut().retain(|k, _| k == "state");
+    connect((&g, &mut front, &mut fb), (&h, &mut second, &mut bb));
+    assert!(front.is_live() && !front.staging_accepted(0) && second.nr_queues() == 1);
+    assert_eq!(second.path_names(0), ("copy", "copy"));
+}
+
+#[test]
+fn rx_goes_on_after_a_ringful_of_errors() {
+    let xen = LocalXen::new();
+    let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+    let (mut fb, bb) = device();
+    bb.own.borrow_mut().extend(BackFeatures::default().pairs());
+    bb.own.borrow_mut().insert("state".into(), "2".into());
+    let plain = Wishes { tx_data_len: None, rx_data_len: None, ..Wishes::default() };
+    let mut front = FrontVif::new(HOST, plain, false);
+    front.step(&g, &mut fb).expect("an honest back");
+    bb.own.borrow_mut().insert("state".into(), "4".into());
+    assert_eq!(front.step(&g, &mut fb).expect("an honest back"), FrontStep::Live);
+    let rx_ring = fb.own.borrow()["rx-ring-ref"].parse().expect("a number");
+    let map = h.map(GUEST, &[GrantRef(rx_ring)], Access::ReadWrite).expect("the front's ring");
+    let (mut ring, _) = BackRing::<NetRx, _>::attach(RingPages::new(map, 2), None).expect("a fresh ring");
+    assert_eq!(ring.available(256), Ok(256));
+    let error = |i| RxResponse { id: ring.read(i).id, offset: 0, flags: 0, status: RSP_ERROR };
+    let errors: Vec<_> = (0..256).map(error).collect();
+    ring.consume(256);
+    let _ = ring.answer(&errors);
+    assert_eq!(front.recv(&g, 0, &mut Arena::new(), 1), Ok(0));
+    assert_eq!(ring.available(256), Ok(256), "the slots are posted again");
+    assert_eq!(front.stats(0).1.errors, 256);
+}
+
+#[test]
+fn a_back_is_closed_though_nobody_can_be_told_why() {
+    let xen = LocalXen::new();
+    let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+    let (mut fb, mut bb) = device();
+    let mut front = FrontVif::new(HOST, Wishes::default(), false);
+    let mut vif = back(BackFeatures::default());
+    connect((&g, &mut front, &mut fb), (&h, &mut vif, &mut bb));
+    bb.report_fails = true;
+    assert!(vif.close(&h, &mut bb, Some("a fault")).is_err());
+    assert_eq!((bb.own.borrow()["state"].as_str(), vif.nr_queues()), ("6", 0));
+    assert_eq!(xen.counts().mapped, 0);
+}
+
+#[test]
+fn a_front_sends_only_what_its_back_offered_to_take() {
+    let frame = |len: usize, gso_type| {
+        let gso_size = if gso_type == 0 { 0 } else { 1000 };
+        (vec![7u8; len], Offload { gso_type, gso_size, ..Offload::default() })
+    };
+    let offers =
+        |sg, gso_tcpv4, gso_tcpv6| BackFeatures { sg, gso_tcpv4, gso_tcpv6, ..BackFeatures::default() };
+    for (features, taken) in [
+        (offers(true, true, true), 5),
+        (offers(true, true, false), 4),
+        (offers(true, false, false), 3),
+        (offers(false, true, true), 2), // GSO needs sg
+    ] {
+        let xen = LocalXen::new();
+        let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+        let (mut fb, mut bb) = device();
+        let mut front = FrontVif::new(HOST, Wishes::default(), false);
+        let mut vif = back(features);
+        connect((&g, &mut front, &mut fb), (&h, &mut vif, &mut bb));
+        let mut burst = Arena::new();
+        for (bytes, offload) in [frame(60, 0), frame(4096, 0), frame(4097, 0), frame(2000, 1), frame(2000, 2)]
+        {
+            assert!(burst.push(&bytes, offload));
+        }
+        assert_eq!(front.send(&g, 0, &burst.burst()), Ok(5), "all are dealt with");
+        let stats = front.stats(0).0;
+        assert_eq!((stats.frames, stats.dropped), (taken, 5 - taken));
+    }
+}
