@@ -81,7 +81,7 @@ pub fn play(ordinary: &str, path: &Path) {
         let _ = std::io::stdin().read(&mut [0]);
         heard.store(true, Ordering::Relaxed);
     });
-    let ports = Box::new(move |_: &_, n: usize| {
+    let ports = Box::new(move |_: &_, n: usize, _| {
         let port = || LogPort { log: Arc::clone(&log), began_ns, last: None };
         (0..n).map(|_| Box::new(port()) as Box<dyn FramePort>).collect()
     });
