@@ -53,6 +53,12 @@ impl DeviceBus for MapBus {
         own.extend(pairs.iter().cloned());
         Ok(())
     }
+    fn own_state(&mut self) -> Result<XenbusState, String> {
+        Ok(XenbusState::parse(self.own.borrow().get("state").map(|s| s.as_bytes())))
+    }
+    fn own_text(&mut self, key: &str) -> Result<Option<String>, String> {
+        Ok(self.own.borrow().get(key).cloned())
+    }
     fn online(&mut self) -> Result<bool, String> {
         Ok(true)
     }
