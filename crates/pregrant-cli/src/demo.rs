@@ -13,11 +13,11 @@ use crate::bench::record::{Record, RecordWriter};
 use crate::bench::stats::Summary;
 use crate::bench::table::{Align, Table, figure};
 use crate::scene::Scene;
+use crate::screen::{Progress, print};
 use pregrant::xenbus::XenbusState;
 use pregrant::xenstore::Client;
 use pregrant_host::xenstored::UnixTransport;
 use std::error::Error;
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,49 +59,43 @@ const BUDGET: Duration = Duration::from_secs(20);
 pub fn run(args: DemoArgs) -> Result<()> {
     let start = Instant::now();
     let mut json = RecordWriter::open(args.json.as_deref())?;
-    let mut out = Screen { quiet: json.is_stdout(), progress: std::io::stderr().is_terminal() };
+    let mut out = Screen { quiet: json.is_stdout(), progress: Progress::new() };
     transfer_act(&mut out)?;
     frames_act(&mut out, &mut json, start)?;
-    out.line(&format!("\nDone in {:.0} s.", start.elapsed().as_secs_f64()));
+    out.line(&format!("\nDone in {:.0} s.", start.elapsed().as_secs_f64()))?;
     Ok(())
 }
 
-/// What the user sees: lines on standard output, progress on standard error.
+/// What the user sees: lines on standard output (not beside JSON lines), progress on standard error.
 struct Screen {
     quiet: bool,
-    progress: bool,
+    progress: Progress,
 }
 
 impl Screen {
-    fn line(&mut self, text: &str) {
+    fn line(&mut self, text: &str) -> Result<()> {
         if !self.quiet {
-            println!("{text}");
+            print(text)?;
         }
-    }
-
-    fn progress(&mut self, text: &str) {
-        if self.progress {
-            eprint!("\r\x1b[K{text}");
-            let _ = std::io::stderr().flush();
-        }
+        Ok(())
     }
 }
 
 /// Acts 1 to 3.
 fn transfer_act(out: &mut Screen) -> Result<()> {
-    out.line("1. The machine: Xen in user space, one process per domain");
+    out.line("1. The machine: Xen in user space, one process per domain")?;
     let mut scene = Scene::start()?;
     scene.guest_domain(CLIENT)?;
     scene.guest_domain(SERVER)?;
     let mut back = scene.actor("back", 0, None)?;
     let mut client = scene.actor("guest", CLIENT, None)?;
     let mut server = scene.actor("guest", SERVER, None)?;
-    out.line(&format!("   domain 0  backend with a learning switch, process {}", back.pid()));
-    out.line(&format!("   domain {CLIENT}  guest with a TCP/IP stack of its own, process {}", client.pid()));
-    out.line(&format!("   domain {SERVER}  the same, process {}", server.pid()));
-    out.line(&format!("   xenstore  XENSTORED_PATH={} xenstore-ls", scene.store_socket().display()));
+    out.line(&format!("   domain 0  backend with a learning switch, process {}", back.pid()))?;
+    out.line(&format!("   domain {CLIENT}  guest with a TCP/IP stack of its own, process {}", client.pid()))?;
+    out.line(&format!("   domain {SERVER}  the same, process {}", server.pid()))?;
+    out.line(&format!("   xenstore  XENSTORED_PATH={} xenstore-ls", scene.store_socket().display()))?;
 
-    out.line("\n2. The handshake: states and keys in xenstore");
+    out.line("\n2. The handshake: states and keys in xenstore")?;
     let watcher = StateWatcher::start(&scene.store_socket(), &[CLIENT, SERVER])?;
     back.order(&Order::Switch { vifs: 2 })?;
     for front in [CLIENT, SERVER] {
@@ -121,18 +115,18 @@ fn transfer_act(out: &mut Screen) -> Result<()> {
     client.order(&part(5, Some(6)))?;
     client.report(&mut [&mut back, &mut server])?;
     for line in watcher.finish() {
-        out.line(&format!("   {line}"));
+        out.line(&format!("   {line}"))?;
     }
     for line in keys(&mut scene, CLIENT)? {
-        out.line(&format!("   {line}"));
+        out.line(&format!("   {line}"))?;
     }
 
     let mib = TRANSFER_BYTES >> 20;
-    out.line(&format!("\n3. TCP: {mib} MiB from domain {CLIENT} to domain {SERVER}, adaptive mode"));
-    out.progress("   transferring");
+    out.line(&format!("\n3. TCP: {mib} MiB from domain {CLIENT} to domain {SERVER}, adaptive mode"))?;
+    out.progress.show("   transferring");
     let sent = transferred(client.report(&mut [&mut back, &mut server])?)?;
     let received = transferred(server.report(&mut [&mut back])?)?;
-    out.progress("");
+    out.progress.clear();
     for front in [CLIENT, SERVER] {
         scene.remove_vif(front, 0)?;
     }
@@ -153,15 +147,15 @@ fn transfer_act(out: &mut Screen) -> Result<()> {
         sent.seconds,
         figure(received.bytes as f64 * 8.0 / sent.seconds / 1e9),
         received.sum
-    ));
+    ))?;
     out.line(&format!(
         "   {frames} frames at the guests' vifs, {:.1} % of them through staging buffers; guests' events: {} a frame",
         100.0 * staged as f64 / frames.max(1) as f64,
         figure(events as f64 / frames.max(1) as f64)
-    ));
+    ))?;
     let overflow = sent.overflow + received.overflow;
     if overflow > 0 {
-        out.line(&format!("   {overflow} frames found a guest's stack full; TCP sent them again"));
+        out.line(&format!("   {overflow} frames found a guest's stack full; TCP sent them again"))?;
     }
     Ok(())
 }
@@ -257,7 +251,10 @@ impl StateWatcher {
 
 /// Act 4: raw frames.
 fn frames_act(out: &mut Screen, json: &mut RecordWriter, start: Instant) -> Result<()> {
-    out.line("\n4. Raw frames: one guest and the backend on a core each, poll mode, one queue, bursts of 64");
+    let cores = if Stand::has_two_cores()? { "on a core each" } else { "both on the only core there is" };
+    out.line(&format!(
+        "\n4. Raw frames: one guest and the backend, {cores}, poll mode, one queue, bursts of 64"
+    ))?;
     let mut groups: Vec<[Row; 3]> = Vec::new();
     for size in SIZES {
         for dir in [Dir::Tx, Dir::Rx] {
@@ -281,7 +278,7 @@ fn frames_act(out: &mut Screen, json: &mut RecordWriter, start: Instant) -> Resu
         }
         for group in &mut groups {
             let (dir, size) = (group[0].dir.name(), group[0].size);
-            out.progress(&format!("   repeat {}: {dir} {size} B", repeats + 1));
+            out.progress.show(format_args!("   repeat {}: {dir} {size} B", repeats + 1));
             for row in group {
                 json.write(row.measure(&mut stand, ROW_SECONDS, 64, Waiting::Poll, 1)?)?;
             }
@@ -291,7 +288,7 @@ fn frames_act(out: &mut Screen, json: &mut RecordWriter, start: Instant) -> Resu
     let mut latencies: Vec<Latency> = Vec::new();
     for mode in [Waiting::Poll, Waiting::Event] {
         for path in [PathName::Copy, PathName::Staging] {
-            out.progress(&format!("   latency: {path}"));
+            out.progress.show(format_args!("   latency: {path}"));
             let row = latency::measure(&mut stand, path, mode, 0.2)?;
             for record in row.records() {
                 json.write(&record)?;
@@ -299,10 +296,10 @@ fn frames_act(out: &mut Screen, json: &mut RecordWriter, start: Instant) -> Resu
             latencies.push(row);
         }
     }
-    out.progress("");
+    out.progress.clear();
     let headline = Summary::of(&limits[0].iter().map(|r| r.frames_per_s).collect::<Vec<_>>());
-    out.line(&table(&groups, headline).to_string());
-    out.line(&latency::table(&latencies).to_string());
+    out.line(&table(&groups, headline).to_string())?;
+    out.line(&latency::table(&latencies).to_string())?;
     summary(out, &groups, &limits, repeats)?;
     let lost: u64 =
         groups.iter().flatten().map(Row::lost).sum::<u64>() + latencies.iter().map(|l| l.lost).sum::<u64>();
@@ -348,8 +345,10 @@ fn table(groups: &[[Row; 3]], headline: Option<Summary>) -> Table {
                 figure(row.per_frame(|r| r.notifications)),
                 ratio(row, &group[0]).map_or("-".into(), |r| figure(r.median)),
                 row.records[0].published.map_or("-".into(), |p| figure(p / 1e6)),
-                // The ceiling is of single lines: it says nothing about longer frames.
-                headline.filter(|_| row.size == 64).map_or("-".into(), |h| figure(rate.median / h.median)),
+                // The ceiling is of single lines: it says nothing about longer frames, nor about `copy`.
+                headline
+                    .filter(|_| row.size == 64 && row.path == PathName::Staging)
+                    .map_or("-".into(), |h| figure(rate.median / h.median)),
                 row.lost().to_string(),
             ]);
         }
@@ -371,7 +370,7 @@ fn summary(out: &mut Screen, groups: &[[Row; 3]], limits: &[Vec<Record>; 2], rep
         figure(gain.median),
         m(copied.median),
         m(line_rate(40.0, 64))
-    ));
+    ))?;
     if let [Some(lines), Some(remote)] = [median(&limits[0]), median(&limits[1])] {
         out.line(&format!(
             "This machine hands {} M cache lines/s from core to core (bench limit): staging reaches {} of that. Bare \
@@ -380,17 +379,17 @@ fn summary(out: &mut Screen, groups: &[[Row; 3]], limits: &[Vec<Record>; 2], rep
             figure(staged.median / lines.median),
             m(remote.median),
             figure(copied.median / remote.median)
-        ));
+        ))?;
     } else {
-        out.line("This process may use one core only: both ends share it, and the figures say little.");
+        out.line("This process may use one core only: both ends share it, and the figures say little.")?;
     }
     out.line(&format!(
-        "Medians of {repeats} interleaved repeats of {ROW_SECONDS} s. \"staging N\": frames of at most N octets go through \
+        "Medians of {repeats} interleaved repeats of {ROW_SECONDS} s; \"x copy\" is the median of the repeats' ratios. \"staging N\": frames of at most N octets go through \
          buffers granted at connect, longer ones by grant copy (65535: all of them). Published: staging grants RFC 2016 \
          and persistent grants RFC 2015, real Xen, other machines."
-    ));
+    ))?;
     if let Some(row) = groups.first().map(|g| &g[0]) {
-        out.line(&format!("Platform: {}.", row.platform));
+        out.line(&format!("Platform: {}.", row.platform))?;
     }
     Ok(())
 }

@@ -159,6 +159,19 @@ pub struct Ops {
     pub notifications: u64,
 }
 
+impl Ops {
+    /// Both ends' together.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            grant_copies: self.grant_copies + other.grant_copies,
+            grant_maps: self.grant_maps + other.grant_maps,
+            grant_unmaps: self.grant_unmaps + other.grant_unmaps,
+            syscalls: self.syscalls + other.syscalls,
+            notifications: self.notifications + other.notifications,
+        }
+    }
+}
+
 impl From<Counters> for Ops {
     fn from(c: Counters) -> Self {
         Self {

@@ -3,9 +3,13 @@
 use super::net::{PathName, Stand, seconds};
 use super::record::{Record, RecordWriter};
 use super::table::{Align, Table, figure};
-use crate::actor::order::{Case, Dir, Waiting};
+use crate::actor::order::{Case, Dir, Ops, Waiting};
+use crate::screen::print;
 use std::error::Error;
 use std::path::PathBuf;
+
+/// Staging's data length here.
+const DATA_LEN: u32 = 256;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -47,8 +51,10 @@ pub struct Latency {
     pub request: [u64; 2],
     /// From the port to the guest.
     pub response: [u64; 2],
-    /// Events sent for each frame there and back.
-    pub events_per_frame: f64,
+    /// Operations of both ends.
+    pub ops: Ops,
+    /// CPU time of the guest and of the back.
+    pub cpu_ns: [u64; 2],
     /// Frames that did not come back.
     pub lost: u64,
 }
@@ -64,11 +70,10 @@ pub fn measure(stand: &mut Stand, path: PathName, mode: Waiting, seconds: f64) -
         seconds,
         mode,
         path: path.to_string(),
-        data_len: (path == PathName::Staging).then_some(256),
+        data_len: (path == PathName::Staging).then_some(DATA_LEN),
         queues: 1,
     })?;
     let [request, response] = guest.latency.ok_or("the guest did not measure a latency")?;
-    let events = guest.counters.notifications + back.counters.notifications;
     Ok(Latency {
         path,
         mode,
@@ -76,7 +81,8 @@ pub fn measure(stand: &mut Stand, path: PathName, mode: Waiting, seconds: f64) -
         seconds: guest.seconds,
         request,
         response,
-        events_per_frame: events as f64 / guest.frames.max(1) as f64,
+        ops: guest.counters.plus(back.counters),
+        cpu_ns: [guest.cpu_ns, back.cpu_ns],
         lost: guest.sent - guest.frames,
     })
 }
@@ -89,7 +95,10 @@ impl Latency {
             r.count(self.frames, self.seconds);
             r.mode = crate::actor::guest::mode_name(self.mode).into();
             r.lost = self.lost;
-            r.notifications = (self.events_per_frame * self.frames as f64) as u64;
+            // The operations of the whole round trip stand in both directions' lines.
+            r.set_ops(self.ops);
+            [r.frontend_cpu_ns, r.backend_cpu_ns] = self.cpu_ns;
+            r.data_len = (self.path == PathName::Staging).then_some(DATA_LEN.into());
             r.depth = Some(1);
             r.latency_p50_ns = Some(p50);
             r.latency_p99_ns = Some(p99);
@@ -118,7 +127,7 @@ pub fn table(rows: &[Latency]) -> Table {
             us(r.request[1]),
             us(r.response[0]),
             us(r.response[1]),
-            figure(r.events_per_frame),
+            figure(r.ops.notifications as f64 / r.frames.max(1) as f64),
         ]);
     }
     t
@@ -139,7 +148,11 @@ pub fn run(args: LatencyArgs) -> Result<()> {
         }
     }
     if !json.is_stdout() {
-        println!("{}", table(&rows));
+        print(table(&rows))?;
+    }
+    let lost: u64 = rows.iter().map(|r| r.lost).sum();
+    if lost > 0 {
+        return Err(format!("{lost} frames did not come back").into());
     }
     Ok(())
 }

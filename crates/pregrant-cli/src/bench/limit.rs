@@ -17,6 +17,7 @@ use super::published::line_rate;
 use super::record::{Record, RecordWriter};
 use super::stats::Summary;
 use super::table::{Align, Table, figure};
+use crate::screen::print;
 
 /// The hidden subcommand that is read from.
 const TARGET_SUBCOMMAND: [&str; 2] = ["bench", "limit-target"];
@@ -185,14 +186,14 @@ pub fn run(args: LimitArgs) -> Result<(), Box<dyn std::error::Error>> {
         eprintln!();
     }
     if !json.is_stdout() {
-        print!("{}", table(&rates));
-        println!(
-            "\nMedians of {} repeats; cores {} and {}. Line rate of 40 Gbit/s at 64 B: {} M frames/s.",
+        print(table(&rates))?;
+        print(format_args!(
+            "Medians of {} repeats; cores {} and {}. Line rate of 40 Gbit/s at 64 B: {} M frames/s.",
             args.repeats,
             pair[0],
             pair[1],
             figure(line_rate(40.0, 64) / 1e6)
-        );
+        ))?;
     }
     for note in &notes {
         eprintln!("note: {note}");

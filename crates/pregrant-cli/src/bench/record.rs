@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use crate::actor::order::Ops;
 use serde::{Deserialize, Serialize};
 
 /// The line.
@@ -108,6 +109,15 @@ impl Record {
             latency_p50_ns: None,
             latency_p99_ns: None,
         }
+    }
+
+    /// Sets what the platform counted.
+    pub fn set_ops(&mut self, ops: Ops) {
+        self.grant_copies = ops.grant_copies;
+        self.grant_maps = ops.grant_maps;
+        self.grant_unmaps = ops.grant_unmaps;
+        self.syscalls = ops.syscalls;
+        self.notifications = ops.notifications;
     }
 
     /// Sets frames and time, and the rates that follow from them.

@@ -280,6 +280,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
     fn step(&mut self, key: (u16, u32)) {
         let Some(served) = self.vifs.get_mut(&key) else { return };
         let id = served.device.id();
+        let peer_dir = served.device.peer_dir().to_owned();
         let mut redo =
             |queue, dir| self.succession.as_mut().and_then(|s| s.redo_page(&self.platform, &id, queue, dir));
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
@@ -293,9 +294,11 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             // Its front is gone, or `online` is 0: it stays closed until the toolstack removes its directory, and `scan`
             // misses it. To forget it now would be to find it again at once.
             Ok(BackStep::Removed) => served.ports.clear(),
+            // The toolstack was faster than our step: no fault of anybody's.
+            Err(ConnectError::Keys(_)) if self.is_gone(key) => return self.remove(key),
             Err(e @ ConnectError::Keys(_)) => self.fail(key, &e),
             Err(e) => {
-                let text = format!("{}: {e}", served.device.peer_dir());
+                let text = format!("{peer_dir}: {e}");
                 self.fail(key, &text);
             }
         }
@@ -321,6 +324,12 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         let (tx, rx) = served.vif.path_names(0);
         let queues = served.vif.nr_queues();
         served.say(Level::Info, &format_args!("connected, {queues} queue(s), TX {tx}, RX {rx}"));
+    }
+
+    /// Whether a vif's own directory is not there any more.
+    fn is_gone(&mut self, key: (u16, u32)) -> bool {
+        let Some(served) = self.vifs.get(&key) else { return true };
+        matches!(self.xs.read_if_there(served.device.own_dir()), Ok(None))
     }
 
     /// Closes one vif for something that its guest did.

@@ -1,0 +1,311 @@
+//! The commands as a user runs them: what they print, write and return.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn pregrant(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pregrant")).args(args).output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A file of this test's own, gone at the end.
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str) -> Self {
+        Self(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name))
+    }
+    fn path(&self) -> &str {
+        self.0.to_str().expect("a path in UTF-8")
+    }
+    fn lines(&self) -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(&self.0).expect("the JSON lines");
+        text.lines().map(|l| serde_json::from_str(l).expect("an object a line")).collect()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// DESIGN.md 7.
+const FIELDS: [&str; 24] = [
+    "bench",
+    "path",
+    "dir",
+    "size_bytes",
+    "data_len",
+    "queues",
+    "burst",
+    "depth",
+    "repeat",
+    "seconds",
+    "frames",
+    "frames_per_s",
+    "bits_per_s",
+    "lost",
+    "grant_copies",
+    "grant_maps",
+    "grant_unmaps",
+    "syscalls",
+    "notifications",
+    "frontend_cpu_ns",
+    "backend_cpu_ns",
+    "platform",
+    "mode",
+    "published",
+];
+
+fn number(line: &serde_json::Value, field: &str) -> f64 {
+    line[field].as_f64().unwrap_or_else(|| panic!("{field} is no number in {line}"))
+}
+
+#[test]
+fn wrong_usage_is_2_and_has_a_hint() {
+    for args in [
+        &["bnech"][..],
+        &["bench", "net", "--size", "10"],
+        &["bench", "net", "--path", "foo"],
+        &["bench", "net", "--data-len", "300"],
+        &["bench", "net", "--seconds", "0"],
+        &["bench", "net", "--queues", "5"],
+        &["store", "serve"],
+        &["demo", "--jsno"],
+    ] {
+        let out = pregrant(args);
+        let err = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {err}");
+        let hint = ["--help", "possible values", "tip:", "one of", "range", "for example"];
+        assert!(hint.iter().any(|h| err.contains(h)), "{args:?}: {err}");
+    }
+}
+
+#[test]
+fn help_has_examples() {
+    for args in [
+        &["--help"][..],
+        &["demo", "--help"],
+        &["bench", "--help"],
+        &["bench", "net", "--help"],
+        &["bench", "latency", "--help"],
+        &["bench", "limit", "--help"],
+        &["store", "serve", "--help"],
+    ] {
+        let out = pregrant(args);
+        assert!(out.status.success() && text(&out.stdout).contains("Examples:"), "{args:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_1_and_says_where() {
+    for args in [
+        &["bench", "net", "--json", "/nonexistent/out.jsonl"][..],
+        &["demo", "--json", "/nonexistent/out.jsonl"],
+        &["store", "serve", "--socket", "/nonexistent/xs.sock"],
+    ] {
+        let out = pregrant(args);
+        assert_eq!(out.status.code(), Some(1), "{args:?}");
+        assert!(text(&out.stderr).contains("/nonexistent/"), "{args:?}: {}", text(&out.stderr));
+        assert!(out.stdout.is_empty(), "{args:?} measured before it found out");
+    }
+}
+
+#[test]
+fn bench_net_loses_nothing_and_counts_what_its_paths_do() {
+    for (mode, queues) in [("poll", "1"), ("event", "1"), ("adaptive", "2")] {
+        let json = File::new(&format!("net-{mode}.jsonl"));
+        let out = pregrant(&[
+            "bench",
+            "net",
+            "--path",
+            "copy,map,staging",
+            "--dir",
+            "tx,rx",
+            "--size",
+            "64,1500,65535",
+            "--seconds",
+            "0.05",
+            "--repeats",
+            "1",
+            "--mode",
+            mode,
+            "--queues",
+            queues,
+            "--json",
+            json.path(),
+        ]);
+        assert!(out.status.success(), "{mode}: {}", text(&out.stderr));
+        assert!(text(&out.stderr).contains("map serves TX"), "{mode}: {}", text(&out.stderr));
+        let lines = json.lines();
+        assert_eq!(lines.len(), 3 * (3 + 2), "{mode}");
+        for line in &lines {
+            let object = line.as_object().expect("an object");
+            assert!(FIELDS.iter().all(|f| object.contains_key(*f)), "{line}");
+            assert_eq!((line["lost"].as_u64(), line["mode"].as_str()), (Some(0), Some(mode)), "{line}");
+            let frames = number(line, "frames");
+            assert!(frames > 0.0, "{line}");
+            let copies = number(line, "grant_copies") / frames;
+            match (line["path"].as_str(), number(line, "size_bytes")) {
+                (Some("copy"), 64.0) => assert!((0.9..1.1).contains(&copies), "{line}"),
+                (Some("map"), 1500.0) => assert!(number(line, "grant_maps") > 0.9 * frames, "{line}"),
+                (Some("staging"), 64.0) => {
+                    let ops = ["grant_copies", "grant_maps", "grant_unmaps"].map(|f| number(line, f));
+                    assert_eq!(ops, [0.0; 3], "{line}");
+                    assert!(mode != "poll" || number(line, "syscalls") / frames < 0.01, "{line}");
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn bench_latency_brings_every_frame_back() {
+    let json = File::new("latency.jsonl");
+    let out =
+        pregrant(&["bench", "latency", "--mode", "poll,event", "--seconds", "0.05", "--json", json.path()]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let lines = json.lines();
+    assert_eq!(lines.len(), 2 * 2 * 2);
+    for line in lines {
+        assert_eq!(line["lost"].as_u64(), Some(0), "{line}");
+        assert!(number(&line, "latency_p50_ns") > 1.0, "{line}");
+        assert!(number(&line, "latency_p50_ns") <= number(&line, "latency_p99_ns"), "{line}");
+    }
+}
+
+#[test]
+fn the_demo_tells_its_story_and_loses_nothing() {
+    let json = File::new("demo.jsonl");
+    let out = pregrant(&["demo", "--json", json.path()]);
+    let (story, err) = (text(&out.stdout), text(&out.stderr));
+    assert!(out.status.success(), "{err}");
+    for part in [
+        "1 Initialising -> 4 Connected",
+        "2 InitWait -> 4 Connected",
+        "staging-grants-active = 1",
+        "at both ends: equal",
+        "100.0 % of them through staging buffers",
+        "x copy",
+        "published M/s",
+    ] {
+        assert!(story.contains(part), "{part} is missing in:\n{story}");
+    }
+    let lines = json.lines();
+    let rows = |bench: &str| lines.iter().filter(|l| l["bench"] == bench).count();
+    assert!(rows("net") >= 30 && rows("limit") > 0 && rows("latency") == 8, "{}", lines.len());
+    for line in &lines {
+        assert_eq!(line["lost"].as_u64(), Some(0), "{line}");
+    }
+}
+
+/// The children of a process.
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = format!("/proc/{pid}/task/{pid}/children");
+    let text = std::fs::read_to_string(tasks).unwrap_or_default();
+    text.split_whitespace().filter_map(|p| p.parse().ok()).collect()
+}
+
+fn kill(pid: u32, signal: &str) {
+    let done = Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill(1)");
+    assert!(done.success());
+}
+
+/// Looks until `look` has something, or a minute has passed: a watchdog against hanging, not a measurement.
+fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < until, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Starts a long bench in a directory of its own; gives it when both of its processes are there.
+fn long_bench(tmp: &str) -> (std::process::Child, Vec<u32>, PathBuf) {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(tmp);
+    std::fs::create_dir_all(&dir).expect("a directory");
+    // A socket's path is short: the program goes to /tmp where this one is too long.
+    let child = Command::new(env!("CARGO_BIN_EXE_pregrant"))
+        .args(["bench", "net", "--path", "staging", "--dir", "tx", "--size", "64", "--seconds", "50"])
+        .env("TMPDIR", "/tmp")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let pid = child.id();
+    let actors = wait_for("the start of both ends", || Some(children(pid)).filter(|c| c.len() == 2));
+    let scene = PathBuf::from(format!("/tmp/pregrant-{pid}-0"));
+    assert!(scene.exists());
+    std::fs::remove_dir(&dir).expect("an empty directory");
+    (child, actors, scene)
+}
+
+#[test]
+fn an_end_that_is_killed_is_named_and_nothing_stays() {
+    for victim in [0, 1] {
+        let (child, actors, scene) = long_bench(&format!("victim-{victim}"));
+        std::thread::sleep(Duration::from_millis(300)); // well into the row
+        kill(actors[victim], "-KILL");
+        let out = child.wait_with_output().expect("it ends");
+        let err = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{err}");
+        assert!(err.contains("ended early") && err.contains("signal"), "{err}");
+        assert!(!scene.exists(), "{} stays", scene.display());
+        for pid in actors {
+            wait_for("the end of an actor", || {
+                (!PathBuf::from(format!("/proc/{pid}")).exists()).then_some(())
+            });
+        }
+    }
+}
+
+#[test]
+fn a_program_that_is_stopped_takes_everything_with_it() {
+    for (signal, keeps_dir) in [("-INT", false), ("-TERM", false), ("-KILL", true)] {
+        let (mut child, actors, scene) = long_bench(&format!("stopped{signal}"));
+        kill(child.id(), signal);
+        child.wait().expect("it ends");
+        for pid in actors {
+            wait_for("the end of an actor", || {
+                (!PathBuf::from(format!("/proc/{pid}")).exists()).then_some(())
+            });
+        }
+        assert_eq!(scene.exists(), keeps_dir, "{signal}");
+        let _ = std::fs::remove_dir_all(scene); // nobody can clean up after SIGKILL
+    }
+}
+
+#[test]
+fn a_reader_that_goes_is_no_failure() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pregrant"))
+        .args([
+            "bench",
+            "net",
+            "--path",
+            "copy",
+            "--dir",
+            "tx",
+            "--size",
+            "64",
+            "--seconds",
+            "0.05",
+            "--repeats",
+            "1",
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    drop(child.stdout.take());
+    let out = child.wait_with_output().expect("it ends");
+    assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), String::new()));
+}
