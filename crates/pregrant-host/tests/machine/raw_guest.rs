@@ -1,7 +1,8 @@
 //! A guest by hand: rings, grants and keys as a driver would make them, each open to a test's mischief.
 
 use super::{BACK, Machine, Store, until};
-use pregrant::net::features::{ChannelKeys, DataRequest, FrontRequest, QueueKeys};
+use pregrant::net::features::{ChannelKeys, DataRequest, FrontRequest, QueueKeys, of_front_connection};
+use pregrant::net::headers::MacAddr;
 use pregrant::net::model::{RxModel, Slot, TxModel};
 use pregrant::net::staging_list;
 use pregrant::platform::{Access, Events, GrantPool, Platform};
@@ -19,6 +20,9 @@ pub type Keys = BTreeMap<String, String>;
 
 /// Pages for frames.
 pub const PAGES: usize = 4;
+
+/// Its address, once it sent something.
+pub const MAC: MacAddr = MacAddr([2, 0xbb, 0, 0, 0, 2]);
 
 /// The guest.
 pub struct RawGuest {
@@ -42,7 +46,12 @@ pub struct RawGuest {
 impl RawGuest {
     /// Attaches; grants two rings and some pages, offers a channel. Nothing is written yet.
     pub fn attach(machine: &Machine, id: DeviceId) -> Self {
-        let (platform, mut xs) = machine.attach(id.front);
+        let (platform, xs) = machine.attach(id.front);
+        Self::over(platform, xs, id)
+    }
+
+    /// The same, over an attachment.
+    pub fn over(platform: Loopback, mut xs: Store, id: DeviceId) -> Self {
         let device = Device::new(id, Side::Front);
         device.watch_peer(&mut xs).unwrap();
         let ring = || {
@@ -129,16 +138,14 @@ impl RawGuest {
     pub fn connect(&mut self, keys: &Keys) {
         self.wait_back(&[XenbusState::InitWait]);
         let keys: Vec<(&str, &str)> = keys.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        self.device.set_in_transaction(&mut self.xs, &keys).unwrap();
+        self.device.replace_in_transaction(&mut self.xs, &keys, of_front_connection).unwrap();
         self.set_state(XenbusState::Connected);
     }
 
-    /// Connects as an honest front and waits for the back.
-    pub fn connected(machine: &Machine, id: DeviceId) -> Self {
-        let mut guest = Self::attach(machine, id);
-        guest.connect(&guest.keys());
-        guest.wait_back(&[XenbusState::Connected]);
-        guest
+    /// Connects as an honest front does and waits for the back.
+    pub fn connect_honestly(&mut self) {
+        self.connect(&self.keys());
+        self.wait_back(&[XenbusState::Connected]);
     }
 
     /// Writes the own state.
@@ -156,7 +163,7 @@ impl RawGuest {
     pub fn request(&self, id: u16, size: u16) -> TxRequest {
         let mut frame = [0; 64];
         frame[..6].copy_from_slice(&[2, 0xbb, 0, 0, 0, 1]);
-        frame[6..12].copy_from_slice(&[2, 0xbb, 0, 0, 0, 2]);
+        frame[6..12].copy_from_slice(&MAC.0);
         frame[12..14].copy_from_slice(&[0x88, 0xb6]);
         assert!(self.pages.copy_in(0, &frame));
         TxRequest { gref: self.page_refs[0].0, offset: 0, flags: 0, id, size }

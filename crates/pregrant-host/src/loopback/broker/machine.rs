@@ -427,6 +427,8 @@ impl Machine {
         let mut audit =
             Audit { domains: self.domains.len(), attachments: self.attached.len(), ..Audit::default() };
         for domain in self.domains.values() {
+            // A peer that unmaps a dead process' page does not tell us: what it let go is free.
+            domain.reclaim();
             let count = pins::count(domain.granter());
             audit.grants += count.grants;
             audit.maptrack += count.in_use;
