@@ -11,6 +11,9 @@ use std::path::PathBuf;
 
 /// Arguments of `pregrant store`.
 #[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  pregrant store serve --socket /tmp/xs.sock
+  pregrant store serve --help")]
 pub struct StoreArgs {
     #[command(subcommand)]
     command: StoreCommand,

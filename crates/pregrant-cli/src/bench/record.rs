@@ -166,7 +166,15 @@ impl RecordWriter {
 }
 
 fn named(path: &Path, what: &str, error: io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{what} to {}: {error}", path.display()))
+    let remedy = match error.kind() {
+        io::ErrorKind::NotFound => "make its directory first",
+        io::ErrorKind::StorageFull => "make room there",
+        _ => "choose a file that you may write to",
+    };
+    io::Error::new(
+        error.kind(),
+        format!("{what} to {}: {error}; {remedy}, or use - for standard output", path.display()),
+    )
 }
 
 #[cfg(test)]

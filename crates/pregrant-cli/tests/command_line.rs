@@ -1,0 +1,152 @@
+//! What the command line promises whatever the subcommand: hints, examples, exit codes, and that commands which run at
+//! the same time do not meet and leave nothing.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const PREGRANT: &str = env!("CARGO_BIN_EXE_pregrant");
+
+fn pregrant(args: &[&str]) -> Output {
+    Command::new(PREGRANT).args(args).output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The subcommands that a help text lists.
+fn listed(help: &str) -> Vec<String> {
+    let lines = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| l.starts_with("  "));
+    // A line that goes on is indented further.
+    let names = lines.filter(|l| !l.starts_with("   ")).filter_map(|l| l.split_whitespace().next());
+    names.filter(|name| *name != "help").map(String::from).collect()
+}
+
+/// Every subcommand that there is, found through the help texts: each explains itself with examples, on standard output;
+/// without what it needs, or with what it does not know, it says so on standard error.
+#[test]
+fn every_subcommand_explains_itself() {
+    let mut todo: Vec<Vec<String>> = vec![Vec::new()];
+    let mut seen = BTreeSet::new();
+    while let Some(path) = todo.pop() {
+        let with = |last: &str| {
+            let args: Vec<&str> = path.iter().map(String::as_str).chain([last]).collect();
+            pregrant(&args)
+        };
+        let out = with("--help");
+        let help = text(&out.stdout);
+        assert!(out.status.success() && out.stderr.is_empty(), "{path:?}");
+        assert!(help.contains("Examples:\n  pregrant "), "{path:?} has no examples:\n{help}");
+        let out = with("--no-such-option");
+        assert_eq!((out.status.code(), out.stdout.len()), (Some(2), 0), "{path:?}");
+        assert!(text(&out.stderr).contains("--help"), "{path:?}: {}", text(&out.stderr));
+        let below = listed(&help);
+        if !below.is_empty() {
+            let out = with("no-such-subcommand");
+            assert_eq!(out.status.code(), Some(2), "{path:?}");
+            assert!(text(&out.stderr).contains("no-such-subcommand"), "{path:?}");
+        }
+        for name in below {
+            todo.push(path.iter().cloned().chain([name]).collect());
+        }
+        seen.insert(path.join(" "));
+    }
+    for known in ["", "demo", "bench", "bench net", "bench latency", "bench limit", "store", "store serve"] {
+        assert!(seen.contains(known), "{known:?} is not among {seen:?}");
+    }
+}
+
+/// What, where, and what to do; before anything is measured.
+#[test]
+fn a_failure_names_its_remedy() {
+    let missing = "/nonexistent/out.jsonl";
+    for command in [&["demo"][..], &["bench", "net"], &["bench", "latency"], &["bench", "limit"]] {
+        let out = pregrant(&[command, &["--json", missing]].concat());
+        let err = text(&out.stderr);
+        assert_eq!((out.status.code(), out.stdout.len()), (Some(1), 0), "{command:?}: {err}");
+        assert!(err.contains(missing) && err.contains("make its directory first"), "{command:?}: {err}");
+        let out = pregrant(&[command, &["--json", "/"]].concat());
+        let err = text(&out.stderr);
+        assert_eq!((out.status.code(), out.stdout.len()), (Some(1), 0), "{command:?}: {err}");
+        assert!(err.contains("to /: ") && err.contains("choose a file"), "{command:?}: {err}");
+    }
+    let out = pregrant(&["store", "serve", "--socket", "/nonexistent/xs.sock"]);
+    let err = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(err.contains("/nonexistent/xs.sock") && err.contains("make the directory first"), "{err}");
+}
+
+#[test]
+fn latency_in_every_mode_brings_every_frame_back() {
+    let out =
+        pregrant(&["bench", "latency", "--mode", "poll,event,adaptive", "--seconds", "0.05", "--json", "-"]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let lines: Vec<serde_json::Value> =
+        text(&out.stdout).lines().map(|l| serde_json::from_str(l).expect("an object a line")).collect();
+    for mode in ["poll", "event", "adaptive"] {
+        let rows: Vec<_> = lines.iter().filter(|l| l["mode"] == mode).collect();
+        assert_eq!(rows.len(), 4, "{mode}: two paths, two directions");
+        for row in rows {
+            assert!(row["lost"] == 0 && row["frames"].as_u64() > Some(0), "{row}");
+        }
+    }
+}
+
+/// A directory for one demo's sockets and files; short, since a socket's path is.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("pregrant-cli-{}-{name}", std::process::id()));
+        std::fs::create_dir(&path).expect("a directory of its own");
+        Self(path)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Processes whose environment says that their temporary files go to `place`.
+fn processes_of(place: &Path) -> Vec<PathBuf> {
+    let needle = format!("TMPDIR={}", place.display());
+    let procs = std::fs::read_dir("/proc").expect("/proc").filter_map(Result::ok).map(|e| e.path());
+    let is_ours = |p: &PathBuf| {
+        let environment = std::fs::read(p.join("environ")).unwrap_or_default();
+        environment.split(|b| *b == 0).any(|v| v == needle.as_bytes())
+    };
+    procs.filter(is_ours).collect()
+}
+
+/// Two demos at the same time, each with domains of the same numbers: neither meets the other, and both leave nothing.
+#[test]
+fn two_demos_at_the_same_time() {
+    let places = ["a", "b"].map(Place::new);
+    let demos = places.each_ref().map(|place| {
+        Command::new(PREGRANT)
+            .args(["demo", "--json"])
+            .arg(place.0.join("out.jsonl"))
+            .env("TMPDIR", &place.0)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts")
+    });
+    for (demo, place) in demos.into_iter().zip(&places) {
+        let out = demo.wait_with_output().expect("it ends");
+        let (story, err) = (text(&out.stdout), text(&out.stderr));
+        assert!(out.status.success(), "{err}");
+        assert!(story.contains("at both ends: equal") && story.contains("4 Connected"), "{story}");
+        let json = std::fs::read_to_string(place.0.join("out.jsonl")).expect("JSON lines");
+        let lines: Vec<serde_json::Value> =
+            json.lines().map(|l| serde_json::from_str(l).expect("an object a line")).collect();
+        assert!(!lines.is_empty() && lines.iter().all(|l| l["lost"] == 0), "{json}");
+        std::fs::remove_file(place.0.join("out.jsonl")).expect("the file");
+        let left: Vec<_> = std::fs::read_dir(&place.0).expect("the place").collect();
+        assert!(left.is_empty(), "{left:?}");
+        assert_eq!(processes_of(&place.0), Vec::<PathBuf>::new(), "processes are left");
+    }
+}
