@@ -229,11 +229,8 @@ fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Starts a long bench in a directory of its own; gives it when both of its processes are there.
-fn long_bench(tmp: &str) -> (std::process::Child, Vec<u32>, PathBuf) {
-    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(tmp);
-    std::fs::create_dir_all(&dir).expect("a directory");
-    // A socket's path is short: the program goes to /tmp where this one is too long.
+/// Starts a long bench; gives it when both of its processes are there, with them and its directory.
+fn long_bench() -> (std::process::Child, Vec<u32>, PathBuf) {
     let child = Command::new(env!("CARGO_BIN_EXE_pregrant"))
         .args(["bench", "net", "--path", "staging", "--dir", "tx", "--size", "64", "--seconds", "50"])
         .env("TMPDIR", "/tmp")
@@ -245,14 +242,13 @@ fn long_bench(tmp: &str) -> (std::process::Child, Vec<u32>, PathBuf) {
     let actors = wait_for("the start of both ends", || Some(children(pid)).filter(|c| c.len() == 2));
     let scene = PathBuf::from(format!("/tmp/pregrant-{pid}-0"));
     assert!(scene.exists());
-    std::fs::remove_dir(&dir).expect("an empty directory");
     (child, actors, scene)
 }
 
 #[test]
 fn an_end_that_is_killed_is_named_and_nothing_stays() {
     for victim in [0, 1] {
-        let (child, actors, scene) = long_bench(&format!("victim-{victim}"));
+        let (child, actors, scene) = long_bench();
         std::thread::sleep(Duration::from_millis(300)); // well into the row
         kill(actors[victim], "-KILL");
         let out = child.wait_with_output().expect("it ends");
@@ -271,7 +267,7 @@ fn an_end_that_is_killed_is_named_and_nothing_stays() {
 #[test]
 fn a_program_that_is_stopped_takes_everything_with_it() {
     for (signal, keeps_dir) in [("-INT", false), ("-TERM", false), ("-KILL", true)] {
-        let (mut child, actors, scene) = long_bench(&format!("stopped{signal}"));
+        let (mut child, actors, scene) = long_bench();
         kill(child.id(), signal);
         child.wait().expect("it ends");
         for pid in actors {

@@ -4,6 +4,7 @@ use etherparse::{PacketBuilder, SlicedPacket, TransportSlice, VlanId};
 use pregrant::net::headers::{HeaderFault, IpHeaders, IpVersion, MacAddr, PROTOCOL_TCP};
 use pregrant::net::{checksum, gso};
 use pregrant::port::Offload;
+use pregrant::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -171,7 +172,7 @@ proptest! {
     fn segments_are_the_stream_again(mut p in packets(9000), gso_size in gso::MIN_GSO_SIZE..3000) {
         p.udp = false;
         let (frame, l4_at) = p.frame();
-        let gso_type = if p.v6 { gso::GSO_TCPV6 } else { gso::GSO_TCPV4 };
+        let gso_type = if p.v6 { GSO_TYPE_TCPV6 } else { GSO_TYPE_TCPV4 };
         let offload = Offload { csum_blank: true, csum_ok: true, gso_type, gso_size };
         let plan = gso::Segments::plan(&frame, offload).unwrap();
         prop_assert_eq!(plan.count(), p.payload.len().div_ceil(gso_size.into()).max(1));
@@ -218,7 +219,7 @@ fn fragments_are_refused() {
     let mut frame = tcp_frame(&[0; 100]);
     frame[20] = 0x20; // more fragments
     assert_eq!(checksum::finish_blank(&mut frame), Err(HeaderFault::Fragment));
-    let offload = Offload { csum_blank: true, csum_ok: true, gso_type: gso::GSO_TCPV4, gso_size: 50 };
+    let offload = Offload { csum_blank: true, csum_ok: true, gso_type: GSO_TYPE_TCPV4, gso_size: 50 };
     assert_eq!(gso::Segments::plan(&frame, offload).err(), Some(HeaderFault::Fragment));
 }
 
@@ -228,11 +229,11 @@ fn wrong_kind_or_size_of_segmentation_is_refused() {
     let plan = |gso_type, gso_size| {
         gso::Segments::plan(&frame, Offload { csum_blank: true, csum_ok: true, gso_type, gso_size }).err()
     };
-    assert_eq!(plan(gso::GSO_TCPV6, 50), Some(HeaderFault::WrongProtocol));
-    assert_eq!(plan(gso::GSO_TCPV4, 0), Some(HeaderFault::BadSegmentSize));
-    assert_eq!(plan(gso::GSO_TCPV4, gso::MIN_GSO_SIZE - 1), Some(HeaderFault::BadSegmentSize));
+    assert_eq!(plan(GSO_TYPE_TCPV6, 50), Some(HeaderFault::WrongProtocol));
+    assert_eq!(plan(GSO_TYPE_TCPV4, 0), Some(HeaderFault::BadSegmentSize));
+    assert_eq!(plan(GSO_TYPE_TCPV4, gso::MIN_GSO_SIZE - 1), Some(HeaderFault::BadSegmentSize));
     assert_eq!(plan(3, 50), Some(HeaderFault::BadSegmentSize));
-    assert_eq!(plan(gso::GSO_TCPV4, gso::MIN_GSO_SIZE), None);
+    assert_eq!(plan(GSO_TYPE_TCPV4, gso::MIN_GSO_SIZE), None);
 }
 
 #[test]

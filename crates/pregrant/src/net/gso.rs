@@ -16,11 +16,8 @@
 use super::checksum;
 use super::headers::{HeaderFault, IpHeaders, IpVersion};
 use crate::port::Offload;
+use crate::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 
-/// `XEN_NETIF_GSO_TYPE_TCPV4`.
-pub const GSO_TCPV4: u8 = 1;
-/// `XEN_NETIF_GSO_TYPE_TCPV6`.
-pub const GSO_TCPV6: u8 = 2;
 /// The smallest segment that is made. No stack's maximum segment size comes near it.
 pub const MIN_GSO_SIZE: u16 = 8;
 
@@ -49,8 +46,8 @@ impl<'a> Segments<'a> {
         }
         let headers = IpHeaders::parse(frame)?;
         match (offload.gso_type, headers.version) {
-            (GSO_TCPV4, IpVersion::V4) | (GSO_TCPV6, IpVersion::V6) => {}
-            (GSO_TCPV4 | GSO_TCPV6, _) => return Err(HeaderFault::WrongProtocol),
+            (GSO_TYPE_TCPV4, IpVersion::V4) | (GSO_TYPE_TCPV6, IpVersion::V6) => {}
+            (GSO_TYPE_TCPV4 | GSO_TYPE_TCPV6, _) => return Err(HeaderFault::WrongProtocol),
             _ => return Err(HeaderFault::BadSegmentSize),
         }
         let head_len = headers.l4_at + headers.tcp_header_len(frame)?;

@@ -13,7 +13,6 @@
 //! What a front may do: write any keys, in any order, change state at any time, vanish. The worst is a vif that closes
 //! with a line that names what was wrong; nothing stays mapped or bound.
 
-use super::assemble::TxBatch;
 use super::path::{AnyPath, CopyPath, MapPath, StagedBuffers, StagingPath};
 use super::rx_batch::RxAccepts;
 use super::{Polled, RxQueue, TxQueue};
@@ -536,9 +535,6 @@ impl<P: Platform> BackVif<P> {
         (self.queues[i].tx.path_name(), self.queues[i].rx.path_name())
     }
 }
-
-/// Octets of private memory that a queue's TX batch takes; for the memory figures.
-pub const TX_BATCH_BYTES: usize = size_of::<TxBatch>();
 
 /// Reads, judges and maps one direction's list: all of it or nothing.
 #[allow(clippy::type_complexity)]

@@ -401,6 +401,11 @@ impl<P: Platform> TxFront<P> {
         self.stats
     }
 
+    /// Slots of its ring.
+    pub fn ring_size(&self) -> u32 {
+        self.ring.size()
+    }
+
     /// The memory of its frames.
     pub fn buffers(&self) -> &Buffers<P> {
         &self.buffers

@@ -365,12 +365,12 @@ impl<P: Platform> FrontVif<P> {
                 let tx_pages = if self.queues[i].tx.buffers().pages.is_some() {
                     None
                 } else {
-                    Some(self.tx_pages(p, 256)?)
+                    Some(self.tx_pages(p, self.queues[i].tx.ring_size())?)
                 };
                 let rx_pages = if self.queues[i].rx.buffers().pages.is_some() {
                     None
                 } else {
-                    Some(self.rx_pages(p, 256)?)
+                    Some(self.rx_pages(p, self.queues[i].rx.ring_size())?)
                 };
                 let q = &mut self.queues[i];
                 for area in [
