@@ -74,6 +74,33 @@ pub struct Record {
     /// 99 of 100 frames took at most so long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_p99_ns: Option<u64>,
+    /// All latencies: the bucket's upper bound in ns and how many frames fell into it, bounds rising.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_histogram: Option<Vec<(u64, u64)>>,
+    /// A backend that died in the middle (`bench` is `restart`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<Pause>,
+}
+
+/// A backend that was killed while frames moved, and the one that took its rings up.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pause {
+    /// From the start of the new process's attach to its first frame.
+    pub attach_ns: u64,
+    /// From the kill to the first frame after it, as the guests see it.
+    pub silence_ns: u64,
+    /// Octets of the transfer at the kill.
+    pub bytes_before: u64,
+    /// Frames that the port saw twice (at most 64 for each kill, PROTOCOL.md 1.1 R7).
+    pub duplicated: u64,
+    /// Frames taken from the port and lost with the old process.
+    pub lost: u64,
+    /// Width of a bucket of the timeline.
+    pub bucket_ns: u64,
+    /// Bucket in which the kill fell.
+    pub kill_bucket: usize,
+    /// Frames that moved in each bucket, from before the kill until some time after it.
+    pub frames: Vec<u64>,
 }
 
 impl Record {
@@ -108,6 +135,8 @@ impl Record {
             copies: None,
             latency_p50_ns: None,
             latency_p99_ns: None,
+            latency_histogram: None,
+            pause: None,
         }
     }
 
