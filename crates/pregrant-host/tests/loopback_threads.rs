@@ -5,6 +5,7 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, EvtchnPort, GrantRef};
 use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks};
+use pregrant_host::wake::WakeOn;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;

@@ -15,6 +15,7 @@ use pregrant_host::ports::generator::Generator;
 use pregrant_host::ports::sequence::Head;
 use pregrant_host::ports::sink::{Check, Sink, SinkCounters};
 use pregrant_host::ports::switch::Switch;
+use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
 use std::cell::RefCell;
 use std::os::fd::AsFd;

@@ -13,6 +13,7 @@ use pregrant_host::drivers::{Frontend, Mode, Next, Pace};
 use pregrant_host::loopback::{Loopback, MonotonicClock};
 use pregrant_host::ports::sequence::Head;
 use pregrant_host::ports::sink::{Check, Sink};
+use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

@@ -12,10 +12,10 @@
 //! What a peer may do: name any grant, write the bytes while they are copied. It cannot make a copy leave its memory:
 //! frames are checked against it, and ops against their page and the local bytes.
 
-use super::counters::add;
 use super::peer::Peer;
 use super::pins::{Held, PinError, User};
 use super::{Core, errno};
+use crate::counters::add;
 use pregrant::platform::{CopyOp, LocalBytes};
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, PAGE_SIZE, PlatformError};

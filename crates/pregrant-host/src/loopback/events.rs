@@ -11,30 +11,26 @@
 //! What a peer may do: send at any rate (each event is masked until unmasked), or events for ends that are closed
 //! (dropped).
 
-use super::counters::add;
 use super::ledger::{PORTS, Route, SLOTS};
 use super::peer::Peer;
 use super::protocol::{Op, Request};
 use super::{Core, errno};
+use crate::counters::add;
+use crate::wake::{Extras, WakeOn};
 use pregrant::platform::{Events, ReadySet};
 use pregrant::{DomId, EvtchnPort, PlatformError};
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// Descriptors that [`LoopbackEvents::also_wake_on`] takes at most.
-pub const EXTRAS_MAX: usize = 16;
 
 /// This process' event channel ends.
 #[derive(Debug)]
 pub struct LoopbackEvents {
     core: Rc<Core>,
-    extras: RefCell<Vec<Option<OwnedFd>>>,
-    woken: Cell<u32>,
+    extras: Extras,
 }
 
 /// One end; closed on drop, which makes the peer's end unbound.
@@ -48,53 +44,7 @@ pub struct Channel {
 
 impl LoopbackEvents {
     pub(super) fn new(core: Rc<Core>) -> Self {
-        Self { core, extras: RefCell::new(Vec::new()), woken: Cell::new(0) }
-    }
-
-    /// Makes [`Events::wait`] return also when `fd` becomes readable (the xenstore connection, a tap). A duplicate is
-    /// kept until [`forget`](Self::forget). Returns the number for [`woken_by`](Self::woken_by).
-    ///
-    /// # Errors
-    /// No descriptor left, or more than [`EXTRAS_MAX`].
-    pub fn also_wake_on(&self, fd: BorrowedFd<'_>) -> Result<usize, PlatformError> {
-        let fd = fd.try_clone_to_owned().map_err(|e| {
-            errno("duplicate a descriptor to wake on", Errno::from_io_error(&e).unwrap_or(Errno::MFILE))
-        })?;
-        let mut extras = self.extras.borrow_mut();
-        let free = extras.iter().position(Option::is_none);
-        match free {
-            Some(at) => {
-                extras[at] = Some(fd);
-                Ok(at)
-            }
-            None if extras.len() < EXTRAS_MAX => {
-                extras.push(Some(fd));
-                Ok(extras.len() - 1)
-            }
-            None => Err(errno("wake on one more descriptor (16 at most)", Errno::MFILE)),
-        }
-    }
-
-    /// Stops waking on a descriptor.
-    pub fn forget(&self, number: usize) {
-        if let Some(extra) = self.extras.borrow_mut().get_mut(number) {
-            *extra = None;
-        }
-    }
-
-    /// Whether descriptor `number` was readable when the last wait slept, or at the last [`look`](Self::look).
-    pub fn woken_by(&self, number: usize) -> bool {
-        number < EXTRAS_MAX && self.woken.get() & 1 << number != 0
-    }
-
-    /// Looks at the descriptors without sleeping (one system call). A wait that finds events does not look at them, so
-    /// a busy loop calls this once in a while. True when one is readable.
-    pub fn look(&self) -> bool {
-        if self.extras.borrow().iter().all(Option::is_none) {
-            return false;
-        }
-        self.sleep(Some(Duration::ZERO));
-        self.woken.get() != 0
+        Self { core, extras: Extras::default() }
     }
 
     /// Shows this end's events again, as if one had just come. For a driver that wants its own loop to run once.
@@ -116,36 +66,11 @@ impl LoopbackEvents {
     /// Sleeps until woken, a descriptor is readable, or `max` has passed.
     fn sleep(&self, max: Option<Duration>) {
         self.core.forget_dead();
-        let extras = self.extras.borrow();
-        let mut numbers = [0; EXTRAS_MAX + 1];
-        let mut count = 1;
-        let mut fds: [PollFd<'_>; EXTRAS_MAX + 1] =
-            std::array::from_fn(|_| PollFd::new(&self.core.upcall, PollFlags::IN));
-        for (number, fd) in extras.iter().enumerate() {
-            if let Some(fd) = fd {
-                fds[count] = PollFd::new(fd, PollFlags::IN);
-                numbers[count] = number;
-                count += 1;
-            }
-        }
-        let timeout = max.map(|d| Timespec {
-            tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: d.subsec_nanos().into(),
-        });
         add(&self.core.tally.syscalls, 1);
-        // EINTR: the caller's loop looks at its clock and comes back.
-        let _ = rustix::event::poll(&mut fds[..count], timeout.as_ref());
-        if !fds[0].revents().is_empty() {
+        if self.extras.sleep(&self.core.upcall, max) {
             add(&self.core.tally.syscalls, 1);
             let _ = rustix::io::read(&self.core.upcall, &mut [0; 8]);
         }
-        let mut woken = 0;
-        for at in 1..count {
-            if !fds[at].revents().is_empty() {
-                woken |= 1 << numbers[at];
-            }
-        }
-        self.woken.set(woken);
     }
 
     fn opened(&self, port: u64) -> Result<Channel, PlatformError> {
@@ -210,7 +135,7 @@ impl Events for LoopbackEvents {
 
     fn wait(&self, ready: &mut ReadySet, max: Option<Duration>) {
         ready.ports.clear();
-        self.woken.set(0);
+        self.extras.clear();
         if self.take(ready) || max == Some(Duration::ZERO) {
             return;
         }
@@ -221,11 +146,29 @@ impl Events for LoopbackEvents {
                 self.sleep(until.map(|until| until.saturating_duration_since(Instant::now())));
                 self.core.own_upcall().awake();
             }
-            if self.take(ready) || self.woken.get() != 0 || until.is_some_and(|until| Instant::now() >= until)
-            {
+            if self.take(ready) || self.extras.woke() || until.is_some_and(|until| Instant::now() >= until) {
                 return;
             }
         }
+    }
+}
+
+impl WakeOn for LoopbackEvents {
+    fn also_wake_on(&self, fd: BorrowedFd<'_>) -> Result<usize, PlatformError> {
+        self.extras.add(fd)
+    }
+    fn forget(&self, number: usize) {
+        self.extras.forget(number);
+    }
+    fn woken_by(&self, number: usize) -> bool {
+        self.extras.woken_by(number)
+    }
+    fn look(&self) -> bool {
+        if self.extras.is_empty() {
+            return false;
+        }
+        self.sleep(Some(Duration::ZERO));
+        self.extras.woke()
     }
 }
 

@@ -1,11 +1,11 @@
 //! Grant map and unmap for the backend.
 
 use super::copy::{BUSY_TRIES, relax};
-use super::counters::add;
 use super::peer::Peer;
 use super::pins::{PinError, User};
 use super::window::{FLUSH_PAGES, Hidden, Stitched};
 use super::{Core, copy};
+use crate::counters::add;
 use pregrant::platform::{Access, CopyOp, LocalBytes, MapError, PeerMem};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;

@@ -24,7 +24,6 @@
 mod broker;
 mod control;
 mod copy;
-mod counters;
 mod error;
 mod events;
 mod grants;
@@ -39,28 +38,28 @@ mod protocol;
 mod uffd;
 mod window;
 
+pub use crate::clock::MonotonicClock;
+pub use crate::counters::Counters;
 pub use broker::{Audit, Broker, DomainHook, DomainSpec, Hooks, StoreHook};
 pub use control::Control;
-pub use counters::Counters;
 pub use error::LoopbackError;
-pub use events::{Channel, EXTRAS_MAX, LoopbackEvents};
+pub use events::{Channel, LoopbackEvents};
 pub use grants::{LoopbackGrants, Region};
 pub use map::{LoopbackPeer, PeerMap};
 pub use persist::{Owned, Persistent};
 pub use process::ProcessCounts;
 
-use counters::Tally;
+use crate::counters::Tally;
 use error::Step;
 use ledger::{Layout, Ledger, PORTS, SLOTS};
 use memory::Mapping;
 use peer::Peer;
 use pins::User;
-use pregrant::platform::{Clock, Platform};
+use pregrant::platform::Platform;
 use pregrant::{DomId, PAGE_SIZE, PlatformError};
 use protocol::{Op, Reply, Request, VERSION};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::time::ClockId;
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
@@ -217,17 +216,6 @@ impl Platform for Loopback {
     }
     fn clock(&self) -> &MonotonicClock {
         &self.clock
-    }
-}
-
-/// CLOCK_MONOTONIC, the same for all processes of the machine.
-#[derive(Clone, Copy, Debug)]
-pub struct MonotonicClock;
-
-impl Clock for MonotonicClock {
-    fn now_ns(&self) -> u64 {
-        let now = rustix::time::clock_gettime(ClockId::Monotonic);
-        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
     }
 }
 

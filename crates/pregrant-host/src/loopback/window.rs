@@ -16,8 +16,8 @@
 //! What a peer may do: write its pages. It cannot shrink its memory (sealed). If its machine swaps, a shown page may be
 //! evicted and a touch is then SIGBUS: domains lock their memory as far as they are allowed.
 
-use super::counters::{Tally, add};
 use super::uffd::Uffd;
+use crate::counters::{Tally, add};
 use pregrant::PAGE_SIZE;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::FallocateFlags;

@@ -21,6 +21,7 @@ use pregrant::xenstore::Client;
 use pregrant_host::drivers::{Backend, VifReport};
 use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback, ProcessCounts};
 use pregrant_host::ports::switch::Switch;
+use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;

@@ -8,6 +8,7 @@ use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
 use pregrant_host::drivers::{Backend, BrokerSuccession, Mode, Next, Pace};
 use pregrant_host::loopback::MonotonicClock;
 use pregrant_host::ports::sequence;
+use pregrant_host::wake::WakeOn;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What an attached process has asked of the platform, counted where it happens.
+//! What a process has asked of its platform, counted where it happens; the same figures on every platform.
 
 use std::cell::Cell;
 
@@ -15,7 +15,7 @@ pub struct Counters {
     pub syscalls: u64,
     /// Events sent to a bound end.
     pub notifications: u64,
-    /// Events that found the receiver asleep and woke it (a system call each).
+    /// Events that found the receiver asleep and woke it (a system call each); real Xen does not tell.
     pub wakeups: u64,
 }
 
@@ -34,19 +34,19 @@ impl Counters {
     }
 }
 
-/// The living counters of one attachment.
+/// The living counters of one process or thread.
 #[derive(Default, Debug)]
-pub(super) struct Tally {
-    pub(super) grant_copies: Cell<u64>,
-    pub(super) grant_maps: Cell<u64>,
-    pub(super) grant_unmaps: Cell<u64>,
-    pub(super) syscalls: Cell<u64>,
-    pub(super) notifications: Cell<u64>,
-    pub(super) wakeups: Cell<u64>,
+pub(crate) struct Tally {
+    pub(crate) grant_copies: Cell<u64>,
+    pub(crate) grant_maps: Cell<u64>,
+    pub(crate) grant_unmaps: Cell<u64>,
+    pub(crate) syscalls: Cell<u64>,
+    pub(crate) notifications: Cell<u64>,
+    pub(crate) wakeups: Cell<u64>,
 }
 
 impl Tally {
-    pub(super) fn snapshot(&self) -> Counters {
+    pub(crate) fn snapshot(&self) -> Counters {
         Counters {
             grant_copies: self.grant_copies.get(),
             grant_maps: self.grant_maps.get(),
@@ -59,6 +59,6 @@ impl Tally {
 }
 
 /// Adds to a counter.
-pub(super) fn add(counter: &Cell<u64>, n: usize) {
+pub(crate) fn add(counter: &Cell<u64>, n: usize) {
     counter.set(counter.get() + n as u64);
 }

@@ -1,0 +1,174 @@
+//! Event channels: `/dev/xen/evtchn`.
+//!
+//! ```text
+//!   wait:    poll, read: local ports that fired, each masked by the kernel until it is written back
+//!   unmask:  write the port
+//! ```
+//! All ends of this process share one descriptor. A process that dies loses its ends, and Xen makes the peers' ends
+//! unbound, waiting for the same domain.
+//!
+//! What a peer may do: send at any rate. A port that is masked costs nothing, and is unmasked once its ring was looked
+//! at.
+
+use super::ioctl::{
+    self, EVTCHN_BIND_INTERDOMAIN, EVTCHN_BIND_UNBOUND, EVTCHN_NOTIFY, EVTCHN_RESET, EVTCHN_UNBIND, pair,
+};
+use super::node::{EVTCHN, Node, NodeError};
+use crate::counters::{Tally, add};
+use crate::wake::{Extras, WakeOn};
+use pregrant::platform::{Events, ReadySet};
+use pregrant::{DomId, EvtchnPort, PlatformError};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Ports taken by one read.
+const PORTS_A_READ: usize = 256;
+
+/// This process' event channel ends.
+#[derive(Debug)]
+pub struct Evtchn {
+    node: Rc<Node>,
+    tally: Rc<Tally>,
+    extras: Extras,
+}
+
+/// One end; closed on drop, which makes the peer's end unbound.
+#[derive(Debug)]
+pub struct Channel {
+    node: Rc<Node>,
+    port: EvtchnPort,
+}
+
+impl Channel {
+    /// The local number.
+    pub(super) fn port(&self) -> EvtchnPort {
+        self.port
+    }
+}
+
+impl Evtchn {
+    pub(super) fn open(tally: Rc<Tally>) -> Result<Self, NodeError> {
+        Ok(Self { node: Rc::new(Node::open(EVTCHN)?), tally, extras: Extras::default() })
+    }
+
+    fn bound(&self, port: Result<i32, Errno>, op: &'static str) -> Result<Channel, PlatformError> {
+        let port = port.and_then(|port| u32::try_from(port).map_err(|_| Errno::PROTO));
+        let port = port.map_err(|e| PlatformError { op, code: e.raw_os_error() })?;
+        Ok(Channel { node: Rc::clone(&self.node), port: EvtchnPort(port) })
+    }
+
+    /// Takes what fired. The kernel masks each port that it reports.
+    fn take(&self, ready: &mut ReadySet) -> bool {
+        let mut bytes = [0; PORTS_A_READ * 4];
+        add(&self.tally.syscalls, 1);
+        match rustix::io::read(&*self.node, &mut bytes) {
+            Ok(n) => {
+                let ports = bytes[..n].chunks_exact(4).filter_map(|p| p.first_chunk::<4>());
+                ready.ports.extend(ports.map(|p| EvtchnPort(u32::from_ne_bytes(*p))));
+            }
+            Err(Errno::FBIG) => {
+                // More events than the kernel keeps: which ones is not known, and each ring is looked at again anyway.
+                log::warn!("{}: the kernel dropped events; starting anew", EVTCHN.path);
+                // SAFETY: this call takes no structure.
+                let _ = unsafe { ioctl::call(self.node.as_fd(), EVTCHN_RESET, &mut []) };
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(e) => log::error!("{}: read: {e}", EVTCHN.path),
+        }
+        !ready.ports.is_empty()
+    }
+}
+
+impl Events for Evtchn {
+    type Chan = Channel;
+
+    fn offer(&self, to: DomId) -> Result<(Channel, EvtchnPort), PlatformError> {
+        // SAFETY: the structure is 4 octets.
+        let port = unsafe { ioctl::call(self.node.as_fd(), EVTCHN_BIND_UNBOUND, &mut [to.0.into()]) };
+        let channel = self.bound(port, "offer an event channel")?;
+        let port = channel.port;
+        Ok((channel, port))
+    }
+
+    fn bind(&self, to: DomId, port: EvtchnPort) -> Result<Channel, PlatformError> {
+        let mut words = [pair(to.0.into(), port.0)];
+        // SAFETY: the structure is 8 octets.
+        let port = unsafe { ioctl::call(self.node.as_fd(), EVTCHN_BIND_INTERDOMAIN, &mut words) };
+        self.bound(port, "bind to the peer's event channel")
+    }
+
+    fn local(&self, chan: &Channel) -> EvtchnPort {
+        chan.port
+    }
+
+    fn notify(&self, chan: &Channel) {
+        add(&self.tally.notifications, 1);
+        add(&self.tally.syscalls, 1);
+        // SAFETY: the structure is 4 octets.
+        let sent = unsafe { ioctl::call(self.node.as_fd(), EVTCHN_NOTIFY, &mut [chan.port.0.into()]) };
+        if let Err(e) = sent {
+            // The peer is gone, or is being replaced: the ring's state tells, not this.
+            log::debug!("{}: notify {}: {e}", EVTCHN.path, chan.port.0);
+        }
+    }
+
+    fn unmask(&self, chan: &Channel) {
+        add(&self.tally.syscalls, 1);
+        if let Err(e) = rustix::io::write(&*self.node, &chan.port.0.to_ne_bytes()) {
+            log::debug!("{}: unmask {}: {e}", EVTCHN.path, chan.port.0);
+        }
+    }
+
+    fn wait(&self, ready: &mut ReadySet, max: Option<Duration>) {
+        ready.ports.clear();
+        self.extras.clear();
+        if self.take(ready) || max == Some(Duration::ZERO) {
+            return;
+        }
+        // A `max` beyond the clock's range is for ever.
+        let until = max.and_then(|max| Instant::now().checked_add(max));
+        loop {
+            add(&self.tally.syscalls, 1);
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let fired = self.extras.sleep(&*self.node, left);
+            if fired && self.take(ready)
+                || self.extras.woke()
+                || until.is_some_and(|until| Instant::now() >= until)
+            {
+                return;
+            }
+        }
+    }
+}
+
+impl WakeOn for Evtchn {
+    fn also_wake_on(&self, fd: BorrowedFd<'_>) -> Result<usize, PlatformError> {
+        self.extras.add(fd)
+    }
+    fn forget(&self, number: usize) {
+        self.extras.forget(number);
+    }
+    fn woken_by(&self, number: usize) -> bool {
+        self.extras.woken_by(number)
+    }
+    fn look(&self) -> bool {
+        if self.extras.is_empty() {
+            return false;
+        }
+        add(&self.tally.syscalls, 1);
+        self.extras.sleep(&*self.node, Some(Duration::ZERO));
+        self.extras.woke()
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: the structure is 4 octets.
+        let closed = unsafe { ioctl::call(self.node.as_fd(), EVTCHN_UNBIND, &mut [self.port.0.into()]) };
+        if let Err(e) = closed {
+            log::warn!("{}: event channel {} could not be closed: {e}", EVTCHN.path, self.port.0);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The granting side: `/dev/xen/gntalloc`, where an allocation is the grant.
+//!
+//! ```text
+//!   alloc    ioctl: pages, granted at once --> mmap at the index that it gave
+//!   release  munmap, ioctl: the kernel ends the grants, now or when the peer has unmapped
+//! ```
+//! So there is no granting page by page ([`GrantPool::per_frame`] is None), and no page in use comes back: the kernel
+//! itself keeps such a page, granted and unused by anybody else, and tries again at later allocations. The module's
+//! parameter `limit` (1024 pages for the whole domain by default) bounds all of it.
+//!
+//! What a peer may do: keep pages mapped for ever; they count against the limit until it lets go.
+
+use super::ioctl::{self, GNTALLOC_ALLOC, GNTALLOC_DEALLOC, pair};
+use super::node::{GNTALLOC, Node, NodeError};
+use crate::counters::{Tally, add};
+use pregrant::platform::{Access, GrantPool, GrantTable, InUse};
+use pregrant::shm::SharedBytes;
+use pregrant::{DomId, GrantRef, PAGE_SIZE, PlatformError};
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use std::cell::OnceCell;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+/// `GNTALLOC_FLAG_WRITABLE`.
+const WRITABLE: u32 = 1;
+/// The parameter that bounds a domain's pages.
+const LIMIT: &str = "/sys/module/xen_gntalloc/parameters/limit";
+
+/// Memory that this domain grants.
+#[derive(Debug)]
+pub struct Gntalloc {
+    node: OnceCell<Rc<Node>>,
+    tally: Rc<Tally>,
+}
+
+/// Granted pages; given back on drop.
+#[derive(Debug)]
+pub struct Region {
+    node: Rc<Node>,
+    tally: Rc<Tally>,
+    base: NonNull<u8>,
+    pages: usize,
+    index: u64,
+}
+
+impl Gntalloc {
+    pub(super) fn new(tally: Rc<Tally>) -> Self {
+        Self { node: OnceCell::new(), tally }
+    }
+
+    pub(super) fn node(&self) -> Result<&Rc<Node>, NodeError> {
+        if self.node.get().is_none() {
+            let _ = self.node.set(Rc::new(Node::open(GNTALLOC)?));
+        }
+        self.node.get().ok_or(NodeError {
+            path: GNTALLOC.path,
+            errno: Errno::NODEV,
+            remedy: "try again".into(),
+        })
+    }
+
+    /// Pages that all processes of this domain together may have granted through gntalloc; None where the kernel does
+    /// not say.
+    pub fn limit() -> Option<u64> {
+        std::fs::read_to_string(LIMIT).ok()?.trim().parse().ok()
+    }
+}
+
+// SAFETY: a region is a mapping of its own of pages that gntalloc made for it (zeroed, and zeroed once more here, since
+// that is the rule), contiguous and page aligned, until drop; the kernel reuses none that a peer still has mapped.
+unsafe impl GrantPool for Gntalloc {
+    type Region = Region;
+
+    fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<Region, PlatformError> {
+        let failed = |op, e: Errno| PlatformError { op, code: e.raw_os_error() };
+        let node = self.node().map_err(|e| {
+            log::error!("{e}");
+            failed("open /dev/xen/gntalloc", e.errno)
+        })?;
+        let count = u32::try_from(refs.len()).ok().filter(|n| *n > 0);
+        let count = count.ok_or(failed("grant no pages, or too many to count", Errno::INVAL))?;
+        let flags = if acc == Access::ReadWrite { WRITABLE } else { 0 };
+        // The structure's 16 octets, then the references, two a word.
+        let mut words = vec![0; 2 + refs.len().div_ceil(2) + 1];
+        words[0] = pair(u32::from(to.0) | flags << 16, count);
+        add(&self.tally.syscalls, 2);
+        // SAFETY: 16 octets and 4 for each reference, and a word to spare.
+        unsafe { ioctl::call(node.as_fd(), GNTALLOC_ALLOC, &mut words) }.map_err(|e| match e {
+            Errno::NOSPC => failed(
+                "grant pages: gntalloc's limit is reached (echo more into the module's parameter `limit`)",
+                e,
+            ),
+            e => failed("grant pages through gntalloc", e),
+        })?;
+        let index = words[1];
+        for (i, gref) in refs.iter_mut().enumerate() {
+            *gref = GrantRef((words[2 + i / 2] >> (32 * (i % 2))) as u32);
+        }
+        let len = refs.len() * PAGE_SIZE;
+        // SAFETY: the kernel chooses the address, so no other mapping is replaced.
+        let mapped = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                node.as_fd(),
+                index,
+            )
+        };
+        let base = match mapped.map(|p| NonNull::new(p.cast::<u8>())) {
+            Ok(Some(base)) => base,
+            Ok(None) | Err(_) => {
+                dealloc(node, index, refs.len());
+                let e = mapped.err().unwrap_or(Errno::NOMEM);
+                return Err(failed("map the pages that gntalloc granted", e));
+            }
+        };
+        let region =
+            Region { node: Rc::clone(node), tally: Rc::clone(&self.tally), base, pages: refs.len(), index };
+        region.zero();
+        Ok(region)
+    }
+
+    /// Never fails: what a peer still has mapped, the kernel keeps to itself.
+    fn release(&self, region: Region) -> Result<(), InUse<Region>> {
+        drop(region);
+        Ok(())
+    }
+
+    fn per_frame(&self) -> Option<&dyn GrantTable<Region = Region>> {
+        None
+    }
+}
+
+fn dealloc(node: &Node, index: u64, pages: usize) {
+    // SAFETY: the structure is two words.
+    if let Err(e) = unsafe { ioctl::call(node.as_fd(), GNTALLOC_DEALLOC, &mut [index, pages as u64]) } {
+        log::warn!("{}: {pages} page(s) could not be given back: {e}", GNTALLOC.path);
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        add(&self.tally.syscalls, 2);
+        // SAFETY: the range is this value's own and nothing borrows from it any more.
+        if let Err(e) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len()) } {
+            log::warn!("{}: munmap of {} octets failed: {e}", GNTALLOC.path, self.len());
+        }
+        dealloc(&self.node, self.index, self.pages);
+    }
+}
+
+// SAFETY: see `GrantPool` above; mapped until drop.
+unsafe impl SharedBytes for Region {
+    fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+    fn len(&self) -> usize {
+        self.pages * PAGE_SIZE
+    }
+}

@@ -1,0 +1,225 @@
+//! The mapping side: `/dev/xen/gntdev`.
+//!
+//! ```text
+//!   map    ioctl: a list of references --> index; mmap at the index maps them (a bad one fails here, with EINVAL)
+//!   unmap  munmap, then ioctl with the index
+//!   copy   ioctl: segments, each with its own status; the kernel makes hypercalls of 16
+//! ```
+//! A reference may appear in several maps. A mapping without write permission maps the grants read-only.
+//!
+//! What a peer may do: name any reference (the status says), change bytes meanwhile, die (its pages stay until the
+//! unmap).
+
+use super::evtchn::Channel;
+use super::ioctl::{
+    self, DEST_GREF, GNTDEV_COPY, GNTDEV_MAP, GNTDEV_UNMAP, SET_UNMAP_NOTIFY, SOURCE_GREF, Segment,
+    gref_side, pair,
+};
+use super::node::{GNTDEV, Node, NodeError};
+use crate::counters::{Tally, add};
+use pregrant::platform::{Access, CopyOp, LocalBytes, MapError, PeerMem};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::grant::GrantStatus;
+use pregrant::{DomId, GrantRef, PAGE_SIZE, PlatformError};
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use std::cell::{OnceCell, RefCell};
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+/// `UNMAP_NOTIFY_SEND_EVENT`.
+const SEND_EVENT: u32 = 2;
+/// Segments of one ioctl: the kernel takes any number; this bounds our own buffer.
+const SEGMENTS: usize = 1024;
+
+/// Other domains' memory.
+#[derive(Debug)]
+pub struct Gntdev {
+    node: OnceCell<Rc<Node>>,
+    tally: Rc<Tally>,
+    segments: RefCell<Vec<Segment>>,
+}
+
+/// Mapped pages of another domain; unmapped on drop.
+#[derive(Debug)]
+pub struct PeerMap {
+    node: Rc<Node>,
+    tally: Rc<Tally>,
+    base: NonNull<u8>,
+    pages: usize,
+    index: u64,
+}
+
+impl Gntdev {
+    pub(super) fn new(tally: Rc<Tally>) -> Self {
+        Self { node: OnceCell::new(), tally, segments: RefCell::new(Vec::with_capacity(SEGMENTS)) }
+    }
+
+    pub(super) fn node(&self) -> Result<&Rc<Node>, NodeError> {
+        if self.node.get().is_none() {
+            let _ = self.node.set(Rc::new(Node::open(GNTDEV)?));
+        }
+        self.node.get().ok_or(NodeError {
+            path: GNTDEV.path,
+            errno: Errno::NODEV,
+            remedy: "try again".into(),
+        })
+    }
+
+    /// Makes the kernel send on `channel` when `map` is unmapped, however this process ends. The channel is named by its
+    /// number, so it must outlive the map.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn notify_on_unmap(&self, map: &PeerMap, channel: &Channel) -> Result<(), PlatformError> {
+        let mut words = [map.index, pair(SEND_EVENT, channel.port().0)];
+        // SAFETY: the structure is two words.
+        unsafe { ioctl::call(map.node.as_fd(), SET_UNMAP_NOTIFY, &mut words) }
+            .map(drop)
+            .map_err(|e| PlatformError { op: "ask for an event on unmap", code: e.raw_os_error() })
+    }
+}
+
+/// What an errno of gntdev stands for.
+fn status_of(errno: Errno) -> GrantStatus {
+    match errno {
+        Errno::NOMEM | Errno::NOSPC => GrantStatus::NO_SPACE,
+        Errno::AGAIN => GrantStatus::EAGAIN,
+        _ => GrantStatus::GENERAL_ERROR,
+    }
+}
+
+// SAFETY: a map is one mmap of gntdev over as many pages as the list has, in the list's order, until drop.
+unsafe impl PeerMem for Gntdev {
+    type Map = PeerMap;
+
+    fn map(&self, of: DomId, refs: &[GrantRef], acc: Access) -> Result<PeerMap, MapError> {
+        let failed = |errno| MapError { index: None, status: status_of(errno) };
+        let node = self.node().map_err(|e| {
+            log::error!("{e}");
+            failed(e.errno)
+        })?;
+        if refs.is_empty() {
+            return Err(failed(Errno::INVAL));
+        }
+        // The structure's 16 octets, then 8 for each reference.
+        let mut words = vec![0; 2 + refs.len()];
+        words[0] = refs.len() as u64;
+        for (word, gref) in words[2..].iter_mut().zip(refs) {
+            *word = pair(of.0.into(), gref.0);
+        }
+        add(&self.tally.syscalls, 2);
+        // SAFETY: 16 octets and 8 for each reference.
+        unsafe { ioctl::call(node.as_fd(), GNTDEV_MAP, &mut words) }.map_err(failed)?;
+        let index = words[1];
+        let prot = match acc {
+            Access::ReadOnly => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // SAFETY: the kernel chooses the address, so no other mapping is replaced.
+        let mapped = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                refs.len() * PAGE_SIZE,
+                prot,
+                MapFlags::SHARED,
+                node.as_fd(),
+                index,
+            )
+        };
+        match mapped.map(|p| NonNull::new(p.cast::<u8>())) {
+            Ok(Some(base)) => {
+                add(&self.tally.grant_maps, refs.len());
+                Ok(PeerMap {
+                    node: Rc::clone(node),
+                    tally: Rc::clone(&self.tally),
+                    base,
+                    pages: refs.len(),
+                    index,
+                })
+            }
+            Ok(None) | Err(_) => {
+                unmap(node, index, refs.len());
+                Err(failed(mapped.err().unwrap_or(Errno::NOMEM)))
+            }
+        }
+    }
+
+    fn unmap(&self, done: &mut Vec<PeerMap>) {
+        done.clear();
+    }
+
+    fn copy(&self, of: DomId, local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError> {
+        let failed = |e: Errno| PlatformError { op: "copy through gntdev", code: e.raw_os_error() };
+        let node = self.node().map_err(|e| failed(e.errno))?;
+        let (base, len, to_peer) = match local {
+            LocalBytes::FromPeer(bytes) => (bytes.as_mut_ptr() as u64, bytes.len(), false),
+            LocalBytes::ToPeer(bytes) => (bytes.as_ptr() as u64, bytes.len(), true),
+        };
+        add(&self.tally.grant_copies, ops.len());
+        let mut segments = self.segments.borrow_mut();
+        for ops in ops.chunks_mut(SEGMENTS) {
+            segments.clear();
+            for op in ops.iter_mut() {
+                let (offset, octets, at) = (usize::from(op.offset), usize::from(op.len), op.at as usize);
+                // One piece that the kernel would refuse makes it refuse all of them.
+                if offset + octets > PAGE_SIZE || at > len || octets > len - at {
+                    op.status = GrantStatus::BAD_COPY_ARG;
+                    continue;
+                }
+                op.status = GrantStatus::OKAY;
+                if octets == 0 {
+                    continue;
+                }
+                let (near, far) = (base + u64::from(op.at), gref_side(op.gref.0, op.offset, of.0));
+                let (source, dest, flags) =
+                    if to_peer { (near, far, DEST_GREF) } else { (far, near, SOURCE_GREF) };
+                segments.push(Segment { source, dest, len: op.len, flags, status: 0, pad: 0 });
+            }
+            if segments.is_empty() {
+                continue;
+            }
+            add(&self.tally.syscalls, 1);
+            let mut words = [segments.len() as u64, segments.as_mut_ptr() as u64];
+            // SAFETY: as many segments as the first word says, in a vector that lives on; each address and length
+            // lies in the local bytes (checked above), borrowed for this call, exclusively where they are written.
+            unsafe { ioctl::call(node.as_fd(), GNTDEV_COPY, &mut words) }.map_err(failed)?;
+            let tried = ops.iter_mut().filter(|op| op.status.is_okay() && op.len > 0);
+            for (op, segment) in tried.zip(segments.iter()) {
+                op.status = GrantStatus(segment.status);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unmap(node: &Node, index: u64, pages: usize) {
+    // SAFETY: the structure is two words.
+    if let Err(e) = unsafe { ioctl::call(node.as_fd(), GNTDEV_UNMAP, &mut [index, pages as u64]) } {
+        log::warn!("{}: {pages} page(s) could not be unmapped: {e}", GNTDEV.path);
+    }
+}
+
+impl Drop for PeerMap {
+    fn drop(&mut self) {
+        add(&self.tally.syscalls, 2);
+        add(&self.tally.grant_unmaps, self.pages);
+        // SAFETY: the range is this value's own and nothing borrows from it any more.
+        if let Err(e) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len()) } {
+            log::warn!("{}: munmap of {} octets failed: {e}", GNTDEV.path, self.len());
+        }
+        unmap(&self.node, self.index, self.pages);
+    }
+}
+
+// SAFETY: `map` mapped that many pages, page aligned, until drop; a read-only one faults when it is written to, which its
+// owner, who asked for it read-only, does not.
+unsafe impl SharedBytes for PeerMap {
+    fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+    fn len(&self) -> usize {
+        self.pages * PAGE_SIZE
+    }
+}

@@ -1,0 +1,110 @@
+//! Linux on real Xen: what a process can do through `/dev/xen`, in dom0, in a driver domain or in a guest.
+//!
+//! ```text
+//!   /dev/xen/gntalloc   pages that this domain grants (an allocation is the grant)     a front's
+//!   /dev/xen/gntdev     other domains' pages: map, unmap, copy                         a back's
+//!   /dev/xen/evtchn     event channels: bind, send, read what fired, unmask            both
+//!   /dev/xen/xenbus     xenstore, as `xenstored::UnixTransport` speaks it              both
+//! ```
+//! Every node is opened when it is first needed: a back never touches gntalloc, a front never gntdev. The ioctls'
+//! numbers and layouts are in `ioctl`. Counted are *operations* (pieces copied, pages mapped) and *system calls*; what the
+//! kernel makes of them, hypercalls of at most 16 pieces each, it does not tell.
+//!
+//! What a peer may do: to the nodes, nothing. It writes into pages that it granted or was granted (`shm` reads them), may
+//! revoke nothing that is mapped, and may send events at any rate (each end stays masked until it is unmasked).
+
+mod evtchn;
+mod gntalloc;
+mod gntdev;
+mod ioctl;
+mod node;
+
+pub use evtchn::{Channel, Evtchn};
+pub use gntalloc::{Gntalloc, Region};
+pub use gntdev::{Gntdev, PeerMap};
+pub use node::{NODES, NodeError};
+
+use crate::clock::MonotonicClock;
+use crate::counters::{Counters, Tally};
+use pregrant::DomId;
+use pregrant::platform::Platform;
+use std::rc::Rc;
+
+/// A domain of a real Xen, as one process or thread of it uses it.
+#[derive(Debug)]
+pub struct Xen {
+    domid: DomId,
+    tally: Rc<Tally>,
+    grants: Gntalloc,
+    peer: Gntdev,
+    events: Evtchn,
+    clock: MonotonicClock,
+}
+
+impl Xen {
+    /// The domain that this is. Its number stands in xenstore at the relative path `domid`; nothing here checks it, Xen
+    /// itself knows who is asking.
+    ///
+    /// # Errors
+    /// `/dev/xen/evtchn` cannot be opened, which both ends need.
+    pub fn open(domid: DomId) -> Result<Self, NodeError> {
+        let tally = Rc::new(Tally::default());
+        Ok(Self {
+            domid,
+            grants: Gntalloc::new(Rc::clone(&tally)),
+            peer: Gntdev::new(Rc::clone(&tally)),
+            events: Evtchn::open(Rc::clone(&tally))?,
+            clock: MonotonicClock,
+            tally,
+        })
+    }
+
+    /// Opens what a back needs, so that a missing module is told of at the start and not at the first guest.
+    ///
+    /// # Errors
+    /// `/dev/xen/gntdev` cannot be opened.
+    pub fn ready_for_back(&self) -> Result<(), NodeError> {
+        self.peer.node().map(drop)
+    }
+
+    /// Opens what a front needs.
+    ///
+    /// # Errors
+    /// `/dev/xen/gntalloc` cannot be opened.
+    pub fn ready_for_front(&self) -> Result<(), NodeError> {
+        self.grants.node().map(drop)
+    }
+
+    /// What was asked of the platform so far.
+    pub fn counters(&self) -> Counters {
+        self.tally.snapshot()
+    }
+
+    /// How copies and mappings are done here, for results.
+    pub fn describe(&self) -> String {
+        "real Xen through /dev/xen; grant copy: gntdev, one ioctl a batch; grant map: gntdev, one ioctl and one mmap a list".into()
+    }
+}
+
+impl Platform for Xen {
+    type Grants = Gntalloc;
+    type Peer = Gntdev;
+    type Events = Evtchn;
+    type Clock = MonotonicClock;
+
+    fn domid(&self) -> DomId {
+        self.domid
+    }
+    fn grants(&self) -> &Gntalloc {
+        &self.grants
+    }
+    fn peer(&self) -> &Gntdev {
+        &self.peer
+    }
+    fn events(&self) -> &Evtchn {
+        &self.events
+    }
+    fn clock(&self) -> &MonotonicClock {
+        &self.clock
+    }
+}

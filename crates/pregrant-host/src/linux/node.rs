@@ -1,0 +1,67 @@
+//! The device nodes below `/dev/xen`, and what to do when one is missing.
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// A node that could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {errno}; {remedy}")]
+pub struct NodeError {
+    /// The node.
+    pub path: &'static str,
+    /// What the kernel said.
+    pub errno: Errno,
+    /// What to do, in words.
+    pub remedy: String,
+}
+
+/// A node that Pregrant uses: its path, the module that makes it, what it is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeName {
+    /// Below `/dev/xen`.
+    pub path: &'static str,
+    /// `modprobe` this.
+    pub module: &'static str,
+    /// In a few words.
+    pub purpose: &'static str,
+}
+
+pub(super) const EVTCHN: NodeName =
+    NodeName { path: "/dev/xen/evtchn", module: "xen-evtchn", purpose: "event channels, for both ends" };
+pub(super) const GNTDEV: NodeName =
+    NodeName { path: "/dev/xen/gntdev", module: "xen-gntdev", purpose: "other domains' pages, for a back" };
+pub(super) const GNTALLOC: NodeName =
+    NodeName { path: "/dev/xen/gntalloc", module: "xen-gntalloc", purpose: "pages to grant, for a front" };
+
+/// All nodes that a platform here opens.
+pub const NODES: [NodeName; 3] = [EVTCHN, GNTDEV, GNTALLOC];
+
+/// An open node.
+#[derive(Debug)]
+pub(super) struct Node(OwnedFd);
+
+impl Node {
+    pub(super) fn open(name: NodeName) -> Result<Self, NodeError> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        rustix::fs::open(name.path, flags, Mode::empty()).map(Self).map_err(|errno| {
+            let remedy = match errno {
+                Errno::NOENT | Errno::NODEV | Errno::NXIO => {
+                    format!("on Xen load its module: modprobe {}; not on Xen, use the loopback", name.module)
+                }
+                Errno::ACCESS | Errno::PERM => {
+                    "run as root, or give this user the node by a udev rule".into()
+                }
+                Errno::MFILE | Errno::NFILE => "raise ulimit -n".into(),
+                _ => "the kernel's log may say more (dmesg)".into(),
+            };
+            NodeError { path: name.path, errno, remedy }
+        })
+    }
+}
+
+impl AsFd for Node {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,111 @@
+//! Descriptors that end a sleep beside the event channels: the xenstore connection, a tap, a timer.
+
+use pregrant::PlatformError;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+/// Descriptors that [`WakeOn::also_wake_on`] takes at most.
+pub const EXTRAS_MAX: usize = 16;
+
+/// Event channels whose `wait` can also be ended by descriptors: both platforms' here.
+pub trait WakeOn {
+    /// Makes [`Events::wait`](pregrant::platform::Events::wait) return also when `fd` becomes readable. A duplicate is
+    /// kept until [`forget`](Self::forget). Returns the number for [`woken_by`](Self::woken_by).
+    ///
+    /// # Errors
+    /// No descriptor left, or more than [`EXTRAS_MAX`].
+    fn also_wake_on(&self, fd: BorrowedFd<'_>) -> Result<usize, PlatformError>;
+    /// Stops waking on a descriptor.
+    fn forget(&self, number: usize);
+    /// Whether descriptor `number` was readable when the last wait slept, or at the last [`look`](Self::look).
+    fn woken_by(&self, number: usize) -> bool;
+    /// Looks at the descriptors without sleeping (one system call). A wait that finds events does not look at them, so
+    /// a busy loop calls this once in a while. True when one is readable.
+    fn look(&self) -> bool;
+}
+
+/// The descriptors, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Extras {
+    fds: RefCell<Vec<Option<OwnedFd>>>,
+    woken: Cell<u32>,
+}
+
+impl Extras {
+    pub(crate) fn add(&self, fd: BorrowedFd<'_>) -> Result<usize, PlatformError> {
+        let failed = |op, e: Errno| PlatformError { op, code: e.raw_os_error() };
+        let fd = fd.try_clone_to_owned().map_err(|e| {
+            failed("duplicate a descriptor to wake on", Errno::from_io_error(&e).unwrap_or(Errno::MFILE))
+        })?;
+        let mut fds = self.fds.borrow_mut();
+        let free = fds.iter().position(Option::is_none);
+        match free {
+            Some(at) => {
+                fds[at] = Some(fd);
+                Ok(at)
+            }
+            None if fds.len() < EXTRAS_MAX => {
+                fds.push(Some(fd));
+                Ok(fds.len() - 1)
+            }
+            None => Err(failed("wake on one more descriptor (16 at most)", Errno::MFILE)),
+        }
+    }
+
+    pub(crate) fn forget(&self, number: usize) {
+        if let Some(fd) = self.fds.borrow_mut().get_mut(number) {
+            *fd = None;
+        }
+    }
+
+    pub(crate) fn woken_by(&self, number: usize) -> bool {
+        number < EXTRAS_MAX && self.woken.get() & 1 << number != 0
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.fds.borrow().iter().all(Option::is_none)
+    }
+
+    /// Forgets what woke the last sleep.
+    pub(crate) fn clear(&self) {
+        self.woken.set(0);
+    }
+
+    /// Whether a descriptor ended the last sleep.
+    pub(crate) fn woke(&self) -> bool {
+        self.woken.get() != 0
+    }
+
+    /// Sleeps until `own` or one of the descriptors is readable, or `max` has passed (None: for ever). True when `own` is.
+    pub(crate) fn sleep(&self, own: impl AsFd, max: Option<Duration>) -> bool {
+        let extras = self.fds.borrow();
+        let mut numbers = [0; EXTRAS_MAX + 1];
+        let mut count = 1;
+        let mut fds: [PollFd<'_>; EXTRAS_MAX + 1] =
+            std::array::from_fn(|_| PollFd::from_borrowed_fd(own.as_fd(), PollFlags::IN));
+        for (number, fd) in extras.iter().enumerate() {
+            if let Some(fd) = fd {
+                fds[count] = PollFd::new(fd, PollFlags::IN);
+                numbers[count] = number;
+                count += 1;
+            }
+        }
+        let timeout = max.map(|d| Timespec {
+            tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: d.subsec_nanos().into(),
+        });
+        // EINTR: the caller's loop looks at its clock and comes back.
+        let _ = rustix::event::poll(&mut fds[..count], timeout.as_ref());
+        let mut woken = 0;
+        for at in 1..count {
+            if !fds[at].revents().is_empty() {
+                woken |= 1 << numbers[at];
+            }
+        }
+        self.woken.set(woken);
+        !fds[0].revents().is_empty()
+    }
+}
