@@ -1,5 +1,6 @@
 //! What a process has asked of its platform, counted where it happens; the same figures on every platform.
 
+use pregrant::platform::GrantOps;
 use std::cell::Cell;
 
 /// A snapshot. Every figure only grows.
@@ -46,6 +47,15 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    #[inline(always)]
+    pub(crate) fn grant_ops(&self) -> GrantOps {
+        GrantOps {
+            copies: self.grant_copies.get(),
+            maps: self.grant_maps.get(),
+            unmaps: self.grant_unmaps.get(),
+        }
+    }
+
     pub(crate) fn snapshot(&self) -> Counters {
         Counters {
             grant_copies: self.grant_copies.get(),

@@ -7,6 +7,7 @@ pub mod counters;
 pub mod drivers;
 pub mod limit;
 pub mod linux;
+pub mod listener;
 pub mod loopback;
 pub mod ports;
 pub mod wake;

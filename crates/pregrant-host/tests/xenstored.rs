@@ -3,6 +3,7 @@
 use pregrant::DomId;
 use pregrant::wire::xs::{Errno, Header, MsgType};
 use pregrant::xenstore::{Cause, Client};
+use pregrant_host::listener::ListenError;
 use pregrant_host::xenstored::{Handle, HandleError, UnixTransport, Xenstored, XenstoredError};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -167,7 +168,8 @@ fn the_socket_is_domain_0s_and_goes_with_its_server() {
     assert_eq!(mode, 0o600);
     let error = Xenstored::new().unwrap().listen_unix(&path).unwrap_err();
     assert!(
-        matches!(error, XenstoredError::InUse { .. }) && error.to_string().contains("stop it"),
+        matches!(error, XenstoredError::Listen(ListenError::InUse { .. }))
+            && error.to_string().contains("stop it"),
         "{error}"
     );
 
@@ -192,10 +194,16 @@ fn what_is_in_the_way_is_replaced_only_if_it_is_a_dead_servers() {
     let mut xenstored = Xenstored::new().unwrap();
     xenstored.listen_unix(&dead).unwrap();
     std::fs::write(&file, "precious").unwrap();
-    assert!(matches!(xenstored.listen_unix(&file), Err(XenstoredError::NotASocket { .. })));
+    assert!(matches!(
+        xenstored.listen_unix(&file),
+        Err(XenstoredError::Listen(ListenError::NotASocket { .. }))
+    ));
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
     let error = xenstored.listen_unix(&missing).unwrap_err().to_string();
     assert!(error.contains("make the directory first"), "{error}");
     let long = scratch.path(&"x".repeat(200));
-    assert!(matches!(xenstored.listen_unix(&long), Err(XenstoredError::PathTooLong { .. })));
+    assert!(matches!(
+        xenstored.listen_unix(&long),
+        Err(XenstoredError::Listen(ListenError::PathTooLong { .. }))
+    ));
 }

@@ -11,6 +11,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec;
+use alloc::vec::Vec;
 
 /// Frames in a burst at most.
 pub const BURST_FRAMES: usize = 64;
@@ -228,6 +229,17 @@ pub struct Offloads {
     pub gso: bool,
 }
 
+/// Frames that a port dropped for one reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PortDrop {
+    /// `tx` or `rx`, as the guest sees it.
+    pub dir: &'static str,
+    /// Why, in one word for tables and metrics: `queue_full`.
+    pub reason: &'static str,
+    /// How many so far.
+    pub frames: u64,
+}
+
 /// The far side of one queue of a netback.
 pub trait FramePort: Send {
     /// What it can take unfinished.
@@ -237,4 +249,9 @@ pub trait FramePort: Send {
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize;
     /// Appends frames for the guest to `into`, as many as it has and as fit. Returns how many.
     fn rx_burst(&mut self, into: &mut Arena) -> usize;
+    /// What it took, or had for the guest, and dropped: of the whole vif, whichever of its queues' ports is asked. Never
+    /// called on the data path.
+    fn drops(&self) -> Vec<PortDrop> {
+        Vec::new()
+    }
 }

@@ -85,6 +85,7 @@ fn carry_tx(
 ) -> Vec<Frame> {
     let copies = rig.xen.counts().copies;
     let mut ends = rig.tx(way, granting, start);
+    let set_up = rig.xen.counts();
     let mut port = TestPort::default();
     let (mut arena, mut burst) = (Arena::new(), Arena::new());
     let mut todo: VecDeque<&Frame> = frames.iter().collect();
@@ -122,6 +123,9 @@ fn carry_tx(
     if way.copy_only() {
         assert_eq!((b.granted, rig.xen.counts().copies), (0, copies), "no grant operation with 65535");
     }
+    let (now, ops) = (rig.xen.counts(), b.grant_ops);
+    assert_eq!(ops.copies, now.copies - set_up.copies);
+    assert_eq!((ops.maps, ops.unmaps), (now.maps - set_up.maps, now.unmaps - set_up.unmaps));
     ends.close(rig);
     port.took
 }
@@ -137,6 +141,7 @@ fn carry_rx(
 ) -> Vec<Frame> {
     let copies = rig.xen.counts().copies;
     let mut ends = rig.rx(way, granting, start, after_tx);
+    let set_up = rig.xen.counts();
     let mut port = TestPort::default();
     let mut arena = Arena::new();
     let mut todo: VecDeque<&Frame> = frames.iter().collect();
@@ -170,6 +175,9 @@ fn carry_rx(
     if way.copy_only() {
         assert_eq!((b.granted, rig.xen.counts().copies), (0, copies), "no grant operation with 65535");
     }
+    let (now, ops) = (rig.xen.counts(), b.grant_ops);
+    assert_eq!(ops.copies, now.copies - set_up.copies);
+    assert_eq!((ops.maps, ops.unmaps), (now.maps - set_up.maps, now.unmaps - set_up.unmaps));
     ends.close(rig);
     arrived
 }

@@ -21,7 +21,7 @@ use pregrant::net::bus::StoreBus;
 use pregrant::net::features::{BackFeatures, queue_prefix};
 use pregrant::net::stats::DirStats;
 use pregrant::platform::Platform;
-use pregrant::port::{Arena, FramePort, Offloads};
+use pregrant::port::{Arena, FramePort, Offloads, PortDrop};
 use pregrant::xenbus::{Class, Device, DeviceError, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport, XsError};
 use std::any::Any;
@@ -62,6 +62,16 @@ pub struct VifReport {
     pub refused: Vec<(usize, &'static str, String)>,
     /// Why it was closed by us, if it was.
     pub failed: Option<String>,
+    /// How often that happened.
+    pub faults: u64,
+    /// Why it was the last time, also when it is connected again.
+    pub last_failure: Option<String>,
+    /// Whether a predecessor's live rings were taken up.
+    pub taken_up: bool,
+    /// For how long its queues have been live.
+    pub connected: Option<Duration>,
+    /// What its ports dropped.
+    pub port_drops: Vec<PortDrop>,
 }
 
 struct Served<P: Platform> {
@@ -70,6 +80,10 @@ struct Served<P: Platform> {
     ports: Vec<Box<dyn FramePort>>,
     lines: u32,
     failed: Option<String>,
+    faults: u64,
+    last_failure: Option<String>,
+    taken_up: bool,
+    connected_at: Option<Instant>,
     /// The vif's lock, where there is one.
     _owned: Option<Box<dyn Any>>,
 }
@@ -240,7 +254,18 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             return self.hold(key, &id, e);
         }
         self.held.remove(&key);
-        let mut served = Served { device, vif, ports: Vec::new(), lines: 0, failed: None, _owned: owned };
+        let mut served = Served {
+            device,
+            vif,
+            ports: Vec::new(),
+            lines: 0,
+            failed: None,
+            faults: 0,
+            last_failure: None,
+            taken_up: matches!(taken, Ok(true)),
+            connected_at: None,
+            _owned: owned,
+        };
         let how = if matches!(taken, Ok(true)) { "taken up where a predecessor stopped" } else { "found" };
         served.say(Level::Info, &how);
         self.vifs.insert(key, served);
@@ -311,6 +336,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         let id = served.device.id();
         served.ports = (self.make_ports)(&id, served.vif.nr_queues(), served.vif.front_offloads());
         served.failed = None;
+        served.connected_at = Some(Instant::now());
         let refused: Vec<_> =
             served.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.to_string())).collect();
         for (queue, dir, why) in refused {
@@ -346,6 +372,8 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             served.say(Level::Info, &e);
         }
         served.ports.clear();
+        served.faults += 1;
+        served.last_failure = Some(text.clone());
         served.failed = Some(text);
         self.relive();
     }
@@ -438,6 +466,11 @@ impl<P: Platform, T: Transport> Backend<P, T> {
                     .collect(),
                 refused: s.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.to_string())).collect(),
                 failed: s.failed.clone(),
+                faults: s.faults,
+                last_failure: s.last_failure.clone(),
+                taken_up: s.taken_up,
+                connected: s.connected_at.filter(|_| s.vif.nr_queues() > 0).map(|at| at.elapsed()),
+                port_drops: s.ports.first().map(|p| p.drops()).unwrap_or_default(),
             })
             .collect()
     }

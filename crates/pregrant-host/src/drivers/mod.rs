@@ -5,15 +5,20 @@
 //!   frontend::Frontend  one vif of the own domain
 //!   pace::Pace          when to look again, and when to sleep: poll, event, adaptive
 //!   succession          what outlives this process: locks and redo pages of its vifs
+//!   status, status_socket  what a backend tells others of its vifs, and where
 //! ```
 //! Control (xenstore) runs between batches, never inside one. Both are generic over the platform.
 
 pub mod backend;
 pub mod frontend;
 pub mod pace;
+pub mod status;
+pub mod status_socket;
 pub mod succession;
 
 pub use backend::{Backend, BackendError, VifReport};
 pub use frontend::{Frontend, FrontendError};
 pub use pace::{Mode, Next, Pace};
+pub use status::{BackStatus, VifStatus};
+pub use status_socket::StatusSocket;
 pub use succession::{BrokerSuccession, Succession};

@@ -17,7 +17,7 @@ use super::ioctl::{
 };
 use super::node::{GNTDEV, Node, NodeError};
 use crate::counters::{Tally, add};
-use pregrant::platform::{Access, CopyOp, LocalBytes, MapError, PeerMem};
+use pregrant::platform::{Access, CopyOp, GrantOps, LocalBytes, MapError, PeerMem};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PlatformError};
@@ -93,6 +93,11 @@ fn status_of(errno: Errno) -> GrantStatus {
 // SAFETY: a map is one mmap of gntdev over as many pages as the list has, in the list's order, until drop.
 unsafe impl PeerMem for Gntdev {
     type Map = PeerMap;
+
+    #[inline(always)]
+    fn grant_ops(&self) -> GrantOps {
+        self.tally.grant_ops()
+    }
 
     fn map(&self, of: DomId, refs: &[GrantRef], acc: Access) -> Result<PeerMap, MapError> {
         let failed = |errno| MapError { index: None, status: status_of(errno) };

@@ -6,7 +6,7 @@ use super::pins::{PinError, User};
 use super::window::{FLUSH_PAGES, Hidden, Stitched};
 use super::{Core, copy};
 use crate::counters::add;
-use pregrant::platform::{Access, CopyOp, LocalBytes, MapError, PeerMem};
+use pregrant::platform::{Access, CopyOp, GrantOps, LocalBytes, MapError, PeerMem};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PlatformError};
@@ -114,6 +114,11 @@ fn patiently<T>(mut step: impl FnMut() -> Result<T, PinError>) -> Result<T, Gran
 // live as long as the `PeerMap` (which holds the peer, and with it the window), and its pages show until `unmap` or drop.
 unsafe impl PeerMem for LoopbackPeer {
     type Map = PeerMap;
+
+    #[inline(always)]
+    fn grant_ops(&self) -> GrantOps {
+        self.0.tally.grant_ops()
+    }
 
     fn map(&self, of: DomId, refs: &[GrantRef], acc: Access) -> Result<PeerMap, MapError> {
         let core = &self.0;

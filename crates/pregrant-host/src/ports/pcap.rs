@@ -8,7 +8,7 @@
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use pregrant::port::{Arena, Burst, FrameDesc, FramePort, MAX_FRAME, Offloads};
+use pregrant::port::{Arena, Burst, FrameDesc, FramePort, MAX_FRAME, Offloads, PortDrop};
 
 /// The whole of any frame.
 pub const WHOLE_FRAMES: u32 = MAX_FRAME as u32;
@@ -105,6 +105,10 @@ impl<P: FramePort, W: Write + Send> FramePort for Pcap<P, W> {
         let burst = into.burst().skip(before);
         self.capture(burst.bytes, burst.frames);
         n
+    }
+
+    fn drops(&self) -> Vec<PortDrop> {
+        self.inner.drops()
     }
 }
 

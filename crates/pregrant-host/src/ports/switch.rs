@@ -21,7 +21,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pregrant::net::headers::{IpHeaders, IpVersion, MacAddr, PROTOCOL_TCP, PROTOCOL_UDP, addresses};
-use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
+use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, PortDrop};
 
 use super::mac_table::MacTable;
 use super::queue::FrameQueue;
@@ -290,6 +290,16 @@ impl FramePort for SwitchPort {
             Some(Some(vif)) => vif.queues[self.queue].pop_into(into),
             _ => 0,
         }
+    }
+
+    fn drops(&self) -> Vec<PortDrop> {
+        let stats = self.stats();
+        let drop = |dir, reason, frames| PortDrop { dir, reason, frames };
+        vec![
+            drop("tx", "bad_frame", stats.bad_frames),
+            drop("rx", "queue_full", stats.rx_overflow),
+            drop("rx", "unfinishable", stats.rx_unfinishable),
+        ]
     }
 }
 

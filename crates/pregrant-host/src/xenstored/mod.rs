@@ -13,14 +13,13 @@
 //! holds; beyond [`MAX_CONNECTIONS`] no more are accepted until one closes. Nothing here waits for a client.
 
 mod handle;
-mod listener;
 mod transport;
 
 pub use handle::{Handle, HandleError};
 pub use transport::{PATH_VARIABLE, PATHS, TransportError, UnixTransport};
 
+use crate::listener::{ListenError, Listener};
 use handle::{Order, Orders};
-use listener::Listener;
 use pregrant::DomId;
 use pregrant::xenstore::server::{ConnId, DomainError, Limits, Server};
 use rustix::buffer::spare_capacity;
@@ -30,7 +29,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// Connections at a time, all domains together.
@@ -49,36 +48,9 @@ const STOP: u64 = 1;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum XenstoredError {
-    /// Another server has the path.
-    #[error("{path}: another xenstored serves this socket; stop it, or give another path")]
-    InUse {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// Something that is no socket has the path.
-    #[error("{path}: exists and is not a socket; remove it, or give another path")]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The kernel takes no such path.
-    #[error("{path}: a socket's path has at most 107 octets; give a shorter one")]
-    PathTooLong {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The kernel refused something about the socket.
-    #[error("{path}: cannot {what}: {errno}{remedy}")]
-    Socket {
-        /// The socket.
-        path: PathBuf,
-        /// What was tried.
-        what: &'static str,
-        /// What the kernel said.
-        errno: Errno,
-        /// What to do, where that is known.
-        remedy: &'static str,
-    },
+    /// Its socket cannot be had.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// The kernel refused something else.
     #[error("xenstored: cannot {what}: {errno}")]
     System {

@@ -1,5 +1,7 @@
 //! Plain counters, one set for each direction of a queue, the same at both ends. Written by the queue's own worker only.
 
+use crate::platform::GrantOps;
+
 /// One direction of one queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DirStats {
@@ -19,6 +21,8 @@ pub struct DirStats {
     pub batches: u64,
     /// Events sent.
     pub notifications: u64,
+    /// At a back: grant operations for this direction's frames.
+    pub grant_ops: GrantOps,
 }
 
 impl DirStats {

@@ -11,8 +11,8 @@
 #![allow(unsafe_code)]
 
 use super::{
-    Access, Clock, CopyOp, Events, GrantPool, GrantTable, InUse, LocalBytes, MapError, PeerMem, Platform,
-    ReadySet,
+    Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LocalBytes, MapError, PeerMem,
+    Platform, ReadySet,
 };
 use crate::error::PlatformError;
 use crate::shm::{SharedBytes, copy_from_shared, copy_to_shared};
@@ -355,6 +355,11 @@ unsafe impl PeerMem for LocalDomain {
     }
     fn unmap(&self, done: &mut Vec<LocalMap>) {
         done.clear();
+    }
+    /// Of the whole machine: a queue's figures are its own where one back runs at a time.
+    fn grant_ops(&self) -> GrantOps {
+        let LocalCounts { copies, maps, unmaps, .. } = self.xen.lock().counts;
+        GrantOps { copies, maps, unmaps }
     }
     fn copy(&self, of: DomId, mut local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError> {
         let mut s = self.xen.lock();

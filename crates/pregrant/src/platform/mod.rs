@@ -127,6 +127,32 @@ pub enum LocalBytes<'a> {
     ToPeer(&'a [u8]),
 }
 
+/// Grant operations that the mapping side has asked for. Every figure only grows.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct GrantOps {
+    /// Pieces copied.
+    pub copies: u64,
+    /// Pages mapped.
+    pub maps: u64,
+    /// Pages unmapped.
+    pub unmaps: u64,
+}
+
+impl GrantOps {
+    /// Adds what came between two readings.
+    #[inline(always)]
+    pub fn add_between(&mut self, before: &Self, after: &Self) {
+        self.copies += after.copies - before.copies;
+        self.maps += after.maps - before.maps;
+        self.unmaps += after.unmaps - before.unmaps;
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.copies + self.maps + self.unmaps
+    }
+}
+
 /// The mapping side. Every operation is counted by the platform.
 ///
 /// # Safety
@@ -142,6 +168,8 @@ pub unsafe trait PeerMem {
     /// Copies a batch, in order, in one system call. Each op has its own status; `Err` only where nothing could be
     /// tried. An op whose `at + len` passes the local bytes or whose page range is wrong gets `bad_copy_arg`.
     fn copy(&self, of: DomId, local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError>;
+    /// What was asked for so far, through all handles of this attachment. Read twice a batch: as cheap as three loads.
+    fn grant_ops(&self) -> GrantOps;
 }
 
 /// Local event channel ends that fired.

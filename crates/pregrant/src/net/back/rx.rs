@@ -12,7 +12,7 @@ use super::rx_batch::{RxAccepts, RxBatch};
 use super::tx::PeerRing;
 use crate::error::PeerFault;
 use crate::net::stats::DirStats;
-use crate::platform::{Events, Platform};
+use crate::platform::{Events, PeerMem, Platform};
 use crate::port::{Arena, FramePort};
 use crate::ring::{BackRing, NetRx};
 use crate::units::DomId;
@@ -78,11 +78,13 @@ impl<P: Platform> RxQueue<P> {
             return Ok(if used > 0 { Polled::More } else { Polled::Idle });
         }
         let todo = self.batch.todo();
+        let before = p.peer().grant_ops();
         let rest = self.path.deliver(p, of, &mut self.batch, &burst, todo);
         if rest != 0 {
             let refused = self.copy.deliver(p, of, &mut self.batch, &burst, rest);
             debug_assert_eq!(refused, 0, "copy serves every frame");
         }
+        self.stats.grant_ops.add_between(&before, &p.peer().grant_ops());
         let good = nr_frames - self.batch.failed.count_ones() as usize;
         let granted = (rest & !self.batch.failed).count_ones() as u64;
         let by_grants = if matches!(self.path, AnyPath::Staging(_)) { granted } else { good as u64 };

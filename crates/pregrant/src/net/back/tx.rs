@@ -72,11 +72,13 @@ impl<P: Platform> TxQueue<P> {
         if nr_frames == 0 {
             return Ok(if self.late.is_empty() { Polled::Idle } else { Polled::More });
         }
+        let before = p.peer().grant_ops();
         let rest = self.path.fetch(p, of, &mut self.batch, todo, arena);
         if rest != 0 {
             let refused = self.copy.fetch(p, of, &mut self.batch, rest, arena);
             debug_assert_eq!(refused, 0, "copy serves every frame");
         }
+        self.stats.grant_ops.add_between(&before, &p.peer().grant_ops());
         let good = nr_frames - self.batch.failed.count_ones() as usize;
         if good > 0 {
             let burst = arena.burst();
@@ -110,7 +112,9 @@ impl<P: Platform> TxQueue<P> {
     /// Lets the path retire what it held, and answers what may be answered now.
     #[cold]
     fn answer_late(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
+        let before = p.peer().grant_ops();
         self.path.retire(p, &mut self.done);
+        self.stats.grant_ops.add_between(&before, &p.peer().grant_ops());
         self.late.release(&mut self.done);
         loop {
             self.late.take(BATCH_SLOTS, &mut self.answers);

@@ -1,6 +1,5 @@
 //! A listening unix socket that is its user's alone and is removed with its server.
 
-use super::XenstoredError;
 use rustix::fs::{FileType, Mode, Stat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -9,6 +8,42 @@ use std::path::{Path, PathBuf};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 64;
+
+/// Why nobody can be served at a path.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// Another server has the path.
+    #[error("{path}: another process serves this socket; stop it, or give another path")]
+    InUse {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Something that is no socket has the path.
+    #[error("{path}: exists and is not a socket; remove it, or give another path")]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The kernel takes no such path.
+    #[error("{path}: a socket's path has at most 107 octets; give a shorter one")]
+    PathTooLong {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The kernel refused something about the socket.
+    #[error("{path}: cannot {what}: {errno}{remedy}")]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+        /// What to do, where that is known.
+        remedy: &'static str,
+    },
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -21,13 +56,13 @@ pub struct Listener {
 
 impl Listener {
     /// Makes the socket, in place of one that a dead server left.
-    pub fn bind(path: &Path) -> Result<Self, XenstoredError> {
+    pub fn bind(path: &Path) -> Result<Self, ListenError> {
         let refused = |what: &'static str| {
             let path = path.to_path_buf();
-            move |errno| XenstoredError::Socket { path, what, errno, remedy: remedy(errno) }
+            move |errno| ListenError::Socket { path, what, errno, remedy: remedy(errno) }
         };
         let address =
-            SocketAddrUnix::new(path).map_err(|_| XenstoredError::PathTooLong { path: path.into() })?;
+            SocketAddrUnix::new(path).map_err(|_| ListenError::PathTooLong { path: path.into() })?;
         let fd = socket().map_err(refused("make a socket"))?;
         match rustix::net::bind(&fd, &address) {
             Err(Errno::ADDRINUSE) => {
@@ -43,7 +78,7 @@ impl Listener {
         Ok(Self { fd, path: path.into(), identity })
     }
 
-    /// The next connection.
+    /// The next connection, which does not block; EAGAIN when there is none.
     pub fn accept(&self) -> Result<OwnedFd, Errno> {
         rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
     }
@@ -75,15 +110,15 @@ fn identity(stat: &Stat) -> (u64, u64) {
 }
 
 /// Removes a socket on which nobody listens any more.
-fn remove_if_dead(path: &Path, address: &SocketAddrUnix) -> Result<(), XenstoredError> {
+fn remove_if_dead(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenError> {
     let refused =
-        |what| move |errno| XenstoredError::Socket { path: path.into(), what, errno, remedy: remedy(errno) };
+        |what| move |errno| ListenError::Socket { path: path.into(), what, errno, remedy: remedy(errno) };
     let stat = match rustix::fs::lstat(path) {
         Err(Errno::NOENT) => return Ok(()),
         other => other.map_err(refused("look at it"))?,
     };
     if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
-        return Err(XenstoredError::NotASocket { path: path.into() });
+        return Err(ListenError::NotASocket { path: path.into() });
     }
     let probe = socket().map_err(refused("make a socket"))?;
     match rustix::net::connect(&probe, address) {
@@ -94,7 +129,7 @@ fn remove_if_dead(path: &Path, address: &SocketAddrUnix) -> Result<(), Xenstored
         Err(Errno::NOENT) => Ok(()),
         Err(Errno::ACCESS | Errno::PERM) => Err(refused("see whether its server lives")(Errno::ACCESS)),
         // Connected, or its queue is full: somebody is there.
-        _ => Err(XenstoredError::InUse { path: path.into() }),
+        _ => Err(ListenError::InUse { path: path.into() }),
     }
 }
 

@@ -1,0 +1,208 @@
+//! What a backend's process tells others of its vifs: one JSON document, read by `pregrant top` and by scripts.
+//!
+//! ```text
+//!   Backend::reports --> BackStatus --JSON--> StatusSocket --> whoever connects
+//! ```
+//! Counters of a queue begin when the vif connects, so a reader that sees one fall starts anew. Figures in `process` are
+//! of the whole process since its start: they contain set-up and waiting, which belong to no queue.
+//!
+//! Texts that a guest can steer (why its vif was closed) are escaped by JSON and shortened to [`TEXT_MAX`]; the number of
+//! vifs and queues is the toolstack's and the backend's.
+
+use super::backend::VifReport;
+use crate::counters::Counters;
+use pregrant::net::stats::DirStats;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The document's format; a reader refuses others.
+pub const FORMAT: u32 = 1;
+
+/// Characters of a text that came from elsewhere.
+pub const TEXT_MAX: usize = 400;
+
+/// How the sockets' names end.
+const SUFFIX: &str = ".status";
+
+/// One backend's process.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct BackStatus {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// The driver domain.
+    pub domain: u16,
+    /// The process.
+    pub pid: u32,
+    /// Seconds since it began.
+    pub uptime_s: f64,
+    /// When this was read, on the clock that all processes of the machine share (CLOCK_MONOTONIC).
+    pub at_ns: u64,
+    /// The platform, and how it maps and copies.
+    pub platform: String,
+    /// Of the whole process, not of one vif.
+    pub process: ProcessStatus,
+    /// Its vifs.
+    pub vifs: Vec<VifStatus>,
+}
+
+/// What the whole process asked of its platform.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    /// Pieces copied by grant.
+    pub grant_copies: u64,
+    /// Pages mapped.
+    pub grant_maps: u64,
+    /// Pages unmapped.
+    pub grant_unmaps: u64,
+    /// System calls for copying, mapping, notifying and waiting.
+    pub syscalls: u64,
+    /// Events sent.
+    pub notifications: u64,
+}
+
+/// One vif.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct VifStatus {
+    /// The guest.
+    pub front: u16,
+    /// The guest's number of the device.
+    pub handle: u32,
+    /// The back's state, as xenbus names it.
+    pub state: String,
+    /// Whether the live rings of a predecessor were taken up.
+    pub taken_up: bool,
+    /// Seconds since the queues became live; none are when it is null.
+    pub connected_s: Option<f64>,
+    /// How often it was closed for something that its guest did.
+    pub faults: u64,
+    /// Why it was closed last, also when it is connected again.
+    pub last_failure: Option<String>,
+    /// Staging lists that were refused at the last connect.
+    pub refused_lists: Vec<String>,
+    /// Its queues, by number.
+    pub queues: Vec<QueueStatus>,
+    /// What the frame port dropped, by direction and reason; ports do not tell queues apart.
+    pub port_drops: BTreeMap<String, BTreeMap<String, u64>>,
+}
+
+/// One queue.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct QueueStatus {
+    /// From the guest.
+    pub tx: DirStatus,
+    /// To the guest.
+    pub rx: DirStatus,
+}
+
+/// One direction of a queue, since the vif connected.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DirStatus {
+    /// What moves the bytes.
+    pub path: String,
+    /// Frames handed on.
+    pub frames: u64,
+    /// Their octets.
+    pub octets: u64,
+    /// Frames that went through staging buffers alone.
+    pub staged: u64,
+    /// Batches published.
+    pub batches: u64,
+    /// Events sent to the guest.
+    pub notifications: u64,
+    /// Pieces copied by grant for these frames.
+    pub grant_copies: u64,
+    /// Pages mapped for these frames.
+    pub grant_maps: u64,
+    /// Pages unmapped.
+    pub grant_unmaps: u64,
+    /// Frames that were not handed on, by reason: `error` was answered with an error; TX `refused` by the port; RX
+    /// `unfit` for anything that the guest takes.
+    pub drops: BTreeMap<String, u64>,
+}
+
+impl DirStatus {
+    fn new(path: &str, stats: &DirStats, dropped: &str) -> Self {
+        Self {
+            path: path.into(),
+            frames: stats.frames,
+            octets: stats.bytes,
+            staged: stats.staged,
+            batches: stats.batches,
+            notifications: stats.notifications,
+            grant_copies: stats.grant_ops.copies,
+            grant_maps: stats.grant_ops.maps,
+            grant_unmaps: stats.grant_ops.unmaps,
+            drops: [("error".into(), stats.errors), (dropped.into(), stats.dropped)].into(),
+        }
+    }
+
+    /// Copies, maps and unmaps.
+    pub fn grant_ops(&self) -> u64 {
+        self.grant_copies + self.grant_maps + self.grant_unmaps
+    }
+}
+
+impl From<VifReport> for VifStatus {
+    fn from(report: VifReport) -> Self {
+        let queue = |(tx_path, tx, rx_path, rx): &(&str, DirStats, &str, DirStats)| QueueStatus {
+            tx: DirStatus::new(tx_path, tx, "refused"),
+            rx: DirStatus::new(rx_path, rx, "unfit"),
+        };
+        let mut port_drops: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+        for drop in &report.port_drops {
+            port_drops.entry(drop.dir.into()).or_default().insert(drop.reason.into(), drop.frames);
+        }
+        let refused =
+            |(queue, dir, why): &(usize, &str, String)| short(&format!("queue {queue} {dir}: {why}"));
+        Self {
+            front: report.id.front.0,
+            handle: report.id.handle,
+            state: format!("{:?}", report.state),
+            taken_up: report.taken_up,
+            connected_s: report.connected.map(|d| d.as_secs_f64()),
+            faults: report.faults,
+            last_failure: report.last_failure.as_deref().map(short),
+            refused_lists: report.refused.iter().map(refused).collect(),
+            queues: report.queues.iter().map(queue).collect(),
+            port_drops,
+        }
+    }
+}
+
+impl From<Counters> for ProcessStatus {
+    fn from(c: Counters) -> Self {
+        Self {
+            grant_copies: c.grant_copies,
+            grant_maps: c.grant_maps,
+            grant_unmaps: c.grant_unmaps,
+            syscalls: c.syscalls,
+            notifications: c.notifications,
+        }
+    }
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(TEXT_MAX).collect()
+}
+
+/// Where the back of domain `domid` tells its status, among the sockets in `dir`.
+pub fn socket_path(dir: &Path, domid: u16) -> PathBuf {
+    dir.join(format!("back-{domid}{SUFFIX}"))
+}
+
+/// The status sockets in `dir`, in the order of their names.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn sockets_in(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(SUFFIX)) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}

@@ -1,0 +1,194 @@
+//! A unix socket on which each connection gets one document, and its end.
+//!
+//! ```text
+//!   owner's loop, between batches: turn() -- every 10 ms at most --> accept, make the document once, send what fits
+//! ```
+//! Nothing here sleeps, and nobody is woken for a reader: an idle owner sees one when its own wait ends.
+//!
+//! What a reader may do: connect often (a document is made ten times a second at most, and [`READERS_MAX`] are served at
+//! a time, others are turned away), read slowly or not at all (it is cut off after [`PATIENCE`]), send anything (it is
+//! never read). The socket is its user's alone.
+
+use crate::listener::{ListenError, Listener};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Readers that are served at a time.
+pub const READERS_MAX: usize = 16;
+/// How long a reader may take.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Between two looks at the socket.
+const LOOK: Duration = Duration::from_millis(10);
+/// How long a document serves newcomers too.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// See the module.
+#[derive(Debug)]
+pub struct StatusSocket {
+    listener: Listener,
+    readers: Vec<Reader>,
+    last: Option<(Instant, Rc<[u8]>)>,
+    looked: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Reader {
+    fd: OwnedFd,
+    document: Rc<[u8]>,
+    sent: usize,
+    until: Instant,
+}
+
+impl Reader {
+    /// Sends what the socket takes. True: there is more to send.
+    fn send(&mut self, now: Instant) -> bool {
+        while self.sent < self.document.len() {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match rustix::net::send(&self.fd, &self.document[self.sent..], flags) {
+                Ok(n) => self.sent += n,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return now < self.until,
+                Err(_) => return false, // it has gone
+            }
+        }
+        false
+    }
+}
+
+impl StatusSocket {
+    /// Makes the socket, in place of one that a dead process left.
+    ///
+    /// # Errors
+    /// A living process serves it, or the path cannot be bound.
+    pub fn bind(path: &Path) -> Result<Self, ListenError> {
+        Ok(Self { listener: Listener::bind(path)?, readers: Vec::new(), last: None, looked: None })
+    }
+
+    /// Serves who is there, at `now`; `document` is called only when there is a new reader.
+    pub fn turn(&mut self, now: Instant, document: impl FnOnce() -> Vec<u8>) {
+        if self.looked.is_some_and(|at| now.saturating_duration_since(at) < LOOK) {
+            return;
+        }
+        self.looked = Some(now);
+        self.readers.retain_mut(|reader| reader.send(now));
+        let mut document = Some(document);
+        // As many as a backlog has: who keeps connecting does not keep us.
+        for _ in 0..READERS_MAX * 4 {
+            let Ok(fd) = self.listener.accept() else { return };
+            if self.readers.len() == READERS_MAX {
+                continue; // closed
+            }
+            let stale = self.last.as_ref().is_none_or(|(at, _)| now.saturating_duration_since(*at) >= FRESH);
+            if let (true, Some(make)) = (stale, document.take()) {
+                self.last = Some((now, make().into()));
+            }
+            let Some((_, document)) = &self.last else { return };
+            let mut reader = Reader { fd, document: Rc::clone(document), sent: 0, until: now + PATIENCE };
+            if reader.send(now) {
+                self.readers.push(reader);
+            }
+        }
+    }
+
+    /// Readers that have not taken all of theirs.
+    pub fn nr_readers(&self) -> usize {
+        self.readers.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::path::PathBuf;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path =
+                std::env::temp_dir().join(format!("pregrant-status-{}-{name}.sock", std::process::id()));
+            Self(path)
+        }
+        fn connect(&self) -> UnixStream {
+            UnixStream::connect(&self.0).unwrap()
+        }
+    }
+
+    fn read(mut stream: UnixStream) -> Vec<u8> {
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        all
+    }
+
+    #[test]
+    fn readers_that_come_together_get_one_document_and_later_ones_another() {
+        let scratch = Scratch::new("together");
+        let mut socket = StatusSocket::bind(&scratch.0).unwrap();
+        let start = Instant::now();
+        let mut made = 0;
+        let mut turn = |socket: &mut StatusSocket, after: Duration| {
+            socket.turn(start + after, || {
+                made += 1;
+                vec![made; 3]
+            });
+        };
+        turn(&mut socket, Duration::ZERO);
+        let (a, b) = (scratch.connect(), scratch.connect());
+        turn(&mut socket, LOOK);
+        let c = scratch.connect();
+        turn(&mut socket, LOOK * 2);
+        let d = scratch.connect();
+        turn(&mut socket, LOOK * 3 + FRESH);
+        assert_eq!([a, b, c, d].map(read), [[1; 3], [1; 3], [1; 3], [2; 3]].map(Vec::from));
+        assert_eq!(made, 2);
+        let error = StatusSocket::bind(&scratch.0).unwrap_err().to_string();
+        assert!(error.contains("another process serves this socket"), "{error}");
+        drop(socket);
+        assert!(!scratch.0.exists());
+    }
+
+    #[test]
+    fn slow_readers_are_cut_off_too_many_are_turned_away_and_junk_is_not_read() {
+        let scratch = Scratch::new("slow");
+        let mut socket = StatusSocket::bind(&scratch.0).unwrap();
+        let document = vec![7; 4 << 20];
+        let mut now = Instant::now();
+        let mut turn = |socket: &mut StatusSocket, step: Duration| {
+            now += step;
+            socket.turn(now, || document.clone());
+        };
+        let slow: Vec<_> = (0..READERS_MAX).map(|_| scratch.connect()).collect();
+        turn(&mut socket, LOOK);
+        assert_eq!(socket.nr_readers(), READERS_MAX);
+        assert_eq!(read(scratch.connect_after(|| turn(&mut socket, LOOK))).len(), 0, "turned away");
+        turn(&mut socket, PATIENCE);
+        assert_eq!(socket.nr_readers(), 0, "cut off");
+        drop(slow);
+
+        // One that sends junk and reads: it gets the whole document, in as many turns as that takes.
+        let mut junk = scratch.connect();
+        junk.write_all(&[0xFF; 10_000]).unwrap();
+        junk.set_nonblocking(true).unwrap();
+        let mut all = Vec::new();
+        while all.len() < document.len() {
+            turn(&mut socket, LOOK);
+            let _ = junk.read_to_end(&mut all); // until it would block; at the end perhaps a reset, for the unread junk
+        }
+        assert!(all == document);
+    }
+
+    impl Scratch {
+        fn connect_after(&self, then: impl FnOnce()) -> UnixStream {
+            let stream = self.connect();
+            then();
+            stream
+        }
+    }
+}
