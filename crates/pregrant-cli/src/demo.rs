@@ -1,10 +1,13 @@
 //! `pregrant demo`: two guests, a backend and a machine between them, in processes of this program.
 //!
-//! Four acts: the machine; the handshake of two vifs, with its states and keys; a TCP transfer from guest to guest
-//! through the backend's switch, its bytes summed at both ends; then raw frames, path against path, with one guest and
-//! the backend on a core each.
+//! Five acts: the machine; the handshake of two vifs, with its states and keys; a TCP transfer from guest to guest
+//! through the backend's switch, its bytes summed at both ends; the same with the backend killed in the middle; then raw
+//! frames, path against path, with one guest and the backend on a core each.
 
-use crate::actor::order::{Dir, Order, Report, Transfer, Transferred, Waiting};
+mod restart;
+mod stage;
+
+use crate::actor::order::{Dir, Waiting};
 use crate::bench::latency::{self, Latency};
 use crate::bench::limit::Ceiling;
 use crate::bench::net::{PathName, Row, Stand, ratio};
@@ -17,6 +20,7 @@ use crate::screen::{Progress, print};
 use pregrant::xenbus::XenbusState;
 use pregrant::xenstore::Client;
 use pregrant_host::xenstored::UnixTransport;
+use stage::{CLIENT, SERVER, Stage, TRANSFER_BYTES};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,14 +42,6 @@ pub struct DemoArgs {
     json: Option<PathBuf>,
 }
 
-/// The guests of the transfer.
-const CLIENT: u16 = 5;
-const SERVER: u16 = 6;
-/// Octets of the transfer.
-const TRANSFER_BYTES: u64 = 64 << 20;
-/// Its staging's data length: a frame of 1514 octets fits.
-const TRANSFER_DATA_LEN: u32 = 2048;
-
 /// Octets of the frames of the last act.
 const SIZES: [usize; 5] = [64, 256, 260, 1500, 65535];
 /// Seconds of a row.
@@ -60,7 +56,7 @@ pub fn run(args: DemoArgs) -> Result<()> {
     let start = Instant::now();
     let mut json = RecordWriter::open(args.json.as_deref())?;
     let mut out = Screen { quiet: json.is_stdout(), progress: Progress::new() };
-    transfer_act(&mut out)?;
+    transfer_acts(&mut out, &mut json)?;
     frames_act(&mut out, &mut json, start)?;
     out.line(&format!("\nDone in {:.0} s.", start.elapsed().as_secs_f64()))?;
     Ok(())
@@ -81,90 +77,57 @@ impl Screen {
     }
 }
 
-/// Acts 1 to 3.
-fn transfer_act(out: &mut Screen) -> Result<()> {
+/// Acts 1 to 4.
+fn transfer_acts(out: &mut Screen, json: &mut RecordWriter) -> Result<()> {
     out.line("1. The machine: Xen in user space, one process per domain")?;
-    let mut scene = Scene::start()?;
-    scene.guest_domain(CLIENT)?;
-    scene.guest_domain(SERVER)?;
-    let mut back = scene.actor("back", 0, None)?;
-    let mut client = scene.actor("guest", CLIENT, None)?;
-    let mut server = scene.actor("guest", SERVER, None)?;
-    out.line(&format!("   domain 0  backend with a learning switch, process {}", back.pid()))?;
-    out.line(&format!("   domain {CLIENT}  guest with a TCP/IP stack of its own, process {}", client.pid()))?;
-    out.line(&format!("   domain {SERVER}  the same, process {}", server.pid()))?;
-    out.line(&format!("   xenstore  XENSTORED_PATH={} xenstore-ls", scene.store_socket().display()))?;
+    let mut stage = Stage::start()?;
+    out.line(&format!("   domain 0  backend with a learning switch, process {}", stage.back.pid()))?;
+    out.line(&format!(
+        "   domain {CLIENT}  guest with a TCP/IP stack of its own, process {}",
+        stage.client.pid()
+    ))?;
+    out.line(&format!("   domain {SERVER}  the same, process {}", stage.server.pid()))?;
+    out.line(&format!("   xenstore  XENSTORED_PATH={} xenstore-ls", stage.scene.store_socket().display()))?;
 
     out.line("\n2. The handshake: states and keys in xenstore")?;
-    let watcher = StateWatcher::start(&scene.store_socket(), &[CLIENT, SERVER])?;
-    back.order(&Order::Switch { vifs: 2 })?;
-    for front in [CLIENT, SERVER] {
-        scene.make_vif(front, 0)?;
-    }
-    let part = |own, to| {
-        Order::Transfer(Transfer {
-            own,
-            to,
-            bytes: TRANSFER_BYTES,
-            data_len: Some(TRANSFER_DATA_LEN),
-            mtu: 1500,
-        })
-    };
-    server.order(&part(6, None))?;
-    server.report(&mut [&mut back, &mut client])?; // connected
-    client.order(&part(5, Some(6)))?;
-    client.report(&mut [&mut back, &mut server])?;
+    let watcher = StateWatcher::start(&stage.scene.store_socket(), &[CLIENT, SERVER])?;
+    stage.begin(None)?;
     for line in watcher.finish() {
         out.line(&format!("   {line}"))?;
     }
-    for line in keys(&mut scene, CLIENT)? {
+    for line in keys(&mut stage.scene, CLIENT)? {
         out.line(&format!("   {line}"))?;
     }
 
     let mib = TRANSFER_BYTES >> 20;
     out.line(&format!("\n3. TCP: {mib} MiB from domain {CLIENT} to domain {SERVER}, adaptive mode"))?;
     out.progress.show("   transferring");
-    let sent = transferred(client.report(&mut [&mut back, &mut server])?)?;
-    let received = transferred(server.report(&mut [&mut back])?)?;
+    let done = stage.end()?;
     out.progress.clear();
-    for front in [CLIENT, SERVER] {
-        scene.remove_vif(front, 0)?;
-    }
-    back.report(&mut [])?;
-    if (sent.bytes, sent.sum) != (received.bytes, received.sum) {
-        return Err(format!(
-            "the transfer is damaged: {} bytes with sum {:016x} were sent, {} bytes with sum {:016x} arrived",
-            sent.bytes, sent.sum, received.bytes, received.sum
-        )
-        .into());
-    }
-    let frames = sent.frames[0] + sent.frames[1] + received.frames[0] + received.frames[1];
-    let staged = sent.staged[0] + sent.staged[1] + received.staged[0] + received.staged[1];
-    let events = sent.notifications + received.notifications;
-    out.line(&format!(
-        "   {} bytes in {:.2} s, {} Gbit/s; sum {:016x} at both ends: equal",
-        received.bytes,
-        sent.seconds,
-        figure(received.bytes as f64 * 8.0 / sent.seconds / 1e9),
-        received.sum
-    ))?;
+    out.line(&format!("   {}", done.summary()))?;
+    let (frames, staged) = (done.frames(), done.staged());
+    let events = done.sent.notifications + done.received.notifications;
     out.line(&format!(
         "   {frames} frames at the guests' vifs, {:.1} % of them through staging buffers; guests' events: {} a frame",
         100.0 * staged as f64 / frames.max(1) as f64,
         figure(events as f64 / frames.max(1) as f64)
     ))?;
-    let overflow = sent.overflow + received.overflow;
+    let overflow = done.sent.overflow + done.received.overflow;
     if overflow > 0 {
         out.line(&format!("   {overflow} frames found a guest's stack full; TCP sent them again"))?;
     }
-    Ok(())
-}
 
-fn transferred(report: Report) -> Result<Transferred> {
-    match report {
-        Report::Transfer(t) => Ok(*t),
-        other => Err(format!("an answer to another order: {other:?}").into()),
+    out.line(
+        "\n4. The same once more, and in the middle the backend is killed: a new process takes up the live rings",
+    )?;
+    out.progress.show("   transferring");
+    let restarted = restart::play(&mut stage)?;
+    out.progress.clear();
+    for line in restarted.lines() {
+        out.line(&format!("   {line}"))?;
     }
+    json.write(&restarted.record())?;
+    Ok(())
 }
 
 /// The keys that decide, as they stand in xenstore.
@@ -249,11 +212,11 @@ impl StateWatcher {
     }
 }
 
-/// Act 4: raw frames.
+/// Act 5: raw frames.
 fn frames_act(out: &mut Screen, json: &mut RecordWriter, start: Instant) -> Result<()> {
     let cores = if Stand::has_two_cores()? { "on a core each" } else { "both on the only core there is" };
     out.line(&format!(
-        "\n4. Raw frames: one guest and the backend, {cores}, poll mode, one queue, bursts of 64"
+        "\n5. Raw frames: one guest and the backend, {cores}, poll mode, one queue, bursts of 64"
     ))?;
     let mut groups: Vec<[Row; 3]> = Vec::new();
     for size in SIZES {

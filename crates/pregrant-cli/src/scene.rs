@@ -243,6 +243,13 @@ impl Actor {
         }
     }
 
+    /// Ends it by SIGKILL, at once and without a word to it; returns when it is gone. Expected: nobody is told.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill().map_err(|e| format!("cannot kill the process of the {}: {e}", self.name))?;
+        self.child.wait()?;
+        Ok(())
+    }
+
     /// How it ended, in words.
     fn ended(&mut self) -> Result<String> {
         let status = self.child.wait()?;

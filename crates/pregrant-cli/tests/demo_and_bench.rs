@@ -192,6 +192,7 @@ fn the_demo_tells_its_story_and_loses_nothing() {
         "staging-grants-active = 1",
         "at both ends: equal",
         "100.0 % of them through staging buffers",
+        "was killed (SIGKILL)",
         "x copy",
         "published M/s",
     ] {
@@ -200,9 +201,39 @@ fn the_demo_tells_its_story_and_loses_nothing() {
     let lines = json.lines();
     let rows = |bench: &str| lines.iter().filter(|l| l["bench"] == bench).count();
     assert!(rows("net") >= 30 && rows("limit") > 0 && rows("latency") == 8, "{}", lines.len());
-    for line in &lines {
+    for line in lines.iter().filter(|l| l["bench"] != "restart") {
         assert_eq!(line["lost"].as_u64(), Some(0), "{line}");
     }
+    the_killed_backend_had_a_successor(&story, &lines);
+}
+
+/// Of the demo's act: the story names both processes and the sums are equal again; the account adds up.
+fn the_killed_backend_had_a_successor(story: &str, lines: &[serde_json::Value]) {
+    assert_eq!(story.matches("at both ends: equal").count(), 2, "{story}");
+    let pid_before = |after: &str| {
+        let line = story.lines().find(|l| l.contains(after)).expect("a line of the act");
+        line.split_whitespace().nth(1).and_then(|p| p.parse::<u32>().ok()).expect("a process id")
+    };
+    assert_ne!(pid_before("was killed (SIGKILL)"), pid_before("began to attach"));
+    let [line] = &lines.iter().filter(|l| l["bench"] == "restart").collect::<Vec<_>>()[..] else {
+        panic!("one line of the act is wanted");
+    };
+    let pause = &line["pause"];
+    let n = |field: &str| pause[field].as_u64().unwrap_or_else(|| panic!("{field} is no number in {line}"));
+    let bytes = number(line, "bits_per_s") * number(line, "seconds") / 8.0;
+    assert!(0 < n("bytes_before") && (n("bytes_before") as f64) < bytes, "{line}");
+    assert!(n("start_ns") > 0 && n("attach_ns") > 0, "{line}");
+    // A guest's first frame cannot come before the new process is there.
+    assert!(n("silence_ns") > n("start_ns"), "{line}");
+    assert!(n("duplicated") <= 64, "{line}");
+    assert_eq!(line["lost"].as_u64(), Some(n("lost")), "{line}");
+    let frames: Vec<u64> =
+        pause["frames"].as_array().expect("a timeline").iter().filter_map(|f| f.as_u64()).collect();
+    let (before, after) = frames.split_at(n("kill_bucket") as usize);
+    let sum = |part: &[u64]| part.iter().sum::<u64>();
+    assert!(sum(before) > 0 && sum(after) > 0, "{line}");
+    assert!(sum(&frames) <= line["frames"].as_u64().expect("a count"), "{line}");
+    assert!(n("bucket_ns") > 0, "{line}");
 }
 
 /// The children of a process.

@@ -3,7 +3,8 @@
 //! The guest marks the begin and the end of the time that is counted by a frame of its own that travels alone
 //! ([`is_mark`]); so the counters of both ends cover the same frames.
 
-use super::order::{Case, Dir, Order, Played, Report};
+use super::account::{Account, CountedPort};
+use super::order::{Case, Dir, Order, Played, Report, Switched};
 use super::{ActorArgs, Result, cpu_ns, next_order, tell};
 use pregrant::net::back::Ordinary;
 use pregrant::net::features::BackFeatures;
@@ -158,7 +159,7 @@ impl FramePort for EchoPort {
 enum Far {
     Nothing,
     Case { dir: Dir, size: usize, burst: usize, signals: Arc<Signals> },
-    Switch(Switch),
+    Switch(Switch, Arc<Account>),
 }
 
 impl Far {
@@ -166,8 +167,11 @@ impl Far {
     fn ports(&self, n: usize, caps: Offloads) -> Vec<Box<dyn FramePort>> {
         match self {
             // One station, whatever its queues: a broadcast must not come back on another of them.
-            Self::Switch(switch) => match switch.add_multi_queue_port(n, caps) {
-                Ok(ports) => ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect(),
+            Self::Switch(switch, account) => match switch.add_multi_queue_port(n, caps) {
+                Ok(ports) => {
+                    let counted = |port| CountedPort::new(port, Arc::clone(account));
+                    ports.into_iter().map(|p| Box::new(counted(p)) as Box<dyn FramePort>).collect()
+                }
                 Err(_) => Self::Nothing.ports(n, caps),
             },
             _ => (0..n).map(|_| self.port()).collect(),
@@ -190,7 +194,7 @@ impl Far {
                 signals.sinks.lock().unwrap_or_else(PoisonError::into_inner).push(sink.counters());
                 Box::new(SinkPort { sink, signals: Arc::clone(signals) })
             }
-            Self::Nothing | Self::Switch(_) => {
+            Self::Nothing | Self::Switch(..) => {
                 Box::new(SinkPort { sink: Sink::new(Check::Number), signals: Arc::default() })
             }
         }
@@ -201,6 +205,7 @@ type LoopbackBackend = Backend<Loopback, UnixTransport>;
 
 /// Carries out orders.
 pub fn play(args: &ActorArgs) -> Result<()> {
+    let attach_at_ns = MonotonicClock.now_ns();
     let (platform, xs) = args.attach()?;
     platform.events().also_wake_on(xs.transport().as_fd())?;
     let far = Rc::new(RefCell::new(Far::Nothing));
@@ -216,8 +221,8 @@ pub fn play(args: &ActorArgs) -> Result<()> {
                 Ok(played) => Report::Case(Box::new(played)),
                 Err(e) => Report::Failed(e.to_string()),
             },
-            Order::Switch { vifs } => match serve_switch(&mut backend, &far, vifs) {
-                Ok(()) => Report::Switch,
+            Order::Switch { vifs, succeed } => match serve_switch(&mut backend, &far, vifs, succeed) {
+                Ok(served) => Report::Switch(Switched { attach_at_ns, ..served }),
                 Err(e) => Report::Failed(e.to_string()),
             },
             Order::Transfer(_) => Report::Failed("a transfer is a guest's order".into()),
@@ -316,14 +321,24 @@ fn case_of(backend: &mut LoopbackBackend, far: &RefCell<Far>, case: &Case) -> Re
 }
 
 /// A learning switch until so many vifs have come and gone.
-fn serve_switch(backend: &mut LoopbackBackend, far: &RefCell<Far>, vifs: u64) -> Result<()> {
-    *far.borrow_mut() = Far::Switch(Switch::new());
+fn serve_switch(
+    backend: &mut LoopbackBackend,
+    far: &RefCell<Far>,
+    vifs: u64,
+    succeed: bool,
+) -> Result<Switched> {
+    let account = Arc::new(Account::open(backend.platform(), succeed)?);
+    *far.borrow_mut() = Far::Switch(Switch::new(), Arc::clone(&account));
     let before = backend.removed();
+    backend.control()?;
     let ended = rounds(backend, Mode::Adaptive, Duration::from_secs(60), |backend| {
-        if let Far::Switch(switch) = &*far.borrow() {
+        if let Far::Switch(switch, _) = &*far.borrow() {
             switch.set_now(MonotonicClock.now_ns());
         }
         backend.removed() - before >= vifs
     })?;
-    if ended { Ok(()) } else { Err(format!("{vifs} vifs did not come and go within a minute").into()) }
+    if !ended {
+        return Err(format!("{vifs} vifs did not come and go within a minute").into());
+    }
+    Ok(Switched { attach_at_ns: 0, first_frame_at_ns: account.first_frame_at_ns(), frames: account.frames() })
 }

@@ -1,5 +1,6 @@
 //! The processes of a scene: `pregrant actor back` and `pregrant actor guest`. Started by the program itself.
 
+pub mod account;
 pub mod back;
 pub mod guest;
 pub mod order;

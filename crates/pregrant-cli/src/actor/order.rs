@@ -78,10 +78,12 @@ pub struct Case {
 pub enum Order {
     /// Play your part of a case.
     Case(Case),
-    /// Back: serve a learning switch until the given number of vifs have come and gone. Guest: see `transfer`.
+    /// Back: serve a learning switch until the given number of vifs have come and gone.
     Switch {
         /// Vifs to come and go.
         vifs: u64,
+        /// Go on with a dead predecessor's count of frames; else begin a new one.
+        succeed: bool,
     },
     /// Guest: connect vif 0 and take part in a TCP transfer over it.
     Transfer(Transfer),
@@ -100,6 +102,10 @@ pub struct Transfer {
     pub data_len: Option<u32>,
     /// Octets of a packet at most.
     pub mtu: usize,
+    /// Server: say so when this many octets are there.
+    pub tell_at: Option<u64>,
+    /// Report when frames arrived.
+    pub arrivals: bool,
 }
 
 /// From an actor.
@@ -111,10 +117,34 @@ pub enum Report {
     Note(String),
     /// A case is over.
     Case(Box<Played>),
+    /// This many octets of a transfer are there.
+    Reached(u64),
     /// A transfer is over.
     Transfer(Box<Transferred>),
     /// The switch is over.
-    Switch,
+    Switch(Switched),
+}
+
+/// A back's account of a switch. Times are CLOCK_MONOTONIC, which is the same in all processes.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Switched {
+    /// When this process began to attach to its domain.
+    pub attach_at_ns: u64,
+    /// When the first frame came to one of this process' ports, or left it.
+    pub first_frame_at_ns: u64,
+    /// What the ports counted, those of dead predecessors included.
+    pub frames: SwitchFrames,
+}
+
+/// Frames at the ports of a switch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SwitchFrames {
+    /// That guests sent.
+    pub seen: u64,
+    /// That found the queue to their guest full.
+    pub overflow: u64,
+    /// That waited for a guest when its vif closed.
+    pub left: u64,
 }
 
 /// One end's account of a case.
@@ -201,4 +231,17 @@ pub struct Transferred {
     pub overflow: u64,
     /// Events sent.
     pub notifications: u64,
+    /// When frames arrived, if that was asked for.
+    pub arrivals: Vec<Arrival>,
+}
+
+/// Frames that a guest took from its ring at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Arrival {
+    /// CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// How many.
+    pub frames: u32,
+    /// Octets of the transfer that were there by then; 0 at the sender.
+    pub bytes: u64,
 }

@@ -1,7 +1,7 @@
 //! A guest's part in a TCP transfer: smoltcp over the vif.
 
 use super::guest::{connect, wishes};
-use super::order::{Report, Transfer, Transferred};
+use super::order::{Arrival, Report, Transfer, Transferred};
 use super::{ActorArgs, Result, tell};
 use crate::guest_stack::{GuestStack, StackConfig};
 use crate::transfer::{Progress, TransferClient, TransferServer};
@@ -59,18 +59,31 @@ pub fn play(args: &ActorArgs, order: &Transfer) -> Result<Report> {
     let mut pace = Pace::new(Mode::Adaptive);
     let mut ready = ReadySet::default();
     let mut report = None;
+    let mut tell_at = order.tell_at;
+    let mut arrivals = Vec::new();
     let mut over: Option<Instant> = None;
     let until = Instant::now() + PATIENCE;
     loop {
         let now = clock.now_ns();
         arena.clear();
-        let mut moved = guest.recv(0, &mut arena, 1)? > 0;
+        let frames = guest.recv(0, &mut arena, 1)?;
+        let mut moved = frames > 0;
         stack.receive(&arena.burst());
         stack.poll(now);
         let progress = match &mut end {
             End::Client(client) => client.pump(&mut stack, now)?,
             End::Server(server) => server.pump(&mut stack, now)?,
         };
+        let bytes = match progress {
+            Progress::Moving(bytes) if order.to.is_none() => bytes,
+            _ => 0,
+        };
+        if order.arrivals && frames > 0 {
+            arrivals.push(Arrival { at_ns: now, frames: frames as u32, bytes });
+        }
+        if tell_at.take_if(|at| bytes >= *at).is_some() {
+            tell(&Report::Reached(bytes))?;
+        }
         stack.poll(now);
         if !stack.outgoing().frames.is_empty() {
             let sent = guest.send(0, &stack.outgoing())?;
@@ -122,6 +135,7 @@ pub fn play(args: &ActorArgs, order: &Transfer) -> Result<Report> {
         staged: [tx.staged, rx.staged],
         notifications: guest.platform().counters().notifications,
         overflow: stack.overflow(),
+        arrivals,
     };
     if !guest.close(Duration::from_secs(5))? {
         return Err("the back did not let go of our memory in 5 s".into());

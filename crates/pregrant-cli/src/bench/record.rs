@@ -85,21 +85,23 @@ pub struct Record {
 /// A backend that was killed while frames moved, and the one that took its rings up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pause {
-    /// From the start of the new process's attach to its first frame.
+    /// From the kill to the start of the new process's attach: the old one's end, fork, exec.
+    pub start_ns: u64,
+    /// From the start of the new process's attach to the first frame at one of its ports: the pause.
     pub attach_ns: u64,
-    /// From the kill to the first frame after it, as the guests see it.
+    /// From the kill to the first frame that a guest took from its ring after the new process began to attach.
     pub silence_ns: u64,
-    /// Octets of the transfer at the kill.
+    /// Octets of the transfer that had arrived at the kill.
     pub bytes_before: u64,
-    /// Frames that the port saw twice (at most 64 for each kill, PROTOCOL.md 1.1 R7).
+    /// Frames that the ports saw twice (at most 64 for each kill, PROTOCOL.md 1.1 R7).
     pub duplicated: u64,
-    /// Frames taken from the port and lost with the old process.
+    /// Frames that were in the switch, or taken from it and not published, and went with the old process.
     pub lost: u64,
     /// Width of a bucket of the timeline.
     pub bucket_ns: u64,
-    /// Bucket in which the kill fell.
+    /// The bucket that begins with the kill.
     pub kill_bucket: usize,
-    /// Frames that moved in each bucket, from before the kill until some time after it.
+    /// Frames that both guests took from their rings in each bucket, from before the kill until some time after it.
     pub frames: Vec<u64>,
 }
 
