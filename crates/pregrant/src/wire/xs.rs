@@ -10,7 +10,7 @@
 //! [`crate::xenstore`].
 //!
 //! What the peer may do: announce any length (check [`Header::payload_len`] before reserving memory), use a
-//! type that does not exist (answer `EINVAL`, see [`Errno`]), invent transactions.
+//! type that does not exist (answer `ENOSYS`, see [`Errno`]), invent transactions.
 
 use super::WireError;
 use core::fmt;
@@ -25,6 +25,11 @@ pub const REL_PATH_MAX: usize = 2048;
 pub const TX_NONE: u32 = 0;
 /// The `req_id` of every watch event.
 pub const WATCH_EVENT_REQ_ID: u32 = 0;
+
+/// The bit of `GET_FEATURE` for a third string in `WATCH`, the depth. C: `XENSTORE_SERVER_FEATURE_WATCHDEPTH`.
+///
+/// The other bits (1, 2 and 8) are about ring pages and `DOMID_ANY`, which nothing here offers.
+pub const SERVER_FEATURE_WATCHDEPTH: u32 = 4;
 
 /// What stands before each xenstore message's payload.
 ///

@@ -98,6 +98,11 @@ pub fn is_absolute(path: &str) -> bool {
     path.starts_with('/')
 }
 
+/// Does it name an occasion and not a node?
+pub fn is_special(path: &str) -> bool {
+    path.starts_with('@')
+}
+
 /// The home of a domain, to which its relative paths are relative.
 pub fn home(domid: DomId) -> String {
     format!("/local/domain/{}", domid.0)

@@ -14,6 +14,7 @@
 //! its domain's quota lets it keep.
 
 mod connection;
+mod domain;
 mod permission;
 pub mod quota;
 mod request;
@@ -25,17 +26,17 @@ mod watch;
 use super::path;
 use super::permission::{Access, Permission};
 use crate::units::DomId;
-use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
-use alloc::string::String;
-use alloc::vec;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use connection::Connection;
+use domain::Domain;
+pub use domain::DomainError;
 use permission::{Caller, Need};
 pub use quota::Limits;
 use quota::Usage;
-use tree::Tree;
+use tree::{Perms, Tree};
 use view::{Change, ChangeKind};
 use watch::{WatchKey, Watches};
 
@@ -43,47 +44,20 @@ use watch::{WatchKey, Watches};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId(u64);
 
-/// Why the server refused something that its own side asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum DomainError {
-    /// The number is one of those that Xen keeps for itself (0x7FF0 and above).
-    Reserved(DomId),
-    /// The domain was never introduced, or was released.
-    Unknown(DomId),
-    /// Domain 0 cannot be released.
-    Privileged,
-}
-
-impl core::fmt::Display for DomainError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Reserved(d) => write!(f, "xenstore: {} is not a domain's number; use one below 32752", d.0),
-            Self::Unknown(d) => write!(f, "xenstore: {d} is not introduced; introduce it first"),
-            Self::Privileged => f.write_str("xenstore: domain 0 cannot be released"),
-        }
-    }
-}
-
-impl core::error::Error for DomainError {}
-
-/// A domain that was introduced.
-#[derive(Clone, Copy, Debug, Default)]
-struct Domain {
-    target: Option<DomId>,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub struct Server {
     tree: Tree,
+    /// Quotas of domains that are introduced from now on.
     limits: Limits,
     connections: BTreeMap<ConnId, Connection>,
     domains: BTreeMap<DomId, Domain>,
     usage: BTreeMap<DomId, Usage>,
+    /// What of the server a domain may use, where that was set.
+    features: BTreeMap<DomId, u32>,
     watches: Watches,
     /// Who may see the special paths, by path.
-    special: BTreeMap<&'static str, Vec<Permission>>,
+    special: BTreeMap<&'static str, Perms>,
     /// Connections with something to send or to close.
     ready: BTreeSet<ConnId>,
     last_conn: u64,
@@ -98,9 +72,9 @@ impl Default for Server {
 impl Server {
     /// A tree with the nodes that all clients expect, and domain 0.
     pub fn new(limits: Limits) -> Self {
-        let all_read = vec![Permission::new(Access::Read, DomId(0))];
-        let own = vec![Permission::new(Access::None, DomId(0))];
-        let mut tree = Tree::new(all_read.clone());
+        let all_read = [Permission::new(Access::Read, DomId(0))];
+        let own: Perms = [Permission::new(Access::None, DomId(0))].into();
+        let mut tree = Tree::new(all_read.into());
         for above in ["/local", "/local/domain", "/tool", "/tool/xenstored"] {
             tree.insert(above, b"", own.clone());
         }
@@ -111,13 +85,14 @@ impl Server {
             connections: BTreeMap::new(),
             domains: BTreeMap::new(),
             usage: BTreeMap::new(),
+            features: BTreeMap::new(),
             watches: Watches::default(),
             special,
             ready: BTreeSet::new(),
             last_conn: 0,
         };
         server.make_home(DomId(0));
-        server.domains.insert(DomId(0), Domain::default());
+        server.domains.insert(DomId(0), Domain::new(limits));
         server
     }
 
@@ -179,70 +154,6 @@ impl Server {
         self.connections.get(&conn).is_none_or(|c| c.ended)
     }
 
-    /// Makes a domain known, with its home `/local/domain/<domid>`, which it may read, and `data` and `error`
-    /// in it, which are its own. Nothing changes for a domain that is known.
-    pub fn introduce(&mut self, domid: DomId) -> Result<(), DomainError> {
-        if domid >= DomId::SELF {
-            return Err(DomainError::Reserved(domid));
-        }
-        if let Entry::Vacant(slot) = self.domains.entry(domid) {
-            slot.insert(Domain::default());
-            self.make_home(domid);
-            self.fire_special(path::INTRODUCE_DOMAIN);
-        }
-        Ok(())
-    }
-
-    /// Forgets a domain: its home goes, its connections end, its other nodes become domain 0's, and no list of
-    /// permissions names it any more, since the next domain with this number is another one (XSA-322).
-    pub fn release(&mut self, domid: DomId) -> Result<(), DomainError> {
-        if domid == DomId(0) {
-            return Err(DomainError::Privileged);
-        }
-        self.domains.remove(&domid).ok_or(DomainError::Unknown(domid))?;
-        for domain in self.domains.values_mut() {
-            domain.target = domain.target.filter(|&t| t != domid);
-        }
-        let ending: Vec<_> =
-            self.connections.iter().filter(|(_, c)| c.domid == domid).map(|(&id, _)| id).collect();
-        for conn in ending {
-            self.drop_watches_and_transactions(conn);
-            if let Some(c) = self.connections.get_mut(&conn) {
-                c.ended = true;
-                self.ready.insert(conn);
-            }
-        }
-        let home = path::home(domid);
-        let readers = vec![self.tree.get(&home).map(|n| n.perms.clone()).unwrap_or_default()];
-        if let Some(removed) = self.tree.remove(&home) {
-            self.fire(&[Change { path: home, kind: ChangeKind::Removed(removed), readers }]);
-        }
-        for at in self.tree.find(|node| node.perms.iter().any(|p| p.domid == domid)) {
-            let Some(node) = self.tree.get(&at) else { continue };
-            let mut perms = node.perms.clone();
-            if perms[0].domid == domid {
-                perms[0] = Permission::new(Access::None, DomId(0));
-            }
-            perms.retain(|p| p.domid != domid);
-            self.tree.set_perms(&at, perms);
-        }
-        for perms in self.special.values_mut() {
-            perms.retain(|p| p.domid != domid);
-        }
-        self.fire_special(path::RELEASE_DOMAIN);
-        Ok(())
-    }
-
-    /// Is the domain known?
-    pub fn is_introduced(&self, domid: DomId) -> bool {
-        self.domains.contains_key(&domid)
-    }
-
-    /// The domains that are known.
-    pub fn domains(&self) -> impl Iterator<Item = DomId> {
-        self.domains.keys().copied()
-    }
-
     /// The value of a node, for the server's own side, which may see all.
     pub fn value(&self, path: &str) -> Option<&[u8]> {
         self.tree.get(path).map(|n| &*n.value)
@@ -257,21 +168,6 @@ impl Server {
     /// Do the counts agree with the tree? For tests, and for the `check` command.
     pub fn counts_are_right(&self) -> bool {
         self.tree.counts_are_right()
-    }
-
-    fn make_home(&mut self, domid: DomId) {
-        let home = path::home(domid);
-        let mut perms = vec![Permission::new(Access::None, DomId(0))];
-        if domid != DomId(0) {
-            perms.push(Permission::new(Access::Read, domid));
-        }
-        self.tree.insert(&home, b"", perms.clone());
-        self.tree.insert(&path::join(&home, "domid"), format!("{}", domid.0).as_bytes(), perms.clone());
-        for own in ["data", "error"] {
-            self.tree.insert(&path::join(&home, own), b"", vec![Permission::new(Access::None, domid)]);
-        }
-        let readers = vec![perms];
-        self.fire(&[Change { path: home, kind: ChangeKind::Node, readers }]);
     }
 
     /// Answers requests that are there, as long as there is room for replies.
@@ -294,7 +190,6 @@ impl Server {
     }
 
     fn fire(&mut self, changes: &[Change]) {
-        let mut events: Vec<(WatchKey, String)> = vec![];
         for change in changes {
             for (key, path) in self.watches.matching(change) {
                 let caller = self.caller(key.conn);
@@ -307,34 +202,39 @@ impl Server {
                 };
                 let may = match below {
                     Some(node) => caller.may(Need::Read, &node.perms),
-                    None => change.readers.iter().any(|perms| caller.may(Need::Read, perms)),
+                    None => change.readers.iter().flatten().any(|perms| caller.may(Need::Read, perms)),
                 };
                 if may {
-                    events.push((key, path.into()));
+                    self.queue_event(key, &path);
                 }
             }
         }
-        for (key, path) in events {
-            self.queue_event(key, &path);
-        }
     }
 
-    fn fire_special(&mut self, path: &'static str) {
-        let keys: Vec<_> = self.watches.on(path).collect();
-        for key in keys {
+    /// Something happened to a domain. Watches with a depth are told which, and so are those on its own path.
+    fn fire_special(&mut self, path: &'static str, domid: DomId) {
+        let plain: Arc<str> = path.into();
+        let named: Arc<str> = format!("{path}/{}", domid.0).into();
+        let with_depth = |key: &WatchKey| self.watches.get(*key).is_some_and(|w| w.depth.is_some());
+        let told: Vec<_> = self.watches.on(&plain).map(|key| (key, with_depth(&key))).collect();
+        let of_this_one =
+            (path == path::RELEASE_DOMAIN).then(|| self.watches.on(&named)).into_iter().flatten();
+        let told: Vec<_> = told.into_iter().chain(of_this_one.map(|key| (key, true))).collect();
+        for (key, by_name) in told {
             let caller = self.caller(key.conn);
             if self.special.get(path).is_some_and(|perms| caller.may(Need::Read, perms)) {
-                self.queue_event(key, path);
+                self.queue_event(key, if by_name { &named } else { &plain });
             }
         }
     }
 
-    fn queue_event(&mut self, key: WatchKey, path: &str) {
+    fn queue_event(&mut self, key: WatchKey, path: &Arc<str>) {
         let (Some(watch), Some(c)) = (self.watches.get(key), self.connections.get_mut(&key.conn)) else {
             return;
         };
         if !c.ended {
-            c.events.push(key, path, &watch.path, self.limits.pending_events);
+            let limits = self.domains.get(&c.domid).map_or(&self.limits, |d| &d.limits);
+            c.events.push(key, path, &watch.path, limits);
             self.ready.insert(key.conn);
         }
     }

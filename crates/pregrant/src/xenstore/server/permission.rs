@@ -1,6 +1,7 @@
 //! Who asks, and what the lists of [`crate::xenstore::permission`] allow them.
 
-use super::super::permission::{Access, Permission};
+use super::super::permission::Permission;
+use super::tree::Perms;
 use crate::units::DomId;
 
 /// The one who asks.
@@ -39,26 +40,24 @@ impl Caller {
         if self.is_privileged() || self.is(first.domid) {
             return true;
         }
-        // The domain's own entry decides before its target's, either before the default.
-        let entry = |domid| named.iter().find(|p| p.domid == domid);
-        let access: Access =
-            entry(self.domid).or_else(|| self.target.and_then(entry)).map_or(first.access, |p| p.access);
-        match need {
-            Need::Read => access.reads(),
-            Need::Write => access.writes(),
+        let access = |domid| named.iter().find(|p| p.domid == domid).map_or(first.access, |p| p.access);
+        // Who acts for another may do what either may.
+        let may = |domid| match need {
+            Need::Read => access(domid).reads(),
+            Need::Write => access(domid).writes(),
             Need::Own => false,
-        }
+        };
+        may(self.domid) || self.target.is_some_and(may)
     }
 
     /// The list of a node that the caller makes below one with this list: the same, but it is the caller's own.
-    pub fn inherit(self, above: &[Permission]) -> alloc::vec::Vec<Permission> {
-        let mut perms = above.to_vec();
-        if !self.is_privileged()
-            && let Some(first) = perms.first_mut()
-        {
-            first.domid = self.domid;
+    pub fn inherit(self, above: &Perms) -> Perms {
+        if self.is_privileged() || above.first().is_none_or(|first| first.domid == self.domid) {
+            return above.clone();
         }
-        perms
+        let own =
+            |(i, p): (usize, &Permission)| if i == 0 { Permission { domid: self.domid, ..*p } } else { *p };
+        above.iter().enumerate().map(own).collect()
     }
 }
 
@@ -88,13 +87,18 @@ mod tests {
         let perms = list(b"n3\0");
         assert!(Caller { domid: DomId(9), target: Some(DomId(3)) }.may(Need::Own, &perms));
         assert!(!Caller { domid: DomId(9), target: Some(DomId(4)) }.may(Need::Read, &perms));
+        let (both, perms) = (Caller { domid: DomId(9), target: Some(DomId(4)) }, list(b"n3\0r9\0w4\0"));
+        assert!(
+            both.may(Need::Read, &perms) && both.may(Need::Write, &perms) && !both.may(Need::Own, &perms)
+        );
     }
 
     #[test]
     fn a_guests_new_node_is_its_own() {
         let perms = list(b"n0\0b4\0");
+        let perms: Perms = perms.into();
         let made = Caller { domid: DomId(4), target: None }.inherit(&perms);
-        assert_eq!(made, list(b"n4\0b4\0"));
+        assert_eq!(*made, list(b"n4\0b4\0"));
         assert_eq!(Caller { domid: DomId(0), target: None }.inherit(&perms), perms);
     }
 }

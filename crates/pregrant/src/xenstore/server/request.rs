@@ -2,20 +2,21 @@
 
 use super::super::codec::{self, Message};
 use super::super::path;
-use super::super::permission::{Permission, parse_domid};
+use super::super::permission::Permission;
+use super::domain::domids;
 use super::transaction::Transaction;
 use super::view::{Edit, View};
 use super::watch::Watch;
 use super::{ConnId, Server};
-use crate::units::DomId;
-use crate::wire::xs::{Errno, Header, MsgType, PAYLOAD_MAX, TX_NONE};
+use crate::wire::xs::{Errno, Header, MsgType, PAYLOAD_MAX, SERVER_FEATURE_WATCHDEPTH, TX_NONE};
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
 /// The payload of a reply that only says that it worked.
-const OK: &[u8] = b"OK\0";
+pub const OK: &[u8] = b"OK\0";
 
 impl Server {
     /// Does what a message asks and puts the reply where it waits to be sent.
@@ -45,9 +46,11 @@ impl Server {
                 self.view(conn, tx, |view| view.directory(&at)).map(|(names, _)| names)
             }
             MsgType::DirectoryPart => {
-                let [at, offset] = codec::exactly(payload).ok_or(Errno::Einval)?;
+                // The NUL at the end is optional here.
+                let (at, offset) = codec::string_and_rest(payload).ok_or(Errno::Einval)?;
                 let at = self.node(conn, at)?;
-                let offset = codec::decimal(offset).ok_or(Errno::Einval)?;
+                let offset =
+                    codec::decimal(offset.strip_suffix(b"\0").unwrap_or(offset)).ok_or(Errno::Einval)?;
                 let (names, generation) = self.view(conn, tx, |view| view.directory(&at))?;
                 Ok(directory_part(&names, generation, usize::try_from(offset).unwrap_or(usize::MAX)))
             }
@@ -86,54 +89,51 @@ impl Server {
             }
             MsgType::TransactionEnd => self.transaction_end(conn, tx, payload),
             MsgType::GetDomainPath => {
-                let [domid] = self.domids(payload)?;
+                let [domid] = domids(payload)?;
                 Ok(format!("{}\0", path::home(domid)).into_bytes())
             }
             MsgType::IsDomainIntroduced => {
-                let [domid] = self.domids(payload)?;
+                let [domid] = domids(payload)?;
                 Ok(if self.is_introduced(domid) { b"T\0" } else { b"F\0" }.to_vec())
             }
-            MsgType::Introduce => {
+            MsgType::GetFeature => self.get_feature(conn, payload),
+            // Only the server sends these.
+            MsgType::WatchEvent | MsgType::Error => Err(Errno::Enosys),
+            _ => {
                 self.privileged(conn)?;
-                // Page and channel of the domain's ring: this server is reached by sockets only.
-                let [domid, gfn, channel] = codec::exactly(payload).ok_or(Errno::Einval)?;
-                let domid = parse_domid(domid).ok_or(Errno::Einval)?;
-                codec::decimal(gfn).and(codec::decimal(channel)).ok_or(Errno::Einval)?;
-                self.introduce(domid).map_err(|_| Errno::Einval)?;
-                Ok(OK.to_vec())
+                self.answer_domain_0(kind, payload)
             }
+        }
+    }
+
+    /// Requests that domain 0 alone may make.
+    fn answer_domain_0(&mut self, kind: MsgType, payload: &[u8]) -> Result<Vec<u8>, Errno> {
+        match kind {
+            MsgType::Introduce => self.introduce_request(without_reserved(payload))?,
             MsgType::Release => {
-                self.privileged(conn)?;
-                let [domid] = self.domids(payload)?;
-                self.release(domid)
-                    .map_err(|_| if domid == DomId(0) { Errno::Einval } else { Errno::Enoent })?;
-                Ok(OK.to_vec())
+                let [domid] = domids(payload)?;
+                self.release(domid)?;
             }
             MsgType::Resume => {
-                self.privileged(conn)?;
-                let [domid] = self.domids(payload)?;
-                if self.is_introduced(domid) { Ok(OK.to_vec()) } else { Err(Errno::Enoent) }
+                let [domid] = domids(payload)?;
+                self.known(domid)?;
             }
             MsgType::SetTarget => {
-                self.privileged(conn)?;
-                let [domid, target] = self.domids(payload)?;
-                if target == DomId(0) || !self.is_introduced(target) {
-                    return Err(if target == DomId(0) { Errno::Einval } else { Errno::Enoent });
-                }
-                self.domains.get_mut(&domid).ok_or(Errno::Enoent)?.target = Some(target);
-                Ok(OK.to_vec())
+                let [domid, target] = domids(payload)?;
+                self.set_target(domid, target)?;
             }
-            MsgType::Control => {
-                self.privileged(conn)?;
-                self.control(payload)
-            }
-            _ => Err(Errno::Enosys),
+            MsgType::SetFeature => self.set_feature(payload)?,
+            MsgType::SetQuota => self.set_quota(payload)?,
+            MsgType::GetQuota => return self.get_quota(payload),
+            MsgType::Control => return self.control(payload),
+            _ => return Err(Errno::Enosys),
         }
+        Ok(OK.to_vec())
     }
 
     fn set_perms(&mut self, conn: ConnId, tx: u32, payload: &[u8]) -> Result<Vec<u8>, Errno> {
         let (at, list) = codec::string_and_rest(payload).ok_or(Errno::Einval)?;
-        let perms = Permission::parse_list(list).ok_or(Errno::Einval)?;
+        let perms = Permission::parse_list(without_reserved(list)).ok_or(Errno::Einval)?;
         if let Some(of_special) = core::str::from_utf8(at).ok().and_then(|at| self.special.get(at)) {
             let owner = of_special.first().map(|p| p.domid);
             self.privileged(conn)?;
@@ -142,15 +142,16 @@ impl Server {
                 return Err(Errno::Eperm);
             }
             if let Some((_, slot)) = self.special.iter_mut().find(|(name, _)| name.as_bytes() == at) {
-                *slot = perms;
+                *slot = perms.into();
             }
             return Ok(OK.to_vec());
         }
         let at = self.node(conn, at)?;
-        self.edit(conn, tx, Edit::SetPerms(at, perms))
+        self.edit(conn, tx, Edit::SetPerms(at, perms.into()))
     }
 
     fn watch(&mut self, conn: ConnId, payload: &[u8]) -> Result<Vec<u8>, Errno> {
+        let payload = without_reserved(payload);
         let (at, token, depth) = match codec::exactly(payload) {
             Some([at, token, depth]) => (at, token, Some(codec::decimal(depth).ok_or(Errno::Einval)?)),
             None => codec::exactly(payload).map(|[at, token]| (at, token, None)).ok_or(Errno::Einval)?,
@@ -158,20 +159,24 @@ impl Server {
         let depth = depth.map(|d| usize::try_from(d).unwrap_or(usize::MAX));
         let (path, relative_to_bytes) = self.watched(conn, at)?;
         let caller = self.caller(conn);
-        if !caller.is_privileged() && self.usage(caller.domid).1 >= self.limits.watches {
+        let knows_depth = self.features_of(caller.domid) & SERVER_FEATURE_WATCHDEPTH != 0;
+        // An occasion is no tree: there a depth of 1 asks for the domain's number, and others mean nothing.
+        if depth.is_some_and(|d| !knows_depth || path::is_special(&path) && d != 1) {
+            return Err(Errno::Einval);
+        }
+        if self.usage(caller.domid).1 >= self.limits_of(caller.domid).watches {
             return Err(Errno::Enospc);
         }
-        let shown = path.clone();
-        let watch = Watch { path, token: token.to_vec(), relative_to_bytes, depth };
+        let watch = Watch { path: path.clone(), token: token.to_vec(), relative_to_bytes, depth };
         let key = self.watches.add(conn, watch)?;
         self.count(caller.domid, |used| used.watches += 1);
         // Fires once at once, whether the node exists or not: so nobody can miss a change before the watch.
-        self.queue_event(key, &shown);
+        self.queue_event(key, &path);
         Ok(OK.to_vec())
     }
 
     fn unwatch(&mut self, conn: ConnId, payload: &[u8]) -> Result<Vec<u8>, Errno> {
-        let [at, token] = codec::exactly(payload).ok_or(Errno::Einval)?;
+        let [at, token] = codec::exactly(without_reserved(payload)).ok_or(Errno::Einval)?;
         let (path, _) = self.watched(conn, at)?;
         let key = self.watches.remove(conn, &path, token).ok_or(Errno::Enoent)?;
         if let Some(c) = self.connections.get_mut(&conn) {
@@ -187,7 +192,7 @@ impl Server {
             return Err(Errno::Ebusy);
         }
         let caller = self.caller(conn);
-        if !caller.is_privileged() && self.usage(caller.domid).2 >= self.limits.transactions {
+        if self.usage(caller.domid).2 >= self.limits_of(caller.domid).transactions {
             return Err(Errno::Enospc);
         }
         let c = self.connections.get_mut(&conn).ok_or(Errno::Eio)?;
@@ -204,36 +209,15 @@ impl Server {
             _ => return Err(Errno::Einval),
         };
         let caller = self.caller(conn);
+        let limits = self.limits_of(caller.domid);
         let c = self.connections.get_mut(&conn).ok_or(Errno::Eio)?;
         let transaction = c.transactions.remove(&tx).ok_or(Errno::Enoent)?;
         self.count(caller.domid, |used| used.transactions -= 1.min(used.transactions));
         if commit {
-            let changes = transaction.commit(&mut self.tree, caller, &self.limits)?;
+            let changes = transaction.commit(&mut self.tree, caller, &limits)?;
             self.fire(&changes);
         }
         Ok(OK.to_vec())
-    }
-
-    /// Commands to the server itself.
-    fn control(&self, payload: &[u8]) -> Result<Vec<u8>, Errno> {
-        let mut words = codec::strings(payload).ok_or(Errno::Einval)?;
-        let (command, argument) = (words.next().unwrap_or_default(), words.next());
-        match (command, argument) {
-            (b"help", None) => Ok(b"check\nhelp\nquota [domid]\n\0".to_vec()),
-            (b"check", None) if self.counts_are_right() => Ok(OK.to_vec()),
-            (b"check", None) => Err(Errno::Eio),
-            (b"quota", None) => {
-                let Limits { nodes, watches, transactions, .. } = &self.limits;
-                Ok(format!("nodes: {nodes}\nwatches: {watches}\ntransactions: {transactions}\n\0")
-                    .into_bytes())
-            }
-            (b"quota", Some(domid)) => {
-                let (nodes, watches, transactions) = self.usage(parse_domid(domid).ok_or(Errno::Einval)?);
-                Ok(format!("nodes: {nodes}\nwatches: {watches}\ntransactions: {transactions}\n\0")
-                    .into_bytes())
-            }
-            _ => Err(Errno::Einval),
-        }
     }
 
     fn view<R>(
@@ -243,15 +227,16 @@ impl Server {
         f: impl FnOnce(&mut View<'_>) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
         let caller = self.caller(conn);
+        let limits = &self.limits_of(caller.domid);
         if tx == TX_NONE {
             let mut changes = vec![];
-            let (tree, limits) = (&mut self.tree, &self.limits);
-            let result = f(&mut View { tree, caller, limits, seen: None, changes: &mut changes });
+            let result =
+                f(&mut View { tree: &mut self.tree, caller, limits, seen: None, changes: &mut changes });
             self.fire(&changes);
             result
         } else {
             let c = self.connections.get_mut(&conn).ok_or(Errno::Eio)?;
-            c.transactions.get_mut(&tx).ok_or(Errno::Enoent)?.with_view(caller, &self.limits, f)
+            c.transactions.get_mut(&tx).ok_or(Errno::Enoent)?.with_view(caller, limits, f)
         }
     }
 
@@ -260,8 +245,9 @@ impl Server {
             self.view(conn, tx, |view| view.apply(&edit))?;
         } else {
             let caller = self.caller(conn);
+            let limits = self.limits_of(caller.domid);
             let c = self.connections.get_mut(&conn).ok_or(Errno::Eio)?;
-            c.transactions.get_mut(&tx).ok_or(Errno::Enoent)?.apply(caller, &self.limits, edit)?;
+            c.transactions.get_mut(&tx).ok_or(Errno::Enoent)?.apply(caller, &limits, edit)?;
         }
         Ok(OK.to_vec())
     }
@@ -275,39 +261,35 @@ impl Server {
     /// The absolute path of a node that a client named.
     fn node(&self, conn: ConnId, at: &[u8]) -> Result<String, Errno> {
         let at = path::check(at).map_err(|_| Errno::Einval)?;
-        if at.starts_with('@') {
+        if path::is_special(at) {
             return Err(Errno::Einval);
         }
         let resolved = path::resolve(at, self.caller(conn).domid);
         if resolved.len() > crate::wire::xs::ABS_PATH_MAX { Err(Errno::Einval) } else { Ok(resolved) }
     }
 
-    /// The same for a watch: special paths too, and how much its events leave out at the front.
-    fn watched(&self, conn: ConnId, at: &[u8]) -> Result<(String, usize), Errno> {
-        if let Some(special) = path::SPECIAL.into_iter().find(|s| s.as_bytes() == at) {
+    /// The same for a watch: special paths too, and how much its events leave out at the front. A special path that
+    /// names no occasion is watched in vain.
+    fn watched(&self, conn: ConnId, at: &[u8]) -> Result<(Arc<str>, usize), Errno> {
+        if let Ok(special) = path::check(at)
+            && path::is_special(special)
+        {
             return Ok((special.into(), 0));
         }
         let resolved = self.node(conn, at)?;
         let relative_to_bytes = if at.starts_with(b"/") { 0 } else { resolved.len() - at.len() };
-        Ok((resolved, relative_to_bytes))
+        Ok((resolved.into(), relative_to_bytes))
     }
 
-    /// A payload of `N` domains' numbers.
-    fn domids<const N: usize>(&self, payload: &[u8]) -> Result<[DomId; N], Errno> {
-        let words = codec::exactly::<N>(payload).ok_or(Errno::Einval)?;
-        let mut domids = [DomId(0); N];
-        for (domid, word) in domids.iter_mut().zip(words) {
-            *domid = parse_domid(word).ok_or(Errno::Einval)?;
-        }
-        Ok(domids)
-    }
-
-    fn privileged(&self, conn: ConnId) -> Result<(), Errno> {
+    pub(super) fn privileged(&self, conn: ConnId) -> Result<(), Errno> {
         if self.caller(conn).is_privileged() { Ok(()) } else { Err(Errno::Eacces) }
     }
 }
 
-use super::Limits;
+/// A payload without what stands after its last NUL: reserved for extensions, and not looked at.
+fn without_reserved(payload: &[u8]) -> &[u8] {
+    payload.iter().rposition(|&b| b == 0).map_or(payload, |nul| &payload[..=nul])
+}
 
 /// A payload that is one NUL, or nothing, as some clients send.
 fn nothing(payload: &[u8]) -> Result<(), Errno> {

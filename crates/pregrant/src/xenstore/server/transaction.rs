@@ -11,7 +11,7 @@
 //! not disturb each other. Watches fire at the commit.
 //!
 //! What a client may do: keep snapshots for ever (bounded by [`Limits::transactions`]), look at and change very
-//! many nodes (bounded by [`Limits::transaction_nodes`]), lie about the transaction's number (ENOENT).
+//! many nodes (bounded by [`Limits::transaction_nodes`] and [`Limits::transaction_bytes`]), lie about the transaction's number (ENOENT).
 
 use super::permission::Caller;
 use super::quota::Limits;
@@ -27,24 +27,33 @@ use alloc::vec::Vec;
 pub struct Seen {
     /// By path; true when the list of children counted too.
     nodes: BTreeMap<String, bool>,
+    path_bytes: usize,
 }
 
 impl Seen {
     /// The node's existence, value and permissions.
-    pub fn note(&mut self, path: &str) {
-        if !self.nodes.contains_key(path) {
-            self.nodes.insert(path.into(), false);
+    ///
+    /// # Errors
+    /// `ENOSPC`, and nothing is noted, beyond what a transaction may look at.
+    pub fn note(&mut self, path: &str, limits: &Limits) -> Result<(), Errno> {
+        if self.nodes.contains_key(path) {
+            return Ok(());
         }
+        if self.nodes.len() >= limits.transaction_nodes
+            || self.path_bytes + path.len() > limits.transaction_bytes
+        {
+            return Err(Errno::Enospc);
+        }
+        self.path_bytes += path.len();
+        self.nodes.insert(path.into(), false);
+        Ok(())
     }
 
-    /// The list of the node's children. [`Seen::note`] the node as well.
+    /// The list of the children of a node that is noted.
     pub fn note_children(&mut self, path: &str) {
-        self.nodes.insert(path.into(), true);
-    }
-
-    /// How many nodes.
-    pub fn count(&self) -> usize {
-        self.nodes.len()
+        if let Some(children) = self.nodes.get_mut(path) {
+            *children = true;
+        }
     }
 
     /// Is each of the nodes the same in both trees?
@@ -66,12 +75,19 @@ pub struct Transaction {
     work: Tree,
     seen: Seen,
     edits: Vec<Edit>,
+    edit_bytes: usize,
 }
 
 impl Transaction {
     /// Opens one on the tree as it is now.
     pub fn new(live: &Tree) -> Self {
-        Self { base: live.clone(), work: live.clone(), seen: Seen::default(), edits: Vec::new() }
+        Self {
+            base: live.clone(),
+            work: live.clone(),
+            seen: Seen::default(),
+            edits: Vec::new(),
+            edit_bytes: 0,
+        }
     }
 
     /// Does something on the transaction's own tree.
@@ -83,17 +99,19 @@ impl Transaction {
 
     /// Makes a change on the transaction's own tree, to be made again at the commit.
     pub fn apply(&mut self, caller: Caller, limits: &Limits, edit: Edit) -> Result<(), Errno> {
-        if self.edits.len() >= limits.transaction_nodes && !caller.is_privileged() {
+        // A value that is at once overwritten need not be kept.
+        let replaced = self.edits.last().filter(|last| match (last, &edit) {
+            (Edit::Write(before, _), Edit::Write(path, _)) => before == path,
+            _ => false,
+        });
+        let (fewer, less_bytes) = replaced.map_or((0, 0), |last| (1, last.len_bytes()));
+        let edit_bytes = self.edit_bytes - less_bytes + edit.len_bytes();
+        if self.edits.len() - fewer >= limits.transaction_nodes || edit_bytes > limits.transaction_bytes {
             return Err(Errno::Enospc);
         }
         self.with_view(caller, limits, |view| view.apply(&edit))?;
-        // A value that is at once overwritten need not be kept.
-        if let (Some(Edit::Write(last, old)), Edit::Write(path, new)) = (self.edits.last_mut(), &edit)
-            && last == path
-        {
-            old.clone_from(new);
-            return Ok(());
-        }
+        self.edit_bytes = edit_bytes;
+        self.edits.truncate(self.edits.len() - fewer);
         self.edits.push(edit);
         Ok(())
     }

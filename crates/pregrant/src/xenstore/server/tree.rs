@@ -22,13 +22,16 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
+/// A list of permissions. Most nodes have that of the node above, and share it.
+pub type Perms = Arc<[Permission]>;
+
 /// A node: a value and children.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// The value, any octets.
     pub value: Vec<u8>,
     /// Who may do what; never empty.
-    pub perms: Vec<Permission>,
+    pub perms: Perms,
     /// When value and permissions last changed.
     generation: u64,
     /// When the list of children last changed.
@@ -89,7 +92,7 @@ pub struct Tree {
 
 impl Tree {
     /// A root that belongs to domain 0 and that all may read.
-    pub fn new(root_perms: Vec<Permission>) -> Self {
+    pub fn new(root_perms: Perms) -> Self {
         let root = Node {
             value: vec![],
             perms: root_perms,
@@ -126,7 +129,7 @@ impl Tree {
     }
 
     /// Changes a node's permissions. Does nothing when it does not exist.
-    pub fn set_perms(&mut self, path: &str, perms: Vec<Permission>) {
+    pub fn set_perms(&mut self, path: &str, perms: Perms) {
         let generation = self.next_generation();
         if let Some(node) = Self::node_mut(&mut self.root, path) {
             let before = node.owner();
@@ -139,7 +142,7 @@ impl Tree {
     }
 
     /// Makes a node, or replaces one. Does nothing without the node above.
-    pub fn insert(&mut self, path: &str, value: &[u8], perms: Vec<Permission>) {
+    pub fn insert(&mut self, path: &str, value: &[u8], perms: Perms) {
         let Some(above) = path::parent(path) else { return };
         let generation = self.next_generation();
         self.remove(path);
@@ -230,8 +233,8 @@ mod tests {
     use super::super::super::permission::Access;
     use super::*;
 
-    fn owned(domid: u16) -> Vec<Permission> {
-        vec![Permission::new(Access::None, DomId(domid))]
+    fn owned(domid: u16) -> Perms {
+        [Permission::new(Access::None, DomId(domid))].into()
     }
 
     #[test]

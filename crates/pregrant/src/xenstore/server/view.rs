@@ -4,11 +4,10 @@
 //! outcome depended on, and at the commit, when the transaction's changes are made on the live tree.
 
 use super::super::path;
-use super::super::permission::Permission;
 use super::permission::{Caller, Need};
 use super::quota::Limits;
 use super::transaction::Seen;
-use super::tree::{Node, Tree};
+use super::tree::{Node, Perms, Tree};
 use crate::wire::xs::Errno;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -25,18 +24,30 @@ pub enum Edit {
     /// Remove a node and all below it.
     Rm(String),
     /// Replace the list of permissions.
-    SetPerms(String, Vec<Permission>),
+    SetPerms(String, Perms),
+}
+
+impl Edit {
+    /// Octets that it takes to remember it.
+    pub fn len_bytes(&self) -> usize {
+        match self {
+            Self::Write(path, value) => path.len() + value.len(),
+            Self::Mkdir(path) | Self::Rm(path) => path.len(),
+            Self::SetPerms(path, perms) => path.len() + size_of_val(&**perms),
+        }
+    }
 }
 
 /// A change that was made, for those who watch.
 #[derive(Debug)]
 pub struct Change {
     /// The node.
-    pub path: String,
+    pub path: Arc<str>,
     /// The kind of change.
     pub kind: ChangeKind,
-    /// Lists of permissions of which one must let a watcher read, for it to be told.
-    pub readers: Vec<Vec<Permission>>,
+    /// Lists of permissions of which one must let a watcher read, for it to be told: the node's own, that of the
+    /// node above, and the node's own of before.
+    pub readers: [Option<Perms>; 3],
 }
 
 /// See [`Change::kind`].
@@ -71,16 +82,17 @@ impl View<'_> {
     }
 
     /// The permissions of a node.
-    pub fn perms(&mut self, path: &str) -> Result<Vec<Permission>, Errno> {
+    pub fn perms(&mut self, path: &str) -> Result<Perms, Errno> {
         Ok(self.find(path, Need::Read)?.perms.clone())
     }
 
     /// The names of a node's children, each with a NUL, and the list's generation.
     pub fn directory(&mut self, path: &str) -> Result<(Vec<u8>, u64), Errno> {
+        self.find(path, Need::Read)?;
         if let Some(seen) = &mut self.seen {
             seen.note_children(path);
         }
-        let node = self.find(path, Need::Read)?;
+        let node = self.tree.get(path).ok_or(Errno::Enoent)?;
         let mut names = vec![];
         for name in node.children() {
             names.extend_from_slice(name.as_bytes());
@@ -100,7 +112,7 @@ impl View<'_> {
     }
 
     fn write(&mut self, path: &str, value: &[u8]) -> Result<(), Errno> {
-        if value.len() > self.limits.value_bytes && !self.caller.is_privileged() {
+        if value.len() > self.limits.value_bytes {
             return Err(Errno::Enospc);
         }
         match self.find(path, Need::Write) {
@@ -108,7 +120,7 @@ impl View<'_> {
             Err(Errno::Enoent) => return self.create(path, value),
             Err(e) => return Err(e),
         }
-        self.changed(path, ChangeKind::Node);
+        self.changed(path, ChangeKind::Node, None);
         Ok(())
     }
 
@@ -123,7 +135,7 @@ impl View<'_> {
     fn rm(&mut self, path: &str) -> Result<(), Errno> {
         let Some(above) = path::parent(path) else { return Err(Errno::Einval) };
         let readers = match self.find(path, Need::Write) {
-            Ok(node) => vec![node.perms.clone(), self.perms_of(above)],
+            Ok(node) => [Some(node.perms.clone()), self.perms_of(above), None],
             // Removing what is not there is no error, where it could be.
             Err(Errno::Enoent) => {
                 self.note(above)?;
@@ -137,24 +149,19 @@ impl View<'_> {
         Ok(())
     }
 
-    fn set_perms(&mut self, path: &str, perms: &[Permission]) -> Result<(), Errno> {
+    fn set_perms(&mut self, path: &str, perms: &Perms) -> Result<(), Errno> {
         let Some(new_owner) = perms.first().map(|p| p.domid) else { return Err(Errno::Einval) };
         let before = self.find(path, Need::Own)?.perms.clone();
-        if !self.caller.is_privileged() {
-            if perms.len() > self.limits.perms {
-                return Err(Errno::Enospc);
-            }
-            // A node cannot be given away: it would use up another domain's quota.
-            if before.first().map(|p| p.domid) != Some(new_owner) {
-                return Err(Errno::Eperm);
-            }
+        if perms.len() > self.limits.perms {
+            return Err(Errno::Enospc);
         }
-        self.tree.set_perms(path, perms.to_vec());
-        self.changed(path, ChangeKind::Node);
-        if let Some(change) = self.changes.last_mut() {
-            // Who could read it until now learns that this is over.
-            change.readers.push(before);
+        // A node cannot be given away: it would use up another domain's quota.
+        if !self.caller.is_privileged() && before.first().map(|p| p.domid) != Some(new_owner) {
+            return Err(Errno::Eperm);
         }
+        self.tree.set_perms(path, perms.clone());
+        // Who could read it until now learns that this is over.
+        self.changed(path, ChangeKind::Node, Some(before));
         Ok(())
     }
 
@@ -162,19 +169,19 @@ impl View<'_> {
     fn create(&mut self, path: &str, value: &[u8]) -> Result<(), Errno> {
         let missing: Vec<&str> =
             path::self_and_ancestors(path).take_while(|p| self.tree.get(p).is_none()).collect();
-        let Some(above) = missing.last().and_then(|top| path::parent(top)) else { return Err(Errno::Einval) };
-        let perms = self.caller.inherit(&self.perms_of(above));
+        let above = missing.last().and_then(|top| path::parent(top)).and_then(|above| self.perms_of(above));
+        let perms = self.caller.inherit(&above.ok_or(Errno::Einval)?);
         let owner = perms.first().map_or(self.caller.domid, |p| p.domid);
         // Nodes that domain 0 makes below a guest's node count for the guest and are not refused: a toolstack
         // must always get through.
-        if !self.caller.is_privileged() && self.tree.owned_by(owner) + missing.len() > self.limits.nodes {
+        if self.tree.owned_by(owner).saturating_add(missing.len()) > self.limits.nodes {
             return Err(Errno::Enospc);
         }
         for &at in missing.iter().rev() {
             let (value, kind) =
                 if at == path { (value, ChangeKind::Node) } else { (&b""[..], ChangeKind::Above) };
             self.tree.insert(at, value, perms.clone());
-            self.changed(at, kind);
+            self.changed(at, kind, None);
         }
         Ok(())
     }
@@ -204,25 +211,16 @@ impl View<'_> {
     }
 
     fn note(&mut self, path: &str) -> Result<(), Errno> {
-        match &mut self.seen {
-            Some(seen) => {
-                seen.note(path);
-                let within = self.caller.is_privileged() || seen.count() <= self.limits.transaction_nodes;
-                if within { Ok(()) } else { Err(Errno::Enospc) }
-            }
-            None => Ok(()),
-        }
+        self.seen.as_mut().map_or(Ok(()), |seen| seen.note(path, self.limits))
     }
 
-    fn perms_of(&self, path: &str) -> Vec<Permission> {
-        self.tree.get(path).map(|n| n.perms.clone()).unwrap_or_default()
+    fn perms_of(&self, path: &str) -> Option<Perms> {
+        self.tree.get(path).map(|n| n.perms.clone())
     }
 
-    fn changed(&mut self, path: &str, kind: ChangeKind) {
-        let mut readers = vec![self.perms_of(path)];
-        if let Some(above) = path::parent(path) {
-            readers.push(self.perms_of(above));
-        }
+    fn changed(&mut self, path: &str, kind: ChangeKind, before: Option<Perms>) {
+        let above = path::parent(path).and_then(|above| self.perms_of(above));
+        let readers = [self.perms_of(path), above, before];
         self.changes.push(Change { path: path.into(), kind, readers });
     }
 }

@@ -11,11 +11,11 @@
 
 use super::super::path;
 use super::ConnId;
+use super::quota::Limits;
 use super::view::{Change, ChangeKind};
 use crate::wire::xs::{ABS_PATH_MAX, Errno, PAYLOAD_MAX};
-use alloc::borrow::ToOwned;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
-use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -26,7 +26,7 @@ pub const TOKEN_MAX: usize = PAYLOAD_MAX - ABS_PATH_MAX - 2;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Watch {
     /// The node, absolute, or a special path.
-    pub path: String,
+    pub path: Arc<str>,
     /// The client's own name for it.
     pub token: Vec<u8>,
     /// Octets that events leave out at the front of a path: those of the home, where the watch is relative.
@@ -47,7 +47,7 @@ pub struct WatchKey {
 #[derive(Default, Debug)]
 pub struct Watches {
     watches: BTreeMap<WatchKey, Watch>,
-    by_path: BTreeMap<String, BTreeSet<WatchKey>>,
+    by_path: BTreeMap<Arc<str>, BTreeSet<WatchKey>>,
     last_number: u64,
 }
 
@@ -90,7 +90,7 @@ impl Watches {
     }
 
     /// The watches to tell of a change, each with the path to name.
-    pub fn matching<'a>(&'a self, change: &'a Change) -> Vec<(WatchKey, &'a str)> {
+    pub fn matching(&self, change: &Change) -> Vec<(WatchKey, Arc<str>)> {
         let mut found = vec![];
         for (levels, at) in path::self_and_ancestors(&change.path).enumerate() {
             for &key in self.by_path.get(at).into_iter().flatten() {
@@ -101,7 +101,7 @@ impl Watches {
                     _ => depth.is_none_or(|d| levels <= d),
                 };
                 if wanted {
-                    found.push((key, &*change.path));
+                    found.push((key, change.path.clone()));
                 }
             }
         }
@@ -113,7 +113,7 @@ impl Watches {
                 .range::<str, _>((core::ops::Bound::Excluded(prefix), core::ops::Bound::Unbounded));
             for (at, keys) in below.take_while(|(at, _)| at.starts_with(prefix)) {
                 if node.below(&at[prefix.len()..]).is_some() {
-                    found.extend(keys.iter().map(|&key| (key, &**at)));
+                    found.extend(keys.iter().map(|&key| (key, at.clone())));
                 }
             }
         }
@@ -132,8 +132,9 @@ impl Watches {
     }
 
     fn find(&self, conn: ConnId, path: &str, token: &[u8]) -> Option<WatchKey> {
-        let same = |key: &WatchKey| key.conn == conn && self.get(*key).is_some_and(|w| w.token == token);
-        self.on(path).find(same)
+        let of_conn = WatchKey { conn, number: 0 }..=WatchKey { conn, number: u64::MAX };
+        let same = |key: &WatchKey| self.get(*key).is_some_and(|w| w.token == token);
+        self.by_path.get(path)?.range(of_conn).copied().find(same)
     }
 
     fn forget(&mut self, key: WatchKey) {
@@ -147,27 +148,34 @@ impl Watches {
     }
 }
 
+/// An event: whose, and the path that changed.
+type Event = (WatchKey, Arc<str>);
+
 /// Events that wait for one connection. Never the same one twice, never more than a limit plus one per watch.
 #[derive(Default, Debug)]
 pub struct PendingEvents {
-    queue: VecDeque<(WatchKey, String)>,
-    waiting: BTreeSet<(WatchKey, String)>,
+    queue: VecDeque<Event>,
+    waiting: BTreeSet<Event>,
+    path_bytes: usize,
 }
 
 impl PendingEvents {
     /// An event for a watch; `watched` is the watch's own path.
-    pub fn push(&mut self, key: WatchKey, path: &str, watched: &str, limit: usize) {
-        let path = if self.queue.len() < limit { path } else { watched };
-        let event = (key, path.to_owned());
+    pub fn push(&mut self, key: WatchKey, path: &Arc<str>, watched: &Arc<str>, limits: &Limits) {
+        let fits = self.queue.len() < limits.pending_events
+            && self.path_bytes.saturating_add(path.len()) <= limits.pending_bytes;
+        let event = (key, if fits { path } else { watched }.clone());
         if self.waiting.insert(event.clone()) {
+            self.path_bytes += event.1.len();
             self.queue.push_back(event);
         }
     }
 
     /// The oldest event.
-    pub fn pop(&mut self) -> Option<(WatchKey, String)> {
+    pub fn pop(&mut self) -> Option<Event> {
         let event = self.queue.pop_front()?;
         self.waiting.remove(&event);
+        self.path_bytes -= event.1.len();
         Some(event)
     }
 
@@ -175,12 +183,12 @@ impl PendingEvents {
     pub fn forget(&mut self, key: WatchKey) {
         self.queue.retain(|(k, _)| *k != key);
         self.waiting.retain(|(k, _)| *k != key);
+        self.path_bytes = self.queue.iter().map(|(_, path)| path.len()).sum();
     }
 
     /// Forgets all.
     pub fn clear(&mut self) {
-        self.queue.clear();
-        self.waiting.clear();
+        *self = Self::default();
     }
 
     /// None waits?

@@ -71,6 +71,24 @@ fn a_transaction_cannot_pass_the_quotas() {
 }
 
 #[test]
+fn a_transaction_remembers_only_so_many_octets() {
+    let (mut s, mut d, mut g) = with_limits(Limits { transaction_bytes: 3000, ..Limits::default() });
+    let tx = g.start(&mut s);
+    let long = |i: usize| format!("data/{}{i}\0", "x".repeat(900)).into_bytes();
+    let read: Vec<_> = (0..6).map(|i| g.ask_in(&mut s, tx, Read, &long(i))).collect();
+    assert_eq!(read.iter().filter(|r| **r == err("ENOENT")).count(), 3);
+    assert_eq!(read.last(), Some(&err("ENOSPC")));
+    let value = |n: usize| [b"data\0".as_slice(), &vec![b'v'; n]].concat();
+    for n in [2000, 1000, 2000] {
+        assert_eq!(g.ask_in(&mut s, tx, Write, &value(n)), ok(), "a value that is overwritten is not kept");
+    }
+    assert_eq!(g.ask_in(&mut s, tx, Rm, b"data/x\0"), ok());
+    assert_eq!(g.ask_in(&mut s, tx, Write, &value(2000)), err("ENOSPC"));
+    assert_eq!(g.ask_in(&mut s, tx, TransactionEnd, b"T\0"), ok());
+    assert_eq!(d.ask(&mut s, Read, b"/local/domain/7/data\0").unwrap().len(), 2000);
+}
+
+#[test]
 fn events_of_a_client_that_does_not_read_are_bounded() {
     let (mut s, mut d, g) = with_limits(small());
     let mut w = Wire::new(&mut s, 0);

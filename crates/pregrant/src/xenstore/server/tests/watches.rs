@@ -107,6 +107,35 @@ fn special_paths_tell_of_domains() {
 }
 
 #[test]
+fn a_depth_asks_which_domain_it_was() {
+    let (mut s, mut d, mut g) = server();
+    for path in [
+        &b"@releaseDomain\0r\0"[..],
+        b"@releaseDomain\0which\x001\0",
+        b"@releaseDomain/9\0nine\0",
+        b"@introduceDomain\0which\x001\0",
+        b"@other\0o\0",
+    ] {
+        assert_eq!(d.ask(&mut s, Watch, path), ok());
+    }
+    let at_once =
+        ["@releaseDomain r", "@releaseDomain which", "@releaseDomain/9 nine", "@introduceDomain which"];
+    assert_eq!(d.told(&mut s), [&at_once[..], &["@other o"]].concat());
+    s.introduce(DomId(9)).unwrap();
+    s.introduce(DomId(10)).unwrap();
+    assert_eq!(d.told(&mut s), ["@introduceDomain/9 which", "@introduceDomain/10 which"]);
+    s.release(DomId(9)).unwrap();
+    assert_eq!(d.told(&mut s), ["@releaseDomain r", "@releaseDomain/9 which", "@releaseDomain/9 nine"]);
+    s.release(DomId(10)).unwrap();
+    assert_eq!(d.told(&mut s), ["@releaseDomain r", "@releaseDomain/10 which"]);
+    assert_eq!(g.ask(&mut s, Watch, b"@releaseDomain/10\0t\0"), ok());
+    g.told(&mut s);
+    s.introduce(DomId(10)).unwrap();
+    s.release(DomId(10)).unwrap();
+    assert_eq!(g.told(&mut s), [""; 0], "the permissions are those of @releaseDomain");
+}
+
+#[test]
 fn resetting_forgets_watches_and_transactions() {
     let (mut s, mut d, mut g) = server();
     assert_eq!(g.ask(&mut s, Watch, b"data\0t\0"), ok());

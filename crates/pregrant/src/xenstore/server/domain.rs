@@ -1,0 +1,312 @@
+//! Domains: those that were introduced, what each may use, and what goes with one that is released.
+//!
+//! ```text
+//!   SET_FEATURE ─► (features kept by number) ─► INTRODUCE ─► known: home, quotas, target ─► RELEASE ─► no trace
+//! ```
+//! A domain's number is used again by the next one. So nothing of a released domain stays: its nodes are removed
+//! wherever they are (made domain 0's they would count for nobody, and pile up: XSA-419), and no list of permissions
+//! names it any more (XSA-322).
+//!
+//! What a client may do: all of this is domain 0's alone, but to ask for its own features, for a home's path, and
+//! whether a domain is known.
+
+use super::super::codec;
+use super::super::path;
+use super::super::permission::{Access, Permission, parse_domid};
+use super::quota::{Limits, NAMES};
+use super::tree::Perms;
+use super::view::{Change, ChangeKind};
+use super::{ConnId, Server};
+use crate::units::DomId;
+use crate::wire::xs::{Errno, SERVER_FEATURE_WATCHDEPTH};
+use alloc::collections::btree_map::Entry;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// What this server can do beyond the oldest one. The other features are about rings, which it has none of.
+const FEATURES: u32 = SERVER_FEATURE_WATCHDEPTH;
+
+/// Why the server refused something that its own side asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum DomainError {
+    /// The number is one of those that Xen keeps for itself (0x7FF0 and above).
+    Reserved(DomId),
+    /// The domain was never introduced, or was released.
+    Unknown(DomId),
+    /// Domain 0 cannot be released.
+    Privileged,
+}
+
+impl core::fmt::Display for DomainError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Reserved(d) => write!(f, "xenstore: {} is not a domain's number; use one below 32752", d.0),
+            Self::Unknown(d) => write!(f, "xenstore: {d} is not introduced; introduce it first"),
+            Self::Privileged => f.write_str("xenstore: domain 0 cannot be released"),
+        }
+    }
+}
+
+impl core::error::Error for DomainError {}
+
+impl From<DomainError> for Errno {
+    fn from(error: DomainError) -> Self {
+        match error {
+            DomainError::Unknown(_) => Errno::Enoent,
+            DomainError::Reserved(_) | DomainError::Privileged => Errno::Einval,
+        }
+    }
+}
+
+/// A domain that was introduced.
+#[derive(Clone, Copy, Debug)]
+pub struct Domain {
+    /// The domain that it also acts for.
+    pub target: Option<DomId>,
+    /// Its quotas: those of all when it was introduced, until they are set.
+    pub limits: Limits,
+}
+
+impl Domain {
+    /// One with these quotas.
+    pub fn new(limits: Limits) -> Self {
+        Self { target: None, limits }
+    }
+}
+
+impl Server {
+    /// Makes a domain known, with its home `/local/domain/<domid>`, which it may read, and `data` and `error`
+    /// in it, which are its own. Nodes that a toolstack made there before stay as they are. Nothing changes for a
+    /// domain that is known.
+    pub fn introduce(&mut self, domid: DomId) -> Result<(), DomainError> {
+        if domid >= DomId::SELF {
+            return Err(DomainError::Reserved(domid));
+        }
+        if let Entry::Vacant(slot) = self.domains.entry(domid) {
+            slot.insert(Domain::new(self.limits));
+            self.make_home(domid);
+            self.fire_special(path::INTRODUCE_DOMAIN, domid);
+        }
+        Ok(())
+    }
+
+    /// Forgets a domain: its connections end, its home and all nodes that are its own go, with what is below them,
+    /// and nothing names it any more.
+    pub fn release(&mut self, domid: DomId) -> Result<(), DomainError> {
+        if domid == DomId(0) {
+            return Err(DomainError::Privileged);
+        }
+        self.domains.remove(&domid).ok_or(DomainError::Unknown(domid))?;
+        self.features.remove(&domid);
+        for domain in self.domains.values_mut() {
+            domain.target = domain.target.filter(|&t| t != domid);
+        }
+        let ending: Vec<_> =
+            self.connections.iter().filter(|(_, c)| c.domid == domid).map(|(&id, _)| id).collect();
+        for conn in ending {
+            self.drop_watches_and_transactions(conn);
+            if let Some(c) = self.connections.get_mut(&conn) {
+                c.ended = true;
+                self.ready.insert(conn);
+            }
+        }
+        let mut doomed = self.tree.find(|node| node.owner() == domid);
+        doomed.push(path::home(domid));
+        doomed.sort();
+        // What lies below another one of these is gone with it when its turn comes.
+        for at in doomed {
+            let perms_of = |at: &str| self.tree.get(at).map(|n| n.perms.clone());
+            let readers = [perms_of(&at), path::parent(&at).and_then(perms_of), None];
+            if let Some(removed) = self.tree.remove(&at) {
+                self.fire(&[Change { path: at.into(), kind: ChangeKind::Removed(removed), readers }]);
+            }
+        }
+        for at in self.tree.find(|node| node.perms.iter().any(|p| p.domid == domid)) {
+            let Some(node) = self.tree.get(&at) else { continue };
+            let perms = node.perms.iter().copied().filter(|p| p.domid != domid).collect();
+            self.tree.set_perms(&at, perms);
+        }
+        for perms in self.special.values_mut() {
+            *perms = perms.iter().copied().filter(|p| p.domid != domid).collect();
+        }
+        self.fire_special(path::RELEASE_DOMAIN, domid);
+        Ok(())
+    }
+
+    /// Is the domain known?
+    pub fn is_introduced(&self, domid: DomId) -> bool {
+        self.domains.contains_key(&domid)
+    }
+
+    /// The domains that are known.
+    pub fn domains(&self) -> impl Iterator<Item = DomId> {
+        self.domains.keys().copied()
+    }
+
+    /// The nodes that clients expect in a domain's home, as far as they are missing.
+    pub(super) fn make_home(&mut self, domid: DomId) {
+        let home = path::home(domid);
+        let perms = [Permission::new(Access::None, DomId(0)), Permission::new(Access::Read, domid)];
+        let perms: Perms = perms[..if domid == DomId(0) { 1 } else { 2 }].into();
+        let own: Perms = [Permission::new(Access::None, domid)].into();
+        let number = format!("{}", domid.0);
+        for (at, value, perms) in [
+            (String::from(&*home), "", &perms),
+            (path::join(&home, "domid"), &*number, &perms),
+            (path::join(&home, "data"), "", &own),
+            (path::join(&home, "error"), "", &own),
+        ] {
+            if self.tree.get(&at).is_none() {
+                self.tree.insert(&at, value.as_bytes(), perms.clone());
+                let readers = [Some(perms.clone()), None, None];
+                self.fire(&[Change { path: at.into(), kind: ChangeKind::Node, readers }]);
+            }
+        }
+    }
+
+    /// What a domain may use.
+    pub(super) fn limits_of(&self, domid: DomId) -> Limits {
+        match self.domains.get(&domid) {
+            _ if domid == DomId(0) => self.limits.of_domain_0(),
+            Some(domain) => domain.limits,
+            None => self.limits,
+        }
+    }
+
+    /// What of the server a domain may use, as bits.
+    pub(super) fn features_of(&self, domid: DomId) -> u32 {
+        self.features.get(&domid).copied().unwrap_or(FEATURES)
+    }
+
+    pub(super) fn introduce_request(&mut self, payload: &[u8]) -> Result<(), Errno> {
+        // Page and channel of the domain's ring: this server is reached by sockets only.
+        let [domid, gfn, channel] = codec::exactly(payload).ok_or(Errno::Einval)?;
+        let domid = parse_domid(domid).filter(|&d| d != DomId(0)).ok_or(Errno::Einval)?;
+        // The page's number is signed.
+        let gfn = gfn.strip_prefix(b"-").unwrap_or(gfn);
+        codec::decimal(gfn).and(codec::decimal(channel)).ok_or(Errno::Einval)?;
+        Ok(self.introduce(domid)?)
+    }
+
+    pub(super) fn set_target(&mut self, domid: DomId, target: DomId) -> Result<(), Errno> {
+        if target == DomId(0) {
+            return Err(Errno::Einval);
+        }
+        self.known(target)?;
+        self.domains.get_mut(&domid).ok_or(Errno::Enoent)?.target = Some(target);
+        Ok(())
+    }
+
+    /// Of the domain that asks; domain 0 may name one, known or with features set.
+    pub(super) fn get_feature(&self, conn: ConnId, payload: &[u8]) -> Result<Vec<u8>, Errno> {
+        let domid = match payload {
+            b"" | b"\0" => self.caller(conn).domid,
+            _ => {
+                self.privileged(conn)?;
+                let [domid] = domids(payload)?;
+                if !self.features.contains_key(&domid) {
+                    self.known(domid)?;
+                }
+                domid
+            }
+        };
+        Ok(number(u64::from(self.features_of(domid))))
+    }
+
+    /// Only before the domain is introduced.
+    pub(super) fn set_feature(&mut self, payload: &[u8]) -> Result<(), Errno> {
+        let [domid, bits] = codec::exactly(payload).ok_or(Errno::Einval)?;
+        let domid = parse_domid(domid).filter(|&d| d < DomId::SELF).ok_or(Errno::Einval)?;
+        let bits = codec::decimal(bits).and_then(|b| u32::try_from(b).ok()).ok_or(Errno::Einval)?;
+        if self.is_introduced(domid) {
+            return Err(Errno::Ebusy);
+        }
+        if bits & !FEATURES != 0 {
+            return Err(Errno::Einval);
+        }
+        self.features.insert(domid, bits);
+        Ok(())
+    }
+
+    /// Their names; the value for new domains; or a domain's.
+    pub(super) fn get_quota(&self, payload: &[u8]) -> Result<Vec<u8>, Errno> {
+        let (limits, name) = match *words(payload)? {
+            [] | [b""] => return Ok((NAMES.join(" ") + "\0").into_bytes()),
+            [name] => (self.limits, name),
+            [domid, name] => {
+                let domid = parse_domid(domid).ok_or(Errno::Einval)?;
+                self.known(domid)?;
+                (self.limits_of(domid), name)
+            }
+            _ => return Err(Errno::Einval),
+        };
+        limits.get(name).map(number).ok_or(Errno::Einval)
+    }
+
+    /// For new domains, or for one.
+    pub(super) fn set_quota(&mut self, payload: &[u8]) -> Result<(), Errno> {
+        let value = |text| codec::decimal(text).ok_or(Errno::Einval);
+        match *words(payload)? {
+            [name, to] => self.limits.set(name, value(to)?),
+            [domid, name, to] => match parse_domid(domid) {
+                // It has none.
+                None | Some(DomId(0)) => Err(Errno::Einval),
+                Some(d) => self.domains.get_mut(&d).ok_or(Errno::Enoent)?.limits.set(name, value(to)?),
+            },
+            _ => Err(Errno::Einval),
+        }
+    }
+
+    /// Commands to the server itself.
+    pub(super) fn control(&mut self, payload: &[u8]) -> Result<Vec<u8>, Errno> {
+        let text = |lines: String| Ok(format!("{}\0", lines.trim_end()).into_bytes());
+        match *words(payload)? {
+            [b"help"] => text("check\nhelp\nquota [<domid> | set <name> <value>]".into()),
+            [b"check"] if self.counts_are_right() => Ok(super::request::OK.to_vec()),
+            [b"check"] => Err(Errno::Eio),
+            [b"quota"] => {
+                let value = |name: &str| self.limits.get(name.as_bytes()).unwrap_or_default();
+                text(NAMES.iter().map(|name| format!("{name}: {}\n", value(name))).collect())
+            }
+            [b"quota", domid] => {
+                let (nodes, watches, transactions) = self.usage(parse_domid(domid).ok_or(Errno::Einval)?);
+                text(format!("nodes: {nodes}\nwatches: {watches}\ntransactions: {transactions}\n"))
+            }
+            [b"quota", b"set", name, value] => {
+                self.limits.set(name, codec::decimal(value).ok_or(Errno::Einval)?)?;
+                Ok(super::request::OK.to_vec())
+            }
+            _ => Err(Errno::Einval),
+        }
+    }
+
+    pub(super) fn known(&self, domid: DomId) -> Result<(), Errno> {
+        if self.is_introduced(domid) { Ok(()) } else { Err(Errno::Enoent) }
+    }
+}
+
+/// A payload of `N` domains' numbers.
+pub fn domids<const N: usize>(payload: &[u8]) -> Result<[DomId; N], Errno> {
+    let words = codec::exactly::<N>(payload).ok_or(Errno::Einval)?;
+    let mut domids = [DomId(0); N];
+    for (domid, word) in domids.iter_mut().zip(words) {
+        *domid = parse_domid(word).ok_or(Errno::Einval)?;
+    }
+    Ok(domids)
+}
+
+/// A reply that is a number.
+fn number(value: u64) -> Vec<u8> {
+    format!("{value}\0").into_bytes()
+}
+
+/// The strings of a payload, none for an empty one.
+fn words(payload: &[u8]) -> Result<Vec<&[u8]>, Errno> {
+    if payload.is_empty() {
+        return Ok(vec![]);
+    }
+    codec::strings(payload).map(Iterator::collect).ok_or(Errno::Einval)
+}
