@@ -4,11 +4,15 @@
 mod machine;
 
 use machine::guest::{Guest, exchange, ordinary, staging};
+use machine::raw_guest::RawGuest;
 use machine::{Back, Machine, until};
-use pregrant::net::back::Ordinary;
+use pregrant::net::back::{Drained, Ordinary};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::Wishes;
+use pregrant::net::model::Slot;
+use pregrant::wire::netif::RSP_OKAY;
 use pregrant::xenbus::{DeviceId, XenbusState, toolstack};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 fn main() {
@@ -21,6 +25,11 @@ fn main() {
         ("a_front_comes_back", a_front_comes_back),
         ("the_toolstack_takes_a_vif_away", the_toolstack_takes_a_vif_away),
         ("a_backend_ends_and_another_serves", a_backend_ends_and_another_serves),
+        ("what_a_predecessor_closed_stays_closed", what_a_predecessor_closed_stays_closed),
+        (
+            "an_orderly_end_delivers_what_there_are_slots_for",
+            an_orderly_end_delivers_what_there_are_slots_for,
+        ),
     ]);
 }
 
@@ -234,4 +243,100 @@ fn a_backend_ends_and_another_serves() {
     drop(guests);
     ids.into_iter().for_each(|id| machine.remove_vif(id));
     machine.end();
+}
+
+/// A front that goes on saying 4 on a vif that was closed for a fault gets nothing from the next backend either.
+fn what_a_predecessor_closed_stays_closed() {
+    let mut machine = Machine::start();
+    machine.guest_domain(5);
+    let id = machine.make_vif(5, 0);
+    let back = Back::plain(&machine);
+    let mut guest = RawGuest::attach(&machine, id);
+    guest.connect_honestly();
+    guest.tx.publish_index(1000);
+    guest.notify();
+    guest.wait_back(&[XenbusState::Closed]);
+    let told = machine.error_node(id).unwrap();
+    drop(back); // without a word to the store
+
+    let back = Back::plain(&machine);
+    until(|| back.report(id).is_some());
+    // The front's state is an event: it was looked at.
+    guest.set_state(XenbusState::Connected);
+    let other = machine.make_vif(5, 1);
+    let mut honest = RawGuest::attach(&machine, other);
+    honest.connect_honestly();
+    let report = back.report(id).unwrap();
+    assert_eq!((report.state, report.failed), (XenbusState::Closed, Some(told)));
+    assert_eq!(machine.back_state(id).as_deref(), Some("6"));
+
+    guest.set_state(XenbusState::Closing);
+    guest.set_state(XenbusState::Closed);
+    guest.set_state(XenbusState::Initialising);
+    let mut again = RawGuest::attach(&machine, id);
+    again.connect_honestly();
+    again.play(&[Slot::Data(again.request(0, 64))]);
+    assert_eq!(again.answers(), [RSP_OKAY]);
+    assert_eq!(machine.error_node(id), None, "what is mended is not told any more");
+    drop((guest, honest, again));
+    machine.remove_vif(id);
+    machine.remove_vif(other);
+    until(|| back.report(id).is_none() && back.report(other).is_none());
+    back.stop();
+    machine.end();
+}
+
+/// What waits for a guest's slots when the backend is told to stop is delivered as far as there are some, and the rest
+/// is counted.
+fn an_orderly_end_delivers_what_there_are_slots_for() {
+    /// More than a ring has slots.
+    const SENT: u64 = 300;
+    for (closes, posted) in [(false, true), (false, false), (true, true), (true, false)] {
+        with_machine(BackFeatures::default(), Ordinary::Copy, |machine, back| {
+            let ids = two_vifs(machine);
+            let [mut a, mut b] = ids.map(|id| Guest::connected(machine, id, ordinary()));
+            // The switch knows where `b` is.
+            b.send(0, a.mac(), 64, 0);
+            a.next();
+            for seq in 0..SENT {
+                a.send(0, b.mac(), 64, seq);
+            }
+            until(|| back.report(ids[0]).unwrap().queues[0].1.frames == SENT);
+            until(|| back.report(ids[1]).unwrap().queues[0].3.frames == 256);
+            // The back's thread stands still while `b` takes some frames and posts their slots, or does not.
+            let (go, gone) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+            let (hear, heard) = (Arc::clone(&go), Arc::clone(&gone));
+            let told = back.tell(move |backend| {
+                heard.wait();
+                hear.wait();
+                if closes { backend.close_all() } else { backend.leave() }
+            });
+            gone.wait();
+            let mut came = Vec::new();
+            while posted && came.len() < 128 {
+                came.extend(b.take().into_iter().map(|(seq, _)| seq));
+            }
+            go.wait();
+            let mut drained = None;
+            until(|| {
+                // Fronts that follow, and one that does not.
+                a.front.control(Duration::ZERO).unwrap();
+                if posted {
+                    b.front.control(Duration::ZERO).unwrap();
+                }
+                drained = told.try_recv().ok();
+                drained.is_some()
+            });
+            assert_eq!(machine.back_state(ids[1]).as_deref(), Some(if closes { "6" } else { "4" }));
+            let waited = SENT as usize - 256;
+            let expected = if posted {
+                Drained { delivered: waited, lost: 0 }
+            } else {
+                Drained { delivered: 0, lost: waited }
+            };
+            assert_eq!(drained, Some(expected));
+            drop((a, b));
+            ids.into_iter().for_each(|id| machine.remove_vif(id));
+        });
+    }
 }

@@ -254,4 +254,9 @@ pub trait FramePort: Send {
     fn drops(&self) -> Vec<PortDrop> {
         Vec::new()
     }
+    /// Frames for the guest that wait in this process' memory, and are lost with it: a queue of the program's own counts,
+    /// the kernel's does not.
+    fn held(&self) -> usize {
+        0
+    }
 }

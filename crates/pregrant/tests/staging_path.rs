@@ -5,20 +5,21 @@
 mod rig;
 
 use pregrant::net::back::Polled;
+use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::front::pages::Granting;
 use pregrant::net::front::staging::StagingArea;
-use pregrant::net::model::Slot;
-use pregrant::net::staging_list::{self, DataLen, ListFault};
+use pregrant::net::model::{RxFrame, Slot};
+use pregrant::net::staging_list::{self, DataLen, ListFault, colour};
 use pregrant::platform::local::Pages;
 use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{Arena, Offload};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
-use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, TXF_MORE_DATA, TxRequest};
+use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, RxRequest, TXF_MORE_DATA, TxRequest};
 use pregrant::wire::staging::StagingEntry;
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
 use proptest::prelude::*;
-use rig::{GUEST, HOST, Rig, SLOTS, TestPort, TxGame, Way};
+use rig::{GUEST, HOST, Rig, RxGame, SLOTS, TestPort, TxGame, Way};
 
 const OKAY: i16 = RSP_OKAY;
 const ERROR: i16 = RSP_ERROR;
@@ -351,6 +352,33 @@ fn ids_twice_in_a_batch_are_an_error() {
     assert_eq!(g.model.answers(), Ok(vec![vec![OKAY], vec![ERROR], vec![OKAY], vec![ERROR]]));
     // In the next batch the id is free again.
     assert_eq!(play(&mut g, &[&[staged(9, 0, 60)]]).0, [[OKAY]]);
+    g.close();
+    rig.assert_empty();
+}
+
+/// PROTOCOL.md 3.2, for RX: the second frame would overwrite the first before the guest saw it.
+#[test]
+fn rx_ids_twice_in_a_batch_are_an_error() {
+    let rig = Rig::new();
+    let mut g = rig.rx_model(Way::Staging(256), 0, RxAccepts::ALL);
+    let post = |g: &mut RxGame, ids: &[u16]| {
+        ids.iter().for_each(|&id| g.model.post(RxRequest { id, gref: g.refs[id as usize].0 }));
+    };
+    let frame = |n: u8| (vec![n; 60], Offload::default());
+    post(&mut g, &[9, 9, 8, 9]);
+    g.port.gives.extend([1, 2, 3, 4].map(frame));
+    assert_eq!(g.run(), Ok(()));
+    let failed = |frames: Vec<RxFrame>| frames.iter().map(RxFrame::failed).collect::<Vec<_>>();
+    assert_eq!(failed(g.model.frames().unwrap()), [false, true, false, true]);
+    let mut first = [0; 60];
+    let area = g.area.as_ref().unwrap();
+    assert!(area.bytes().copy_out(area.place(9) as usize + colour(9, 60, 256), &mut first));
+    assert_eq!(first, [1; 60]);
+    // In the next batch the id is free again.
+    post(&mut g, &[9]);
+    g.port.gives.extend([frame(5)]);
+    assert_eq!(g.run(), Ok(()));
+    assert_eq!(failed(g.model.frames().unwrap()), [false]);
     g.close();
     rig.assert_empty();
 }

@@ -65,6 +65,12 @@ impl DeviceBus for MapBus {
     fn report(&mut self, _: &str) -> Result<(), String> {
         if self.report_fails { Err("ENOSPC".into()) } else { Ok(()) }
     }
+    fn reported(&mut self) -> Result<Option<String>, String> {
+        Ok(None)
+    }
+    fn recant(&mut self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// A device whose toolstack has just made it: the front's bus and the back's.

@@ -6,7 +6,7 @@
 //!   round():            vif 0 tx, rx; vif 1 tx, rx; ...         one batch each, so that no vif starves another
 //! ```
 //! A vif that a predecessor left at state 4 is taken up with its live rings ([`Backend::succeed`]); [`Backend::leave`]
-//! leaves it so.
+//! leaves it so, [`Backend::close_all`] closes it. What a predecessor closed stays closed until its front comes down.
 //!
 //! What a guest may do: close, vanish, lie, come back again and again. Its own vif is closed with a line that says why
 //! (at most [`LINES_PER_VIF`] lines for each vif); the others go on. A guest that writes its state without end is heard
@@ -16,7 +16,7 @@ use super::succession::Succession;
 use log::{Level, log};
 use pregrant::PeerFault;
 use pregrant::net::back::vif::ConnectError;
-use pregrant::net::back::{BackStep, BackVif, Ordinary, Polled};
+use pregrant::net::back::{BackStep, BackVif, Drained, Left, Ordinary, Polled};
 use pregrant::net::bus::StoreBus;
 use pregrant::net::features::{BackFeatures, queue_prefix};
 use pregrant::net::stats::DirStats;
@@ -34,6 +34,9 @@ pub const LINES_PER_VIF: u32 = 16;
 
 /// Events of xenstore that one call of [`Backend::control`] takes at most.
 pub const EVENTS_PER_TURN: usize = 128;
+
+/// How long fronts have to follow when all vifs are closed.
+const FRONTS_FOLLOW: Duration = Duration::from_secs(1);
 
 /// How long a vif whose last owner is dying is tried again (PROTOCOL.md 1.1). Nobody waits for it meanwhile.
 const DYING: Duration = Duration::from_secs(1);
@@ -240,12 +243,20 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             return;
         }
         let mut vif = BackVif::new(id.front, key.1, self.features.clone(), self.ordinary);
-        let taken = match &mut self.succession {
-            None => Ok(false),
-            Some(succession) => {
-                let mut redo = |queue, dir| succession.redo_page(&self.platform, &id, queue, dir);
-                vif.take_up(&self.platform, &mut StoreBus { device: &device, xs: &mut self.xs }, &mut redo)
+        let mut bus = StoreBus { device: &device, xs: &mut self.xs };
+        let left = match vif.inherit(&mut bus) {
+            Ok(left) => left,
+            Err(e) => {
+                log!(Level::Warn, "{id}: cannot read what a predecessor left: {e}");
+                return;
             }
+        };
+        let taken = match (&left, &mut self.succession) {
+            (Left::Connected, Some(succession)) => {
+                let mut redo = |queue, dir| succession.redo_page(&self.platform, &id, queue, dir);
+                vif.take_up(&self.platform, &mut bus, &mut redo)
+            }
+            _ => Ok(false),
         };
         if let Err(e) = &taken
             && e.is_too_early()
@@ -266,8 +277,16 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             connected_at: None,
             _owned: owned,
         };
-        let how = if matches!(taken, Ok(true)) { "taken up where a predecessor stopped" } else { "found" };
-        served.say(Level::Info, &how);
+        match left {
+            _ if matches!(taken, Ok(true)) => {
+                served.say(Level::Info, &"taken up where a predecessor stopped");
+            }
+            Left::Closed(Some(why)) => {
+                served.say(Level::Warn, &format_args!("a predecessor closed it: {why}"));
+                served.failed = Some(why);
+            }
+            _ => served.say(Level::Info, &"found"),
+        }
         self.vifs.insert(key, served);
         match taken {
             Ok(true) => {
@@ -490,26 +509,69 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         self.vifs.get_mut(&(front, handle)).map(|s| &mut s.ports[..])
     }
 
-    /// Stops without closing: answers what was taken, lets go of everything, leaves every vif at the state at which it
-    /// is, for a successor. Returns how many frames for guests waited for slots and are lost.
-    pub fn leave(&mut self) -> usize {
-        let lost = self.vifs.values_mut().map(|s| s.vif.leave(&self.platform)).sum();
-        log!(
-            Level::Info,
-            "left {} vif(s) to a successor; {lost} frame(s) for guests are lost",
-            self.vifs.len()
-        );
+    /// Stops without closing, at once: answers what was taken from guests, delivers to them what was taken from ports
+    /// and what these hold as far as there are slots, lets go of everything, and leaves every vif at the state at which
+    /// it is, for a successor.
+    pub fn leave(&mut self) -> Drained {
+        let mut drained = Drained::default();
+        for served in self.vifs.values_mut() {
+            drained += served.vif.leave(&self.platform, &mut served.ports);
+        }
+        self.ended(self.vifs.len(), "left to a successor", drained);
         self.vifs.clear();
         self.relive();
-        lost
+        drained
     }
 
-    /// Closes all vifs in good order.
-    pub fn close_all(&mut self) {
-        let keys: Vec<_> = self.vifs.keys().copied().collect();
-        for key in keys {
-            self.remove(key);
+    /// Closes all vifs that are connected, in good order: drains as [`leave`](Self::leave) does, says 5, waits for their
+    /// fronts (a second at most), says 6. The others stay as they are.
+    pub fn close_all(&mut self) -> Drained {
+        let mut drained = Drained::default();
+        for served in self.vifs.values_mut() {
+            let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
+            match served.vif.end(&self.platform, &mut bus, &mut served.ports) {
+                Ok(more) => drained += more,
+                Err(e) => served.say(Level::Info, &e), // its directory may be gone
+            }
         }
+        self.relive();
+        let closing = |s: &Served<P>| s.vif.state() == XenbusState::Closing;
+        let n = self.vifs.values().filter(|s| closing(s)).count();
+        let until = Instant::now() + FRONTS_FOLLOW;
+        while self.vifs.values().any(closing) && Instant::now() < until {
+            let left = until.saturating_duration_since(Instant::now());
+            // Without a store there is nobody to follow.
+            let Ok(event) = self.xs.next_event(Some(left)) else { break };
+            let Some(event) = event else { continue };
+            for served in self.vifs.values_mut().filter(|s| s.device.is_peer_event(&event)) {
+                let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
+                if let Err(e) = served.vif.step(&self.platform, &mut bus, &mut |_, _| None) {
+                    served.say(Level::Info, &e);
+                }
+            }
+        }
+        self.ended(n, "closed", drained);
+        for (_, mut served) in std::mem::take(&mut self.vifs) {
+            let id = served.device.id();
+            if closing(&served) {
+                served.say(Level::Info, &"its front did not follow; closed all the same");
+                let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
+                let _ = served.vif.close(&self.platform, &mut bus, None); // as above
+            }
+            let _ = served.device.unwatch_peer(&mut self.xs);
+            if let Some(succession) = &mut self.succession {
+                succession.forget(&self.platform, &id);
+            }
+        }
+        drained
+    }
+
+    fn ended(&self, n: usize, how: &str, Drained { delivered, lost }: Drained) {
+        let level = if lost > 0 { Level::Warn } else { Level::Info };
+        log!(
+            level,
+            "{n} vif(s) {how}; {delivered} frame(s) for guests were delivered at the last moment, {lost} are lost"
+        );
     }
 }
 

@@ -110,6 +110,10 @@ impl<P: FramePort, W: Write + Send> FramePort for Pcap<P, W> {
     fn drops(&self) -> Vec<PortDrop> {
         self.inner.drops()
     }
+
+    fn held(&self) -> usize {
+        self.inner.held()
+    }
 }
 
 #[cfg(test)]

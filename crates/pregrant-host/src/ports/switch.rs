@@ -301,6 +301,12 @@ impl FramePort for SwitchPort {
             drop("rx", "unfinishable", stats.rx_unfinishable),
         ]
     }
+
+    fn held(&self) -> usize {
+        let fabric = lock(&self.fabric);
+        let vif = fabric.vifs.get(usize::from(self.port)).and_then(Option::as_ref);
+        vif.map_or(0, |v| v.queues[self.queue].len())
+    }
 }
 
 impl Drop for SwitchPort {

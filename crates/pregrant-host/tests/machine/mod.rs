@@ -230,10 +230,18 @@ impl Back {
 
     /// Asks the backend, in its thread.
     pub fn ask<R: Send + 'static>(&self, job: impl FnOnce(&mut LoopbackBackend) -> R + Send + 'static) -> R {
+        self.tell(job).recv().expect("the back's thread ended")
+    }
+
+    /// The same, and its answer later.
+    pub fn tell<R: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut LoopbackBackend) -> R + Send + 'static,
+    ) -> mpsc::Receiver<R> {
         let (reply, answer) = mpsc::channel();
         let job: Job = Box::new(move |backend| drop(reply.send(job(backend))));
         self.jobs.as_ref().unwrap().send(job).expect("the back's thread ended");
-        answer.recv().expect("the back's thread ended")
+        answer
     }
 
     /// What the backend says of a vif.

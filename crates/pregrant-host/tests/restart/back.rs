@@ -106,5 +106,5 @@ pub fn play(ordinary: &str, path: &Path) {
             println!("live");
         }
     }
-    assert_eq!(backend.leave(), 0, "no frame waited for slots");
+    assert_eq!(backend.leave().lost, 0, "no frame waited for slots");
 }

@@ -26,6 +26,10 @@ pub trait DeviceBus: KeySource {
     fn online(&mut self) -> Result<bool, Self::Error>;
     /// Says in the store why this end gives up (`error/device/...`).
     fn report(&mut self, text: &str) -> Result<(), Self::Error>;
+    /// What was said there last, by this process or a predecessor.
+    fn reported(&mut self) -> Result<Option<String>, Self::Error>;
+    /// Takes it back: the device works.
+    fn recant(&mut self) -> Result<(), Self::Error>;
 }
 
 /// The own directory's keys, read as if they were a peer's: what a predecessor advertised.
@@ -47,6 +51,12 @@ pub struct StoreBus<'a, T> {
     pub device: &'a Device,
     /// The connection.
     pub xs: &'a mut Client<T>,
+}
+
+impl<T> StoreBus<'_, T> {
+    fn error_path(&self) -> String {
+        self.device.id().error_path(self.device.side())
+    }
 }
 
 impl<T: Transport> KeySource for StoreBus<'_, T> {
@@ -82,6 +92,16 @@ impl<T: Transport> DeviceBus for StoreBus<'_, T> {
         Ok(self.device.online(self.xs)?)
     }
     fn report(&mut self, text: &str) -> Result<(), DeviceError> {
-        Ok(self.xs.write(&self.device.id().error_path(self.device.side()), text)?)
+        Ok(self.xs.write(&self.error_path(), text)?)
+    }
+    fn reported(&mut self) -> Result<Option<String>, DeviceError> {
+        let text = self.xs.read_if_there(&self.error_path())?;
+        Ok(text.map(|text| String::from_utf8_lossy(&text).into_owned()))
+    }
+    fn recant(&mut self) -> Result<(), DeviceError> {
+        match self.xs.rm(&self.error_path()) {
+            Err(e) if e.is_not_found() => Ok(()),
+            other => Ok(other?),
+        }
     }
 }

@@ -17,7 +17,7 @@ pub mod vif;
 
 pub use rx::RxQueue;
 pub use tx::TxQueue;
-pub use vif::{BackStep, BackVif, Ordinary};
+pub use vif::{BackStep, BackVif, Drained, Left, Ordinary};
 
 /// What a poll of a queue found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

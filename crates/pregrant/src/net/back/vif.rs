@@ -7,7 +7,7 @@
 //! ```
 //! A vif that stands at 4 at both ends when this process starts was left by a predecessor, in good order
 //! ([`BackVif::leave`]) or not: [`BackVif::take_up`] goes on with its live rings, and the front sees nothing but a pause
-//! (PROTOCOL.md 1.1).
+//! (PROTOCOL.md 1.1). One that a predecessor closed stays closed until its front comes down ([`BackVif::inherit`]).
 //!
 //! Every step is taken in [`BackVif::step`], which the owner calls when a watch fired; none runs on the data path.
 //! What a front may do: write any keys, in any order, change state at any time, vanish. The worst is a vif that closes
@@ -32,6 +32,7 @@ use crate::wire::netif::{RX_SLOT_BYTES, TX_SLOT_BYTES};
 use crate::wire::staging::ENTRIES_PER_PAGE;
 use crate::xenbus::KeyError;
 use crate::xenbus::state::{self, Handshake, Reaction, XenbusState};
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -44,6 +45,22 @@ pub enum Ordinary {
     Copy,
     /// Header copy, map and unmap of the rest, for TX.
     Map,
+}
+
+/// What an end in good order came to, for the guest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Drained {
+    /// Frames that found slots at the last moment.
+    pub delivered: usize,
+    /// Frames that found none, and are lost with this process.
+    pub lost: usize,
+}
+
+impl core::ops::AddAssign for Drained {
+    fn add_assign(&mut self, other: Self) {
+        self.delivered += other.delivered;
+        self.lost += other.lost;
+    }
 }
 
 /// Memory for redo pages that outlives this process: by queue and direction.
@@ -134,6 +151,17 @@ enum Begin {
     TakeUp,
 }
 
+/// What a predecessor left of a vif.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Left {
+    /// Nothing that matters.
+    Nothing,
+    /// Rings that may be live: for [`BackVif::take_up`].
+    Connected,
+    /// It closed the vif, or was about to. With what it said of the reason, if there was one.
+    Closed(Option<String>),
+}
+
 /// What [`BackVif::step`] came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BackStep {
@@ -159,8 +187,13 @@ pub struct BackVif<P: Platform> {
     features: BackFeatures,
     ordinary: Ordinary,
     queues: Vec<BackQueue<P>>,
-    /// Closed for a fault: a front that goes on saying 4 is not connected again, it must come down first.
-    faulted: bool,
+    /// Closed from this end, by us or a predecessor: a front that goes on saying 4 is not connected again, it must come
+    /// down first.
+    shut: bool,
+    /// The store has a reason for which the vif is closed.
+    reported: bool,
+    /// Closed for good: [`step`](Self::step) goes to 6 and no further.
+    ending: bool,
     /// What the front takes, as of the last connect.
     accepts: RxAccepts,
     /// What is wrong with a list that was refused, for the log; the vif goes on without it.
@@ -200,7 +233,9 @@ impl<P: Platform> BackVif<P> {
             features,
             ordinary,
             queues,
-            faulted: false,
+            shut: false,
+            reported: false,
+            ending: false,
             accepts: RxAccepts::ALL,
             refused,
         }
@@ -226,7 +261,24 @@ impl<P: Platform> BackVif<P> {
         &self.refused
     }
 
-    /// Goes on where a predecessor stopped, before the first [`step`](Self::step). True: the queues are live, the front
+    /// Looks at what a predecessor left, before anything else. What it closed, for a fault or because it was told to, is
+    /// not opened again behind its back.
+    pub fn inherit<B: DeviceBus>(&mut self, bus: &mut B) -> Result<Left, B::Error> {
+        match bus.own_state()? {
+            XenbusState::Connected => Ok(Left::Connected),
+            own @ (XenbusState::Closing | XenbusState::Closed) => {
+                self.state = own;
+                self.shut = true;
+                let why = bus.reported()?;
+                self.reported = why.is_some();
+                Ok(Left::Closed(why))
+            }
+            _ => Ok(Left::Nothing),
+        }
+    }
+
+    /// Goes on where a predecessor stopped, where [`inherit`](Self::inherit) said [`Left::Connected`], before the first
+    /// [`step`](Self::step). True: the queues are live, the front
     /// was notified once, and the owner polls before it arms (R5). Writes nothing, so that the front does not react;
     /// whatever was advertised and accepted then is so now. False: there is nothing to take up, step as ever.
     ///
@@ -238,12 +290,8 @@ impl<P: Platform> BackVif<P> {
         bus: &mut B,
         redo: RedoSource<'_>,
     ) -> Result<bool, ConnectError<B::Error>> {
-        let own = bus.own_state().map_err(ConnectError::Keys)?;
-        if own != XenbusState::Connected {
-            return Ok(false);
-        }
         // From here on the store and this vif agree; a front that left meanwhile is followed by `step`.
-        self.state = own;
+        self.state = XenbusState::Connected;
         if bus.peer_state().map_err(ConnectError::Keys)? != XenbusState::Connected {
             return Ok(false);
         }
@@ -252,13 +300,51 @@ impl<P: Platform> BackVif<P> {
         Ok(true)
     }
 
-    /// Stops in good order without closing: answers what was taken, lets go of rings, lists and channels, writes
-    /// nothing. State 4 stays, for a successor to [`take_up`](Self::take_up). Returns how many frames for the guest
-    /// waited for slots and are lost.
-    pub fn leave(&mut self, p: &P) -> usize {
-        let lost = self.queues.iter().map(|q| q.rx.waiting()).sum();
+    /// Stops in good order without closing: answers what was taken from the guest, delivers what was taken from `ports`
+    /// and what they hold as far as the guest has slots, lets go of rings, lists and channels, writes nothing. State 4
+    /// stays, for a successor to [`take_up`](Self::take_up).
+    pub fn leave(&mut self, p: &P, ports: &mut [Box<dyn FramePort>]) -> Drained {
+        let drained = self.deliver(p, ports);
         self.drop_queues(p);
-        lost
+        drained
+    }
+
+    /// Begins to close for good, in good order: drains as [`leave`](Self::leave) does, lets go, and says 5.
+    /// [`step`](Self::step) then follows the front to 6, and no further. A vif that is not connected stays as it is.
+    pub fn end<B: DeviceBus>(
+        &mut self,
+        p: &P,
+        bus: &mut B,
+        ports: &mut [Box<dyn FramePort>],
+    ) -> Result<Drained, B::Error> {
+        let drained = self.leave(p, ports);
+        self.ending = true;
+        if self.state == XenbusState::Connected {
+            self.shut = true;
+            self.state = XenbusState::Closing;
+            bus.set_state(XenbusState::Closing)?;
+        }
+        Ok(drained)
+    }
+
+    /// Delivers what waits for the guest, as far as there are slots.
+    fn deliver(&mut self, p: &P, ports: &mut [Box<dyn FramePort>]) -> Drained {
+        let mut drained = Drained::default();
+        for (q, port) in self.queues.iter_mut().zip(ports) {
+            let before = q.rx.stats().frames;
+            // Others may go on to fill the port: what it holds now is what is owed.
+            let mut most = q.rx.waiting() + port.held();
+            while most > 0 && q.rx.waiting() + port.held() > 0 {
+                let chan = q.rx_chan.as_ref().unwrap_or(&q.tx_chan);
+                if q.rx.poll(p, self.of, chan, &mut **port) != Ok(Polled::More) {
+                    break;
+                }
+                most -= 1;
+            }
+            drained.delivered += (q.rx.stats().frames - before) as usize;
+            drained.lost += q.rx.waiting() + port.held();
+        }
+        drained
     }
 
     /// Looks at the front's state and takes what steps it allows. After an error call [`close`](Self::close).
@@ -273,8 +359,8 @@ impl<P: Platform> BackVif<P> {
         for _ in 0..STEPS_AT_ONCE {
             let front = bus.peer_state().map_err(ConnectError::Keys)?;
             let online = bus.online().map_err(ConnectError::Keys)?;
-            self.faulted &= front == S::Connected;
-            if self.faulted {
+            self.shut &= front == S::Connected;
+            if self.shut {
                 return Ok(came_to);
             }
             let next = match state::back(self.state, front, Handshake::Direct, online) {
@@ -283,6 +369,7 @@ impl<P: Platform> BackVif<P> {
                     self.drop_queues(p);
                     return Ok(BackStep::Removed);
                 }
+                Reaction::Enter(S::InitWait | S::Connected) if self.ending => return Ok(came_to),
                 Reaction::Enter(next) => next,
             };
             match next {
@@ -311,7 +398,8 @@ impl<P: Platform> BackVif<P> {
     /// the store, where `xenstore-ls` shows it.
     pub fn close<B: DeviceBus>(&mut self, p: &P, bus: &mut B, why: Option<&str>) -> Result<(), B::Error> {
         self.drop_queues(p);
-        self.faulted = why.is_some();
+        self.shut = true;
+        self.reported |= why.is_some();
         // The state matters more than the text: it is written even where the text has no place.
         let told = why.map_or(Ok(()), |text| bus.report(text));
         if self.state != XenbusState::Closed {
@@ -388,6 +476,9 @@ impl<P: Platform> BackVif<P> {
         }
         if begin == Begin::Fresh {
             bus.publish(&active, of_back_connection).map_err(ConnectError::Keys)?;
+        }
+        if core::mem::take(&mut self.reported) {
+            bus.recant().map_err(ConnectError::Keys)?;
         }
         self.queues = queues;
         Ok(())

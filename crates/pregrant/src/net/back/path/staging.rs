@@ -112,6 +112,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
 
     #[inline(always)]
     fn deliver(&mut self, _p: &P, _of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
+        self.seen = [0; IDS / 64];
         let limit = self.buffers.len as usize;
         let mut rest: Todo = 0;
         for i in bits(todo) {
@@ -135,10 +136,11 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
                 let len = slot.len as usize;
                 let offset = colour(slot.id, len, limit);
                 let from = &frames.bytes[slot.at as usize..slot.at as usize + len];
-                let copied = match self.buffers.place.get(slot.id as usize) {
-                    Some(&place) => self.buffers.map.copy_in(place as usize + offset, from),
-                    None => false,
-                };
+                let copied = self.first_use(slot.id)
+                    && match self.buffers.place.get(slot.id as usize) {
+                        Some(&place) => self.buffers.map.copy_in(place as usize + offset, from),
+                        None => false,
+                    };
                 if !copied {
                     batch.fail(i);
                     break;
