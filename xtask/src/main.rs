@@ -4,12 +4,14 @@
 //!   cargo xtask ci              every layer, one after the other
 //!   cargo xtask ci LAYER...     only these
 //!   cargo xtask test            the layer `test`
-//!   cargo xtask list            the layers, and what each shows
+//!   cargo xtask rig [NAME...]   real Xen in QEMU: all scenarios of rig/scenarios, or those with such names
+//!   cargo xtask list            the layers, and what each shows; `rig list` the scenarios
 //! ```
 //!
 //! A layer is one kind of check (docs/testing.md). All of them run even when one fails; the last line counts them.
 
 mod layer;
+mod rig;
 mod tidy;
 mod tool;
 mod workspace;
@@ -19,7 +21,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 use workspace::Workspace;
 
-const USAGE: &str = "usage: cargo xtask ci [LAYER...] | cargo xtask test | cargo xtask list";
+const USAGE: &str =
+    "usage: cargo xtask ci [LAYER...] | cargo xtask test | cargo xtask rig [NAME...|list] | cargo xtask list";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -35,6 +38,8 @@ fn main() -> ExitCode {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
         }
+        ["rig", "list"] => return end(rig::list(&Workspace::find())),
+        ["rig", names @ ..] => return end(rig::play(&Workspace::find(), names)),
         ["test"] => select(&["test"]),
         ["ci"] => Ok(LAYERS.iter().collect()),
         ["ci", names @ ..] => select(names),
@@ -46,6 +51,17 @@ fn main() -> ExitCode {
         Err(what) => {
             eprintln!("xtask: {what}\n{USAGE}");
             ExitCode::from(2)
+        }
+    }
+}
+
+/// The exit code of one command.
+fn end(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::FAILURE
         }
     }
 }

@@ -1,0 +1,46 @@
+# Guests, as dom0's scenarios make and follow them.
+
+# guest NAME [KEY=VALUE...]: creates a domain. Keys: job, type (pv), vcpus (1), vif (a line of xl's syntax), more (guest
+# kernel arguments).
+guest() {
+	_name=$1; shift
+	job= type=pv vcpus=1 vif= more=
+	for _pair; do eval "${_pair%%=*}=\${_pair#*=}"; done
+	cat > "/run/$_name.cfg" <<-END
+	name = "$_name"
+	type = "$type"
+	kernel = "/rig/vmlinux"
+	ramdisk = "/rig/guest.cpio"
+	extra = "console=hvc0 quiet loglevel=5 mitigations=off random.trust_cpu=on nokaslr rig.job=$job $more"
+	memory = ${memory:-192}
+	vcpus = $vcpus
+	on_poweroff = "destroy"
+	on_crash = "destroy"
+	${vif:+vif = [ $vif ]}
+	END
+	: > "/var/log/xen/console/guest-$_name.log"
+	tail -f "/var/log/xen/console/guest-$_name.log" | while IFS= read -r _line; do echo "[$_name] $_line"; done &
+	xl create -q "/run/$_name.cfg" || return 1
+	say "created $_name as domain $(xl domid "$_name")"
+}
+
+# up NAME: waits until its first process runs. over NAME [SECONDS]: until the domain is gone.
+up() { within 60 has_key "/local/domain/$(xl domid "$1")/data/up"; }
+has_key() { [ -n "$(xenstore-read "$1" 2>/dev/null)" ]; }
+over() { within "${2:-60}" gone "$1"; }
+gone() { ! xl domid "$1"; }
+
+# job_passed NAME: whether the guest's job ended with status 0. printed NAME TEXT: whether its console has a line.
+job_passed() { grep -q "^JOB [^ ]* 0" "/var/log/xen/console/guest-$1.log"; }
+printed() { grep -q "$2" "/var/log/xen/console/guest-$1.log"; }
+
+# After each scenario: nothing of it stays.
+tidy_up() {
+	for _domain in $(xl list 2>/dev/null | awk 'NR > 2 { print $1 }'); do
+		say "left running: $_domain"
+		xl destroy "$_domain"
+	done
+	for _program in pregrant iperf3 tail conformance; do killall -q "$_program"; done
+	rmmod xen-netback 2>/dev/null
+	return 0
+}

@@ -1,0 +1,2 @@
+# The platform's conformance suite, in this guest.
+conformance

@@ -1,0 +1,2 @@
+# shows: the platform conformance suite in dom0
+conformance

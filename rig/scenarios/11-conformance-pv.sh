@@ -1,0 +1,4 @@
+# shows: the platform conformance suite in a PV guest
+guest conf job=conformance || fail "xl create"
+over conf
+job_passed conf

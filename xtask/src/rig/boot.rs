@@ -1,0 +1,174 @@
+//! One boot of the machine, and its console.
+//!
+//! Lines that begin with `RIG ` are dom0's to this program:
+//!
+//! ```text
+//!   RIG begin NAME          a scenario starts
+//!   RIG note TEXT           a figure or a remark of it, shown beside its end
+//!   RIG end NAME STATUS     its exit status
+//!   RIG done                all were played; dom0 powers off
+//! ```
+//! A console that is silent for longer than the scenario's `seconds` is a hang; a machine that ends before `RIG done` is a
+//! crash. In both cases the scenarios that were not played count as failed.
+
+use super::Rig;
+use super::image::images;
+use super::scenario::Scenario;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// Until dom0 plays its first scenario.
+const BOOT: Duration = Duration::from_secs(240);
+/// Lines of the log that a failure shows.
+const TAIL: usize = 30;
+
+/// How a scenario ended.
+pub(super) struct Outcome {
+    pub(super) name: String,
+    pub(super) passed: bool,
+}
+
+/// Boots, plays, and prints a line for each scenario.
+pub(super) fn play(rig: &Rig<'_>, boot: &str, scenarios: &[Scenario]) -> Result<Vec<Outcome>, String> {
+    let logs = rig.dir.join("log");
+    std::fs::create_dir_all(&logs).map_err(|e| format!("{}: {e}", logs.display()))?;
+    let log_path = logs.join(format!("boot-{boot}.log"));
+    let mut log = File::create(&log_path).map_err(|e| format!("{}: {e}", log_path.display()))?;
+    let names: Vec<&str> = scenarios.iter().map(|s| s.name.as_str()).collect();
+    let mut qemu = Qemu::start(rig, &names)?;
+    let start = Instant::now();
+    let (lines, console) = mpsc::channel();
+    let out = qemu.0.stdout.take().ok_or("QEMU without a console")?;
+    std::thread::spawn(move || {
+        let mut out = BufReader::new(out);
+        let mut line = Vec::new();
+        while out.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+            let text = String::from_utf8_lossy(&line).trim_end().to_string();
+            if lines.send(text).is_err() {
+                return;
+            }
+            line.clear();
+        }
+    });
+
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    let mut tail = Vec::new();
+    let mut playing: Option<(&Scenario, Instant, Vec<String>)> = None;
+    let mut patience = BOOT;
+    let ended = loop {
+        let line = match console.recv_timeout(patience) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => break format!("silent for {} s: hung", patience.as_secs()),
+            Err(RecvTimeoutError::Disconnected) => break "the machine ended before its time".to_string(),
+        };
+        let _ = writeln!(log, "{:8.2} {line}", start.elapsed().as_secs_f64());
+        tail.push(line.clone());
+        if tail.len() > TAIL {
+            tail.remove(0);
+        }
+        // Xen's own lines share the console and may stand in front.
+        let Some(said) = line.find("RIG ").map(|at| &line[at + 4..]) else { continue };
+        let (word, rest) = said.split_once(' ').unwrap_or((said, ""));
+        match word {
+            "begin" => {
+                if let Some(scenario) = scenarios.iter().find(|s| s.name == rest) {
+                    patience = Duration::from_secs(scenario.seconds);
+                    playing = Some((scenario, Instant::now(), Vec::new()));
+                }
+            }
+            "note" => {
+                if let Some((_, _, notes)) = &mut playing {
+                    notes.push(rest.to_string());
+                }
+            }
+            "end" => {
+                if let Some((scenario, began, notes)) = playing.take() {
+                    let status = rest.rsplit(' ').next().unwrap_or_default();
+                    let passed = status == "0";
+                    let verdict = if passed { "ok  " } else { "FAIL" };
+                    println!(
+                        "{verdict} {:24} {:6.1} s  {}",
+                        scenario.name,
+                        began.elapsed().as_secs_f64(),
+                        scenario.shows
+                    );
+                    notes.iter().for_each(|n| println!("       {n}"));
+                    if !passed {
+                        println!("       exit status {status}; the console's last lines:");
+                        tail.iter().for_each(|l| println!("       | {l}"));
+                    }
+                    outcomes.push(Outcome { name: scenario.name.clone(), passed });
+                }
+            }
+            "done" => break String::new(),
+            _ => {}
+        }
+    };
+    // Dom0 powers off by itself; a machine that hangs is ended.
+    qemu.end(if ended.is_empty() { Duration::from_secs(20) } else { Duration::ZERO });
+    while let Ok(line) = console.recv_timeout(Duration::from_millis(200)) {
+        let _ = writeln!(log, "{:8.2} {line}", start.elapsed().as_secs_f64());
+    }
+    if !ended.is_empty() {
+        let at = playing.map_or("before the first scenario, or between two".to_string(), |(s, ..)| {
+            format!("in {}", s.name)
+        });
+        println!("FAIL machine {boot}: {ended}, {at}; the last lines of {}:", log_path.display());
+        tail.iter().for_each(|l| println!("       | {l}"));
+    }
+    for scenario in scenarios {
+        if !outcomes.iter().any(|o| o.name == scenario.name) {
+            println!("FAIL {:24} not played to its end", scenario.name);
+            outcomes.push(Outcome { name: scenario.name.clone(), passed: false });
+        }
+    }
+    Ok(outcomes)
+}
+
+/// The emulator; ended on drop.
+struct Qemu(Child);
+
+impl Qemu {
+    fn start(rig: &Rig<'_>, names: &[&str]) -> Result<Self, String> {
+        let images = images(rig);
+        let xen = "console=com1 com1=115200,8n1 dom0_mem=640M,max:640M dom0_max_vcpus=2 spec-ctrl=no xpti=no pv-l1tf=no \
+                   gnttab_max_frames=64";
+        let dom0 = format!(
+            "console=hvc0 quiet loglevel=4 panic=-1 rootfstype=ramfs mitigations=off random.trust_cpu=on nokaslr \
+             rig.play={}",
+            names.join(",")
+        );
+        let mut command = Command::new("qemu-system-x86_64");
+        // Without RDRAND `xl create` waits for entropy; SVM and NPT are for PVH guests; `max` and newer models do not boot.
+        command.args(["-accel", "tcg,thread=multi", "-machine", "pc", "-cpu", "qemu64,+rdrand,+svm,+npt"]);
+        command.args(["-smp", "2", "-m", "1536", "-nodefaults", "-display", "none", "-no-reboot"]);
+        command.args(["-serial", "stdio"]).arg("-kernel").arg(&images.xen).args(["-append", xen]);
+        // QEMU separates modules by commas: those in arguments are doubled.
+        let modules =
+            format!("{} {},{}", images.kernel.display(), dom0.replace(',', ",,"), images.dom0.display());
+        command.arg("-initrd").arg(modules);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        command.spawn().map(Self).map_err(|e| format!("qemu-system-x86_64 does not start: {e}"))
+    }
+
+    fn end(&mut self, patience: Duration) {
+        let until = Instant::now() + patience;
+        while Instant::now() < until {
+            if self.0.try_wait().is_ok_and(|s| s.is_some()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        self.end(Duration::ZERO);
+    }
+}

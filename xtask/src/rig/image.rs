@@ -1,0 +1,274 @@
+//! The initial file systems of dom0 and of the guests, and the kernels as QEMU and `xl` take them.
+
+use super::Rig;
+use super::packages::root;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Where Debian keeps libraries.
+const LIBRARIES: [&str; 2] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];
+const DOM0_PROGRAMS: [&str; 16] = [
+    "bin/busybox",
+    "usr/bin/iperf3",
+    "sbin/ethtool",
+    "usr/lib/xen-4.17/bin/xl",
+    "usr/lib/xen-4.17/bin/xenstored",
+    "usr/lib/xen-4.17/bin/xenconsoled",
+    "usr/lib/xen-4.17/bin/xen-init-dom0",
+    "usr/lib/xen-4.17/bin/lsevtchn",
+    "usr/bin/xenstore-read",
+    "usr/bin/xenstore-write",
+    "usr/bin/xenstore-ls",
+    "usr/bin/xenstore-list",
+    "usr/bin/xenstore-rm",
+    "usr/bin/xenstore-exists",
+    "usr/bin/xenstore-watch",
+    "usr/bin/xenstore-chmod",
+];
+const GUEST_PROGRAMS: [&str; 6] = [
+    "bin/busybox",
+    "usr/bin/iperf3",
+    "sbin/ethtool",
+    "usr/bin/xenstore-read",
+    "usr/bin/xenstore-write",
+    "usr/bin/xenstore-ls",
+];
+const DOM0_MODULES: [&str; 10] = [
+    "xenfs",
+    "xen-evtchn",
+    "xen-gntdev",
+    "xen-gntalloc",
+    "xen-privcmd",
+    "xen-netback",
+    "tun",
+    "bridge",
+    "veth",
+    "pktgen",
+];
+const GUEST_MODULES: [&str; 9] = [
+    "xenfs",
+    "xen-evtchn",
+    "xen-gntdev",
+    "xen-gntalloc",
+    "xen-privcmd",
+    "xen-netfront",
+    "tun",
+    "bridge",
+    "pktgen",
+];
+
+/// Files for QEMU.
+pub(super) struct Images {
+    pub(super) xen: PathBuf,
+    pub(super) kernel: PathBuf,
+    pub(super) dom0: PathBuf,
+}
+
+pub(super) fn images(rig: &Rig<'_>) -> Images {
+    let dir = rig.dir.join("image");
+    Images { xen: dir.join("xen"), kernel: dir.join("vmlinux"), dom0: dir.join("dom0.cpio") }
+}
+
+/// Makes them all.
+pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf]) -> Result<(), String> {
+    let root = root(rig);
+    let dir = rig.dir.join("image");
+    if dir.exists() {
+        fs::remove_dir_all(&dir).map_err(|e| at(&dir, e))?;
+    }
+    let version = kernel_version(&root)?;
+    // The dynamic loader and the modules' tools look at these.
+    tool(Command::new("depmod").arg("-b").arg(&root).arg(&version))?;
+    let guest = Tree::new(&root, dir.join("guest"))?;
+    guest.programs(&GUEST_PROGRAMS)?;
+    guest.modules(&version, &GUEST_MODULES)?;
+    guest.put_all(programs, "usr/bin")?;
+    guest.put_all(&[rig.workspace.root().join("rig/guest-init")], "")?;
+    guest.rename("guest-init", "init")?;
+    guest.put_all(&listed(&rig.workspace.root().join("rig/jobs"))?, "rig/jobs")?;
+    guest.put_all(&[rig.workspace.root().join("rig/say.sh")], "rig")?;
+    let guest_cpio = dir.join("guest.cpio");
+    guest.pack(&guest_cpio)?;
+
+    let out = images(rig);
+    unpack_kernels(&root, &version, &out)?;
+    let dom0 = Tree::new(&root, dir.join("dom0"))?;
+    dom0.programs(&DOM0_PROGRAMS)?;
+    // Loaded by name, when a thread of xl ends.
+    dom0.library("libgcc_s.so.1")?;
+    dom0.modules(&version, &DOM0_MODULES)?;
+    dom0.put_all(programs, "usr/bin")?;
+    dom0.put_all(&[rig.workspace.root().join("rig/dom0-init")], "")?;
+    dom0.rename("dom0-init", "init")?;
+    dom0.put_all(&listed(&rig.workspace.root().join("rig/scenarios"))?, "rig/scenarios")?;
+    let shared = ["rig/say.sh", "rig/domain.sh", "rig/vif-script"].map(|f| rig.workspace.root().join(f));
+    dom0.put_all(&shared, "rig")?;
+    dom0.put_all(&[guest_cpio, out.kernel.clone()], "rig")?;
+    fs::create_dir_all(dom0.dir.join("etc/xen/scripts")).map_err(|e| at(&dom0.dir, e))?;
+    let conf = dom0.dir.join("etc/xen/xl.conf");
+    fs::write(&conf, "autoballoon=\"off\"\nclaim_mode=0\n").map_err(|e| at(&conf, e))?;
+    dom0.pack(&out.dom0)
+}
+
+/// The one kernel that was unpacked.
+fn kernel_version(root: &Path) -> Result<String, String> {
+    let dir = root.join("lib/modules");
+    let mut names = fs::read_dir(&dir).map_err(|e| at(&dir, e))?.flatten().map(|f| f.file_name());
+    let name = names.next().ok_or_else(|| format!("no kernel in {}", dir.display()))?;
+    Ok(name.to_string_lossy().into_owned())
+}
+
+/// QEMU's multiboot loader wants Xen's 32-bit ELF; a kernel that is unpacked here boots seconds faster under emulation.
+fn unpack_kernels(root: &Path, version: &str, out: &Images) -> Result<(), String> {
+    let gz = root.join("boot/xen-4.17-amd64.gz");
+    let bytes = tool_output(Command::new("gzip").arg("-dc").arg(&gz))?;
+    fs::write(&out.xen, bytes).map_err(|e| at(&out.xen, e))?;
+    let path = root.join("boot").join(format!("vmlinuz-{version}"));
+    let image = fs::read(&path).map_err(|e| at(&path, e))?;
+    let word =
+        |at: usize| image.get(at..at + 4).and_then(|b| b.first_chunk::<4>()).map(|b| u32::from_le_bytes(*b));
+    // The boot protocol's setup_sects, payload_offset and payload_length (Linux, Documentation/arch/x86/boot.rst).
+    let payload = || {
+        let sectors = usize::from(*image.get(0x1f1)?).max(4) + 1;
+        let (offset, len) = (word(0x248)? as usize, word(0x24c)? as usize);
+        image.get(sectors * 512 + offset..sectors * 512 + offset + len)
+    };
+    let payload = payload().ok_or_else(|| format!("{} is no bzImage", path.display()))?;
+    let packed = out.kernel.with_extension("xz");
+    // The last four octets are the unpacked size, which xz does not know of.
+    fs::write(&packed, &payload[..payload.len().saturating_sub(4)]).map_err(|e| at(&packed, e))?;
+    let kernel = tool_output(Command::new("xz").arg("-dc").arg("--single-stream").arg(&packed))?;
+    fs::write(&out.kernel, kernel).map_err(|e| at(&out.kernel, e))?;
+    fs::remove_file(&packed).map_err(|e| at(&packed, e))?;
+    tool(Command::new("strip").arg(&out.kernel))
+}
+
+/// A file system that is being laid out.
+struct Tree<'a> {
+    root: &'a Path,
+    dir: PathBuf,
+}
+
+impl<'a> Tree<'a> {
+    fn new(root: &'a Path, dir: PathBuf) -> Result<Self, String> {
+        for folder in ["bin", "rig", "proc", "sys", "dev", "usr/bin"] {
+            fs::create_dir_all(dir.join(folder)).map_err(|e| at(&dir, e))?;
+        }
+        // The loader's fixed path.
+        std::os::unix::fs::symlink("lib/x86_64-linux-gnu", dir.join("lib64")).map_err(|e| at(&dir, e))?;
+        Ok(Self { root, dir })
+    }
+
+    /// Debian programs with all libraries that they need, at Debian's paths.
+    fn programs(&self, paths: &[&str]) -> Result<(), String> {
+        for path in paths {
+            let path = if self.root.join(path).exists() { path.to_string() } else { format!("usr/{path}") };
+            self.put_elf(&path)?;
+        }
+        Ok(())
+    }
+
+    fn library(&self, name: &str) -> Result<(), String> {
+        match LIBRARIES.iter().map(|dir| format!("{dir}/{name}")).find(|p| self.root.join(p).exists()) {
+            Some(path) => self.put_elf(&path),
+            None => Err(format!("library {name} is in none of the packages of xtask/src/rig/packages.rs")),
+        }
+    }
+
+    fn put_elf(&self, path: &str) -> Result<(), String> {
+        let (from, to) = (self.root.join(path), self.dir.join(path));
+        if to.exists() {
+            return Ok(());
+        }
+        copy(&from, &to)?;
+        let dynamic = tool_output(Command::new("readelf").arg("-d").arg(&from))?;
+        let dynamic = String::from_utf8_lossy(&dynamic).into_owned();
+        let needed = dynamic.lines().filter(|l| l.contains("(NEEDED)"));
+        for name in needed.filter_map(|l| l.split_once('[')?.1.split_once(']')) {
+            self.library(name.0)?;
+        }
+        Ok(())
+    }
+
+    /// Kernel modules with those that they need.
+    fn modules(&self, version: &str, names: &[&str]) -> Result<(), String> {
+        let mut files = BTreeSet::new();
+        for name in names {
+            let mut modprobe = Command::new("modprobe");
+            modprobe.arg("-d").arg(self.root).args(["-S", version, "--show-depends", name]);
+            let out = tool_output(&mut modprobe)?;
+            let out = String::from_utf8_lossy(&out).into_owned();
+            let paths = out.lines().filter_map(|l| l.strip_prefix("insmod "));
+            files.extend(paths.map(|p| PathBuf::from(p.trim())));
+        }
+        let meta = ["modules.builtin", "modules.builtin.modinfo", "modules.order"];
+        files.extend(meta.map(|m| self.root.join("lib/modules").join(version).join(m)));
+        for file in files {
+            let below =
+                file.strip_prefix(self.root).map_err(|_| format!("{} is not below", file.display()))?;
+            copy(&file, &self.dir.join(below))?;
+        }
+        tool(Command::new("depmod").arg("-b").arg(&self.dir).arg(version))
+    }
+
+    fn put_all(&self, files: &[PathBuf], folder: &str) -> Result<(), String> {
+        for file in files {
+            let name = file.file_name().unwrap_or_default();
+            copy(file, &self.dir.join(folder).join(name))?;
+        }
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), String> {
+        fs::rename(self.dir.join(from), self.dir.join(to)).map_err(|e| at(&self.dir, e))
+    }
+
+    /// As an archive that the kernel unpacks.
+    fn pack(&self, to: &Path) -> Result<(), String> {
+        let out = fs::File::create(to).map_err(|e| at(to, e))?;
+        let mut find = Command::new("find").arg(".").current_dir(&self.dir).stdout(Stdio::piped()).spawn();
+        let names = find.as_mut().ok().and_then(|c| c.stdout.take()).ok_or("`find` does not run")?;
+        let mut cpio = Command::new("cpio");
+        cpio.args(["-o", "-H", "newc", "-R", "0:0", "--quiet"]).current_dir(&self.dir);
+        let status = cpio.stdin(names).stdout(out).status();
+        let found = find.and_then(|mut c| c.wait()).is_ok_and(|s| s.success());
+        if found && status.is_ok_and(|s| s.success()) {
+            Ok(())
+        } else {
+            Err(format!("cannot pack {} into {}", self.dir.display(), to.display()))
+        }
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    let folder = to.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(folder).map_err(|e| at(folder, e))?;
+    fs::copy(from, to).map(drop).map_err(|e| at(from, e))
+}
+
+/// The files of a folder, by name.
+fn listed(dir: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(dir).map_err(|e| at(dir, e))?.flatten().map(|f| f.path()).collect();
+    files.sort();
+    Ok(files)
+}
+
+fn tool(command: &mut Command) -> Result<(), String> {
+    tool_output(command).map(drop)
+}
+
+fn tool_output(command: &mut Command) -> Result<Vec<u8>, String> {
+    let shown = format!("{command:?}");
+    let out = command.stdin(Stdio::null()).output().map_err(|e| format!("{shown}: {e}"))?;
+    if out.status.success() {
+        return Ok(out.stdout);
+    }
+    Err(format!("{shown}: {}: {}", out.status, String::from_utf8_lossy(&out.stderr).trim()))
+}
+
+fn at(path: &Path, e: std::io::Error) -> String {
+    format!("{}: {e}", path.display())
+}

@@ -1,0 +1,80 @@
+//! `cargo xtask rig`: real Xen, a Debian dom0 and Debian guests, in a machine that QEMU emulates.
+//!
+//! ```text
+//!   packages   Debian's Xen, kernel, busybox ... fetched as files and unpacked; nothing of them is installed
+//!   image      two initial file systems, dom0's and the guests', with this tree's programs and rig/ in them
+//!   boot       QEMU (TCG: no KVM, no disk, no network); its console is read line by line
+//!   scenario   rig/scenarios/NAME.sh, played by dom0; a line each as it ends
+//! ```
+//! Everything is below `target/rig`; `target/rig/log` keeps the consoles. A machine that says nothing for too long, or crashes,
+//! ends the run with the log's last lines.
+
+mod boot;
+mod image;
+mod packages;
+mod scenario;
+
+use crate::tool;
+use crate::workspace::{Workspace, run};
+use scenario::Scenario;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// The guests' and dom0's C library need not be this machine's: programs are linked statically.
+const TARGET: &str = "x86_64-unknown-linux-musl";
+
+/// Where the rig keeps its things.
+pub(crate) struct Rig<'a> {
+    workspace: &'a Workspace,
+    dir: PathBuf,
+}
+
+/// Plays the named scenarios, or all.
+pub fn play(w: &Workspace, names: &[&str]) -> Result<(), String> {
+    let all = scenario::all(w)?;
+    let chosen = scenario::choose(&all, names)?;
+    let rig = Rig { workspace: w, dir: w.target().join("rig") };
+    std::fs::create_dir_all(&rig.dir).map_err(|e| format!("{}: {e}", rig.dir.display()))?;
+    let start = Instant::now();
+    packages::fetch(&rig)?;
+    let programs = programs(w)?;
+    image::make(&rig, &programs)?;
+    println!("rig: images made in {:.0} s; booting", start.elapsed().as_secs_f64());
+    let mut failed = Vec::new();
+    let mut played = 0;
+    for (boot, scenarios) in scenario::boots(&chosen) {
+        let outcomes = boot::play(&rig, &boot, &scenarios)?;
+        played += outcomes.len();
+        failed.extend(outcomes.into_iter().filter(|o| !o.passed).map(|o| o.name));
+    }
+    println!(
+        "rig: {} of {played} scenarios passed in {:.0} s",
+        played - failed.len(),
+        start.elapsed().as_secs_f64()
+    );
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed on real Xen: {}", failed.join(", "))) }
+}
+
+/// Lists the scenarios.
+pub fn list(w: &Workspace) -> Result<(), String> {
+    for Scenario { name, shows, boot, .. } in scenario::all(w)? {
+        println!("{name:24} [{boot}] {shows}");
+    }
+    Ok(())
+}
+
+/// Builds what runs inside, and says where it is.
+fn programs(w: &Workspace) -> Result<Vec<PathBuf>, String> {
+    tool::target(w, TARGET)?;
+    let built = w.target().join(TARGET).join("release");
+    let mut cargo =
+        w.cargo(&["build", "--release", "--target", TARGET, "-p", "pregrant-cli", "-p", "pregrant-host"]);
+    // Crash points are for the scenario that plays them.
+    cargo.args(["--bin", "pregrant", "--example", "conformance", "--features", "pregrant-cli/crash-points"]);
+    // Built fast and small: time in the emulator is no figure.
+    for (setting, value) in [("LTO", "off"), ("CODEGEN_UNITS", "16"), ("DEBUG", "0")] {
+        cargo.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
+    }
+    run(&mut cargo)?;
+    Ok(vec![built.join("pregrant"), built.join("examples/conformance")])
+}

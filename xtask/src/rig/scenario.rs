@@ -1,0 +1,99 @@
+//! The files of `rig/scenarios`, and what their heads say.
+//!
+//! ```text
+//!   # shows: what a pass shows, in a line
+//!   # boot: 2          (optional) which machine; scenarios of one machine share a boot
+//!   # seconds: 90      (optional) how long it may take before it counts as hung
+//! ```
+
+use crate::workspace::Workspace;
+use std::collections::BTreeMap;
+
+/// One scenario.
+#[derive(Clone, Debug)]
+pub(super) struct Scenario {
+    /// The file's name without its ending; its number decides the order.
+    pub(super) name: String,
+    pub(super) shows: String,
+    /// Key of the machine that it is played on.
+    pub(super) boot: String,
+    pub(super) seconds: u64,
+}
+
+/// Seconds, where a head does not say.
+const SECONDS: u64 = 120;
+
+/// All of them, in order.
+pub(super) fn all(w: &Workspace) -> Result<Vec<Scenario>, String> {
+    let dir = w.root().join("rig/scenarios");
+    let files = std::fs::read_dir(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    let mut found = Vec::new();
+    for path in files.flatten().map(|f| f.path()) {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        found.push(parse(name, &text)?);
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+fn parse(name: String, text: &str) -> Result<Scenario, String> {
+    let head = |key: &str| {
+        let mut lines = text.lines().take_while(|l| l.starts_with('#'));
+        lines.find_map(|l| {
+            Some(l.strip_prefix("# ")?.strip_prefix(key)?.strip_prefix(": ")?.trim().to_string())
+        })
+    };
+    let shows = head("shows").ok_or_else(|| format!("rig/scenarios/{name}.sh: no line `# shows: ...`"))?;
+    let seconds = match head("seconds") {
+        None => SECONDS,
+        Some(n) => {
+            n.parse().map_err(|_| format!("rig/scenarios/{name}.sh: `# seconds: {n}` is no number"))?
+        }
+    };
+    Ok(Scenario { name, shows, boot: head("boot").unwrap_or_else(|| "1".into()), seconds })
+}
+
+/// Those whose names begin as told, or contain it; all when nothing was told.
+pub(super) fn choose(all: &[Scenario], names: &[&str]) -> Result<Vec<Scenario>, String> {
+    if names.is_empty() {
+        return Ok(all.to_vec());
+    }
+    for name in names {
+        if !all.iter().any(|s| s.name.contains(name)) {
+            let known: Vec<&str> = all.iter().map(|s| s.name.as_str()).collect();
+            return Err(format!("there is no scenario {name:?}; there are {}", known.join(", ")));
+        }
+    }
+    Ok(all.iter().filter(|s| names.iter().any(|n| s.name.contains(n))).cloned().collect())
+}
+
+/// Grouped by machine.
+pub(super) fn boots(chosen: &[Scenario]) -> BTreeMap<String, Vec<Scenario>> {
+    let mut boots = BTreeMap::<String, Vec<Scenario>>::new();
+    for scenario in chosen {
+        boots.entry(scenario.boot.clone()).or_default().push(scenario.clone());
+    }
+    boots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_says_what_is_shown() {
+        let s = parse("10-x".into(), "# shows: pings\n# seconds: 7\n\n# boot: 9\n").unwrap();
+        assert_eq!((s.shows.as_str(), s.seconds, s.boot.as_str()), ("pings", 7, "1"));
+        assert!(parse("10-x".into(), "echo\n").is_err());
+        assert!(parse("10-x".into(), "# shows: a\n# seconds: b\n").is_err());
+    }
+
+    #[test]
+    fn names_choose_and_unknown_names_are_told() {
+        let all = ["10-a", "20-b"].map(|n| parse(n.into(), "# shows: a\n").unwrap());
+        assert_eq!(choose(&all, &[]).unwrap().len(), 2);
+        assert_eq!(choose(&all, &["20"]).unwrap()[0].name, "20-b");
+        assert!(choose(&all, &["c"]).unwrap_err().contains("10-a, 20-b"));
+    }
+}
