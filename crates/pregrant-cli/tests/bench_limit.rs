@@ -1,6 +1,7 @@
 //! `pregrant bench limit` as a user runs it: with the second process that it reads from, and its JSON lines.
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -45,4 +46,36 @@ fn wrong_usage_is_exit_2_and_a_file_that_cannot_be_written_exit_1() {
     let out = pregrant(&["bench", "limit", "--json", "/nonexistent/limit.jsonl"]);
     assert_eq!(out.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&out.stderr).contains("/nonexistent/limit.jsonl"));
+}
+
+#[test]
+fn a_target_that_is_killed_is_a_failure_that_says_so() {
+    let child = Command::new(env!("CARGO_BIN_EXE_pregrant"))
+        .args(["bench", "limit", "--seconds", "0.05", "--repeats", "1000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let until = Instant::now() + Duration::from_secs(60); // against hanging
+    let target = loop {
+        let found = std::fs::read_to_string(&children).unwrap_or_default();
+        // Between fork and exec it is not the target yet.
+        if let Some(pid) = found.split_whitespace().next()
+            && std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|c| c.contains("limit-target"))
+        {
+            break pid.to_string();
+        }
+        assert!(Instant::now() < until, "no process to read from was started");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    std::thread::sleep(Duration::from_millis(200)); // well into the rows
+    assert!(Command::new("kill").args(["-KILL", &target]).status().unwrap().success());
+    let out = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{stderr}");
+    let line =
+        format!("pregrant: the process that is read from (pid {target}) ended early (signal: 9 (SIGKILL))");
+    assert!(stderr.contains(&line), "{stderr}");
 }

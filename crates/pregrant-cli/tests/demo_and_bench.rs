@@ -166,6 +166,18 @@ fn bench_net_loses_nothing_and_counts_what_its_paths_do() {
 }
 
 #[test]
+fn bench_net_measures_with_and_without_redo_pages_in_turn() {
+    let json = File::new("redo.jsonl");
+    let args = ["--path", "staging", "--dir", "tx", "--size", "64", "--seconds", "0.02", "--repeats", "2"];
+    let out =
+        pregrant(&[&["bench", "net"], &args[..], &["--redo", "on,off", "--json", json.path()]].concat());
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let redo: Vec<_> = json.lines().iter().map(|l| l["redo"].as_bool().expect("true or false")).collect();
+    assert_eq!(redo, [true, false, true, false]);
+    assert!(text(&out.stdout).contains("With the redo page, staging tx 64 B moves"), "{}", text(&out.stdout));
+}
+
+#[test]
 fn bench_latency_brings_every_frame_back() {
     let json = File::new("latency.jsonl");
     let out =
@@ -177,6 +189,16 @@ fn bench_latency_brings_every_frame_back() {
         assert_eq!(line["lost"].as_u64(), Some(0), "{line}");
         assert!(number(&line, "latency_p50_ns") > 1.0, "{line}");
         assert!(number(&line, "latency_p50_ns") <= number(&line, "latency_p99_ns"), "{line}");
+        let histogram: Vec<(u64, u64)> =
+            serde_json::from_value(line["latency_histogram"].clone()).expect("pairs of bound and count");
+        assert!(histogram.is_sorted_by(|a, b| a.0 < b.0), "{line}");
+        assert_eq!(Some(histogram.iter().map(|(_, n)| n).sum()), line["frames"].as_u64(), "{line}");
+        let up_to =
+            |bound: f64| histogram.iter().filter(|(b, _)| *b as f64 <= bound).map(|(_, n)| n).sum::<u64>();
+        assert!(
+            2 * up_to(number(&line, "latency_p50_ns") * 1.1) >= line["frames"].as_u64().unwrap_or(0),
+            "{line}"
+        );
     }
 }
 

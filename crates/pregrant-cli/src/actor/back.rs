@@ -10,7 +10,9 @@ use pregrant::net::back::Ordinary;
 use pregrant::net::features::BackFeatures;
 use pregrant::platform::{Clock, Events, Platform, ReadySet};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
-use pregrant_host::drivers::{Backend, BrokerSuccession, Mode, Next, Pace};
+use pregrant::ring::RedoPage;
+use pregrant::xenbus::DeviceId;
+use pregrant_host::drivers::{Backend, BrokerSuccession, Mode, Next, Pace, Succession};
 use pregrant_host::loopback::{Counters, Loopback, MonotonicClock};
 use pregrant_host::ports::generator::Generator;
 use pregrant_host::ports::sequence::Head;
@@ -18,7 +20,8 @@ use pregrant_host::ports::sink::{Check, Sink, SinkCounters};
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
-use std::cell::RefCell;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -201,6 +204,30 @@ impl Far {
     }
 }
 
+/// Succession, with redo pages or without: so that their cost can be measured.
+struct RedoSwitch {
+    inner: BrokerSuccession,
+    redo: Rc<Cell<bool>>,
+}
+
+impl Succession<Loopback> for RedoSwitch {
+    fn own(&mut self, p: &Loopback, id: &DeviceId) -> std::result::Result<Box<dyn Any>, String> {
+        self.inner.own(p, id)
+    }
+    fn redo_page(
+        &mut self,
+        p: &Loopback,
+        id: &DeviceId,
+        queue: usize,
+        dir: &'static str,
+    ) -> Option<RedoPage> {
+        self.redo.get().then(|| self.inner.redo_page(p, id, queue, dir))?
+    }
+    fn forget(&mut self, p: &Loopback, id: &DeviceId) {
+        self.inner.forget(p, id);
+    }
+}
+
 type LoopbackBackend = Backend<Loopback, UnixTransport>;
 
 /// Carries out orders.
@@ -214,13 +241,19 @@ pub fn play(args: &ActorArgs) -> Result<()> {
         Box::new(move |_: &_, n: usize, caps| far.borrow().ports(n, caps))
     };
     let mut backend = Backend::new(platform, xs, BackFeatures::default(), Ordinary::Copy, ports)?;
-    backend.succeed(Box::new(BrokerSuccession));
+    let redo = Rc::new(Cell::new(true));
+    backend.succeed(Box::new(RedoSwitch { inner: BrokerSuccession, redo: Rc::clone(&redo) }));
     while let Some(order) = next_order()? {
         let report = match order {
-            Order::Case(case) => match case_of(&mut backend, &far, &case) {
-                Ok(played) => Report::Case(Box::new(played)),
-                Err(e) => Report::Failed(e.to_string()),
-            },
+            Order::Case(case) => {
+                redo.set(case.redo);
+                let played = case_of(&mut backend, &far, &case);
+                redo.set(true);
+                match played {
+                    Ok(played) => Report::Case(Box::new(played)),
+                    Err(e) => Report::Failed(e.to_string()),
+                }
+            }
             Order::Switch { vifs, succeed } => match serve_switch(&mut backend, &far, vifs, succeed) {
                 Ok(served) => Report::Switch(Switched { attach_at_ns, ..served }),
                 Err(e) => Report::Failed(e.to_string()),

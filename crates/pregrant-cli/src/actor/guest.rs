@@ -1,7 +1,7 @@
 //! A guest's process: one vif, as its own program would use it.
 
 use super::back::mark;
-use super::order::{Case, Dir, Order, Played, Report, Waiting};
+use super::order::{Case, Dir, Latencies, Order, Played, Report, Waiting};
 use super::{ActorArgs, Result, cpu_ns, next_order, tell};
 use hdrhistogram::Histogram;
 use pregrant::net::front::Wishes;
@@ -376,13 +376,52 @@ fn echo(guest: &mut Guest, case: &Case) -> Result<Played> {
     played.next = played.frames;
     played.counters = guest.platform().counters().since(&counters).into();
     played.cpu_ns = cpu_ns() - cpu;
-    let of = |h: &Histogram<u64>| [h.value_at_quantile(0.5), h.value_at_quantile(0.99)];
-    played.latency = Some([of(&there), of(&back)]);
+    played.latency = Some([latencies(&there), latencies(&back)]);
     send_mark(guest, mode)?;
     Ok(played)
+}
+
+/// Buckets of a histogram that a factor of two in time is cut into.
+const BUCKETS_PER_OCTAVE: f64 = 8.0;
+
+/// Percentiles, and the histogram in coarse buckets, those without a frame left out.
+fn latencies(of: &Histogram<u64>) -> Latencies {
+    let mut histogram: Vec<(u64, u64)> = Vec::new();
+    for value in of.iter_recorded() {
+        let (ns, count) = (value.value_iterated_to().max(1), value.count_since_last_iteration());
+        let bucket = ((ns as f64).log2() * BUCKETS_PER_OCTAVE).ceil();
+        let bound = (bucket / BUCKETS_PER_OCTAVE).exp2().ceil() as u64;
+        match histogram.last_mut() {
+            Some((last, frames)) if *last == bound => *frames += count,
+            _ => histogram.push((bound, count)),
+        }
+    }
+    Latencies { p50_ns: of.value_at_quantile(0.5), p99_ns: of.value_at_quantile(0.99), histogram }
 }
 
 /// How a mode is called on the command line and in records.
 pub fn mode_name(mode: Waiting) -> &'static str {
     Mode::from(mode).name()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_in_coarse_buckets_keeps_every_frame() {
+        let mut all = Histogram::<u64>::new_with_bounds(1, 100_000_000_000, 3).unwrap();
+        let times = [1, 256, 257, 300, 1000, 1000, 26_000, 5_000_000];
+        times.iter().for_each(|t| all.saturating_record(*t));
+        let coarse = latencies(&all).histogram;
+        assert_eq!(coarse.iter().map(|(_, n)| n).sum::<u64>(), times.len() as u64);
+        assert!(coarse.is_sorted_by(|a, b| a.0 < b.0), "{coarse:?}");
+        for bound in coarse.windows(2).map(|w| w[1].0) {
+            assert!(
+                times.iter().any(|t| *t <= bound && (*t as f64) > bound as f64 / 1.1),
+                "{bound} in {coarse:?}"
+            );
+        }
+        assert!(coarse.contains(&(256, 1)) && coarse.iter().all(|(_, n)| *n > 0), "{coarse:?}");
+    }
 }

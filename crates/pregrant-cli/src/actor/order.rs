@@ -71,6 +71,8 @@ pub struct Case {
     pub data_len: Option<u32>,
     /// Queues.
     pub queues: u32,
+    /// Whether the back keeps redo pages, without which its rings do not survive it.
+    pub redo: bool,
 }
 
 /// To an actor. The end of its input means: stop.
@@ -170,8 +172,19 @@ pub struct Played {
     pub path: String,
     /// The platform in words.
     pub platform: String,
-    /// Latencies of requests and of responses, ns: 50th and 99th percentile.
-    pub latency: Option<[[u64; 2]; 2]>,
+    /// Latencies of requests and of responses.
+    pub latency: Option<[Latencies; 2]>,
+}
+
+/// How long single frames took one way.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latencies {
+    /// Half of them took at most so long.
+    pub p50_ns: u64,
+    /// 99 of 100 took at most so long.
+    pub p99_ns: u64,
+    /// All of them: a bucket's upper bound in ns, and how many fell into it; bounds rise.
+    pub histogram: Vec<(u64, u64)>,
 }
 
 /// [`Counters`] as they travel.

@@ -3,7 +3,7 @@
 use super::net::{PathName, Stand, seconds};
 use super::record::{Record, RecordWriter};
 use super::table::{Align, Table, figure};
-use crate::actor::order::{Case, Dir, Ops, Waiting};
+use crate::actor::order::{Case, Dir, Latencies, Ops, Waiting};
 use crate::screen::print;
 use std::error::Error;
 use std::path::PathBuf;
@@ -36,8 +36,8 @@ pub struct LatencyArgs {
     pub json: Option<PathBuf>,
 }
 
-/// One row: 50th and 99th percentile, ns, of requests and of responses.
-#[derive(Clone, Copy, Debug)]
+/// One row.
+#[derive(Clone, Debug)]
 pub struct Latency {
     /// The path.
     pub path: PathName,
@@ -48,9 +48,9 @@ pub struct Latency {
     /// In how long.
     pub seconds: f64,
     /// From the guest to the port.
-    pub request: [u64; 2],
+    pub request: Latencies,
     /// From the port to the guest.
-    pub response: [u64; 2],
+    pub response: Latencies,
     /// Operations of both ends.
     pub ops: Ops,
     /// CPU time of the guest and of the back.
@@ -72,6 +72,7 @@ pub fn measure(stand: &mut Stand, path: PathName, mode: Waiting, seconds: f64) -
         path: path.to_string(),
         data_len: (path == PathName::Staging).then_some(DATA_LEN),
         queues: 1,
+        redo: true,
     })?;
     let [request, response] = guest.latency.ok_or("the guest did not measure a latency")?;
     Ok(Latency {
@@ -90,7 +91,7 @@ pub fn measure(stand: &mut Stand, path: PathName, mode: Waiting, seconds: f64) -
 impl Latency {
     /// As records, one for each direction: `frames_per_s` is the rate of frames there and back.
     pub fn records(&self) -> [Record; 2] {
-        [("tx", self.request), ("rx", self.response)].map(|(dir, [p50, p99])| {
+        [("tx", &self.request), ("rx", &self.response)].map(|(dir, took)| {
             let mut r = Record::new("latency", &self.path.to_string(), dir, 64);
             r.count(self.frames, self.seconds);
             r.mode = crate::actor::guest::mode_name(self.mode).into();
@@ -100,8 +101,9 @@ impl Latency {
             [r.frontend_cpu_ns, r.backend_cpu_ns] = self.cpu_ns;
             r.data_len = (self.path == PathName::Staging).then_some(DATA_LEN.into());
             r.depth = Some(1);
-            r.latency_p50_ns = Some(p50);
-            r.latency_p99_ns = Some(p99);
+            r.latency_p50_ns = Some(took.p50_ns);
+            r.latency_p99_ns = Some(took.p99_ns);
+            r.latency_histogram = Some(took.histogram.clone());
             r
         })
     }
@@ -123,10 +125,10 @@ pub fn table(rows: &[Latency]) -> Table {
         t.row([
             r.path.to_string(),
             crate::actor::guest::mode_name(r.mode).into(),
-            us(r.request[0]),
-            us(r.request[1]),
-            us(r.response[0]),
-            us(r.response[1]),
+            us(r.request.p50_ns),
+            us(r.request.p99_ns),
+            us(r.response.p50_ns),
+            us(r.response.p99_ns),
             figure(r.ops.notifications as f64 / r.frames.max(1) as f64),
         ]);
     }

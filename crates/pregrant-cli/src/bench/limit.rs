@@ -154,7 +154,7 @@ pub fn run(args: LimitArgs) -> Result<(), Box<dyn std::error::Error>> {
         [] => return Err("the kernel names no core that this process may use; see taskset -p".into()),
     };
     let target = Target::start(Command::new(std::env::current_exe()?).args(TARGET_SUBCOMMAND));
-    let target = target.inspect_err(|e| notes.push(format!("process_vm_readv is left out: {e}"))).ok();
+    let mut target = target.inspect_err(|e| notes.push(format!("process_vm_readv is left out: {e}"))).ok();
 
     let run_for = Duration::from_secs_f64(args.seconds);
     let progress = std::io::stderr().is_terminal();
@@ -176,6 +176,7 @@ pub fn run(args: LimitArgs) -> Result<(), Box<dyn std::error::Error>> {
                     json.write(&record)?;
                 }
                 Err(e) => {
+                    alive(&mut target)?;
                     failed[i] = true;
                     notes.push(format!("{}: {e}", row.label()));
                 }
@@ -198,10 +199,19 @@ pub fn run(args: LimitArgs) -> Result<(), Box<dyn std::error::Error>> {
     for note in &notes {
         eprintln!("note: {note}");
     }
+    alive(&mut target)?;
     if rates.iter().all(Vec::is_empty) {
         return Err("nothing could be measured; the notes above say why".into());
     }
     Ok(())
+}
+
+/// A process that was killed is no property of the machine: what it leaves out is no note but a failure.
+fn alive(target: &mut Option<Target>) -> Result<(), Box<dyn std::error::Error>> {
+    match target.as_mut().map(Target::check_alive) {
+        Some(Err(e)) => Err(format!("{e}; its rows would be missing or wrong, run bench limit again").into()),
+        _ => Ok(()),
+    }
 }
 
 /// The two rows that others are shown against: lines handed over (the headline) and grant copy's system call at 64 B.

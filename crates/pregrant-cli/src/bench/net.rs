@@ -20,6 +20,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 #[command(after_help = "Examples:
   pregrant bench net --path copy,staging --dir tx,rx --size 64,1500
   pregrant bench net --path staging --dir tx --size 64 --data-len 256 --seconds 1 --json out.jsonl
+  pregrant bench net --path staging --size 64 --redo on,off --repeats 9
 
 Frames/s are those that arrived, in the time between two marks; lost is sent minus received by number.
 Run it on an idle machine with two cores; figures of a busy one say nothing.")]
@@ -42,6 +43,9 @@ pub struct NetArgs {
     /// Octets of a frame that fit a staging buffer: 64, 128, 256, 2048, 4096 or 65535
     #[arg(long, default_value_t = 256, value_parser = data_len)]
     pub data_len: u32,
+    /// Whether the backend keeps the redo page that lets its rings survive it; both to see what it costs
+    #[arg(long, value_delimiter = ',', default_values_t = [Redo::On])]
+    pub redo: Vec<Redo>,
     /// Frames in a burst at most
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub burst: u32,
@@ -92,6 +96,21 @@ impl std::fmt::Display for DirName {
             Self::Tx => "tx",
             Self::Rx => "rx",
         })
+    }
+}
+
+/// Whether redo pages are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Redo {
+    /// They are
+    On,
+    /// They are not
+    Off,
+}
+
+impl std::fmt::Display for Redo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if *self == Self::On { "on" } else { "off" })
     }
 }
 
@@ -174,6 +193,8 @@ pub struct Row {
     pub size: usize,
     /// Staging's data length, for `staging`.
     pub data_len: Option<u32>,
+    /// Whether the backend keeps redo pages.
+    pub redo: Redo,
     /// Records, one for each repeat.
     pub records: Vec<Record>,
     /// How the platform did it, in words.
@@ -184,7 +205,7 @@ impl Row {
     /// A row of nothing yet.
     pub fn new(path: PathName, dir: Dir, size: usize, data_len: u32) -> Self {
         let data_len = (path == PathName::Staging).then_some(data_len);
-        Self { path, dir, size, data_len, records: Vec::new(), platform: String::new() }
+        Self { path, dir, size, data_len, redo: Redo::On, records: Vec::new(), platform: String::new() }
     }
 
     /// Measures it once more.
@@ -207,6 +228,7 @@ impl Row {
             path: self.path.to_string(),
             data_len: self.data_len,
             queues,
+            redo: self.redo == Redo::On,
         };
         let (guest, back) = stand.play(case)?;
         if back.path != self.path.to_string() {
@@ -219,6 +241,7 @@ impl Row {
         record.count(guest.frames, guest.seconds);
         record.data_len = self.data_len.map(u64::from);
         record.queues = queues;
+        record.redo = Some(self.redo == Redo::On);
         record.burst = burst;
         record.repeat = self.records.len() as u32;
         record.mode = crate::actor::guest::mode_name(mode).into();
@@ -268,7 +291,10 @@ pub fn run(args: NetArgs) -> Result<()> {
             let dir = if dir == DirName::Tx { Dir::Tx } else { Dir::Rx };
             // RX is copied by a back that maps TX, as Linux's does: there is no such row to measure.
             let paths = args.path.iter().filter(|&&p| p != PathName::Map || dir == Dir::Tx);
-            rows.extend(paths.map(|&p| Row::new(p, dir, size as usize, args.data_len)));
+            for &path in paths {
+                let row = |&redo: &Redo| Row { redo, ..Row::new(path, dir, size as usize, args.data_len) };
+                rows.extend(args.redo.iter().map(row));
+            }
         }
     }
     if args.path.contains(&PathName::Map) && args.dir.contains(&DirName::Rx) {
@@ -309,6 +335,7 @@ pub fn table(rows: &[Row]) -> Table {
         ("dir", Align::Left),
         ("size B", Align::Right),
         ("data len", Align::Right),
+        ("redo", Align::Left),
         ("M frames/s", Align::Right),
         ("(range)", Align::Right),
         ("Gbit/s", Align::Right),
@@ -332,6 +359,7 @@ pub fn table(rows: &[Row]) -> Table {
             row.dir.name().into(),
             row.size.to_string(),
             row.data_len.map_or("-".into(), |n| n.to_string()),
+            row.redo.to_string(),
             m(rate.median),
             format!("({}..{})", m(rate.min), m(rate.max)),
             figure(rate.median * row.size as f64 * 8.0 / 1e9),
@@ -344,6 +372,14 @@ pub fn table(rows: &[Row]) -> Table {
         ]);
     }
     t
+}
+
+/// Rows that differ in the redo page alone: with it, without it.
+fn redo_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
+    let same = |a: &Row, b: &Row| (a.path, a.dir, a.size) == (b.path, b.dir, b.size);
+    rows.iter().filter(|r| r.redo == Redo::On).filter_map(move |on| {
+        rows.iter().find(|off| off.redo == Redo::Off && same(on, off)).map(|off| (on, off))
+    })
 }
 
 fn method(rows: &[Row], args: &NetArgs) -> String {
@@ -362,6 +398,20 @@ fn method(rows: &[Row], args: &NetArgs) -> String {
     }
     if let Some(row) = rows.first() {
         text += &format!("Platform: {}.\n", row.platform);
+    }
+    for (on, off) in redo_pairs(rows) {
+        if let Some(cost) = ratio(on, off) {
+            text += &format!(
+                "With the redo page, {} {} {} B moves {} ({}..{}) times the frames that it moves without: the median of \
+                 the repeats' ratios.\n",
+                on.path,
+                on.dir.name(),
+                on.size,
+                figure(cost.median),
+                figure(cost.min),
+                figure(cost.max)
+            );
+        }
     }
     text +=
         "Published: other machines, real Xen, other years; they show the shape. Sources: docs/benchmarks.md.";

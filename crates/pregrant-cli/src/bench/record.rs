@@ -68,6 +68,9 @@ pub struct Record {
     /// How often each octet is copied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<u32>,
+    /// Whether the backend kept redo pages (`bench net` only).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redo: Option<bool>,
     /// Half of the frames took at most so long (`bench latency` only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_p50_ns: Option<u64>,
@@ -135,6 +138,7 @@ impl Record {
             published: None,
             stride: None,
             copies: None,
+            redo: None,
             latency_p50_ns: None,
             latency_p99_ns: None,
             latency_histogram: None,

@@ -91,6 +91,17 @@ impl Target {
             scope.spawn(|| read_pieces(pid, start, core, size, run_for)).join()
         }))
     }
+
+    /// An error that says how the process ended, when it did: then what was read from it is not to be trusted.
+    pub fn check_alive(&mut self) -> io::Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => Err(io::Error::other(format!(
+                "the process that is read from (pid {}) ended early ({status})",
+                self.child.id()
+            ))),
+        }
+    }
 }
 
 impl Drop for Target {
