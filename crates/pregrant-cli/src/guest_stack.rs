@@ -205,6 +205,10 @@ impl GuestStack {
         self.sockets.get_mut::<tcp::Socket>(handle).connect(self.interface.context(), to, from)
     }
 
+    pub(crate) fn sockets(&mut self) -> &mut SocketSet<'static> {
+        &mut self.sockets
+    }
+
     pub(crate) fn remove_socket(&mut self, handle: SocketHandle) {
         self.sockets.remove(handle);
     }

@@ -1,12 +1,21 @@
 //! The one command, `pregrant`. Exit codes: 0 done, 1 failed (stderr says what, where and what to do), 2 wrong usage.
 
 mod actor;
+mod back;
 mod bench;
 mod demo;
+mod front;
 mod guest_stack;
+mod loopback;
+mod machine;
+mod ping;
 mod scene;
 mod screen;
+mod station;
+mod status_reader;
+mod stop;
 mod store;
+mod toolstack;
 mod transfer;
 
 use clap::{Parser, Subcommand};
@@ -21,6 +30,9 @@ use std::process::ExitCode;
   pregrant demo
   pregrant bench net --path copy,staging --dir tx,rx --size 64,1500
   pregrant bench --help
+  pregrant loopback serve --dir /tmp/xen --guest 5
+  pregrant back --loopback /tmp/xen
+  pregrant front --loopback /tmp/xen --domain 5
   pregrant store serve --socket /tmp/xs.sock"
 )]
 struct Cli {
@@ -32,6 +44,12 @@ struct Cli {
 enum Command {
     /// Watch two guests exchange TCP traffic through a backend, then path measured against path (no root, no Xen)
     Demo(demo::DemoArgs),
+    /// A software Xen that stays, for back and front by hand
+    Loopback(loopback::LoopbackArgs),
+    /// Serve the network interfaces of guests
+    Back(back::BackArgs),
+    /// Be a guest: its network interface, with a small tool for traffic
+    Front(front::FrontArgs),
     /// xenstore: the tree of keys in which the two ends of a device find each other
     Store(store::StoreArgs),
     /// Measurements, as a table or as JSON lines
@@ -50,8 +68,18 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
+    // Who stays tells what happens to its guests; the others are silent unless something is wrong.
+    let level = match cli.command {
+        Command::Loopback(_) | Command::Back(_) | Command::Front(_) => "info",
+        _ => "warn",
+    };
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
+        .format_target(false)
+        .init();
     let result = match cli.command {
+        Command::Loopback(args) => loopback::run(args),
+        Command::Back(args) => back::run(args),
+        Command::Front(args) => front::run(args),
         Command::Store(args) => store::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Actor(args) => actor::run(args),

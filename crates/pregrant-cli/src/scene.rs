@@ -8,11 +8,11 @@
 //! An actor that dies shows as an end of its output, and in its exit code; when this process dies the actors do too.
 
 use crate::actor::order::{Order, Report};
+use crate::machine::{self, DRIVER, Machine};
 use pregrant::DomId;
 use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenstore::Client;
-use pregrant_host::loopback::{Broker, DomainSpec, Hooks};
-use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
+use pregrant_host::xenstored::UnixTransport;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -25,77 +25,46 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// The machine.
 pub struct Scene {
+    machine: Machine,
     dir: SceneDir,
-    broker: Broker,
-    store: Handle,
-    store_thread: Option<JoinHandle<()>>,
-    xs: Client<UnixTransport>,
 }
 
 impl Scene {
     /// Starts broker and xenstored in a new directory, with domain 0 as the driver domain.
     pub fn start() -> Result<Self> {
         let dir = SceneDir::make()?;
-        let mut server = Xenstored::new()?;
-        let store_socket = dir.path.join("xenstored.sock");
-        server.listen_unix(&store_socket)?;
-        server.introduce(DomId(0)).ok(); // domain 0 may be known from the start
-        let store = server.handle();
-        let store_thread = std::thread::Builder::new().name("xenstored".into()).spawn(move || {
-            if let Err(e) = server.run(None) {
-                log::error!("xenstored: {e}");
-            }
-        })?;
-        let (connect, create, destroy) = (store.clone(), store.clone(), store.clone());
-        let hooks = Hooks {
-            store: Some(Box::new(move |domid, fd| {
-                let _ = connect.add_connection(fd, domid);
-            })),
-            created: Box::new(move |domid| {
-                let _ = create.introduce(domid);
-            }),
-            destroyed: Box::new(move |domid| {
-                let _ = destroy.release(domid);
-            }),
-        };
-        let broker = Broker::start(Some(&dir.path.join("broker.sock")), hooks)?;
-        broker.create_domain(DomainSpec::driver(DomId(0)))?;
-        let xs = Client::new(UnixTransport::connect(&store_socket)?);
-        Ok(Self { dir, broker, store, store_thread: Some(store_thread), xs })
+        Ok(Self { machine: Machine::start(&dir.path, |_| ())?, dir })
     }
 
     /// Where Xen's own tools find this machine's xenstore (`XENSTORED_PATH`).
     pub fn store_socket(&self) -> PathBuf {
-        self.dir.path.join("xenstored.sock")
+        machine::store_socket(&self.dir.path)
     }
 
     /// The toolstack's connection to xenstore: domain 0's.
     pub fn xs(&mut self) -> &mut Client<UnixTransport> {
-        &mut self.xs
+        self.machine.xs()
     }
 
     /// Makes a guest domain.
     pub fn guest_domain(&self, domid: u16) -> Result<()> {
-        Ok(self.broker.create_domain(DomainSpec::guest(DomId(domid)))?)
+        self.machine.guest_domain(DomId(domid))
     }
 
     /// Makes a vif of guest `front` served by domain 0, as libxl does.
     pub fn make_vif(&mut self, front: u16, handle: u32) -> Result<()> {
-        let [hi, lo] = front.to_be_bytes();
-        let mac = [0x00, 0x16, 0x3e, hi, lo, handle as u8];
-        Ok(Vif::new(DomId(front), DomId(0), handle, mac).create(&mut self.xs)?)
+        crate::toolstack::make_vif(self.xs(), DomId(front), handle)
     }
 
     /// Removes a vif whose ends have closed.
     pub fn remove_vif(&mut self, front: u16, handle: u32) -> Result<()> {
-        let vif = Vif::new(DomId(front), DomId(0), handle, [0; 6]);
-        Ok(toolstack::remove(&mut self.xs, &vif.id)?)
+        let vif = Vif::new(DomId(front), DRIVER, handle, [0; 6]);
+        Ok(toolstack::remove(self.xs(), &vif.id)?)
     }
 
     /// Starts a process that attaches to domain `domid`; `cpu` pins it.
@@ -103,21 +72,12 @@ impl Scene {
         let program = std::env::current_exe()
             .map_err(|e| format!("cannot find this program to start it again: {e}"))?;
         let mut command = Command::new(program);
-        command.arg("actor").arg(role).arg("--broker").arg(self.dir.path.join("broker.sock"));
+        command.arg("actor").arg(role).arg("--broker").arg(machine::broker_socket(&self.dir.path));
         command.arg("--domid").arg(domid.to_string());
         if let Some(cpu) = cpu {
             command.arg("--cpu").arg(cpu.to_string());
         }
         Actor::start(command, format!("{role} (domain {domid})"))
-    }
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        let _ = self.store.stop();
-        if let Some(thread) = self.store_thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 

@@ -318,6 +318,11 @@ impl TransferServer {
         };
     }
 
+    /// Gives its socket back, whatever became of the connection.
+    pub fn end(self, stack: &mut GuestStack) {
+        stack.remove_socket(self.socket);
+    }
+
     /// Whether the connection is over on this side: the client has acknowledged the receipt.
     pub fn is_closed(&self, stack: &mut GuestStack) -> bool {
         self.done.is_some()

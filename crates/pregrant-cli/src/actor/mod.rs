@@ -6,6 +6,7 @@ pub mod guest;
 pub mod order;
 pub mod transfer;
 
+use crate::machine;
 use clap::{Args, ValueEnum};
 use order::{Order, Report};
 use pregrant::DomId;
@@ -62,8 +63,8 @@ impl ActorArgs {
     /// Attaches to the domain, with its xenstore connection.
     fn attach(&self) -> Result<(Loopback, Client<UnixTransport>)> {
         let platform = Loopback::attach(&self.broker, DomId(self.domid))?;
-        let fd = platform.take_store_fd().ok_or("the broker has no xenstore")?;
-        Ok((platform, Client::new(UnixTransport::new(fd)?)))
+        let xs = machine::store_of(&platform)?;
+        Ok((platform, xs))
     }
 }
 

@@ -1,0 +1,447 @@
+//! `pregrant front`: a guest with its frontend, and a small tool to make traffic with.
+//!
+//! ```text
+//!   station (TCP/IP stack) -- Frontend -- rings -- the backend
+//!      |-- answers pings, always
+//!      '-- --ping, --serve, --send
+//! ```
+//! The guest does not end when its backend does: it waits, and goes on with the next.
+
+use crate::guest_stack::{GuestStack, StackConfig};
+use crate::loopback::{guest_domid, no_machine};
+use crate::machine;
+use crate::ping::Pinger;
+use crate::screen;
+use crate::station::Station;
+use crate::stop::Stop;
+use crate::transfer::{Progress, TransferClient, TransferError, TransferServer};
+use clap::{Args, ValueEnum};
+use pregrant::net::front::Wishes;
+use pregrant::net::front::pages::Granting;
+use pregrant::net::headers::MacAddr;
+use pregrant::net::staging_list::DataLen;
+use pregrant::platform::{Clock, Platform};
+use pregrant::xenstore::Transport;
+use pregrant_host::drivers::{Frontend, FrontendError};
+use pregrant_host::loopback::{Loopback, LoopbackError, Owned};
+use pregrant_host::wake::WakeOn;
+use pregrant_host::xenstored::UnixTransport;
+use std::error::Error;
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Arguments of `pregrant front`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  pregrant front --loopback /tmp/xen --domain 6 --serve
+  pregrant front --loopback /tmp/xen --domain 5 --ping 10.0.0.6
+  pregrant front --loopback /tmp/xen --domain 5 --send 10.0.0.6 --bytes 2G
+
+Without --ping, --serve and --send it is a station that answers pings. Ctrl-C closes the vif and ends the guest. The
+backend may end, be killed and be started again meanwhile: the guest waits for the next one.")]
+pub struct FrontArgs {
+    /// Be a guest of the loopback machine in this directory (pregrant loopback serve)
+    #[arg(long, value_name = "DIR")]
+    loopback: Option<PathBuf>,
+    /// Which guest
+    #[arg(long, value_name = "DOMID", value_parser = guest_domid)]
+    domain: u16,
+    /// Which of its vifs
+    #[arg(long, value_name = "HANDLE", default_value_t = 0)]
+    vif: u32,
+    /// The guest's address; without it 10.0.x.y, where x and y are the domain's number in octets
+    #[arg(long, value_name = "IP")]
+    address: Option<Ipv4Addr>,
+    /// How frames travel: through buffers granted at connect, or by grants of their own
+    #[arg(long, value_name = "PATH", default_value = "staging")]
+    path: WishedPath,
+    /// Octets of a frame that fit a staging buffer: 64 to 4096, or 65535
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    data_len: u32,
+    /// Octets of an IP packet
+    #[arg(long, value_name = "N", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(576..=65521))]
+    mtu: u32,
+    #[command(flatten)]
+    task: Task,
+    /// With --ping: end after so many requests
+    #[arg(long, value_name = "N", requires = "ping")]
+    count: Option<u64>,
+    /// With --ping: seconds between two requests
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval, requires = "ping")]
+    interval: f64,
+    /// With --send: how many octets; K, M and G are powers of 1024
+    #[arg(long, value_name = "N", default_value = "256M", value_parser = octets, requires = "send")]
+    bytes: u64,
+}
+
+#[derive(Args, Debug)]
+#[group(multiple = false)]
+struct Task {
+    /// Send echo requests
+    #[arg(long, value_name = "IP")]
+    ping: Option<Ipv4Addr>,
+    /// Receive transfers, until a signal
+    #[arg(long)]
+    serve: bool,
+    /// Transfer octets to a guest that serves
+    #[arg(long, value_name = "IP")]
+    send: Option<Ipv4Addr>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum WishedPath {
+    /// Staging buffers, where the backend has them too
+    Staging,
+    /// Each frame by a grant: what a guest without Pregrant does
+    Copy,
+}
+
+/// A number with a unit: `64K`, `2G`.
+fn octets(text: &str) -> std::result::Result<u64, String> {
+    let (digits, unit) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1 << 10),
+        Some((at, 'm' | 'M')) => (&text[..at], 1 << 20),
+        Some((at, 'g' | 'G')) => (&text[..at], 1 << 30),
+        _ => (text, 1),
+    };
+    let number = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+    number.ok_or_else(|| "a number of octets, such as 1500, 64K or 2G".into())
+}
+
+fn interval(text: &str) -> std::result::Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.001..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("seconds, 0.001 to 3600".into()),
+    }
+}
+
+/// Where transfers are served.
+const PORT: u16 = 5001;
+/// What their octets are made from.
+const SEED: u64 = 0x5eed;
+/// Transfers that are served at a time.
+const TRANSFERS_MAX: usize = 8;
+/// How long a guest that is made again, or whose last process is dying, is waited for.
+const GUEST_PATIENCE: Duration = Duration::from_secs(3);
+/// How long the other end may take to answer at all.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+/// How long the backend may take to let go of the guest's memory.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long an end stays after its connection is over: late acknowledgements still go out.
+const LINGER: Duration = Duration::from_millis(50);
+
+/// Runs `pregrant front`.
+pub fn run(args: FrontArgs) -> Result<()> {
+    match &args.loopback {
+        Some(dir) => on_loopback(dir, &args),
+        None => Err("being a guest of a real Xen comes later; until then use the software Xen: \
+             `pregrant loopback serve --dir DIR --guest 5`, then `pregrant front --loopback DIR --domain 5`"
+            .into()),
+    }
+}
+
+fn on_loopback(dir: &Path, args: &FrontArgs) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    let until = Instant::now() + GUEST_PATIENCE;
+    let (guest, _owned) = loop {
+        match join(dir, args, &stop) {
+            Ok(joined) => break joined,
+            // The toolstack is about to make the guest again, or somebody is dying.
+            Err(_) if Instant::now() < until && !stop.asked() => std::thread::sleep(Duration::from_millis(5)),
+            Err(e) => return Err(e),
+        }
+    };
+    run_guest(guest, args, &stop)
+}
+
+/// Attaches to the guest, whose only front this is.
+fn join(dir: &Path, args: &FrontArgs, stop: &Stop) -> Result<(Frontend<Loopback, UnixTransport>, Owned)> {
+    let domid = pregrant::DomId(args.domain);
+    let platform = Loopback::attach(&machine::broker_socket(dir), domid).map_err(|e| match e {
+        LoopbackError::UnknownDomain { .. } => format!(
+            "{0}: there is no {domid}; make it: pregrant loopback attach --dir {0} {1}",
+            dir.display(),
+            domid.0
+        )
+        .into(),
+        other => no_machine(dir, other),
+    })?;
+    let owned = platform.own(&format!("front/vif{}", args.vif)).map_err(|e| match e {
+        LoopbackError::Held { .. } => {
+            format!("vif {} of {domid} has a front already; stop that process first", args.vif).into()
+        }
+        other => no_machine(dir, other),
+    })?;
+    let xs = machine::store_of(&platform)?;
+    platform.events().also_wake_on(xs.transport().as_fd())?;
+    platform.events().also_wake_on(stop.as_fd())?;
+    Ok((Frontend::new(platform, xs, args.vif, args.wishes(), true)?, owned))
+}
+
+impl FrontArgs {
+    fn wishes(&self) -> Wishes {
+        let len = (self.path == WishedPath::Staging).then(|| DataLen::new(self.data_len)).flatten();
+        Wishes {
+            queues: 1,
+            tx_data_len: len,
+            rx_data_len: len,
+            granting: Granting::PerFrame,
+            split_channels: true,
+        }
+    }
+
+    fn address(&self) -> Ipv4Addr {
+        let [hi, lo] = self.domain.to_be_bytes();
+        self.address.unwrap_or(Ipv4Addr::new(10, 0, hi, lo))
+    }
+}
+
+/// The guest's life, from its first look for a backend to its orderly end.
+fn run_guest<P: Platform, T: Transport>(
+    mut guest: Frontend<P, T>,
+    args: &FrontArgs,
+    stop: &Stop,
+) -> Result<()> {
+    let device = guest.device().clone();
+    let mac: Option<[u8; 6]> = device.get_own(guest.xs(), "mac").map_err(FrontendError::from)?;
+    let mac = mac.ok_or_else(|| format!("{}/mac is missing; attach the vif again", device.own_dir()))?;
+    let now_ns = guest.platform().clock().now_ns();
+    let mut config = StackConfig::new(MacAddr(mac), args.address());
+    (config.prefix_len, config.mtu, config.seed) = (16, args.mtu as usize, now_ns);
+    let mut station = Station::new(guest, GuestStack::new(&config, now_ns));
+    let _ = screen::print(format_args!("domain {}: address {}", args.domain, args.address()));
+    let done = match (args.task.ping, args.task.send) {
+        (Some(to), _) => ping(&mut station, to, args, stop),
+        (_, Some(to)) => send(&mut station, to, args.bytes, stop),
+        _ => serve(&mut station, args.task.serve, stop),
+    };
+    if station.is_live() && !station.guest().close(CLOSE_PATIENCE)? {
+        log::warn!("{}: the backend did not let go of our memory in {CLOSE_PATIENCE:?}", device.id());
+    }
+    done
+}
+
+/// Echo requests until a signal, or as many as were asked for.
+fn ping<P: Platform, T: Transport>(
+    station: &mut Station<P, T>,
+    to: Ipv4Addr,
+    args: &FrontArgs,
+    stop: &Stop,
+) -> Result<()> {
+    let interval_ns = (args.interval * 1e9) as u64;
+    let mut pinger = Pinger::new(station.stack(), to, args.domain);
+    let mut next_ns = station.now_ns();
+    let (mut least, mut most, mut sum) = (u64::MAX, 0, 0);
+    let last_chance = Duration::from_secs(1).as_nanos() as u64;
+    let all_asked = |pinger: &Pinger| args.count.is_some_and(|n| pinger.sent >= n);
+    while !stop.asked() {
+        let now = station.now_ns();
+        if all_asked(&pinger) && (!pinger.is_waiting() || now >= next_ns - interval_ns + last_chance) {
+            break;
+        }
+        let due = if all_asked(&pinger) { last_chance } else { next_ns.saturating_sub(now) };
+        let mut answers = Vec::new();
+        let live = station.is_live();
+        station.turn::<Box<dyn Error>>(Duration::from_nanos(due), |stack, now| {
+            // Without a backend nothing is asked: what waited would all come at once.
+            if live && now >= next_ns && !all_asked(&pinger) && pinger.ask(stack, now) {
+                next_ns = next_ns.max(now.saturating_sub(interval_ns)) + interval_ns;
+            }
+            while let Some(answer) = pinger.answer(stack, now) {
+                answers.push(answer);
+            }
+            Ok(())
+        })?;
+        for answer in answers {
+            (least, most, sum) = (least.min(answer.took_ns), most.max(answer.took_ns), sum + answer.took_ns);
+            let ms = answer.took_ns as f64 / 1e6;
+            screen::print(format_args!("answer from {to}: number {}, {ms:.3} ms", answer.seq))?;
+        }
+    }
+    let lost = pinger.sent - pinger.answered;
+    let mut text = format!("{} request(s), {} answer(s), {lost} lost", pinger.sent, pinger.answered);
+    if pinger.answered > 0 {
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let mean = ms(sum) / pinger.answered as f64;
+        text += &format!("; least {:.3}, mean {mean:.3}, most {:.3} ms", ms(least), ms(most));
+    }
+    screen::print(text)?;
+    if pinger.answered == 0 && !stop.asked() {
+        return Err(
+            format!("{to} does not answer: is a guest with this address running, and a backend?").into()
+        );
+    }
+    Ok(())
+}
+
+/// One transfer to `to`.
+fn send<P: Platform, T: Transport>(
+    station: &mut Station<P, T>,
+    to: Ipv4Addr,
+    bytes: u64,
+    stop: &Stop,
+) -> Result<()> {
+    let now = station.now_ns();
+    let mut client = TransferClient::new(station.stack(), (to, PORT), bytes, SEED, now)?;
+    let mut watch = Watch::new(now);
+    let answered_by = Instant::now() + ANSWER_PATIENCE;
+    let mut quiet_since: Option<Instant> = None;
+    let report = loop {
+        let mut progress = Progress::Waiting;
+        let came = station.turn::<Box<dyn Error>>(Duration::MAX, |stack, now| {
+            progress = client.pump(stack, now).map_err(|e| no_server(e, to))?;
+            Ok(())
+        })?;
+        watch.look(station.now_ns(), came, progress, bytes);
+        if stop.asked() {
+            watch.clear();
+            return Err("stopped before the transfer was over".into());
+        }
+        match progress {
+            Progress::Waiting if Instant::now() > answered_by => {
+                watch.clear();
+                return Err(format!(
+                    "{to} does not answer: is a guest with this address running, with --serve, and a backend?"
+                )
+                .into());
+            }
+            Progress::Done(report) => {
+                let over = client.is_closed(station.stack()) && station.is_quiet() && came == 0;
+                let since = *quiet_since.get_or_insert_with(Instant::now);
+                if !over {
+                    quiet_since = None;
+                } else if since.elapsed() > LINGER {
+                    break report;
+                }
+            }
+            _ => {}
+        }
+    };
+    watch.clear();
+    screen::print(format_args!(
+        "sent {} bytes to {to} in {:.2} s, {:.3} Gbit/s; sum {:016x}, which the receiver confirms; longest pause {:.1} ms",
+        report.bytes,
+        report.elapsed_ns as f64 / 1e9,
+        report.bytes as f64 * 8.0 / report.elapsed_ns.max(1) as f64,
+        report.sum,
+        watch.longest_ns as f64 / 1e6
+    ))?;
+    Ok(())
+}
+
+fn no_server(e: TransferError, to: Ipv4Addr) -> Box<dyn Error> {
+    match e {
+        TransferError::Cut(0) => {
+            format!("{to} refuses the connection: start that guest with `pregrant front --serve`").into()
+        }
+        other => other.into(),
+    }
+}
+
+/// Answers pings, and serves transfers where that is asked for, until a signal.
+fn serve<P: Platform, T: Transport>(station: &mut Station<P, T>, transfers: bool, stop: &Stop) -> Result<()> {
+    let mut open: Vec<(TransferServer, Watch)> = Vec::new();
+    while !stop.asked() {
+        let now = station.now_ns();
+        let listening = open.iter().any(|(_, watch)| !watch.began());
+        if transfers && !listening && open.len() < TRANSFERS_MAX {
+            open.push((TransferServer::new(station.stack(), PORT)?, Watch::new(now)));
+        }
+        let mut steps = Vec::new();
+        let came = station.turn::<Box<dyn Error>>(Duration::MAX, |stack, now| {
+            steps.extend(open.iter_mut().map(|(server, _)| server.pump(stack, now)));
+            Ok(())
+        })?;
+        let now = station.now_ns();
+        let mut at = 0;
+        for step in steps {
+            let (server, watch) = &mut open[at];
+            let over = match step {
+                Ok(progress @ Progress::Done(report)) => {
+                    watch.look(now, came, progress, 0);
+                    let over = server.is_closed(station.stack());
+                    if over {
+                        screen::print(format_args!(
+                            "received {} bytes in {:.2} s; sum {:016x}; longest pause {:.1} ms",
+                            report.bytes,
+                            report.elapsed_ns as f64 / 1e9,
+                            report.sum,
+                            watch.longest_ns as f64 / 1e6
+                        ))?;
+                    }
+                    over
+                }
+                Ok(progress) => {
+                    watch.look(now, came, progress, 0);
+                    false
+                }
+                Err(e) => {
+                    log::warn!("a transfer has failed: {e}");
+                    true
+                }
+            };
+            if over {
+                let (server, _) = open.remove(at);
+                server.end(station.stack());
+            } else {
+                at += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How a transfer goes: its pauses, and a line of progress.
+struct Watch {
+    progress: screen::Progress,
+    last_came_ns: Option<u64>,
+    longest_ns: u64,
+    shown: (u64, u64),
+}
+
+impl Watch {
+    fn new(now_ns: u64) -> Self {
+        Self { progress: screen::Progress::new(), last_came_ns: None, longest_ns: 0, shown: (now_ns, 0) }
+    }
+
+    fn began(&self) -> bool {
+        self.last_came_ns.is_some()
+    }
+
+    /// After each turn, in which `came` frames came.
+    fn look(&mut self, now_ns: u64, came: usize, progress: Progress, of: u64) {
+        let Progress::Moving(bytes) = progress else { return };
+        let last = *self.last_came_ns.get_or_insert(now_ns);
+        if came > 0 {
+            self.longest_ns = self.longest_ns.max(now_ns - last);
+            self.last_came_ns = Some(now_ns);
+        }
+        let (shown_ns, shown_bytes) = self.shown;
+        if now_ns - shown_ns >= 500_000_000 && of > 0 {
+            let rate = (bytes - shown_bytes) as f64 * 8.0 / (now_ns - shown_ns) as f64;
+            self.progress.show(format_args!("{} of {} MiB, {rate:.3} Gbit/s", bytes >> 20, of >> 20));
+            self.shown = (now_ns, bytes);
+        }
+    }
+
+    fn clear(&self) {
+        self.progress.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn octets_have_units() {
+        assert_eq!([octets("0"), octets("64k"), octets("2G")], [Ok(0), Ok(65536), Ok(2 << 30)]);
+        for bad in ["", "k", "-1", "1.5G", "1T", "99999999999G"] {
+            assert!(octets(bad).is_err(), "{bad}");
+        }
+    }
+}

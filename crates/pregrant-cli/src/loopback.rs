@@ -1,0 +1,235 @@
+//! `pregrant loopback`: a Xen in user space that stays, and what a toolstack does on it.
+//!
+//! ```text
+//!   loopback serve: broker + xenstored (threads) + toolstack
+//!        |  a guest's process ends -> its domain ends -> its vifs are closed and removed -> both are made again
+//!        +-- back, front, loopback attach|detach: processes of their own, through the sockets in DIR
+//! ```
+//! Which guests there are to be stands in xenstore alone: a guest without a vif is not made again, so that `detach` needs
+//! no word with `serve`.
+
+use crate::machine::{self, DRIVER, Machine};
+use crate::{screen, toolstack};
+use clap::{Args, Subcommand};
+use pregrant::DomId;
+use pregrant::xenstore::Client;
+use pregrant_host::drivers::status;
+use pregrant_host::loopback::{Control, DomainSpec, LoopbackError};
+use pregrant_host::xenstored::UnixTransport;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::error::Error;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Arguments of `pregrant loopback`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  pregrant loopback serve --dir /tmp/xen --guest 5 --guest 6
+  pregrant loopback attach --dir /tmp/xen 7
+  pregrant loopback detach --dir /tmp/xen 7
+
+docs/loopback.md walks through it: a transfer that outlives its backend.")]
+pub struct LoopbackArgs {
+    #[command(subcommand)]
+    command: LoopbackCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum LoopbackCommand {
+    /// Run a machine until SIGTERM or SIGINT: domain 0, the guests asked for, xenstore
+    #[command(after_help = "Examples:
+  pregrant loopback serve --dir /tmp/xen --guest 5 --guest 6 &
+  pregrant back --loopback /tmp/xen &
+  pregrant front --loopback /tmp/xen --domain 5
+  XENSTORED_PATH=/tmp/xen/xenstored.sock xenstore-ls
+
+The directory is made, for this user alone, and removed at the end if it was. Domains end with this process. A guest's
+domain also ends with the last process in it; it is made again at once, with its vifs.")]
+    Serve {
+        #[command(flatten)]
+        place: Place,
+        /// A guest to make, with one vif that domain 0 serves (may be repeated)
+        #[arg(long = "guest", value_name = "DOMID", value_parser = guest_domid)]
+        guests: Vec<u16>,
+    },
+    /// Make a guest with one vif on a running machine; a guest that is there gets one vif more
+    #[command(after_help = "Examples:
+  pregrant loopback attach --dir /tmp/xen 7")]
+    Attach {
+        #[command(flatten)]
+        place: Place,
+        /// The guest
+        #[arg(value_name = "DOMID", value_parser = guest_domid)]
+        guest: u16,
+    },
+    /// Close and remove a guest's vifs, and end the guest
+    #[command(after_help = "Examples:
+  pregrant loopback detach --dir /tmp/xen 7")]
+    Detach {
+        #[command(flatten)]
+        place: Place,
+        /// The guest
+        #[arg(value_name = "DOMID", value_parser = guest_domid)]
+        guest: u16,
+    },
+}
+
+/// Which machine.
+#[derive(Args, Debug)]
+struct Place {
+    /// The directory of the machine's sockets
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// A guest's number: Xen's own are 0 and those from 0x7ff0 on.
+pub fn guest_domid(text: &str) -> std::result::Result<u16, String> {
+    match text.parse() {
+        Ok(domid @ 1..0x7FF0) => Ok(domid),
+        _ => Err("a guest's number is 1 to 32751".into()),
+    }
+}
+
+/// Runs `pregrant loopback`.
+pub fn run(args: LoopbackArgs) -> Result<()> {
+    match args.command {
+        LoopbackCommand::Serve { place, guests } => serve(&place.dir, &guests),
+        LoopbackCommand::Attach { place, guest } => attach(&place.dir, DomId(guest)),
+        LoopbackCommand::Detach { place, guest } => detach(&place.dir, DomId(guest)),
+    }
+}
+
+/// What the toolstack waits for.
+enum Event {
+    Destroyed(DomId),
+    Stop,
+}
+
+fn serve(dir: &Path, guests: &[u16]) -> Result<()> {
+    let (tell, events) = mpsc::channel();
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let on_signal = tell.clone();
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for _ in signals.forever() {
+            let _ = on_signal.send(Event::Stop);
+        }
+    })?;
+    let _made = MachineDir::make(dir)?;
+    let mut machine = Machine::start(dir, move |domid| {
+        let _ = tell.send(Event::Destroyed(domid));
+    })?;
+    let mut text = format!("machine ready in {}\n  {DRIVER}: the driver domain", dir.display());
+    for &guest in guests {
+        make_guest(&mut machine, DomId(guest), &[0])?;
+        text += &format!("\n  {}: a guest with vif 0", DomId(guest));
+    }
+    text += &format!(
+        "\nnext: pregrant back --loopback {0}\nlook: XENSTORED_PATH={1} xenstore-ls",
+        dir.display(),
+        machine::store_socket(dir).display()
+    );
+    // Whoever started us may have closed our output: serving goes on.
+    let _ = screen::print(text);
+    while let Ok(Event::Destroyed(domid)) = events.recv() {
+        if let Err(e) = make_again(&mut machine, domid) {
+            log::error!("{domid} has ended and cannot be made again: {e}");
+        }
+    }
+    Ok(())
+}
+
+/// A guest has ended: on real Xen, `on_crash = "restart"`.
+fn make_again(machine: &mut Machine, domid: DomId) -> Result<()> {
+    let handles: Vec<u32> = toolstack::vifs_of(machine.xs(), domid)?.iter().map(|id| id.handle).collect();
+    if handles.is_empty() {
+        log::info!("{domid} has ended");
+        return Ok(());
+    }
+    toolstack::remove_vifs(machine.xs(), domid)?;
+    make_guest(machine, domid, &handles)?;
+    log::info!("{domid} has ended with its last process, and is made again");
+    Ok(())
+}
+
+fn make_guest(machine: &mut Machine, domid: DomId, handles: &[u32]) -> Result<()> {
+    machine.guest_domain(domid)?;
+    for &handle in handles {
+        toolstack::make_vif(machine.xs(), domid, handle)?;
+    }
+    Ok(())
+}
+
+/// The machine in `dir`, for a toolstack that is another process.
+fn running(dir: &Path) -> Result<(Control, Client<UnixTransport>)> {
+    let control = Control::connect(&machine::broker_socket(dir)).map_err(|e| no_machine(dir, e))?;
+    Ok((control, Client::new(UnixTransport::connect(machine::store_socket(dir))?)))
+}
+
+/// Why a process cannot be on the machine in `dir`, and what to do.
+pub fn no_machine(dir: &Path, why: LoopbackError) -> Box<dyn Error> {
+    let dir_shown = dir.display();
+    let remedy = format!("start one first: pregrant loopback serve --dir {dir_shown}");
+    match why {
+        LoopbackError::NoBroker { .. } if !dir.is_dir() => {
+            format!("{dir_shown}: no such directory, so no machine; {remedy}").into()
+        }
+        LoopbackError::NoBroker { source, .. } => {
+            format!("{dir_shown}: no machine runs here ({source}); {remedy}").into()
+        }
+        other => other.into(),
+    }
+}
+
+fn attach(dir: &Path, guest: DomId) -> Result<()> {
+    let (control, mut xs) = running(dir)?;
+    let handles: Vec<u32> = toolstack::vifs_of(&mut xs, guest)?.iter().map(|id| id.handle).collect();
+    let handle = (0..).find(|h| !handles.contains(h)).ok_or("no number for a vif is free")?;
+    if handles.is_empty() {
+        control.create_domain(DomainSpec::guest(guest))?;
+    }
+    toolstack::make_vif(&mut xs, guest, handle)?;
+    screen::print(format_args!("{guest}: vif {handle} attached"))?;
+    Ok(())
+}
+
+fn detach(dir: &Path, guest: DomId) -> Result<()> {
+    let (control, mut xs) = running(dir)?;
+    let removed = toolstack::remove_vifs(&mut xs, guest)?;
+    control.destroy_domain(guest)?;
+    screen::print(format_args!("{guest}: {removed} vif(s) removed, ended"))?;
+    Ok(())
+}
+
+/// The machine's directory; gone with the machine if it was made for it.
+struct MachineDir {
+    path: PathBuf,
+    made: bool,
+}
+
+impl MachineDir {
+    fn make(dir: &Path) -> Result<Self> {
+        match std::fs::DirBuilder::new().mode(0o700).create(dir) {
+            Ok(()) => Ok(Self { path: dir.into(), made: true }),
+            Err(_) if dir.is_dir() => Ok(Self { path: dir.into(), made: false }),
+            Err(e) => {
+                Err(format!("cannot make {}: {e}; choose a directory that you may write to", dir.display())
+                    .into())
+            }
+        }
+    }
+}
+
+impl Drop for MachineDir {
+    fn drop(&mut self) {
+        // A backend that was killed left its own.
+        for socket in status::sockets_in(&self.path).unwrap_or_default() {
+            let _ = std::fs::remove_file(socket);
+        }
+        if self.made {
+            let _ = std::fs::remove_dir(&self.path); // what others put there stays
+        }
+    }
+}

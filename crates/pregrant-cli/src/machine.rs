@@ -1,0 +1,96 @@
+//! A loopback machine in a directory: broker and xenstored as threads of this process, with their sockets.
+//!
+//! ```text
+//!   DIR/broker.sock      processes attach to domains
+//!   DIR/xenstored.sock   xenstore as domain 0: the toolstack's, and Xen's own tools'
+//!   DIR/back-0.status    what the backend of domain 0 tells, while one runs
+//! ```
+
+use pregrant::DomId;
+use pregrant::xenstore::Client;
+use pregrant_host::loopback::{Broker, DomainSpec, Hooks, Loopback};
+use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// The domain that serves devices.
+pub const DRIVER: DomId = DomId(0);
+
+/// Where processes attach.
+pub fn broker_socket(dir: &Path) -> PathBuf {
+    dir.join("broker.sock")
+}
+
+/// Where xenstore is domain 0's.
+pub fn store_socket(dir: &Path) -> PathBuf {
+    dir.join("xenstored.sock")
+}
+
+/// A running machine; it ends on drop, and everybody on it loses it.
+pub struct Machine {
+    broker: Broker,
+    store: Handle,
+    store_thread: Option<JoinHandle<()>>,
+    xs: Client<UnixTransport>,
+}
+
+impl Machine {
+    /// Starts broker and xenstored, with domain 0 as the driver domain. `destroyed` hears of each domain that has ended,
+    /// after xenstore has forgotten it; it must not block.
+    pub fn start(dir: &Path, destroyed: impl Fn(DomId) + Send + 'static) -> Result<Self> {
+        let mut server = Xenstored::new()?;
+        server.listen_unix(store_socket(dir))?;
+        server.introduce(DRIVER).ok(); // domain 0 may be known from the start
+        let store = server.handle();
+        let store_thread = std::thread::Builder::new().name("xenstored".into()).spawn(move || {
+            if let Err(e) = server.run(None) {
+                log::error!("xenstored: {e}");
+            }
+        })?;
+        let (connect, create, destroy) = (store.clone(), store.clone(), store.clone());
+        let hooks = Hooks {
+            store: Some(Box::new(move |domid, fd| {
+                let _ = connect.add_connection(fd, domid);
+            })),
+            created: Box::new(move |domid| {
+                let _ = create.introduce(domid);
+            }),
+            destroyed: Box::new(move |domid| {
+                let _ = destroy.release(domid);
+                destroyed(domid);
+            }),
+        };
+        let broker = Broker::start(Some(&broker_socket(dir)), hooks)?;
+        broker.create_domain(DomainSpec::driver(DRIVER))?;
+        let xs = Client::new(UnixTransport::connect(store_socket(dir))?);
+        Ok(Self { broker, store, store_thread: Some(store_thread), xs })
+    }
+
+    /// The toolstack's connection to xenstore: domain 0's.
+    pub fn xs(&mut self) -> &mut Client<UnixTransport> {
+        &mut self.xs
+    }
+
+    /// Makes a guest domain.
+    pub fn guest_domain(&self, domid: DomId) -> Result<()> {
+        Ok(self.broker.create_domain(DomainSpec::guest(domid))?)
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.store.stop();
+        if let Some(thread) = self.store_thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The xenstore connection that an attachment brought along; once.
+pub fn store_of(platform: &Loopback) -> Result<Client<UnixTransport>> {
+    let fd = platform.take_store_fd().ok_or("the broker has no xenstore")?;
+    Ok(Client::new(UnixTransport::new(fd)?))
+}

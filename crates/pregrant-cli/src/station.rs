@@ -1,0 +1,125 @@
+//! A guest's vif with a TCP/IP stack on it: one turn moves what came, lets an application work, sends what is to go.
+//!
+//! ```text
+//!   Frontend --recv--> GuestStack <--> application (ping, transfer)
+//!            <--send--
+//! ```
+//! While the vif is not connected (no backend yet, or one that closed it) the stack goes on: its timers run, its frames
+//! wait, so that a connection outlives the change of its backend.
+
+use crate::guest_stack::GuestStack;
+use pregrant::net::front::FrontStep;
+use pregrant::platform::{Clock, Events, Platform, ReadySet};
+use pregrant::port::Arena;
+use pregrant::xenstore::Transport;
+use pregrant_host::drivers::{Frontend, FrontendError, Mode, Next, Pace};
+use std::time::Duration;
+
+/// Longest sleep between two looks at the control connection.
+const NAP: Duration = Duration::from_millis(100);
+
+/// See the module.
+pub struct Station<P: Platform, T: Transport> {
+    guest: Frontend<P, T>,
+    stack: GuestStack,
+    arena: Arena,
+    pace: Pace,
+    ready: ReadySet,
+    live: bool,
+}
+
+impl<P: Platform, T: Transport> Station<P, T> {
+    /// A vif that may still wait for its backend.
+    pub fn new(guest: Frontend<P, T>, stack: GuestStack) -> Self {
+        let (arena, pace, ready) = (Arena::new(), Pace::new(Mode::Adaptive), ReadySet::default());
+        let mut station = Self { guest, stack, arena, pace, ready, live: false };
+        station.tell();
+        station
+    }
+
+    /// Nanoseconds, on the clock of the stack.
+    pub fn now_ns(&self) -> u64 {
+        self.guest.platform().clock().now_ns()
+    }
+
+    /// The stack.
+    pub fn stack(&mut self) -> &mut GuestStack {
+        &mut self.stack
+    }
+
+    /// The vif.
+    pub fn guest(&mut self) -> &mut Frontend<P, T> {
+        &mut self.guest
+    }
+
+    /// Whether frames travel at present.
+    pub fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// Whether nothing waits to be sent, or to be answered.
+    pub fn is_quiet(&self) -> bool {
+        self.stack.outgoing().frames.is_empty() && (!self.live || self.guest.vif().in_flight(0) == 0)
+    }
+
+    /// One turn. `app` works on the stack between what came and what goes; `due` is how long this may sleep for its sake.
+    /// Returns how many frames came.
+    pub fn turn<E: From<FrontendError>>(
+        &mut self,
+        due: Duration,
+        app: impl FnOnce(&mut GuestStack, u64) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        self.arena.clear();
+        let came = if self.live { self.guest.recv(0, &mut self.arena, 1)? } else { 0 };
+        let now = self.now_ns();
+        self.stack.receive(&self.arena.burst());
+        self.stack.poll(now);
+        app(&mut self.stack, now)?;
+        self.stack.poll(now);
+        if !self.live {
+            self.control(due.min(NAP))?;
+            return Ok(came);
+        }
+        let mut moved = came > 0;
+        if !self.stack.outgoing().frames.is_empty() {
+            let sent = self.guest.send(0, &self.stack.outgoing()).map_err(FrontendError::from)?;
+            self.stack.sent(sent);
+            moved |= sent > 0;
+        }
+        moved |= self.guest.reclaim(0, 1)? > 0;
+        match self.pace.after(moved) {
+            Next::Again => {}
+            Next::Control => self.control(Duration::ZERO)?,
+            Next::Sleep => {
+                let timer = self.stack.idle_for_ns(self.now_ns()).map_or(NAP, Duration::from_nanos);
+                let nap = timer.min(due).min(NAP);
+                if !nap.is_zero() && !self.guest.arm(!self.is_quiet())? {
+                    self.guest.platform().events().wait(&mut self.ready, Some(nap));
+                }
+                self.control(Duration::ZERO)?;
+            }
+        }
+        Ok(came)
+    }
+
+    /// Follows the backend's state, waiting at most so long for it to change.
+    fn control(&mut self, wait: Duration) -> Result<(), FrontendError> {
+        if self.guest.control(wait)? != FrontStep::Waiting || self.live != self.guest.vif().is_live() {
+            self.tell();
+        }
+        Ok(())
+    }
+
+    /// What became of the vif, for the log.
+    fn tell(&mut self) {
+        self.live = self.guest.vif().is_live();
+        let id = self.guest.device().id();
+        if !self.live {
+            log::info!("{id}: waits for a backend ({})", id.back);
+        } else if self.guest.vif().staging_accepted(0) {
+            log::info!("{id}: connected to {}, path staging", id.back);
+        } else {
+            log::info!("{id}: connected to {}, ordinary grants", id.back);
+        }
+    }
+}

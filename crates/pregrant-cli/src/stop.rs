@@ -1,0 +1,43 @@
+//! SIGTERM and SIGINT as something that a loop looks at, and that ends its sleep.
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether this process was asked to stop.
+#[derive(Debug)]
+pub struct Stop {
+    asked: Arc<AtomicBool>,
+    wake: UnixStream,
+}
+
+impl Stop {
+    /// From now on the signals end nothing by themselves. A second one while the first is obeyed ends the process.
+    pub fn on_signals() -> io::Result<Self> {
+        let asked = Arc::new(AtomicBool::new(false));
+        let (wake, on_signal) = UnixStream::pair()?;
+        on_signal.set_nonblocking(true)?;
+        for signal in [SIGTERM, SIGINT, SIGHUP] {
+            // In this order: a signal that finds the flag set already ends the process.
+            signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&asked))?;
+            signal_hook::flag::register(signal, Arc::clone(&asked))?;
+            signal_hook::low_level::pipe::register(signal, on_signal.try_clone()?)?;
+        }
+        Ok(Self { asked, wake })
+    }
+
+    /// Whether a signal came.
+    pub fn asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
+
+impl AsFd for Stop {
+    /// Readable once a signal came.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
