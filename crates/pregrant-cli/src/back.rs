@@ -237,15 +237,11 @@ impl<P: Platform, T: Transport> Daemon<P, T> {
             }
             self.control()?;
         }
-        let vifs = self.backend.nr_live();
+        // Both say in the log what became of the vifs, and how many frames are lost.
         if close {
             self.backend.close_all();
-            let _ = screen::print(format_args!("closed {vifs} vif(s)"));
         } else {
-            let lost = self.backend.leave();
-            let _ = screen::print(format_args!(
-                "left {vifs} vif(s) connected for the next backend; {lost} frame(s) for guests are lost"
-            ));
+            self.backend.leave();
         }
         Ok(())
     }
