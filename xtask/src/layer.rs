@@ -50,6 +50,7 @@ fn no_std(w: &Workspace) -> Result<(), String> {
 fn test(w: &Workspace) -> Result<(), String> {
     tool::debian(w, "xenstore-ls", "xenstore-utils")?;
     tool::debian(w, "gcc", "gcc")?;
+    tool::debian(w, "ip", "iproute2")?;
     run(&mut w.cargo(&["test", "--workspace", "--no-fail-fast"]))
 }
 

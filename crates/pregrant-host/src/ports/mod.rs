@@ -5,17 +5,20 @@
 //! | [`switch`] | forwards it to other guests by MAC address | what others sent to it |
 //! | [`generator`] | drops it | numbered frames, as fast as they are asked for |
 //! | [`sink`] | checks the numbers, counts losses | none |
+//! | [`tap`] | gives it to a network interface of this machine | what that interface sends |
 //! | [`pcap`] | writes it to a file, then passes it on | writes it, from the port it wraps |
 //!
 //! [`sequence`] is the numbered frame that generator, sink and a measuring front share; [`queue`] the bounded queue of
-//! frames under the switch. Ports know the frame-port trait of the core and nothing of rings, grants or xenstore. What
+//! frames under the switch, [`interface`] what is set on the tap's interface. Ports know the frame-port trait of the core and nothing of rings, grants or xenstore. What
 //! reaches them are private copies; the bytes are still a guest's choice, so every port takes any frame without a panic
 //! and in bounded memory.
 
 pub mod generator;
+pub mod interface;
 mod mac_table;
 pub mod pcap;
 pub mod queue;
 pub mod sequence;
 pub mod sink;
 pub mod switch;
+pub mod tap;

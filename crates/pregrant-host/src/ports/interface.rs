@@ -1,0 +1,134 @@
+//! A network interface of this machine: its MTU, state, address, bridge. By ioctl, for the few things a vif needs.
+
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::io;
+
+/// `SIOCGIFFLAGS`.
+const GET_FLAGS: Opcode = 0x8913;
+/// `SIOCSIFFLAGS`.
+const SET_FLAGS: Opcode = 0x8914;
+/// `SIOCSIFMTU`.
+const SET_MTU: Opcode = 0x8922;
+/// `SIOCSIFHWADDR`.
+const SET_ADDRESS: Opcode = 0x8924;
+/// `SIOCGIFINDEX`.
+const GET_INDEX: Opcode = 0x8933;
+/// `SIOCBRADDIF`.
+const BRIDGE_ADD: Opcode = 0x89A2;
+
+/// `IFF_UP`.
+const UP: i16 = 1;
+/// `ARPHRD_ETHER`.
+const ETHERNET: u16 = 1;
+
+/// An interface, by name.
+#[derive(Debug)]
+pub struct Interface {
+    name: String,
+    socket: OwnedFd,
+}
+
+/// `struct ifreq`: a name, and a union of which each call reads or writes the start.
+#[repr(C)]
+struct IfReq {
+    name: [u8; 16],
+    value: [u8; 24],
+}
+
+impl Interface {
+    /// Of this name; whether there is one shows in the calls.
+    ///
+    /// # Errors
+    /// No socket can be made.
+    pub fn new(name: &str) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
+        Ok(Self { name: name.into(), socket })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Makes one call; `value` goes in and comes back.
+    fn call<const OPCODE: Opcode>(&self, what: &str, value: &[u8]) -> io::Result<[u8; 24]> {
+        let mut request = IfReq { name: [0; 16], value: [0; 24] };
+        let name = self.name.as_bytes();
+        let fits = name.len() < 16 && value.len() <= 24;
+        let result = if fits {
+            request.name[..name.len()].copy_from_slice(name);
+            request.value[..value.len()].copy_from_slice(value);
+            // SAFETY: each opcode above reads and writes one ifreq, 40 octets.
+            unsafe { rustix::ioctl::ioctl(&self.socket, Updater::<OPCODE, IfReq>::new(&mut request)) }
+        } else {
+            Err(Errno::NAMETOOLONG)
+        };
+        result.map(|()| request.value).map_err(|e| {
+            let remedy = match e {
+                Errno::NODEV => "; there is no such interface",
+                Errno::PERM | Errno::ACCESS => "; run as root, or with CAP_NET_ADMIN",
+                Errno::BUSY => "; another bridge has it, take it out there first",
+                _ => "",
+            };
+            let text = format!("interface {}: {what}: {e}{remedy}", self.name);
+            io::Error::new(io::Error::from(e).kind(), text)
+        })
+    }
+
+    /// Its number.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub fn index(&self) -> io::Result<u32> {
+        let [a, b, c, d, ..] = self.call::<GET_INDEX>("find it", &[])?;
+        Ok(u32::from_ne_bytes([a, b, c, d]))
+    }
+
+    /// Sets the octets of a packet at most, Ethernet header not counted.
+    ///
+    /// # Errors
+    /// The kernel refuses the value.
+    pub fn set_mtu(&self, mtu: u32) -> io::Result<()> {
+        self.call::<SET_MTU>("set its MTU", &mtu.to_ne_bytes()).map(drop)
+    }
+
+    /// Sets its hardware address.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_address(&self, mac: [u8; 6]) -> io::Result<()> {
+        let mut value = [0; 8];
+        value[..2].copy_from_slice(&ETHERNET.to_ne_bytes());
+        value[2..].copy_from_slice(&mac);
+        self.call::<SET_ADDRESS>("set its address", &value).map(drop)
+    }
+
+    /// Takes it up or down.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_up(&self, yes: bool) -> io::Result<()> {
+        let [low, high, ..] = self.call::<GET_FLAGS>("read its flags", &[])?;
+        let flags = i16::from_ne_bytes([low, high]);
+        let flags = if yes { flags | UP } else { flags & !UP };
+        self.call::<SET_FLAGS>("take it up or down", &flags.to_ne_bytes()).map(drop)
+    }
+
+    /// Makes it a port of the bridge `bridge`; it may be one already.
+    ///
+    /// # Errors
+    /// There is no such bridge, or the interface is a port of another.
+    pub fn join(&self, bridge: &str) -> io::Result<()> {
+        let index = self.index()?;
+        let already = format!("/sys/class/net/{bridge}/brif/{}", self.name);
+        if std::path::Path::new(&already).exists() {
+            return Ok(());
+        }
+        let what = format!("add {} to it", self.name);
+        Self::new(bridge)?.call::<BRIDGE_ADD>(&what, &index.to_ne_bytes()).map(drop)
+    }
+}
