@@ -34,15 +34,15 @@ fn main() {
         ("keys_of_no_use", keys_of_no_use),
         ("grants_and_channels_that_are_not_there", grants_and_channels_that_are_not_there),
         ("staging_of_no_use", staging_of_no_use),
-        ("rings_that_lie", rings_that_lie),
+        ("xsa_39_90_rings_that_lie", xsa_39_90_rings_that_lie),
         ("frames_whose_pages_are_gone", frames_whose_pages_are_gone),
-        ("states_at_random", states_at_random),
-        ("a_state_that_never_rests", a_state_that_never_rests),
+        ("xsa_350_states_at_random", xsa_350_states_at_random),
+        ("xsa_350_a_state_that_never_rests", xsa_350_a_state_that_never_rests),
         ("directories_that_go", directories_that_go),
         ("a_guest_that_takes_its_memory_back", a_guest_that_takes_its_memory_back),
-        ("a_guest_that_takes_no_frames", a_guest_that_takes_no_frames),
+        ("xsa_392_a_guest_that_takes_no_frames", xsa_392_a_guest_that_takes_no_frames),
         ("guests_that_die", guests_that_die),
-        ("ten_thousand_bad_connects", ten_thousand_bad_connects),
+        ("xsa_43_ten_thousand_bad_connects", xsa_43_ten_thousand_bad_connects),
     ]);
 }
 
@@ -282,7 +282,7 @@ fn staging_of_no_use() {
     stage.end();
 }
 
-fn rings_that_lie() {
+fn xsa_39_90_rings_that_lie() {
     let mut stage = Stage::set();
     stage.closes(
         |guest| guest.tx.publish_index(guest.tx.next_index() + 257),
@@ -365,7 +365,7 @@ fn frames_whose_pages_are_gone() {
     stage.end();
 }
 
-fn states_at_random() {
+fn xsa_350_states_at_random() {
     let mut stage = Stage::set();
     let (id, mut guest) = stage.guest();
     guest.connect_honestly();
@@ -402,7 +402,7 @@ fn states_at_random() {
 }
 
 /// A guest that writes its state as fast as it can is heard in turns, and the frames of others move in between.
-fn a_state_that_never_rests() {
+fn xsa_350_a_state_that_never_rests() {
     let mut stage = Stage::set();
     let (id, guest) = stage.guest();
     let connection = stage.machine.broker.connect().unwrap();
@@ -505,7 +505,7 @@ fn a_guest_that_takes_its_memory_back() {
     stage.end();
 }
 
-fn a_guest_that_takes_no_frames() {
+fn xsa_392_a_guest_that_takes_no_frames() {
     let mut stage = Stage::set();
     let (id, mut guest) = stage.guest();
     guest.connect_honestly();
@@ -603,7 +603,7 @@ fn resident_pages() -> usize {
     statm.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-fn ten_thousand_bad_connects() {
+fn xsa_43_ten_thousand_bad_connects() {
     let mut stage = Stage::set();
     let (id, mut guest) = stage.guest();
     let mut keys = guest.keys();

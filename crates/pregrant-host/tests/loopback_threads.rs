@@ -36,7 +36,7 @@ fn settles(broker: &Broker, wanted: Audit) {
 /// Two workers copy from and map the same four pages, in different orders, and a third comes and goes: no copy fails, no
 /// page is ever free for the front meanwhile, and nothing stays in use.
 #[test]
-fn workers_share_grants() {
+fn xsa_406_workers_share_grants() {
     const ROUNDS: usize = 3000;
     let broker = broker();
     let front = broker.attach(GUEST).unwrap();

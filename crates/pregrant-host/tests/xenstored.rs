@@ -159,7 +159,7 @@ fn garbage_closes_that_connection_only() {
 }
 
 #[test]
-fn the_socket_is_domain_0s_and_goes_with_its_server() {
+fn xsa_157_468_the_socket_is_domain_0s_and_goes_with_its_server() {
     let scratch = Scratch::new("socket");
     let path = scratch.path("xs");
     let mut xenstored = Xenstored::new().unwrap();

@@ -13,12 +13,12 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
+pub use crate::wire::netif::MAX_FRAME;
+
 /// Frames in a burst at most.
 pub const BURST_FRAMES: usize = 64;
 /// Octets in an arena: four frames of the largest size.
 pub const ARENA_BYTES: usize = 256 * 1024;
-/// Octets in the largest frame, headers included, no FCS.
-pub const MAX_FRAME: usize = 65535;
 
 /// What is still to be done to a frame, or known of it: checksum state and segmentation (PROTOCOL.md 2.7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

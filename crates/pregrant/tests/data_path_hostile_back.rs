@@ -3,86 +3,18 @@
 
 mod rig;
 
-use pregrant::net::front::pages::Granting;
-use pregrant::net::front::{Buffers, RxFront, TxFront};
-use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap};
+use pregrant::net::front::Buffers;
 use pregrant::platform::{Access, InUse, PeerMem};
-use pregrant::port::{Arena, MAX_FRAME, Offload};
-use pregrant::ring::{FrontRing, NetRx, NetTx, RingMem, RingPages, Word};
-use pregrant::shm::SharedBytes;
+use pregrant::port::{MAX_FRAME, Offload};
 use pregrant::wire::netif::{
-    Extra, RSP_DROPPED, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_EXTRA_INFO, RXF_MORE_DATA, RxResponse, TxRequest,
-    TxResponse,
+    Extra, RSP_DROPPED, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_EXTRA_INFO, RXF_MORE_DATA, RxResponse,
 };
 use pregrant::{PAGE_SIZE, PeerFault};
 use proptest::prelude::*;
-use rig::{GUEST, Rig, SLOTS, Way};
+use rig::raw_back::{Rx, Tx};
+use rig::{GUEST, SLOTS, Way};
 
 const GSO: Offload = Offload { csum_blank: true, csum_ok: true, gso_type: 1, gso_size: 1448 };
-
-/// The back's end of a ring in the hands of a test.
-struct RawBack {
-    ring: RingPages<LocalMap>,
-    rsp_prod: u32,
-}
-
-impl RawBack {
-    fn tx(&self, k: u32) -> TxRequest {
-        TxRequest::from_words(self.ring.read::<3, 3>(k))
-    }
-    fn answer_tx(&mut self, id: u16, status: i16) {
-        self.ring.write::<3, 1>(self.rsp_prod, [TxResponse { id, status }.to_word()]);
-        self.rsp_prod = self.rsp_prod.wrapping_add(1);
-        self.ring.store(Word::RspProd, self.rsp_prod);
-    }
-    fn answer_rx(&mut self, rsp: RxResponse) {
-        self.answer_rx_words(rsp.to_words());
-    }
-    fn answer_rx_words(&mut self, words: [u32; 2]) {
-        self.ring.write::<2, 2>(self.rsp_prod, words);
-        self.rsp_prod = self.rsp_prod.wrapping_add(1);
-        self.ring.store(Word::RspProd, self.rsp_prod);
-    }
-    fn lie(&self, rsp_prod: u32) {
-        self.ring.store(Word::RspProd, rsp_prod);
-    }
-}
-
-/// Our TX front against a back in the hands of a test.
-struct Tx {
-    rig: Rig,
-    front: TxFront<LocalDomain>,
-    back: RawBack,
-    chans: (LocalChan, LocalChan),
-    burst: Arena,
-}
-
-impl Tx {
-    fn new(way: Way) -> Self {
-        let rig = Rig::new();
-        let (front_ring, ring) = rig.ring::<NetTx>();
-        let chans = rig.channel();
-        let area = rig.stage(way, Access::ReadOnly, 0).map(|(area, _)| area);
-        let pages = rig.ordinary(way, Access::ReadOnly, Granting::PerFrame);
-        let front = TxFront::new(FrontRing::new(front_ring), Buffers { staging: area, pages });
-        Self { rig, front, back: RawBack { ring, rsp_prod: 0 }, chans, burst: Arena::new() }
-    }
-    fn send(&mut self, len: usize, offload: Offload) -> usize {
-        self.burst.clear();
-        assert!(self.burst.push(&vec![7; len], offload));
-        self.front.send(&self.rig.guest, &self.chans.0, &self.burst.burst()).expect("grants to be had")
-    }
-    fn reclaim(&mut self) -> Result<u32, PeerFault> {
-        self.front.reclaim(&self.rig.guest, 1)
-    }
-    fn close(self) {
-        let Self { rig, front, back, chans, .. } = self;
-        drop(back);
-        rig::release_front(&rig.guest, front.into_parts());
-        drop(chans);
-        rig.assert_empty();
-    }
-}
 
 const TX_WAYS: [Way; 3] = [Way::Copy, Way::Staging(256), Way::Staging(65535)];
 
@@ -152,7 +84,7 @@ fn tx_any_other_status_is_a_counted_error() {
 }
 
 #[test]
-fn tx_indices_that_cannot_be_are_faults() {
+fn xsa_39_garbage_rsp_prod_closes_tx() {
     for (sent, lie) in [(1, 2), (1, 257), (0, 1), (0, u32::MAX), (1, u32::MAX), (1, 1 << 31)] {
         let mut t = Tx::new(Way::Copy);
         for _ in 0..sent {
@@ -177,7 +109,7 @@ fn tx_indices_that_cannot_be_are_faults() {
 /// A back that keeps pages mapped holds their ids back, and no others; they are free as soon as it lets go, also when
 /// it has nothing more to answer.
 #[test]
-fn tx_ids_of_pages_in_use_wait_for_their_pages() {
+fn xsa_396_ids_of_pages_in_use_wait_for_their_pages() {
     let mut t = Tx::new(Way::Copy);
     let mut held = Vec::new();
     for k in 0..SLOTS {
@@ -200,7 +132,7 @@ fn tx_ids_of_pages_in_use_wait_for_their_pages() {
 
 /// A page that the back still maps at the end stays granted until it lets go (XSA-396).
 #[test]
-fn pages_in_use_stay_granted_after_the_end() {
+fn xsa_396_pages_in_use_stay_granted_after_the_end() {
     let mut t = Tx::new(Way::Copy);
     assert_eq!(t.send(64, Offload::default()), 1);
     let gref = pregrant::GrantRef(t.back.tx(0).gref);
@@ -234,55 +166,6 @@ fn tx_a_frame_longer_than_a_frame_can_be_is_dropped() {
         let stats = t.front.stats();
         assert_eq!((stats.frames, stats.dropped, t.front.in_flight()), (2, 1, 2));
         t.close();
-    }
-}
-
-/// Our RX front against a back in the hands of a test. Page and buffer `k` are full of `k + 1`.
-struct Rx {
-    rig: Rig,
-    front: RxFront<LocalDomain>,
-    back: RawBack,
-    chans: (LocalChan, LocalChan),
-    arena: Arena,
-}
-
-impl Rx {
-    fn new(way: Way) -> Self {
-        let rig = Rig::new();
-        let (front_ring, ring) = rig.ring::<NetRx>();
-        let chans = rig.channel();
-        let area = rig.stage(way, Access::ReadWrite, 0).map(|(area, _)| area);
-        if let Some(area) = &area {
-            for id in 0..area.entries() {
-                assert!(area.bytes().copy_in(
-                    area.place(id) as usize,
-                    &vec![(id as u8).wrapping_add(1); area.buffer_bytes()]
-                ));
-            }
-        }
-        let pages = rig.ordinary(way, Access::ReadWrite, Granting::PerFrame);
-        if let Some(pages) = &pages {
-            for id in 0..SLOTS as usize {
-                assert!(pages.bytes().copy_in(id * PAGE_SIZE, &[(id as u8).wrapping_add(1); PAGE_SIZE]));
-            }
-        }
-        let mut front = RxFront::new(FrontRing::new(front_ring), Buffers { staging: area, pages });
-        front.post(&rig.guest, &chans.0).expect("grants to be had");
-        Self { rig, front, back: RawBack { ring, rsp_prod: 0 }, chans, arena: Arena::new() }
-    }
-    fn recv(&mut self) -> Result<usize, PeerFault> {
-        self.arena.clear();
-        self.front.recv(&mut self.arena, 1)
-    }
-    fn frames(&self) -> Vec<Vec<u8>> {
-        self.arena.burst().iter().map(|(bytes, _)| bytes.to_vec()).collect()
-    }
-    fn close(self) {
-        let Self { rig, front, back, chans, .. } = self;
-        drop(back);
-        rig::release_front(&rig.guest, front.into_parts());
-        drop(chans);
-        rig.assert_empty();
     }
 }
 
@@ -449,7 +332,7 @@ fn rx_a_frame_in_pieces_is_waited_for() {
 }
 
 #[test]
-fn rx_indices_that_cannot_be_are_faults() {
+fn xsa_39_garbage_rsp_prod_closes_rx() {
     for lie in [SLOTS + 1, 1 << 31, u32::MAX] {
         let mut r = Rx::new(Way::Copy);
         r.back.lie(lie);

@@ -15,8 +15,8 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RSP_OKAY, TXF_MORE_DATA, TxRequest};
 use pregrant::wire::staging::StagingEntry;
 use pregrant::{GrantRef, PAGE_SIZE};
+use rig::mutator::while_mutating;
 use rig::{GUEST, Rig, TestPort, Way};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 const WAYS: &[Way] = if cfg!(miri) {
     &[Way::Map, Way::Staging(64)] // both also copy
@@ -24,33 +24,13 @@ const WAYS: &[Way] = if cfg!(miri) {
     &[Way::Copy, Way::Map, Way::Staging(64), Way::Staging(65535)]
 };
 
-/// Runs `mutate` again and again on another thread, with a new number each time, while `read` runs on this one.
-fn while_mutating(mutate: impl Fn(u32) + Sync, read: impl FnOnce()) {
-    let (started, stop) = (AtomicBool::new(false), AtomicBool::new(false));
-    std::thread::scope(|s| {
-        s.spawn(|| {
-            let mut x = 1u32;
-            while !stop.load(Ordering::Relaxed) {
-                x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                mutate(x);
-                started.store(true, Ordering::Relaxed);
-            }
-        });
-        while !started.load(Ordering::Relaxed) {
-            std::thread::yield_now();
-        }
-        read();
-        stop.store(true, Ordering::Relaxed);
-    });
-}
-
 fn rounds(full: usize) -> usize {
     if cfg!(miri) { 1 } else { full }
 }
 
 /// XSA-155: slots rewritten while they are read. Each is read once, so what was checked is what is used.
 #[test]
-fn slots_rewritten_while_they_are_read_are_survived() {
+fn xsa_155_197_tx_requests_rewritten_while_they_are_read() {
     for &way in WAYS {
         let rig = Rig::new();
         for _ in 0..rounds(100) {

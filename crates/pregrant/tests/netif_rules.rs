@@ -183,7 +183,7 @@ fn the_longest_frame_is_taken() {
 
 /// XSA-448: a fragment of no octets is legal wherever it is, and needs no page.
 #[test]
-fn fragments_of_no_octets_are_legal() {
+fn xsa_448_fragments_of_no_octets_are_legal() {
     arrives(|g| frame(g, 0, &[(0, 60), (0, 0), (7, 40)], 0, &[]), &[OKAY; 3]);
     arrives(|g| frame(g, 0, &[(0, 60), (4096, 0)], 0, &[]), &[OKAY; 2]);
     arrives(|g| frame(g, 0, &[(0, 0), (0, 60)], 0, &[]), &[OKAY; 2]);
@@ -204,7 +204,7 @@ fn fragments_of_no_octets_are_legal() {
 
 /// XSA-432: as many slots as are allowed, each of one octet.
 #[test]
-fn slots_of_one_octet_are_legal() {
+fn xsa_432_slots_of_one_octet_are_legal() {
     arrives(|g| frame(g, 0, &[(100, 1); 18], 0, &[]), &[OKAY; 18]);
     let gso = Extra::Gso { size: 1, gso_type: 1 };
     let offload = Offload { gso_type: 1, gso_size: 1, ..Offload::default() };
@@ -214,7 +214,7 @@ fn slots_of_one_octet_are_legal() {
 
 /// XSA-423: the headers in slots of one octet, the rest in one.
 #[test]
-fn headers_split_over_slots_arrive_in_one_piece() {
+fn xsa_423_headers_split_over_slots_arrive_in_one_piece() {
     for split in [1, 5, 13, 14, 17] {
         let mut pieces = vec![(9, 1); split];
         pieces.push((0, 1400));
@@ -232,7 +232,7 @@ fn fragments_may_end_with_their_page() {
 
 /// A batch is not the end of a frame's luck: full rings of every shape are answered to the last slot.
 #[test]
-fn full_rings_are_answered() {
+fn xsa_432_full_rings_of_every_shape_are_answered() {
     for way in WAYS {
         for pieces in [vec![(0, 60)], vec![(0, 4096); 15], vec![(0, 1); 18], vec![(10, 300); 21]] {
             let rig = Rig::new();
@@ -309,7 +309,7 @@ fn multicast_requests_are_refused_when_not_announced() {
 // A failed grant operation: ERROR on its slot, OKAY on the frame's others.
 
 #[test]
-fn a_grant_that_does_not_exist_fails_its_slot_alone() {
+fn xsa_361_362_365_367_a_bad_grant_fails_its_slot_alone() {
     for gref in [BAD_GREF, 0, u32::MAX] {
         for len in [60u16, 700, 3000] {
             for bad in 0..3 {
@@ -487,7 +487,7 @@ fn a_chain_of_extras_is_bounded() {
 
 /// XSA-39: an index that jumps further than the ring is long.
 #[test]
-fn indices_that_cannot_be_are_fatal() {
+fn xsa_39_garbage_req_prod_closes_tx() {
     for way in WAYS {
         for lie in [257, 300, 1 << 31, u32::MAX] {
             let rig = Rig::new();

@@ -104,7 +104,7 @@ fn what_is_known_of_a_frame_is_in_its_first_slot() {
 /// XSA-392: one slot, then one more and so on. The frame waits, nothing is answered half, and the back asks for the
 /// event at which enough slots are there.
 #[test]
-fn a_frame_waits_for_all_of_its_slots() {
+fn xsa_392_a_frame_waits_for_all_of_its_slots() {
     on_all_ways(0, SG, |g, way| {
         let ring = RingPages::new(g.ring_memory.clone(), NetRx::SLOT_WORDS);
         g.port.gives.extend([frame(3 * PAGE_SIZE, 1), frame(60, 2)]);
@@ -209,7 +209,7 @@ fn staged_ids_that_are_not_in_the_list_cost_their_frame() {
 }
 
 #[test]
-fn indices_that_cannot_be_are_fatal() {
+fn xsa_39_garbage_req_prod_closes_rx() {
     on_all_ways(0, SG, |g, _| {
         for lie in [SLOTS + 1, 1 << 31, u32::MAX] {
             g.model.publish_index(lie);

@@ -351,13 +351,13 @@ proptest! {
     }
 
     #[test]
-    fn a_front_that_lies_about_req_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..STEPS / 4), lie in lie()) {
+    fn xsa_86_a_front_that_lies_about_req_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..STEPS / 4), lie in lie()) {
         a_lying_front_is_caught::<NetTx>(start, &ops, lie);
         a_lying_front_is_caught::<NetRx>(start, &ops, lie);
     }
 
     #[test]
-    fn a_back_that_lies_about_rsp_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..STEPS / 4), lie in lie()) {
+    fn xsa_86_a_back_that_lies_about_rsp_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..STEPS / 4), lie in lie()) {
         a_lying_back_is_caught::<NetTx>(start, &ops, lie);
         a_lying_back_is_caught::<NetRx>(start, &ops, lie);
     }
@@ -435,7 +435,7 @@ impl RingMem for &Shifting {
 }
 
 #[test]
-fn each_shared_word_is_read_once() {
+fn xsa_155_197_each_word_of_a_ring_is_read_once() {
     // attach loads rsp_prod and req_prod, and each look at the ring loads one index.
     let memory = Shifting::new(&[0, 0, 3, 7]);
     let (mut back, _) = BackRing::<NetTx, _>::attach(&memory, None).unwrap();
@@ -472,7 +472,7 @@ fn slots_that_the_peer_scribbles_over_reach_nothing_but_their_reader() {
 }
 
 #[test]
-fn a_response_leaves_the_rest_of_its_slot_alone() {
+fn xsa_216_a_response_leaves_the_rest_of_its_slot_alone() {
     use pregrant::shm::SharedBytes;
     let (mut front, mut back, memory) = pair::<NetTx>(1, 0);
     let request = NetTx::req(0xabcd);

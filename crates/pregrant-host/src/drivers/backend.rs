@@ -38,6 +38,10 @@ pub const EVENTS_PER_TURN: usize = 128;
 /// How long fronts have to follow when all vifs are closed.
 const FRONTS_FOLLOW: Duration = Duration::from_secs(1);
 
+/// Pages of one guest that are mapped at a time, over all of its vifs, unless [`Backend::limit_pages`] says otherwise
+/// (XSA-300): 64 MiB. A vif with four queues, a page for each of 256 buffers both ways, has 2056 of them.
+pub const PAGES_PER_GUEST: usize = 16 * 1024;
+
 /// How long a vif whose last owner is dying is tried again (PROTOCOL.md 1.1). Nobody waits for it meanwhile.
 const DYING: Duration = Duration::from_secs(1);
 
@@ -129,6 +133,7 @@ pub struct Backend<P: Platform, T: Transport> {
     live: Vec<(u16, u32)>,
     scratch: Arena,
     removed: u64,
+    page_limit: usize,
 }
 
 const WATCH: &str = "backend/vif";
@@ -155,6 +160,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             live: Vec::new(),
             scratch: Arena::new(),
             removed: 0,
+            page_limit: PAGES_PER_GUEST,
         })
     }
 
@@ -172,6 +178,17 @@ impl<P: Platform, T: Transport> Backend<P, T> {
     /// Which path serves frames of vifs found from now on, where no staging list is accepted.
     pub fn set_ordinary(&mut self, ordinary: Ordinary) {
         self.ordinary = ordinary;
+    }
+
+    /// How many pages of one guest may be mapped at a time; for vifs that connect from now on.
+    pub fn limit_pages(&mut self, pages: usize) {
+        self.page_limit = pages;
+    }
+
+    /// Pages that guest `front` may still have mapped, its vif `handle` not counted.
+    fn pages_left(&self, (front, handle): (u16, u32)) -> usize {
+        let others = self.vifs.range((front, 0)..=(front, u32::MAX)).filter(|(key, _)| key.1 != handle);
+        self.page_limit.saturating_sub(others.map(|(_, served)| served.vif.mapped_pages()).sum())
     }
 
     /// Handles what xenstore has to say, without sleeping and not without end. True when something changed: then there
@@ -243,6 +260,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             return;
         }
         let mut vif = BackVif::new(id.front, key.1, self.features.clone(), self.ordinary);
+        vif.limit_pages(self.pages_left(key));
         let mut bus = StoreBus { device: &device, xs: &mut self.xs };
         let left = match vif.inherit(&mut bus) {
             Ok(left) => left,
@@ -322,12 +340,14 @@ impl<P: Platform, T: Transport> Backend<P, T> {
 
     /// Takes one vif's steps; a failure closes that vif alone.
     fn step(&mut self, key: (u16, u32)) {
+        let pages_left = self.pages_left(key);
         let Some(served) = self.vifs.get_mut(&key) else { return };
         let id = served.device.id();
         let peer_dir = served.device.peer_dir().to_owned();
         let mut redo =
             |queue, dir| self.succession.as_mut().and_then(|s| s.redo_page(&self.platform, &id, queue, dir));
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
+        served.vif.limit_pages(pages_left);
         match served.vif.step(&self.platform, &mut bus, &mut redo) {
             Ok(BackStep::Connected) => self.connected(key),
             Ok(BackStep::Closed) => {

@@ -13,6 +13,10 @@ use pregrant::xenstore::{Client, Transport, XsError};
 use pregrant::{PeerFault, PlatformError};
 use std::time::Duration;
 
+/// Events of xenstore that one call of [`Frontend::control`] takes at most: a back that writes its state without end is
+/// heard in turns.
+pub const EVENTS_PER_TURN: usize = 128;
+
 /// Why a vif cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontendError {
@@ -88,11 +92,13 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         &mut self.xs
     }
 
-    /// Handles what xenstore has to say, waiting at most so long for it. Returns what the vif came to.
+    /// Handles what xenstore has to say, waiting at most so long for it, and not without end. Returns what the vif came to.
     pub fn control(&mut self, wait: Duration) -> Result<FrontStep, FrontendError> {
         let mut wait = wait;
-        while self.xs.next_event(Some(wait))?.is_some() {
+        let mut events = 0;
+        while events < EVENTS_PER_TURN && self.xs.next_event(Some(wait))?.is_some() {
             wait = Duration::ZERO;
+            events += 1;
         }
         let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
         match self.vif.step(&self.platform, &mut bus) {

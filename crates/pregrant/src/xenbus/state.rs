@@ -90,6 +90,10 @@ pub enum Reaction {
     Remove,
 }
 
+/// Steps that an end takes in one go at most: more than lie between any two states, so that only a peer that changes its
+/// own state all the time gets there.
+pub const STEPS_AT_ONCE: u32 = 8;
+
 /// When a device's front tells the back of its rings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Handshake {

@@ -8,6 +8,10 @@
 //! down again; [`Rig::assert_empty`] then shows that nothing is left.
 #![allow(dead_code)] // each test binary uses its part of it
 
+pub mod bus;
+pub mod mutator;
+pub mod raw_back;
+
 use pregrant::net::back::path::{AnyPath, CopyPath, MapPath, StagedBuffers, StagingPath};
 use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{Polled, RxQueue, TxQueue};

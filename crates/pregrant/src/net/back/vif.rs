@@ -27,11 +27,12 @@ use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, MapError, PeerMem, Platform};
 use crate::port::{Arena, FramePort, Offloads};
 use crate::ring::{BackRing, RedoPage, RingPages};
-use crate::units::{DomId, EvtchnPort, GrantRef};
+use crate::shm::SharedBytes;
+use crate::units::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
 use crate::wire::netif::{RX_SLOT_BYTES, TX_SLOT_BYTES};
 use crate::wire::staging::ENTRIES_PER_PAGE;
 use crate::xenbus::KeyError;
-use crate::xenbus::state::{self, Handshake, Reaction, XenbusState};
+use crate::xenbus::state::{self, Handshake, Reaction, STEPS_AT_ONCE, XenbusState};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -95,6 +96,24 @@ pub enum ConnectError<E> {
     },
     /// A ring cannot be taken up.
     Ring(PeerFault),
+    /// The rings alone pass what this back maps of one guest.
+    TooManyPages(TooManyPages),
+}
+
+/// A guest asks to have more mapped than this back allows it (XSA-300).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooManyPages {
+    /// Pages that would be mapped.
+    pub asked: usize,
+    /// Pages that are left of the guest's share.
+    pub left: usize,
+}
+
+impl fmt::Display for TooManyPages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { asked, left } = self;
+        write!(f, "{asked} pages are to be mapped, and {left} are left of what one guest may have mapped")
+    }
 }
 
 impl<E: fmt::Display> fmt::Display for ConnectError<E> {
@@ -113,6 +132,7 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
                  first"
             ),
             Self::Ring(fault) => fault.fmt(f),
+            Self::TooManyPages(e) => write!(f, "its rings: {e}"),
         }
     }
 }
@@ -140,7 +160,12 @@ struct BackQueue<P: Platform> {
     tx_chan: Chan<P>,
     /// None: `tx_chan` serves both rings.
     rx_chan: Option<Chan<P>>,
+    /// Pages that it has mapped from connect to disconnect.
+    pages: usize,
 }
+
+/// Rings of a queue, a page each.
+const RING_PAGES: usize = 2;
 
 /// How a connection begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -175,10 +200,6 @@ pub enum BackStep {
     Removed,
 }
 
-/// Steps that one call takes at most: more than lie between any two states, so that only a front that changes its own
-/// state all the time gets there.
-const STEPS_AT_ONCE: u32 = 8;
-
 /// One vif of domain `of`.
 pub struct BackVif<P: Platform> {
     of: DomId,
@@ -198,6 +219,8 @@ pub struct BackVif<P: Platform> {
     accepts: RxAccepts,
     /// What is wrong with a list that was refused, for the log; the vif goes on without it.
     refused: Vec<(usize, &'static str, ListRefusal)>,
+    /// Pages that it may have mapped.
+    page_limit: usize,
 }
 
 /// Why a staging list was not taken.
@@ -209,6 +232,8 @@ pub enum ListRefusal {
     Fault(ListFault),
     /// A page of it, or a buffer, could not be mapped.
     Map(MapError),
+    /// Its buffers pass what this back maps of one guest.
+    TooManyPages(TooManyPages),
 }
 
 impl fmt::Display for ListRefusal {
@@ -218,6 +243,7 @@ impl fmt::Display for ListRefusal {
             Self::Fault(e) => e.fmt(f),
             Self::Map(MapError { index: Some(i), status }) => write!(f, "grant number {i} of it: {status}"),
             Self::Map(MapError { index: None, status }) => write!(f, "a grant of it: {status}"),
+            Self::TooManyPages(e) => e.fmt(f),
         }
     }
 }
@@ -238,7 +264,19 @@ impl<P: Platform> BackVif<P> {
             ending: false,
             accepts: RxAccepts::ALL,
             refused,
+            page_limit: usize::MAX,
         }
+    }
+
+    /// What later connects may have mapped: rings and staging buffers. Lists beyond it are refused, and their queues go on
+    /// with ordinary grants. A batch of the path `map` comes on top; it is bounded by the batch.
+    pub fn limit_pages(&mut self, pages: usize) {
+        self.page_limit = pages;
+    }
+
+    /// Pages that are mapped from connect to disconnect.
+    pub fn mapped_pages(&self) -> usize {
+        self.queues.iter().map(|q| q.pages).sum()
     }
 
     /// The guest.
@@ -437,13 +475,18 @@ impl<P: Platform> BackVif<P> {
         self.accepts = accepts;
         let mut queues = Vec::with_capacity(front.queues.len());
         let mut active = Pairs::new();
+        let rings = front.queues.len() * RING_PAGES;
+        let Some(mut left) = self.page_limit.checked_sub(rings) else {
+            let left = self.page_limit;
+            return Err(ConnectError::TooManyPages(TooManyPages { asked: rings, left }));
+        };
         self.refused.clear();
         for (i, keys) in front.queues.iter().enumerate() {
             let refused = self.refused.len();
-            let (tx_path, tx_staged) = self.path(p, i, "tx", &keys.tx_data, 0);
+            let (tx_path, tx_staged, tx_pages) = self.path(p, (i, "tx"), &keys.tx_data, 0, left);
             // Ids go on from TX to RX: the RX list begins where the TX list ends. Without the one the other means nothing.
             let rx_data = if self.refused.len() == refused { &keys.rx_data } else { &DataRequest::None };
-            let (rx_path, _) = self.path(p, i, "rx", rx_data, tx_staged);
+            let (rx_path, _, rx_pages) = self.path(p, (i, "rx"), rx_data, tx_staged, left - tx_pages);
             let asked = keys.tx_data != DataRequest::None || keys.rx_data != DataRequest::None;
             let active_key = active_key(i, front.queues.len());
             // A front that was told "0" fills no buffers: lists that can be mapped now do not change that.
@@ -455,11 +498,12 @@ impl<P: Platform> BackVif<P> {
             };
             let all = self.refused.len() == refused && (told || !asked);
             // All or nothing: with one list refused the queue has no staging, and the front is not told otherwise.
-            let (tx_path, rx_path) = if all {
-                (tx_path, rx_path)
+            let (tx_path, rx_path, pages) = if all {
+                (tx_path, rx_path, tx_pages + rx_pages)
             } else {
-                (self.ordinary_tx(), AnyPath::Copy(CopyPath::default()))
+                (self.ordinary_tx(), AnyPath::Copy(CopyPath::default()), 0)
             };
+            left -= pages;
             if asked {
                 active.push((active_key, String::from(if all { "1" } else { "0" })));
             }
@@ -467,8 +511,7 @@ impl<P: Platform> BackVif<P> {
                 p,
                 (i, front.queues.len()),
                 keys,
-                tx_path,
-                rx_path,
+                (tx_path, rx_path, pages),
                 accepts,
                 redo,
                 begin,
@@ -491,32 +534,35 @@ impl<P: Platform> BackVif<P> {
         }
     }
 
-    /// The path of one direction, and how many entries its list has if it was accepted.
+    /// The path of one direction; if its list was accepted, how many entries that has, and pages.
     fn path(
         &mut self,
         p: &P,
-        queue: usize,
-        dir: &'static str,
+        (queue, dir): (usize, &'static str),
         data: &DataRequest,
         first_id: u16,
-    ) -> (AnyPath<P>, u16) {
+        left: usize,
+    ) -> (AnyPath<P>, u16, usize) {
         let (ordinary, acc) = match dir {
             "tx" => (self.ordinary_tx(), Access::ReadOnly),
             _ => (AnyPath::Copy(CopyPath::default()), Access::ReadWrite),
         };
         let why = match data {
-            DataRequest::None => return (ordinary, 0),
+            DataRequest::None => return (ordinary, 0, 0),
             DataRequest::Bad { key, value, expected } => {
                 let seen = value.as_ref().map(String::as_bytes);
                 ListRefusal::Key(KeyError::new(key, seen, expected, self.of))
             }
-            DataRequest::Keys(keys) => match accept(p, self.of, keys, acc, first_id) {
-                Ok((buffers, n)) => return (AnyPath::Staging(StagingPath::new(buffers)), n),
+            DataRequest::Keys(keys) => match accept(p, self.of, keys, acc, first_id, left) {
+                Ok((buffers, n)) => {
+                    let pages = buffers.map.len() / PAGE_SIZE;
+                    return (AnyPath::Staging(StagingPath::new(buffers)), n, pages);
+                }
                 Err(why) => why,
             },
         };
         self.refused.push((queue, dir, why));
-        (ordinary, 0)
+        (ordinary, 0, 0)
     }
 
     #[allow(clippy::too_many_arguments)] // one call, from `connect`
@@ -525,8 +571,7 @@ impl<P: Platform> BackVif<P> {
         p: &P,
         (i, n): (usize, usize),
         keys: &QueueKeys,
-        tx_path: AnyPath<P>,
-        rx_path: AnyPath<P>,
+        (tx_path, rx_path, staged_pages): (AnyPath<P>, AnyPath<P>, usize),
         accepts: RxAccepts,
         redo: RedoSource<'_>,
         begin: Begin,
@@ -569,7 +614,7 @@ impl<P: Platform> BackVif<P> {
         }
         let tx = TxQueue::new(tx_ring, tx_path);
         let rx = RxQueue::new(rx_ring, rx_path, accepts);
-        Ok(BackQueue { tx, rx, tx_chan, rx_chan })
+        Ok(BackQueue { tx, rx, tx_chan, rx_chan, pages: RING_PAGES + staged_pages })
     }
 
     /// What the connected front takes unfinished; ports finish the rest.
@@ -635,6 +680,7 @@ fn accept<P: Platform>(
     data: &DataKeys,
     acc: Access,
     first_id: u16,
+    left: usize,
 ) -> Result<(StagedBuffers<<P::Peer as PeerMem>::Map>, u16), ListRefusal> {
     // A ring of one page needs 256 buffers, and one list page has 512 entries: what stands in further pages would be
     // mapped for nothing.
@@ -642,6 +688,10 @@ fn accept<P: Platform>(
     let page = p.peer().map(of, &[r], Access::ReadOnly).map_err(ListRefusal::Map)?;
     let entries = staging_list::read(&page, ENTRIES_PER_PAGE);
     let list = staging_list::judge(&entries, first_id, data.len).map_err(ListRefusal::Fault)?;
+    let asked = list.refs.len();
+    if asked > left {
+        return Err(ListRefusal::TooManyPages(TooManyPages { asked, left }));
+    }
     let map = p.peer().map(of, &list.refs, acc).map_err(ListRefusal::Map)?;
     let buffers = StagedBuffers {
         map,

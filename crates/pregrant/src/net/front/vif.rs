@@ -27,7 +27,7 @@ use crate::port::{Arena, Burst};
 use crate::ring::{FrontRing, RingMem, RingPages};
 use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::wire::netif::{RX_SLOT_BYTES, TX_SLOT_BYTES};
-use crate::xenbus::state::{self, Handshake, Reaction, XenbusState};
+use crate::xenbus::state::{self, Handshake, Reaction, STEPS_AT_ONCE, XenbusState};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -162,9 +162,11 @@ impl<P: Platform> FrontVif<P> {
         use XenbusState as S;
         self.retry_kept(p);
         let mut came_to = FrontStep::Waiting;
-        loop {
+        for _ in 0..STEPS_AT_ONCE {
             let back = bus.peer_state().map_err(FrontError::Keys)?;
             let next = match state::front(self.state, back, Handshake::Direct, self.reconnect) {
+                // First the last connection's pages: a back that keeps them would get new ones each time.
+                Reaction::Enter(S::Initialising) if self.keeps_pages() => return Ok(came_to),
                 Reaction::Enter(next) => next,
                 Reaction::Stay | Reaction::Remove => {
                     if self.state == S::Connected && back == S::Connected && !self.live {
@@ -188,6 +190,7 @@ impl<P: Platform> FrontVif<P> {
             bus.set_state(next).map_err(FrontError::Keys)?;
             self.state = next;
         }
+        Ok(came_to) // the back's state changed meanwhile, and there is an event that says so
     }
 
     /// Begins to close from this end; go on calling [`step`](Self::step) until [`is_closed`](Self::is_closed).
@@ -204,10 +207,13 @@ impl<P: Platform> FrontVif<P> {
 
     /// Whether the vif is closed and all of its memory is our own again.
     pub fn is_closed(&self) -> bool {
-        self.state == XenbusState::Closed
-            && self.queues.is_empty()
-            && self.kept.is_empty()
-            && self.kept_pages.is_empty()
+        self.state == XenbusState::Closed && self.queues.is_empty() && !self.keeps_pages()
+    }
+
+    /// Whether the back still uses pages of a connection that is over. [`step`](Self::step) tries again to get them back,
+    /// and does not begin anew before.
+    pub fn keeps_pages(&self) -> bool {
+        !self.kept.is_empty() || !self.kept_pages.is_empty()
     }
 
     /// Grants rings and staging buffers, offers channels, writes the keys.

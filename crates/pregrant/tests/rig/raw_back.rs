@@ -1,0 +1,125 @@
+//! A back in the hands of a test, against our front: it reads and writes the ring's words as it likes.
+
+use super::{Rig, SLOTS, Way, release_front};
+use pregrant::net::front::pages::Granting;
+use pregrant::net::front::{Buffers, RxFront, TxFront};
+use pregrant::platform::Access;
+use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap};
+use pregrant::port::{Arena, Offload};
+use pregrant::ring::{FrontRing, NetRx, NetTx, RingMem, RingPages, Word};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::netif::{RxResponse, TxRequest, TxResponse};
+use pregrant::{PAGE_SIZE, PeerFault};
+
+/// The back's end of a ring in the hands of a test.
+pub struct RawBack {
+    pub ring: RingPages<LocalMap>,
+    pub rsp_prod: u32,
+}
+
+impl RawBack {
+    pub fn tx(&self, k: u32) -> TxRequest {
+        TxRequest::from_words(self.ring.read::<3, 3>(k))
+    }
+    pub fn answer_tx(&mut self, id: u16, status: i16) {
+        self.ring.write::<3, 1>(self.rsp_prod, [TxResponse { id, status }.to_word()]);
+        self.rsp_prod = self.rsp_prod.wrapping_add(1);
+        self.ring.store(Word::RspProd, self.rsp_prod);
+    }
+    pub fn answer_rx(&mut self, rsp: RxResponse) {
+        self.answer_rx_words(rsp.to_words());
+    }
+    pub fn answer_rx_words(&mut self, words: [u32; 2]) {
+        self.ring.write::<2, 2>(self.rsp_prod, words);
+        self.rsp_prod = self.rsp_prod.wrapping_add(1);
+        self.ring.store(Word::RspProd, self.rsp_prod);
+    }
+    pub fn lie(&self, rsp_prod: u32) {
+        self.ring.store(Word::RspProd, rsp_prod);
+    }
+}
+
+/// Our TX front against a back in the hands of a test.
+pub struct Tx {
+    pub rig: Rig,
+    pub front: TxFront<LocalDomain>,
+    pub back: RawBack,
+    pub chans: (LocalChan, LocalChan),
+    pub burst: Arena,
+}
+
+impl Tx {
+    pub fn new(way: Way) -> Self {
+        let rig = Rig::new();
+        let (front_ring, ring) = rig.ring::<NetTx>();
+        let chans = rig.channel();
+        let area = rig.stage(way, Access::ReadOnly, 0).map(|(area, _)| area);
+        let pages = rig.ordinary(way, Access::ReadOnly, Granting::PerFrame);
+        let front = TxFront::new(FrontRing::new(front_ring), Buffers { staging: area, pages });
+        Self { rig, front, back: RawBack { ring, rsp_prod: 0 }, chans, burst: Arena::new() }
+    }
+    pub fn send(&mut self, len: usize, offload: Offload) -> usize {
+        self.burst.clear();
+        assert!(self.burst.push(&vec![7; len], offload));
+        self.front.send(&self.rig.guest, &self.chans.0, &self.burst.burst()).expect("grants to be had")
+    }
+    pub fn reclaim(&mut self) -> Result<u32, PeerFault> {
+        self.front.reclaim(&self.rig.guest, 1)
+    }
+    pub fn close(self) {
+        let Self { rig, front, back, chans, .. } = self;
+        drop(back);
+        release_front(&rig.guest, front.into_parts());
+        drop(chans);
+        rig.assert_empty();
+    }
+}
+
+/// Our RX front against a back in the hands of a test. Page and buffer `k` are full of `k + 1`.
+pub struct Rx {
+    pub rig: Rig,
+    pub front: RxFront<LocalDomain>,
+    pub back: RawBack,
+    pub chans: (LocalChan, LocalChan),
+    pub arena: Arena,
+}
+
+impl Rx {
+    pub fn new(way: Way) -> Self {
+        let rig = Rig::new();
+        let (front_ring, ring) = rig.ring::<NetRx>();
+        let chans = rig.channel();
+        let area = rig.stage(way, Access::ReadWrite, 0).map(|(area, _)| area);
+        if let Some(area) = &area {
+            for id in 0..area.entries() {
+                assert!(area.bytes().copy_in(
+                    area.place(id) as usize,
+                    &vec![(id as u8).wrapping_add(1); area.buffer_bytes()]
+                ));
+            }
+        }
+        let pages = rig.ordinary(way, Access::ReadWrite, Granting::PerFrame);
+        if let Some(pages) = &pages {
+            for id in 0..SLOTS as usize {
+                assert!(pages.bytes().copy_in(id * PAGE_SIZE, &[(id as u8).wrapping_add(1); PAGE_SIZE]));
+            }
+        }
+        let mut front = RxFront::new(FrontRing::new(front_ring), Buffers { staging: area, pages });
+        front.post(&rig.guest, &chans.0).expect("grants to be had");
+        Self { rig, front, back: RawBack { ring, rsp_prod: 0 }, chans, arena: Arena::new() }
+    }
+    pub fn recv(&mut self) -> Result<usize, PeerFault> {
+        self.arena.clear();
+        self.front.recv(&mut self.arena, 1)
+    }
+    pub fn frames(&self) -> Vec<Vec<u8>> {
+        self.arena.burst().iter().map(|(bytes, _)| bytes.to_vec()).collect()
+    }
+    pub fn close(self) {
+        let Self { rig, front, back, chans, .. } = self;
+        drop(back);
+        release_front(&rig.guest, front.into_parts());
+        drop(chans);
+        rig.assert_empty();
+    }
+}
