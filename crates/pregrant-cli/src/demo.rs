@@ -15,6 +15,7 @@ use crate::bench::published::line_rate;
 use crate::bench::record::{Record, RecordWriter};
 use crate::bench::stats::Summary;
 use crate::bench::table::{Align, Table, figure};
+use crate::report::Report as Page;
 use crate::scene::Scene;
 use crate::screen::{Progress, print};
 use pregrant::xenbus::XenbusState;
@@ -34,12 +35,16 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 #[command(after_help = "Examples:
   pregrant demo
   pregrant demo --json out.jsonl
+  pregrant demo --report report
 
 Needs no root and no Xen, and takes less than 30 seconds. Figures of a busy machine say little.")]
 pub struct DemoArgs {
     /// Write a JSON object per row and repeat to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write a page with plots of the results to this folder, as index.html with the records beside it
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
 }
 
 /// Octets of the frames of the last act.
@@ -55,11 +60,20 @@ const BUDGET: Duration = Duration::from_secs(20);
 pub fn run(args: DemoArgs) -> Result<()> {
     let start = Instant::now();
     let mut json = RecordWriter::open(args.json.as_deref())?;
+    let mut page = Page::open(args.report.as_deref())?;
     let mut out = Screen { quiet: json.is_stdout(), progress: Progress::new() };
-    transfer_acts(&mut out, &mut json)?;
-    frames_act(&mut out, &mut json, start)?;
-    out.line(&format!("\nDone in {:.0} s.", start.elapsed().as_secs_f64()))?;
-    Ok(())
+    let outcome = acts(&mut out, &mut json, &mut page, start);
+    if let Some(place) = page.write(json.written(), &outcome)? {
+        out.line(&format!("\nReport: {}", place.display()))?;
+    }
+    outcome
+}
+
+/// All acts, one after the other.
+fn acts(out: &mut Screen, json: &mut RecordWriter, page: &mut Page, start: Instant) -> Result<()> {
+    transfer_acts(out, json)?;
+    frames_act(out, json, page, start)?;
+    out.line(&format!("\nDone in {:.0} s.", start.elapsed().as_secs_f64()))
 }
 
 /// What the user sees: lines on standard output (not beside JSON lines), progress on standard error.
@@ -213,7 +227,7 @@ impl StateWatcher {
 }
 
 /// Act 5: raw frames.
-fn frames_act(out: &mut Screen, json: &mut RecordWriter, start: Instant) -> Result<()> {
+fn frames_act(out: &mut Screen, json: &mut RecordWriter, page: &mut Page, start: Instant) -> Result<()> {
     let cores = if Stand::has_two_cores()? { "on a core each" } else { "both on the only core there is" };
     out.line(&format!(
         "\n5. Raw frames: one guest and the backend, {cores}, poll mode, one queue, bursts of 64"
@@ -244,6 +258,7 @@ fn frames_act(out: &mut Screen, json: &mut RecordWriter, start: Instant) -> Resu
             out.progress.show(format_args!("   repeat {}: {dir} {size} B", repeats + 1));
             for row in group {
                 json.write(row.measure(&mut stand, ROW_SECONDS, 64, Waiting::Poll, 1)?)?;
+                page.platform(&row.platform);
             }
         }
         repeats += 1;

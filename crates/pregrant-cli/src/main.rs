@@ -9,6 +9,7 @@ mod guest_stack;
 mod loopback;
 mod machine;
 mod ping;
+mod report;
 mod scene;
 mod screen;
 mod station;
@@ -61,6 +62,8 @@ enum Command {
   pregrant bench limit"
     )]
     Bench(bench::BenchCommand),
+    /// Make a page with plots of results that --json wrote
+    Report(report::ReportArgs),
     /// A process of a scene, started by the program itself
     #[command(hide = true)]
     Actor(actor::ActorArgs),
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::Front(args) => front::run(args),
         Command::Store(args) => store::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Report(args) => report::run(args),
         Command::Actor(args) => actor::run(args),
         Command::Bench(command) => bench::run(command),
     };

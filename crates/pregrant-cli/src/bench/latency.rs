@@ -34,6 +34,9 @@ pub struct LatencyArgs {
     /// Write a JSON object per row and direction to this file ("-": standard output, without the table)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write a page with plots of the results to this folder, as index.html with the records beside it
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
 }
 
 /// One row.
@@ -137,7 +140,10 @@ pub fn table(rows: &[Latency]) -> Table {
 
 /// Runs the benchmark.
 pub fn run(args: LatencyArgs) -> Result<()> {
-    let mut json = RecordWriter::open(args.json.as_deref())?;
+    super::reported(args.json.as_deref(), args.report.as_deref(), |json, _| measure_all(&args, json))
+}
+
+fn measure_all(args: &LatencyArgs, json: &mut RecordWriter) -> Result<()> {
     let mut stand = Stand::start()?;
     let mut rows = Vec::new();
     for &mode in &args.mode {

@@ -42,6 +42,9 @@ pub struct LimitArgs {
     /// Write a JSON object per row and repeat to this file ("-": standard output, without the table)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write a page with plots of the results to this folder, as index.html with the records beside it
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -106,15 +109,7 @@ impl Row {
     }
 
     fn label(self) -> String {
-        match self {
-            Row::Lines { stride, copies: Copies::None } => format!("lines, slots {stride} B apart"),
-            Row::Lines { stride, copies: Copies::Both } => {
-                format!("lines, {stride} B apart, copied in and out")
-            }
-            Row::Memory { .. } => "memcpy in cache".into(),
-            Row::Remote { .. } => "process_vm_readv, 64 pieces a call".into(),
-            Row::Wake => "eventfd there and back".into(),
-        }
+        label(&self.record(1))
     }
 
     fn measure(
@@ -136,9 +131,25 @@ impl Row {
     }
 }
 
+/// What a record of this benchmark measured, in words.
+pub fn label(record: &Record) -> String {
+    let stride = record.stride.unwrap_or(0);
+    match &*record.path {
+        "lines" => format!("lines, slots {stride} B apart"),
+        "lines-copied" => format!("lines, {stride} B apart, copied in and out"),
+        "memcpy" => "memcpy in cache".into(),
+        "process-vm-readv" => format!("process_vm_readv, {} pieces a call", remote::PIECES),
+        "eventfd-round-trip" => "eventfd there and back".into(),
+        other => other.into(),
+    }
+}
+
 /// Measures every row and prints the table.
 pub fn run(args: LimitArgs) -> Result<(), Box<dyn std::error::Error>> {
-    let mut json = RecordWriter::open(args.json.as_deref())?;
+    super::reported(args.json.as_deref(), args.report.as_deref(), |json, _| measure_all(&args, json))
+}
+
+fn measure_all(args: &LimitArgs, json: &mut RecordWriter) -> Result<(), Box<dyn std::error::Error>> {
     let cores = limit::cores()?;
     let mut notes = Vec::new();
     let pair = match cores[..] {

@@ -8,7 +8,10 @@ pub mod record;
 pub mod stats;
 pub mod table;
 
+use crate::report::Report;
 use clap::Subcommand;
+use record::RecordWriter;
+use std::path::Path;
 
 /// What to measure.
 #[derive(Debug, Subcommand)]
@@ -32,4 +35,19 @@ pub fn run(command: BenchCommand) -> Result<(), Box<dyn std::error::Error>> {
         BenchCommand::Limit(args) => limit::run(args),
         BenchCommand::LimitTarget => limit::run_target(),
     }
+}
+
+/// Measures with somewhere to write to: JSON lines, and the page of a report, which is written also when the run failed.
+fn reported(
+    json: Option<&Path>,
+    report: Option<&Path>,
+    measure: impl FnOnce(&mut RecordWriter, &mut Report) -> Result<(), Box<dyn std::error::Error>>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let mut json = RecordWriter::open(json)?;
+    let mut report = Report::open(report)?;
+    let outcome = measure(&mut json, &mut report);
+    if let (Some(place), false) = (report.write(json.written(), &outcome)?, json.is_stdout()) {
+        crate::screen::print(format_args!("Report: {}", place.display()))?;
+    }
+    outcome
 }

@@ -8,6 +8,7 @@ use super::record::{Record, RecordWriter};
 use super::stats::Summary;
 use super::table::{Align, Table, figure};
 use crate::actor::order::{Case, Dir, Order, Played, Report, Waiting};
+use crate::report::Report as Page;
 use crate::scene::{Actor, Scene};
 use crate::screen::{Progress, print};
 use std::error::Error;
@@ -58,6 +59,9 @@ pub struct NetArgs {
     /// Write a JSON object per row and repeat to this file ("-": standard output, without the table)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write a page with plots of the results to this folder, as index.html with the records beside it
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
 }
 
 /// The paths that can be measured.
@@ -279,12 +283,15 @@ impl Row {
 /// The ratio of two rows, repeat by repeat, and its median.
 pub fn ratio(a: &Row, b: &Row) -> Option<Summary> {
     let pairs = a.records.iter().zip(&b.records);
-    Summary::of(&pairs.map(|(a, b)| a.frames_per_s / b.frames_per_s).collect::<Vec<_>>())
+    Summary::of_ratios(pairs.map(|(a, b)| (a.frames_per_s, b.frames_per_s)))
 }
 
 /// Runs the benchmark.
 pub fn run(args: NetArgs) -> Result<()> {
-    let mut json = RecordWriter::open(args.json.as_deref())?;
+    super::reported(args.json.as_deref(), args.report.as_deref(), |json, page| measure(&args, json, page))
+}
+
+fn measure(args: &NetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<()> {
     let mut rows = Vec::new();
     for &size in &args.size {
         for &dir in &args.dir {
@@ -311,12 +318,13 @@ pub fn run(args: NetArgs) -> Result<()> {
             progress.show(format_args!("repeat {} of {}: {path} {dir} {size} B", repeat + 1, args.repeats));
             let record = row.measure(&mut stand, args.seconds, args.burst, args.mode, args.queues)?;
             json.write(record)?;
+            page.platform(&row.platform);
         }
     }
     progress.clear();
     if !json.is_stdout() {
         print(table(&rows))?;
-        print(method(&rows, &args))?;
+        print(method(&rows, args))?;
     }
     let lost: u64 = rows.iter().map(Row::lost).sum();
     if lost > 0 {

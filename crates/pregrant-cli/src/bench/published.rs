@@ -19,12 +19,31 @@ pub struct Published {
     pub source: &'static str,
 }
 
-/// Martins, staging grants RFC (2016, xen-devel): guest and dom0 on one host.
+/// Guest and dom0 on one host.
 const S2: &str = "staging grants RFC, 2016";
-/// Martins, persistent grants for netback (2015, xen-devel): pktgen, Xen 4.5, E5-1650 v2.
+/// pktgen against netback.
 const S0: &str = "persistent grants RFC, 2015";
-/// docs/misc/netif-staging-grants of Xen (2017): Linux 4.11 guest, E5-2630 v4.
+/// The gref mappings that Xen took.
 const DOC: &str = "netif-staging-grants rev. 4, 2017";
+
+/// A source with author, place and machine.
+pub fn in_full(source: &str) -> Option<&'static str> {
+    match source {
+        S2 => Some(
+            "J. Martins, [RFC] netif: staging grants for requests, xen-devel, December 2016; guest and domain 0 on one \
+             host, hardware not stated, staging with data length 256",
+        ),
+        S0 => Some(
+            "J. Martins, [RFC PATCH 00/13] Persistent grant maps for xen net drivers, xen-devel, 2015; pktgen, Xen 4.5, \
+             Xeon E5-1650 v2",
+        ),
+        DOC => Some(
+            "Xen, docs/misc/netif-staging-grants.pandoc, 2017; gref mappings, Linux 4.11 guest, Xeon E5-2630 v4, \
+             100 Gbit/s",
+        ),
+        _ => None,
+    }
+}
 
 const fn row(
     path: &'static str,
@@ -110,6 +129,12 @@ mod tests {
             let first = find(a.path, a.dir, a.size_bytes, a.queues);
             assert_eq!(first, Some(&PUBLISHED[i]));
         }
+    }
+
+    #[test]
+    fn every_source_is_known_in_full() {
+        assert!(PUBLISHED.iter().all(|p| in_full(p.source).is_some()));
+        assert_eq!(in_full("hearsay"), None);
     }
 
     #[test]

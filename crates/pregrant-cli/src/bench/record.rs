@@ -164,10 +164,11 @@ impl Record {
     }
 }
 
-/// Where JSON lines go: a file, standard output for `-`, or nowhere.
+/// Where JSON lines go: a file, standard output for `-`, or nowhere. What was written is kept for a report.
 pub struct RecordWriter {
     out: Option<Box<dyn Write>>,
     path: PathBuf,
+    written: Vec<Record>,
 }
 
 impl RecordWriter {
@@ -180,7 +181,7 @@ impl RecordWriter {
                 File::create(p).map_err(|e| named(p, "cannot write the JSON lines", e))?,
             ))),
         };
-        Ok(Self { out, path: path.unwrap_or(Path::new("")).into() })
+        Ok(Self { out, path: path.unwrap_or(Path::new("")).into(), written: Vec::new() })
     }
 
     /// Whether the lines go to standard output, where a table would be in their way.
@@ -188,8 +189,14 @@ impl RecordWriter {
         self.path.as_os_str() == "-"
     }
 
+    /// All records so far.
+    pub fn written(&self) -> &[Record] {
+        &self.written
+    }
+
     /// Writes a line.
     pub fn write(&mut self, record: &Record) -> io::Result<()> {
+        self.written.push(record.clone());
         let Some(out) = &mut self.out else { return Ok(()) };
         let mut line = serde_json::to_string(record)?;
         line.push('\n');

@@ -23,6 +23,12 @@ impl Summary {
         let median = if n % 2 == 1 { sorted[n / 2] } else { f64::midpoint(sorted[n / 2 - 1], sorted[n / 2]) };
         Some(Self { median, min: sorted[0], max: sorted[n - 1] })
     }
+
+    /// Of the ratios within pairs: interleaved repeats are compared with their neighbours in time.
+    /// A pair with a 0 below says nothing and is left out.
+    pub fn of_ratios(pairs: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
+        Self::of(&pairs.filter(|(_, b)| *b > 0.0).map(|(a, b)| a / b).collect::<Vec<_>>())
+    }
 }
 
 #[cfg(test)]
@@ -36,5 +42,12 @@ mod tests {
         assert_eq!(Summary::of(&[7.0]), Some(Summary { median: 7.0, min: 7.0, max: 7.0 }));
         assert_eq!(Summary::of(&[]), None);
         assert_eq!(Summary::of(&[1.0, f64::NAN]), None);
+    }
+
+    #[test]
+    fn ratios_are_of_neighbours() {
+        let ratios = Summary::of_ratios([(40.0, 2.0), (60.0, 4.0), (1.0, 0.0)].into_iter()).unwrap();
+        assert_eq!((ratios.median, ratios.min, ratios.max), (17.5, 15.0, 20.0));
+        assert_eq!(Summary::of_ratios([(1.0, 0.0)].into_iter()), None);
     }
 }
