@@ -205,7 +205,9 @@ fn bench_latency_brings_every_frame_back() {
 #[test]
 fn the_demo_tells_its_story_and_loses_nothing() {
     let json = File::new("demo.jsonl");
-    let out = pregrant(&["demo", "--json", json.path()]);
+    let report = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("demo-report");
+    let out =
+        pregrant(&["demo", "--json", json.path(), "--report", report.to_str().expect("a path in UTF-8")]);
     let (story, err) = (text(&out.stdout), text(&out.stderr));
     assert!(out.status.success(), "{err}");
     for part in [
@@ -227,6 +229,12 @@ fn the_demo_tells_its_story_and_loses_nothing() {
         assert_eq!(line["lost"].as_u64(), Some(0), "{line}");
     }
     the_killed_backend_had_a_successor(&story, &lines);
+    let page = std::fs::read_to_string(report.join("index.html")).expect("the report");
+    std::fs::remove_dir_all(&report).expect("the report's folder");
+    for part in ["Frames a second", "What a frame costs", "Latency", "The backend is killed", "Ceiling"] {
+        assert!(page.contains(&format!(">{part}</h")), "{part} is missing in the report");
+    }
+    assert!(page.contains("class=\"bin ") && !page.contains("class=\"span "), "latencies without histograms");
 }
 
 /// Of the demo's act: the story names both processes and the sums are equal again; the account adds up.

@@ -382,7 +382,7 @@ fn echo(guest: &mut Guest, case: &Case) -> Result<Played> {
 }
 
 /// Buckets of a histogram that a factor of two in time is cut into.
-const BUCKETS_PER_OCTAVE: f64 = 8.0;
+const BUCKETS_PER_OCTAVE: f64 = 32.0;
 
 /// Percentiles, and the histogram in coarse buckets, those without a frame left out.
 fn latencies(of: &Histogram<u64>) -> Latencies {

@@ -89,7 +89,7 @@ fn restarts(d: &Digest) -> Option<Markup> {
                     p { (words) }
                     @if let Some(plot) = timeline::draw(&format!("restart-{i}"), "Frames a second around the death of the backend", &words, pause) {
                         figure {
-                            figcaption { "frames/s, path " (record.path) ", in steps of " (duration(pause.bucket_ns as f64)) ". Shaded: no backend, and darker the new one attaching." }
+                            figcaption { "frames/s, path " (record.path) ", in steps of " (duration(pause.bucket_ns as f64)) ". Shaded: nothing reaches the guests; darker: the new backend attaches." }
                             (plot)
                         }
                     }
@@ -104,6 +104,7 @@ fn restart_numbers(d: &Digest) -> Numbers {
     let mut numbers = Numbers::new(&[
         ("path", Align::Left),
         ("silence ns", Align::Right),
+        ("start ns", Align::Right),
         ("attach ns", Align::Right),
         ("octets before", Align::Right),
         ("frames twice", Align::Right),
@@ -117,7 +118,7 @@ fn restart_numbers(d: &Digest) -> Numbers {
         let frames: Vec<String> = p.frames.iter().map(u64::to_string).collect();
         let mut cells = vec![record.path.clone()];
         cells.extend(
-            [p.silence_ns, p.attach_ns, p.bytes_before, p.duplicated, p.lost, p.bucket_ns]
+            [p.silence_ns, p.start_ns, p.attach_ns, p.bytes_before, p.duplicated, p.lost, p.bucket_ns]
                 .map(|n| n.to_string()),
         );
         cells.extend([p.kill_bucket.to_string(), frames.join(" ")]);

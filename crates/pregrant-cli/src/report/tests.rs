@@ -45,6 +45,7 @@ fn everything() -> Vec<Record> {
         records.push(r);
     }
     let pause = Pause {
+        start_ns: 4_310_005,
         attach_ns: 2_310_001,
         silence_ns: 7_450_002,
         bytes_before: 31_457_283,
@@ -159,7 +160,8 @@ fn every_figure_of_every_record_is_there() {
         }
         if let Some(p) = &r.pause {
             wanted.extend(
-                [p.attach_ns, p.silence_ns, p.bytes_before, p.duplicated, p.lost].map(|n| n.to_string()),
+                [p.start_ns, p.attach_ns, p.silence_ns, p.bytes_before, p.duplicated, p.lost]
+                    .map(|n| n.to_string()),
             );
             wanted.extend(p.frames.iter().map(u64::to_string));
         }
@@ -263,7 +265,8 @@ fn figures_out_of_any_file_make_a_page() {
         (r.latency_p50_ns, r.latency_p99_ns) = (Some(0), Some(u64::MAX));
         r.latency_histogram = Some(vec![(0, u64::MAX), (u64::MAX, u64::MAX), (7, 0)]);
         if let Some(p) = &mut r.pause {
-            (p.silence_ns, p.attach_ns, p.bucket_ns, p.kill_bucket) = (0, u64::MAX, u64::MAX, usize::MAX);
+            (p.start_ns, p.silence_ns, p.attach_ns) = (u64::MAX, 0, u64::MAX);
+            (p.bucket_ns, p.kill_bucket) = (u64::MAX, usize::MAX);
             p.frames = vec![u64::MAX; 3];
         }
     }

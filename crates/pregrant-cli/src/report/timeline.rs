@@ -18,8 +18,7 @@ pub fn draw(id: &str, title: &str, about: &str, pause: &Pause) -> Option<Markup>
     if pause.frames.is_empty() || width <= 0.0 {
         return None;
     }
-    // The kill fell somewhere into its bucket: its middle is the best guess.
-    let killed = (pause.kill_bucket as f64 + 0.5) * width;
+    let killed = pause.kill_bucket as f64 * width;
     let ms = |ns: f64| (ns - killed) / 1e6;
     let x = Scale::Linear { low: ms(0.0), high: ms(pause.frames.len() as f64 * width) };
     let together = pause.frames.len().div_ceil(BARS);
@@ -31,12 +30,12 @@ pub fn draw(id: &str, title: &str, about: &str, pause: &Pause) -> Option<Markup>
     let y = Scale::from_zero(groups.iter().copied().fold(0.0, f64::max) * 1.05);
     let up = |rate: f64| (BOTTOM - TOP) * y.at(rate).0 / 100.0;
     let step = 100.0 * together as f64 / pause.frames.len() as f64;
-    let [kill, attach, again] =
-        [0.0, pause.silence_ns.saturating_sub(pause.attach_ns) as f64, pause.silence_ns as f64]
-            .map(|ns| x.at(ns / 1e6));
+    let [kill, attach, serves, again] =
+        [0, pause.start_ns, pause.start_ns.saturating_add(pause.attach_ns), pause.silence_ns]
+            .map(|ns| x.at(ns as f64 / 1e6));
     let inner = html! {
         rect.silence x=(kill) width=(Percent(again.0 - kill.0)) y=(TOP) height=(BOTTOM - TOP) {}
-        rect.attach x=(attach) width=(Percent(again.0 - attach.0)) y=(TOP) height=(BOTTOM - TOP) {}
+        rect.attach x=(attach) width=(Percent(serves.0 - attach.0)) y=(TOP) height=(BOTTOM - TOP) {}
         @for value in y.ticks() {
             @let at = format!("{:.1}", BOTTOM - up(value));
             line.grid x1="0" x2="100%" y1=(at) y2=(at) {}
@@ -70,10 +69,11 @@ fn labels(kill: Percent, pause: &Pause) -> Markup {
 
 /// The figures in words.
 pub fn in_words(pause: &Pause) -> String {
+    let [silence, start, attach] =
+        [pause.silence_ns, pause.start_ns, pause.attach_ns].map(|ns| duration(ns as f64));
     let mut text = format!(
-        "The guests saw no frame for {}. The new backend needed {} from the start of its attach to its first frame.",
-        duration(pause.silence_ns as f64),
-        duration(pause.attach_ns as f64)
+        "The guests got no frame for {silence}. Of this, {start} passed until the new process began to attach; {attach} \
+         later the first frame was at its ports."
     );
     if pause.bytes_before > 0 {
         text += &format!(" The kill fell after {} octets of the transfer.", si(pause.bytes_before as f64));
@@ -100,6 +100,7 @@ mod tests {
     fn the_silence_lies_where_it_was() {
         let frames = vec![100, 100, 50, 0, 0, 0, 0, 80, 100, 100];
         let pause = Pause {
+            start_ns: 3_000_000,
             attach_ns: 1_000_000,
             silence_ns: 5_000_000,
             bucket_ns: 1_000_000,
@@ -108,13 +109,14 @@ mod tests {
             ..Pause::default()
         };
         let drawn = draw("t", "", "", &pause).unwrap().into_string();
-        // Killed at 2.5 of 10 ms, silent until 7.5, attaching for the last of it.
-        assert!(drawn.contains("class=\"silence\" x=\"25.00%\" width=\"50.00%\""), "{drawn}");
-        assert!(drawn.contains("class=\"attach\" x=\"65.00%\" width=\"10.00%\""), "{drawn}");
+        // Killed at 2 of 10 ms, attaching from 5 to 6, silent until 7.
+        assert!(drawn.contains("class=\"silence\" x=\"20.00%\" width=\"50.00%\""), "{drawn}");
+        assert!(drawn.contains("class=\"attach\" x=\"50.00%\" width=\"10.00%\""), "{drawn}");
         assert_eq!(drawn.matches("class=\"moved\"").count(), 6);
-        assert!(
-            in_words(&pause).contains("no frame for 5.00 ms") && in_words(&pause).contains("needed 1.00 ms")
-        );
+        let words = in_words(&pause);
+        for part in ["no frame for 5.00 ms", "3.00 ms passed", "1.00 ms later", "twice: no frame"] {
+            assert!(words.contains(part), "{part} is missing in {words}");
+        }
     }
 
     #[test]
