@@ -133,8 +133,8 @@ impl<'a> Digest<'a> {
 }
 
 /// The work apart from the path.
-fn shape(r: &Record) -> (u64, u32, &str, &str) {
-    (r.size_bytes, r.queues, &r.mode, &r.platform)
+fn shape(r: &Record) -> (u64, u32, &str, &str, Option<bool>) {
+    (r.size_bytes, r.queues, &r.mode, &r.platform, r.redo)
 }
 
 /// Whether two records are repeats of one measurement.
@@ -166,6 +166,7 @@ fn name_by(rows: &mut [Row], by_mode: bool) {
     let queues = differs(&|r| r.queues.to_string());
     let bursts = differs(&|r| r.burst.to_string());
     let modes = by_mode && differs(&|r| r.mode.clone());
+    let redo = differs(&|r| format!("{:?}", r.redo));
     let platforms = differs(&|r| r.platform.clone());
     for row in rows {
         let r = row.first();
@@ -181,6 +182,7 @@ fn name_by(rows: &mut [Row], by_mode: bool) {
         also(queues, format!("{} queue{}", r.queues, if r.queues == 1 { "" } else { "s" }));
         also(bursts, format!("bursts of {}", r.burst));
         also(modes, r.mode.clone());
+        also(redo, if r.redo == Some(false) { "no redo page" } else { "redo page" }.into());
         also(platforms, r.platform.clone());
         row.name = name;
     }
@@ -210,6 +212,8 @@ mod tests {
         let digest = Digest::of(&records);
         assert_eq!(digest.series, ["copy, 1 queue", "copy, 2 queues", "staging 256, 1 queue"]);
         assert_eq!(digest.gain(&digest.net[0]), Some(17.5), "compared with copy of another number of queues");
+        let redo = [true, false].map(|on| Record { redo: Some(on), ..net("copy", None, 9.0, 0) });
+        assert_eq!(Digest::of(&redo).series, ["copy, redo page", "copy, no redo page"]);
     }
 
     #[test]
