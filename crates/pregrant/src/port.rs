@@ -10,8 +10,10 @@
 //! does can change them. Ports are called once per burst, through `dyn`.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::fmt;
 
 pub use crate::wire::netif::MAX_FRAME;
 
@@ -240,6 +242,12 @@ pub struct PortDrop {
     pub frames: u64,
 }
 
+/// In which of its queues a guest wants a frame.
+pub trait Steering: fmt::Debug + Send + Sync {
+    /// The queue's number, less than the number of the guest's queues.
+    fn queue_of(&self, frame: &[u8]) -> usize;
+}
+
 /// The far side of one queue of a netback.
 pub trait FramePort: Send {
     /// What it can take unfinished.
@@ -258,5 +266,10 @@ pub trait FramePort: Send {
     /// the kernel's does not.
     fn held(&self) -> usize {
         0
+    }
+    /// The guest wants its frames spread over its queues like this from now on; None: as the port likes. Called for
+    /// each queue's port, never between bursts of a batch. A port with one queue has no use for it.
+    fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
+        let _ = by;
     }
 }

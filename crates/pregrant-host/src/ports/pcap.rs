@@ -6,9 +6,10 @@
 //! A file that cannot be written ends the capture with one line in the log; the frames go on.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use pregrant::port::{Arena, Burst, FrameDesc, FramePort, MAX_FRAME, Offloads, PortDrop};
+use pregrant::port::{Arena, Burst, FrameDesc, FramePort, MAX_FRAME, Offloads, PortDrop, Steering};
 
 /// The whole of any frame.
 pub const WHOLE_FRAMES: u32 = MAX_FRAME as u32;
@@ -114,6 +115,10 @@ impl<P: FramePort, W: Write + Send> FramePort for Pcap<P, W> {
     fn held(&self) -> usize {
         self.inner.held()
     }
+
+    fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
+        self.inner.steer(by);
+    }
 }
 
 #[cfg(test)]
@@ -122,7 +127,7 @@ mod tests {
     use crate::ports::generator::Generator;
     use crate::ports::sequence::{self, Head};
     use pregrant::port::Offload;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     #[derive(Clone, Default)]
     struct Shared(Arc<Mutex<Vec<u8>>>);

@@ -10,7 +10,7 @@
 //! the port it came from. Each queue to a guest is bounded ([`QUEUE_BYTES`]): what does not fit is dropped and counted at
 //! the port that was too slow. A frame keeps its blank checksum and its segmentation where the receiver takes them; for
 //! others it is finished on its way into the queue. A vif with several queues is one port with several handles; a flow
-//! keeps to one of them.
+//! keeps to one of them, to the one that the guest said where it did ([`FramePort::steer`]).
 //!
 //! A switch belongs to one worker. The lock inside is taken once per burst and never contended there; it makes the
 //! handles `Send`, as a port has to be.
@@ -21,7 +21,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pregrant::net::headers::{IpHeaders, IpVersion, MacAddr, PROTOCOL_TCP, PROTOCOL_UDP, addresses};
-use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, PortDrop};
+use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, PortDrop, Steering};
 
 use super::mac_table::MacTable;
 use super::queue::FrameQueue;
@@ -60,6 +60,8 @@ struct Vif {
     queues: Vec<FrameQueue>,
     handles: usize,
     caps: Offloads,
+    /// Where the guest wants its frames; None: by flow.
+    steering: Option<Arc<dyn Steering>>,
     stats: SwitchStats,
 }
 
@@ -92,9 +94,10 @@ impl Fabric {
 
     fn deliver(&mut self, port: u16, frame: &[u8], offload: Offload) {
         let Some(Some(vif)) = self.vifs.get_mut(usize::from(port)) else { return };
-        let queue = match vif.queues.len() {
-            1 => 0,
-            n => flow_hash(frame) as usize % n,
+        let queue = match (vif.queues.len(), &vif.steering) {
+            (1, _) => 0,
+            (n, Some(steering)) => steering.queue_of(frame) % n,
+            (n, None) => flow_hash(frame) as usize % n,
         };
         let done = vif.queues[queue].push_finished(frame, offload, vif.caps);
         vif.stats.rx_frames += u64::from(done.frames);
@@ -220,6 +223,7 @@ impl Switch {
             queues: (0..queues).map(|_| FrameQueue::new(QUEUE_BYTES)).collect(),
             handles: queues,
             caps,
+            steering: None,
             stats: SwitchStats::default(),
         };
         if free == fabric.vifs.len() {
@@ -306,6 +310,13 @@ impl FramePort for SwitchPort {
         let fabric = lock(&self.fabric);
         let vif = fabric.vifs.get(usize::from(self.port)).and_then(Option::as_ref);
         vif.map_or(0, |v| v.queues[self.queue].len())
+    }
+
+    /// Frames that already wait stay where they are.
+    fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
+        if let Some(Some(vif)) = lock(&self.fabric).vifs.get_mut(usize::from(self.port)) {
+            vif.steering = by;
+        }
     }
 }
 

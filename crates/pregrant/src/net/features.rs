@@ -75,6 +75,12 @@ pub struct BackFeatures {
     pub rx_copy: bool,
     /// `feature-split-event-channels`.
     pub split_channels: bool,
+    /// `feature-multicast-control`: leaves out multicast frames that the front did not name, where it asks for that.
+    pub multicast_control: bool,
+    /// `feature-dynamic-multicast-control`: the front may ask for it, or no longer, at any time.
+    pub dynamic_multicast_control: bool,
+    /// `feature-ctrl-ring`: answers control requests.
+    pub ctrl_ring: bool,
     /// `multi-queue-max-queues`.
     pub max_queues: u32,
     /// `staging-grants-sizes`; empty: `feature-staging-grants` is not offered.
@@ -93,6 +99,9 @@ impl Default for BackFeatures {
             ipv6_csum: true,
             rx_copy: true,
             split_channels: true,
+            multicast_control: true,
+            dynamic_multicast_control: true,
+            ctrl_ring: true,
             max_queues: 4,
             staging_sizes: ALL_DATA_LENS.iter().filter_map(|&n| DataLen::new(n)).collect(),
         }
@@ -110,6 +119,9 @@ impl BackFeatures {
         put(&mut p, "feature-rx-copy", self.rx_copy as u32);
         put(&mut p, "feature-rx-flip", 0);
         put(&mut p, "feature-split-event-channels", self.split_channels as u32);
+        put(&mut p, "feature-multicast-control", self.multicast_control as u32);
+        put(&mut p, "feature-dynamic-multicast-control", self.dynamic_multicast_control as u32);
+        put(&mut p, "feature-ctrl-ring", self.ctrl_ring as u32);
         put(&mut p, "multi-queue-max-queues", self.max_queues);
         if !self.staging_sizes.is_empty() {
             put(&mut p, "feature-staging-grants", 1);
@@ -130,6 +142,9 @@ impl BackFeatures {
             ipv6_csum: flag(keys, "feature-ipv6-csum-offload")?,
             rx_copy: flag(keys, "feature-rx-copy")?,
             split_channels: flag(keys, "feature-split-event-channels")?,
+            multicast_control: flag(keys, "feature-multicast-control")?,
+            dynamic_multicast_control: flag(keys, "feature-dynamic-multicast-control")?,
+            ctrl_ring: flag(keys, "feature-ctrl-ring")?,
             max_queues: number(keys, "multi-queue-max-queues")?.unwrap_or(1).max(1),
             staging_sizes: sizes.as_deref().map(parse_sizes).unwrap_or_default(),
         })
@@ -217,6 +232,15 @@ pub struct QueueKeys {
     pub rx_data: DataRequest,
 }
 
+/// A front's control ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CtrlKeys {
+    /// `ctrl-ring-ref`.
+    pub ring: GrantRef,
+    /// `event-channel-ctrl`.
+    pub channel: EvtchnPort,
+}
+
 /// What a front asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FrontRequest {
@@ -234,8 +258,20 @@ pub struct FrontRequest {
     pub csum: bool,
     /// `feature-ipv6-csum-offload`.
     pub ipv6_csum: bool,
+    /// [`REQUEST_MULTICAST`]: wants only those multicast frames that it names.
+    pub multicast_control: bool,
+    /// Its control ring, if it has one.
+    pub ctrl: Option<CtrlKeys>,
     /// The queues, at least one.
     pub queues: Vec<QueueKeys>,
+}
+
+/// The front's key that asks for multicast control. With `feature-dynamic-multicast-control` it may change at any time.
+pub const REQUEST_MULTICAST: &str = "request-multicast-control";
+
+/// Whether a front asks for multicast control now.
+pub fn requests_multicast<S: KeySource>(keys: &mut S) -> Result<bool, S::Error> {
+    flag(keys, REQUEST_MULTICAST)
 }
 
 /// Where queue `i` of `n` has its keys, relative to its end's directory, with the slash.
@@ -257,7 +293,7 @@ pub fn of_back_connection(name: &str) -> bool {
 /// them, and they would be taken for ours.
 pub fn of_front_connection(name: &str) -> bool {
     let starts =
-        ["tx-", "rx-", "event-channel", "queue-", "multi-queue-num-queues", "feature-staging-grants"];
+        ["tx-", "rx-", "ctrl-", "event-channel", "queue-", "multi-queue-num-queues", "feature-staging-grants"];
     starts.iter().any(|start| name.starts_with(start))
 }
 
@@ -272,6 +308,11 @@ impl FrontRequest {
         put(&mut p, "feature-gso-tcpv6", self.gso_tcpv6 as u32);
         put(&mut p, "feature-no-csum-offload", !self.csum as u32);
         put(&mut p, "feature-ipv6-csum-offload", self.ipv6_csum as u32);
+        put(&mut p, REQUEST_MULTICAST, self.multicast_control as u32);
+        if let Some(ctrl) = self.ctrl {
+            put(&mut p, "ctrl-ring-ref", ctrl.ring.0);
+            put(&mut p, "event-channel-ctrl", ctrl.channel.0);
+        }
         let n = self.queues.len();
         if n >= 2 {
             put(&mut p, "multi-queue-num-queues", n);
@@ -320,6 +361,14 @@ impl FrontRequest {
             let text = n.to_string();
             return Err(keys.bad(key, &text, "at least 1 and at most the back's multi-queue-max-queues"));
         }
+        let ctrl_ring = if offered.ctrl_ring { number(keys, "ctrl-ring-ref")? } else { None };
+        let ctrl = match ctrl_ring {
+            Some(r) => {
+                let channel = needed(keys, "event-channel-ctrl")?;
+                Some(CtrlKeys { ring: GrantRef(r), channel: EvtchnPort(channel) })
+            }
+            None => None,
+        };
         let staging = !offered.staging_sizes.is_empty() && flag(keys, "feature-staging-grants")?;
         let mut queues = Vec::with_capacity(n as usize);
         for i in 0..n as usize {
@@ -348,6 +397,8 @@ impl FrontRequest {
             gso_tcpv6: flag(keys, "feature-gso-tcpv6")?,
             csum: !flag(keys, "feature-no-csum-offload")?,
             ipv6_csum: flag(keys, "feature-ipv6-csum-offload")?,
+            multicast_control: offered.multicast_control && requests_multicast(keys)?,
+            ctrl,
             queues,
         })
     }
@@ -438,6 +489,8 @@ mod tests {
             gso_tcpv6: false,
             csum: true,
             ipv6_csum: false,
+            multicast_control: n == 2,
+            ctrl: (n < 4).then_some(CtrlKeys { ring: GrantRef(90 + n), channel: EvtchnPort(91) }),
             queues: (0..n).map(queue).collect(),
         }
     }
@@ -446,7 +499,14 @@ mod tests {
     fn what_one_end_writes_the_other_reads() {
         let back = BackFeatures::default();
         assert_eq!(BackFeatures::read(&mut dir(back.pairs())).unwrap(), back);
-        let plain = BackFeatures { staging_sizes: Vec::new(), sg: false, max_queues: 1, ..back.clone() };
+        let plain = BackFeatures {
+            staging_sizes: Vec::new(),
+            sg: false,
+            max_queues: 1,
+            multicast_control: false,
+            ctrl_ring: false,
+            ..back.clone()
+        };
         assert_eq!(BackFeatures::read(&mut dir(plain.pairs())).unwrap(), plain);
         for n in 1..=4 {
             let front = request(n);
@@ -471,7 +531,7 @@ mod tests {
         for n in [1, 3] {
             for (key, _) in request(n).pairs() {
                 let name = key.split('/').next().unwrap();
-                let stays = name == "request-rx-copy" || name.starts_with("feature-");
+                let stays = name.starts_with("request-") || name.starts_with("feature-");
                 assert_eq!(of_front_connection(name), !stays || name == "feature-staging-grants", "{name}");
             }
             assert!(of_back_connection(active_key(0, n as usize).split('/').next().unwrap()));
@@ -509,6 +569,8 @@ mod tests {
             ("tx-ring-ref", ""),
             ("rx-ring-ref", "-1"),
             ("event-channel-tx", "4294967296"),
+            ("ctrl-ring-ref", "x"),
+            ("event-channel-ctrl", "-1"),
             ("multi-queue-num-queues", "0"),
             ("multi-queue-num-queues", "5"),
             ("request-rx-copy", "0"),
@@ -525,6 +587,14 @@ mod tests {
             assert_eq!((named.as_str(), seen.as_deref()), (key, Some(value)));
             assert_eq!(q.rx_data, data(50, 65535));
         }
+        // Half a control ring is none at all, and a back without control rings does not look.
+        let mut d = dir(request(1).pairs());
+        d.0.remove("event-channel-ctrl");
+        let e = FrontRequest::read(&mut d, &back).unwrap_err();
+        assert!(e.starts_with("event-channel-ctrl"), "{e}");
+        let old = BackFeatures { ctrl_ring: false, multicast_control: false, ..back.clone() };
+        let front = FrontRequest::read(&mut dir(request(2).pairs()), &old).unwrap();
+        assert_eq!((front.ctrl, front.multicast_control), (None, false));
         for gone in ["rx-data-len", "rx-data-ref0"] {
             let mut d = dir(request(1).pairs());
             d.0.remove(gone);

@@ -13,3 +13,4 @@ pub mod headers;
 pub mod model;
 pub mod staging_list;
 pub mod stats;
+pub mod toeplitz;

@@ -17,6 +17,8 @@ pub struct DirStats {
     pub errors: u64,
     /// Frames that could not be handed on: the port did not take them, or the guest never can (too long for it).
     pub dropped: u64,
+    /// Multicast frames that the guest does not want to hear.
+    pub filtered: u64,
     /// Batches of requests or answers published.
     pub batches: u64,
     /// Events sent.

@@ -26,11 +26,34 @@ impl<K: RingKind, M: RingMem> BackRing<K, M> {
     /// replayed; a predecessor may also have died just before it notified, so a live ring's front is notified once anyhow
     /// (PROTOCOL.md 1.1, R5).
     pub fn attach(mem: M, redo: Option<RedoPage>) -> Result<(Self, Notify), PeerFault> {
-        let size = mem.size();
         let (rsp_prod, notify) = match &redo {
             Some(redo) => redo.replay::<K, M>(&mem)?,
             None => (mem.load(Word::RspProd), Notify::No),
         };
+        Ok((Self::attach_at(mem, redo, rsp_prod)?, notify))
+    }
+
+    /// Takes a ring up whose back keeps its `last` answer itself, together with what the request changed: the index after
+    /// it, and the answer. If a predecessor died before it published that one, it is published now. Such a back answers
+    /// one request at a time.
+    pub fn attach_after(mem: M, last: (u32, K::Rsp)) -> Result<(Self, Notify), PeerFault> {
+        let old = mem.load(Word::RspProd);
+        let (rsp_prod, rsp) = last;
+        let asked = mem.load(Word::ReqProd) != old;
+        let mut ring = Self::attach_at(mem, None, old)?;
+        if rsp_prod != old.wrapping_add(1) || !asked {
+            return Ok((ring, Notify::No));
+        }
+        (ring.req_cons, ring.req_prod, ring.rsp_prod) = (rsp_prod, rsp_prod, rsp_prod);
+        K::write_rsp(&ring.mem, old, &rsp);
+        ring.mem.store(Word::RspProd, rsp_prod);
+        ring.mem.full_fence();
+        let notify = Notify::test(old, rsp_prod, ring.mem.load(Word::RspEvent));
+        Ok((ring, notify))
+    }
+
+    fn attach_at(mem: M, redo: Option<RedoPage>, rsp_prod: u32) -> Result<Self, PeerFault> {
+        let size = mem.size();
         let req_prod = mem.load(Word::ReqProd);
         if req_prod.wrapping_sub(rsp_prod) > size {
             return Err(PeerFault::BadAttach { req_prod, rsp_prod });
@@ -38,9 +61,7 @@ impl<K: RingKind, M: RingMem> BackRing<K, M> {
         if let Some(redo) = &redo {
             redo.settle(rsp_prod);
         }
-        let ring =
-            Self { mem, size, req_cons: rsp_prod, req_prod: rsp_prod, rsp_prod, redo, kind: PhantomData };
-        Ok((ring, notify))
+        Ok(Self { mem, size, req_cons: rsp_prod, req_prod: rsp_prod, rsp_prod, redo, kind: PhantomData })
     }
 
     /// Requests that can be taken. Re-reads the front's index when fewer than `want` are cached.

@@ -3,13 +3,18 @@
 //! ```text
 //!   copies | after-copy | redo page | first answer | mid-frame | half of them | in-responses | all of them |
 //!   before-publish | rsp_prod | before-notify
+//!   a control request | before-record | half of the record | in-record | all of it | after-copy and so on
 //! ```
 //! `PREGRANT_CRASH=POINT[:N]` aborts the process there in its N-th batch of answers (counted from 1, over all rings).
 //! Without the feature `crash-points` nothing of it is compiled.
 
-/// A point of [`BackRing::answer`](super::BackRing::answer).
+/// A point of [`BackRing::answer`](super::BackRing::answer), or of a change of control state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Point {
+pub(crate) enum Point {
+    /// The control state has changed; nothing that outlives the process says so.
+    BeforeRecord,
+    /// Half of the control record is written.
+    InRecord,
     /// The bytes are where they belong; nothing says so yet.
     AfterCopy,
     /// One answer is written: inside of the first frame, if that has several slots.
@@ -25,10 +30,10 @@ pub(super) enum Point {
 /// Dies here if that was asked for.
 #[cfg(not(feature = "crash-points"))]
 #[inline(always)]
-pub(super) fn here(_: Point) {}
+pub(crate) fn here(_: Point) {}
 
 #[cfg(feature = "crash-points")]
-pub(super) use armed::here;
+pub(crate) use armed::here;
 
 #[cfg(feature = "crash-points")]
 mod armed {
@@ -43,6 +48,8 @@ mod armed {
         let text = std::env::var("PREGRANT_CRASH").ok()?;
         let (name, number) = text.split_once(':').unwrap_or((&text, "1"));
         let point = match name {
+            "before-record" => Point::BeforeRecord,
+            "in-record" => Point::InRecord,
             "after-copy" => Point::AfterCopy,
             "mid-frame" => Point::MidFrame,
             "in-responses" => Point::InResponses,
@@ -55,7 +62,7 @@ mod armed {
         Some((point, number))
     }
 
-    pub(in super::super) fn here(point: Point) {
+    pub(crate) fn here(point: Point) {
         if let Some((wanted, number)) = *ASKED.get_or_init(asked)
             && point == wanted
             && SEEN.fetch_add(1, Ordering::Relaxed) + 1 == number

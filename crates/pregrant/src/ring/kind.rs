@@ -2,6 +2,7 @@
 
 use super::memory::RingMem;
 use crate::wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse};
+use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse};
 
 /// A ring's slot size, and how its requests and responses are read and written: each exactly once, as relaxed words.
 pub trait RingKind {
@@ -11,6 +12,8 @@ pub trait RingKind {
     type Req: Copy;
     /// What the back writes.
     type Rsp: Copy + Default;
+    /// A response's words, as memory that outlives the back keeps it.
+    type Record: Default + AsRef<[u32]> + AsMut<[u32]>;
     /// Asks for the cache lines of `n` slots from `idx` on.
     fn prefetch<M: RingMem>(m: &M, idx: u32, n: u32);
     /// Reads the request at index `idx`.
@@ -21,10 +24,10 @@ pub trait RingKind {
     fn read_rsp<M: RingMem>(m: &M, idx: u32) -> Self::Rsp;
     /// Writes the response at index `idx`; no octet more than the response has.
     fn write_rsp<M: RingMem>(m: &M, idx: u32, rsp: &Self::Rsp);
-    /// The response as two words, as the redo page keeps it.
-    fn rsp_words(rsp: &Self::Rsp) -> [u32; 2];
-    /// The response back from the redo page's words.
-    fn rsp_from_words(words: [u32; 2]) -> Self::Rsp;
+    /// The response as its record.
+    fn rsp_words(rsp: &Self::Rsp) -> Self::Record;
+    /// The response back from its record.
+    fn rsp_from_words(words: Self::Record) -> Self::Rsp;
 }
 
 /// netif's TX ring: slots of 12 octets, responses of 4 (the other 8 stay the front's own).
@@ -35,10 +38,15 @@ pub struct NetTx;
 #[derive(Clone, Copy, Debug)]
 pub struct NetRx;
 
+/// netif's control ring: slots of 16 octets, responses of 12 (the other 4 stay the front's own).
+#[derive(Clone, Copy, Debug)]
+pub struct NetCtrl;
+
 impl RingKind for NetTx {
     const SLOT_WORDS: usize = 3;
     type Req = TxRequest;
     type Rsp = TxResponse;
+    type Record = [u32; 2];
     #[inline(always)]
     fn prefetch<M: RingMem>(m: &M, idx: u32, n: u32) {
         m.prefetch::<3>(idx, n);
@@ -71,6 +79,7 @@ impl RingKind for NetRx {
     const SLOT_WORDS: usize = 2;
     type Req = RxRequest;
     type Rsp = RxResponse;
+    type Record = [u32; 2];
     #[inline(always)]
     fn prefetch<M: RingMem>(m: &M, idx: u32, n: u32) {
         m.prefetch::<2>(idx, n);
@@ -96,5 +105,33 @@ impl RingKind for NetRx {
     }
     fn rsp_from_words(words: [u32; 2]) -> RxResponse {
         RxResponse::from_words(words)
+    }
+}
+
+impl RingKind for NetCtrl {
+    const SLOT_WORDS: usize = 4;
+    type Req = CtrlRequest;
+    type Rsp = CtrlResponse;
+    type Record = [u32; 3];
+    fn prefetch<M: RingMem>(m: &M, idx: u32, n: u32) {
+        m.prefetch::<4>(idx, n);
+    }
+    fn read_req<M: RingMem>(m: &M, idx: u32) -> CtrlRequest {
+        CtrlRequest::from_words(m.read::<4, 4>(idx))
+    }
+    fn write_req<M: RingMem>(m: &M, idx: u32, req: &CtrlRequest) {
+        m.write::<4, 4>(idx, req.to_words());
+    }
+    fn read_rsp<M: RingMem>(m: &M, idx: u32) -> CtrlResponse {
+        CtrlResponse::from_words(m.read::<4, 3>(idx))
+    }
+    fn write_rsp<M: RingMem>(m: &M, idx: u32, rsp: &CtrlResponse) {
+        m.write::<4, 3>(idx, rsp.to_words());
+    }
+    fn rsp_words(rsp: &CtrlResponse) -> [u32; 3] {
+        rsp.to_words()
+    }
+    fn rsp_from_words(words: [u32; 3]) -> CtrlResponse {
+        CtrlResponse::from_words(words)
     }
 }

@@ -17,7 +17,7 @@
 //! ([`PeerFault`](crate::PeerFault)), or a slot whose contents do not survive validation, or never being woken.
 
 mod back;
-mod crash;
+pub(crate) mod crash;
 mod front;
 mod kind;
 mod memory;
@@ -25,7 +25,7 @@ mod redo;
 
 pub use back::BackRing;
 pub use front::FrontRing;
-pub use kind::{NetRx, NetTx, RingKind};
+pub use kind::{NetCtrl, NetRx, NetTx, RingKind};
 pub use memory::{RingMem, RingPages, Word};
 pub use redo::{REDO_BYTES, REDO_RECORDS, RedoPage};
 

@@ -4,7 +4,7 @@
 //!   word 0 intent   rsp_prod after the batch   (stored last, release: the records below are whole)
 //!   word 1 from     rsp_prod before the batch
 //!   word 2 magic    "PGR1": the page was used before
-//!   word 16..       two words per response, in ring order, at most REDO_RECORDS
+//!   word 16..       the responses' words (two each on TX and RX), in ring order, at most REDO_RECORDS
 //! ```
 //!
 //! Order of a batch: copies done; `from` and records; `intent`; the ring's responses; the ring's `rsp_prod`. A successor
@@ -26,7 +26,7 @@ use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 /// Responses that one batch may have: the slots of a one-page ring.
 pub const REDO_RECORDS: usize = 256;
-/// Octets of a redo page's memory (two words for each record and a line of header).
+/// Octets of a redo page's memory (at most three words for each record and a line of header).
 pub const REDO_BYTES: usize = 4096;
 
 const INTENT: usize = 0;
@@ -34,6 +34,13 @@ const FROM: usize = 1;
 const MAGIC: usize = 2;
 const RECORDS: usize = 16;
 const MAGIC_VALUE: u32 = u32::from_le_bytes(*b"PGR1");
+
+/// The first word of record `k`.
+#[inline(always)]
+fn record<K: RingKind>(k: usize) -> usize {
+    const { assert!(RECORDS + REDO_RECORDS * size_of::<K::Record>() / 4 <= REDO_BYTES / 4) };
+    RECORDS + size_of::<K::Record>() / 4 * k
+}
 
 /// A redo page in memory that outlives the process.
 #[derive(Debug)]
@@ -59,7 +66,7 @@ impl RedoPage {
     #[inline(always)]
     fn word(&self, i: usize) -> &AtomicU32 {
         debug_assert!(i < REDO_BYTES / 4);
-        // SAFETY: callers pass header words or `RECORDS + 2 * k + {0, 1}` with `k < REDO_RECORDS` (528 words of 1024);
+        // SAFETY: callers pass header words or, of record `k < REDO_RECORDS`, a word of at most three (784 words of 1024);
         // the owner keeps the range mapped and page aligned.
         unsafe { &*self.base.as_ptr().add(i) }
     }
@@ -82,9 +89,9 @@ impl RedoPage {
         debug_assert!(rsps.len() <= REDO_RECORDS);
         self.word(FROM).store(from, Ordering::Relaxed);
         for (k, rsp) in rsps.iter().take(REDO_RECORDS).enumerate() {
-            let [a, b] = K::rsp_words(rsp);
-            self.word(RECORDS + 2 * k).store(a, Ordering::Relaxed);
-            self.word(RECORDS + 2 * k + 1).store(b, Ordering::Relaxed);
+            for (i, word) in K::rsp_words(rsp).as_ref().iter().enumerate() {
+                self.word(record::<K>(k) + i).store(*word, Ordering::Relaxed);
+            }
         }
         self.word(INTENT).store(from.wrapping_add(rsps.len() as u32), Ordering::Release);
         // Release keeps what stands above from sinking below; this keeps the ring's slots from rising above. Against
@@ -111,8 +118,10 @@ impl RedoPage {
             return Err(PeerFault::BadAttach { req_prod, rsp_prod });
         }
         for k in 0..n {
-            let at = RECORDS + 2 * k as usize;
-            let words = [self.word(at).load(Ordering::Relaxed), self.word(at + 1).load(Ordering::Relaxed)];
+            let mut words = K::Record::default();
+            for (i, word) in words.as_mut().iter_mut().enumerate() {
+                *word = self.word(record::<K>(k as usize) + i).load(Ordering::Relaxed);
+            }
             K::write_rsp(mem, from.wrapping_add(k), &K::rsp_from_words(words));
         }
         mem.store(Word::RspProd, intent);

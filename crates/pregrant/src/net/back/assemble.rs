@@ -14,7 +14,9 @@
 //!
 //! What a peer may do: send any slots. The worst is a fault, or a batch of errors. Every slot consumed is answered.
 
+use super::multicast::MulticastAsk;
 use crate::error::PeerFault;
+use crate::net::headers::MacAddr;
 use crate::port::{Arena, BURST_FRAMES, Offload};
 use crate::ring::{BackRing, NetTx, RingMem};
 use crate::units::PAGE_SIZE;
@@ -22,6 +24,7 @@ use crate::wire::netif::{
     DROP_SLOTS, Extra, FATAL_SLOTS, MIN_FRAME, RSP_ERROR, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK,
     TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest, TxResponse,
 };
+use alloc::vec::Vec;
 
 /// One bit for each frame of a batch. A full batch is `!0`.
 pub type Todo = u64;
@@ -78,6 +81,10 @@ pub struct TxBatch {
     pub held: Todo,
     /// Frames that failed.
     pub failed: Todo,
+    /// Requests that carry no frame but a wish of the guest's: not to be fetched.
+    pub no_frame: Todo,
+    /// These wishes, each with its answer in [`TxBatch::rsps`].
+    pub multicast: Vec<(u16, MulticastAsk)>,
 }
 
 impl Default for TxBatch {
@@ -91,6 +98,8 @@ impl Default for TxBatch {
             nr_rsps: 0,
             held: 0,
             failed: 0,
+            no_frame: 0,
+            multicast: Vec::with_capacity(BURST_FRAMES),
         }
     }
 }
@@ -98,6 +107,8 @@ impl Default for TxBatch {
 /// What one frame turned out to be.
 enum Outcome {
     Frame(Offload),
+    /// No frame: the guest's wish comes in its place.
+    Multicast(MulticastAsk),
     /// Answer ERROR on every slot, hand nothing on.
     Drop,
 }
@@ -115,6 +126,8 @@ impl TxBatch {
         self.nr_rsps = 0;
         self.held = 0;
         self.failed = 0;
+        self.no_frame = 0;
+        self.multicast.clear();
         arena.clear();
         let available = ring.available(BURST_FRAMES as u32)?;
         ring.prefetch(available.min(BURST_FRAMES as u32));
@@ -157,7 +170,7 @@ impl TxBatch {
             }
         }
         ring.consume(taken);
-        Ok(mask(self.nr_frames) & !self.failed)
+        Ok(mask(self.nr_frames) & !(self.failed | self.no_frame))
     }
 
     /// A frame of several slots, with extras, or one that is wrong. Returns the ring slots that it took.
@@ -182,6 +195,7 @@ impl TxBatch {
 
         // Extra infos follow the first slot directly.
         let mut offload = offload_of(first.flags);
+        let mut asked = None;
         let mut refused = false;
         let mut extras = 0;
         let mut more = first.flags & TXF_EXTRA_INFO != 0;
@@ -199,8 +213,9 @@ impl TxBatch {
                     offload.gso_type = gso_type;
                     offload.gso_size = size;
                 }
-                // Neither is announced: the request is refused, the device goes on.
-                Extra::McastAdd(_) | Extra::McastDel(_) => refused = true,
+                // One wish a request.
+                Extra::McastAdd(mac) => refused |= asked.replace(MulticastAsk::Add(MacAddr(mac))).is_some(),
+                Extra::McastDel(mac) => refused |= asked.replace(MulticastAsk::Del(MacAddr(mac))).is_some(),
                 Extra::Hash { .. } | Extra::Xdp { .. } => {}
             }
             push_rsp(0, RSP_NULL);
@@ -237,7 +252,9 @@ impl TxBatch {
             used += 1;
             more = req.flags & TXF_MORE_DATA != 0;
         }
-        let outcome = if too_long || refused || (total as usize) < MIN_FRAME || nr >= DROP_SLOTS {
+        let outcome = if let (Some(ask), 1, false) = (asked, nr, refused) {
+            Outcome::Multicast(ask)
+        } else if too_long || asked.is_some() || (total as usize) < MIN_FRAME || nr >= DROP_SLOTS {
             Outcome::Drop
         } else {
             let size = total - rest as u16;
@@ -263,6 +280,12 @@ impl TxBatch {
                     self.fail(i, arena); // cannot be: the arena has room for the longest frame
                 }
             }
+            Outcome::Multicast(ask) => {
+                self.frames[i].nr_slots = 0;
+                let _ = arena.room(0, Offload::default());
+                self.no_frame |= 1 << i;
+                self.multicast.push((rsp0 as u16, ask));
+            }
             Outcome::Drop => {
                 self.frames[i].nr_slots = 0;
                 let _ = arena.room(0, Offload::default());
@@ -270,6 +293,12 @@ impl TxBatch {
             }
         }
         Ok(used)
+    }
+
+    /// Answers ERROR to the guest's wish number `k`.
+    #[cold]
+    pub fn refuse(&mut self, k: usize) {
+        self.rsps[self.multicast[k].0 as usize].status = RSP_ERROR;
     }
 
     /// Answers ERROR on every data slot of frame `i`, and takes it out of the burst.

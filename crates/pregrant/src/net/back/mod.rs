@@ -4,17 +4,25 @@
 //!            TX: tx -> assemble -> path.fetch   -> port.tx_burst
 //!            RX: port.rx_burst  -> path.deliver -> rx
 //! ```
-//! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, mappings). What a guest may do to it
+//! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, mappings; [`ctrl`]: the control
+//! ring). What a guest may do to it
 //! is said in each file; nothing of it reaches another guest's queue.
 
 pub mod assemble;
+pub mod control;
+pub mod control_page;
+pub mod ctrl;
+pub mod hash;
 mod late;
+pub mod multicast;
 pub mod path;
 pub mod rx;
 pub mod rx_batch;
 pub mod tx;
 pub mod vif;
 
+pub use control::Control;
+pub use control_page::ControlPage;
 pub use rx::RxQueue;
 pub use tx::TxQueue;
 pub use vif::{BackStep, BackVif, Drained, Left, Ordinary};

@@ -7,13 +7,14 @@
 //! is bounded by one arena and by the port's own queue.
 
 use super::Polled;
+use super::control::{Control, Hashes};
 use super::path::{AnyPath, BackPath, CopyPath};
 use super::rx_batch::{RxAccepts, RxBatch};
 use super::tx::PeerRing;
 use crate::error::PeerFault;
 use crate::net::stats::DirStats;
 use crate::platform::{Events, PeerMem, Platform};
-use crate::port::{Arena, FramePort};
+use crate::port::{Arena, BURST_FRAMES, FramePort};
 use crate::ring::{BackRing, NetRx};
 use crate::units::DomId;
 use alloc::boxed::Box;
@@ -30,6 +31,9 @@ pub struct RxQueue<P: Platform> {
     /// Slots that the next frame waits for; 0: it does not wait.
     wait: u32,
     accepts: RxAccepts,
+    /// Of the arena's frames, where the guest wants them.
+    hashes: Box<Hashes>,
+    hashed: bool,
     stats: DirStats,
 }
 
@@ -45,11 +49,13 @@ impl<P: Platform> RxQueue<P> {
             sent: 0,
             wait: 0,
             accepts,
+            hashes: Box::new([None; BURST_FRAMES]),
+            hashed: false,
             stats: DirStats::default(),
         }
     }
 
-    /// Moves one batch from `port` to domain `of`. The result says whether to call again.
+    /// Moves one batch from `port` to domain `of`, as it wants them by `control`. The result says whether to call again.
     #[inline(always)]
     pub fn poll(
         &mut self,
@@ -57,6 +63,7 @@ impl<P: Platform> RxQueue<P> {
         of: DomId,
         chan: &<P::Events as Events>::Chan,
         port: &mut dyn FramePort,
+        control: &Control,
     ) -> Result<Polled, PeerFault> {
         if self.sent == self.arena.len() {
             self.arena.clear();
@@ -67,9 +74,14 @@ impl<P: Platform> RxQueue<P> {
             if self.accepts != RxAccepts::ALL {
                 self.stats.dropped += self.accepts.finish(&mut self.arena) as u64;
             }
+            self.hashed = control.touches_rx();
+            if self.hashed {
+                self.stats.filtered += control.prepare(&mut self.arena, &mut self.hashes);
+            }
         }
         let burst = self.arena.burst().skip(self.sent);
-        let (used, wait) = self.batch.lay_out(&mut self.ring, &burst, self.accepts)?;
+        let hashes = if self.hashed { &self.hashes[self.sent..] } else { &[] };
+        let (used, wait) = self.batch.lay_out(&mut self.ring, &burst, self.accepts, hashes)?;
         self.wait = wait;
         self.sent += used;
         self.stats.dropped += self.batch.dropped as u64;

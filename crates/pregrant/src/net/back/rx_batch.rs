@@ -5,13 +5,14 @@
 //!   ring slots:    [ f0 ][ f1 ][extra][ f1 more ]     one response for each, at the request's own index
 //! ```
 //!
-//! A frame takes ceil(len / 4096) slots and one more for a GSO extra (PROTOCOL.md 2.6). It is laid out only when all of
+//! A frame takes ceil(len / 4096) slots and one more for each extra, GSO and hash (PROTOCOL.md 2.6). It is laid out only when all of
 //! its slots are there. Each request is read once.
 
 use crate::error::PeerFault;
 use crate::net::back::assemble::{BATCH_SLOTS, Todo, mask};
+use crate::net::back::hash::FrameHash;
 use crate::net::checksum;
-use crate::port::{Arena, BURST_FRAMES, Burst, FrameDesc, Offloads};
+use crate::port::{Arena, BURST_FRAMES, Burst, FrameDesc, Offload, Offloads};
 use crate::ring::{BackRing, NetRx, RingMem};
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
@@ -139,14 +140,15 @@ impl RxAccepts {
     }
 }
 
-/// Slots that a frame needs.
+/// Slots that a frame with so many extra infos needs.
 #[inline(always)]
-pub fn slots_needed(len: usize, gso: bool) -> u32 {
-    (len.div_ceil(PAGE_SIZE).max(1) + gso as usize) as u32
+pub fn slots_needed(len: usize, extras: u32) -> u32 {
+    len.div_ceil(PAGE_SIZE).max(1) as u32 + extras
 }
 
 impl RxBatch {
-    /// Lays out the frames of `burst` from the first, as far as the guest has posted slots. Returns how many frames of
+    /// Lays out the frames of `burst` from the first, as far as the guest has posted slots; `hashes` has the hashes of
+    /// those that have one, or is empty. Returns how many frames of
     /// the burst were used up (laid out or dropped) and, when it stopped for want of slots, how many it waits for.
     #[inline(always)]
     pub fn lay_out<M: RingMem>(
@@ -154,6 +156,7 @@ impl RxBatch {
         ring: &mut BackRing<NetRx, M>,
         burst: &Burst<'_>,
         accepts: RxAccepts,
+        hashes: &[Option<FrameHash>],
     ) -> Result<(usize, u32), PeerFault> {
         self.nr_frames = 0;
         self.nr_slots = 0;
@@ -177,7 +180,9 @@ impl RxBatch {
                 continue;
             }
             let gso = desc.offload.gso_type != 0;
-            let need = slots_needed(len, gso);
+            let hash = if hashes.is_empty() { None } else { hashes[used] };
+            let extras = gso as u32 + hash.is_some() as u32;
+            let need = slots_needed(len, extras);
             if available - taken < need {
                 available = ring.available(taken + need)?;
                 if available - taken < need {
@@ -197,7 +202,7 @@ impl RxBatch {
             self.frames[self.nr_frames] = RxFrame {
                 frame: used as u16,
                 first_slot: self.nr_slots as u16,
-                nr_slots: (need - gso as u32) as u16,
+                nr_slots: (need - extras) as u16,
             };
             self.nr_frames += 1;
             let mut at = desc.at;
@@ -213,7 +218,7 @@ impl RxBatch {
                     rsp.flags |= RXF_MORE_DATA;
                 }
                 if first {
-                    rsp.flags |= flags | if gso { RXF_EXTRA_INFO } else { 0 };
+                    rsp.flags |= flags | if extras > 0 { RXF_EXTRA_INFO } else { 0 };
                 }
                 self.slots[self.nr_slots] =
                     RxSlot { id: req.id, gref: req.gref, len: piece as u16, at, rsp: self.nr_rsps as u16 };
@@ -221,11 +226,16 @@ impl RxBatch {
                 self.rsps[self.nr_rsps] = rsp;
                 self.nr_rsps += 1;
                 at += piece as u32;
-                if first && gso {
-                    let extra = Extra::Gso { size: desc.offload.gso_size, gso_type: desc.offload.gso_type };
-                    self.rsps[self.nr_rsps] = RxResponse::from_words(extra.to_words(false));
-                    self.nr_rsps += 1;
-                    taken += 1; // the request under an extra is used up unread
+                if first && extras > 0 {
+                    let Offload { gso_size: size, gso_type, .. } = desc.offload;
+                    let gso = gso.then_some(Extra::Gso { size, gso_type });
+                    let hash = hash.map(FrameHash::extra);
+                    for (extra, more) in [(gso, hash.is_some()), (hash, false)] {
+                        let Some(extra) = extra else { continue };
+                        self.rsps[self.nr_rsps] = RxResponse::from_words(extra.to_words(more));
+                        self.nr_rsps += 1;
+                        taken += 1; // the request under an extra is used up unread
+                    }
                 }
                 first = false;
             }

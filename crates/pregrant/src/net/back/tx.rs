@@ -9,7 +9,8 @@
 //! requests are answered.
 
 use super::Polled;
-use super::assemble::{BATCH_SLOTS, TxBatch};
+use super::assemble::{BATCH_SLOTS, TxBatch, bits};
+use super::control::Control;
 use super::late::LateAnswers;
 use super::path::{AnyPath, BackPath, CopyPath};
 use crate::error::PeerFault;
@@ -53,8 +54,9 @@ impl<P: Platform> TxQueue<P> {
         }
     }
 
-    /// Moves one batch from domain `of` to `port`, by way of `arena` (scratch, shared by the worker's queues). The
-    /// result says whether to call again; a fault means that the device is to be closed.
+    /// Moves one batch from domain `of` to `port`, by way of `arena` (scratch, shared by the worker's queues); what it
+    /// asks of the vif's `control` is done. The result says whether to call again; a fault means that the device is to
+    /// be closed.
     #[inline(always)]
     pub fn poll(
         &mut self,
@@ -63,6 +65,7 @@ impl<P: Platform> TxQueue<P> {
         chan: &<P::Events as Events>::Chan,
         port: &mut dyn FramePort,
         arena: &mut Arena,
+        control: &mut Control,
     ) -> Result<Polled, PeerFault> {
         if !self.late.is_empty() {
             self.answer_late(p, chan);
@@ -72,6 +75,9 @@ impl<P: Platform> TxQueue<P> {
         if nr_frames == 0 {
             return Ok(if self.late.is_empty() { Polled::Idle } else { Polled::More });
         }
+        if self.batch.no_frame != 0 {
+            self.ask(control);
+        }
         let before = p.peer().grant_ops();
         let rest = self.path.fetch(p, of, &mut self.batch, todo, arena);
         if rest != 0 {
@@ -79,7 +85,7 @@ impl<P: Platform> TxQueue<P> {
             debug_assert_eq!(refused, 0, "copy serves every frame");
         }
         self.stats.grant_ops.add_between(&before, &p.peer().grant_ops());
-        let good = nr_frames - self.batch.failed.count_ones() as usize;
+        let good = nr_frames - (self.batch.failed | self.batch.no_frame).count_ones() as usize;
         if good > 0 {
             let burst = arena.burst();
             let took = port.tx_burst(&burst);
@@ -89,7 +95,7 @@ impl<P: Platform> TxQueue<P> {
         let granted = (rest & !self.batch.failed).count_ones() as u64;
         let by_grants = if matches!(self.path, AnyPath::Staging(_)) { granted } else { good as u64 };
         self.stats.handed_on(good as u64, by_grants);
-        self.stats.errors += (nr_frames - good) as u64;
+        self.stats.errors += self.batch.failed.count_ones() as u64;
         if self.batch.held == 0 && self.late.is_empty() {
             let notify = self.ring.answer(self.batch.answers());
             self.notify(p, chan, notify);
@@ -98,6 +104,14 @@ impl<P: Platform> TxQueue<P> {
             self.answer_late(p, chan);
         }
         Ok(Polled::More)
+    }
+
+    /// Has the batch's wishes done, before anything of it is answered.
+    #[cold]
+    fn ask(&mut self, control: &mut Control) {
+        let mut refused = 0u64;
+        control.multicast(self.batch.multicast.iter().map(|(_, ask)| *ask), |k| refused |= 1 << k);
+        bits(refused).for_each(|k| self.batch.refuse(k));
     }
 
     #[inline(always)]

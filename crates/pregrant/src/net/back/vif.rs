@@ -13,28 +13,35 @@
 //! What a front may do: write any keys, in any order, change state at any time, vanish. The worst is a vif that closes
 //! with a line that names what was wrong; nothing stays mapped or bound.
 
+use super::control::Control;
+use super::control_page::ControlPage;
+use super::ctrl::CtrlRing;
+use super::hash::HashSteering;
+use super::multicast::MulticastList;
 use super::path::{AnyPath, CopyPath, MapPath, StagedBuffers, StagingPath};
 use super::rx_batch::RxAccepts;
 use super::{Polled, RxQueue, TxQueue};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::bus::{DeviceBus, OwnKeys};
 use crate::net::features::{
-    BackFeatures, ChannelKeys, DataKeys, DataRequest, FrontRequest, Pairs, QueueKeys, active_key,
-    of_back_connection, queue_prefix,
+    BackFeatures, ChannelKeys, CtrlKeys, DataKeys, DataRequest, FrontRequest, Pairs, QueueKeys, active_key,
+    of_back_connection, queue_prefix, requests_multicast,
 };
 use crate::net::staging_list::{self, ListFault};
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, MapError, PeerMem, Platform};
-use crate::port::{Arena, FramePort, Offloads};
+use crate::port::{Arena, FramePort, Offloads, Steering};
 use crate::ring::{BackRing, RedoPage, RingPages};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
 use crate::wire::netif::{RX_SLOT_BYTES, TX_SLOT_BYTES};
+use crate::wire::netif_ctrl;
 use crate::wire::staging::ENTRIES_PER_PAGE;
 use crate::xenbus::KeyError;
 use crate::xenbus::state::{self, Handshake, Reaction, STEPS_AT_ONCE, XenbusState};
 use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -208,6 +215,9 @@ pub struct BackVif<P: Platform> {
     features: BackFeatures,
     ordinary: Ordinary,
     queues: Vec<BackQueue<P>>,
+    /// What the front set by control requests.
+    control: Control,
+    ctrl: Option<CtrlRing<P>>,
     /// Closed from this end, by us or a predecessor: a front that goes on saying 4 is not connected again, it must come
     /// down first.
     shut: bool,
@@ -259,6 +269,7 @@ impl<P: Platform> BackVif<P> {
             features,
             ordinary,
             queues,
+            ctrl: None,
             shut: false,
             reported: false,
             ending: false,
@@ -292,6 +303,12 @@ impl<P: Platform> BackVif<P> {
     /// Our own state.
     pub fn state(&self) -> XenbusState {
         self.state
+    }
+
+    /// Keeps what the front sets by control requests in memory that outlives this process, for a successor. Before the
+    /// first connection.
+    pub fn keep_control(&mut self, page: ControlPage) {
+        self.control.keep(page);
     }
 
     /// Staging lists that were refused at the last connect: queue, direction, why.
@@ -402,7 +419,12 @@ impl<P: Platform> BackVif<P> {
                 return Ok(came_to);
             }
             let next = match state::back(self.state, front, Handshake::Direct, online) {
-                Reaction::Stay => return Ok(came_to),
+                Reaction::Stay => {
+                    if self.state == S::Connected && self.features.dynamic_multicast_control {
+                        self.hear_multicast(bus)?;
+                    }
+                    return Ok(came_to);
+                }
                 Reaction::Remove => {
                     self.drop_queues(p);
                     return Ok(BackStep::Removed);
@@ -432,6 +454,13 @@ impl<P: Platform> BackVif<P> {
         Ok(came_to) // the front's state changed meanwhile, and there is an event that says so
     }
 
+    /// The front may ask for multicast control, or no longer, at any time (`feature-dynamic-multicast-control`).
+    fn hear_multicast<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), ConnectError<B::Error>> {
+        let on = self.features.multicast_control && requests_multicast(bus).map_err(ConnectError::Keys)?;
+        self.control.multicast.request(on);
+        Ok(())
+    }
+
     /// Closes from this end: after a fault, an error, or when the toolstack or the operator wants it. The text goes to
     /// the store, where `xenstore-ls` shows it.
     pub fn close<B: DeviceBus>(&mut self, p: &P, bus: &mut B, why: Option<&str>) -> Result<(), B::Error> {
@@ -454,6 +483,7 @@ impl<P: Platform> BackVif<P> {
             q.tx.drain(p, &q.tx_chan);
         }
         self.queues.clear(); // maps are unmapped and channels closed on drop
+        self.ctrl = None;
     }
 
     /// Maps rings, binds channels, judges staging lists; says which lists were accepted.
@@ -517,6 +547,8 @@ impl<P: Platform> BackVif<P> {
                 begin,
             )?);
         }
+        self.connect_ctrl(p, front.ctrl, begin)?;
+        self.control.multicast.request(front.multicast_control);
         if begin == Begin::Fresh {
             bus.publish(&active, of_back_connection).map_err(ConnectError::Keys)?;
         }
@@ -524,6 +556,42 @@ impl<P: Platform> BackVif<P> {
             bus.recant().map_err(ConnectError::Keys)?;
         }
         self.queues = queues;
+        Ok(())
+    }
+
+    /// Sets the control state that this connection begins with, and takes the front's control ring up if it has one.
+    fn connect_ctrl<E>(
+        &mut self,
+        p: &P,
+        keys: Option<CtrlKeys>,
+        begin: Begin,
+    ) -> Result<(), ConnectError<E>> {
+        let of = self.of;
+        self.control.offer_multicast(self.features.multicast_control);
+        let kept = if begin == Begin::TakeUp { self.control.resume() } else { None };
+        self.ctrl = match keys {
+            None => None,
+            Some(CtrlKeys { ring: gref, channel: port }) => {
+                let map = p.peer().map(of, &[gref], Access::ReadWrite);
+                let key = || String::from("ctrl-ring-ref");
+                let map = map.map_err(|error| ConnectError::Map { key: key(), of, gref, error })?;
+                let mem = RingPages::new(map, netif_ctrl::SLOT_BYTES / 4);
+                let key = || String::from("event-channel-ctrl");
+                let chan = p.events().bind(of, port);
+                let chan = chan.map_err(|error| ConnectError::Bind { key: key(), of, port, error })?;
+                Some(CtrlRing::attach(mem, chan, kept)?)
+            }
+        };
+        if let (Some(ctrl), Begin::TakeUp) = (&self.ctrl, begin) {
+            ctrl.notify(p);
+        }
+        if kept.is_none() {
+            let list = match begin {
+                Begin::Fresh => MulticastList::default(),
+                Begin::TakeUp => MulticastList::lost(),
+            };
+            self.control.begin(self.ctrl.as_ref().map_or(0, CtrlRing::rsp_prod), list);
+        }
         Ok(())
     }
 
@@ -637,14 +705,39 @@ impl<P: Platform> BackVif<P> {
         scratch: &mut Arena,
     ) -> Result<Polled, PeerFault> {
         let q = &mut self.queues[i];
-        q.tx.poll(p, self.of, &q.tx_chan, port, scratch)
+        q.tx.poll(p, self.of, &q.tx_chan, port, scratch, &mut self.control)
     }
 
     /// Moves one batch of queue `i` from `port` to the guest.
     #[inline(always)]
     pub fn poll_rx(&mut self, p: &P, i: usize, port: &mut dyn FramePort) -> Result<Polled, PeerFault> {
         let q = &mut self.queues[i];
-        q.rx.poll(p, self.of, q.rx_chan.as_ref().unwrap_or(&q.tx_chan), port)
+        q.rx.poll(p, self.of, q.rx_chan.as_ref().unwrap_or(&q.tx_chan), port, &self.control)
+    }
+
+    /// Serves some control requests: in the owner's control turn, never between frames. A fault: call
+    /// [`close`](Self::close) with its text.
+    pub fn poll_ctrl(&mut self, p: &P) -> Result<Polled, PeerFault> {
+        match &mut self.ctrl {
+            Some(ctrl) => ctrl.poll(p, self.of, self.queues.len(), &mut self.control),
+            None => Ok(Polled::Idle),
+        }
+    }
+
+    /// Before sleeping: arms the control ring. True: there is work.
+    pub fn final_check_ctrl(&mut self, p: &P) -> Result<bool, PeerFault> {
+        self.ctrl.as_mut().map_or(Ok(false), |ctrl| ctrl.final_check(p))
+    }
+
+    /// How the ports of this vif's queues are to spread frames over them ([`FramePort::steer`]), once for each change;
+    /// None: nothing changed.
+    pub fn new_steering(&mut self) -> Option<Option<Arc<dyn Steering>>> {
+        if !self.control.take_steer() {
+            return None;
+        }
+        let (settings, queues) = (&self.control.hash, self.queues.len());
+        let on = settings.is_on() && queues > 1;
+        Some(on.then(|| Arc::new(HashSteering { settings: settings.clone(), queues }) as Arc<dyn Steering>))
     }
 
     /// Before sleeping: arms both rings of queue `i` and its channels. True: there is work.

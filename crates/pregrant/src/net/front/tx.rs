@@ -13,6 +13,7 @@
 use super::buffers::Buffers;
 use super::staging::StagingArea;
 use crate::error::{PeerFault, PlatformError};
+use crate::net::headers::MacAddr;
 use crate::net::staging_list::colour;
 use crate::net::stats::DirStats;
 use crate::platform::{Events, GrantPool, Platform};
@@ -21,7 +22,7 @@ use crate::ring::{FrontRing, NetTx, RingPages};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
-    Extra, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_VALIDATED,
+    Extra, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, MCAST_LIST_MAX, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_VALIDATED,
     TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
 };
 use alloc::boxed::Box;
@@ -76,6 +77,9 @@ pub struct TxFront<P: Platform> {
     /// By id: a request is in flight.
     in_flight: Box<[bool]>,
     extras_in_flight: u32,
+    /// Ids of requests that carry a multicast wish and no frame.
+    wishes: Vec<u16>,
+    wishes_refused: u64,
     buffers: Buffers<P>,
     /// Ids whose page the back has not let go of.
     busy: Vec<u16>,
@@ -130,6 +134,8 @@ impl<P: Platform> TxFront<P> {
             free: FreeIds::new(n),
             in_flight: vec![false; n as usize].into_boxed_slice(),
             extras_in_flight: 0,
+            wishes: Vec::new(),
+            wishes_refused: 0,
             buffers,
             busy: Vec::with_capacity(n as usize),
             places: Box::new([Place::default(); BURST_FRAMES]),
@@ -330,6 +336,34 @@ impl<P: Platform> TxFront<P> {
         Ok(true)
     }
 
+    /// Asks the back, in a request without a frame, for multicast frames to `mac`, or no longer. False: no room now, or
+    /// too many wishes are on the way. Only where the back offers `feature-multicast-control`.
+    pub fn multicast(
+        &mut self,
+        p: &P,
+        chan: &<P::Events as Events>::Chan,
+        mac: MacAddr,
+        wanted: bool,
+    ) -> bool {
+        if self.ring.free() < 2 || self.free.len() == 0 || self.wishes.len() == MCAST_LIST_MAX {
+            return false;
+        }
+        let id = self.free.take();
+        let extra = if wanted { Extra::McastAdd(mac.0) } else { Extra::McastDel(mac.0) };
+        self.in_flight[id as usize] = true;
+        self.wishes.push(id);
+        self.ring.push(&TxRequest { flags: TXF_EXTRA_INFO, id, ..TxRequest::default() });
+        self.ring.push(&TxRequest::from_words(extra.to_tx_words(false)));
+        self.extras_in_flight += 1;
+        self.publish(p, chan);
+        true
+    }
+
+    /// Multicast wishes on the way, and how many were refused so far.
+    pub fn multicast_wishes(&self) -> (usize, u64) {
+        (self.wishes.len(), self.wishes_refused)
+    }
+
     /// Undoes what `send_long` began.
     #[cold]
     fn give_back(&mut self, p: &P, id: u16, reqs: &[TxRequest]) {
@@ -374,7 +408,12 @@ impl<P: Platform> TxFront<P> {
                 Some(used) if *used => *used = false,
                 _ => return Err(PeerFault::UnknownId(rsp.id)),
             }
-            if rsp.status != RSP_OKAY {
+            if !self.wishes.is_empty()
+                && let Some(k) = self.wishes.iter().position(|id| *id == rsp.id)
+            {
+                self.wishes.swap_remove(k);
+                self.wishes_refused += u64::from(rsp.status != RSP_OKAY);
+            } else if rsp.status != RSP_OKAY {
                 self.stats.errors += 1;
             }
             self.free_id(p, rsp.id);

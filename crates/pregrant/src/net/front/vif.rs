@@ -10,6 +10,7 @@
 //! a back may do: offer anything, accept nothing, close at any time, keep pages mapped. Pages in use are kept and their
 //! release is retried, never reused.
 
+use super::ctrl::CtrlFront;
 use super::pages::{Granting, OrdinaryPages};
 use super::staging::{Region, StagingArea};
 use super::tx::TxLimits;
@@ -20,6 +21,7 @@ use crate::net::features::{
     BackFeatures, ChannelKeys, DataKeys, DataRequest, FrontRequest, QueueKeys, active_key,
     of_front_connection,
 };
+use crate::net::headers::MacAddr;
 use crate::net::staging_list::DataLen;
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, GrantPool, InUse, Platform};
@@ -44,6 +46,10 @@ pub struct Wishes {
     pub granting: Granting,
     /// Two event channels for each queue, where the back can.
     pub split_channels: bool,
+    /// A control ring, where the back answers one.
+    pub ctrl_ring: bool,
+    /// Only those multicast frames that are [named](FrontVif::multicast), where the back can leave the others out.
+    pub multicast_control: bool,
 }
 
 impl Default for Wishes {
@@ -55,6 +61,8 @@ impl Default for Wishes {
             rx_data_len: len,
             granting: Granting::PerFrame,
             split_channels: true,
+            ctrl_ring: false,
+            multicast_control: false,
         }
     }
 }
@@ -122,6 +130,7 @@ pub struct FrontVif<P: Platform> {
     state: XenbusState,
     wishes: Wishes,
     queues: Vec<FrontQueue<P>>,
+    ctrl: Option<CtrlFront<P>>,
     live: bool,
     reconnect: bool,
     /// Regions that the back has not let go of.
@@ -139,6 +148,7 @@ impl<P: Platform> FrontVif<P> {
             state: XenbusState::Initialising,
             wishes,
             queues: Vec::new(),
+            ctrl: None,
             live: false,
             reconnect,
             kept: Vec::new(),
@@ -240,6 +250,13 @@ impl<P: Platform> FrontVif<P> {
                 Err(e) => return Err(e.into()),
             }
         }
+        let ctrl = if self.wishes.ctrl_ring && back.ctrl_ring {
+            let (ctrl, keys) = CtrlFront::new(p, self.to)?;
+            self.ctrl = Some(ctrl);
+            Some(keys)
+        } else {
+            None
+        };
         let request = FrontRequest {
             rx_copy: true,
             rx_notify: true,
@@ -248,6 +265,8 @@ impl<P: Platform> FrontVif<P> {
             gso_tcpv6: true,
             csum: true,
             ipv6_csum: true,
+            multicast_control: self.wishes.multicast_control && back.multicast_control,
+            ctrl,
             queues: keys,
         };
         bus.publish(&request.pairs(), of_front_connection).map_err(FrontError::Keys)
@@ -399,6 +418,9 @@ impl<P: Platform> FrontVif<P> {
     /// Gives up queues, channels and grants. What the back still uses is kept.
     fn tear_down(&mut self, p: &P) {
         self.live = false;
+        if let Some(ctrl) = self.ctrl.take() {
+            self.kept.extend(ctrl.release(p));
+        }
         for q in core::mem::take(&mut self.queues) {
             for (ring, buffers) in [q.tx.into_parts(), q.rx.into_parts()] {
                 self.give_up(p, ring, buffers);
@@ -413,6 +435,22 @@ impl<P: Platform> FrontVif<P> {
         let kept = core::mem::take(&mut self.kept_pages);
         self.kept_pages =
             kept.into_iter().filter_map(|pages| pages.release(p).err().map(|InUse(pages)| pages)).collect();
+    }
+
+    /// The control ring; None: there is none, or the back is not connected.
+    pub fn ctrl(&mut self) -> Option<&mut CtrlFront<P>> {
+        self.ctrl.as_mut().filter(|_| self.live)
+    }
+
+    /// Names a multicast address that frames are wanted for, or no longer (queue 0; see [`TxFront::multicast`]).
+    pub fn multicast(&mut self, p: &P, mac: MacAddr, wanted: bool) -> bool {
+        let Some(q) = self.queues.first_mut().filter(|_| self.live) else { return false };
+        q.tx.multicast(p, &q.tx_chan, mac, wanted)
+    }
+
+    /// Multicast wishes on the way, and how many were refused so far: the back's list is full.
+    pub fn multicast_wishes(&self) -> (usize, u64) {
+        self.queues.first().map_or((0, 0), |q| q.tx.multicast_wishes())
     }
 
     /// Live queues.

@@ -1,0 +1,211 @@
+//! The control state of a vif: what its guest set by control requests and multicast extra infos, and how it outlives the
+//! process (PROTOCOL.md 1.1, R4).
+//!
+//! ```text
+//!   control ring --ask--> Control { multicast, hash } --commit--> ControlPage      then the ring is answered
+//!   TX extras ---------->        |
+//!                                '--> RX: which frames, which hash, which queue
+//! ```
+//! Order: the state changes; the page has it; the guest hears of it. The page has also the last answer of the control
+//! ring, so that request and answer are one step: a successor finds either neither or both. MCAST_ADD and DEL are
+//! answered on TX rings and may be done twice, which changes nothing (see [`MulticastList`]).
+//!
+//! Without a page, or with one that cannot be read: all multicast frames, no hash.
+
+use super::control_page::ControlPage;
+use super::hash::{FrameHash, HashSettings, MAPPING_MAX};
+use super::multicast::{MulticastAsk, MulticastList};
+use crate::net::headers::addresses;
+use crate::net::toeplitz::KEY_MAX;
+use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
+use crate::port::{Arena, BURST_FRAMES};
+use crate::ring::crash::{self, Point};
+use crate::units::{DomId, GrantRef};
+use crate::wire::grant::GrantStatus;
+use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlStatus, CtrlType};
+
+/// The hashes of a burst's frames, by their number in it.
+pub type Hashes = [Option<FrameHash>; BURST_FRAMES];
+
+/// What a guest set, and where that is kept.
+#[derive(Default)]
+pub struct Control {
+    /// Which multicast frames it wants.
+    pub multicast: MulticastList,
+    /// How it wants frames hashed and spread.
+    pub hash: HashSettings,
+    /// The control ring's index after its last answer, and that answer.
+    last: (u32, CtrlResponse),
+    /// `feature-multicast-control`: else no list is kept.
+    offers_multicast: bool,
+    /// The settings of the hash changed, and ports were not told.
+    steer: bool,
+    page: Option<ControlPage>,
+}
+
+impl Control {
+    /// Where the state is kept from now on.
+    pub fn keep(&mut self, page: ControlPage) {
+        self.page = Some(page);
+    }
+
+    /// Whether the guest was told that it may name multicast addresses.
+    pub fn offer_multicast(&mut self, offered: bool) {
+        self.offers_multicast = offered;
+    }
+
+    /// A connection whose guest has set nothing, or of which nothing is known any more: the list says which. `rsp_prod`
+    /// is the control ring's. What the page had is overwritten.
+    pub fn begin(&mut self, rsp_prod: u32, multicast: MulticastList) {
+        self.multicast = multicast;
+        self.hash = HashSettings::default();
+        self.last = (rsp_prod, CtrlResponse::default());
+        self.steer = true;
+        self.save();
+    }
+
+    /// A predecessor's connection: what it kept is set. Gives the control ring's index after its last answer, and that
+    /// answer; None: nothing was kept, [`begin`](Self::begin) anew.
+    pub fn resume(&mut self) -> Option<(u32, CtrlResponse)> {
+        let kept = self.page.as_mut().and_then(ControlPage::load)?;
+        (self.multicast, self.hash, self.last) = (kept.multicast, kept.hash, kept.last);
+        self.steer = true;
+        Some(self.last)
+    }
+
+    fn save(&mut self) {
+        if let Some(page) = &mut self.page {
+            page.store(&self.multicast, &self.hash, self.last);
+        }
+    }
+
+    /// Whether frames for the guest have to be looked at.
+    #[inline(always)]
+    pub fn touches_rx(&self) -> bool {
+        self.hash.is_on() || self.multicast.filters()
+    }
+
+    /// Drops the frames in `arena` that the guest does not want, and computes the others' hashes. Returns how many it
+    /// dropped.
+    pub fn prepare(&self, arena: &mut Arena, hashes: &mut Hashes) -> u64 {
+        let mut dropped = 0;
+        for (i, hash) in hashes.iter_mut().enumerate().take(arena.len()) {
+            let burst = arena.burst();
+            let frame = burst.frame(i);
+            let wanted = addresses(frame).is_none_or(|(dst, _)| self.multicast.wants(dst));
+            *hash = if wanted && self.hash.is_on() { self.hash.hash(frame) } else { None };
+            if !wanted {
+                arena.drop_frame(i);
+                dropped += 1;
+            }
+        }
+        dropped
+    }
+
+    /// Whether ports are to be told anew how frames are spread; once for each change.
+    pub(super) fn take_steer(&mut self) -> bool {
+        core::mem::take(&mut self.steer)
+    }
+
+    /// Does what a batch's MCAST extras ask; `refused` is told of each that is not done. Kept before this returns.
+    #[cold]
+    pub fn multicast(&mut self, asks: impl Iterator<Item = MulticastAsk>, mut refused: impl FnMut(usize)) {
+        for (i, ask) in asks.enumerate() {
+            if !self.offers_multicast || !self.multicast.apply(ask) {
+                refused(i);
+            }
+        }
+        crash::here(Point::BeforeRecord);
+        self.save();
+    }
+
+    /// Does what a control request of domain `of`, whose vif has `queues` queues, asks. Gives the answer; it is kept,
+    /// with the state, as the one up to `rsp_prod`. Publish it next.
+    pub fn answer<P: Platform>(
+        &mut self,
+        p: &P,
+        of: DomId,
+        queues: usize,
+        request: &CtrlRequest,
+        rsp_prod: u32,
+    ) -> CtrlResponse {
+        let (status, data) = self.ask(p, of, queues, request);
+        let response = CtrlResponse::to(request, status, data);
+        self.last = (rsp_prod, response);
+        crash::here(Point::BeforeRecord);
+        self.save();
+        response
+    }
+
+    fn ask<P: Platform>(
+        &mut self,
+        p: &P,
+        of: DomId,
+        queues: usize,
+        request: &CtrlRequest,
+    ) -> (CtrlStatus, u32) {
+        use CtrlType as T;
+        let [a, b, c] = request.data;
+        let status = match CtrlType::from_raw(request.msg_type) {
+            Some(T::GetHashFlags) => return self.hash.possible_flags(),
+            Some(T::GetHashMappingSize) => return (CtrlStatus::Success, MAPPING_MAX as u32),
+            Some(T::SetHashAlgorithm) => self.hash.set_algorithm(a),
+            Some(T::SetHashFlags) => self.hash.set_flags(a),
+            Some(T::SetHashKey) => self.set_key(p, of, a, b),
+            Some(T::SetHashMappingSize) => self.hash.set_mapping_size(a),
+            Some(T::SetHashMapping) => self.set_mapping(p, of, queues, [a, b, c]),
+            // Types 8 to 10 belong to a path of the queue that they name: answered here once there is one.
+            Some(T::GetGrefMappingSize | T::AddGrefMapping | T::DelGrefMapping | T::Invalid) | None => {
+                return (CtrlStatus::NotSupported, 0);
+            }
+        };
+        self.steer |= status == CtrlStatus::Success;
+        (status, 0)
+    }
+
+    fn set_key<P: Platform>(&mut self, p: &P, of: DomId, gref: u32, bytes: u32) -> CtrlStatus {
+        let mut key = [0; KEY_MAX];
+        let Some(key) = key.get_mut(..bytes as usize) else { return CtrlStatus::BufferOverflow };
+        if !read_page(p, of, gref, key) {
+            return CtrlStatus::InvalidParameter;
+        }
+        self.hash.set_key(key)
+    }
+
+    fn set_mapping<P: Platform>(
+        &mut self,
+        p: &P,
+        of: DomId,
+        queues: usize,
+        [gref, count, first]: [u32; 3],
+    ) -> CtrlStatus {
+        // Before the page is read: `count` fits the buffer then.
+        let checked = self.hash.check_mapping(count, first);
+        if checked != CtrlStatus::Success {
+            return checked;
+        }
+        let mut bytes = [0; MAPPING_MAX * 4];
+        let bytes = &mut bytes[..count as usize * 4];
+        if !read_page(p, of, gref, bytes) {
+            return CtrlStatus::InvalidParameter;
+        }
+        let mut entries = [0; MAPPING_MAX];
+        for (entry, octets) in entries.iter_mut().zip(bytes.chunks_exact(4)) {
+            *entry = u32::from_le_bytes([octets[0], octets[1], octets[2], octets[3]]);
+        }
+        self.hash.set_mapping(&entries[..count as usize], first, queues)
+    }
+}
+
+/// Copies the first octets of a page of the guest, once. False: the page cannot be read.
+fn read_page<P: Platform>(p: &P, of: DomId, gref: u32, to: &mut [u8]) -> bool {
+    if to.is_empty() {
+        return true;
+    }
+    let len = to.len() as u16; // a key or a table: less than a page
+    let op = CopyOp { gref: GrantRef(gref), offset: 0, len, at: 0, status: GrantStatus::OKAY };
+    let mut ops = [op];
+    gref != GrantRef::NONE.0
+        && p.peer().copy(of, LocalBytes::FromPeer(to), &mut ops).is_ok()
+        && ops[0].status == GrantStatus::OKAY
+}

@@ -1,0 +1,294 @@
+//! The control state in memory that outlives the process (PROTOCOL.md 1.1, R4).
+//!
+//! ```text
+//!   octet 0      one copy                octet 2048   the other
+//!   word 0 magic "PGC1"   1 sequence   2 checksum of all other words
+//!        3 index after the control ring's last answer   4..7 that answer
+//!        7 the multicast list is whole   8 algorithm   9 flags   10..20 key   20 entries of the table   21..85 table
+//!        85 multicast addresses   86..214 two words each
+//! ```
+//! A change is written into the older copy, its checksum last. So whoever dies in the middle leaves the other copy, and a
+//! successor takes the newest whose checksum is right. Little-endian, words of 4 octets; a change of the layout is a
+//! change of the magic.
+//!
+//! Private to the back's domain: no peer can write it. It is checked as if one could, since a predecessor may be another
+//! version of this program.
+
+use super::hash::{HashSettings, MAPPING_MAX};
+use super::multicast::MulticastList;
+use crate::net::headers::MacAddr;
+use crate::net::toeplitz::KEY_MAX;
+use crate::ring::crash::{self, Point};
+use crate::ring::{NetCtrl, RingKind};
+use crate::shm::SharedBytes;
+use crate::wire::netif::MCAST_LIST_MAX;
+use crate::wire::netif_ctrl::{CtrlResponse, CtrlStatus};
+use alloc::boxed::Box;
+use core::sync::atomic::{Ordering, compiler_fence};
+
+/// Octets of a control page's memory.
+pub const CONTROL_BYTES: usize = 4096;
+/// Octets of a copy.
+const COPY_BYTES: usize = CONTROL_BYTES / 2;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"PGC1");
+const SEQUENCE: usize = 1;
+const CHECKSUM: usize = 2;
+const LAST: usize = 3;
+const WHOLE: usize = 7;
+const ALGORITHM: usize = 8;
+const FLAGS: usize = 9;
+const KEY: usize = 10;
+const SIZE: usize = KEY + KEY_MAX / 4;
+const TABLE: usize = SIZE + 1;
+const NR_MACS: usize = TABLE + MAPPING_MAX / 2;
+const MACS: usize = NR_MACS + 1;
+const WORDS: usize = MACS + MCAST_LIST_MAX * 2;
+
+const _: () = assert!(WORDS == 214 && WORDS * 4 <= COPY_BYTES);
+
+type Words = [u32; WORDS];
+
+/// A control page in memory that outlives the process.
+pub struct ControlPage {
+    memory: Box<dyn SharedBytes + Send>,
+    sequence: u32,
+    /// The copy to be written next: 0 or 1.
+    next: usize,
+}
+
+/// What a control page says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Kept {
+    /// Which multicast frames the guest wants.
+    pub multicast: MulticastList,
+    /// How it wants frames hashed and spread.
+    pub hash: HashSettings,
+    /// The control ring's index after its last answer, and that answer.
+    pub last: (u32, CtrlResponse),
+}
+
+impl ControlPage {
+    /// A control page in the first [`CONTROL_BYTES`] of `memory`; None when it is shorter.
+    pub fn new<S: SharedBytes + Send + 'static>(memory: S) -> Option<Self> {
+        let long = memory.len() >= CONTROL_BYTES;
+        long.then(|| Self { memory: Box::new(memory), sequence: 0, next: 0 })
+    }
+
+    /// The newest state that was written to its end; None: there is none.
+    pub fn load(&mut self) -> Option<Kept> {
+        let copies = [0, 1].map(|copy| {
+            let words: Words = core::array::from_fn(|i| self.memory.load_u32(copy * COPY_BYTES + i * 4).unwrap_or(0));
+            (words[0] == MAGIC && words[CHECKSUM] == checksum(&words)).then_some(words)
+        });
+        let (copy, words) = match copies {
+            [Some(first), Some(second)] => {
+                let second_is_newer = (second[SEQUENCE].wrapping_sub(first[SEQUENCE]) as i32) > 0;
+                if second_is_newer { (1, second) } else { (0, first) }
+            }
+            [Some(first), None] => (0, first),
+            [None, Some(second)] => (1, second),
+            [None, None] => return None,
+        };
+        self.sequence = words[SEQUENCE];
+        self.next = 1 - copy;
+        decode(&words)
+    }
+
+    /// Writes a state. It counts when this returns, and not before it is whole.
+    pub fn store(&mut self, multicast: &MulticastList, hash: &HashSettings, last: (u32, CtrlResponse)) {
+        self.sequence = self.sequence.wrapping_add(1);
+        let words = encode(self.sequence, multicast, hash, last);
+        let put = |i: usize| {
+            let fits = self.memory.store_u32(self.next * COPY_BYTES + i * 4, words[i]);
+            debug_assert!(fits, "a copy lies inside of the page");
+        };
+        for i in (0..WORDS).filter(|i| *i != CHECKSUM) {
+            put(i);
+            if i == WORDS / 2 {
+                crash::here(Point::InRecord);
+            }
+        }
+        // Against one's own death the compiler is the only danger, as against a signal.
+        compiler_fence(Ordering::SeqCst);
+        put(CHECKSUM);
+        compiler_fence(Ordering::SeqCst);
+        self.next = 1 - self.next;
+    }
+}
+
+/// Of all words but its own.
+fn checksum(words: &Words) -> u32 {
+    let others = words.iter().enumerate().filter(|(i, _)| *i != CHECKSUM);
+    let sum = others.fold(0x1505_u64, |h, (_, &w)| {
+        (h ^ u64::from(w)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
+    });
+    (sum ^ sum >> 32) as u32
+}
+
+fn encode(
+    sequence: u32,
+    multicast: &MulticastList,
+    hash: &HashSettings,
+    (index, answer): (u32, CtrlResponse),
+) -> Words {
+    let mut words = [0; WORDS];
+    words[0] = MAGIC;
+    words[SEQUENCE] = sequence;
+    words[LAST] = index;
+    words[LAST + 1..WHOLE].copy_from_slice(&NetCtrl::rsp_words(&answer));
+    words[WHOLE] = multicast.is_whole() as u32;
+    words[ALGORITHM] = hash.algorithm();
+    words[FLAGS] = hash.flags();
+    for (to, octets) in words[KEY..SIZE].iter_mut().zip(hash.key().chunks_exact(4)) {
+        *to = u32::from_le_bytes([octets[0], octets[1], octets[2], octets[3]]);
+    }
+    words[SIZE] = hash.mapping().len() as u32;
+    for (i, &queue) in hash.mapping().iter().enumerate() {
+        words[TABLE + i / 2] |= u32::from(queue) << (16 * (i % 2));
+    }
+    words[NR_MACS] = multicast.addresses().len() as u32;
+    for (to, MacAddr([a, b, c, d, e, f])) in words[MACS..].chunks_exact_mut(2).zip(multicast.addresses()) {
+        to[0] = u32::from_le_bytes([*a, *b, *c, *d]);
+        to[1] = u32::from_le_bytes([*e, *f, 0, 0]);
+    }
+    words[CHECKSUM] = checksum(&words);
+    words
+}
+
+/// None: a value that this version does not know.
+fn decode(words: &Words) -> Option<Kept> {
+    let mut hash = HashSettings::default();
+    let ok = |status| (status == CtrlStatus::Success).then_some(());
+    // Flags can be set while there is an algorithm, and stay when there is none.
+    ok(hash.set_algorithm(crate::wire::netif_ctrl::HASH_ALGORITHM_TOEPLITZ))?;
+    ok(hash.set_flags(words[FLAGS]))?;
+    ok(hash.set_algorithm(words[ALGORITHM]))?;
+    let mut key = [0; KEY_MAX];
+    for (to, word) in key.chunks_exact_mut(4).zip(&words[KEY..]) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    ok(hash.set_key(&key))?;
+    ok(hash.set_mapping_size(words[SIZE]))?;
+    let entry = |i: usize| words[TABLE + i / 2] >> (16 * (i % 2)) & 0xFFFF;
+    let table: [u32; MAPPING_MAX] = core::array::from_fn(entry);
+    let any_queue = usize::from(u16::MAX) + 1;
+    ok(hash.set_mapping(&table[..words[SIZE] as usize], 0, any_queue))?;
+    let nr = words[NR_MACS] as usize;
+    if nr > MCAST_LIST_MAX {
+        return None;
+    }
+    let macs = words[MACS..].chunks_exact(2).take(nr).map(|w| {
+        let ([a, b, c, d], [e, f, ..]) = (w[0].to_le_bytes(), w[1].to_le_bytes());
+        MacAddr([a, b, c, d, e, f])
+    });
+    let multicast = MulticastList::of(macs, words[WHOLE] != 0);
+    let answer = NetCtrl::rsp_from_words([words[LAST + 1], words[LAST + 2], words[LAST + 3]]);
+    Some(Kept { multicast, hash, last: (words[LAST], answer) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::back::multicast::MulticastAsk;
+    use crate::platform::local::Pages;
+
+    /// Two states that differ in every part; `n` of the first is 0.
+    fn state(n: u32) -> Kept {
+        let mut hash = HashSettings::default();
+        let mut multicast = MulticastList::default();
+        if n > 0 {
+            let _ = hash.set_algorithm(1);
+            let _ = hash.set_flags(n & 0xF);
+            let _ = hash.set_key(&[n as u8; KEY_MAX]);
+            let _ = hash.set_mapping_size(n % 128);
+            let table: [u32; MAPPING_MAX] = core::array::from_fn(|i| i as u32 + n);
+            let _ = hash.set_mapping(&table[..(n % 128) as usize], 0, 65536);
+            for k in 0..n % 65 {
+                let _ = multicast.apply(MulticastAsk::Add(MacAddr([1, n as u8, 3, 4, k as u8, 6])));
+            }
+        }
+        let answer = CtrlResponse { id: n as u16, msg_type: 4, status: 2, data: n };
+        Kept { multicast, hash, last: (n, answer) }
+    }
+
+    fn store(page: &mut ControlPage, s: &Kept) {
+        page.store(&s.multicast, &s.hash, s.last);
+    }
+
+    #[test]
+    fn what_was_stored_last_is_loaded() {
+        let memory = Pages::new(1);
+        let page = || ControlPage::new(memory.clone()).expect("a page");
+        assert_eq!(page().load(), None, "nothing was stored");
+        let mut writer = page();
+        for n in [0, 1, 127, 64, 300, 2] {
+            store(&mut writer, &state(n));
+            assert_eq!(page().load().as_ref(), Some(&state(n)), "{n}");
+            // A successor goes on from there.
+            writer = page();
+            assert!(writer.load().is_some());
+        }
+        let none = Kept { multicast: MulticastList::lost(), ..state(5) };
+        store(&mut writer, &none);
+        assert_eq!(page().load(), Some(none));
+    }
+
+    /// A death after each single store of a change: the old state or the new one, the new one only at the end.
+    #[test]
+    fn a_change_that_is_cut_short_did_not_happen() {
+        for (first_sequence, old, new) in [(0, 7, 90), (u32::MAX - 1, 90, 7), (1 << 31, 0, 1)] {
+            let memory = Pages::new(1);
+            let page = || ControlPage::new(memory.clone()).expect("a page");
+            let mut writer = ControlPage { sequence: first_sequence, ..page() };
+            store(&mut writer, &state(3));
+            store(&mut writer, &state(old));
+            let words = encode(writer.sequence.wrapping_add(1), &state(new).multicast, &state(new).hash, state(new).last);
+            let order = (0..WORDS).filter(|i| *i != CHECKSUM).chain([CHECKSUM]);
+            for (done, i) in order.enumerate() {
+                assert_eq!(page().load(), Some(state(old)), "{done} words were written");
+                assert!(memory.store_u32(writer.next * COPY_BYTES + i * 4, words[i]));
+            }
+            assert_eq!(page().load(), Some(state(new)));
+            // The order above is the one of `store`.
+            let by_hand = Pages::new(1);
+            let mut other = ControlPage { sequence: first_sequence, ..ControlPage::new(by_hand.clone()).expect("a page") };
+            for s in [state(3), state(old), state(new)] {
+                store(&mut other, &s);
+            }
+            let octets = |p: &Pages| {
+                let mut b = [0; CONTROL_BYTES];
+                assert!(p.copy_out(0, &mut b));
+                b
+            };
+            assert!(octets(&memory) == octets(&by_hand));
+        }
+    }
+
+    #[test]
+    fn damage_and_other_versions_are_not_believed() {
+        let memory = Pages::new(1);
+        let page = || ControlPage::new(memory.clone()).expect("a page");
+        let mut writer = page();
+        store(&mut writer, &state(90));
+        for i in 0..WORDS {
+            let right = memory.load_u32(i * 4).expect("a word");
+            for wrong in [right ^ 1, right ^ 0x8000_0000, !right] {
+                assert!(memory.store_u32(i * 4, wrong));
+                assert_eq!(page().load(), None, "word {i}");
+            }
+            assert!(memory.store_u32(i * 4, right));
+        }
+        // A right checksum over what cannot be.
+        let good = encode(1, &state(90).multicast, &state(90).hash, state(90).last);
+        for (i, value) in [(FLAGS, 16), (ALGORITHM, 2), (SIZE, 129), (NR_MACS, 65)] {
+            let mut words = good;
+            words[i] = value;
+            words[CHECKSUM] = checksum(&words);
+            for (k, word) in words.iter().enumerate() {
+                assert!(memory.store_u32(k * 4, *word));
+            }
+            assert_eq!(page().load(), None, "word {i} is {value}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Which multicast frames a guest wants (PROTOCOL.md 2.8).
+//!
+//! ```text
+//!   request-multicast-control = 1        key: "only those that I name"
+//!   MCAST_ADD, MCAST_DEL                 extra infos on any TX ring: the names, at most 64
+//! ```
+//! A set: to add what is there, or to delete what is not, is no error and changes nothing. So a batch whose answers a
+//! dying back did not publish can be taken again by its successor. What a guest may do: add anything; it gets no more
+//! than 64 addresses, and what it did not name it does not hear.
+
+use crate::net::headers::MacAddr;
+use crate::wire::netif::MCAST_LIST_MAX;
+
+/// What a guest wants done to its list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MulticastAsk {
+    /// `XEN_NETIF_EXTRA_TYPE_MCAST_ADD`.
+    Add(MacAddr),
+    /// `XEN_NETIF_EXTRA_TYPE_MCAST_DEL`.
+    Del(MacAddr),
+}
+
+/// The addresses that a guest named, and whether they count.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MulticastList {
+    addresses: [MacAddr; MCAST_LIST_MAX],
+    len: usize,
+    /// `request-multicast-control`.
+    requested: bool,
+    /// All that the guest named is in here. Not so after a successor found nothing that its predecessor kept.
+    whole: bool,
+}
+
+impl Default for MulticastList {
+    fn default() -> Self {
+        Self { addresses: [MacAddr([0; 6]); MCAST_LIST_MAX], len: 0, requested: false, whole: true }
+    }
+}
+
+impl MulticastList {
+    /// A list whose contents are not known any more: the guest gets all multicast frames (R4).
+    pub fn lost() -> Self {
+        Self { whole: false, ..Self::default() }
+    }
+
+    /// A list with these addresses, as far as there is room.
+    pub fn of(addresses: impl Iterator<Item = MacAddr>, whole: bool) -> Self {
+        let mut list = Self { whole, ..Self::default() };
+        for mac in addresses {
+            let _ = list.apply(MulticastAsk::Add(mac));
+        }
+        list
+    }
+
+    /// The addresses, in no order.
+    pub fn addresses(&self) -> &[MacAddr] {
+        &self.addresses[..self.len]
+    }
+
+    /// Whether the list has all that the guest named.
+    pub fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// The guest wants only what it names, or everything.
+    pub fn request(&mut self, on: bool) {
+        self.requested = on;
+    }
+
+    /// Whether anything is to be left out.
+    #[inline(always)]
+    pub fn filters(&self) -> bool {
+        self.requested && self.whole
+    }
+
+    /// Whether the guest wants a frame for `dst`.
+    #[inline]
+    pub fn wants(&self, dst: MacAddr) -> bool {
+        !self.filters() || !dst.is_group() || dst == MacAddr::BROADCAST || self.addresses().contains(&dst)
+    }
+
+    /// Does what the guest asks. False: refused, the list is full or this is no address of a group.
+    #[must_use]
+    pub fn apply(&mut self, ask: MulticastAsk) -> bool {
+        let (MulticastAsk::Add(mac) | MulticastAsk::Del(mac)) = ask;
+        let place = self.addresses().iter().position(|a| *a == mac);
+        match (ask, place) {
+            (MulticastAsk::Add(_), Some(_)) | (MulticastAsk::Del(_), None) => {}
+            (MulticastAsk::Add(_), None) => {
+                if self.len == MCAST_LIST_MAX || !mac.is_group() {
+                    return false;
+                }
+                self.addresses[self.len] = mac;
+                self.len += 1;
+            }
+            (MulticastAsk::Del(_), Some(place)) => {
+                self.len -= 1;
+                self.addresses[place] = self.addresses[self.len];
+                // What is beyond the end is zero, so that equal lists are equal.
+                self.addresses[self.len] = MacAddr([0; 6]);
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::MulticastAsk::{Add, Del};
+    use super::*;
+
+    fn mac(n: u8) -> MacAddr {
+        MacAddr([1, 0, 0x5E, 0, 0, n])
+    }
+
+    #[test]
+    fn only_what_is_named_and_every_broadcast() {
+        let mut list = MulticastList::default();
+        let wants = |list: &MulticastList| [mac(1), mac(2), MacAddr::BROADCAST, MacAddr([2; 6])].map(|m| list.wants(m));
+        assert_eq!(wants(&list), [true; 4], "nothing was requested");
+        list.request(true);
+        assert_eq!(wants(&list), [false, false, true, true]);
+        assert!(list.apply(Add(mac(2))));
+        assert_eq!(wants(&list), [false, true, true, true]);
+        assert!(list.apply(Del(mac(2))));
+        assert_eq!(wants(&list), [false, false, true, true]);
+        list.request(false);
+        assert_eq!(wants(&list), [true; 4]);
+        let mut lost = MulticastList::lost();
+        lost.request(true);
+        assert_eq!(wants(&lost), [true; 4], "nobody knows what was named");
+    }
+
+    #[test]
+    fn holds_64_and_repeats_change_nothing() {
+        let mut list = MulticastList::default();
+        for n in 0..64 {
+            assert!(list.apply(Add(mac(n))) && list.apply(Add(mac(n))));
+        }
+        assert!(!list.apply(Add(mac(64))), "full");
+        assert!(list.apply(Add(mac(63))), "it is there");
+        assert!(list.apply(Del(mac(70))), "it is not there, as wished");
+        assert!(list.apply(Del(mac(0))) && list.apply(Add(mac(64))));
+        assert_eq!(list.addresses().len(), 64);
+        assert!(list.addresses().contains(&mac(64)) && !list.addresses().contains(&mac(0)));
+        assert!(!MulticastList::default().apply(Add(MacAddr([2; 6]))), "no group");
+        let same = MulticastList::of(list.addresses().iter().copied(), true);
+        assert_eq!(same, list);
+    }
+}

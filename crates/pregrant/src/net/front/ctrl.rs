@@ -1,0 +1,130 @@
+//! The control ring at the front: one request at a time, and its answer (PROTOCOL.md 2.11).
+//!
+//! ```text
+//!   set_key(bytes) --page--> ask(type, data) --ring--> back          answer() --> CtrlResponse
+//! ```
+//! Used once the back is connected. Keys and tables travel in one page of our own, which is granted from set-up to
+//! disconnect and written only while no request is under way. What a back may do: answer what was not asked (a fault:
+//! the device is closed), any status, any number, or never.
+
+use super::staging::Region;
+use crate::error::{PeerFault, PlatformError};
+use crate::net::features::CtrlKeys;
+use crate::platform::{Access, Events, GrantPool, InUse, Platform};
+use crate::ring::{FrontRing, NetCtrl, RingPages};
+use crate::shm::SharedBytes;
+use crate::units::{DomId, GrantRef, PAGE_SIZE};
+use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlType, SLOT_BYTES};
+use alloc::vec::Vec;
+
+/// The front's end of a control ring.
+pub struct CtrlFront<P: Platform> {
+    ring: FrontRing<NetCtrl, RingPages<Region<P>>>,
+    chan: <P::Events as Events>::Chan,
+    /// For keys and tables; a back reads it, no more.
+    page: Region<P>,
+    page_ref: GrantRef,
+    /// The request that has no answer yet.
+    pending: Option<CtrlRequest>,
+    /// Never 0: Windows' front skips it, so a back may take it for no id.
+    next_id: u16,
+}
+
+/// A request is under way already, or what it names does not fit a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NotAsked;
+
+impl<P: Platform> CtrlFront<P> {
+    /// Grants a ring and a page to `to` and offers a channel. The keys go into the store.
+    pub fn new(p: &P, to: DomId) -> Result<(Self, CtrlKeys), PlatformError> {
+        let (mut ring_ref, mut page_ref) = ([GrantRef::NONE], [GrantRef::NONE]);
+        let ring = p.grants().alloc(to, Access::ReadWrite, &mut ring_ref)?;
+        let page = match p.grants().alloc(to, Access::ReadOnly, &mut page_ref) {
+            Ok(page) => page,
+            Err(e) => {
+                // Nobody was told of it.
+                let _ = p.grants().release(ring);
+                return Err(e);
+            }
+        };
+        let (chan, channel) = match p.events().offer(to) {
+            Ok(offered) => offered,
+            Err(e) => {
+                let _ = p.grants().release(ring);
+                let _ = p.grants().release(page);
+                return Err(e);
+            }
+        };
+        let ring = RingPages::new(ring, SLOT_BYTES / 4);
+        ring.init();
+        let ring = FrontRing::new(ring);
+        let front = Self { ring, chan, page, page_ref: page_ref[0], pending: None, next_id: 1 };
+        Ok((front, CtrlKeys { ring: ring_ref[0], channel }))
+    }
+
+    /// Asks. The answer comes from [`answer`](Self::answer).
+    pub fn ask(&mut self, p: &P, msg_type: CtrlType, data: [u32; 3]) -> Result<(), NotAsked> {
+        if self.pending.is_some() {
+            return Err(NotAsked);
+        }
+        let request = CtrlRequest { id: self.next_id, msg_type: msg_type.raw(), data };
+        self.next_id = self.next_id.checked_add(1).unwrap_or(1);
+        self.pending = Some(request);
+        self.ring.push(&request);
+        if self.ring.publish().wanted() {
+            p.events().notify(&self.chan);
+        }
+        Ok(())
+    }
+
+    /// Asks for this hash key.
+    pub fn set_key(&mut self, p: &P, key: &[u8]) -> Result<(), NotAsked> {
+        if self.pending.is_some() || !self.page.copy_in(0, key) {
+            return Err(NotAsked);
+        }
+        self.ask(p, CtrlType::SetHashKey, [self.page_ref.0, key.len() as u32, 0])
+    }
+
+    /// Asks for these queues in the table from entry `first` on.
+    pub fn set_mapping(&mut self, p: &P, first: u32, queues: &[u32]) -> Result<(), NotAsked> {
+        if self.pending.is_some() || queues.len() > PAGE_SIZE / 4 {
+            return Err(NotAsked);
+        }
+        let octets: Vec<u8> = queues.iter().flat_map(|queue| queue.to_le_bytes()).collect();
+        if !self.page.copy_in(0, &octets) {
+            return Err(NotAsked);
+        }
+        self.ask(p, CtrlType::SetHashMapping, [self.page_ref.0, queues.len() as u32, first])
+    }
+
+    /// Whether a request has no answer yet.
+    pub fn is_pending(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// The answer to what was asked, once it is there.
+    pub fn answer(&mut self) -> Result<Option<CtrlResponse>, PeerFault> {
+        if self.ring.available(1)? == 0 {
+            return Ok(None);
+        }
+        let answer = self.ring.read(0);
+        self.ring.consume(1);
+        match self.pending.take() {
+            Some(asked) if asked.id == answer.id && asked.msg_type == answer.msg_type => Ok(Some(answer)),
+            _ => Err(PeerFault::UnknownId(answer.id)),
+        }
+    }
+
+    /// Before sleeping: arms the ring and its channel. True: an answer is there.
+    pub fn final_check(&mut self, p: &P) -> Result<bool, PeerFault> {
+        let work = self.pending.is_some() && self.ring.final_check(1)?;
+        p.events().unmask(&self.chan);
+        Ok(work)
+    }
+
+    /// Ends it. What the back still uses comes back, to be released later.
+    pub fn release(self, p: &P) -> Vec<Region<P>> {
+        let regions = [self.ring.into_mem().into_pages(), self.page];
+        regions.into_iter().filter_map(|r| p.grants().release(r).err().map(|InUse(r)| r)).collect()
+    }
+}
