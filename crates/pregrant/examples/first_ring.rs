@@ -8,8 +8,8 @@
 //! Everything is in one process, on the small Xen of `pregrant::platform::local`. Run it:
 //! `cargo run -p pregrant --features local --example first_ring`
 
-use pregrant::net::back::TxQueue;
 use pregrant::net::back::path::{AnyPath, CopyPath};
+use pregrant::net::back::{Control, TxQueue};
 use pregrant::net::front::pages::{Granting, OrdinaryPages};
 use pregrant::net::front::{Buffers, TxFront};
 use pregrant::platform::local::LocalXen;
@@ -69,7 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let sent = front.send(&guest, &guest_chan, &burst.burst())?;
     println!("guest    sent {sent} frame, {} request in flight", front.in_flight());
 
-    back.poll(&host, GUEST, &host_chan, &mut Printer, &mut Arena::new())?;
+    back.poll(&host, GUEST, &host_chan, &mut Printer, &mut Arena::new(), &mut Control::default())?;
 
     let answers = front.reclaim(&guest, 1)?;
     let counts = xen.counts();

@@ -4,7 +4,7 @@
 
 mod rig;
 
-use pregrant::net::back::Polled;
+use pregrant::net::back::{Control, Polled};
 use pregrant::net::front::pages::Granting;
 use pregrant::port::{Arena, Offload};
 use proptest::collection::vec;
@@ -103,7 +103,7 @@ fn carry_tx(
         // At the end of the frames everybody gets a turn, whatever the script says.
         for _ in 0..polls.max(todo.is_empty() as u8) {
             ends.back
-                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena)
+                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &mut Control::default())
                 .expect("an honest front");
         }
         for _ in 0..reclaims.max((sent == 0) as u8) {
@@ -111,7 +111,7 @@ fn carry_tx(
         }
         if sent == 0 {
             ends.back
-                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena)
+                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &mut Control::default())
                 .expect("an honest front");
         }
     }
@@ -156,8 +156,10 @@ fn carry_rx(
         ends.front.post(&rig.guest, &ends.front_chan).expect("grants to be had");
         idle = false;
         for _ in 0..=polls {
-            let polled =
-                ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port).expect("an honest front");
+            let polled = ends
+                .back
+                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &Control::default())
+                .expect("an honest front");
             idle = polled == Polled::Idle && !ends.back.final_check().expect("an honest front");
         }
         for _ in 0..=recvs {
@@ -237,7 +239,7 @@ fn the_data_length_is_where_staging_ends() {
             assert!(burst.push(&noise(octets, 1), Offload::default()));
             assert_eq!(ends.front.send(&rig.guest, &ends.front_chan, &burst.burst()), Ok(1));
             ends.back
-                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena)
+                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &mut Control::default())
                 .expect("an honest front");
             let stats = ends.back.stats();
             assert_eq!((stats.staged, stats.granted), (staged, 1 - staged), "TX {octets} of {len}");
@@ -248,7 +250,9 @@ fn the_data_length_is_where_staging_ends() {
             let mut port =
                 TestPort { gives: [(noise(octets, 1), Offload::default())].into(), ..TestPort::default() };
             ends.front.post(&rig.guest, &ends.front_chan).expect("grants to be had");
-            ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port).expect("an honest front");
+            ends.back
+                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &Control::default())
+                .expect("an honest front");
             let stats = ends.back.stats();
             assert_eq!((stats.staged, stats.granted), (staged, 1 - staged), "RX {octets} of {len}");
             ends.close(&rig);

@@ -4,7 +4,7 @@
 
 mod rig;
 
-use pregrant::net::back::Polled;
+use pregrant::net::back::{Control, Polled};
 use pregrant::net::front::pages::Granting;
 use pregrant::net::model::Slot;
 use pregrant::net::staging_list::{self, DataLen};
@@ -140,11 +140,14 @@ fn frames_pass_between_two_honest_ends() {
         let rig = Rig::new();
         let mut tx = rig.tx(way, Granting::PerFrame, u32::MAX);
         let (mut arena, mut burst, mut port) = (Arena::new(), Arena::new(), TestPort::default());
+        let mut control = Control::default();
         for (bytes, offload) in &frames {
             assert!(burst.push(bytes, *offload));
         }
         assert_eq!(tx.front.send(&rig.guest, &tx.front_chan, &burst.burst()), Ok(2));
-        while tx.back.poll(&rig.host, GUEST, &tx.back_chan, &mut port, &mut arena) == Ok(Polled::More) {}
+        while tx.back.poll(&rig.host, GUEST, &tx.back_chan, &mut port, &mut arena, &mut control)
+            == Ok(Polled::More)
+        {}
         let slots = 3;
         assert_eq!(tx.front.reclaim(&rig.guest, slots), Ok(slots));
         assert!(port.took == frames, "{way:?}");
@@ -153,7 +156,7 @@ fn frames_pass_between_two_honest_ends() {
         let mut rx = rig.rx(way, Granting::PerFrame, u32::MAX, false);
         port.gives.extend(frames.clone());
         rx.front.post(&rig.guest, &rx.front_chan).expect("grants to be had");
-        while rx.back.poll(&rig.host, GUEST, &rx.back_chan, &mut port) == Ok(Polled::More) {}
+        while rx.back.poll(&rig.host, GUEST, &rx.back_chan, &mut port, &control) == Ok(Polled::More) {}
         arena.clear();
         assert_eq!(rx.front.recv(&mut arena, slots), Ok(2));
         assert!(arena.burst().iter().zip(&frames).all(|(got, due)| got == (&due.0[..], due.1)), "{way:?}");

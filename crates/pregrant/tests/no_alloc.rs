@@ -5,7 +5,7 @@
 mod rig;
 
 use pregrant::PAGE_SIZE;
-use pregrant::net::back::Polled;
+use pregrant::net::back::{Control, Polled};
 use pregrant::net::front::pages::Granting;
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
 use rig::{GUEST, Rig, RxEnds, SLOTS, TxEnds, Way};
@@ -161,7 +161,10 @@ fn send(
         }
         let sent = ends.front.send(&rig.guest, &ends.front_chan, &burst.burst()).expect("grants to be had");
         mix.at = at + sent;
-        while ends.back.poll(&rig.host, GUEST, &ends.back_chan, port, arena).expect("an honest front")
+        while ends
+            .back
+            .poll(&rig.host, GUEST, &ends.back_chan, port, arena, &mut Control::default())
+            .expect("an honest front")
             == Polled::More
         {}
         ends.front.reclaim(&rig.guest, 1).expect("an honest back");
@@ -172,7 +175,9 @@ fn send(
 fn receive(rig: &Rig, ends: &mut RxEnds, mix: &mut Mix, port: &mut MixPort, arena: &mut Arena, frames: u64) {
     while ends.front.stats().frames < frames {
         ends.front.post(&rig.guest, &ends.front_chan).expect("grants to be had");
-        ends.back.poll(&rig.host, GUEST, &ends.back_chan, port).expect("an honest front");
+        ends.back
+            .poll(&rig.host, GUEST, &ends.back_chan, port, &Control::default())
+            .expect("an honest front");
         arena.clear();
         ends.front.recv(arena, 1).expect("an honest back");
         for (bytes, offload) in arena.burst().iter() {

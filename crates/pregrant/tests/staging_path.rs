@@ -4,7 +4,7 @@
 
 mod rig;
 
-use pregrant::net::back::Polled;
+use pregrant::net::back::{Control, Polled};
 use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::front::pages::Granting;
 use pregrant::net::front::staging::StagingArea;
@@ -464,7 +464,14 @@ fn a_long_frame_s_first_octets_are_in_a_buffer_too_and_its_grants_hold_all_of_it
     let area = ends.front.buffers().staging.as_ref().expect("a staging area");
     assert!(area.bytes().copy_in(0, &[0xee; 256]));
     let mut port = TestPort::default();
-    let polled = ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut Arena::new());
+    let polled = ends.back.poll(
+        &rig.host,
+        GUEST,
+        &ends.back_chan,
+        &mut port,
+        &mut Arena::new(),
+        &mut Control::default(),
+    );
     assert_eq!(polled, Ok(Polled::More));
     assert_eq!(port.took.iter().map(|f| &f.0[..]).collect::<Vec<_>>(), [&frame[..]]);
     ends.close(&rig);

@@ -60,7 +60,8 @@ pub fn connect(args: &ActorArgs, handle: u32, wishes: Wishes) -> Result<Guest> {
 /// What a guest wishes for, by data length.
 pub fn wishes(data_len: Option<u32>, queues: u32) -> Wishes {
     let len = data_len.and_then(DataLen::new);
-    Wishes { queues, tx_data_len: len, rx_data_len: len, granting: Granting::PerFrame, split_channels: true }
+    let granting = Granting::PerFrame;
+    Wishes { queues, tx_data_len: len, rx_data_len: len, granting, ..Wishes::default() }
 }
 
 /// One case, from connect to close.

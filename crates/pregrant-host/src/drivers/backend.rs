@@ -18,12 +18,12 @@ use pregrant::PeerFault;
 use pregrant::net::back::vif::ConnectError;
 use pregrant::net::back::{BackStep, BackVif, Drained, Left, Ordinary, Polled};
 use pregrant::net::bus::StoreBus;
-use pregrant::net::features::{BackFeatures, queue_prefix};
+use pregrant::net::features::{BackFeatures, REQUEST_MULTICAST, queue_prefix};
 use pregrant::net::stats::DirStats;
 use pregrant::platform::Platform;
 use pregrant::port::{Arena, FramePort, Offloads, PortDrop};
 use pregrant::xenbus::{Class, Device, DeviceError, DeviceId, Side, XenbusState};
-use pregrant::xenstore::{Client, Transport, XsError};
+use pregrant::xenstore::{Client, Transport, WatchEvent, XsError};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -104,6 +104,20 @@ struct Held {
 }
 
 impl<P: Platform> Served<P> {
+    /// Whether this vif's front changed a key that we watch.
+    fn is_about(&self, event: &WatchEvent) -> bool {
+        self.device.is_peer_event(event) || self.device.is_peer_key_event(event, REQUEST_MULTICAST)
+    }
+
+    /// Tells the ports how the guest wants its frames spread, if that changed.
+    fn steer(&mut self) {
+        if let Some(steering) = self.vif.new_steering() {
+            for port in &mut self.ports {
+                port.steer(steering.clone());
+            }
+        }
+    }
+
     /// A line in the log, as long as this vif has some left.
     fn say(&mut self, level: Level, text: &dyn Display) {
         self.lines += 1;
@@ -202,7 +216,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             && let Some(event) = self.xs.next_event(Some(Duration::ZERO))?
         {
             events += 1;
-            match self.vifs.iter().find(|(_, s)| s.device.is_peer_event(&event)) {
+            match self.vifs.iter().find(|(_, s)| s.is_about(&event)) {
                 Some((&key, _)) => stepped.push(key),
                 None => match below_watch(&event.path) {
                     Changed::Vifs => scan = true,
@@ -220,7 +234,28 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         for key in stepped {
             self.step(key);
         }
-        Ok(self.retry_held() || events > 0)
+        let asked = self.serve_ctrl_rings();
+        Ok(self.retry_held() || events > 0 || asked)
+    }
+
+    /// Some control requests of each vif. True when there were any.
+    fn serve_ctrl_rings(&mut self) -> bool {
+        let mut asked = false;
+        let mut fault = None;
+        for &key in &self.live {
+            let Some(served) = self.vifs.get_mut(&key) else { continue };
+            match served.vif.poll_ctrl(&self.platform) {
+                Ok(Polled::More) => asked = true,
+                Ok(Polled::Idle) => continue,
+                Err(e) => fault = Some((key, 0, "ctrl", e)),
+            }
+            served.steer();
+        }
+        if let Some(fault) = fault {
+            self.fault(fault);
+            return true;
+        }
+        asked
     }
 
     /// Finds vifs that are new, and forgets those whose directory is gone.
@@ -255,12 +290,19 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             Err(why) => return self.hold(key, &id, &why),
         };
         let device = Device::new(id, Side::Back);
-        if let Err(e) = device.watch_peer(&mut self.xs) {
+        let watched = device
+            .watch_peer(&mut self.xs)
+            .and_then(|()| device.watch_peer_key(&mut self.xs, REQUEST_MULTICAST));
+        if let Err(e) = watched {
             log!(Level::Warn, "{id}: cannot watch the front's state: {e}");
             return;
         }
         let mut vif = BackVif::new(id.front, key.1, self.features.clone(), self.ordinary);
         vif.limit_pages(self.pages_left(key));
+        let control = self.succession.as_mut().and_then(|s| s.control_page(&self.platform, &id));
+        if let Some(page) = control {
+            vif.keep_control(page);
+        }
         let mut bus = StoreBus { device: &device, xs: &mut self.xs };
         let left = match vif.inherit(&mut bus) {
             Ok(left) => left,
@@ -375,6 +417,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         let id = served.device.id();
         served.ports = (self.make_ports)(&id, served.vif.nr_queues(), served.vif.front_offloads());
         served.failed = None;
+        served.steer();
         served.connected_at = Some(Instant::now());
         let refused: Vec<_> =
             served.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.to_string())).collect();
@@ -431,6 +474,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
             let _ = served.vif.close(&self.platform, &mut bus, None); // its directory may be gone
             let _ = served.device.unwatch_peer(&mut self.xs);
+            let _ = served.device.unwatch_peer_key(&mut self.xs, REQUEST_MULTICAST);
             if let Some(succession) = &mut self.succession {
                 succession.forget(&self.platform, &served.device.id());
             }
@@ -481,6 +525,10 @@ impl<P: Platform, T: Transport> Backend<P, T> {
                     Ok(more) => work |= more,
                     Err((dir, e)) => fault = Some((key, i, dir, e)),
                 }
+            }
+            match served.vif.final_check_ctrl(&self.platform) {
+                Ok(more) => work |= more,
+                Err(e) => fault = Some((key, 0, "ctrl", e)),
             }
         }
         if let Some(fault) = fault {
@@ -598,9 +646,10 @@ impl<P: Platform, T: Transport> Backend<P, T> {
 /// A vif's ring that broke the protocol: which vif, queue, direction.
 type Fault = ((u16, u32), usize, &'static str, PeerFault);
 
-/// Where a front has the key `{dir}-{what}` of queue `i` of `n`.
+/// Where a front has the key `{dir}-{what}` of queue `i` of `n`; the control ring, `ctrl`, is of no queue.
 fn front_key(device: &Device, i: usize, n: usize, dir: &str, what: &str) -> String {
-    format!("{}/{}{dir}-{what}", device.peer_dir(), queue_prefix(i, n))
+    let at = if dir == "ctrl" { String::new() } else { queue_prefix(i, n) };
+    format!("{}/{at}{dir}-{what}", device.peer_dir())
 }
 
 /// What an event below our own directory means.

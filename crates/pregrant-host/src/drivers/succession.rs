@@ -3,11 +3,14 @@
 //! ```text
 //!   vif5.0          the lock: one owner, until it dies or gives the vif up (R6)
 //!   vif5.0/0/tx     the redo page of queue 0's TX ring (R3), and so on
+//!   vif5.0/control  the control page: what the guest set by control requests (R4)
 //! ```
 //! Kept in the back's own domain: a guest reaches none of it, and can at most make the driver domain keep one name and
 //! the pages of its queues for each vif that the toolstack made.
 
 use crate::loopback::Loopback;
+use pregrant::net::back::ControlPage;
+use pregrant::net::back::control_page::CONTROL_BYTES;
 use pregrant::ring::{REDO_BYTES, RedoPage};
 use pregrant::xenbus::DeviceId;
 use std::any::Any;
@@ -23,6 +26,8 @@ pub trait Succession<P> {
     /// The redo page of a queue's direction, as a predecessor left it. None: there is no memory to be had, the vif
     /// works but does not survive a crash.
     fn redo_page(&mut self, p: &P, id: &DeviceId, queue: usize, dir: &'static str) -> Option<RedoPage>;
+    /// The control page, likewise.
+    fn control_page(&mut self, p: &P, id: &DeviceId) -> Option<ControlPage>;
     /// The vif is gone for good.
     fn forget(&mut self, p: &P, id: &DeviceId);
 }
@@ -37,6 +42,10 @@ fn name(id: &DeviceId) -> String {
 
 fn page_name(id: &DeviceId, queue: usize, dir: &str) -> String {
     format!("{}/{queue}/{dir}", name(id))
+}
+
+fn control_name(id: &DeviceId) -> String {
+    format!("{}/control", name(id))
 }
 
 impl Succession<Loopback> for BrokerSuccession {
@@ -63,7 +72,18 @@ impl Succession<Loopback> for BrokerSuccession {
         }
     }
 
+    fn control_page(&mut self, p: &Loopback, id: &DeviceId) -> Option<ControlPage> {
+        match p.persist(&control_name(id), CONTROL_BYTES) {
+            Ok(memory) => ControlPage::new(memory),
+            Err(e) => {
+                log::warn!("{id}: what its guest sets by control requests will not survive a crash: {e}");
+                None
+            }
+        }
+    }
+
     fn forget(&mut self, p: &Loopback, id: &DeviceId) {
+        p.forget(&control_name(id));
         for queue in 0..QUEUES_MAX {
             let first = p.forget(&page_name(id, queue, "tx"));
             let second = p.forget(&page_name(id, queue, "rx"));

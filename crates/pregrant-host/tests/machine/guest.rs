@@ -23,6 +23,7 @@ pub fn ordinary() -> Wishes {
         rx_data_len: None,
         granting: Granting::PerFrame,
         split_channels: false,
+        ..Wishes::default()
     }
 }
 

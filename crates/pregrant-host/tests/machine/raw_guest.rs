@@ -129,6 +129,8 @@ impl RawGuest {
             gso_tcpv6: true,
             csum: true,
             ipv6_csum: true,
+            multicast_control: false,
+            ctrl: None,
             queues: vec![queue],
         };
         request.pairs().into_iter().collect()

@@ -84,6 +84,8 @@ impl ModelGuest {
             gso_tcpv6: true,
             csum: true,
             ipv6_csum: true,
+            multicast_control: false,
+            ctrl: None,
             queues: vec![queue],
         };
         let start = u32::MAX - 20; // the indices wrap

@@ -292,8 +292,15 @@ pub fn of_back_connection(name: &str) -> bool {
 /// Names in the front's directory that belong to one connection: a predecessor with other queues, channels or lists left
 /// them, and they would be taken for ours.
 pub fn of_front_connection(name: &str) -> bool {
-    let starts =
-        ["tx-", "rx-", "ctrl-", "event-channel", "queue-", "multi-queue-num-queues", "feature-staging-grants"];
+    let starts = [
+        "tx-",
+        "rx-",
+        "ctrl-",
+        "event-channel",
+        "queue-",
+        "multi-queue-num-queues",
+        "feature-staging-grants",
+    ];
     starts.iter().any(|start| name.starts_with(start))
 }
 

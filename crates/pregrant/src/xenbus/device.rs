@@ -19,6 +19,9 @@ use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
+/// The key that both ends watch.
+const STATE: &str = "state";
+
 /// The kind of device, as paths name it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
@@ -253,7 +256,7 @@ impl Device {
     /// Writes the own state, unless the toolstack removed the directory: then it fails with `ENOENT`, rather than
     /// leave a ghost of the device.
     pub fn set_state<T: Transport>(&self, xs: &mut Client<T>, state: XenbusState) -> Result<(), XsError> {
-        self.set_in_transaction(xs, &[("state", state.digit())])
+        self.set_in_transaction(xs, &[(STATE, state.digit())])
     }
 
     /// Tells the user why the device does not work, and begins to take it down.
@@ -266,25 +269,40 @@ impl Device {
 
     /// Asks to be told of the peer's state. It tells once at once.
     pub fn watch_peer<T: Transport>(&self, xs: &mut Client<T>) -> Result<(), XsError> {
-        let state = self.peer_state_path();
-        match xs.watch(&state, &state) {
+        self.watch_peer_key(xs, STATE)
+    }
+
+    /// No more.
+    pub fn unwatch_peer<T: Transport>(&self, xs: &mut Client<T>) -> Result<(), XsError> {
+        self.unwatch_peer_key(xs, STATE)
+    }
+
+    /// Asks for an event whenever this key of the peer's changes, beside its state. Watching twice is no error.
+    pub fn watch_peer_key<T: Transport>(&self, xs: &mut Client<T>, key: &str) -> Result<(), XsError> {
+        let path = path::join(&self.peer_dir, key);
+        match xs.watch(&path, &path) {
             Err(e) if e.errno() == Some(Errno::Eexist) => Ok(()),
             other => other,
         }
     }
 
     /// No more.
-    pub fn unwatch_peer<T: Transport>(&self, xs: &mut Client<T>) -> Result<(), XsError> {
-        let state = self.peer_state_path();
-        match xs.unwatch(&state, &state) {
+    pub fn unwatch_peer_key<T: Transport>(&self, xs: &mut Client<T>, key: &str) -> Result<(), XsError> {
+        let path = path::join(&self.peer_dir, key);
+        match xs.unwatch(&path, &path) {
             Err(e) if e.is_not_found() => Ok(()),
             other => other,
         }
     }
 
+    /// Is this event one that [`Device::watch_peer_key`] asked for?
+    pub fn is_peer_key_event(&self, event: &WatchEvent, key: &str) -> bool {
+        event.token.strip_prefix(&self.peer_dir).and_then(|rest| rest.strip_prefix('/')) == Some(key)
+    }
+
     /// Is this event the one that [`Device::watch_peer`] asked for?
     pub fn is_peer_event(&self, event: &WatchEvent) -> bool {
-        event.token == self.peer_state_path()
+        self.is_peer_key_event(event, STATE)
     }
 
     /// Waits until the peer's state is one that the test wants, and gives it; gives the last one seen when that does
@@ -310,10 +328,6 @@ impl Device {
             xs.next_event_where(left, |e| self.is_peer_event(e))?;
         }
     }
-
-    fn peer_state_path(&self) -> String {
-        path::join(&self.peer_dir, "state")
-    }
 }
 
 /// The domain that a connection speaks for: the toolstack wrote it into its home.
@@ -324,7 +338,7 @@ pub fn own_domid<T: Transport>(xs: &mut Client<T>) -> Result<DomId, DeviceError>
 }
 
 fn read_state<T: Transport>(xs: &mut Client<T>, dir: &str) -> Result<XenbusState, XsError> {
-    let value = unless_gone(xs.read(&path::join(dir, "state")))?;
+    let value = unless_gone(xs.read(&path::join(dir, STATE)))?;
     Ok(XenbusState::parse(value.as_deref()))
 }
 

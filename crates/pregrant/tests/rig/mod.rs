@@ -14,7 +14,7 @@ pub mod raw_back;
 
 use pregrant::net::back::path::{AnyPath, CopyPath, MapPath, StagedBuffers, StagingPath};
 use pregrant::net::back::rx_batch::RxAccepts;
-use pregrant::net::back::{Polled, RxQueue, TxQueue};
+use pregrant::net::back::{Control, Polled, RxQueue, TxQueue};
 use pregrant::net::front::pages::{Granting, OrdinaryPages};
 use pregrant::net::front::staging::StagingArea;
 use pregrant::net::front::{Buffers, RxFront, TxFront};
@@ -185,6 +185,7 @@ impl Rig {
             area,
             port: TestPort::default(),
             arena: Arena::new(),
+            control: Control::default(),
         }
     }
 
@@ -209,6 +210,7 @@ impl Rig {
             refs,
             area,
             port: TestPort::default(),
+            control: Control::default(),
         }
     }
 }
@@ -286,13 +288,17 @@ pub struct TxGame {
     /// What the back handed on.
     pub port: TestPort,
     pub arena: Arena,
+    /// What the front set.
+    pub control: Control,
 }
 
 impl TxGame {
     /// Polls until nothing moves.
     pub fn run(&mut self) -> Result<(), PeerFault> {
         let chan = &self.chans.1;
-        while self.back.poll(&self.host, GUEST, chan, &mut self.port, &mut self.arena)? == Polled::More {}
+        while self.back.poll(&self.host, GUEST, chan, &mut self.port, &mut self.arena, &mut self.control)?
+            == Polled::More
+        {}
         Ok(())
     }
 
@@ -323,12 +329,14 @@ pub struct RxGame {
     pub area: Option<StagingArea<LocalDomain>>,
     /// What the back is to deliver.
     pub port: TestPort,
+    /// What the front set.
+    pub control: Control,
 }
 
 impl RxGame {
     pub fn run(&mut self) -> Result<(), PeerFault> {
         let chan = &self.chans.1;
-        while self.back.poll(&self.host, GUEST, chan, &mut self.port)? == Polled::More {}
+        while self.back.poll(&self.host, GUEST, chan, &mut self.port, &self.control)? == Polled::More {}
         Ok(())
     }
 

@@ -78,7 +78,8 @@ impl ControlPage {
     /// The newest state that was written to its end; None: there is none.
     pub fn load(&mut self) -> Option<Kept> {
         let copies = [0, 1].map(|copy| {
-            let words: Words = core::array::from_fn(|i| self.memory.load_u32(copy * COPY_BYTES + i * 4).unwrap_or(0));
+            let words: Words =
+                core::array::from_fn(|i| self.memory.load_u32(copy * COPY_BYTES + i * 4).unwrap_or(0));
             (words[0] == MAGIC && words[CHECKSUM] == checksum(&words)).then_some(words)
         });
         let (copy, words) = match copies {
@@ -243,7 +244,12 @@ mod tests {
             let mut writer = ControlPage { sequence: first_sequence, ..page() };
             store(&mut writer, &state(3));
             store(&mut writer, &state(old));
-            let words = encode(writer.sequence.wrapping_add(1), &state(new).multicast, &state(new).hash, state(new).last);
+            let words = encode(
+                writer.sequence.wrapping_add(1),
+                &state(new).multicast,
+                &state(new).hash,
+                state(new).last,
+            );
             let order = (0..WORDS).filter(|i| *i != CHECKSUM).chain([CHECKSUM]);
             for (done, i) in order.enumerate() {
                 assert_eq!(page().load(), Some(state(old)), "{done} words were written");
@@ -252,7 +258,10 @@ mod tests {
             assert_eq!(page().load(), Some(state(new)));
             // The order above is the one of `store`.
             let by_hand = Pages::new(1);
-            let mut other = ControlPage { sequence: first_sequence, ..ControlPage::new(by_hand.clone()).expect("a page") };
+            let mut other = ControlPage {
+                sequence: first_sequence,
+                ..ControlPage::new(by_hand.clone()).expect("a page")
+            };
             for s in [state(3), state(old), state(new)] {
                 store(&mut other, &s);
             }

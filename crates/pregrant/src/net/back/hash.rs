@@ -54,14 +54,7 @@ pub struct HashSettings {
 
 impl Default for HashSettings {
     fn default() -> Self {
-        Self {
-            toeplitz: false,
-            flags: 0,
-            key: [0; KEY_MAX],
-            ready: None,
-            mapping: [0; MAPPING_MAX],
-            size: 0,
-        }
+        Self { toeplitz: false, flags: 0, key: [0; KEY_MAX], ready: None, mapping: [0; MAPPING_MAX], size: 0 }
     }
 }
 
@@ -313,7 +306,10 @@ mod tests {
     fn settings_are_checked() {
         use CtrlStatus::{BufferOverflow, InvalidParameter, NotSupported, Success};
         let mut s = HashSettings::default();
-        assert_eq!((s.possible_flags(), s.set_flags(1), s.is_on()), ((NotSupported, 0), InvalidParameter, false));
+        assert_eq!(
+            (s.possible_flags(), s.set_flags(1), s.is_on()),
+            ((NotSupported, 0), InvalidParameter, false)
+        );
         assert_eq!((s.set_algorithm(2), s.set_algorithm(1)), (InvalidParameter, Success));
         assert_eq!((s.possible_flags(), s.is_on()), ((Success, 0xF), false));
         assert_eq!((s.set_flags(0x10), s.set_flags(0xF), s.is_on()), (InvalidParameter, Success, true));
@@ -331,14 +327,19 @@ mod tests {
         use CtrlStatus::{BufferOverflow, InvalidParameter, Success};
         let mut s = set(1);
         assert_eq!((s.set_mapping_size(129), s.set_mapping_size(8)), (InvalidParameter, Success));
-        for (count, first) in [(1, u32::MAX), (2, u32::MAX), (8, u32::MAX - 7), (1, 8), (9, 0), (0, 9), (5, 4)] {
+        for (count, first) in
+            [(1, u32::MAX), (2, u32::MAX), (8, u32::MAX - 7), (1, 8), (9, 0), (0, 9), (5, 4)]
+        {
             assert_eq!(s.check_mapping(count, first), InvalidParameter, "{count} from {first}");
         }
         for count in [129, 1024, 1025, u32::MAX] {
             assert_eq!(s.check_mapping(count, 0), BufferOverflow);
             assert_eq!(s.check_mapping(count, 1u32.wrapping_sub(count)), BufferOverflow);
         }
-        assert_eq!((s.check_mapping(0, 8), s.check_mapping(8, 0), s.check_mapping(1, 7)), (Success, Success, Success));
+        assert_eq!(
+            (s.check_mapping(0, 8), s.check_mapping(8, 0), s.check_mapping(1, 7)),
+            (Success, Success, Success)
+        );
         // One wrong entry, and nothing of the list counts.
         for wrong in [4, 5, 0x1_0000, u32::MAX] {
             assert_eq!(s.set_mapping(&[3, 3, wrong], 0, 4), InvalidParameter);

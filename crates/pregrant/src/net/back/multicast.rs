@@ -116,7 +116,9 @@ mod tests {
     #[test]
     fn only_what_is_named_and_every_broadcast() {
         let mut list = MulticastList::default();
-        let wants = |list: &MulticastList| [mac(1), mac(2), MacAddr::BROADCAST, MacAddr([2; 6])].map(|m| list.wants(m));
+        let wants = |list: &MulticastList| {
+            [mac(1), mac(2), MacAddr::BROADCAST, MacAddr([2; 6])].map(|m| list.wants(m))
+        };
         assert_eq!(wants(&list), [true; 4], "nothing was requested");
         list.request(true);
         assert_eq!(wants(&list), [false, false, true, true]);

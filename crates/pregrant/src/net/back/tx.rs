@@ -111,6 +111,7 @@ impl<P: Platform> TxQueue<P> {
     fn ask(&mut self, control: &mut Control) {
         let mut refused = 0u64;
         control.multicast(self.batch.multicast.iter().map(|(_, ask)| *ask), |k| refused |= 1 << k);
+        self.stats.errors += u64::from(refused.count_ones());
         bits(refused).for_each(|k| self.batch.refuse(k));
     }
 

@@ -269,6 +269,7 @@ impl<P: Platform> BackVif<P> {
             features,
             ordinary,
             queues,
+            control: Control::default(),
             ctrl: None,
             shut: false,
             reported: false,
@@ -391,7 +392,7 @@ impl<P: Platform> BackVif<P> {
             let mut most = q.rx.waiting() + port.held();
             while most > 0 && q.rx.waiting() + port.held() > 0 {
                 let chan = q.rx_chan.as_ref().unwrap_or(&q.tx_chan);
-                if q.rx.poll(p, self.of, chan, &mut **port) != Ok(Polled::More) {
+                if q.rx.poll(p, self.of, chan, &mut **port, &self.control) != Ok(Polled::More) {
                     break;
                 }
                 most -= 1;

@@ -22,8 +22,8 @@ use crate::ring::{FrontRing, NetTx, RingPages};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
-    Extra, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, MCAST_LIST_MAX, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_VALIDATED,
-    TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
+    Extra, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, MCAST_LIST_MAX, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK,
+    TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
 };
 use alloc::boxed::Box;
 use alloc::vec;
