@@ -4,8 +4,8 @@
 
 mod rig;
 
-use pregrant::net::back::{Control, Polled};
 use pregrant::net::back::rx_batch::RxAccepts;
+use pregrant::net::back::{Control, Polled};
 use pregrant::net::front::pages::Granting;
 use pregrant::net::front::staging::StagingArea;
 use pregrant::net::model::{RxFrame, Slot};

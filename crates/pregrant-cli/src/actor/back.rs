@@ -6,7 +6,7 @@
 use super::account::{Account, CountedPort};
 use super::order::{Case, Dir, Order, Played, Report, Switched};
 use super::{ActorArgs, Result, cpu_ns, next_order, tell};
-use pregrant::net::back::Ordinary;
+use pregrant::net::back::{ControlPage, Ordinary};
 use pregrant::net::features::BackFeatures;
 use pregrant::platform::{Clock, Events, Platform, ReadySet};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
@@ -222,6 +222,9 @@ impl Succession<Loopback> for RedoSwitch {
         dir: &'static str,
     ) -> Option<RedoPage> {
         self.redo.get().then(|| self.inner.redo_page(p, id, queue, dir))?
+    }
+    fn control_page(&mut self, p: &Loopback, id: &DeviceId) -> Option<ControlPage> {
+        self.inner.control_page(p, id)
     }
     fn forget(&mut self, p: &Loopback, id: &DeviceId) {
         self.inner.forget(p, id);
