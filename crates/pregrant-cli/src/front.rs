@@ -190,7 +190,7 @@ impl FrontArgs {
             tx_data_len: len,
             rx_data_len: len,
             granting: Granting::PerFrame,
-            split_channels: true,
+            ..Wishes::default()
         }
     }
 

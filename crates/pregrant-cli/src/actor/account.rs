@@ -10,7 +10,7 @@
 use super::Result;
 use super::order::SwitchFrames;
 use pregrant::platform::Clock;
-use pregrant::port::{Arena, Burst, FramePort, Offloads};
+use pregrant::port::{Arena, Burst, FramePort, Offloads, Steering};
 use pregrant::shm::SharedBytes;
 use pregrant_host::loopback::{Loopback, MonotonicClock, Persistent};
 use pregrant_host::ports::switch::SwitchPort;
@@ -120,6 +120,9 @@ impl FramePort for CountedPort {
             self.note_overflow();
         }
         n
+    }
+    fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
+        self.port.steer(by);
     }
 }
 

@@ -288,7 +288,7 @@ impl<P: Platform> BackVif<P> {
 
     /// Pages that are mapped from connect to disconnect.
     pub fn mapped_pages(&self) -> usize {
-        self.queues.iter().map(|q| q.pages).sum()
+        self.queues.iter().map(|q| q.pages).sum::<usize>() + usize::from(self.ctrl.is_some())
     }
 
     /// The guest.
@@ -506,7 +506,7 @@ impl<P: Platform> BackVif<P> {
         self.accepts = accepts;
         let mut queues = Vec::with_capacity(front.queues.len());
         let mut active = Pairs::new();
-        let rings = front.queues.len() * RING_PAGES;
+        let rings = front.queues.len() * RING_PAGES + usize::from(front.ctrl.is_some());
         let Some(mut left) = self.page_limit.checked_sub(rings) else {
             let left = self.page_limit;
             return Err(ConnectError::TooManyPages(TooManyPages { asked: rings, left }));
