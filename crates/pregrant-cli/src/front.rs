@@ -16,6 +16,7 @@ use crate::station::Station;
 use crate::stop::Stop;
 use crate::transfer::{Progress, TransferClient, TransferError, TransferServer};
 use clap::{Args, ValueEnum};
+use pregrant::DomId;
 use pregrant::net::front::Wishes;
 use pregrant::net::front::pages::Granting;
 use pregrant::net::headers::MacAddr;
@@ -126,7 +127,7 @@ const SEED: u64 = 0x5eed;
 /// Transfers that are served at a time.
 const TRANSFERS_MAX: usize = 8;
 /// How long a guest that is made again, or whose last process is dying, is waited for.
-const GUEST_PATIENCE: Duration = Duration::from_secs(3);
+const GUEST_PATIENCE: Duration = Duration::from_secs(2);
 /// How long the other end may take to answer at all.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 /// How long the backend may take to let go of the guest's memory.
@@ -150,36 +151,58 @@ fn on_loopback(dir: &Path, args: &FrontArgs) -> Result<()> {
     let (guest, _owned) = loop {
         match join(dir, args, &stop) {
             Ok(joined) => break joined,
-            // The toolstack is about to make the guest again, or somebody is dying.
-            Err(_) if Instant::now() < until && !stop.asked() => std::thread::sleep(Duration::from_millis(5)),
-            Err(e) => return Err(e),
+            Err(NotYet::Perhaps(_)) if Instant::now() < until && !stop.asked() => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(NotYet::Perhaps(e) | NotYet::Never(e)) => return Err(e),
         }
     };
     run_guest(guest, args, &stop)
 }
 
+/// Why the guest cannot be had.
+enum NotYet {
+    /// The toolstack may be about to make it again, or its last front is dying.
+    Perhaps(Box<dyn Error>),
+    /// It will not come by itself.
+    Never(Box<dyn Error>),
+}
+
+impl<E: Into<Box<dyn Error>>> From<E> for NotYet {
+    fn from(e: E) -> Self {
+        Self::Never(e.into())
+    }
+}
+
 /// Attaches to the guest, whose only front this is.
-fn join(dir: &Path, args: &FrontArgs, stop: &Stop) -> Result<(Frontend<Loopback, UnixTransport>, Owned)> {
-    let domid = pregrant::DomId(args.domain);
+fn join(
+    dir: &Path,
+    args: &FrontArgs,
+    stop: &Stop,
+) -> std::result::Result<(Frontend<Loopback, UnixTransport>, Owned), NotYet> {
+    let domid = DomId(args.domain);
     let platform = Loopback::attach(&machine::broker_socket(dir), domid).map_err(|e| match e {
-        LoopbackError::UnknownDomain { .. } => format!(
-            "{0}: there is no {domid}; make it: pregrant loopback attach --dir {0} {1}",
-            dir.display(),
-            domid.0
-        )
-        .into(),
-        other => no_machine(dir, other),
+        LoopbackError::UnknownDomain { .. } => NotYet::Perhaps(
+            format!(
+                "{0}: there is no {domid}; make it: pregrant loopback attach --dir {0} {1}",
+                dir.display(),
+                domid.0
+            )
+            .into(),
+        ),
+        other => NotYet::Never(no_machine(dir, other)),
     })?;
     let owned = platform.own(&format!("front/vif{}", args.vif)).map_err(|e| match e {
-        LoopbackError::Held { .. } => {
-            format!("vif {} of {domid} has a front already; stop that process first", args.vif).into()
-        }
-        other => no_machine(dir, other),
+        LoopbackError::Held { .. } => NotYet::Perhaps(
+            format!("vif {} of {domid} has a front already; stop that process first", args.vif).into(),
+        ),
+        other => NotYet::Never(no_machine(dir, other)),
     })?;
-    let xs = machine::store_of(&platform)?;
+    let xs = machine::store_of(&platform).map_err(NotYet::Never)?;
     platform.events().also_wake_on(xs.transport().as_fd())?;
     platform.events().also_wake_on(stop.as_fd())?;
-    Ok((Frontend::new(platform, xs, args.vif, args.wishes(), true)?, owned))
+    let guest = Frontend::new(platform, xs, args.vif, args.wishes(), true);
+    Ok((guest.map_err(|e| NotYet::Perhaps(e.into()))?, owned))
 }
 
 impl FrontArgs {

@@ -17,6 +17,7 @@ mod status_reader;
 mod stop;
 mod store;
 mod toolstack;
+mod top;
 mod transfer;
 
 use clap::{Parser, Subcommand};
@@ -34,6 +35,7 @@ use std::process::ExitCode;
   pregrant loopback serve --dir /tmp/xen --guest 5
   pregrant back --loopback /tmp/xen
   pregrant front --loopback /tmp/xen --domain 5
+  pregrant top --loopback /tmp/xen
   pregrant store serve --socket /tmp/xs.sock"
 )]
 struct Cli {
@@ -51,6 +53,8 @@ enum Command {
     Back(back::BackArgs),
     /// Be a guest: its network interface, with a small tool for traffic
     Front(front::FrontArgs),
+    /// What backends do: a live table, JSON, or Prometheus' text
+    Top(top::TopArgs),
     /// xenstore: the tree of keys in which the two ends of a device find each other
     Store(store::StoreArgs),
     /// Measurements, as a table or as JSON lines
@@ -83,6 +87,7 @@ fn main() -> ExitCode {
         Command::Loopback(args) => loopback::run(args),
         Command::Back(args) => back::run(args),
         Command::Front(args) => front::run(args),
+        Command::Top(args) => top::run(args),
         Command::Store(args) => store::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Report(args) => report::run(args),

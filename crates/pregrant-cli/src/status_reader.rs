@@ -3,7 +3,7 @@
 //! A backend that does not answer in time, or says what is no status, is a line of its own and disturbs no other.
 
 use pregrant_host::drivers::BackStatus;
-use pregrant_host::drivers::status::FORMAT;
+use pregrant_host::drivers::status::{self, FORMAT};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -53,4 +53,17 @@ pub fn read(socket: &Path) -> Result<BackStatus, NoStatus> {
         )));
     }
     Ok(status)
+}
+
+/// All backends that tell in `dir`, and what could not be read.
+pub fn read_all(dir: &Path) -> std::io::Result<(Vec<BackStatus>, Vec<String>)> {
+    let (mut found, mut failed) = (Vec::new(), Vec::new());
+    for socket in status::sockets_in(dir)? {
+        match read(&socket) {
+            Ok(status) => found.push(status),
+            Err(NoStatus::Dead) => {}
+            Err(NoStatus::Failed(why)) => failed.push(why),
+        }
+    }
+    Ok((found, failed))
 }

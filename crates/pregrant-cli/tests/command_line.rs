@@ -52,7 +52,10 @@ fn every_subcommand_explains_itself() {
         }
         seen.insert(path.join(" "));
     }
-    for known in ["", "demo", "bench", "bench net", "bench latency", "bench limit", "store", "store serve"] {
+    let by_hand =
+        ["loopback", "loopback serve", "loopback attach", "loopback detach", "back", "front", "top"];
+    let others = ["", "demo", "bench", "bench net", "bench latency", "bench limit", "store", "store serve"];
+    for known in by_hand.into_iter().chain(others) {
         assert!(seen.contains(known), "{known:?} is not among {seen:?}");
     }
 }

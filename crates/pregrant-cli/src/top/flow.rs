@@ -1,0 +1,210 @@
+//! One direction of one vif, between two readings of its backend's status.
+//!
+//! A counter that fell, or another process behind the same socket, means that counting began anew: then there is no rate
+//! until the reading after.
+
+use pregrant_host::drivers::BackStatus;
+use pregrant_host::drivers::status::{DirStatus, VifStatus};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A line of `--json`, and of the table.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Flow {
+    /// The driver domain.
+    pub domain: u16,
+    /// The backend's process.
+    pub pid: u32,
+    /// The guest.
+    pub front: u16,
+    /// The guest's number of the device.
+    pub handle: u32,
+    /// The back's state.
+    pub state: String,
+    /// Live queues.
+    pub queues: usize,
+    /// `tx` from the guest, `rx` to it.
+    pub dir: &'static str,
+    /// What moves the bytes; several where queues differ.
+    pub path: String,
+    /// Since the vif connected, all queues together.
+    #[serde(flatten)]
+    pub total: Counts,
+    /// How often the vif was closed for what its guest did.
+    pub faults: u64,
+    /// Why, the last time.
+    pub last_failure: Option<String>,
+    /// Between the two readings.
+    #[serde(flatten)]
+    pub rate: Rate,
+}
+
+/// Counters of a direction.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Counts {
+    /// Frames handed on.
+    pub frames: u64,
+    /// Their octets.
+    pub octets: u64,
+    /// Frames through staging buffers alone.
+    pub staged: u64,
+    /// Copies, maps and unmaps.
+    pub grant_ops: u64,
+    /// Events sent to the guest.
+    pub notifications: u64,
+    /// Frames dropped, by reason.
+    pub drops: BTreeMap<String, u64>,
+}
+
+/// What changed from one reading to the next; null where there is nothing to compare.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Rate {
+    /// Between the readings.
+    pub seconds: Option<f64>,
+    pub frames_per_s: Option<f64>,
+    /// Of the frames, without preamble and checksum of a wire.
+    pub bits_per_s: Option<f64>,
+    pub grant_ops_per_frame: Option<f64>,
+    pub notifications_per_frame: Option<f64>,
+    /// Frames dropped in this time, by reason; those that are 0 are left out.
+    pub dropped: BTreeMap<String, u64>,
+}
+
+impl Counts {
+    fn add(&mut self, queue: &DirStatus) {
+        self.frames += queue.frames;
+        self.octets += queue.octets;
+        self.staged += queue.staged;
+        self.grant_ops += queue.grant_ops();
+        self.notifications += queue.notifications;
+        self.drop(&queue.drops);
+    }
+
+    fn drop(&mut self, drops: &BTreeMap<String, u64>) {
+        for (reason, frames) in drops {
+            *self.drops.entry(reason.clone()).or_default() += frames;
+        }
+    }
+
+    /// None: a counter fell.
+    fn since(&self, before: &Self) -> Option<Self> {
+        let mut drops = BTreeMap::new();
+        for (reason, now) in &self.drops {
+            let grown = now.checked_sub(before.drops.get(reason).copied().unwrap_or(0))?;
+            drops.insert(reason.clone(), grown);
+        }
+        Some(Self {
+            frames: self.frames.checked_sub(before.frames)?,
+            octets: self.octets.checked_sub(before.octets)?,
+            staged: self.staged.checked_sub(before.staged)?,
+            grant_ops: self.grant_ops.checked_sub(before.grant_ops)?,
+            notifications: self.notifications.checked_sub(before.notifications)?,
+            drops,
+        })
+    }
+}
+
+/// Which direction of which vif, whoever serves it.
+type Key = (u16, u16, u32, &'static str);
+
+impl Flow {
+    fn new(back: &BackStatus, vif: &VifStatus, dir: &'static str) -> Self {
+        let queues = vif.queues.iter().map(|q| if dir == "tx" { &q.tx } else { &q.rx });
+        let mut total = Counts::default();
+        let mut paths = BTreeSet::new();
+        for queue in queues {
+            total.add(queue);
+            paths.insert(queue.path.as_str());
+        }
+        if let Some(drops) = vif.port_drops.get(dir) {
+            total.drop(drops);
+        }
+        Self {
+            domain: back.domain,
+            pid: back.pid,
+            front: vif.front,
+            handle: vif.handle,
+            state: vif.state.clone(),
+            queues: vif.queues.len(),
+            dir,
+            path: paths.into_iter().collect::<Vec<_>>().join("+"),
+            total,
+            faults: vif.faults,
+            last_failure: vif.last_failure.clone(),
+            rate: Rate::default(),
+        }
+    }
+
+    fn key(&self) -> Key {
+        (self.domain, self.front, self.handle, self.dir)
+    }
+
+    fn compare(&mut self, before: &Self, seconds: f64) {
+        if before.pid != self.pid || seconds <= 0.0 {
+            return;
+        }
+        let Some(grown) = self.total.since(&before.total) else { return };
+        let per_frame = |n: u64| (grown.frames > 0).then(|| n as f64 / grown.frames as f64);
+        self.rate = Rate {
+            seconds: Some(seconds),
+            frames_per_s: Some(grown.frames as f64 / seconds),
+            bits_per_s: Some(grown.octets as f64 * 8.0 / seconds),
+            grant_ops_per_frame: per_frame(grown.grant_ops),
+            notifications_per_frame: per_frame(grown.notifications),
+            dropped: grown.drops.into_iter().filter(|(_, n)| *n > 0).collect(),
+        };
+    }
+}
+
+/// All flows of a reading, with rates since the one before.
+pub fn flows(before: &[BackStatus], now: &[BackStatus]) -> Vec<Flow> {
+    let of = |backs: &[BackStatus]| -> Vec<(u64, Flow)> {
+        let of_vif = |back: &BackStatus, vif| ["tx", "rx"].map(|dir| (back.at_ns, Flow::new(back, vif, dir)));
+        backs.iter().flat_map(|back| back.vifs.iter().flat_map(move |vif| of_vif(back, vif))).collect()
+    };
+    let before: BTreeMap<Key, (u64, Flow)> =
+        of(before).into_iter().map(|(at, flow)| (flow.key(), (at, flow))).collect();
+    let mut flows = Vec::new();
+    for (at_ns, mut flow) in of(now) {
+        if let Some((before_ns, old)) = before.get(&flow.key()) {
+            flow.compare(old, at_ns.saturating_sub(*before_ns) as f64 / 1e9);
+        }
+        flows.push(flow);
+    }
+    flows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    #[test]
+    fn rates_are_between_two_readings_of_one_process() {
+        let before = sample::status();
+        let mut now = before.clone();
+        now.at_ns += 2_000_000_000;
+        let tx = &mut now.vifs[0].queues[0].tx;
+        (tx.frames, tx.octets, tx.grant_copies) =
+            (tx.frames + 1000, tx.octets + 64_000, tx.grant_copies + 250);
+        *tx.drops.get_mut("refused").unwrap() += 3;
+        now.vifs[0].port_drops.get_mut("rx").unwrap().insert("queue_full".into(), 45);
+        let flows = flows(&[before.clone()], &[now.clone()]);
+        let (tx, rx) = (&flows[0], &flows[1]);
+        assert_eq!((tx.dir, tx.path.as_str(), tx.total.frames), ("tx", "copy+staging", 31_000));
+        assert_eq!((tx.rate.frames_per_s, tx.rate.bits_per_s), (Some(500.0), Some(256_000.0)));
+        assert_eq!((tx.rate.grant_ops_per_frame, tx.rate.notifications_per_frame), (Some(0.25), Some(0.0)));
+        assert_eq!(tx.rate.dropped, BTreeMap::from([("refused".to_string(), 3)]));
+        assert_eq!((rx.rate.frames_per_s, rx.rate.grant_ops_per_frame), (Some(0.0), None), "no frame");
+        assert_eq!(rx.rate.dropped, BTreeMap::from([("queue_full".to_string(), 3)]));
+
+        let none = Rate::default();
+        let rate = |before: &BackStatus, now: &BackStatus| {
+            super::flows(std::slice::from_ref(before), std::slice::from_ref(now))[0].rate.clone()
+        };
+        assert_eq!(super::flows(&[], &[now.clone()])[0].rate, none, "nothing to compare with");
+        assert_eq!(rate(&now, &before), none, "a counter fell");
+        now.pid += 1;
+        assert_eq!(rate(&before, &now), none, "another process");
+    }
+}

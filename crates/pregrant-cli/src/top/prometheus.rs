@@ -1,0 +1,201 @@
+//! The status of backends in Prometheus' text format, version 0.0.4.
+//!
+//! Each metric has its HELP and TYPE once, and its samples together. Counters end in `_total` and begin anew when a vif
+//! connects or another process takes over, which Prometheus' `rate` knows. Labels: `domain` (the back's), `vif`
+//! (guest and handle, `5.0`), `queue`, `dir` (`tx`, `rx`), `path`, `op`, `reason`.
+
+use pregrant_host::drivers::BackStatus;
+use pregrant_host::drivers::status::{DirStatus, VifStatus};
+use std::fmt::Write;
+
+/// What HTTP calls this format.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Samples of one metric.
+struct Metric {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    samples: String,
+}
+
+impl Metric {
+    fn counter(name: &'static str, help: &'static str) -> Self {
+        Self { name, kind: "counter", help, samples: String::new() }
+    }
+
+    fn gauge(name: &'static str, help: &'static str) -> Self {
+        Self { name, kind: "gauge", help, samples: String::new() }
+    }
+
+    fn sample(&mut self, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        let labels: Vec<_> =
+            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+        let _ = writeln!(self.samples, "{}{{{}}} {value}", self.name, labels.join(",")); // into a String
+    }
+}
+
+/// A label's value: backslash, quote and line feed are what the format escapes.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// The text.
+pub fn text(backs: &[BackStatus]) -> String {
+    let mut metrics = of_backs(backs);
+    metrics.extend(of_vifs(backs));
+    metrics.extend(of_queues(backs));
+    let mut out = String::new();
+    for m in metrics.iter().filter(|m| !m.samples.is_empty()) {
+        let _ = write!(out, "# HELP {0} {1}\n# TYPE {0} {2}\n{3}", m.name, m.help, m.kind, m.samples);
+    }
+    out
+}
+
+fn of_backs(backs: &[BackStatus]) -> Vec<Metric> {
+    let mut uptime = Metric::gauge("pregrant_back_uptime_seconds", "Age of the backend's process.");
+    let mut ops = Metric::counter(
+        "pregrant_back_grant_operations_total",
+        "Grant operations of the whole process, set-up of vifs included.",
+    );
+    let mut syscalls = Metric::counter(
+        "pregrant_back_system_calls_total",
+        "System calls of the whole process for copying, mapping, notifying and waiting.",
+    );
+    let mut events =
+        Metric::counter("pregrant_back_notifications_total", "Events sent by the whole process.");
+    for back in backs {
+        let domain = back.domain.to_string();
+        let labels = [("domain", domain.as_str())];
+        uptime.sample(&labels, format_args!("{:.3}", back.uptime_s));
+        let process = &back.process;
+        let each =
+            [("copy", process.grant_copies), ("map", process.grant_maps), ("unmap", process.grant_unmaps)];
+        for (op, n) in each {
+            ops.sample(&[labels[0], ("op", op)], n);
+        }
+        syscalls.sample(&labels, process.syscalls);
+        events.sample(&labels, process.notifications);
+    }
+    vec![uptime, ops, syscalls, events]
+}
+
+fn of_vifs(backs: &[BackStatus]) -> Vec<Metric> {
+    let mut state = Metric::gauge("pregrant_vif_state", "1 for the xenbus state in which the back is.");
+    let mut faults = Metric::counter(
+        "pregrant_vif_faults_total",
+        "How often the vif was closed for something that its guest did.",
+    );
+    let mut drops = Metric::counter(
+        "pregrant_vif_port_dropped_frames_total",
+        "Frames that the frame port dropped, all queues together.",
+    );
+    for_vifs(backs, |domain, vif, name| {
+        let labels = [("domain", domain), ("vif", name)];
+        state.sample(&[labels[0], labels[1], ("state", &vif.state)], 1);
+        faults.sample(&labels, vif.faults);
+        for (dir, reasons) in &vif.port_drops {
+            for (reason, n) in reasons {
+                drops.sample(&[labels[0], labels[1], ("dir", dir), ("reason", reason)], n);
+            }
+        }
+    });
+    vec![state, faults, drops]
+}
+
+fn of_queues(backs: &[BackStatus]) -> Vec<Metric> {
+    type Figure = fn(&DirStatus) -> u64;
+    let mut plain: Vec<(Metric, Figure)> = vec![
+        (Metric::counter("pregrant_queue_frames_total", "Frames handed on."), |d| d.frames),
+        (Metric::counter("pregrant_queue_octets_total", "Octets of the frames handed on."), |d| d.octets),
+        (
+            Metric::counter("pregrant_queue_staged_frames_total", "Frames through staging buffers alone."),
+            |d| d.staged,
+        ),
+        (Metric::counter("pregrant_queue_batches_total", "Batches published on the ring."), |d| d.batches),
+        (Metric::counter("pregrant_queue_notifications_total", "Events sent to the guest."), |d| {
+            d.notifications
+        }),
+    ];
+    let mut ops =
+        Metric::counter("pregrant_queue_grant_operations_total", "Grant operations for the queue's frames.");
+    let mut drops = Metric::counter(
+        "pregrant_queue_dropped_frames_total",
+        "Frames answered with an error, refused by the port, or unfit for the guest.",
+    );
+    for_vifs(backs, |domain, vif, name| {
+        for (queue, status) in vif.queues.iter().enumerate() {
+            let queue = queue.to_string();
+            for (dir, status) in [("tx", &status.tx), ("rx", &status.rx)] {
+                let labels = [
+                    ("domain", domain),
+                    ("vif", name),
+                    ("queue", &queue),
+                    ("dir", dir),
+                    ("path", &status.path),
+                ];
+                let with = |last| [&labels[..], &[last]].concat();
+                for (metric, figure) in &mut plain {
+                    metric.sample(&labels, figure(status));
+                }
+                ops.sample(&with(("op", "copy")), status.grant_copies);
+                ops.sample(&with(("op", "map")), status.grant_maps);
+                ops.sample(&with(("op", "unmap")), status.grant_unmaps);
+                for (reason, n) in &status.drops {
+                    drops.sample(&with(("reason", reason)), n);
+                }
+            }
+        }
+    });
+    plain.into_iter().map(|(metric, _)| metric).chain([ops, drops]).collect()
+}
+
+fn for_vifs(backs: &[BackStatus], mut each: impl FnMut(&str, &VifStatus, &str)) {
+    for back in backs {
+        for vif in &back.vifs {
+            each(&back.domain.to_string(), vif, &format!("{}.{}", vif.front, vif.handle));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    #[test]
+    fn the_whole_text() {
+        let mut status = sample::status();
+        status.vifs[0].queues.truncate(1);
+        assert_eq!(text(&[status]), include_str!("prometheus.golden"));
+        assert_eq!(text(&[]), "");
+    }
+
+    #[test]
+    fn labels_are_escaped() {
+        let mut status = sample::status();
+        status.vifs[1].state = "a\"b\\c\nd".into();
+        assert!(text(&[status]).contains(r#"state="a\"b\\c\nd"} 1"#));
+    }
+
+    /// The format's own rules: every sample is below the TYPE of its metric, every metric stands once.
+    #[test]
+    fn samples_stand_with_their_type() {
+        let mut other = sample::status();
+        other.domain = 3;
+        let text = text(&[sample::status(), other]);
+        let (mut seen, mut current, mut kind) = (std::collections::BTreeSet::new(), "", "");
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                (current, kind) = rest.split_once(' ').unwrap();
+                assert!(seen.insert(current), "{current} twice");
+            } else if !line.starts_with('#') {
+                let (name, rest) = line.split_once('{').unwrap();
+                assert_eq!(name, current, "{line}");
+                assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
+                assert!(rest.rsplit_once("} ").unwrap().1.parse::<f64>().is_ok(), "{line}");
+            }
+        }
+        assert_eq!(seen.len(), 14);
+    }
+}

@@ -1,0 +1,73 @@
+//! A status for tests: two vifs, one of them with two queues of unlike paths, one that was closed.
+
+use pregrant_host::drivers::BackStatus;
+use pregrant_host::drivers::status::{DirStatus, FORMAT, ProcessStatus, QueueStatus, VifStatus};
+use std::collections::BTreeMap;
+
+fn dir(path: &str, frames: u64, drops: [(&str, u64); 2]) -> DirStatus {
+    DirStatus {
+        path: path.into(),
+        frames,
+        octets: frames * 100,
+        staged: if path == "staging" { frames } else { 0 },
+        batches: frames / 10,
+        notifications: frames / 20,
+        grant_copies: if path == "staging" { 0 } else { frames },
+        grant_maps: 0,
+        grant_unmaps: 0,
+        drops: drops.map(|(reason, n)| (reason.into(), n)).into(),
+    }
+}
+
+fn queue(path: &str, frames: u64) -> QueueStatus {
+    QueueStatus {
+        tx: dir(path, frames, [("error", 1), ("refused", 0)]),
+        rx: dir(path, frames / 2, [("error", 0), ("unfit", 2)]),
+    }
+}
+
+pub fn status() -> BackStatus {
+    let drops = |reason: &str, n| BTreeMap::from([(reason.to_string(), n)]);
+    BackStatus {
+        format: FORMAT,
+        domain: 0,
+        pid: 4711,
+        uptime_s: 35.5,
+        at_ns: 1_000_000_000_000,
+        platform: "loopback".into(),
+        process: ProcessStatus {
+            grant_copies: 10_100,
+            grant_maps: 40,
+            grant_unmaps: 8,
+            syscalls: 999,
+            notifications: 1500,
+        },
+        vifs: vec![
+            VifStatus {
+                front: 5,
+                handle: 0,
+                state: "Connected".into(),
+                taken_up: true,
+                connected_s: Some(30.0),
+                faults: 0,
+                last_failure: None,
+                refused_lists: Vec::new(),
+                queues: vec![queue("staging", 20_000), queue("copy", 10_000)],
+                port_drops: [("tx".into(), drops("bad_frame", 0)), ("rx".into(), drops("queue_full", 42))]
+                    .into(),
+            },
+            VifStatus {
+                front: 6,
+                handle: 1,
+                state: "Closed".into(),
+                taken_up: false,
+                connected_s: None,
+                faults: 2,
+                last_failure: Some("its \"ring\"\nlied \u{1b}[31m\\".into()),
+                refused_lists: Vec::new(),
+                queues: Vec::new(),
+                port_drops: BTreeMap::new(),
+            },
+        ],
+    }
+}

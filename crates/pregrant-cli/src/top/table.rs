@@ -1,0 +1,199 @@
+//! The table of flows, as wide as the terminal allows.
+//!
+//! Texts that guests can steer lose their control characters: nothing that a guest does moves the reader's cursor.
+
+use super::flow::Flow;
+use crate::bench::table::{Align, Table, figure, width};
+use pregrant_host::drivers::BackStatus;
+
+/// A column: heading, side, how soon it gives way on a narrow terminal (0: never), and its cell.
+struct Column {
+    name: &'static str,
+    align: Align,
+    gives_way: u8,
+    cell: fn(&Flow) -> String,
+}
+
+const COLUMNS: [Column; 10] = [
+    Column { name: "vif", align: Align::Left, gives_way: 0, cell: |f| format!("{}.{}", f.front, f.handle) },
+    Column { name: "dir", align: Align::Left, gives_way: 0, cell: |f| f.dir.into() },
+    Column { name: "back", align: Align::Right, gives_way: 8, cell: |f| f.domain.to_string() },
+    Column { name: "state", align: Align::Left, gives_way: 3, cell: |f| plain(&f.state) },
+    Column { name: "queues", align: Align::Right, gives_way: 7, cell: |f| f.queues.to_string() },
+    Column { name: "path", align: Align::Left, gives_way: 4, cell: |f| plain(&f.path) },
+    Column { name: "frames/s", align: Align::Right, gives_way: 0, cell: |f| si(f.rate.frames_per_s) },
+    Column { name: "bit/s", align: Align::Right, gives_way: 1, cell: |f| si(f.rate.bits_per_s) },
+    Column {
+        name: "grant ops/frame",
+        align: Align::Right,
+        gives_way: 5,
+        cell: |f| or_dash(f.rate.grant_ops_per_frame),
+    },
+    Column {
+        name: "events/frame",
+        align: Align::Right,
+        gives_way: 6,
+        cell: |f| or_dash(f.rate.notifications_per_frame),
+    },
+];
+
+/// The last one: it may be long, and is cut at the terminal's edge.
+const DROPS: &str = "dropped/s";
+
+/// What is above, in and below the table; no line is longer than `columns`.
+pub fn render(
+    backs: &[BackStatus],
+    flows: &[Flow],
+    failed: &[String],
+    columns: usize,
+    rows: usize,
+) -> Vec<String> {
+    let mut above = Vec::new();
+    for back in backs {
+        above.push(format!(
+            "domain {}: process {}, {:.0} s, {} vif(s), {}",
+            back.domain,
+            back.pid,
+            back.uptime_s,
+            back.vifs.len(),
+            plain(&back.platform)
+        ));
+    }
+    if backs.is_empty() {
+        above.push("no backend is running".into());
+    }
+    let mut below: Vec<String> = failed.iter().map(|why| plain(why)).collect();
+    for flow in flows.iter().filter(|f| f.dir == "tx") {
+        if let Some(why) = &flow.last_failure {
+            let (front, handle, times) = (flow.front, flow.handle, flow.faults);
+            below.push(format!("vif {front}.{handle} was closed {times} time(s), last: {}", plain(why)));
+        }
+    }
+    let mut table = if flows.is_empty() { Vec::new() } else { fitting(flows, columns) };
+    let room = rows.saturating_sub(above.len() + below.len() + 1).max(3);
+    if table.len() > room {
+        let left_out = table.len() - room + 1;
+        table.truncate(room - 1);
+        table.push(format!("... {left_out} more line(s)"));
+    }
+    above.into_iter().chain(table).chain(below).map(|line| cut(&line, columns)).collect()
+}
+
+/// The table with as many columns as fit.
+fn fitting(flows: &[Flow], columns: usize) -> Vec<String> {
+    let mut least = 9;
+    loop {
+        let shown: Vec<&Column> = COLUMNS.iter().filter(|c| c.gives_way < least).collect();
+        let headings: Vec<_> =
+            shown.iter().map(|c| (c.name, c.align)).chain([(DROPS, Align::Left)]).collect();
+        let mut table = Table::new(&headings);
+        for flow in flows {
+            table.row(shown.iter().map(|c| (c.cell)(flow)).chain([drops(flow)]));
+        }
+        let lines: Vec<String> = table.to_string().lines().map(String::from).collect();
+        // The last column may be cut, but its heading is to be seen.
+        if least == 1 || lines.first().is_none_or(|heading| width(heading) <= columns) {
+            return lines;
+        }
+        least -= 1;
+    }
+}
+
+fn drops(flow: &Flow) -> String {
+    let Some(seconds) = flow.rate.seconds else { return "-".into() };
+    let each = flow.rate.dropped.iter();
+    let each: Vec<_> =
+        each.map(|(why, n)| format!("{} {}", plain(why), si(Some(*n as f64 / seconds)))).collect();
+    if each.is_empty() { "0".into() } else { each.join(", ") }
+}
+
+fn or_dash(value: Option<f64>) -> String {
+    value.map_or("-".into(), figure)
+}
+
+/// Three digits and a decimal prefix: `950`, `12.3k`, `4.56G`.
+pub fn si(value: Option<f64>) -> String {
+    let Some(value) = value else { return "-".into() };
+    match value {
+        v if v >= 999.5e6 => figure(v / 1e9) + "G",
+        v if v >= 999.5e3 => figure(v / 1e6) + "M",
+        v if v >= 999.5 => figure(v / 1e3) + "k",
+        v if v == v.trunc() => format!("{v:.0}"),
+        v => figure(v),
+    }
+}
+
+/// Without control characters.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// The part of a line that fits.
+fn cut(line: &str, columns: usize) -> String {
+    let mut end = line.len();
+    while width(&line[..end]) > columns {
+        end -= line[..end].chars().next_back().map_or(end, char::len_utf8);
+    }
+    line[..end].trim_end().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{flow, sample};
+    use super::*;
+
+    fn later() -> (Vec<BackStatus>, Vec<Flow>) {
+        let before = sample::status();
+        let mut now = before.clone();
+        now.at_ns += 1_000_000_000;
+        let tx = &mut now.vifs[0].queues[0].tx;
+        (tx.frames, tx.octets, tx.notifications) =
+            (tx.frames + 1_234_567, tx.octets + 98_765_432, tx.notifications + 12_345);
+        now.vifs[0].port_drops.get_mut("rx").unwrap().insert("queue_full".into(), 1542);
+        let flows = flow::flows(&[before], std::slice::from_ref(&now));
+        (vec![now], flows)
+    }
+
+    #[test]
+    fn a_wide_terminal_shows_everything() {
+        let (backs, flows) = later();
+        let failed = ["/tmp/back-1.status: \u{7}no answer".to_string()];
+        let text = render(&backs, &flows, &failed, 200, 50).join("\n");
+        let golden = "\
+domain 0: process 4711, 36 s, 2 vif(s), loopback
+vif  dir  back  state      queues  path          frames/s  bit/s  grant ops/frame  events/frame  dropped/s
+---  ---  ----  ---------  ------  ------------  --------  -----  ---------------  ------------  ----------------
+5.0  tx      0  Connected       2  copy+staging     1.23M   790M            0.000         0.010  0
+5.0  rx      0  Connected       2  copy+staging         0      0                -             -  queue_full 1.50k
+6.1  tx      0  Closed          0                       0      0                -             -  0
+6.1  rx      0  Closed          0                       0      0                -             -  0
+/tmp/back-1.status: ?no answer
+vif 6.1 was closed 2 time(s), last: its \"ring\"?lied ?[31m\\";
+        assert_eq!(text, golden);
+    }
+
+    #[test]
+    fn a_narrow_or_low_terminal_is_never_overrun() {
+        let (backs, flows) = later();
+        for columns in [1, 10, 20, 33, 40, 60, 80, 100, 120] {
+            for rows in [1, 5, 8, 24] {
+                let lines = render(&backs, &flows, &[], columns, rows);
+                assert!(lines.iter().all(|l| width(l) <= columns), "{columns}: {lines:?}");
+                assert!(lines.len() <= rows.max(5), "{rows}: {lines:?}");
+            }
+        }
+        let lines = render(&backs, &flows, &[], 40, 24);
+        assert_eq!(lines[1], "vif  dir  frames/s  bit/s  dropped/s");
+        assert_eq!(lines[3], "5.0  tx      1.23M   790M  0");
+        let lines = render(&backs, &flows, &[], 80, 6);
+        assert!(lines.iter().any(|l| l.starts_with("... ")), "{lines:?}");
+        assert_eq!(render(&[], &[], &[], 80, 24), ["no backend is running"]);
+    }
+
+    #[test]
+    fn figures_have_prefixes() {
+        let shown = [0.0, 0.5, 7.0, 999.4, 1000.0, 12_345.0, 999_600.0, 4.56e9].map(|v| si(Some(v)));
+        assert_eq!(shown, ["0", "0.500", "7", "999", "1.00k", "12.3k", "1.00M", "4.56G"]);
+        assert_eq!(si(None), "-");
+    }
+}

@@ -1,0 +1,334 @@
+//! `loopback`, `back`, `front` and `top` as processes of their own: a transfer outlives its backends, an orderly end
+//! leaves or closes, `top` sees what they do, and what is in the way is said.
+
+use pregrant::xenstore::Client;
+use pregrant_host::drivers::BackStatus;
+use pregrant_host::xenstored::UnixTransport;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const PREGRANT: &str = env!("CARGO_BIN_EXE_pregrant");
+/// Against hangs only.
+const GUARD: Duration = Duration::from_secs(120);
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A process that is killed when the test is over, and what it prints.
+struct Process {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Process {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
+        let out = BufReader::new(child.stdout.take().expect("its output"));
+        Self { child, out }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).expect("a line");
+        line
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
+            .expect("it lives");
+    }
+
+    /// Waits for a good end; returns the rest of its output.
+    fn ends_well(mut self) -> String {
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest).expect("text");
+        assert!(self.child.wait().expect("it ends").success(), "{rest}");
+        rest
+    }
+
+    /// SIGTERM, and a good end.
+    fn stop(self) -> String {
+        self.signal(rustix::process::Signal::TERM);
+        self.ends_well()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `pregrant loopback serve` with guests 5 and 6.
+struct Machine {
+    dir: PathBuf,
+    serve: Option<Process>,
+}
+
+impl Machine {
+    fn start(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("pregrant-d-{}-{name}", std::process::id()));
+        let mut command = Command::new(PREGRANT);
+        command.args(["loopback", "serve", "--guest", "5", "--guest", "6", "--dir"]).arg(&dir);
+        let mut serve = Process::start(&mut command);
+        assert!(serve.line().starts_with("machine ready"));
+        // The text goes on until the hint for xenstore.
+        while !serve.line().starts_with("look: ") {}
+        Self { dir, serve: Some(serve) }
+    }
+
+    /// A command on this machine.
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(PREGRANT);
+        command.args(args).arg("--loopback").arg(&self.dir);
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("the program starts")
+    }
+
+    /// The toolstack's verbs.
+    fn loopback(&self, args: &[&str]) -> Output {
+        Command::new(PREGRANT)
+            .arg("loopback")
+            .args(args)
+            .arg("--dir")
+            .arg(&self.dir)
+            .output()
+            .expect("it starts")
+    }
+
+    fn back(&self, more: &[&str]) -> Process {
+        let mut back = Process::start(&mut self.command(&[&["back"], more].concat()));
+        assert!(back.line().contains("ready"));
+        back
+    }
+
+    fn front(&self, domain: &str, more: &[&str]) -> Process {
+        let mut front = Process::start(&mut self.command(&[&["front", "--domain", domain], more].concat()));
+        assert!(front.line().contains("address 10.0.0."));
+        front
+    }
+
+    fn status(&self) -> Option<BackStatus> {
+        let mut document = Vec::new();
+        UnixStream::connect(self.dir.join("back-0.status")).ok()?.read_to_end(&mut document).ok()?;
+        serde_json::from_slice(&document).ok()
+    }
+
+    /// The status, once it is as `wanted` says.
+    fn status_when(&self, wanted: impl Fn(&BackStatus) -> bool) -> BackStatus {
+        let start = Instant::now();
+        loop {
+            match self.status() {
+                Some(status) if wanted(&status) => return status,
+                seen => assert!(start.elapsed() < GUARD, "{seen:?}"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What guest 5 has sent since the back took it up.
+    fn sent_by_5(status: &BackStatus) -> u64 {
+        let vif = status.vifs.iter().find(|vif| vif.front == 5);
+        vif.map_or(0, |vif| vif.queues.iter().map(|q| q.tx.octets).sum())
+    }
+
+    /// The back's state of a guest's vif.
+    fn state(&self, guest: u16) -> String {
+        let mut xs = Client::new(UnixTransport::connect(self.dir.join("xenstored.sock")).expect("xenstored"));
+        let at = format!("/local/domain/0/backend/vif/{guest}/0/state");
+        text(&xs.read_if_there(&at).expect("xenstore answers").unwrap_or_default())
+    }
+
+    /// Ends the machine; nothing is left of it.
+    fn end(mut self) {
+        self.serve.take().expect("it runs").stop();
+        assert!(!self.dir.exists());
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        drop(self.serve.take());
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// What stands behind `name` in a report, up to the next comma or semicolon.
+fn after<'a>(report: &'a str, name: &str) -> &'a str {
+    let rest = report.split_once(name).unwrap_or_else(|| panic!("no {name:?} in {report}")).1;
+    rest.split([',', ';']).next().unwrap_or_default()
+}
+
+#[test]
+fn a_transfer_outlives_its_backends() {
+    const SOME: u64 = 4 << 20;
+    let machine = Machine::start("outlives");
+    let mut back = machine.back(&[]);
+    let mut server = machine.front("6", &["--serve"]);
+    let client = machine.front("5", &["--send", "10.0.0.6", "--bytes", "512M"]);
+
+    // Killed in mid-transfer: the next one takes up both vifs, on their live rings.
+    machine.status_when(|s| Machine::sent_by_5(s) > SOME);
+    back.child.kill().expect("it lives");
+    back.child.wait().expect("it is dead");
+    assert_eq!((machine.state(5), machine.state(6)), ("4".into(), "4".into()));
+    let back = machine.back(&[]);
+    let status = machine.status_when(|s| Machine::sent_by_5(s) > SOME);
+    assert!(status.vifs.iter().all(|vif| vif.taken_up), "{status:?}");
+    assert_eq!(status.pid, back.child.id());
+
+    // Stopped in good order: the same.
+    back.stop();
+    assert_eq!((machine.state(5), machine.state(6)), ("4".into(), "4".into()));
+    // One that waits takes over when its predecessor ends; and at its own end it closes.
+    let back = machine.back(&[]);
+    let mut waiting = Process::start(&mut machine.command(&["back", "--wait", "--close"]));
+    assert!(waiting.line().contains(&format!("process {}", back.child.id())));
+    machine.status_when(|s| Machine::sent_by_5(s) > SOME);
+    back.stop();
+    assert!(waiting.line().contains("ready"));
+
+    let sent = client.ends_well();
+    let received = server.line();
+    assert_eq!(after(&sent, "sent ").split(' ').next(), Some("536870912"), "{sent}");
+    assert_eq!(after(&sent, "sum "), after(&received, "sum "), "{sent}{received}");
+
+    machine.status_when(|s| s.vifs.iter().any(|vif| vif.front == 6 && vif.state == "Connected"));
+    waiting.stop();
+    assert_eq!(machine.state(6), "6");
+    // The guest waits, and a new backend gets it back.
+    let back = machine.back(&[]);
+    machine.status_when(|s| {
+        s.vifs.iter().any(|vif| vif.front == 6 && vif.state == "Connected" && !vif.taken_up)
+    });
+    server.stop();
+    back.stop();
+    machine.end();
+}
+
+/// The lines of `top --json`.
+fn lines(out: &Output) -> Vec<serde_json::Value> {
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    text(&out.stdout).lines().map(|l| serde_json::from_str(l).expect("an object a line")).collect()
+}
+
+#[test]
+fn top_shows_what_travels() {
+    let machine = Machine::start("top");
+    let out = machine.run(&["top", "--once"]);
+    assert_eq!((out.status.code(), out.stdout.len()), (Some(1), 0));
+    assert!(text(&out.stderr).contains("pregrant back --loopback"), "{}", text(&out.stderr));
+
+    let back = machine.back(&[]);
+    let six = machine.front("6", &["--path", "copy"]);
+    let mut five = machine.front("5", &["--ping", "10.0.0.6", "--interval", "0.005"]);
+    assert!(five.line().starts_with("answer from 10.0.0.6"));
+    let flows = lines(&machine.run(&["top", "--once", "--json", "--interval", "0.5"]));
+    assert_eq!(flows.len(), 4, "two vifs, two directions: {flows:?}");
+    for flow in &flows {
+        assert!(
+            flow["frames_per_s"].as_f64() > Some(1.0) && flow["bits_per_s"].as_f64() > Some(100.0),
+            "{flow}"
+        );
+        assert_eq!((&flow["state"], &flow["faults"]), (&"Connected".into(), &0.into()));
+        // Whole frames of 98 octets: by staging buffer without an operation, by grant with one.
+        let (path, ops) = if flow["front"] == 5 { ("staging", 0.0) } else { ("copy", 1.0) };
+        assert_eq!(
+            (flow["path"].as_str(), flow["grant_ops_per_frame"].as_f64()),
+            (Some(path), Some(ops)),
+            "{flow}"
+        );
+    }
+    let table = text(&machine.run(&["top", "--once", "--interval", "0.2"]).stdout);
+    assert!(table.contains("grant ops/frame") && table.contains("\n5.0  tx "), "{table}");
+
+    let metrics = text(&machine.run(&["top", "--prometheus"]).stdout);
+    let sample = r#"pregrant_queue_frames_total{domain="0",vif="5.0",queue="0",dir="tx",path="staging"} "#;
+    assert!(metrics.contains(sample), "{metrics}");
+    let mut server = Process::start(&mut machine.command(&["top", "--prometheus", "127.0.0.1:0"]));
+    let at = after(&server.line(), "http://").split('/').next().expect("an address").to_string();
+    let mut junk = TcpStream::connect(&at).expect("it listens");
+    junk.write_all(&[0xFF; 20_000]).expect("it takes some");
+    drop(junk);
+    let mut scrape = TcpStream::connect(&at).expect("it listens");
+    scrape.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("a request");
+    let mut answer = String::new();
+    scrape.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains(sample), "{answer}");
+    server.stop();
+
+    let pings = five.stop();
+    assert!(pings.contains(" 0 lost") || pings.contains(" 1 lost"), "{pings}");
+    six.stop();
+    back.stop();
+    machine.end();
+}
+
+#[test]
+fn what_is_in_the_way_is_said() {
+    let failed = |out: Output, expected: &[&str]| {
+        let err = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{err}");
+        for part in expected {
+            assert!(err.contains(part), "no {part:?} in {err}");
+        }
+    };
+    let pregrant = |args: &[&str]| Command::new(PREGRANT).args(args).output().expect("the program starts");
+    failed(pregrant(&["back"]), &["comes later", "pregrant loopback serve"]);
+    failed(pregrant(&["front", "--domain", "5"]), &["comes later", "pregrant loopback serve"]);
+    for command in [&["back"][..], &["front", "--domain", "5"], &["top", "--once"]] {
+        let out = pregrant(&[command, &["--loopback", "/nonexistent/xen"]].concat());
+        failed(out, &["/nonexistent/xen", "o such"]);
+    }
+    failed(
+        pregrant(&["loopback", "serve", "--dir", "/nonexistent/xen"]),
+        &["/nonexistent/xen", "choose a directory"],
+    );
+    failed(
+        pregrant(&["top", "--prometheus", "0.0.0.0:9", "--loopback", "/tmp"]),
+        &["not an address of this machine alone"],
+    );
+    assert_eq!(pregrant(&["front", "--domain", "0"]).status.code(), Some(2));
+
+    let machine = Machine::start("errors");
+    failed(machine.loopback(&["serve"]), &["xenstored.sock", "another process serves this socket"]);
+    let back = machine.back(&[]);
+    let owner = format!("process {}", back.child.id());
+    failed(machine.run(&["back"]), &["has a backend already", &owner, "--wait"]);
+    failed(machine.run(&["front", "--domain", "7"]), &["there is no domain 7", "pregrant loopback attach"]);
+    let five = machine.front("5", &[]);
+    failed(machine.run(&["front", "--domain", "5"]), &["has a front already"]);
+    failed(
+        machine.run(&["front", "--domain", "6", "--ping", "10.0.0.77", "--count", "1"]),
+        &["10.0.0.77 does not answer"],
+    );
+    failed(
+        machine.run(&["front", "--domain", "6", "--send", "10.0.0.5"]),
+        &["refuses the connection", "--serve"],
+    );
+
+    // A guest that comes and goes.
+    assert!(machine.loopback(&["attach", "7"]).status.success());
+    let seven = machine.front("7", &[]);
+    machine.status_when(|s| s.vifs.iter().any(|vif| vif.front == 7 && vif.state == "Connected"));
+    seven.stop();
+    // Made again by the toolstack.
+    let seven = machine.front("7", &[]);
+    machine.status_when(|s| s.vifs.iter().any(|vif| vif.front == 7 && vif.state == "Connected"));
+    assert!(machine.loopback(&["detach", "7"]).status.success());
+    machine.status_when(|s| s.vifs.iter().all(|vif| vif.front != 7));
+    drop(seven);
+    failed(machine.loopback(&["detach", "7"]), &["domain 7"]);
+    five.stop();
+    back.stop();
+    machine.end();
+}
