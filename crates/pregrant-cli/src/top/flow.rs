@@ -189,7 +189,8 @@ mod tests {
             (tx.frames + 1000, tx.octets + 64_000, tx.grant_copies + 250);
         *tx.drops.get_mut("refused").unwrap() += 3;
         now.vifs[0].port_drops.get_mut("rx").unwrap().insert("queue_full".into(), 45);
-        let flows = flows(&[before.clone()], &[now.clone()]);
+        let one = std::slice::from_ref;
+        let flows = flows(one(&before), one(&now));
         let (tx, rx) = (&flows[0], &flows[1]);
         assert_eq!((tx.dir, tx.path.as_str(), tx.total.frames), ("tx", "copy+staging", 31_000));
         assert_eq!((tx.rate.frames_per_s, tx.rate.bits_per_s), (Some(500.0), Some(256_000.0)));
@@ -199,10 +200,9 @@ mod tests {
         assert_eq!(rx.rate.dropped, BTreeMap::from([("queue_full".to_string(), 3)]));
 
         let none = Rate::default();
-        let rate = |before: &BackStatus, now: &BackStatus| {
-            super::flows(std::slice::from_ref(before), std::slice::from_ref(now))[0].rate.clone()
-        };
-        assert_eq!(super::flows(&[], &[now.clone()])[0].rate, none, "nothing to compare with");
+        let rate =
+            |before: &BackStatus, now: &BackStatus| super::flows(one(before), one(now))[0].rate.clone();
+        assert_eq!(super::flows(&[], one(&now))[0].rate, none, "nothing to compare with");
         assert_eq!(rate(&now, &before), none, "a counter fell");
         now.pid += 1;
         assert_eq!(rate(&before, &now), none, "another process");
