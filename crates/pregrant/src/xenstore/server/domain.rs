@@ -126,7 +126,10 @@ impl Server {
         }
         for at in self.tree.find(|node| node.perms.iter().any(|p| p.domid == domid)) {
             let Some(node) = self.tree.get(&at) else { continue };
-            let perms = node.perms.iter().copied().filter(|p| p.domid != domid).collect();
+            // The root cannot be removed; all else that was its own is gone by now.
+            let owner = (node.owner() == domid).then_some(Permission::new(Access::None, DomId(0)));
+            let named = node.perms.iter().copied().filter(|p| p.domid != domid);
+            let perms = owner.into_iter().chain(named).collect();
             self.tree.set_perms(&at, perms);
         }
         for perms in self.special.values_mut() {
@@ -152,8 +155,11 @@ impl Server {
         let perms = [Permission::new(Access::None, DomId(0)), Permission::new(Access::Read, domid)];
         let perms: Perms = perms[..if domid == DomId(0) { 1 } else { 2 }].into();
         let own: Perms = [Permission::new(Access::None, domid)].into();
+        let domain_0s: Perms = [Permission::new(Access::None, DomId(0))].into();
         let number = format!("{}", domid.0);
         for (at, value, perms) in [
+            ("/local".into(), "", &domain_0s),
+            ("/local/domain".into(), "", &domain_0s),
             (String::from(&*home), "", &perms),
             (path::join(&home, "domid"), &*number, &perms),
             (path::join(&home, "data"), "", &own),

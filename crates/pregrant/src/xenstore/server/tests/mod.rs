@@ -1,7 +1,6 @@
 //! The server over its real wire.
 
 mod limits;
-mod model;
 mod requests;
 mod transactions;
 mod watches;

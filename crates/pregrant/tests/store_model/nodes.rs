@@ -1,0 +1,238 @@
+//! The model's nodes: a flat map from absolute paths, and what a request does to it.
+
+use super::{Reply, err, ok};
+use pregrant::xenstore::server::Limits;
+use std::collections::BTreeMap;
+
+/// A letter and a domain.
+pub type Perm = (char, u16);
+/// All nodes, `/` among them.
+pub type Tree = BTreeMap<String, Node>;
+/// What an outcome depended on: paths, and whether the list of children counted.
+pub type Seen = BTreeMap<String, bool>;
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct Node {
+    pub value: Vec<u8>,
+    pub perms: Vec<Perm>,
+    /// When it was made, written, or given permissions.
+    pub changed: u64,
+    /// When a child came or went.
+    pub children_changed: u64,
+}
+
+impl Node {
+    pub fn owner(&self) -> u16 {
+        self.perms[0].1
+    }
+}
+
+#[derive(Clone, Debug)]
+pub enum NodeOp {
+    Read,
+    Directory,
+    GetPerms,
+    Write(Vec<u8>),
+    Mkdir,
+    Rm,
+    SetPerms(Vec<Perm>),
+}
+
+impl NodeOp {
+    pub fn is_edit(&self) -> bool {
+        !matches!(self, Self::Read | Self::Directory | Self::GetPerms)
+    }
+}
+
+/// A change, with the lists of permissions of which one must let a watcher read.
+#[derive(Debug)]
+pub struct Change {
+    pub path: String,
+    /// Made on the way to another node.
+    pub above: bool,
+    /// The nodes that went with it, and itself.
+    pub removed: Tree,
+    pub readers: Vec<Vec<Perm>>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct Caller {
+    pub domid: u16,
+    pub target: Option<u16>,
+    pub limits: Limits,
+}
+
+impl Caller {
+    fn owns(&self, perms: &[Perm]) -> bool {
+        self.domid == 0 || self.domid == perms[0].1 || self.target == Some(perms[0].1)
+    }
+
+    fn has(&self, letters: &str, perms: &[Perm]) -> bool {
+        let letter = |domid: u16| perms[1..].iter().find(|p| p.1 == domid).unwrap_or(&perms[0]).0;
+        let one_has = |domid: u16| letters.contains(letter(domid));
+        self.owns(perms) || one_has(self.domid) || self.target.is_some_and(one_has)
+    }
+
+    pub fn reads(&self, perms: &[Perm]) -> bool {
+        self.has("rb", perms)
+    }
+
+    pub fn writes(&self, perms: &[Perm]) -> bool {
+        self.has("wb", perms)
+    }
+}
+
+pub fn parent(path: &str) -> Option<&str> {
+    match path.rfind('/') {
+        _ if path == "/" => None,
+        Some(0) => Some("/"),
+        at => at.map(|at| &path[..at]),
+    }
+}
+
+pub fn levels_below(path: &str, top: &str) -> Option<usize> {
+    let mut at = path;
+    let mut levels = 0;
+    while at != top {
+        at = parent(at)?;
+        levels += 1;
+    }
+    Some(levels)
+}
+
+pub fn perms_to_bytes(perms: &[Perm]) -> Vec<u8> {
+    perms.iter().map(|(letter, domid)| format!("{letter}{domid}\0")).collect::<String>().into_bytes()
+}
+
+pub fn insert(tree: &mut Tree, clock: &mut u64, path: &str, value: &[u8], perms: Vec<Perm>) {
+    *clock += 1;
+    if let Some(above) = parent(path).and_then(|above| tree.get_mut(above)) {
+        above.children_changed = *clock;
+    }
+    let node = Node { value: value.to_vec(), perms, changed: *clock, children_changed: *clock };
+    tree.insert(path.into(), node);
+}
+
+/// Removes a node that exists, with all below it.
+pub fn remove(tree: &mut Tree, clock: &mut u64, path: &str) -> Change {
+    *clock += 1;
+    let above = parent(path).and_then(|above| tree.get_mut(above)).unwrap();
+    above.children_changed = *clock;
+    let readers = vec![above.perms.clone(), tree[path].perms.clone()];
+    let (mut kept, mut removed) = (Tree::new(), Tree::new());
+    for (at, node) in std::mem::take(tree) {
+        let goes = levels_below(&at, path).is_some();
+        if goes { &mut removed } else { &mut kept }.insert(at, node);
+    }
+    *tree = kept;
+    Change { path: path.into(), above: false, removed, readers }
+}
+
+/// Does what a request on a node asks; notes what the outcome depended on.
+pub fn apply(
+    tree: &mut Tree,
+    clock: &mut u64,
+    caller: &Caller,
+    seen: &mut Seen,
+    path: &str,
+    op: &NodeOp,
+    changes: &mut Vec<Change>,
+) -> Reply {
+    if matches!(op, NodeOp::Rm) && path == "/" {
+        return err("EINVAL");
+    }
+    if matches!(op, NodeOp::Write(value) if value.len() > caller.limits.value_bytes) {
+        return err("ENOSPC");
+    }
+    let mut nearest = path;
+    let mut missing = vec![];
+    seen.entry(path.into()).or_default();
+    while !tree.contains_key(nearest) {
+        missing.push(nearest.to_string());
+        nearest = parent(nearest).unwrap();
+        seen.entry(nearest.into()).or_default();
+    }
+    let perms = tree[nearest].perms.clone();
+    let exists = missing.is_empty();
+    let allowed = match op {
+        NodeOp::Read | NodeOp::Directory | NodeOp::GetPerms => caller.reads(&perms),
+        NodeOp::Write(_) | NodeOp::Mkdir | NodeOp::Rm => caller.writes(&perms),
+        // Who may see that there is none may be told so.
+        NodeOp::SetPerms(_) => {
+            if exists {
+                caller.owns(&perms)
+            } else {
+                caller.reads(&perms)
+            }
+        }
+    };
+    if !allowed {
+        return err("EACCES");
+    }
+    let readers_of = |tree: &Tree, path: &str| {
+        let lists = [Some(path), parent(path)].into_iter().flatten();
+        lists.map(|p| tree[p].perms.clone()).collect::<Vec<_>>()
+    };
+    match op {
+        NodeOp::Write(_) | NodeOp::Mkdir if !exists => {
+            let mut inherited = perms;
+            if caller.domid != 0 {
+                inherited[0].1 = caller.domid;
+            }
+            let owned = tree.values().filter(|n| n.owner() == inherited[0].1).count();
+            if owned.saturating_add(missing.len()) > caller.limits.nodes {
+                return err("ENOSPC");
+            }
+            for at in missing.iter().rev() {
+                let value = match op {
+                    NodeOp::Write(value) if at == path => &value[..],
+                    _ => b"",
+                };
+                insert(tree, clock, at, value, inherited.clone());
+                let readers = readers_of(tree, at);
+                changes.push(Change { path: at.clone(), above: at != path, removed: Tree::new(), readers });
+            }
+            ok()
+        }
+        NodeOp::Rm if missing.len() == 1 => ok(),
+        _ if !exists => err("ENOENT"),
+        NodeOp::Read => Ok(tree[path].value.clone()),
+        NodeOp::GetPerms => Ok(perms_to_bytes(&perms)),
+        NodeOp::Directory => {
+            seen.insert(path.into(), true);
+            let children = tree.keys().filter(|p| parent(p) == Some(path));
+            Ok(children
+                .map(|p| format!("{}\0", &p[p.rfind('/').unwrap() + 1..]))
+                .collect::<String>()
+                .into_bytes())
+        }
+        NodeOp::Mkdir => ok(),
+        NodeOp::Rm => {
+            changes.push(remove(tree, clock, path));
+            ok()
+        }
+        NodeOp::Write(value) => {
+            *clock += 1;
+            let node = tree.get_mut(path).unwrap();
+            (node.value, node.changed) = (value.clone(), *clock);
+            let readers = readers_of(tree, path);
+            changes.push(Change { path: path.into(), above: false, removed: Tree::new(), readers });
+            ok()
+        }
+        NodeOp::SetPerms(new) => {
+            if new.len() > caller.limits.perms {
+                return err("ENOSPC");
+            }
+            if caller.domid != 0 && new[0].1 != perms[0].1 {
+                return err("EPERM");
+            }
+            *clock += 1;
+            let node = tree.get_mut(path).unwrap();
+            (node.perms, node.changed) = (new.clone(), *clock);
+            let mut readers = readers_of(tree, path);
+            readers.push(perms);
+            changes.push(Change { path: path.into(), above: false, removed: Tree::new(), readers });
+            ok()
+        }
+    }
+}
