@@ -21,6 +21,7 @@ pub use transport::{PATH_VARIABLE, PATHS, TransportError, UnixTransport};
 use crate::listener::{ListenError, Listener};
 use handle::{Order, Orders};
 use pregrant::DomId;
+use pregrant::xenstore::codec;
 use pregrant::xenstore::server::{ConnId, DomainError, Limits, Server};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
@@ -304,7 +305,7 @@ impl Xenstored {
         let Some(peer) = self.peers.get_mut(&token) else { return };
         let blocked = loop {
             if peer.sent_bytes == peer.output.len() {
-                peer.output.clear();
+                codec::empty(&mut peer.output);
                 peer.sent_bytes = 0;
                 self.server.take_output(peer.conn, &mut peer.output);
                 if peer.output.is_empty() {

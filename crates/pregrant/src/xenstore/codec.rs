@@ -10,6 +10,18 @@ use crate::wire::WireError;
 use crate::wire::xs::{Errno, Header, MsgType, PAYLOAD_MAX};
 use alloc::vec::Vec;
 
+/// A buffer that was emptied keeps this much room; more is given back, since a peer that once filled it may sit idle
+/// for ever.
+pub const KEPT_BYTES: usize = 16 * 1024;
+
+/// Empties a buffer, see [`KEPT_BYTES`].
+pub fn empty(buffer: &mut Vec<u8>) {
+    buffer.clear();
+    if buffer.capacity() > KEPT_BYTES {
+        *buffer = Vec::new();
+    }
+}
+
 /// One whole message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Message {
@@ -61,7 +73,7 @@ impl Parser {
         let payload = payload.to_vec();
         self.taken += Header::SIZE + len_bytes;
         if self.taken == self.bytes.len() {
-            self.bytes.clear();
+            empty(&mut self.bytes);
             self.taken = 0;
         }
         Ok(Some(Message { header, payload }))

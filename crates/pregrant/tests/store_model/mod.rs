@@ -242,9 +242,7 @@ impl Model {
                 assert_eq!(now, *reply, "a transaction that commits must be one that could happen at once");
             }
             if op.is_edit() && reply.is_ok() {
-                if now.is_err() {
-                    return now;
-                }
+                now?;
                 // Of two writes in a row only the last one happens.
                 if !(overwritten && matches!(op, NodeOp::Write(_))) {
                     changes.extend(told);

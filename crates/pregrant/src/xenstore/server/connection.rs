@@ -72,7 +72,8 @@ impl Connection {
 
     /// Moves what waits to `out`, events as long as `out` stays below the limit.
     pub fn take_output(&mut self, out: &mut Vec<u8>, watches: &Watches, buffered_bytes: usize) {
-        out.append(&mut self.replies);
+        out.extend_from_slice(&self.replies);
+        codec::empty(&mut self.replies);
         while out.len() < buffered_bytes {
             let Some((key, path)) = self.events.pop() else { break };
             let Some(watch) = watches.get(key) else { continue };
