@@ -13,6 +13,7 @@ use crate::loopback::no_machine;
 use crate::machine::{self, DRIVER};
 use crate::screen;
 use crate::status_reader::{self, NoStatus};
+use crate::status_teller::StatusTeller;
 use crate::stop::Stop;
 use clap::{Args, ValueEnum};
 use pregrant::net::back::Ordinary;
@@ -21,9 +22,8 @@ use pregrant::platform::{Clock, Events, Platform, ReadySet};
 use pregrant::port::{Arena, Burst, FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
 use pregrant::xenstore::Transport;
-use pregrant_host::counters::Counters;
-use pregrant_host::drivers::status::{FORMAT, socket_path};
-use pregrant_host::drivers::{BackStatus, Backend, BrokerSuccession, Mode, Next, Pace, StatusSocket};
+use pregrant_host::drivers::status::socket_path;
+use pregrant_host::drivers::{Backend, BrokerSuccession, Mode, Next, Pace};
 use pregrant_host::loopback::{Loopback, LoopbackError, Owned};
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
@@ -95,7 +95,7 @@ fn on_loopback(dir: &Path, args: &BackArgs) -> Result<()> {
     let platform = Loopback::attach(&machine::broker_socket(dir), DRIVER).map_err(|e| no_machine(dir, e))?;
     let xs = machine::store_of(&platform)?;
     let Some(_owner) = own_domain(&platform, dir, args.wait, &stop)? else { return Ok(()) };
-    let status = StatusSocket::bind(&socket_path(dir, DRIVER.0))?;
+    let status = StatusTeller::on_loopback(dir, DRIVER.0)?;
     platform.events().also_wake_on(xs.transport().as_fd())?;
     platform.events().also_wake_on(stop.as_fd())?;
     let switch = Switch::new();
@@ -107,16 +107,7 @@ fn on_loopback(dir: &Path, args: &BackArgs) -> Result<()> {
     backend.succeed(Box::new(BrokerSuccession));
     let who = format!("backend of {DRIVER}, process {}", std::process::id());
     let _ = screen::print(format_args!("{who}: ready; status: pregrant top --loopback {}", dir.display()));
-    Daemon {
-        backend,
-        switch,
-        status,
-        stop,
-        started: Instant::now(),
-        counters: Loopback::counters,
-        describe: Loopback::describe,
-    }
-    .run(args.mode.into(), args.close)
+    Daemon { backend, switch, status, stop }.run(args.mode.into(), args.close)
 }
 
 /// The name under which the broker keeps the lock of a domain's backend.
@@ -210,11 +201,8 @@ impl FramePort for Unplugged {
 struct Daemon<P: Platform, T: Transport> {
     backend: Backend<P, T>,
     switch: Switch,
-    status: StatusSocket,
+    status: StatusTeller<P>,
     stop: Stop,
-    started: Instant,
-    counters: fn(&P) -> Counters,
-    describe: fn(&P) -> String,
 }
 
 /// Longest sleep: how late a reader of the status may be heard.
@@ -250,22 +238,7 @@ impl<P: Platform, T: Transport> Daemon<P, T> {
     fn control(&mut self) -> Result<()> {
         self.backend.control()?;
         self.switch.set_now(self.backend.platform().clock().now_ns());
-        let Self { backend, status, started, counters, describe, .. } = self;
-        status.turn(Instant::now(), || {
-            let platform = backend.platform();
-            let status = BackStatus {
-                format: FORMAT,
-                domain: platform.domid().0,
-                pid: std::process::id(),
-                uptime_s: started.elapsed().as_secs_f64(),
-                at_ns: platform.clock().now_ns(),
-                platform: describe(platform),
-                process: counters(platform).into(),
-                vifs: backend.reports().into_iter().map(Into::into).collect(),
-            };
-            // Plain figures and texts: there is nothing in it that JSON cannot say.
-            serde_json::to_vec(&status).unwrap_or_default()
-        });
+        self.status.turn(&self.backend);
         Ok(())
     }
 }

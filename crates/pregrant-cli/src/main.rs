@@ -14,6 +14,7 @@ mod scene;
 mod screen;
 mod station;
 mod status_reader;
+mod status_teller;
 mod stop;
 mod store;
 mod toolstack;

@@ -10,7 +10,7 @@
 use super::Result;
 use super::order::SwitchFrames;
 use pregrant::platform::Clock;
-use pregrant::port::{Arena, Burst, FramePort, Offloads, Steering};
+use pregrant::port::{Arena, Burst, FramePort, Offloads, PortDrop, Steering};
 use pregrant::shm::SharedBytes;
 use pregrant_host::loopback::{Loopback, MonotonicClock, Persistent};
 use pregrant_host::ports::switch::SwitchPort;
@@ -123,6 +123,9 @@ impl FramePort for CountedPort {
     }
     fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
         self.port.steer(by);
+    }
+    fn drops(&self) -> Vec<PortDrop> {
+        self.port.drops()
     }
 }
 

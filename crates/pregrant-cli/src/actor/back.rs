@@ -6,6 +6,7 @@
 use super::account::{Account, CountedPort};
 use super::order::{Case, Dir, Order, Played, Report, Switched};
 use super::{ActorArgs, Result, cpu_ns, next_order, tell};
+use crate::status_teller::StatusTeller;
 use pregrant::net::back::{ControlPage, Ordinary};
 use pregrant::net::features::BackFeatures;
 use pregrant::platform::{Clock, Events, Platform, ReadySet};
@@ -23,6 +24,7 @@ use pregrant_host::xenstored::UnixTransport;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -244,6 +246,9 @@ pub fn play(args: &ActorArgs) -> Result<()> {
         Box::new(move |_: &_, n: usize, caps| far.borrow().ports(n, caps))
     };
     let mut backend = Backend::new(platform, xs, BackFeatures::default(), Ordinary::Copy, ports)?;
+    // For `pregrant top`, beside the broker's socket; a scene goes on without.
+    let dir = args.broker.parent().unwrap_or(Path::new("."));
+    let mut status = StatusTeller::on_loopback(dir, args.domid).inspect_err(|e| log::info!("{e}")).ok();
     let redo = Rc::new(Cell::new(true));
     backend.succeed(Box::new(RedoSwitch { inner: BrokerSuccession, redo: Rc::clone(&redo) }));
     while let Some(order) = next_order()? {
@@ -257,10 +262,12 @@ pub fn play(args: &ActorArgs) -> Result<()> {
                     Err(e) => Report::Failed(e.to_string()),
                 }
             }
-            Order::Switch { vifs, succeed } => match serve_switch(&mut backend, &far, vifs, succeed) {
-                Ok(served) => Report::Switch(Switched { attach_at_ns, ..served }),
-                Err(e) => Report::Failed(e.to_string()),
-            },
+            Order::Switch { vifs, succeed } => {
+                match serve_switch(&mut backend, &mut status, &far, vifs, succeed) {
+                    Ok(served) => Report::Switch(Switched { attach_at_ns, ..served }),
+                    Err(e) => Report::Failed(e.to_string()),
+                }
+            }
             Order::Transfer(_) => Report::Failed("a transfer is a guest's order".into()),
         };
         tell(&report)?;
@@ -359,6 +366,7 @@ fn case_of(backend: &mut LoopbackBackend, far: &RefCell<Far>, case: &Case) -> Re
 /// A learning switch until so many vifs have come and gone.
 fn serve_switch(
     backend: &mut LoopbackBackend,
+    status: &mut Option<StatusTeller<Loopback>>,
     far: &RefCell<Far>,
     vifs: u64,
     succeed: bool,
@@ -370,6 +378,9 @@ fn serve_switch(
     let ended = rounds(backend, Mode::Adaptive, Duration::from_secs(60), |backend| {
         if let Far::Switch(switch, _) = &*far.borrow() {
             switch.set_now(MonotonicClock.now_ns());
+        }
+        if let Some(status) = status {
+            status.turn(backend);
         }
         backend.removed() - before >= vifs
     })?;
