@@ -4,17 +4,20 @@
 
 mod rig;
 
-use pregrant::net::back::{BackVif, Ordinary};
+use pregrant::net::back::{BackVif, Drained, Ordinary, Polled};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::{FrontStep, FrontVif, Wishes};
+use pregrant::net::staging_list::DataLen;
 use pregrant::platform::local::{LocalDomain, LocalRegion, LocalXen};
 use pregrant::platform::{Access, GrantPool, GrantTable, InUse, PeerMem, Platform};
 use pregrant::port::{Arena, Offload};
 use pregrant::ring::{BackRing, NetRx, RingPages};
-use pregrant::wire::netif::{RSP_ERROR, RxResponse};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::netif::{GSO_TYPE_TCPV4, RSP_ERROR, RxResponse};
+use pregrant::xenbus::XenbusState;
 use pregrant::{DomId, GrantRef, PlatformError};
 use rig::bus::{connect, device};
-use rig::{GUEST, HOST};
+use rig::{GUEST, HOST, TestPort};
 use std::cell::Cell;
 
 fn back(features: BackFeatures) -> BackVif<LocalDomain> {
@@ -189,4 +192,122 @@ fn a_front_sends_only_what_its_back_offered_to_take() {
         let stats = front.stats(0).0;
         assert_eq!((stats.frames, stats.dropped), (taken, 5 - taken));
     }
+}
+
+/// Frames that a first back left are at the second's port, once each and in their order; what it delivered is received.
+#[test]
+fn a_front_that_reconnects_carries_its_frames_over() {
+    for wishes in [
+        Wishes::default(),
+        Wishes { tx_data_len: None, rx_data_len: None, ..Wishes::default() },
+        Wishes { tx_data_len: DataLen::new(65535), rx_data_len: DataLen::new(65535), ..Wishes::default() },
+    ] {
+        let xen = LocalXen::new();
+        let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+        let (mut fb, mut bb) = device();
+        let mut front = FrontVif::new(HOST, Wishes { queues: 2, ..wishes }, true);
+        let mut first = back(BackFeatures::default());
+        connect((&g, &mut front, &mut fb), (&h, &mut first, &mut bb));
+
+        let (mut port, mut scratch) = (TestPort::default(), Arena::new());
+        let frame = |n: u8| {
+            let gso = n % 4 == 3;
+            let offload = Offload {
+                csum_blank: n % 2 == 1,
+                csum_ok: n % 2 == 1,
+                gso_type: if gso { GSO_TYPE_TCPV4 } else { 0 },
+                gso_size: if gso { 1000 + u16::from(n) } else { 0 },
+            };
+            (vec![n; [60, 256, 1500, 9000][n as usize % 4]], offload)
+        };
+        let send = |front: &mut FrontVif<LocalDomain>, n: u8| {
+            let mut burst = Arena::new();
+            let (bytes, offload) = frame(n);
+            assert!(burst.push(&bytes, offload));
+            assert_eq!(front.send(&g, 0, &burst.burst()), Ok(1));
+        };
+        // Taken and answered, though nobody has looked at the answers.
+        (0..8).for_each(|n| send(&mut front, n));
+        while first.poll_tx(&h, 0, &mut port, &mut scratch) == Ok(Polled::More) {}
+        // Not taken.
+        (8..16).for_each(|n| send(&mut front, n));
+        // Delivered, though nobody has looked.
+        port.gives.extend((0..8).map(frame));
+        while first.poll_rx(&h, 0, &mut port) == Ok(Polled::More) {}
+
+        let drained = first.end(&h, &mut bb, &mut []).expect("a map");
+        assert_eq!((drained, first.state()), (Drained::default(), XenbusState::Closing));
+        assert_eq!(front.step(&g, &mut fb).expect("a map"), FrontStep::Closed);
+        assert_eq!(front.send(&g, 0, &scratch.burst()), Ok(0), "nothing is taken while there is no back");
+        first.step(&h, &mut bb, &mut |_, _| None).expect("a map");
+        assert_eq!(first.state(), XenbusState::Closed);
+        assert_eq!((xen.counts().grants, xen.counts().mapped), (0, 0));
+
+        let mut second = back(BackFeatures { max_queues: 1, ..BackFeatures::default() });
+        second.inherit(&mut bb).expect("a map");
+        connect((&g, &mut front, &mut fb), (&h, &mut second, &mut bb));
+        assert!(front.is_live());
+        while second.poll_tx(&h, 0, &mut port, &mut scratch) == Ok(Polled::More) {}
+        assert!(port.took == (0..16).map(frame).collect::<Vec<_>>(), "{:?}", port.took.len());
+        let mut came = Arena::new();
+        assert_eq!(front.recv(&g, 0, &mut came, 1), Ok(8));
+        for (n, (bytes, offload)) in came.burst().iter().enumerate() {
+            let (wanted, asked) = frame(n as u8);
+            assert!(bytes == wanted && offload == asked, "{n}: {offload:?}");
+        }
+        assert_eq!(front.lost(), 0);
+        // The ring is as good as any.
+        while front.in_flight(0) > 0 {
+            front.reclaim(&g, 0, 1).expect("an honest back");
+        }
+    }
+}
+
+/// Whatever a back leaves in the slots of a ring that it closes, the front reconnects and sends frames of its own at most.
+#[test]
+fn a_ring_that_is_garbled_at_its_end_costs_frames_and_nothing_else() {
+    let mut dice = 1u64;
+    let mut roll = move || {
+        dice = dice.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (dice >> 33) as u32
+    };
+    let (mut carried, mut lost) = (0, 0);
+    for round in 0..200 {
+        let xen = LocalXen::new();
+        let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+        let (mut fb, mut bb) = device();
+        let mut front = FrontVif::new(HOST, Wishes::default(), true);
+        let mut first = back(BackFeatures::default());
+        connect((&g, &mut front, &mut fb), (&h, &mut first, &mut bb));
+        let mut burst = Arena::new();
+        for n in 0..40 {
+            assert!(burst.push(&vec![0x5a; 60 + 100 * n], Offload::default()));
+        }
+        assert_eq!(front.send(&g, 0, &burst.burst()), Ok(40));
+        let ring = fb.own.borrow()["tx-ring-ref"].parse().expect("a number");
+        let map = h.map(GUEST, &[GrantRef(ring)], Access::ReadWrite).expect("the front's ring");
+        for _ in 0..round % 20 {
+            let at = 64 + roll() as usize % (40 * 3) * 4;
+            // Any word, or one that looks like a request.
+            let word = if roll() % 2 == 0 { roll() } else { (roll() % 300) | (60 << 16) };
+            assert!(map.store_u32(at, word));
+        }
+        drop(map);
+        first.end(&h, &mut bb, &mut []).expect("a map");
+        assert_eq!(front.step(&g, &mut fb).expect("a map"), FrontStep::Closed);
+        assert_eq!((xen.counts().grants, xen.counts().mapped), (0, 0));
+        first.step(&h, &mut bb, &mut |_, _| None).expect("a map");
+
+        let mut second = back(BackFeatures::default());
+        connect((&g, &mut front, &mut fb), (&h, &mut second, &mut bb));
+        let (mut port, mut scratch) = (TestPort::default(), Arena::new());
+        while second.poll_tx(&h, 0, &mut port, &mut scratch) == Ok(Polled::More) {}
+        assert!(
+            port.took.len() <= 40 && port.took.iter().all(|(f, _)| f.iter().all(|b| [0, 0x5a].contains(b)))
+        );
+        assert!(round > 0 || port.took.len() == 40);
+        carried += port.took.len();
+        lost += front.lost();
+    }
+    assert!(carried > 1000 && lost > 1000, "both happen: {carried}, {lost}");
 }

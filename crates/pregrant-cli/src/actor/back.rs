@@ -7,6 +7,7 @@ use super::account::{Account, CountedPort};
 use super::order::{Case, Dir, Order, Played, Report, Switched};
 use super::{ActorArgs, Result, cpu_ns, next_order, tell};
 use crate::status_teller::StatusTeller;
+use pregrant::DomId;
 use pregrant::net::back::{ControlPage, Ordinary};
 use pregrant::net::features::BackFeatures;
 use pregrant::platform::{Clock, Events, Platform, ReadySet};
@@ -230,6 +231,9 @@ impl Succession<Loopback> for RedoSwitch {
     }
     fn forget(&mut self, p: &Loopback, id: &DeviceId) {
         self.inner.forget(p, id);
+    }
+    fn kept(&mut self, p: &Loopback, own: DomId) -> Vec<DeviceId> {
+        self.inner.kept(p, own)
     }
 }
 

@@ -140,6 +140,8 @@ pub struct Backend<P: Platform, T: Transport> {
     ordinary: Ordinary,
     make_ports: MakePorts,
     succession: Option<Box<dyn Succession<P>>>,
+    /// What former vifs left there is gone.
+    forgot: bool,
     vifs: BTreeMap<(u16, u32), Served<P>>,
     /// Vifs that somebody else still holds.
     held: BTreeMap<(u16, u32), Held>,
@@ -169,6 +171,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             ordinary,
             make_ports,
             succession: None,
+            forgot: false,
             vifs: BTreeMap::new(),
             held: BTreeMap::new(),
             live: Vec::new(),
@@ -276,6 +279,19 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         for key in seen {
             if !self.vifs.contains_key(&key) {
                 self.find(key);
+            }
+        }
+        self.forget_gone()
+    }
+
+    /// Once: vifs that the toolstack took away while nobody was there to see it.
+    fn forget_gone(&mut self) -> Result<(), BackendError> {
+        let Some(succession) = self.succession.as_mut().filter(|_| !self.forgot) else { return Ok(()) };
+        self.forgot = true;
+        for id in succession.kept(&self.platform, self.platform.domid()) {
+            let dir = format!("{WATCH}/{}/{}", id.front.0, id.handle);
+            if self.xs.read_if_there(&dir)?.is_none() {
+                succession.forget(&self.platform, &id);
             }
         }
         Ok(())

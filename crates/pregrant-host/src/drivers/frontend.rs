@@ -1,5 +1,8 @@
 //! A guest's vif: its device in xenstore and its driver.
 //!
+//! A front that reconnects comes back after a real close, with the frames that nobody had answered: at least once, never
+//! lost (`pregrant::net::front::carried`).
+//!
 //! The guest's own program calls [`Frontend::control`] when xenstore has something to say, and sends and receives in
 //! between. What the back may do: offer anything, close at any time; the guest hears of it as a state or an error.
 
@@ -101,10 +104,17 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             events += 1;
         }
         let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
-        match self.vif.step(&self.platform, &mut bus) {
+        let stepped = self.vif.step(&self.platform, &mut bus);
+        match stepped {
             Ok(step) => Ok(step),
+            // No fault of anybody's.
+            Err(FrontError::Keys(_)) if self.is_gone() => {
+                self.vif.removed(&self.platform);
+                Ok(FrontStep::Closed)
+            }
             Err(e) => {
                 let what = e.to_string();
+                let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
                 let _ = self.vif.close(&mut bus, Some(&what)); // the first error is the one to tell
                 Err(match e {
                     FrontError::Keys(e) => e.into(),
@@ -131,7 +141,11 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     /// some of it mapped.
     pub fn close(&mut self, most: Duration) -> Result<bool, FrontendError> {
         let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
-        self.vif.close(&mut bus, None)?;
+        let told = self.vif.close(&mut bus, None);
+        match told {
+            Err(_) if self.is_gone() => self.vif.removed(&self.platform),
+            told => told?,
+        }
         let until = std::time::Instant::now() + most;
         while !self.vif.is_closed() {
             let left = until.saturating_duration_since(std::time::Instant::now());
@@ -141,6 +155,11 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             self.control(left.min(Duration::from_millis(10)))?;
         }
         Ok(true)
+    }
+
+    /// Whether the toolstack took the vif away.
+    fn is_gone(&mut self) -> bool {
+        matches!(self.xs.read_if_there(self.device.own_dir()), Ok(None))
     }
 
     /// Sends as many frames of `burst` as fit on queue `i`, from the first. Returns how many.

@@ -9,10 +9,11 @@
 //! the pages of its queues for each vif that the toolstack made.
 
 use crate::loopback::Loopback;
+use pregrant::DomId;
 use pregrant::net::back::ControlPage;
 use pregrant::net::back::control_page::CONTROL_BYTES;
 use pregrant::ring::{REDO_BYTES, RedoPage};
-use pregrant::xenbus::DeviceId;
+use pregrant::xenbus::{Class, DeviceId};
 use std::any::Any;
 
 /// Queues of a vif whose pages are forgotten with it.
@@ -30,6 +31,8 @@ pub trait Succession<P> {
     fn control_page(&mut self, p: &P, id: &DeviceId) -> Option<ControlPage>;
     /// The vif is gone for good.
     fn forget(&mut self, p: &P, id: &DeviceId);
+    /// The domain's vifs that something is kept of, whether there are such vifs or not. `own` is the domain.
+    fn kept(&mut self, p: &P, own: DomId) -> Vec<DeviceId>;
 }
 
 /// With the loopback's broker.
@@ -38,6 +41,13 @@ pub struct BrokerSuccession;
 
 fn name(id: &DeviceId) -> String {
     format!("{}{}.{}", id.class.name(), id.front.0, id.handle)
+}
+
+/// The vif of a page's name, in domain `back`.
+fn vif_of(page: &str, back: DomId) -> Option<DeviceId> {
+    let (front, handle) = page.split_once('/')?.0.strip_prefix(Class::Vif.name())?.split_once('.')?;
+    let front = DomId(front.parse().ok()?);
+    Some(DeviceId { class: Class::Vif, front, back, handle: handle.parse().ok()? })
 }
 
 fn page_name(id: &DeviceId, queue: usize, dir: &str) -> String {
@@ -91,5 +101,11 @@ impl Succession<Loopback> for BrokerSuccession {
                 return;
             }
         }
+    }
+
+    fn kept(&mut self, p: &Loopback, own: DomId) -> Vec<DeviceId> {
+        let mut vifs: Vec<_> = p.persisted().iter().filter_map(|page| vif_of(page, own)).collect();
+        vifs.dedup();
+        vifs
     }
 }

@@ -105,6 +105,13 @@ impl Loopback {
         }
     }
 
+    /// The names that [`persist`](Self::persist) keeps something as in this domain. One that comes or goes meanwhile may be
+    /// missing, or hide another.
+    pub fn persisted(&self) -> Vec<String> {
+        let name = |at| self.core.call(&Request::new(Op::Persisted, at, 0, 0)).map(|reply| reply.to_name());
+        (0..).map_while(|at| name(at).ok()).collect()
+    }
+
     /// Drops what [`persist`](Self::persist) keeps as `name`. False: there is no such thing.
     pub fn forget(&self, name: &str) -> bool {
         name.len() <= NAME_MAX && self.core.call(&named(Op::Forget, name)).is_ok()

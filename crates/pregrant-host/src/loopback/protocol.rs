@@ -21,7 +21,7 @@ pub(super) const VERSION: u32 = 2;
 /// Longest name of a persistent region.
 pub(super) const NAME_MAX: usize = 64;
 const REQUEST_MAX: usize = 24 + NAME_MAX;
-const WORDS: usize = 8;
+const WORDS: usize = NAME_MAX / 8;
 const REPLY_LEN: usize = 8 + WORDS * 8;
 const FDS_MAX: usize = 4;
 
@@ -59,6 +59,8 @@ pub(super) enum Op {
     Destroy,
     /// Reply: the fields of [`super::Audit`], in their order.
     Audit,
+    /// a: which. Reply: the name of that persistent region, as octets; ENOENT past the last.
+    Persisted,
 }
 
 /// High bit of [`Op::Create`]'s number of pages.
@@ -69,7 +71,7 @@ impl Op {
         use Op::*;
         [
             Attach, Mapped, Peer, Upcall, Offer, Bind, Close, Persist, Own, Disown, Forget, Reclaim, Create,
-            Destroy, Audit,
+            Destroy, Audit, Persisted,
         ]
         .into_iter()
         .find(|op| *op as u32 == raw)
@@ -140,6 +142,23 @@ pub(super) struct Reply {
 }
 
 impl Reply {
+    /// A name of at most [`NAME_MAX`] octets.
+    pub(super) fn name(name: &str) -> Self {
+        let mut bytes = [0; NAME_MAX];
+        let n = name.len().min(NAME_MAX);
+        bytes[..n].copy_from_slice(&name.as_bytes()[..n]);
+        let (words, _) = bytes.as_chunks::<8>();
+        Self { words: std::array::from_fn(|i| u64::from_le_bytes(words[i])), fds: Vec::new() }
+    }
+
+    /// The name that [`Reply::name`] made.
+    pub(super) fn to_name(&self) -> String {
+        let bytes = self.words.map(u64::to_le_bytes);
+        let bytes = bytes.as_flattened();
+        let n = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+        String::from_utf8_lossy(&bytes[..n]).into_owned()
+    }
+
     /// Words, the rest 0, and descriptors.
     pub(super) fn new<const N: usize>(words: [u64; N], fds: Vec<OwnedFd>) -> Self {
         const { assert!(N <= WORDS) };

@@ -1,54 +1,69 @@
-//! The back's process: a real [`Backend`] between the guest and a port that keeps account in the log.
+//! The back's process: a real [`Backend`] between guests and ports that keep account in logs, and a switch for those
+//! guests that talk to each other.
 
-use crate::world::{self, Log, Word};
+use crate::world::{self, BACK, LOGGED, Log, Word};
 use pregrant::net::back::Ordinary;
 use pregrant::net::features::BackFeatures;
 use pregrant::platform::{Clock, Events, Platform, ReadySet};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
+use pregrant::xenbus::DeviceId;
 use pregrant_host::drivers::{Backend, BrokerSuccession, Mode, Next, Pace};
-use pregrant_host::loopback::MonotonicClock;
+use pregrant_host::loopback::{Loopback, MonotonicClock, ProcessCounts};
 use pregrant_host::ports::sequence;
+use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Frames for the guest in a burst.
 pub const BURST: u32 = 5;
 
-fn first_frame(log: &Log, began_ns: u64) {
-    if log.get(Word::PauseUs) == 0 {
-        log.set(Word::PauseUs, ((MonotonicClock.now_ns() - began_ns) / 1000).max(1) as u32);
+const CAPS: Offloads = Offloads { csum: true, gso: true };
+
+/// What all ports of the process share.
+struct Process {
+    state: Log,
+    began_ns: u64,
+}
+
+impl Process {
+    fn frames(&self, n: usize) {
+        self.state.add(Word::Frames, n);
+        if n > 0 && self.state.get(Word::PauseUs) == 0 {
+            let us = (MonotonicClock.now_ns() - self.began_ns) / 1000;
+            self.state.set(Word::PauseUs, us.max(1) as u32);
+        }
     }
 }
 
 struct LogPort {
+    process: Arc<Mutex<Process>>,
     log: Arc<Mutex<Log>>,
-    began_ns: u64,
     last: Option<u64>,
 }
 
 impl FramePort for LogPort {
     fn caps(&self) -> Offloads {
-        Offloads { csum: true, gso: true }
+        CAPS
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         let log = self.log.lock().unwrap();
-        first_frame(&log, self.began_ns);
         for (frame, _) in frames.iter() {
             let Ok(seq) = sequence::check(frame) else {
-                log.add(Word::Damaged);
+                log.add(Word::Damaged, 1);
                 continue;
             };
             if self.last.is_some_and(|last| seq <= last) {
-                log.add(Word::Reordered);
+                log.add(Word::Reordered, 1);
             }
             self.last = Some(seq);
             log.note(seq);
         }
+        self.process.lock().unwrap().frames(frames.frames.len());
         frames.frames.len()
     }
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
@@ -60,37 +75,47 @@ impl FramePort for LogPort {
             sequence::fill(&mut frame, u64::from(seq));
             assert!(into.push(&frame, Offload::default()));
         }
-        if n > 0 {
-            first_frame(&log, self.began_ns);
-        }
         log.set(Word::Next, next + n);
+        self.process.lock().unwrap().frames(n as usize);
         n as usize
     }
 }
 
-/// Serves until its standard input ends, then leaves.
+/// What standard input said.
+const LEAVE: u8 = 1;
+const CLOSE: u8 = 2;
+
+/// Serves until its standard input ends, then leaves, or closes if that said something.
 pub fn play(ordinary: &str, path: &Path) {
     let began_ns = MonotonicClock.now_ns();
-    let platform = world::attach(path);
-    let log = Arc::new(Mutex::new(Log::open(&platform)));
+    let platform = Loopback::attach(path, BACK).unwrap();
+    let state = Log::open(&platform, BACK);
+    state.set(Word::Stage, 1);
     let xs = world::client(&platform);
     platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
     platform.events().also_wake_on(std::io::stdin().as_fd()).unwrap();
-    let over = Arc::new(AtomicBool::new(false));
-    let heard = Arc::clone(&over);
+    let told = Arc::new(AtomicU8::new(0));
+    let tell = Arc::clone(&told);
     std::thread::spawn(move || {
-        let _ = std::io::stdin().read(&mut [0]);
-        heard.store(true, Ordering::Relaxed);
+        let said = std::io::stdin().read(&mut [0]).unwrap_or(0);
+        tell.store(if said > 0 { CLOSE } else { LEAVE }, Ordering::Relaxed);
     });
-    let ports = Box::new(move |_: &_, n: usize, _| {
-        let port = || LogPort { log: Arc::clone(&log), began_ns, last: None };
+    let process = Arc::new(Mutex::new(Process { state: Log::open(&platform, BACK), began_ns }));
+    let logs = LOGGED.map(|of| (of, Arc::new(Mutex::new(Log::open(&platform, of)))));
+    let switch = Switch::new();
+    let ports = Box::new(move |id: &DeviceId, n: usize, _| -> Vec<Box<dyn FramePort>> {
+        let Some((_, log)) = logs.iter().find(|(of, _)| *of == id.front) else {
+            let ports = switch.add_multi_queue_port(n, CAPS).unwrap();
+            return ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect();
+        };
+        let port = || LogPort { process: Arc::clone(&process), log: Arc::clone(log), last: None };
         (0..n).map(|_| Box::new(port()) as Box<dyn FramePort>).collect()
     });
     let ordinary = if ordinary == "map" { Ordinary::Map } else { Ordinary::Copy };
     let mut backend = Backend::new(platform, xs, BackFeatures::default(), ordinary, ports).unwrap();
     backend.succeed(Box::new(BrokerSuccession));
-    let (mut pace, mut ready, mut said) = (Pace::new(Mode::Adaptive), ReadySet::default(), false);
-    while !over.load(Ordering::Relaxed) {
+    let (mut pace, mut ready) = (Pace::new(Mode::Adaptive), ReadySet::default());
+    while told.load(Ordering::Relaxed) == 0 {
         match pace.after(backend.round()) {
             Next::Again => continue,
             Next::Control => {}
@@ -101,10 +126,19 @@ pub fn play(ordinary: &str, path: &Path) {
             }
         }
         backend.control().unwrap();
-        if !said && backend.nr_live() > 0 {
-            said = true;
+        if state.get(Word::Stage) == 1 && backend.nr_live() > 0 {
+            state.set(Word::Stage, 2);
             println!("live");
         }
+        let asked = state.get(Word::Asked);
+        if state.get(Word::Answered) != asked {
+            let ProcessCounts { fds, threads, mappings } = ProcessCounts::now().unwrap();
+            for (word, n) in [(Word::Fds, fds), (Word::Threads, threads), (Word::Mappings, mappings)] {
+                state.set(word, n as u32);
+            }
+            state.set(Word::Answered, asked);
+        }
     }
-    assert_eq!(backend.leave().lost, 0, "no frame waited for slots");
+    let drained = if told.load(Ordering::Relaxed) == CLOSE { backend.close_all() } else { backend.leave() };
+    state.add(Word::Lost, drained.lost);
 }

@@ -44,7 +44,11 @@ pub struct ModelGuest {
 impl ModelGuest {
     /// Goes to state 4, and waits for the back.
     pub fn connect(world: &World, staged: bool) -> Self {
-        let (platform, mut xs) = world.guest();
+        Self::over(world.guest(), staged)
+    }
+
+    /// The same, over an attachment.
+    pub fn over((platform, mut xs): (Loopback, Client<UnixTransport>), staged: bool) -> Self {
         let device = Device::front(&mut xs, Class::Vif, 0).unwrap();
         device.watch_peer(&mut xs).unwrap();
         let state = device.wait_peer(&mut xs, &MonotonicClock, None, |s| s == XenbusState::InitWait);

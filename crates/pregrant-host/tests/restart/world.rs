@@ -2,34 +2,53 @@
 
 use pregrant::DomId;
 use pregrant::shm::SharedBytes;
+use pregrant::xenbus::DeviceId;
 use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenstore::Client;
 use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback, Persistent};
 use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::io::{BufRead, BufReader, Write};
+use std::ops::Range;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub const BACK: DomId = DomId(0);
 pub const GUEST: DomId = DomId(5);
+/// A second guest.
+pub const OTHER: DomId = DomId(6);
+/// Guests whose frames backs keep account of; others talk to each other through a switch.
+pub const LOGGED: [DomId; 2] = [GUEST, OTHER];
 
 pub struct World {
-    socket: PathBuf,
-    pub broker: Broker,
+    pub socket: PathBuf,
+    pub broker: Arc<Broker>,
     store: Handle,
     thread: Option<JoinHandle<()>>,
-    toolstack: Client<UnixTransport>,
-    /// What backs tell, over their deaths.
+    pub toolstack: Client<UnixTransport>,
+    /// What backs tell of themselves, over their deaths.
+    pub state: Log,
+    /// What they tell of the frames of [`GUEST`].
     pub log: Log,
+    /// The same of [`OTHER`].
+    pub other_log: Log,
     keeper: Loopback,
+    guests: Vec<DomId>,
     empty: Audit,
 }
 
 impl World {
-    /// With one vif, numbered 0.
+    /// With one vif, numbered 0, of [`GUEST`], which outlives its processes.
     pub fn new() -> Self {
+        let mut world = Self::empty();
+        world.add(DomainSpec { durable: true, ..DomainSpec::guest(GUEST) });
+        world
+    }
+
+    /// Without guests.
+    pub fn empty() -> Self {
         let socket = std::env::temp_dir().join(format!("pregrant-restart-{}.sock", std::process::id()));
         let mut server = Xenstored::new().unwrap();
         server.introduce(BACK).ok(); // may be known from the start
@@ -43,24 +62,69 @@ impl World {
         };
         let broker = Broker::start(Some(&socket), hooks).unwrap();
         broker.create_domain(DomainSpec::driver(BACK)).unwrap();
-        broker.create_domain(DomainSpec { durable: true, ..DomainSpec::guest(GUEST) }).unwrap();
         let keeper = broker.attach(BACK).unwrap();
-        let mut toolstack = client(&keeper);
-        Vif::new(GUEST, BACK, 0, [0x00, 0x16, 0x3e, 0, 5, 0]).create(&mut toolstack).unwrap();
-        let log = Log::open(&keeper);
+        let toolstack = client(&keeper);
+        let [state, log, other_log] = [BACK, GUEST, OTHER].map(|of| Log::open(&keeper, of));
         let empty = broker.audit();
-        Self { socket, broker, store, thread: Some(thread), toolstack, log, keeper, empty }
+        let (broker, guests) = (Arc::new(broker), Vec::new());
+        Self {
+            socket,
+            broker,
+            store,
+            thread: Some(thread),
+            toolstack,
+            state,
+            log,
+            other_log,
+            keeper,
+            guests,
+            empty,
+        }
     }
 
-    /// A guest's attachment with its xenstore connection.
+    /// A domain and its vif 0.
+    pub fn add(&mut self, spec: DomainSpec) {
+        self.broker.create_domain(spec).unwrap();
+        self.make_vif(spec.domid);
+        self.guests.push(spec.domid);
+        // It stays until the end.
+        self.empty.domains += usize::from(spec.durable);
+    }
+
+    /// The toolstack makes vif 0 of a guest, in place of what is there.
+    pub fn make_vif(&mut self, guest: DomId) {
+        let mac = [0x00, 0x16, 0x3e, 0, guest.0 as u8, 0];
+        Vif::new(guest, BACK, 0, mac).create(&mut self.toolstack).unwrap();
+    }
+
+    /// The toolstack takes it away.
+    pub fn remove_vif(&mut self, guest: DomId) {
+        toolstack::remove(&mut self.toolstack, &vif(guest)).unwrap();
+    }
+
+    /// An attachment of [`GUEST`] with its xenstore connection.
     pub fn guest(&self) -> (Loopback, Client<UnixTransport>) {
-        let guest = self.broker.attach(GUEST).unwrap();
+        self.attach(GUEST)
+    }
+
+    /// The same, of any guest.
+    pub fn attach(&self, domid: DomId) -> (Loopback, Client<UnixTransport>) {
+        let guest = self.broker.attach(domid).unwrap();
         let xs = client(&guest);
         (guest, xs)
     }
 
+    /// Writes the back's state, as a back that then died.
+    pub fn set_state_of_back(&mut self, state: &str) {
+        let at = vif(GUEST).back_dir() + "/state";
+        self.toolstack.write(&at, state).unwrap();
+    }
+
     /// A back; `crash` names where it is to die.
     pub fn back(&self, ordinary: &str, crash: Option<String>) -> Back {
+        for word in [Word::Stage, Word::Frames, Word::PauseUs] {
+            self.state.set(word, 0);
+        }
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["child", ordinary]).arg(&self.socket).env_remove("PREGRANT_CRASH");
         if let Some(crash) = crash {
@@ -69,10 +133,11 @@ impl World {
         Back { child: command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap() }
     }
 
-    /// The vif is closed at both ends: takes it away, and sees that nothing is left of it.
+    /// The vifs are closed at both ends: takes them away, and sees that nothing is left of them.
     pub fn end(mut self, mut back: Back) {
-        let id = Vif::new(GUEST, BACK, 0, [0; 6]).id;
-        toolstack::remove(&mut self.toolstack, &id).unwrap();
+        for guest in std::mem::take(&mut self.guests) {
+            self.remove_vif(guest);
+        }
         let mut rounds = 0;
         while self.broker.audit().regions != self.empty.regions {
             rounds += 1;
@@ -85,19 +150,19 @@ impl World {
             assert!(rounds < 5000, "left: {:?}, wanted: {:?}", self.broker.audit(), self.empty);
             std::thread::sleep(Duration::from_millis(2));
         }
-        drop((self.toolstack, self.log, self.keeper));
+        drop((self.toolstack, self.state, self.log, self.other_log, self.keeper));
         drop(self.broker);
         self.store.stop().unwrap();
         self.thread.take().unwrap().join().unwrap();
     }
 }
 
-pub fn client(platform: &Loopback) -> Client<UnixTransport> {
-    Client::new(UnixTransport::new(platform.take_store_fd().expect("the broker has a xenstore")).unwrap())
+fn vif(guest: DomId) -> DeviceId {
+    Vif::new(guest, BACK, 0, [0; 6]).id
 }
 
-pub fn attach(path: &Path) -> Loopback {
-    Loopback::attach(path, BACK).unwrap()
+pub fn client(platform: &Loopback) -> Client<UnixTransport> {
+    Client::new(UnixTransport::new(platform.take_store_fd().expect("the broker has a xenstore")).unwrap())
 }
 
 /// A back's process.
@@ -126,34 +191,77 @@ impl Back {
 
     /// Stops in good order: it leaves its vifs connected.
     pub fn stop(&mut self) {
-        drop(self.child.stdin.take());
+        self.begin_to_leave();
         assert!(self.child.wait().unwrap().success());
+    }
+
+    /// The same, without waiting for it.
+    pub fn begin_to_leave(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
+    /// Tells it to close its vifs and end.
+    pub fn begin_to_close(&mut self) {
+        self.child.stdin.take().unwrap().write_all(b"close").unwrap();
+    }
+
+    /// It ended by itself, and in good order if it says so.
+    pub fn ended_well(&mut self) -> bool {
+        self.child.wait().unwrap().success()
     }
 }
 
 /// Words that outlive the backs: what came out of their port, what went in.
 pub struct Log(Persistent);
 
-/// The log's first words.
-#[derive(Clone, Copy)]
+/// A log's first words.
+#[derive(Clone, Copy, Debug)]
 pub enum Word {
+    // Of a guest.
     /// Frames that came out damaged.
     Damaged,
     /// Frames that came out after a later one of the same process.
     Reordered,
+    /// Frames that came out again.
+    Again,
+    /// Frames that came out.
+    Seen,
     /// Number of the next frame for the guest.
     Next,
     /// No frame for the guest from here on.
     Limit,
     /// Octets of frames for the guest.
     Size,
-    /// Microseconds from the last process' attach to its first frame, 0: none came.
+    // Of the back itself.
+    /// 0 not there yet, 1 attached, 2 has live queues.
+    Stage,
+    /// Frames of this process, both ways.
+    Frames,
+    /// Microseconds from this process' attach to its first frame, 0: none came.
     PauseUs,
+    /// Frames for guests that were lost when it ended in good order.
+    Lost,
+    /// The question, the answer's number, and the answer: what the process holds.
+    Asked,
+    Answered,
+    Fds,
+    Threads,
+    Mappings,
+}
+
+/// Octets of a log.
+const LOG_BYTES: usize = 1 << 24;
+/// Words before those that count each frame.
+const HEAD: usize = 16;
+
+/// Where a frame is counted. After four million numbers the places begin anew: forget the old ones in time.
+fn place(seq: u64) -> usize {
+    (HEAD + seq as usize % (LOG_BYTES / 4 - HEAD)) * 4
 }
 
 impl Log {
-    pub fn open(platform: &Loopback) -> Self {
-        Self(platform.persist("test/log", 1 << 24).unwrap())
+    pub fn open(platform: &Loopback, of: DomId) -> Self {
+        Self(platform.persist(&format!("test/log{}", of.0), LOG_BYTES).unwrap())
     }
 
     pub fn get(&self, word: Word) -> u32 {
@@ -164,22 +272,32 @@ impl Log {
         assert!(self.0.store_u32(word as usize * 4, value));
     }
 
-    pub fn add(&self, word: Word) {
-        self.set(word, self.get(word) + 1);
+    pub fn add(&self, word: Word, n: usize) {
+        self.set(word, self.get(word) + n as u32);
     }
 
     /// How often frame `seq` came out.
     pub fn times(&self, seq: u64) -> u32 {
-        self.0.load_u32((16 + seq as usize) * 4).expect("the log is long enough")
+        self.0.load_u32(place(seq)).expect("a place in the log")
     }
 
     pub fn note(&self, seq: u64) {
-        assert!(self.0.store_u32((16 + seq as usize) * 4, self.times(seq) + 1));
+        let times = self.times(seq);
+        self.add(Word::Seen, 1);
+        self.add(Word::Again, usize::from(times > 0));
+        assert!(self.0.store_u32(place(seq), times + 1));
     }
 
-    /// Of frames 0 to `sent`: how many did not come out, and how many came out again.
-    pub fn account(&self, sent: u64) -> (usize, u32) {
-        let times: Vec<u32> = (0..sent).map(|seq| self.times(seq)).collect();
+    /// Forgets frames, so that their numbers can be used again.
+    pub fn forget(&self, numbers: Range<u64>) {
+        for seq in numbers {
+            assert!(self.0.store_u32(place(seq), 0));
+        }
+    }
+
+    /// Of these frames: how many did not come out, and how many came out again.
+    pub fn account(&self, numbers: Range<u64>) -> (usize, u32) {
+        let times: Vec<u32> = numbers.map(|seq| self.times(seq)).collect();
         (times.iter().filter(|t| **t == 0).count(), times.iter().map(|t| t.saturating_sub(1)).sum())
     }
 }

@@ -135,6 +135,13 @@ impl<K: RingKind, M: RingMem> FrontRing<K, M> {
         K::read_rsp(&self.mem, self.rsp_cons.wrapping_add(ahead))
     }
 
+    /// Copies the request `ahead` places after the oldest one without an answer out of the ring again. The back may have
+    /// changed it, in part by an answer that it did not publish.
+    pub fn request(&self, ahead: u32) -> K::Req {
+        debug_assert!(ahead < self.in_flight());
+        K::read_req(&self.mem, self.rsp_cons.wrapping_add(ahead))
+    }
+
     /// The ring index of the next answer.
     #[inline(always)]
     pub fn rsp_cons(&self) -> u32 {

@@ -393,6 +393,15 @@ impl Machine {
                 let domain = self.domains.get_mut(&user.domid.0).ok_or(Errno::NOENT)?;
                 domain.regions.remove(&request.name).map(|_| Reply::default()).ok_or(Errno::NOENT)
             }
+            Op::Persisted => {
+                let domain = self.domains.get(&user.domid.0).ok_or(Errno::NOENT)?;
+                domain
+                    .regions
+                    .keys()
+                    .nth(request.a as usize)
+                    .map(|name| Reply::name(name))
+                    .ok_or(Errno::NOENT)
+            }
             Op::Reclaim => {
                 self.sweep();
                 Ok(Reply::default())

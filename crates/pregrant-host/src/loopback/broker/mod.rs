@@ -345,8 +345,9 @@ mod tests {
         let ask =
             |op, a, b, c| super::super::control::call(&hostile, &Request::new(op, a, b, c)).map(|r| r.words);
         // Not attached: nothing of a domain's.
-        for op in [Op::Mapped, Op::Peer, Op::Upcall, Op::Offer, Op::Bind, Op::Close, Op::Persist, Op::Reclaim]
-        {
+        let attached =
+            [Op::Mapped, Op::Peer, Op::Upcall, Op::Offer, Op::Bind, Op::Close, Op::Persist, Op::Reclaim];
+        for op in attached.into_iter().chain([Op::Own, Op::Disown, Op::Forget, Op::Persisted]) {
             assert_eq!(ask(op, 0, 0, 1), Err(Errno::PERM));
         }
         let version = super::super::protocol::VERSION;
@@ -362,6 +363,7 @@ mod tests {
         assert_eq!(ask(Op::Close, 1, 0, 0), Err(Errno::INVAL));
         assert_eq!(ask(Op::Offer, 0, u32::MAX, 0), Err(Errno::INVAL));
         assert_eq!(ask(Op::Peer, 0, 7, 0), Err(Errno::NOENT));
+        assert_eq!(ask(Op::Persisted, u32::MAX, 0, 0), Err(Errno::NOENT));
         for (frames, pages) in [(0, 100), (65, 100), (8, 8), (8, 1 << 40), (8, 1 << 62)] {
             assert_eq!(ask(Op::Create, frames, 3, pages), Err(Errno::INVAL));
         }

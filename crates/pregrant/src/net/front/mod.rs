@@ -7,6 +7,7 @@
 //! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, grants of the set-up; [`ctrl`]: the control ring).
 
 pub mod buffers;
+pub mod carried;
 pub mod ctrl;
 pub mod pages;
 pub mod rx;

@@ -455,6 +455,95 @@ impl<P: Platform> TxFront<P> {
         &mut self.buffers
     }
 
+    /// The connection is over: gives the frames that the back has not answered to `each`, oldest first. Returns how many
+    /// requests could not be read as frames of ours.
+    ///
+    /// Requests are read from the ring again, which costs nothing on the data path: an answer that was written and never
+    /// published overlays nothing that is needed, but the extra info, and then the frame was handed on already. What the
+    /// back may do: have written anything else there. Then it gets octets of pages that were its to read anyhow.
+    #[cold]
+    pub fn unanswered(&mut self, p: &P, mut each: impl FnMut(&[u8], Offload)) -> u32 {
+        // Answers that were not taken yet; where they are lies, the requests behind them are good.
+        while matches!(self.reclaim(p, 1), Ok(1..)) {}
+        let n = self.ring.in_flight();
+        let (mut at, mut frame) = (0, Vec::new());
+        while at < n {
+            match self.unanswered_frame(at, n, &mut frame) {
+                Some((used, offload)) => {
+                    if let Some(offload) = offload {
+                        each(&frame, offload);
+                    }
+                    at += used;
+                }
+                None => return n - at,
+            }
+        }
+        0
+    }
+
+    /// One of them, of the requests from the `at`-th to the `n`-th: its slots, and None where it was answered in secret, or
+    /// was a multicast wish, which meant that connection alone.
+    fn unanswered_frame(&mut self, at: u32, n: u32, frame: &mut Vec<u8>) -> Option<(u32, Option<Offload>)> {
+        let first = self.ring.request(at);
+        let mut used = 1;
+        let mut next = || {
+            used += 1;
+            (at + used <= n).then(|| self.ring.request(at + used - 1))
+        };
+        let mut offload = Some(Offload {
+            csum_blank: first.flags & TXF_CSUM_BLANK != 0,
+            csum_ok: first.flags & TXF_DATA_VALIDATED != 0,
+            ..Offload::default()
+        });
+        let gso = first.flags & TXF_EXTRA_INFO != 0;
+        if gso {
+            let words = next()?.to_words();
+            offload = match Extra::parse([words[0], words[1]]) {
+                Ok((Extra::Gso { size, gso_type }, false)) => {
+                    offload.map(|o| Offload { gso_size: size, gso_type, ..o })
+                }
+                _ => None,
+            };
+        }
+        let mut reqs = [TxRequest::default(); MAX_FRAME_SLOTS];
+        reqs[0] = first;
+        let mut slots = 1;
+        while reqs[slots - 1].flags & TXF_MORE_DATA != 0 {
+            *reqs.get_mut(slots)? = next()?;
+            slots += 1;
+        }
+        let rest: u32 = reqs[1..slots].iter().map(|r| u32::from(r.size)).sum();
+        reqs[0].size = u32::from(first.size).checked_sub(rest)? as u16;
+        frame.clear();
+        for req in &reqs[..slots] {
+            let (id, offset, len) = (req.id as usize, req.offset as usize, req.size as usize);
+            // Each id once: no back makes many frames of one.
+            if !core::mem::take(self.in_flight.get_mut(id)?) {
+                return None;
+            }
+            let begin = frame.len();
+            frame.resize(begin + len, 0);
+            let to = &mut frame[begin..];
+            let there = match (&self.buffers.staging, &self.buffers.pages) {
+                (Some(area), _)
+                    if area.data_len().copy_only()
+                        || slots == 1 && !gso && first.size as usize <= area.buffer_bytes() =>
+                {
+                    offset + len <= area.buffer_bytes()
+                        && area.bytes().copy_out(area.place(req.id.into()) as usize + offset, to)
+                }
+                (_, Some(pages)) => {
+                    offset + len <= PAGE_SIZE && pages.bytes().copy_out(id * PAGE_SIZE + offset, to)
+                }
+                _ => false,
+            };
+            if !there {
+                return None;
+            }
+        }
+        Some((used, offload))
+    }
+
     /// Ends the queue: its memory, to be released once the back has closed.
     pub fn into_parts(self) -> (OwnRing<P>, Buffers<P>) {
         (self.ring.into_mem(), self.buffers)

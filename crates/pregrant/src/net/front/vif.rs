@@ -8,8 +8,10 @@
 //! Every step is taken in [`FrontVif::step`], which the owner calls when a watch fired; none runs on the data path. RX
 //! requests are posted, and staging is used, only once the back is connected and has said which lists it accepted. What
 //! a back may do: offer anything, accept nothing, close at any time, keep pages mapped. Pages in use are kept and their
-//! release is retried, never reused.
+//! release is retried, never reused; while there are some, no new ones are granted. A front that reconnects carries its
+//! frames over ([`carried`](super::carried)).
 
+use super::carried::Carried;
 use super::ctrl::CtrlFront;
 use super::pages::{Granting, OrdinaryPages};
 use super::staging::{Region, StagingArea};
@@ -133,6 +135,7 @@ pub struct FrontVif<P: Platform> {
     ctrl: Option<CtrlFront<P>>,
     live: bool,
     reconnect: bool,
+    carried: Carried,
     /// Regions that the back has not let go of.
     kept: Vec<Region<P>>,
     kept_pages: Vec<OrdinaryPages<P>>,
@@ -151,6 +154,7 @@ impl<P: Platform> FrontVif<P> {
             ctrl: None,
             live: false,
             reconnect,
+            carried: Carried::default(),
             kept: Vec::new(),
             kept_pages: Vec::new(),
             accepted: Vec::new(),
@@ -190,6 +194,9 @@ impl<P: Platform> FrontVif<P> {
                 S::Connected => self.set_up(p, bus)?,
                 S::Closing | S::Closed => {
                     if !self.queues.is_empty() && matches!(back, S::Closing | S::Closed | S::Unknown) {
+                        if self.reconnect {
+                            self.carry(p);
+                        }
                         self.tear_down(p);
                         came_to = FrontStep::Closed;
                     }
@@ -207,12 +214,23 @@ impl<P: Platform> FrontVif<P> {
     pub fn close<B: DeviceBus>(&mut self, bus: &mut B, why: Option<&str>) -> Result<(), B::Error> {
         self.live = false;
         self.reconnect = false;
+        self.carried.clear();
         let told = why.map_or(Ok(()), |text| bus.report(text));
         if !matches!(self.state, XenbusState::Closing | XenbusState::Closed) {
             self.state = XenbusState::Closing;
             bus.set_state(XenbusState::Closing)?;
         }
         told
+    }
+
+    /// The toolstack took the vif away, directories and all: closed, without a word to anybody. One that reconnects waits
+    /// for another vif of the same number.
+    pub fn removed(&mut self, p: &P) {
+        if self.reconnect {
+            self.carry(p);
+        }
+        self.tear_down(p);
+        self.state = XenbusState::Closed;
     }
 
     /// Whether the vif is closed and all of its memory is our own again.
@@ -412,7 +430,46 @@ impl<P: Platform> FrontVif<P> {
             q.rx.post(p, q.rx_chan.as_ref().unwrap_or(&q.tx_chan))?;
         }
         self.live = true;
+        self.send_carried(p)?;
         Ok(())
+    }
+
+    /// Takes what a connection that is over leaves, before its memory goes.
+    fn carry(&mut self, p: &P) {
+        let mut came = Arena::new();
+        for (i, q) in self.queues.iter_mut().enumerate() {
+            let carried = &mut self.carried;
+            let lost = q.tx.unanswered(p, |frame, offload| carried.push_unsent(i, frame, offload));
+            self.carried.count_lost(lost);
+            // Nothing was received on rings that never were live.
+            while self.live && matches!(q.rx.recv(&mut came, 1), Ok(1..)) {
+                self.carried.push_arrived(&came);
+                came.clear();
+            }
+        }
+    }
+
+    /// Sends what the last connection left, as far as there is room. True: nothing of it is left.
+    #[cold]
+    fn send_carried(&mut self, p: &P) -> Result<bool, PlatformError> {
+        if self.carried.has_unsent() {
+            let (queues, mut burst) = (&mut self.queues, Arena::new());
+            let n = queues.len();
+            self.carried.send_each(|queue, frame, offload| {
+                burst.clear();
+                let q = &mut queues[queue % n];
+                // One that does not fit an arena was none of ours.
+                Ok::<_, PlatformError>(
+                    !burst.push(frame, offload) || q.tx.send(p, &q.tx_chan, &burst.burst())? > 0,
+                )
+            })?;
+        }
+        Ok(!self.carried.has_unsent())
+    }
+
+    /// Requests of former connections that the back had garbled, so that their frames could not be sent again.
+    pub fn lost(&self) -> u64 {
+        self.carried.lost()
     }
 
     /// Gives up queues, channels and grants. What the back still uses is kept.
@@ -463,9 +520,13 @@ impl<P: Platform> FrontVif<P> {
         self.accepted.get(i).copied().unwrap_or(false)
     }
 
-    /// Sends frames on queue `i`; see [`TxFront::send`].
+    /// Sends frames on queue `i`; see [`TxFront::send`]. None are taken while the vif is not live, nor before those that
+    /// an earlier connection left.
     #[inline(always)]
     pub fn send(&mut self, p: &P, i: usize, burst: &Burst<'_>) -> Result<usize, PlatformError> {
+        if !self.live || self.carried.has_unsent() && !self.send_carried(p)? {
+            return Ok(0);
+        }
         let q = &mut self.queues[i];
         q.tx.send(p, &q.tx_chan, burst)
     }
@@ -473,12 +534,27 @@ impl<P: Platform> FrontVif<P> {
     /// Takes TX answers of queue `i`; see [`TxFront::reclaim`].
     #[inline(always)]
     pub fn reclaim(&mut self, p: &P, i: usize, want: u32) -> Result<u32, PeerFault> {
-        self.queues[i].tx.reclaim(p, want)
+        if !self.live {
+            return Ok(0);
+        }
+        let n = self.queues[i].tx.reclaim(p, want)?;
+        if n > 0 && self.carried.has_unsent() {
+            // Where no grant is to be had now, the next call tries again.
+            let _ = self.send_carried(p);
+        }
+        Ok(n)
     }
 
-    /// Receives frames of queue `i` and posts its slots again.
+    /// Receives frames of queue `i` and posts its slots again. First, on whichever queue, those that an earlier connection
+    /// left.
     #[inline(always)]
     pub fn recv(&mut self, p: &P, i: usize, out: &mut Arena, want: u32) -> Result<usize, PeerFault> {
+        if self.carried.has_arrived() {
+            return Ok(self.carried.take_arrived(out));
+        }
+        if !self.live {
+            return Ok(0);
+        }
         let q = &mut self.queues[i];
         let n = q.rx.recv(out, want)?;
         // Not only after frames: a ringful of error answers frees slots too.
@@ -491,12 +567,12 @@ impl<P: Platform> FrontVif<P> {
 
     /// TX slots of queue `i` that are free.
     pub fn room(&self, i: usize) -> u32 {
-        self.queues[i].tx.room()
+        if self.live { self.queues[i].tx.room() } else { 0 }
     }
 
     /// TX requests of queue `i` without an answer.
     pub fn in_flight(&self, i: usize) -> u32 {
-        self.queues[i].tx.in_flight()
+        if self.live { self.queues[i].tx.in_flight() } else { 0 }
     }
 
     /// Before sleeping: arms queue `i` for RX, and (`tx_too`: somebody waits for room or for the end of what was sent) for

@@ -1,0 +1,66 @@
+//! The process of a guest that is to be killed: a real front with frames both ways, until its end.
+
+use crate::traffic::Traffic;
+use crate::world::{self, GUEST};
+use pregrant::net::front::Wishes;
+use pregrant::net::front::pages::Granting;
+use pregrant_host::loopback::Loopback;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// Frames that one of them sends.
+pub const NUMBERS: u64 = 3000;
+
+/// What one is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Orders {
+    /// Number of its first frame.
+    pub first: u64,
+    pub queues: u32,
+    pub staged: bool,
+    /// Grants for each frame, not standing ones.
+    pub per_frame: bool,
+}
+
+impl Orders {
+    pub fn start(&self, socket: &PathBuf) -> Guest {
+        let words = [self.first, self.queues.into(), self.staged.into(), self.per_frame.into()];
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.arg("guest").args(words.map(|w| w.to_string())).arg(socket).stdin(Stdio::piped());
+        Guest(command.spawn().unwrap())
+    }
+}
+
+/// Its process.
+pub struct Guest(Child);
+
+impl Guest {
+    pub fn kill(&mut self) {
+        assert!(self.0.try_wait().unwrap().is_none(), "the guest ended by itself: see above");
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// Sends and receives until it is killed.
+pub fn play(orders: &[String], path: &Path) {
+    let words: Vec<u64> = orders.iter().map(|w| w.parse().unwrap()).collect();
+    let [first, queues, staged, per_frame] = words[..] else { panic!("four numbers") };
+    // Nobody is left alone when the test has failed.
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read(&mut [0]);
+        std::process::exit(0);
+    });
+    let platform = Loopback::attach(path, GUEST).unwrap();
+    let xs = world::client(&platform);
+    let mut wishes = Wishes { queues: queues as u32, ..Wishes::default() };
+    wishes.granting = if per_frame != 0 { Granting::PerFrame } else { Granting::Standing };
+    if staged == 0 {
+        (wishes.tx_data_len, wishes.rx_data_len) = (None, None);
+    }
+    let mut traffic = Traffic::new((platform, xs), wishes, false, first..first + NUMBERS);
+    loop {
+        traffic.step(true);
+    }
+}

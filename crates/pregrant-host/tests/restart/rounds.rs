@@ -1,0 +1,559 @@
+//! Either end is killed, again and again, while frames move both ways:
+//!
+//! ```text
+//!   model guest (6)   raw rings in this process: no answer twice, none missing, none out of order   lives throughout
+//!   TCP guests (7,8)  one connection through the back's switch                                      live throughout
+//!   mortal guest (5)  a process: killed, and its domain with it; the next one gets the same vif
+//!   back (0)          a process: killed, crashed inside of a batch, or stopped; the next one takes the live rings up
+//! ```
+//! Each process has its fate from its start on: a number of frames, or a point of the protocol. Fates come from the seed
+//! alone, those of backs and those of guests from dice of their own; so `PREGRANT_SEED=... PREGRANT_ROUNDS=...`, as
+//! printed, plays the same deaths at the same counts again, though threads may be scheduled otherwise in between.
+//!
+//! Now and then everything rests, and is counted: grants, mappings, channels, descriptors, threads.
+
+use crate::back::BURST;
+use crate::guest::{Guest, NUMBERS, Orders};
+use crate::model_guest::ModelGuest;
+use crate::tcp::Stream;
+use crate::world::{Back, GUEST, OTHER, Word, World};
+use pregrant::port::BURST_FRAMES;
+use pregrant::xenbus::XenbusState;
+use pregrant_host::loopback::{Audit, DomainSpec, ProcessCounts};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+const ROUNDS: u32 = 1000;
+/// Deaths between two rests.
+const REST: u32 = 250;
+/// Frames that the model sends for each death at most.
+const MODEL_FRAMES: u64 = 1500;
+/// Whatever is waited for comes in this time, or never.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What the broker counts does not change any more after this time.
+const SURELY: Duration = Duration::from_millis(300);
+/// Descriptors that a process opens when it first needs them: to wake each of the guests that live throughout.
+const LAZY: usize = 4;
+/// Guests that die under one back, at the end.
+const OUTLIVED: u32 = 40;
+
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % below
+    }
+
+    /// Small numbers as likely as large ones: 1 to 2 to the power of `from`, or of `from + 1`, of so many.
+    fn spread(&mut self, from: u64, powers: u64) -> u32 {
+        let most = 1 << (from + self.roll(powers));
+        1 + self.roll(most) as u32
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum BackFate {
+    /// Killed when so many frames went through it.
+    AtFrame(u32),
+    /// Killed before it has any vif.
+    Attached,
+    /// Dies inside of a batch.
+    AtPoint(&'static str, u32),
+    /// Told to stop.
+    Stopped(u32),
+    Lives,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum GuestFate {
+    /// Killed when the back has its frame of this number.
+    AtFrame(u32),
+    /// Killed when it says that it is connected, and nobody has heard it perhaps.
+    Connected,
+    /// Killed with the back.
+    WithTheBack,
+    Lives,
+}
+
+/// Sorted at the end.
+#[derive(Default)]
+struct Tally {
+    backs: u32,
+    stopped: u32,
+    guests: u32,
+    pauses_us: Vec<u32>,
+    outages: Vec<Duration>,
+}
+
+impl Tally {
+    fn deaths(&self) -> u32 {
+        self.backs + self.guests
+    }
+}
+
+struct Rounds {
+    world: World,
+    model: ModelGuest,
+    stream: Stream,
+    back: Back,
+    back_fate: BackFate,
+    back_dice: Dice,
+    died: Option<Instant>,
+    guest: Guest,
+    guest_fate: GuestFate,
+    guest_dice: Dice,
+    lives: u64,
+    /// It is dead, and this is the next one.
+    reviving: Option<(Orders, GuestFate)>,
+    /// Where its numbers begin.
+    numbers: u64,
+    /// The model's frames: numbers since the last rest, answers, what came.
+    first: u64,
+    sent: u64,
+    answered: u64,
+    next: u64,
+    came: u64,
+    tally: Tally,
+    waiting: (&'static str, Instant),
+    beat: Arc<AtomicU64>,
+}
+
+impl Rounds {
+    fn begin(seed: u64, beat: Arc<AtomicU64>) -> Self {
+        let mut world = World::empty();
+        world.add(DomainSpec::guest(GUEST));
+        world.add(DomainSpec::guest(OTHER));
+        world.log.set(Word::Size, 600);
+        world.other_log.set(Word::Size, 900);
+        let back = world.back("copy", None);
+        let model = ModelGuest::over(world.attach(OTHER), true);
+        let stream = Stream::open(&mut world);
+        let mut guest_dice = Dice(seed ^ 0x5a5a_5a5a);
+        let (orders, guest_fate) = next_guest(0, &mut guest_dice);
+        let guest = orders.start(&world.socket);
+        Self {
+            world,
+            model,
+            stream,
+            back,
+            back_fate: BackFate::AtFrame(500),
+            back_dice: Dice(seed),
+            died: None,
+            guest,
+            guest_fate,
+            guest_dice,
+            lives: 1,
+            reviving: None,
+            numbers: 0,
+            first: 0,
+            sent: 0,
+            answered: 0,
+            next: 0,
+            came: 0,
+            tally: Tally::default(),
+            waiting: ("the first death", Instant::now()),
+            beat,
+        }
+    }
+
+    /// Nothing may take longer than that: from now on this is waited for.
+    fn wait_for(&mut self, what: &'static str) {
+        self.waiting = (what, Instant::now());
+    }
+
+    /// A little work of everybody who lives in this process.
+    fn step(&mut self, send: bool) {
+        self.beat.fetch_add(1, Ordering::Relaxed);
+        let answered = self.model.answered();
+        if answered > 0
+            && let Some(died) = self.died.take()
+        {
+            self.tally.outages.push(died.elapsed());
+        }
+        self.answered += answered;
+        let quota = u64::from(self.tally.deaths() + 1) * MODEL_FRAMES;
+        if send && self.model.tx.free() >= 30 && self.sent - self.answered < 60 && self.sent < quota {
+            self.model.send(self.sent, 5, self.sent.is_multiple_of(3));
+            self.sent += 5;
+        }
+        self.model.post();
+        for seq in self.model.received() {
+            assert!(seq >= self.next, "frame {seq} came after {}: twice or late", self.next - 1);
+            self.next = seq + 1;
+            self.came += 1;
+        }
+        if send {
+            for log in [&self.world.log, &self.world.other_log] {
+                log.set(Word::Limit, log.get(Word::Next) + 100);
+            }
+        }
+        self.stream.step(send);
+        if self.waiting.1.elapsed() > PATIENCE {
+            self.dump();
+        }
+    }
+
+    /// Says all that there is to say, and fails.
+    fn dump(&mut self) -> ! {
+        let front = |world: &mut World, of: u16, end: &str| {
+            let path = format!("/local/domain/{end}/state").replace("FRONT", &of.to_string());
+            world.toolstack.read(&path).map_or("-".into(), |s| String::from_utf8_lossy(&s).into_owned())
+        };
+        let mut states = Vec::new();
+        for of in 5..9 {
+            let ends =
+                ["FRONT/device/vif/0", "0/backend/vif/FRONT/0"].map(|end| front(&mut self.world, of, end));
+            states.push((of, ends));
+        }
+        let words = |log: &crate::world::Log, words: &[Word]| {
+            words.iter().map(|w| (*w, log.get(*w))).collect::<Vec<_>>()
+        };
+        panic!(
+            "hangs: {} did not come in {PATIENCE:?}\n  back {:?}, guest {:?}, deaths {} and {}\n  states, front and back: {states:?}\n  \
+             back: {:?}\n  guest: {:?}\n  model: sent {}, answered {}, tx in flight {}, rx in flight {}, next {}, {:?}\n  \
+             TCP: {:?}, {} octets\n  {:?}",
+            self.waiting.0,
+            self.back_fate,
+            self.guest_fate,
+            self.tally.backs,
+            self.tally.guests,
+            words(
+                &self.world.state,
+                &[Word::Stage, Word::Frames, Word::PauseUs, Word::Asked, Word::Answered]
+            ),
+            words(&self.world.log, &[Word::Seen, Word::Next, Word::Limit]),
+            self.sent,
+            self.answered,
+            self.model.tx.in_flight(),
+            self.model.rx.in_flight(),
+            self.next,
+            words(&self.world.other_log, &[Word::Seen, Word::Next, Word::Limit]),
+            self.stream.states(),
+            self.stream.arrived,
+            self.world.broker.audit(),
+        )
+    }
+
+    /// Lets fate take its course. True: somebody died.
+    fn judge(&mut self) -> bool {
+        let frames = self.world.state.get(Word::Frames);
+        let back_died = match self.back_fate {
+            BackFate::AtFrame(n) => frames >= n,
+            BackFate::Attached => self.world.state.get(Word::Stage) >= 1,
+            BackFate::AtPoint(..) => self.back.is_dead(),
+            BackFate::Stopped(n) => frames >= n,
+            BackFate::Lives => false,
+        };
+        if back_died {
+            self.back_dies();
+            return true;
+        }
+        let guest_died = match self.guest_fate {
+            GuestFate::AtFrame(n) => self.world.log.times(self.numbers + u64::from(n)) > 0,
+            GuestFate::Connected => self.guest_says_4(),
+            GuestFate::WithTheBack | GuestFate::Lives => false,
+        };
+        if guest_died {
+            self.guest.kill();
+            self.guest_fate = GuestFate::Lives;
+            self.reviving = Some(next_guest(self.lives, &mut self.guest_dice));
+            self.tally.guests += 1;
+        }
+        if self.reviving.is_some() && self.back_says_6() {
+            self.make_guest();
+        }
+        guest_died
+    }
+
+    /// A living back has closed the dead guest's vif, and writes nothing more to its directory: a toolstack that makes it
+    /// anew waits for that.
+    fn back_says_6(&mut self) -> bool {
+        let state = self.world.toolstack.read(&format!("/local/domain/0/backend/vif/{}/0/state", GUEST.0));
+        state.is_ok_and(|state| state == b"6")
+    }
+
+    fn guest_says_4(&mut self) -> bool {
+        let state = self.world.toolstack.read(&format!("/local/domain/{}/device/vif/0/state", GUEST.0));
+        state.is_ok_and(|state| state == b"4")
+    }
+
+    fn back_dies(&mut self) {
+        if let BackFate::Stopped(_) = self.back_fate {
+            self.back.begin_to_leave();
+            while !self.back.is_dead() {
+                self.step(true);
+            }
+            assert!(self.back.ended_well(), "a back that was told to stop failed");
+            self.tally.stopped += 1;
+        } else {
+            self.back.kill();
+        }
+        self.died = Some(Instant::now());
+        self.tally.backs += 1;
+        self.tally.pauses_us.extend(Some(self.world.state.get(Word::PauseUs)).filter(|us| *us > 0));
+        let at_most = BURST_FRAMES as u32 * self.tally.backs;
+        let again = self.world.other_log.get(Word::Again);
+        assert!(again <= at_most, "{again} frames of the model came twice after {} deaths", self.tally.backs);
+        let again = self.world.log.get(Word::Again);
+        assert!(
+            again <= 3 * at_most,
+            "{again} frames of three queues came twice after {} deaths",
+            self.tally.backs
+        );
+        // One that has not come to life yet would leave its domain behind.
+        let with_it = matches!(self.guest_fate, GuestFate::WithTheBack) && self.guest_says_4();
+        if with_it {
+            self.guest.kill();
+            self.guest_fate = GuestFate::Lives;
+            self.reviving = Some(next_guest(self.lives, &mut self.guest_dice));
+            self.tally.guests += 1;
+            // The next guest may come while there is no back.
+            if self.guest_dice.roll(2) == 0 {
+                self.make_guest();
+            }
+        }
+        let dice = &mut self.back_dice;
+        self.back_fate = match dice.roll(16) {
+            0..=5 => BackFate::AtFrame(dice.spread(4, 8)),
+            6..=12 => {
+                let point = crate::POINTS[dice.roll(crate::POINTS.len() as u64) as usize];
+                BackFate::AtPoint(point, dice.spread(2, 7))
+            }
+            13 => BackFate::Attached,
+            _ => BackFate::Stopped(dice.spread(4, 8)),
+        };
+        let ordinary = ["copy", "map"][dice.roll(2) as usize];
+        self.start_back(ordinary);
+    }
+
+    fn start_back(&mut self, ordinary: &str) {
+        let crash = match self.back_fate {
+            BackFate::AtPoint(point, n) => Some(format!("{point}:{n}")),
+            _ => None,
+        };
+        self.back = self.world.back(ordinary, crash);
+    }
+
+    /// The next mortal guest, and its domain with it.
+    fn make_guest(&mut self) {
+        let Some((orders, fate)) = self.reviving.take() else { return };
+        self.wait_for("the end of the dead guest's domain");
+        while self.world.broker.create_domain(DomainSpec::guest(GUEST)).is_err() {
+            self.step(true);
+        }
+        self.world.make_vif(GUEST);
+        self.world.log.forget(orders.first..orders.first + NUMBERS);
+        self.numbers = orders.first;
+        self.lives += 1;
+        self.guest = orders.start(&self.world.socket);
+        self.guest_fate = fate;
+        self.wait_for("the next death");
+    }
+
+    /// Nobody dies for a while, the mortal guest is gone, all others rest: what is there?
+    fn rest(&mut self, calm: Option<Audit>) -> (Audit, ProcessCounts, ProcessCounts) {
+        self.back.kill();
+        self.back_fate = BackFate::Lives;
+        self.start_back("copy");
+        self.tally.backs += 1;
+        self.wait_for("frames of the guest through a new back");
+        while self.reviving.is_some() {
+            self.judge();
+            self.step(true);
+        }
+        self.guest_fate = GuestFate::Lives;
+        let made = self.world.log.get(Word::Next);
+        while self.world.log.get(Word::Next) == made {
+            self.step(true);
+        }
+        self.guest.kill();
+        self.tally.guests += 1;
+        self.account(calm)
+    }
+
+    /// Guest after guest dies under this back.
+    fn outlive(&mut self, guests: u32) {
+        for _ in 0..guests {
+            let (orders, _) = next_guest(self.lives, &mut self.guest_dice);
+            self.reviving = Some((orders, GuestFate::Lives));
+            self.make_guest();
+            let made = self.world.log.get(Word::Next);
+            while self.world.log.get(Word::Next) == made {
+                self.step(true);
+            }
+            self.guest.kill();
+            self.tally.guests += 1;
+            self.wait_for("the back to let go of a dead guest");
+            while !self.back_says_6() {
+                self.step(true);
+            }
+        }
+    }
+
+    /// The mortal guest is dead: all others rest, its vif is taken away, and what is left is counted: by the broker, and
+    /// what the back's process and this one hold.
+    fn account(&mut self, calm: Option<Audit>) -> (Audit, ProcessCounts, ProcessCounts) {
+        self.world.remove_vif(GUEST);
+        self.wait_for("a rest");
+        let mut audit = self.world.broker.audit();
+        let mut since = Instant::now();
+        loop {
+            self.step(false);
+            let now = self.world.broker.audit();
+            if now != audit {
+                (audit, since) = (now, Instant::now());
+            }
+            let made = self.world.other_log.get(Word::Next) >= self.world.other_log.get(Word::Limit);
+            // The first time nobody knows what it comes to, but it stays so.
+            let calm = calm.map_or(since.elapsed() > SURELY, |calm| audit == calm);
+            if calm && made && self.answered == self.sent && self.stream.rests() {
+                break;
+            }
+        }
+        self.model.tx.finish().unwrap();
+        assert_eq!(self.world.other_log.account(self.first..self.sent).0, 0, "frames of the model are lost");
+        self.world.other_log.forget(self.first..self.sent);
+        self.first = self.sent;
+        for log in [&self.world.log, &self.world.other_log] {
+            assert_eq!((log.get(Word::Damaged), log.get(Word::Reordered)), (0, 0));
+        }
+        assert_eq!(self.model.back_state(), XenbusState::Connected);
+        (audit, self.back_counts(), ProcessCounts::now().unwrap())
+    }
+
+    /// What the back's process holds.
+    fn back_counts(&mut self) -> ProcessCounts {
+        let state = &self.world.state;
+        let asked = state.get(Word::Asked) + 1;
+        state.set(Word::Asked, asked);
+        self.wait_for("the back's account of itself");
+        while self.world.state.get(Word::Answered) != asked {
+            self.step(false);
+        }
+        let [fds, threads, mappings] =
+            [Word::Fds, Word::Threads, Word::Mappings].map(|word| self.world.state.get(word) as usize);
+        ProcessCounts { fds, threads, mappings }
+    }
+
+    fn end(mut self) {
+        self.wait_for("TCP after the last death");
+        let arrived = self.stream.arrived;
+        while self.stream.arrived < arrived + 100_000 {
+            self.step(true);
+        }
+        let again = self.world.other_log.get(Word::Again) + self.world.log.get(Word::Again);
+        let lost = u64::from(self.world.other_log.get(Word::Next)) - self.came;
+        let Tally { backs, stopped, guests, pauses_us, outages } = &mut self.tally;
+        pauses_us.sort_unstable();
+        outages.sort_unstable();
+        println!(
+            "  {} deaths: {backs} of backs ({stopped} of them told to stop), {guests} of guests; {} + {} frames sent, \
+             {again} twice; {} frames for the model, {lost} lost ({} at orderly ends); {} octets of one TCP connection",
+            *backs + *guests,
+            self.sent,
+            self.world.log.get(Word::Seen),
+            self.came,
+            self.world.state.get(Word::Lost),
+            self.stream.arrived,
+        );
+        println!(
+            "  from a back's attach to its first frame: median {} us, most {} us; from a back's death to the model's next \
+             answer: median {:?}, most {:?}",
+            pauses_us[pauses_us.len() / 2],
+            pauses_us[pauses_us.len() - 1],
+            outages[outages.len() / 2],
+            outages[outages.len() - 1],
+        );
+        assert!(
+            lost <= u64::from(BURST * *backs),
+            "{lost} frames for the model are lost after {backs} deaths"
+        );
+        self.stream.close();
+        self.model.close();
+        self.world.end(self.back);
+    }
+}
+
+fn next_guest(life: u64, dice: &mut Dice) -> (Orders, GuestFate) {
+    let orders = Orders {
+        first: life * NUMBERS,
+        queues: 1 + dice.roll(3) as u32,
+        staged: dice.roll(2) == 0,
+        per_frame: dice.roll(2) == 0,
+    };
+    let fate = match dice.roll(16) {
+        0..=11 => GuestFate::AtFrame(dice.spread(2, 9)),
+        12..=13 => GuestFate::Connected,
+        _ => GuestFate::WithTheBack,
+    };
+    (orders, fate)
+}
+
+/// A number from the environment.
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: no number")))
+}
+
+pub fn either_end_is_killed_a_thousand_times() {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let seed = number("PREGRANT_SEED").unwrap_or_else(now);
+    let deaths = number("PREGRANT_ROUNDS").map_or(ROUNDS, |n| n as u32);
+    println!("PREGRANT_SEED={seed} PREGRANT_ROUNDS={deaths}");
+    let beat = Arc::new(AtomicU64::new(0));
+    let watchdog = watch(&beat);
+    let mut rounds = Rounds::begin(seed, beat);
+    let mut calm: Option<(Audit, ProcessCounts, ProcessCounts)> = None;
+    let mut rest_at = 20.min(deaths);
+    loop {
+        while rounds.tally.deaths() < rest_at {
+            if rounds.judge() {
+                rounds.wait_for("the next death");
+            }
+            rounds.step(true);
+        }
+        let (audit, back, own) = rounds.rest(calm.map(|(audit, ..)| audit));
+        let (_, first_back, first_own) = *calm.get_or_insert((audit, back, own));
+        assert_same(back, first_back, "back");
+        assert_same(own, first_own, "broker");
+        if rounds.tally.deaths() >= deaths {
+            rounds.outlive(OUTLIVED);
+            let (_, back, own) = rounds.account(Some(audit));
+            assert_same(back, first_back, "back that saw guests die");
+            assert_same(own, first_own, "broker");
+            break;
+        }
+        rest_at = (rest_at + REST).min(deaths);
+        rounds.reviving = Some(next_guest(rounds.lives, &mut rounds.guest_dice));
+        rounds.make_guest();
+        rounds.back_fate = BackFate::AtFrame(1);
+    }
+    rounds.end();
+    drop(watchdog);
+}
+
+/// What a process holds is what it held when the same vifs were there.
+fn assert_same(now: ProcessCounts, first: ProcessCounts, whose: &str) {
+    let same = (now.threads, now.mappings) == (first.threads, first.mappings);
+    assert!(same && now.fds <= first.fds + LAZY, "the {whose} holds {now:?}, and held {first:?}");
+}
+
+/// Ends the whole run when this process stands still in some call.
+fn watch(beat: &Arc<AtomicU64>) -> std::sync::mpsc::Sender<()> {
+    let (alive, ended) = std::sync::mpsc::channel();
+    let beat = Arc::clone(beat);
+    std::thread::spawn(move || {
+        let mut last = None;
+        // Disconnected: the test is over.
+        while ended.recv_timeout(2 * PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            let now = beat.load(Ordering::Relaxed);
+            if last == Some(now) {
+                eprintln!("watchdog: the test stands still; the line above says how it is played again");
+                std::process::exit(101);
+            }
+            last = Some(now);
+        }
+    });
+    alive
+}
