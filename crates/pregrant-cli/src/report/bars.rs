@@ -58,7 +58,7 @@ pub struct Panel {
 const STRETCH: f64 = 2.0;
 
 const LINE_NAMES: f64 = 22.0;
-const NAME: f64 = 17.0;
+const NAME: f64 = 19.0;
 const BAR: f64 = 14.0;
 const PUBLISHED: f64 = 18.0;
 const GAP: f64 = 9.0;

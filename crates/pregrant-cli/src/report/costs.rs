@@ -20,7 +20,7 @@ fn matrix(d: &Digest, dir: &str, what: &str, count: impl Fn(&Row) -> u64) -> Opt
     let scale = Scale::from_zero(rows.iter().map(|row| row.per_frame(count(row))).fold(0.0, f64::max));
     let cell =
         |name: &str, size: u64| rows.iter().find(|row| row.name == name && row.first().size_bytes == size);
-    let caption = format!("{what} for each frame, {} ({})", direction(dir), dir.to_uppercase());
+    let caption = format!("{}, {}: {what} for each frame", dir.to_uppercase(), direction(dir));
     (!rows.is_empty()).then(|| {
         html! {
             div.wide tabindex="0" role="region" aria-label=(caption) {
@@ -55,8 +55,8 @@ fn matrix(d: &Digest, dir: &str, what: &str, count: impl Fn(&Row) -> u64) -> Opt
 /// The section's content; None without `bench net`.
 pub fn section(d: &Digest) -> Option<Markup> {
     let silent = d.net.iter().all(|row| row.sum(|r| r.notifications) == 0);
-    let grants = ["tx", "rx"].map(|dir| matrix(d, dir, "Grant operations", |row| row.grant_ops()));
-    let events = ["tx", "rx"].map(|dir| matrix(d, dir, "Notifications", |row| row.sum(|r| r.notifications)));
+    let grants = ["tx", "rx"].map(|dir| matrix(d, dir, "grant operations", |row| row.grant_ops()));
+    let events = ["tx", "rx"].map(|dir| matrix(d, dir, "notifications", |row| row.sum(|r| r.notifications)));
     (!d.net.is_empty()).then(|| {
         html! {
             p { "A grant operation is a copy, a map or an unmap that the hypervisor does; on Xen each costs far more than the memcpy it replaces. A notification wakes the other end. Both ends are counted, and all repeats." }

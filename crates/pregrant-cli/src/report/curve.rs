@@ -33,9 +33,6 @@ pub fn draw(id: &str, title: &str, about: &str, curves: &[Curve]) -> Option<Mark
     sizes.sort_unstable();
     sizes.dedup();
     let (&first, &last) = (sizes.first()?, sizes.last()?);
-    if first == last {
-        return None;
-    }
     let x = Scale::log_over([first as f64, last as f64], 1.12)?;
     let rates = all().map(|p| p.1).chain(LINES.map(|(gbit, _)| line_rate(gbit, first)));
     let y = Scale::log_over(rates.chain(LINES.map(|(gbit, _)| line_rate(gbit, last))), 1.4)?;

@@ -7,7 +7,6 @@ use std::time::SystemTime;
 
 /// The facts, as the page shows them and as `machine.json` keeps them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Facts {
     /// The processor's name.
     pub cpu: Option<String>,
