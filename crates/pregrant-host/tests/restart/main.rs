@@ -19,6 +19,7 @@ use pregrant::net::front::Wishes;
 use pregrant::xenbus::XenbusState;
 use pregrant_host::loopback::{LoopbackError, ProcessCounts};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use traffic::Traffic;
 use world::{BACK, Word, World};
@@ -51,9 +52,11 @@ fn main() {
         ("either_end_is_killed_a_thousand_times", rounds::either_end_is_killed_a_thousand_times),
     ];
     let filter = args.iter().find(|a| !a.starts_with('-')).cloned().unwrap_or_default();
+    std::thread::spawn(watch);
     let before = ProcessCounts::now().unwrap();
     for (name, test) in tests.into_iter().filter(|(name, _)| name.contains(&filter)) {
         println!("test {name} ...");
+        alive();
         test();
         // A thread that was joined is listed until the kernel has buried it.
         for _ in 0..1000 {
@@ -64,6 +67,27 @@ fn main() {
         }
         assert_eq!(ProcessCounts::now().unwrap(), before, "descriptors, threads or mappings are left");
         println!("test {name} ... ok");
+    }
+}
+
+/// What a test that lives says once in a while; short ones need not.
+static BEATS: AtomicU64 = AtomicU64::new(0);
+
+pub fn alive() {
+    BEATS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Ends the whole run when a test stands still.
+fn watch() {
+    let mut last = 0;
+    loop {
+        std::thread::sleep(Duration::from_secs(200));
+        let now = BEATS.load(Ordering::Relaxed);
+        if now == last {
+            eprintln!("watchdog: a test hangs; the name printed last is the one");
+            std::process::exit(101);
+        }
+        last = now;
     }
 }
 

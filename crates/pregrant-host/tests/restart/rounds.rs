@@ -20,8 +20,6 @@ use crate::world::{Back, GUEST, OTHER, Word, World};
 use pregrant::port::BURST_FRAMES;
 use pregrant::xenbus::XenbusState;
 use pregrant_host::loopback::{Audit, DomainSpec, ProcessCounts};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const ROUNDS: u32 = 1000;
@@ -117,11 +115,10 @@ struct Rounds {
     came: u64,
     tally: Tally,
     waiting: (&'static str, Instant),
-    beat: Arc<AtomicU64>,
 }
 
 impl Rounds {
-    fn begin(seed: u64, beat: Arc<AtomicU64>) -> Self {
+    fn begin(seed: u64) -> Self {
         let mut world = World::empty();
         world.add(DomainSpec::guest(GUEST));
         world.add(DomainSpec::guest(OTHER));
@@ -154,7 +151,6 @@ impl Rounds {
             came: 0,
             tally: Tally::default(),
             waiting: ("the first death", Instant::now()),
-            beat,
         }
     }
 
@@ -165,7 +161,7 @@ impl Rounds {
 
     /// A little work of everybody who lives in this process.
     fn step(&mut self, send: bool) {
-        self.beat.fetch_add(1, Ordering::Relaxed);
+        crate::alive();
         let answered = self.model.answered();
         if answered > 0
             && let Some(died) = self.died.take()
@@ -501,9 +497,7 @@ pub fn either_end_is_killed_a_thousand_times() {
     let seed = number("PREGRANT_SEED").unwrap_or_else(now);
     let deaths = number("PREGRANT_ROUNDS").map_or(ROUNDS, |n| n as u32);
     println!("PREGRANT_SEED={seed} PREGRANT_ROUNDS={deaths}");
-    let beat = Arc::new(AtomicU64::new(0));
-    let watchdog = watch(&beat);
-    let mut rounds = Rounds::begin(seed, beat);
+    let mut rounds = Rounds::begin(seed);
     let mut calm: Option<(Audit, ProcessCounts, ProcessCounts)> = None;
     let mut rest_at = 20.min(deaths);
     loop {
@@ -530,30 +524,10 @@ pub fn either_end_is_killed_a_thousand_times() {
         rounds.back_fate = BackFate::AtFrame(1);
     }
     rounds.end();
-    drop(watchdog);
 }
 
 /// What a process holds is what it held when the same vifs were there.
 fn assert_same(now: ProcessCounts, first: ProcessCounts, whose: &str) {
     let same = (now.threads, now.mappings) == (first.threads, first.mappings);
     assert!(same && now.fds <= first.fds + LAZY, "the {whose} holds {now:?}, and held {first:?}");
-}
-
-/// Ends the whole run when this process stands still in some call.
-fn watch(beat: &Arc<AtomicU64>) -> std::sync::mpsc::Sender<()> {
-    let (alive, ended) = std::sync::mpsc::channel();
-    let beat = Arc::clone(beat);
-    std::thread::spawn(move || {
-        let mut last = None;
-        // Disconnected: the test is over.
-        while ended.recv_timeout(2 * PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            let now = beat.load(Ordering::Relaxed);
-            if last == Some(now) {
-                eprintln!("watchdog: the test stands still; the line above says how it is played again");
-                std::process::exit(101);
-            }
-            last = Some(now);
-        }
-    });
-    alive
 }
