@@ -1,0 +1,379 @@
+//! The guest lies to the back's RX: requests, indices, grants, pages; while frames of any kind come for it.
+//!
+//! After each run the model front (`net::model`) takes the answers, and each frame that was due is found: in its place,
+//! with its octets and flags, or refused for a reason. The guest's pages are poisoned before, and nothing but frames may
+//! have been written to them: what else the back has in its memory stays there. At the end nothing is mapped or granted.
+
+use crate::guest_pages::{GuestPages, Right, granted, octets};
+use crate::rig::{GUEST, Rig, Ring};
+use crate::staged::Staged;
+use crate::tape::Tape;
+use pregrant::net::back::hash::FrameHash;
+use pregrant::net::back::multicast::MulticastAsk;
+use pregrant::net::back::path::{AnyPath, CopyPath, StagingPath};
+use pregrant::net::back::rx_batch::{RxAccepts, slots_needed};
+use pregrant::net::back::{Control, Polled, RxQueue};
+use pregrant::net::checksum;
+use pregrant::net::headers::{MacAddr, addresses};
+use pregrant::net::model::{RxFrame, RxModel};
+use pregrant::platform::local::{LocalChan, LocalDomain, LocalRegion};
+use pregrant::platform::{Access, Events, GrantPool};
+use pregrant::port::{BURST_FRAMES, MAX_FRAME, Offload};
+use pregrant::ring::{BackRing, NetRx, RingKind, RingPages, Word};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::netif::{
+    Extra, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest,
+};
+use pregrant::wire::netif_ctrl::CtrlStatus;
+use pregrant::{PAGE_SIZE, PeerFault};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Pages with ordinary grants.
+const PAGES: usize = 16;
+/// Operations of one input at most.
+const OPS: usize = 200;
+/// What the guest's pages hold before a run.
+const POISON: u8 = 0xA5;
+
+/// A frame as it should arrive.
+struct Due {
+    bytes: Vec<u8>,
+    offload: Offload,
+    extras: Vec<Extra>,
+}
+
+struct Game {
+    rig: Rig,
+    model: RxModel<Ring>,
+    ring: LocalRegion,
+    /// Requests without an answer, as posted.
+    posted: VecDeque<RxRequest>,
+    /// An index was shown that is not the model's: from now on only the frame of the run is checked.
+    lied: bool,
+    back: RxQueue<LocalDomain>,
+    chans: (LocalChan, LocalChan),
+    pages: GuestPages,
+    staged: Option<Staged>,
+    accepts: RxAccepts,
+    control: Control,
+    port: crate::rig::TestPort,
+    /// Frames that the back was given and has not delivered, as they should arrive.
+    due: VecDeque<Due>,
+}
+
+/// Plays the tape.
+pub fn back_rx(data: &[u8]) {
+    let mut tape = Tape::new(data);
+    let mut game = Game::new(&mut tape);
+    for _ in 0..OPS {
+        if tape.is_over() || game.play(&mut tape).is_err() {
+            break;
+        }
+    }
+    game.close();
+}
+
+impl Game {
+    fn new(tape: &mut Tape<'_>) -> Self {
+        let rig = Rig::new();
+        let start = if tape.below(2) == 0 { 0 } else { u32::MAX - u32::from(tape.u8()) };
+        let bits = tape.u8();
+        let accepts = RxAccepts {
+            sg: bits & 1 == 0,
+            gso_tcpv4: bits & 2 == 0,
+            gso_tcpv6: bits & 4 == 0,
+            csum: bits & 8 == 0,
+            ipv6_csum: bits & 16 == 0,
+        };
+        let mut control = Control::default();
+        if bits & 32 != 0 {
+            control.multicast.request(true);
+            assert!(control.multicast.apply(MulticastAsk::Add(MacAddr([1, 0, 0, 0, 0, 9]))));
+        }
+        if bits & 64 != 0 {
+            let set = [control.hash.set_algorithm(1), control.hash.set_flags(tape.u8().into())];
+            let key = control.hash.set_key(tape.bytes(40));
+            assert!(set[0] == CtrlStatus::Success && key == CtrlStatus::Success);
+        }
+        let (front_ring, back_ring) = rig.ring::<NetRx>();
+        let chans = rig.channel();
+        let (staged, path) = match tape.below(3) {
+            0 => (None, AnyPath::Copy(CopyPath::default())),
+            _ => {
+                let (staged, buffers) = Staged::new(&rig, tape, Access::ReadWrite);
+                (Some(staged), AnyPath::Staging(StagingPath::new(buffers)))
+            }
+        };
+        let ring_memory = front_ring.into_pages();
+        let model = RxModel::starting_at(RingPages::new(ring_memory.clone(), NetRx::SLOT_WORDS), start);
+        let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
+        Self {
+            model,
+            ring: ring_memory,
+            posted: VecDeque::new(),
+            lied: false,
+            back: RxQueue::new(ring, path, accepts),
+            chans,
+            pages: GuestPages::new(&rig, PAGES, Right::Write),
+            staged,
+            accepts,
+            control,
+            port: crate::rig::TestPort::default(),
+            due: VecDeque::new(),
+            rig,
+        }
+    }
+
+    /// One operation; `Err`: the back reported a fault, rightly.
+    fn play(&mut self, tape: &mut Tape<'_>) -> Result<(), PeerFault> {
+        match tape.below(10) {
+            0 => {
+                for _ in 0..1 + tape.below(64) {
+                    let id = self.model.next_index() as u16 & 255;
+                    self.post(RxRequest { id, gref: self.pages.gref(id.into()) });
+                }
+            }
+            1 => {
+                let gref = self.pages.gref(tape.u8().into());
+                self.post(RxRequest { id: tape.u16() % 600, gref });
+            }
+            2 => self.post(RxRequest { id: tape.u16(), gref: tape.u32() }),
+            3 => self.give(tape),
+            4 => {
+                for _ in 0..1 + tape.below(16) {
+                    self.give_bytes(vec![7; 60], Offload::default());
+                }
+            }
+            5 => {
+                let right = tape.one_of(&[Right::None, Right::Read, Right::Write, Right::Stranger]);
+                self.pages.grant(&self.rig, tape.u8() as usize, right);
+            }
+            6 => {
+                let by = tape.one_of(&[1u32, 256, 257, 0x8000_0000, u32::MAX]);
+                self.model.publish_index(self.model.next_index().wrapping_add(by ^ u32::from(tape.u8())));
+                self.lied = true;
+            }
+            // A word of the page beyond the indices and the requests that wait.
+            7 => {
+                let word = tape.one_of(&[Word::ReqEvent as usize, Word::RspEvent as usize, 4, 15, 1023]);
+                assert!(self.ring.store_u32(4 * word, tape.u32()));
+            }
+            8 => {
+                self.rig.guest.notify(&self.chans.0);
+                let work = self.back.final_check();
+                assert!(self.lied || work.is_ok(), "{work:?} of an honest index");
+                work?;
+            }
+            _ => {}
+        }
+        self.run()
+    }
+
+    fn post(&mut self, req: RxRequest) {
+        if self.model.free() > 0 {
+            // Its own ring as a buffer: whatever the answers say then, it asked for it.
+            self.lied |=
+                self.pages.page_of(req.gref).is_none() && granted(&self.rig, req.gref, 0, 0).is_some();
+            self.model.post(req);
+            self.posted.push_back(req);
+        }
+    }
+
+    /// A frame from the other side, as a neighbour may have made it.
+    fn give(&mut self, tape: &mut Tape<'_>) {
+        let bits = tape.u8();
+        let len = match bits >> 5 {
+            0 | 1 => usize::from(tape.u8()),
+            2..=4 => usize::from(tape.u16() % 6000),
+            5 => self.staged.as_ref().map_or(4096, |s| s.len + tape.below(2)),
+            _ => usize::from(tape.u16()),
+        };
+        let head = tape.string();
+        let mut bytes: Vec<u8> = (0..len.min(MAX_FRAME)).map(|at| ((at * 7) ^ (at >> 8)) as u8).collect();
+        let n = head.len().min(bytes.len());
+        bytes[..n].copy_from_slice(&head[..n]);
+        let gso_type = (bits >> 2 & 3) % 3;
+        let offload = Offload {
+            csum_blank: bits & 1 != 0,
+            csum_ok: bits & 3 != 0,
+            gso_type,
+            gso_size: if gso_type == 0 { 0 } else { 1448 },
+        };
+        self.give_bytes(bytes, offload);
+    }
+
+    fn give_bytes(&mut self, bytes: Vec<u8>, offload: Offload) {
+        if self.port.gives.len() < 2 * BURST_FRAMES {
+            self.due.extend(self.expected(bytes.clone(), offload));
+            self.port.gives.push_back((bytes, offload));
+        }
+    }
+
+    /// The frame as the guest should get it; None when it can never take it.
+    fn expected(&self, mut bytes: Vec<u8>, mut offload: Offload) -> Option<Due> {
+        let a = self.accepts;
+        let gso = match offload.gso_type {
+            0 => true,
+            1 => a.gso_tcpv4,
+            _ => a.gso_tcpv6,
+        };
+        if bytes.is_empty() || !gso || bytes.len() > PAGE_SIZE && !a.sg {
+            return None;
+        }
+        let takes_blank = if bytes.get(12..14) == Some(&[0x86, 0xdd]) { a.ipv6_csum } else { a.csum };
+        if offload.csum_blank && !takes_blank {
+            checksum::finish_blank(&mut bytes).ok()?;
+            offload.csum_blank = false;
+        }
+        let (dst, _) = addresses(&bytes).unwrap_or_default();
+        if bytes.len() >= 14 && !self.control.multicast.wants(dst) {
+            return None;
+        }
+        let gso = Extra::Gso { size: offload.gso_size, gso_type: offload.gso_type };
+        let mut extras = if offload.gso_type == 0 { vec![] } else { vec![gso] };
+        if self.control.hash.is_on() {
+            extras.extend(self.control.hash.hash(&bytes).map(FrameHash::extra));
+        }
+        Some(Due { bytes, offload, extras })
+    }
+
+    /// Polls until nothing moves, then looks at what the guest got.
+    fn run(&mut self) -> Result<(), PeerFault> {
+        let poisoned = vec![POISON; self.pages.region.len()];
+        assert!(self.pages.region.copy_in(0, &poisoned));
+        if let Some(staged) = &self.staged {
+            assert!(staged.region.copy_in(0, &poisoned[..staged.region.len()]));
+        }
+        loop {
+            let polled = self.back.poll(&self.rig.host, GUEST, &self.chans.1, &mut self.port, &self.control);
+            match polled {
+                Ok(Polled::More) => {}
+                Ok(Polled::Idle) => break,
+                Err(e) => {
+                    assert!(self.lied, "{e} of an honest guest");
+                    return Err(e);
+                }
+            }
+        }
+        assert!(self.back.waiting() <= BURST_FRAMES, "what waits is bounded");
+        if self.lied {
+            return Ok(());
+        }
+        let frames = self.model.frames().expect("answers by the rules");
+        let requests: Vec<Vec<RxRequest>> = frames
+            .iter()
+            .map(|f| {
+                let n = f.slots.len() + f.extras.len();
+                let mut of: Vec<_> = self.posted.drain(..n).collect();
+                // The extras' requests are used up unread.
+                of.drain(1..1 + f.extras.len());
+                of
+            })
+            .collect();
+        // The back takes no staging buffer twice in a batch.
+        let mut seen = BTreeSet::new();
+        let twice: BTreeSet<u16> =
+            requests.iter().flatten().map(|r| r.id).filter(|id| !seen.insert(*id)).collect();
+        let mut written = Written::new([Some(&self.pages.region), self.staged.as_ref().map(|s| &s.region)]);
+        for (frame, reqs) in frames.iter().zip(&requests) {
+            let due = self.due.pop_front().expect("a frame that nobody sent");
+            self.frame_arrived(frame, reqs, &due, &twice, &mut written);
+        }
+        if let Some(due) = self.due.front() {
+            let need = slots_needed(due.bytes.len(), due.extras.len() as u32);
+            assert!(self.model.in_flight() < need, "a frame waits though its slots are there");
+        }
+        written.check();
+        Ok(())
+    }
+
+    fn frame_arrived(
+        &self,
+        frame: &RxFrame,
+        reqs: &[RxRequest],
+        due: &Due,
+        twice: &BTreeSet<u16>,
+        written: &mut Written,
+    ) {
+        let Due { bytes, offload, extras } = due;
+        let is_staged = |s: &Staged| s.copy_only || bytes.len() <= s.len;
+        let staged = self.staged.as_ref().filter(|s| is_staged(s));
+        let pieces: Vec<&[u8]> = bytes.chunks(PAGE_SIZE).collect();
+        assert_eq!(pieces.len(), frame.slots.len(), "slots for {} octets", bytes.len());
+        // Where each piece should be: in which memory, and from which octet on.
+        let places: Vec<Option<(usize, usize)>> = frame
+            .slots
+            .iter()
+            .zip(reqs)
+            .zip(&pieces)
+            .map(|((slot, req), piece)| match staged {
+                Some(s) => s.place(req.id, slot.offset, piece.len()).map(|at| (1, at)),
+                None => self.pages.page_of(req.gref).map(|page| (0, page * PAGE_SIZE + slot.offset as usize)),
+            })
+            .collect();
+        if frame.failed() {
+            let repeated = staged.is_some() && reqs.iter().any(|r| twice.contains(&r.id));
+            assert!(places.contains(&None) || repeated, "a frame failed without a reason");
+            assert!(frame.slots.iter().all(|s| s.status < 0), "ERROR on every slot");
+            // Those pieces that came first may have been written.
+            places.iter().zip(&pieces).for_each(|(place, piece)| written.maybe(*place, piece.len()));
+            return;
+        }
+        assert_eq!(&frame.extras, extras);
+        for (k, (slot, place)) in frame.slots.iter().zip(&places).enumerate() {
+            let mut flags = if k + 1 < pieces.len() { RXF_MORE_DATA } else { 0 };
+            if k == 0 {
+                flags |= match offload {
+                    Offload { csum_blank: true, .. } => RXF_CSUM_BLANK | RXF_DATA_VALIDATED,
+                    Offload { csum_ok: true, .. } => RXF_DATA_VALIDATED,
+                    _ => 0,
+                };
+                flags |= if extras.is_empty() { 0 } else { RXF_EXTRA_INFO };
+            }
+            assert_eq!((slot.flags, slot.status as usize), (flags, pieces[k].len()));
+            written.piece(place.expect("a frame arrived where it could not"), pieces[k]);
+        }
+    }
+
+    fn close(self) {
+        let Self { rig, ring, model, back, pages, staged, chans, .. } = self;
+        drop((back, chans, model));
+        pages.close(&rig);
+        if let Some(staged) = staged {
+            staged.close(&rig);
+        }
+        assert!(rig.guest.release(ring).is_ok());
+        rig.assert_empty();
+    }
+}
+
+/// What the two memories (0: ordinary pages, 1: staging) hold after a run, and what they should.
+struct Written {
+    found: [Vec<u8>; 2],
+    expected: [Vec<u8>; 2],
+}
+
+impl Written {
+    fn new(regions: [Option<&LocalRegion>; 2]) -> Self {
+        let found = regions.map(|r| r.map_or(Vec::new(), |r| octets(r, 0, r.len())));
+        Self { expected: found.clone().map(|f| vec![POISON; f.len()]), found }
+    }
+
+    fn piece(&mut self, (memory, at): (usize, usize), piece: &[u8]) {
+        self.expected[memory][at..at + piece.len()].copy_from_slice(piece);
+    }
+
+    /// A frame that failed may have been there, or not.
+    fn maybe(&mut self, place: Option<(usize, usize)>, len: usize) {
+        if let Some((memory, at)) = place {
+            self.expected[memory][at..at + len].copy_from_slice(&self.found[memory][at..at + len]);
+        }
+    }
+
+    fn check(&self) {
+        for (found, expected) in self.found.iter().zip(&self.expected) {
+            let wrong = || found.iter().zip(expected).position(|(f, e)| f != e);
+            assert!(found == expected, "octet {:?} is not what a frame put there, or not this one", wrong());
+        }
+    }
+}

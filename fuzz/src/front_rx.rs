@@ -1,0 +1,483 @@
+//! The back lies to our front: answers to RX and to TX, indices, pages that it writes, pages that it holds on to.
+//!
+//! ```text
+//!   TxFront, RxFront  <--answers, indices, octets--  raw back  <--operations-- tape
+//!         '-- what the rules say ---------------------'   compared after each call
+//! ```
+//! RX: frames arrive with exactly the octets that stand where the answers say, which differ from slot to
+//! slot and from time to time, errors are counted, and a fault is reported if and only if there is one. TX: each request describes the frame that was sent, an
+//! id is in flight once, and no page that the back holds is used for another frame. At the end, fault or not, everything
+//! that was granted can be taken back.
+
+use crate::guest_pages::{granted, octets};
+use crate::rig::{GUEST, HOST, Rig, SLOTS, Way, release_front};
+use crate::tape::Tape;
+use pregrant::net::front::pages::Granting;
+use pregrant::net::front::staging::StagingArea;
+use pregrant::net::front::{Buffers, RxFront, TxFront};
+use pregrant::net::staging_list::DataLen;
+use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap};
+use pregrant::platform::{Access, PeerMem};
+use pregrant::port::{Arena, MAX_FRAME, Offload};
+use pregrant::ring::{FrontRing, NetRx, NetTx, RingMem, RingPages, Word};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::netif::{
+    Extra, RSP_DROPPED, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO,
+    RXF_MORE_DATA, RxResponse, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest, TxResponse,
+};
+use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
+use std::collections::BTreeSet;
+
+/// Operations of one input at most.
+const OPS: usize = 200;
+/// Answers of one frame, and its extra infos, at most: more is nobody's honest frame.
+const CHAIN: usize = 32;
+
+/// The back's end of a ring in the hands of the tape.
+struct RawRing {
+    mem: RingPages<LocalMap>,
+    /// The front's own answers up to here were taken.
+    cons: u32,
+    /// The back's own index.
+    rsp_prod: u32,
+    /// The index shown is not the back's own, or was not: from now on only that nothing breaks is checked.
+    lied: bool,
+}
+
+impl RawRing {
+    fn show(&self) {
+        self.mem.store(Word::RspProd, self.rsp_prod);
+    }
+    fn lie(&mut self, tape: &mut Tape<'_>) {
+        let by = tape.one_of(&[1u32, 256, 257, 0x8000_0000, u32::MAX]) ^ u32::from(tape.u8());
+        self.mem.store(Word::RspProd, self.rsp_prod.wrapping_add(by));
+        self.lied = true;
+    }
+    /// Requests without an answer.
+    fn asked(&self) -> u32 {
+        self.mem.load(Word::ReqProd).wrapping_sub(self.rsp_prod)
+    }
+}
+
+struct Game {
+    rig: Rig,
+    tx: TxFront<LocalDomain>,
+    rx: RxFront<LocalDomain>,
+    tx_ring: RawRing,
+    rx_ring: RawRing,
+    chans: [LocalChan; 4],
+    arena: Arena,
+    /// TX requests that were looked at.
+    tx_seen: u32,
+    in_flight: BTreeSet<u16>,
+    extras_in_flight: u32,
+    /// Pages that the back holds: the request's id, and whether it was answered since.
+    held: Vec<(u16, bool, LocalMap)>,
+    per_frame: bool,
+    rx_errors: u64,
+}
+
+/// What comes next on the RX ring.
+enum Next {
+    Frame(Vec<u8>, Offload),
+    Error,
+    Incomplete,
+    Fault,
+}
+
+/// Staging buffers, as if the back had accepted their list.
+fn staging(rig: &Rig, way: Way, acc: Access) -> Option<StagingArea<LocalDomain>> {
+    let Way::Staging(len) = way else { return None };
+    let len = DataLen::new(len).expect("a length that buffers can have");
+    Some(StagingArea::new(&rig.guest, HOST, acc, len, SLOTS, 0).expect("staging buffers"))
+}
+
+/// Plays the tape.
+pub fn front_rx(data: &[u8]) {
+    let mut tape = Tape::new(data);
+    let mut game = Game::new(&mut tape);
+    for _ in 0..OPS {
+        if tape.is_over() || game.play(&mut tape).is_err() {
+            break;
+        }
+    }
+    game.close();
+}
+
+impl Game {
+    fn new(tape: &mut Tape<'_>) -> Self {
+        let rig = Rig::new();
+        let ways = [Way::Copy, Way::Staging(128), Way::Staging(256), Way::Staging(4096), Way::Staging(65535)];
+        let (tx_way, rx_way) = (tape.one_of(&ways), tape.one_of(&ways));
+        let granting = tape.one_of(&[Granting::PerFrame, Granting::Standing]);
+        let start = if tape.below(2) == 0 { 0 } else { u32::MAX - u32::from(tape.u8()) };
+        let (tx_mem, tx_back) = rig.ring::<NetTx>();
+        let (rx_mem, rx_back) = rig.ring::<NetRx>();
+        let ((a, b), (c, d)) = (rig.channel(), rig.channel());
+        let buffers = |way, acc, granting| Buffers {
+            staging: staging(&rig, way, acc),
+            pages: rig.ordinary(way, acc, granting),
+        };
+        let raw = |mem| RawRing { mem, cons: start, rsp_prod: start, lied: false };
+        Self {
+            tx: TxFront::new(
+                FrontRing::starting_at(tx_mem, start),
+                buffers(tx_way, Access::ReadOnly, granting),
+            ),
+            rx: RxFront::new(
+                FrontRing::starting_at(rx_mem, start),
+                buffers(rx_way, Access::ReadWrite, Granting::Standing),
+            ),
+            tx_ring: raw(tx_back),
+            rx_ring: raw(rx_back),
+            chans: [a, b, c, d],
+            arena: Arena::new(),
+            tx_seen: start,
+            in_flight: BTreeSet::new(),
+            extras_in_flight: 0,
+            held: Vec::new(),
+            per_frame: granting == Granting::PerFrame,
+            rx_errors: 0,
+            rig,
+        }
+    }
+
+    /// One operation; `Err`: the front reported a fault, rightly.
+    fn play(&mut self, tape: &mut Tape<'_>) -> Result<(), PeerFault> {
+        match tape.below(14) {
+            0 => self.send(tape),
+            1 => self.answer_tx_in_order(1 + tape.below(64)),
+            2 => {
+                let status = tape.one_of(&[RSP_OKAY, RSP_ERROR, RSP_DROPPED, RSP_NULL, 2, i16::MIN]);
+                let known = self.in_flight.iter().nth(tape.below(8)).copied();
+                let id = if tape.below(2) == 0 { known.unwrap_or(3) } else { tape.u16() };
+                self.answer_tx(TxResponse { id, status });
+            }
+            3 => return self.reclaim(tape.below(2) == 0),
+            4 => self.hold(tape.below(256)),
+            5 => {
+                let n = self.held.len();
+                if n > 0 {
+                    self.held.remove(tape.below(n.min(256)));
+                }
+            }
+            6 => self.tx_ring.lie(tape),
+            7 => assert!(self.rx.post(&self.rig.guest, &self.chans[2]).is_ok(), "standing grants"),
+            8 => {
+                for _ in 0..1 + tape.below(64) {
+                    self.answer_rx(RxResponse { id: 0, offset: 0, flags: 1, status: 60 }.to_words());
+                }
+            }
+            9 => {
+                let flags =
+                    tape.one_of(&[0, RXF_MORE_DATA, RXF_CSUM_BLANK, RXF_EXTRA_INFO, RXF_MORE_DATA | 8]);
+                let status = tape.one_of(&[60, 0, 1, 128, 256, 1514, 4096, RSP_ERROR, i16::MIN, 4097]);
+                let offset = tape.one_of(&[0, 0, 0, 1, 64, 192]);
+                self.answer_rx(RxResponse { id: 0, offset, flags, status }.to_words());
+            }
+            10 => {
+                let extra = match tape.below(3) {
+                    0 => Extra::Gso { size: tape.u16(), gso_type: tape.u8() },
+                    1 => Extra::Xdp { headroom: tape.u16() },
+                    _ => Extra::Gso { size: 1448, gso_type: 2 },
+                };
+                self.answer_rx(extra.to_words(tape.below(4) == 0));
+            }
+            11 => {
+                let words = [tape.u32(), tape.u32()];
+                self.answer_rx(words);
+            }
+            12 => self.rx_ring.lie(tape),
+            _ => return self.recv(tape.below(2) == 0),
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, tape: &mut Tape<'_>) {
+        let lens = [60usize, 14, 1, 128, 129, 256, 1514, 4096, 4097, 65535];
+        let (len, many, gso) = (tape.one_of(&lens), 1 + tape.below(8), tape.below(4) == 3);
+        let offload = match gso {
+            true => Offload { csum_blank: true, csum_ok: true, gso_type: 1, gso_size: 1448 },
+            false => Offload::default(),
+        };
+        self.arena.clear();
+        let mut frames = Vec::new();
+        while frames.len() < many && self.arena.has_room() {
+            let frame: Vec<u8> = (0..len).map(|at| (at ^ at >> 8 ^ frames.len()) as u8).collect();
+            assert!(self.arena.push(&frame, offload));
+            frames.push(frame);
+        }
+        let sent = self.tx.send(&self.rig.guest, &self.chans[0], &self.arena.burst());
+        let sent = sent.expect("grants to be had");
+        for frame in &frames[..sent] {
+            self.frame_sent(frame, offload);
+        }
+        assert_eq!(self.tx_ring.mem.load(Word::ReqProd), self.tx_seen, "requests beyond the frames");
+    }
+
+    /// The next requests on the ring describe this frame, in memory that is free for it.
+    fn frame_sent(&mut self, frame: &[u8], offload: Offload) {
+        let mut bytes = Vec::new();
+        let mut more = true;
+        while more {
+            let first = bytes.is_empty();
+            let req = self.next_tx();
+            let left = frame.len().div_ceil(PAGE_SIZE) > 1;
+            let len = if first && left { PAGE_SIZE } else { req.size.into() };
+            assert!(self.in_flight.insert(req.id), "id {} is in flight twice", req.id);
+            if self.per_frame && req.gref != 0 {
+                let held = self.held.iter().any(|(id, answered, _)| *id == req.id && *answered);
+                assert!(!held, "the page of id {} is used again, and the back still has it", req.id);
+            }
+            bytes.extend(match (req.gref, &self.tx.buffers().staging) {
+                (0, Some(area)) => {
+                    octets(area.bytes(), area.place(req.id.into()) as usize + req.offset as usize, len)
+                }
+                (gref, _) => granted(&self.rig, gref, req.offset, len).expect("a granted page"),
+            });
+            if first {
+                assert_eq!(usize::from(req.size), frame.len());
+                assert_eq!(req.flags & TXF_EXTRA_INFO != 0, offload.gso_type != 0);
+            }
+            if req.flags & TXF_EXTRA_INFO != 0 {
+                let words = self.next_tx().to_words();
+                let extra = Extra::Gso { size: offload.gso_size, gso_type: offload.gso_type };
+                assert_eq!(Extra::parse_tx(words), Ok((extra, false)));
+                self.extras_in_flight += 1;
+            }
+            more = req.flags & TXF_MORE_DATA != 0;
+        }
+        assert!(bytes == frame, "the requests describe other octets than were sent");
+    }
+
+    fn next_tx(&mut self) -> TxRequest {
+        self.tx_seen = self.tx_seen.wrapping_add(1);
+        TxRequest::from_words(self.tx_ring.mem.read::<3, 3>(self.tx_seen.wrapping_sub(1)))
+    }
+
+    fn answer_tx(&mut self, rsp: TxResponse) {
+        if self.tx_ring.asked() > 0 {
+            self.tx_ring.mem.write::<3, 1>(self.tx_ring.rsp_prod, [rsp.to_word()]);
+            self.tx_ring.rsp_prod = self.tx_ring.rsp_prod.wrapping_add(1);
+        }
+    }
+
+    /// As an honest back does it.
+    fn answer_tx_in_order(&mut self, n: usize) {
+        let mut extra = false;
+        for _ in 0..n.min(self.tx_ring.asked() as usize) {
+            let req = TxRequest::from_words(self.tx_ring.mem.read::<3, 3>(self.tx_ring.rsp_prod));
+            let status = if extra { RSP_NULL } else { RSP_OKAY };
+            extra = !extra && req.flags & TXF_EXTRA_INFO != 0;
+            self.answer_tx(TxResponse { id: req.id, status });
+        }
+    }
+
+    /// Maps the page of a request in flight, as a back that gives nothing back.
+    fn hold(&mut self, nth: usize) {
+        let at = self.tx_ring.rsp_prod.wrapping_add(nth as u32 % self.tx_ring.asked().max(1));
+        let req = TxRequest::from_words(self.tx_ring.mem.read::<3, 3>(at));
+        if self.tx_ring.asked() > 0
+            && self.in_flight.contains(&req.id)
+            && let Ok(map) = self.rig.host.map(GUEST, &[GrantRef(req.gref)], Access::ReadOnly)
+        {
+            self.held.push((req.id, false, map));
+        }
+    }
+
+    fn reclaim(&mut self, check_first: bool) -> Result<(), PeerFault> {
+        if !self.tx_ring.lied {
+            self.tx_ring.show();
+        }
+        let n = self.tx_ring.mem.load(Word::RspProd).wrapping_sub(self.tx_ring.cons);
+        let asked = self.tx_seen.wrapping_sub(self.tx_ring.cons);
+        let mut fault = n > asked;
+        for k in 0..if fault { 0 } else { n } {
+            let words = self.tx_ring.mem.read::<3, 1>(self.tx_ring.cons.wrapping_add(k));
+            let rsp = TxResponse::from_word(words[0]);
+            if rsp.status == RSP_NULL {
+                fault |= self.extras_in_flight == 0;
+                self.extras_in_flight = self.extras_in_flight.saturating_sub(1);
+            } else {
+                fault |= !self.in_flight.remove(&rsp.id);
+                let of_it = self.held.iter_mut().filter(|(id, ..)| *id == rsp.id);
+                of_it.for_each(|(_, answered, _)| *answered = true);
+            }
+        }
+        let found = if check_first { self.tx.final_check(1) } else { Ok(true) };
+        let taken = found.and_then(|_| self.tx.reclaim(&self.rig.guest, 1));
+        assert_eq!(taken.is_err(), fault, "{taken:?}");
+        assert_eq!(taken?, n);
+        self.tx_ring.cons = self.tx_ring.cons.wrapping_add(n);
+        if self.tx_ring.lied {
+            // It took what was shown.
+            self.tx_ring.rsp_prod = self.tx_ring.cons;
+            self.tx_ring.lied = false;
+        }
+        let unusable = self.held.iter().filter(|(_, answered, _)| *answered && self.per_frame).count();
+        let free = SLOTS - self.tx.in_flight();
+        assert!(
+            self.tx.room() <= free && self.tx.room() as usize + unusable >= free as usize,
+            "ids are lost"
+        );
+        Ok(())
+    }
+
+    /// An answer to the next RX request, with octets in its memory that are this answer's.
+    fn answer_rx(&mut self, words: [u32; 2]) {
+        if self.rx_ring.asked() == 0 {
+            return;
+        }
+        let index = self.rx_ring.rsp_prod;
+        let id = index & (SLOTS - 1);
+        let fill = [index as u8 ^ 0x5A; 4096];
+        let buffers = self.rx.buffers();
+        if let Some(area) = &buffers.staging {
+            assert!(area.bytes().copy_in(area.place(id) as usize, &fill[..area.buffer_bytes()]));
+        }
+        if let Some(pages) = &buffers.pages {
+            assert!(pages.bytes().copy_in(id as usize * PAGE_SIZE, &fill.map(|b| !b)));
+        }
+        self.rx_ring.mem.write::<2, 2>(index, words);
+        self.rx_ring.rsp_prod = index.wrapping_add(1);
+    }
+
+    /// Receives until nothing comes, and compares.
+    fn recv(&mut self, check_first: bool) -> Result<(), PeerFault> {
+        if !self.rx_ring.lied {
+            self.rx_ring.show();
+        }
+        if check_first {
+            let work = self.rx.final_check(1);
+            assert!(self.rx_ring.lied || work.is_ok(), "{work:?} of an honest index");
+            work?;
+        }
+        loop {
+            self.arena.clear();
+            let n = self.rx.recv(&mut self.arena, 1);
+            if self.rx_ring.lied {
+                n?;
+                self.rx.post(&self.rig.guest, &self.chans[2]).expect("standing grants");
+                return Ok(());
+            }
+            let before = self.rx_ring.cons;
+            let n = match n {
+                Ok(n) => n,
+                Err(e) => {
+                    while let Next::Frame(..) | Next::Error = self.next_rx() {}
+                    assert!(matches!(self.next_rx(), Next::Fault), "{e} where there is no fault");
+                    return Err(e);
+                }
+            };
+            let mut frames =
+                (0..n).map(|i| (self.arena.burst().frame(i).to_vec(), self.arena.desc(i).offload));
+            let frames: Vec<_> = frames.by_ref().collect();
+            for (bytes, offload) in frames {
+                let mut next = self.next_rx();
+                while let Next::Error = next {
+                    next = self.next_rx();
+                }
+                let Next::Frame(due, due_offload) = next else {
+                    panic!("a frame that the back did not send")
+                };
+                assert!(bytes == due, "{} octets that are not what the back put there", bytes.len());
+                assert_eq!(offload, due_offload);
+            }
+            if n == 0 {
+                while let Next::Error = self.next_rx() {}
+                assert!(
+                    matches!(self.next_rx(), Next::Incomplete),
+                    "a frame or a fault that nobody looks at"
+                );
+                assert_eq!(self.rx.stats().errors, self.rx_errors, "each error is counted once");
+                if self.rx_ring.cons == before {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Reads the next answers as the rules have it, and takes them if they are a frame or an error.
+    fn next_rx(&mut self) -> Next {
+        let n = self.rx_ring.rsp_prod.wrapping_sub(self.rx_ring.cons);
+        let read = |k: u32| self.rx_ring.mem.read::<2, 2>(self.rx_ring.cons.wrapping_add(k));
+        if n == 0 {
+            return Next::Incomplete;
+        }
+        let mut rsp = RxResponse::from_words(read(0));
+        let mut offload = Offload {
+            csum_blank: rsp.flags & RXF_CSUM_BLANK != 0,
+            csum_ok: rsp.flags & (RXF_CSUM_BLANK | RXF_DATA_VALIDATED) != 0,
+            ..Offload::default()
+        };
+        let (mut used, mut at) = (1, 0);
+        let mut extra = rsp.flags & RXF_EXTRA_INFO != 0;
+        while extra {
+            if used == n {
+                return Next::Incomplete;
+            }
+            let parsed = Extra::parse(read(used));
+            let (Ok((info, more)), true) = (parsed, (used as usize) < CHAIN) else { return Next::Fault };
+            if let Extra::Gso { size, gso_type } = info {
+                (offload.gso_size, offload.gso_type) = (size, gso_type);
+            }
+            (used, extra) = (used + 1, more);
+        }
+        let mut pieces = Vec::new();
+        let mut error = false;
+        loop {
+            error |= rsp.status < 0;
+            pieces.push((self.rx_ring.cons.wrapping_add(at), rsp));
+            if rsp.flags & RXF_MORE_DATA == 0 {
+                break;
+            }
+            if used == n {
+                return Next::Incomplete;
+            }
+            if pieces.len() == CHAIN {
+                return Next::Fault;
+            }
+            (at, used) = (used, used + 1);
+            rsp = RxResponse::from_words(read(at));
+        }
+        let next = if error { Some(Next::Error) } else { self.frame_there(&pieces, offload) };
+        match next {
+            Some(next) => {
+                self.rx_errors += u64::from(error);
+                self.rx_ring.cons = self.rx_ring.cons.wrapping_add(used);
+                next
+            }
+            None => Next::Fault,
+        }
+    }
+
+    /// The octets of a frame, where they are by PROTOCOL.md 3.3.
+    fn frame_there(&self, pieces: &[(u32, RxResponse)], offload: Offload) -> Option<Next> {
+        let total: usize = pieces.iter().map(|(_, rsp)| rsp.status as usize).sum();
+        let staging = self.rx.buffers().staging.as_ref();
+        let staged = staging
+            .filter(|area| area.data_len().copy_only() || pieces.len() == 1 && total <= area.buffer_bytes());
+        let mut bytes = Vec::new();
+        for (index, rsp) in pieces {
+            let (id, offset, len) = (index & (SLOTS - 1), rsp.offset as usize, rsp.status as usize);
+            let limit = staged.map_or(PAGE_SIZE, |area| area.buffer_bytes());
+            if offset + len > limit {
+                return None;
+            }
+            bytes.extend(match (staged, &self.rx.buffers().pages) {
+                (Some(area), _) => octets(area.bytes(), area.place(id) as usize + offset, len),
+                (None, Some(pages)) => octets(pages.bytes(), id as usize * PAGE_SIZE + offset, len),
+                (None, None) => return None,
+            });
+        }
+        (total <= MAX_FRAME).then_some(Next::Frame(bytes, offload))
+    }
+
+    fn close(self) {
+        let Self { rig, tx, rx, tx_ring, rx_ring, chans, held, .. } = self;
+        drop((held, tx_ring, rx_ring, chans));
+        release_front(&rig.guest, tx.into_parts());
+        release_front(&rig.guest, rx.into_parts());
+        rig.assert_empty();
+    }
+}

@@ -1,0 +1,99 @@
+//! Pages of a guest that grants and revokes them as it likes.
+
+use crate::rig::{GUEST, HOST, Rig};
+use pregrant::platform::local::LocalRegion;
+use pregrant::platform::{Access, GrantPool, GrantTable, PeerMem};
+use pregrant::shm::SharedBytes;
+use pregrant::{DomId, GrantRef, PAGE_SIZE};
+use std::sync::LazyLock;
+
+/// A domain that is neither end.
+const STRANGER: DomId = DomId(9);
+
+/// What a page's grant allows the back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Right {
+    /// Revoked.
+    None,
+    /// Read.
+    Read,
+    /// Read and write.
+    Write,
+    /// It is another domain's grant.
+    Stranger,
+}
+
+/// Pages, each with at most one grant. Page numbers are taken modulo their count.
+pub struct GuestPages {
+    /// Their memory.
+    pub region: LocalRegion,
+    refs: Vec<(GrantRef, Right)>,
+}
+
+impl GuestPages {
+    /// `n` pages, all granted to the back with `right`, filled with [`octet`](crate::rig::octet).
+    pub fn new(rig: &Rig, n: usize, right: Right) -> Self {
+        let region = GrantTable::pages(&rig.guest, n).expect("the guest's pages");
+        let mut pages = Self { region, refs: vec![(GrantRef::NONE, Right::None); n] };
+        for page in 0..n {
+            pages.grant(rig, page, right);
+        }
+        fill(&pages.region);
+        pages
+    }
+
+    /// Ends the grant of a page and makes another one, which may get the old one's number.
+    pub fn grant(&mut self, rig: &Rig, page: usize, right: Right) {
+        let page = page % self.refs.len();
+        if self.refs[page].1 != Right::None {
+            let old = rig.guest.revoke(self.refs[page].0);
+            assert!(old.is_ok(), "between two calls the back has no page of an ordinary grant mapped");
+        }
+        let to = if right == Right::Stranger { STRANGER } else { HOST };
+        let acc = if right == Right::Read { Access::ReadOnly } else { Access::ReadWrite };
+        let gref = match right {
+            Right::None => self.refs[page].0,
+            _ => rig.guest.grant(to, &self.region, page, acc).expect("a grant"),
+        };
+        self.refs[page] = (gref, right);
+    }
+
+    /// The grant of a page; of a revoked page the one that it had.
+    pub fn gref(&self, page: usize) -> u32 {
+        self.refs[page % self.refs.len()].0.0
+    }
+
+    /// The page that the back may write to through this grant.
+    pub fn page_of(&self, gref: u32) -> Option<usize> {
+        self.refs.iter().position(|&(r, right)| r.0 == gref && right == Right::Write)
+    }
+
+    /// Ends all grants.
+    pub fn close(mut self, rig: &Rig) {
+        for page in 0..self.refs.len() {
+            self.grant(rig, page, Right::None);
+        }
+        assert!(rig.guest.release(self.region).is_ok());
+    }
+}
+
+/// What the back reads through a grant of the guest's, if it is its to read.
+pub fn granted(rig: &Rig, gref: u32, offset: u16, len: usize) -> Option<Vec<u8>> {
+    let map = rig.host.map(GUEST, &[GrantRef(gref)], Access::ReadOnly).ok()?;
+    Some(octets(&map, offset.into(), len))
+}
+
+/// Fills memory, of 64 pages at most, so that no two neighbours, lines or pages look alike.
+pub fn fill(memory: &impl SharedBytes) {
+    // Made once: this is what most of an input's time would go to.
+    static PATTERN: LazyLock<Vec<u8>> =
+        LazyLock::new(|| (0..64 * PAGE_SIZE).map(crate::rig::octet).collect());
+    assert!(memory.copy_in(0, &PATTERN[..memory.len()]));
+}
+
+/// `len` octets of shared memory.
+pub fn octets(memory: &impl SharedBytes, at: usize, len: usize) -> Vec<u8> {
+    let mut out = vec![0; len];
+    assert!(memory.copy_out(at, &mut out), "inside of the memory");
+    out
+}

@@ -1,0 +1,67 @@
+//! Fuzz targets, one for each trust boundary: a function over octets, that panics on what must not be.
+//!
+//! ```text
+//!   fuzz_targets/NAME.rs  (libFuzzer, nightly: `cargo xtask fuzz`)  --+
+//!   tests/replay.rs       (stable: `cargo xtask test`)              --+--> TARGETS --> NAME.rs: operations of a Tape
+//!   src/bin/replay.rs     (stable: one input)                       --+                  against the code, and its rules
+//! ```
+//! `corpus/NAME/` has a small set of inputs that reach what is known to be reached, `regressions/NAME/` those that once
+//! found something. A target is deterministic: no clock, no threads, no random numbers.
+
+mod guest_pages;
+#[path = "../../crates/pregrant/tests/rig/mod.rs"]
+mod rig;
+mod staged;
+mod tape;
+
+mod back_rx;
+mod back_tx;
+mod ctrl_ring;
+mod front_rx;
+mod offload;
+mod staging_list;
+mod xenbus_keys;
+mod xs_codec;
+mod xs_server;
+
+/// One trust boundary.
+pub struct Target {
+    /// As the binary and the folders are called.
+    pub name: &'static str,
+    /// Plays an input; panics when something is wrong.
+    pub play: fn(&[u8]),
+}
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    Target { name: "back_tx", play: back_tx::back_tx },
+    Target { name: "back_rx", play: back_rx::back_rx },
+    Target { name: "ctrl_ring", play: ctrl_ring::ctrl_ring },
+    Target { name: "front_rx", play: front_rx::front_rx },
+    Target { name: "offload", play: offload::offload },
+    Target { name: "staging_list", play: staging_list::staging_list },
+    Target { name: "xenbus_keys", play: xenbus_keys::xenbus_keys },
+    Target { name: "xs_codec", play: xs_codec::xs_codec },
+    Target { name: "xs_server", play: xs_server::xs_server },
+];
+
+/// The target of that name.
+pub fn target(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|t| t.name == name)
+}
+
+/// Makes libFuzzer's entry of the target with this name.
+#[cfg(feature = "libfuzzer")]
+#[macro_export]
+macro_rules! fuzz {
+    ($name:literal) => {
+        libfuzzer_sys::fuzz_target!(
+            init: assert!($crate::target($name).is_some()),
+            |data: &[u8]| {
+                if let Some(target) = $crate::target($name) {
+                    (target.play)(data);
+                }
+            }
+        );
+    };
+}

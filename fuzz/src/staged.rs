@@ -1,0 +1,93 @@
+//! Staging buffers as no honest front lists them: any length, any gap, any number up to a list page's 512.
+
+use crate::guest_pages::{fill, octets};
+use crate::rig::{GUEST, HOST, Rig};
+use crate::tape::Tape;
+use pregrant::net::back::path::StagedBuffers;
+use pregrant::net::staging_list::{self, DataLen};
+use pregrant::platform::local::{LocalMap, LocalRegion};
+use pregrant::platform::{Access, GrantPool, PeerMem};
+use pregrant::wire::staging::StagingEntry;
+use pregrant::{GrantRef, PAGE_SIZE};
+
+/// Pages that the buffers of one list take at most.
+const PAGES: usize = 16;
+
+/// The guest's side of a list that the back accepted.
+pub struct Staged {
+    /// The buffers' memory.
+    pub region: LocalRegion,
+    list: LocalRegion,
+    /// By id: where its buffer starts in `region`.
+    pub places: Vec<usize>,
+    /// Octets of a buffer.
+    pub len: usize,
+    /// Every slot is staged.
+    pub copy_only: bool,
+}
+
+impl Staged {
+    /// Lays out, lists and grants buffers as the tape says; the back reads the list, judges and maps it.
+    pub fn new(rig: &Rig, tape: &mut Tape<'_>, acc: Access) -> (Self, StagedBuffers<LocalMap>) {
+        let len = match tape.below(6) {
+            0 => 128,
+            1 => 256,
+            2 => 4096,
+            3 => 65535,
+            _ => 16 + u32::from(tape.u16() % 4081),
+        };
+        let len = DataLen::new(len).expect("a length that buffers can have");
+        let bytes = len.buffer_bytes() as usize;
+        let (most, gap) = (1 + tape.u16() as usize % 512, tape.u8() as usize);
+        let mut places = Vec::new();
+        let mut at = tape.u8() as usize;
+        while places.len() < most {
+            if at % PAGE_SIZE + bytes > PAGE_SIZE {
+                // No page is left out: the local Xen maps neighbours only.
+                at = places.last().map_or(at, |last: &usize| last + 1).next_multiple_of(PAGE_SIZE);
+            }
+            if at + bytes > PAGES * PAGE_SIZE {
+                break;
+            }
+            places.push(at);
+            at += bytes + gap;
+        }
+        let mut refs = [GrantRef::NONE; PAGES];
+        let region = rig.guest.alloc(HOST, acc, &mut refs).expect("the buffers' pages");
+        fill(&region);
+        let mut list_ref = [GrantRef::NONE];
+        let list = rig.guest.alloc(HOST, Access::ReadOnly, &mut list_ref).expect("the list's page");
+        let entry = |(id, &at): (usize, &usize)| StagingEntry {
+            id: id as u16,
+            gref: refs[at / PAGE_SIZE].0,
+            offset: (at % PAGE_SIZE) as u16,
+        };
+        assert!(staging_list::write(&list, places.iter().enumerate().map(entry)));
+
+        let page = rig.host.map(GUEST, &list_ref, Access::ReadOnly).expect("the list is granted");
+        let entries = staging_list::read(&page, 512);
+        let accepted = staging_list::judge(&entries, 0, len).expect("a list by the rules");
+        let map = rig.host.map(GUEST, &accepted.refs, acc).expect("the buffers are granted");
+        let buffers =
+            StagedBuffers { map, place: accepted.place, len: len.buffer_bytes(), copy_only: len.copy_only() };
+        (Self { region, list, places, len: bytes, copy_only: len.copy_only() }, buffers)
+    }
+
+    /// Where in the region a piece of `len` octets lies, when the buffer of `id` has it.
+    pub fn place(&self, id: u16, offset: u16, len: usize) -> Option<usize> {
+        let place = self.places.get(id as usize)?;
+        (offset as usize + len <= self.len).then_some(place + offset as usize)
+    }
+
+    /// What the buffer of `id` holds at `offset`.
+    pub fn octets(&self, id: u16, offset: u16, len: usize) -> Option<Vec<u8>> {
+        Some(octets(&self.region, self.place(id, offset, len)?, len))
+    }
+
+    /// Ends the grants; the back has let go.
+    pub fn close(self, rig: &Rig) {
+        for region in [self.region, self.list] {
+            assert!(rig.guest.release(region).is_ok(), "the back still maps a staging page");
+        }
+    }
+}

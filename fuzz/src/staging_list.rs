@@ -1,0 +1,83 @@
+//! The guest writes the list of staging buffers: any octets, or a good list with something wrong in it.
+//!
+//! `judge` sorts and compares neighbours; here every entry is compared with every other one of its page, and both must agree. Of what
+//! was accepted each buffer lies within the mapping and shares no octet with another.
+
+use crate::tape::Tape;
+use pregrant::net::staging_list::{self, DataLen};
+use pregrant::platform::local::Pages;
+use pregrant::shm::SharedBytes;
+use pregrant::wire::staging::{ENTRIES_PER_PAGE, StagingEntry};
+use pregrant::{GrantRef, PAGE_SIZE};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Reads and judges what the tape wrote.
+pub fn staging_list(data: &[u8]) {
+    let mut tape = Tape::new(data);
+    let len = tape.one_of(&[64, 128, 256, 2048, 4096, 65535, 65536, 0]);
+    let Some(len) = DataLen::new(if len == 0 { u32::from(tape.u16()) } else { len }) else { return };
+    let first_id = tape.one_of(&[0, 0, 256, 512, u16::MAX, u16::MAX - 100]);
+    let bytes = len.buffer_bytes();
+    let page = Pages::new(1);
+
+    // A good list, as far as the page goes, then octets of it changed; or octets as they come.
+    let entries = usize::from(tape.u16()) % (ENTRIES_PER_PAGE + 2);
+    let per_page = PAGE_SIZE / usize::from(bytes);
+    let good = (0..entries).map(|k| StagingEntry {
+        id: first_id.wrapping_add(k as u16),
+        gref: 8 + (k / per_page) as u32,
+        offset: (k % per_page * usize::from(bytes)) as u16,
+    });
+    let listed: Vec<StagingEntry> = good.collect();
+    let fits = staging_list::write(&page, listed.iter().copied());
+    assert_eq!(fits, entries <= ENTRIES_PER_PAGE);
+    let untouched = tape.is_over();
+    for _ in 0..tape.below(32) {
+        let at = usize::from(tape.u16()) % (PAGE_SIZE - 8);
+        assert!(page.copy_in(at, tape.bytes(8)));
+    }
+    let rest = tape.rest();
+    assert!(page.copy_in(0, &rest[..rest.len().min(PAGE_SIZE)]));
+
+    for most in [ENTRIES_PER_PAGE, 256, 1, 0] {
+        let read = staging_list::read(&page, most);
+        assert!(read.len() <= most);
+        let mut raw = [0; 8];
+        for (k, entry) in read.iter().enumerate() {
+            assert!(page.copy_out(k * 8, &mut raw));
+            assert_eq!((raw, entry.gref != 0), (entry.to_bytes(), true), "entries up to the terminator");
+        }
+        if untouched && fits {
+            assert_eq!(read, listed[..entries.min(most)]);
+        }
+        judged(&read, first_id, len);
+    }
+}
+
+fn judged(entries: &[StagingEntry], first_id: u16, len: DataLen) {
+    let bytes = usize::from(len.buffer_bytes());
+    let in_order =
+        entries.iter().enumerate().all(|(k, e)| e.id == first_id.wrapping_add(k as u16) && e.gref != 0);
+    let in_page = entries.iter().all(|e| usize::from(e.offset) + bytes <= PAGE_SIZE);
+    let mut by_grant: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    entries.iter().for_each(|e| by_grant.entry(e.gref).or_default().push(e.offset.into()));
+    let apart = by_grant.values().all(|offsets| {
+        let clear = |(k, a): (usize, &usize)| offsets[..k].iter().all(|b| a.abs_diff(*b) >= bytes);
+        offsets.iter().enumerate().all(clear)
+    });
+    let list = staging_list::judge(entries, first_id, len);
+    assert_eq!(list.is_ok(), !entries.is_empty() && in_order && in_page && apart, "{list:?}");
+    match list {
+        Ok(list) => {
+            let distinct: BTreeSet<_> = list.refs.iter().map(|r| r.0).collect();
+            assert_eq!(distinct.len(), list.refs.len(), "each grant is mapped once");
+            assert_eq!(list.place.len(), entries.len());
+            for (entry, &place) in entries.iter().zip(&list.place) {
+                let (page, offset) = (place as usize / PAGE_SIZE, place as usize % PAGE_SIZE);
+                assert_eq!(list.refs[page], GrantRef(entry.gref));
+                assert!(offset == usize::from(entry.offset) && offset + bytes <= PAGE_SIZE);
+            }
+        }
+        Err(fault) => assert!(fault.to_string().len() < 200),
+    }
+}

@@ -1,0 +1,53 @@
+//! An input as a tape of values, read from the front: when it has run out everything is 0.
+//!
+//! Taken octet by octet and never from the end, so that a change in one place of an input changes one operation, and an
+//! input that was kept means the same next year.
+
+use arbitrary::Unstructured;
+
+/// What is left of an input.
+pub struct Tape<'a>(Unstructured<'a>);
+
+impl<'a> Tape<'a> {
+    /// From its start.
+    pub fn new(data: &'a [u8]) -> Self {
+        Self(Unstructured::new(data))
+    }
+    /// Whether it has run out.
+    pub fn is_over(&self) -> bool {
+        self.0.is_empty()
+    }
+    /// An octet.
+    pub fn u8(&mut self) -> u8 {
+        self.0.arbitrary().unwrap_or_default()
+    }
+    /// Two, little-endian.
+    pub fn u16(&mut self) -> u16 {
+        self.0.arbitrary().unwrap_or_default()
+    }
+    /// Four, little-endian.
+    pub fn u32(&mut self) -> u32 {
+        self.0.arbitrary().unwrap_or_default()
+    }
+    /// A number below `n`, which is 256 at most.
+    pub fn below(&mut self, n: usize) -> usize {
+        self.u8() as usize % n
+    }
+    /// One of these, 256 at most.
+    pub fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+    /// At most `n` octets, as they stand.
+    pub fn bytes(&mut self, n: usize) -> &'a [u8] {
+        self.0.bytes(n.min(self.0.len())).unwrap_or_default()
+    }
+    /// All the rest.
+    pub fn rest(&mut self) -> &'a [u8] {
+        self.bytes(usize::MAX)
+    }
+    /// Some octets: a length of one octet, then as many.
+    pub fn string(&mut self) -> &'a [u8] {
+        let n = self.u8() as usize;
+        self.bytes(n)
+    }
+}

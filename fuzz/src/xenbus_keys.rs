@@ -1,0 +1,362 @@
+//! The other end of a device writes whatever it likes into its directory, and changes its state as it likes.
+//!
+//! ```text
+//!   tape --keys, states--> peer's directory --xenstore--> BackVif or FrontVif, over LocalXen
+//! ```
+//! Every step ends, with a connection or with an error that names its reason in one short line without control
+//! characters. An end that is not connected holds nothing: no page mapped or granted, no channel.
+
+use crate::guest_pages::{GuestPages, Right};
+use crate::rig::{GUEST, HOST, Rig, TestPort};
+use crate::tape::Tape;
+use pregrant::net::back::{BackVif, Ordinary, Polled};
+use pregrant::net::bus::StoreBus;
+use pregrant::net::features::BackFeatures;
+use pregrant::net::front::pages::Granting;
+use pregrant::net::front::{FrontVif, Wishes};
+use pregrant::net::staging_list::DataLen;
+use pregrant::platform::Events;
+use pregrant::platform::local::{LocalChan, LocalDomain};
+use pregrant::port::{Arena, Offload};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::staging::StagingEntry;
+use pregrant::xenbus::toolstack::{self, Vif};
+use pregrant::xenbus::{Device, DeviceId, Side};
+use pregrant::xenstore::Client;
+use pregrant::xenstore::local::{LocalLink, LocalStore};
+use pregrant::{DomId, PAGE_SIZE};
+
+/// Operations of one input at most.
+const OPS: usize = 120;
+/// Pages of the hostile front: rings, lists, buffers.
+const PAGES: usize = 16;
+/// Channels that it offers.
+const CHANNELS: usize = 4;
+
+/// Keys that either end looks at, and some that it does not.
+const KEYS: [&str; 34] = [
+    "tx-ring-ref",
+    "rx-ring-ref",
+    "event-channel",
+    "event-channel-tx",
+    "event-channel-rx",
+    "request-rx-copy",
+    "feature-rx-notify",
+    "feature-sg",
+    "feature-gso-tcpv4",
+    "feature-gso-tcpv6",
+    "feature-no-csum-offload",
+    "feature-ipv6-csum-offload",
+    "multi-queue-num-queues",
+    "feature-staging-grants",
+    "tx-data-ref0",
+    "tx-data-ref1",
+    "tx-data-len",
+    "rx-data-ref0",
+    "rx-data-len",
+    "request-multicast-control",
+    "ctrl-ring-ref",
+    "event-channel-ctrl",
+    "feature-rx-copy",
+    "feature-split-event-channels",
+    "multi-queue-max-queues",
+    "staging-grants-sizes",
+    "staging-grants-active",
+    "feature-multicast-control",
+    "feature-ctrl-ring",
+    "state",
+    "online",
+    "mac",
+    "hotplug-status",
+    "backend",
+];
+
+/// The store with one device, and the hostile end's connection to it.
+struct Store {
+    store: LocalStore,
+    id: DeviceId,
+    side: Side,
+    toolstack: Client<LocalLink>,
+    peer: Client<LocalLink>,
+    own: Client<LocalLink>,
+    device: Device,
+}
+
+/// Plays the tape.
+pub fn xenbus_keys(data: &[u8]) {
+    let mut tape = Tape::new(data);
+    match tape.below(2) {
+        0 => hostile_front(&mut tape),
+        _ => hostile_back(&mut tape),
+    }
+}
+
+impl Store {
+    /// The hostile end is not `side`.
+    fn new(side: Side) -> Self {
+        let store = LocalStore::new();
+        store.with_server(|s| [GUEST, HOST].map(|domid| s.introduce(domid).expect("a new domain")));
+        let id = Vif::new(GUEST, HOST, 0, [2; 6]).id;
+        let (own, peer) = match side {
+            Side::Back => (HOST, GUEST),
+            Side::Front => (GUEST, HOST),
+        };
+        let mut this = Self {
+            toolstack: store.client(DomId(0)),
+            peer: store.client(peer),
+            own: store.client(own),
+            device: Device::new(id, side),
+            store,
+            id,
+            side,
+        };
+        this.create();
+        this
+    }
+
+    fn create(&mut self) {
+        Vif { id: self.id, mac: [2; 6], front_keys: &[], back_keys: &[] }
+            .create(&mut self.toolstack)
+            .expect("domain 0 has no quota");
+    }
+
+    /// The peer writes; what the store refuses it is refused.
+    fn write(&mut self, key: &str, value: &[u8]) {
+        let _ = self.peer.write(&format!("{}/{key}", self.device.peer_dir()), value);
+    }
+
+    fn bus(&mut self) -> StoreBus<'_, LocalLink> {
+        StoreBus { device: &self.device, xs: &mut self.own }
+    }
+
+    /// An operation on the store that either end's peer, or the toolstack, may do at any time.
+    fn play(&mut self, tape: &mut Tape<'_>, numbers: &[u32]) {
+        match tape.below(10) {
+            0..=3 => {
+                let queue = ["", "", "queue-0/", "queue-1/", "queue-7/"][tape.below(5)];
+                let key = format!("{queue}{}", tape.one_of(&KEYS));
+                match tape.below(4) {
+                    0 => self.write(&key, tape.string()),
+                    1 => self.write(&key, tape.u32().to_string().as_bytes()),
+                    2 => self
+                        .write(&key, tape.one_of(&[b"1" as &[u8], b"0", b"128;256;65535", b"256", b"2\0"])),
+                    _ => self.write(&key, tape.one_of(numbers).to_string().as_bytes()),
+                }
+            }
+            4..=6 => {
+                let state = tape.u8() % 12;
+                self.write("state", state.to_string().as_bytes());
+            }
+            7 => {
+                let key = format!("{}/{}", self.device.peer_dir(), tape.one_of(&KEYS));
+                let _ = self.peer.rm(&key);
+            }
+            8 => {
+                let path = format!("{}/online", self.id.dir(Side::Back));
+                let _ = self.toolstack.write(&path, if tape.below(2) == 0 { "0" } else { "1" });
+            }
+            _ => {
+                assert!(toolstack::remove(&mut self.toolstack, &self.id).is_ok());
+                if tape.below(4) != 0 {
+                    self.create();
+                }
+            }
+        }
+    }
+
+    /// After a removal, so that both ends can come to their end.
+    fn make_sure_of_it(&mut self) {
+        if self.own.directory(self.device.own_dir()).is_err() {
+            self.create();
+        }
+        assert!(self.store.with_server(|s| s.counts_are_right()));
+        assert_eq!(self.device.side(), self.side);
+    }
+}
+
+/// A text that the log and the store will show.
+fn shown(text: &str) {
+    assert!(text.len() < 1000 && !text.contains(char::is_control), "{text:?}");
+}
+
+fn hostile_front(tape: &mut Tape<'_>) {
+    let rig = Rig::new();
+    let mut store = Store::new(Side::Back);
+    let mut pages = GuestPages::new(&rig, PAGES, Right::Write);
+    assert!(pages.region.copy_in(0, &vec![0; pages.region.len()]));
+    let channels: Vec<(LocalChan, u32)> =
+        (0..CHANNELS).map(|_| rig.guest.offer(HOST).expect("a channel")).map(|(c, p)| (c, p.0)).collect();
+    let numbers = |pages: &GuestPages| -> Vec<u32> {
+        (0..PAGES).map(|k| pages.gref(k)).chain(channels.iter().map(|c| c.1)).chain([2, 4, 0]).collect()
+    };
+    let ordinary = if tape.below(2) == 0 { Ordinary::Copy } else { Ordinary::Map };
+    let fresh = || BackVif::<LocalDomain>::new(GUEST, 0, BackFeatures::default(), ordinary);
+    let mut vif = fresh();
+    let (mut port, mut arena) = (TestPort::default(), Arena::new());
+    for _ in 0..OPS {
+        if tape.is_over() {
+            break;
+        }
+        let mut failed = None;
+        match tape.below(12) {
+            0..=3 => store.play(tape, &numbers(&pages)),
+            // All that a front of one queue writes.
+            4 => honest_front(&mut store, &pages, &channels, tape),
+            5 => {
+                let right = tape.one_of(&[Right::None, Right::Read, Right::Write, Right::Stranger]);
+                let page = tape.below(PAGES);
+                // What the back has mapped cannot be revoked: the guest tries only where it has not.
+                if vif.nr_queues() == 0 {
+                    pages.grant(&rig, page, right);
+                }
+            }
+            6 => {
+                let word = 4 * (usize::from(tape.u16()) % (PAGES * PAGE_SIZE / 4));
+                assert!(pages.region.store_u32(word, tape.u32()));
+            }
+            7 => {
+                for i in 0..vif.nr_queues() {
+                    port.gives.push_back((vec![7; 60], Offload::default()));
+                    let tx = vif.poll_tx(&rig.host, i, &mut port, &mut arena);
+                    let rx = vif.poll_rx(&rig.host, i, &mut port);
+                    assert!(port.took.iter().all(|(bytes, _)| bytes.len() >= 14));
+                    port.took.clear();
+                    let ctrl = vif.poll_ctrl(&rig.host);
+                    failed = failed.or([tx, rx, ctrl].into_iter().find_map(|r: Result<Polled, _>| r.err()));
+                }
+            }
+            // This process is killed, and another one finds what is left.
+            8 => {
+                vif = fresh();
+                if let Err(e) = vif.take_up(&rig.host, &mut store.bus(), &mut |_, _| None) {
+                    shown(&e.to_string());
+                    let _ = vif.close(&rig.host, &mut store.bus(), Some(&e.to_string()));
+                }
+            }
+            _ => {
+                if let Err(e) = vif.step(&rig.host, &mut store.bus(), &mut |_, _| None) {
+                    shown(&e.to_string());
+                    let _ = vif.close(&rig.host, &mut store.bus(), Some(&e.to_string()));
+                    assert_eq!(vif.nr_queues(), 0);
+                }
+                vif.refused_lists().iter().for_each(|(_, _, why)| shown(&why.to_string()));
+            }
+        }
+        if let Some(fault) = failed {
+            shown(&fault.to_string());
+            let _ = vif.close(&rig.host, &mut store.bus(), Some(&fault.to_string()));
+        }
+        assert!(vif.nr_queues() <= BackFeatures::default().max_queues as usize);
+        if vif.nr_queues() == 0 {
+            let counts = rig.xen.counts();
+            assert_eq!(
+                (counts.mapped, counts.channels),
+                (0, CHANNELS),
+                "an end that is not connected holds on"
+            );
+        }
+    }
+    store.make_sure_of_it();
+    assert!(vif.close(&rig.host, &mut store.bus(), None).is_ok());
+    drop((vif, channels));
+    pages.close(&rig);
+    rig.assert_empty();
+}
+
+/// One queue: rings in pages 0 and 1, staging lists in 2 and 3 if the tape wants them, buffers from 4 on.
+fn honest_front(store: &mut Store, pages: &GuestPages, channels: &[(LocalChan, u32)], tape: &mut Tape<'_>) {
+    assert!(pages.region.copy_in(0, &[0; 2 * PAGE_SIZE]));
+    for (key, value) in [
+        ("request-rx-copy", 1),
+        ("tx-ring-ref", pages.gref(0)),
+        ("rx-ring-ref", pages.gref(1)),
+        ("event-channel", channels[0].1),
+    ] {
+        store.write(key, value.to_string().as_bytes());
+    }
+    let len = tape.one_of(&[0, 64, 128, 256, 4096, 65535]);
+    if let Some(len) = DataLen::new(len) {
+        let bytes = usize::from(len.buffer_bytes());
+        let (per_page, mut first_id) = (PAGE_SIZE / bytes, 0);
+        for (dir, list) in [("tx", 2), ("rx", 3)] {
+            let n = (4 * per_page).min(256);
+            let entries = (0..n).map(|k| StagingEntry {
+                id: (first_id + k) as u16,
+                gref: pages.gref(list * 4 - 4 + k / per_page),
+                offset: (k % per_page * bytes) as u16,
+            });
+            let mut written = [0; PAGE_SIZE];
+            entries.enumerate().for_each(|(k, e)| written[k * 8..k * 8 + 8].copy_from_slice(&e.to_bytes()));
+            assert!(pages.region.copy_in(list * PAGE_SIZE, &written));
+            first_id += n;
+            store.write(&format!("{dir}-data-ref0"), pages.gref(list).to_string().as_bytes());
+            store.write(&format!("{dir}-data-len"), len.value().to_string().as_bytes());
+        }
+        store.write("feature-staging-grants", b"1");
+    }
+    store.write("state", b"4");
+}
+
+fn hostile_back(tape: &mut Tape<'_>) {
+    let rig = Rig::new();
+    let mut store = Store::new(Side::Front);
+    let wishes = Wishes {
+        queues: 2,
+        tx_data_len: DataLen::new(tape.one_of(&[256, 65535])),
+        rx_data_len: DataLen::new(tape.one_of(&[256, 65535])),
+        granting: tape.one_of(&[Granting::PerFrame, Granting::Standing]),
+        split_channels: tape.below(2) == 0,
+        ctrl_ring: tape.below(2) == 0,
+        multicast_control: tape.below(2) == 0,
+    };
+    let reconnect = tape.below(2) == 0;
+    let mut vif = FrontVif::<LocalDomain>::new(HOST, wishes, reconnect);
+    let mut arena = Arena::new();
+    let numbers = [0, 1, 2, 4, 128, 256, 65535, u32::MAX];
+    for _ in 0..OPS {
+        if tape.is_over() {
+            break;
+        }
+        let mut failed = false;
+        match tape.below(8) {
+            0..=3 => store.play(tape, &numbers),
+            4 => {
+                for (key, value) in BackFeatures::default().pairs() {
+                    store.write(&key, value.as_bytes());
+                }
+                store.write("state", b"2");
+            }
+            5 => {
+                for i in 0..vif.nr_queues() {
+                    arena.clear();
+                    assert!(arena.push(&[7; 300], Offload::default()));
+                    failed |= vif.send(&rig.guest, i, &arena.burst()).is_err();
+                    arena.clear();
+                    failed |= vif.recv(&rig.guest, i, &mut arena, 1).is_err();
+                    failed |= vif.reclaim(&rig.guest, i, 1).is_err();
+                }
+                assert!(!failed, "nobody answered anything");
+            }
+            _ => {
+                if let Err(e) = vif.step(&rig.guest, &mut store.bus()) {
+                    shown(&e.to_string());
+                    failed = true;
+                }
+            }
+        }
+        if failed {
+            // As its driver does: this device is over.
+            let _ = vif.close(&mut store.bus(), Some("a fault"));
+        }
+        assert!(vif.nr_queues() <= 2);
+        // Two queues with all that they may have, and their predecessors that were not let go.
+        assert!(rig.xen.counts().grants <= 2 * 2 * (1 + 1 + 2 * 256) + 4, "memory without bound");
+    }
+    store.make_sure_of_it();
+    let _ = vif.close(&mut store.bus(), None);
+    store.write("state", b"6");
+    assert!(vif.step(&rig.guest, &mut store.bus()).is_ok());
+    assert!(vif.is_closed(), "{:?}", vif.state());
+    drop(vif);
+    rig.assert_empty();
+}
