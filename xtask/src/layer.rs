@@ -27,14 +27,26 @@ pub const LAYERS: &[Layer] = &[
     Layer { name: "test", shows: "unit, property, differential and end-to-end tests", run: test },
     Layer { name: "loom", shows: "no lost wake-up in any order of the ring's memory accesses", run: loom },
     Layer { name: "miri", shows: "no undefined behaviour in the core while a peer races", run: miri },
+    Layer {
+        name: "fuzz",
+        shows: "no peer's octets make an end panic, leak or pass on what is not its own",
+        run: crate::fuzz::layer,
+    },
 ];
 
+/// The fuzz targets' package, which is no member of the workspace: its own tests replay what the targets once found.
+const FUZZ: &str = "--manifest-path=fuzz/Cargo.toml";
+
 fn fmt(w: &Workspace) -> Result<(), String> {
-    run(&mut w.cargo(&["fmt", "--all", "--check"]))
+    run(&mut w.cargo(&["fmt", "--all", "--check"]))?;
+    run(&mut w.cargo(&["fmt", FUZZ, "--check"]))
 }
 
 fn clippy(w: &Workspace) -> Result<(), String> {
-    run(&mut w.cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+    run(&mut w.cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    run(w
+        .cargo(&["clippy", FUZZ, "--all-targets", "--", "-D", "warnings"])
+        .env("CARGO_TARGET_DIR", w.target()))
 }
 
 fn docs(w: &Workspace) -> Result<(), String> {
@@ -51,7 +63,8 @@ fn test(w: &Workspace) -> Result<(), String> {
     tool::debian(w, "xenstore-ls", "xenstore-utils")?;
     tool::debian(w, "gcc", "gcc")?;
     tool::debian(w, "ip", "iproute2")?;
-    run(&mut w.cargo(&["test", "--workspace", "--no-fail-fast"]))
+    run(&mut w.cargo(&["test", "--workspace", "--no-fail-fast"]))?;
+    run(w.cargo(&["test", FUZZ]).env("CARGO_TARGET_DIR", w.target()))
 }
 
 fn loom(w: &Workspace) -> Result<(), String> {

@@ -6,10 +6,13 @@
 //!   cargo xtask test            the layer `test`
 //!   cargo xtask rig [NAME...]   real Xen in QEMU: all scenarios of rig/scenarios, or those with such names
 //!   cargo xtask list            the layers, and what each shows; `rig list` the scenarios
+//!   cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
+//!                               fuzz targets for longer (60 s each); --keep: into fuzz/corpus with what is new
 //! ```
 //!
 //! A layer is one kind of check (docs/testing.md). All of them run even when one fails; the last line counts them.
 
+mod fuzz;
 mod layer;
 mod rig;
 mod tidy;
@@ -21,8 +24,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 use workspace::Workspace;
 
-const USAGE: &str =
-    "usage: cargo xtask ci [LAYER...] | cargo xtask test | cargo xtask rig [NAME...|list] | cargo xtask list";
+const USAGE: &str = "usage: cargo xtask ci [LAYER...] | cargo xtask test | cargo xtask list
+       cargo xtask rig [NAME...|list]
+       cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -40,6 +44,10 @@ fn main() -> ExitCode {
         }
         ["rig", "list"] => return end(rig::list(&Workspace::find())),
         ["rig", names @ ..] => return end(rig::play(&Workspace::find(), names)),
+        ["fuzz", args @ ..] => match fuzz::Plan::parse(args) {
+            Ok(plan) => return end(fuzz::fuzz(&Workspace::find(), &plan)),
+            Err(what) => Err(what),
+        },
         ["test"] => select(&["test"]),
         ["ci"] => Ok(LAYERS.iter().collect()),
         ["ci", names @ ..] => select(names),

@@ -14,20 +14,32 @@ pub fn target(w: &Workspace, target: &str) -> Result<(), String> {
     run(w.program("rustup").args(["target", "add", target]))
 }
 
+/// A nightly toolchain, with components if asked.
+pub fn nightly(w: &Workspace, components: &[&str]) -> Result<(), String> {
+    if succeeds(w.program("rustup").args(["run", "nightly", "rustc", "--version"])) {
+        if components.is_empty() {
+            return Ok(());
+        }
+        return run(w
+            .program("rustup")
+            .args(["component", "add", "--toolchain", "nightly"])
+            .args(components));
+    }
+    let mut install = w.program("rustup");
+    install.args(["toolchain", "install", "nightly", "--profile", "minimal"]);
+    if !components.is_empty() {
+        install.args(["--component", &components.join(",")]);
+    }
+    run(&mut install)
+}
+
 /// Miri, which exists only in nightly toolchains.
 pub fn miri(w: &Workspace) -> Result<(), String> {
     let works = || succeeds(w.program("rustup").args(["run", "nightly", "cargo", "miri", "--version"]));
-    let nightly = succeeds(w.program("rustup").args(["run", "nightly", "rustc", "--version"]));
-    if nightly && works() {
+    if works() {
         return Ok(());
     }
-    if nightly {
-        run(w.program("rustup").args(["component", "add", "--toolchain", "nightly", "miri", "rust-src"]))?;
-    } else {
-        let install =
-            ["toolchain", "install", "nightly", "--profile", "minimal", "--component", "miri,rust-src"];
-        run(w.program("rustup").args(install))?;
-    }
+    nightly(w, &["miri", "rust-src"])?;
     if works() {
         Ok(())
     } else {

@@ -1,0 +1,310 @@
+//! `cargo xtask fuzz`: builds the fuzz targets with libFuzzer, runs them side by side, says what they did.
+//!
+//! ```text
+//!   fuzz/fuzz_targets/NAME.rs --nightly, sanitizer, coverage--> target/fuzz/.../NAME
+//!   fuzz/corpus/NAME, fuzz/regressions/NAME (read)  -->  NAME  --> target/fuzz/corpus/NAME (what is new)
+//!                                                        |-------> target/fuzz/artifacts/NAME-* (what was found)
+//! ```
+//! The flags are those of cargo-fuzz, given to plain cargo: one tool less to install. The targets are in `fuzz/`, and
+//! its `src/lib.rs` says what they are.
+
+use crate::tool;
+use crate::workspace::{Workspace, run};
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Seconds for each target in CI.
+const CI_SECONDS: u64 = 30;
+/// Octets that a target's inputs in the project may have together; `fuzz/tests/replay.rs` checks it.
+const CORPUS_BYTES: u64 = 256 * 1024;
+/// Inputs are not longer than this.
+const INPUT_BYTES: u32 = 4096;
+
+/// What the coverage of libFuzzer asks of the compiler (cargo-fuzz gives the same).
+const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address -Ccodegen-units=1";
+/// Leaks are counted by the targets themselves; a short quarantine keeps memory in the cache.
+const ASAN_OPTIONS: &str = "detect_leaks=0:quarantine_size_mb=8:malloc_context_size=0";
+
+/// What was asked for on the command line.
+pub struct Plan {
+    /// Names; none: all.
+    targets: Vec<String>,
+    seconds: u64,
+    jobs: usize,
+    /// Merge what is new into the project's corpora.
+    keep: bool,
+}
+
+impl Plan {
+    /// `[TARGET...] [--seconds N] [--jobs N] [--keep]`.
+    pub fn parse(args: &[&str]) -> Result<Self, String> {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut plan = Self { targets: Vec::new(), seconds: 60, jobs: cpus, keep: false };
+        let mut args = args.iter();
+        while let Some(&arg) = args.next() {
+            let mut number = || match args.next().map(|n| n.parse::<u64>()) {
+                Some(Ok(n)) if n > 0 => Ok(n),
+                _ => Err(format!("{arg} takes a number above 0")),
+            };
+            match arg {
+                "--seconds" => plan.seconds = number()?,
+                "--jobs" => plan.jobs = number()? as usize,
+                "--keep" => plan.keep = true,
+                _ if arg.starts_with('-') => return Err(format!("`fuzz` has no option {arg}")),
+                _ => plan.targets.push(arg.into()),
+            }
+        }
+        Ok(plan)
+    }
+}
+
+/// The layer: every target for a short time.
+pub fn layer(w: &Workspace) -> Result<(), String> {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    fuzz(w, &Plan { targets: Vec::new(), seconds: CI_SECONDS, jobs: cpus, keep: false })
+}
+
+/// One target that runs.
+struct Running {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+/// Builds and runs what the plan says. An error names the targets that found something.
+pub fn fuzz(w: &Workspace, plan: &Plan) -> Result<(), String> {
+    let package = w.root().join("fuzz");
+    let all = targets(&package)?;
+    if let Some(name) = plan.targets.iter().find(|name| !all.contains(name)) {
+        return Err(format!("there is no fuzz target {name:?}; the targets are {}", all.join(", ")));
+    }
+    let chosen = if plan.targets.is_empty() { all } else { plan.targets.clone() };
+    let bins = build(w)?;
+    let work = w.target().join("fuzz");
+    println!(
+        "Each target for {} s, {} at a time; their logs are in {}",
+        plan.seconds,
+        plan.jobs,
+        work.display()
+    );
+    println!(
+        "{:14} {:>10} {:>8} {:>6} {:>7} {:>7}",
+        "target", "executions", "a second", "edges", "features", "corpus"
+    );
+
+    let mut waiting: VecDeque<String> = chosen.iter().cloned().collect();
+    let mut running: Vec<Running> = Vec::new();
+    let mut found = Vec::new();
+    while !waiting.is_empty() || !running.is_empty() {
+        while running.len() < plan.jobs
+            && let Some(name) = waiting.pop_front()
+        {
+            running.push(start(&package, &bins, &work, name, plan.seconds)?);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        let mut still = Vec::new();
+        for mut one in running {
+            match one.child.try_wait().map_err(|e| format!("{}: {e}", one.name))? {
+                None => still.push(one),
+                Some(status) => {
+                    let log = fs::read(&one.log).unwrap_or_default();
+                    let log = String::from_utf8_lossy(&log);
+                    if status.success() {
+                        println!("{}", row(&one.name, &log));
+                    } else {
+                        println!("{:14} {status}", one.name);
+                        report(&one, &log);
+                        found.push(one.name);
+                    }
+                }
+            }
+        }
+        running = still;
+    }
+    if !found.is_empty() {
+        return Err(format!("fuzz targets ended early: {}; what to do is above", found.join(", ")));
+    }
+    if plan.keep {
+        chosen.iter().try_for_each(|name| keep(&package, &bins, &work, name))?;
+    }
+    Ok(())
+}
+
+/// The names of the targets.
+fn targets(package: &Path) -> Result<Vec<String>, String> {
+    let dir = package.join("fuzz_targets");
+    let entries = fs::read_dir(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    let mut names: Vec<String> =
+        entries.flatten().filter_map(|e| Some(e.path().file_stem()?.to_str()?.to_owned())).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Builds all targets; gives the folder with the binaries.
+fn build(w: &Workspace) -> Result<PathBuf, String> {
+    tool::nightly(w, &[])?;
+    tool::debian(w, "c++", "g++")?; // libFuzzer itself is C++
+    let host = host(w)?;
+    let target = w.target().join("fuzz");
+    let mut cargo = w.program("rustup");
+    cargo.args(["run", "nightly", "cargo", "build", "--manifest-path", "fuzz/Cargo.toml", "--release"]);
+    // With a target given, build scripts and libFuzzer are built without the flags.
+    cargo.args(["--features", "libfuzzer", "--target", &host]);
+    run(cargo.env("RUSTFLAGS", RUSTFLAGS).env("CARGO_TARGET_DIR", &target))?;
+    Ok(target.join(host).join("release"))
+}
+
+fn host(w: &Workspace) -> Result<String, String> {
+    let out = w.program("rustup").args(["run", "nightly", "rustc", "-vV"]).output();
+    let text = out.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(String::from).ok_or_else(|| "`rustc -vV` of toolchain nightly names no host".into())
+}
+
+fn make(dir: &Path) -> Result<(), String> {
+    fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))
+}
+
+/// The target's binary with what every run has in common.
+fn binary(bins: &Path, name: &str) -> Command {
+    let mut command = Command::new(bins.join(name));
+    command.env("ASAN_OPTIONS", ASAN_OPTIONS).stdin(Stdio::null()).stdout(Stdio::null());
+    command.arg(format!("-max_len={INPUT_BYTES}"));
+    command
+}
+
+fn start(package: &Path, bins: &Path, work: &Path, name: String, seconds: u64) -> Result<Running, String> {
+    let (corpus, artifacts) = (work.join("corpus").join(&name), work.join("artifacts"));
+    let log = work.join(format!("{name}.log"));
+    [&corpus, &artifacts].into_iter().try_for_each(|dir| make(dir))?;
+    let mut command = binary(bins, &name);
+    command.arg(format!("-max_total_time={seconds}"));
+    command.arg(format!("-artifact_prefix={}/{name}-", artifacts.display()));
+    // One allocation of more than 64 MiB, or an input that takes a minute, is a finding too.
+    command.args(["-print_final_stats=1", "-timeout=60", "-malloc_limit_mb=64", "-len_control=10"]);
+    // libFuzzer writes to the first folder and reads all.
+    command.arg(&corpus).args(kept(package, &name));
+    let out = fs::File::create(&log).map_err(|e| format!("{}: {e}", log.display()))?;
+    let child = command.stderr(out).spawn().map_err(|e| format!("{name} did not start: {e}"))?;
+    Ok(Running { name, child, log })
+}
+
+/// The folders with the target's inputs in the project.
+fn kept(package: &Path, name: &str) -> Vec<PathBuf> {
+    let folders = ["corpus", "regressions"].map(|f| package.join(f).join(name));
+    folders.into_iter().filter(|f| f.is_dir()).collect()
+}
+
+/// What a run without a finding came to.
+fn row(name: &str, log: &str) -> String {
+    let stat = |key: &str| {
+        let line = log.lines().rev().find(|l| l.starts_with(key));
+        line.and_then(|l| l.split_whitespace().last()).unwrap_or("?")
+    };
+    let done: Vec<&str> =
+        log.lines().rev().find(|l| l.contains("DONE")).unwrap_or("").split_whitespace().collect();
+    let after =
+        |key: &str| done.iter().position(|w| *w == key).and_then(|at| done.get(at + 1)).unwrap_or(&"?");
+    let corpus = after("corp:").split('/').next().unwrap_or("?");
+    format!(
+        "{name:14} {:>10} {:>8} {:>6} {:>8} {corpus:>7}",
+        stat("stat::number_of_executed_units"),
+        stat("stat::average_exec_per_sec"),
+        after("cov:"),
+        after("ft:"),
+    )
+}
+
+/// What was found, and how to see it again.
+fn report(one: &Running, log: &str) {
+    let mut lines = log.lines();
+    while let Some(line) = lines.next() {
+        if line.contains("panicked at") {
+            println!("  {line}\n  {}", lines.next().unwrap_or(""));
+        } else if line.starts_with("SUMMARY:") || line.starts_with("Base64:") || line.contains("ERROR: ") {
+            println!("  {line}");
+        }
+    }
+    let artifact =
+        log.lines().rev().find_map(|l| l.split_once("Test unit written to ").map(|(_, path)| path));
+    let (name, log) = (&one.name, one.log.display());
+    match artifact {
+        Some(path) => {
+            println!("  input:       {path}");
+            println!(
+                "  play again:  cargo run --manifest-path fuzz/Cargo.toml --bin replay -- {name} {path}"
+            );
+            println!(
+                "  when mended: cp {path} fuzz/regressions/{name}/   (cargo xtask test plays it from then on)"
+            );
+        }
+        None => println!("  no input was written; {log} has all that it said"),
+    }
+}
+
+/// Puts the smallest set of inputs that reaches all that is reached into the project's corpus.
+fn keep(package: &Path, bins: &Path, work: &Path, name: &str) -> Result<(), String> {
+    let failed = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
+    let (merged, corpus) = (work.join("merged").join(name), package.join("corpus").join(name));
+    let _ = fs::remove_dir_all(&merged);
+    make(&merged)?;
+    let mut merge = binary(bins, name);
+    merge
+        .arg("-set_cover_merge=1")
+        .arg(&merged)
+        .arg(work.join("corpus").join(name))
+        .args(kept(package, name));
+    let log = work.join(format!("{name}-merge.log"));
+    merge.stderr(fs::File::create(&log).map_err(|e| failed(&log, e))?);
+    run(&mut merge)?;
+
+    let mut inputs: Vec<(u64, PathBuf)> = Vec::new();
+    for entry in fs::read_dir(&merged).map_err(|e| failed(&merged, e))? {
+        let path = entry.map_err(|e| failed(&merged, e))?.path();
+        inputs.push((path.metadata().map_err(|e| failed(&path, e))?.len(), path));
+    }
+    inputs.sort();
+    let _ = fs::remove_dir_all(&corpus);
+    make(&corpus)?;
+    let (mut octets, mut files) = (0, 0);
+    for (len, path) in &inputs {
+        if octets + len > CORPUS_BYTES {
+            break;
+        }
+        let to = corpus.join(path.file_name().unwrap_or_default());
+        fs::copy(path, &to).map_err(|e| failed(&to, e))?;
+        (octets, files) = (octets + len, files + 1);
+    }
+    println!("{name}: {files} of {} inputs, {octets} octets, in fuzz/corpus/{name}", inputs.len());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Plan, row};
+
+    #[test]
+    fn options_are_read() {
+        let plan = Plan::parse(&["back_tx", "--seconds", "900", "--jobs", "1", "xs_codec"]).unwrap();
+        assert_eq!((plan.seconds, plan.jobs, plan.keep), (900, 1, false));
+        assert_eq!(plan.targets, ["back_tx", "xs_codec"]);
+        for wrong in [&["--seconds"][..], &["--seconds", "0"], &["--jobs", "x"], &["--forever"]] {
+            assert!(Plan::parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_run_s_figures_are_found_in_its_log() {
+        let log = "#2\tINITED cov: 1 ft: 2 corp: 1/1b\n\
+                   #26891\tDONE   cov: 1907 ft: 7661 corp: 511/7274b lim: 33 exec/s: 655 rss: 287Mb\n\
+                   stat::number_of_executed_units: 26891\nstat::average_exec_per_sec:     655\n";
+        let row = row("back_tx", log);
+        let words: Vec<_> = row.split_whitespace().collect();
+        assert_eq!(words, ["back_tx", "26891", "655", "1907", "7661", "511"]);
+    }
+}
