@@ -85,6 +85,11 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         &self.vif
     }
 
+    /// The driver, for what is not about frames (its control ring, its multicast wishes), and the platform for it.
+    pub fn driver(&mut self) -> (&P, &mut FrontVif<P>) {
+        (&self.platform, &mut self.vif)
+    }
+
     /// The device.
     pub fn device(&self) -> &Device {
         &self.device

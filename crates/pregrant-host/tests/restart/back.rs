@@ -1,6 +1,7 @@
 //! The back's process: a real [`Backend`] between guests and ports that keep account in logs, and a switch for those
 //! guests that talk to each other.
 
+use crate::control::SpreadPort;
 use crate::world::{self, BACK, LOGGED, Log, Word};
 use pregrant::net::back::Ordinary;
 use pregrant::net::features::BackFeatures;
@@ -100,6 +101,7 @@ pub fn play(ordinary: &str, path: &Path) {
         let said = std::io::stdin().read(&mut [0]).unwrap_or(0);
         tell.store(if said > 0 { CLOSE } else { LEAVE }, Ordering::Relaxed);
     });
+    let spread = ordinary == "spread";
     let process = Arc::new(Mutex::new(Process { state: Log::open(&platform, BACK), began_ns }));
     let logs = LOGGED.map(|of| (of, Arc::new(Mutex::new(Log::open(&platform, of)))));
     let switch = Switch::new();
@@ -108,8 +110,14 @@ pub fn play(ordinary: &str, path: &Path) {
             let ports = switch.add_multi_queue_port(n, CAPS).unwrap();
             return ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect();
         };
-        let port = || LogPort { process: Arc::clone(&process), log: Arc::clone(log), last: None };
-        (0..n).map(|_| Box::new(port()) as Box<dyn FramePort>).collect()
+        let port = |queue| -> Box<dyn FramePort> {
+            let log = Arc::clone(log);
+            if spread {
+                return Box::new(SpreadPort::new(log, queue));
+            }
+            Box::new(LogPort { process: Arc::clone(&process), log, last: None })
+        };
+        (0..n).map(port).collect()
     });
     let ordinary = if ordinary == "map" { Ordinary::Map } else { Ordinary::Copy };
     let mut backend = Backend::new(platform, xs, BackFeatures::default(), ordinary, ports).unwrap();

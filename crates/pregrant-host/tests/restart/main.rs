@@ -1,10 +1,11 @@
 //! A back that dies is taken up by a new process on the live rings (PROTOCOL.md 1.1), and the guest notices a pause and
 //! nothing else.
 //!
-//! The binary starts itself as `child copy|map PATH`, a backend whose port keeps account in memory that outlives it, and
+//! The binary starts itself as `child copy|map|spread PATH`, a backend whose port keeps account in memory that outlives it, and
 //! as `guest ORDERS PATH`. Tests run one after the other.
 
 mod back;
+mod control;
 mod guest;
 mod model_guest;
 mod reconnect;
@@ -40,10 +41,14 @@ fn main() {
     {
         return guest::play(orders, Path::new(path));
     }
-    let tests: [(&str, fn()); 9] = [
+    let tests: [(&str, fn()); 10] = [
         ("a_vif_has_one_owner", a_vif_has_one_owner),
         ("tx_goes_on_after_a_crash_at_each_point", tx_goes_on_after_a_crash_at_each_point),
         ("rx_goes_on_after_a_crash_at_each_point", rx_goes_on_after_a_crash_at_each_point),
+        (
+            "what_a_guest_set_outlives_backs_that_die_at_each_point",
+            control::what_a_guest_set_outlives_backs_that_die_at_each_point,
+        ),
         ("an_orderly_stop_loses_and_repeats_nothing", an_orderly_stop_loses_and_repeats_nothing),
         ("queues_are_taken_up_one_by_one", queues_are_taken_up_one_by_one),
         ("fronts_come_back_with_their_frames", reconnect::fronts_come_back_with_their_frames),
