@@ -1,0 +1,258 @@
+//! The control ring and multicast control through a whole machine: xenstore, a backend that serves others too, a switch.
+//! What a guest sets is what it gets; a guest that lies or never rests loses its own vif, or nothing.
+
+mod machine;
+
+use machine::guest::{Guest, Traffic, ordinary};
+use machine::raw_guest::RawGuest;
+use machine::{BACK, Back, Machine, log_lines, until};
+use pregrant::net::front::Wishes;
+use pregrant::net::headers::MacAddr;
+use pregrant::platform::{Access, Events, Platform};
+use pregrant::port::{Arena, Offload};
+use pregrant::ring::{RingMem, RingPages, Word};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlType, SLOT_BYTES};
+use pregrant::xenbus::XenbusState;
+use pregrant_host::drivers::backend::LINES_PER_VIF;
+
+fn main() {
+    machine::run(&[
+        ("xsa_39_a_control_ring_that_lies", xsa_39_a_control_ring_that_lies),
+        ("xsa_43_a_million_requests_and_a_quiet_log", xsa_43_a_million_requests_and_a_quiet_log),
+        ("half_a_control_ring", half_a_control_ring),
+        ("groups_as_the_guest_wants_them", groups_as_the_guest_wants_them),
+        ("queues_as_the_guest_wants_them", queues_as_the_guest_wants_them),
+    ]);
+}
+
+/// The bad guest's domain.
+const BAD: u16 = 5;
+
+/// Two guests at work, a backend, and a third guest with a control ring of its own making.
+fn with_a_guest(test: impl FnOnce(&mut Machine, &Back, &mut RawGuest, &mut Traffic)) {
+    let mut machine = Machine::start();
+    let back = Back::plain(&machine);
+    let mut traffic = Traffic::start(&mut machine);
+    machine.guest_domain(BAD);
+    let keep = machine.attach(pregrant::DomId(BAD));
+    let calm = machine.broker.audit();
+    let id = machine.make_vif(BAD, 0);
+    log_lines::take();
+    let mut guest = RawGuest::attach(&machine, id);
+    test(&mut machine, &back, &mut guest, &mut traffic);
+    traffic.flows();
+    drop(guest);
+    machine.remove_vif(id);
+    until(|| back.report(id).is_none());
+    machine.settles(calm);
+    traffic.assert_unharmed(&back);
+    drop(keep);
+    traffic.stop(&mut machine);
+    back.stop();
+    machine.end();
+}
+
+/// Connects with a control ring: its page is the guest's last. Gives the channel.
+fn connect(guest: &mut RawGuest) -> pregrant_host::loopback::Channel {
+    let ring = guest.grant(BACK, Access::ReadWrite);
+    let (channel, port) = guest.platform.events().offer(BACK).unwrap();
+    let mut keys = guest.keys();
+    keys.insert("ctrl-ring-ref".into(), ring.0.to_string());
+    keys.insert("event-channel-ctrl".into(), port.0.to_string());
+    guest.connect(&keys);
+    guest.wait_back(&[XenbusState::Connected]);
+    channel
+}
+
+fn xsa_39_a_control_ring_that_lies() {
+    for req_prod in [129, u32::MAX, 1 << 31] {
+        with_a_guest(|machine, back, guest, traffic| {
+            let channel = connect(guest);
+            let id = guest.device.id();
+            traffic.flows();
+            assert!(guest.more.last().unwrap().store_u32(0, req_prod));
+            guest.platform.events().notify(&channel);
+            guest.wait_back(&[XenbusState::Closed]);
+            let told = machine.error_node(id).unwrap();
+            for part in
+                [&format!("{}/ctrl-ring-ref", id.front_dir()), &format!("req_prod {req_prod}"), "detach"]
+            {
+                assert!(told.contains(part), "{part:?} is not in: {told}");
+            }
+            until(|| back.report(id).is_some_and(|r| r.failed.as_ref() == Some(&told)));
+            assert_eq!(log_lines::with(&told).len(), 1);
+        });
+    }
+}
+
+/// Each of them is answered, once and in order; others' frames move, and the log has no line for it.
+fn xsa_43_a_million_requests_and_a_quiet_log() {
+    const SLOTS: u32 = 128;
+    with_a_guest(|_, back, guest, traffic| {
+        let channel = connect(guest);
+        let page = guest.more.pop().unwrap();
+        let ring = RingPages::new(page, SLOT_BYTES / 4);
+        ring.store(Word::RspEvent, 1);
+        let (mut req_prod, mut rsp_cons, mut rounds) = (0u32, 0u32, 0u32);
+        while rsp_cons < 1_000_000 {
+            let rsp_prod = ring.load(Word::RspProd);
+            while rsp_cons < rsp_prod {
+                let answer = CtrlResponse::from_words(ring.read::<4, 3>(rsp_cons));
+                assert_eq!((answer.id, answer.msg_type), (rsp_cons as u16, (rsp_cons % 16) as u16));
+                rsp_cons += 1;
+            }
+            while req_prod - rsp_cons < SLOTS {
+                let data = [req_prod, u32::MAX - req_prod, req_prod * 7];
+                let request = CtrlRequest { id: req_prod as u16, msg_type: (req_prod % 16) as u16, data };
+                ring.write::<4, 4>(req_prod, request.to_words());
+                req_prod += 1;
+            }
+            ring.store(Word::ReqProd, req_prod);
+            guest.platform.events().notify(&channel);
+            rounds += 1;
+            if rounds % 100_000 == 1 {
+                traffic.flows();
+            }
+        }
+        let id = guest.device.id();
+        assert_eq!(back.report(id).unwrap().failed, None);
+        let lines = log_lines::with(&id.to_string());
+        assert!(lines.len() < LINES_PER_VIF as usize && lines.len() <= 3, "{lines:?}");
+        guest.more.push(ring.into_pages());
+    });
+}
+
+/// A ring without its channel, or with one that is not there, is a bad connect with a text that names the key.
+fn half_a_control_ring() {
+    for (key, value, part) in [
+        ("event-channel-ctrl", None, "is missing"),
+        ("event-channel-ctrl", Some("999"), "cannot be bound"),
+        ("ctrl-ring-ref", Some("3000"), "cannot be mapped"),
+        ("ctrl-ring-ref", Some("x"), "expected a decimal number"),
+    ] {
+        with_a_guest(|machine, _, guest, _| {
+            let ring = guest.grant(BACK, Access::ReadWrite);
+            let (_channel, port) = guest.platform.events().offer(BACK).unwrap();
+            let mut keys = guest.keys();
+            keys.insert("ctrl-ring-ref".into(), ring.0.to_string());
+            keys.insert("event-channel-ctrl".into(), port.0.to_string());
+            keys.remove(key);
+            keys.extend(value.map(|v| (key.to_owned(), v.to_owned())));
+            guest.connect(&keys);
+            guest.wait_back(&[XenbusState::Closed]);
+            let told = machine.error_node(guest.device.id()).unwrap();
+            assert!(told.contains(key) && told.contains(part), "{key} = {value:?}: {told}");
+        });
+    }
+}
+
+/// Two guests at a switch, 5 with these wishes and 6 with ordinary ones.
+fn with_two(wishes: Wishes, test: impl FnOnce(&mut Guest, &mut Guest)) {
+    let mut machine = Machine::start();
+    let back = Back::plain(&machine);
+    back.ask(|_| ());
+    let before = machine.broker.audit();
+    let ids = [5, 6].map(|domid| {
+        machine.guest_domain(domid);
+        machine.make_vif(domid, 0)
+    });
+    let mut a = Guest::connected(&machine, ids[0], wishes);
+    let mut b = Guest::connected(&machine, ids[1], ordinary());
+    test(&mut a, &mut b);
+    a.close();
+    b.close();
+    ids.into_iter().for_each(|id| machine.remove_vif(id));
+    machine.settles(before);
+    back.stop();
+    machine.end();
+}
+
+/// Frames to the groups that it names, and to all of them whenever it says so.
+fn groups_as_the_guest_wants_them() {
+    with_two(Wishes { multicast_control: true, ..ordinary() }, |a, b| {
+        wish(a, MacAddr([1, 0, 0x5E, 0, 0, 2]));
+        assert_eq!(heard(a, b), [2]);
+        let key = format!("{}/request-multicast-control", a.id().front_dir());
+        a.front.xs().write(&key, "0").unwrap();
+        until(|| heard(a, b) == [1, 2, 3]);
+        a.front.xs().write(&key, "1").unwrap();
+        until(|| heard(a, b) == [2]);
+    });
+}
+
+/// TCP flows on the queue that its table says. The switch's own choice spreads such flows over both, as its test shows.
+fn queues_as_the_guest_wants_them() {
+    with_two(Wishes { queues: 2, ctrl_ring: true, ..ordinary() }, |a, b| {
+        for step in 0..4 {
+            let (platform, vif) = a.front.driver();
+            let ctrl = vif.ctrl().unwrap();
+            match step {
+                0 => ctrl.ask(platform, CtrlType::SetHashAlgorithm, [1, 0, 0]),
+                1 => ctrl.ask(platform, CtrlType::SetHashFlags, [0xF, 0, 0]),
+                2 => ctrl.ask(platform, CtrlType::SetHashMappingSize, [4, 0, 0]),
+                _ => ctrl.set_mapping(platform, 0, &[1; 4]),
+            }
+            .unwrap();
+            let mut answer = None;
+            until(|| {
+                answer = ctrl.answer().unwrap();
+                answer.is_some()
+            });
+            assert_eq!(answer.unwrap().status, 0, "step {step}");
+        }
+        let mut burst = Arena::new();
+        for n in 0..32 {
+            let mut f = a.mac().0.to_vec();
+            f.extend(b.mac().0);
+            f.extend([8, 0, 0x45, 0, 0, 46, 0, 1, 0, 0, 64, 6, 0, 0, 10, 0, 0, n, 10, 0, 0, 2, n, 1, 0, 80]);
+            f.resize(60, 0);
+            assert!(burst.push(&f, Offload::default()));
+        }
+        assert_eq!(b.front.send(0, &burst.burst()).unwrap(), 32);
+        let mut came = [0; 2];
+        until(|| {
+            for (i, came) in came.iter_mut().enumerate() {
+                let mut into = Arena::new();
+                *came += a.front.recv(i, &mut into, 1).unwrap();
+            }
+            came.iter().sum::<usize>() == 32
+        });
+        assert_eq!(came, [0, 32]);
+        b.front.reclaim(0, 1).unwrap();
+    });
+}
+
+fn wish(a: &mut Guest, group: MacAddr) {
+    let (platform, vif) = a.front.driver();
+    assert!(vif.multicast(platform, group, true));
+    until(|| {
+        vif.reclaim(platform, 0, 1).unwrap();
+        vif.multicast_wishes() == (0, 0)
+    });
+}
+
+/// Which of three groups' frames, sent by `b`, reach `a`: a frame for `a` itself comes behind them.
+fn heard(a: &mut Guest, b: &mut Guest) -> Vec<u8> {
+    let mut burst = Arena::new();
+    for dst in [1, 2, 3].map(|n| [1, 0, 0x5E, 0, 0, n]).into_iter().chain([a.mac().0]) {
+        let mut f = dst.to_vec();
+        f.extend(b.mac().0);
+        f.extend([0x88, 0xB6]);
+        f.resize(60, 0);
+        assert!(burst.push(&f, Offload::default()));
+    }
+    assert_eq!(b.front.send(0, &burst.burst()).unwrap(), 4);
+    let (mut groups, mut last) = (Vec::new(), false);
+    let mut into = Arena::new();
+    until(|| {
+        into.clear();
+        a.front.recv(0, &mut into, 1).unwrap();
+        for (frame, _) in into.burst().iter() {
+            if frame[0] & 1 == 1 { groups.push(frame[5]) } else { last = true }
+        }
+        last
+    });
+    b.front.reclaim(0, 1).unwrap();
+    groups
+}
