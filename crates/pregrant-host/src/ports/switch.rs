@@ -535,4 +535,31 @@ mod tests {
         drop(queues.pop());
         assert_eq!(switch.known_addresses(), 2, "the port lives while one of its queues does");
     }
+
+    /// Each flow in the queue that its port's number names; 9 queues, of which there are 2.
+    #[derive(Debug)]
+    struct ByPort;
+
+    impl Steering for ByPort {
+        fn queue_of(&self, frame: &[u8]) -> usize {
+            usize::from(frame[35] % 9)
+        }
+    }
+
+    #[test]
+    fn a_guest_says_which_queue() {
+        let switch = Switch::new();
+        let mut from = switch.add_port(ALL).unwrap();
+        let mut queues = switch.add_multi_queue_port(2, ALL).unwrap();
+        queues.iter_mut().for_each(|q| q.steer(Some(Arc::new(ByPort))));
+        for port in 0..9u8 {
+            send(&mut from, &ip_frame(17, &[0, port, 0, 2, 0, 8, 0, 0]), NONE);
+            let got = [received(&mut queues[0]).len(), received(&mut queues[1]).len()];
+            assert_eq!(got, if port % 2 == 0 { [1, 0] } else { [0, 1] }, "flow {port}");
+        }
+        queues.iter_mut().for_each(|q| q.steer(None));
+        let flow = ip_frame(17, &[0, 1, 0, 2, 0, 8, 0, 0]);
+        send(&mut from, &flow, NONE);
+        assert_eq!(received(&mut queues[flow_hash(&flow) as usize % 2]).len(), 1);
+    }
 }
