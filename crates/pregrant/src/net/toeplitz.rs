@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     /// The key of Microsoft's published test vectors.
-    pub const MICROSOFT: [u8; KEY_MAX] = [
+    const MICROSOFT: [u8; KEY_MAX] = [
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0,
         0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42,
         0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn is_the_sum_of_windows() {
         let mut input = [0u8; INPUT_MAX];
-        for round in 0..50u32 {
+        for round in 0..if cfg!(miri) { 2 } else { 50u32 } {
             for (k, octet) in input.iter_mut().enumerate() {
                 *octet = (round * 31 + k as u32 * 17).wrapping_mul(2_654_435_761).to_be_bytes()[0];
             }
