@@ -245,18 +245,23 @@ fn map_in_order<M: Machine>(m: &M) -> Case {
 
 fn map_all_or_nothing<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
-    let (region, refs) = region(&front, back.domid(), Access::ReadWrite, 4)?;
-    let mut list = refs.clone();
-    list[2] = GrantRef(u32::MAX);
-    match back.peer().map(front.domid(), &list, Access::ReadWrite) {
-        Ok(_) => return Err(fail("a list with a bad reference was mapped")),
-        Err(e) => {
-            ensure!(!e.status.is_okay(), "the failure says okay");
-            ensure!(e.index.is_none_or(|i| i == 2), "the failure names entry {:?}, not 2", e.index);
+    for n in [1, 4, 40] {
+        let (region, refs) = region(&front, back.domid(), Access::ReadWrite, n)?;
+        for k in 0..n {
+            let mut list = refs.clone();
+            list[k] = GrantRef(u32::MAX);
+            match back.peer().map(front.domid(), &list, Access::ReadWrite) {
+                Ok(_) => return Err(fail(format!("a list with a bad reference at {k} was mapped"))),
+                Err(e) => {
+                    ensure!(!e.status.is_okay(), "the failure says okay");
+                    ensure!(e.index.is_none_or(|i| i == k), "the failure names entry {:?}, not {k}", e.index);
+                }
+            }
         }
+        // Were any of the others still mapped, this would fail.
+        release(&front, region)?;
     }
-    // Were entry 0 or 1 still mapped, this would fail.
-    release(&front, region)
+    Ok(())
 }
 
 fn unmap_batch<M: Machine>(m: &M) -> Case {

@@ -9,7 +9,7 @@ use pregrant_host::wake::WakeOn;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -274,4 +274,109 @@ fn a_grant_is_revoked_once() {
     let gref = table.grant(BACK, &pages, 0, Access::ReadOnly).unwrap();
     table.revoke(gref).unwrap();
     let _ = table.revoke(gref);
+}
+
+/// Tells a thread to stop, also when a test fails: a scope waits for its threads.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A page is granted and revoked again and again while the peer maps it whenever it can, between any two steps of the
+/// revocation, too. Once the one atomic step says that it is revoked, the peer sees nothing of what the page is used for.
+#[test]
+fn xsa_396_a_mapping_between_check_and_revoke() {
+    const SHARED: u32 = 0x1111_1111;
+    const PRIVATE: u32 = 0x5EC2_E75E;
+    /// How often the two must meet.
+    const MEETINGS: u32 = 200;
+    let broker = broker();
+    let front = broker.attach(GUEST).unwrap();
+    let table = front.grants().per_frame().unwrap();
+    let page = table.pages(1).unwrap();
+    let (gref, done) = (AtomicU32::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let _done = SetOnDrop(&done);
+        let peer = scope.spawn(|| {
+            let back = broker.attach(BACK).unwrap();
+            let mut mapped = 0u32;
+            while !done.load(Ordering::Relaxed) {
+                let gref = GrantRef(gref.load(Ordering::Acquire));
+                let Ok(map) = back.peer().map(GUEST, &[gref], Access::ReadOnly) else { continue };
+                for _ in 0..mapped % 20 {
+                    assert_eq!(map.load_u32(0), Some(SHARED), "mapped, and used for something else");
+                }
+                mapped += 1;
+            }
+        });
+        let (mut busy, mut round) = (0u32, 0u32);
+        while busy < MEETINGS && !peer.is_finished() {
+            round += 1;
+            assert!(page.store_u32(0, SHARED));
+            let now = table.grant(BACK, &page, 0, Access::ReadOnly).unwrap();
+            gref.store(now.0, Ordering::Release);
+            if round % 4 == 0 {
+                std::thread::yield_now();
+            }
+            while table.revoke(now).is_err() {
+                busy += 1;
+                std::thread::yield_now();
+            }
+            assert!(page.store_u32(0, PRIVATE));
+        }
+    });
+    front.grants().release(page).map_err(|_| "still in use").unwrap();
+}
+
+/// An end is closed by the one who handles its event, while the other end sends, and closes in its turn: nobody waits
+/// for anybody, and nothing is left.
+#[test]
+fn xsa_441_a_channel_closed_while_its_event_is_handled() {
+    const ROUNDS: usize = 1000;
+    let broker = broker();
+    let (offered, ports) = mpsc::channel::<EvtchnPort>();
+    let (closed, heard) = mpsc::channel::<()>();
+    let (bound, binds) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (offered, binds) = (offered, binds);
+            let guest = broker.attach(GUEST).unwrap();
+            let mut ready = ReadySet::default();
+            for _ in 0..ROUNDS {
+                let (chan, port) = guest.events().offer(BACK).unwrap();
+                offered.send(port).unwrap();
+                binds.recv().unwrap(); // an event of the number's last owner may come sooner
+                guest.events().wait(&mut ready, None);
+                assert_eq!(ready.ports, [port]);
+                drop(chan); // in the handler: masked, with more events on their way
+                closed.send(()).unwrap();
+            }
+        });
+        let back = broker.attach(BACK).unwrap();
+        let mut ready = ReadySet::default();
+        for port in ports {
+            let chan = back.events().bind(GUEST, port).unwrap();
+            bound.send(()).unwrap();
+            back.events().wait(&mut ready, None); // the event of the binding
+            while heard.try_recv().is_err() {
+                back.events().notify(&chan);
+            }
+            back.events().notify(&chan); // to nobody
+            back.events().unmask(&chan);
+        }
+    });
+    settles(&broker, Audit { domains: 1, ..Audit::default() }); // the guest ended with its process
+}
+
+#[test]
+fn xsa_157_468_the_broker_s_socket_is_its_user_s_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let path = std::env::temp_dir().join(format!("pregrant-mode-{}.broker", std::process::id()));
+    let broker = Broker::start(Some(&path), Hooks::default()).unwrap();
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    drop(broker);
 }

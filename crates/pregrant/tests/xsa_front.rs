@@ -15,7 +15,7 @@ use pregrant::wire::netif::{
     RSP_DROPPED, RSP_ERROR, RSP_OKAY, RXF_MORE_DATA, RxResponse, TXF_EXTRA_INFO, TxResponse,
 };
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PeerFault, PlatformError};
-use rig::mutator::while_mutating;
+use rig::mutator::{Stop, while_mutating};
 use rig::raw_back::{RawBack, Rx, Tx};
 use rig::{GUEST, HOST, Rig, SLOTS, Way};
 use std::cell::Cell;
@@ -32,8 +32,10 @@ fn rsp(flags: u16, status: i16) -> RxResponse {
 #[test]
 fn xsa_155_197_answers_rewritten_while_they_are_read() {
     for way in WAYS {
-        let mut faults = 0;
-        for seed in 0..60u32 {
+        // Until the rewriter was seen: on a busy machine it may not run for a while.
+        let (mut faults, mut seed) = (0, 0u32);
+        while faults == 0 || seed < 60 {
+            seed += 1;
             let mut t = Tx::new(way);
             for _ in 0..64 {
                 assert_eq!(t.send(64, Offload::default()), 1);
@@ -56,7 +58,6 @@ fn xsa_155_197_answers_rewritten_while_they_are_read() {
             assert!(front.room() <= SLOTS);
             t.close();
         }
-        assert!(faults > 0, "the rewriter was seen");
     }
     for way in WAYS {
         for _ in 0..60 {
@@ -149,7 +150,7 @@ fn xsa_216_pads_of_requests_are_zero() {
             r.back.ring.write::<2, 2>(idx, [POISON; 2]);
             r.back.answer_rx(rsp(0, 20));
         }
-        while r.recv() != Ok(0) {}
+        while r.recv().expect("honest answers") > 0 {}
         r.front.post(&r.rig.guest, &r.chans.0).expect("standing grants");
         for idx in 0..SLOTS {
             assert_eq!(r.back.ring.read::<2, 2>(idx)[0], idx, "id and pad");
@@ -207,6 +208,7 @@ fn xsa_391_an_event_storm_wakes_the_front_as_often_as_it_asks() {
         let (host, guest) = (rig.host.clone(), &rig.guest);
         let stop = AtomicBool::new(false);
         std::thread::scope(|s| {
+            let _stop = Stop(&stop);
             s.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     host.notify(far);
@@ -231,7 +233,6 @@ fn xsa_391_an_event_storm_wakes_the_front_as_often_as_it_asks() {
                 back.answer_tx(back.tx(k).id, RSP_OKAY);
                 assert_eq!(front.reclaim(guest, 1), Ok(1));
             }
-            stop.store(true, Ordering::Relaxed);
         });
         assert_eq!((front.stats().frames, front.room()), (300, SLOTS));
         t.close();
@@ -371,7 +372,7 @@ fn xsa_457_rx_with_failures_leaks_neither_pages_nor_slots() {
                 errors += bad as u64;
                 r.back.answer_rx(if bad { rsp(0, RSP_ERROR) } else { rsp(0, 200) });
             }
-            while r.recv() != Ok(0) {}
+            while r.recv().expect("honest answers") > 0 {}
             r.front.post(&r.rig.guest, &r.chans.0).expect("standing grants");
             let posted = r.back.ring.load(Word::ReqProd).wrapping_sub(r.back.rsp_prod);
             assert_eq!((posted, r.rig.xen.counts().grants), (SLOTS, before), "{way:?}, round {round}");

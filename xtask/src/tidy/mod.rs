@@ -4,6 +4,7 @@
 //!   files -> token (comments and strings gone) -> import (use trees to whole paths) -> wall (who may name whom)
 //! ```
 
+mod claim;
 mod import;
 mod token;
 mod wall;
@@ -48,7 +49,9 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     for folder in ["crates", "xtask", "examples", "fuzz"] {
         collect(w.root(), &w.root().join(folder), &mut sources)?;
     }
-    let offences: Vec<String> = sources.iter().flat_map(check).collect();
+    let page = w.root().join(claim::PAGE);
+    let page = fs::read_to_string(&page).map_err(|e| format!("{}: {e}", page.display()))?;
+    let offences: Vec<String> = sources.iter().flat_map(check).chain(claim::check(&page, &sources)).collect();
     for offence in &offences {
         println!("{offence}");
     }

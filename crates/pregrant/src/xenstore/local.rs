@@ -39,8 +39,13 @@ impl LocalStore {
 
     /// A client that speaks for a domain.
     pub fn client(&self, domid: DomId) -> Client<LocalLink> {
+        Client::new(self.link(domid))
+    }
+
+    /// The way alone, for a client that speaks for a domain.
+    pub fn link(&self, domid: DomId) -> LocalLink {
         let conn = self.shared.lock().connect(domid);
-        Client::new(LocalLink { shared: self.shared.clone(), conn, fetched: Vec::new() })
+        LocalLink { shared: self.shared.clone(), conn, fetched: Vec::new() }
     }
 
     /// The server itself: to introduce and release domains, to look at its counts.

@@ -1,0 +1,290 @@
+//! Xen's security advisories that need a whole machine: processes' resources, event channels, xenstore, a log. A hostile
+//! guest beside two that go on. docs/threat-model.md has the table.
+
+mod machine;
+
+use machine::guest::{Guest, Traffic, ordinary, staging};
+use machine::raw_guest::{MAC, RawGuest};
+use machine::{Back, Machine, Store, log_lines, until};
+use pregrant::net::model::Slot;
+use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, TXF_MORE_DATA, TxRequest};
+use pregrant::xenbus::{DeviceId, XenbusState};
+use pregrant_host::drivers::backend::LINES_PER_VIF;
+use pregrant_host::loopback::{Audit, Loopback};
+use pregrant_host::xenstored::UnixTransport;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+fn main() {
+    machine::run(&[
+        ("xsa_43_a_million_bad_requests_are_a_few_lines", xsa_43_a_million_bad_requests_are_a_few_lines),
+        ("xsa_300_one_guest_s_vifs_share_its_pages", xsa_300_one_guest_s_vifs_share_its_pages),
+        ("xsa_331_channels_that_close_under_load", xsa_331_channels_that_close_under_load),
+        ("xsa_332_an_event_storm_with_empty_rings", xsa_332_an_event_storm_with_empty_rings),
+        ("xsa_349_state_flips_while_nobody_listens", xsa_349_state_flips_while_nobody_listens),
+    ]);
+}
+
+/// The bad guest's domain.
+const BAD: u16 = 5;
+
+/// Two good guests at work, and a domain that means no good.
+struct Stage {
+    // In the order in which they end when a test fails.
+    traffic: Traffic,
+    /// Keeps the bad guest's domain between its vifs.
+    keep: (Loopback, Store),
+    back: Back,
+    machine: Machine,
+    calm: Audit,
+}
+
+impl Stage {
+    fn set() -> Self {
+        let mut machine = Machine::start();
+        let back = Back::plain(&machine);
+        let traffic = Traffic::start(&mut machine);
+        machine.guest_domain(BAD);
+        let keep = machine.attach(pregrant::DomId(BAD));
+        let calm = machine.broker.audit();
+        log_lines::take();
+        Self { machine, back, traffic, keep, calm }
+    }
+
+    fn vif(&mut self, handle: u32) -> DeviceId {
+        self.machine.make_vif(BAD, handle)
+    }
+
+    fn remove(&mut self, id: DeviceId) {
+        self.machine.remove_vif(id);
+        until(|| self.back.report(id).is_none());
+    }
+
+    fn end(mut self) {
+        self.machine.settles(self.calm);
+        self.traffic.flows();
+        self.traffic.assert_unharmed(&self.back);
+        drop(self.keep);
+        self.traffic.stop(&mut self.machine);
+        self.back.stop();
+        self.machine.end();
+    }
+}
+
+/// Pages of memory that this process has.
+fn resident_pages() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Every request is answered with ERROR, and what the log says of the guest fits a page of it.
+fn xsa_43_a_million_bad_requests_are_a_few_lines() {
+    let mut stage = Stage::set();
+    let id = stage.vif(0);
+    let mut guest = RawGuest::attach(&stage.machine, id);
+    guest.connect_honestly();
+    let bad = |k: u64, guest: &RawGuest| {
+        let request = guest.request((k % 256) as u16, 64);
+        match k % 4 {
+            0 => vec![Slot::Data(TxRequest { gref: 3000, ..request })],
+            1 => vec![Slot::Data(TxRequest { gref: 0, ..request })],
+            2 => vec![Slot::Data(TxRequest { size: 13, ..request })],
+            // A fragment that is longer than the frame.
+            _ => vec![
+                Slot::Data(TxRequest { flags: TXF_MORE_DATA, ..request }),
+                Slot::Data(TxRequest { size: 65, offset: 0, ..request }),
+            ],
+        }
+    };
+    let (mut played, mut errors) = (0u64, 0u64);
+    while errors < 1_000_000 {
+        while guest.tx.free() >= 2 {
+            guest.tx.write(&bad(played, &guest));
+            played += 1;
+        }
+        guest.tx.publish();
+        guest.notify();
+        while guest.tx.in_flight() > 0 {
+            for statuses in guest.tx.answers().unwrap() {
+                assert!(statuses.iter().all(|s| *s == RSP_ERROR), "{statuses:?}");
+                errors += 1;
+            }
+        }
+    }
+    let report = stage.back.report(id).unwrap();
+    assert_eq!((report.state, report.queues[0].1.errors), (XenbusState::Connected, errors));
+    let lines = log_lines::take();
+    assert!(lines.len() <= LINES_PER_VIF as usize, "{} lines for {errors} errors: {lines:?}", lines.len());
+    drop(guest);
+    stage.remove(id);
+    stage.end();
+}
+
+/// What is mapped of a guest counts over all of its vifs; another guest's share is its own.
+fn xsa_300_one_guest_s_vifs_share_its_pages() {
+    let mut stage = Stage::set();
+    // Rings of two vifs, and buffers of one: 16 pages a direction.
+    stage.back.ask(|backend| backend.limit_pages(4 + 32));
+    let ids = [stage.vif(0), stage.vif(1)];
+    let wishes = staging(Some(256), Some(256));
+    let [first, second] = ids.map(|id| Guest::connected(&stage.machine, id, wishes));
+    let paths = |id| stage.back.report(id).map(|r| (r.queues[0].0, r.queues[0].2));
+    assert_eq!(ids.map(paths), [Some(("staging", "staging")), Some(("copy", "copy"))]);
+    let refused = stage.back.report(ids[1]).unwrap().refused;
+    assert!(refused[0].2.contains("of what one guest may have mapped"), "{refused:?}");
+    let other = stage.machine.make_vif(6, 0);
+    stage.machine.guest_domain(6);
+    let third = Guest::connected(&stage.machine, other, wishes);
+    assert_eq!(stage.back.report(other).map(|r| r.queues[0].0), Some("staging"));
+    // What is let go of is there for the other.
+    first.close();
+    second.close();
+    let second = Guest::attach(&stage.machine, ids[1], wishes, false);
+    // A new driver begins anew, as after a boot.
+    stage.machine.remove_vif(ids[1]);
+    until(|| stage.back.report(ids[1]).is_none());
+    drop(second);
+    let id = stage.vif(1);
+    let second = Guest::connected(&stage.machine, id, wishes);
+    assert_eq!(stage.back.report(id).map(|r| r.queues[0].0), Some("staging"));
+    second.close();
+    third.close();
+    stage.remove(other);
+    stage.remove(id);
+    stage.remove(ids[0]);
+    stage.end();
+}
+
+/// Vifs of a guest come and go with their channels while the back sends to them and they to it.
+fn xsa_331_channels_that_close_under_load() {
+    let mut stage = Stage::set();
+    // Somebody who sends to the bad guest's address all the time.
+    let sender_id = stage.vif(1000);
+    let connection = stage.machine.broker.connect().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let sender = {
+        let stop = Arc::clone(&stop);
+        std::thread::spawn(move || {
+            let platform = Loopback::attach_fd(connection, sender_id.front).unwrap();
+            let xs = Store::new(UnixTransport::new(platform.take_store_fd().unwrap()).unwrap());
+            let mut sender = Guest::over(platform, xs, sender_id, ordinary(), false);
+            sender.connect();
+            let mut seq = 0;
+            while !stop.load(Ordering::Relaxed) {
+                sender.send(0, MAC, 64, seq);
+                seq += 1;
+                // While the address is nobody's the switch floods: leave the good guests' queues some room.
+                std::thread::sleep(Duration::from_micros(20));
+            }
+            sender.close();
+        })
+    };
+    for handle in 0..60 {
+        let id = stage.vif(handle);
+        let mut guest = RawGuest::attach(&stage.machine, id);
+        guest.connect_honestly();
+        guest.play(&[Slot::Data(guest.request(0, 64))]);
+        assert_eq!(guest.answers(), [RSP_OKAY]);
+        for k in 0..64 {
+            let gref = guest.page_refs[k as usize % 4].0;
+            guest.rx.post(pregrant::wire::netif::RxRequest { id: k, gref });
+            guest.notify();
+        }
+        if handle % 2 == 0 {
+            until(|| !guest.rx.frames().unwrap().is_empty());
+        }
+        // The guest's end closes; the back hears of it from xenstore only, later.
+        drop(guest);
+        stage.remove(id);
+    }
+    stop.store(true, Ordering::Relaxed);
+    sender.join().unwrap();
+    stage.remove(sender_id);
+    stage.end();
+}
+
+/// Events without any request: nothing is sent, counted or logged for them, and others are served.
+fn xsa_332_an_event_storm_with_empty_rings() {
+    let mut stage = Stage::set();
+    let id = stage.vif(0);
+    let connection = stage.machine.broker.connect().unwrap();
+    let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let storm = {
+        let (stop, sent) = (Arc::clone(&stop), Arc::clone(&sent));
+        std::thread::spawn(move || {
+            let platform = Loopback::attach_fd(connection, id.front).unwrap();
+            let xs = Store::new(UnixTransport::new(platform.take_store_fd().unwrap()).unwrap());
+            let mut guest = RawGuest::over(platform, xs, id);
+            guest.connect_honestly();
+            while !stop.load(Ordering::Relaxed) {
+                guest.notify();
+                sent.fetch_add(1, Ordering::Relaxed);
+            }
+            // It is a guest like any other when it is done with that.
+            guest.play(&[Slot::Data(guest.request(0, 64))]);
+            assert_eq!(guest.answers(), [RSP_OKAY]);
+        })
+    };
+    until(|| sent.load(Ordering::Relaxed) > 1000);
+    let seen = |stage: &Stage| stage.back.report(id).map(|r| (r.state, r.queues, r.failed));
+    let (before, memory) = (seen(&stage), resident_pages());
+    log_lines::take();
+    let begun = sent.load(Ordering::Relaxed);
+    while sent.load(Ordering::Relaxed) < begun + 200_000 {
+        stage.traffic.flows();
+    }
+    assert_eq!(seen(&stage), before, "state and counters, events sent among them");
+    assert_eq!(log_lines::take(), [""; 0]);
+    let grown = resident_pages().saturating_sub(memory);
+    assert!(grown < 256, "{grown} pages more");
+    stop.store(true, Ordering::Relaxed);
+    storm.join().unwrap();
+    stage.remove(id);
+    stage.end();
+}
+
+/// A back that is busy elsewhere while a guest writes its state a hundred thousand times: what waits for it is bounded.
+fn xsa_349_state_flips_while_nobody_listens() {
+    let mut stage = Stage::set();
+    let id = stage.vif(0);
+    let mut guest = RawGuest::attach(&stage.machine, id);
+    guest.connect_honestly();
+    let (go_on, held) = mpsc::channel::<()>();
+    let (is_held, holds) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let back = &stage.back;
+        scope.spawn(move || {
+            back.ask(move |_| {
+                is_held.send(()).unwrap();
+                let _ = held.recv();
+            });
+        });
+        holds.recv().unwrap();
+        let state = format!("{}/state", id.front_dir());
+        let mut flips = 0;
+        let mut flip = |guest: &mut RawGuest| {
+            flips += 1;
+            guest.xs.write(&state, ["1", "4", "5", "6"][flips % 4]).unwrap();
+        };
+        (0..10_000).for_each(|_| flip(&mut guest));
+        let before = resident_pages();
+        (0..100_000).for_each(|_| flip(&mut guest));
+        let grown = resident_pages().saturating_sub(before);
+        assert!(grown < 256, "{grown} pages more");
+        drop(go_on);
+    });
+    stage.traffic.flows();
+    // The guest that comes to rest is served.
+    guest.set_state(XenbusState::Closed);
+    guest.wait_back(&[XenbusState::Closed]);
+    guest.set_state(XenbusState::Initialising);
+    guest.connect_honestly();
+    guest.play(&[Slot::Data(guest.request(0, 64))]);
+    assert_eq!(guest.answers(), [RSP_OKAY]);
+    let lines = log_lines::with(&id.to_string());
+    assert!(lines.len() <= LINES_PER_VIF as usize, "{lines:?}");
+    drop(guest);
+    stage.remove(id);
+    stage.end();
+}
