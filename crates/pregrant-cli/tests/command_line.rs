@@ -54,7 +54,17 @@ fn every_subcommand_explains_itself() {
     }
     let by_hand =
         ["loopback", "loopback serve", "loopback attach", "loopback detach", "back", "front", "top"];
-    let others = ["", "demo", "bench", "bench net", "bench latency", "bench limit", "store", "store serve"];
+    let others = [
+        "",
+        "demo",
+        "bench",
+        "bench net",
+        "bench latency",
+        "bench limit",
+        "bench store",
+        "store",
+        "store serve",
+    ];
     for known in by_hand.into_iter().chain(others) {
         assert!(seen.contains(known), "{known:?} is not among {seen:?}");
     }
@@ -64,7 +74,8 @@ fn every_subcommand_explains_itself() {
 #[test]
 fn a_failure_names_its_remedy() {
     let missing = "/nonexistent/out.jsonl";
-    for command in [&["demo"][..], &["bench", "net"], &["bench", "latency"], &["bench", "limit"]] {
+    let measuring = ["net", "latency", "limit", "store"].map(|what| ["bench", what]);
+    for command in measuring.iter().map(|c| &c[..]).chain([&["demo"][..]]) {
         let out = pregrant(&[command, &["--json", missing]].concat());
         let err = text(&out.stderr);
         assert_eq!((out.status.code(), out.stdout.len()), (Some(1), 0), "{command:?}: {err}");

@@ -85,7 +85,7 @@ fn tell(report: &Report) -> Result<()> {
 }
 
 /// CPU time of this thread.
-fn cpu_ns() -> u64 {
+pub fn cpu_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

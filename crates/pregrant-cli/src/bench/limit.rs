@@ -144,6 +144,15 @@ pub fn label(record: &Record) -> String {
     }
 }
 
+/// Two of these cores, or the only one twice.
+pub fn pair(cores: &[usize]) -> Result<[usize; 2], Box<dyn std::error::Error>> {
+    match cores {
+        [a, b, ..] => Ok([*a, *b]),
+        [only] => Ok([*only, *only]),
+        [] => Err("the kernel names no core that this process may use; see taskset -p".into()),
+    }
+}
+
 /// Measures every row and prints the table.
 pub fn run(args: LimitArgs) -> Result<(), Box<dyn std::error::Error>> {
     super::reported(args.json.as_deref(), args.report.as_deref(), |json, _| measure_all(&args, json))
@@ -152,18 +161,14 @@ pub fn run(args: LimitArgs) -> Result<(), Box<dyn std::error::Error>> {
 fn measure_all(args: &LimitArgs, json: &mut RecordWriter) -> Result<(), Box<dyn std::error::Error>> {
     let cores = limit::cores()?;
     let mut notes = Vec::new();
-    let pair = match cores[..] {
-        [a, b, ..] => [a, b],
-        [only] => {
-            notes.push(
-                "this process may use one core only: what needs two (lines, eventfd) is left out. Give it another \
-                 one (taskset, cpuset) to measure them"
-                    .to_string(),
-            );
-            [only, only]
-        }
-        [] => return Err("the kernel names no core that this process may use; see taskset -p".into()),
-    };
+    let pair = pair(&cores)?;
+    if pair[0] == pair[1] {
+        notes.push(
+            "this process may use one core only: what needs two (lines, eventfd) is left out. Give it another one \
+             (taskset, cpuset) to measure them"
+                .to_string(),
+        );
+    }
     let target = Target::start(Command::new(std::env::current_exe()?).args(TARGET_SUBCOMMAND));
     let mut target = target.inspect_err(|e| notes.push(format!("process_vm_readv is left out: {e}"))).ok();
 

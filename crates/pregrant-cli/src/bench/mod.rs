@@ -6,6 +6,8 @@ pub mod net;
 pub mod published;
 pub mod record;
 pub mod stats;
+pub mod store;
+pub mod store_load;
 pub mod table;
 
 use crate::report::Report;
@@ -22,6 +24,8 @@ pub enum BenchCommand {
     Latency(latency::LatencyArgs),
     /// The machine's own ceiling: lines between cores, memcpy, process_vm_readv, wake-ups
     Limit(limit::LimitArgs),
+    /// Operations a second of xenstored, over sockets and of its core alone
+    Store(store::StoreArgs),
     /// The process that `bench limit` reads from
     #[command(hide = true)]
     LimitTarget,
@@ -33,6 +37,7 @@ pub fn run(command: BenchCommand) -> Result<(), Box<dyn std::error::Error>> {
         BenchCommand::Net(args) => net::run(args),
         BenchCommand::Latency(args) => latency::run(args),
         BenchCommand::Limit(args) => limit::run(args),
+        BenchCommand::Store(args) => store::run(args),
         BenchCommand::LimitTarget => limit::run_target(),
     }
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// The line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Which benchmark: `net`, `blk`, `latency`, `limit`.
+    /// Which benchmark: `net`, `blk`, `latency`, `limit`, `store` (operations are its frames, connections its queues).
     pub bench: String,
     /// The path of the bytes, or what else was measured.
     pub path: String,
@@ -56,7 +56,7 @@ pub struct Record {
     pub frontend_cpu_ns: u64,
     /// CPU time of the backend, or of what takes.
     pub backend_cpu_ns: u64,
-    /// `loopback`, `xen`, `local`; `host` for the machine itself.
+    /// `loopback`, `xen`, `local`; `host` for the machine itself; `socket` and `core` for the store.
     pub platform: String,
     /// `poll`, `event` or `adaptive`.
     pub mode: String,

@@ -36,7 +36,7 @@ pub struct Node {
     generation: u64,
     /// When the list of children last changed.
     children_generation: u64,
-    children: BTreeMap<String, Arc<Node>>,
+    children: BTreeMap<Arc<str>, Arc<Node>>,
 }
 
 impl Node {
@@ -47,7 +47,7 @@ impl Node {
 
     /// The names of the children, sorted.
     pub fn children(&self) -> impl Iterator<Item = &str> {
-        self.children.keys().map(String::as_str)
+        self.children.keys().map(|name| &**name)
     }
 
     /// When the list of children last changed.
@@ -87,7 +87,7 @@ pub struct Stamp {
 pub struct Tree {
     root: Arc<Node>,
     last_generation: u64,
-    owned: BTreeMap<DomId, usize>,
+    owned: Arc<BTreeMap<DomId, usize>>,
 }
 
 impl Tree {
@@ -100,7 +100,7 @@ impl Tree {
             children_generation: 0,
             children: BTreeMap::new(),
         };
-        let owned = BTreeMap::from([(root.owner(), 1)]);
+        let owned = Arc::new(BTreeMap::from([(root.owner(), 1)]));
         Self { root: Arc::new(root), last_generation: 0, owned }
     }
 
@@ -137,7 +137,7 @@ impl Tree {
             node.generation = generation;
             let after = node.owner();
             self.uncount(before, 1);
-            *self.owned.entry(after).or_default() += 1;
+            *Arc::make_mut(&mut self.owned).entry(after).or_default() += 1;
         }
     }
 
@@ -155,9 +155,9 @@ impl Tree {
             children: BTreeMap::new(),
         };
         let owner = node.owner();
-        parent.children.insert(String::from(path::base_name(path)), Arc::new(node));
+        parent.children.insert(path::base_name(path).into(), Arc::new(node));
         parent.children_generation = generation;
-        *self.owned.entry(owner).or_default() += 1;
+        *Arc::make_mut(&mut self.owned).entry(owner).or_default() += 1;
     }
 
     /// Takes a node out, with all below it. The root stays.
@@ -199,7 +199,7 @@ impl Tree {
             *counted.entry(node.owner()).or_default() += 1;
             stack.extend(node.children.values().map(|c| &**c));
         }
-        counted == self.owned
+        counted == *self.owned
     }
 
     fn next_generation(&mut self) -> u64 {
@@ -208,10 +208,11 @@ impl Tree {
     }
 
     fn uncount(&mut self, owner: DomId, by: usize) {
-        if let Some(count) = self.owned.get_mut(&owner) {
+        let owned = Arc::make_mut(&mut self.owned);
+        if let Some(count) = owned.get_mut(&owner) {
             *count -= by.min(*count);
             if *count == 0 {
-                self.owned.remove(&owner);
+                owned.remove(&owner);
             }
         }
     }
