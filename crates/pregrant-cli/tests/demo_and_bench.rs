@@ -178,6 +178,28 @@ fn bench_net_measures_with_and_without_redo_pages_in_turn() {
 }
 
 #[test]
+fn bench_neighbour_has_a_line_for_each_kind_and_load() {
+    let json = File::new("neighbour.jsonl");
+    let args = ["--path", "copy", "--neighbour", "broken,flipping,stalled,greedy-long", "--repeats", "1"];
+    let out = pregrant(
+        &[&["bench", "neighbour"], &args[..], &["--seconds", "0.05", "--json", json.path()]].concat(),
+    );
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert!(!text(&out.stderr).contains("WARN"), "faults on purpose are told of: {}", text(&out.stderr));
+    let lines = json.lines();
+    let kinds: Vec<_> = lines.iter().map(|l| l["neighbour"].as_str().expect("a kind")).collect();
+    let once = ["absent", "spinning", "broken", "flipping", "stalled", "greedy-long"];
+    assert_eq!(kinds, [once, once].concat());
+    for (i, line) in lines.iter().enumerate() {
+        let paced = i >= once.len();
+        assert_eq!((line["lost"].as_u64(), line["offered_per_s"].is_f64()), (Some(0), paced), "{line}");
+        assert!(number(line, "frames") > 0.0, "{line}");
+        let sends = kinds[i] == "greedy-long";
+        assert_eq!(number(line, "neighbour_frames_per_s") > 0.0, sends, "{line}");
+    }
+}
+
+#[test]
 fn bench_latency_brings_every_frame_back() {
     let json = File::new("latency.jsonl");
     let out =

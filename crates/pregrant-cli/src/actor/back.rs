@@ -4,7 +4,7 @@
 //! ([`is_mark`]); so the counters of both ends cover the same frames.
 
 use super::account::{Account, CountedPort};
-use super::order::{Case, Dir, Order, Played, Report, Switched};
+use super::order::{Case, Dir, Nuisance, Order, Played, Report, Switched};
 use super::{ActorArgs, Result, cpu_ns, next_order, tell};
 use crate::status_teller::StatusTeller;
 use pregrant::DomId;
@@ -27,7 +27,7 @@ use std::cell::{Cell, RefCell};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -63,12 +63,31 @@ struct Signals {
     /// One for each queue.
     sinks: Mutex<Vec<Arc<SinkCounters>>>,
     made: AtomicU64,
+    /// The vif's ports are gone.
+    gone: AtomicBool,
+}
+
+/// A port's hold on its signals; the end of it is one.
+#[derive(Default)]
+struct Presence(Arc<Signals>);
+
+impl std::ops::Deref for Presence {
+    type Target = Signals;
+    fn deref(&self) -> &Signals {
+        &self.0
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.0.gone.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Takes numbered frames.
 struct SinkPort {
     sink: Sink,
-    signals: Arc<Signals>,
+    signals: Presence,
 }
 
 impl FramePort for SinkPort {
@@ -91,7 +110,7 @@ impl FramePort for SinkPort {
 /// Gives numbered frames, from the first mark to the last, and then one mark: what comes after it is nothing.
 struct SourcePort {
     generator: Generator,
-    signals: Arc<Signals>,
+    signals: Presence,
     burst: usize,
     ended: bool,
 }
@@ -127,7 +146,7 @@ impl FramePort for SourcePort {
 /// Sends each frame back to where it came from, with the time at which it was here.
 struct EchoPort {
     back: Arena,
-    signals: Arc<Signals>,
+    signals: Presence,
 }
 
 impl FramePort for EchoPort {
@@ -164,13 +183,24 @@ impl FramePort for EchoPort {
 /// What the next vif that connects gets.
 enum Far {
     Nothing,
-    Case { dir: Dir, size: usize, burst: usize, signals: Arc<Signals> },
+    Case {
+        dir: Dir,
+        size: usize,
+        burst: usize,
+        signals: Arc<Signals>,
+    },
+    /// A case for this guest's vif; frames without end for any other, if that is wanted.
+    Beside {
+        front: DomId,
+        case: Box<Far>,
+        feed: Option<usize>,
+    },
     Switch(Switch, Arc<Account>),
 }
 
 impl Far {
-    /// The ports of a vif with `n` queues; `caps` is what the guest takes unfinished.
-    fn ports(&self, n: usize, caps: Offloads) -> Vec<Box<dyn FramePort>> {
+    /// The ports of a vif of `of` with `n` queues; `caps` is what the guest takes unfinished.
+    fn ports(&self, of: DomId, n: usize, caps: Offloads) -> Vec<Box<dyn FramePort>> {
         match self {
             // One station, whatever its queues: a broadcast must not come back on another of them.
             Self::Switch(switch, account) => match switch.add_multi_queue_port(n, caps) {
@@ -178,8 +208,13 @@ impl Far {
                     let counted = |port| CountedPort::new(port, Arc::clone(account));
                     ports.into_iter().map(|p| Box::new(counted(p)) as Box<dyn FramePort>).collect()
                 }
-                Err(_) => Self::Nothing.ports(n, caps),
+                Err(_) => Self::Nothing.ports(of, n, caps),
             },
+            Self::Beside { front, case, .. } if *front == of => case.ports(of, n, caps),
+            Self::Beside { feed: Some(size), .. } => {
+                let feed = || Box::new(Generator::new(Head::default(), *size)) as Box<dyn FramePort>;
+                std::iter::repeat_with(feed).take(n).collect()
+            }
             _ => (0..n).map(|_| self.port()).collect(),
         }
     }
@@ -188,20 +223,20 @@ impl Far {
         match self {
             Self::Case { dir: Dir::Rx, size, burst, signals } => Box::new(SourcePort {
                 generator: Generator::new(Head::default(), *size),
-                signals: Arc::clone(signals),
+                signals: Presence(Arc::clone(signals)),
                 burst: *burst,
                 ended: false,
             }),
             Self::Case { dir: Dir::Echo, signals, .. } => {
-                Box::new(EchoPort { back: Arena::new(), signals: Arc::clone(signals) })
+                Box::new(EchoPort { back: Arena::new(), signals: Presence(Arc::clone(signals)) })
             }
             Self::Case { signals, .. } => {
                 let sink = Sink::new(Check::Number);
                 signals.sinks.lock().unwrap_or_else(PoisonError::into_inner).push(sink.counters());
-                Box::new(SinkPort { sink, signals: Arc::clone(signals) })
+                Box::new(SinkPort { sink, signals: Presence(Arc::clone(signals)) })
             }
-            Self::Nothing | Self::Switch(..) => {
-                Box::new(SinkPort { sink: Sink::new(Check::Number), signals: Arc::default() })
+            Self::Nothing | Self::Switch(..) | Self::Beside { .. } => {
+                Box::new(SinkPort { sink: Sink::new(Check::Number), signals: Presence::default() })
             }
         }
     }
@@ -247,7 +282,7 @@ pub fn play(args: &ActorArgs) -> Result<()> {
     let far = Rc::new(RefCell::new(Far::Nothing));
     let ports = {
         let far = Rc::clone(&far);
-        Box::new(move |_: &_, n: usize, caps| far.borrow().ports(n, caps))
+        Box::new(move |id: &DeviceId, n: usize, caps| far.borrow().ports(id.front, n, caps))
     };
     let mut backend = Backend::new(platform, xs, BackFeatures::default(), Ordinary::Copy, ports)?;
     // For `pregrant top`, beside the broker's socket; a scene goes on without.
@@ -257,22 +292,22 @@ pub fn play(args: &ActorArgs) -> Result<()> {
     backend.succeed(Box::new(RedoSwitch { inner: BrokerSuccession, redo: Rc::clone(&redo) }));
     while let Some(order) = next_order()? {
         let report = match order {
-            Order::Case(case) => {
-                redo.set(case.redo);
-                let played = case_of(&mut backend, &far, &case);
-                redo.set(true);
-                match played {
-                    Ok(played) => Report::Case(Box::new(played)),
-                    Err(e) => Report::Failed(e.to_string()),
+            Order::Case(case) => played(case_of(&mut backend, &far, &redo, &case, None)),
+            Order::Beside { case, nuisance } => {
+                // A neighbour that breaks things on purpose, again and again: not to be told of.
+                if std::env::var_os("RUST_LOG").is_none() {
+                    log::set_max_level(log::LevelFilter::Error);
                 }
+                played(case_of(&mut backend, &far, &redo, &case, Some(nuisance)))
             }
             Order::Switch { vifs, succeed } => {
+                redo.set(true);
                 match serve_switch(&mut backend, &mut status, &far, vifs, succeed) {
                     Ok(served) => Report::Switch(Switched { attach_at_ns, ..served }),
                     Err(e) => Report::Failed(e.to_string()),
                 }
             }
-            Order::Transfer(_) => Report::Failed("a transfer is a guest's order".into()),
+            Order::Transfer(_) | Order::Annoy { .. } => Report::Failed("that is a guest's order".into()),
         };
         tell(&report)?;
     }
@@ -316,16 +351,36 @@ fn rounds(
     }
 }
 
-/// One case, from the vif's coming to its end.
-fn case_of(backend: &mut LoopbackBackend, far: &RefCell<Far>, case: &Case) -> Result<Played> {
+fn played(case: Result<Played>) -> Report {
+    match case {
+        Ok(played) => Report::Case(Box::new(played)),
+        Err(e) => Report::Failed(e.to_string()),
+    }
+}
+
+/// One case, from the vif's coming to its end; `beside` it another guest may have a vif.
+fn case_of(
+    backend: &mut LoopbackBackend,
+    far: &RefCell<Far>,
+    redo: &Cell<bool>,
+    case: &Case,
+    beside: Option<Nuisance>,
+) -> Result<Played> {
+    redo.set(case.redo);
     let signals = Arc::new(Signals::default());
-    *far.borrow_mut() =
-        Far::Case { dir: case.dir, size: case.size, burst: case.burst, signals: Arc::clone(&signals) };
+    let own = Far::Case { dir: case.dir, size: case.size, burst: case.burst, signals: Arc::clone(&signals) };
+    *far.borrow_mut() = match beside {
+        None => own,
+        Some(nuisance) => Far::Beside {
+            front: DomId(case.front),
+            case: Box::new(own),
+            feed: (nuisance == Nuisance::Stalled).then_some(case.size),
+        },
+    };
     backend.set_ordinary(if case.path == "map" { Ordinary::Map } else { Ordinary::Copy });
     let mut played = Played::default();
     let mut marks = 0;
-    let mut begin = (Counters::default(), 0, Instant::now());
-    let mut connected = false;
+    let mut begin = (Counters::default(), 0, Instant::now(), 0);
     let most = Duration::from_secs_f64(case.seconds * 4.0 + 20.0);
     backend.control()?;
     let ended = rounds(backend, case.mode.into(), most, |backend| {
@@ -334,22 +389,18 @@ fn case_of(backend: &mut LoopbackBackend, far: &RefCell<Far>, case: &Case) -> Re
             marks = now;
             let counters = backend.platform().counters();
             match marks {
-                COUNTED => begin = (counters, cpu_ns(), Instant::now()),
+                WARM_UP => played.path = path_of(backend, case),
+                COUNTED => begin = (counters, cpu_ns(), Instant::now(), others(backend, case)),
                 OVER => {
                     played.counters = counters.since(&begin.0).into();
                     played.cpu_ns = cpu_ns() - begin.1;
                     played.seconds = begin.2.elapsed().as_secs_f64();
+                    played.others = others(backend, case).saturating_sub(begin.3);
                 }
                 _ => {}
             }
         }
-        if !connected && backend.nr_live() > 0 {
-            connected = true;
-            if let Some(queue) = backend.reports().last().and_then(|r| r.queues.first().copied()) {
-                played.path = if case.dir == Dir::Rx { queue.2 } else { queue.0 }.into();
-            }
-        }
-        connected && backend.nr_live() == 0
+        signals.gone.load(Ordering::Relaxed)
     })?;
     if !ended {
         return Err(
@@ -365,6 +416,21 @@ fn case_of(backend: &mut LoopbackBackend, far: &RefCell<Far>, case: &Case) -> Re
     }
     played.platform = backend.platform().describe();
     Ok(played)
+}
+
+/// The path that the case's vif runs in the case's direction.
+fn path_of(backend: &LoopbackBackend, case: &Case) -> String {
+    let reports = backend.reports();
+    let own = reports.iter().find(|r| (r.id.front.0, r.id.handle) == (case.front, case.handle));
+    let queue = own.and_then(|r| r.queues.first());
+    queue.map_or("", |q| if case.dir == Dir::Rx { q.2 } else { q.0 }).into()
+}
+
+/// Frames that guests other than the case's have sent so far, over the vifs that are live.
+fn others(backend: &LoopbackBackend, case: &Case) -> u64 {
+    let reports = backend.reports();
+    let queues = reports.iter().filter(|r| r.id.front.0 != case.front).flat_map(|r| &r.queues);
+    queues.map(|(_, tx, _, _)| tx.frames).sum()
 }
 
 /// A learning switch until so many vifs have come and gone.

@@ -34,7 +34,8 @@ pub fn play(args: &ActorArgs) -> Result<()> {
         let played = match order {
             Order::Case(case) => case_of(args, &case).map(|p| Report::Case(Box::new(p))),
             Order::Transfer(transfer) => super::transfer::play(args, &transfer),
-            Order::Switch { .. } => Err("a switch is the back's order".into()),
+            Order::Annoy { nuisance, size } => super::neighbour::play(args, nuisance, size),
+            Order::Switch { .. } | Order::Beside { .. } => Err("that is the back's order".into()),
         };
         tell(&played.unwrap_or_else(|e| Report::Failed(e.to_string())))?;
     }
@@ -105,13 +106,14 @@ enum For {
 /// Waits between rounds as the mode says, and gives up when nothing moves for a long time.
 struct Waiter {
     pace: Pace,
+    gives_way: bool,
     ready: ReadySet,
     quiet_since: Option<Instant>,
 }
 
 impl Waiter {
     fn new(mode: Mode) -> Self {
-        Self { pace: Pace::new(mode), ready: ReadySet::default(), quiet_since: None }
+        Self { pace: Pace::new(mode), gives_way: false, ready: ReadySet::default(), quiet_since: None }
     }
 
     /// After a round in which something moved or nothing.
@@ -121,7 +123,12 @@ impl Waiter {
             self.quiet_since = None;
         }
         match self.pace.after(moved) {
-            Next::Again => Ok(()),
+            Next::Again => {
+                if self.gives_way && !moved {
+                    std::thread::yield_now();
+                }
+                Ok(())
+            }
             Next::Control => self.control(guest),
             Next::Sleep => {
                 if !guest.arm(what == For::Answers)? {
@@ -180,6 +187,9 @@ struct Sender<'a> {
     next: Vec<u64>,
     mode: Mode,
     seconds: f64,
+    /// Frames a second at most.
+    rate: Option<f64>,
+    gives_way: bool,
     /// Answers to wait for before the ring's lines are touched.
     want: u32,
 }
@@ -201,7 +211,16 @@ impl<'a> Sender<'a> {
             .collect();
         let slots = case.size.div_ceil(4096) as u32;
         let want = if slots > 1 { slots } else { (case.burst as u32 / 2).max(1) };
-        Self { guest, frames, next: vec![0; queues], mode: case.mode.into(), seconds: case.seconds, want }
+        Self {
+            guest,
+            frames,
+            next: vec![0; queues],
+            mode: case.mode.into(),
+            seconds: case.seconds,
+            rate: case.rate,
+            gives_way: case.gives_way,
+            want,
+        }
     }
 
     fn run(mut self) -> Result<Played> {
@@ -229,11 +248,15 @@ impl<'a> Sender<'a> {
     }
 
     fn send_for(&mut self, time: Duration) -> Result<()> {
-        let mut waiter = Waiter::new(self.mode);
-        let until = Instant::now() + time;
-        while Instant::now() < until {
+        let mut waiter = Waiter { gives_way: self.gives_way, ..Waiter::new(self.mode) };
+        let (start, before) = (Instant::now(), self.sent());
+        while start.elapsed() < time {
             for i in 0..self.frames.len() {
                 self.send_burst(i, &mut waiter)?;
+            }
+            if let Some(rate) = self.rate {
+                let due = Duration::from_secs_f64((self.sent() - before) as f64 / rate);
+                std::thread::sleep(due.saturating_sub(start.elapsed()));
             }
         }
         Ok(())

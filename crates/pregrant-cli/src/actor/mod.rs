@@ -3,6 +3,7 @@
 pub mod account;
 pub mod back;
 pub mod guest;
+pub mod neighbour;
 pub mod order;
 pub mod transfer;
 
@@ -48,15 +49,19 @@ pub struct ActorArgs {
 pub fn run(args: ActorArgs) -> Result<()> {
     // Nobody is left behind when the scene is killed.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-    if let Some(cpu) = args.cpu {
-        let mut set = CpuSet::new();
-        set.set(cpu);
-        sched_setaffinity(None, &set).map_err(|e| format!("cannot stay on processor {cpu}: {e}"))?;
-    }
+    stay_on(args.cpu)?;
     match args.role {
         Role::Back => back::play(&args),
         Role::Guest => guest::play(&args),
     }
+}
+
+/// Pins the calling thread, and those that it starts from now on.
+pub fn stay_on(cpu: Option<usize>) -> Result<()> {
+    let Some(cpu) = cpu else { return Ok(()) };
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(sched_setaffinity(None, &set).map_err(|e| format!("cannot stay on processor {cpu}: {e}"))?)
 }
 
 impl ActorArgs {

@@ -73,6 +73,56 @@ pub struct Case {
     pub queues: u32,
     /// Whether the back keeps redo pages, without which its rings do not survive it.
     pub redo: bool,
+    /// Frames a second that the guest offers (TX only); None: as many as are taken.
+    pub rate: Option<f64>,
+    /// The guest lets others have its processor for a moment whenever it finds nothing to do.
+    pub gives_way: bool,
+}
+
+/// What the guest beside the measured one does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Nuisance {
+    /// It is not there
+    Absent,
+    /// It uses up its processor, and has no vif
+    Spinning,
+    /// It is connected and does nothing
+    Idle,
+    /// Its ring index lies; closed, it connects again and lies again
+    Broken,
+    /// It sends events without end, with an empty ring
+    Storming,
+    /// It changes its xenstore state without end
+    Flipping,
+    /// It posts one RX slot and takes nothing, while frames for it wait
+    Stalled,
+    /// It sends frames of the measured guest's kind as fast as they are taken
+    Greedy,
+    /// It sends frames of 65535 octets as fast as they are taken
+    GreedyLong,
+}
+
+impl Nuisance {
+    /// As records name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Spinning => "spinning",
+            Self::Idle => "idle",
+            Self::Broken => "broken",
+            Self::Storming => "storming",
+            Self::Flipping => "flipping",
+            Self::Stalled => "stalled",
+            Self::Greedy => "greedy",
+            Self::GreedyLong => "greedy-long",
+        }
+    }
+
+    /// Whether it has a vif.
+    pub fn has_vif(self) -> bool {
+        !matches!(self, Self::Absent | Self::Spinning)
+    }
 }
 
 /// To an actor. The end of its input means: stop.
@@ -80,6 +130,20 @@ pub struct Case {
 pub enum Order {
     /// Play your part of a case.
     Case(Case),
+    /// Back: the same, while another guest has a vif too.
+    Beside {
+        /// The measured guest's.
+        case: Case,
+        /// What the other one does.
+        nuisance: Nuisance,
+    },
+    /// Guest: be a nuisance with vif 0, from a report on, until killed.
+    Annoy {
+        /// How.
+        nuisance: Nuisance,
+        /// Octets of its frames, where it sends some.
+        size: usize,
+    },
     /// Back: serve a learning switch until the given number of vifs have come and gone.
     Switch {
         /// Vifs to come and go.
@@ -174,6 +238,8 @@ pub struct Played {
     pub platform: String,
     /// Latencies of requests and of responses.
     pub latency: Option<[Latencies; 2]>,
+    /// Back: frames that other guests sent in the time that is counted.
+    pub others: u64,
 }
 
 /// How long single frames took one way.

@@ -76,6 +76,8 @@ pub fn measure(stand: &mut Stand, path: PathName, mode: Waiting, seconds: f64) -
         data_len: (path == PathName::Staging).then_some(DATA_LEN),
         queues: 1,
         redo: true,
+        rate: None,
+        gives_way: false,
     })?;
     let [request, response] = guest.latency.ok_or("the guest did not measure a latency")?;
     Ok(Latency {

@@ -2,6 +2,7 @@
 
 pub mod latency;
 pub mod limit;
+pub mod neighbour;
 pub mod net;
 pub mod published;
 pub mod record;
@@ -22,6 +23,8 @@ pub enum BenchCommand {
     Net(net::NetArgs),
     /// One frame at a time: how long requests and responses take
     Latency(latency::LatencyArgs),
+    /// What a greedy, broken or noisy guest costs another one at the same backend
+    Neighbour(neighbour::NeighbourArgs),
     /// The machine's own ceiling: lines between cores, memcpy, process_vm_readv, wake-ups
     Limit(limit::LimitArgs),
     /// Operations a second of xenstored, over sockets and of its core alone
@@ -36,6 +39,7 @@ pub fn run(command: BenchCommand) -> Result<(), Box<dyn std::error::Error>> {
     match command {
         BenchCommand::Net(args) => net::run(args),
         BenchCommand::Latency(args) => latency::run(args),
+        BenchCommand::Neighbour(args) => neighbour::run(args),
         BenchCommand::Limit(args) => limit::run(args),
         BenchCommand::Store(args) => store::run(args),
         BenchCommand::LimitTarget => limit::run_target(),

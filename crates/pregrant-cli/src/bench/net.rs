@@ -233,6 +233,8 @@ impl Row {
             data_len: self.data_len,
             queues,
             redo: self.redo == Redo::On,
+            rate: None,
+            gives_way: false,
         };
         let (guest, back) = stand.play(case)?;
         if back.path != self.path.to_string() {

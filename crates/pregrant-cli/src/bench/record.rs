@@ -71,6 +71,15 @@ pub struct Record {
     /// Whether the backend kept redo pages (`bench net` only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redo: Option<bool>,
+    /// What the guest beside the measured one does (`bench neighbour` only, as the next two).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub neighbour: Option<String>,
+    /// Frames a second that it sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub neighbour_frames_per_s: Option<f64>,
+    /// Frames a second that the measured guest offers; missing: as many as are taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offered_per_s: Option<f64>,
     /// Half of the frames took at most so long (`bench latency` only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_p50_ns: Option<u64>,
@@ -139,6 +148,9 @@ impl Record {
             stride: None,
             copies: None,
             redo: None,
+            neighbour: None,
+            neighbour_frames_per_s: None,
+            offered_per_s: None,
             latency_p50_ns: None,
             latency_p99_ns: None,
             latency_histogram: None,

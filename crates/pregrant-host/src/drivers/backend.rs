@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   xenstore --watch--> control(): find vifs, step them         never on the data path
-//!   round():            vif 0 tx, rx; vif 1 tx, rx; ...         one batch each, so that no vif starves another
+//!   round():            vif 0 tx, rx; vif 1 tx, rx; ...         one batch each; who is ahead in time waits (`turns`)
 //! ```
 //! A vif that a predecessor left at state 4 is taken up with its live rings ([`Backend::succeed`]); [`Backend::leave`]
 //! leaves it so, [`Backend::close_all`] closes it. What a predecessor closed stays closed until its front comes down.
@@ -13,6 +13,7 @@
 //! in turns ([`EVENTS_PER_TURN`]), so that frames move in between.
 
 use super::succession::Succession;
+use super::turns::{Turn, Turns};
 use log::{Level, log};
 use pregrant::PeerFault;
 use pregrant::net::back::vif::ConnectError;
@@ -91,6 +92,7 @@ struct Served<P: Platform> {
     last_failure: Option<String>,
     taken_up: bool,
     connected_at: Option<Instant>,
+    turn: Turn,
     /// The vif's lock, where there is one.
     _owned: Option<Box<dyn Any>>,
 }
@@ -147,6 +149,8 @@ pub struct Backend<P: Platform, T: Transport> {
     held: BTreeMap<(u16, u32), Held>,
     /// Those with live queues, for the round.
     live: Vec<(u16, u32)>,
+    turns: Turns,
+    began: Instant,
     scratch: Arena,
     removed: u64,
     page_limit: usize,
@@ -175,6 +179,8 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             vifs: BTreeMap::new(),
             held: BTreeMap::new(),
             live: Vec::new(),
+            turns: Turns::default(),
+            began: Instant::now(),
             scratch: Arena::new(),
             removed: 0,
             page_limit: PAGES_PER_GUEST,
@@ -351,6 +357,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             last_failure: None,
             taken_up: matches!(taken, Ok(true)),
             connected_at: None,
+            turn: Turn::default(),
             _owned: owned,
         };
         match left {
@@ -504,22 +511,42 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         self.live = self.vifs.iter().filter(|(_, s)| s.vif.nr_queues() > 0).map(|(k, _)| *k).collect();
     }
 
-    /// One batch of each queue, both directions. True when a frame moved.
+    /// One batch of each queue, both directions, of every vif whose turn it is. True when there may be more.
     #[inline]
     pub fn round(&mut self) -> bool {
         let mut moved = false;
         let mut fault = None;
+        // With one vif there is nothing to share, and no clock to read.
+        let mut since = (self.live.len() > 1).then(Instant::now);
+        if let Some(now) = since {
+            self.turns.begin(now.duration_since(self.began).as_nanos() as u64);
+        }
         for &key in &self.live {
             let Some(served) = self.vifs.get_mut(&key) else { continue };
+            if since.is_some() && self.turns.waits(&served.turn) {
+                moved = true;
+                continue;
+            }
+            let mut worked = false;
             for (i, port) in served.ports.iter_mut().enumerate() {
                 let tx = served.vif.poll_tx(&self.platform, i, &mut **port, &mut self.scratch);
                 let rx = served.vif.poll_rx(&self.platform, i, &mut **port);
-                moved |= tx == Ok(Polled::More) || rx == Ok(Polled::More);
+                worked |= tx == Ok(Polled::More) || rx == Ok(Polled::More);
                 if let Err(e) = tx {
                     fault = Some((key, i, "tx", e));
                 } else if let Err(e) = rx {
                     fault = Some((key, i, "rx", e));
                 }
+            }
+            moved |= worked;
+            match &mut since {
+                Some(since) if worked => {
+                    let now = Instant::now();
+                    let took = now.duration_since(std::mem::replace(since, now));
+                    self.turns.served(&mut served.turn, took.as_nanos() as u64);
+                }
+                Some(_) => self.turns.idle(&mut served.turn),
+                None => {}
             }
         }
         // One a round: that vif is not live in the next, where another's turn comes.

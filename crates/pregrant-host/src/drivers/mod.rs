@@ -5,6 +5,7 @@
 //!   frontend::Frontend  one vif of the own domain
 //!   pace::Pace          when to look again, and when to sleep: poll, event, adaptive
 //!   succession          what outlives this process: locks and redo pages of its vifs
+//!   turns               whose turn it is when several vifs want one worker
 //!   status, status_socket  what a backend tells others of its vifs, and where
 //! ```
 //! Control (xenstore) runs between batches, never inside one. Both are generic over the platform.
@@ -15,6 +16,7 @@ pub mod pace;
 pub mod status;
 pub mod status_socket;
 pub mod succession;
+pub mod turns;
 
 pub use backend::{Backend, BackendError, VifReport};
 pub use frontend::{Frontend, FrontendError};
