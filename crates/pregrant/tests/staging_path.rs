@@ -379,6 +379,11 @@ fn rx_ids_twice_in_a_batch_are_an_error() {
     g.port.gives.extend([frame(5)]);
     assert_eq!(g.run(), Ok(()));
     assert_eq!(failed(g.model.frames().unwrap()), [false]);
+    // Around the wrap of an honest front's ids, and back.
+    post(&mut g, &[254, 255, 0, 1, 255]);
+    g.port.gives.extend([1, 2, 3, 4, 5].map(frame));
+    assert_eq!(g.run(), Ok(()));
+    assert_eq!(failed(g.model.frames().unwrap()), [false, false, false, false, true]);
     g.close();
     rig.assert_empty();
 }

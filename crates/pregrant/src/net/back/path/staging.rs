@@ -112,17 +112,25 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
 
     #[inline(always)]
     fn deliver(&mut self, _p: &P, _of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
-        self.seen = [0; IDS / 64];
         let limit = self.buffers.len as usize;
         let mut rest: Todo = 0;
+        // Ids that only rise, seen from the first one on, around their wrap too, are all different: an honest front's are.
+        let first_id = bits(todo).next().map_or(0, |i| batch.slots[batch.frames[i].first_slot as usize].id);
+        let (mut rising, mut last) = (!self.buffers.copy_only, -1);
         for i in bits(todo) {
             let slot = batch.slots[batch.frames[i].first_slot as usize];
+            let ahead = i32::from(slot.id.wrapping_sub(first_id));
+            rising &= ahead > last;
+            last = ahead;
             if slot.len <= SHORT
                 && let Some(&place) = self.buffers.place.get(slot.id as usize)
             {
                 let at = place as usize + colour(slot.id, slot.len as usize, limit);
                 self.buffers.map.prefetch_write(at, slot.len as usize);
             }
+        }
+        if !rising {
+            self.seen = [0; IDS / 64];
         }
         for i in bits(todo) {
             let whole = frames.frames[batch.frames[i].frame as usize].len as usize;
@@ -136,7 +144,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
                 let len = slot.len as usize;
                 let offset = colour(slot.id, len, limit);
                 let from = &frames.bytes[slot.at as usize..slot.at as usize + len];
-                let copied = self.first_use(slot.id)
+                let copied = (rising || self.first_use(slot.id))
                     && match self.buffers.place.get(slot.id as usize) {
                         Some(&place) => self.buffers.map.copy_in(place as usize + offset, from),
                         None => false,
