@@ -334,8 +334,8 @@ fn method(args: &NeighbourArgs, stand: &Stand) -> String {
         "Medians of {} interleaved repeats of {} s. {cores} neighbour at the lowest priority.\n\
          The measured guest sends frames of {} B, yields when its ring is full, sleeps when it is ahead of its rate; \
          \"{:.0} %\": of what is taken from it alone.\n\
-         \"of spinning\": against a neighbour that burns the guests' core and has no vif, repeat by repeat. What is below \
-         0.95 in the last column is a fault of the backend.",
+         \"of spinning\": against a neighbour that burns the guests' core and has no vif, repeat by repeat. Below 0.95 \
+         in the last column, where ranges are narrow: the backend's doing.",
         args.repeats,
         args.seconds,
         args.size,
