@@ -2,11 +2,11 @@
 //!
 //! A batch of short staged frames takes a microsecond, one of long frames by grant copy fifty: a turn each would leave
 //! the one guest a fiftieth of the worker. So a vif that is ahead of the one that was served least waits until that one
-//! has caught up, or has had nothing to do for [`PATIENCE_NS`]: a guest that fills its ring as fast as it is emptied
+//! has caught up, or has had nothing to do for `PATIENCE_NS`: a guest that fills its ring as fast as it is emptied
 //! looks idle for moments, and each of them would cost it a long batch of the other's.
 //!
 //! What a guest may do: ask for all of the worker, or for a frame now and then, so that others wait for it. Both count
-//! against its own share, waiting included. Time that a vif did not want is not saved up, but for [`CREDIT_NS`].
+//! against its own share, waiting included. Time that a vif did not want is not saved up, but for `CREDIT_NS`.
 
 /// How far a vif may be ahead.
 const LEAD_NS: u64 = 5_000;
@@ -19,7 +19,7 @@ const CREDIT_NS: u64 = 200_000;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turn {
     spent_ns: u64,
-    /// It had something to do, at most [`PATIENCE_NS`] ago.
+    /// It had something to do, at most `PATIENCE_NS` ago.
     busy: bool,
     /// How long others have waited for it since.
     idle_ns: u64,
