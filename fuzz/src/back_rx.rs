@@ -185,7 +185,10 @@ impl Game {
         let len = match bits >> 5 {
             0 | 1 => usize::from(tape.u8()),
             2..=4 => usize::from(tape.u16() % 6000),
-            5 => self.staged.as_ref().map_or(4096, |s| s.len + tape.below(2)),
+            5 => {
+                let staged = self.staged.as_ref().map_or(4096, |s| s.len);
+                [staged, staged + 1, 4095, 4096, 4097, 8192, 8193, MAX_FRAME][tape.below(8)]
+            }
             _ => usize::from(tape.u16()),
         };
         let head = tape.string();

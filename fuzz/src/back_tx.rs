@@ -174,10 +174,10 @@ impl Game {
 
     /// One operation; `Err`: the back reported a fault, rightly.
     fn play(&mut self, tape: &mut Tape<'_>) -> Result<(), PeerFault> {
-        match tape.below(15) {
+        match tape.below(16) {
             0 => self.frame(tape, 1),
             1 => {
-                let slots = 1 + tape.below(24);
+                let slots = tape.one_of(&[2, 3, 18, 19, 20, 21, 22, 23]);
                 self.frame(tape, slots);
             }
             2 => {
@@ -188,14 +188,6 @@ impl Game {
                 }
             }
             3 => self.staged_frame(tape),
-            14 => {
-                for k in 0..1 + tape.u8() % 80 {
-                    let mac = [1, 0, 0, 0, k, tape.u8() & 1];
-                    let flags = TXF_EXTRA_INFO;
-                    self.push(TxRequest { gref: 0, offset: 0, flags, id: u16::from(k), size: 0 }.to_words());
-                    self.push(Extra::McastAdd(mac).to_tx_words(false));
-                }
-            }
             4 => {
                 let words = [tape.u32(), tape.u32(), tape.u32()];
                 self.push(words);
@@ -235,6 +227,24 @@ impl Game {
                 return self.run(true);
             }
             12 => {
+                for k in 0..1 + tape.u8() % 80 {
+                    let mac = [1, 0, 0, 0, k, tape.u8() & 1];
+                    let flags = TXF_EXTRA_INFO;
+                    self.push(TxRequest { gref: 0, offset: 0, flags, id: u16::from(k), size: 0 }.to_words());
+                    self.push(Extra::McastAdd(mac).to_tx_words(false));
+                }
+            }
+            // A slot at the limits.
+            13 => {
+                let (page, id) = (tape.u8().into(), self.next_id);
+                let gref = if tape.below(8) == 0 { 0 } else { self.pages.gref(page) };
+                let offset = tape.one_of(&[0, 0, 1, 64, 4036, 4082, 4095, 4096, u16::MAX]);
+                let size = tape.one_of(&[60, 14, 13, 0, 1, 4096, 4095, 4097, u16::MAX]);
+                self.next_id = id.wrapping_add(1);
+                let flags = u16::from(tape.u8()) & 0x1F;
+                self.push(TxRequest { gref, offset, flags, id, size }.to_words());
+            }
+            14 => {
                 self.rig.guest.notify(&self.chans.0);
                 return self.run(true);
             }
@@ -291,7 +301,10 @@ impl Game {
     /// A slot without a grant: its octets are in a staging buffer, if there is one.
     fn staged_frame(&mut self, tape: &mut Tape<'_>) {
         let more = if tape.u8() & 0xF0 == 0xF0 { TXF_MORE_DATA } else { 0 };
-        let (id, offset, size) = (tape.u16() % 600, u16::from(tape.u8()), tape.u16() % 4200);
+        let (id, offset) = (tape.u16() % 600, u16::from(tape.u8()));
+        let len = self.staged.as_ref().map_or(0, |s| s.len) as u16;
+        let left = len.saturating_sub(offset);
+        let size = [60, 14, 0, left, left + 1, len, len + 1, left / 2][tape.below(8)];
         self.push(TxRequest { gref: 0, offset, flags: more, id, size }.to_words());
     }
 

@@ -158,7 +158,11 @@ impl Game {
         let odd = tape.one_of(&[0, 1, 40, 41, 128, 129, 1024, u32::MAX, u32::MAX - 7, 0x4000_0000]);
         let data = match msg_type {
             3 => [gref, if small & 0x80 == 0 { small } else { odd }, 0],
-            6 => [gref, if small & 0x80 == 0 { small } else { odd }, u32::from(tape.u8())],
+            6 => match tape.below(3) {
+                0 => [gref, small, odd],
+                1 => [gref, odd, small],
+                _ => [gref, small & 0x7F, u32::from(tape.u8())],
+            },
             _ => [if small & 0x80 == 0 { small } else { odd }, gref, 0],
         };
         let id = self.next_id;

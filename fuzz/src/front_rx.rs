@@ -144,7 +144,7 @@ impl Game {
 
     /// One operation; `Err`: the front reported a fault, rightly.
     fn play(&mut self, tape: &mut Tape<'_>) -> Result<(), PeerFault> {
-        match tape.below(14) {
+        match tape.below(16) {
             0 => self.send(tape),
             1 => self.answer_tx_in_order(1 + tape.below(64)),
             2 => {
@@ -188,6 +188,22 @@ impl Game {
                 self.answer_rx(words);
             }
             12 => self.rx_ring.lie(tape),
+            13 => {
+                // One frame of many slots.
+                let (n, status) = (1 + tape.below(34), tape.one_of(&[4096, 1, 0, 3855, RSP_ERROR]));
+                for k in 1..=n {
+                    let flags = if k < n { RXF_MORE_DATA } else { 0 };
+                    self.answer_rx(RxResponse { id: 0, offset: 0, flags, status }.to_words());
+                }
+            }
+            14 => {
+                // A ring's length of short frames, as honest ends exchange them.
+                for _ in 0..1 + tape.below(5) {
+                    self.send_frames(60, 64, Offload::default());
+                    self.answer_tx_in_order(64);
+                    self.reclaim(false)?;
+                }
+            }
             _ => return self.recv(tape.below(2) == 0),
         }
         Ok(())
@@ -200,6 +216,10 @@ impl Game {
             true => Offload { csum_blank: true, csum_ok: true, gso_type: 1, gso_size: 1448 },
             false => Offload::default(),
         };
+        self.send_frames(len, many, offload);
+    }
+
+    fn send_frames(&mut self, len: usize, many: usize, offload: Offload) {
         self.arena.clear();
         let mut frames = Vec::new();
         while frames.len() < many && self.arena.has_room() {

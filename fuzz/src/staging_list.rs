@@ -32,6 +32,18 @@ pub fn staging_list(data: &[u8]) {
     let fits = staging_list::write(&page, listed.iter().copied());
     assert_eq!(fits, entries <= ENTRIES_PER_PAGE);
     let untouched = tape.is_over();
+    for _ in 0..tape.below(8) {
+        // An entry that is a little beside its place.
+        let Some(e) = listed.get(usize::from(tape.u16()) % listed.len().max(1)) else { break };
+        let by = i32::from(tape.u8() as i8);
+        let moved = match tape.below(3) {
+            0 => StagingEntry { id: e.id.wrapping_add_signed(by as i16), ..*e },
+            1 => StagingEntry { gref: e.gref.wrapping_add_signed(by), ..*e },
+            _ => StagingEntry { offset: e.offset.wrapping_add_signed(by as i16), ..*e },
+        };
+        let at = listed.iter().position(|other| other == e).unwrap_or(0);
+        let _ = page.copy_in(at * StagingEntry::SIZE, &moved.to_bytes());
+    }
     for _ in 0..tape.below(32) {
         let at = usize::from(tape.u16()) % (PAGE_SIZE - 8);
         assert!(page.copy_in(at, tape.bytes(8)));

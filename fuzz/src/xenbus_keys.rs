@@ -9,14 +9,15 @@
 use crate::guest_pages::{GuestPages, Right};
 use crate::rig::{GUEST, HOST, Rig, TestPort};
 use crate::tape::Tape;
-use pregrant::net::back::{BackVif, Ordinary, Polled};
+use pregrant::net::back::control_page::CONTROL_BYTES;
+use pregrant::net::back::{BackVif, ControlPage, Ordinary, Polled};
 use pregrant::net::bus::StoreBus;
-use pregrant::net::features::BackFeatures;
+use pregrant::net::features::{BackFeatures, queue_prefix};
 use pregrant::net::front::pages::Granting;
 use pregrant::net::front::{FrontVif, Wishes};
 use pregrant::net::staging_list::DataLen;
 use pregrant::platform::Events;
-use pregrant::platform::local::{LocalChan, LocalDomain};
+use pregrant::platform::local::{LocalChan, LocalDomain, Pages};
 use pregrant::port::{Arena, Offload};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::staging::StagingEntry;
@@ -190,7 +191,14 @@ fn hostile_front(tape: &mut Tape<'_>) {
         (0..PAGES).map(|k| pages.gref(k)).chain(channels.iter().map(|c| c.1)).chain([2, 4, 0]).collect()
     };
     let ordinary = if tape.below(2) == 0 { Ordinary::Copy } else { Ordinary::Map };
-    let fresh = || BackVif::<LocalDomain>::new(GUEST, 0, BackFeatures::default(), ordinary);
+    // Memory that outlives this back, as a file does, and what it may have mapped.
+    let (kept, limit) = (Pages::new(CONTROL_BYTES / PAGE_SIZE), tape.one_of(&[usize::MAX, 6, 2, 0]));
+    let fresh = || {
+        let mut vif = BackVif::<LocalDomain>::new(GUEST, 0, BackFeatures::default(), ordinary);
+        vif.keep_control(ControlPage::new(kept.clone()).expect("a page"));
+        vif.limit_pages(limit);
+        vif
+    };
     let mut vif = fresh();
     let (mut port, mut arena) = (TestPort::default(), Arena::new());
     for _ in 0..OPS {
@@ -198,7 +206,7 @@ fn hostile_front(tape: &mut Tape<'_>) {
             break;
         }
         let mut failed = None;
-        match tape.below(12) {
+        match tape.below(14) {
             0..=3 => store.play(tape, &numbers(&pages)),
             // All that a front of one queue writes.
             4 => honest_front(&mut store, &pages, &channels, tape),
@@ -225,6 +233,10 @@ fn hostile_front(tape: &mut Tape<'_>) {
                     failed = failed.or([tx, rx, ctrl].into_iter().find_map(|r: Result<Polled, _>| r.err()));
                 }
             }
+            // The operator, or the toolstack, takes it down.
+            9 => {
+                let _ = vif.close(&rig.host, &mut store.bus(), None);
+            }
             // This process is killed, and another one finds what is left.
             8 => {
                 vif = fresh();
@@ -247,6 +259,7 @@ fn hostile_front(tape: &mut Tape<'_>) {
             let _ = vif.close(&rig.host, &mut store.bus(), Some(&fault.to_string()));
         }
         assert!(vif.nr_queues() <= BackFeatures::default().max_queues as usize);
+        assert!(vif.mapped_pages() <= limit, "more is mapped than may be");
         if vif.nr_queues() == 0 {
             let counts = rig.xen.counts();
             assert_eq!(
@@ -258,22 +271,38 @@ fn hostile_front(tape: &mut Tape<'_>) {
     }
     store.make_sure_of_it();
     assert!(vif.close(&rig.host, &mut store.bus(), None).is_ok());
+    let counts = rig.xen.counts();
+    assert_eq!((counts.mapped, counts.channels), (0, CHANNELS), "a closed end holds on");
     drop((vif, channels));
     pages.close(&rig);
     rig.assert_empty();
 }
 
-/// One queue: rings in pages 0 and 1, staging lists in 2 and 3 if the tape wants them, buffers from 4 on.
+/// Up to two queues, rings in pages 0 and 1, 12 and 13, perhaps a control ring in 14; the first queue's staging lists in
+/// 2 and 3 if the tape wants them, buffers from 4 on.
 fn honest_front(store: &mut Store, pages: &GuestPages, channels: &[(LocalChan, u32)], tape: &mut Tape<'_>) {
-    assert!(pages.region.copy_in(0, &[0; 2 * PAGE_SIZE]));
-    for (key, value) in [
-        ("request-rx-copy", 1),
-        ("tx-ring-ref", pages.gref(0)),
-        ("rx-ring-ref", pages.gref(1)),
-        ("event-channel", channels[0].1),
-    ] {
-        store.write(key, value.to_string().as_bytes());
+    for ring in [0, 1, 12, 13, 14] {
+        assert!(pages.region.copy_in(ring * PAGE_SIZE, &[0; PAGE_SIZE]));
     }
+    let queues = 1 + tape.below(2);
+    store.write("request-rx-copy", b"1");
+    store.write("multi-queue-num-queues", queues.to_string().as_bytes());
+    for (i, channel) in channels.iter().enumerate().take(queues) {
+        let at = queue_prefix(i, queues);
+        for (key, value) in [
+            ("tx-ring-ref", pages.gref(12 * i)),
+            ("rx-ring-ref", pages.gref(12 * i + 1)),
+            ("event-channel", channel.1),
+        ] {
+            store.write(&format!("{at}{key}"), value.to_string().as_bytes());
+        }
+    }
+    if tape.below(2) == 0 {
+        store.write("ctrl-ring-ref", pages.gref(14).to_string().as_bytes());
+        store.write("event-channel-ctrl", channels[2].1.to_string().as_bytes());
+        store.write("request-multicast-control", b"1");
+    }
+    let at = queue_prefix(0, queues);
     let len = tape.one_of(&[0, 64, 128, 256, 4096, 65535]);
     if let Some(len) = DataLen::new(len) {
         let bytes = usize::from(len.buffer_bytes());
@@ -289,8 +318,8 @@ fn honest_front(store: &mut Store, pages: &GuestPages, channels: &[(LocalChan, u
             entries.enumerate().for_each(|(k, e)| written[k * 8..k * 8 + 8].copy_from_slice(&e.to_bytes()));
             assert!(pages.region.copy_in(list * PAGE_SIZE, &written));
             first_id += n;
-            store.write(&format!("{dir}-data-ref0"), pages.gref(list).to_string().as_bytes());
-            store.write(&format!("{dir}-data-len"), len.value().to_string().as_bytes());
+            store.write(&format!("{at}{dir}-data-ref0"), pages.gref(list).to_string().as_bytes());
+            store.write(&format!("{at}{dir}-data-len"), len.value().to_string().as_bytes());
         }
         store.write("feature-staging-grants", b"1");
     }

@@ -18,6 +18,8 @@ pub fn xs_codec(data: &[u8]) {
     let stream = tape.rest();
     let (messages, lost) = parsed(stream, stream.len().max(1));
     assert_eq!(parsed(stream, cut), (messages.clone(), lost), "cut every {cut} octets");
+    let (whole, too_long) = by_hand(stream);
+    assert_eq!((messages.len(), lost), (whole, too_long), "messages in the stream");
     for message in &messages {
         encoded(message);
         payload(&message.payload);
@@ -42,6 +44,20 @@ fn parsed(stream: &[u8], cut: usize) -> (Vec<Message>, bool) {
             }
         }
         assert!(parser.buffered_bytes() < Header::SIZE + PAYLOAD_MAX, "a whole message is kept back");
+    }
+    (messages, false)
+}
+
+/// How many whole messages are in a stream, and whether one is too long, by the header's last word alone.
+fn by_hand(mut stream: &[u8]) -> (usize, bool) {
+    let mut messages = 0;
+    while let Some(head) = stream.get(..16) {
+        let len = u32::from_le_bytes([head[12], head[13], head[14], head[15]]) as usize;
+        if len > 4096 {
+            return (messages, true);
+        }
+        let Some(rest) = stream.get(16 + len..) else { break };
+        (messages, stream) = (messages + 1, rest);
     }
     (messages, false)
 }

@@ -56,7 +56,7 @@ const PATHS: [&str; 20] = [
     "/tool/xenstored",
 ];
 
-const KINDS: [MsgType; 17] = [
+const KINDS: [MsgType; 21] = [
     MsgType::Write,
     MsgType::Read,
     MsgType::Mkdir,
@@ -74,6 +74,10 @@ const KINDS: [MsgType; 17] = [
     MsgType::IsDomainIntroduced,
     MsgType::Control,
     MsgType::SetTarget,
+    MsgType::GetFeature,
+    MsgType::SetFeature,
+    MsgType::GetQuota,
+    MsgType::SetQuota,
 ];
 
 /// One client, that counts what it is owed.
@@ -203,6 +207,12 @@ impl Game {
             MsgType::TransactionStart | MsgType::ResetWatches => vec![b"\0"],
             MsgType::TransactionEnd => vec![end],
             MsgType::GetDomainPath | MsgType::IsDomainIntroduced => vec![b"7\0"],
+            MsgType::GetFeature => vec![tape.one_of(&[b"" as &[u8], b"\0", b"5\0"])],
+            MsgType::SetFeature => vec![b"5\0", tape.one_of(&[b"0\0" as &[u8], b"7\0", b"x\0"])],
+            MsgType::GetQuota => vec![tape.one_of(&[b"" as &[u8], b"\0", b"5\0nodes\0", b"nodes\0", b"5\0"])],
+            MsgType::SetQuota => {
+                vec![tape.one_of(&[b"5\0nodes\x002\0" as &[u8], b"watches\x001\0", b"5\0outstanding\x000\0"])]
+            }
             MsgType::SetTarget => vec![b"5\0", b"7\0"],
             MsgType::Control => vec![tape.one_of(&[b"check\0" as &[u8], b"quota\x005\0", b"help\0"])],
             _ => vec![path, b"\0"],
@@ -273,7 +283,8 @@ impl Game {
             let (nodes, watches, transactions) = self.server.usage(domid);
             // Domain 0 may make nodes below a guest's, and they count for the guest.
             assert!(self.privileged || nodes <= LIMITS.nodes, "{nodes} nodes of {domid}");
-            assert!(watches <= LIMITS.watches && transactions <= LIMITS.transactions);
+            // And it may change the quotas.
+            assert!(self.privileged || watches <= LIMITS.watches && transactions <= LIMITS.transactions);
         }
         if !self.privileged {
             assert_eq!(self.server.value("/local/domain/9/data/secret"), Some(SECRET));
