@@ -5,8 +5,8 @@
 //!   tests/replay.rs       (stable: `cargo xtask test`)              --+--> TARGETS --> NAME.rs: operations of a Tape
 //!   src/bin/replay.rs     (stable: one input)                       --+                  against the code, and its rules
 //! ```
-//! `corpus/NAME/` has a small set of inputs that reach what is known to be reached, `regressions/NAME/` those that once
-//! found something. A target is deterministic: no clock, no threads, no random numbers.
+//! `corpus/NAME/` has a small set of inputs that reach what is known to be reached, `regressions/NAME/` those that found
+//! a mistake, real or planted. A target is deterministic: no clock, no threads, no random numbers.
 
 mod guest_pages;
 #[path = "../../crates/pregrant/tests/rig/mod.rs"]
