@@ -158,6 +158,34 @@ impl RxBatch {
         accepts: RxAccepts,
         hashes: &[Option<FrameHash>],
     ) -> Result<(usize, u32), PeerFault> {
+        if hashes.is_empty() {
+            self.lay_out_as::<M, false>(ring, burst, accepts, hashes)
+        } else {
+            self.lay_out_hashed(ring, burst, accepts, hashes)
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lay_out_hashed<M: RingMem>(
+        &mut self,
+        ring: &mut BackRing<NetRx, M>,
+        burst: &Burst<'_>,
+        accepts: RxAccepts,
+        hashes: &[Option<FrameHash>],
+    ) -> Result<(usize, u32), PeerFault> {
+        self.lay_out_as::<M, true>(ring, burst, accepts, hashes)
+    }
+
+    /// Compiled twice, so that frames without hashes pass no test for them.
+    #[inline(always)]
+    fn lay_out_as<M: RingMem, const HASHED: bool>(
+        &mut self,
+        ring: &mut BackRing<NetRx, M>,
+        burst: &Burst<'_>,
+        accepts: RxAccepts,
+        hashes: &[Option<FrameHash>],
+    ) -> Result<(usize, u32), PeerFault> {
         self.nr_frames = 0;
         self.nr_slots = 0;
         self.nr_rsps = 0;
@@ -180,7 +208,7 @@ impl RxBatch {
                 continue;
             }
             let gso = desc.offload.gso_type != 0;
-            let hash = if hashes.is_empty() { None } else { hashes[used] };
+            let hash = if HASHED { hashes[used] } else { None };
             let extras = gso as u32 + hash.is_some() as u32;
             let need = slots_needed(len, extras);
             if available - taken < need {
