@@ -117,8 +117,7 @@ pub fn fuzz(w: &Workspace, plan: &Plan) -> Result<(), String> {
                     if status.success() {
                         println!("{}", row(&one.name, &log));
                     } else {
-                        println!("{:14} {status}", one.name);
-                        report(&one, &log);
+                        print!("{:14} {status}\n{}", one.name, finding(&one.name, &one.log, &log));
                         found.push(one.name);
                     }
                 }
@@ -221,30 +220,32 @@ fn row(name: &str, log: &str) -> String {
 }
 
 /// What was found, and how to see it again.
-fn report(one: &Running, log: &str) {
+fn finding(name: &str, path_of_log: &Path, log: &str) -> String {
+    let mut shown = Vec::new();
     let mut lines = log.lines();
     while let Some(line) = lines.next() {
         if line.contains("panicked at") {
-            println!("  {line}\n  {}", lines.next().unwrap_or(""));
-        } else if line.starts_with("SUMMARY:") || line.starts_with("Base64:") || line.contains("ERROR: ") {
-            println!("  {line}");
+            shown.extend([line, lines.next().unwrap_or("")]);
+        } else if ["SUMMARY:", "Base64:"].iter().any(|start| line.starts_with(start))
+            || line.contains("ERROR: ")
+        {
+            shown.push(line);
         }
     }
+    let mut shown: Vec<String> = shown.into_iter().map(String::from).collect();
     let artifact =
         log.lines().rev().find_map(|l| l.split_once("Test unit written to ").map(|(_, path)| path));
-    let (name, log) = (&one.name, one.log.display());
     match artifact {
-        Some(path) => {
-            println!("  input:       {path}");
-            println!(
-                "  play again:  cargo run --manifest-path fuzz/Cargo.toml --bin replay -- {name} {path}"
-            );
-            println!(
-                "  when mended: cp {path} fuzz/regressions/{name}/   (cargo xtask test plays it from then on)"
-            );
-        }
-        None => println!("  no input was written; {log} has all that it said"),
+        Some(path) => shown.extend([
+            format!("input:       {path}"),
+            format!("play again:  cargo run --manifest-path fuzz/Cargo.toml --bin replay -- {name} {path}"),
+            format!(
+                "when mended: cp {path} fuzz/regressions/{name}/   (cargo xtask test plays it from then on)"
+            ),
+        ]),
+        None => shown.push(format!("no input was written; {} has all that it said", path_of_log.display())),
     }
+    shown.iter().map(|line| format!("  {line}\n")).collect()
 }
 
 /// Puts the smallest set of inputs that reaches all that is reached into the project's corpus.
@@ -286,7 +287,8 @@ fn keep(package: &Path, bins: &Path, work: &Path, name: &str) -> Result<(), Stri
 
 #[cfg(test)]
 mod tests {
-    use super::{Plan, row};
+    use super::{Plan, finding, row};
+    use std::path::Path;
 
     #[test]
     fn options_are_read() {
@@ -306,5 +308,24 @@ mod tests {
         let row = row("back_tx", log);
         let words: Vec<_> = row.split_whitespace().collect();
         assert_eq!(words, ["back_tx", "26891", "655", "1907", "7661", "511"]);
+    }
+
+    /// The log is one of a real finding, without its backtrace.
+    #[test]
+    fn a_finding_is_shown_with_what_to_do() {
+        let log = "thread '<unnamed>' (22552) panicked at src/back_tx.rs:339:17:\n60 octets that are not\n\
+                   ==22552== ERROR: libFuzzer: deadly signal\n    #0 0x55 in f\nSUMMARY: libFuzzer: deadly signal\n\
+                   artifact_prefix='/t/back_tx-'; Test unit written to /t/back_tx-crash-17\nBase64: AQAA\n";
+        let shown = finding("back_tx", Path::new("/t/back_tx.log"), log);
+        for part in [
+            "60 octets that are not\n",
+            "Base64: AQAA\n",
+            "--bin replay -- back_tx /t/back_tx-crash-17\n",
+            "cp /t/back_tx-crash-17 fuzz/regressions/back_tx/ ",
+        ] {
+            assert!(shown.contains(part), "{part:?} in {shown}");
+        }
+        assert!(!shown.contains("#0"));
+        assert!(finding("back_tx", Path::new("/t/back_tx.log"), "killed").contains("/t/back_tx.log"));
     }
 }
