@@ -117,7 +117,7 @@ pub struct DirStatus {
     /// Pages unmapped.
     pub grant_unmaps: u64,
     /// Frames that were not handed on, by reason: `error` was answered with an error; TX `refused` by the port; RX
-    /// `unfit` for anything that the guest takes.
+    /// `unfit` for anything that the guest takes, or `unwanted` multicast that the guest did not name.
     pub drops: BTreeMap<String, u64>,
 }
 
@@ -145,9 +145,12 @@ impl DirStatus {
 
 impl From<VifReport> for VifStatus {
     fn from(report: VifReport) -> Self {
-        let queue = |(tx_path, tx, rx_path, rx): &(&str, DirStats, &str, DirStats)| QueueStatus {
-            tx: DirStatus::new(tx_path, tx, "refused"),
-            rx: DirStatus::new(rx_path, rx, "unfit"),
+        let queue = |(tx_path, tx, rx_path, rx): &(&str, DirStats, &str, DirStats)| {
+            let filtered = rx.filtered;
+            let tx = DirStatus::new(tx_path, tx, "refused");
+            let mut rx = DirStatus::new(rx_path, rx, "unfit");
+            rx.drops.insert("unwanted".into(), filtered);
+            QueueStatus { tx, rx }
         };
         let mut port_drops: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
         for drop in &report.port_drops {
