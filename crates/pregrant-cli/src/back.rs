@@ -9,45 +9,62 @@
 //! stop, on the live rings (PROTOCOL.md 1.1). The loop is generic over the platform; a platform brings its attachment, its
 //! succession and its directory.
 
-use crate::loopback::no_machine;
-use crate::machine::{self, DRIVER};
-use crate::screen;
-use crate::status_reader::{self, NoStatus};
+mod loopback;
+mod xen;
+
+pub use xen::RUN_DIR;
+
 use crate::status_teller::StatusTeller;
 use crate::stop::Stop;
 use clap::{Args, ValueEnum};
 use pregrant::net::back::Ordinary;
-use pregrant::net::features::BackFeatures;
 use pregrant::platform::{Clock, Events, Platform, ReadySet};
-use pregrant::port::{Arena, Burst, FramePort, Offloads};
+use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
 use pregrant::xenstore::Transport;
-use pregrant_host::drivers::status::socket_path;
-use pregrant_host::drivers::{Backend, BrokerSuccession, Mode, Next, Pace};
-use pregrant_host::loopback::{Loopback, LoopbackError, Owned};
+use pregrant_host::drivers::taps::unplugged;
+use pregrant_host::drivers::{Backend, Chosen, FarSide, Hotplug, Mode, Next, Pace};
 use pregrant_host::ports::switch::Switch;
-use pregrant_host::wake::WakeOn;
 use std::error::Error;
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Arguments of `pregrant back`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
+  pregrant back
+  pregrant back --vif 5 --vif 6.1
+  pregrant back --take 5.0
+  pregrant back --give-back 5.0
+  pregrant back --port switch
   pregrant back --loopback /tmp/xen
-  pregrant back --loopback /tmp/xen --close
-  pregrant back --loopback /tmp/xen --wait
 
-It serves every vif of domain 0 through one learning switch. SIGTERM and SIGINT end it in good order: what guests sent is
-answered, and their vifs stay connected (state 4) for the next backend, which goes on with the live rings; so it does
-after kill -9. With --close the vifs are closed instead (states 5 and 6). `pregrant top` shows what it does.")]
+On Xen it serves the vifs of the domain in which it runs (dom0 or a driver domain), each as a tap, vif5.0; on the
+loopback through one learning switch. SIGTERM and SIGINT end it in good order: what guests sent is answered, and their
+vifs stay connected (state 4) for the next backend, which goes on with the live rings; so it does after kill -9. With
+--close the vifs are closed instead (states 5 and 6): Linux guests need a new vif then. `pregrant top` shows what it
+does, `pregrant doctor` what is missing.")]
 pub struct BackArgs {
     /// Serve on the loopback machine in this directory (pregrant loopback serve)
     #[arg(long, value_name = "DIR")]
     loopback: Option<PathBuf>,
+    /// Serve this guest's vifs alone, or this one of them, and leave the others to the kernel's netback; may be repeated
+    #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen)]
+    vif: Vec<Chosen>,
+    /// Take a running guest's vif from the kernel's netback and serve it; may be repeated
+    #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen, conflicts_with = "loopback")]
+    take: Vec<Chosen>,
+    /// Give vifs that a stopped backend left connected to the kernel's netback, and end
+    #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen, conflicts_with_all = ["loopback", "take", "vif"])]
+    give_back: Vec<Chosen>,
+    /// What stands behind the vifs: an interface for each, or one switch in this process
+    #[arg(long, value_name = "PORT", conflicts_with = "loopback")]
+    port: Option<Port>,
+    /// Who runs the vifs' scripts; without it the toolstack in dom0, and this process elsewhere
+    #[arg(long, value_name = "WHO", conflicts_with = "loopback")]
+    hotplug: Option<Plugging>,
     /// At the end close the vifs, instead of leaving them to the next backend
     #[arg(long)]
     close: bool,
@@ -60,6 +77,25 @@ pub struct BackArgs {
     /// What fetches frames of guests without staging buffers
     #[arg(long, value_name = "PATH", default_value = "copy")]
     path: OrdinaryPath,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Port {
+    /// A tap, vif<domid>.<handle>, which the kernel routes or bridges
+    Tap,
+    /// A learning switch
+    Switch,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Plugging {
+    /// xl's: vifs are connected when `hotplug-status` says "connected"
+    Toolstack,
+    /// This process: runs the vif's `script`, or joins its `bridge`
+    #[value(name = "self")]
+    Own,
+    /// Nobody
+    None,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -80,75 +116,32 @@ enum OrdinaryPath {
     Map,
 }
 
+/// `5` or `5.0`, as a guest's vifs or one of them.
+fn chosen(text: &str) -> std::result::Result<Chosen, String> {
+    let (front, handle) = match text.trim_start_matches("vif").split_once('.') {
+        Some((front, handle)) => (front, Some(handle)),
+        None => (text, None),
+    };
+    let parsed = front.parse().ok().zip(handle.map(|h| h.parse().ok()).map_or(Some(None), |h| h.map(Some)));
+    let (front, handle) = parsed.ok_or("a domain's number, and a vif of it if there are several: 5, 5.0")?;
+    Ok(Chosen { front, handle })
+}
+
 /// Runs `pregrant back`.
 pub fn run(args: BackArgs) -> Result<()> {
     match &args.loopback {
-        Some(dir) => on_loopback(dir, &args),
-        None => Err("serving guests of a real Xen comes later; until then use the software Xen: \
-             `pregrant loopback serve --dir DIR --guest 5`, then `pregrant back --loopback DIR`"
-            .into()),
+        Some(dir) => loopback::run(dir, &args),
+        None => xen::run(&args),
     }
 }
 
-fn on_loopback(dir: &Path, args: &BackArgs) -> Result<()> {
-    let stop = Stop::on_signals()?;
-    let platform = Loopback::attach(&machine::broker_socket(dir), DRIVER).map_err(|e| no_machine(dir, e))?;
-    let xs = machine::store_of(&platform)?;
-    let Some(_owner) = own_domain(&platform, dir, args.wait, &stop)? else { return Ok(()) };
-    let status = StatusTeller::on_loopback(dir, DRIVER.0)?;
-    platform.events().also_wake_on(xs.transport().as_fd())?;
-    platform.events().also_wake_on(stop.as_fd())?;
-    let switch = Switch::new();
-    let ports = {
-        let switch = switch.clone();
-        Box::new(move |id: &DeviceId, n, caps| ports(&switch, id, n, caps))
-    };
-    let mut backend = Backend::new(platform, xs, BackFeatures::default(), args.path.into(), ports)?;
-    backend.succeed(Box::new(BrokerSuccession));
-    let who = format!("backend of {DRIVER}, process {}", std::process::id());
-    let _ = screen::print(format_args!("{who}: ready; status: pregrant top --loopback {}", dir.display()));
-    Daemon { backend, switch, status, stop }.run(args.mode.into(), args.close)
-}
-
-/// The name under which the broker keeps the lock of a domain's backend.
-const OWNER: &str = "backend";
-/// How long a predecessor that was just killed may take to be gone.
-const DYING: Duration = Duration::from_secs(1);
-
-/// Makes this process the domain's only backend. None: it was told to stop while it waited.
-fn own_domain(platform: &Loopback, dir: &Path, wait: bool, stop: &Stop) -> Result<Option<Owned>> {
-    let dying = Instant::now() + DYING;
-    let mut said = false;
-    loop {
-        match platform.own(OWNER) {
-            Ok(owned) => return Ok(Some(owned)),
-            Err(LoopbackError::Held { .. }) if stop.asked() => return Ok(None),
-            Err(LoopbackError::Held { .. }) if wait || Instant::now() < dying => {}
-            Err(LoopbackError::Held { .. }) => {
-                let who = owner(dir);
-                return Err(format!(
-                    "{DRIVER} has a backend already: {who}. Stop it first (its vifs stay connected, and the next backend \
-                     takes them up), or start this one with --wait"
-                )
-                .into());
-            }
-            Err(e) => return Err(e.into()),
+impl From<Plugging> for Hotplug {
+    fn from(plugging: Plugging) -> Self {
+        match plugging {
+            Plugging::Toolstack => Self::Toolstack,
+            Plugging::Own => Self::Own,
+            Plugging::None => Self::None,
         }
-        if wait && !said {
-            said = true;
-            let _ =
-                screen::print(format_args!("{DRIVER} has a backend: {}; waiting for its end", owner(dir)));
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// The backend that has the domain, in words.
-fn owner(dir: &Path) -> String {
-    match status_reader::read(&socket_path(dir, DRIVER.0)) {
-        Ok(status) => format!("process {}, for {:.0} s", status.pid, status.uptime_s),
-        Err(NoStatus::Dead) => "a process that tells no status".into(),
-        Err(NoStatus::Failed(why)) => format!("a process that tells no status ({why})"),
     }
 }
 
@@ -177,24 +170,15 @@ fn ports(switch: &Switch, id: &DeviceId, n: usize, caps: Offloads) -> Vec<Box<dy
         Ok(ports) => ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect(),
         Err(e) => {
             log::warn!("{id}: its frames are dropped: {e}");
-            (0..n).map(|_| Box::new(Unplugged) as Box<dyn FramePort>).collect()
+            unplugged(n)
         }
     }
 }
 
-/// The port of a vif that found no place: refuses every frame.
-struct Unplugged;
-
-impl FramePort for Unplugged {
-    fn caps(&self) -> Offloads {
-        Offloads { csum: true, gso: true }
-    }
-    fn tx_burst(&mut self, _frames: &Burst<'_>) -> usize {
-        0
-    }
-    fn rx_burst(&mut self, _into: &mut Arena) -> usize {
-        0
-    }
+/// The switch, as a far side.
+fn at_switch(switch: &Switch) -> Box<dyn FarSide> {
+    let switch = switch.clone();
+    Box::new(move |id: &DeviceId, n: usize, caps: Offloads| ports(&switch, id, n, caps))
 }
 
 /// A backend with what belongs to its process.
@@ -203,6 +187,8 @@ struct Daemon<P: Platform, T: Transport> {
     switch: Switch,
     status: StatusTeller<P>,
     stop: Stop,
+    /// What else is to be looked after in control turns.
+    between: Box<dyn FnMut()>,
 }
 
 /// Longest sleep: how late a reader of the status may be heard.
@@ -210,7 +196,7 @@ const NAP: Duration = Duration::from_millis(100);
 
 impl<P: Platform, T: Transport> Daemon<P, T> {
     /// Serves until a signal, and ends as `close` says.
-    fn run(mut self, mode: Mode, close: bool) -> Result<()> {
+    fn run(&mut self, mode: Mode, close: bool) -> Result<()> {
         let mut pace = Pace::new(mode);
         let mut ready = ReadySet::default();
         while !self.stop.asked() {
@@ -239,6 +225,21 @@ impl<P: Platform, T: Transport> Daemon<P, T> {
         self.backend.control()?;
         self.switch.set_now(self.backend.platform().clock().now_ns());
         self.status.turn(&self.backend);
+        (self.between)();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vifs_are_chosen_by_guest_or_one_by_one() {
+        assert_eq!(chosen("5"), Ok(Chosen { front: 5, handle: None }));
+        assert_eq!(chosen("vif5.1"), Ok(Chosen { front: 5, handle: Some(1) }));
+        for bad in ["", "5.", ".0", "x", "70000", "5.0.0"] {
+            assert!(chosen(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use pregrant::xenstore::Transport;
 use pregrant_host::counters::Counters;
 use pregrant_host::drivers::status::{FORMAT, socket_path};
 use pregrant_host::drivers::{BackStatus, Backend, StatusSocket};
+use pregrant_host::linux::Xen;
 use pregrant_host::listener::ListenError;
 use pregrant_host::loopback::Loopback;
 use std::path::Path;
@@ -26,6 +27,18 @@ impl StatusTeller<Loopback> {
             started: Instant::now(),
             counters: Loopback::counters,
             describe: Loopback::describe,
+        })
+    }
+}
+
+impl StatusTeller<Xen> {
+    /// For the backend of domain `domid` of a real Xen.
+    pub fn on_xen(dir: &Path, domid: u16) -> Result<Self, ListenError> {
+        Ok(Self {
+            socket: StatusSocket::bind(&socket_path(dir, domid))?,
+            started: Instant::now(),
+            counters: Xen::counters,
+            describe: Xen::describe,
         })
     }
 }

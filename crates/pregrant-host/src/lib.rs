@@ -9,6 +9,7 @@ pub mod limit;
 pub mod linux;
 pub mod listener;
 pub mod loopback;
+mod mapping;
 pub mod ports;
 pub mod wake;
 pub mod xenstored;

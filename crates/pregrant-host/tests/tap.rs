@@ -37,7 +37,8 @@ fn ip(args: &str) -> bool {
 
 /// The interface with an address, and a neighbour that answers no ARP. None: there is no `ip`.
 fn network(queues: usize, front: Offloads) -> Option<(Tap, Vec<TapPort>)> {
-    let (tap, ports) = Tap::open("vif7.0", queues, front).unwrap();
+    let tap = Tap::open("vif7.0").unwrap();
+    let ports = tap.ports(queues, front).unwrap();
     tap.interface().set_address(OWN_MAC).unwrap();
     tap.interface().set_mtu(9000).unwrap();
     tap.interface().set_up(true).unwrap();
@@ -115,23 +116,21 @@ fn a_guest_that_takes_no_blank_checksums_gets_none() {
 }
 
 #[test]
-fn an_interface_is_taken_up_again_and_has_one_owner() {
+fn an_interface_is_taken_up_again_with_as_many_queues_as_its_guest_has() {
     apart(|| {
-        let (tap, ports) = Tap::open("vif7.1", 2, BOTH).unwrap();
+        let tap = Tap::open("vif7.1").unwrap();
+        let ports = tap.ports(2, BOTH).unwrap();
         tap.persist(true).unwrap();
         tap.carrier(false).unwrap();
         let index = tap.interface().index().unwrap();
         drop((tap, ports));
-        let (tap, ports) = Tap::open("vif7.1", 2, BOTH).unwrap();
+        let tap = Tap::open("vif7.1").unwrap();
+        let ports = tap.ports(2, BOTH).unwrap();
         assert_eq!((tap.interface().index().unwrap(), ports.len()), (index, 2), "another interface was made");
         tap.carrier(true).unwrap();
         tap.persist(false).unwrap();
         drop((tap, ports));
-        assert!(Tap::open("a-name-that-is-too-long", 1, BOTH).unwrap_err().to_string().contains("1 to 15"));
-
-        let (_tap, _ports) = Tap::open("vif7.2", 1, BOTH).unwrap();
-        let second = Tap::open("vif7.2", 1, BOTH).unwrap_err().to_string();
-        assert!(second.contains("another process has it"), "{second}");
+        assert!(Tap::open("a-name-that-is-too-long").unwrap_err().to_string().contains("1 to 15"));
     });
 }
 
@@ -141,7 +140,7 @@ fn an_interface_joins_a_bridge() {
         if !ip("link add br7 type bridge") {
             return println!("skipped: no bridge can be made; apt-get install iproute2, modprobe bridge");
         }
-        let (tap, _ports) = Tap::open("vif7.3", 1, BOTH).unwrap();
+        let tap = Tap::open("vif7.3").unwrap();
         tap.interface().join("br7").unwrap();
         let missing = tap.interface().join("br8").unwrap_err().to_string();
         assert!(missing.contains("interface br8") && missing.contains("no such"), "{missing}");

@@ -5,7 +5,7 @@
 
 mod rig;
 
-use pregrant::net::back::vif::ConnectError;
+use pregrant::net::back::refusal::ConnectError;
 use pregrant::net::back::{BackStep, BackVif, Ordinary, Polled};
 use pregrant::net::bus::DeviceBus;
 use pregrant::net::features::{BackFeatures, KeySource, Pairs};

@@ -30,6 +30,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/pregrant/tests/",
     "crates/pregrant-host/src/loopback/",
     "crates/pregrant-host/src/linux/",
+    "crates/pregrant-host/src/mapping.rs",
     "crates/pregrant-host/src/ports/",
     "crates/pregrant-host/src/limit/lines.rs",
     "crates/pregrant-host/src/limit/remote.rs",

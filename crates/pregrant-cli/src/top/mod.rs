@@ -14,6 +14,7 @@ mod sample;
 mod table;
 mod terminal;
 
+use crate::back::RUN_DIR;
 use crate::screen;
 use crate::status_reader;
 use crate::stop::Stop;
@@ -28,9 +29,6 @@ use std::time::Duration;
 use terminal::Terminal;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
-
-/// Where backends of a real Xen tell their status.
-const RUN_DIR: &str = "/run/pregrant";
 
 /// Arguments of `pregrant top`.
 #[derive(Args, Debug)]

@@ -12,17 +12,19 @@
 //! (at most [`LINES_PER_VIF`] lines for each vif); the others go on. A guest that writes its state without end is heard
 //! in turns ([`EVENTS_PER_TURN`]), so that frames move in between.
 
+use super::far_side::{FarSide, Hotplug, Place, Plug};
 use super::succession::Succession;
 use super::turns::{Turn, Turns};
 use log::{Level, log};
 use pregrant::PeerFault;
-use pregrant::net::back::vif::ConnectError;
+use pregrant::net::back::refusal::ConnectError;
+use pregrant::net::back::vif::HOTPLUG_STATUS;
 use pregrant::net::back::{BackStep, BackVif, Drained, Left, Ordinary, Polled};
 use pregrant::net::bus::StoreBus;
 use pregrant::net::features::{BackFeatures, REQUEST_MULTICAST, queue_prefix};
 use pregrant::net::stats::DirStats;
 use pregrant::platform::Platform;
-use pregrant::port::{Arena, FramePort, Offloads, PortDrop};
+use pregrant::port::{Arena, FramePort, PortDrop};
 use pregrant::xenbus::{Class, Device, DeviceError, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport, WatchEvent, XsError};
 use std::any::Any;
@@ -93,6 +95,7 @@ struct Served<P: Platform> {
     taken_up: bool,
     connected_at: Option<Instant>,
     turn: Turn,
+    plug: Plug,
     /// The vif's lock, where there is one.
     _owned: Option<Box<dyn Any>>,
 }
@@ -131,8 +134,21 @@ impl<P: Platform> Served<P> {
     }
 }
 
-/// Makes the frame ports of a vif, one for each queue: their number, and what the guest takes unfinished.
-pub type MakePorts = Box<dyn FnMut(&DeviceId, usize, Offloads) -> Vec<Box<dyn FramePort>>>;
+/// Which vifs a backend serves: all of a guest's, or one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chosen {
+    /// The guest.
+    pub front: u16,
+    /// Its device; None: all.
+    pub handle: Option<u32>,
+}
+
+impl Chosen {
+    /// Whether this names the vif.
+    pub fn names(&self, front: u16, handle: u32) -> bool {
+        self.front == front && self.handle.is_none_or(|h| h == handle)
+    }
+}
 
 /// All vifs of a driver domain.
 pub struct Backend<P: Platform, T: Transport> {
@@ -140,7 +156,9 @@ pub struct Backend<P: Platform, T: Transport> {
     xs: Client<T>,
     features: BackFeatures,
     ordinary: Ordinary,
-    make_ports: MakePorts,
+    far: Box<dyn FarSide>,
+    hotplug: Hotplug,
+    chosen: Vec<Chosen>,
     succession: Option<Box<dyn Succession<P>>>,
     /// What former vifs left there is gone.
     forgot: bool,
@@ -165,7 +183,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         mut xs: Client<T>,
         features: BackFeatures,
         ordinary: Ordinary,
-        make_ports: MakePorts,
+        far: Box<dyn FarSide>,
     ) -> Result<Self, BackendError> {
         xs.watch(WATCH, WATCH)?;
         Ok(Self {
@@ -173,7 +191,9 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             xs,
             features,
             ordinary,
-            make_ports,
+            far,
+            hotplug: Hotplug::None,
+            chosen: Vec::new(),
             succession: None,
             forgot: false,
             vifs: BTreeMap::new(),
@@ -191,6 +211,16 @@ impl<P: Platform, T: Transport> Backend<P, T> {
     /// [`control`](Self::control).
     pub fn succeed(&mut self, succession: Box<dyn Succession<P>>) {
         self.succession = Some(succession);
+    }
+
+    /// Who plugs vifs in that are found from now on.
+    pub fn set_hotplug(&mut self, hotplug: Hotplug) {
+        self.hotplug = hotplug;
+    }
+
+    /// Serves these vifs alone; all when there are none. Before the first [`control`](Self::control).
+    pub fn choose(&mut self, chosen: Vec<Chosen>) {
+        self.chosen = chosen;
     }
 
     /// The platform.
@@ -229,7 +259,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
                 Some((&key, _)) => stepped.push(key),
                 None => match below_watch(&event.path) {
                     Changed::Vifs => scan = true,
-                    Changed::Online(key) => stepped.push(key),
+                    Changed::Wish(key) => stepped.push(key),
                     Changed::Nothing => {}
                 },
             }
@@ -243,8 +273,26 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         for key in stepped {
             self.step(key);
         }
+        self.far.turn();
+        self.plug_in();
         let asked = self.serve_ctrl_rings();
         Ok(self.retry_held() || events > 0 || asked)
+    }
+
+    /// Goes on with what is being plugged in by this process.
+    fn plug_in(&mut self) {
+        let over = |served: &mut Served<P>, far: &mut dyn FarSide| served.plug.turn(far, &served.device.id());
+        for served in self.vifs.values_mut().filter(|s| s.plug.is_pending()) {
+            let Some((status, why)) = over(served, &mut *self.far) else { continue };
+            if let Some(why) = why {
+                served
+                    .say(Level::Warn, &format_args!("not plugged in, so its front is not connected: {why}"));
+            }
+            // Our own watch on the directory brings the step that follows.
+            if let Err(e) = served.device.set(&mut self.xs, HOTPLUG_STATUS, status) {
+                served.say(Level::Warn, &e);
+            }
+        }
     }
 
     /// Some control requests of each vif. True when there were any.
@@ -274,7 +322,9 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             let Ok(front) = front.parse::<u16>() else { continue };
             for handle in list(&mut self.xs, &format!("{WATCH}/{front}"))? {
                 let Ok(handle) = handle.parse::<u32>() else { continue };
-                seen.push((front, handle));
+                if self.chosen.is_empty() || self.chosen.iter().any(|c| c.names(front, handle)) {
+                    seen.push((front, handle));
+                }
             }
         }
         let gone: Vec<_> = self.vifs.keys().filter(|k| !seen.contains(k)).copied().collect();
@@ -298,6 +348,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             let dir = format!("{WATCH}/{}/{}", id.front.0, id.handle);
             if self.xs.read_if_there(&dir)?.is_none() {
                 succession.forget(&self.platform, &id);
+                self.far.removed(&id);
             }
         }
         Ok(())
@@ -347,6 +398,14 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             return self.hold(key, &id, e);
         }
         self.held.remove(&key);
+        let live = matches!(taken, Ok(true));
+        let plug = Place::read(&device, &mut self.xs)
+            .map_err(|e| e.to_string())
+            .and_then(|place| Plug::begin(&mut *self.far, self.hotplug, &device, place, &mut vif, live));
+        let (plug, misplaced) = match plug {
+            Ok(plug) => (plug, None),
+            Err(why) => (Plug::Done, Some(why)),
+        };
         let mut served = Served {
             device,
             vif,
@@ -355,13 +414,14 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             failed: None,
             faults: 0,
             last_failure: None,
-            taken_up: matches!(taken, Ok(true)),
+            taken_up: live,
             connected_at: None,
             turn: Turn::default(),
+            plug,
             _owned: owned,
         };
         match left {
-            _ if matches!(taken, Ok(true)) => {
+            _ if live => {
                 served.say(Level::Info, &"taken up where a predecessor stopped");
             }
             Left::Closed(Some(why)) => {
@@ -372,6 +432,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         }
         self.vifs.insert(key, served);
         match taken {
+            _ if let Some(why) = misplaced => self.fail(key, &why),
             Ok(true) => {
                 self.connected(key);
                 self.relive();
@@ -417,12 +478,16 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             Ok(BackStep::Connected) => self.connected(key),
             Ok(BackStep::Closed) => {
                 served.ports.clear();
+                self.far.closed(&id);
                 served.say(Level::Info, &"closed");
             }
             Ok(BackStep::Waiting) => {}
             // Its front is gone, or `online` is 0: it stays closed until the toolstack removes its directory, and `scan`
             // misses it. To forget it now would be to find it again at once.
-            Ok(BackStep::Removed) => served.ports.clear(),
+            Ok(BackStep::Removed) => {
+                served.ports.clear();
+                self.far.closed(&id);
+            }
             // The toolstack was faster than our step: no fault of anybody's.
             Err(ConnectError::Keys(_)) if self.is_gone(key) => return self.remove(key),
             Err(e @ ConnectError::Keys(_)) => self.fail(key, &e),
@@ -438,7 +503,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
     fn connected(&mut self, key: (u16, u32)) {
         let Some(served) = self.vifs.get_mut(&key) else { return };
         let id = served.device.id();
-        served.ports = (self.make_ports)(&id, served.vif.nr_queues(), served.vif.front_offloads());
+        served.ports = self.far.connected(&id, served.vif.nr_queues(), served.vif.front_offloads());
         served.failed = None;
         served.steer();
         served.connected_at = Some(Instant::now());
@@ -477,6 +542,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             served.say(Level::Info, &e);
         }
         served.ports.clear();
+        self.far.closed(&served.device.id());
         served.faults += 1;
         served.last_failure = Some(text.clone());
         served.failed = Some(text);
@@ -501,6 +567,8 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             if let Some(succession) = &mut self.succession {
                 succession.forget(&self.platform, &served.device.id());
             }
+            served.ports.clear();
+            self.far.removed(&served.device.id());
             self.removed += 1;
             served.say(Level::Info, &"removed");
         }
@@ -699,8 +767,8 @@ fn front_key(device: &Device, i: usize, n: usize, dir: &str, what: &str) -> Stri
 enum Changed {
     /// A vif came or went, perhaps.
     Vifs,
-    /// The toolstack's wish for one vif.
-    Online((u16, u32)),
+    /// The toolstack's wish for one vif, or its script's word.
+    Wish((u16, u32)),
     /// A key that we, or the toolstack, write for others to read.
     Nothing,
 }
@@ -709,7 +777,9 @@ fn below_watch(path: &str) -> Changed {
     let mut parts = path.rsplit_once(WATCH).map_or("", |(_, below)| below).split('/').skip(1);
     match (parts.next(), parts.next(), parts.next()) {
         (Some(front), Some(handle), Some(key)) => match (front.parse(), handle.parse()) {
-            (Ok(front), Ok(handle)) if key == "online" => Changed::Online((front, handle)),
+            (Ok(front), Ok(handle)) if key == "online" || key == HOTPLUG_STATUS => {
+                Changed::Wish((front, handle))
+            }
             _ => Changed::Nothing,
         },
         _ => Changed::Vifs,

@@ -17,11 +17,13 @@ mod evtchn;
 mod gntalloc;
 mod gntdev;
 mod ioctl;
+pub mod netback;
 mod node;
 
 pub use evtchn::{Channel, Evtchn};
 pub use gntalloc::{Gntalloc, Region};
 pub use gntdev::{Gntdev, PeerMap};
+pub use netback::KernelNetback;
 pub use node::{NODES, NodeError};
 
 use crate::clock::MonotonicClock;

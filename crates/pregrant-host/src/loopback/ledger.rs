@@ -18,7 +18,7 @@
 //! What a peer may do: this is a development platform, not a security boundary; a hostile process could write here.
 //! It can confuse accounts, never this process' memory.
 
-use super::memory::Mapping;
+use crate::mapping::Mapping;
 use pregrant::PAGE_SIZE;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -361,7 +361,7 @@ mod tests {
 
     fn ledger() -> Ledger {
         let layout = Layout { pages: 16, grants: 512 };
-        let fd = super::super::memory::sealed_memfd("test", layout.len()).unwrap();
+        let fd = crate::mapping::sealed_memfd("test", layout.len()).unwrap();
         Ledger::open(fd, layout).unwrap()
     }
 

@@ -29,7 +29,6 @@ mod events;
 mod grants;
 mod ledger;
 mod map;
-mod memory;
 mod peer;
 mod persist;
 mod pins;
@@ -50,9 +49,9 @@ pub use persist::{Owned, Persistent};
 pub use process::ProcessCounts;
 
 use crate::counters::Tally;
+use crate::mapping::Mapping;
 use error::Step;
 use ledger::{Layout, Ledger, PORTS, SLOTS};
-use memory::Mapping;
 use peer::Peer;
 use pins::User;
 use pregrant::platform::Platform;

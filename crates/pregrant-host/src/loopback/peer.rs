@@ -2,10 +2,10 @@
 
 use super::Core;
 use super::ledger::{Layout, Ledger, SLOTS};
-use super::memory::Mapping;
 use super::pins::Granter;
 use super::protocol::{Op, Request};
 use super::window::Window;
+use crate::mapping::Mapping;
 use pregrant::wire::grant::V1_PER_PAGE;
 use pregrant::{DomId, PAGE_SIZE};
 use rustix::fd::{AsFd, OwnedFd};

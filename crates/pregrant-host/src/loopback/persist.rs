@@ -3,9 +3,9 @@
 //! successor only: the broker takes them back when the owner dies, with its channels.
 
 use super::error::LoopbackError;
-use super::memory::Mapping;
 use super::protocol::{NAME_MAX, Op, Request};
 use super::{Core, Loopback, error::Step};
+use crate::mapping::Mapping;
 use pregrant::PAGE_SIZE;
 use pregrant::shm::SharedBytes;
 use rustix::io::Errno;

@@ -18,7 +18,7 @@
 //! times, as in Xen, then fails.
 
 use super::ledger::{Active, Layout, Ledger};
-use super::memory::Mapping;
+use crate::mapping::Mapping;
 use pregrant::DomId;
 use pregrant::wire::grant::{
     GTF_PERMIT_ACCESS, GTF_READING, GTF_READONLY, GTF_TYPE_MASK, GTF_WRITING, GrantEntryV1, GrantStatus,

@@ -107,13 +107,25 @@ impl Interface {
         self.call::<SET_ADDRESS>("set its address", &value).map(drop)
     }
 
+    fn flags(&self) -> io::Result<i16> {
+        let [low, high, ..] = self.call::<GET_FLAGS>("read its flags", &[])?;
+        Ok(i16::from_ne_bytes([low, high]))
+    }
+
+    /// Whether it was taken up.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub fn is_up(&self) -> io::Result<bool> {
+        Ok(self.flags()? & UP != 0)
+    }
+
     /// Takes it up or down.
     ///
     /// # Errors
     /// The kernel refuses.
     pub fn set_up(&self, yes: bool) -> io::Result<()> {
-        let [low, high, ..] = self.call::<GET_FLAGS>("read its flags", &[])?;
-        let flags = i16::from_ne_bytes([low, high]);
+        let flags = self.flags()?;
         let flags = if yes { flags | UP } else { flags & !UP };
         self.call::<SET_FLAGS>("take it up or down", &flags.to_ne_bytes()).map(drop)
     }

@@ -57,7 +57,7 @@ const VIRTIO_ECN: u8 = 0x80;
 /// Where the kernel makes taps.
 const TUN: &str = "/dev/net/tun";
 
-/// A vif's interface, made by [`Tap::open`].
+/// A vif's interface; it goes with this value and its ports, unless it is told to [persist](Tap::persist).
 #[derive(Debug)]
 pub struct Tap {
     interface: Interface,
@@ -90,61 +90,74 @@ struct IfReq {
     rest: [u8; 22],
 }
 
+/// What a kernel that refuses means, and what to do.
+fn failed(name: &str, what: &str, e: Errno) -> io::Error {
+    let remedy = match e {
+        Errno::NOENT | Errno::NODEV | Errno::NXIO => "load the module: modprobe tun",
+        Errno::PERM | Errno::ACCESS => "run as root, or with CAP_NET_ADMIN",
+        Errno::BUSY => "another process has it; stop that one first",
+        Errno::INVAL => {
+            "an interface of this name exists and is of another kind (no tap, or of one queue); remove or rename it"
+        }
+        _ => "the kernel's log may say more (dmesg)",
+    };
+    io::Error::new(io::Error::from(e).kind(), format!("tap {name}: {what}: {e}; {remedy}"))
+}
+
+/// One more queue of the interface `name`, which is made with the first.
+fn queue(name: &str) -> io::Result<OwnedFd> {
+    let mut bytes = [0; 16];
+    // One octet stays for the end of the name.
+    let room = bytes.get_mut(..name.len()).filter(|r| r.len() < 16 && !r.is_empty());
+    room.ok_or_else(|| failed(name, "a name has 1 to 15 octets", Errno::INVAL))?
+        .copy_from_slice(name.as_bytes());
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let fd = rustix::fs::open(TUN, flags, Mode::empty()).map_err(|e| failed(name, TUN, e))?;
+    // How many queues its guest wants shows after the interface is there.
+    let flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | IFF_MULTI_QUEUE;
+    let mut request = IfReq { name: bytes, flags, rest: [0; 22] };
+    // SAFETY: TUNSETIFF reads and writes one ifreq, 40 octets.
+    unsafe { rustix::ioctl::ioctl(&fd, Updater::<SET_IFF, IfReq>::new(&mut request)) }
+        .map_err(|e| failed(name, "make the interface, or attach to it", e))?;
+    // SAFETY: TUNSETVNETHDRSZ reads an int through the pointer.
+    unsafe { rustix::ioctl::ioctl(&fd, Setter::<SET_VNET_HDR_SZ, i32>::new(HEADER as i32)) }
+        .map_err(|e| failed(name, "set the header's size", e))?;
+    Ok(fd)
+}
+
 impl Tap {
-    /// Makes the interface `name` with `queues` queues, or attaches to it where it exists and nobody has these queues.
-    /// `front` says what may be left undone towards the guest.
+    /// Makes the interface `name`, or attaches to it where it exists and nobody has it, with its first queue.
     ///
     /// # Errors
-    /// No rights (CAP_NET_ADMIN), no `/dev/net/tun`, the name is taken by another kind of interface or by another process.
-    pub fn open(name: &str, queues: usize, front: Offloads) -> io::Result<(Self, Vec<TapPort>)> {
-        let failed = |what: &str, e: Errno| {
-            let remedy = match e {
-                Errno::NOENT | Errno::NODEV | Errno::NXIO => "load the module: modprobe tun",
-                Errno::PERM | Errno::ACCESS => "run as root, or with CAP_NET_ADMIN",
-                Errno::BUSY => "another process has it; stop that one first",
-                Errno::INVAL => {
-                    "an interface of this name exists and is of another kind; remove or rename it"
-                }
-                _ => "the kernel's log may say more (dmesg)",
-            };
-            io::Error::new(io::Error::from(e).kind(), format!("tap {name}: {what}: {e}; {remedy}"))
-        };
-        let mut bytes = [0; 16];
-        // One octet stays for the end of the name.
-        let room = bytes.get_mut(..name.len()).filter(|r| r.len() < 16 && !r.is_empty());
-        room.ok_or_else(|| failed("a name has 1 to 15 octets", Errno::INVAL))?
-            .copy_from_slice(name.as_bytes());
+    /// No rights (CAP_NET_ADMIN), no `/dev/net/tun`, the name is taken by another kind of interface.
+    pub fn open(name: &str) -> io::Result<Self> {
+        let first = Arc::new(queue(name)?);
+        Ok(Self { interface: Interface::new(name)?, first })
+    }
+
+    /// A port for each of `queues`. `front` says what may be left undone towards the guest. The ports before must be
+    /// dropped.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open); the kernel has no more queues for it.
+    pub fn ports(&self, queues: usize, front: Offloads) -> io::Result<Vec<TapPort>> {
         // Uncut means blank too.
         let offloads = match front {
             Offloads { csum: true, gso: true } => TAKES_BLANK | TAKES_UNCUT,
             Offloads { csum: true, gso: false } => TAKES_BLANK,
             Offloads { csum: false, .. } => 0,
         };
+        let name = self.interface.name();
+        // SAFETY: TUNSETOFFLOAD takes its argument as a number.
+        unsafe { rustix::ioctl::ioctl(&self.first, IntegerSetter::<SET_OFFLOAD>::new_usize(offloads)) }
+            .map_err(|e| failed(name, "take offloads", e))?;
         let drops = Arc::new(Drops::default());
-        let mut ports = Vec::new();
-        for _ in 0..queues.max(1) {
-            let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-            let fd = rustix::fs::open(TUN, flags, Mode::empty()).map_err(|e| failed(TUN, e))?;
-            let multi = if queues > 1 { IFF_MULTI_QUEUE } else { 0 };
-            let mut request =
-                IfReq { name: bytes, flags: IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | multi, rest: [0; 22] };
-            // SAFETY: TUNSETIFF reads and writes one ifreq, 40 octets.
-            unsafe { rustix::ioctl::ioctl(&fd, Updater::<SET_IFF, IfReq>::new(&mut request)) }
-                .map_err(|e| failed("make the interface", e))?;
-            // SAFETY: TUNSETVNETHDRSZ reads an int through the pointer.
-            unsafe { rustix::ioctl::ioctl(&fd, Setter::<SET_VNET_HDR_SZ, i32>::new(HEADER as i32)) }
-                .map_err(|e| failed("set the header's size", e))?;
-            // SAFETY: TUNSETOFFLOAD takes its argument as a number.
-            unsafe { rustix::ioctl::ioctl(&fd, IntegerSetter::<SET_OFFLOAD>::new_usize(offloads)) }
-                .map_err(|e| failed("take offloads", e))?;
-            ports.push(TapPort {
-                fd: Arc::new(fd),
-                frame: vec![0; MAX_FRAME].into_boxed_slice(),
-                drops: Arc::clone(&drops),
-            });
-        }
-        let first = Arc::clone(&ports[0].fd);
-        Ok((Self { interface: Interface::new(name)?, first }, ports))
+        let port = |i: usize| {
+            let fd = if i == 0 { Arc::clone(&self.first) } else { Arc::new(queue(name)?) };
+            let frame = vec![0; MAX_FRAME].into_boxed_slice();
+            Ok(TapPort { fd, frame, drops: Arc::clone(&drops) })
+        };
+        (0..queues.max(1)).map(port).collect()
     }
 
     /// The interface, to give it an MTU, a bridge, its state.

@@ -9,9 +9,9 @@
 use super::channels::{Channel, Channels, State};
 use super::{Audit, DomainSpec, Hooks};
 use crate::loopback::ledger::{Layout, Ledger, PORTS, Route, SLOTS, ZOMBIE};
-use crate::loopback::memory::{Mapping, sealed_memfd};
 use crate::loopback::pins::{self, Granter, User};
 use crate::loopback::protocol::{DURABLE, Op, Reply, Request, VERSION};
+use crate::mapping::{Mapping, sealed_memfd};
 use pregrant::wire::grant::{GTF_READING, GTF_WRITING, GrantEntryV1, V1_PER_PAGE};
 use pregrant::{DomId, PAGE_SIZE};
 use rustix::event::EventfdFlags;

@@ -16,6 +16,7 @@ pub mod hash;
 mod late;
 pub mod multicast;
 pub mod path;
+pub mod refusal;
 pub mod rx;
 pub mod rx_batch;
 pub mod tx;

@@ -19,9 +19,10 @@ use super::ctrl::CtrlRing;
 use super::hash::HashSteering;
 use super::multicast::MulticastList;
 use super::path::{AnyPath, CopyPath, MapPath, StagedBuffers, StagingPath};
+use super::refusal::{ConnectError, ListRefusal, TooManyPages};
 use super::rx_batch::RxAccepts;
 use super::{Polled, RxQueue, TxQueue};
-use crate::error::{PeerFault, PlatformError};
+use crate::error::PeerFault;
 use crate::net::bus::{DeviceBus, OwnKeys};
 use crate::net::features::{
     BackFeatures, ChannelKeys, CtrlKeys, DataKeys, DataRequest, FrontRequest, Pairs, QueueKeys, active_key,
@@ -29,11 +30,11 @@ use crate::net::features::{
 };
 use crate::net::staging_list::{self, ListFault};
 use crate::net::stats::DirStats;
-use crate::platform::{Access, Events, MapError, PeerMem, Platform};
+use crate::platform::{Access, Events, PeerMem, Platform};
 use crate::port::{Arena, FramePort, Offloads, Steering};
 use crate::ring::{BackRing, RedoPage, RingPages};
 use crate::shm::SharedBytes;
-use crate::units::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
+use crate::units::{DomId, PAGE_SIZE};
 use crate::wire::netif::{RX_SLOT_BYTES, TX_SLOT_BYTES};
 use crate::wire::netif_ctrl;
 use crate::wire::staging::ENTRIES_PER_PAGE;
@@ -43,7 +44,6 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::fmt;
 
 /// Which strategy serves frames that no staging list was accepted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -74,90 +74,6 @@ impl core::ops::AddAssign for Drained {
 /// Memory for redo pages that outlives this process: by queue and direction.
 pub type RedoSource<'a> = &'a mut dyn FnMut(usize, &'static str) -> Option<RedoPage>;
 
-/// What went wrong while a vif was connected. The vif is closed; others go on.
-#[derive(Debug)]
-pub enum ConnectError<E> {
-    /// Keys: missing, garbled, or the store failed. Says path, key and remedy itself.
-    Keys(E),
-    /// A grant of the front could not be mapped.
-    Map {
-        /// Which key named it, below the front's directory.
-        key: String,
-        /// The guest.
-        of: DomId,
-        /// The grant.
-        gref: GrantRef,
-        /// Why.
-        error: MapError,
-    },
-    /// A channel of the front could not be bound.
-    Bind {
-        /// Which key named it, below the front's directory.
-        key: String,
-        /// The guest.
-        of: DomId,
-        /// The front's end.
-        port: EvtchnPort,
-        /// Why.
-        error: PlatformError,
-    },
-    /// A ring cannot be taken up.
-    Ring(PeerFault),
-    /// The rings alone pass what this back maps of one guest.
-    TooManyPages(TooManyPages),
-}
-
-/// A guest asks to have more mapped than this back allows it (XSA-300).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TooManyPages {
-    /// Pages that would be mapped.
-    pub asked: usize,
-    /// Pages that are left of the guest's share.
-    pub left: usize,
-}
-
-impl fmt::Display for TooManyPages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { asked, left } = self;
-        write!(f, "{asked} pages are to be mapped, and {left} are left of what one guest may have mapped")
-    }
-}
-
-impl<E: fmt::Display> fmt::Display for ConnectError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Keys(e) => e.fmt(f),
-            Self::Map { key, of, gref, error } => write!(
-                f,
-                "{key} names {gref} of {of}, which cannot be mapped: {}; the front must grant it to this domain, \
-                 writable, first",
-                error.status
-            ),
-            Self::Bind { key, of, port, error } => write!(
-                f,
-                "{key} names {port} of {of}, which cannot be bound: {error}; the front must offer it to this domain \
-                 first"
-            ),
-            Self::Ring(fault) => fault.fmt(f),
-            Self::TooManyPages(e) => write!(f, "its rings: {e}"),
-        }
-    }
-}
-
-impl<E> ConnectError<E> {
-    /// Whether the channel may be free in a moment: its last owner is dying.
-    pub fn is_too_early(&self) -> bool {
-        const EINVAL: i32 = 22;
-        matches!(self, Self::Bind { error: PlatformError { code: EINVAL, .. }, .. })
-    }
-}
-
-impl<E> From<PeerFault> for ConnectError<E> {
-    fn from(fault: PeerFault) -> Self {
-        Self::Ring(fault)
-    }
-}
-
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 
 /// One live queue.
@@ -170,6 +86,9 @@ struct BackQueue<P: Platform> {
     /// Pages that it has mapped from connect to disconnect.
     pages: usize,
 }
+
+/// The back's key in which a script tells how far it came: empty, "connected" or "error".
+pub const HOTPLUG_STATUS: &str = "hotplug-status";
 
 /// Rings of a queue, a page each.
 const RING_PAGES: usize = 2;
@@ -231,31 +150,8 @@ pub struct BackVif<P: Platform> {
     refused: Vec<(usize, &'static str, ListRefusal)>,
     /// Pages that it may have mapped.
     page_limit: usize,
-}
-
-/// Why a staging list was not taken.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ListRefusal {
-    /// Its keys are of no use.
-    Key(KeyError),
-    /// Its entries are wrong.
-    Fault(ListFault),
-    /// A page of it, or a buffer, could not be mapped.
-    Map(MapError),
-    /// Its buffers pass what this back maps of one guest.
-    TooManyPages(TooManyPages),
-}
-
-impl fmt::Display for ListRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Key(e) => e.fmt(f),
-            Self::Fault(e) => e.fmt(f),
-            Self::Map(MapError { index: Some(i), status }) => write!(f, "grant number {i} of it: {status}"),
-            Self::Map(MapError { index: None, status }) => write!(f, "a grant of it: {status}"),
-            Self::TooManyPages(e) => e.fmt(f),
-        }
-    }
+    /// Not connected before the toolstack's script has said that the far side is ready.
+    awaits_hotplug: bool,
 }
 
 impl<P: Platform> BackVif<P> {
@@ -277,7 +173,14 @@ impl<P: Platform> BackVif<P> {
             accepts: RxAccepts::ALL,
             refused,
             page_limit: usize::MAX,
+            awaits_hotplug: false,
         }
+    }
+
+    /// From now on the front is connected only when [`HOTPLUG_STATUS`] says "connected": a script of the toolstack's
+    /// makes the far side ready (PROTOCOL.md 2.10). Call [`step`](Self::step) when that key changes.
+    pub fn await_hotplug(&mut self) {
+        self.awaits_hotplug = true;
     }
 
     /// What later connects may have mapped: rings and staging buffers. Lists beyond it are refused, and their queues go on
@@ -438,6 +341,12 @@ impl<P: Platform> BackVif<P> {
                     bus.publish(&self.features.pairs(), of_back_connection).map_err(ConnectError::Keys)?;
                 }
                 S::Connected if self.queues.is_empty() => {
+                    let plugged = |status: Option<String>| status.as_deref() == Some("connected");
+                    if self.awaits_hotplug
+                        && !plugged(bus.own_text(HOTPLUG_STATUS).map_err(ConnectError::Keys)?)
+                    {
+                        return Ok(came_to);
+                    }
                     self.connect(p, bus, redo, Begin::Fresh)?;
                     came_to = BackStep::Connected;
                 }

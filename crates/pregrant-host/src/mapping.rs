@@ -1,7 +1,7 @@
-//! Memory that processes share: sealed memfds and mappings of them.
+//! Memory that processes share: mappings of files, and sealed memfds.
 //!
 //! Invariants: a memfd is sealed before its descriptor leaves the broker, so nobody can shrink it and turn a mapping
-//! into SIGBUS; a [`Mapping`] stays put until it is dropped; words of it are only touched as atomics.
+//! into SIGBUS (a file is this user's own, who does not); a [`Mapping`] stays put until it is dropped; words of it are only touched as atomics.
 //!
 //! What a peer may do: change any byte at any time. It cannot change the size.
 
@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 /// `len` octets of zeroed memory whose size nobody can change any more. Pages cost nothing until they are touched.
-pub(super) fn sealed_memfd(name: &str, len: usize) -> Result<OwnedFd, Errno> {
+pub(crate) fn sealed_memfd(name: &str, len: usize) -> Result<OwnedFd, Errno> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&fd, len as u64)?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
@@ -23,14 +23,14 @@ pub(super) fn sealed_memfd(name: &str, len: usize) -> Result<OwnedFd, Errno> {
 
 /// A shared, writable mapping; unmapped on drop.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
 }
 
 impl Mapping {
-    /// Maps the first `len` octets of `fd`, a memfd of at least that size.
-    pub(super) fn new(fd: impl AsFd, len: usize) -> Result<Self, Errno> {
+    /// Maps the first `len` octets of `fd`, a file of at least that size.
+    pub(crate) fn new(fd: impl AsFd, len: usize) -> Result<Self, Errno> {
         // SAFETY: the kernel chooses the address, so no other mapping is replaced.
         let p = unsafe {
             rustix::mm::mmap(
@@ -46,19 +46,19 @@ impl Mapping {
     }
 
     /// Address of the first octet, for `process_vm_readv` by peers.
-    pub(super) fn address(&self) -> u64 {
+    pub(crate) fn address(&self) -> u64 {
         self.base.as_ptr() as u64
     }
 
     /// Asks the kernel to keep the pages that are touched in memory: under swap pressure a page that left the page
     /// cache would fault in a peer's window as if it were unmapped. Best effort, limited by RLIMIT_MEMLOCK.
-    pub(super) fn keep_resident(&self) {
+    pub(crate) fn keep_resident(&self) {
         // SAFETY: the range is this mapping's own; locking changes no content.
         let locked = unsafe {
             rustix::mm::mlock_with(self.base.as_ptr().cast(), self.len, rustix::mm::MlockFlags::ONFAULT)
         };
         if let Err(e) = locked {
-            log::debug!("loopback: memory is not locked ({e}); it matters only when the machine swaps");
+            log::debug!("memory is not locked ({e}); it matters only when the machine swaps");
         }
     }
 
@@ -74,28 +74,28 @@ impl Mapping {
     }
 
     /// The octet at `octet`. Offsets are our own, never a peer's: a wrong one panics.
-    pub(super) fn u8(&self, octet: usize) -> &AtomicU8 {
+    pub(crate) fn u8(&self, octet: usize) -> &AtomicU8 {
         // SAFETY: in range and aligned (`at` checked), mapped while `self` lives; an atomic may be shared.
         unsafe { self.at::<AtomicU8>(octet).as_ref() }
     }
 
     /// The 32-bit word at `octet`.
     #[inline(always)]
-    pub(super) fn u32(&self, octet: usize) -> &AtomicU32 {
+    pub(crate) fn u32(&self, octet: usize) -> &AtomicU32 {
         // SAFETY: as in `u8`.
         unsafe { self.at::<AtomicU32>(octet).as_ref() }
     }
 
     /// The 64-bit word at `octet`.
     #[inline(always)]
-    pub(super) fn u64(&self, octet: usize) -> &AtomicU64 {
+    pub(crate) fn u64(&self, octet: usize) -> &AtomicU64 {
         // SAFETY: as in `u8`.
         unsafe { self.at::<AtomicU64>(octet).as_ref() }
     }
 }
 
-// SAFETY: `new` mapped `len` octets, page aligned, readable and writable, until drop; the memfd is sealed against
-// shrinking; only atomics and `shm`'s copies touch it.
+// SAFETY: `new` mapped `len` octets, page aligned, readable and writable, until drop; the file is not
+// made smaller; only atomics and `shm`'s copies touch it.
 unsafe impl SharedBytes for Mapping {
     fn base(&self) -> NonNull<u8> {
         self.base
@@ -112,7 +112,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range is this value's own and nothing borrows from it any more.
         if let Err(e) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) } {
-            log::warn!("loopback: munmap of {} octets failed: {e}", self.len);
+            log::warn!("munmap of {} octets failed: {e}", self.len);
         }
     }
 }

@@ -5,14 +5,23 @@
 //!   vif5.0/0/tx     the redo page of queue 0's TX ring (R3), and so on
 //!   vif5.0/control  the control page: what the guest set by control requests (R4)
 //! ```
+//! | file | keeps it |
+//! |---|---|
+//! | [`broker`] | with the loopback's broker |
+//! | [`file`] | in files that processes share, on real Xen |
+//!
 //! Kept in the back's own domain: a guest reaches none of it, and can at most make the driver domain keep one name and
 //! the pages of its queues for each vif that the toolstack made.
 
-use crate::loopback::Loopback;
+mod broker;
+mod file;
+
+pub use broker::BrokerSuccession;
+pub use file::{FileSuccession, Lock, LockError};
+
 use pregrant::DomId;
 use pregrant::net::back::ControlPage;
-use pregrant::net::back::control_page::CONTROL_BYTES;
-use pregrant::ring::{REDO_BYTES, RedoPage};
+use pregrant::ring::RedoPage;
 use pregrant::xenbus::{Class, DeviceId};
 use std::any::Any;
 
@@ -35,10 +44,6 @@ pub trait Succession<P> {
     fn kept(&mut self, p: &P, own: DomId) -> Vec<DeviceId>;
 }
 
-/// With the loopback's broker.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BrokerSuccession;
-
 fn name(id: &DeviceId) -> String {
     format!("{}{}.{}", id.class.name(), id.front.0, id.handle)
 }
@@ -56,56 +61,4 @@ fn page_name(id: &DeviceId, queue: usize, dir: &str) -> String {
 
 fn control_name(id: &DeviceId) -> String {
     format!("{}/control", name(id))
-}
-
-impl Succession<Loopback> for BrokerSuccession {
-    fn own(&mut self, p: &Loopback, id: &DeviceId) -> Result<Box<dyn Any>, String> {
-        match p.own(&name(id)) {
-            Ok(owned) => Ok(Box::new(owned)),
-            Err(e) => Err(e.to_string()),
-        }
-    }
-
-    fn redo_page(
-        &mut self,
-        p: &Loopback,
-        id: &DeviceId,
-        queue: usize,
-        dir: &'static str,
-    ) -> Option<RedoPage> {
-        match p.persist(&page_name(id, queue, dir), REDO_BYTES) {
-            Ok(memory) => RedoPage::new(memory),
-            Err(e) => {
-                log::warn!("{id}: queue {queue} {dir} will not survive a crash of this process: {e}");
-                None
-            }
-        }
-    }
-
-    fn control_page(&mut self, p: &Loopback, id: &DeviceId) -> Option<ControlPage> {
-        match p.persist(&control_name(id), CONTROL_BYTES) {
-            Ok(memory) => ControlPage::new(memory),
-            Err(e) => {
-                log::warn!("{id}: what its guest sets by control requests will not survive a crash: {e}");
-                None
-            }
-        }
-    }
-
-    fn forget(&mut self, p: &Loopback, id: &DeviceId) {
-        p.forget(&control_name(id));
-        for queue in 0..QUEUES_MAX {
-            let first = p.forget(&page_name(id, queue, "tx"));
-            let second = p.forget(&page_name(id, queue, "rx"));
-            if !first && !second {
-                return;
-            }
-        }
-    }
-
-    fn kept(&mut self, p: &Loopback, own: DomId) -> Vec<DeviceId> {
-        let mut vifs: Vec<_> = p.persisted().iter().filter_map(|page| vif_of(page, own)).collect();
-        vifs.dedup();
-        vifs
-    }
 }

@@ -1,0 +1,80 @@
+//! `pregrant back --loopback DIR`: domain 0 of a software Xen.
+
+use super::{BackArgs, Daemon, Result, at_switch};
+use crate::loopback::no_machine;
+use crate::machine::{self, DRIVER};
+use crate::screen;
+use crate::status_reader::{self, NoStatus};
+use crate::status_teller::StatusTeller;
+use crate::stop::Stop;
+use pregrant::net::features::BackFeatures;
+use pregrant::platform::Platform;
+use pregrant_host::drivers::status::socket_path;
+use pregrant_host::drivers::{Backend, BrokerSuccession};
+use pregrant_host::loopback::{Loopback, LoopbackError, Owned};
+use pregrant_host::ports::switch::Switch;
+use pregrant_host::wake::WakeOn;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+pub(super) fn run(dir: &Path, args: &BackArgs) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    let platform = Loopback::attach(&machine::broker_socket(dir), DRIVER).map_err(|e| no_machine(dir, e))?;
+    let xs = machine::store_of(&platform)?;
+    let Some(_owner) = own_domain(&platform, dir, args.wait, &stop)? else { return Ok(()) };
+    let status = StatusTeller::on_loopback(dir, DRIVER.0)?;
+    platform.events().also_wake_on(xs.transport().as_fd())?;
+    platform.events().also_wake_on(stop.as_fd())?;
+    let switch = Switch::new();
+    let far = at_switch(&switch);
+    let mut backend = Backend::new(platform, xs, BackFeatures::default(), args.path.into(), far)?;
+    backend.choose(args.vif.clone());
+    backend.succeed(Box::new(BrokerSuccession));
+    let who = format!("backend of {DRIVER}, process {}", std::process::id());
+    let _ = screen::print(format_args!("{who}: ready; status: pregrant top --loopback {}", dir.display()));
+    let mut daemon = Daemon { backend, switch, status, stop, between: Box::new(|| {}) };
+    daemon.run(args.mode.into(), args.close)
+}
+
+/// The name under which the broker keeps the lock of a domain's backend.
+const OWNER: &str = "backend";
+/// How long a predecessor that was just killed may take to be gone.
+const DYING: Duration = Duration::from_secs(1);
+
+/// Makes this process the domain's only backend. None: it was told to stop while it waited.
+fn own_domain(platform: &Loopback, dir: &Path, wait: bool, stop: &Stop) -> Result<Option<Owned>> {
+    let dying = Instant::now() + DYING;
+    let mut said = false;
+    loop {
+        match platform.own(OWNER) {
+            Ok(owned) => return Ok(Some(owned)),
+            Err(LoopbackError::Held { .. }) if stop.asked() => return Ok(None),
+            Err(LoopbackError::Held { .. }) if wait || Instant::now() < dying => {}
+            Err(LoopbackError::Held { .. }) => {
+                let who = owner(dir);
+                return Err(format!(
+                    "{DRIVER} has a backend already: {who}. Stop it first (its vifs stay connected, and the next backend \
+                     takes them up), or start this one with --wait"
+                )
+                .into());
+            }
+            Err(e) => return Err(e.into()),
+        }
+        if wait && !said {
+            said = true;
+            let _ =
+                screen::print(format_args!("{DRIVER} has a backend: {}; waiting for its end", owner(dir)));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The backend that has the domain, in words.
+fn owner(dir: &Path) -> String {
+    match status_reader::read(&socket_path(dir, DRIVER.0)) {
+        Ok(status) => format!("process {}, for {:.0} s", status.pid, status.uptime_s),
+        Err(NoStatus::Dead) => "a process that tells no status".into(),
+        Err(NoStatus::Failed(why)) => format!("a process that tells no status ({why})"),
+    }
+}

@@ -1,0 +1,166 @@
+//! The far side of a domain's vifs: what stands behind the rings, and how a vif is plugged into it.
+//!
+//! ```text
+//!   vif found      found()      a tap is made: the toolstack's script looks for it once the back says 2
+//!   front at 4     connected()  one frame port for each queue
+//!   front at 5     closed()     the ports are dropped
+//!   vif removed    removed()    nothing of it stays
+//! ```
+//! A closure that makes ports is a far side too: one where nothing is to be plugged, such as the switch.
+//!
+//! What a guest may do: nothing here; the keys are the toolstack's.
+
+use pregrant::net::back::BackVif;
+use pregrant::platform::Platform;
+use pregrant::port::{FramePort, Offloads};
+use pregrant::xenbus::{Device, DeviceError, DeviceId};
+use pregrant::xenstore::{Client, Transport};
+
+/// What the toolstack says of a vif's far side, from the back's directory.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Place {
+    /// The interface's name: `vifname`, else vif<domid>.<handle>.
+    pub name: String,
+    /// `bridge`: to be joined.
+    pub bridge: Option<String>,
+    /// `script`: run when the interface is there.
+    pub script: Option<String>,
+    /// `mtu`.
+    pub mtu: Option<u32>,
+    /// The back's directory, which the script is told.
+    pub dir: String,
+}
+
+/// What a vif's interface is called where the toolstack has no wish.
+pub fn usual_name(id: &DeviceId) -> String {
+    format!("vif{}.{}", id.front.0, id.handle)
+}
+
+impl Place {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// The store is gone.
+    pub fn read<T: Transport>(device: &Device, xs: &mut Client<T>) -> Result<Self, DeviceError> {
+        let id = device.id();
+        let mut text = |key: &str| -> Result<Option<String>, DeviceError> {
+            let text: Option<String> = device.get_own(xs, key)?;
+            Ok(text.filter(|t| !t.is_empty()))
+        };
+        Ok(Self {
+            name: text("vifname")?.unwrap_or_else(|| usual_name(&id)),
+            bridge: text("bridge")?,
+            script: text("script")?,
+            mtu: text("mtu")?.and_then(|t| t.trim().parse().ok()),
+            dir: device.own_dir().to_owned(),
+        })
+    }
+}
+
+/// Who plugs a vif's far side in (PROTOCOL.md 2.10). Never two of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Hotplug {
+    /// The toolstack: its script says "connected" in `hotplug-status`, and the front is connected after that.
+    Toolstack,
+    /// This process: runs `script`, or joins `bridge` where there is no such file, and then says "connected".
+    Own,
+    /// Nobody.
+    #[default]
+    None,
+}
+
+/// How far a plugging has come.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Plugged {
+    /// It is done.
+    Yes,
+    /// A script runs.
+    NotYet,
+    /// It failed, for this reason.
+    No(String),
+}
+
+/// See the module.
+pub trait FarSide {
+    /// A vif was found: makes its place. Nothing was told to its front yet, unless it is `live`: then frames travel, and
+    /// its place is that of a predecessor, or is to be like it at once.
+    ///
+    /// # Errors
+    /// In words for the log and the store. The vif is not served.
+    fn found(&mut self, id: &DeviceId, place: &Place, live: bool) -> Result<(), String> {
+        let _ = (id, place, live);
+        Ok(())
+    }
+    /// [`Hotplug::Own`]: begins to plug it in, or goes on with it; asked again until it is over.
+    fn plug(&mut self, id: &DeviceId, place: &Place) -> Plugged {
+        let _ = (id, place);
+        Plugged::Yes
+    }
+    /// The front is connected: a port for each of `queues`. `front` is what the guest takes unfinished.
+    fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Vec<Box<dyn FramePort>>;
+    /// The front is no longer connected; its ports are gone.
+    fn closed(&mut self, id: &DeviceId) {
+        let _ = id;
+    }
+    /// The vif is gone.
+    fn removed(&mut self, id: &DeviceId) {
+        let _ = id;
+    }
+    /// Between batches, once in a while.
+    fn turn(&mut self) {}
+}
+
+impl<F: FnMut(&DeviceId, usize, Offloads) -> Vec<Box<dyn FramePort>>> FarSide for F {
+    fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Vec<Box<dyn FramePort>> {
+        self(id, queues, front)
+    }
+}
+
+/// Where one vif's plugging stands, in the backend.
+#[derive(Debug)]
+pub(super) enum Plug {
+    /// Nothing to do, or done.
+    Done,
+    /// By this process: to be asked again.
+    Own(Place),
+}
+
+impl Plug {
+    /// Makes the far side's place, and begins to plug it in. A vif that was taken up (`live`) is plugged in already.
+    pub(super) fn begin<P: Platform>(
+        far: &mut dyn FarSide,
+        hotplug: Hotplug,
+        device: &Device,
+        place: Place,
+        vif: &mut BackVif<P>,
+        live: bool,
+    ) -> Result<Self, String> {
+        far.found(&device.id(), &place, live)?;
+        if live || hotplug == Hotplug::None {
+            return Ok(Self::Done);
+        }
+        vif.await_hotplug();
+        Ok(if hotplug == Hotplug::Own { Self::Own(place) } else { Self::Done })
+    }
+
+    /// Asks again. The text for `hotplug-status`, once it is over, and why it failed if it did.
+    pub(super) fn turn(
+        &mut self,
+        far: &mut dyn FarSide,
+        id: &DeviceId,
+    ) -> Option<(&'static str, Option<String>)> {
+        let Self::Own(place) = self else { return None };
+        let over = match far.plug(id, place) {
+            Plugged::NotYet => return None,
+            Plugged::Yes => ("connected", None),
+            Plugged::No(why) => ("error", Some(why)),
+        };
+        *self = Self::Done;
+        Some(over)
+    }
+
+    /// Whether it is to be asked again.
+    pub(super) fn is_pending(&self) -> bool {
+        matches!(self, Self::Own(_))
+    }
+}

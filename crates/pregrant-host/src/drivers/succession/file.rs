@@ -1,0 +1,236 @@
+//! What outlives a back of a real Xen: files below one directory, which processes map and lock.
+//!
+//! ```text
+//!   /run/pregrant/vif5.0/lock      flock: one owner, until it dies (R6)
+//!   /run/pregrant/vif5.0/0/tx      the redo page of queue 0's TX ring (R3), and so on
+//!   /run/pregrant/vif5.0/control   the control page (R4)
+//! ```
+//! The directory is to be on memory (`/run` is): it must not survive a boot, because the domains' numbers do not.
+//!
+//! Invariants: a lock that is held is on the file that stands at the path, so two processes never own one vif; a page's
+//! file has its full size before it is mapped, and nobody makes it smaller.
+//!
+//! What a peer may do: nothing, it has no part of it. Who is root in this domain may truncate a file and so end the
+//! process by SIGBUS.
+
+use super::{QUEUES_MAX, Succession, control_name, name, page_name, vif_of};
+use crate::mapping::Mapping;
+use pregrant::DomId;
+use pregrant::net::back::ControlPage;
+use pregrant::net::back::control_page::CONTROL_BYTES;
+use pregrant::ring::{REDO_BYTES, RedoPage};
+use pregrant::xenbus::DeviceId;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::any::Any;
+use std::fs::{self, File};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+/// Below a directory, such as `/run/pregrant`.
+#[derive(Clone, Debug)]
+pub struct FileSuccession {
+    dir: PathBuf,
+}
+
+/// A file that this process has locked; free again on drop, or when the process dies.
+#[derive(Debug)]
+pub struct Lock(#[allow(dead_code)] File); // the lock is the open file's
+
+/// Why a file is not locked.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another process has it.
+    #[error("process {owner} has {path}; stop that process first")]
+    Held {
+        /// The file.
+        path: PathBuf,
+        /// As it wrote there.
+        owner: String,
+    },
+    /// The file cannot be made or locked.
+    #[error("{path}: {source}; is the directory writable for this user?")]
+    Failed {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+impl Lock {
+    /// Locks the file `path`, which is made where it is not there, and writes this process' number into it.
+    ///
+    /// # Errors
+    /// See [`LockError`].
+    pub fn take(path: &Path) -> Result<Self, LockError> {
+        let failed = |source: std::io::Error| LockError::Failed { path: path.into(), source };
+        if let Some(dir) = path.parent() {
+            fs::create_dir_all(dir).map_err(failed)?;
+        }
+        loop {
+            let mut file = open(path).map_err(|e| failed(e.into()))?;
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => {
+                    let mut owner = String::new();
+                    let _ = (&mut file).take(16).read_to_string(&mut owner); // for the error's text alone
+                    return Err(LockError::Held { path: path.into(), owner: owner.trim().into() });
+                }
+                Err(e) => return Err(failed(e.into())),
+            }
+            // Its last owner may have removed it between our two steps: then another file is, or will be, the lock.
+            let ours = rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?;
+            if rustix::fs::stat(path).is_ok_and(|s| (s.st_dev, s.st_ino) == (ours.st_dev, ours.st_ino)) {
+                let told = file.set_len(0).and_then(|()| file.rewind());
+                told.and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
+                return Ok(Self(file));
+            }
+        }
+    }
+}
+
+/// Opens or makes a file that only this user reads; no link is followed.
+fn open(path: &Path) -> Result<File, Errno> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map(File::from)
+}
+
+impl FileSuccession {
+    /// Keeps everything below `dir`.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    /// Where a vif's lock is.
+    pub fn lock_of(&self, id: &DeviceId) -> PathBuf {
+        self.dir.join(name(id)).join("lock")
+    }
+
+    fn page(&self, id: &DeviceId, page: &str, bytes: usize) -> Option<Mapping> {
+        let path = self.dir.join(page);
+        let made = || -> std::io::Result<Mapping> {
+            if let Some(dir) = path.parent() {
+                fs::create_dir_all(dir)?;
+            }
+            let file = open(&path)?;
+            if file.metadata()?.len() < bytes as u64 {
+                file.set_len(bytes as u64)?;
+            }
+            Ok(Mapping::new(&file, bytes)?)
+        };
+        made()
+            .inspect_err(|e| {
+                log::warn!("{id}: {}: {e}; a crash of this process will be felt", path.display());
+            })
+            .ok()
+    }
+}
+
+impl<P> Succession<P> for FileSuccession {
+    fn own(&mut self, _: &P, id: &DeviceId) -> Result<Box<dyn Any>, String> {
+        match Lock::take(&self.lock_of(id)) {
+            Ok(lock) => Ok(Box::new(lock)),
+            Err(e) => Err(e.to_string()),
+        }
+    }
+
+    fn redo_page(&mut self, _: &P, id: &DeviceId, queue: usize, dir: &'static str) -> Option<RedoPage> {
+        self.page(id, &page_name(id, queue, dir), REDO_BYTES).and_then(RedoPage::new)
+    }
+
+    fn control_page(&mut self, _: &P, id: &DeviceId) -> Option<ControlPage> {
+        self.page(id, &control_name(id), CONTROL_BYTES).and_then(ControlPage::new)
+    }
+
+    fn forget(&mut self, _: &P, id: &DeviceId) {
+        let remove = |page: &str| fs::remove_file(self.dir.join(page)).is_ok();
+        remove(&control_name(id));
+        for queue in 0..QUEUES_MAX {
+            let pages = ["tx", "rx"].map(|dir| remove(&page_name(id, queue, dir)));
+            if pages == [false; 2] {
+                break;
+            }
+            let _ = fs::remove_dir(self.dir.join(name(id)).join(queue.to_string()));
+        }
+        // The lock goes last: who takes it from here on finds nothing.
+        remove(&format!("{}/lock", name(id)));
+        let _ = fs::remove_dir(self.dir.join(name(id)));
+    }
+
+    fn kept(&mut self, _: &P, own: DomId) -> Vec<DeviceId> {
+        let Ok(entries) = fs::read_dir(&self.dir) else { return Vec::new() };
+        let vif = |entry: fs::DirEntry| vif_of(&format!("{}/", entry.file_name().to_str()?), own);
+        entries.flatten().filter_map(vif).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pregrant::shm::SharedBytes;
+    use pregrant::xenbus::Class;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(test: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("pregrant-succession-{}-{test}", std::process::id()));
+            let _ = fs::remove_dir_all(&dir);
+            Self(dir)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn vif(front: u16) -> DeviceId {
+        DeviceId { class: Class::Vif, front: DomId(front), back: DomId(0), handle: 1 }
+    }
+
+    #[test]
+    fn a_vif_has_one_owner_who_may_go() {
+        let scratch = Scratch::new("owner");
+        let mut files = FileSuccession::new(&scratch.0);
+        let first = Succession::<()>::own(&mut files, &(), &vif(5)).unwrap();
+        let error = Succession::<()>::own(&mut files, &(), &vif(5)).unwrap_err();
+        let pid = std::process::id().to_string();
+        assert!(error.contains("vif5.1/lock") && error.contains(&format!("process {pid}")), "{error}");
+        Succession::<()>::own(&mut files, &(), &vif(6)).unwrap();
+        drop(first);
+        Succession::<()>::own(&mut files, &(), &vif(5)).unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_was_removed_is_nobodys() {
+        let scratch = Scratch::new("removed");
+        let mut files = FileSuccession::new(&scratch.0);
+        let first = Succession::<()>::own(&mut files, &(), &vif(5)).unwrap();
+        Succession::<()>::forget(&mut files, &(), &vif(5));
+        let second = Succession::<()>::own(&mut files, &(), &vif(5)).unwrap();
+        drop(first);
+        assert!(Succession::<()>::own(&mut files, &(), &vif(5)).is_err());
+        drop(second);
+    }
+
+    #[test]
+    fn pages_are_found_again_and_forgotten() {
+        let scratch = Scratch::new("pages");
+        let mut files = FileSuccession::new(&scratch.0);
+        let page = files.page(&vif(5), "vif5.1/0/tx", REDO_BYTES).unwrap();
+        page.u32(8).store(7, std::sync::atomic::Ordering::Relaxed);
+        let again = files.page(&vif(5), "vif5.1/0/tx", REDO_BYTES).unwrap();
+        assert_eq!((again.u32(8).load(std::sync::atomic::Ordering::Relaxed), again.len()), (7, REDO_BYTES));
+        assert!(Succession::<()>::control_page(&mut files, &(), &vif(6)).is_some());
+        let mut kept = Succession::<()>::kept(&mut files, &(), DomId(0));
+        kept.sort_by_key(|id| id.front);
+        assert_eq!(kept, [vif(5), vif(6)]);
+        Succession::<()>::forget(&mut files, &(), &vif(5));
+        assert_eq!(Succession::<()>::kept(&mut files, &(), DomId(0)), [vif(6)]);
+        let fresh = files.page(&vif(5), "vif5.1/0/tx", REDO_BYTES).unwrap();
+        assert_eq!(fresh.u32(8).load(std::sync::atomic::Ordering::Relaxed), 0);
+    }
+}

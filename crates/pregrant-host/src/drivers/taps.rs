@@ -1,0 +1,222 @@
+//! Each vif as a tap of this machine: the far side of a driver domain whose kernel routes or bridges.
+//!
+//! ```text
+//!   found      vif5.0 is made, without a link     (the toolstack's vif-bridge takes it from there)
+//!   plug       runs `script`, or joins `bridge`   (where this process is asked to)
+//!   connected  a port for each queue; the link is up
+//!   closed     the link is down
+//!   removed    vif5.0 is gone
+//! ```
+//! An interface outlives the process, with its bridge and addresses; the next backend attaches to it. All taps of a
+//! backend wake it through one descriptor ([`Taps::wake`]), once for each new frame and not as long as there are frames:
+//! a guest without free slots does not keep its backend busy.
+//!
+//! What a guest may do: as for a [tap](crate::ports::tap).
+
+use super::far_side::{FarSide, Place, Plugged, usual_name};
+use crate::ports::interface::Interface;
+use crate::ports::tap::Tap;
+use pregrant::port::{Burst, FramePort, Offloads};
+use pregrant::xenbus::DeviceId;
+use rustix::event::epoll;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+
+/// As Linux's netback gives its interfaces: the highest address, so that no bridge takes it for its own.
+const OWN_MAC: [u8; 6] = [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff];
+
+/// All taps of a backend.
+pub struct Taps {
+    epoll: Rc<OwnedFd>,
+    taps: BTreeMap<(u16, u32), Placed>,
+}
+
+struct Placed {
+    tap: Tap,
+    script: Option<Child>,
+}
+
+impl Taps {
+    /// None yet.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new() -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Self { epoll: Rc::new(epoll), taps: BTreeMap::new() })
+    }
+
+    /// Readable when frames came since the last [`turn`](FarSide::turn).
+    pub fn wake(&self) -> Rc<OwnedFd> {
+        Rc::clone(&self.epoll)
+    }
+
+    fn of(&self, id: &DeviceId) -> Option<&Placed> {
+        self.taps.get(&(id.front.0, id.handle))
+    }
+
+    fn link(&self, id: &DeviceId, up: bool) {
+        if let Some(placed) = self.of(id)
+            && let Err(e) = placed.tap.carrier(up)
+        {
+            log::info!("{id}: {}: the link's state cannot be told: {e}", placed.tap.interface().name());
+        }
+    }
+
+    /// Wakes on a port's frames from now on: once for each change, so that waiting frames alone wake nobody.
+    fn listen(&self, port: BorrowedFd<'_>) -> Result<(), Errno> {
+        let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        match epoll::add(&self.epoll, port, epoll::EventData::new_u64(0), on) {
+            Err(Errno::EXIST) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+/// Whether there is a tap of this name.
+fn is_tap(name: &str) -> bool {
+    Path::new("/sys/class/net").join(name).join("tun_flags").exists()
+}
+
+/// Joins the bridge that the toolstack names, and takes the interface up.
+///
+/// # Errors
+/// There is no such bridge, or it is not to be joined.
+pub fn plug_in(interface: &Interface, place: &Place) -> io::Result<()> {
+    place.bridge.as_deref().map_or(Ok(()), |bridge| interface.join(bridge))?;
+    interface.set_up(true)
+}
+
+/// Runs a hotplug script as the toolstack would.
+fn run_script(script: &str, place: &Place, what: &str) -> io::Result<Child> {
+    Command::new(script)
+        .args([what, "type_if=vif"])
+        .env("script", script)
+        .env("vif", &place.name)
+        .env("XENBUS_PATH", &place.dir)
+        .env("XENBUS_TYPE", "vif")
+        .env("XENBUS_BASE_PATH", "backend")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+}
+
+impl FarSide for Taps {
+    fn found(&mut self, id: &DeviceId, place: &Place, live: bool) -> Result<(), String> {
+        let made = || -> io::Result<Tap> {
+            let tap = Tap::open(&place.name)?;
+            tap.persist(true)?;
+            // A predecessor's is up, and keeps what was set: an address cannot be changed then, and needs not.
+            let interface = tap.interface();
+            if !interface.is_up()? {
+                interface.set_address(OWN_MAC)?;
+                if let Some(mtu) = place.mtu {
+                    interface.set_mtu(mtu)?;
+                }
+                if live {
+                    // Taken from the kernel's netback, whose interface went: no script comes for this one.
+                    plug_in(interface, place)?;
+                }
+            }
+            let _ = tap.carrier(false); // before Linux 5.0 there is no way to tell
+            Ok(tap)
+        };
+        let tap = made().map_err(|e| e.to_string())?;
+        self.taps.insert((id.front.0, id.handle), Placed { tap, script: None });
+        Ok(())
+    }
+
+    fn plug(&mut self, id: &DeviceId, place: &Place) -> Plugged {
+        let Some(placed) = self.taps.get_mut(&(id.front.0, id.handle)) else {
+            return Plugged::No("it has no interface".into());
+        };
+        if let Some(child) = &mut placed.script {
+            let script = place.script.as_deref().unwrap_or_default();
+            let over = match child.try_wait() {
+                Ok(None) => return Plugged::NotYet,
+                Ok(Some(status)) if status.success() => Plugged::Yes,
+                Ok(Some(status)) => Plugged::No(format!("{script} online ended with {status}")),
+                Err(e) => Plugged::No(format!("{script}: {e}")),
+            };
+            placed.script = None;
+            return over;
+        }
+        match &place.script {
+            Some(script) if Path::new(script).exists() => match run_script(script, place, "online") {
+                Ok(child) => {
+                    placed.script = Some(child);
+                    Plugged::NotYet
+                }
+                Err(e) => Plugged::No(format!("{script} cannot be run: {e}")),
+            },
+            _ => plug_in(placed.tap.interface(), place)
+                .map_or_else(|e| Plugged::No(e.to_string()), |()| Plugged::Yes),
+        }
+    }
+
+    fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Vec<Box<dyn FramePort>> {
+        let Some(placed) = self.of(id) else { return unplugged(queues) };
+        let ports = placed.tap.ports(queues, front).and_then(|ports| {
+            ports.iter().try_for_each(|port| self.listen(port.as_fd()))?;
+            Ok(ports)
+        });
+        match ports {
+            Ok(ports) => {
+                self.link(id, true);
+                ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect()
+            }
+            Err(e) => {
+                log::warn!("{id}: its frames are dropped: {e}");
+                unplugged(queues)
+            }
+        }
+    }
+
+    fn closed(&mut self, id: &DeviceId) {
+        self.link(id, false);
+    }
+
+    fn removed(&mut self, id: &DeviceId) {
+        let left = match self.taps.remove(&(id.front.0, id.handle)) {
+            Some(placed) => Ok(placed.tap),
+            // A predecessor's, whose vif went while nobody was there to see it.
+            None if is_tap(&usual_name(id)) => Tap::open(&usual_name(id)),
+            None => return,
+        };
+        if let Err(e) = left.and_then(|tap| tap.persist(false)) {
+            log::warn!("{id}: its interface stays behind: {e}");
+        }
+    }
+
+    fn turn(&mut self) {
+        // What is read here needs no second wake; the round looks at every port.
+        let mut events =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let _ = epoll::wait(&self.epoll, &mut events[..], Some(&now));
+    }
+}
+
+/// Ports of a vif that has no interface: every frame is refused, and counted as such.
+pub fn unplugged(queues: usize) -> Vec<Box<dyn FramePort>> {
+    (0..queues).map(|_| Box::new(Unplugged) as Box<dyn FramePort>).collect()
+}
+
+struct Unplugged;
+
+impl FramePort for Unplugged {
+    fn caps(&self) -> Offloads {
+        Offloads { csum: true, gso: true }
+    }
+    fn tx_burst(&mut self, _frames: &Burst<'_>) -> usize {
+        0
+    }
+    fn rx_burst(&mut self, _into: &mut pregrant::port::Arena) -> usize {
+        0
+    }
+}

@@ -1,0 +1,172 @@
+//! The kernel's own netback, which wants the same vifs: who has which, and how a vif changes hands, by sysfs.
+//!
+//! ```text
+//!   /sys/bus/xen-backend/devices/vif-5-0/driver      a link to drivers/vif: the kernel has it
+//!   .../drivers/vif/unbind, bind                     "vif-5-0": take it, give it back
+//!   .../drivers_autoprobe                            0: what is new is left to us...
+//!   .../drivers_probe                                "vbd-5-51712": ...and what is not ours the kernel gets by name
+//! ```
+//! Unbinding drains and leaves state 4 (Linux since 2019), so a guest notices nothing but a pause (PROTOCOL.md 1.1).
+//!
+//! What a guest may do: nothing, it has no part of it.
+
+use pregrant::xenbus::{Class, DeviceId};
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+/// The bus of backends in sysfs.
+#[derive(Clone, Debug)]
+pub struct KernelNetback {
+    bus: PathBuf,
+}
+
+/// Why a vif did not change hands.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {source}; {remedy}")]
+pub struct SysfsError {
+    path: PathBuf,
+    source: io::Error,
+    remedy: &'static str,
+}
+
+fn device(id: &DeviceId) -> String {
+    format!("{}-{}-{}", id.class.name(), id.front.0, id.handle)
+}
+
+impl Default for KernelNetback {
+    fn default() -> Self {
+        Self { bus: "/sys/bus/xen-backend".into() }
+    }
+}
+
+impl KernelNetback {
+    /// Whether xen-netback is loaded.
+    pub fn is_loaded(&self) -> bool {
+        self.bus.join("drivers/vif").exists()
+    }
+
+    /// Whether the kernel's netback has the vif.
+    pub fn has(&self, id: &DeviceId) -> bool {
+        self.driver_of(&device(id)).is_some()
+    }
+
+    /// The name of the driver that has a device.
+    fn driver_of(&self, device: &str) -> Option<String> {
+        let link = fs::read_link(self.bus.join("devices").join(device).join("driver")).ok()?;
+        Some(link.file_name()?.to_string_lossy().into_owned())
+    }
+
+    /// Takes a vif from the kernel: it is drained, and both ends stay at state 4.
+    ///
+    /// # Errors
+    /// The kernel has no such vif.
+    pub fn unbind(&self, id: &DeviceId) -> Result<(), SysfsError> {
+        self.write(
+            "drivers/vif/unbind",
+            &device(id),
+            "is there such a vif, and does the kernel's netback have it?",
+        )
+    }
+
+    /// Gives a vif to the kernel.
+    ///
+    /// # Errors
+    /// xen-netback is not loaded; the kernel knows no such vif, or has it already.
+    pub fn bind(&self, id: &DeviceId) -> Result<(), SysfsError> {
+        self.write("drivers/vif/bind", &device(id), "modprobe xen-netback; is there such a vif?")
+    }
+
+    /// From now on the kernel takes no new device of any kind by itself (false), or does (true).
+    ///
+    /// # Errors
+    /// Not root, or no Xen.
+    pub fn set_autoprobe(&self, yes: bool) -> Result<(), SysfsError> {
+        self.write("drivers_autoprobe", if yes { "1" } else { "0" }, "run as root")
+    }
+
+    /// Whether the kernel takes new devices by itself.
+    pub fn autoprobe(&self) -> bool {
+        fs::read_to_string(self.bus.join("drivers_autoprobe")).is_ok_and(|t| t.trim() == "1")
+    }
+
+    /// While autoprobe is off: gives the kernel what has no driver and is not `ours`: disks, other vifs.
+    pub fn probe_others(&self, ours: impl Fn(u16, u32) -> bool) {
+        let Ok(devices) = fs::read_dir(self.bus.join("devices")) else { return };
+        for name in devices.flatten().filter_map(|d| d.file_name().into_string().ok()) {
+            let is_ours = vif_of(&name).is_some_and(|(front, handle)| ours(front, handle));
+            if !is_ours
+                && self.driver_of(&name).is_none()
+                && let Err(e) = self.write("drivers_probe", &name, "its driver may not be loaded")
+            {
+                log::debug!("{e}");
+            }
+        }
+    }
+
+    fn write(&self, file: &str, text: &str, remedy: &'static str) -> Result<(), SysfsError> {
+        let path = self.bus.join(file);
+        fs::write(&path, text).map_err(|source| SysfsError { path, source, remedy })
+    }
+}
+
+/// `vif-5-0`, as domain and handle.
+fn vif_of(device: &str) -> Option<(u16, u32)> {
+    let (front, handle) = device.strip_prefix(Class::Vif.name())?.strip_prefix('-')?.split_once('-')?;
+    Some((front.parse().ok()?, handle.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pregrant::DomId;
+
+    /// A bus as sysfs shows it, in a directory.
+    struct Bus(KernelNetback);
+
+    impl Bus {
+        fn new(test: &str) -> Self {
+            let bus = std::env::temp_dir().join(format!("pregrant-bus-{}-{test}", std::process::id()));
+            let _ = fs::remove_dir_all(&bus);
+            for dir in
+                ["devices/vif-5-0", "devices/vif-6-0", "devices/vbd-5-51712", "drivers/vif", "drivers/vbd"]
+            {
+                fs::create_dir_all(bus.join(dir)).unwrap();
+            }
+            std::os::unix::fs::symlink("../../drivers/vif", bus.join("devices/vif-6-0/driver")).unwrap();
+            Self(KernelNetback { bus })
+        }
+        fn wrote(&self, file: &str) -> String {
+            fs::read_to_string(self.0.bus.join(file)).unwrap_or_default()
+        }
+    }
+
+    impl Drop for Bus {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0.bus);
+        }
+    }
+
+    fn vif(front: u16) -> DeviceId {
+        DeviceId { class: Class::Vif, front: DomId(front), back: DomId(0), handle: 0 }
+    }
+
+    #[test]
+    fn who_has_a_vif_shows_and_can_be_changed() {
+        let bus = Bus::new("hands");
+        assert!(bus.0.is_loaded() && bus.0.has(&vif(6)) && !bus.0.has(&vif(5)));
+        bus.0.unbind(&vif(6)).unwrap();
+        bus.0.bind(&vif(5)).unwrap();
+        assert_eq!([bus.wrote("drivers/vif/unbind"), bus.wrote("drivers/vif/bind")], ["vif-6-0", "vif-5-0"]);
+        bus.0.set_autoprobe(false).unwrap();
+        assert!(!bus.0.autoprobe());
+    }
+
+    #[test]
+    fn what_is_not_ours_goes_to_the_kernel() {
+        let bus = Bus::new("others");
+        bus.0.probe_others(|front, handle| (front, handle) == (5, 0));
+        assert_eq!(bus.wrote("drivers_probe"), "vbd-5-51712");
+        assert_eq!([vif_of("vif-7-1"), vif_of("vif-7"), vif_of("vifs-7-1")], [Some((7, 1)), None, None]);
+    }
+}

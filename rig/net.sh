@@ -1,0 +1,65 @@
+# What dom0's scenarios do with networks: a bridge, backends, guests that obey. Sourced after domain.sh.
+
+# bridge: xenbr0, where dom0 is 10.9.0.1 and fd09::1.
+bridge() {
+	brctl addbr xenbr0 2>/dev/null || return 0
+	ip addr add 10.9.0.1/24 dev xenbr0
+	ip -6 addr add fd09::1/64 dev xenbr0 nodad
+	ip link set xenbr0 up
+}
+
+# back [ARGUMENT...]: starts `pregrant back` and waits until it is ready; its log is BACK_LOG.
+BACK_LOG=/run/back.log
+back() {
+	RUST_LOG=${RUST_LOG:-info} pregrant back "$@" >> $BACK_LOG 2>&1 &
+	BACK_PID=$!
+	_ready="process $BACK_PID: ready"
+	within 20 grep -q "$_ready" $BACK_LOG || { tail -5 $BACK_LOG; fail "pregrant back $*: not ready"; }
+}
+# end_back [SIGNAL]: ends it and waits for its end.
+end_back() { kill -${1:-TERM} $BACK_PID; wait $BACK_PID; }
+
+# netback: the kernel's, in its place. no_netback: away with it.
+netback() { modprobe xen-netback || fail "no xen-netback"; }
+no_netback() { rmmod xen-netback 2>/dev/null; }
+
+# VIF: an interface on the bridge, in xl's syntax, for guest's vif=. $1: the last octet of its address.
+vif_line() { echo "'mac=00:16:3e:00:00:0$1,bridge=xenbr0,script=/rig/vif-script'"; }
+# linux_guest NAME NUMBER [KEY=VALUE...]: a guest with the kernel's netfront, address 10.9.0.NUMBER, that obeys `ask`.
+linux_guest() {
+	_who=$1 _number=$2; shift 2
+	guest "$_who" job=orders "vif=$(vif_line "$_number")" "$@" || fail "xl create $_who"
+	up "$_who" || fail "$_who does not come up"
+	ask "$_who" "addresses $_number" || fail "$_who has no network"
+}
+
+# ask NAME COMMAND: runs it in a guest whose job is `orders`, and returns its status. Its output is on the guest's console,
+# and the last line of it in ANSWER.
+ask() {
+	_dir=/local/domain/$(xl domid "$1")/data
+	xenstore-write $_dir/did ""
+	xenstore-write $_dir/do "$2"
+	within "${ASK_SECONDS:-60}" has_key $_dir/did || return 99
+	ANSWER=$(xenstore-read $_dir/answer 2>/dev/null)
+	return "$(xenstore-read $_dir/did)"
+}
+
+# pings ADDRESS [COUNT [INTERVAL]]: how many were lost, in LOST; true when none was.
+pings() {
+	_seen=$(ping -q -c "${2:-10}" -i "${3:-0.2}" -W 5 "$1" | grep received) || { LOST=all; return 1; }
+	_sent=${_seen%% *} _got=$(echo "$_seen" | sed 's/.* \([0-9]*\) packets received.*/\1/')
+	LOST=$((_sent - _got))
+	[ "$LOST" = 0 ]
+}
+
+# mbits FILE: what an iperf3 run's JSON says was received, in Mbit/s.
+mbits() { sed -n '/"sum_received"/,/}/s/.*"bits_per_second":[[:space:]]*\([0-9]*\).*/\1/p' "$1" | awk '{ print int($1 / 1e6) }'; }
+# iperf ADDRESS [ARGUMENT...]: Mbit/s from dom0 to a guest that serves; with -R the other way.
+iperf() {
+	_to=$1; shift
+	iperf3 -J -c "$_to" -t "${IPERF_SECONDS:-4}" "$@" > /run/iperf.json || { grep '"error"' /run/iperf.json; return 1; }
+	mbits /run/iperf.json
+}
+
+# count VIF rx|tx bytes|packets: the interface's own counter in dom0. Its rx is what the guest sends.
+count() { cat "/sys/class/net/$1/statistics/$2_$3"; }
