@@ -1,0 +1,79 @@
+//! How a backend ends: its vifs left to a successor, or closed.
+
+use super::{Backend, Served};
+use log::{Level, log};
+use pregrant::net::back::Drained;
+use pregrant::net::bus::StoreBus;
+use pregrant::platform::Platform;
+use pregrant::xenbus::XenbusState;
+use pregrant::xenstore::Transport;
+use std::time::{Duration, Instant};
+
+/// How long fronts have to follow when all vifs are closed.
+const FRONTS_FOLLOW: Duration = Duration::from_secs(1);
+impl<P: Platform, T: Transport> Backend<P, T> {
+    /// Stops without closing, at once: answers what was taken from guests, delivers to them what was taken from ports
+    /// and what these hold as far as there are slots, lets go of everything, and leaves every vif at the state at which
+    /// it is, for a successor.
+    pub fn leave(&mut self) -> Drained {
+        let mut drained = Drained::default();
+        for served in self.vifs.values_mut() {
+            drained += served.vif.leave(&self.platform, &mut served.ports);
+        }
+        self.ended(self.vifs.len(), "left to a successor", drained);
+        self.vifs.clear();
+        self.relive();
+        drained
+    }
+
+    /// Closes all vifs that are connected, in good order: drains as [`leave`](Self::leave) does, says 5, waits for their
+    /// fronts (a second at most), says 6. The others stay as they are.
+    pub fn close_all(&mut self) -> Drained {
+        let mut drained = Drained::default();
+        for served in self.vifs.values_mut() {
+            let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
+            match served.vif.end(&self.platform, &mut bus, &mut served.ports) {
+                Ok(more) => drained += more,
+                Err(e) => served.say(Level::Info, &e), // its directory may be gone
+            }
+        }
+        self.relive();
+        let closing = |s: &Served<P>| s.vif.state() == XenbusState::Closing;
+        let n = self.vifs.values().filter(|s| closing(s)).count();
+        let until = Instant::now() + FRONTS_FOLLOW;
+        while self.vifs.values().any(closing) && Instant::now() < until {
+            let left = until.saturating_duration_since(Instant::now());
+            // Without a store there is nobody to follow.
+            let Ok(event) = self.xs.next_event(Some(left)) else { break };
+            let Some(event) = event else { continue };
+            for served in self.vifs.values_mut().filter(|s| s.device.is_peer_event(&event)) {
+                let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
+                if let Err(e) = served.vif.step(&self.platform, &mut bus, &mut |_, _| None) {
+                    served.say(Level::Info, &e);
+                }
+            }
+        }
+        self.ended(n, "closed", drained);
+        for (_, mut served) in std::mem::take(&mut self.vifs) {
+            let id = served.device.id();
+            if closing(&served) {
+                served.say(Level::Info, &"its front did not follow; closed all the same");
+                let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
+                let _ = served.vif.close(&self.platform, &mut bus, None); // as above
+            }
+            let _ = served.device.unwatch_peer(&mut self.xs);
+            if let Some(succession) = &mut self.succession {
+                succession.forget(&self.platform, &id);
+            }
+        }
+        drained
+    }
+
+    pub(super) fn ended(&self, n: usize, how: &str, Drained { delivered, lost }: Drained) {
+        let level = if lost > 0 { Level::Warn } else { Level::Info };
+        log!(
+            level,
+            "{n} vif(s) {how}; {delivered} frame(s) for guests were delivered at the last moment, {lost} are lost"
+        );
+    }
+}

@@ -1,0 +1,214 @@
+//! Finding a domain's vifs: which there are in its backend directory, which of them are new, and what a predecessor left.
+//!
+//! ```text
+//!   event below backend/vif --scan--> new: own it, watch its front, inherit or take up, make its far side's place
+//!                                     gone: removed
+//!   somebody else still has it: tried again for a second
+//! ```
+//! What a guest may do: nothing here; the directory is the toolstack's.
+
+use super::{Backend, BackendError, Served, WATCH};
+use crate::drivers::far_side::{Place, Plug};
+use crate::drivers::turns::Turn;
+use log::{Level, log};
+use pregrant::net::back::vif::HOTPLUG_STATUS;
+use pregrant::net::back::{BackVif, Left};
+use pregrant::net::bus::StoreBus;
+use pregrant::net::features::REQUEST_MULTICAST;
+use pregrant::platform::Platform;
+use pregrant::xenbus::{Class, Device, DeviceId, Side};
+use pregrant::xenstore::{Client, Transport, XsError};
+use std::fmt::Display;
+use std::time::{Duration, Instant};
+
+/// How long a vif whose last owner is dying is tried again (PROTOCOL.md 1.1). Nobody waits for it meanwhile.
+const DYING: Duration = Duration::from_secs(1);
+/// A vif whose last owner still holds it.
+#[derive(Clone, Copy)]
+pub(super) struct Held {
+    until: Instant,
+    /// Given up, and said so.
+    given_up: bool,
+}
+
+impl<P: Platform, T: Transport> Backend<P, T> {
+    /// Finds vifs that are new, and forgets those whose directory is gone.
+    pub(super) fn scan(&mut self) -> Result<(), BackendError> {
+        let mut seen = Vec::new();
+        for front in list(&mut self.xs, WATCH)? {
+            let Ok(front) = front.parse::<u16>() else { continue };
+            for handle in list(&mut self.xs, &format!("{WATCH}/{front}"))? {
+                let Ok(handle) = handle.parse::<u32>() else { continue };
+                if self.chosen.is_empty() || self.chosen.iter().any(|c| c.names(front, handle)) {
+                    seen.push((front, handle));
+                }
+            }
+        }
+        let gone: Vec<_> = self.vifs.keys().filter(|k| !seen.contains(k)).copied().collect();
+        for key in gone {
+            self.remove(key);
+        }
+        self.held.retain(|key, _| seen.contains(key));
+        for key in seen {
+            if !self.vifs.contains_key(&key) {
+                self.find(key);
+            }
+        }
+        self.forget_gone()
+    }
+
+    /// Once: vifs that the toolstack took away while nobody was there to see it.
+    pub(super) fn forget_gone(&mut self) -> Result<(), BackendError> {
+        let Some(succession) = self.succession.as_mut().filter(|_| !self.forgot) else { return Ok(()) };
+        self.forgot = true;
+        for id in succession.kept(&self.platform, self.platform.domid()) {
+            let dir = format!("{WATCH}/{}/{}", id.front.0, id.handle);
+            if self.xs.read_if_there(&dir)?.is_none() {
+                succession.forget(&self.platform, &id);
+                self.far.removed(&id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to serve a vif: a new one, or one that a predecessor left connected.
+    pub(super) fn find(&mut self, key: (u16, u32)) {
+        let own = self.platform.domid();
+        let id = DeviceId { class: Class::Vif, front: pregrant::DomId(key.0), back: own, handle: key.1 };
+        let owned = match self.succession.as_mut().map(|s| s.own(&self.platform, &id)).transpose() {
+            Ok(owned) => owned,
+            Err(why) => return self.hold(key, &id, &why),
+        };
+        let device = Device::new(id, Side::Back);
+        let watched = device
+            .watch_peer(&mut self.xs)
+            .and_then(|()| device.watch_peer_key(&mut self.xs, REQUEST_MULTICAST));
+        if let Err(e) = watched {
+            log!(Level::Warn, "{id}: cannot watch the front's state: {e}");
+            return;
+        }
+        let mut vif = BackVif::new(id.front, key.1, self.features.clone(), self.ordinary);
+        vif.limit_pages(self.pages_left(key));
+        let control = self.succession.as_mut().and_then(|s| s.control_page(&self.platform, &id));
+        if let Some(page) = control {
+            vif.keep_control(page);
+        }
+        let mut bus = StoreBus { device: &device, xs: &mut self.xs };
+        let left = match vif.inherit(&mut bus) {
+            Ok(left) => left,
+            Err(e) => {
+                log!(Level::Warn, "{id}: cannot read what a predecessor left: {e}");
+                return;
+            }
+        };
+        let taken = match (&left, &mut self.succession) {
+            (Left::Connected, Some(succession)) => {
+                let mut redo = |queue, dir| succession.redo_page(&self.platform, &id, queue, dir);
+                vif.take_up(&self.platform, &mut bus, &mut redo)
+            }
+            _ => Ok(false),
+        };
+        if let Err(e) = &taken
+            && e.is_too_early()
+            && self.held.get(&key).is_none_or(|held| Instant::now() < held.until)
+        {
+            return self.hold(key, &id, e);
+        }
+        self.held.remove(&key);
+        let live = matches!(taken, Ok(true));
+        let plug = Place::read(&device, &mut self.xs)
+            .map_err(|e| e.to_string())
+            .and_then(|place| Plug::begin(&mut *self.far, self.hotplug, &device, place, &mut vif, live));
+        let (plug, misplaced) = match plug {
+            Ok(plug) => (plug, None),
+            Err(why) => (Plug::Done, Some(why)),
+        };
+        let mut served = Served {
+            device,
+            vif,
+            ports: Vec::new(),
+            lines: 0,
+            failed: None,
+            faults: 0,
+            last_failure: None,
+            taken_up: live,
+            connected_at: None,
+            turn: Turn::default(),
+            plug,
+            _owned: owned,
+        };
+        match left {
+            _ if live => {
+                served.say(Level::Info, &"taken up where a predecessor stopped");
+            }
+            Left::Closed(Some(why)) => {
+                served.say(Level::Warn, &format_args!("a predecessor closed it: {why}"));
+                served.failed = Some(why);
+            }
+            _ => served.say(Level::Info, &"found"),
+        }
+        self.vifs.insert(key, served);
+        match taken {
+            _ if let Some(why) = misplaced => self.fail(key, &why),
+            Ok(true) => {
+                self.connected(key);
+                self.relive();
+            }
+            Ok(false) => {}
+            Err(e) => self.fail(key, &format!("its live rings cannot be taken up: {e}")),
+        }
+    }
+
+    /// Somebody else still has the vif: it is tried again for a second, and after that when the directory changes.
+    pub(super) fn hold(&mut self, key: (u16, u32), id: &DeviceId, why: &dyn Display) {
+        let first = Held { until: Instant::now() + DYING, given_up: false };
+        let held = self.held.entry(key).or_insert(first);
+        if !held.given_up && Instant::now() >= held.until {
+            held.given_up = true;
+            log!(Level::Warn, "{id}: not served: {why}");
+        }
+    }
+
+    /// Tries again what a dying process still had. True: look again soon.
+    pub(super) fn retry_held(&mut self) -> bool {
+        let due: Vec<_> = self.held.iter().filter(|(_, h)| !h.given_up).map(|(key, _)| *key).collect();
+        for &key in &due {
+            self.find(key);
+            if self.vifs.contains_key(&key) {
+                self.step(key);
+            }
+        }
+        !due.is_empty()
+    }
+}
+
+/// What an event below our own directory means.
+pub(super) enum Changed {
+    /// A vif came or went, perhaps.
+    Vifs,
+    /// The toolstack's wish for one vif, or its script's word.
+    Wish((u16, u32)),
+    /// A key that we, or the toolstack, write for others to read.
+    Nothing,
+}
+
+pub(super) fn below_watch(path: &str) -> Changed {
+    let mut parts = path.rsplit_once(WATCH).map_or("", |(_, below)| below).split('/').skip(1);
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(front), Some(handle), Some(key)) => match (front.parse(), handle.parse()) {
+            (Ok(front), Ok(handle)) if key == "online" || key == HOTPLUG_STATUS => {
+                Changed::Wish((front, handle))
+            }
+            _ => Changed::Nothing,
+        },
+        _ => Changed::Vifs,
+    }
+}
+
+/// The names in a directory; none when it is not there.
+fn list<T: Transport>(xs: &mut Client<T>, path: &str) -> Result<Vec<String>, XsError> {
+    match xs.directory(path) {
+        Err(e) if e.is_not_found() => Ok(Vec::new()),
+        other => other,
+    }
+}

@@ -1,0 +1,329 @@
+//! A driver domain's vifs: found by a watch on its backend directory, stepped when their fronts' states change, polled
+//! round robin.
+//!
+//! ```text
+//!   xenstore --watch--> control(): find vifs, step them         never on the data path
+//!   round():            vif 0 tx, rx; vif 1 tx, rx; ...         one batch each; who is ahead in time waits (`turns`)
+//!   find    which vifs there are            step  what becomes of one
+//!   served  one vif, and its report         end   all of them left or closed
+//! ```
+//! A vif that a predecessor left at state 4 is taken up with its live rings ([`Backend::succeed`]); [`Backend::leave`]
+//! leaves it so, [`Backend::close_all`] closes it. What a predecessor closed stays closed until its front comes down.
+//!
+//! What a guest may do: close, vanish, lie, come back again and again. Its own vif is closed with a line that says why
+//! (at most [`LINES_PER_VIF`] lines for each vif); the others go on. A guest that writes its state without end is heard
+//! in turns ([`EVENTS_PER_TURN`]), so that frames move in between.
+
+mod end;
+mod find;
+mod served;
+mod step;
+
+pub use served::{LINES_PER_VIF, VifReport};
+
+use super::far_side::{FarSide, Hotplug};
+use super::succession::Succession;
+use super::turns::Turns;
+use find::{Changed, Held, below_watch};
+use pregrant::net::back::{Ordinary, Polled};
+use pregrant::net::features::BackFeatures;
+use pregrant::platform::Platform;
+use pregrant::port::{Arena, FramePort};
+use pregrant::xenbus::DeviceError;
+use pregrant::xenstore::{Client, Transport, XsError};
+use served::Served;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Events of xenstore that one call of [`Backend::control`] takes at most.
+pub const EVENTS_PER_TURN: usize = 128;
+
+/// Pages of one guest that are mapped at a time, over all of its vifs, unless [`Backend::limit_pages`] says otherwise
+/// (XSA-300): 64 MiB. A vif with four queues, a page for each of 256 buffers both ways, has 2056 of them.
+pub const PAGES_PER_GUEST: usize = 16 * 1024;
+
+/// Why the backend itself (not one vif of it) cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// xenstore is gone, or refuses.
+    #[error("xenstore: {0}")]
+    Store(#[from] XsError),
+    /// A key of our own is of no use.
+    #[error("{0}")]
+    Device(#[from] DeviceError),
+}
+
+/// Which vifs a backend serves: all of a guest's, or one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chosen {
+    /// The guest.
+    pub front: u16,
+    /// Its device; None: all.
+    pub handle: Option<u32>,
+}
+
+impl Chosen {
+    /// Whether this names the vif.
+    pub fn names(&self, front: u16, handle: u32) -> bool {
+        self.front == front && self.handle.is_none_or(|h| h == handle)
+    }
+}
+
+/// All vifs of a driver domain.
+pub struct Backend<P: Platform, T: Transport> {
+    platform: P,
+    xs: Client<T>,
+    features: BackFeatures,
+    ordinary: Ordinary,
+    far: Box<dyn FarSide>,
+    hotplug: Hotplug,
+    chosen: Vec<Chosen>,
+    succession: Option<Box<dyn Succession<P>>>,
+    /// What former vifs left there is gone.
+    forgot: bool,
+    vifs: BTreeMap<(u16, u32), Served<P>>,
+    /// Vifs that somebody else still holds.
+    held: BTreeMap<(u16, u32), Held>,
+    /// Those with live queues, for the round.
+    live: Vec<(u16, u32)>,
+    turns: Turns,
+    began: Instant,
+    scratch: Arena,
+    removed: u64,
+    page_limit: usize,
+}
+
+const WATCH: &str = "backend/vif";
+
+impl<P: Platform, T: Transport> Backend<P, T> {
+    /// Starts to watch the domain's backend directory.
+    pub fn new(
+        platform: P,
+        mut xs: Client<T>,
+        features: BackFeatures,
+        ordinary: Ordinary,
+        far: Box<dyn FarSide>,
+    ) -> Result<Self, BackendError> {
+        xs.watch(WATCH, WATCH)?;
+        Ok(Self {
+            platform,
+            xs,
+            features,
+            ordinary,
+            far,
+            hotplug: Hotplug::None,
+            chosen: Vec::new(),
+            succession: None,
+            forgot: false,
+            vifs: BTreeMap::new(),
+            held: BTreeMap::new(),
+            live: Vec::new(),
+            turns: Turns::default(),
+            began: Instant::now(),
+            scratch: Arena::new(),
+            removed: 0,
+            page_limit: PAGES_PER_GUEST,
+        })
+    }
+
+    /// Lets vifs outlive this process, and takes up those that did. Call it before the first
+    /// [`control`](Self::control).
+    pub fn succeed(&mut self, succession: Box<dyn Succession<P>>) {
+        self.succession = Some(succession);
+    }
+
+    /// Who plugs vifs in that are found from now on.
+    pub fn set_hotplug(&mut self, hotplug: Hotplug) {
+        self.hotplug = hotplug;
+    }
+
+    /// Serves these vifs alone; all when there are none. Before the first [`control`](Self::control).
+    pub fn choose(&mut self, chosen: Vec<Chosen>) {
+        self.chosen = chosen;
+    }
+
+    /// The platform.
+    pub fn platform(&self) -> &P {
+        &self.platform
+    }
+
+    /// Which path serves frames of vifs found from now on, where no staging list is accepted.
+    pub fn set_ordinary(&mut self, ordinary: Ordinary) {
+        self.ordinary = ordinary;
+    }
+
+    /// How many pages of one guest may be mapped at a time; for vifs that connect from now on.
+    pub fn limit_pages(&mut self, pages: usize) {
+        self.page_limit = pages;
+    }
+
+    /// Pages that guest `front` may still have mapped, its vif `handle` not counted.
+    fn pages_left(&self, (front, handle): (u16, u32)) -> usize {
+        let others = self.vifs.range((front, 0)..=(front, u32::MAX)).filter(|(key, _)| key.1 != handle);
+        self.page_limit.saturating_sub(others.map(|(_, served)| served.vif.mapped_pages()).sum())
+    }
+
+    /// Handles what xenstore has to say, without sleeping and not without end. True when something changed: then there
+    /// may be more, so do not sleep before another call. To be called also when the connection's descriptor is not
+    /// readable: events that came while a reply was awaited are kept in the client.
+    pub fn control(&mut self) -> Result<bool, BackendError> {
+        let mut events = 0;
+        let mut scan = false;
+        let mut stepped: Vec<(u16, u32)> = Vec::new();
+        while events < EVENTS_PER_TURN
+            && let Some(event) = self.xs.next_event(Some(Duration::ZERO))?
+        {
+            events += 1;
+            match self.vifs.iter().find(|(_, s)| s.is_about(&event)) {
+                Some((&key, _)) => stepped.push(key),
+                None => match below_watch(&event.path) {
+                    Changed::Vifs => scan = true,
+                    Changed::Wish(key) => stepped.push(key),
+                    Changed::Nothing => {}
+                },
+            }
+        }
+        if scan {
+            self.scan()?;
+            stepped.extend(self.vifs.keys());
+        }
+        stepped.sort_unstable();
+        stepped.dedup();
+        for key in stepped {
+            self.step(key);
+        }
+        self.far.turn();
+        self.plug_in();
+        let asked = self.serve_ctrl_rings();
+        Ok(self.retry_held() || events > 0 || asked)
+    }
+
+    /// Some control requests of each vif. True when there were any.
+    fn serve_ctrl_rings(&mut self) -> bool {
+        let mut asked = false;
+        let mut fault = None;
+        for &key in &self.live {
+            let Some(served) = self.vifs.get_mut(&key) else { continue };
+            match served.vif.poll_ctrl(&self.platform) {
+                Ok(Polled::More) => asked = true,
+                Ok(Polled::Idle) => continue,
+                Err(e) => fault = Some((key, 0, "ctrl", e)),
+            }
+            served.steer();
+        }
+        if let Some(fault) = fault {
+            self.fault(fault);
+            return true;
+        }
+        asked
+    }
+
+    /// One batch of each queue, both directions, of every vif whose turn it is. True when there may be more.
+    #[inline]
+    pub fn round(&mut self) -> bool {
+        let mut moved = false;
+        let mut fault = None;
+        // With one vif there is nothing to share, and no clock to read.
+        let mut since = (self.live.len() > 1).then(Instant::now);
+        if let Some(now) = since {
+            self.turns.begin(now.duration_since(self.began).as_nanos() as u64);
+        }
+        for &key in &self.live {
+            let Some(served) = self.vifs.get_mut(&key) else { continue };
+            if since.is_some() && self.turns.waits(&served.turn) {
+                moved = true;
+                continue;
+            }
+            let mut worked = false;
+            for (i, port) in served.ports.iter_mut().enumerate() {
+                let tx = served.vif.poll_tx(&self.platform, i, &mut **port, &mut self.scratch);
+                let rx = served.vif.poll_rx(&self.platform, i, &mut **port);
+                worked |= tx == Ok(Polled::More) || rx == Ok(Polled::More);
+                if let Err(e) = tx {
+                    fault = Some((key, i, "tx", e));
+                } else if let Err(e) = rx {
+                    fault = Some((key, i, "rx", e));
+                }
+            }
+            moved |= worked;
+            match &mut since {
+                Some(since) if worked => {
+                    let now = Instant::now();
+                    let took = now.duration_since(std::mem::replace(since, now));
+                    self.turns.served(&mut served.turn, took.as_nanos() as u64);
+                }
+                Some(_) => self.turns.idle(&mut served.turn),
+                None => {}
+            }
+        }
+        // One a round: that vif is not live in the next, where another's turn comes.
+        if let Some(fault) = fault {
+            self.fault(fault);
+            return true;
+        }
+        moved
+    }
+
+    /// Before sleeping: arms every queue. True: there is work.
+    pub fn arm(&mut self) -> bool {
+        let mut work = self.retry_held();
+        let mut fault = None;
+        for &key in &self.live {
+            let Some(served) = self.vifs.get_mut(&key) else { continue };
+            for i in 0..served.vif.nr_queues() {
+                match served.vif.final_check(&self.platform, i) {
+                    Ok(more) => work |= more,
+                    Err((dir, e)) => fault = Some((key, i, dir, e)),
+                }
+            }
+            match served.vif.final_check_ctrl(&self.platform) {
+                Ok(more) => work |= more,
+                Err(e) => fault = Some((key, 0, "ctrl", e)),
+            }
+        }
+        if let Some(fault) = fault {
+            self.fault(fault);
+            return true;
+        }
+        work
+    }
+
+    /// All vifs.
+    pub fn reports(&self) -> Vec<VifReport> {
+        self.vifs
+            .values()
+            .map(|s| VifReport {
+                id: s.device.id(),
+                state: s.vif.state(),
+                queues: (0..s.vif.nr_queues())
+                    .map(|i| {
+                        let ((tx, rx), (tx_path, rx_path)) = (s.vif.stats(i), s.vif.path_names(i));
+                        (tx_path, tx, rx_path, rx)
+                    })
+                    .collect(),
+                refused: s.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.to_string())).collect(),
+                failed: s.failed.clone(),
+                faults: s.faults,
+                last_failure: s.last_failure.clone(),
+                taken_up: s.taken_up,
+                connected: s.connected_at.filter(|_| s.vif.nr_queues() > 0).map(|at| at.elapsed()),
+                port_drops: s.ports.first().map(|p| p.drops()).unwrap_or_default(),
+            })
+            .collect()
+    }
+
+    /// Vifs with live queues.
+    pub fn nr_live(&self) -> usize {
+        self.live.len()
+    }
+
+    /// Vifs that came and went.
+    pub fn removed(&self) -> u64 {
+        self.removed
+    }
+
+    /// The ports of a vif, to look into them.
+    pub fn ports_mut(&mut self, front: u16, handle: u32) -> Option<&mut [Box<dyn FramePort>]> {
+        self.vifs.get_mut(&(front, handle)).map(|s| &mut s.ports[..])
+    }
+}

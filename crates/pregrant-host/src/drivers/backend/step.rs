@@ -1,0 +1,160 @@
+//! What becomes of one vif: connected, closed, removed, or failed for something that its guest did.
+//!
+//! A failure closes that vif alone, with a line that says why; the store has the same text.
+
+use super::{Backend, Served};
+use crate::drivers::far_side::FarSide;
+use log::Level;
+use pregrant::PeerFault;
+use pregrant::net::back::BackStep;
+use pregrant::net::back::refusal::ConnectError;
+use pregrant::net::back::vif::HOTPLUG_STATUS;
+use pregrant::net::bus::StoreBus;
+use pregrant::net::features::{REQUEST_MULTICAST, queue_prefix};
+use pregrant::platform::Platform;
+use pregrant::xenbus::Device;
+use pregrant::xenstore::Transport;
+use std::fmt::Display;
+use std::time::Instant;
+
+/// A vif's ring that broke the protocol: which vif, queue, direction.
+pub(super) type Fault = ((u16, u32), usize, &'static str, PeerFault);
+
+impl<P: Platform, T: Transport> Backend<P, T> {
+    /// Goes on with what is being plugged in by this process.
+    pub(super) fn plug_in(&mut self) {
+        let over = |served: &mut Served<P>, far: &mut dyn FarSide| served.plug.turn(far, &served.device.id());
+        for served in self.vifs.values_mut().filter(|s| s.plug.is_pending()) {
+            let Some((status, why)) = over(served, &mut *self.far) else { continue };
+            if let Some(why) = why {
+                served
+                    .say(Level::Warn, &format_args!("not plugged in, so its front is not connected: {why}"));
+            }
+            // Our own watch on the directory brings the step that follows.
+            if let Err(e) = served.device.set(&mut self.xs, HOTPLUG_STATUS, status) {
+                served.say(Level::Warn, &e);
+            }
+        }
+    }
+
+    /// Takes one vif's steps; a failure closes that vif alone.
+    pub(super) fn step(&mut self, key: (u16, u32)) {
+        let pages_left = self.pages_left(key);
+        let Some(served) = self.vifs.get_mut(&key) else { return };
+        let id = served.device.id();
+        let peer_dir = served.device.peer_dir().to_owned();
+        let mut redo =
+            |queue, dir| self.succession.as_mut().and_then(|s| s.redo_page(&self.platform, &id, queue, dir));
+        let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
+        served.vif.limit_pages(pages_left);
+        match served.vif.step(&self.platform, &mut bus, &mut redo) {
+            Ok(BackStep::Connected) => self.connected(key),
+            Ok(BackStep::Closed) => {
+                served.ports.clear();
+                self.far.closed(&id);
+                served.say(Level::Info, &"closed");
+            }
+            Ok(BackStep::Waiting) => {}
+            // Its front is gone, or `online` is 0: it stays closed until the toolstack removes its directory, and `scan`
+            // misses it. To forget it now would be to find it again at once.
+            Ok(BackStep::Removed) => {
+                served.ports.clear();
+                self.far.closed(&id);
+            }
+            // The toolstack was faster than our step: no fault of anybody's.
+            Err(ConnectError::Keys(_)) if self.is_gone(key) => return self.remove(key),
+            Err(e @ ConnectError::Keys(_)) => self.fail(key, &e),
+            Err(e) => {
+                let text = format!("{peer_dir}: {e}");
+                self.fail(key, &text);
+            }
+        }
+        self.relive();
+    }
+
+    /// The queues of a vif are live: gives them ports, and tells the log.
+    pub(super) fn connected(&mut self, key: (u16, u32)) {
+        let Some(served) = self.vifs.get_mut(&key) else { return };
+        let id = served.device.id();
+        served.ports = self.far.connected(&id, served.vif.nr_queues(), served.vif.front_offloads());
+        served.failed = None;
+        served.steer();
+        served.connected_at = Some(Instant::now());
+        let refused: Vec<_> =
+            served.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.to_string())).collect();
+        for (queue, dir, why) in refused {
+            let at = front_key(&served.device, queue, served.vif.nr_queues(), dir, "data-ref0");
+            let line = format!(
+                "the staging list {at} is not used, queue {queue} goes on with ordinary grants: {why}; \
+                 correct the front's list and connect it again"
+            );
+            served.say(Level::Warn, &line);
+        }
+        let (tx, rx) = served.vif.path_names(0);
+        let queues = served.vif.nr_queues();
+        served.say(Level::Info, &format_args!("connected, {queues} queue(s), TX {tx}, RX {rx}"));
+    }
+
+    /// Whether a vif's own directory is not there any more.
+    pub(super) fn is_gone(&mut self, key: (u16, u32)) -> bool {
+        let Some(served) = self.vifs.get(&key) else { return true };
+        matches!(self.xs.read_if_there(served.device.own_dir()), Ok(None))
+    }
+
+    /// Closes one vif for something that its guest did.
+    #[cold]
+    pub(super) fn fail(&mut self, key: (u16, u32), why: &dyn Display) {
+        let Some(served) = self.vifs.get_mut(&key) else { return };
+        let text = format!(
+            "{why}. To use the vif again, close its front and connect it again, or detach and attach it"
+        );
+        served.say(Level::Warn, &format_args!("closed: {text}"));
+        let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
+        if let Err(e) = served.vif.close(&self.platform, &mut bus, Some(&text)) {
+            // The directory may be gone with the guest; what matters is that nothing is mapped any more.
+            served.say(Level::Info, &e);
+        }
+        served.ports.clear();
+        self.far.closed(&served.device.id());
+        served.faults += 1;
+        served.last_failure = Some(text.clone());
+        served.failed = Some(text);
+        self.relive();
+    }
+
+    /// Closes one vif for what its ring showed.
+    #[cold]
+    pub(super) fn fault(&mut self, (key, queue, dir, fault): Fault) {
+        let Some(served) = self.vifs.get(&key) else { return };
+        let at = front_key(&served.device, queue, served.vif.nr_queues(), dir, "ring-ref");
+        let text = format!("{} broke the protocol on its ring {at}: {fault}", served.device.id().front);
+        self.fail(key, &text);
+    }
+
+    pub(super) fn remove(&mut self, key: (u16, u32)) {
+        if let Some(mut served) = self.vifs.remove(&key) {
+            let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
+            let _ = served.vif.close(&self.platform, &mut bus, None); // its directory may be gone
+            let _ = served.device.unwatch_peer(&mut self.xs);
+            let _ = served.device.unwatch_peer_key(&mut self.xs, REQUEST_MULTICAST);
+            if let Some(succession) = &mut self.succession {
+                succession.forget(&self.platform, &served.device.id());
+            }
+            served.ports.clear();
+            self.far.removed(&served.device.id());
+            self.removed += 1;
+            served.say(Level::Info, &"removed");
+        }
+        self.relive();
+    }
+
+    pub(super) fn relive(&mut self) {
+        self.live = self.vifs.iter().filter(|(_, s)| s.vif.nr_queues() > 0).map(|(k, _)| *k).collect();
+    }
+}
+
+/// Where a front has the key `{dir}-{what}` of queue `i` of `n`; the control ring, `ctrl`, is of no queue.
+pub(super) fn front_key(device: &Device, i: usize, n: usize, dir: &str, what: &str) -> String {
+    let at = if dir == "ctrl" { String::new() } else { queue_prefix(i, n) };
+    format!("{}/{at}{dir}-{what}", device.peer_dir())
+}
