@@ -12,7 +12,7 @@
 use pregrant::PeerFault;
 use pregrant::platform::local::Pages;
 use pregrant::ring::{
-    BackRing, NetRx, NetTx, Notify, REDO_RECORDS, RedoPage, RingKind, RingMem, RingPages, Word,
+    BackRing, InHand, NetRx, NetTx, Notify, REDO_RECORDS, RedoPage, RingKind, RingMem, RingPages, Word,
 };
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse};
@@ -52,6 +52,20 @@ impl Sample for NetRx {
 const INTENT: Place = Place::Redo(0);
 const FROM: Place = Place::Redo(1);
 const MAGIC: Place = Place::Redo(2);
+/// For R7: what came in, two pairs of index and frames answered, asking, what the port held, what predecessors had.
+const COUNTS: [Place; 8] = [
+    Place::Redo(10),
+    Place::Redo(3),
+    Place::Redo(9),
+    Place::Redo(8),
+    Place::Redo(4),
+    Place::Redo(5),
+    Place::Redo(6),
+    Place::Redo(7),
+];
+/// Frames that the first back has in its hands beyond its batch, and those that its port holds.
+const BEHIND: u32 = 7;
+const HELD: u32 = 3;
 const RSP_PROD: Place = Place::Ring(2);
 const FIRST_BACK: u16 = 11;
 const SECOND_BACK: u16 = 22;
@@ -141,10 +155,17 @@ fn ring_stores<K: Sample>(first: u32, count: u32) -> Vec<Place> {
     (0..count).flat_map(words).chain([RSP_PROD]).collect()
 }
 
-/// All stores of `BackRing::answer`.
+/// All stores of `BackRing::answer`; of the pairs one is as it was.
 fn answer_stores<K: Sample>(first: u32, count: u32) -> Vec<Place> {
     let records = (0..2 * count).map(|w| Place::Redo(16 + w));
-    [FROM].into_iter().chain(records).chain([INTENT]).chain(ring_stores::<K>(first, count)).collect()
+    let pairs = [7, 6, 5, 4].map(Place::Redo);
+    [FROM]
+        .into_iter()
+        .chain(pairs)
+        .chain(records)
+        .chain([INTENT])
+        .chain(ring_stores::<K>(first, count))
+        .collect()
 }
 
 /// What a redo page may hold when a back begins.
@@ -200,7 +221,8 @@ impl Case {
         let (mut back, _) = survives.attach::<K>();
         assert_eq!(back.available(1), Ok(self.total()));
         back.consume(self.earlier + self.batch);
-        let _ = back.answer(&self.answers::<K>(0, self.earlier, FIRST_BACK));
+        back.in_hand(self.earlier + self.batch + BEHIND, HELD);
+        let _ = back.answer_frames(&self.answers::<K>(0, self.earlier, FIRST_BACK), self.earlier);
         (survives, back)
     }
 
@@ -260,7 +282,7 @@ fn every_death<K: Sample>(case: Case) {
     let first = case.at(case.earlier);
     let done = case.earlier + case.batch;
     let before = survives.words();
-    let _ = back.answer(&case.answers::<K>(case.earlier, done, FIRST_BACK));
+    let _ = back.answer_frames(&case.answers::<K>(case.earlier, done, FIRST_BACK), case.batch);
     let after = survives.words();
     let stores = answer_stores::<K>(first, case.batch);
     let intent = stores.iter().position(|s| *s == INTENT).expect("a batch has an intent");
@@ -268,11 +290,20 @@ fn every_death<K: Sample>(case: Case) {
         let resumed = if dead_after <= intent { case.earlier } else { done };
         let to_replay = dead_after > intent && dead_after < stores.len();
         let found = survives.words();
-        drop(survives.attach::<K>());
+        let inherited = survives.attach::<K>().0.inherited();
+        let frames = BEHIND + HELD + (done - resumed);
+        assert_eq!(inherited, Some(InHand { frames, asking: false, total: frames }));
         let taken_up = survives.words();
         let mut attach = if to_replay { ring_stores::<K>(first, case.batch) } else { Vec::new() };
-        attach.extend([INTENT, FROM, MAGIC]);
-        at_each_death(&survives, &found, &taken_up, &attach, |_| case.finish::<K>(&survives, resumed));
+        attach.extend(COUNTS.into_iter().chain([INTENT, FROM, MAGIC]));
+        at_each_death(&survives, &found, &taken_up, &attach, |dead_after| {
+            // What the second was counting when it died may be counted again, and is never forgotten.
+            let third = survives.attach::<K>().0.inherited().expect("a redo page");
+            assert!((frames..=2 * frames).contains(&third.total) && third.frames <= frames, "{third:?}");
+            let nothing = InHand { frames: 0, asking: false, total: frames };
+            assert!(dead_after < attach.len() || third == nothing, "{third:?}");
+            case.finish::<K>(&survives, resumed);
+        });
     });
 }
 
@@ -415,6 +446,39 @@ fn answers_that_were_never_asked_are_not_replayed() {
     let fault = BackRing::<NetTx, _>::attach(survives.page::<NetTx>(), survives.redo()).map(drop);
     assert_eq!(fault, Err(PeerFault::BadAttach { req_prod: 2, rsp_prod: 0 }));
     assert!(survives.words() == before, "a refused ring is left as it was");
+}
+
+/// What a back has in its hands is what came in and was not answered, whatever became of the backs before.
+#[test]
+fn a_successor_finds_what_its_predecessor_had_in_its_hands() {
+    let case = Case { start: u32::MAX - 5, old: Old::Nothing, earlier: 0, batch: 4, later: 8 };
+    let (survives, back) = case.begin::<NetRx>();
+    back.in_hand(9, 2);
+    back.asking();
+    let (mut back, _) = survives.attach::<NetRx>();
+    assert_eq!(back.inherited(), Some(InHand { frames: 11, asking: true, total: 11 }));
+    // Nothing is in the hands of one who has just begun; then three come, and two of them leave.
+    assert_eq!(back.available(1), Ok(12));
+    back.consume(12);
+    back.in_hand(3, 0);
+    let _ = back.answer_frames(&case.answers::<NetRx>(0, 4, FIRST_BACK), 2);
+    let (mut back, _) = survives.attach::<NetRx>();
+    assert_eq!(back.inherited(), Some(InHand { frames: 1, asking: false, total: 12 }));
+    assert_eq!(back.available(1), Ok(8));
+    back.consume(8);
+    back.in_hand(5, 0);
+    let _ = back.answer_frames(&case.answers::<NetRx>(4, 12, SECOND_BACK), 5);
+    let (back, _) = survives.attach::<NetRx>();
+    assert_eq!(back.inherited(), Some(InHand { frames: 0, asking: false, total: 12 }));
+    // A connection later.
+    survives.redo().unwrap().clear();
+    assert_eq!(survives.attach::<NetRx>().0.inherited(), Some(InHand::default()));
+    drop(back);
+    // An index that no back left: the guest made it up, and there is nothing to be said.
+    survives.put(RSP_PROD, case.at(3));
+    assert_eq!(survives.attach::<NetRx>().0.inherited(), Some(InHand::default()));
+    let (without, _) = BackRing::<NetRx, _>::attach(survives.page::<NetRx>(), None).unwrap();
+    assert_eq!(without.inherited(), None);
 }
 
 proptest! {

@@ -52,6 +52,8 @@ pub struct Counts {
     pub grant_ops: u64,
     /// Events sent to the guest.
     pub notifications: u64,
+    /// Frames that may have come to the port twice, because backends ended while they had them.
+    pub repeated: u64,
     /// Frames dropped, by reason.
     pub drops: BTreeMap<String, u64>,
 }
@@ -77,6 +79,7 @@ impl Counts {
         self.staged += queue.staged;
         self.grant_ops += queue.grant_ops();
         self.notifications += queue.notifications;
+        self.repeated += queue.repeated;
         self.drop(&queue.drops);
     }
 
@@ -99,6 +102,7 @@ impl Counts {
             staged: self.staged.checked_sub(before.staged)?,
             grant_ops: self.grant_ops.checked_sub(before.grant_ops)?,
             notifications: self.notifications.checked_sub(before.notifications)?,
+            repeated: self.repeated.checked_sub(before.repeated)?,
             drops,
         })
     }

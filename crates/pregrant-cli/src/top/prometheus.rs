@@ -113,6 +113,13 @@ fn of_queues(backs: &[BackStatus]) -> Vec<Metric> {
             |d| d.staged,
         ),
         (Metric::counter("pregrant_queue_batches_total", "Batches published on the ring."), |d| d.batches),
+        (
+            Metric::counter(
+                "pregrant_queue_repeated_frames_total",
+                "Frames that may have come to the port twice, because a backend ended while it had them.",
+            ),
+            |d| d.repeated,
+        ),
         (Metric::counter("pregrant_queue_notifications_total", "Events sent to the guest."), |d| {
             d.notifications
         }),
@@ -121,7 +128,7 @@ fn of_queues(backs: &[BackStatus]) -> Vec<Metric> {
         Metric::counter("pregrant_queue_grant_operations_total", "Grant operations for the queue's frames.");
     let mut drops = Metric::counter(
         "pregrant_queue_dropped_frames_total",
-        "Frames answered with an error, refused by the port, or unfit for the guest.",
+        "Frames answered with an error, refused by the port, unfit for the guest, or lost with a backend that ended.",
     );
     for_vifs(backs, |domain, vif, name| {
         for (queue, status) in vif.queues.iter().enumerate() {
@@ -196,6 +203,6 @@ mod tests {
                 assert!(rest.rsplit_once("} ").unwrap().1.parse::<f64>().is_ok(), "{line}");
             }
         }
-        assert_eq!(seen.len(), 14);
+        assert_eq!(seen.len(), 15);
     }
 }

@@ -15,6 +15,7 @@ fn dir(path: &str, frames: u64, drops: [(&str, u64); 2]) -> DirStatus {
         grant_copies: if path == "staging" { 0 } else { frames },
         grant_maps: 0,
         grant_unmaps: 0,
+        repeated: 0,
         drops: drops.map(|(reason, n)| (reason.into(), n)).into(),
     }
 }

@@ -69,6 +69,16 @@ pub fn render(
             below.push(format!("vif {front}.{handle} was closed {times} time(s), last: {}", plain(why)));
         }
     }
+    for vif in backs.iter().flat_map(|back| &back.vifs) {
+        let twice: u64 = vif.queues.iter().map(|q| q.tx.repeated).sum();
+        let lost: u64 = vif.queues.iter().filter_map(|q| q.rx.drops.get("lost")).sum();
+        if twice + lost > 0 {
+            let (front, handle) = (vif.front, vif.handle);
+            below.push(format!(
+                "vif {front}.{handle}: with backends that ended, {twice} frame(s) may have come twice, {lost} are lost"
+            ));
+        }
+    }
     let mut table = if flows.is_empty() { Vec::new() } else { fitting(flows, columns) };
     let room = rows.saturating_sub(above.len() + below.len() + 1).max(3);
     if table.len() > room {
@@ -170,6 +180,16 @@ vif  dir  back  state      queues  path          frames/s  bit/s  grant ops/fram
 /tmp/back-1.status: ?no answer
 vif 6.1 was closed 2 time(s), last: its \"ring\"?lied ?[31m\\";
         assert_eq!(text, golden);
+    }
+
+    #[test]
+    fn what_predecessors_repeated_and_lost_is_told() {
+        let (mut backs, flows) = later();
+        backs[0].vifs[0].queues[0].tx.repeated = 5;
+        backs[0].vifs[0].queues[1].rx.drops.insert("lost".into(), 7);
+        let lines = render(&backs, &flows, &[], 200, 50);
+        let line = "vif 5.0: with backends that ended, 5 frame(s) may have come twice, 7 are lost";
+        assert!(lines.iter().any(|l| l == line), "{lines:?}");
     }
 
     #[test]

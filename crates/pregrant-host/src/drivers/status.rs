@@ -116,8 +116,13 @@ pub struct DirStatus {
     pub grant_maps: u64,
     /// Pages unmapped.
     pub grant_unmaps: u64,
+    /// TX: frames that may have come to the port twice, because predecessors ended while they had them in their hands,
+    /// since the guest connected.
+    #[serde(default)]
+    pub repeated: u64,
     /// Frames that were not handed on, by reason: `error` was answered with an error; TX `refused` by the port; RX
-    /// `unfit` for anything that the guest takes, or `unwanted` multicast that the guest did not name.
+    /// `unfit` for anything that the guest takes, `unwanted` multicast that the guest did not name, or `lost` with
+    /// predecessors that had them in their hands.
     pub drops: BTreeMap<String, u64>,
 }
 
@@ -133,6 +138,7 @@ impl DirStatus {
             grant_copies: stats.grant_ops.copies,
             grant_maps: stats.grant_ops.maps,
             grant_unmaps: stats.grant_ops.unmaps,
+            repeated: 0,
             drops: [("error".into(), stats.errors), (dropped.into(), stats.dropped)].into(),
         }
     }
@@ -147,9 +153,10 @@ impl From<VifReport> for VifStatus {
     fn from(report: VifReport) -> Self {
         let queue = |(tx_path, tx, rx_path, rx): &(&str, DirStats, &str, DirStats)| {
             let filtered = rx.filtered;
-            let tx = DirStatus::new(tx_path, tx, "refused");
+            let lost = rx.interrupted;
+            let tx = DirStatus { repeated: tx.interrupted, ..DirStatus::new(tx_path, tx, "refused") };
             let mut rx = DirStatus::new(rx_path, rx, "unfit");
-            rx.drops.insert("unwanted".into(), filtered);
+            rx.drops.extend([("unwanted".into(), filtered), ("lost".into(), lost)]);
             QueueStatus { tx, rx }
         };
         let mut port_drops: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();

@@ -3,12 +3,13 @@
 
 use crate::control::SpreadPort;
 use crate::world::{self, BACK, LOGGED, Log, Word};
+use pregrant::DomId;
 use pregrant::net::back::Ordinary;
 use pregrant::net::features::BackFeatures;
 use pregrant::platform::{Clock, Events, Platform, ReadySet};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
 use pregrant::xenbus::DeviceId;
-use pregrant_host::drivers::{Backend, BrokerSuccession, Mode, Next, Pace};
+use pregrant_host::drivers::{Backend, BrokerSuccession, Mode, Next, Pace, VifReport};
 use pregrant_host::loopback::{Loopback, MonotonicClock, ProcessCounts};
 use pregrant_host::ports::sequence;
 use pregrant_host::ports::switch::Switch;
@@ -82,6 +83,19 @@ impl FramePort for LogPort {
     }
 }
 
+/// What the back says of its predecessors, before it moves a frame.
+fn tell_of_predecessors(logs: &[(DomId, Arc<Mutex<Log>>)], vifs: &[VifReport]) {
+    for vif in vifs.iter().filter(|vif| !vif.queues.is_empty()) {
+        let Some((_, log)) = logs.iter().find(|(of, _)| *of == vif.id.front) else { continue };
+        let [twice, lost] = vif.queues.iter().fold([0, 0], |[twice, lost], (_, tx, _, rx)| {
+            [twice + tx.interrupted as u32, lost + rx.interrupted as u32]
+        });
+        let log = log.lock().unwrap();
+        log.set(Word::SaidTwice, twice);
+        log.set(Word::SaidLost, lost);
+    }
+}
+
 /// What standard input said.
 const LEAVE: u8 = 1;
 const CLOSE: u8 = 2;
@@ -104,6 +118,7 @@ pub fn play(ordinary: &str, path: &Path) {
     let spread = ordinary == "spread";
     let process = Arc::new(Mutex::new(Process { state: Log::open(&platform, BACK), began_ns }));
     let logs = LOGGED.map(|of| (of, Arc::new(Mutex::new(Log::open(&platform, of)))));
+    let told_of = logs.clone();
     let switch = Switch::new();
     let ports = Box::new(move |id: &DeviceId, n: usize, _| -> Vec<Box<dyn FramePort>> {
         let Some((_, log)) = logs.iter().find(|(of, _)| *of == id.front) else {
@@ -134,6 +149,7 @@ pub fn play(ordinary: &str, path: &Path) {
             }
         }
         backend.control().unwrap();
+        tell_of_predecessors(&told_of, &backend.reports());
         if state.get(Word::Stage) == 1 && backend.nr_live() > 0 {
             state.set(Word::Stage, 2);
             println!("live");

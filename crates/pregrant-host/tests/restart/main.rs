@@ -15,7 +15,7 @@ mod traffic;
 mod world;
 
 use back::BURST;
-use model_guest::ModelGuest;
+use model_guest::{ModelGuest, SLOTS};
 use pregrant::net::front::Wishes;
 use pregrant::xenbus::XenbusState;
 use pregrant_host::loopback::{LoopbackError, ProcessCounts};
@@ -139,6 +139,7 @@ fn tx_goes_on_after_a_crash_at_each_point() {
         // The port had the batch and nobody knew: R7. After the intent was written everybody does.
         let again = if point == "after-copy" { 5 } else { 0 };
         assert_eq!(world.log.account(0..sent), (0, again), "{what}: frames lost, frames repeated");
+        assert_eq!(world.log.get(Word::SaidTwice), again, "{what}: what the successor says of that");
         assert_eq!((world.log.get(Word::Damaged), world.log.get(Word::Reordered)), (0, 0), "{what}");
         assert_eq!(guest.back_state(), XenbusState::Connected);
         guest.close();
@@ -168,6 +169,7 @@ fn rx_goes_on_after_a_crash_at_each_point() {
         // Taken from the port and not yet meant for the ring: R7.
         let lost = if point == "after-copy" { BURST as usize } else { 0 };
         assert_eq!(600 - came.len(), lost, "{what}: frames lost");
+        assert_eq!(world.log.get(Word::SaidLost), lost as u32, "{what}: what the successor says of that");
         assert_eq!(guest.back_state(), XenbusState::Connected);
         guest.close();
         world.end(back);
@@ -185,10 +187,22 @@ fn cases() -> impl Iterator<Item = ((&'static str, bool), bool, &'static str)> {
 fn an_orderly_stop_loses_and_repeats_nothing() {
     for (ordinary, staged) in PATHS {
         let world = World::new();
+        world.log.set(Word::Size, 900);
         let mut back = world.back(ordinary, None);
         let mut guest = ModelGuest::connect(&world, staged);
-        let (mut sent, mut answered) = (0, 0);
+        let (mut sent, mut answered, mut came) = (0, 0, 0..0);
+        // Numbers begin at 0, and each is the next: nothing is missing, nothing comes twice.
+        let receive = |guest: &mut ModelGuest, came: &mut std::ops::Range<u64>| {
+            for seq in guest.received() {
+                assert_eq!(seq, came.end, "frames lost or repeated on the way to the guest");
+                came.end += 1;
+            }
+        };
         for round in 0..6 {
+            // More than there are slots: a batch waits in the back's hands, and the rest behind its port.
+            guest.post();
+            let limit = came.end + SLOTS + 44;
+            world.log.set(Word::Limit, limit as u32);
             for _ in 0..20 {
                 // Not before the answers: some are in flight when the back stops.
                 while guest.tx.free() < 30 || sent - answered > 60 {
@@ -197,8 +211,15 @@ fn an_orderly_stop_loses_and_repeats_nothing() {
                 guest.send(sent, 10, round % 2 == 1);
                 sent += 10;
             }
+            while came.end < limit - 44 {
+                receive(&mut guest, &mut came);
+            }
+            guest.post_unheard();
             back.stop();
             back = world.back(ordinary, None);
+            while came.end < limit {
+                receive(&mut guest, &mut came);
+            }
         }
         while answered < sent {
             answered += guest.answered();
@@ -207,6 +228,8 @@ fn an_orderly_stop_loses_and_repeats_nothing() {
         assert_eq!(world.log.account(0..sent), (0, 0), "frames lost, frames repeated");
         assert_eq!((world.log.get(Word::Damaged), world.log.get(Word::Reordered)), (0, 0));
         assert_eq!(world.state.get(Word::Lost), 0);
+        let said = [Word::SaidTwice, Word::SaidLost].map(|word| world.log.get(word));
+        assert_eq!(said, [0, 0], "what successors say of that");
         guest.close();
         world.end(back);
     }
@@ -239,6 +262,8 @@ fn queues_are_taken_up_one_by_one() {
             assert!(again == 0 || point == "after-copy" && again <= 64, "{what}: {again} twice");
             // What each queue had from its port.
             assert!(lost <= u64::from(3 * BURST), "{what}: {lost} lost");
+            let said = [Word::SaidTwice, Word::SaidLost].map(|word| u64::from(world.log.get(word)));
+            assert_eq!(said, [again.into(), lost], "{what}: what the successor says of both");
             assert_eq!((world.log.get(Word::Damaged), world.log.get(Word::Reordered)), (0, 0), "{what}");
             assert!(traffic.front.close(Duration::from_secs(60)).unwrap());
             drop(traffic);

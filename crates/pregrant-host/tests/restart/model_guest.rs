@@ -22,7 +22,7 @@ use pregrant_host::ports::sequence;
 use pregrant_host::xenstored::UnixTransport;
 use std::time::Duration;
 
-const SLOTS: usize = 256;
+pub const SLOTS: u64 = 256;
 /// Octets that fit a staging buffer, in the tests that have some.
 const STAGED: u32 = 2048;
 
@@ -96,8 +96,8 @@ impl ModelGuest {
         let mut guest = Self {
             tx: TxModel::starting_at(tx_ring, start),
             rx: RxModel::starting_at(rx_ring, start),
-            tx_pages: pages(SLOTS, Access::ReadOnly),
-            rx_pages: pages(SLOTS, Access::ReadWrite),
+            tx_pages: pages(SLOTS as usize, Access::ReadOnly),
+            rx_pages: pages(SLOTS as usize, Access::ReadWrite),
             platform,
             xs,
             device,
@@ -130,7 +130,7 @@ impl ModelGuest {
     pub fn send(&mut self, first: u64, n: u64, long: bool) {
         for seq in first..first + n {
             // Two data slots each, whatever is in flight.
-            let id = (seq as usize * 2) % SLOTS;
+            let id = (seq as usize * 2) % SLOTS as usize;
             let frame = |len| {
                 let mut frame = vec![0; len];
                 sequence::fill(&mut frame, seq);
@@ -187,12 +187,17 @@ impl ModelGuest {
 
     /// Posts all RX slots that are free.
     pub fn post(&mut self) {
+        self.post_unheard();
+        self.platform.events().notify(&self.chan);
+    }
+
+    /// The same, of which a back that sleeps hears nothing.
+    pub fn post_unheard(&mut self) {
         while self.rx.free() > 0 {
-            let id = (self.posted % SLOTS as u64) as u16;
+            let id = (self.posted % SLOTS) as u16;
             self.posted += 1;
             self.rx.post(RxRequest { id, gref: self.rx_pages.1[id as usize].0 });
         }
-        self.platform.events().notify(&self.chan);
     }
 
     /// The numbers of the frames that came, every octet of which is right.

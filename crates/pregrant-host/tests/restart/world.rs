@@ -232,6 +232,9 @@ pub enum Word {
     Limit,
     /// Octets of frames for the guest.
     Size,
+    /// What backs said of their predecessors: frames that may have come out twice, and frames that are lost.
+    SaidTwice,
+    SaidLost,
     // Of the back itself.
     /// 0 not there yet, 1 attached, 2 has live queues.
     Stage,
@@ -252,7 +255,7 @@ pub enum Word {
 /// Octets of a log.
 const LOG_BYTES: usize = 1 << 24;
 /// Words before those that count each frame.
-const HEAD: usize = 16;
+const HEAD: usize = 18;
 
 /// Where a frame is counted. After four million numbers the places begin anew: forget the old ones in time.
 fn place(seq: u64) -> usize {

@@ -23,6 +23,9 @@ pub struct DirStats {
     pub batches: u64,
     /// Events sent.
     pub notifications: u64,
+    /// At a back: frames that predecessors had in their hands when they ended. Of TX these may have come to the port
+    /// twice, of RX they are lost.
+    pub interrupted: u64,
     /// At a back: grant operations for this direction's frames.
     pub grant_ops: GrantOps,
 }

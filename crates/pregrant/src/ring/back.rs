@@ -1,7 +1,7 @@
 //! The back's end: takes requests, answers them in order.
 
 use super::crash::{self, Point};
-use super::{Notify, RedoPage, RingKind, RingMem, Word};
+use super::{InHand, Notify, RedoPage, RingKind, RingMem, Word};
 use crate::error::PeerFault;
 use core::marker::PhantomData;
 
@@ -52,13 +52,13 @@ impl<K: RingKind, M: RingMem> BackRing<K, M> {
         Ok((ring, notify))
     }
 
-    fn attach_at(mem: M, redo: Option<RedoPage>, rsp_prod: u32) -> Result<Self, PeerFault> {
+    fn attach_at(mem: M, mut redo: Option<RedoPage>, rsp_prod: u32) -> Result<Self, PeerFault> {
         let size = mem.size();
         let req_prod = mem.load(Word::ReqProd);
         if req_prod.wrapping_sub(rsp_prod) > size {
             return Err(PeerFault::BadAttach { req_prod, rsp_prod });
         }
-        if let Some(redo) = &redo {
+        if let Some(redo) = &mut redo {
             redo.settle(rsp_prod);
         }
         Ok(Self { mem, size, req_cons: rsp_prod, req_prod: rsp_prod, rsp_prod, redo, kind: PhantomData })
@@ -116,14 +116,20 @@ impl<K: RingKind, M: RingMem> BackRing<K, M> {
     /// page at most [`REDO_RECORDS`](super::REDO_RECORDS) answers.
     #[inline(always)]
     pub fn answer(&mut self, rsps: &[K::Rsp]) -> Notify {
+        self.answer_frames(rsps, 0)
+    }
+
+    /// The same, with which `frames` leave our hands: those of [`in_hand`](Self::in_hand) that are answered so.
+    #[inline(always)]
+    pub fn answer_frames(&mut self, rsps: &[K::Rsp], frames: u32) -> Notify {
         debug_assert!(rsps.len() as u32 <= self.unanswered());
         if rsps.is_empty() {
             return Notify::No;
         }
         crash::here(Point::AfterCopy);
         let old = self.rsp_prod;
-        if let Some(redo) = &self.redo {
-            redo.begin::<K>(old, rsps);
+        if let Some(redo) = &mut self.redo {
+            redo.begin::<K>(old, rsps, frames);
         }
         for (k, rsp) in rsps.iter().enumerate() {
             K::write_rsp(&self.mem, old.wrapping_add(k as u32), rsp);
@@ -140,6 +146,29 @@ impl<K: RingKind, M: RingMem> BackRing<K, M> {
         self.mem.full_fence();
         crash::here(Point::BeforeNotify);
         Notify::test(old, self.rsp_prod, self.mem.load(Word::RspEvent))
+    }
+
+    /// Tells a successor that `frames` are in our hands (what the port is about to get, or gave) and not answered, and
+    /// that the port holds `held` more for the guest (PROTOCOL.md 1.1, R7).
+    #[inline(always)]
+    pub fn in_hand(&self, frames: u32, held: u32) {
+        if let Some(redo) = &self.redo {
+            redo.in_hand(frames, held);
+        }
+    }
+
+    /// Tells a successor that the port is being asked for frames: nobody knows how many it gave, until the next
+    /// [`in_hand`](Self::in_hand).
+    #[inline(always)]
+    pub fn asking(&self) {
+        if let Some(redo) = &self.redo {
+            redo.asking();
+        }
+    }
+
+    /// What predecessors had in their hands when they ended; None: there is no redo page, and nobody knows.
+    pub fn inherited(&self) -> Option<InHand> {
+        self.redo.as_ref().map(RedoPage::inherited)
     }
 
     /// Before sleeping: asks to be notified of the next request (or of the `more`-th, to wait for room), and looks once

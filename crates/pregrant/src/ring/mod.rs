@@ -27,7 +27,7 @@ pub use back::BackRing;
 pub use front::FrontRing;
 pub use kind::{NetCtrl, NetRx, NetTx, RingKind};
 pub use memory::{RingMem, RingPages, Word};
-pub use redo::{REDO_BYTES, REDO_RECORDS, RedoPage};
+pub use redo::{InHand, REDO_BYTES, REDO_RECORDS, RedoPage};
 
 /// Whether the peer asked to be notified of what was just published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

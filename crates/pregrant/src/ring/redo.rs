@@ -4,6 +4,11 @@
 //!   word 0 intent   rsp_prod after the batch   (stored last, release: the records below are whole)
 //!   word 1 from     rsp_prod before the batch
 //!   word 2 magic    "PGR1": the page was used before
+//!   word 3          frames that came into the back's hands, all together
+//!   word 4..8       rsp_prod after a batch, frames answered up to there; the same of the batch before or after it
+//!   word 8          1: it is asking its port for frames
+//!   word 9          frames for the guest that its port had left
+//!   word 10         frames that predecessors had in their hands when they ended
 //!   word 16..       the responses' words (two each on TX and RX), in ring order, at most REDO_RECORDS
 //! ```
 //!
@@ -12,7 +17,14 @@
 //!
 //! Invariant between batches: `from <= intent == rsp_prod`. So while the next batch's records are half written, `from` is
 //! already `intent`, and a successor replays nothing; [`RedoPage::settle`] makes it true of whatever was in the page
-//! before. Private to the back's domain: no peer can write the page, but the ring's indices, with which it is compared,
+//! before.
+//!
+//! Words 3 to 10 are for R7, and nothing is replayed by them: a frame is in the back's hands from where the port gave it
+//! or is about to get it until the batch with its answer is intended. What a successor finds there may reach the port
+//! twice (TX), or is lost (RX). Frames are counted with a batch, in the pair of words 4 to 8 that the batch before does
+//! not use, so that the pair whose index is the ring's counts right wherever the back died.
+//!
+//! Private to the back's domain: no peer can write the page, but the ring's indices, with which it is compared,
 //! a peer can, and a predecessor may have died at any instruction.
 #![allow(unsafe_code)]
 
@@ -32,6 +44,11 @@ pub const REDO_BYTES: usize = 4096;
 const INTENT: usize = 0;
 const FROM: usize = 1;
 const MAGIC: usize = 2;
+const HANDS: usize = 3;
+const PAIRS: usize = 4;
+const ASKING: usize = 8;
+const HELD: usize = 9;
+const TOTAL: usize = 10;
 const RECORDS: usize = 16;
 const MAGIC_VALUE: u32 = u32::from_le_bytes(*b"PGR1");
 
@@ -42,10 +59,26 @@ fn record<K: RingKind>(k: usize) -> usize {
     RECORDS + size_of::<K::Record>() / 4 * k
 }
 
+/// What a back had in its hands when it ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct InHand {
+    /// Frames that nobody answered.
+    pub frames: u32,
+    /// It ended while it asked its port for frames: so many as a burst has may be lost besides.
+    pub asking: bool,
+    /// What it and those before it had, since the guest connected.
+    pub total: u32,
+}
+
 /// A redo page in memory that outlives the process.
 #[derive(Debug)]
 pub struct RedoPage {
     base: NonNull<AtomicU32>,
+    /// The pair of words that counts the last batch: 0 or 1.
+    pair: usize,
+    /// Frames answered so far, as that pair says.
+    answered: u32,
+    inherited: InHand,
     /// Owner of the memory, kept mapped until the page is dropped.
     _owner: Box<dyn Any + Send>,
 }
@@ -60,7 +93,8 @@ impl RedoPage {
             return None;
         }
         let base = memory.base().cast();
-        Some(Self { base, _owner: Box::new(memory) })
+        let inherited = InHand::default();
+        Some(Self { base, pair: 0, answered: 0, inherited, _owner: Box::new(memory) })
     }
 
     #[inline(always)]
@@ -77,23 +111,76 @@ impl RedoPage {
     }
 
     /// Makes the invariant true at `rsp_prod`, in an order in which a death leaves nothing to replay.
-    pub(super) fn settle(&self, rsp_prod: u32) {
+    pub(super) fn settle(&mut self, rsp_prod: u32) {
+        self.inherit(rsp_prod);
         self.word(INTENT).store(rsp_prod, Ordering::Release);
         self.word(FROM).store(rsp_prod, Ordering::Release);
         self.word(MAGIC).store(MAGIC_VALUE, Ordering::Release);
     }
 
-    /// Writes the records of a batch that takes `rsp_prod` from `from` onwards, then the intent.
+    /// Sees what a predecessor had in its hands, and goes on with its counts. Who dies in here may have it counted twice.
+    fn inherit(&mut self, rsp_prod: u32) {
+        let get = |i: usize| self.word(i).load(Ordering::Relaxed);
+        let used = get(MAGIC) == MAGIC_VALUE;
+        let known = [0, 1].into_iter().find(|pair| used && get(PAIRS + 2 * pair) == rsp_prod);
+        let (pair, answered, inherited) = match known {
+            Some(pair) => {
+                let answered = get(PAIRS + 2 * pair + 1);
+                let frames = get(HANDS).wrapping_sub(answered).wrapping_add(get(HELD));
+                let total = get(TOTAL).wrapping_add(frames);
+                (pair, answered, InHand { frames, asking: get(ASKING) != 0, total })
+            }
+            None => {
+                self.clear();
+                (0, 0, InHand::default())
+            }
+        };
+        let put = |i: usize, value| self.word(i).store(value, Ordering::Relaxed);
+        put(TOTAL, inherited.total);
+        put(HANDS, answered);
+        put(HELD, 0);
+        put(ASKING, 0);
+        put(PAIRS + 2 * pair + 1, answered);
+        put(PAIRS + 2 * pair, rsp_prod);
+        (self.pair, self.answered, self.inherited) = (pair, answered, inherited);
+    }
+
+    /// What the predecessor had in its hands.
+    pub(super) fn inherited(&self) -> InHand {
+        self.inherited
+    }
+
+    /// From now on these frames, and no others, are in our hands; `held` ones wait behind them.
     #[inline(always)]
-    pub(super) fn begin<K: RingKind>(&self, from: u32, rsps: &[K::Rsp]) {
+    pub(super) fn in_hand(&self, frames: u32, held: u32) {
+        self.word(HELD).store(held, Ordering::Relaxed);
+        self.word(HANDS).store(self.answered.wrapping_add(frames), Ordering::Release);
+        self.word(ASKING).store(0, Ordering::Release);
+    }
+
+    /// From now on, and until [`in_hand`](Self::in_hand), nobody knows.
+    #[inline(always)]
+    pub(super) fn asking(&self) {
+        self.word(ASKING).store(1, Ordering::Release);
+    }
+
+    /// Writes the records of a batch that takes `rsp_prod` from `from` onwards, then the intent. With it, `frames` leave
+    /// our hands.
+    #[inline(always)]
+    pub(super) fn begin<K: RingKind>(&mut self, from: u32, rsps: &[K::Rsp], frames: u32) {
         debug_assert!(rsps.len() <= REDO_RECORDS);
+        let intent = from.wrapping_add(rsps.len() as u32);
         self.word(FROM).store(from, Ordering::Relaxed);
+        self.pair ^= 1;
+        self.answered = self.answered.wrapping_add(frames);
+        self.word(PAIRS + 2 * self.pair).store(intent, Ordering::Relaxed);
+        self.word(PAIRS + 2 * self.pair + 1).store(self.answered, Ordering::Relaxed);
         for (k, rsp) in rsps.iter().take(REDO_RECORDS).enumerate() {
             for (i, word) in K::rsp_words(rsp).as_ref().iter().enumerate() {
                 self.word(record::<K>(k) + i).store(*word, Ordering::Relaxed);
             }
         }
-        self.word(INTENT).store(from.wrapping_add(rsps.len() as u32), Ordering::Release);
+        self.word(INTENT).store(intent, Ordering::Release);
         // Release keeps what stands above from sinking below; this keeps the ring's slots from rising above. Against
         // one's own death the compiler is the only danger, as against a signal.
         compiler_fence(Ordering::SeqCst);

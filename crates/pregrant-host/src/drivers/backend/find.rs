@@ -139,7 +139,8 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         };
         match left {
             _ if live => {
-                served.say(Level::Info, &"taken up where a predecessor stopped");
+                let had = served.vif.interrupted();
+                served.say(Level::Info, &format_args!("taken up where a predecessor stopped; {had}"));
             }
             Left::Closed(Some(why)) => {
                 served.say(Level::Warn, &format_args!("a predecessor closed it: {why}"));

@@ -16,6 +16,8 @@ use alloc::vec::Vec;
 struct Waiting {
     nr_rsps: u16,
     held: Option<u64>,
+    /// The port had it.
+    given: bool,
 }
 
 /// The queue of answers of one TX ring. Allocates once.
@@ -24,19 +26,26 @@ pub struct LateAnswers {
     rsps: VecDeque<TxResponse>,
     frames: VecDeque<Waiting>,
     next_held: u64,
+    given: u32,
 }
 
 impl LateAnswers {
     /// For a ring of `size` slots.
     pub fn new(size: u32) -> Self {
         let n = size as usize;
-        Self { rsps: VecDeque::with_capacity(n), frames: VecDeque::with_capacity(n), next_held: 0 }
+        Self { rsps: VecDeque::with_capacity(n), frames: VecDeque::with_capacity(n), next_held: 0, given: 0 }
     }
 
     /// Whether nothing waits.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
+    }
+
+    /// Frames among those that wait which the port had.
+    #[inline(always)]
+    pub fn given(&self) -> u32 {
+        self.given
     }
 
     /// Appends the answers of a whole batch.
@@ -50,7 +59,9 @@ impl LateAnswers {
                 self.next_held += 1;
                 self.next_held - 1
             });
-            self.frames.push_back(Waiting { nr_rsps: rsps.len() as u16, held: number });
+            let given = (batch.failed | batch.no_frame) >> i & 1 == 0;
+            self.given += u32::from(given);
+            self.frames.push_back(Waiting { nr_rsps: rsps.len() as u16, held: number, given });
         }
     }
 
@@ -67,16 +78,20 @@ impl LateAnswers {
         done.clear();
     }
 
-    /// Takes the answers of the frames at the head that are done, whole frames, at most `most` answers.
-    pub fn take(&mut self, most: usize, out: &mut Vec<TxResponse>) {
+    /// Takes the answers of the frames at the head that are done, whole frames, at most `most` answers. Returns
+    /// how many of these frames the port had.
+    pub fn take(&mut self, most: usize, out: &mut Vec<TxResponse>) -> u32 {
         out.clear();
+        let before = self.given;
         while let Some(f) = self.frames.front() {
             if f.held.is_some() || out.len() + f.nr_rsps as usize > most {
-                return;
+                break;
             }
             out.extend(self.rsps.drain(..f.nr_rsps as usize));
+            self.given -= u32::from(f.given);
             self.frames.pop_front();
         }
+        before - self.given
     }
 }
 

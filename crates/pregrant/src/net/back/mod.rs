@@ -13,6 +13,7 @@ pub mod control;
 pub mod control_page;
 pub mod ctrl;
 pub mod hash;
+pub mod interrupted;
 mod late;
 pub mod multicast;
 pub mod path;
@@ -24,6 +25,7 @@ pub mod vif;
 
 pub use control::Control;
 pub use control_page::ControlPage;
+pub use interrupted::Interrupted;
 pub use rx::RxQueue;
 pub use tx::TxQueue;
 pub use vif::{BackStep, BackVif, Drained, Left, Ordinary};

@@ -15,7 +15,7 @@ use crate::error::PeerFault;
 use crate::net::stats::DirStats;
 use crate::platform::{Events, PeerMem, Platform};
 use crate::port::{Arena, BURST_FRAMES, FramePort};
-use crate::ring::{BackRing, NetRx};
+use crate::ring::{BackRing, InHand, NetRx};
 use crate::units::DomId;
 use alloc::boxed::Box;
 
@@ -40,6 +40,7 @@ pub struct RxQueue<P: Platform> {
 impl<P: Platform> RxQueue<P> {
     /// A queue over a ring that was just taken up.
     pub fn new(ring: BackRing<NetRx, PeerRing<P>>, path: AnyPath<P>, accepts: RxAccepts) -> Self {
+        let interrupted = ring.inherited().map_or(0, |i| i.total.into());
         Self {
             ring,
             path,
@@ -51,7 +52,7 @@ impl<P: Platform> RxQueue<P> {
             accepts,
             hashes: Box::new([None; BURST_FRAMES]),
             hashed: false,
-            stats: DirStats::default(),
+            stats: DirStats { interrupted, ..DirStats::default() },
         }
     }
 
@@ -68,7 +69,9 @@ impl<P: Platform> RxQueue<P> {
         if self.sent == self.arena.len() {
             self.arena.clear();
             self.sent = 0;
+            self.ring.asking();
             if port.rx_burst(&mut self.arena) == 0 {
+                self.ring.in_hand(0, 0);
                 return Ok(Polled::Idle);
             }
             if self.accepts != RxAccepts::ALL {
@@ -78,6 +81,7 @@ impl<P: Platform> RxQueue<P> {
             if self.hashed {
                 self.stats.filtered += control.prepare(&mut self.arena, &mut self.hashes);
             }
+            self.tell(port, 0);
         }
         let burst = self.arena.burst().skip(self.sent);
         let hashes = if self.hashed { &self.hashes[self.sent..] } else { &[] };
@@ -86,6 +90,9 @@ impl<P: Platform> RxQueue<P> {
         self.sent += used;
         self.stats.dropped += self.batch.dropped as u64;
         let nr_frames = self.batch.nr_frames;
+        if nr_frames == 0 || self.batch.dropped > 0 {
+            self.tell(port, nr_frames);
+        }
         if nr_frames == 0 {
             return Ok(if used > 0 { Polled::More } else { Polled::Idle });
         }
@@ -104,11 +111,25 @@ impl<P: Platform> RxQueue<P> {
         self.stats.errors += (nr_frames - good) as u64;
         self.stats.bytes += burst.frames[..used].iter().map(|d| d.len as u64).sum::<u64>();
         self.stats.batches += 1;
-        if self.ring.answer(self.batch.answers()).wanted() {
+        if self.ring.answer_frames(self.batch.answers(), nr_frames as u32).wanted() {
             self.stats.notifications += 1;
             p.events().notify(chan);
         }
         Ok(Polled::More)
+    }
+
+    /// Tells a successor what is lost if this process dies now: `laid_out` frames, those that wait in the arena, and what
+    /// the port holds.
+    #[inline(always)]
+    fn tell(&self, port: &dyn FramePort, laid_out: usize) {
+        if self.ring.has_redo() {
+            self.ring.in_hand((self.waiting() + laid_out) as u32, port.held() as u32);
+        }
+    }
+
+    /// What predecessors took from their ports and lost; None: nobody knows.
+    pub fn inherited(&self) -> Option<InHand> {
+        self.ring.inherited()
     }
 
     /// Before sleeping; true: there is work. With frames waiting, asks for the event at which enough slots are there.

@@ -17,7 +17,7 @@ use crate::error::PeerFault;
 use crate::net::stats::DirStats;
 use crate::platform::{Events, PeerMem, Platform};
 use crate::port::{Arena, FramePort};
-use crate::ring::{BackRing, NetTx, Notify, RingPages};
+use crate::ring::{BackRing, InHand, NetTx, Notify, RingPages};
 use crate::units::DomId;
 use crate::wire::netif::TxResponse;
 use alloc::boxed::Box;
@@ -42,6 +42,7 @@ impl<P: Platform> TxQueue<P> {
     /// A queue over a ring that was just taken up.
     pub fn new(ring: BackRing<NetTx, PeerRing<P>>, path: AnyPath<P>) -> Self {
         let size = ring.size();
+        let interrupted = ring.inherited().map_or(0, |i| i.total.into());
         Self {
             ring,
             path,
@@ -50,7 +51,7 @@ impl<P: Platform> TxQueue<P> {
             late: LateAnswers::new(size),
             done: Vec::with_capacity(size as usize),
             answers: Vec::with_capacity(BATCH_SLOTS),
-            stats: DirStats::default(),
+            stats: DirStats { interrupted, ..DirStats::default() },
         }
     }
 
@@ -87,6 +88,7 @@ impl<P: Platform> TxQueue<P> {
         self.stats.grant_ops.add_between(&before, &p.peer().grant_ops());
         let good = nr_frames - (self.batch.failed | self.batch.no_frame).count_ones() as usize;
         if good > 0 {
+            self.ring.in_hand(self.late.given() + good as u32, 0);
             let burst = arena.burst();
             let took = port.tx_burst(&burst);
             self.stats.dropped += burst.frames.len().saturating_sub(took) as u64;
@@ -97,7 +99,7 @@ impl<P: Platform> TxQueue<P> {
         self.stats.handed_on(good as u64, by_grants);
         self.stats.errors += self.batch.failed.count_ones() as u64;
         if self.batch.held == 0 && self.late.is_empty() {
-            let notify = self.ring.answer(self.batch.answers());
+            let notify = self.ring.answer_frames(self.batch.answers(), good as u32);
             self.notify(p, chan, notify);
         } else {
             self.late.push(&self.batch);
@@ -132,11 +134,11 @@ impl<P: Platform> TxQueue<P> {
         self.stats.grant_ops.add_between(&before, &p.peer().grant_ops());
         self.late.release(&mut self.done);
         loop {
-            self.late.take(BATCH_SLOTS, &mut self.answers);
+            let given = self.late.take(BATCH_SLOTS, &mut self.answers);
             if self.answers.is_empty() {
                 return;
             }
-            let notify = self.ring.answer(&self.answers);
+            let notify = self.ring.answer_frames(&self.answers, given);
             self.notify(p, chan, notify);
         }
     }
@@ -144,6 +146,11 @@ impl<P: Platform> TxQueue<P> {
     /// Before sleeping; true: there is work.
     pub fn final_check(&mut self) -> Result<bool, PeerFault> {
         Ok(!self.late.is_empty() || self.ring.final_check(1)?)
+    }
+
+    /// Frames that the port may get twice, because a predecessor died; None: nobody knows.
+    pub fn inherited(&self) -> Option<InHand> {
+        self.ring.inherited()
     }
 
     /// What happened so far.

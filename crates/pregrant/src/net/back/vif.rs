@@ -21,7 +21,7 @@ use super::multicast::MulticastList;
 use super::path::{AnyPath, CopyPath, MapPath, StagedBuffers, StagingPath};
 use super::refusal::{ConnectError, ListRefusal, TooManyPages};
 use super::rx_batch::RxAccepts;
-use super::{Polled, RxQueue, TxQueue};
+use super::{Interrupted, Polled, RxQueue, TxQueue};
 use crate::error::PeerFault;
 use crate::net::bus::{DeviceBus, OwnKeys};
 use crate::net::features::{
@@ -598,6 +598,22 @@ impl<P: Platform> BackVif<P> {
     /// What the connected front takes unfinished; ports finish the rest.
     pub fn front_offloads(&self) -> Offloads {
         self.accepts.offloads()
+    }
+
+    /// What the predecessor on this connection's rings had in its hands.
+    pub fn interrupted(&self) -> Interrupted {
+        let mut sum = Interrupted::default();
+        for q in &self.queues {
+            match (q.tx.inherited(), q.rx.inherited()) {
+                (Some(tx), Some(rx)) => {
+                    sum.twice = sum.twice.saturating_add(tx.frames);
+                    sum.lost = sum.lost.saturating_add(rx.frames);
+                    sum.asking += u32::from(rx.asking);
+                }
+                _ => sum.unknown += 1,
+            }
+        }
+        sum
     }
 
     /// Live queues.
