@@ -135,7 +135,7 @@ fn transfer_acts(out: &mut Screen, json: &mut RecordWriter) -> Result<()> {
         "\n4. The same once more, and in the middle the backend is killed: a new process takes up the live rings",
     )?;
     out.progress.show("   transferring");
-    let restarted = restart::play(&mut stage)?;
+    let restarted = restart::play(&mut stage, done.sent.seconds)?;
     out.progress.clear();
     for line in restarted.lines() {
         out.line(&format!("   {line}"))?;

@@ -103,6 +103,10 @@ pub struct Pause {
     pub attach_ns: u64,
     /// From the kill to the first frame that a guest took from its ring after the new process began to attach.
     pub silence_ns: u64,
+    /// The longest time in which one guest took no frame, from its last one before the kill, or later, to its next: TCP may
+    /// be still for longer than the backend was.
+    #[serde(default)]
+    pub longest_gap_ns: u64,
     /// Octets of the transfer that had arrived at the kill.
     pub bytes_before: u64,
     /// Frames that the ports saw twice (at most 64 for each kill, PROTOCOL.md 1.1 R7).

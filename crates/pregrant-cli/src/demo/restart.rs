@@ -5,6 +5,9 @@
 //!      |--- fork, exec, dynamic linker ---|--- attach_ns (the pause) ---|                   |
 //!      |------------------------------- silence_ns ------------------------------------------|
 //! ```
+//! One guest may wait longer than that: `longest_gap_ns` is the longest time between two frames at the same guest, of
+//! those that end after the kill.
+//!
 //! All times are CLOCK_MONOTONIC, read by whom they happen to. The new process is started after the old one is gone; none
 //! waits in advance.
 
@@ -25,13 +28,16 @@ const AFTER: u64 = 200;
 /// What came of it.
 pub struct Restarted {
     done: Done,
+    /// What the same transfer took with nobody killed.
+    undisturbed_s: f64,
     pause: Pause,
     /// The process that was killed, and its successor.
     pids: [u32; 2],
 }
 
 /// Begins a transfer, kills the backend when half of the octets are there, starts another one, waits for the end.
-pub fn play(stage: &mut Stage) -> Result<Restarted> {
+/// `undisturbed_s` is what that took before.
+pub fn play(stage: &mut Stage, undisturbed_s: f64) -> Result<Restarted> {
     stage.begin(Some(TRANSFER_BYTES / 2))?;
     match stage.server.report(&mut [&mut stage.back, &mut stage.client])? {
         Report::Reached(_) => {}
@@ -45,7 +51,7 @@ pub fn play(stage: &mut Stage) -> Result<Restarted> {
     let pids = [old, stage.back.pid()];
     let done = stage.end()?;
     let pause = pause_of(&done, killed_at_ns)?;
-    Ok(Restarted { done, pause, pids })
+    Ok(Restarted { done, undisturbed_s, pause, pids })
 }
 
 fn pause_of(done: &Done, killed_at_ns: u64) -> Result<Pause> {
@@ -67,6 +73,7 @@ fn pause_of(done: &Done, killed_at_ns: u64) -> Result<Pause> {
         start_ns: attach_at_ns.saturating_sub(killed_at_ns),
         attach_ns: first_frame_at_ns.saturating_sub(attach_at_ns),
         silence_ns: first_at_guest.saturating_sub(killed_at_ns),
+        longest_gap_ns: arrivals.iter().map(|of| longest_gap(of, killed_at_ns)).max().unwrap_or(0),
         bytes_before: bytes_at(&done.received.arrivals, killed_at_ns),
         duplicated,
         lost,
@@ -74,6 +81,12 @@ fn pause_of(done: &Done, killed_at_ns: u64) -> Result<Pause> {
         kill_bucket,
         frames,
     })
+}
+
+/// The longest time between two arrivals at a guest, of those that end after the kill.
+fn longest_gap(arrivals: &[Arrival], killed_at_ns: u64) -> u64 {
+    let after = arrivals.windows(2).filter(|pair| pair[1].at_ns > killed_at_ns);
+    after.map(|pair| pair[1].at_ns.saturating_sub(pair[0].at_ns)).max().unwrap_or(0)
 }
 
 /// Octets that had arrived by then.
@@ -112,11 +125,12 @@ impl Restarted {
                 ms(pause.start_ns)
             ),
             format!(
-                "the pause, from there to the first frame at its ports: {} ms; guests got no frame for {} ms after the \
-                 kill, start included",
+                "the pause, from there to the first frame at its ports: {} ms; the first frame came to a guest {} ms after \
+                 the kill, start included",
                 ms(pause.attach_ns),
                 ms(pause.silence_ns)
             ),
+            format!("the longest time in which one guest got no frame: {} ms", ms(pause.longest_gap_ns)),
             format!(
                 "frames that came to the backend's ports twice: {} (64 may); lost with the process: {}{}",
                 pause.duplicated,
@@ -124,6 +138,10 @@ impl Restarted {
                 if pause.lost > 0 { ", which TCP sent again" } else { "" }
             ),
             self.done.summary(),
+            format!(
+                "the transfer took {:.2} s; with nobody killed, in act 3, {:.2} s",
+                self.done.sent.seconds, self.undisturbed_s
+            ),
         ]
     }
 
@@ -160,6 +178,16 @@ mod tests {
         assert_eq!(timeline([&client, &server], kill), (vec![3, 4, 1, 2, 0, 0, 7], 3));
         assert_eq!(bytes_at(&server, kill), 10);
         assert_eq!(bytes_at(&server, kill - 3 * MS), 0);
+    }
+
+    #[test]
+    fn the_longest_gap_is_one_guest_s_and_ends_after_the_kill() {
+        let kill = 1000 * MS;
+        // The longest of all was over before the kill; the last frame before it begins a gap.
+        let arrivals = [0, 900, 998, 1004, 1005, 1009].map(|ms| at(ms * MS, 1, 0));
+        assert_eq!(longest_gap(&arrivals, kill), 6 * MS);
+        assert_eq!(longest_gap(&arrivals[..5], 1004 * MS), MS);
+        assert_eq!(longest_gap(&arrivals[..1], 0), 0);
     }
 
     #[test]

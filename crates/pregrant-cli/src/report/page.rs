@@ -104,6 +104,7 @@ fn restart_numbers(d: &Digest) -> Numbers {
     let mut numbers = Numbers::new(&[
         ("path", Align::Left),
         ("silence ns", Align::Right),
+        ("one guest ns", Align::Right),
         ("start ns", Align::Right),
         ("attach ns", Align::Right),
         ("octets before", Align::Right),
@@ -118,8 +119,17 @@ fn restart_numbers(d: &Digest) -> Numbers {
         let frames: Vec<String> = p.frames.iter().map(u64::to_string).collect();
         let mut cells = vec![record.path.clone()];
         cells.extend(
-            [p.silence_ns, p.start_ns, p.attach_ns, p.bytes_before, p.duplicated, p.lost, p.bucket_ns]
-                .map(|n| n.to_string()),
+            [
+                p.silence_ns,
+                p.longest_gap_ns,
+                p.start_ns,
+                p.attach_ns,
+                p.bytes_before,
+                p.duplicated,
+                p.lost,
+                p.bucket_ns,
+            ]
+            .map(|n| n.to_string()),
         );
         cells.extend([p.kill_bucket.to_string(), frames.join(" ")]);
         numbers.row(cells);

@@ -52,7 +52,7 @@ pub fn sentences(d: &Digest) -> Vec<String> {
         if let Some(p) = &record.pause {
             out.push(format!(
                 "The backend was killed while frames moved; a new one took up its rings, and the guests noticed a pause of {}.",
-                duration(p.silence_ns as f64)
+                duration(p.silence_ns.max(p.longest_gap_ns) as f64)
             ));
         }
     }
@@ -146,7 +146,8 @@ pub fn tiles(d: &Digest) -> Vec<Tile> {
         tile(gbit(row.bits()), format!("by {}, {} B {}", row.name, r.size_bytes, direction(&r.dir)));
     }
     if let Some(p) = d.restarts.first().and_then(|r| r.pause.as_ref()) {
-        tile(duration(p.silence_ns as f64), "without frames when the backend was killed".into());
+        let gap = p.silence_ns.max(p.longest_gap_ns);
+        tile(duration(gap as f64), "without frames at a guest when the backend was killed".into());
     }
     let requests = d.latency.iter().filter(|row| row.first().dir == "tx");
     let p50 = |row: &Row| row.middle(|r| r.latency_p50_ns);

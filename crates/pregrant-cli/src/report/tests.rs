@@ -48,6 +48,7 @@ fn everything() -> Vec<Record> {
         start_ns: 4_310_005,
         attach_ns: 2_310_001,
         silence_ns: 7_450_002,
+        longest_gap_ns: 7_460_003,
         bytes_before: 31_457_283,
         duplicated: 12,
         lost: 4,
@@ -160,8 +161,16 @@ fn every_figure_of_every_record_is_there() {
         }
         if let Some(p) = &r.pause {
             wanted.extend(
-                [p.start_ns, p.attach_ns, p.silence_ns, p.bytes_before, p.duplicated, p.lost]
-                    .map(|n| n.to_string()),
+                [
+                    p.start_ns,
+                    p.attach_ns,
+                    p.silence_ns,
+                    p.longest_gap_ns,
+                    p.bytes_before,
+                    p.duplicated,
+                    p.lost,
+                ]
+                .map(|n| n.to_string()),
             );
             wanted.extend(p.frames.iter().map(u64::to_string));
         }
@@ -171,9 +180,13 @@ fn every_figure_of_every_record_is_there() {
         assert!(words.contains(&*figure), "{figure} is in no table");
     }
     let said = all_text(&page);
-    for part in
-        ["19.0 times copy", "staging grants RFC, 2016", "staging grants for requests, xen-devel", "7.45 ms"]
-    {
+    for part in [
+        "19.0 times copy",
+        "staging grants RFC, 2016",
+        "staging grants for requests, xen-devel",
+        "7.45 ms",
+        "7.46 ms",
+    ] {
         assert!(said.contains(part), "{part} is missing in\n{said}");
     }
 }

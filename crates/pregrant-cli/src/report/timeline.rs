@@ -63,7 +63,10 @@ fn labels(kill: Percent, pause: &Pause) -> Markup {
     let (anchor, shift) = if kill.0 > 55.0 { ("end", "-6") } else { ("start", "6") };
     html! {
         text.name x=(kill) dx=(shift) y="12" text-anchor=(anchor) { "killed with SIGKILL" }
-        text.figure x=(kill) dx=(shift) y="30" text-anchor=(anchor) { "silence " (duration(pause.silence_ns as f64)) }
+        text.figure x=(kill) dx=(shift) y="30" text-anchor=(anchor) {
+            "silence " (duration(pause.silence_ns as f64))
+            @if pause.longest_gap_ns > pause.silence_ns { ", one guest " (duration(pause.longest_gap_ns as f64)) }
+        }
     }
 }
 
@@ -72,9 +75,15 @@ pub fn in_words(pause: &Pause) -> String {
     let [silence, start, attach] =
         [pause.silence_ns, pause.start_ns, pause.attach_ns].map(|ns| duration(ns as f64));
     let mut text = format!(
-        "The guests got no frame for {silence}. Of this, {start} passed until the new process began to attach; {attach} \
-         later the first frame was at its ports."
+        "The first frame came to a guest {silence} after the kill. Of this, {start} passed until the new process began to \
+         attach; {attach} later the first frame was at its ports."
     );
+    if pause.longest_gap_ns > 0 {
+        text += &format!(
+            " The longest time without a frame at one guest: {}.",
+            duration(pause.longest_gap_ns as f64)
+        );
+    }
     if pause.bytes_before > 0 {
         text += &format!(" The kill fell after {} octets of the transfer.", si(pause.bytes_before as f64));
     }
@@ -103,6 +112,7 @@ mod tests {
             start_ns: 3_000_000,
             attach_ns: 1_000_000,
             silence_ns: 5_000_000,
+            longest_gap_ns: 6_000_000,
             bucket_ns: 1_000_000,
             kill_bucket: 2,
             frames,
@@ -114,7 +124,13 @@ mod tests {
         assert!(drawn.contains("class=\"attach\" x=\"50.00%\" width=\"10.00%\""), "{drawn}");
         assert_eq!(drawn.matches("class=\"moved\"").count(), 6);
         let words = in_words(&pause);
-        for part in ["no frame for 5.00 ms", "3.00 ms passed", "1.00 ms later", "twice: no frame"] {
+        for part in [
+            "to a guest 5.00 ms after",
+            "at one guest: 6.00 ms",
+            "3.00 ms passed",
+            "1.00 ms later",
+            "twice: no frame",
+        ] {
             assert!(words.contains(part), "{part} is missing in {words}");
         }
     }
