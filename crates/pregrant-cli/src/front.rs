@@ -14,6 +14,7 @@ use crate::ping::Pinger;
 use crate::screen;
 use crate::station::Station;
 use crate::stop::Stop;
+use crate::toolstack;
 use crate::transfer::{Progress, TransferClient, TransferError, TransferServer};
 use clap::{Args, ValueEnum};
 use pregrant::DomId;
@@ -22,7 +23,7 @@ use pregrant::net::front::pages::Granting;
 use pregrant::net::headers::MacAddr;
 use pregrant::net::staging_list::DataLen;
 use pregrant::platform::{Clock, Platform};
-use pregrant::xenstore::Transport;
+use pregrant::xenstore::{Client, Transport};
 use pregrant_host::drivers::{Frontend, FrontendError};
 use pregrant_host::loopback::{Loopback, LoopbackError, Owned};
 use pregrant_host::wake::WakeOn;
@@ -157,7 +158,7 @@ fn on_loopback(dir: &Path, args: &FrontArgs) -> Result<()> {
             Err(NotYet::Perhaps(e) | NotYet::Never(e)) => return Err(e),
         }
     };
-    run_guest(guest, args, &stop)
+    run_guest(guest, args, &stop).map_err(|e| machine::ended_or(dir, e))
 }
 
 /// Why the guest cannot be had.
@@ -174,6 +175,24 @@ impl<E: Into<Box<dyn Error>>> From<E> for NotYet {
     }
 }
 
+/// Why there is no such guest, and what to do: it may be on its way.
+fn no_guest(dir: &Path, domid: DomId) -> String {
+    let shown = dir.display();
+    let vifs = UnixTransport::connect(machine::store_socket(dir))
+        .ok()
+        .and_then(|transport| toolstack::vifs_of(&mut Client::new(transport), domid).ok());
+    match vifs {
+        Some(vifs) if !vifs.is_empty() => format!(
+            "{shown}: {domid} has ended and is being made again, which waits for its backend to let go of the old one; is that \
+             process stopped? Try again in a second"
+        ),
+        _ => format!(
+            "{shown}: there is no {domid}; make it: pregrant loopback attach --dir {shown} {}",
+            domid.0
+        ),
+    }
+}
+
 /// Attaches to the guest, whose only front this is.
 fn join(
     dir: &Path,
@@ -182,14 +201,7 @@ fn join(
 ) -> std::result::Result<(Frontend<Loopback, UnixTransport>, Owned), NotYet> {
     let domid = DomId(args.domain);
     let platform = Loopback::attach(&machine::broker_socket(dir), domid).map_err(|e| match e {
-        LoopbackError::UnknownDomain { .. } => NotYet::Perhaps(
-            format!(
-                "{0}: there is no {domid}; make it: pregrant loopback attach --dir {0} {1}",
-                dir.display(),
-                domid.0
-            )
-            .into(),
-        ),
+        LoopbackError::UnknownDomain { .. } => NotYet::Perhaps(no_guest(dir, domid).into()),
         other => NotYet::Never(no_machine(dir, other)),
     })?;
     let owned = platform.own(&format!("front/vif{}", args.vif)).map_err(|e| match e {

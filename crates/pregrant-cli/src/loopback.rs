@@ -9,18 +9,21 @@
 //! no word with `serve`.
 
 use crate::machine::{self, DRIVER, Machine};
-use crate::{screen, toolstack};
+use crate::screen;
+use crate::toolstack::{self, Removal};
 use clap::{Args, Subcommand};
 use pregrant::DomId;
 use pregrant::xenstore::Client;
 use pregrant_host::drivers::status;
 use pregrant_host::loopback::{Control, DomainSpec, LoopbackError};
 use pregrant_host::xenstored::UnixTransport;
+use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::error::Error;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -109,6 +112,14 @@ enum Event {
 }
 
 fn serve(dir: &Path, guests: &[u16]) -> Result<()> {
+    if let Some(twice) = guests.iter().enumerate().find(|(i, guest)| guests[..*i].contains(guest)) {
+        let (dir, guest) = (dir.display(), twice.1);
+        return Err(format!(
+            "--guest {guest} stands there twice, and a machine has each guest once. For a second vif of it, later: pregrant \
+             loopback attach --dir {dir} {guest}"
+        )
+        .into());
+    }
     let (tell, events) = mpsc::channel();
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let on_signal = tell.clone();
@@ -133,25 +144,49 @@ fn serve(dir: &Path, guests: &[u16]) -> Result<()> {
     );
     // Whoever started us may have closed our output: serving goes on.
     let _ = screen::print(text);
-    while let Ok(Event::Destroyed(domid)) = events.recv() {
-        if let Err(e) = make_again(&mut machine, domid) {
-            log::error!("{domid} has ended and cannot be made again: {e}");
+    let mut ended = Ended::default();
+    loop {
+        match events.recv_timeout(ended.look()) {
+            Ok(Event::Destroyed(domid)) => ended.begin(&mut machine, domid),
+            Err(RecvTimeoutError::Timeout) => ended.turn(&mut machine),
+            Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
     }
-    Ok(())
 }
 
-/// A guest has ended: on real Xen, `on_crash = "restart"`.
-fn make_again(machine: &mut Machine, domid: DomId) -> Result<()> {
-    let handles: Vec<u32> = toolstack::vifs_of(machine.xs(), domid)?.iter().map(|id| id.handle).collect();
-    if handles.is_empty() {
-        log::info!("{domid} has ended");
-        return Ok(());
+/// Guests that have ended and are to be made again: on real Xen, `on_crash = "restart"`. A backend that does not close their
+/// vifs (it is stopped) holds none of them up for longer than one.
+#[derive(Default)]
+struct Ended(Vec<(DomId, Removal)>);
+
+impl Ended {
+    /// When to look again.
+    fn look(&self) -> Duration {
+        if self.0.is_empty() { Duration::from_secs(3600) } else { Removal::LOOK }
     }
-    toolstack::remove_vifs(machine.xs(), domid)?;
-    make_guest(machine, domid, &handles)?;
-    log::info!("{domid} has ended with its last process, and is made again");
-    Ok(())
+
+    fn begin(&mut self, machine: &mut Machine, domid: DomId) {
+        match Removal::begin(machine.xs(), domid) {
+            Ok(removal) if removal.handles().is_empty() => log::info!("{domid} has ended"),
+            Ok(removal) => self.0.push((domid, removal)),
+            Err(e) => log::error!("{domid} has ended and cannot be made again: {e}"),
+        }
+        self.turn(machine);
+    }
+
+    fn turn(&mut self, machine: &mut Machine) {
+        self.0.retain_mut(|(domid, removal)| {
+            let again = removal.turn(machine.xs()).and_then(|gone| {
+                if gone { make_guest(machine, *domid, &removal.handles()).map(|()| true) } else { Ok(false) }
+            });
+            match again {
+                Ok(true) => log::info!("{domid} has ended with its last process, and is made again"),
+                Ok(false) => return true,
+                Err(e) => log::error!("{domid} has ended and cannot be made again: {e}"),
+            }
+            false
+        });
+    }
 }
 
 fn make_guest(machine: &mut Machine, domid: DomId, handles: &[u32]) -> Result<()> {
@@ -198,9 +233,34 @@ fn attach(dir: &Path, guest: DomId) -> Result<()> {
 fn detach(dir: &Path, guest: DomId) -> Result<()> {
     let (control, mut xs) = running(dir)?;
     let removed = toolstack::remove_vifs(&mut xs, guest)?;
-    control.destroy_domain(guest)?;
+    match control.destroy_domain(guest) {
+        // It had ended, and was about to be made again.
+        Err(e) if is_unknown(&e) && removed > 0 => {}
+        Err(e) if is_unknown(&e) => {
+            return Err(format!(
+                "{}: there is no {guest}, so nothing is detached; this machine has {}",
+                dir.display(),
+                domains(&mut xs)
+            )
+            .into());
+        }
+        other => other?,
+    }
     screen::print(format_args!("{guest}: {removed} vif(s) removed, ended"))?;
     Ok(())
+}
+
+fn is_unknown(e: &LoopbackError) -> bool {
+    matches!(e, LoopbackError::Refused { source: Errno::NOENT, .. })
+}
+
+/// The domains that xenstore knows, in words.
+fn domains(xs: &mut Client<UnixTransport>) -> String {
+    let mut known: Vec<u16> =
+        xs.directory("/local/domain").unwrap_or_default().iter().filter_map(|d| d.parse().ok()).collect();
+    known.sort_unstable();
+    let known: Vec<String> = known.iter().map(u16::to_string).collect();
+    format!("domains {}", known.join(", "))
 }
 
 /// The machine's directory; gone with the machine if it was made for it.

@@ -8,13 +8,43 @@
 
 use pregrant::DomId;
 use pregrant::xenstore::Client;
-use pregrant_host::loopback::{Broker, DomainSpec, Hooks, Loopback};
+use pregrant_host::loopback::{Broker, Control, DomainSpec, Hooks, Loopback};
 use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// The machine that a process was on has ended: not the process' fault, and nothing that it could do.
+#[derive(Debug)]
+pub struct MachineEnded(PathBuf);
+
+/// The exit code that says so.
+pub const MACHINE_ENDED: u8 = 3;
+
+impl std::fmt::Display for MachineEnded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let dir = self.0.display();
+        write!(
+            f,
+            "the machine in {dir} has ended, and its domains with it; to go on: pregrant loopback serve --dir {dir}, then this \
+             again"
+        )
+    }
+}
+
+impl Error for MachineEnded {}
+
+/// Why a process on the machine in `dir` failed: that there is no machine any more says more than what it noticed of that.
+pub fn ended_or(dir: &Path, why: Box<dyn Error>) -> Box<dyn Error> {
+    // Whoever ends it closes the one before the other.
+    let store = UnixTransport::connect(store_socket(dir));
+    if store.is_err() || Control::connect(&broker_socket(dir)).is_err() {
+        return MachineEnded(dir.into()).into();
+    }
+    why
+}
 
 /// The domain that serves devices.
 pub const DRIVER: DomId = DomId(0);

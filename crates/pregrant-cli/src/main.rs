@@ -1,4 +1,5 @@
-//! The one command, `pregrant`. Exit codes: 0 done, 1 failed (stderr says what, where and what to do), 2 wrong usage.
+//! The one command, `pregrant`. Exit codes: 0 done, 1 failed (stderr says what, where and what to do), 2 wrong usage,
+//! 3 the machine that the process was on has ended.
 
 mod actor;
 mod back;
@@ -100,7 +101,10 @@ fn main() -> ExitCode {
         Err(e) if screen::nobody_reads(&*e) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("pregrant: {e}");
-            ExitCode::FAILURE
+            match e.downcast_ref::<machine::MachineEnded>() {
+                Some(_) => ExitCode::from(machine::MACHINE_ENDED),
+                None => ExitCode::FAILURE,
+            }
         }
     }
 }

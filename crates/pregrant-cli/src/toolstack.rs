@@ -33,18 +33,51 @@ pub fn vifs_of<T: Transport>(xs: &mut Client<T>, front: DomId) -> Result<Vec<Dev
 
 /// Has a guest's vifs closed by the backend, and removes them. Returns how many there were.
 pub fn remove_vifs<T: Transport>(xs: &mut Client<T>, front: DomId) -> Result<usize> {
-    let ids = vifs_of(xs, front)?;
-    for id in &ids {
-        toolstack::request_removal(xs, id)?;
+    let mut removal = Removal::begin(xs, front)?;
+    while !removal.turn(xs)? {
+        std::thread::sleep(Removal::LOOK);
     }
-    let until = Instant::now() + PATIENCE;
-    for id in &ids {
-        while back_state(xs, id)? != XenbusState::Closed && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(2));
+    Ok(removal.ids.len())
+}
+
+/// A guest's vifs on their way out: their backend was asked to close them. Nobody waits for it meanwhile.
+pub struct Removal {
+    ids: Vec<DeviceId>,
+    until: Instant,
+}
+
+impl Removal {
+    /// Between two looks.
+    pub const LOOK: Duration = Duration::from_millis(2);
+
+    /// Asks for it.
+    pub fn begin<T: Transport>(xs: &mut Client<T>, front: DomId) -> Result<Self> {
+        let ids = vifs_of(xs, front)?;
+        for id in &ids {
+            toolstack::request_removal(xs, id)?;
         }
-        toolstack::remove(xs, id)?;
+        Ok(Self { ids, until: Instant::now() + PATIENCE })
     }
-    Ok(ids.len())
+
+    /// Removes them, when they are closed or their backend took too long. True: they are gone.
+    pub fn turn<T: Transport>(&mut self, xs: &mut Client<T>) -> Result<bool> {
+        if Instant::now() < self.until {
+            for id in &self.ids {
+                if back_state(xs, id)? != XenbusState::Closed {
+                    return Ok(false);
+                }
+            }
+        }
+        for id in &self.ids {
+            toolstack::remove(xs, id)?;
+        }
+        Ok(true)
+    }
+
+    /// Their numbers at the guest.
+    pub fn handles(&self) -> Vec<u32> {
+        self.ids.iter().map(|id| id.handle).collect()
+    }
 }
 
 fn back_state<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Result<XenbusState> {

@@ -283,7 +283,7 @@ fn what_is_in_the_way_is_said() {
         }
     };
     let pregrant = |args: &[&str]| Command::new(PREGRANT).args(args).output().expect("the program starts");
-    failed(pregrant(&["back"]), &["comes later", "pregrant loopback serve"]);
+    failed(pregrant(&["back"]), &["Not on Xen?", "pregrant loopback serve"]);
     failed(pregrant(&["front", "--domain", "5"]), &["comes later", "pregrant loopback serve"]);
     for command in [&["back"][..], &["front", "--domain", "5"], &["top", "--once"]] {
         let out = pregrant(&[command, &["--loopback", "/nonexistent/xen"]].concat());
@@ -327,8 +327,60 @@ fn what_is_in_the_way_is_said() {
     assert!(machine.loopback(&["detach", "7"]).status.success());
     machine.status_when(|s| s.vifs.iter().all(|vif| vif.front != 7));
     drop(seven);
-    failed(machine.loopback(&["detach", "7"]), &["domain 7"]);
+    failed(machine.loopback(&["detach", "7"]), &["there is no domain 7", "this machine has domains 0, 5, 6"]);
+    failed(
+        machine.loopback(&["serve", "--guest", "5", "--guest", "5"]),
+        &["--guest 5 stands there twice", "pregrant loopback attach"],
+    );
     five.stop();
     back.stop();
     machine.end();
+}
+
+/// A backend that is stopped closes no vif; guests that end meanwhile are made again all the same, none later than one.
+#[test]
+fn a_stopped_backend_holds_no_guest_up() {
+    let machine = Machine::start("stopped");
+    let back = machine.back(&[]);
+    let guests = ["7", "8", "9", "10"];
+    for guest in guests {
+        assert!(machine.loopback(&["attach", guest]).status.success());
+    }
+    let of = |status: &BackStatus, guest: &str| {
+        status.vifs.iter().any(|vif| vif.front.to_string() == guest && vif.state == "Connected")
+    };
+    let fronts = guests.map(|guest| machine.front(guest, &[]));
+    machine.status_when(|s| guests.iter().all(|guest| of(s, guest)));
+    back.signal(rustix::process::Signal::STOP);
+    drop(fronts);
+    // More guests than a front's patience has seconds, each of which the backend does not let go of.
+    let fronts = guests.map(|guest| machine.front(guest, &[]));
+    back.signal(rustix::process::Signal::CONT);
+    machine.status_when(|s| guests.iter().all(|guest| of(s, guest)));
+    fronts.into_iter().for_each(|front| drop(front.stop()));
+    back.stop();
+    machine.end();
+}
+
+/// The machine ends first: its processes say that, and nothing of what they noticed of it.
+#[test]
+fn the_end_of_the_machine_is_told_as_such() {
+    let machine = Machine::start("ended");
+    let start = |mut command: Command| {
+        let mut child = Process::start(command.stderr(Stdio::piped()));
+        child.line();
+        child
+    };
+    let back = start(machine.command(&["back"]));
+    let front = start(machine.command(&["front", "--domain", "5"]));
+    machine.status_when(|s| s.vifs.iter().any(|vif| vif.front == 5 && vif.state == "Connected"));
+    let dir = machine.dir.display().to_string();
+    machine.end();
+    for mut process in [back, front] {
+        let mut err = String::new();
+        process.child.stderr.take().expect("it is piped").read_to_string(&mut err).expect("text");
+        let last = err.lines().last().unwrap_or_default();
+        assert!(last.starts_with(&format!("pregrant: the machine in {dir} has ended")), "{err}");
+        assert_eq!(process.child.wait().expect("it ends").code(), Some(3), "{err}");
+    }
 }

@@ -12,12 +12,13 @@ use clap::{Args, ValueEnum};
 use order::{Order, Report};
 use pregrant::DomId;
 use pregrant::xenstore::Client;
-use pregrant_host::loopback::Loopback;
+use pregrant_host::loopback::{Loopback, LoopbackError};
 use pregrant_host::xenstored::UnixTransport;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::error::Error;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -50,10 +51,23 @@ pub fn run(args: ActorArgs) -> Result<()> {
     // Nobody is left behind when the scene is killed.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     stay_on(args.cpu)?;
-    match args.role {
+    let played = match args.role {
         Role::Back => back::play(&args),
         Role::Guest => guest::play(&args),
+    };
+    // A scene that is told to end takes its broker with it, and then its actors: there is nothing to be said.
+    if played.as_ref().is_err_and(|e| is_end_of_scene(&**e)) {
+        std::thread::sleep(Duration::from_millis(200));
+        if rustix::process::getppid().is_none_or(|parent| parent == rustix::process::Pid::INIT) {
+            return Ok(());
+        }
     }
+    played
+}
+
+/// Whether the broker is not there, or not any more.
+fn is_end_of_scene(e: &(dyn Error + 'static)) -> bool {
+    matches!(e.downcast_ref(), Some(LoopbackError::NoBroker { .. } | LoopbackError::Gone { .. }))
 }
 
 /// Pins the calling thread, and those that it starts from now on.

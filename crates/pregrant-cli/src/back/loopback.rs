@@ -34,7 +34,7 @@ pub(super) fn run(dir: &Path, args: &BackArgs) -> Result<()> {
     let who = format!("backend of {DRIVER}, process {}", std::process::id());
     let _ = screen::print(format_args!("{who}: ready; status: pregrant top --loopback {}", dir.display()));
     let mut daemon = Daemon { backend, switch, status, stop, between: Box::new(|| {}) };
-    daemon.run(args.mode.into(), args.close)
+    daemon.run(args.mode.into(), args.close).map_err(|e| machine::ended_or(dir, e))
 }
 
 /// The name under which the broker keeps the lock of a domain's backend.
