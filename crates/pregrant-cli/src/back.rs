@@ -205,7 +205,8 @@ impl<P: Platform, T: Transport> Daemon<P, T> {
                 Next::Control => {}
                 Next::Sleep => {
                     if !self.backend.control()? && !self.backend.arm() {
-                        self.backend.platform().events().wait(&mut ready, Some(NAP));
+                        let nap = self.backend.nap(NAP);
+                        self.backend.platform().events().wait(&mut ready, Some(nap));
                     }
                 }
             }

@@ -30,6 +30,12 @@ pub struct Flow {
     /// Since the vif connected, all queues together.
     #[serde(flatten)]
     pub total: Counts,
+    /// Whether the guest takes frames.
+    pub link: bool,
+    /// How often it took none for so long that its link went down.
+    pub stalls: u64,
+    /// How often its frames had to wait for the vif's rate.
+    pub credit_waits: u64,
     /// How often the vif was closed for what its guest did.
     pub faults: u64,
     /// Why, the last time.
@@ -133,6 +139,9 @@ impl Flow {
             dir,
             path: paths.into_iter().collect::<Vec<_>>().join("+"),
             total,
+            link: vif.link,
+            stalls: vif.stalls,
+            credit_waits: vif.credit_waits,
             faults: vif.faults,
             last_failure: vif.last_failure.clone(),
             rate: Rate::default(),

@@ -90,8 +90,20 @@ fn of_vifs(backs: &[BackStatus]) -> Vec<Metric> {
         "pregrant_vif_port_dropped_frames_total",
         "Frames that the frame port dropped, all queues together.",
     );
+    let mut link = Metric::gauge("pregrant_vif_link", "1 while the guest takes frames.");
+    let mut stalls = Metric::counter(
+        "pregrant_vif_stalls_total",
+        "How often the guest took no frames for so long that its link went down.",
+    );
+    let mut waits = Metric::counter(
+        "pregrant_vif_credit_waits_total",
+        "How often frames of the guest had to wait for the vif's rate, since it connected.",
+    );
     for_vifs(backs, |domain, vif, name| {
         let labels = [("domain", domain), ("vif", name)];
+        link.sample(&labels, u64::from(vif.link));
+        stalls.sample(&labels, vif.stalls);
+        waits.sample(&labels, vif.credit_waits);
         state.sample(&[labels[0], labels[1], ("state", &vif.state)], 1);
         faults.sample(&labels, vif.faults);
         for (dir, reasons) in &vif.port_drops {
@@ -100,7 +112,7 @@ fn of_vifs(backs: &[BackStatus]) -> Vec<Metric> {
             }
         }
     });
-    vec![state, faults, drops]
+    vec![state, faults, link, stalls, waits, drops]
 }
 
 fn of_queues(backs: &[BackStatus]) -> Vec<Metric> {
@@ -203,6 +215,6 @@ mod tests {
                 assert!(rest.rsplit_once("} ").unwrap().1.parse::<f64>().is_ok(), "{line}");
             }
         }
-        assert_eq!(seen.len(), 15);
+        assert_eq!(seen.len(), 18);
     }
 }

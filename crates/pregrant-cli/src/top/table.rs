@@ -18,7 +18,7 @@ const COLUMNS: [Column; 10] = [
     Column { name: "vif", align: Align::Left, gives_way: 0, cell: |f| format!("{}.{}", f.front, f.handle) },
     Column { name: "dir", align: Align::Left, gives_way: 0, cell: |f| f.dir.into() },
     Column { name: "back", align: Align::Right, gives_way: 8, cell: |f| f.domain.to_string() },
-    Column { name: "state", align: Align::Left, gives_way: 3, cell: |f| plain(&f.state) },
+    Column { name: "state", align: Align::Left, gives_way: 3, cell: state },
     Column { name: "queues", align: Align::Right, gives_way: 7, cell: |f| f.queues.to_string() },
     Column { name: "path", align: Align::Left, gives_way: 4, cell: |f| plain(&f.path) },
     Column { name: "frames/s", align: Align::Right, gives_way: 0, cell: |f| si(f.rate.frames_per_s) },
@@ -79,6 +79,14 @@ pub fn render(
             ));
         }
     }
+    for flow in flows.iter().filter(|f| f.dir == "tx" && f.stalls + f.credit_waits > 0) {
+        let Flow { front, handle, stalls, credit_waits, .. } = flow;
+        below.push(format!(
+            "vif {front}.{handle} took no frames and lost its link {stalls} time(s), was held back by its rate {credit_waits} time(s)"
+        ));
+    }
+    // The table matters more.
+    below.truncate(rows.saturating_sub(above.len() + 3).max(1));
     let mut table = if flows.is_empty() { Vec::new() } else { fitting(flows, columns) };
     let room = rows.saturating_sub(above.len() + below.len() + 1).max(3);
     if table.len() > room {
@@ -107,6 +115,11 @@ fn fitting(flows: &[Flow], columns: usize) -> Vec<String> {
         }
         least -= 1;
     }
+}
+
+fn state(flow: &Flow) -> String {
+    let no_link = flow.state == "Connected" && !flow.link;
+    plain(&flow.state) + if no_link { ", no link" } else { "" }
 }
 
 fn drops(flow: &Flow) -> String {
@@ -178,7 +191,8 @@ vif  dir  back  state      queues  path          frames/s  bit/s  grant ops/fram
 6.1  tx      0  Closed          0                       0      0                -             -  0
 6.1  rx      0  Closed          0                       0      0                -             -  0
 /tmp/back-1.status: ?no answer
-vif 6.1 was closed 2 time(s), last: its \"ring\"?lied ?[31m\\";
+vif 6.1 was closed 2 time(s), last: its \"ring\"?lied ?[31m\\
+vif 5.0 took no frames and lost its link 3 time(s), was held back by its rate 17 time(s)";
         assert_eq!(text, golden);
     }
 
@@ -205,6 +219,9 @@ vif 6.1 was closed 2 time(s), last: its \"ring\"?lied ?[31m\\";
         let lines = render(&backs, &flows, &[], 40, 24);
         assert_eq!(lines[1], "vif  dir  frames/s  bit/s  dropped/s");
         assert_eq!(lines[3], "5.0  tx      1.23M   790M  0");
+        let stalled: Vec<Flow> = flows.iter().map(|f| Flow { link: false, ..f.clone() }).collect();
+        let lines = render(&backs, &stalled, &[], 120, 24);
+        assert!(lines[3].contains("Connected, no link") && !lines[5].contains("no link"), "{lines:?}");
         let lines = render(&backs, &flows, &[], 80, 6);
         assert!(lines.iter().any(|l| l.starts_with("... ")), "{lines:?}");
         assert_eq!(render(&[], &[], &[], 80, 24), ["no backend is running"]);

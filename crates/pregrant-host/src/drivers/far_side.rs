@@ -3,6 +3,7 @@
 //! ```text
 //!   vif found      found()      a tap is made: the toolstack's script looks for it once the back says 2
 //!   front at 4     connected()  one frame port for each queue
+//!   RX slots       link()       the guest takes frames; or no longer, though it is connected
 //!   front at 5     closed()     the ports are dropped
 //!   vif removed    removed()    nothing of it stays
 //! ```
@@ -98,6 +99,10 @@ pub trait FarSide {
     }
     /// The front is connected: a port for each of `queues`. `front` is what the guest takes unfinished.
     fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Vec<Box<dyn FramePort>>;
+    /// Whether the guest takes frames, when that changed: it is connected, and has posted slots for them.
+    fn link(&mut self, id: &DeviceId, up: bool) {
+        let _ = (id, up);
+    }
     /// The front is no longer connected; its ports are gone.
     fn closed(&mut self, id: &DeviceId) {
         let _ = id;

@@ -78,6 +78,15 @@ pub struct VifStatus {
     pub faults: u64,
     /// Why it was closed last, also when it is connected again.
     pub last_failure: Option<String>,
+    /// Whether the guest takes frames.
+    #[serde(default)]
+    pub link: bool,
+    /// How often it took none for so long that its link went down, in all of its connections.
+    #[serde(default)]
+    pub stalls: u64,
+    /// How often its frames had to wait for the vif's rate, since it connected.
+    #[serde(default)]
+    pub credit_waits: u64,
     /// Staging lists that were refused at the last connect.
     pub refused_lists: Vec<String>,
     /// Its queues, by number.
@@ -121,8 +130,8 @@ pub struct DirStatus {
     #[serde(default)]
     pub repeated: u64,
     /// Frames that were not handed on, by reason: `error` was answered with an error; TX `refused` by the port; RX
-    /// `unfit` for anything that the guest takes, `unwanted` multicast that the guest did not name, or `lost` with
-    /// predecessors that had them in their hands.
+    /// `unfit` for anything that the guest takes, `unwanted` multicast that the guest did not name, `expired` while it had
+    /// no slots for them, or `lost` with predecessors that had them in their hands.
     pub drops: BTreeMap<String, u64>,
 }
 
@@ -152,11 +161,15 @@ impl DirStatus {
 impl From<VifReport> for VifStatus {
     fn from(report: VifReport) -> Self {
         let queue = |(tx_path, tx, rx_path, rx): &(&str, DirStats, &str, DirStats)| {
-            let filtered = rx.filtered;
+            let (filtered, expired) = (rx.filtered, rx.expired);
             let lost = rx.interrupted;
             let tx = DirStatus { repeated: tx.interrupted, ..DirStatus::new(tx_path, tx, "refused") };
             let mut rx = DirStatus::new(rx_path, rx, "unfit");
-            rx.drops.extend([("unwanted".into(), filtered), ("lost".into(), lost)]);
+            rx.drops.extend([
+                ("unwanted".into(), filtered),
+                ("lost".into(), lost),
+                ("expired".into(), expired),
+            ]);
             QueueStatus { tx, rx }
         };
         let mut port_drops: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
@@ -173,6 +186,9 @@ impl From<VifReport> for VifStatus {
             connected_s: report.connected.map(|d| d.as_secs_f64()),
             faults: report.faults,
             last_failure: report.last_failure.as_deref().map(short),
+            link: report.link,
+            stalls: report.stalls,
+            credit_waits: report.credit_waits,
             refused_lists: report.refused.iter().map(refused).collect(),
             queues: report.queues.iter().map(queue).collect(),
             port_drops,

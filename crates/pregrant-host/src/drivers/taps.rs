@@ -3,7 +3,8 @@
 //! ```text
 //!   found      vif5.0 is made, without a link     (the toolstack's vif-bridge takes it from there)
 //!   plug       runs `script`, or joins `bridge`   (where this process is asked to)
-//!   connected  a port for each queue; the link is up
+//!   connected  a port for each queue
+//!   link       the carrier: frames for a guest that takes none are dropped before they come here
 //!   closed     the link is down
 //!   removed    vif5.0 is gone
 //! ```
@@ -60,7 +61,7 @@ impl Taps {
         self.taps.get(&(id.front.0, id.handle))
     }
 
-    fn link(&self, id: &DeviceId, up: bool) {
+    fn carrier(&self, id: &DeviceId, up: bool) {
         if let Some(placed) = self.of(id)
             && let Err(e) = placed.tap.carrier(up)
         {
@@ -166,10 +167,7 @@ impl FarSide for Taps {
             Ok(ports)
         });
         match ports {
-            Ok(ports) => {
-                self.link(id, true);
-                ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect()
-            }
+            Ok(ports) => ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect(),
             Err(e) => {
                 log::warn!("{id}: its frames are dropped: {e}");
                 unplugged(queues)
@@ -177,8 +175,12 @@ impl FarSide for Taps {
         }
     }
 
+    fn link(&mut self, id: &DeviceId, up: bool) {
+        self.carrier(id, up);
+    }
+
     fn closed(&mut self, id: &DeviceId) {
-        self.link(id, false);
+        self.carrier(id, false);
     }
 
     fn removed(&mut self, id: &DeviceId) {

@@ -18,7 +18,7 @@ use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenbus::{Class, DeviceId, Side};
 use pregrant::xenstore::Client;
-use pregrant_host::drivers::{Backend, VifReport};
+use pregrant_host::drivers::{Backend, FarSide, VifReport};
 use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback, ProcessCounts};
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
@@ -27,7 +27,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -212,6 +212,7 @@ type Job = Box<dyn FnOnce(&mut LoopbackBackend) + Send>;
 pub struct Back {
     jobs: Option<mpsc::Sender<Job>>,
     thread: Option<JoinHandle<()>>,
+    links: Links,
 }
 
 impl Back {
@@ -219,8 +220,10 @@ impl Back {
     pub fn start(machine: &Machine, features: BackFeatures, ordinary: Ordinary) -> Self {
         let connection = machine.broker.connect().unwrap();
         let (jobs, todo) = mpsc::channel();
-        let thread = std::thread::spawn(move || serve(connection, features, ordinary, &todo));
-        Self { jobs: Some(jobs), thread: Some(thread) }
+        let links = Links::default();
+        let told = Arc::clone(&links);
+        let thread = std::thread::spawn(move || serve(connection, features, ordinary, &todo, told));
+        Self { jobs: Some(jobs), thread: Some(thread), links }
     }
 
     /// With all features, by copy where nothing else is negotiated.
@@ -242,6 +245,11 @@ impl Back {
         let job: Job = Box::new(move |backend| drop(reply.send(job(backend))));
         self.jobs.as_ref().unwrap().send(job).expect("the back's thread ended");
         answer
+    }
+
+    /// What its far side was told of a vif's link, in order.
+    pub fn links(&self, id: DeviceId) -> Vec<bool> {
+        self.links.lock().unwrap().iter().filter(|(of, _)| *of == id).map(|(_, up)| *up).collect()
     }
 
     /// What the backend says of a vif.
@@ -272,18 +280,40 @@ impl Drop for Back {
     }
 }
 
-fn serve(connection: OwnedFd, features: BackFeatures, ordinary: Ordinary, jobs: &mpsc::Receiver<Job>) {
+/// What a far side was told of links, in order.
+pub type Links = Arc<Mutex<Vec<(DeviceId, bool)>>>;
+
+/// The switch, as a far side.
+struct AtSwitch {
+    switch: Switch,
+    links: Links,
+}
+
+impl FarSide for AtSwitch {
+    fn connected(&mut self, _: &DeviceId, queues: usize, _: Offloads) -> Vec<Box<dyn FramePort>> {
+        let caps = Offloads { csum: true, gso: true };
+        let ports = self.switch.add_multi_queue_port(queues, caps).unwrap();
+        ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect()
+    }
+    fn link(&mut self, id: &DeviceId, up: bool) {
+        self.links.lock().unwrap().push((*id, up));
+    }
+}
+
+fn serve(
+    connection: OwnedFd,
+    features: BackFeatures,
+    ordinary: Ordinary,
+    jobs: &mpsc::Receiver<Job>,
+    links: Links,
+) {
     let platform = Loopback::attach_fd(connection, BACK).unwrap();
     let fd = platform.take_store_fd().unwrap();
     let xs = Client::new(UnixTransport::new(fd).unwrap());
     platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
     let switch = Switch::new();
-    let caps = Offloads { csum: true, gso: true };
-    let ports = Box::new(move |_: &DeviceId, queues: usize, _| {
-        let ports = switch.add_multi_queue_port(queues, caps).unwrap();
-        ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect()
-    });
-    let mut backend = Backend::new(platform, xs, features, ordinary, ports).unwrap();
+    let far = Box::new(AtSwitch { switch, links });
+    let mut backend = Backend::new(platform, xs, features, ordinary, far).unwrap();
     let mut ready = ReadySet::default();
     let mut rounds = 0u32;
     loop {
@@ -301,7 +331,8 @@ fn serve(connection: OwnedFd, features: BackFeatures, ordinary: Ordinary, jobs: 
                 backend.control().unwrap();
             }
         } else if !backend.control().unwrap() && !backend.arm() {
-            backend.platform().events().wait(&mut ready, Some(Duration::from_millis(2)));
+            let nap = backend.nap(Duration::from_millis(2));
+            backend.platform().events().wait(&mut ready, Some(nap));
         }
     }
 }

@@ -19,6 +19,8 @@ pub struct DirStats {
     pub dropped: u64,
     /// Multicast frames that the guest does not want to hear.
     pub filtered: u64,
+    /// At a back, RX: frames that waited too long for the guest's slots.
+    pub expired: u64,
     /// Batches of requests or answers published.
     pub batches: u64,
     /// Events sent.

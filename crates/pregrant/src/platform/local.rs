@@ -60,6 +60,8 @@ struct State {
     channels: HashMap<(DomId, EvtchnPort), Channel>,
     next_port: u32,
     counts: LocalCounts,
+    /// Where the clock stands, if it was stopped.
+    clock_ns: Option<u64>,
 }
 
 struct Grant {
@@ -156,6 +158,11 @@ impl LocalXen {
         }
     }
 
+    /// Stops the machine's clock here; a test moves it by calling this again.
+    pub fn stop_clock(&self, now_ns: u64) {
+        self.lock().clock_ns = Some(now_ns);
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // A thread of a test that panicked has failed that test already.
         self.state.0.lock().unwrap_or_else(|e| e.into_inner())
@@ -193,7 +200,8 @@ impl Platform for LocalDomain {
 
 impl Clock for LocalDomain {
     fn now_ns(&self) -> u64 {
-        self.xen.start.elapsed().as_nanos() as u64
+        let stopped = self.xen.lock().clock_ns;
+        stopped.unwrap_or_else(|| self.xen.start.elapsed().as_nanos() as u64)
     }
 }
 

@@ -11,7 +11,7 @@ use super::{Backend, BackendError, Served, WATCH};
 use crate::drivers::far_side::{Place, Plug};
 use crate::drivers::turns::Turn;
 use log::{Level, log};
-use pregrant::net::back::vif::HOTPLUG_STATUS;
+use pregrant::net::back::vif::{HOTPLUG_STATUS, RATE};
 use pregrant::net::back::{BackVif, Left};
 use pregrant::net::bus::StoreBus;
 use pregrant::net::features::REQUEST_MULTICAST;
@@ -89,6 +89,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         }
         let mut vif = BackVif::new(id.front, key.1, self.features.clone(), self.ordinary);
         vif.limit_pages(self.pages_left(key));
+        vif.set_patience(self.patience);
         let control = self.succession.as_mut().and_then(|s| s.control_page(&self.platform, &id));
         if let Some(page) = control {
             vif.keep_control(page);
@@ -133,6 +134,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             last_failure: None,
             taken_up: live,
             connected_at: None,
+            stalled: false,
             turn: Turn::default(),
             plug,
             _owned: owned,
@@ -189,6 +191,8 @@ pub(super) enum Changed {
     Vifs,
     /// The toolstack's wish for one vif, or its script's word.
     Wish((u16, u32)),
+    /// How much a guest may send.
+    Rate((u16, u32)),
     /// A key that we, or the toolstack, write for others to read.
     Nothing,
 }
@@ -200,6 +204,7 @@ pub(super) fn below_watch(path: &str) -> Changed {
             (Ok(front), Ok(handle)) if key == "online" || key == HOTPLUG_STATUS => {
                 Changed::Wish((front, handle))
             }
+            (Ok(front), Ok(handle)) if key == RATE => Changed::Rate((front, handle)),
             _ => Changed::Nothing,
         },
         _ => Changed::Vifs,

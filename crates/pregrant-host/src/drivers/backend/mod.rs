@@ -5,6 +5,7 @@
 //!   xenstore --watch--> control(): find vifs, step them         never on the data path
 //!   round():            vif 0 tx, rx; vif 1 tx, rx; ...         one batch each; who is ahead in time waits (`turns`)
 //!   find    which vifs there are            step  what becomes of one
+//!   link    what becomes of it with time: frames that wait, a guest that takes none, its rate
 //!   served  one vif, and its report         end   all of them left or closed
 //! ```
 //! A vif that a predecessor left at state 4 is taken up with its live rings ([`Backend::succeed`]); [`Backend::leave`]
@@ -16,6 +17,7 @@
 
 mod end;
 mod find;
+mod link;
 mod served;
 mod step;
 
@@ -25,6 +27,7 @@ use super::far_side::{FarSide, Hotplug};
 use super::succession::Succession;
 use super::turns::Turns;
 use find::{Changed, Held, below_watch};
+use pregrant::net::back::Patience;
 use pregrant::net::back::{Ordinary, Polled};
 use pregrant::net::features::BackFeatures;
 use pregrant::platform::Platform;
@@ -91,6 +94,7 @@ pub struct Backend<P: Platform, T: Transport> {
     scratch: Arena,
     removed: u64,
     page_limit: usize,
+    patience: Patience,
 }
 
 const WATCH: &str = "backend/vif";
@@ -123,6 +127,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             scratch: Arena::new(),
             removed: 0,
             page_limit: PAGES_PER_GUEST,
+            patience: Patience::default(),
         })
     }
 
@@ -157,6 +162,12 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         self.page_limit = pages;
     }
 
+    /// How long frames wait for a guest's slots, and how long it may take none before its link goes down; for vifs found
+    /// from now on.
+    pub fn set_patience(&mut self, patience: Patience) {
+        self.patience = patience;
+    }
+
     /// Pages that guest `front` may still have mapped, its vif `handle` not counted.
     fn pages_left(&self, (front, handle): (u16, u32)) -> usize {
         let others = self.vifs.range((front, 0)..=(front, u32::MAX)).filter(|(key, _)| key.1 != handle);
@@ -179,6 +190,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
                 None => match below_watch(&event.path) {
                     Changed::Vifs => scan = true,
                     Changed::Wish(key) => stepped.push(key),
+                    Changed::Rate(key) => self.hear_rate(key),
                     Changed::Nothing => {}
                 },
             }
@@ -195,7 +207,9 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         self.far.turn();
         self.plug_in();
         let asked = self.serve_ctrl_rings();
-        Ok(self.retry_held() || events > 0 || asked)
+        let held = self.retry_held();
+        self.watch_links();
+        Ok(held || events > 0 || asked)
     }
 
     /// Some control requests of each vif. True when there were any.
@@ -235,7 +249,10 @@ impl<P: Platform, T: Transport> Backend<P, T> {
                 continue;
             }
             let mut worked = false;
-            for (i, port) in served.ports.iter_mut().enumerate() {
+            let (n, first) = (served.ports.len(), served.vif.first_tx());
+            for k in 0..n {
+                let i = if first + k < n { first + k } else { first + k - n };
+                let port = &mut served.ports[i];
                 let tx = served.vif.poll_tx(&self.platform, i, &mut **port, &mut self.scratch);
                 let rx = served.vif.poll_rx(&self.platform, i, &mut **port);
                 worked |= tx == Ok(Polled::More) || rx == Ok(Polled::More);
@@ -301,6 +318,9 @@ impl<P: Platform, T: Transport> Backend<P, T> {
                         (tx_path, tx, rx_path, rx)
                     })
                     .collect(),
+                link: s.vif.link_is_up(),
+                stalls: s.vif.stalls(),
+                credit_waits: s.vif.credit_waits(),
                 refused: s.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.to_string())).collect(),
                 failed: s.failed.clone(),
                 faults: s.faults,

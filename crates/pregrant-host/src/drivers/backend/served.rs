@@ -4,6 +4,8 @@ use crate::drivers::far_side::Plug;
 use crate::drivers::turns::Turn;
 use log::{Level, log};
 use pregrant::net::back::BackVif;
+use pregrant::net::back::credit::BadRate;
+use pregrant::net::back::vif::RATE;
 use pregrant::net::features::REQUEST_MULTICAST;
 use pregrant::net::stats::DirStats;
 use pregrant::platform::Platform;
@@ -25,6 +27,12 @@ pub struct VifReport {
     pub state: XenbusState,
     /// By queue: path and counters of TX, then of RX.
     pub queues: Vec<(&'static str, DirStats, &'static str, DirStats)>,
+    /// Whether the guest takes frames: it has slots for them, or had not long ago.
+    pub link: bool,
+    /// How often it did not for so long that its link went down, in all of its connections.
+    pub stalls: u64,
+    /// How often its frames had to wait for credit, since it connected.
+    pub credit_waits: u64,
     /// Staging lists that were refused: queue, direction, why.
     pub refused: Vec<(usize, &'static str, String)>,
     /// Why it was closed by us, if it was.
@@ -51,6 +59,8 @@ pub(super) struct Served<P: Platform> {
     pub(super) last_failure: Option<String>,
     pub(super) taken_up: bool,
     pub(super) connected_at: Option<Instant>,
+    /// The log was told that its guest takes no frames.
+    pub(super) stalled: bool,
     pub(super) turn: Turn,
     pub(super) plug: Plug,
     /// The vif's lock, where there is one.
@@ -69,6 +79,14 @@ impl<P: Platform> Served<P> {
             for port in &mut self.ports {
                 port.steer(steering.clone());
             }
+        }
+    }
+
+    /// Tells of a rate that is none.
+    pub(super) fn tell_rate(&mut self) {
+        if let Some(text) = self.vif.bad_rate() {
+            let text = format!("{}/{RATE} is {text:.40?}, {BadRate}", self.device.own_dir());
+            self.say(Level::Warn, &text);
         }
     }
 

@@ -80,6 +80,8 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         served.failed = None;
         served.steer();
         served.connected_at = Some(Instant::now());
+        served.stalled = false;
+        served.tell_rate();
         let refused: Vec<_> =
             served.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.to_string())).collect();
         for (queue, dir, why) in refused {

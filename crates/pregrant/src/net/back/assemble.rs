@@ -116,11 +116,28 @@ enum Outcome {
 impl TxBatch {
     /// Takes frames from the ring until the ring, the batch or the arena ends. Returns the frames that are to be
     /// fetched. After a fault the device is to be closed; nothing of this batch is answered.
+    #[inline(always)]
     pub fn take<M: RingMem>(
         &mut self,
         ring: &mut BackRing<NetTx, M>,
         arena: &mut Arena,
     ) -> Result<Todo, PeerFault> {
+        Ok(self.take_as::<M, false>(ring, arena, &mut 0)?.0)
+    }
+
+    /// The same, frames of `credit` octets in all at most; it is less by them afterwards. With the length of the first
+    /// frame that is too long for what was left, if that was what ended it: it stays on the ring, to be read anew.
+    pub fn take_within<M: RingMem>(
+        &mut self,
+        ring: &mut BackRing<NetTx, M>,
+        arena: &mut Arena,
+        credit: &mut u64,
+    ) -> Result<(Todo, Option<u64>), PeerFault> {
+        self.take_as::<M, true>(ring, arena, credit)
+    }
+
+    /// An empty batch.
+    pub fn clear(&mut self, arena: &mut Arena) {
         self.nr_frames = 0;
         self.nr_slots = 0;
         self.nr_rsps = 0;
@@ -129,6 +146,18 @@ impl TxBatch {
         self.no_frame = 0;
         self.multicast.clear();
         arena.clear();
+    }
+
+    /// Compiled twice, so that guests without a rate pass no test for it.
+    #[inline(always)]
+    fn take_as<M: RingMem, const LIMITED: bool>(
+        &mut self,
+        ring: &mut BackRing<NetTx, M>,
+        arena: &mut Arena,
+        credit: &mut u64,
+    ) -> Result<(Todo, Option<u64>), PeerFault> {
+        self.clear(arena);
+        let mut short = None;
         let available = ring.available(BURST_FRAMES as u32)?;
         ring.prefetch(available.min(BURST_FRAMES as u32));
         let mut taken = 0;
@@ -143,6 +172,15 @@ impl TxBatch {
                 && room.has_room()
             {
                 let first = ring.read(taken);
+                if LIMITED {
+                    match credit.checked_sub(u64::from(first.size)) {
+                        Some(left) => *credit = left,
+                        None => {
+                            short = Some(u64::from(first.size));
+                            break;
+                        }
+                    }
+                }
                 let end = first.offset as usize + first.size as usize;
                 let plain = first.flags & (TXF_MORE_DATA | TXF_EXTRA_INFO) == 0;
                 if !plain || (first.size as usize) < MIN_FRAME || end > PAGE_SIZE {
@@ -170,7 +208,7 @@ impl TxBatch {
             }
         }
         ring.consume(taken);
-        Ok(mask(self.nr_frames) & !(self.failed | self.no_frame))
+        Ok((mask(self.nr_frames) & !(self.failed | self.no_frame), short))
     }
 
     /// A frame of several slots, with extras, or one that is wrong. Returns the ring slots that it took.

@@ -13,6 +13,7 @@
 //! Without a page, or with one that cannot be read: all multicast frames, no hash.
 
 use super::control_page::ControlPage;
+use super::credit::Credit;
 use super::hash::{FrameHash, HashSettings, MAPPING_MAX};
 use super::multicast::{MulticastAsk, MulticastList};
 use crate::net::headers::addresses;
@@ -27,7 +28,7 @@ use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlStatus, CtrlType};
 /// The hashes of a burst's frames, by their number in it.
 pub type Hashes = [Option<FrameHash>; BURST_FRAMES];
 
-/// What a guest set, and where that is kept.
+/// What a guest set, and where that is kept; and what it may send.
 #[derive(Default)]
 pub struct Control {
     /// Which multicast frames it wants.
@@ -41,6 +42,8 @@ pub struct Control {
     /// The settings of the hash changed, and ports were not told.
     steer: bool,
     page: Option<ControlPage>,
+    /// The vif's `rate`, where it has one: the toolstack's, and not kept.
+    pub credit: Option<Credit>,
 }
 
 impl Control {

@@ -11,6 +11,7 @@
 pub mod assemble;
 pub mod control;
 pub mod control_page;
+pub mod credit;
 pub mod ctrl;
 pub mod hash;
 pub mod interrupted;
@@ -20,13 +21,16 @@ pub mod path;
 pub mod refusal;
 pub mod rx;
 pub mod rx_batch;
+pub mod stall;
 pub mod tx;
 pub mod vif;
 
 pub use control::Control;
 pub use control_page::ControlPage;
+pub use credit::{Credit, Rate};
 pub use interrupted::Interrupted;
 pub use rx::RxQueue;
+pub use stall::{Link, Patience};
 pub use tx::TxQueue;
 pub use vif::{BackStep, BackVif, Drained, Left, Ordinary};
 

@@ -4,12 +4,13 @@
 //!   port --rx_burst--> arena --lay_out--> RxBatch --deliver--> the guest's buffers --answer--> ring
 //! ```
 //! Frames that found no slots wait in the queue's own arena; the port is asked again when they are gone, so what waits
-//! is bounded by one arena and by the port's own queue.
+//! is bounded by one arena and by the port's own queue; and by time ([`RxQueue::turn`], see [`stall`](super::stall)).
 
 use super::Polled;
 use super::control::{Control, Hashes};
 use super::path::{AnyPath, BackPath, CopyPath};
 use super::rx_batch::{RxAccepts, RxBatch};
+use super::stall::{Link, Look, Patience, Stall};
 use super::tx::PeerRing;
 use crate::error::PeerFault;
 use crate::net::stats::DirStats;
@@ -18,6 +19,9 @@ use crate::port::{Arena, BURST_FRAMES, FramePort};
 use crate::ring::{BackRing, InHand, NetRx};
 use crate::units::DomId;
 use alloc::boxed::Box;
+
+/// Bursts of the port's that are dropped in one control turn at most.
+const EXPIRED_AT_ONCE: u32 = 64;
 
 /// The back's RX half of a queue.
 pub struct RxQueue<P: Platform> {
@@ -34,6 +38,9 @@ pub struct RxQueue<P: Platform> {
     /// Of the arena's frames, where the guest wants them.
     hashes: Box<Hashes>,
     hashed: bool,
+    /// Bursts taken from the port.
+    bursts: u64,
+    stall: Stall,
     stats: DirStats,
 }
 
@@ -52,6 +59,8 @@ impl<P: Platform> RxQueue<P> {
             accepts,
             hashes: Box::new([None; BURST_FRAMES]),
             hashed: false,
+            bursts: 0,
+            stall: Stall::new(Patience::default(), true, true, 0),
             stats: DirStats { interrupted, ..DirStats::default() },
         }
     }
@@ -74,6 +83,7 @@ impl<P: Platform> RxQueue<P> {
                 self.ring.in_hand(0, 0);
                 return Ok(Polled::Idle);
             }
+            self.bursts += 1;
             if self.accepts != RxAccepts::ALL {
                 self.stats.dropped += self.accepts.finish(&mut self.arena) as u64;
             }
@@ -132,12 +142,66 @@ impl<P: Platform> RxQueue<P> {
         self.ring.inherited()
     }
 
-    /// Before sleeping; true: there is work. With frames waiting, asks for the event at which enough slots are there.
+    /// Before sleeping; true: there is work. With frames waiting, asks for the event at which enough slots are there;
+    /// without, for the one that ends a stall.
     pub fn final_check(&mut self) -> Result<bool, PeerFault> {
         if self.sent == self.arena.len() {
+            if self.stall.link() != Link::Up {
+                // The next control turn sees them: until then they are no work.
+                self.ring.final_check(self.stall.wanted(0))?;
+            }
             return Ok(false);
         }
         self.ring.final_check(self.wait)
+    }
+
+    /// How long frames wait from now on, and for whom: a guest that `notified` when it posts slots, or not; whose queue
+    /// was `live` before this process, or is new.
+    pub fn watch(&mut self, patience: Patience, notified: bool, live: bool, now_ns: u64) {
+        self.stall = Stall::new(patience, notified, live, now_ns);
+    }
+
+    /// In a control turn: drops what waited too long, and looks whether the guest still takes frames. Where it does not,
+    /// what the port holds goes too, for it is as old.
+    pub fn turn(&mut self, now_ns: u64, port: &mut dyn FramePort) -> Result<(), PeerFault> {
+        let needed = if self.waiting() > 0 { self.wait } else { 0 };
+        let free = self.ring.available(self.stall.wanted(needed))?;
+        let look = Look { free, needed, burst: self.bursts, batches: self.stats.batches };
+        if !self.stall.turn(now_ns, look) {
+            return Ok(());
+        }
+        self.expire();
+        self.ring.asking();
+        let mut most = EXPIRED_AT_ONCE;
+        while self.stall.link() == Link::Stalled && most > 0 && port.rx_burst(&mut self.arena) > 0 {
+            self.expire();
+            most -= 1;
+        }
+        self.tell(port, 0);
+        Ok(())
+    }
+
+    /// Drops what waits.
+    fn expire(&mut self) {
+        let gone = self.arena.burst().frames[self.sent..].iter().filter(|f| f.len > 0).count();
+        self.stats.expired += gone as u64;
+        self.arena.clear();
+        (self.sent, self.wait) = (0, 0);
+    }
+
+    /// When the next [`turn`](Self::turn) has something to do, unless slots come before.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        if self.waiting() > 0 { self.stall.deadline_ns() } else { None }
+    }
+
+    /// Whether the guest takes frames.
+    pub fn link(&self) -> Link {
+        self.stall.link()
+    }
+
+    /// How often it did not for so long that the link went down.
+    pub fn stalls(&self) -> u64 {
+        self.stall.stalls()
     }
 
     /// Frames that were taken from the port and wait for slots: lost if the queue ends now.

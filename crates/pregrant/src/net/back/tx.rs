@@ -9,13 +9,14 @@
 //! requests are answered.
 
 use super::Polled;
-use super::assemble::{BATCH_SLOTS, TxBatch, bits};
+use super::assemble::{BATCH_SLOTS, Todo, TxBatch, bits};
 use super::control::Control;
+use super::credit::Credit;
 use super::late::LateAnswers;
 use super::path::{AnyPath, BackPath, CopyPath};
 use crate::error::PeerFault;
 use crate::net::stats::DirStats;
-use crate::platform::{Events, PeerMem, Platform};
+use crate::platform::{Clock, Events, PeerMem, Platform};
 use crate::port::{Arena, FramePort};
 use crate::ring::{BackRing, InHand, NetTx, Notify, RingPages};
 use crate::units::DomId;
@@ -71,7 +72,10 @@ impl<P: Platform> TxQueue<P> {
         if !self.late.is_empty() {
             self.answer_late(p, chan);
         }
-        let todo = self.batch.take(&mut self.ring, arena)?;
+        let todo = match &mut control.credit {
+            None => self.batch.take(&mut self.ring, arena)?,
+            Some(credit) => self.take_within(credit, p.clock(), arena)?,
+        };
         let nr_frames = self.batch.nr_frames;
         if nr_frames == 0 {
             return Ok(if self.late.is_empty() { Polled::Idle } else { Polled::More });
@@ -106,6 +110,29 @@ impl<P: Platform> TxQueue<P> {
             self.answer_late(p, chan);
         }
         Ok(Polled::More)
+    }
+
+    /// As much as the vif's credit allows.
+    #[cold]
+    #[inline(never)]
+    fn take_within(
+        &mut self,
+        credit: &mut Credit,
+        clock: &P::Clock,
+        arena: &mut Arena,
+    ) -> Result<Todo, PeerFault> {
+        if credit.deadline_ns().is_some() && credit.waits(clock.now_ns()) {
+            self.batch.clear(arena);
+            return Ok(0);
+        }
+        loop {
+            let (todo, short) = self.batch.take_within(&mut self.ring, arena, &mut credit.left)?;
+            match short {
+                // A window has begun, and nothing was taken yet.
+                Some(size) if !credit.is_short(size, clock.now_ns()) && self.batch.nr_frames == 0 => {}
+                _ => return Ok(todo),
+            }
+        }
     }
 
     /// Has the batch's wishes done, before anything of it is answered.
@@ -151,6 +178,11 @@ impl<P: Platform> TxQueue<P> {
     /// Frames that the port may get twice, because a predecessor died; None: nobody knows.
     pub fn inherited(&self) -> Option<InHand> {
         self.ring.inherited()
+    }
+
+    /// Whether frames wait for their path, to be answered.
+    pub fn is_late(&self) -> bool {
+        !self.late.is_empty()
     }
 
     /// What happened so far.

@@ -13,14 +13,20 @@
 //! What a front may do: write any keys, in any order, change state at any time, vanish. The worst is a vif that closes
 //! with a line that names what was wrong; nothing stays mapped or bound.
 
+mod turn;
+
+pub use turn::RATE;
+
 use super::control::Control;
 use super::control_page::ControlPage;
+use super::credit::Credit;
 use super::ctrl::CtrlRing;
 use super::hash::HashSteering;
 use super::multicast::MulticastList;
 use super::path::{AnyPath, CopyPath, MapPath, StagedBuffers, StagingPath};
 use super::refusal::{ConnectError, ListRefusal, TooManyPages};
 use super::rx_batch::RxAccepts;
+use super::stall::Patience;
 use super::{Interrupted, Polled, RxQueue, TxQueue};
 use crate::error::PeerFault;
 use crate::net::bus::{DeviceBus, OwnKeys};
@@ -30,7 +36,7 @@ use crate::net::features::{
 };
 use crate::net::staging_list::{self, ListFault};
 use crate::net::stats::DirStats;
-use crate::platform::{Access, Events, PeerMem, Platform};
+use crate::platform::{Access, Clock, Events, PeerMem, Platform};
 use crate::port::{Arena, FramePort, Offloads, Steering};
 use crate::ring::{BackRing, RedoPage, RingPages};
 use crate::shm::SharedBytes;
@@ -150,6 +156,14 @@ pub struct BackVif<P: Platform> {
     refused: Vec<(usize, &'static str, ListRefusal)>,
     /// Pages that it may have mapped.
     page_limit: usize,
+    /// How long frames wait for the front's slots.
+    patience: Patience,
+    /// What stands in `rate` and is none.
+    bad_rate: Option<String>,
+    /// Stalls of former connections.
+    past_stalls: u64,
+    /// The link's state that the owner was told of.
+    link: bool,
     /// Not connected before the toolstack's script has said that the far side is ready.
     awaits_hotplug: bool,
 }
@@ -173,6 +187,10 @@ impl<P: Platform> BackVif<P> {
             accepts: RxAccepts::ALL,
             refused,
             page_limit: usize::MAX,
+            patience: Patience::default(),
+            bad_rate: None,
+            past_stalls: 0,
+            link: false,
             awaits_hotplug: false,
         }
     }
@@ -187,6 +205,11 @@ impl<P: Platform> BackVif<P> {
     /// with ordinary grants. A batch of the path `map` comes on top; it is bounded by the batch.
     pub fn limit_pages(&mut self, pages: usize) {
         self.page_limit = pages;
+    }
+
+    /// How long frames wait for the front's RX slots, from the next connection on.
+    pub fn set_patience(&mut self, patience: Patience) {
+        self.patience = patience;
     }
 
     /// Pages that are mapped from connect to disconnect.
@@ -392,6 +415,8 @@ impl<P: Platform> BackVif<P> {
         for q in &mut self.queues {
             q.tx.drain(p, &q.tx_chan);
         }
+        self.link = false;
+        self.past_stalls = self.stalls();
         self.queues.clear(); // maps are unmapped and channels closed on drop
         self.ctrl = None;
     }
@@ -413,7 +438,7 @@ impl<P: Platform> BackVif<P> {
             ipv6_csum: front.ipv6_csum,
         };
         self.accepts = accepts;
-        let mut queues = Vec::with_capacity(front.queues.len());
+        let mut queues = Vec::<BackQueue<P>>::with_capacity(front.queues.len());
         let mut active = Pairs::new();
         let rings = front.queues.len() * RING_PAGES + usize::from(front.ctrl.is_some());
         let Some(mut left) = self.page_limit.checked_sub(rings) else {
@@ -465,8 +490,12 @@ impl<P: Platform> BackVif<P> {
         if core::mem::take(&mut self.reported) {
             bus.recant().map_err(ConnectError::Keys)?;
         }
+        let now_ns = p.clock().now_ns();
+        for q in &mut queues {
+            q.rx.watch(self.patience, front.rx_notify, begin == Begin::TakeUp, now_ns);
+        }
         self.queues = queues;
-        Ok(())
+        self.hear_rate(p, bus).map_err(ConnectError::Keys)
     }
 
     /// Sets the control state that this connection begins with, and takes the front's control ring up if it has one.
@@ -670,7 +699,11 @@ impl<P: Platform> BackVif<P> {
     /// A fault comes with its direction.
     pub fn final_check(&mut self, p: &P, i: usize) -> Result<bool, (&'static str, PeerFault)> {
         let q = &mut self.queues[i];
-        let tx = q.tx.final_check().map_err(|e| ("tx", e))?;
+        // One that has to wait for credit is not told of requests, and sleeps until then.
+        let tx = match self.control.credit.as_ref().and_then(Credit::deadline_ns) {
+            Some(until) => q.tx.is_late() || p.clock().now_ns() >= until,
+            None => q.tx.final_check().map_err(|e| ("tx", e))?,
+        };
         let rx = q.rx.final_check().map_err(|e| ("rx", e))?;
         // Last: an event that came since the rings were armed is kept until here.
         p.events().unmask(&q.tx_chan);

@@ -1,0 +1,149 @@
+//! When frames for a guest have waited too long, and when the guest counts as gone (PROTOCOL.md 6, "RX queue", "Stall").
+//!
+//! ```text
+//!                 slots posted               no slots for the next frame,
+//!   Starting -------------------> Up --------- 60 s since the last success -------> Stalled
+//!                                  ^                                                   |
+//!                                  '---- slots for the frame that it stalled at -------'
+//! ```
+//! The vif's link is up while all queues are [`Link::Up`]. What waits for slots expires after 10 s. Without
+//! `feature-rx-notify` nobody says when slots come: then frames wait 30 ms, and no stall is looked for.
+//!
+//! Time is read in control turns, never on the data path, so a frame's age is counted from the first turn that sees it
+//! wait.
+//!
+//! What a guest may do: post nothing, or too little. Free slots are compared with those that the next frame *needs*: one
+//! slot that is always posted hides nothing (XSA-392). Its link goes down, and what is sent to it is dropped early.
+
+/// How long the back waits for a guest's RX slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Patience {
+    /// After this a frame that waits is dropped.
+    pub expiry_ns: u64,
+    /// The same where the guest has no `feature-rx-notify`.
+    pub unnotified_expiry_ns: u64,
+    /// After this long without a frame delivered, and without slots for the next one, a queue counts as stalled.
+    pub stall_ns: u64,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { expiry_ns: 10_000_000_000, unnotified_expiry_ns: 30_000_000, stall_ns: 60_000_000_000 }
+    }
+}
+
+/// Whether a queue's guest takes frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Link {
+    /// It has posted no slots yet.
+    Starting,
+    /// It does.
+    Up,
+    /// It has not for long.
+    Stalled,
+}
+
+/// What a queue looks like in a control turn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    /// Slots that the guest has posted.
+    pub(super) free: u32,
+    /// Slots that the next frame waits for; 0: none waits.
+    pub(super) needed: u32,
+    /// Which burst waits: a number that changes with it.
+    pub(super) burst: u64,
+    /// Batches delivered so far.
+    pub(super) batches: u64,
+}
+
+/// One queue's account.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stall {
+    patience: Patience,
+    /// None: no `feature-rx-notify`, no stall.
+    notified: bool,
+    link: Link,
+    /// Slots that a queue that is not up is to have.
+    wanted: u32,
+    /// The burst that waits, and since when it was seen to.
+    waits: Option<(u64, u64)>,
+    batches: u64,
+    last_success_ns: u64,
+    stalls: u64,
+}
+
+impl Stall {
+    /// Of a new queue, or of one that was `live` before this process.
+    pub(super) fn new(patience: Patience, notified: bool, live: bool, now_ns: u64) -> Self {
+        Self {
+            patience,
+            notified,
+            link: if live || !notified { Link::Up } else { Link::Starting },
+            wanted: 1,
+            waits: None,
+            batches: 0,
+            last_success_ns: now_ns,
+            stalls: 0,
+        }
+    }
+
+    pub(super) fn link(&self) -> Link {
+        self.link
+    }
+
+    pub(super) fn stalls(&self) -> u64 {
+        self.stalls
+    }
+
+    /// Slots that are to be there before anything changes; for the look at the ring.
+    pub(super) fn wanted(&self, needed: u32) -> u32 {
+        if self.link == Link::Up { needed } else { needed.max(self.wanted) }
+    }
+
+    /// A control turn. True: what waits has expired.
+    pub(super) fn turn(&mut self, now_ns: u64, look: Look) -> bool {
+        let success = look.batches != self.batches;
+        if success {
+            (self.batches, self.last_success_ns) = (look.batches, now_ns);
+        }
+        let short = look.free < look.needed;
+        match self.link {
+            Link::Up if self.notified && short && self.stall_at() <= now_ns => {
+                (self.link, self.wanted) = (Link::Stalled, look.needed);
+                self.stalls += 1;
+            }
+            // The slots that end a stall may have gone to frames that waited.
+            Link::Starting | Link::Stalled if success || look.free >= self.wanted => {
+                (self.link, self.last_success_ns) = (Link::Up, now_ns);
+            }
+            _ => {}
+        }
+        if !short {
+            self.waits = None;
+            return false;
+        }
+        match self.waits {
+            Some((burst, since)) if burst == look.burst => now_ns.saturating_sub(since) >= self.expiry_ns(),
+            _ => {
+                self.waits = Some((look.burst, now_ns));
+                false
+            }
+        }
+    }
+
+    fn expiry_ns(&self) -> u64 {
+        if self.notified { self.patience.expiry_ns } else { self.patience.unnotified_expiry_ns }
+    }
+
+    fn stall_at(&self) -> u64 {
+        self.last_success_ns.saturating_add(self.patience.stall_ns)
+    }
+
+    /// When the next turn has something to do, unless slots come before.
+    pub(super) fn deadline_ns(&self) -> Option<u64> {
+        let (_, since) = self.waits?;
+        let expires = since.saturating_add(self.expiry_ns());
+        let stalls = self.notified && self.link == Link::Up;
+        Some(if stalls { expires.min(self.stall_at()) } else { expires })
+    }
+}

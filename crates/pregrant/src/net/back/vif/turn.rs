@@ -1,0 +1,86 @@
+//! What a live vif's owner looks after in control turns: whether the guest takes frames, and what it may send.
+
+use super::super::credit::{BadRate, Credit, Rate};
+use super::super::stall::Link;
+use super::BackVif;
+use crate::error::PeerFault;
+use crate::net::bus::DeviceBus;
+use crate::platform::{Clock, Platform};
+use crate::port::FramePort;
+use alloc::boxed::Box;
+
+/// The back's key in which the toolstack says how much the guest may send: "bytes,microseconds".
+pub const RATE: &str = "rate";
+
+impl<P: Platform> BackVif<P> {
+    /// Reads the toolstack's [`RATE`] anew: when it changed.
+    pub fn hear_rate<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), B::Error> {
+        let text = bus.own_text(RATE)?.filter(|text| !text.is_empty());
+        let rate = text.as_deref().map_or(Ok(None), Rate::parse);
+        self.bad_rate = text.filter(|_| rate == Err(BadRate));
+        let rate = rate.unwrap_or(None);
+        if rate != self.control.credit.map(|c| c.rate()) {
+            self.control.credit = rate.map(|rate| Credit::new(rate, p.clock().now_ns()));
+        }
+        Ok(())
+    }
+
+    /// What stands in [`RATE`], where it cannot be understood: the guest is not limited then.
+    pub fn bad_rate(&self) -> Option<&str> {
+        self.bad_rate.as_deref()
+    }
+
+    /// How often frames of the guest had to wait for credit.
+    pub fn credit_waits(&self) -> u64 {
+        self.control.credit.map_or(0, |c| c.nr_waits())
+    }
+
+    /// The queue to be asked first for TX: with a rate, one after the other.
+    #[inline(always)]
+    pub fn first_tx(&self) -> usize {
+        match &self.control.credit {
+            None => 0,
+            Some(credit) => (credit.nr_waits() % self.queues.len().max(1) as u64) as usize,
+        }
+    }
+
+    /// In a control turn: drops frames for the guest that waited too long, and looks whether it still takes any
+    /// ([`stall`](super::super::stall)). The link's new state, when that changed; true: all queues are ready. A fault: call
+    /// [`close`](Self::close) with its text.
+    pub fn turn(
+        &mut self,
+        p: &P,
+        ports: &mut [Box<dyn FramePort>],
+    ) -> Result<Option<bool>, (usize, PeerFault)> {
+        if self.queues.is_empty() {
+            return Ok(None);
+        }
+        let now_ns = p.clock().now_ns();
+        for (i, (q, port)) in self.queues.iter_mut().zip(ports).enumerate() {
+            q.rx.turn(now_ns, &mut **port).map_err(|e| (i, e))?;
+        }
+        let link = self.queues.iter().all(|q| q.rx.link() == Link::Up);
+        let was = core::mem::replace(&mut self.link, link);
+        Ok((was != link).then_some(link))
+    }
+
+    /// Whether the link is up, as of the last [`turn`](Self::turn).
+    pub fn link_is_up(&self) -> bool {
+        self.link
+    }
+
+    /// How often queues stalled, in all connections.
+    pub fn stalls(&self) -> u64 {
+        self.past_stalls + self.queues.iter().map(|q| q.rx.stalls()).sum::<u64>()
+    }
+
+    /// When this vif wants its owner awake, by the platform's clock, though nothing comes from the guest: to let frames
+    /// expire, or for credit. None: never.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        if self.queues.is_empty() {
+            return None;
+        }
+        let credit = self.control.credit.as_ref().and_then(Credit::deadline_ns);
+        self.queues.iter().filter_map(|q| q.rx.deadline_ns()).chain(credit).min()
+    }
+}
