@@ -2,6 +2,43 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Rounds in which a race that is looked for must have been seen; it takes a few dozen, or on one processor some hundred.
+const ROUNDS: usize = 200_000;
+
+/// What two outcomes of a race came to: a test that has seen one of them alone has seen no race.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Outcomes {
+    /// The peer was slower.
+    pub before: usize,
+    /// The peer was faster.
+    pub after: usize,
+}
+
+impl Outcomes {
+    pub fn count(&mut self, after: bool) {
+        *if after { &mut self.after } else { &mut self.before } += 1;
+    }
+
+    fn both(self) -> bool {
+        self.before > 0 && self.after > 0
+    }
+}
+
+/// Plays `least` rounds, and goes on until both outcomes were seen. Miri, to which a round is long, plays one and asks for
+/// nothing: it is there to judge the accesses.
+pub fn until_both(least: usize, mut round: impl FnMut(&mut Outcomes)) {
+    let mut seen = Outcomes::default();
+    if cfg!(miri) {
+        return round(&mut seen);
+    }
+    let mut rounds = 0;
+    while rounds < least || !seen.both() {
+        assert!(rounds < ROUNDS, "no race in {rounds} rounds: {seen:?}");
+        round(&mut seen);
+        rounds += 1;
+    }
+}
+
 /// Tells a thread to stop, also when a test fails: a scope waits for its threads.
 pub struct Stop<'a>(pub &'a AtomicBool);
 
