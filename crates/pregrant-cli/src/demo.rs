@@ -298,6 +298,7 @@ fn table(groups: &[[Row; 3]], headline: Option<Summary>) -> Table {
         ("size B", Align::Right),
         ("path", Align::Left),
         ("M frames/s", Align::Right),
+        ("(range)", Align::Right),
         ("Gbit/s", Align::Right),
         ("grant ops/frame", Align::Right),
         ("events/frame", Align::Right),
@@ -318,6 +319,7 @@ fn table(groups: &[[Row; 3]], headline: Option<Summary>) -> Table {
                 row.size.to_string(),
                 name,
                 figure(rate.median / 1e6),
+                format!("({}..{})", figure(rate.min / 1e6), figure(rate.max / 1e6)),
                 figure(rate.median * row.size as f64 * 8.0 / 1e9),
                 figure(row.per_frame(|r| r.grant_copies + r.grant_maps + r.grant_unmaps)),
                 figure(row.per_frame(|r| r.notifications)),
@@ -362,7 +364,7 @@ fn summary(out: &mut Screen, groups: &[[Row; 3]], limits: &[Vec<Record>; 2], rep
         out.line("This process may use one core only: both ends share it, and the figures say little.")?;
     }
     out.line(&format!(
-        "Medians of {repeats} interleaved repeats of {ROW_SECONDS} s; \"x copy\" is the median of the repeats' ratios. \"staging N\": frames of at most N octets go through \
+        "Medians of {repeats} interleaved repeats of {ROW_SECONDS} s; so few scatter, the range says how far. \"x copy\" is the median of the repeats' ratios, not the ratio of the medians shown. Operations and events a frame are over all repeats: fractions where one serves several frames, or some frames need none. \"staging N\": frames of at most N octets go through \
          buffers granted at connect, longer ones by grant copy (65535: all of them). Published: staging grants RFC 2016 \
          and persistent grants RFC 2015, real Xen, other machines."
     ))?;

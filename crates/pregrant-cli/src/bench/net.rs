@@ -409,11 +409,15 @@ fn method(rows: &[Row], args: &NetArgs) -> String {
     if let Some(row) = rows.first() {
         text += &format!("Platform: {}.\n", row.platform);
     }
+    if args.repeats < 5 {
+        text += "So few repeats scatter, the range says how far: --repeats 9 scatters less.\n";
+    }
+    text += "Operations, system calls and events a frame are over all repeats: fractions where one serves several.\n";
     for (on, off) in redo_pairs(rows) {
         if let Some(cost) = ratio(on, off) {
             text += &format!(
                 "With the redo page, {} {} {} B moves {} ({}..{}) times the frames that it moves without: the median of \
-                 the repeats' ratios.\n",
+                 the repeats' ratios, not the ratio of the medians above.\n",
                 on.path,
                 on.dir.name(),
                 on.size,

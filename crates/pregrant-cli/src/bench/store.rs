@@ -245,7 +245,9 @@ pub fn run(args: StoreArgs) -> Result<()> {
             rows.extend(args.depth.iter().map(|&depth| ((op, depth, with_sockets), vec![])));
         }
     }
+    let heading = table(None).to_string();
     for repeat in 0..args.repeats {
+        let mut last = None;
         for ((op, depth, with_sockets), records) in &mut rows {
             let row = (*op, *depth, args.connections);
             let m = if *with_sockets {
@@ -259,12 +261,21 @@ pub fn run(args: StoreArgs) -> Result<()> {
             let record = record((*op, *depth, *with_sockets), &args, repeat, &m);
             json.write(&record)?;
             records.push(record);
+            // The last repeat ends a row, and there may be minutes until the next.
+            if repeat + 1 == args.repeats && !json.is_stdout() {
+                let text = table(Some((&(*op, *depth, *with_sockets), records))).to_string();
+                let row = text.strip_prefix(&heading).unwrap_or(&text).trim_end();
+                match last.replace(*op) {
+                    None => print(format_args!("{heading}{row}"))?,
+                    Some(before) if before != *op => print(format_args!("\n{row}"))?,
+                    Some(_) => print(row)?,
+                }
+            }
         }
     }
     drop(sockets);
     running.stop()?;
     if !json.is_stdout() {
-        print(table(&rows))?;
         print(method(&args, cores))?;
     }
     if cores[0] == cores[1] {
@@ -289,8 +300,9 @@ fn record((op, depth, with_sockets): Row, args: &StoreArgs, repeat: u32, m: &Mea
     r
 }
 
-fn table(rows: &[(Row, Vec<Record>)]) -> Table {
-    let mut table = Table::new(&[
+/// One row, with its heading.
+fn table(row: Option<(&Row, &[Record])>) -> Table {
+    let table = Table::new(&[
         ("operation", Align::Left),
         ("through", Align::Left),
         ("depth", Align::Right),
@@ -299,15 +311,11 @@ fn table(rows: &[(Row, Vec<Record>)]) -> Table {
         ("server ns each", Align::Right),
         ("k/s of a core", Align::Right),
     ]);
-    let mut last = None;
-    for ((op, depth, with_sockets), records) in rows {
-        let rates: Vec<f64> = records.iter().map(|r| r.frames_per_s / 1e3).collect();
-        let costs: Vec<f64> = records.iter().map(|r| r.backend_cpu_ns as f64 / r.frames as f64).collect();
-        let (Some(rate), Some(cost)) = (Summary::of(&rates), Summary::of(&costs)) else { continue };
-        if last.is_some_and(|l| l != op) {
-            table.gap();
-        }
-        last = Some(op);
+    let mut table = table.at_least(&[11, 10, 5, 6, 14, 14, 13]);
+    let Some(((op, depth, with_sockets), records)) = row else { return table };
+    let rates: Vec<f64> = records.iter().map(|r| r.frames_per_s / 1e3).collect();
+    let costs: Vec<f64> = records.iter().map(|r| r.backend_cpu_ns as f64 / r.frames as f64).collect();
+    if let (Some(rate), Some(cost)) = (Summary::of(&rates), Summary::of(&costs)) {
         table.row([
             op.name().to_string(),
             if *with_sockets { "socket" } else { "core alone" }.into(),

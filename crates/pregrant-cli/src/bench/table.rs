@@ -16,6 +16,7 @@ pub enum Align {
 pub struct Table {
     columns: Vec<(String, Align)>,
     rows: Vec<Vec<String>>,
+    least: Vec<usize>,
 }
 
 impl Table {
@@ -24,7 +25,14 @@ impl Table {
         Self {
             columns: columns.iter().map(|(name, align)| (name.to_string(), *align)).collect(),
             rows: Vec::new(),
+            least: Vec::new(),
         }
+    }
+
+    /// Makes columns so wide at least: rows of several tables then stand under each other.
+    pub fn at_least(mut self, widths: &[usize]) -> Self {
+        self.least = widths.to_vec();
+        self
     }
 
     /// Adds a row; cells that are missing are empty, ones too many are left out.
@@ -60,7 +68,7 @@ impl fmt::Display for Table {
             .enumerate()
             .map(|(i, (name, _))| {
                 let cells = self.rows.iter().filter_map(|row| row.get(i)).map(|cell| width(cell));
-                cells.chain([width(name)]).max().unwrap_or(0)
+                cells.chain([width(name)]).chain(self.least.get(i).copied()).max().unwrap_or(0)
             })
             .collect();
         let mut line = |cells: &mut dyn Iterator<Item = &str>| {
@@ -108,6 +116,15 @@ mod tests {
         table.row(["x"]);
         let text = table.to_string();
         assert_eq!(text, "path      M/s\n-------  ----\nstaging  62.1\n\nµs          5\nx\n");
+    }
+
+    #[test]
+    fn rows_of_several_tables_stand_under_each_other() {
+        let table = || Table::new(&[("path", Align::Left), ("M/s", Align::Right)]).at_least(&[8, 6]);
+        let heading = table().to_string();
+        let mut one = table();
+        one.row(["copy", "4.56"]);
+        assert_eq!(one.to_string(), heading + "copy        4.56\n");
     }
 
     #[test]

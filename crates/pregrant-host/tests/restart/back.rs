@@ -156,8 +156,14 @@ pub fn play(ordinary: &str, path: &Path) {
         }
         let asked = state.get(Word::Asked);
         if state.get(Word::Answered) != asked {
-            let ProcessCounts { fds, threads, mappings } = ProcessCounts::now().unwrap();
-            for (word, n) in [(Word::Fds, fds), (Word::Threads, threads), (Word::Mappings, mappings)] {
+            let ProcessCounts { fds, eventfds, threads, mappings } = ProcessCounts::now().unwrap();
+            let counts = [
+                (Word::Fds, fds),
+                (Word::EventFds, eventfds),
+                (Word::Threads, threads),
+                (Word::Mappings, mappings),
+            ];
+            for (word, n) in counts {
                 state.set(word, n as u32);
             }
             state.set(Word::Answered, asked);

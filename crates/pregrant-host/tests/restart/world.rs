@@ -248,6 +248,7 @@ pub enum Word {
     Asked,
     Answered,
     Fds,
+    EventFds,
     Threads,
     Mappings,
 }
@@ -255,7 +256,7 @@ pub enum Word {
 /// Octets of a log.
 const LOG_BYTES: usize = 1 << 24;
 /// Words before those that count each frame.
-const HEAD: usize = 18;
+const HEAD: usize = 19;
 
 /// Where a frame is counted. After four million numbers the places begin anew: forget the old ones in time.
 fn place(seq: u64) -> usize {
