@@ -4,7 +4,8 @@
 bridge() {
 	brctl addbr xenbr0 2>/dev/null || return 0
 	ip addr add 10.9.0.1/24 dev xenbr0
-	ip -6 addr add fd09::1/64 dev xenbr0 nodad
+	echo 0 > /proc/sys/net/ipv6/conf/xenbr0/accept_dad
+	ip -6 addr add fd09::1/64 dev xenbr0
 	ip link set xenbr0 up
 }
 

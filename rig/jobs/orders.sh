@@ -3,7 +3,20 @@
 # addresses N [DEVICE]: 10.9.0.N and fd09::N.
 addresses() {
 	_dev=${2:-eth0}
-	ip link set "$_dev" up && ip addr add "10.9.0.$1/24" dev "$_dev" && ip -6 addr add "fd09::$1/64" dev "$_dev" nodad
+	echo 0 > "/proc/sys/net/ipv6/conf/$_dev/accept_dad"
+	ip link set "$_dev" up && ip addr add "10.9.0.$1/24" dev "$_dev" && ip -6 addr add "fd09::$1/64" dev "$_dev"
+}
+
+# small_frames COUNT MAC [DEVICE]: as fast as the device takes them, from the kernel's pktgen; says frames a second.
+small_frames() {
+	_dev=${3:-eth0} _pktgen=/proc/net/pktgen
+	echo rem_device_all > $_pktgen/kpktgend_0
+	echo "add_device $_dev" > $_pktgen/kpktgend_0 || return 1
+	for _line in "count $1" "pkt_size 60" "delay 0" "dst 10.9.0.1" "dst_mac $2" "clone_skb 0"; do
+		echo "$_line" > "$_pktgen/$_dev"
+	done
+	echo start > $_pktgen/pgctrl
+	grep -A1 '^Result: OK' "$_pktgen/$_dev" | sed -n 's/^ *\([0-9]*\)pps.*/\1/p' | grep .
 }
 
 while :; do

@@ -37,6 +37,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
   pregrant back
   pregrant back --vif 5 --vif 6.1
   pregrant back --take 5.0
+  pregrant back --take 5.0 --give-back 5.0
   pregrant back --give-back 5.0
   pregrant back --port switch
   pregrant back --loopback /tmp/xen
@@ -56,8 +57,8 @@ pub struct BackArgs {
     /// Take a running guest's vif from the kernel's netback and serve it; may be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen, conflicts_with = "loopback")]
     take: Vec<Chosen>,
-    /// Give vifs that a stopped backend left connected to the kernel's netback, and end
-    #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen, conflicts_with_all = ["loopback", "take", "vif"])]
+    /// Give vifs to the kernel's netback: with --take at the end, else at once those that a stopped backend left connected
+    #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen, conflicts_with_all = ["loopback", "vif", "close"])]
     give_back: Vec<Chosen>,
     /// What stands behind the vifs: an interface for each, or one switch in this process
     #[arg(long, value_name = "PORT", conflicts_with = "loopback")]

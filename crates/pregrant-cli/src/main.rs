@@ -5,6 +5,7 @@ mod actor;
 mod back;
 mod bench;
 mod demo;
+mod doctor;
 mod front;
 mod guest_stack;
 mod loopback;
@@ -37,6 +38,7 @@ use std::process::ExitCode;
   pregrant loopback serve --dir /tmp/xen --guest 5
   pregrant back --loopback /tmp/xen
   pregrant front --loopback /tmp/xen --domain 5
+  pregrant doctor
   pregrant top --loopback /tmp/xen
   pregrant store serve --socket /tmp/xs.sock"
 )]
@@ -55,6 +57,8 @@ enum Command {
     Back(back::BackArgs),
     /// Be a guest: its network interface, with a small tool for traffic
     Front(front::FrontArgs),
+    /// What is missing here, what each vif does and why, and what to do about it
+    Doctor(doctor::DoctorArgs),
     /// What backends do: a live table, JSON, or Prometheus' text
     Top(top::TopArgs),
     /// xenstore: the tree of keys in which the two ends of a device find each other
@@ -89,6 +93,7 @@ fn main() -> ExitCode {
         Command::Loopback(args) => loopback::run(args),
         Command::Back(args) => back::run(args),
         Command::Front(args) => front::run(args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Top(args) => top::run(args),
         Command::Store(args) => store::run(args),
         Command::Demo(args) => demo::run(args),

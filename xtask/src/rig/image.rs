@@ -103,8 +103,8 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf]) -> Result<(), String> {
     dom0.put_all(&[rig.workspace.root().join("rig/dom0-init")], "")?;
     dom0.rename("dom0-init", "init")?;
     dom0.put_all(&listed(&rig.workspace.root().join("rig/scenarios"))?, "rig/scenarios")?;
-    let shared =
-        ["rig/say.sh", "rig/domain.sh", "rig/net.sh", "rig/vif-script"].map(|f| rig.workspace.root().join(f));
+    let shared = ["rig/say.sh", "rig/domain.sh", "rig/net.sh", "rig/store.script", "rig/vif-script"]
+        .map(|f| rig.workspace.root().join(f));
     dom0.put_all(&shared, "rig")?;
     dom0.put_all(&[guest_cpio, out.kernel.clone()], "rig")?;
     fs::create_dir_all(dom0.dir.join("etc/xen/scripts")).map_err(|e| at(&dom0.dir, e))?;

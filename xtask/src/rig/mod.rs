@@ -70,11 +70,24 @@ fn programs(w: &Workspace) -> Result<Vec<PathBuf>, String> {
     let mut cargo =
         w.cargo(&["build", "--release", "--target", TARGET, "-p", "pregrant-cli", "-p", "pregrant-host"]);
     // Crash points are for the scenario that plays them.
-    cargo.args(["--bin", "pregrant", "--example", "conformance", "--features", "pregrant-cli/crash-points"]);
+    cargo.args([
+        "--bin",
+        "pregrant",
+        "--example",
+        "conformance",
+        "--example",
+        "store_transcript",
+        "--features",
+        "pregrant-cli/crash-points",
+    ]);
     // Built fast and small: time in the emulator is no figure.
     for (setting, value) in [("LTO", "off"), ("CODEGEN_UNITS", "16"), ("DEBUG", "0")] {
         cargo.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
     }
     run(&mut cargo)?;
-    Ok(vec![built.join("pregrant"), built.join("examples/conformance")])
+    Ok(vec![
+        built.join("pregrant"),
+        built.join("examples/conformance"),
+        built.join("examples/store_transcript"),
+    ])
 }

@@ -15,12 +15,13 @@ use crate::stop::Stop;
 use pregrant::DomId;
 use pregrant::net::features::BackFeatures;
 use pregrant::platform::Platform;
+use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::device::own_domid;
 use pregrant::xenbus::{Class, Device, DeviceId, Side};
 use pregrant::xenstore::Client;
 use pregrant_host::drivers::succession::{FileSuccession, Lock, LockError};
 use pregrant_host::drivers::taps::plug_in;
-use pregrant_host::drivers::{Backend, Chosen, FarSide, Hotplug, Place, Taps};
+use pregrant_host::drivers::{Backend, Chosen, FarSide, Hotplug, Place, Plugged, Taps};
 use pregrant_host::linux::{KernelNetback, Xen};
 use pregrant_host::ports::interface::Interface;
 use pregrant_host::ports::switch::Switch;
@@ -47,7 +48,7 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     })?;
     let mut xs = Client::new(transport);
     let domid = own_domid(&mut xs)?;
-    if !args.give_back.is_empty() {
+    if args.take.is_empty() && !args.give_back.is_empty() {
         return give_back(domid, &mut xs, &args.give_back);
     }
     let platform = Xen::open(domid)?;
@@ -66,6 +67,7 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
             Box::new(taps)
         }
     };
+    let far = Box::new(Taken { kernel: KernelNetback::default(), take: args.take.clone(), inner: far });
     let mut backend = Backend::new(platform, xs, BackFeatures::default(), args.path.into(), far)?;
     backend.succeed(Box::new(FileSuccession::new(RUN_DIR)));
     let usual = if domid == DOM0 { Hotplug::Toolstack } else { Hotplug::Own };
@@ -77,7 +79,44 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     ));
     let between = looking_after(&kept_off);
     let mut daemon = Daemon { backend, switch, status, stop, between };
-    daemon.run(args.mode.into(), args.close)
+    daemon.run(args.mode.into(), args.close)?;
+    drop(daemon); // its taps and channels
+    if args.give_back.is_empty() {
+        return Ok(());
+    }
+    give_back(domid, &mut Client::new(UnixTransport::find()?), &args.give_back)
+}
+
+/// A far side whose vifs the kernel's netback has until the last moment.
+struct Taken {
+    kernel: KernelNetback,
+    take: Vec<Chosen>,
+    inner: Box<dyn FarSide>,
+}
+
+impl FarSide for Taken {
+    fn found(&mut self, id: &DeviceId, place: &Place, live: bool) -> std::result::Result<(), String> {
+        if self.take.iter().any(|c| c.names(id.front.0, id.handle)) && self.kernel.has(id) {
+            self.kernel.unbind(id).map_err(|e| e.to_string())?;
+            log::info!("{id}: taken from the kernel's netback");
+        }
+        self.inner.found(id, place, live)
+    }
+    fn plug(&mut self, id: &DeviceId, place: &Place) -> Plugged {
+        self.inner.plug(id, place)
+    }
+    fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Vec<Box<dyn FramePort>> {
+        self.inner.connected(id, queues, front)
+    }
+    fn closed(&mut self, id: &DeviceId) {
+        self.inner.closed(id);
+    }
+    fn removed(&mut self, id: &DeviceId) {
+        self.inner.removed(id);
+    }
+    fn turn(&mut self) {
+        self.inner.turn();
+    }
 }
 
 impl BackArgs {
@@ -153,18 +192,15 @@ fn keep_kernel_off(
     kernel.set_autoprobe(false)?;
     let kept = KeptOff { kernel: kernel.clone(), chosen: args.chosen() };
     for id in vifs_of(domid, xs, &args.chosen())? {
-        if !kernel.has(&id) {
-            continue;
-        }
-        if !args.take.iter().any(|c| c.names(id.front.0, id.handle)) {
+        let taken = args.take.iter().any(|c| c.names(id.front.0, id.handle));
+        if kernel.has(&id) && !taken {
+            let (front, handle) = (id.front.0, id.handle);
             return Err(format!(
-                "{id}: the kernel's netback has it; to take it over, --take {}.{}",
-                id.front.0, id.handle
+                "{id}: the kernel's netback has it. To take it over: pregrant back --take {front}.{handle}; to leave it \
+                 there, name others with --vif"
             )
             .into());
         }
-        kernel.unbind(&id)?;
-        log::info!("{id}: taken from the kernel's netback");
     }
     Ok(Some(std::rc::Rc::new(kept)))
 }
@@ -229,7 +265,12 @@ fn give_back(domid: DomId, xs: &mut Client<UnixTransport>, chosen: &[Chosen]) ->
         while interface.index().is_err() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
-        plug_in(&interface, &place)?;
+        // Its ring is full of what the guest sent meanwhile. The kernel polls it as soon as it is up, which is before the
+        // bridge forwards for it: a poll in a thread comes a moment later.
+        interface.set_threaded(true);
+        let plugged = plug_in(&interface, &place);
+        interface.set_threaded(false);
+        plugged?;
         screen::print(format_args!("{id}: given to the kernel's netback"))?;
     }
     Ok(())

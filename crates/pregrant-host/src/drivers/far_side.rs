@@ -83,8 +83,8 @@ pub enum Plugged {
 
 /// See the module.
 pub trait FarSide {
-    /// A vif was found: makes its place. Nothing was told to its front yet, unless it is `live`: then frames travel, and
-    /// its place is that of a predecessor, or is to be like it at once.
+    /// A vif was found: makes its place. Nothing was told to its front yet, unless it is `live`: then it is about to be
+    /// taken up, and its place is that of a predecessor, or is to be like it at once. May come again.
     ///
     /// # Errors
     /// In words for the log and the store. The vif is not served.

@@ -109,6 +109,10 @@ fn run_script(script: &str, place: &Place, what: &str) -> io::Result<Child> {
 
 impl FarSide for Taps {
     fn found(&mut self, id: &DeviceId, place: &Place, live: bool) -> Result<(), String> {
+        // One whose last owner is dying is found again and again.
+        if self.of(id).is_some() {
+            return Ok(());
+        }
         let made = || -> io::Result<Tap> {
             let tap = Tap::open(&place.name)?;
             tap.persist(true)?;
@@ -124,7 +128,8 @@ impl FarSide for Taps {
                     plug_in(interface, place)?;
                 }
             }
-            let _ = tap.carrier(false); // before Linux 5.0 there is no way to tell
+            // What comes for a live vif waits in the tap. (Before Linux 5.0 the link cannot be told; it is up then.)
+            let _ = tap.carrier(live);
             Ok(tap)
         };
         let tap = made().map_err(|e| e.to_string())?;

@@ -24,7 +24,7 @@ pub use evtchn::{Channel, Evtchn};
 pub use gntalloc::{Gntalloc, Region};
 pub use gntdev::{Gntdev, PeerMap};
 pub use netback::KernelNetback;
-pub use node::{NODES, NodeError};
+pub use node::{NODES, NodeError, NodeName};
 
 use crate::clock::MonotonicClock;
 use crate::counters::{Counters, Tally};

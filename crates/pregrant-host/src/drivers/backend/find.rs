@@ -102,6 +102,16 @@ impl<P: Platform, T: Transport> Backend<P, T> {
                 return;
             }
         };
+        // First of all: what comes for the guest from here on waits at its place.
+        let live = left == Left::Connected && self.succession.is_some();
+        let plug = Place::read(&device, &mut self.xs)
+            .map_err(|e| e.to_string())
+            .and_then(|place| Plug::begin(&mut *self.far, self.hotplug, &device, place, &mut vif, live));
+        let (plug, misplaced) = match plug {
+            Ok(plug) => (plug, None),
+            Err(why) => (Plug::Done, Some(why)),
+        };
+        let mut bus = StoreBus { device: &device, xs: &mut self.xs };
         let taken = match (&left, &mut self.succession) {
             (Left::Connected, Some(succession)) => {
                 let mut redo = |queue, dir| succession.redo_page(&self.platform, &id, queue, dir);
@@ -117,13 +127,6 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         }
         self.held.remove(&key);
         let live = matches!(taken, Ok(true));
-        let plug = Place::read(&device, &mut self.xs)
-            .map_err(|e| e.to_string())
-            .and_then(|place| Plug::begin(&mut *self.far, self.hotplug, &device, place, &mut vif, live));
-        let (plug, misplaced) = match plug {
-            Ok(plug) => (plug, None),
-            Err(why) => (Plug::Done, Some(why)),
-        };
         let mut served = Served {
             device,
             vif,

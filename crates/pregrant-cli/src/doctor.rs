@@ -1,0 +1,70 @@
+//! `pregrant doctor`: what this machine has for Xen's devices, what each vif does and why, and what to do about it.
+//!
+//! ```text
+//!   machine   is it Xen, which domain, xenstore, /dev/xen, tun, the kernel's own drivers     --+
+//!   vifs      both ends' states and keys, who serves them, on which path                      --+--> findings, in words
+//! ```
+//! It changes nothing. What a guest may do: write anything into its keys; they are shown without control characters, and
+//! cut off.
+
+mod finding;
+mod machine;
+mod vifs;
+
+use crate::machine::store_socket;
+use crate::screen;
+use clap::Args;
+use finding::{Finding, Rank};
+use pregrant::xenbus::device::own_domid;
+use pregrant::xenstore::Client;
+use pregrant_host::xenstored::UnixTransport;
+use std::error::Error;
+use std::path::PathBuf;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Arguments of `pregrant doctor`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  pregrant doctor
+  pregrant doctor --loopback /tmp/xen
+
+Each line begins with ok, note or WRONG; what to do stands behind an arrow. The exit code is 1 when something is WRONG.")]
+pub struct DoctorArgs {
+    /// Look at the loopback machine in this directory instead of this Xen
+    #[arg(long, value_name = "DIR")]
+    loopback: Option<PathBuf>,
+}
+
+/// Runs `pregrant doctor`.
+pub fn run(args: &DoctorArgs) -> Result<()> {
+    let mut findings = Vec::new();
+    let store = match &args.loopback {
+        Some(dir) => UnixTransport::connect(store_socket(dir)),
+        None => {
+            findings.extend(machine::findings());
+            UnixTransport::find()
+        }
+    };
+    match store {
+        Err(e) if args.loopback.is_some() => return Err(e.into()),
+        Err(e) => {
+            findings.push(Finding::wrong(e).then("start xenstored, or run this in a domain of a Xen host"))
+        }
+        Ok(transport) => {
+            let mut xs = Client::new(transport);
+            let domid = own_domid(&mut xs)?;
+            let name = xs.read_if_there(&format!("/local/domain/{}/name", domid.0))?;
+            let name = name.map(|n| format!(", {}", finding::plain(&n))).unwrap_or_default();
+            findings.push(Finding::ok(format_args!("xenstore answers; this is {domid}{name}")));
+            let run_dir = args.loopback.clone().unwrap_or_else(|| crate::back::RUN_DIR.into());
+            findings.extend(vifs::served_here(&mut xs, domid, &run_dir, args.loopback.is_none())?);
+            findings.extend(vifs::of_this_domain(&mut xs, domid)?);
+        }
+    }
+    for finding in &findings {
+        screen::print(format_args!("{finding}"))?;
+    }
+    let wrong = findings.iter().filter(|f| f.rank == Rank::Wrong).count();
+    if wrong == 0 { Ok(()) } else { Err(format!("{wrong} thing(s) are wrong: see above").into()) }
+}

@@ -1,0 +1,91 @@
+//! One thing that was found, and what to do about it.
+
+use std::fmt::{self, Display};
+
+/// How bad it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rank {
+    /// As it should be.
+    Ok,
+    /// Works, and could be better; or is only needed for one end.
+    Note,
+    /// Does not work.
+    Wrong,
+}
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// How bad.
+    pub rank: Rank,
+    /// What.
+    pub text: String,
+    /// What to do.
+    pub remedy: Option<String>,
+}
+
+impl Finding {
+    fn new(rank: Rank, text: impl Display) -> Self {
+        Self { rank, text: text.to_string(), remedy: None }
+    }
+
+    /// As it should be.
+    pub fn ok(text: impl Display) -> Self {
+        Self::new(Rank::Ok, text)
+    }
+
+    /// Not needed by everybody.
+    pub fn note(text: impl Display) -> Self {
+        Self::new(Rank::Note, text)
+    }
+
+    /// Does not work.
+    pub fn wrong(text: impl Display) -> Self {
+        Self::new(Rank::Wrong, text)
+    }
+
+    /// With what to do.
+    pub fn then(mut self, remedy: impl Display) -> Self {
+        self.remedy = Some(remedy.to_string());
+        self
+    }
+}
+
+impl Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rank = match self.rank {
+            Rank::Ok => "ok   ",
+            Rank::Note => "note ",
+            Rank::Wrong => "WRONG",
+        };
+        write!(f, "{rank}  {}", self.text)?;
+        match &self.remedy {
+            Some(remedy) => write!(f, "\n       -> {remedy}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What others wrote, fit to be shown: no control characters, and not without end.
+pub fn plain(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.trim_end_matches('\0').chars().take(120).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_says_what_to_do_on_a_line_of_its_own() {
+        let text = Finding::wrong("no xenstore").then("start xenstored").to_string();
+        assert_eq!(text, "WRONG  no xenstore\n       -> start xenstored");
+        assert_eq!(Finding::ok("Xen 4.17").to_string(), "ok     Xen 4.17");
+    }
+
+    #[test]
+    fn what_guests_write_is_shown_without_harm() {
+        assert_eq!(plain(b"a\x1b[31m\n\0"), "a?[31m?");
+        assert_eq!(plain(&[b'x'; 500]).len(), 120);
+    }
+}

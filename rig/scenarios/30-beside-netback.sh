@@ -1,0 +1,58 @@
+# shows: one guest on Linux's netback and on `pregrant back` in turns: iperf3 both ways, small frames from pktgen, dom0's CPU time
+# seconds: 600
+bridge
+netback
+linux_guest one 2
+id=$(xl domid one) vif=vif$(xl domid one).0
+ask one "iperf3 -s -D" || fail "iperf3 does not serve"
+ask one "modprobe pktgen" || fail "the guest has no pktgen"
+FRAMES=${FRAMES:-20000} ROUNDS=${ROUNDS:-3}
+
+# dom0_seconds: CPU time that Xen has counted for dom0.
+dom0_seconds() { xl list 0 | awk 'NR == 2 { print $6 }'; }
+# small: frames of 60 octets (64 with the check sequence) from the guest's pktgen, a second of its clock.
+small() {
+	ask one "small_frames $FRAMES $(cat /sys/class/net/xenbr0/address)" || return 1
+	echo "$ANSWER"
+}
+# row BACK: a line of figures.
+row() {
+	began=$(dom0_seconds)
+	to=$(iperf 10.9.0.2) && from=$(iperf 10.9.0.2 -R) || fail "iperf3 on $1"
+	iperf_cpu=$(echo "$(dom0_seconds) $began" | awk '{ printf "%.1f", $1 - $2 }')
+	began=$(dom0_seconds) frames=$(count "$vif" rx packets)
+	pps=$(small) || fail "pktgen on $1: $ANSWER"
+	frames=$(($(count "$vif" rx packets) - frames))
+	small_cpu=$(echo "$(dom0_seconds) $began" | awk '{ printf "%.1f", $1 - $2 }')
+	[ $frames -ge "$FRAMES" ] || fail "$1: of $FRAMES small frames $frames came"
+	echo "$1 $to $from $pps $iperf_cpu $small_cpu" >> /run/rows
+	say "$(tail -n 1 /run/rows)"
+}
+ops() { pregrant top --once --json | grep '"dir":"tx"' | sed 's/.*"frames":\([0-9]*\).*"grant_ops":\([0-9]*\).*/\1 \2/'; }
+
+round=0
+while [ $round -lt "$ROUNDS" ]; do
+	row netback
+	back --take "$id.0" --give-back "$id.0"
+	within 20 grep -q "vif 0 of domain $id.*connected" $BACK_LOG || fail "not taken up"
+	row pregrant
+	ops > /run/ops
+	end_back || fail "not given back"
+	sleep 1
+	round=$((round + 1))
+done
+# median BACK COLUMN
+median() { awk -v back="$1" -v at="$2" '$1 == back { print $at }' /run/rows | sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
+note "medians of $ROUNDS rounds in turns, one guest  | netback | pregrant | ratio"
+line() {
+	a=$(median netback "$2") b=$(median pregrant "$2")
+	note "$1 | $a | $b | $(echo "$b $a" | awk '{ if ($2 > 0) printf "%.2f", $1 / $2; else print "-" }')"
+}
+line "TCP to the guest, Mbit/s                      " 2
+line "TCP from the guest, Mbit/s                    " 3
+line "frames of 64 octets from the guest, a second  " 4
+line "dom0's CPU seconds for the TCP runs           " 5
+line "dom0's CPU seconds for the small frames       " 6
+note "grant operations a frame of ours, from the guest: $(awk '{ if ($1 > 0) printf "%.2f of %d frames", $2 / $1, $1; else print "none" }' /run/ops)"
+ask one end
+over one
