@@ -43,6 +43,9 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
         Some(dir) => UnixTransport::connect(store_socket(dir)),
         None => {
             findings.extend(machine::findings());
+            if findings.iter().any(|f| f.rank == Rank::Wrong) {
+                return tell(&findings);
+            }
             UnixTransport::find()
         }
     };
@@ -62,7 +65,12 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
             findings.extend(vifs::of_this_domain(&mut xs, domid)?);
         }
     }
-    for finding in &findings {
+    tell(&findings)
+}
+
+/// Prints them; an error when something is wrong.
+fn tell(findings: &[Finding]) -> Result<()> {
+    for finding in findings {
         screen::print(format_args!("{finding}"))?;
     }
     let wrong = findings.iter().filter(|f| f.rank == Rank::Wrong).count();
