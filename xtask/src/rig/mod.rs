@@ -23,6 +23,9 @@ use std::time::Instant;
 /// The guests' and dom0's C library need not be this machine's: programs are linked statically.
 const TARGET: &str = "x86_64-unknown-linux-musl";
 
+/// Examples of pregrant-host that are played inside.
+const EXAMPLES: [&str; 3] = ["conformance", "misbehaviour", "store_transcript"];
+
 /// Where the rig keeps its things.
 pub(crate) struct Rig<'a> {
     workspace: &'a Workspace,
@@ -70,24 +73,13 @@ fn programs(w: &Workspace) -> Result<Vec<PathBuf>, String> {
     let mut cargo =
         w.cargo(&["build", "--release", "--target", TARGET, "-p", "pregrant-cli", "-p", "pregrant-host"]);
     // Crash points are for the scenario that plays them.
-    cargo.args([
-        "--bin",
-        "pregrant",
-        "--example",
-        "conformance",
-        "--example",
-        "store_transcript",
-        "--features",
-        "pregrant-cli/crash-points",
-    ]);
+    cargo.args(["--bin", "pregrant", "--features", "pregrant-cli/crash-points"]);
+    EXAMPLES.iter().for_each(|name| drop(cargo.args(["--example", name])));
     // Built fast and small: time in the emulator is no figure.
     for (setting, value) in [("LTO", "off"), ("CODEGEN_UNITS", "16"), ("DEBUG", "0")] {
         cargo.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
     }
     run(&mut cargo)?;
-    Ok(vec![
-        built.join("pregrant"),
-        built.join("examples/conformance"),
-        built.join("examples/store_transcript"),
-    ])
+    let examples = EXAMPLES.iter().map(|name| built.join("examples").join(name));
+    Ok(std::iter::once(built.join("pregrant")).chain(examples).collect())
 }
