@@ -74,7 +74,9 @@ fn programs(w: &Workspace) -> Result<Vec<PathBuf>, String> {
         w.cargo(&["build", "--release", "--target", TARGET, "-p", "pregrant-cli", "-p", "pregrant-host"]);
     // Crash points are for the scenario that plays them.
     cargo.args(["--bin", "pregrant", "--features", "pregrant-cli/crash-points"]);
-    EXAMPLES.iter().for_each(|name| drop(cargo.args(["--example", name])));
+    for name in EXAMPLES {
+        cargo.args(["--example", name]);
+    }
     // Built fast and small: time in the emulator is no figure.
     for (setting, value) in [("LTO", "off"), ("CODEGEN_UNITS", "16"), ("DEBUG", "0")] {
         cargo.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);

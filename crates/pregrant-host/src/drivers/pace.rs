@@ -5,6 +5,8 @@
 //!   event     arms and sleeps as soon as nothing moves
 //!   adaptive  spins for a bounded time first (a spin helps only when it is longer than the gap), then sleeps
 //! ```
+//! Whatever it does, it looks at its control connection once in [`CONTROL_EVERY`]: rounds may take a microsecond or a
+//! thousand, and a new vif beside a busy one is to connect as soon.
 
 use std::time::{Duration, Instant};
 
@@ -36,8 +38,10 @@ pub const SPIN: Duration = Duration::from_micros(50);
 
 /// Rounds without a frame after which a polling loop looks at its control connection.
 const IDLE_ROUNDS_TO_CONTROL: u32 = 20_000;
-/// Rounds with frames after which it does so too.
-const BUSY_ROUNDS_TO_CONTROL: u32 = 4096;
+/// How long a loop that moves frames goes on without doing so.
+pub const CONTROL_EVERY: Duration = Duration::from_millis(2);
+/// Rounds with frames after which it looks at the clock.
+const BUSY_ROUNDS_TO_CLOCK: u32 = 16;
 
 /// What to do after a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,26 +61,40 @@ pub struct Pace {
     idle: u32,
     busy: u32,
     since: Option<Instant>,
+    /// When frames moved first after the last look at the control connection, or some rounds later.
+    controlled: Option<Instant>,
 }
 
 impl Pace {
     /// At the start of a loop.
     pub fn new(mode: Mode) -> Self {
-        Self { mode, idle: 0, busy: 0, since: None }
+        Self { mode, idle: 0, busy: 0, since: None, controlled: None }
     }
 
     /// After a round in which something `moved`, or nothing.
     #[inline]
     pub fn after(&mut self, moved: bool) -> Next {
+        self.after_at(moved, Instant::now)
+    }
+
+    /// The same, by this clock.
+    #[inline]
+    fn after_at(&mut self, moved: bool, now: impl Fn() -> Instant) -> Next {
         if moved {
             self.idle = 0;
             self.since = None;
             self.busy += 1;
-            if self.busy >= BUSY_ROUNDS_TO_CONTROL {
-                self.busy = 0;
-                return Next::Control;
+            if self.busy < BUSY_ROUNDS_TO_CLOCK {
+                return Next::Again;
             }
-            return Next::Again;
+            self.busy = 0;
+            let now = now();
+            let since = *self.controlled.get_or_insert(now);
+            if now.duration_since(since) < CONTROL_EVERY {
+                return Next::Again;
+            }
+            self.controlled = Some(now);
+            return Next::Control;
         }
         self.idle += 1;
         match self.mode {
@@ -97,10 +115,10 @@ impl Pace {
                 }
                 match self.since {
                     None => {
-                        self.since = Some(Instant::now());
+                        self.since = Some(now());
                         Next::Again
                     }
-                    Some(since) if since.elapsed() >= SPIN => {
+                    Some(since) if now().duration_since(since) >= SPIN => {
                         self.since = None;
                         self.idle = 0;
                         Next::Sleep
@@ -109,5 +127,46 @@ impl Pace {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Rounds with frames that take `round` each, for a second: how long it ever went on without control.
+    fn longest(mode: Mode, round: Duration, moved: impl Fn(u32) -> bool) -> Duration {
+        let (start, mut pace) = (Instant::now(), Pace::new(mode));
+        let at = Cell::new(Duration::ZERO);
+        let (mut last, mut longest) = (Duration::ZERO, Duration::ZERO);
+        for n in 0.. {
+            if at.get() > Duration::from_secs(1) {
+                break;
+            }
+            at.set(at.get() + round);
+            if pace.after_at(moved(n), || start + at.get()) != Next::Again {
+                longest = longest.max(at.get() - last);
+                last = at.get();
+            }
+        }
+        longest.max(at.get() - last)
+    }
+
+    #[test]
+    fn a_busy_loop_hears_of_control_whatever_its_rounds_take() {
+        for micros in [1, 50, 100, 1000] {
+            let round = Duration::from_micros(micros);
+            // A look at the clock each 16 rounds, of which the first begins the time.
+            let bound = CONTROL_EVERY + 32 * round;
+            for mode in [Mode::Poll, Mode::Event, Mode::Adaptive] {
+                let longest = longest(mode, round, |_| true);
+                assert!(longest <= bound, "{mode:?}, rounds of {micros} us: {longest:?}");
+                assert!(longest >= CONTROL_EVERY, "{mode:?}, rounds of {micros} us: not each time");
+            }
+        }
+        // Nothing moves in every other round.
+        let round = Duration::from_micros(50);
+        assert!(longest(Mode::Poll, round, |n| n % 2 == 0) <= CONTROL_EVERY + 64 * round);
     }
 }
