@@ -283,7 +283,7 @@ impl Game {
             self.frame_arrived(frame, reqs, &due, &twice, &mut written);
         }
         if let Some(due) = self.due.front() {
-            let need = slots_needed(due.bytes.len(), due.extras.len() as u32);
+            let need = slots_needed(due.bytes.len(), PAGE_SIZE, due.extras.len() as u32);
             assert!(self.model.in_flight() < need, "a frame waits though its slots are there");
         }
         written.check();

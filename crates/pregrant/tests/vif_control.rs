@@ -311,3 +311,46 @@ fn a_ring_that_is_garbled_at_its_end_costs_frames_and_nothing_else() {
     }
     assert!(carried > 1000 && lost > 1000, "both happen: {carried}, {lost}");
 }
+
+/// Whatever the toolstack says of the back, it is shown the same: zeroed pages, and in them the frames that were sent.
+#[test]
+fn xsa_376_403_trusted_or_not_the_back_is_shown_nothing_but_frames() {
+    let mut shown = Vec::new();
+    for trusted in [None, Some("0"), Some("1"), Some(""), Some("yes")] {
+        let xen = LocalXen::new();
+        let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+        let (mut fb, mut bb) = device();
+        if let Some(trusted) = trusted {
+            fb.own.borrow_mut().insert("trusted".into(), trusted.into());
+        }
+        let granting = pregrant::net::front::pages::Granting::Standing;
+        let wishes = Wishes { tx_data_len: None, rx_data_len: None, granting, ..Wishes::default() };
+        let mut front = FrontVif::new(HOST, wishes, false);
+        let mut back = back(BackFeatures::default());
+        connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
+        let mut burst = Arena::new();
+        assert!(burst.push(&[0xa5; 900], Offload::default()));
+        assert_eq!(front.send(&g, 0, &burst.burst()), Ok(1));
+        let own = fb.own.borrow();
+        let rings: Vec<u32> = own
+            .iter()
+            .filter(|(key, _)| key.ends_with("ring-ref"))
+            .map(|(_, gref)| gref.parse().expect("a number"))
+            .collect();
+        let (mut pages, mut octets) = (0, 0);
+        for gref in (1..2000).filter(|gref| !rings.contains(gref)) {
+            let Ok(map) = h.map(GUEST, &[GrantRef(gref)], Access::ReadOnly) else { continue };
+            let mut page = vec![0; map.len()];
+            assert!(map.copy_out(0, &mut page));
+            pages += 1;
+            octets += page.iter().filter(|b| **b == 0xa5).count();
+            assert!(page.iter().all(|b| [0, 0xa5].contains(b)), "grant {gref} shows what nobody sent");
+        }
+        assert_eq!(octets, 900);
+        let keys: Vec<_> =
+            own.iter().filter(|(k, _)| *k != "trusted").map(|(k, v)| format!("{k}={v}")).collect();
+        shown.push((pages, keys));
+    }
+    assert!(shown[0].0 > 500, "{} pages", shown[0].0);
+    assert!(shown.iter().all(|s| *s == shown[0]));
+}

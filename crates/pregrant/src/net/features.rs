@@ -79,6 +79,8 @@ pub struct BackFeatures {
     pub multicast_control: bool,
     /// `feature-dynamic-multicast-control`: the front may ask for it, or no longer, at any time.
     pub dynamic_multicast_control: bool,
+    /// `feature-xdp-headroom`: leaves room ahead of the octets in RX pages, where the front asks for it.
+    pub xdp_headroom: bool,
     /// `feature-ctrl-ring`: answers control requests.
     pub ctrl_ring: bool,
     /// `multi-queue-max-queues`.
@@ -101,6 +103,7 @@ impl Default for BackFeatures {
             split_channels: true,
             multicast_control: true,
             dynamic_multicast_control: true,
+            xdp_headroom: true,
             ctrl_ring: true,
             max_queues: 4,
             staging_sizes: ALL_DATA_LENS.iter().filter_map(|&n| DataLen::new(n)).collect(),
@@ -121,6 +124,7 @@ impl BackFeatures {
         put(&mut p, "feature-split-event-channels", self.split_channels as u32);
         put(&mut p, "feature-multicast-control", self.multicast_control as u32);
         put(&mut p, "feature-dynamic-multicast-control", self.dynamic_multicast_control as u32);
+        put(&mut p, "feature-xdp-headroom", self.xdp_headroom as u32);
         put(&mut p, "feature-ctrl-ring", self.ctrl_ring as u32);
         put(&mut p, "multi-queue-max-queues", self.max_queues);
         if !self.staging_sizes.is_empty() {
@@ -144,6 +148,7 @@ impl BackFeatures {
             split_channels: flag(keys, "feature-split-event-channels")?,
             multicast_control: flag(keys, "feature-multicast-control")?,
             dynamic_multicast_control: flag(keys, "feature-dynamic-multicast-control")?,
+            xdp_headroom: flag(keys, "feature-xdp-headroom")?,
             ctrl_ring: flag(keys, "feature-ctrl-ring")?,
             max_queues: number(keys, "multi-queue-max-queues")?.unwrap_or(1).max(1),
             staging_sizes: sizes.as_deref().map(parse_sizes).unwrap_or_default(),
@@ -272,6 +277,18 @@ pub const REQUEST_MULTICAST: &str = "request-multicast-control";
 /// Whether a front asks for multicast control now.
 pub fn requests_multicast<S: KeySource>(keys: &mut S) -> Result<bool, S::Error> {
     flag(keys, REQUEST_MULTICAST)
+}
+
+/// The front's key for octets ahead of a frame's in its RX pages: it writes it, and then goes to state 7.
+pub const XDP_HEADROOM: &str = "xdp-headroom";
+
+/// Headroom at most: as much stays for octets. What is asked for beyond is not given; the extra info says what is.
+pub const MAX_HEADROOM: u16 = 2048;
+
+/// The headroom that a front asks for now. Garbled means none.
+pub fn xdp_headroom<S: KeySource>(keys: &mut S) -> Result<u16, S::Error> {
+    let asked = keys.text(XDP_HEADROOM)?.as_deref().and_then(decimal).unwrap_or(0);
+    Ok(asked.min(u32::from(MAX_HEADROOM)) as u16)
 }
 
 /// Where queue `i` of `n` has its keys, relative to its end's directory, with the slash.
@@ -511,6 +528,7 @@ mod tests {
             sg: false,
             max_queues: 1,
             multicast_control: false,
+            xdp_headroom: false,
             ctrl_ring: false,
             ..back.clone()
         };
@@ -619,6 +637,20 @@ mod tests {
         }
         let q = FrontRequest::read(&mut d, &BackFeatures::default()).unwrap().queues.remove(0);
         assert_eq!(q.tx_data, data(40, 256));
+    }
+
+    #[test]
+    fn headroom_is_bounded_and_garbage_is_none() {
+        let asked =
+            |text: &str| xdp_headroom(&mut dir(Vec::from([(XDP_HEADROOM.into(), text.into())]))).unwrap();
+        for (text, given) in [("256", 256), ("0", 0), ("2048\0", 2048), ("2049", 2048), ("4294967295", 2048)]
+        {
+            assert_eq!(asked(text), given, "{text}");
+        }
+        for text in ["", "x", "-1", "256,1", "4294967296"] {
+            assert_eq!(asked(text), 0, "{text}");
+        }
+        assert_eq!(xdp_headroom(&mut dir(Pairs::new())), Ok(0));
     }
 
     #[test]

@@ -155,6 +155,12 @@ impl<P: Platform> RxQueue<P> {
         self.ring.final_check(self.wait)
     }
 
+    /// Leaves `octets` free ahead of a frame's in each page, from the next frame on. With staging buffers there is none:
+    /// what is in them is copied out anyhow.
+    pub fn set_headroom(&mut self, octets: u16) {
+        self.batch.headroom = if matches!(self.path, AnyPath::Staging(_)) { 0 } else { octets };
+    }
+
     /// How long frames wait from now on, and for whom: a guest that `notified` when it posts slots, or not; whose queue
     /// was `live` before this process, or is new.
     pub fn watch(&mut self, patience: Patience, notified: bool, live: bool, now_ns: u64) {

@@ -5,8 +5,9 @@
 //!   ring slots:    [ f0 ][ f1 ][extra][ f1 more ]     one response for each, at the request's own index
 //! ```
 //!
-//! A frame takes ceil(len / 4096) slots and one more for each extra, GSO and hash (PROTOCOL.md 2.6). It is laid out only when all of
-//! its slots are there. Each request is read once.
+//! A frame takes ceil(len / (4096 - h)) slots and one more for each extra, GSO, hash and XDP (PROTOCOL.md 2.6); h is the
+//! headroom that the guest's XDP program asked for, else 0. It is laid out only when all of its slots are there. Each
+//! request is read once.
 
 use crate::error::PeerFault;
 use crate::net::back::assemble::{BATCH_SLOTS, Todo, mask};
@@ -27,6 +28,8 @@ pub struct RxSlot {
     pub id: u16,
     /// The request's page.
     pub gref: u32,
+    /// Where the piece begins in the page: behind the headroom.
+    pub offset: u16,
     /// Octets of the piece.
     pub len: u16,
     /// The piece in the burst's bytes.
@@ -63,6 +66,8 @@ pub struct RxBatch {
     pub failed: Todo,
     /// Frames of the burst that were left out because the guest can never take them.
     pub dropped: usize,
+    /// Octets that stay free ahead of a piece.
+    pub headroom: u16,
 }
 
 impl Default for RxBatch {
@@ -76,6 +81,7 @@ impl Default for RxBatch {
             nr_rsps: 0,
             failed: 0,
             dropped: 0,
+            headroom: 0,
         }
     }
 }
@@ -140,10 +146,10 @@ impl RxAccepts {
     }
 }
 
-/// Slots that a frame with so many extra infos needs.
+/// Slots that a frame with so many extra infos needs, where a page has room for so many octets.
 #[inline(always)]
-pub fn slots_needed(len: usize, extras: u32) -> u32 {
-    len.div_ceil(PAGE_SIZE).max(1) as u32 + extras
+pub fn slots_needed(len: usize, room: usize, extras: u32) -> u32 {
+    len.div_ceil(room).max(1) as u32 + extras
 }
 
 impl RxBatch {
@@ -158,16 +164,16 @@ impl RxBatch {
         accepts: RxAccepts,
         hashes: &[Option<FrameHash>],
     ) -> Result<(usize, u32), PeerFault> {
-        if hashes.is_empty() {
+        if hashes.is_empty() && self.headroom == 0 {
             self.lay_out_as::<M, false>(ring, burst, accepts, hashes)
         } else {
-            self.lay_out_hashed(ring, burst, accepts, hashes)
+            self.lay_out_more(ring, burst, accepts, hashes)
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn lay_out_hashed<M: RingMem>(
+    fn lay_out_more<M: RingMem>(
         &mut self,
         ring: &mut BackRing<NetRx, M>,
         burst: &Burst<'_>,
@@ -177,9 +183,9 @@ impl RxBatch {
         self.lay_out_as::<M, true>(ring, burst, accepts, hashes)
     }
 
-    /// Compiled twice, so that frames without hashes pass no test for them.
+    /// Compiled twice, so that frames without hashes and headroom pass no test for them.
     #[inline(always)]
-    fn lay_out_as<M: RingMem, const HASHED: bool>(
+    fn lay_out_as<M: RingMem, const MORE: bool>(
         &mut self,
         ring: &mut BackRing<NetRx, M>,
         burst: &Burst<'_>,
@@ -193,6 +199,8 @@ impl RxBatch {
         self.dropped = 0;
         let mut available = ring.available(burst.frames.len() as u32)?;
         ring.prefetch(available.min(burst.frames.len() as u32));
+        let headroom = if MORE { self.headroom } else { 0 };
+        let room = PAGE_SIZE - headroom as usize;
         let mut taken = 0;
         let mut used = 0;
         let mut wait = 0;
@@ -202,15 +210,15 @@ impl RxBatch {
                 used += 1;
                 continue;
             }
-            if len > PAGE_SIZE && !accepts.sg {
+            if len > room && !accepts.sg {
                 self.dropped += 1;
                 used += 1;
                 continue;
             }
             let gso = desc.offload.gso_type != 0;
-            let hash = if HASHED { hashes[used] } else { None };
-            let extras = gso as u32 + hash.is_some() as u32;
-            let need = slots_needed(len, extras);
+            let hash = if MORE { hashes.get(used).copied().flatten() } else { None };
+            let extras = gso as u32 + hash.is_some() as u32 + (headroom > 0) as u32;
+            let need = slots_needed(len, room, extras);
             if available - taken < need {
                 available = ring.available(taken + need)?;
                 if available - taken < need {
@@ -237,19 +245,25 @@ impl RxBatch {
             let mut left = len;
             let mut first = true;
             while left > 0 {
-                let piece = left.min(PAGE_SIZE);
+                let piece = left.min(room);
                 let req = ring.read(taken);
                 taken += 1;
                 left -= piece;
-                let mut rsp = RxResponse { id: req.id, offset: 0, flags: 0, status: piece as i16 };
+                let mut rsp = RxResponse { id: req.id, offset: headroom, flags: 0, status: piece as i16 };
                 if left > 0 {
                     rsp.flags |= RXF_MORE_DATA;
                 }
                 if first {
                     rsp.flags |= flags | if extras > 0 { RXF_EXTRA_INFO } else { 0 };
                 }
-                self.slots[self.nr_slots] =
-                    RxSlot { id: req.id, gref: req.gref, len: piece as u16, at, rsp: self.nr_rsps as u16 };
+                self.slots[self.nr_slots] = RxSlot {
+                    id: req.id,
+                    gref: req.gref,
+                    offset: headroom,
+                    len: piece as u16,
+                    at,
+                    rsp: self.nr_rsps as u16,
+                };
                 self.nr_slots += 1;
                 self.rsps[self.nr_rsps] = rsp;
                 self.nr_rsps += 1;
@@ -258,9 +272,11 @@ impl RxBatch {
                     let Offload { gso_size: size, gso_type, .. } = desc.offload;
                     let gso = gso.then_some(Extra::Gso { size, gso_type });
                     let hash = hash.map(FrameHash::extra);
-                    for (extra, more) in [(gso, hash.is_some()), (hash, false)] {
-                        let Some(extra) = extra else { continue };
-                        self.rsps[self.nr_rsps] = RxResponse::from_words(extra.to_words(more));
+                    let xdp = (headroom > 0).then_some(Extra::Xdp { headroom });
+                    let mut behind = extras;
+                    for extra in [gso, hash, xdp].into_iter().flatten() {
+                        behind -= 1;
+                        self.rsps[self.nr_rsps] = RxResponse::from_words(extra.to_words(behind > 0));
                         self.nr_rsps += 1;
                         taken += 1; // the request under an extra is used up unread
                     }

@@ -81,7 +81,7 @@ impl<P: Platform> BackPath<P> for CopyPath {
                     if slot.gref == GrantRef::NONE.0 {
                         refused = true;
                     } else {
-                        self.push(i, k, slot.gref, 0, slot.len, slot.at);
+                        self.push(i, k, slot.gref, slot.offset, slot.len, slot.at);
                     }
                 }
             }

@@ -247,7 +247,8 @@ impl<P: Platform> BackVif<P> {
     /// not opened again behind its back.
     pub fn inherit<B: DeviceBus>(&mut self, bus: &mut B) -> Result<Left, B::Error> {
         match bus.own_state()? {
-            XenbusState::Connected => Ok(Left::Connected),
+            // 8 is 4 with a wish of the front's granted.
+            XenbusState::Connected | XenbusState::Reconfigured => Ok(Left::Connected),
             own @ (XenbusState::Closing | XenbusState::Closed) => {
                 self.state = own;
                 self.shut = true;
@@ -273,8 +274,12 @@ impl<P: Platform> BackVif<P> {
         redo: RedoSource<'_>,
     ) -> Result<bool, ConnectError<B::Error>> {
         // From here on the store and this vif agree; a front that left meanwhile is followed by `step`.
-        self.state = XenbusState::Connected;
-        if bus.peer_state().map_err(ConnectError::Keys)? != XenbusState::Connected {
+        self.state = match bus.own_state().map_err(ConnectError::Keys)? {
+            XenbusState::Reconfigured => XenbusState::Reconfigured,
+            _ => XenbusState::Connected,
+        };
+        let front = bus.peer_state().map_err(ConnectError::Keys)?;
+        if !matches!(front, XenbusState::Connected | XenbusState::Reconfiguring) {
             return Ok(false);
         }
         self.features = BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?;
@@ -301,7 +306,7 @@ impl<P: Platform> BackVif<P> {
     ) -> Result<Drained, B::Error> {
         let drained = self.leave(p, ports);
         self.ending = true;
-        if self.state == XenbusState::Connected {
+        if matches!(self.state, XenbusState::Connected | XenbusState::Reconfigured) {
             self.shut = true;
             self.state = XenbusState::Closing;
             bus.set_state(XenbusState::Closing)?;
@@ -341,7 +346,7 @@ impl<P: Platform> BackVif<P> {
         for _ in 0..STEPS_AT_ONCE {
             let front = bus.peer_state().map_err(ConnectError::Keys)?;
             let online = bus.online().map_err(ConnectError::Keys)?;
-            self.shut &= front == S::Connected;
+            self.shut &= matches!(front, S::Connected | S::Reconfiguring);
             if self.shut {
                 return Ok(came_to);
             }
@@ -373,6 +378,7 @@ impl<P: Platform> BackVif<P> {
                     self.connect(p, bus, redo, Begin::Fresh)?;
                     came_to = BackStep::Connected;
                 }
+                S::Reconfigured => self.hear_headroom(bus).map_err(ConnectError::Keys)?,
                 S::Closing | S::Closed => {
                     if !self.queues.is_empty() {
                         came_to = BackStep::Closed;
@@ -495,6 +501,7 @@ impl<P: Platform> BackVif<P> {
             q.rx.watch(self.patience, front.rx_notify, begin == Begin::TakeUp, now_ns);
         }
         self.queues = queues;
+        self.hear_headroom(bus).map_err(ConnectError::Keys)?;
         self.hear_rate(p, bus).map_err(ConnectError::Keys)
     }
 

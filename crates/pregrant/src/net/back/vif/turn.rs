@@ -5,6 +5,7 @@ use super::super::stall::Link;
 use super::BackVif;
 use crate::error::PeerFault;
 use crate::net::bus::DeviceBus;
+use crate::net::features::xdp_headroom;
 use crate::platform::{Clock, Platform};
 use crate::port::FramePort;
 use alloc::boxed::Box;
@@ -13,6 +14,13 @@ use alloc::boxed::Box;
 pub const RATE: &str = "rate";
 
 impl<P: Platform> BackVif<P> {
+    /// Reads the headroom that the front asks for, and gives it from the next frame on.
+    pub(super) fn hear_headroom<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
+        let octets = if self.features.xdp_headroom { xdp_headroom(bus)? } else { 0 };
+        self.queues.iter_mut().for_each(|q| q.rx.set_headroom(octets));
+        Ok(())
+    }
+
     /// Reads the toolstack's [`RATE`] anew: when it changed.
     pub fn hear_rate<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), B::Error> {
         let text = bus.own_text(RATE)?.filter(|text| !text.is_empty());

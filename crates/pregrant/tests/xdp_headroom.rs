@@ -1,0 +1,183 @@
+//! XDP headroom (PROTOCOL.md 2.9): how a front asks for it while it is connected, and where frames are then.
+#![cfg(not(any(loom, miri)))]
+
+mod rig;
+
+use pregrant::net::back::rx_batch::RxAccepts;
+use pregrant::net::back::{BackStep, BackVif, Left, Ordinary, Polled};
+use pregrant::net::features::BackFeatures;
+use pregrant::net::front::{FrontVif, Wishes};
+use pregrant::platform::local::LocalXen;
+use pregrant::port::Offload;
+use pregrant::ring::{NetRx, RingKind, RingPages};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::netif::{Extra, GSO_TYPE_TCPV4, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest, RxResponse};
+use pregrant::xenbus::XenbusState;
+use pregrant::{GrantRef, PAGE_SIZE};
+use rig::bus::{connect, device};
+use rig::{GUEST, HOST, Rig, RxGame, TestPort, WAYS, Way};
+
+fn post(g: &mut RxGame, n: usize) {
+    for _ in 0..n {
+        let id = g.model.next_index() % 256;
+        g.model.post(RxRequest { id: id as u16, gref: g.refs[id as usize].0 });
+    }
+}
+
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|k| (k as u8).wrapping_mul(31) ^ (k >> 8) as u8).collect()
+}
+
+fn gso() -> Offload {
+    Offload { gso_type: GSO_TYPE_TCPV4, gso_size: 1448, csum_blank: true, csum_ok: true }
+}
+
+/// Each piece is behind the headroom, in as many slots as that takes and not one fewer; the extra info says so.
+#[test]
+fn frames_lie_behind_the_headroom_and_need_the_slots_that_takes() {
+    for headroom in [1u16, 256, 2048] {
+        let room = PAGE_SIZE - usize::from(headroom);
+        for len in [60, room, room + 1, PAGE_SIZE, 2 * room, 65_535] {
+            for offload in [Offload::default(), gso()] {
+                let rig = Rig::new();
+                let mut g = rig.rx_model(Way::Copy, u32::MAX - 3, RxAccepts::ALL);
+                g.back.set_headroom(headroom);
+                let extras = 1 + usize::from(offload.gso_type != 0);
+                let needed = len.div_ceil(room) + extras;
+                g.port.gives.push_back((bytes(len), offload));
+                post(&mut g, needed - 1);
+                assert_eq!(g.run(), Ok(()));
+                assert_eq!(g.model.frames(), Ok(vec![]), "{len} octets need {needed} slots");
+                post(&mut g, 1);
+                assert_eq!(g.run(), Ok(()));
+                let frame = g.model.frames().expect("answers by the rules").remove(0);
+                assert_eq!(g.model.in_flight(), 0, "and no more");
+                let mut told = vec![Extra::Xdp { headroom }];
+                if offload.gso_type != 0 {
+                    told.insert(0, Extra::Gso { size: 1448, gso_type: GSO_TYPE_TCPV4 });
+                }
+                assert_eq!(frame.extras, told);
+                assert!(frame.slots[0].flags & RXF_EXTRA_INFO != 0);
+                let mut got = Vec::new();
+                for (k, slot) in frame.slots.iter().enumerate() {
+                    assert_eq!(slot.offset, headroom);
+                    assert_eq!(slot.flags & RXF_MORE_DATA != 0, k + 1 < frame.slots.len());
+                    let mut piece = vec![0; slot.status as usize];
+                    let mut ahead = vec![1; usize::from(headroom)];
+                    let page = usize::from(slot.id) * PAGE_SIZE;
+                    assert!(g.memory.copy_out(page, &mut ahead));
+                    assert!(g.memory.copy_out(page + usize::from(headroom), &mut piece));
+                    assert!(ahead.iter().all(|b| *b == 0), "the headroom is the guest's");
+                    got.extend(piece);
+                }
+                assert!(got == bytes(len), "{len} octets behind {headroom}");
+                g.close();
+                rig.assert_empty();
+            }
+        }
+    }
+}
+
+#[test]
+fn without_sg_a_frame_has_one_page_less_its_headroom() {
+    let rig = Rig::new();
+    let mut g = rig.rx_model(Way::Copy, 0, RxAccepts { sg: false, ..RxAccepts::ALL });
+    g.back.set_headroom(256);
+    post(&mut g, 8);
+    g.port.gives.extend([(bytes(3841), Offload::default()), (bytes(3840), Offload::default())]);
+    assert_eq!(g.run(), Ok(()));
+    let frames = g.model.frames().expect("answers by the rules");
+    assert_eq!((frames.len(), frames[0].bytes(), g.back.stats().dropped), (1, 3840, 1));
+    g.close();
+}
+
+#[test]
+fn staged_frames_have_none() {
+    for way in WAYS.into_iter().filter(|w| matches!(w, Way::Staging(_))) {
+        let rig = Rig::new();
+        let mut g = rig.rx_model(way, 0, RxAccepts::ALL);
+        g.back.set_headroom(256);
+        post(&mut g, 1);
+        g.port.gives.push_back((bytes(60), Offload::default()));
+        assert_eq!(g.run(), Ok(()));
+        let frame = g.model.frames().expect("answers by the rules").remove(0);
+        assert_eq!((frame.extras.len(), frame.bytes()), (0, 60), "{way:?}");
+        g.close();
+    }
+}
+
+/// 7 with a key, 8, 4; the queues live on all the while, and each frame is as the front last asked.
+#[test]
+fn a_front_asks_while_it_is_connected() {
+    use XenbusState as S;
+    let xen = LocalXen::new();
+    let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+    let (mut fb, mut bb) = device();
+    let wishes = Wishes { tx_data_len: None, rx_data_len: None, ..Wishes::default() };
+    let mut front = FrontVif::new(HOST, wishes, false);
+    let mut back = BackVif::new(GUEST, 0, BackFeatures::default(), Ordinary::Copy);
+    connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
+    assert_eq!(bb.own.borrow()["feature-xdp-headroom"], "1");
+    let gref: u32 = fb.own.borrow()["rx-ring-ref"].parse().expect("a number");
+    let look = RingPages::new(
+        pregrant::platform::PeerMem::map(&h, GUEST, &[GrantRef(gref)], pregrant::platform::Access::ReadWrite)
+            .expect("the front's ring"),
+        NetRx::SLOT_WORDS,
+    );
+    // Its pages stay the front's; the answers are looked at as they stand on the ring.
+    let mut at = 0;
+    let mut deliver = |back: &mut BackVif<_>| {
+        let mut port = TestPort::default();
+        port.gives.push_back((bytes(60), Offload::default()));
+        while back.poll_rx(&h, 0, &mut port) == Ok(Polled::More) {}
+        let first = RxResponse::from_words(pregrant::ring::RingMem::read::<2, 2>(&look, at));
+        at += 1 + u32::from(first.flags & RXF_EXTRA_INFO != 0);
+        first.offset
+    };
+    assert_eq!(deliver(&mut back), 0);
+    for (key, offset) in [
+        (Some("256"), 256),
+        (Some("0"), 0),
+        (Some("99999"), 2048),
+        (Some("many"), 0),
+        (Some("64"), 64),
+        (None, 0),
+    ] {
+        {
+            let mut own = fb.own.borrow_mut();
+            match key {
+                Some(key) => drop(own.insert("xdp-headroom".into(), key.into())),
+                None => drop(own.remove("xdp-headroom")),
+            }
+            own.insert("state".into(), "7".into());
+        }
+        assert_eq!(back.step(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Waiting));
+        assert_eq!((back.state(), bb.own.borrow()["state"].as_str()), (S::Reconfigured, "8"));
+        assert_eq!(deliver(&mut back), offset, "{key:?}");
+        fb.own.borrow_mut().insert("state".into(), "4".into());
+        assert_eq!(back.step(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Waiting));
+        assert_eq!((back.state(), back.nr_queues()), (S::Connected, 1));
+        assert_eq!(deliver(&mut back), offset, "{key:?}");
+    }
+    // A back that dies at 8, its front still at 7, or at 4 again.
+    for front_state in ["7", "4"] {
+        fb.own.borrow_mut().extend([("state".into(), "7".into()), ("xdp-headroom".into(), "128".into())]);
+        assert_eq!(back.step(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Waiting));
+        fb.own.borrow_mut().insert("state".into(), front_state.into());
+        drop(back);
+        back = BackVif::new(GUEST, 0, BackFeatures::default(), Ordinary::Copy);
+        assert_eq!(back.inherit(&mut bb), Ok(Left::Connected));
+        assert_eq!(back.take_up(&h, &mut bb, &mut |_, _| None).ok(), Some(true));
+        assert_eq!(deliver(&mut back), 128);
+        fb.own.borrow_mut().insert("state".into(), "4".into());
+        assert_eq!(back.step(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Waiting));
+        assert_eq!(back.state(), S::Connected);
+    }
+    // A fault closes it at 8 too, and saying 7 brings nobody back.
+    back.close(&h, &mut bb, Some("a fault")).expect("plain maps");
+    for state in ["7", "4", "7"] {
+        fb.own.borrow_mut().insert("state".into(), state.into());
+        assert_eq!(back.step(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Waiting));
+        assert_eq!((back.state(), back.nr_queues()), (S::Closed, 0));
+    }
+}
