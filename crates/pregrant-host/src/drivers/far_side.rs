@@ -26,10 +26,15 @@ pub struct Place {
     pub bridge: Option<String>,
     /// `script`: run when the interface is there.
     pub script: Option<String>,
-    /// `mtu`.
+    /// `mtu`: the interface gets it. One that no interface can have counts as absent.
     pub mtu: Option<u32>,
     /// The back's directory, which the script is told.
     pub dir: String,
+}
+
+/// An `mtu` that an interface can have: IPv4's least, and what a frame has room for.
+fn mtu(text: &str) -> Option<u32> {
+    text.trim_end_matches('\0').trim().parse().ok().filter(|n| (68..=65_521).contains(n))
 }
 
 /// What a vif's interface is called where the toolstack has no wish.
@@ -52,7 +57,7 @@ impl Place {
             name: text("vifname")?.unwrap_or_else(|| usual_name(&id)),
             bridge: text("bridge")?,
             script: text("script")?,
-            mtu: text("mtu")?.and_then(|t| t.trim().parse().ok()),
+            mtu: text("mtu")?.as_deref().and_then(mtu),
             dir: device.own_dir().to_owned(),
         })
     }
@@ -167,5 +172,18 @@ impl Plug {
     /// Whether it is to be asked again.
     pub(super) fn is_pending(&self) -> bool {
         matches!(self, Self::Own(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mtu;
+
+    #[test]
+    fn an_mtu_that_is_none_is_left_out() {
+        assert_eq!(["1500", "68", "65521", " 9000\0"].map(mtu), [1500, 68, 65521, 9000].map(Some));
+        for bad in ["", "0", "67", "65522", "-1500", "1500,9000", "4294967297", "jumbo", "\u{1b}[2J"] {
+            assert_eq!(mtu(bad), None, "{bad:?}");
+        }
     }
 }
