@@ -1,10 +1,10 @@
 # Guests, as dom0's scenarios make and follow them.
 
 # guest NAME [KEY=VALUE...]: creates a domain. Keys: job, type (pv), vcpus (1), vif (a line of xl's syntax), more (guest
-# kernel arguments).
+# kernel arguments), config (one more line for xl).
 guest() {
 	_name=$1; shift
-	job= type=pv vcpus=1 vif= more=
+	job= type=pv vcpus=1 vif= more= config=
 	for _pair; do eval "${_pair%%=*}=\${_pair#*=}"; done
 	cat > "/run/$_name.cfg" <<-END
 	name = "$_name"
@@ -17,6 +17,7 @@ guest() {
 	on_poweroff = "destroy"
 	on_crash = "destroy"
 	${vif:+vif = [ $vif ]}
+	$config
 	END
 	: > "/var/log/xen/console/guest-$_name.log"
 	tail -f "/var/log/xen/console/guest-$_name.log" | while IFS= read -r _line; do echo "[$_name] $_line"; done &

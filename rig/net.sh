@@ -1,4 +1,5 @@
-# What dom0's scenarios do with networks: a bridge, backends, guests that obey. Sourced after domain.sh.
+# What dom0's scenarios do with networks: a bridge, backends, guests that obey. Sourced after domain.sh; by guests too, for
+# `bridge`, `pings` and `mbits`.
 
 # bridge: xenbr0, where dom0 is 10.9.0.1 and fd09::1.
 bridge() {
@@ -34,6 +35,23 @@ linux_guest() {
 	ask "$_who" "addresses $_number" || fail "$_who has no network"
 }
 
+# front NAME NUMBER [ARGUMENT...]: starts `pregrant front --tap eth0` in a guest that has no netfront, waits until it is
+# connected, and gives eth0 its addresses. end_front NAME: ends it, and its log goes to the console.
+front() {
+	_who=$1 _number=$2; shift 2
+	ask "$_who" "pregrant front --tap eth0 $* > /tmp/front.log 2>&1 & echo \$! > /tmp/front.pid" || return 1
+	ask "$_who" "within 20 grep 'connected to' /tmp/front.log && addresses $_number" && return 0
+	ask "$_who" "cat /tmp/front.log"
+	fail "$_who: pregrant front: not connected"
+}
+end_front() { ask "$1" 'kill $(cat /tmp/front.pid); cat /tmp/front.log; within 10 [ ! -e /sys/class/net/eth0 ]'; }
+# front_guest NAME NUMBER [KEY=VALUE...]: a guest without netfront that obeys `ask`.
+front_guest() {
+	_who=$1 _number=$2; shift 2
+	guest "$_who" job=orders more=rig.netfront=no "vif=$(vif_line "$_number")" "$@" || fail "xl create $_who"
+	up "$_who" || fail "$_who does not come up"
+}
+
 # ask NAME COMMAND: runs it in a guest whose job is `orders`, and returns its status. Its output is on the guest's console,
 # and the last line of it in ANSWER.
 ask() {
@@ -61,6 +79,19 @@ iperf() {
 	iperf3 -J -c "$_to" -t "${IPERF_SECONDS:-4}" "$@" > /run/iperf.json || { grep '"error"' /run/iperf.json; return 1; }
 	mbits /run/iperf.json
 }
+
+# frames_serve: receives frames in dom0. frames NAME TO [ARGUMENT...]: sends some from a guest, none lost or damaged; the
+# line of results in ANSWER.
+frames_serve() {
+	pregrant frames --serve > /run/frames.log 2>&1 &
+	within 5 grep -q receiving /run/frames.log || fail "frames --serve"
+}
+frames() {
+	_who=$1 _to=$2; shift 2
+	ASK_SECONDS=${FRAMES_SECONDS:-240} ask "$_who" "pregrant frames --to $_to $*" || fail "frames of $_who to $_to: $ANSWER"
+}
+# rate: of a line of results, frames a second.
+rate() { sed 's/.* s, \([0-9]*\) frames.*/\1/'; }
 
 # count VIF rx|tx bytes|packets: the interface's own counter in dom0. Its rx is what the guest sends.
 count() { cat "/sys/class/net/$1/statistics/$2_$3"; }

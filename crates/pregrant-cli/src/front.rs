@@ -1,20 +1,23 @@
-//! `pregrant front`: a guest with its frontend, and a small tool to make traffic with.
+//! `pregrant front`: a guest's frontend, for the guest's kernel (`--tap`) or with a small tool to make traffic with.
 //!
 //! ```text
-//!   station (TCP/IP stack) -- Frontend -- rings -- the backend
-//!      |-- answers pings, always
+//!   station (TCP/IP stack) -- Frontend -- rings -- the backend        or        tap -- Frontend -- rings -- the backend
+//!      |-- answers pings, always                                           the guest's kernel
 //!      '-- --ping, --serve, --send
 //! ```
-//! The guest does not end when its backend does: it waits, and goes on with the next.
+//! The guest does not end when its backend does: it waits, and goes on with the next. Generic over the platform; a platform
+//! brings its attachment and its lock.
+
+mod loopback;
+mod tap;
+mod xen;
 
 use crate::guest_stack::{GuestStack, StackConfig};
-use crate::loopback::{guest_domid, no_machine};
-use crate::machine;
+use crate::loopback::guest_domid;
 use crate::ping::Pinger;
 use crate::screen;
 use crate::station::Station;
 use crate::stop::Stop;
-use crate::toolstack;
 use crate::transfer::{Progress, TransferClient, TransferError, TransferServer};
 use clap::{Args, ValueEnum};
 use pregrant::DomId;
@@ -23,15 +26,12 @@ use pregrant::net::front::pages::Granting;
 use pregrant::net::headers::MacAddr;
 use pregrant::net::staging_list::DataLen;
 use pregrant::platform::{Clock, Platform};
-use pregrant::xenstore::{Client, Transport};
+use pregrant::xenstore::Transport;
 use pregrant_host::drivers::{Frontend, FrontendError};
-use pregrant_host::loopback::{Loopback, LoopbackError, Owned};
 use pregrant_host::wake::WakeOn;
-use pregrant_host::xenstored::UnixTransport;
 use std::error::Error;
 use std::net::Ipv4Addr;
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -39,19 +39,23 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// Arguments of `pregrant front`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
+  pregrant front --tap eth0
+  pregrant front --ping 10.9.0.1 --address 10.9.0.2
   pregrant front --loopback /tmp/xen --domain 6 --serve
   pregrant front --loopback /tmp/xen --domain 5 --ping 10.0.0.6
   pregrant front --loopback /tmp/xen --domain 5 --send 10.0.0.6 --bytes 2G
 
-Without --ping, --serve and --send it is a station that answers pings. Ctrl-C closes the vif and ends the guest. The
+On Xen it serves a vif of the domain in which it runs, in place of the kernel's netfront. With --tap the guest's kernel
+gets an interface, with the vif's address and MTU; give it IP addresses as any other (ip addr, ip link set up). It goes
+with this process. Without --tap, --ping, --serve and --send it is a station that answers pings. Ctrl-C closes the vif and ends the guest. The
 backend may end, be killed and be started again meanwhile: the guest waits for the next one.")]
 pub struct FrontArgs {
     /// Be a guest of the loopback machine in this directory (pregrant loopback serve)
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", requires = "domain")]
     loopback: Option<PathBuf>,
-    /// Which guest
+    /// Which guest, on the loopback; on Xen it is the domain in which this runs
     #[arg(long, value_name = "DOMID", value_parser = guest_domid)]
-    domain: u16,
+    domain: Option<u16>,
     /// Which of its vifs
     #[arg(long, value_name = "HANDLE", default_value_t = 0)]
     vif: u32,
@@ -61,12 +65,16 @@ pub struct FrontArgs {
     /// How frames travel: through buffers granted at connect, or by grants of their own
     #[arg(long, value_name = "PATH", default_value = "staging")]
     path: WishedPath,
-    /// Octets of a frame that fit a staging buffer: 64 to 4096, or 65535
-    #[arg(long, value_name = "N", default_value_t = 2048)]
-    data_len: u32,
-    /// Octets of an IP packet
-    #[arg(long, value_name = "N", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(576..=65521))]
-    mtu: u32,
+    /// Octets of a frame that fit a staging buffer: 64 to 4096, or 65535 for frames of any length; without it 2048 on the
+    /// loopback, and 65535 on Xen, where that takes the least memory
+    #[arg(long, value_name = "N")]
+    data_len: Option<u32>,
+    /// Octets of an IP packet; without it 1500, and with --tap what the toolstack says
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(576..=65521))]
+    mtu: Option<u32>,
+    /// Queues, as far as the backend and the memory that can be granted allow; without it as many as there are processors
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), requires = "tap")]
+    queues: Option<u32>,
     #[command(flatten)]
     task: Task,
     /// With --ping: end after so many requests
@@ -83,6 +91,9 @@ pub struct FrontArgs {
 #[derive(Args, Debug)]
 #[group(multiple = false)]
 struct Task {
+    /// Give the guest's kernel a network interface of this name
+    #[arg(long, value_name = "NAME")]
+    tap: Option<String>,
     /// Send echo requests
     #[arg(long, value_name = "IP")]
     ping: Option<Ipv4Addr>,
@@ -127,8 +138,6 @@ const PORT: u16 = 5001;
 const SEED: u64 = 0x5eed;
 /// Transfers that are served at a time.
 const TRANSFERS_MAX: usize = 8;
-/// How long a guest that is made again, or whose last process is dying, is waited for.
-const GUEST_PATIENCE: Duration = Duration::from_secs(2);
 /// How long the other end may take to answer at all.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 /// How long the backend may take to let go of the guest's memory.
@@ -139,89 +148,29 @@ const LINGER: Duration = Duration::from_millis(50);
 /// Runs `pregrant front`.
 pub fn run(args: FrontArgs) -> Result<()> {
     match &args.loopback {
-        Some(dir) => on_loopback(dir, &args),
-        None => Err("being a guest of a real Xen comes later; until then use the software Xen: \
-             `pregrant loopback serve --dir DIR --guest 5`, then `pregrant front --loopback DIR --domain 5`"
-            .into()),
+        Some(dir) => loopback::run(dir, &args),
+        None => xen::run(&args),
     }
 }
 
-fn on_loopback(dir: &Path, args: &FrontArgs) -> Result<()> {
-    let stop = Stop::on_signals()?;
-    let until = Instant::now() + GUEST_PATIENCE;
-    let (guest, _owned) = loop {
-        match join(dir, args, &stop) {
-            Ok(joined) => break joined,
-            Err(NotYet::Perhaps(_)) if Instant::now() < until && !stop.asked() => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            Err(NotYet::Perhaps(e) | NotYet::Never(e)) => return Err(e),
-        }
-    };
-    run_guest(guest, args, &stop).map_err(|e| machine::ended_or(dir, e))
-}
-
-/// Why the guest cannot be had.
-enum NotYet {
-    /// The toolstack may be about to make it again, or its last front is dying.
-    Perhaps(Box<dyn Error>),
-    /// It will not come by itself.
-    Never(Box<dyn Error>),
-}
-
-impl<E: Into<Box<dyn Error>>> From<E> for NotYet {
-    fn from(e: E) -> Self {
-        Self::Never(e.into())
-    }
-}
-
-/// Why there is no such guest, and what to do: it may be on its way.
-fn no_guest(dir: &Path, domid: DomId) -> String {
-    let shown = dir.display();
-    let vifs = UnixTransport::connect(machine::store_socket(dir))
-        .ok()
-        .and_then(|transport| toolstack::vifs_of(&mut Client::new(transport), domid).ok());
-    match vifs {
-        Some(vifs) if !vifs.is_empty() => format!(
-            "{shown}: {domid} has ended and is being made again, which waits for its backend to let go of the old one; is that \
-             process stopped? Try again in a second"
-        ),
-        _ => format!(
-            "{shown}: there is no {domid}; make it: pregrant loopback attach --dir {shown} {}",
-            domid.0
-        ),
-    }
-}
-
-/// Attaches to the guest, whose only front this is.
-fn join(
-    dir: &Path,
-    args: &FrontArgs,
-    stop: &Stop,
-) -> std::result::Result<(Frontend<Loopback, UnixTransport>, Owned), NotYet> {
-    let domid = DomId(args.domain);
-    let platform = Loopback::attach(&machine::broker_socket(dir), domid).map_err(|e| match e {
-        LoopbackError::UnknownDomain { .. } => NotYet::Perhaps(no_guest(dir, domid).into()),
-        other => NotYet::Never(no_machine(dir, other)),
-    })?;
-    let owned = platform.own(&format!("front/vif{}", args.vif)).map_err(|e| match e {
-        LoopbackError::Held { .. } => NotYet::Perhaps(
-            format!("vif {} of {domid} has a front already; stop that process first", args.vif).into(),
-        ),
-        other => NotYet::Never(no_machine(dir, other)),
-    })?;
-    let xs = machine::store_of(&platform).map_err(NotYet::Never)?;
-    platform.events().also_wake_on(xs.transport().as_fd())?;
-    platform.events().also_wake_on(stop.as_fd())?;
-    let guest = Frontend::new(platform, xs, args.vif, args.wishes(), true);
-    Ok((guest.map_err(|e| NotYet::Perhaps(e.into()))?, owned))
-}
+/// Octets of an IP packet, where nobody says.
+const MTU: u32 = 1500;
+/// Queues that are not asked for by number.
+const QUEUES_MAX: usize = 8;
 
 impl FrontArgs {
-    fn wishes(&self) -> Wishes {
-        let len = (self.path == WishedPath::Staging).then(|| DataLen::new(self.data_len)).flatten();
+    /// What to ask of the back; `data_len` where nothing is asked for.
+    fn wishes(&self, data_len: u32) -> Wishes {
+        let len = self.data_len.unwrap_or(data_len);
+        let len = (self.path == WishedPath::Staging).then(|| DataLen::new(len)).flatten();
+        // The station has one queue's worth to say.
+        let queues = match (&self.task.tap, self.queues) {
+            (None, _) => 1,
+            (_, Some(queues)) => queues,
+            _ => std::thread::available_parallelism().map_or(1, |n| n.get().min(QUEUES_MAX) as u32),
+        };
         Wishes {
-            queues: 1,
+            queues,
             tx_data_len: len,
             rx_data_len: len,
             granting: Granting::PerFrame,
@@ -229,8 +178,8 @@ impl FrontArgs {
         }
     }
 
-    fn address(&self) -> Ipv4Addr {
-        let [hi, lo] = self.domain.to_be_bytes();
+    fn address(&self, domid: DomId) -> Ipv4Addr {
+        let [hi, lo] = domid.0.to_be_bytes();
         self.address.unwrap_or(Ipv4Addr::new(10, 0, hi, lo))
     }
 }
@@ -240,15 +189,23 @@ fn run_guest<P: Platform, T: Transport>(
     mut guest: Frontend<P, T>,
     args: &FrontArgs,
     stop: &Stop,
-) -> Result<()> {
+) -> Result<()>
+where
+    P::Events: WakeOn,
+{
     let device = guest.device().clone();
     let mac: Option<[u8; 6]> = device.get_own(guest.xs(), "mac").map_err(FrontendError::from)?;
     let mac = mac.ok_or_else(|| format!("{}/mac is missing; attach the vif again", device.own_dir()))?;
+    if let Some(name) = &args.task.tap {
+        return tap::run(guest, name, mac, args.mtu, stop);
+    }
+    let domid = guest.platform().domid();
+    let address = args.address(domid);
     let now_ns = guest.platform().clock().now_ns();
-    let mut config = StackConfig::new(MacAddr(mac), args.address());
-    (config.prefix_len, config.mtu, config.seed) = (16, args.mtu as usize, now_ns);
+    let mut config = StackConfig::new(MacAddr(mac), address);
+    (config.prefix_len, config.mtu, config.seed) = (16, args.mtu.unwrap_or(MTU) as usize, now_ns);
     let mut station = Station::new(guest, GuestStack::new(&config, now_ns));
-    let _ = screen::print(format_args!("domain {}: address {}", args.domain, args.address()));
+    let _ = screen::print(format_args!("{domid}: address {address}"));
     let done = match (args.task.ping, args.task.send) {
         (Some(to), _) => ping(&mut station, to, args, stop),
         (_, Some(to)) => send(&mut station, to, args.bytes, stop),
@@ -268,7 +225,8 @@ fn ping<P: Platform, T: Transport>(
     stop: &Stop,
 ) -> Result<()> {
     let interval_ns = (args.interval * 1e9) as u64;
-    let mut pinger = Pinger::new(station.stack(), to, args.domain);
+    let domid = station.guest().platform().domid();
+    let mut pinger = Pinger::new(station.stack(), to, domid.0);
     let mut next_ns = station.now_ns();
     let (mut least, mut most, mut sum) = (u64::MAX, 0, 0);
     let last_chance = Duration::from_secs(1).as_nanos() as u64;

@@ -6,6 +6,7 @@ mod back;
 mod bench;
 mod demo;
 mod doctor;
+mod frames;
 mod front;
 mod guest_stack;
 mod loopback;
@@ -39,6 +40,8 @@ use std::process::ExitCode;
   pregrant back --loopback /tmp/xen
   pregrant front --loopback /tmp/xen --domain 5
   pregrant doctor
+  pregrant front --tap eth0
+  pregrant frames --to 10.9.0.2 --count 100000
   pregrant top --loopback /tmp/xen
   pregrant store serve --socket /tmp/xs.sock"
 )]
@@ -55,10 +58,12 @@ enum Command {
     Loopback(loopback::LoopbackArgs),
     /// Serve the network interfaces of guests
     Back(back::BackArgs),
-    /// Be a guest: its network interface, with a small tool for traffic
+    /// Be a guest: its network interface, for its kernel or with a small tool for traffic
     Front(front::FrontArgs),
     /// What is missing here, what each vif does and why, and what to do about it
     Doctor(doctor::DoctorArgs),
+    /// Check an interface: numbered datagrams, each acknowledged, none lost or damaged
+    Frames(frames::FramesArgs),
     /// What backends do: a live table, JSON, or Prometheus' text
     Top(top::TopArgs),
     /// xenstore: the tree of keys in which the two ends of a device find each other
@@ -94,6 +99,7 @@ fn main() -> ExitCode {
         Command::Back(args) => back::run(args),
         Command::Front(args) => front::run(args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Frames(args) => frames::run(args),
         Command::Top(args) => top::run(args),
         Command::Store(args) => store::run(args),
         Command::Demo(args) => demo::run(args),

@@ -9,6 +9,7 @@
 
 use crate::guest_stack::GuestStack;
 use pregrant::net::front::FrontStep;
+use pregrant::net::staging_list::DataLen;
 use pregrant::platform::{Clock, Events, Platform, ReadySet};
 use pregrant::port::Arena;
 use pregrant::xenstore::Transport;
@@ -113,13 +114,30 @@ impl<P: Platform, T: Transport> Station<P, T> {
     /// What became of the vif, for the log.
     fn tell(&mut self) {
         self.live = self.guest.vif().is_live();
-        let id = self.guest.device().id();
-        if !self.live {
-            log::info!("{id}: waits for a backend ({})", id.back);
-        } else if self.guest.vif().staging_accepted(0) {
-            log::info!("{id}: connected to {}, path staging", id.back);
-        } else {
-            log::info!("{id}: connected to {}, ordinary grants", id.back);
+        log_state(&self.guest);
+    }
+}
+
+/// What became of a vif, for the log: its peer and path, and what it could not have.
+pub fn log_state<P: Platform, T: Transport>(guest: &Frontend<P, T>) {
+    let (id, vif) = (guest.device().id(), guest.vif());
+    if !vif.is_live() {
+        return log::info!("{id}: waits for a backend ({})", id.back);
+    }
+    let path = match vif.staging_lens(0) {
+        _ if !vif.staging_accepted(0) => "ordinary grants".to_string(),
+        (Some(tx), Some(rx)) if tx == rx => format!("path staging {}", tx.value()),
+        (tx, rx) => {
+            let of = |len: Option<DataLen>| len.map_or("none".to_string(), |len| len.value().to_string());
+            format!("path staging, TX {}, RX {}", of(tx), of(rx))
         }
+    };
+    let queues = vif.nr_queues();
+    log::info!("{id}: connected to {}, {path}, {queues} queue(s)", id.back);
+    if let Some(e) = vif.shortage() {
+        log::warn!(
+            "{id}: not all that was wished for: {queues} queue(s), {} TX requests each, {path}; {e}",
+            vif.tx_ids(0)
+        );
     }
 }

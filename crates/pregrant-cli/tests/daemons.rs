@@ -284,7 +284,7 @@ fn what_is_in_the_way_is_said() {
     };
     let pregrant = |args: &[&str]| Command::new(PREGRANT).args(args).output().expect("the program starts");
     failed(pregrant(&["back"]), &["Not on Xen?", "pregrant loopback serve"]);
-    failed(pregrant(&["front", "--domain", "5"]), &["comes later", "pregrant loopback serve"]);
+    failed(pregrant(&["front", "--domain", "5"]), &["Not on Xen?", "pregrant loopback serve"]);
     for command in [&["back"][..], &["front", "--domain", "5"], &["top", "--once"]] {
         let out = pregrant(&[command, &["--loopback", "/nonexistent/xen"]].concat());
         failed(out, &["/nonexistent/xen", "o such"]);

@@ -24,10 +24,11 @@ fn back(features: BackFeatures) -> BackVif<LocalDomain> {
     BackVif::new(GUEST, 0, features, Ordinary::Copy)
 }
 
-/// A guest whose n-th allocation fails.
+/// A guest whose n-th allocation fails, and which has so many pages.
 struct Failing {
     domain: LocalDomain,
     left: Cell<u32>,
+    pages: Cell<usize>,
 }
 
 // SAFETY: everything is the domain's.
@@ -38,11 +39,17 @@ unsafe impl GrantPool for Failing {
         if self.left.get() == 0 {
             return Err(PlatformError { op: "allocate, which this test forbids", code: -12 });
         }
+        let left = self.pages.get().checked_sub(refs.len());
+        let left = left.ok_or(PlatformError { op: "grant more pages than there are", code: -28 })?;
         self.left.set(self.left.get() - 1);
+        self.pages.set(left);
         self.domain.alloc(to, acc, refs)
     }
     fn release(&self, region: LocalRegion) -> Result<(), InUse<LocalRegion>> {
-        self.domain.release(region)
+        let pages = region.len() / pregrant::PAGE_SIZE;
+        self.domain.release(region)?;
+        self.pages.set(self.pages.get() + pages);
+        Ok(())
     }
     fn per_frame(&self) -> Option<&dyn GrantTable<Region = LocalRegion>> {
         None
@@ -77,7 +84,11 @@ fn a_set_up_that_fails_half_way_leaves_nothing() {
     for queues in [1, 2] {
         for allocations in 0..17 {
             let xen = LocalXen::new();
-            let p = Failing { domain: xen.domain(GUEST.0), left: Cell::new(allocations) };
+            let p = Failing {
+                domain: xen.domain(GUEST.0),
+                left: Cell::new(allocations),
+                pages: Cell::new(usize::MAX >> 1),
+            };
             let (mut fb, bb) = device();
             bb.own.borrow_mut().extend(BackFeatures::default().pairs());
             bb.own.borrow_mut().insert("state".into(), "2".into());
@@ -96,6 +107,57 @@ fn a_set_up_that_fails_half_way_leaves_nothing() {
         }
     }
     assert!(failed > 8, "the first queue's allocations failed in turn");
+}
+
+/// A queue takes 2 ring pages, and for each direction a page for each id, or buffers of all lengths and their list, or both.
+#[test]
+fn where_pages_are_short_a_vif_has_fewer_queues_ids_or_buffers() {
+    let (whole, some) = (Some(65535), Some(256));
+    for (pages, wished, queues, len, ids) in [
+        (1032, whole, 2, whole, 256),
+        // Linux's limit.
+        (1024, whole, 2, whole, 128),
+        (775, whole, 1, whole, 256),
+        (515, whole, 1, whole, 128),
+        (1096, some, 2, some, 256),
+        (1095, some, 2, some, 128),
+        (822, some, 2, Some(128), 128),
+        (387, whole, 1, None, 128),
+    ] {
+        let xen = LocalXen::new();
+        let p = Failing { domain: xen.domain(GUEST.0), left: Cell::new(u32::MAX), pages: Cell::new(pages) };
+        let h = xen.domain(HOST.0);
+        let (mut fb, mut bb) = device();
+        let len_of = |n: Option<u32>| n.and_then(DataLen::new);
+        let (tx_data_len, rx_data_len) = (len_of(wished), len_of(wished));
+        let wishes = Wishes { queues: 2, tx_data_len, rx_data_len, ..Wishes::default() };
+        let mut front = FrontVif::new(HOST, wishes, false);
+        let mut back = back(BackFeatures::default());
+        for _ in 0..2 {
+            let _ = back.step(&h, &mut bb, &mut |_, _| None).expect("keys");
+            let _ = front.step(&p, &mut fb).unwrap_or_else(|_| panic!("{pages} pages"));
+        }
+        let had = (front.nr_queues(), front.staging_lens(0), front.tx_ids(0));
+        assert_eq!(had, (queues, (len_of(len), len_of(len)), ids), "{pages} pages");
+        assert_eq!(front.shortage().is_some(), queues < 2 || len != wished || ids < 256, "{pages} pages");
+        // More frames than there are ids, in as many turns as it takes.
+        let (mut burst, mut port, mut sent) = (Arena::new(), TestPort::default(), 0);
+        assert!(burst.push(&[7; 200], Offload::default()));
+        while sent < 600 {
+            while front.send(&p, 0, &burst.burst()).expect("grants stand") == 1 {
+                sent += 1;
+            }
+            assert!(front.in_flight(0) <= ids, "{pages} pages");
+            while back.poll_tx(&h, 0, &mut port, &mut Arena::new()).expect("good frames") != Polled::Idle {}
+            assert!(front.reclaim(&p, 0, 1).expect("good answers") > 0);
+        }
+        assert_eq!(port.took.len(), sent);
+        front.close(&mut fb, None).expect("a map");
+        let _ = back.step(&h, &mut bb, &mut |_, _| None).expect("keys");
+        back.close(&h, &mut bb, None).expect("a map");
+        let _ = front.step(&p, &mut fb);
+        assert_eq!(p.pages.get(), pages);
+    }
 }
 
 #[test]

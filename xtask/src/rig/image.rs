@@ -88,7 +88,7 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf]) -> Result<(), String> {
     guest.put_all(&[rig.workspace.root().join("rig/guest-init")], "")?;
     guest.rename("guest-init", "init")?;
     guest.put_all(&listed(&rig.workspace.root().join("rig/jobs"))?, "rig/jobs")?;
-    guest.put_all(&[rig.workspace.root().join("rig/say.sh")], "rig")?;
+    guest.put_all(&["rig/say.sh", "rig/net.sh"].map(|f| rig.workspace.root().join(f)), "rig")?;
     let guest_cpio = dir.join("guest.cpio");
     guest.pack(&guest_cpio)?;
 

@@ -61,7 +61,8 @@ pub struct Frontend<P: Platform, T: Transport> {
 }
 
 impl<P: Platform, T: Transport> Frontend<P, T> {
-    /// Finds the own domain's vif `handle` and begins to watch its back.
+    /// Finds the own domain's vif `handle` and begins to watch its back. One that reconnects brings down first what a
+    /// predecessor left connected.
     pub fn new(
         platform: P,
         mut xs: Client<T>,
@@ -71,7 +72,10 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     ) -> Result<Self, FrontendError> {
         let device = Device::front(&mut xs, Class::Vif, handle)?;
         device.watch_peer(&mut xs)?;
-        let vif = FrontVif::new(device.peer_domid(), wishes, reconnect);
+        let mut vif = FrontVif::new(device.peer_domid(), wishes, reconnect);
+        if reconnect {
+            vif.succeed(&mut StoreBus { device: &device, xs: &mut xs })?;
+        }
         Ok(Self { platform, xs, device, vif })
     }
 
@@ -107,6 +111,11 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         while events < EVENTS_PER_TURN && self.xs.next_event(Some(wait))?.is_some() {
             wait = Duration::ZERO;
             events += 1;
+        }
+        // Nothing was told, so nothing has changed: asking would cost a round trip to xenstored, on real Xen through another
+        // domain, each time that a loop sleeps.
+        if events == 0 && self.vif.is_live() && !self.vif.keeps_pages() {
+            return Ok(FrontStep::Waiting);
         }
         let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
         let stepped = self.vif.step(&self.platform, &mut bus);

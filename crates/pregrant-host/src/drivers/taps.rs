@@ -15,25 +15,22 @@
 //! What a guest may do: as for a [tap](crate::ports::tap).
 
 use super::far_side::{FarSide, Place, Plugged, usual_name};
+use crate::ports::arrivals::Arrivals;
 use crate::ports::interface::Interface;
 use crate::ports::tap::Tap;
 use pregrant::port::{Burst, FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
-use rustix::event::epoll;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::rc::Rc;
 
 /// As Linux's netback gives its interfaces: the highest address, so that no bridge takes it for its own.
 const OWN_MAC: [u8; 6] = [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff];
 
 /// All taps of a backend.
 pub struct Taps {
-    epoll: Rc<OwnedFd>,
+    arrivals: Arrivals,
     taps: BTreeMap<(u16, u32), Placed>,
 }
 
@@ -48,13 +45,12 @@ impl Taps {
     /// # Errors
     /// No descriptor is left.
     pub fn new() -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Self { epoll: Rc::new(epoll), taps: BTreeMap::new() })
+        Ok(Self { arrivals: Arrivals::new()?, taps: BTreeMap::new() })
     }
 
     /// Readable when frames came since the last [`turn`](FarSide::turn).
-    pub fn wake(&self) -> Rc<OwnedFd> {
-        Rc::clone(&self.epoll)
+    pub fn wake(&self) -> Arrivals {
+        self.arrivals.clone()
     }
 
     fn of(&self, id: &DeviceId) -> Option<&Placed> {
@@ -66,15 +62,6 @@ impl Taps {
             && let Err(e) = placed.tap.carrier(up)
         {
             log::info!("{id}: {}: the link's state cannot be told: {e}", placed.tap.interface().name());
-        }
-    }
-
-    /// Wakes on a port's frames from now on: once for each change, so that waiting frames alone wake nobody.
-    fn listen(&self, port: BorrowedFd<'_>) -> Result<(), Errno> {
-        let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        match epoll::add(&self.epoll, port, epoll::EventData::new_u64(0), on) {
-            Err(Errno::EXIST) => Ok(()),
-            other => other,
         }
     }
 }
@@ -168,7 +155,7 @@ impl FarSide for Taps {
     fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Vec<Box<dyn FramePort>> {
         let Some(placed) = self.of(id) else { return unplugged(queues) };
         let ports = placed.tap.ports(queues, front).and_then(|ports| {
-            ports.iter().try_for_each(|port| self.listen(port.as_fd()))?;
+            ports.iter().try_for_each(|port| self.arrivals.of(port))?;
             Ok(ports)
         });
         match ports {
@@ -201,11 +188,7 @@ impl FarSide for Taps {
     }
 
     fn turn(&mut self) {
-        // What is read here needs no second wake; the round looks at every port.
-        let mut events =
-            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let _ = epoll::wait(&self.epoll, &mut events[..], Some(&now));
+        self.arrivals.clear();
     }
 }
 

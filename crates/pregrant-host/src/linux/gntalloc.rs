@@ -89,7 +89,7 @@ unsafe impl GrantPool for Gntalloc {
         // SAFETY: 16 octets and 4 for each reference, and a word to spare.
         unsafe { ioctl::call(node.as_fd(), GNTALLOC_ALLOC, &mut words) }.map_err(|e| match e {
             Errno::NOSPC => failed(
-                "grant pages: gntalloc's limit is reached (echo more into the module's parameter `limit`)",
+                "grant pages: gntalloc's limit is reached (more: echo 4096 > /sys/module/xen_gntalloc/parameters/limit)",
                 e,
             ),
             e => failed("grant pages through gntalloc", e),

@@ -9,10 +9,11 @@
 //! | [`pcap`] | writes it to a file, then passes it on | writes it, from the port it wraps |
 //!
 //! [`sequence`] is the numbered frame that generator, sink and a measuring front share; [`queue`] the bounded queue of
-//! frames under the switch, [`interface`] what is set on the tap's interface. Ports know the frame-port trait of the core and nothing of rings, grants or xenstore. What
-//! reaches them are private copies; the bytes are still a guest's choice, so every port takes any frame without a panic
+//! frames under the switch, [`interface`] what is set on the tap's interface, [`arrivals`] what wakes who waits for taps.
+//! Ports know the frame-port trait of the core and nothing of rings, grants or xenstore. What reaches them are private copies; the bytes are still a guest's choice, so every port takes any frame without a panic
 //! and in bounded memory.
 
+pub mod arrivals;
 pub mod generator;
 pub mod interface;
 mod mac_table;

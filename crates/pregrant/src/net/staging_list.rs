@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 /// A data length as negotiated: how many octets of a frame fit a staging buffer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct DataLen(u32);
 
 impl DataLen {

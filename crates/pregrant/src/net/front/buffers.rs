@@ -19,12 +19,10 @@ impl<P: Platform> Buffers<P> {
         self.staging.as_ref().is_some_and(|area| area.data_len().copy_only())
     }
 
-    /// Goes on without staging, as when the back did not accept the list: gives the buffers back. `pages` are for a
-    /// direction that had none. Only before the first frame.
-    pub fn without_staging(&mut self, pages: Option<OrdinaryPages<P>>) -> Option<StagingArea<P>> {
-        if self.pages.is_none() {
-            self.pages = pages;
-        }
-        self.staging.take()
+    /// Ids that have memory: as many requests can be in flight.
+    pub fn ids(&self) -> u32 {
+        let staged = self.staging.as_ref().map(StagingArea::entries);
+        let paged = self.pages.as_ref().map(OrdinaryPages::count);
+        staged.into_iter().chain(paged).min().unwrap_or(0)
     }
 }

@@ -10,6 +10,7 @@ pub mod buffers;
 pub mod carried;
 pub mod ctrl;
 pub mod pages;
+pub mod plan;
 pub mod rx;
 pub mod staging;
 pub mod tx;

@@ -37,6 +37,11 @@ impl<P: Platform> OrdinaryPages<P> {
         Ok(Self { region, refs, per_frame, to, acc })
     }
 
+    /// Pages, and so ids.
+    pub fn count(&self) -> u32 {
+        self.refs.len() as u32
+    }
+
     /// The shared memory; the page of `id` is the `id`-th.
     #[inline(always)]
     pub fn bytes(&self) -> &Region<P> {

@@ -126,9 +126,11 @@ struct Place {
 }
 
 impl<P: Platform> TxFront<P> {
-    /// A queue over a ring that was just initialised. `pages` may be missing where staging serves every frame.
+    /// A queue over a ring that was just initialised. There are as many ids as have memory, a power of two; fewer than the
+    /// ring has slots where memory is short.
     pub fn new(ring: FrontRing<NetTx, OwnRing<P>>, buffers: Buffers<P>) -> Self {
-        let n = ring.size();
+        let n = buffers.ids().min(ring.size());
+        debug_assert!(n.is_power_of_two());
         Self {
             ring,
             free: FreeIds::new(n),

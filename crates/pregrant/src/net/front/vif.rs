@@ -14,6 +14,7 @@
 use super::carried::Carried;
 use super::ctrl::CtrlFront;
 use super::pages::{Granting, OrdinaryPages};
+use super::plan::{Plan, plans};
 use super::staging::{Region, StagingArea};
 use super::tx::TxLimits;
 use super::{Buffers, RxFront, TxFront};
@@ -27,7 +28,7 @@ use crate::net::headers::MacAddr;
 use crate::net::staging_list::DataLen;
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, GrantPool, InUse, Platform};
-use crate::port::{Arena, Burst};
+use crate::port::{Arena, Burst, Offloads};
 use crate::ring::{FrontRing, RingMem, RingPages};
 use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::wire::netif::{RX_SLOT_BYTES, TX_SLOT_BYTES};
@@ -141,6 +142,10 @@ pub struct FrontVif<P: Platform> {
     kept_pages: Vec<OrdinaryPages<P>>,
     /// By queue: whether the back accepted our staging lists.
     accepted: Vec<bool>,
+    /// Why the queues are fewer or smaller than wished for.
+    shortage: Option<PlatformError>,
+    /// What the back takes unfinished.
+    takes: Offloads,
 }
 
 impl<P: Platform> FrontVif<P> {
@@ -158,7 +163,25 @@ impl<P: Platform> FrontVif<P> {
             kept: Vec::new(),
             kept_pages: Vec::new(),
             accepted: Vec::new(),
+            shortage: None,
+            takes: Offloads::default(),
         }
+    }
+
+    /// Begins where a predecessor in this domain (a front that died, the kernel's netfront) left the device: what is
+    /// connected is brought down first, what is closed begins again. Before the first [`step`](Self::step), and only for one
+    /// that reconnects.
+    pub fn succeed<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
+        use XenbusState as S;
+        match bus.own_state()? {
+            S::Initialising | S::Unknown => {}
+            S::Closed => self.state = S::Closed,
+            _ => {
+                bus.set_state(S::Closing)?;
+                self.state = S::Closing;
+            }
+        }
+        Ok(())
     }
 
     /// Our own state.
@@ -254,20 +277,11 @@ impl<P: Platform> FrontVif<P> {
         let (tx_len, rx_len) = (offered(self.wishes.tx_data_len), offered(self.wishes.rx_data_len));
         let split = self.wishes.split_channels && back.split_channels;
         let limits = TxLimits { sg: back.sg, gso_tcpv4: back.gso_tcpv4, gso_tcpv6: back.gso_tcpv6 };
-        let mut keys = Vec::new();
+        self.takes = Offloads { csum: back.ipv6_csum, gso: back.sg && back.gso_tcpv4 && back.gso_tcpv6 };
         self.tear_down(p);
-        for _ in 0..self.wishes.queues.clamp(1, back.max_queues) {
-            match self.queue(p, tx_len, rx_len, split) {
-                Ok((mut queue, queue_keys)) => {
-                    queue.tx.limit(limits);
-                    self.queues.push(queue);
-                    keys.push(queue_keys);
-                }
-                // Fewer queues than wished for are better than none.
-                Err(_) if !self.queues.is_empty() => break,
-                Err(e) => return Err(e.into()),
-            }
-        }
+        let plans = plans(tx_len, rx_len, &back.staging_sizes);
+        let keys = self.make_queues(p, self.wishes.queues.clamp(1, back.max_queues), &plans, split)?;
+        self.queues.iter_mut().for_each(|q| q.tx.limit(limits));
         let ctrl = if self.wishes.ctrl_ring && back.ctrl_ring {
             let (ctrl, keys) = CtrlFront::new(p, self.to)?;
             self.ctrl = Some(ctrl);
@@ -290,16 +304,69 @@ impl<P: Platform> FrontVif<P> {
         bus.publish(&request.pairs(), of_front_connection).map_err(FrontError::Keys)
     }
 
-    fn queue(
+    /// As many queues as are wished for, by the first plan that there is memory for; where there is none, as many as the
+    /// memory allows.
+    fn make_queues(
         &mut self,
         p: &P,
-        tx_len: Option<DataLen>,
-        rx_len: Option<DataLen>,
+        n: u32,
+        plans: &[Plan],
         split: bool,
-    ) -> Result<(FrontQueue<P>, QueueKeys), PlatformError> {
-        let tx = self.direction(p, Access::ReadOnly, TX_SLOT_BYTES, tx_len, 0)?;
+    ) -> Result<Vec<QueueKeys>, PlatformError> {
+        let mut best: Option<(usize, Plan)> = None;
+        let mut shortage = None;
+        for plan in plans {
+            let staged = plan.tx_len.is_some() || plan.rx_len.is_some();
+            if best.is_some_and(|(_, best)| !staged && (best.tx_len.is_some() || best.rx_len.is_some())) {
+                break;
+            }
+            let (keys, failed) = self.try_queues(p, n, *plan, split);
+            let Some(e) = failed else {
+                self.shortage = shortage;
+                return Ok(keys);
+            };
+            shortage.get_or_insert(e);
+            if keys.len() > best.map_or(0, |(queues, _)| queues) {
+                best = Some((keys.len(), *plan));
+            }
+            self.tear_down(p);
+        }
+        // Another process may have taken the memory meanwhile.
+        let (keys, failed) =
+            best.map_or((Vec::new(), None), |(queues, plan)| self.try_queues(p, queues as u32, plan, split));
+        self.shortage = shortage;
+        match failed.or(shortage) {
+            Some(e) if keys.is_empty() => Err(e),
+            _ => Ok(keys),
+        }
+    }
+
+    /// At most `n` queues by one plan, and why not more.
+    fn try_queues(
+        &mut self,
+        p: &P,
+        n: u32,
+        plan: Plan,
+        split: bool,
+    ) -> (Vec<QueueKeys>, Option<PlatformError>) {
+        let mut keys = Vec::new();
+        for _ in 0..n {
+            match self.queue(p, plan, split) {
+                Ok((queue, queue_keys)) => {
+                    self.queues.push(queue);
+                    keys.push(queue_keys);
+                }
+                Err(e) => return (keys, Some(e)),
+            }
+        }
+        (keys, None)
+    }
+
+    fn queue(&mut self, p: &P, plan: Plan, split: bool) -> Result<(FrontQueue<P>, QueueKeys), PlatformError> {
+        let Plan { tx_len, rx_len, tx_share } = plan;
+        let tx = self.direction(p, Access::ReadOnly, TX_SLOT_BYTES, tx_len, (0, tx_share))?;
         let first_rx = tx.buffers.staging.as_ref().map_or(0, |a| a.entries() as u16);
-        let rx = match self.direction(p, Access::ReadWrite, RX_SLOT_BYTES, rx_len, first_rx) {
+        let rx = match self.direction(p, Access::ReadWrite, RX_SLOT_BYTES, rx_len, (first_rx, 1)) {
             Ok(rx) => rx,
             Err(e) => {
                 self.give_up(p, tx.ring, tx.buffers);
@@ -338,20 +405,20 @@ impl<P: Platform> FrontVif<P> {
         Ok((queue, keys))
     }
 
-    /// The memory of one direction: all of it, or none and an error.
+    /// The memory of one direction: all of it, or none and an error. `ids`: the first, and for one in how many slots.
     fn direction(
         &mut self,
         p: &P,
         acc: Access,
         slot_bytes: usize,
         len: Option<DataLen>,
-        first_id: u16,
+        (first_id, share): (u16, u32),
     ) -> Result<Direction<P>, PlatformError> {
         let mut ring_ref = [GrantRef::NONE];
         let page = p.grants().alloc(self.to, Access::ReadWrite, &mut ring_ref)?;
         let ring = RingPages::new(page, slot_bytes / 4);
         ring.init();
-        let n = ring.size();
+        let n = ring.size() / share;
         let mut buffers = Buffers { staging: None, pages: None };
         let filled = len
             .map(|len| StagingArea::new(p, self.to, acc, len, n, first_id))
@@ -405,25 +472,20 @@ impl<P: Platform> FrontVif<P> {
             let active = asked && bus.text(&key).map_err(FrontError::Keys)?.is_some_and(|t| t.trim() == "1");
             self.accepted.push(active);
             if asked && !active {
-                let tx_pages = if self.queues[i].tx.buffers().pages.is_some() {
-                    None
-                } else {
-                    Some(self.tx_pages(p, self.queues[i].tx.ring_size())?)
-                };
-                let rx_pages = if self.queues[i].rx.buffers().pages.is_some() {
-                    None
-                } else {
-                    Some(self.rx_pages(p, self.queues[i].rx.ring_size())?)
-                };
                 let q = &mut self.queues[i];
-                for area in [
-                    q.tx.buffers_mut().without_staging(tx_pages),
-                    q.rx.buffers_mut().without_staging(rx_pages),
-                ]
-                .into_iter()
-                .flatten()
-                {
+                let (tx_ids, rx_ids) = (q.tx.buffers().ids(), q.rx.buffers().ids());
+                // First what goes: memory may be short.
+                let gone = [q.tx.buffers_mut().staging.take(), q.rx.buffers_mut().staging.take()];
+                for area in gone.into_iter().flatten() {
                     self.kept.extend(area.release(p));
+                }
+                if self.queues[i].tx.buffers().pages.is_none() {
+                    let pages = self.tx_pages(p, tx_ids)?;
+                    self.queues[i].tx.buffers_mut().pages = Some(pages);
+                }
+                if self.queues[i].rx.buffers().pages.is_none() {
+                    let pages = self.rx_pages(p, rx_ids)?;
+                    self.queues[i].rx.buffers_mut().pages = Some(pages);
                 }
             }
             let q = &mut self.queues[i];
@@ -518,6 +580,27 @@ impl<P: Platform> FrontVif<P> {
     /// Whether the back accepted the staging lists of queue `i`.
     pub fn staging_accepted(&self, i: usize) -> bool {
         self.accepted.get(i).copied().unwrap_or(false)
+    }
+
+    /// Why there are fewer queues, TX ids or shorter staging buffers than wished for; None: it is all there.
+    pub fn shortage(&self) -> Option<PlatformError> {
+        self.shortage
+    }
+
+    /// Octets of a frame that fit a staging buffer of queue `i`, TX and RX; None: ordinary grants.
+    pub fn staging_lens(&self, i: usize) -> (Option<DataLen>, Option<DataLen>) {
+        let of = |b: &Buffers<P>| b.staging.as_ref().map(StagingArea::data_len);
+        self.queues.get(i).map_or((None, None), |q| (of(q.tx.buffers()), of(q.rx.buffers())))
+    }
+
+    /// TX requests that queue `i` can have in flight.
+    pub fn tx_ids(&self, i: usize) -> u32 {
+        self.queues.get(i).map_or(0, |q| q.tx.buffers().ids())
+    }
+
+    /// What the back takes unfinished; the rest is to be finished before it is sent.
+    pub fn takes(&self) -> Offloads {
+        self.takes
     }
 
     /// Sends frames on queue `i`; see [`TxFront::send`]. None are taken while the vif is not live, nor before those that

@@ -1,0 +1,228 @@
+//! The end that sends, and says at the end how it went.
+
+use super::Result;
+use super::datagram::{Counters, Data, MOST, mix, read_acks};
+use super::receiver::SOCKET_BYTES;
+use crate::screen;
+use crate::stop::Stop;
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Until a datagram is sent again, at first; doubled each time that nothing at all comes back.
+const PATIENCE: Duration = Duration::from_millis(200);
+const PATIENCE_MOST: Duration = Duration::from_secs(2);
+
+/// What to send.
+pub(super) struct Plan {
+    pub(super) to: SocketAddr,
+    pub(super) count: u64,
+    pub(super) size: RangeInclusive<u16>,
+    pub(super) window: usize,
+    pub(super) patience: Duration,
+}
+
+/// One that nobody has acknowledged.
+struct Open {
+    number: u64,
+    sent: Instant,
+    acked: bool,
+}
+
+/// Sends all of it. An error where anything was lost or damaged.
+pub(super) fn send(plan: &Plan) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    let own: IpAddr =
+        if plan.to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((own, 0))?;
+    socket.connect(plan.to).map_err(|e| format!("{}: {e}; is there a route to it?", plan.to))?;
+    let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BYTES); // the kernel's limit may be less
+    let mut flight = Flight::new(plan, socket);
+    let done = flight.run(&stop);
+    flight.progress.clear();
+    done?;
+    flight.tell()
+}
+
+struct Flight<'a> {
+    plan: &'a Plan,
+    socket: UdpSocket,
+    run: u64,
+    next: u64,
+    /// Oldest sending first, but for those in between that are acknowledged.
+    open: VecDeque<Open>,
+    acked: u64,
+    retransmitted: u64,
+    damaged_answers: u64,
+    told: Counters,
+    heard: Instant,
+    patience: Duration,
+    bytes: Vec<u8>,
+    began: Instant,
+    octets: u64,
+    progress: screen::Progress,
+}
+
+impl<'a> Flight<'a> {
+    fn new(plan: &'a Plan, socket: UdpSocket) -> Self {
+        let now = Instant::now();
+        let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
+        Self {
+            plan,
+            socket,
+            run: mix(since ^ u64::from(std::process::id()).rotate_left(32)),
+            next: 0,
+            open: VecDeque::new(),
+            acked: 0,
+            retransmitted: 0,
+            damaged_answers: 0,
+            told: Counters::default(),
+            heard: now,
+            patience: PATIENCE,
+            bytes: Vec::new(),
+            began: now,
+            octets: 0,
+            progress: screen::Progress::new(),
+        }
+    }
+
+    /// Octets of a number's datagram: the same each time.
+    fn size(&self, number: u64) -> usize {
+        let (from, to) = (u64::from(*self.plan.size.start()), u64::from(*self.plan.size.end()));
+        (from + mix(self.run ^ number) % (to - from + 1)) as usize
+    }
+
+    fn run(&mut self, stop: &Stop) -> Result<()> {
+        let mut came = vec![0; MOST];
+        while self.acked < self.plan.count {
+            if stop.asked() {
+                return Err("stopped before all was sent".into());
+            }
+            if self.heard.elapsed() > self.plan.patience {
+                if self.acked == 0 {
+                    let Plan { to, patience, .. } = self.plan;
+                    return Err(format!(
+                        "{to} does not answer within {} s: is `pregrant frames --serve` running there?",
+                        patience.as_secs()
+                    )
+                    .into());
+                }
+                return Ok(()); // the end of the count says so
+            }
+            while self.open.len() < self.plan.window && self.next < self.plan.count {
+                self.transmit(self.next, false)?;
+                self.next += 1;
+            }
+            self.receive(&mut came)?;
+            self.send_again()?;
+        }
+        Ok(())
+    }
+
+    fn transmit(&mut self, number: u64, repeat: bool) -> Result<()> {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        Data { run: self.run, number, repeat }.write(self.size(number), &mut bytes);
+        self.octets += bytes.len() as u64;
+        let sent = self.socket.send(&bytes);
+        self.bytes = bytes;
+        self.open.push_back(Open { number, sent: Instant::now(), acked: false });
+        match sent {
+            Ok(_) => Ok(()),
+            // Nobody there yet, or no room in a queue on the way: it is sent again.
+            Err(e) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::WouldBlock) => Ok(()),
+            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => Ok(()),
+            Err(e) => Err(format!("{}: {e}; datagrams of {} octets", self.plan.to, self.bytes.len()).into()),
+        }
+    }
+
+    /// Waits for an answer until the oldest is to be sent again.
+    fn receive(&mut self, came: &mut [u8]) -> Result<()> {
+        let due = self.open.front().map_or(PATIENCE, |o| self.patience.saturating_sub(o.sent.elapsed()));
+        self.socket.set_read_timeout(Some(due.max(Duration::from_millis(1))))?;
+        let n = match self.socket.recv(came) {
+            Ok(n) => n,
+            Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
+                // Not there yet: no hurry.
+                std::thread::sleep(Duration::from_millis(10));
+                return Ok(());
+            }
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                ) =>
+            {
+                return Ok(());
+            }
+            Err(e) => return Err(format!("{}: {e}", self.plan.to).into()),
+        };
+        let Some((counters, numbers)) = read_acks(&came[..n], self.run) else {
+            self.damaged_answers += 1;
+            return Ok(());
+        };
+        // Answers may overtake each other.
+        if counters.received >= self.told.received {
+            self.told = counters;
+        }
+        for number in numbers {
+            let found = self.open.iter_mut().find(|o| o.number == number && !o.acked);
+            if let Some(open) = found {
+                open.acked = true;
+                self.acked += 1;
+                self.heard = Instant::now();
+                self.patience = PATIENCE;
+            }
+        }
+        while self.open.front().is_some_and(|o| o.acked) {
+            self.open.pop_front();
+        }
+        if self.acked.is_multiple_of(1024) {
+            self.progress.show(format_args!("{} of {}", self.acked, self.plan.count));
+        }
+        Ok(())
+    }
+
+    /// Those that were not acknowledged in time.
+    fn send_again(&mut self) -> Result<()> {
+        let due = self.open.iter().filter(|o| !o.acked && o.sent.elapsed() >= self.patience).count();
+        if due == 0 {
+            return Ok(());
+        }
+        self.patience = (self.patience * 2).min(PATIENCE_MOST);
+        // A few: what fills a queue does not get through by being sent more.
+        let late: Vec<u64> =
+            self.open.iter().filter(|o| !o.acked).map(|o| o.number).take(due.min(16)).collect();
+        self.open.retain(|o| !o.acked && !late.contains(&o.number));
+        for number in late {
+            self.retransmitted += 1;
+            self.transmit(number, true)?;
+        }
+        Ok(())
+    }
+
+    /// The line of results.
+    fn tell(&self) -> Result<()> {
+        let Counters { received, damaged, out_of_order, again } = self.told;
+        let damaged = damaged + self.damaged_answers;
+        let lost = self.next - self.acked;
+        let seconds = self.began.elapsed().as_secs_f64();
+        screen::print(format_args!(
+            "sent {}, received {received}, damaged {damaged}, lost {lost}, out of order {out_of_order}, \
+             retransmitted {}, came again {again}; {seconds:.1} s, {:.0} frames/s, {:.1} Mbit/s",
+            self.next,
+            self.retransmitted,
+            self.acked as f64 / seconds,
+            self.octets as f64 * 8.0 / seconds / 1e6
+        ))?;
+        if damaged > 0 || lost > 0 || self.acked < self.plan.count {
+            return Err(format!(
+                "{lost} lost for good, {damaged} damaged on the way to or from {}",
+                self.plan.to
+            )
+            .into());
+        }
+        Ok(())
+    }
+}

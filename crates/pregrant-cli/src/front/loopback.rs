@@ -1,0 +1,95 @@
+//! `pregrant front --loopback DIR`: a guest of a software Xen.
+
+use super::{FrontArgs, Result, run_guest};
+use crate::loopback::no_machine;
+use crate::machine;
+use crate::stop::Stop;
+use crate::toolstack;
+use pregrant::DomId;
+use pregrant::platform::Platform;
+use pregrant::xenstore::Client;
+use pregrant_host::drivers::Frontend;
+use pregrant_host::loopback::{Loopback, LoopbackError, Owned};
+use pregrant_host::wake::WakeOn;
+use pregrant_host::xenstored::UnixTransport;
+use std::error::Error;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a guest that is made again, or whose last process is dying, is waited for.
+const GUEST_PATIENCE: Duration = Duration::from_secs(2);
+/// Octets of a staging buffer, where nothing is asked for.
+const DATA_LEN: u32 = 2048;
+
+pub(super) fn run(dir: &Path, args: &FrontArgs) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    let domid = DomId(args.domain.ok_or("--loopback needs --domain: which guest?")?);
+    let until = Instant::now() + GUEST_PATIENCE;
+    let (guest, _owned) = loop {
+        match join(dir, domid, args, &stop) {
+            Ok(joined) => break joined,
+            Err(NotYet::Perhaps(_)) if Instant::now() < until && !stop.asked() => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(NotYet::Perhaps(e) | NotYet::Never(e)) => return Err(e),
+        }
+    };
+    run_guest(guest, args, &stop).map_err(|e| machine::ended_or(dir, e))
+}
+
+/// Why the guest cannot be had.
+enum NotYet {
+    /// The toolstack may be about to make it again, or its last front is dying.
+    Perhaps(Box<dyn Error>),
+    /// It will not come by itself.
+    Never(Box<dyn Error>),
+}
+
+impl<E: Into<Box<dyn Error>>> From<E> for NotYet {
+    fn from(e: E) -> Self {
+        Self::Never(e.into())
+    }
+}
+
+/// Why there is no such guest, and what to do: it may be on its way.
+fn no_guest(dir: &Path, domid: DomId) -> String {
+    let shown = dir.display();
+    let vifs = UnixTransport::connect(machine::store_socket(dir))
+        .ok()
+        .and_then(|transport| toolstack::vifs_of(&mut Client::new(transport), domid).ok());
+    match vifs {
+        Some(vifs) if !vifs.is_empty() => format!(
+            "{shown}: {domid} has ended and is being made again, which waits for its backend to let go of the old one; is that \
+             process stopped? Try again in a second"
+        ),
+        _ => format!(
+            "{shown}: there is no {domid}; make it: pregrant loopback attach --dir {shown} {}",
+            domid.0
+        ),
+    }
+}
+
+/// Attaches to the guest, whose only front this is.
+fn join(
+    dir: &Path,
+    domid: DomId,
+    args: &FrontArgs,
+    stop: &Stop,
+) -> std::result::Result<(Frontend<Loopback, UnixTransport>, Owned), NotYet> {
+    let platform = Loopback::attach(&machine::broker_socket(dir), domid).map_err(|e| match e {
+        LoopbackError::UnknownDomain { .. } => NotYet::Perhaps(no_guest(dir, domid).into()),
+        other => NotYet::Never(no_machine(dir, other)),
+    })?;
+    let owned = platform.own(&format!("front/vif{}", args.vif)).map_err(|e| match e {
+        LoopbackError::Held { .. } => NotYet::Perhaps(
+            format!("vif {} of {domid} has a front already; stop that process first", args.vif).into(),
+        ),
+        other => NotYet::Never(no_machine(dir, other)),
+    })?;
+    let xs = machine::store_of(&platform).map_err(NotYet::Never)?;
+    platform.events().also_wake_on(xs.transport().as_fd())?;
+    platform.events().also_wake_on(stop.as_fd())?;
+    let guest = Frontend::new(platform, xs, args.vif, args.wishes(DATA_LEN), true);
+    Ok((guest.map_err(|e| NotYet::Perhaps(e.into()))?, owned))
+}

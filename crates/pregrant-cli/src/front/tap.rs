@@ -1,0 +1,195 @@
+//! `pregrant front --tap NAME`: the vif as an interface of the guest's own kernel.
+//!
+//! ```text
+//!   guest's kernel: eth0 --queue i--> TapPort::rx_burst --> Frontend::send(i) --> ring      TX
+//!                        <--queue i-- TapPort::tx_burst <-- Frontend::recv(i) <-- ring      RX
+//!   link: up while the vif is connected
+//! ```
+//! Blank checksums and uncut segments pass both ways as they are, as far as the back takes them; what it does not take the
+//! kernel finishes before. A frame that was read from the tap is sent, sooner or later, also to the next back: while the
+//! ring is full the tap is not read, and its own queue drops.
+//!
+//! What a back may do: as for any front; frames that it makes up reach the kernel as from any wire.
+
+use super::{CLOSE_PATIENCE, MTU, Result};
+use crate::screen;
+use crate::station::log_state;
+use crate::stop::Stop;
+use pregrant::net::front::FrontStep;
+use pregrant::platform::{Events, Platform, ReadySet};
+use pregrant::port::{Arena, FramePort};
+use pregrant::xenstore::Transport;
+use pregrant_host::drivers::{Frontend, FrontendError, Mode, Next, Pace};
+use pregrant_host::ports::arrivals::Arrivals;
+use pregrant_host::ports::tap::{Tap, TapPort};
+use pregrant_host::wake::WakeOn;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// Longest sleep between two looks at the control connection.
+const NAP: Duration = Duration::from_millis(100);
+
+/// Moves frames until a signal; the interface is `name`.
+pub(super) fn run<P: Platform, T: Transport>(
+    mut guest: Frontend<P, T>,
+    name: &str,
+    mac: [u8; 6],
+    mtu: Option<u32>,
+    stop: &Stop,
+) -> Result<()>
+where
+    P::Events: WakeOn,
+{
+    let mtu = match mtu {
+        Some(mtu) => mtu,
+        None => told_mtu(&mut guest)?.unwrap_or(MTU),
+    };
+    let tap = Tap::open(name)?;
+    let interface = tap.interface();
+    // One that was made before keeps what its owner set.
+    if !interface.is_up()? {
+        interface.set_address(mac)?;
+        interface.set_mtu(mtu)?;
+    }
+    let arrivals = Arrivals::new()?;
+    guest.platform().events().also_wake_on(arrivals.as_fd())?;
+    let mut uplink = Uplink {
+        guest,
+        tap,
+        arrivals,
+        ports: Vec::new(),
+        waiting: Vec::new(),
+        came: Arena::new(),
+        ready: ReadySet::default(),
+    };
+    uplink.follow()?;
+    let _ = screen::print(format_args!("interface {name}: ready, MTU {mtu}"));
+    let done = uplink.run(stop);
+    uplink.link(false);
+    let Uplink { mut guest, .. } = uplink;
+    if guest.vif().is_live() && !guest.close(CLOSE_PATIENCE)? {
+        log::warn!("{}: the backend did not let go of our memory in {CLOSE_PATIENCE:?}", guest.device().id());
+    }
+    done
+}
+
+/// The vif's MTU, as the toolstack writes it at either end.
+fn told_mtu<P: Platform, T: Transport>(guest: &mut Frontend<P, T>) -> Result<Option<u32>> {
+    let device = guest.device().clone();
+    let own: Option<u32> = device.get_own(guest.xs(), "mtu").map_err(FrontendError::from)?;
+    match own {
+        None => Ok(device.get(guest.xs(), "mtu").map_err(FrontendError::from)?),
+        own => Ok(own),
+    }
+}
+
+/// A vif and its interface.
+struct Uplink<P: Platform, T: Transport> {
+    guest: Frontend<P, T>,
+    tap: Tap,
+    arrivals: Arrivals,
+    /// One a queue; none while the vif is not connected.
+    ports: Vec<TapPort>,
+    /// By queue: frames on their way to the ring.
+    waiting: Vec<Waiting>,
+    /// Frames on their way to the kernel.
+    came: Arena,
+    ready: ReadySet,
+}
+
+/// Frames that were read from the tap.
+struct Waiting {
+    frames: Arena,
+    /// Of these so many are on the ring.
+    sent: usize,
+}
+
+impl Waiting {
+    fn is_empty(&self) -> bool {
+        self.sent == self.frames.len()
+    }
+}
+
+impl<P: Platform, T: Transport> Uplink<P, T> {
+    fn run(&mut self, stop: &Stop) -> Result<()> {
+        let mut pace = Pace::new(Mode::Adaptive);
+        while !stop.asked() {
+            if self.ports.is_empty() {
+                self.control(NAP)?;
+                continue;
+            }
+            match pace.after(self.round()?) {
+                Next::Again => {}
+                Next::Control => self.control(Duration::ZERO)?,
+                Next::Sleep => {
+                    // Answers matter only to frames that wait for room.
+                    let full = self.waiting.iter().any(|w| !w.is_empty());
+                    // In this order: what comes after is seen by the round below, or wakes.
+                    self.arrivals.clear();
+                    if !self.round()? && !self.guest.arm(full)? {
+                        self.guest.platform().events().wait(&mut self.ready, Some(NAP));
+                    }
+                    self.control(Duration::ZERO)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A burst each way on each queue. True: something moved.
+    fn round(&mut self) -> Result<bool> {
+        let mut moved = false;
+        for (i, (port, waiting)) in self.ports.iter_mut().zip(&mut self.waiting).enumerate() {
+            self.came.clear();
+            if self.guest.recv(i, &mut self.came, 1)? > 0 {
+                port.tx_burst(&self.came.burst());
+                moved = true;
+            }
+            self.guest.reclaim(i, 1)?;
+            if waiting.is_empty() {
+                waiting.frames.clear();
+                waiting.sent = 0;
+                port.rx_burst(&mut waiting.frames);
+            }
+            if !waiting.is_empty() {
+                let rest = waiting.frames.burst().skip(waiting.sent);
+                let sent = self.guest.send(i, &rest).map_err(FrontendError::from)?;
+                waiting.sent += sent;
+                moved |= sent > 0;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Follows the backend's state, waiting at most so long for it to change.
+    fn control(&mut self, wait: Duration) -> Result<()> {
+        let step = self.guest.control(wait)?;
+        if step != FrontStep::Waiting || self.ports.is_empty() == self.guest.vif().is_live() {
+            self.follow()?;
+        }
+        Ok(())
+    }
+
+    /// The vif came, went, or both: the interface does as it did.
+    fn follow(&mut self) -> Result<()> {
+        self.link(false);
+        self.ports.clear();
+        let queues = self.guest.vif().nr_queues();
+        if queues > 0 {
+            self.ports = self.tap.ports(queues, self.guest.vif().takes())?;
+            self.ports.iter().try_for_each(|port| self.arrivals.of(port))?;
+            // What waits for the next connection is kept; with fewer queues some has no place any more.
+            self.waiting.resize_with(queues, || Waiting { frames: Arena::new(), sent: 0 });
+            self.link(true);
+        }
+        log_state(&self.guest);
+        Ok(())
+    }
+
+    /// Tells the kernel whether there is a link.
+    fn link(&self, up: bool) {
+        if let Err(e) = self.tap.carrier(up) {
+            log::info!("{}: the link's state cannot be told: {e}", self.tap.interface().name());
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! `pregrant front` in a guest of a real Xen, through /dev/xen: in place of the kernel's netfront.
+//!
+//! ```text
+//!   /dev/xen/gntalloc   rings and buffers      /run/pregrant/front-vif0.lock   one front a vif
+//!   /dev/xen/evtchn     events                 /sys/bus/xen/devices/vif-0      whether the kernel has the vif
+//!   /dev/xen/xenbus     xenstore
+//! ```
+//! A front that died leaves the vif connected to nobody; the next one brings it down and begins anew.
+
+use super::{FrontArgs, Result, run_guest};
+use crate::back::RUN_DIR;
+use crate::stop::Stop;
+use pregrant::platform::Platform;
+use pregrant::xenbus::device::own_domid;
+use pregrant::xenstore::Client;
+use pregrant_host::drivers::Frontend;
+use pregrant_host::drivers::succession::{Lock, LockError};
+use pregrant_host::linux::Xen;
+use pregrant_host::wake::WakeOn;
+use pregrant_host::xenstored::UnixTransport;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+/// Octets of a staging buffer, where nothing is asked for: all of a frame, so that no other page is needed beside.
+const DATA_LEN: u32 = 65535;
+
+/// Runs until a signal.
+pub(super) fn run(args: &FrontArgs) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    let transport = UnixTransport::find().map_err(|e| {
+        format!(
+            "{e}. Not on Xen? `pregrant loopback serve --dir DIR --guest 5`, then `pregrant front --loopback DIR --domain 5`"
+        )
+    })?;
+    let mut xs = Client::new(transport);
+    let domid = own_domid(&mut xs)?;
+    if let Some(asked) = args.domain.filter(|asked| *asked != domid.0) {
+        return Err(format!(
+            "--domain {asked}: this is {domid}, and a front serves the domain in which it runs; leave --domain out"
+        )
+        .into());
+    }
+    if let Some(driver) = kernel_driver(Path::new("/sys"), args.vif) {
+        return Err(held_by_kernel(args.vif, &driver).into());
+    }
+    let path = Path::new(RUN_DIR).join(format!("front-vif{}.lock", args.vif));
+    let _only = Lock::take(&path).map_err(|e| match e {
+        LockError::Held { owner, .. } => {
+            format!("vif {} has a front already: process {owner}; stop that one first", args.vif)
+        }
+        failed => failed.to_string(),
+    })?;
+    let platform = Xen::open(domid)?;
+    platform.ready_for_front()?;
+    platform.events().also_wake_on(xs.transport().as_fd())?;
+    platform.events().also_wake_on(stop.as_fd())?;
+    let guest = Frontend::new(platform, xs, args.vif, args.wishes(DATA_LEN), true)?;
+    run_guest(guest, args, &stop)
+}
+
+/// The kernel's driver that has the vif, by name.
+fn kernel_driver(sysfs: &Path, handle: u32) -> Option<String> {
+    let link = sysfs.join(format!("bus/xen/devices/vif-{handle}/driver"));
+    let driver = std::fs::read_link(link).ok()?;
+    Some(driver.file_name()?.to_string_lossy().into_owned())
+}
+
+fn held_by_kernel(handle: u32, driver: &str) -> String {
+    format!(
+        "vif {handle}: the kernel's driver {driver:?} (xen-netfront) has it: its interface goes away with it. As root: \
+         echo vif-{handle} > /sys/bus/xen/drivers/{driver}/unbind, or for all vifs: modprobe -r xen-netfront"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vif_that_the_kernel_has_is_left_to_it() {
+        let sysfs = std::env::temp_dir().join(format!("pregrant-sys-{}", std::process::id()));
+        let device = sysfs.join("bus/xen/devices/vif-1");
+        std::fs::create_dir_all(&device).unwrap();
+        assert_eq!(kernel_driver(&sysfs, 1), None);
+        std::os::unix::fs::symlink("../../../bus/xen/drivers/vif", device.join("driver")).unwrap();
+        let driver = kernel_driver(&sysfs, 1).unwrap();
+        std::fs::remove_dir_all(&sysfs).unwrap();
+        assert!(held_by_kernel(1, &driver).contains("echo vif-1 > /sys/bus/xen/drivers/vif/unbind"));
+    }
+}

@@ -1,0 +1,74 @@
+//! What a queue is made of, from all that was wished for to the least that works.
+//!
+//! ```text
+//!   wished length, an id for each TX slot --> half the TX ids --> a shorter length --> ... --> no staging
+//! ```
+//! Memory to grant may be short: Linux's gntalloc has 1024 pages for a whole domain, and two queues with a page for each
+//! slot are more. More queues come before more ids, longer buffers before shorter ones, and any staging before none.
+//!
+//! What a peer may do: offer lengths; at most a few plans are made of them.
+
+use crate::net::staging_list::DataLen;
+use alloc::vec::Vec;
+
+/// The memory of one queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// TX staging; None: ordinary grants.
+    pub tx_len: Option<DataLen>,
+    /// RX staging.
+    pub rx_len: Option<DataLen>,
+    /// Of a TX ring's slots one in so many has memory.
+    pub tx_share: u32,
+}
+
+/// Lengths that are tried below the wished one.
+const SHORTER_MAX: usize = 4;
+
+/// The plans, the best first. `offered`: the lengths that the back knows.
+pub fn plans(tx_len: Option<DataLen>, rx_len: Option<DataLen>, offered: &[DataLen]) -> Vec<Plan> {
+    let longest = tx_len.max(rx_len);
+    let mut lens: Vec<Option<DataLen>> = offered
+        .iter()
+        .filter(|len| Some(**len) < longest && !len.copy_only())
+        .map(|len| Some(*len))
+        .collect();
+    lens.sort_unstable();
+    lens.dedup();
+    lens.reverse();
+    lens.truncate(SHORTER_MAX);
+    lens.insert(0, longest);
+    if longest.is_some() {
+        lens.push(None);
+    }
+    lens.into_iter()
+        .flat_map(|len| {
+            [1, 2].map(|tx_share| Plan { tx_len: tx_len.min(len), rx_len: rx_len.min(len), tx_share })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn len(n: u32) -> Option<DataLen> {
+        DataLen::new(n)
+    }
+
+    #[test]
+    fn plans_get_smaller_and_end_without_staging() {
+        let offered: Vec<DataLen> =
+            [64, 65535, 256, 2048, 256].into_iter().filter_map(DataLen::new).collect();
+        let of = |tx, rx| -> Vec<_> {
+            plans(tx, rx, &offered).iter().filter(|p| p.tx_share == 1).map(|p| (p.tx_len, p.rx_len)).collect()
+        };
+        let down = [65535, 2048, 256, 64].map(|n| (len(n), len(n)));
+        assert_eq!(of(len(65535), len(65535)), [&down[..], &[(None, None)]].concat());
+        assert_eq!(of(len(256), None), [(len(256), None), (len(64), None), (None, None)]);
+        assert_eq!(of(len(2048), len(64))[1], (len(256), len(64)));
+        assert_eq!(of(None, None), [(None, None)]);
+        let shares: Vec<u32> = plans(None, None, &offered).iter().map(|p| p.tx_share).collect();
+        assert_eq!(shares, [1, 2]);
+    }
+}
