@@ -33,6 +33,7 @@ linux_guest() {
 	guest "$_who" job=orders "vif=$(vif_line "$_number")" "$@" || fail "xl create $_who"
 	up "$_who" || fail "$_who does not come up"
 	ask "$_who" "addresses $_number" || fail "$_who has no network"
+	within 60 ping -q -c 1 -W 5 "10.9.0.$_number" || fail "$_who does not answer"
 }
 
 # front NAME NUMBER [ARGUMENT...]: starts `pregrant front --tap eth0` in a guest that has no netfront, waits until it is

@@ -7,7 +7,8 @@
 //!   > WRITE: OK|                  what came back: type, payload
 //!   > b event /rig/x|token|       events of each connection, sorted; they are waited for after every message
 //! ```
-//! What may differ between two good stores is not printed: transactions' numbers, and the generation in DIRECTORY_PART.
+//! What may differ between two good stores is not printed: transactions' numbers, the generation in DIRECTORY_PART, the order
+//! of names in a directory.
 
 use pregrant::wire::xs::{Header, MsgType};
 use std::collections::BTreeMap;
@@ -80,6 +81,13 @@ fn shown(payload: &[u8]) -> String {
         .collect()
 }
 
+/// The names of a directory, sorted: no order of theirs is promised.
+fn in_order(payload: &[u8]) -> Vec<u8> {
+    let mut names: Vec<&[u8]> = payload.split_inclusive(|&b| b == 0).collect();
+    names.sort();
+    names.concat()
+}
+
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [socket, script] = &arguments[..] else { return Err("usage: store_transcript SOCKET SCRIPT".into()) };
@@ -123,6 +131,9 @@ fn main() -> Result<()> {
         if kind == MsgType::DirectoryPart as u32 {
             let end = payload.iter().position(|&b| b == 0).unwrap_or(0);
             payload.splice(..end, *b"generation");
+        }
+        if kind == MsgType::Directory as u32 || kind == MsgType::DirectoryPart as u32 {
+            payload = in_order(&payload);
         }
         let kind = if kind == MsgType::Error as u32 { "ERROR" } else { name };
         println!("> {kind}: {}", shown(&payload));

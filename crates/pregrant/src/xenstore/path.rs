@@ -122,6 +122,16 @@ pub fn resolve(path: &str, domid: DomId) -> String {
     if is_absolute(path) { String::from(path) } else { join(&home(domid), path) }
 }
 
+/// Whether a node may have this absolute path: what stands behind a domain's home, or at all outside of one, has at most
+/// 2048 octets, as in Xen's xenstored (its quota `path-max`).
+pub fn has_room(absolute: &str) -> bool {
+    let behind_home = || {
+        let (domid, behind) = absolute.strip_prefix("/local/domain/")?.split_once('/')?;
+        (!domid.is_empty() && domid.bytes().all(|c| c.is_ascii_digit())).then_some(behind.len())
+    };
+    absolute.len() <= ABS_PATH_MAX && behind_home().unwrap_or(absolute.len()) <= REL_PATH_MAX
+}
+
 /// The node above; `None` above the root.
 pub fn parent(path: &str) -> Option<&str> {
     if path == "/" {
@@ -183,6 +193,11 @@ mod tests {
         assert_eq!(check("/\u{e9}".as_bytes()), Err(PathError::BadOctet { octet: 0xc3, at: 1 }));
         let long = vec![b'a'; REL_PATH_MAX + 1];
         assert!(matches!(check(&long), Err(PathError::TooLong { max_bytes: REL_PATH_MAX, .. })));
+        let behind = |n: usize| String::from("/local/domain/12/") + &"a".repeat(n);
+        assert!(has_room(&behind(REL_PATH_MAX)) && !has_room(&behind(REL_PATH_MAX + 1)));
+        let elsewhere = |n: usize| String::from("/tool/") + &"a".repeat(n - 6);
+        assert!(has_room(&elsewhere(REL_PATH_MAX)) && !has_room(&elsewhere(REL_PATH_MAX + 1)));
+        assert!(!has_room(&(String::from("/local/domain/x/") + &"a".repeat(REL_PATH_MAX))));
         let mut long = vec![b'a'; ABS_PATH_MAX + 1];
         long[0] = b'/';
         assert!(matches!(check(&long), Err(PathError::TooLong { max_bytes: ABS_PATH_MAX, .. })));

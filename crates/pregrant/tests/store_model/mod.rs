@@ -81,8 +81,7 @@ impl Model {
             last_watch: 0,
             special: ["@introduceDomain", "@releaseDomain"].map(|p| (p.to_string(), vec![('n', 0)])).into(),
         };
-        model.make("/", b"", vec![('r', 0)]);
-        for path in ["/local", "/local/domain", "/tool", "/tool/xenstored"] {
+        for path in ["/", "/local", "/local/domain", "/tool", "/tool/xenstored"] {
             model.make(path, b"", vec![('n', 0)]);
         }
         model.introduce(0);
@@ -197,7 +196,8 @@ impl Model {
     /// Why a transaction cannot be started, if it cannot.
     pub fn may_start(&self, conn: usize, tx: u32) -> Result<(), String> {
         if tx != 0 {
-            return Err("EBUSY".into());
+            let open = self.connections[conn].transactions.contains_key(&tx);
+            return Err(if open { "EBUSY" } else { "ENOENT" }.into());
         }
         let caller = self.caller(conn);
         let open: usize =
@@ -251,6 +251,8 @@ impl Model {
                 }
             }
         }
+        // What nobody else saw comes and goes without a word.
+        changes.retain(|c| self.tree.contains_key(&c.path) || next.contains_key(&c.path));
         self.tree = next;
         self.fire(&changes);
         ok()

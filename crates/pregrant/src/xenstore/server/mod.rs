@@ -72,9 +72,8 @@ impl Default for Server {
 impl Server {
     /// A tree with the nodes that all clients expect, and domain 0.
     pub fn new(limits: Limits) -> Self {
-        let all_read = [Permission::new(Access::Read, DomId(0))];
         let own: Perms = [Permission::new(Access::None, DomId(0))].into();
-        let mut tree = Tree::new(all_read.into());
+        let mut tree = Tree::new(own.clone());
         for above in ["/local", "/local/domain", "/tool", "/tool/xenstored"] {
             tree.insert(above, b"", own.clone());
         }

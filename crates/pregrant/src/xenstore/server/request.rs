@@ -189,7 +189,8 @@ impl Server {
 
     fn transaction_start(&mut self, conn: ConnId, tx: u32) -> Result<Vec<u8>, Errno> {
         if tx != TX_NONE {
-            return Err(Errno::Ebusy);
+            let open = self.connections.get(&conn).is_some_and(|c| c.transactions.contains_key(&tx));
+            return Err(if open { Errno::Ebusy } else { Errno::Enoent });
         }
         let caller = self.caller(conn);
         if self.usage(caller.domid).2 >= self.limits_of(caller.domid).transactions {
@@ -265,7 +266,7 @@ impl Server {
             return Err(Errno::Einval);
         }
         let resolved = path::resolve(at, self.caller(conn).domid);
-        if resolved.len() > crate::wire::xs::ABS_PATH_MAX { Err(Errno::Einval) } else { Ok(resolved) }
+        if path::has_room(&resolved) { Ok(resolved) } else { Err(Errno::Einval) }
     }
 
     /// The same for a watch: special paths too, and how much its events leave out at the front. A special path that

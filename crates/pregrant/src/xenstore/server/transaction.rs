@@ -130,6 +130,9 @@ impl Transaction {
         for edit in &self.edits {
             view.apply(edit)?;
         }
+        // What came and went in it, nobody else ever saw.
+        let was_or_is = |path: &str| live.get(path).is_some() || next.get(path).is_some();
+        changes.retain(|change| was_or_is(&change.path));
         *live = next;
         Ok(changes)
     }
