@@ -108,6 +108,9 @@ impl FarSide for Taken {
     fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Vec<Box<dyn FramePort>> {
         self.inner.connected(id, queues, front)
     }
+    fn link(&mut self, id: &DeviceId, up: bool) {
+        self.inner.link(id, up);
+    }
     fn closed(&mut self, id: &DeviceId) {
         self.inner.closed(id);
     }

@@ -104,10 +104,9 @@ pub trait FarSide {
     }
     /// The front is connected: a port for each of `queues`. `front` is what the guest takes unfinished.
     fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Vec<Box<dyn FramePort>>;
-    /// Whether the guest takes frames, when that changed: it is connected, and has posted slots for them.
-    fn link(&mut self, id: &DeviceId, up: bool) {
-        let _ = (id, up);
-    }
+    /// Whether the guest takes frames, when that changed: it is connected, and has posted slots for them. Required: a far
+    /// side that stands before another and does not hand it on leaves that one without a link.
+    fn link(&mut self, id: &DeviceId, up: bool);
     /// The front is no longer connected; its ports are gone.
     fn closed(&mut self, id: &DeviceId) {
         let _ = id;
@@ -124,6 +123,7 @@ impl<F: FnMut(&DeviceId, usize, Offloads) -> Vec<Box<dyn FramePort>>> FarSide fo
     fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Vec<Box<dyn FramePort>> {
         self(id, queues, front)
     }
+    fn link(&mut self, _: &DeviceId, _: bool) {}
 }
 
 /// Where one vif's plugging stands, in the backend.
