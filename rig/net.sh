@@ -12,6 +12,8 @@ bridge() {
 
 # back [ARGUMENT...]: starts `pregrant back` and waits until it is ready; its log is BACK_LOG.
 BACK_LOG=/run/back.log
+# said_last: what a failure of a scenario shows of it.
+said_last() { [ -s $BACK_LOG ] && { say "the last lines of pregrant back:"; tail -n 12 $BACK_LOG; }; }
 back() {
 	RUST_LOG=${RUST_LOG:-info} pregrant back "$@" >> $BACK_LOG 2>&1 &
 	BACK_PID=$!
@@ -33,7 +35,7 @@ linux_guest() {
 	guest "$_who" job=orders "vif=$(vif_line "$_number")" "$@" || fail "xl create $_who"
 	up "$_who" || fail "$_who does not come up"
 	ask "$_who" "addresses $_number" || fail "$_who has no network"
-	within 60 ping -q -c 1 -W 5 "10.9.0.$_number" || fail "$_who does not answer"
+	within 6 ping -q -c 1 -W 5 "10.9.0.$_number" || fail "$_who does not answer"
 }
 
 # front NAME NUMBER [ARGUMENT...]: starts `pregrant front --tap eth0` in a guest that has no netfront, waits until it is

@@ -5,7 +5,7 @@ export LD_LIBRARY_PATH=/lib/x86_64-linux-gnu:/usr/lib/x86_64-linux-gnu
 # say TEXT...: a line for the log. note TEXT...: one that is shown beside the scenario's end.
 say() { echo "-- $*"; }
 note() { echo "RIG note $*"; }
-fail() { echo "-- FAIL: $*"; note "failed: $*"; exit 1; }
+fail() { echo "-- FAIL: $*"; said_last 2>/dev/null; note "failed: $*"; exit 1; }
 
 # argument NAME: rig.NAME= on the kernel's command line.
 argument() { sed -n "s/.*\\brig\\.$1=\\([^ ]*\\).*/\\1/p" /proc/cmdline; }

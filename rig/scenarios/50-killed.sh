@@ -1,5 +1,5 @@
 # shows: the backend is killed ten times and dies once at each crash point under iperf3; the connection lives and the guest's kernel says nothing
-# seconds: 300
+# seconds: 240
 bridge
 back
 linux_guest one 2
