@@ -6,7 +6,7 @@ linux_guest one 2
 id=$(xl domid one) vif=vif$(xl domid one).0
 ask one "iperf3 -s -D" || fail "iperf3 does not serve"
 ask one "modprobe pktgen" || fail "the guest has no pktgen"
-FRAMES=${FRAMES:-20000} ROUNDS=${ROUNDS:-3}
+FRAMES=${FRAMES:-10000} ROUNDS=${ROUNDS:-3}
 
 # dom0_seconds: CPU time that Xen has counted for dom0.
 dom0_seconds() { xl list 0 | awk 'NR == 2 { print $6 }'; }

@@ -24,9 +24,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// As Linux's netback gives its interfaces: the highest address, so that no bridge takes it for its own.
 const OWN_MAC: [u8; 6] = [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff];
+
+/// How long a bridge may take to forward for a port whose link came up. The kernel follows links once a second.
+const FORWARDS: Duration = Duration::from_millis(1500);
 
 /// All taps of a backend.
 pub struct Taps {
@@ -117,6 +121,11 @@ impl FarSide for Taps {
             }
             // What comes for a live vif waits in the tap. (Before Linux 5.0 the link cannot be told; it is up then.)
             let _ = tap.carrier(live);
+            // What its guest sent meanwhile is in its ring, and would be lost at a port that does not forward yet.
+            let until = Instant::now() + FORWARDS;
+            while live && !tap.interface().forwards() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             Ok(tap)
         };
         let tap = made().map_err(|e| e.to_string())?;

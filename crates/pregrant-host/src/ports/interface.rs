@@ -120,6 +120,16 @@ impl Interface {
         Ok(self.flags()? & UP != 0)
     }
 
+    /// Whether what it receives goes on: through its bridge, if it is a port of one, else to the stack. After the link came
+    /// up that takes the kernel a moment.
+    pub fn forwards(&self) -> bool {
+        let read = |file: &str| std::fs::read_to_string(format!("/sys/class/net/{}/{file}", self.name));
+        match read("brport/state") {
+            Ok(state) => state.trim() == "3",
+            Err(_) => read("operstate").is_ok_and(|state| matches!(state.trim(), "up" | "unknown")),
+        }
+    }
+
     /// Whether the kernel polls it in a thread of its own (Linux since 5.12; before, nothing changes).
     pub fn set_threaded(&self, yes: bool) {
         let path = format!("/sys/class/net/{}/threaded", self.name);
