@@ -1,2 +1,3 @@
 # shows: the platform conformance suite in dom0
+# ci: yes
 conformance

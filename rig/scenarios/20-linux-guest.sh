@@ -1,5 +1,6 @@
 # shows: an unmodified Linux guest on `pregrant back` with a tap: ping, iperf3 with GSO both ways, MTU 9000, IPv6
 # seconds: 180
+# ci: yes
 bridge
 back
 linux_guest one 2

@@ -1,4 +1,5 @@
 # shows: one script of xenstore messages against Xen's own xenstored and against `pregrant store serve`: equal transcripts
+# ci: yes
 pregrant store serve --socket /run/ours.sock > /run/ours.log &
 within 20 grep -q ready /run/ours.log || fail "our store does not start"
 store_transcript /var/run/xenstored/socket /rig/store.script > /run/xen.transcript || fail "Xen's xenstored ends the script"

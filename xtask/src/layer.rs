@@ -32,6 +32,11 @@ pub const LAYERS: &[Layer] = &[
         shows: "no peer's octets make an end panic, leak or pass on what is not its own",
         run: crate::fuzz::layer,
     },
+    Layer {
+        name: "rig",
+        shows: "drivers that we did not write, on real Xen in QEMU (`# ci: yes` in rig/scenarios)",
+        run: crate::rig::layer,
+    },
 ];
 
 /// The fuzz targets' package, which is no member of the workspace: its own tests replay what the targets once found.

@@ -35,7 +35,17 @@ pub(crate) struct Rig<'a> {
 /// Plays the named scenarios, or all.
 pub fn play(w: &Workspace, names: &[&str]) -> Result<(), String> {
     let all = scenario::all(w)?;
-    let chosen = scenario::choose(&all, names)?;
+    play_these(w, scenario::choose(&all, names)?)
+}
+
+/// The layer: the scenarios that say so, in as few boots as they need.
+pub fn layer(w: &Workspace) -> Result<(), String> {
+    let mut all = scenario::all(w)?;
+    all.retain(|s| s.in_ci);
+    play_these(w, all)
+}
+
+fn play_these(w: &Workspace, chosen: Vec<Scenario>) -> Result<(), String> {
     let rig = Rig { workspace: w, dir: w.target().join("rig") };
     std::fs::create_dir_all(&rig.dir).map_err(|e| format!("{}: {e}", rig.dir.display()))?;
     let start = Instant::now();

@@ -4,6 +4,7 @@
 //!   # shows: what a pass shows, in a line
 //!   # boot: 2          (optional) which machine; scenarios of one machine share a boot
 //!   # seconds: 90      (optional) how long it may take before it counts as hung
+//!   # ci: yes          (optional) one of those that CI plays
 //! ```
 
 use crate::workspace::Workspace;
@@ -18,6 +19,8 @@ pub(super) struct Scenario {
     /// Key of the machine that it is played on.
     pub(super) boot: String,
     pub(super) seconds: u64,
+    /// Whether CI plays it.
+    pub(super) in_ci: bool,
 }
 
 /// Seconds, where a head does not say.
@@ -51,7 +54,8 @@ fn parse(name: String, text: &str) -> Result<Scenario, String> {
             n.parse().map_err(|_| format!("rig/scenarios/{name}.sh: `# seconds: {n}` is no number"))?
         }
     };
-    Ok(Scenario { name, shows, boot: head("boot").unwrap_or_else(|| "1".into()), seconds })
+    let in_ci = head("ci").is_some_and(|yes| yes == "yes");
+    Ok(Scenario { name, shows, boot: head("boot").unwrap_or_else(|| "1".into()), seconds, in_ci })
 }
 
 /// Those whose names begin as told, or contain it; all when nothing was told.
@@ -84,7 +88,8 @@ mod tests {
     #[test]
     fn a_head_says_what_is_shown() {
         let s = parse("10-x".into(), "# shows: pings\n# seconds: 7\n\n# boot: 9\n").unwrap();
-        assert_eq!((s.shows.as_str(), s.seconds, s.boot.as_str()), ("pings", 7, "1"));
+        assert_eq!((s.shows.as_str(), s.seconds, s.boot.as_str(), s.in_ci), ("pings", 7, "1", false));
+        assert!(parse("10-x".into(), "# shows: pings\n# ci: yes\n").unwrap().in_ci);
         assert!(parse("10-x".into(), "echo\n").is_err());
         assert!(parse("10-x".into(), "# shows: a\n# seconds: b\n").is_err());
     }
