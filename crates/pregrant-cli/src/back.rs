@@ -82,7 +82,7 @@ pub struct BackArgs {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Port {
-    /// A tap, vif<domid>.<handle>, which the kernel routes or bridges
+    /// A tap, vifDOMID.HANDLE, which the kernel routes or bridges
     Tap,
     /// A learning switch
     Switch,

@@ -20,7 +20,7 @@ use pregrant::xenstore::{Client, Transport};
 /// What the toolstack says of a vif's far side, from the back's directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Place {
-    /// The interface's name: `vifname`, else vif<domid>.<handle>.
+    /// The interface's name: `vifname`, else `vif<domid>.<handle>`.
     pub name: String,
     /// `bridge`: to be joined.
     pub bridge: Option<String>,

@@ -7,8 +7,8 @@
 //! ```
 //! | file | keeps it |
 //! |---|---|
-//! | [`broker`] | with the loopback's broker |
-//! | [`file`] | in files that processes share, on real Xen |
+//! | `broker` | with the loopback's broker |
+//! | `file` | in files that processes share, on real Xen |
 //!
 //! Kept in the back's own domain: a guest reaches none of it, and can at most make the driver domain keep one name and
 //! the pages of its queues for each vif that the toolstack made.
