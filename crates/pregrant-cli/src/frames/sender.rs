@@ -11,9 +11,35 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Until a datagram is sent again, at first; doubled each time that nothing at all comes back.
-const PATIENCE: Duration = Duration::from_millis(200);
-const PATIENCE_MOST: Duration = Duration::from_secs(2);
+/// Until a datagram is sent again, while no round trip was measured.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// However short the round trip.
+const PATIENCE_LEAST: Duration = Duration::from_millis(200);
+/// However long, and however often nothing came back.
+const PATIENCE_MOST: Duration = Duration::from_secs(4);
+
+/// What a round trip takes, by the means of RFC 6298: a link that is slow, or has queues, is not one that loses.
+#[derive(Default)]
+struct RoundTrip {
+    /// Mean, and mean deviation from it.
+    seen: Option<(Duration, Duration)>,
+}
+
+impl RoundTrip {
+    /// One that was sent once was acknowledged after `took`. (Sent twice, it is not known which one was.)
+    fn took(&mut self, took: Duration) {
+        self.seen = Some(match self.seen {
+            None => (took, took / 2),
+            Some((mean, deviation)) => ((mean * 7 + took) / 8, (deviation * 3 + mean.abs_diff(took)) / 4),
+        });
+    }
+
+    /// How long to wait for an acknowledgement.
+    fn patience(&self) -> Duration {
+        let patience = self.seen.map_or(PATIENCE, |(mean, deviation)| mean + 4 * deviation);
+        patience.clamp(PATIENCE_LEAST, PATIENCE_MOST)
+    }
+}
 
 /// What to send.
 pub(super) struct Plan {
@@ -28,6 +54,7 @@ pub(super) struct Plan {
 struct Open {
     number: u64,
     sent: Instant,
+    repeat: bool,
     acked: bool,
 }
 
@@ -58,6 +85,8 @@ struct Flight<'a> {
     damaged_answers: u64,
     told: Counters,
     heard: Instant,
+    round_trip: RoundTrip,
+    /// Doubled each time that something was late, until one arrives at its first sending.
     patience: Duration,
     bytes: Vec<u8>,
     began: Instant,
@@ -80,6 +109,7 @@ impl<'a> Flight<'a> {
             damaged_answers: 0,
             told: Counters::default(),
             heard: now,
+            round_trip: RoundTrip::default(),
             patience: PATIENCE,
             bytes: Vec::new(),
             began: now,
@@ -127,7 +157,7 @@ impl<'a> Flight<'a> {
         self.octets += bytes.len() as u64;
         let sent = self.socket.send(&bytes);
         self.bytes = bytes;
-        self.open.push_back(Open { number, sent: Instant::now(), acked: false });
+        self.open.push_back(Open { number, sent: Instant::now(), repeat, acked: false });
         match sent {
             Ok(_) => Ok(()),
             // Nobody there yet, or no room in a queue on the way: it is sent again.
@@ -172,7 +202,10 @@ impl<'a> Flight<'a> {
                 open.acked = true;
                 self.acked += 1;
                 self.heard = Instant::now();
-                self.patience = PATIENCE;
+                if !open.repeat {
+                    self.round_trip.took(open.sent.elapsed());
+                    self.patience = self.round_trip.patience();
+                }
             }
         }
         while self.open.front().is_some_and(|o| o.acked) {
@@ -224,5 +257,29 @@ impl<'a> Flight<'a> {
             .into());
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_follows_the_round_trip() {
+        let ms = Duration::from_millis;
+        let mut trip = RoundTrip::default();
+        assert_eq!(trip.patience(), PATIENCE);
+        trip.took(ms(400));
+        assert_eq!(trip.patience(), ms(400 + 4 * 200));
+        // A steady link: hardly longer than the trip itself, and never shorter.
+        (0..100).for_each(|_| trip.took(ms(400)));
+        assert!((ms(400)..ms(410)).contains(&trip.patience()), "{:?}", trip.patience());
+        // It gets slower: no storm.
+        trip.took(ms(800));
+        assert!(trip.patience() > ms(800), "{:?}", trip.patience());
+        (0..100).for_each(|_| trip.took(ms(1)));
+        assert_eq!(trip.patience(), PATIENCE_LEAST);
+        trip.took(Duration::from_secs(60));
+        assert_eq!(trip.patience(), PATIENCE_MOST);
     }
 }
