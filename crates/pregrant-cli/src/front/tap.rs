@@ -122,11 +122,9 @@ impl<P: Platform, T: Transport> Uplink<P, T> {
                 Next::Again => {}
                 Next::Control => self.control(Duration::ZERO)?,
                 Next::Sleep => {
-                    // Answers matter only to frames that wait for room.
-                    let full = self.waiting.iter().any(|w| !w.is_empty());
                     // In this order: what comes after is seen by the round below, or wakes.
                     self.arrivals.clear();
-                    if !self.round()? && !self.guest.arm(full)? {
+                    if !self.round()? && !self.guest.arm(self.is_full())? {
                         self.guest.platform().events().wait(&mut self.ready, Some(NAP));
                     }
                     self.control(Duration::ZERO)?;
@@ -134,6 +132,12 @@ impl<P: Platform, T: Transport> Uplink<P, T> {
             }
         }
         Ok(())
+    }
+
+    /// Whether frames wait for room on a ring, to which alone TX answers matter. Asked after the last round: it may be the one
+    /// that read frames from the tap and found no room.
+    fn is_full(&self) -> bool {
+        self.waiting.iter().any(|w| !w.is_empty())
     }
 
     /// A burst each way on each queue. True: something moved.
