@@ -157,7 +157,9 @@ fn two_demos_at_the_same_time() {
         let json = std::fs::read_to_string(place.0.join("out.jsonl")).expect("JSON lines");
         let lines: Vec<serde_json::Value> =
             json.lines().map(|l| serde_json::from_str(l).expect("an object a line")).collect();
-        assert!(!lines.is_empty() && lines.iter().all(|l| l["lost"] == 0), "{json}");
+        // What a killed backend held in its memory is lost with it, and told.
+        let lost = |l: &&serde_json::Value| l["bench"] != "restart" && l["lost"] != 0;
+        assert!(!lines.is_empty() && !lines.iter().any(|l| lost(&l)), "{json}");
         std::fs::remove_file(place.0.join("out.jsonl")).expect("the file");
         let left: Vec<_> = std::fs::read_dir(&place.0).expect("the place").collect();
         assert!(left.is_empty(), "{left:?}");
