@@ -1,4 +1,5 @@
 # shows: one guest on Linux's netback and on `pregrant back` in turns: iperf3 both ways, small frames from pktgen, dom0's CPU time
+# unproven: a round takes a minute on a loaded machine; never played to its end
 # seconds: 600
 bridge
 netback

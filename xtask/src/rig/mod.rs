@@ -70,8 +70,12 @@ fn play_these(w: &Workspace, chosen: Vec<Scenario>) -> Result<(), String> {
 
 /// Lists the scenarios.
 pub fn list(w: &Workspace) -> Result<(), String> {
-    for Scenario { name, shows, boot, .. } in scenario::all(w)? {
-        println!("{name:24} [{boot}] {shows}");
+    for Scenario { name, shows, boot, in_ci, unproven, .. } in scenario::all(w)? {
+        let ci = if in_ci { ", in CI" } else { "" };
+        println!("{name:24} [{boot}{ci}] {shows}");
+        if let Some(why) = unproven {
+            println!("{:24} not proven: {why}", "");
+        }
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 //!   # boot: 2          (optional) which machine; scenarios of one machine share a boot
 //!   # seconds: 90      (optional) how long it may take before it counts as hung
 //!   # ci: yes          (optional) one of those that CI plays
+//!   # unproven: why    (optional) was not seen to pass yet; played only when it is named
 //! ```
 
 use crate::workspace::Workspace;
@@ -21,6 +22,8 @@ pub(super) struct Scenario {
     pub(super) seconds: u64,
     /// Whether CI plays it.
     pub(super) in_ci: bool,
+    /// Why nobody can say that it passes.
+    pub(super) unproven: Option<String>,
 }
 
 /// Seconds, where a head does not say.
@@ -54,14 +57,15 @@ fn parse(name: String, text: &str) -> Result<Scenario, String> {
             n.parse().map_err(|_| format!("rig/scenarios/{name}.sh: `# seconds: {n}` is no number"))?
         }
     };
+    let unproven = head("unproven");
     let in_ci = head("ci").is_some_and(|yes| yes == "yes");
-    Ok(Scenario { name, shows, boot: head("boot").unwrap_or_else(|| "1".into()), seconds, in_ci })
+    Ok(Scenario { name, shows, boot: head("boot").unwrap_or_else(|| "1".into()), seconds, in_ci, unproven })
 }
 
-/// Those whose names begin as told, or contain it; all when nothing was told.
+/// Those whose names contain what was told; all but the unproven when nothing was told.
 pub(super) fn choose(all: &[Scenario], names: &[&str]) -> Result<Vec<Scenario>, String> {
     if names.is_empty() {
-        return Ok(all.to_vec());
+        return Ok(all.iter().filter(|s| s.unproven.is_none()).cloned().collect());
     }
     for name in names {
         if !all.iter().any(|s| s.name.contains(name)) {
@@ -98,6 +102,9 @@ mod tests {
     fn names_choose_and_unknown_names_are_told() {
         let all = ["10-a", "20-b"].map(|n| parse(n.into(), "# shows: a\n").unwrap());
         assert_eq!(choose(&all, &[]).unwrap().len(), 2);
+        let unproven = parse("30-c".into(), "# shows: a\n# unproven: never played\n").unwrap();
+        assert_eq!(choose(std::slice::from_ref(&unproven), &[]).unwrap().len(), 0);
+        assert_eq!(choose(std::slice::from_ref(&unproven), &["30"]).unwrap().len(), 1);
         assert_eq!(choose(&all, &["20"]).unwrap()[0].name, "20-b");
         assert!(choose(&all, &["c"]).unwrap_err().contains("10-a, 20-b"));
     }
