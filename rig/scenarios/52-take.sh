@@ -1,5 +1,4 @@
 # shows: a running guest's vif goes from Linux's netback to `pregrant back` and back again, under ping and under iperf3, and the guest notices nothing
-# unproven: pings of the guest were lost on a loaded machine; not played since the backend waits for its bridge
 # seconds: 240
 bridge
 netback
