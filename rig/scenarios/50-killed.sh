@@ -49,7 +49,6 @@ end_back && died=$(now) && up_again "SIGTERM" "$(connections)"
 kill -INT $transfer; wait $transfer
 median=$(sort -n /run/pauses | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }')
 note "$(wc -l < /run/pauses) deaths; without a back for $median ms (median; a process starts in emulated time), $(sort -n /run/pauses | tail -n 1) ms at most"
-note "TCP throughout: $(sed -n 's/.*sec *\([0-9.]* [GM]Bytes\) *\([0-9.]* [GM]bits.sec\).*receiver.*/\1, \2/p' /run/iperf)"
 ask one "news" || fail "the guest's kernel said: $ANSWER"
 grep -E "ERROR" $BACK_LOG && fail "the back complains"
 ask one end
