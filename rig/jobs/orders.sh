@@ -8,8 +8,11 @@ addresses() {
 	ip link set "$_dev" up && ip addr add "10.9.0.$1/24" dev "$_dev" && ip -6 addr add "fd09::$1/64" dev "$_dev"
 }
 
-# news: what the kernel has said since /tmp/before was written, but for what it says of emulated clocks; true when nothing.
-news() { ! dmesg | diff /tmp/before - | grep '^[+>]' | grep -v '^+++' | grep -v -E 'clocksource|hrtimer|rcu|tsc|watchdog'; }
+# news: what the kernel has said since /tmp/before was written, but for its remarks on emulated clocks; true when nothing.
+news() {
+	[ -s /tmp/before ] || { echo "there is no /tmp/before"; return 1; }
+	! dmesg | diff /tmp/before - | grep '^[+>]' | grep -v '^+++' | grep -v -E '\] (clocksource|hrtimer|rcu): '
+}
 
 # small_frames COUNT MAC [DEVICE]: as fast as the device takes them, from the kernel's pktgen; says frames a second.
 small_frames() {
