@@ -26,7 +26,7 @@ use pregrant::wire::netif::{
     RXF_MORE_DATA, RxResponse, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest, TxResponse,
 };
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// Operations of one input at most.
 const OPS: usize = 200;
@@ -69,7 +69,8 @@ struct Game {
     arena: Arena,
     /// TX requests that were looked at.
     tx_seen: u32,
-    in_flight: BTreeSet<u16>,
+    /// Ids of requests without an answer, with the grants that they named.
+    in_flight: BTreeMap<u16, u32>,
     extras_in_flight: u32,
     /// Pages that the back holds: the request's id, and whether it was answered since.
     held: Vec<(u16, bool, LocalMap)>,
@@ -133,7 +134,7 @@ impl Game {
             chans: [a, b, c, d],
             arena: Arena::new(),
             tx_seen: start,
-            in_flight: BTreeSet::new(),
+            in_flight: BTreeMap::new(),
             extras_in_flight: 0,
             held: Vec::new(),
             per_frame: granting == Granting::PerFrame,
@@ -149,7 +150,7 @@ impl Game {
             1 => self.answer_tx_in_order(1 + tape.below(64)),
             2 => {
                 let status = tape.one_of(&[RSP_OKAY, RSP_ERROR, RSP_DROPPED, RSP_NULL, 2, i16::MIN]);
-                let known = self.in_flight.iter().nth(tape.below(8)).copied();
+                let known = self.in_flight.keys().nth(tape.below(8)).copied();
                 let id = if tape.below(2) == 0 { known.unwrap_or(3) } else { tape.u16() };
                 self.answer_tx(TxResponse { id, status });
             }
@@ -244,7 +245,7 @@ impl Game {
             let req = self.next_tx();
             let left = frame.len().div_ceil(PAGE_SIZE) > 1;
             let len = if first && left { PAGE_SIZE } else { req.size.into() };
-            assert!(self.in_flight.insert(req.id), "id {} is in flight twice", req.id);
+            assert!(self.in_flight.insert(req.id, req.gref).is_none(), "id {} is in flight twice", req.id);
             if self.per_frame && req.gref != 0 {
                 let held = self.held.iter().any(|(id, answered, _)| *id == req.id && *answered);
                 assert!(!held, "the page of id {} is used again, and the back still has it", req.id);
@@ -297,8 +298,9 @@ impl Game {
     fn hold(&mut self, nth: usize) {
         let at = self.tx_ring.rsp_prod.wrapping_add(nth as u32 % self.tx_ring.asked().max(1));
         let req = TxRequest::from_words(self.tx_ring.mem.read::<3, 3>(at));
+        // An answer that was written and not shown may stand there instead.
         if self.tx_ring.asked() > 0
-            && self.in_flight.contains(&req.id)
+            && self.in_flight.get(&req.id) == Some(&req.gref)
             && let Ok(map) = self.rig.host.map(GUEST, &[GrantRef(req.gref)], Access::ReadOnly)
         {
             self.held.push((req.id, false, map));
@@ -319,7 +321,7 @@ impl Game {
                 fault |= self.extras_in_flight == 0;
                 self.extras_in_flight = self.extras_in_flight.saturating_sub(1);
             } else {
-                fault |= !self.in_flight.remove(&rsp.id);
+                fault |= self.in_flight.remove(&rsp.id).is_none();
                 let of_it = self.held.iter_mut().filter(|(id, ..)| *id == rsp.id);
                 of_it.for_each(|(_, answered, _)| *answered = true);
             }
