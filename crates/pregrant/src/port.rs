@@ -144,6 +144,11 @@ impl Arena {
         self.cursor().has_room()
     }
 
+    /// How many more frames of `len` octets fit.
+    pub fn fits(&self, len: usize) -> usize {
+        (BURST_FRAMES - self.n).min((ARENA_BYTES - self.used) / len.max(1).next_multiple_of(64))
+    }
+
     /// How far it is filled, to be carried in registers while many frames are placed.
     #[inline(always)]
     pub fn cursor(&self) -> Cursor {

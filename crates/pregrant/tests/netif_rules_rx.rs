@@ -135,6 +135,7 @@ fn frames_over_several_slots_are_for_guests_with_sg() {
         assert_eq!(g.run(), Ok(()));
         let lens: Vec<usize> = g.model.frames().expect("by the rules").iter().map(RxFrame::bytes).collect();
         assert_eq!((lens, g.back.stats().dropped), (vec![4096, 60], 2));
+        assert_eq!(g.back.stats().bytes, 4096 + 60, "of the frames handed on");
     });
 }
 
@@ -157,6 +158,7 @@ fn pages_that_cannot_be_written_cost_their_frame() {
                 assert_eq!(frames[0].slots.iter().map(|s| s.status).collect::<Vec<_>>(), [-1; 3], "{way:?}");
                 assert!(!frames[1].failed() && octets(&g, way, &frames[1]) == frame(4096, 2).0);
                 assert_eq!((g.back.stats().frames, g.back.stats().errors), (1, 1));
+                assert_eq!(g.back.stats().bytes, 4096, "of the frame handed on");
                 g.close();
             }
             read_only.close();

@@ -63,13 +63,18 @@ impl<'a> Vif<'a> {
     }
 }
 
-/// Asks the back to take the device down for good: `online` 0 and state 5. When both ends are closed, call [`remove`].
+/// Asks the back to take the device down for good: `online` 0 and state 5, unless it is at 6 (as libxl does). When both ends
+/// are closed, call [`remove`].
 pub fn request_removal<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Result<(), XsError> {
     xs.transaction(|t| {
         let back = id.back_dir();
         t.read(&back)?;
         t.write(&path::join(&back, "online"), "0")?;
-        t.write(&path::join(&back, "state"), XenbusState::Closing.digit())
+        let state = path::join(&back, "state");
+        match XenbusState::parse(t.read_if_there(&state)?.as_deref()) {
+            XenbusState::Closed => Ok(()),
+            _ => t.write(&state, XenbusState::Closing.digit()),
+        }
     })
 }
 

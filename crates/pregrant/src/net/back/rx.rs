@@ -119,7 +119,11 @@ impl<P: Platform> RxQueue<P> {
         let by_grants = if matches!(self.path, AnyPath::Staging(_)) { granted } else { good as u64 };
         self.stats.handed_on(good as u64, by_grants);
         self.stats.errors += (nr_frames - good) as u64;
-        self.stats.bytes += burst.frames[..used].iter().map(|d| d.len as u64).sum::<u64>();
+        self.stats.bytes += if self.batch.failed == 0 && self.batch.dropped == 0 {
+            burst.frames[..used].iter().map(|d| d.len as u64).sum()
+        } else {
+            self.batch.good_octets(&burst)
+        };
         self.stats.batches += 1;
         if self.ring.answer_frames(self.batch.answers(), nr_frames as u32).wanted() {
             self.stats.notifications += 1;

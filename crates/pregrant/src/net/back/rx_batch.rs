@@ -68,6 +68,32 @@ pub struct RxBatch {
     pub dropped: usize,
     /// Octets that stay free ahead of a piece.
     pub headroom: u16,
+    /// The ids of the pieces' requests only rise, seen from `first_id` on, around their wrap too: so they are all
+    /// different.
+    pub ids_rise: bool,
+    /// The id that the batch's first request has where the front calls slots by their places, as most do.
+    first_id: u16,
+    /// The last id, counted from there.
+    last_ahead: i32,
+}
+
+/// How far a burst is laid out.
+#[derive(Clone, Copy, Default)]
+struct Progress {
+    /// Frames of it.
+    used: usize,
+    /// Requests of the ring.
+    taken: u32,
+}
+
+/// What became of one frame.
+enum Laid {
+    /// It is laid out or dropped.
+    Done,
+    /// There is no room for it in this batch.
+    Full,
+    /// It needs that many requests, from the batch's first one on.
+    Wants(u32),
 }
 
 impl Default for RxBatch {
@@ -82,6 +108,9 @@ impl Default for RxBatch {
             failed: 0,
             dropped: 0,
             headroom: 0,
+            ids_rise: true,
+            first_id: 0,
+            last_ahead: -1,
         }
     }
 }
@@ -146,6 +175,12 @@ impl RxAccepts {
     }
 }
 
+#[inline(always)]
+fn flags_of(offload: Offload) -> u16 {
+    let validated = RXF_DATA_VALIDATED * u16::from(offload.csum_blank | offload.csum_ok);
+    (RXF_CSUM_BLANK * u16::from(offload.csum_blank)) | validated
+}
+
 /// Slots that a frame with so many extra infos needs, where a page has room for so many octets.
 #[inline(always)]
 pub fn slots_needed(len: usize, room: usize, extras: u32) -> u32 {
@@ -197,96 +232,156 @@ impl RxBatch {
         self.nr_rsps = 0;
         self.failed = 0;
         self.dropped = 0;
+        self.ids_rise = true;
         let mut available = ring.available(burst.frames.len() as u32)?;
         ring.prefetch(available.min(burst.frames.len() as u32));
-        let headroom = if MORE { self.headroom } else { 0 };
-        let room = PAGE_SIZE - headroom as usize;
-        let mut taken = 0;
-        let mut used = 0;
-        let mut wait = 0;
-        for desc in burst.frames {
-            let len = desc.len as usize;
-            if len == 0 {
-                used += 1;
-                continue;
+        (self.first_id, self.last_ahead) = ((ring.req_cons() & (ring.size() - 1)) as u16, -1);
+        let mut at = Progress::default();
+        loop {
+            if !MORE {
+                self.lay_out_plain(ring, burst, available, &mut at);
             }
-            if len > room && !accepts.sg {
-                self.dropped += 1;
-                used += 1;
-                continue;
-            }
-            let gso = desc.offload.gso_type != 0;
-            let hash = if MORE { hashes.get(used).copied().flatten() } else { None };
-            let extras = gso as u32 + hash.is_some() as u32 + (headroom > 0) as u32;
-            let need = slots_needed(len, room, extras);
-            if available - taken < need {
-                available = ring.available(taken + need)?;
-                if available - taken < need {
-                    wait = taken + need;
-                    break;
-                }
-            }
-            if self.nr_rsps + need as usize > BATCH_SLOTS {
-                break;
-            }
-            let mut flags = 0;
-            if desc.offload.csum_blank {
-                flags |= RXF_CSUM_BLANK | RXF_DATA_VALIDATED;
-            } else if desc.offload.csum_ok {
-                flags |= RXF_DATA_VALIDATED;
-            }
-            self.frames[self.nr_frames] = RxFrame {
-                frame: used as u16,
-                first_slot: self.nr_slots as u16,
-                nr_slots: (need - extras) as u16,
-            };
-            self.nr_frames += 1;
-            let mut at = desc.at;
-            let mut left = len;
-            let mut first = true;
-            while left > 0 {
-                let piece = left.min(room);
-                let req = ring.read(taken);
-                taken += 1;
-                left -= piece;
-                let mut rsp = RxResponse { id: req.id, offset: headroom, flags: 0, status: piece as i16 };
-                if left > 0 {
-                    rsp.flags |= RXF_MORE_DATA;
-                }
-                if first {
-                    rsp.flags |= flags | if extras > 0 { RXF_EXTRA_INFO } else { 0 };
-                }
-                self.slots[self.nr_slots] = RxSlot {
-                    id: req.id,
-                    gref: req.gref,
-                    offset: headroom,
-                    len: piece as u16,
-                    at,
-                    rsp: self.nr_rsps as u16,
-                };
-                self.nr_slots += 1;
-                self.rsps[self.nr_rsps] = rsp;
-                self.nr_rsps += 1;
-                at += piece as u32;
-                if first && extras > 0 {
-                    let Offload { gso_size: size, gso_type, .. } = desc.offload;
-                    let gso = gso.then_some(Extra::Gso { size, gso_type });
-                    let hash = hash.map(FrameHash::extra);
-                    let xdp = (headroom > 0).then_some(Extra::Xdp { headroom });
-                    let mut behind = extras;
-                    for extra in [gso, hash, xdp].into_iter().flatten() {
-                        behind -= 1;
-                        self.rsps[self.nr_rsps] = RxResponse::from_words(extra.to_words(behind > 0));
-                        self.nr_rsps += 1;
-                        taken += 1; // the request under an extra is used up unread
+            let Some(&desc) = burst.frames.get(at.used) else { break };
+            let hash = if MORE { hashes.get(at.used).copied().flatten() } else { None };
+            match self.lay_out_one(ring, desc, accepts, hash, available, &mut at) {
+                Laid::Done => {}
+                Laid::Full => break,
+                Laid::Wants(need) => {
+                    available = ring.available(need)?;
+                    if available < need {
+                        ring.consume(at.taken);
+                        return Ok((at.used, need - at.taken));
                     }
                 }
-                first = false;
             }
-            used += 1;
         }
-        ring.consume(taken);
-        Ok((used, wait.saturating_sub(taken)))
+        ring.consume(at.taken);
+        Ok((at.used, 0))
+    }
+
+    /// The common case, frames of one slot and no extras, in a loop whose state is all in registers; up to one that is
+    /// not so, or finds no slot.
+    #[inline(always)]
+    fn lay_out_plain<M: RingMem>(
+        &mut self,
+        ring: &BackRing<NetRx, M>,
+        burst: &Burst<'_>,
+        available: u32,
+        at: &mut Progress,
+    ) {
+        let Progress { mut used, mut taken } = *at;
+        let (mut frame, mut slot, mut rsp) = (self.nr_frames, self.nr_slots, self.nr_rsps);
+        let (first_id, mut last, mut rise) = (self.first_id, self.last_ahead, self.ids_rise);
+        while let Some(desc) = burst.frames.get(used)
+            && desc.len.wrapping_sub(1) < PAGE_SIZE as u32
+            && desc.offload.gso_type == 0
+            && taken < available
+            && frame < BURST_FRAMES
+            && slot < BATCH_SLOTS
+            && rsp < BATCH_SLOTS
+        {
+            let req = ring.read(taken);
+            let ahead = i32::from(req.id.wrapping_sub(first_id));
+            rise &= ahead > last;
+            last = ahead;
+            let len = desc.len as u16;
+            self.frames[frame] = RxFrame { frame: used as u16, first_slot: slot as u16, nr_slots: 1 };
+            self.slots[slot] =
+                RxSlot { id: req.id, gref: req.gref, offset: 0, len, at: desc.at, rsp: rsp as u16 };
+            self.rsps[rsp] =
+                RxResponse { id: req.id, offset: 0, flags: flags_of(desc.offload), status: len as i16 };
+            (used, taken, frame, slot, rsp) = (used + 1, taken + 1, frame + 1, slot + 1, rsp + 1);
+        }
+        *at = Progress { used, taken };
+        (self.nr_frames, self.nr_slots, self.nr_rsps) = (frame, slot, rsp);
+        (self.last_ahead, self.ids_rise) = (last, rise);
+    }
+
+    /// Any frame.
+    #[inline(never)]
+    fn lay_out_one<M: RingMem>(
+        &mut self,
+        ring: &BackRing<NetRx, M>,
+        desc: FrameDesc,
+        accepts: RxAccepts,
+        hash: Option<FrameHash>,
+        available: u32,
+        at: &mut Progress,
+    ) -> Laid {
+        let len = desc.len as usize;
+        if len == 0 {
+            at.used += 1;
+            return Laid::Done;
+        }
+        let headroom = self.headroom;
+        let room = PAGE_SIZE - headroom as usize;
+        if len > room && !accepts.sg {
+            self.dropped += 1;
+            at.used += 1;
+            return Laid::Done;
+        }
+        let gso = desc.offload.gso_type != 0;
+        let extras = gso as u32 + hash.is_some() as u32 + (headroom > 0) as u32;
+        let need = slots_needed(len, room, extras);
+        if self.nr_frames == BURST_FRAMES || self.nr_rsps + need as usize > BATCH_SLOTS {
+            return Laid::Full;
+        }
+        if available - at.taken < need {
+            return Laid::Wants(at.taken + need);
+        }
+        self.frames[self.nr_frames] = RxFrame {
+            frame: at.used as u16,
+            first_slot: self.nr_slots as u16,
+            nr_slots: (need - extras) as u16,
+        };
+        self.nr_frames += 1;
+        let mut from = desc.at;
+        let mut left = len;
+        let mut first = true;
+        while left > 0 {
+            let piece = left.min(room);
+            let req = ring.read(at.taken);
+            at.taken += 1;
+            left -= piece;
+            let ahead = i32::from(req.id.wrapping_sub(self.first_id));
+            self.ids_rise &= ahead > self.last_ahead;
+            self.last_ahead = ahead;
+            let mut rsp = RxResponse { id: req.id, offset: headroom, flags: 0, status: piece as i16 };
+            if left > 0 {
+                rsp.flags |= RXF_MORE_DATA;
+            }
+            if first {
+                rsp.flags |= flags_of(desc.offload) | if extras > 0 { RXF_EXTRA_INFO } else { 0 };
+            }
+            self.slots[self.nr_slots] = RxSlot {
+                id: req.id,
+                gref: req.gref,
+                offset: headroom,
+                len: piece as u16,
+                at: from,
+                rsp: self.nr_rsps as u16,
+            };
+            self.nr_slots += 1;
+            self.rsps[self.nr_rsps] = rsp;
+            self.nr_rsps += 1;
+            from += piece as u32;
+            if first && extras > 0 {
+                let Offload { gso_size: size, gso_type, .. } = desc.offload;
+                let gso = gso.then_some(Extra::Gso { size, gso_type });
+                let hash = hash.map(FrameHash::extra);
+                let xdp = (headroom > 0).then_some(Extra::Xdp { headroom });
+                let mut behind = extras;
+                for extra in [gso, hash, xdp].into_iter().flatten() {
+                    behind -= 1;
+                    self.rsps[self.nr_rsps] = RxResponse::from_words(extra.to_words(behind > 0));
+                    self.nr_rsps += 1;
+                    at.taken += 1; // the request under an extra is used up unread
+                }
+            }
+            first = false;
+        }
+        at.used += 1;
+        Laid::Done
     }
 
     /// All frames of the batch, as a set.
@@ -304,6 +399,14 @@ impl RxBatch {
             let rsp = self.slots[k as usize].rsp as usize;
             self.rsps[rsp].status = RSP_ERROR;
         }
+    }
+
+    /// Octets of the frames of `burst` that are laid out and have not failed.
+    #[cold]
+    pub fn good_octets(&self, burst: &Burst<'_>) -> u64 {
+        let frames = self.frames[..self.nr_frames].iter().enumerate();
+        let good = frames.filter(|(i, _)| self.failed & (1 << i) == 0);
+        good.map(|(_, f)| u64::from(burst.frames[f.frame as usize].len)).sum()
     }
 
     /// All answers, in ring order.

@@ -114,14 +114,8 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
     fn deliver(&mut self, _p: &P, _of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
         let limit = self.buffers.len as usize;
         let mut rest: Todo = 0;
-        // Ids that only rise, seen from the first one on, around their wrap too, are all different: an honest front's are.
-        let first_id = bits(todo).next().map_or(0, |i| batch.slots[batch.frames[i].first_slot as usize].id);
-        let (mut rising, mut last) = (!self.buffers.copy_only, -1);
         for i in bits(todo) {
             let slot = batch.slots[batch.frames[i].first_slot as usize];
-            let ahead = i32::from(slot.id.wrapping_sub(first_id));
-            rising &= ahead > last;
-            last = ahead;
             if slot.len <= SHORT
                 && let Some(&place) = self.buffers.place.get(slot.id as usize)
             {
@@ -129,6 +123,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
                 self.buffers.map.prefetch_write(at, slot.len as usize);
             }
         }
+        let rising = batch.ids_rise;
         if !rising {
             self.seen = [0; IDS / 64];
         }

@@ -119,6 +119,11 @@ pub enum Left {
     Closed(Option<String>),
 }
 
+/// A front's state in which its rings are live.
+fn is_connected(front: XenbusState) -> bool {
+    matches!(front, XenbusState::Connected | XenbusState::Reconfiguring)
+}
+
 /// What [`BackVif::step`] came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BackStep {
@@ -166,6 +171,8 @@ pub struct BackVif<P: Platform> {
     link: bool,
     /// Not connected before the toolstack's script has said that the far side is ready.
     awaits_hotplug: bool,
+    /// Linux's netback served it until now.
+    of_kernel: bool,
 }
 
 impl<P: Platform> BackVif<P> {
@@ -192,7 +199,14 @@ impl<P: Platform> BackVif<P> {
             past_stalls: 0,
             link: false,
             awaits_hotplug: false,
+            of_kernel: false,
         }
+    }
+
+    /// Before [`inherit`](Self::inherit): Linux's netback serves it until now. A predecessor of ours that died at state 2
+    /// connected nobody; netback may have.
+    pub fn take_from_kernel(&mut self) {
+        self.of_kernel = true;
     }
 
     /// From now on the front is connected only when [`HOTPLUG_STATUS`] says "connected": a script of the toolstack's
@@ -249,6 +263,15 @@ impl<P: Platform> BackVif<P> {
         match bus.own_state()? {
             // 8 is 4 with a wish of the front's granted.
             XenbusState::Connected | XenbusState::Reconfigured => Ok(Left::Connected),
+            // Linux's netback with live rings, after it was bound again: its last unbinding took the key, for which its 4
+            // waits ever since.
+            XenbusState::InitWait
+                if self.of_kernel
+                    && bus.own_text(HOTPLUG_STATUS)?.is_none()
+                    && is_connected(bus.peer_state()?) =>
+            {
+                Ok(Left::Connected)
+            }
             own @ (XenbusState::Closing | XenbusState::Closed) => {
                 self.state = own;
                 self.shut = true;
@@ -262,7 +285,8 @@ impl<P: Platform> BackVif<P> {
 
     /// Goes on where a predecessor stopped, where [`inherit`](Self::inherit) said [`Left::Connected`], before the first
     /// [`step`](Self::step). True: the queues are live, the front
-    /// was notified once, and the owner polls before it arms (R5). Writes nothing, so that the front does not react;
+    /// was notified once, and the owner polls before it arms (R5). Writes nothing but a 4 that was never said, so that the
+    /// front does not react;
     /// whatever was advertised and accepted then is so now. False: there is nothing to take up, step as ever.
     ///
     /// A channel that a process held until just now may not be free yet: when [`ConnectError::is_too_early`], call it
@@ -274,16 +298,19 @@ impl<P: Platform> BackVif<P> {
         redo: RedoSource<'_>,
     ) -> Result<bool, ConnectError<B::Error>> {
         // From here on the store and this vif agree; a front that left meanwhile is followed by `step`.
-        self.state = match bus.own_state().map_err(ConnectError::Keys)? {
+        let own = bus.own_state().map_err(ConnectError::Keys)?;
+        self.state = match own {
             XenbusState::Reconfigured => XenbusState::Reconfigured,
             _ => XenbusState::Connected,
         };
-        let front = bus.peer_state().map_err(ConnectError::Keys)?;
-        if !matches!(front, XenbusState::Connected | XenbusState::Reconfiguring) {
+        if !is_connected(bus.peer_state().map_err(ConnectError::Keys)?) {
             return Ok(false);
         }
         self.features = BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?;
         self.connect(p, bus, redo, Begin::TakeUp)?;
+        if own == XenbusState::InitWait {
+            bus.set_state(XenbusState::Connected).map_err(ConnectError::Keys)?;
+        }
         Ok(true)
     }
 
@@ -346,6 +373,13 @@ impl<P: Platform> BackVif<P> {
         for _ in 0..STEPS_AT_ONCE {
             let front = bus.peer_state().map_err(ConnectError::Keys)?;
             let online = bus.online().map_err(ConnectError::Keys)?;
+            // A toolstack that asks for the end waits for 6, and may have written 5 over ours, whatever the front says.
+            if !online
+                && self.state == S::Closed
+                && bus.own_state().map_err(ConnectError::Keys)? == S::Closing
+            {
+                bus.set_state(S::Closed).map_err(ConnectError::Keys)?;
+            }
             self.shut &= matches!(front, S::Connected | S::Reconfiguring);
             if self.shut {
                 return Ok(came_to);
