@@ -4,13 +4,68 @@
 //!   this test (as the guest, 10.77.0.2) <--TapPort--> interface vif7.0, 10.77.0.1 <--> a socket of the same namespace
 //! ```
 
+use pregrant::DomId;
 use pregrant::net::checksum;
 use pregrant::port::{Arena, FramePort, Offload, Offloads};
+use pregrant::xenbus::{Class, DeviceId};
+use pregrant_host::drivers::{FarSide, Place, Plugged, Taps};
+use pregrant_host::ports::arrivals::Arrivals;
 use pregrant_host::ports::tap::{Tap, TapPort};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
+use std::io::{Read, Write};
 use std::net::UdpSocket;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
+
+/// The interface's other side: a packet socket that sees what the interface receives, and sends through it.
+struct Packets(std::fs::File);
+
+impl Packets {
+    /// Frames of `protocol`; with a virtio_net_hdr in front, or without.
+    fn on(tap: &Tap, protocol: u16, headers: bool) -> Self {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: no pointers.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: it was just made, and nobody else has it.
+        let socket = Self(unsafe { std::fs::File::from_raw_fd(fd) });
+        for (option, value) in [(libc::SO_RCVBUFFORCE, 64 << 20), (libc::SO_SNDBUFFORCE, 64 << 20)] {
+            socket.set(libc::SOL_SOCKET, option, value);
+        }
+        if headers {
+            // PACKET_VNET_HDR.
+            socket.set(libc::SOL_PACKET, 15, 1);
+        }
+        // SAFETY: octets and numbers alone, for which zero is a value.
+        let mut place: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        place.sll_family = libc::AF_PACKET as u16;
+        place.sll_protocol = protocol.to_be();
+        place.sll_ifindex = tap.interface().index().unwrap() as i32;
+        // SAFETY: `place` is a sockaddr_ll, of this length.
+        let bound = unsafe { libc::bind(fd, (&raw const place).cast(), size_of_val(&place) as u32) };
+        assert_eq!(bound, 0, "{}", std::io::Error::last_os_error());
+        socket
+    }
+
+    fn set(&self, level: i32, option: i32, value: i32) {
+        // SAFETY: the option is an int, which is read through the pointer.
+        let set =
+            unsafe { libc::setsockopt(self.0.as_raw_fd(), level, option, (&raw const value).cast(), 4) };
+        assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+    }
+
+    fn next(&self) -> Option<Vec<u8>> {
+        let mut frame = vec![0; 70_000];
+        let n = (&self.0).read(&mut frame).ok()?;
+        frame.truncate(n);
+        Some(frame)
+    }
+
+    fn send(&self, frame: &[u8]) {
+        assert_eq!((&self.0).write(frame).unwrap(), frame.len());
+    }
+}
 
 const BOTH: Offloads = Offloads { csum: true, gso: true };
 const GUEST_MAC: [u8; 6] = [0x00, 0x16, 0x3e, 0, 0, 7];
@@ -144,5 +199,287 @@ fn an_interface_joins_a_bridge() {
         tap.interface().join("br7").unwrap();
         let missing = tap.interface().join("br8").unwrap_err().to_string();
         assert!(missing.contains("interface br8") && missing.contains("no such"), "{missing}");
+    });
+}
+
+#[test]
+fn who_forgets_arrivals_hears_of_frames_that_nobody_read() {
+    apart(|| {
+        let Some((_tap, mut ports)) = network(1, BOTH) else { return };
+        let arrivals = Arrivals::new().unwrap();
+        arrivals.of(&ports[0]).unwrap();
+        let mut arena = Arena::new();
+        // What the stack sends of its own accord goes first, and is no more.
+        std::fs::write("/proc/sys/net/ipv6/conf/vif7.0/disable_ipv6", "1").unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while arrivals.clear() && Instant::now() < until {
+            arena.clear();
+            ports[0].rx_burst(&mut arena);
+        }
+        let socket = UdpSocket::bind("10.77.0.1:5000").unwrap();
+        socket.send_to(b"unread", "10.77.0.2:4000").unwrap();
+        assert!(arrivals.clear(), "a sleep would not end for it");
+        assert!(!arrivals.clear(), "once for each frame");
+        socket.send_to(b"read", "10.77.0.2:4000").unwrap();
+        arena.clear();
+        assert!(ports[0].rx_burst(&mut arena) >= 2);
+        assert!(!arrivals.clear(), "nothing is there");
+    });
+}
+
+/// Both ways that frames take: a call each; a burst a call.
+fn by(way: usize, port: TapPort) -> TapPort {
+    if way == 0 { port.frame_by_frame() } else { port.burst_by_burst().expect("no io_uring") }
+}
+
+/// Whether both ways are there.
+fn both_ways(port: TapPort) -> bool {
+    let there = port.burst_by_burst();
+    if let Err(e) = &there {
+        println!("skipped: no io_uring here: {e}");
+    }
+    there.is_ok()
+}
+
+const PROTOCOL: u16 = 0x88b5;
+
+/// Frame `number` of `len` octets, no octet of which is like its neighbour's.
+fn numbered(number: usize, len: usize) -> Vec<u8> {
+    let mut frame = [&OWN_MAC[..], &GUEST_MAC, &PROTOCOL.to_be_bytes()].concat();
+    frame.extend((0..len - 14).map(|i| (i * 7 + number * 31 + i / 251) as u8));
+    frame
+}
+
+/// Lengths short and long, of which some do not fit an outbox.
+fn mixed(number: usize) -> usize {
+    [60, 61, 1514, 2037, 2038, 2039, 64, 5000, 9014, 128][number % 10]
+}
+
+#[test]
+fn a_burst_arrives_in_its_order_and_octet_by_octet() {
+    apart(|| {
+        let Some((tap, mut ports)) = network(1, BOTH) else { return };
+        let port = ports.remove(0);
+        if !both_ways(port) {
+            return;
+        }
+        for way in 0..2 {
+            let mut port = by(way, tap.ports(1, BOTH).unwrap().remove(0));
+            let seen = Packets::on(&tap, PROTOCOL, false);
+            for round in 0..50 {
+                let (mut arena, mut sent) = (Arena::new(), Vec::new());
+                while sent.len() < 64 {
+                    let frame = numbered(round + sent.len(), mixed(round + sent.len()));
+                    assert!(arena.push(&frame, Offload::default()));
+                    sent.push(frame);
+                }
+                // A malformed one among them is left out.
+                arena.set_offload(20, Offload { csum_blank: true, ..Offload::default() });
+                sent.remove(20);
+                assert_eq!(port.tx_burst(&arena.burst()), 64);
+                for (i, frame) in sent.iter().enumerate() {
+                    let came = seen.next().expect("a frame is missing");
+                    assert!(came == *frame, "way {way}, round {round}, frame {i}: {} octets", came.len());
+                }
+                assert_eq!(seen.next(), None, "a frame came twice");
+            }
+            let drops: Vec<(&str, u64)> = port.drops().iter().map(|d| (d.reason, d.frames)).collect();
+            assert_eq!(drops, [("tap_refused", 0), ("bad_headers", 50)]);
+        }
+    });
+}
+
+#[test]
+fn what_an_interface_that_is_down_refuses_is_counted() {
+    apart(|| {
+        let Some((tap, mut ports)) = network(1, BOTH) else { return };
+        let port = ports.remove(0);
+        if !both_ways(port) {
+            return;
+        }
+        tap.interface().set_up(false).unwrap();
+        for way in 0..2 {
+            let mut port = by(way, tap.ports(1, BOTH).unwrap().remove(0));
+            let mut arena = Arena::new();
+            for i in 0..64 {
+                assert!(arena.push(&numbered(i, 100), Offload::default()));
+            }
+            assert_eq!(port.tx_burst(&arena.burst()), 64);
+            arena.clear();
+            assert!(arena.push(&numbered(0, 100), Offload::default()));
+            assert_eq!(port.tx_burst(&arena.burst()), 1);
+            let refused = port.drops().iter().find(|d| d.reason == "tap_refused").map(|d| d.frames);
+            assert_eq!(refused, Some(65), "way {way}");
+        }
+    });
+}
+
+/// The next UDP datagram's number, of a frame that the port read; None: another frame.
+fn number_of(frame: &[u8]) -> Option<u32> {
+    if frame.get(..6) != Some(&GUEST_MAC) || frame.get(23) != Some(&17) {
+        return None;
+    }
+    Some(u32::from_be_bytes(frame[42..46].try_into().unwrap()))
+}
+
+#[test]
+fn a_queue_is_read_in_order_however_many_a_call_reads() {
+    apart(|| {
+        let Some((tap, mut ports)) = network(1, BOTH) else { return };
+        let port = ports.remove(0);
+        if !both_ways(port) {
+            return;
+        }
+        for way in 0..2 {
+            let mut port = by(way, tap.ports(1, BOTH).unwrap().remove(0));
+            let socket = UdpSocket::bind("10.77.0.1:5000").unwrap();
+            let (mut sent, mut read, mut held) = (0u32, 0u32, 0);
+            let mut arena = Arena::new();
+            // One alone, a few, many; long ones behind short ones do not all fit the arena for which they are read.
+            let fills: [&[(u32, usize)]; 7] = [
+                &[(1, 22)],
+                &[(3, 22)],
+                &[(200, 22)],
+                &[(1, 22)],
+                &[(100, 8900)],
+                &[(65, 22), (90, 8900)],
+                &[(40, 22)],
+            ];
+            for fill in fills {
+                for &(count, len) in fill {
+                    for _ in 0..count {
+                        let mut payload = sent.to_be_bytes().to_vec();
+                        payload.resize(len, sent as u8);
+                        socket.send_to(&payload, "10.77.0.2:4000").unwrap();
+                        sent += 1;
+                    }
+                }
+                let mut empty = 0;
+                while empty < 2 {
+                    arena.clear();
+                    empty = if port.rx_burst(&mut arena) == 0 { empty + 1 } else { 0 };
+                    held = held.max(port.held());
+                    for (frame, offload) in arena.burst().iter() {
+                        let Some(number) = number_of(frame) else { continue };
+                        assert_eq!(number, read, "way {way}");
+                        assert!(offload.csum_blank);
+                        assert!(frame[46..].iter().all(|b| *b == number as u8) && frame.len() >= 64);
+                        read += 1;
+                    }
+                }
+                assert_eq!((read, port.held()), (sent, 0), "way {way}");
+            }
+            // A call each reads none that finds no room; others keep what they read.
+            assert_eq!(held > 0, way == 1, "way {way}: {held} held at most");
+            assert!(held <= 32);
+        }
+    });
+}
+
+/// A TCP frame of `len` octets to the guest, which nobody listens to.
+fn tcp(number: u8, len: usize) -> Vec<u8> {
+    let mut frame = [&GUEST_MAC[..], &OWN_MAC, &[8, 0]].concat();
+    frame.extend([0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2]);
+    frame[16..18].copy_from_slice(&((len - 14) as u16).to_be_bytes());
+    frame.resize(54, 0);
+    frame[46] = 0x50;
+    frame.extend((54..len).map(|i| (i * 7) as u8 ^ number));
+    frame
+}
+
+#[test]
+fn uncut_frames_of_the_greatest_length_are_read_in_batches() {
+    apart(|| {
+        let Some((tap, mut ports)) = network(1, BOTH) else { return };
+        let port = ports.remove(0);
+        if !both_ways(port) {
+            return;
+        }
+        for way in 0..2 {
+            let mut port = by(way, tap.ports(1, BOTH).unwrap().remove(0));
+            let socket = Packets::on(&tap, 0x0800, true);
+            let uncut = Offload { csum_blank: true, csum_ok: true, gso_type: 1, gso_size: 1448 };
+            let mut sent = Vec::new();
+            for i in 0..40 {
+                let len = if i % 8 == 0 { 65_535 } else { 60 + 700 * i };
+                let frame = tcp(i as u8, len);
+                // struct virtio_net_hdr: blank checksum; TCP over IPv4, 54 octets of headers; where the checksum goes.
+                let header: [u8; 10] = if len > 1514 { [1, 1, 54, 0, 168, 5, 34, 0, 16, 0] } else { [0; 10] };
+                socket.send(&[&header[..], &frame].concat());
+                sent.push((frame, if len > 1514 { uncut } else { Offload::default() }));
+            }
+            let (mut sent, mut arena, mut empty) = (sent.into_iter(), Arena::new(), 0);
+            while empty < 2 {
+                arena.clear();
+                empty = if port.rx_burst(&mut arena) == 0 { empty + 1 } else { 0 };
+                for (frame, offload) in arena.burst().iter().filter(|(f, _)| f[..6] == GUEST_MAC) {
+                    let (wanted, of) = sent.next().expect("more than was sent");
+                    assert_eq!((frame.len(), offload), (wanted.len(), of), "way {way}");
+                    assert!(frame == wanted, "way {way}");
+                }
+            }
+            assert_eq!(sent.len(), 0, "way {way}: frames are missing");
+        }
+    });
+}
+
+#[test]
+fn a_tap_that_was_renamed_gets_no_namesake() {
+    apart(|| {
+        let Some((tap, ports)) = network(1, BOTH) else { return };
+        drop(ports);
+        assert!(ip("link set vif7.0 down") && ip("link set vif7.0 name other7"));
+        for queues in [1, 2] {
+            let refused = tap.ports(queues, BOTH).expect_err("ports of an interface that is not there");
+            assert!(
+                refused.to_string().contains("vif7.0") && refused.to_string().contains("renamed"),
+                "{refused}"
+            );
+            assert!(!ip("link show vif7.0"), "another interface was made");
+        }
+    });
+}
+
+#[test]
+fn a_script_is_run_when_a_vif_comes_and_when_it_goes() {
+    use std::os::unix::fs::PermissionsExt;
+    apart(|| {
+        let dir = std::env::temp_dir().join(format!("pregrant-script-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (script, log) = (dir.join("vif-script"), dir.join("log"));
+        // The last word is the script's: as long as it runs, nothing is plugged in.
+        let text = format!("#!/bin/sh\nsleep 0.1\necho \"$1 $vif\" >> {}\n", log.display());
+        std::fs::write(&script, text).unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let said = || std::fs::read_to_string(&log).unwrap_or_default();
+
+        let id = DeviceId { class: Class::Vif, front: DomId(9), back: DomId(0), handle: 0 };
+        let script = Some(script.display().to_string());
+        let place = Place { name: "vif9.0".into(), script, ..Place::default() };
+        let mut taps = Taps::new().unwrap();
+        taps.found(&id, &place, false).unwrap();
+        assert_eq!((taps.plug(&id, &place), said()), (Plugged::NotYet, String::new()));
+        while taps.plug(&id, &place) == Plugged::NotYet {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(said(), "online vif9.0\n");
+        taps.removed(&id);
+        while !said().contains("offline") {
+            taps.turn();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(said(), "online vif9.0\noffline vif9.0\n");
+        assert!(!ip("link show vif9.0"), "the interface stays");
+
+        // One that fails is told of, and is not undone.
+        let place = Place { script: Some("/bin/false".into()), ..place };
+        taps.found(&id, &place, false).unwrap();
+        let mut plugged = taps.plug(&id, &place);
+        while plugged == Plugged::NotYet {
+            plugged = taps.plug(&id, &place);
+        }
+        assert!(matches!(&plugged, Plugged::No(why) if why.contains("/bin/false")), "{plugged:?}");
+        taps.removed(&id);
+        std::fs::remove_dir_all(&dir).unwrap();
     });
 }

@@ -29,27 +29,44 @@ use std::time::{Duration, Instant};
 /// As Linux's netback gives its interfaces: the highest address, so that no bridge takes it for its own.
 const OWN_MAC: [u8; 6] = [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff];
 
-/// How long a bridge may take to forward for a port whose link came up. The kernel follows links once a second.
-const FORWARDS: Duration = Duration::from_millis(1500);
+/// How long a hotplug script may run.
+const SCRIPT: Duration = Duration::from_secs(60);
+
+/// How long a bridge may take to forward for a port whose link came up. The kernel follows links once a second; it may be late.
+const FORWARDS: Duration = Duration::from_secs(3);
 
 /// All taps of a backend.
 pub struct Taps {
     arrivals: Arrivals,
     taps: BTreeMap<(u16, u32), Placed>,
+    /// What is left of [`FORWARDS`] for all vifs together: nobody is served meanwhile.
+    patience: Duration,
+    /// Scripts of vifs that are gone.
+    ending: Vec<Child>,
 }
 
 struct Placed {
     tap: Tap,
-    script: Option<Child>,
+    place: Place,
+    script: Option<(Child, Instant)>,
+    /// A script has plugged it in, and another run of it is to undo that.
+    scripted: bool,
 }
 
 impl Taps {
     /// None yet.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// No descriptor is left; the kernel makes no taps, or not for us.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { arrivals: Arrivals::new()?, taps: BTreeMap::new() })
+        if let Err(e) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
+            let text = format!(
+                "/dev/net/tun: {e}; no taps can be made: modprobe tun, run as root, or use --port switch"
+            );
+            return Err(io::Error::new(e.kind(), text));
+        }
+        let (arrivals, taps, ending) = (Arrivals::new()?, BTreeMap::new(), Vec::new());
+        Ok(Self { arrivals, taps, patience: FORWARDS, ending })
     }
 
     /// Readable when frames came since the last [`turn`](FarSide::turn).
@@ -84,6 +101,20 @@ pub fn plug_in(interface: &Interface, place: &Place) -> io::Result<()> {
     interface.set_up(true)
 }
 
+/// Ends a script that is of no use any more.
+fn end(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// Removes the interface that a predecessor left under this name, if it is a tap.
+///
+/// # Errors
+/// Somebody has it.
+pub fn remove_left(name: &str) -> io::Result<()> {
+    if is_tap(name) { Tap::open(name)?.persist(false) } else { Ok(()) }
+}
+
 /// Runs a hotplug script as the toolstack would.
 fn run_script(script: &str, place: &Place, what: &str) -> io::Result<Child> {
     Command::new(script)
@@ -104,7 +135,7 @@ impl FarSide for Taps {
         if self.of(id).is_some() {
             return Ok(());
         }
-        let made = || -> io::Result<Tap> {
+        let mut made = || -> io::Result<Tap> {
             let tap = Tap::open(&place.name)?;
             tap.persist(true)?;
             // A predecessor's is up, and keeps what was set: an address cannot be changed then, and needs not.
@@ -122,14 +153,18 @@ impl FarSide for Taps {
             // What comes for a live vif waits in the tap. (Before Linux 5.0 the link cannot be told; it is up then.)
             let _ = tap.carrier(live);
             // What its guest sent meanwhile is in its ring, and would be lost at a port that does not forward yet.
-            let until = Instant::now() + FORWARDS;
-            while live && !tap.interface().forwards() && Instant::now() < until {
+            let began = Instant::now();
+            while live && !tap.interface().forwards() && began.elapsed() < self.patience {
                 std::thread::sleep(Duration::from_millis(1));
+            }
+            if live {
+                self.patience = self.patience.saturating_sub(began.elapsed());
             }
             Ok(tap)
         };
         let tap = made().map_err(|e| e.to_string())?;
-        self.taps.insert((id.front.0, id.handle), Placed { tap, script: None });
+        let placed = Placed { tap, place: place.clone(), script: None, scripted: false };
+        self.taps.insert((id.front.0, id.handle), placed);
         Ok(())
     }
 
@@ -137,11 +172,21 @@ impl FarSide for Taps {
         let Some(placed) = self.taps.get_mut(&(id.front.0, id.handle)) else {
             return Plugged::No("it has no interface".into());
         };
-        if let Some(child) = &mut placed.script {
+        if let Some((child, began)) = &mut placed.script {
             let script = place.script.as_deref().unwrap_or_default();
             let over = match child.try_wait() {
-                Ok(None) => return Plugged::NotYet,
-                Ok(Some(status)) if status.success() => Plugged::Yes,
+                Ok(None) if began.elapsed() < SCRIPT => return Plugged::NotYet,
+                Ok(None) => {
+                    end(child);
+                    Plugged::No(format!(
+                        "{script} online was not over after {} s, and was ended",
+                        SCRIPT.as_secs()
+                    ))
+                }
+                Ok(Some(status)) if status.success() => {
+                    placed.scripted = true;
+                    Plugged::Yes
+                }
                 Ok(Some(status)) => Plugged::No(format!("{script} online ended with {status}")),
                 Err(e) => Plugged::No(format!("{script}: {e}")),
             };
@@ -151,7 +196,7 @@ impl FarSide for Taps {
         match &place.script {
             Some(script) if Path::new(script).exists() => match run_script(script, place, "online") {
                 Ok(child) => {
-                    placed.script = Some(child);
+                    placed.script = Some((child, Instant::now()));
                     Plugged::NotYet
                 }
                 Err(e) => Plugged::No(format!("{script} cannot be run: {e}")),
@@ -186,18 +231,35 @@ impl FarSide for Taps {
 
     fn removed(&mut self, id: &DeviceId) {
         let left = match self.taps.remove(&(id.front.0, id.handle)) {
-            Some(placed) => Ok(placed.tap),
+            Some(mut placed) => {
+                if let Some((child, _)) = &mut placed.script {
+                    end(child);
+                    placed.scripted = true;
+                }
+                if let (true, Some(script)) = (placed.scripted, &placed.place.script) {
+                    match run_script(script, &placed.place, "offline") {
+                        Ok(child) => self.ending.push(child),
+                        Err(e) => log::warn!("{id}: {script} offline cannot be run: {e}"),
+                    }
+                }
+                placed.tap
+            }
             // A predecessor's, whose vif went while nobody was there to see it.
-            None if is_tap(&usual_name(id)) => Tap::open(&usual_name(id)),
-            None => return,
+            None => {
+                if let Err(e) = remove_left(&usual_name(id)) {
+                    log::warn!("{id}: its interface stays behind: {e}");
+                }
+                return;
+            }
         };
-        if let Err(e) = left.and_then(|tap| tap.persist(false)) {
+        if let Err(e) = left.persist(false) {
             log::warn!("{id}: its interface stays behind: {e}");
         }
     }
 
-    fn turn(&mut self) {
-        self.arrivals.clear();
+    fn turn(&mut self) -> bool {
+        self.ending.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        self.arrivals.clear()
     }
 }
 

@@ -37,12 +37,13 @@ impl Arrivals {
         }
     }
 
-    /// Forgets what came up to now: every port is about to be looked at.
-    pub fn clear(&self) {
+    /// Forgets what came up to now. True: some of it has not been read, and nothing will wake for it again: look at every
+    /// port before you sleep.
+    pub fn clear(&self) -> bool {
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let _ = epoll::wait(&self.0, &mut events[..], Some(&now));
+        epoll::wait(&self.0, &mut events[..], Some(&now)).is_ok_and(|n| n > 0)
     }
 }
 

@@ -130,14 +130,6 @@ impl Interface {
         }
     }
 
-    /// Whether the kernel polls it in a thread of its own (Linux since 5.12; before, nothing changes).
-    pub fn set_threaded(&self, yes: bool) {
-        let path = format!("/sys/class/net/{}/threaded", self.name);
-        if let Err(e) = std::fs::write(&path, if yes { "1" } else { "0" }) {
-            log::debug!("{path}: {e}");
-        }
-    }
-
     /// Takes it up or down.
     ///
     /// # Errors

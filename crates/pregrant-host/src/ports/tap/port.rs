@@ -1,0 +1,230 @@
+//! One queue of a tap: bursts of frames to and from its descriptor.
+
+use super::header::{HEADER, header_of, offload_of};
+use super::inbox::{Inbox, STRIDE};
+use super::outbox::Outbox;
+use super::ring::{DEPTH, Ring};
+use super::way;
+use pregrant::port::{Arena, Burst, FramePort, Offloads, PortDrop};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::IoSlice;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
+
+/// One queue of a tap.
+#[derive(Debug)]
+pub struct TapPort {
+    fd: Arc<OwnedFd>,
+    /// None: a call for each frame.
+    ring: Option<Ring>,
+    inbox: Inbox,
+    outbox: Outbox,
+    drops: Arc<Drops>,
+}
+
+/// Frames that were dropped, of all queues.
+#[derive(Debug, Default)]
+pub struct Drops {
+    /// The interface is down, or its queue is full.
+    refused: AtomicU64,
+    /// Headers that do not fit what the guest said of them.
+    malformed: AtomicU64,
+}
+
+/// That io_uring ceased to work.
+static CEASED: Once = Once::new();
+
+impl TapPort {
+    /// Of this descriptor, which does not block.
+    pub(super) fn new(fd: Arc<OwnedFd>, drops: Arc<Drops>) -> Self {
+        let ring = way::ring_if_cheaper(&fd);
+        Self { fd, ring, inbox: Inbox::new(), outbox: Outbox::new(), drops }
+    }
+
+    /// The same port with a system call for each frame, whatever is cheaper here.
+    #[must_use]
+    pub fn frame_by_frame(self) -> Self {
+        Self { ring: None, ..self }
+    }
+
+    /// The same port with a system call for each burst, whatever is cheaper here.
+    ///
+    /// # Errors
+    /// There is no io_uring (Linux 5.19), or it is forbidden.
+    pub fn burst_by_burst(self) -> io::Result<Self> {
+        Ok(Self { ring: Some(way::ring(&self.fd)?), ..self })
+    }
+
+    /// The kernel takes no requests any more: a call for each frame from now on.
+    fn without_ring(&mut self, e: &io::Error) {
+        self.ring = None;
+        CEASED.call_once(|| log::info!("a tap: a system call for each frame from now on; io_uring: {e}"));
+    }
+
+    /// Writes what is in the outbox, in order. Returns how many frames were refused.
+    fn flush(&mut self) -> usize {
+        let refused = |frame| usize::from(rustix::io::write(&self.fd, frame).is_err());
+        let frames = self.outbox.iter();
+        let total = match self.ring.as_mut().filter(|_| frames.len() > 1) {
+            None => frames.map(refused).sum(),
+            Some(ring) => {
+                let written = ring.write(self.fd.as_fd(), frames);
+                let total = ring.done().iter().filter(|d| d.result.is_err()).count();
+                match written {
+                    Ok(()) => total,
+                    Err(e) => {
+                        let mut left = [true; DEPTH];
+                        ring.done().iter().for_each(|d| left[d.number] = false);
+                        let left = self.outbox.iter().zip(left).filter(|(_, left)| *left);
+                        let total = total + left.map(|(frame, _)| refused(frame)).sum::<usize>();
+                        self.without_ring(&e);
+                        total
+                    }
+                }
+            }
+        };
+        self.outbox.clear();
+        total
+    }
+
+    /// Reads `n` frames, or as many as there are. True: there may be more.
+    fn read(&mut self, n: usize) -> bool {
+        let room = self.inbox.room(n);
+        let goes_on = match &mut self.ring {
+            Some(ring) if n > 1 => {
+                let read = ring.read(self.fd.as_fd(), room, STRIDE);
+                for done in ring.done() {
+                    if let Ok(len) = done.result {
+                        self.inbox.put(done.number, len);
+                    }
+                }
+                // Who found nothing before the last may have been too early.
+                let goes_on = ring.done().last().is_none_or(|last| last.result.is_ok());
+                if let Err(e) = read {
+                    self.without_ring(&e);
+                }
+                goes_on
+            }
+            _ => match rustix::io::read(&self.fd, room) {
+                Ok(len) => {
+                    self.inbox.put(0, len);
+                    true
+                }
+                Err(_) => false,
+            },
+        };
+        self.inbox.learn(n);
+        goes_on
+    }
+
+    /// Moves frames that were read, as long as there is room.
+    fn unload(&mut self, into: &mut Arena) {
+        while let Some(read) = self.inbox.oldest() {
+            if into.fits(read.len().saturating_sub(HEADER)) == 0 {
+                return;
+            }
+            let parts = read.split_first_chunk::<HEADER>().filter(|(_, frame)| !frame.is_empty());
+            let whole = parts.map(|(header, frame)| (offload_of(header), frame));
+            match whole {
+                Some((Some(offload), frame)) if !into.push(frame, offload) => return,
+                Some((None, _)) => {
+                    self.drops.malformed.fetch_add(1, Ordering::Relaxed);
+                }
+                _ => {}
+            }
+            self.inbox.pop();
+        }
+    }
+}
+
+impl FramePort for TapPort {
+    fn caps(&self) -> Offloads {
+        Offloads { csum: true, gso: true }
+    }
+
+    fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
+        let (mut malformed, mut refused) = (0, 0);
+        for (frame, offload) in frames.iter() {
+            let Some(header) = header_of(frame, offload) else {
+                malformed += 1;
+                continue;
+            };
+            if self.outbox.put(&header, frame) {
+                continue;
+            }
+            refused += self.flush();
+            if !self.outbox.put(&header, frame) {
+                let pieces = [IoSlice::new(&header), IoSlice::new(frame)];
+                refused += usize::from(rustix::io::writev(&self.fd, &pieces).is_err());
+            }
+        }
+        refused += self.flush();
+        self.drops.malformed.fetch_add(malformed, Ordering::Relaxed);
+        self.drops.refused.fetch_add(refused as u64, Ordering::Relaxed);
+        frames.frames.len()
+    }
+
+    fn rx_burst(&mut self, into: &mut Arena) -> usize {
+        let before = into.len();
+        self.inbox.begin();
+        loop {
+            self.unload(into);
+            if self.inbox.len() > 0 || !into.has_room() {
+                break;
+            }
+            let n = if self.ring.is_some() { self.inbox.wanted(into) } else { 1 };
+            if !self.read(n) {
+                self.unload(into);
+                break;
+            }
+        }
+        into.len() - before
+    }
+
+    fn drops(&self) -> Vec<PortDrop> {
+        let drop =
+            |reason, count: &AtomicU64| PortDrop { dir: "tx", reason, frames: count.load(Ordering::Relaxed) };
+        vec![drop("tap_refused", &self.drops.refused), drop("bad_headers", &self.drops.malformed)]
+    }
+
+    fn held(&self) -> usize {
+        self.inbox.len()
+    }
+}
+
+impl AsFd for TapPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ring::tests::{cut, ends, ring};
+    use super::*;
+    use pregrant::port::Offload;
+
+    #[test]
+    fn frames_go_on_one_by_one_where_io_uring_ceases_to_work() {
+        let Some(ring) = ring(true) else { return };
+        cut(&ring);
+        let (fd, far) = ends();
+        let drops = Arc::default();
+        let mut port =
+            TapPort { fd: Arc::new(fd), ring: Some(ring), inbox: Inbox::new(), outbox: Outbox::new(), drops };
+        let mut arena = Arena::new();
+        for i in 0..9 {
+            assert!(arena.push(&[i; 60], Offload::default()));
+        }
+        assert_eq!(port.tx_burst(&arena.burst()), 9);
+        let mut read = [0; 100];
+        for i in 0..9 {
+            assert_eq!(rustix::io::read(&far, &mut read), Ok(70));
+            assert!(read[HEADER..70] == [i; 60] && read[..HEADER] == [0; HEADER]);
+        }
+        assert!(rustix::io::read(&far, &mut read).is_err(), "a frame came twice");
+        assert!(port.drops().iter().all(|d| d.frames == 0));
+        assert!(port.ring.is_none());
+    }
+}

@@ -1,0 +1,292 @@
+//! Many writes, or many reads, of one descriptor in one system call: io_uring, with nothing left in it between calls.
+//!
+//! ```text
+//!   frames --SQE each--> | io_uring_enter: carried out in order, and waited for | --CQE each--> done()
+//! ```
+//! The descriptor is one that does not block. Where its driver knows RWF_NOWAIT (a tap: Linux 6.4) each request that finds
+//! no room, or nothing, ends with EAGAIN. Where not, it would stay behind and wait; so a last request ends all of those. One
+//! that is awake just then escapes it, may find that another took its frame, and waits anew: what is open after a call is
+//! ended once more, until nothing is.
+//!
+//! Invariants: the kernel reads and writes the caller's memory only within a call: a call returns when every request that
+//! the kernel took has ended, whatever interrupted it. A ring with requests that the kernel did not take is never entered
+//! again. The kernel holds no reference to the descriptor between calls, so it closes when it is closed.
+
+use io_uring::{IoUring, opcode, squeue, types};
+use rustix::fd::{AsRawFd, BorrowedFd};
+use std::fmt;
+use std::io;
+
+/// Requests in a call at most.
+pub const DEPTH: usize = 64;
+
+/// `RWF_NOWAIT`.
+const NOWAIT: i32 = 8;
+/// Names the request that ends others.
+const END: u64 = u64::MAX;
+
+/// A request that was carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Done {
+    /// Which of the call's.
+    pub number: usize,
+    /// Octets, or what the kernel says instead.
+    pub result: Result<usize, i32>,
+}
+
+/// See the module.
+pub struct Ring {
+    uring: IoUring,
+    /// Whether the descriptor's driver knows RWF_NOWAIT.
+    nowait: bool,
+    /// It has requests that the kernel did not take.
+    stuck: bool,
+    done: Vec<Done>,
+}
+
+impl Ring {
+    /// A ring for descriptors whose driver knows RWF_NOWAIT, or not.
+    ///
+    /// # Errors
+    /// A kernel before 5.19 (those leave it to a thread, or do not try, where a driver does not know RWF_NOWAIT), or one that
+    /// does not allow it.
+    pub fn new(nowait: bool) -> io::Result<Self> {
+        let uring = IoUring::builder()
+            // Nobody interrupts this thread for what it will wait for anyway. Since 5.19.
+            .setup_coop_taskrun()
+            .setup_submit_all()
+            .dontfork()
+            .build(2 * DEPTH as u32)?;
+        Ok(Self { uring, nowait, stuck: false, done: Vec::with_capacity(DEPTH) })
+    }
+
+    fn flags(&self) -> i32 {
+        if self.nowait { NOWAIT } else { 0 }
+    }
+
+    /// Writes each of `frames`, [`DEPTH`] at most, in order.
+    ///
+    /// # Errors
+    /// The kernel does not take requests. Those that are not [done](Self::done) were not written, and the ring is of no more
+    /// use.
+    pub fn write<'a>(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        frames: impl Iterator<Item = &'a [u8]>,
+    ) -> io::Result<()> {
+        let (fd, flags) = (types::Fd(fd.as_raw_fd()), self.flags());
+        let writes = frames
+            .map(|frame| opcode::Write::new(fd, frame.as_ptr(), frame.len() as u32).rw_flags(flags).build());
+        // SAFETY: what the frames' slices name is borrowed for longer than this function runs.
+        unsafe { self.carry_out(writes.take(DEPTH)) }
+    }
+
+    /// Reads a frame into each `stride` octets of `bytes`, [`DEPTH`] at most, in order.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    pub fn read(&mut self, fd: BorrowedFd<'_>, bytes: &mut [u8], stride: usize) -> io::Result<()> {
+        let (fd, flags) = (types::Fd(fd.as_raw_fd()), self.flags());
+        let reads = bytes.chunks_exact_mut(stride).map(|place| {
+            opcode::Read::new(fd, place.as_mut_ptr(), place.len() as u32).rw_flags(flags).build()
+        });
+        // SAFETY: `bytes` is borrowed mutably until this function returns; the chunks do not overlap.
+        unsafe { self.carry_out(reads.take(DEPTH)) }
+    }
+
+    /// What the last call carried out, in the order in which the kernel did.
+    pub fn done(&self) -> &[Done] {
+        &self.done
+    }
+
+    /// One system call for all requests, DEPTH at most; more only where it is interrupted.
+    ///
+    /// # Safety
+    /// What the requests point to stays, and nobody else has it (or changes it, where they read it), until this function
+    /// returns.
+    unsafe fn carry_out(&mut self, requests: impl Iterator<Item = squeue::Entry>) -> io::Result<()> {
+        self.done.clear();
+        // Until all have ended; also where `requests` panics.
+        if std::mem::replace(&mut self.stuck, true) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let mut open = 0;
+        let mut submission = self.uring.submission();
+        for (number, request) in requests.enumerate() {
+            // SAFETY: the caller's promise, which holds for as long as `open` counts it.
+            open += usize::from(unsafe { submission.push(&request.user_data(number as u64)) }.is_ok());
+        }
+        drop(submission);
+        // Requests that do not block have ended when they are submitted: mostly there is nothing to wait for.
+        let mut wait_for = 0;
+        let mut ending = false;
+        loop {
+            if !self.nowait && !ending {
+                let end = opcode::AsyncCancel2::new(types::CancelBuilder::any().all()).build().user_data(END);
+                // SAFETY: it points to nothing.
+                ending = unsafe { self.uring.submission().push(&end) }.is_ok();
+                open += usize::from(ending);
+            }
+            let called = self.uring.submit_and_wait(wait_for);
+            for ended in self.uring.completion() {
+                open -= 1;
+                if ended.user_data() == END {
+                    ending = false;
+                    continue;
+                }
+                let result = usize::try_from(ended.result()).map_err(|_| -ended.result());
+                self.done.push(Done { number: ended.user_data() as usize, result });
+            }
+            if open == 0 {
+                self.stuck = false;
+                return Ok(());
+            }
+            if let Err(error) = called
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                // What it did not take it never reads: nobody enters this ring any more.
+                if open == self.uring.submission().len() {
+                    return Err(error);
+                }
+                // It still has some: wait for those, whatever it lacks.
+                std::thread::yield_now();
+            }
+            // Whoever ends the others does not wait for them, so neither do we: they may never end without another.
+            wait_for = if self.nowait { open } else { 1 };
+        }
+    }
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring")
+            .field("nowait", &self.nowait)
+            .field("stuck", &self.stuck)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use rustix::fd::{AsFd, OwnedFd};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Frames that come one by one.
+    const FRAMES: usize = 20_000;
+
+    /// Two ends that keep what is written apart, and do not block.
+    pub fn ends() -> (OwnedFd, OwnedFd) {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+    }
+
+    /// Makes the kernel refuse every further request.
+    pub fn cut(ring: &Ring) {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        // SAFETY: the ring's descriptor stays one, of another file; its mappings stay.
+        assert!(unsafe { libc::dup2(null.as_raw_fd(), ring.uring.as_raw_fd()) } >= 0);
+    }
+
+    /// A ring, unless the kernel has none.
+    pub fn ring(nowait: bool) -> Option<Ring> {
+        Ring::new(nowait).map_err(|e| println!("skipped: no io_uring here: {e}")).ok()
+    }
+
+    #[test]
+    fn requests_are_carried_out_in_order_and_none_stays_behind() {
+        for nowait in [true, false] {
+            let Some(mut ring) = ring(nowait) else { return };
+            let (from, to) = ends();
+            let frames: Vec<Vec<u8>> = (0..44).map(|i| vec![i; 10 + 40 * i as usize]).collect();
+            ring.write(from.as_fd(), frames.iter().map(|f| &f[..])).unwrap();
+            let written: Vec<Done> = (0..44).map(|i| Done { number: i, result: Ok(10 + 40 * i) }).collect();
+            assert_eq!(ring.done(), written, "{nowait}");
+
+            let mut bytes = vec![0; 64 * 2000];
+            ring.read(to.as_fd(), &mut bytes[..20 * 2000], 2000).unwrap();
+            assert_eq!(ring.done(), &written[..20], "{nowait}");
+            assert!(bytes.chunks(2000).zip(&frames[..20]).all(|(b, f)| b[..f.len()] == f[..]));
+
+            // More than there are.
+            ring.read(to.as_fd(), &mut bytes, 2000).unwrap();
+            assert_eq!(ring.done().len(), 64);
+            let read = ring.done()[..24].iter().map(|d| (d.number, d.result)).enumerate();
+            assert!(read.clone().all(|(i, d)| d == (i, Ok(frames[20 + i].len()))), "{nowait}");
+            assert!(bytes.chunks(2000).zip(&frames[20..]).all(|(b, f)| b[..f.len()] == f[..]));
+            assert!(ring.done()[24..].iter().all(|d| d.result.is_err()), "{nowait}");
+
+            // A read that stayed behind would take this one.
+            rustix::io::write(&from, b"the next").unwrap();
+            let before = bytes.clone();
+            ring.write(from.as_fd(), std::iter::once(&b"and one more"[..])).unwrap();
+            assert_eq!(ring.done(), [Done { number: 0, result: Ok(12) }]);
+            assert_eq!(rustix::io::read(&to, &mut [0; 100]), Ok(8), "{nowait}");
+            assert!(before == bytes);
+        }
+    }
+
+    /// A frame that comes while reads are on their way wakes some of them; those that find it taken wait anew, and nobody
+    /// but the caller ends them. A read that is left so hangs here: the next frame comes only after it has returned.
+    #[test]
+    fn reads_that_a_frame_woke_in_vain_do_not_stay_behind() {
+        for nowait in [true, false] {
+            let Some(mut ring) = ring(nowait) else { return };
+            let (from, to) = ends();
+            let calls = AtomicUsize::new(0);
+            let mut came = 0;
+            std::thread::scope(|s| {
+                s.spawn(|| {
+                    for frame in 0..FRAMES {
+                        let at = calls.load(Ordering::Acquire);
+                        (0..frame * 7 % 500).for_each(|_| std::hint::spin_loop());
+                        rustix::io::write(&from, &frame.to_ne_bytes()).unwrap();
+                        while calls.load(Ordering::Acquire) < at + 2 {
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+                let mut bytes = [0; 32 * 8];
+                while came < FRAMES {
+                    ring.read(to.as_fd(), &mut bytes, 8).unwrap();
+                    for done in ring.done().iter().filter(|done| done.result.is_ok()) {
+                        let frame = bytes.chunks(8).nth(done.number).unwrap();
+                        assert_eq!(frame, came.to_ne_bytes(), "{nowait}");
+                        came += 1;
+                    }
+                    calls.fetch_add(1, Ordering::Release);
+                }
+                calls.fetch_add(2, Ordering::Release);
+            });
+        }
+    }
+
+    #[test]
+    fn who_finds_no_room_is_told_and_nothing_is_written_later() {
+        for nowait in [true, false] {
+            let Some(mut ring) = ring(nowait) else { return };
+            let (from, to) = ends();
+            let frame = vec![7; 60_000];
+            ring.write(from.as_fd(), std::iter::repeat_n(&frame[..], DEPTH)).unwrap();
+            let written = ring.done().iter().filter(|d| d.result == Ok(60_000)).count();
+            assert_eq!(ring.done().len(), DEPTH);
+            assert!(written > 0 && written < DEPTH, "{nowait}: {written}");
+            let mut bytes = vec![0; 60_000];
+            let read = std::iter::repeat_with(|| rustix::io::read(&to, &mut bytes[..]));
+            assert_eq!(read.take_while(Result::is_ok).count(), written, "{nowait}");
+        }
+    }
+
+    #[test]
+    fn a_ring_that_the_kernel_left_is_never_entered_again() {
+        let Some(mut ring) = ring(true) else { return };
+        let (from, to) = ends();
+        cut(&ring);
+        for _ in 0..2 {
+            assert!(ring.write(from.as_fd(), std::iter::once(&b"a frame"[..])).is_err());
+            assert_eq!(ring.done(), []);
+        }
+        assert!(rustix::io::read(&to, &mut [0; 100]).is_err());
+    }
+}
