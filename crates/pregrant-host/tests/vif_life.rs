@@ -5,13 +5,18 @@ mod machine;
 
 use machine::guest::{Guest, exchange, ordinary, staging};
 use machine::raw_guest::RawGuest;
-use machine::{Back, Machine, until};
+use machine::{BACK, Back, Machine, until};
+use pregrant::DomId;
 use pregrant::net::back::{Drained, Ordinary};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::Wishes;
 use pregrant::net::model::Slot;
+use pregrant::port::{FramePort, Offloads};
 use pregrant::wire::netif::RSP_OKAY;
-use pregrant::xenbus::{DeviceId, XenbusState, toolstack};
+use pregrant::xenbus::{Class, DeviceId, XenbusState, toolstack};
+use pregrant::xenstore::{Access, Permission};
+use pregrant_host::drivers::succession::BrokerSuccession;
+use pregrant_host::drivers::{Backend, FarSide, Place};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -24,6 +29,10 @@ fn main() {
         ("a_back_without_staging", a_back_without_staging),
         ("a_front_comes_back", a_front_comes_back),
         ("the_toolstack_takes_a_vif_away", the_toolstack_takes_a_vif_away),
+        ("a_closed_vif_is_taken_away_at_once", a_closed_vif_is_taken_away_at_once),
+        ("a_directory_that_is_written_key_by_key", a_directory_that_is_written_key_by_key),
+        ("a_live_vif_without_a_far_side_stays_as_it_is", a_live_vif_without_a_far_side_stays_as_it_is),
+        ("a_driver_domain_takes_the_directories_away", a_driver_domain_takes_the_directories_away),
         ("a_backend_ends_and_another_serves", a_backend_ends_and_another_serves),
         ("what_a_predecessor_closed_stays_closed", what_a_predecessor_closed_stays_closed),
         (
@@ -210,6 +219,130 @@ fn the_toolstack_takes_a_vif_away() {
         again.close();
         b.close();
         drop(a);
+        ids.into_iter().for_each(|id| machine.remove_vif(id));
+        machine.settles(before);
+    });
+}
+
+/// The front closed before the toolstack asked, or is gone: a toolstack that looks first leaves 6 as it is (libxl), another writes
+/// 5 over it, and 6 must be said again, or that one waits until it loses its patience.
+fn a_closed_vif_is_taken_away_at_once() {
+    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, _back| {
+        let before = machine.broker.audit();
+        let ids = two_vifs(machine);
+        for (id, stays) in [(ids[0], true), (ids[1], false)] {
+            let keep = stays.then(|| machine.attach(id.front)); // else the domain ends with its driver
+            Guest::connected(machine, id, ordinary()).close();
+            until(|| machine.back_state(id).as_deref() == Some("6"));
+            machine
+                .xs
+                .transaction(|t| {
+                    t.write(&format!("{}/online", id.back_dir()), "0")?;
+                    t.write(&format!("{}/state", id.back_dir()), "5")
+                })
+                .unwrap();
+            until(|| machine.back_state(id).as_deref() == Some("6"));
+            toolstack::request_removal(&mut machine.xs, &id).unwrap();
+            assert_eq!(machine.back_state(id).as_deref(), Some("6"));
+            drop(keep);
+            machine.remove_vif(id);
+        }
+        machine.settles(before);
+    });
+}
+
+/// By hand, or by a script: the directory comes first, its permissions later, `state` last. Until then it is no vif, and
+/// nothing is written there that the guest could not read.
+fn a_directory_that_is_written_key_by_key() {
+    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, back| {
+        let id = DeviceId { class: Class::Vif, front: DomId(5), back: BACK, handle: 3 };
+        machine.xs.write(&format!("{}/state", id.front_dir()), "1").unwrap();
+        machine.xs.write(&id.back_dir(), "").unwrap();
+        let settled = |back: &Back| back.ask(|b| drop(b.control()));
+        settled(back);
+        assert!(back.report(id).is_none(), "a directory without a state was taken for a vif");
+        machine.xs.write(&format!("{}/online", id.back_dir()), "1").unwrap();
+        settled(back);
+        assert_eq!(machine.back_state(id), None);
+        let reader = Permission::new(Access::Read, id.front);
+        machine.xs.set_perms(&id.back_dir(), &[Permission::new(Access::None, BACK), reader]).unwrap();
+        machine.xs.write(&format!("{}/frontend", id.back_dir()), id.front_dir()).unwrap();
+        machine.xs.write(&format!("{}/state", id.back_dir()), "1").unwrap();
+        until(|| machine.back_state(id).as_deref() == Some("2"));
+        let perms = machine.xs.get_perms(&format!("{}/feature-sg", id.back_dir())).unwrap();
+        assert!(perms.contains(&reader), "the guest may not read it: {perms:?}");
+        machine.remove_vif(id);
+        until(|| back.report(id).is_none());
+    });
+}
+
+/// A far side that cannot make anything.
+struct NoTap;
+
+impl FarSide for NoTap {
+    fn found(&mut self, _: &DeviceId, _: &Place, _: bool) -> Result<(), String> {
+        Err("no tap".into())
+    }
+    fn connected(&mut self, _: &DeviceId, _: usize, _: Offloads) -> Vec<Box<dyn FramePort>> {
+        Vec::new()
+    }
+    fn link(&mut self, _: &DeviceId, _: bool) {}
+}
+
+/// Its guest is connected, and a netfront does not come back from a close: the next backend finds it so, and serves it.
+fn a_live_vif_without_a_far_side_stays_as_it_is() {
+    let mut machine = Machine::start();
+    let ids = two_vifs(&mut machine);
+    let back = Back::plain(&machine);
+    let [mut a, mut b] = ids.map(|id| Guest::connected(&machine, id, ordinary()));
+    back.ask(|backend| backend.leave());
+    drop(back);
+    {
+        let (platform, xs) = machine.attach(BACK);
+        let far = Box::new(NoTap);
+        let mut second = Backend::new(platform, xs, BackFeatures::default(), Ordinary::Copy, far).unwrap();
+        second.succeed(Box::new(BrokerSuccession));
+        // More than a second: that is how long a vif is tried again.
+        for _ in 0..150 {
+            second.control().unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(second.reports().is_empty());
+        assert_eq!(ids.map(|id| machine.back_state(id)), [Some("4".into()), Some("4".into())]);
+        assert_eq!(machine.error_node(ids[0]), None);
+    }
+    let back = Back::plain(&machine);
+    exchange(&mut a, &mut b, &[64, 1514]);
+    a.close();
+    b.close();
+    ids.into_iter().for_each(|id| machine.remove_vif(id));
+    until(|| back.ask(|b| b.reports().is_empty()));
+    // The last one keeps nothing for a successor, and so forgets nothing either.
+    back.ask(|b| b.platform().persisted().iter().for_each(|name| assert!(b.platform().forget(name))));
+    back.stop();
+    machine.end();
+}
+
+/// Nobody else does: the toolstack's daemon is not there, and xl cleans its own domain alone.
+fn a_driver_domain_takes_the_directories_away() {
+    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, back| {
+        back.ask(|backend| backend.set_removes(true));
+        let before = machine.broker.audit();
+        let ids = two_vifs(machine);
+        let guests = ids.map(|id| Guest::connected(machine, id, ordinary()));
+        let dir = |id: DeviceId| id.back_dir();
+        // One is destroyed: its own directory goes with it. The other is detached.
+        let [a, mut b] = guests;
+        drop(a);
+        let _ = machine.xs.rm(&ids[0].front_dir()); // gone with the domain, or not yet
+        until(|| machine.key(&dir(ids[0])).is_none());
+        toolstack::request_removal(&mut machine.xs, &ids[1]).unwrap();
+        until(|| {
+            b.front.control(Duration::from_millis(1)).unwrap();
+            b.front.vif().is_closed()
+        });
+        until(|| machine.key(&dir(ids[1])).is_none() && back.ask(|b| b.reports().is_empty()));
+        drop(b);
         ids.into_iter().for_each(|id| machine.remove_vif(id));
         machine.settles(before);
     });

@@ -88,6 +88,11 @@ pub enum Plugged {
 
 /// See the module.
 pub trait FarSide {
+    /// Whether the kernel's netback serves it, and it is about to be taken from there.
+    fn is_kernels(&self, id: &DeviceId) -> bool {
+        let _ = id;
+        false
+    }
     /// A vif was found: makes its place. Nothing was told to its front yet, unless it is `live`: then it is about to be
     /// taken up, and its place is that of a predecessor, or is to be like it at once. May come again.
     ///
@@ -115,8 +120,10 @@ pub trait FarSide {
     fn removed(&mut self, id: &DeviceId) {
         let _ = id;
     }
-    /// Between batches, once in a while.
-    fn turn(&mut self) {}
+    /// Between batches, once in a while, and before sleeping. True: frames have come that nobody looked at, so do not sleep.
+    fn turn(&mut self) -> bool {
+        false
+    }
 }
 
 impl<F: FnMut(&DeviceId, usize, Offloads) -> Vec<Box<dyn FramePort>>> FarSide for F {

@@ -14,6 +14,8 @@ use crate::counters::Counters;
 use pregrant::net::stats::DirStats;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// The document's format; a reader refuses others.
@@ -22,7 +24,9 @@ pub const FORMAT: u32 = 1;
 /// Characters of a text that came from elsewhere.
 pub const TEXT_MAX: usize = 400;
 
-/// How the sockets' names end.
+/// How the sockets' names begin, before the domain's number.
+const PREFIX: &str = "back-";
+/// How they end.
 const SUFFIX: &str = ".status";
 
 /// One backend's process.
@@ -214,21 +218,27 @@ fn short(text: &str) -> String {
 
 /// Where the back of domain `domid` tells its status, among the sockets in `dir`.
 pub fn socket_path(dir: &Path, domid: u16) -> PathBuf {
-    dir.join(format!("back-{domid}{SUFFIX}"))
+    dir.join(format!("{PREFIX}{domid}{SUFFIX}"))
 }
 
-/// The status sockets in `dir`, in the order of their names.
+/// The status sockets in `dir`, in the order of their names: what is a socket and named by [`socket_path`], for the
+/// directory may be the user's own.
 ///
 /// # Errors
 /// The directory cannot be read.
 pub fn sockets_in(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(SUFFIX)) {
-            found.push(path);
+        let entry = entry?;
+        if is_named_so(&entry.file_name()) && entry.file_type().is_ok_and(|kind| kind.is_socket()) {
+            found.push(entry.path());
         }
     }
     found.sort();
     Ok(found)
+}
+
+fn is_named_so(name: &OsStr) -> bool {
+    let number = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX));
+    number.and_then(|n| n.parse::<u16>().ok().filter(|domid| domid.to_string() == n)).is_some()
 }

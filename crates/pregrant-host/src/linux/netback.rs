@@ -46,6 +46,11 @@ impl KernelNetback {
         self.bus.join("drivers/vif").exists()
     }
 
+    /// Whether there is a bus of backends: a kernel that can be one.
+    pub fn has_bus(&self) -> bool {
+        self.bus.join("drivers_autoprobe").exists()
+    }
+
     /// Whether the kernel's netback has the vif.
     pub fn has(&self, id: &DeviceId) -> bool {
         self.driver_of(&device(id)).is_some()

@@ -37,8 +37,6 @@ mod protocol;
 mod uffd;
 mod window;
 
-pub use crate::clock::MonotonicClock;
-pub use crate::counters::Counters;
 pub use broker::{Audit, Broker, DomainHook, DomainSpec, Hooks, StoreHook};
 pub use control::Control;
 pub use error::LoopbackError;
@@ -48,7 +46,8 @@ pub use map::{LoopbackPeer, PeerMap};
 pub use persist::{Owned, Persistent};
 pub use process::ProcessCounts;
 
-use crate::counters::Tally;
+use crate::clock::MonotonicClock;
+use crate::counters::{Counters, Tally};
 use crate::mapping::Mapping;
 use error::Step;
 use ledger::{Layout, Ledger, PORTS, SLOTS};

@@ -157,7 +157,7 @@ impl RawGuest {
 
     /// Waits until the back's state is one of these.
     pub fn wait_back(&mut self, wanted: &[XenbusState]) -> XenbusState {
-        let clock = pregrant_host::loopback::MonotonicClock;
+        let clock = pregrant_host::MonotonicClock;
         self.device.wait_peer(&mut self.xs, &clock, None, |s| wanted.contains(&s)).unwrap()
     }
 

@@ -17,7 +17,8 @@ use pregrant::wire::netif::{
 use pregrant::xenbus::{Class, Device, XenbusState};
 use pregrant::xenstore::Client;
 use pregrant::{GrantRef, PAGE_SIZE};
-use pregrant_host::loopback::{Channel, Loopback, MonotonicClock, Region};
+use pregrant_host::MonotonicClock;
+use pregrant_host::loopback::{Channel, Loopback, Region};
 use pregrant_host::ports::sequence;
 use pregrant_host::xenstored::UnixTransport;
 use std::time::Duration;

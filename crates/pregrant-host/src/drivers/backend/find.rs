@@ -50,11 +50,17 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         }
         self.held.retain(|key, _| seen.contains(key));
         for key in seen {
-            if !self.vifs.contains_key(&key) {
+            if !self.vifs.contains_key(&key) && self.is_announced(key)? {
                 self.find(key);
             }
         }
         self.forget_gone()
+    }
+
+    /// Whether a directory is a vif's already. Where it is written key by key, by hand or by a script, `state` comes last, and
+    /// what is written there before would have the permissions of a directory that is not the guest's yet.
+    fn is_announced(&mut self, key: (u16, u32)) -> Result<bool, XsError> {
+        Ok(self.xs.read_if_there(&format!("{WATCH}/{}/{}/state", key.0, key.1))?.is_some())
     }
 
     /// Once: vifs that the toolstack took away while nobody was there to see it.
@@ -94,6 +100,9 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         if let Some(page) = control {
             vif.keep_control(page);
         }
+        if self.far.is_kernels(&id) {
+            vif.take_from_kernel();
+        }
         let mut bus = StoreBus { device: &device, xs: &mut self.xs };
         let left = match vif.inherit(&mut bus) {
             Ok(left) => left,
@@ -111,6 +120,11 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             Ok(plug) => (plug, None),
             Err(why) => (Plug::Done, Some(why)),
         };
+        if let (true, Some(why)) = (live, &misplaced) {
+            // Its guest is connected, and would not come back from a close: whoever serves it next finds it as it is.
+            let why = format!("{why}; it stays connected, for the next backend");
+            return self.hold(key, &id, &why);
+        }
         let mut bus = StoreBus { device: &device, xs: &mut self.xs };
         let taken = match (&left, &mut self.succession) {
             (Left::Connected, Some(succession)) => {
@@ -192,6 +206,8 @@ impl<P: Platform, T: Transport> Backend<P, T> {
 pub(super) enum Changed {
     /// A vif came or went, perhaps.
     Vifs,
+    /// Written by us, or by a toolstack that announces the vif.
+    State((u16, u32)),
     /// The toolstack's wish for one vif, or its script's word.
     Wish((u16, u32)),
     /// How much a guest may send.
@@ -207,6 +223,7 @@ pub(super) fn below_watch(path: &str) -> Changed {
             (Ok(front), Ok(handle)) if key == "online" || key == HOTPLUG_STATUS => {
                 Changed::Wish((front, handle))
             }
+            (Ok(front), Ok(handle)) if key == "state" => Changed::State((front, handle)),
             (Ok(front), Ok(handle)) if key == RATE => Changed::Rate((front, handle)),
             _ => Changed::Nothing,
         },

@@ -80,6 +80,7 @@ pub struct Backend<P: Platform, T: Transport> {
     ordinary: Ordinary,
     far: Box<dyn FarSide>,
     hotplug: Hotplug,
+    removes: bool,
     chosen: Vec<Chosen>,
     succession: Option<Box<dyn Succession<P>>>,
     /// What former vifs left there is gone.
@@ -116,6 +117,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             ordinary,
             far,
             hotplug: Hotplug::None,
+            removes: false,
             chosen: Vec::new(),
             succession: None,
             forgot: false,
@@ -140,6 +142,12 @@ impl<P: Platform, T: Transport> Backend<P, T> {
     /// Who plugs vifs in that are found from now on.
     pub fn set_hotplug(&mut self, hotplug: Hotplug) {
         self.hotplug = hotplug;
+    }
+
+    /// Whether this process takes away the directories of vifs that are over. The toolstack does it for its own domain
+    /// alone.
+    pub fn set_removes(&mut self, removes: bool) {
+        self.removes = removes;
     }
 
     /// Serves these vifs alone; all when there are none. Before the first [`control`](Self::control).
@@ -189,6 +197,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
                 Some((&key, _)) => stepped.push(key),
                 None => match below_watch(&event.path) {
                     Changed::Vifs => scan = true,
+                    Changed::State(key) => scan |= !self.vifs.contains_key(&key),
                     Changed::Wish(key) => stepped.push(key),
                     Changed::Rate(key) => self.hear_rate(key),
                     Changed::Nothing => {}
@@ -204,12 +213,12 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         for key in stepped {
             self.step(key);
         }
-        self.far.turn();
+        let came = self.far.turn();
         self.plug_in();
         let asked = self.serve_ctrl_rings();
         let held = self.retry_held();
         self.watch_links();
-        Ok(held || events > 0 || asked)
+        Ok(held || events > 0 || asked || came)
     }
 
     /// Some control requests of each vif. True when there were any.

@@ -2,7 +2,7 @@
 //!
 //! A failure closes that vif alone, with a line that says why; the store has the same text.
 
-use super::{Backend, Served};
+use super::{Backend, Served, WATCH};
 use crate::drivers::far_side::FarSide;
 use log::Level;
 use pregrant::PeerFault;
@@ -60,6 +60,9 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             Ok(BackStep::Removed) => {
                 served.ports.clear();
                 self.far.closed(&id);
+                if self.removes {
+                    self.remove_directory(key);
+                }
             }
             // The toolstack was faster than our step: no fault of anybody's.
             Err(ConnectError::Keys(_)) if self.is_gone(key) => return self.remove(key),
@@ -95,6 +98,21 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         let (tx, rx) = served.vif.path_names(0);
         let queues = served.vif.nr_queues();
         served.say(Level::Info, &format_args!("connected, {queues} queue(s), TX {tx}, RX {rx}"));
+    }
+
+    /// Takes a vif's own directory away, and the guest's if it has no other. `scan` misses it then.
+    fn remove_directory(&mut self, key: (u16, u32)) {
+        let Some(served) = self.vifs.get(&key) else { return };
+        let guest = format!("{WATCH}/{}", key.0);
+        let gone = self.xs.rm(&format!("{guest}/{}", key.1)).and_then(|()| match self.xs.directory(&guest) {
+            Ok(left) if left.is_empty() => self.xs.rm(&guest),
+            _ => Ok(()),
+        });
+        if let Err(e) = gone
+            && !e.is_not_found()
+        {
+            log::info!("{}: its directory stays behind: {e}", served.device.id());
+        }
     }
 
     /// Whether a vif's own directory is not there any more.
