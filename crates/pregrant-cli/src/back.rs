@@ -9,6 +9,7 @@
 //! stop, on the live rings (PROTOCOL.md 1.1). The loop is generic over the platform; a platform brings its attachment, its
 //! succession and its directory.
 
+mod hold;
 mod loopback;
 mod xen;
 
@@ -22,12 +23,13 @@ use pregrant::platform::{Clock, Events, Platform, ReadySet};
 use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
 use pregrant::xenstore::Transport;
+use pregrant_host::drivers::pace::CONTROL_EVERY;
 use pregrant_host::drivers::taps::unplugged;
 use pregrant_host::drivers::{Backend, Chosen, FarSide, Hotplug, Mode, Next, Pace};
 use pregrant_host::ports::switch::Switch;
 use std::error::Error;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -200,6 +202,7 @@ impl<P: Platform, T: Transport> Daemon<P, T> {
     fn run(&mut self, mode: Mode, close: bool) -> Result<()> {
         let mut pace = Pace::new(mode);
         let mut ready = ReadySet::default();
+        let mut controlled = Instant::now();
         while !self.stop.asked() {
             match pace.after(self.backend.round()) {
                 Next::Again => continue,
@@ -209,9 +212,14 @@ impl<P: Platform, T: Transport> Daemon<P, T> {
                         let nap = self.backend.nap(NAP);
                         self.backend.platform().events().wait(&mut ready, Some(nap));
                     }
+                    // Frames woke it, mostly: control had its turn before the sleep, and has the next before the next.
+                    if controlled.elapsed() < CONTROL_EVERY {
+                        continue;
+                    }
                 }
             }
             self.control()?;
+            controlled = Instant::now();
         }
         // Both say in the log what became of the vifs, and how many frames are lost.
         if close {

@@ -140,6 +140,10 @@ const SEED: u64 = 0x5eed;
 const TRANSFERS_MAX: usize = 8;
 /// How long the other end may take to answer at all.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+/// How long nothing may move in a transfer while there is a backend.
+const MOVE_PATIENCE: Duration = Duration::from_secs(30);
+/// How long nothing may be heard of one who has a place, while there is a backend.
+const SILENCE_MOST: Duration = Duration::from_secs(40);
 /// How long the backend may take to let go of the guest's memory.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long an end stays after its connection is over: late acknowledgements still go out.
@@ -283,6 +287,7 @@ fn send<P: Platform, T: Transport>(
     let mut watch = Watch::new(now);
     let answered_by = Instant::now() + ANSWER_PATIENCE;
     let mut quiet_since: Option<Instant> = None;
+    let mut standstill = Standstill { octets: 0, since_ns: now };
     let report = loop {
         let mut progress = Progress::Waiting;
         let came = station.turn::<Box<dyn Error>>(Duration::MAX, |stack, now| {
@@ -294,7 +299,20 @@ fn send<P: Platform, T: Transport>(
             watch.clear();
             return Err("stopped before the transfer was over".into());
         }
+        let (now, begun) = (station.now_ns(), progress != Progress::Waiting);
+        let through = client.acknowledged(station.stack());
+        let stands = standstill.look(through, begun && station.is_live(), now) > MOVE_PATIENCE;
         match progress {
+            Progress::Moving(_) if stands => {
+                watch.clear();
+                return Err(format!(
+                    "{to} is gone: nothing has moved for {} s, after {} bytes; is that guest still running? If so, start \
+                     the transfer anew",
+                    MOVE_PATIENCE.as_secs(),
+                    standstill.octets
+                )
+                .into());
+            }
             Progress::Waiting if Instant::now() > answered_by => {
                 watch.clear();
                 return Err(format!(
@@ -302,6 +320,8 @@ fn send<P: Platform, T: Transport>(
                 )
                 .into());
             }
+            // It has confirmed all, and went without a good-bye.
+            Progress::Done(report) if stands => break report,
             Progress::Done(report) => {
                 let over = client.is_closed(station.stack()) && station.is_quiet() && came == 0;
                 let since = *quiet_since.get_or_insert_with(Instant::now);
@@ -329,7 +349,11 @@ fn send<P: Platform, T: Transport>(
 fn no_server(e: TransferError, to: Ipv4Addr) -> Box<dyn Error> {
     match e {
         TransferError::Cut(0) => {
-            format!("{to} refuses the connection: start that guest with `pregrant front --serve`").into()
+            format!(
+                "{to} refuses the connection: start that guest with `pregrant front --serve`; one that serves takes \
+                 {TRANSFERS_MAX} transfers at a time"
+            )
+            .into()
         }
         other => other.into(),
     }
@@ -338,17 +362,34 @@ fn no_server(e: TransferError, to: Ipv4Addr) -> Box<dyn Error> {
 /// Answers pings, and serves transfers where that is asked for, until a signal.
 fn serve<P: Platform, T: Transport>(station: &mut Station<P, T>, transfers: bool, stop: &Stop) -> Result<()> {
     let mut open: Vec<(TransferServer, Watch)> = Vec::new();
+    let mut away_ns = station.now_ns();
+    let mut refusing = false;
     while !stop.asked() {
         let now = station.now_ns();
         let listening = open.iter().any(|(_, watch)| !watch.began());
-        if transfers && !listening && open.len() < TRANSFERS_MAX {
+        let full = !listening && open.len() == TRANSFERS_MAX;
+        if transfers && !listening && !full {
             open.push((TransferServer::new(station.stack(), PORT)?, Watch::new(now)));
         }
+        if !station.is_live() {
+            away_ns = now;
+        }
+        // After a time without a backend, first there is time to be heard again.
+        let counts = now.saturating_sub(away_ns) > SILENCE_MOST.as_nanos() as u64 / 2;
+        open.iter().for_each(|(server, _)| server.limit_silence(station.stack(), SILENCE_MOST, counts));
         let mut steps = Vec::new();
         let came = station.turn::<Box<dyn Error>>(Duration::MAX, |stack, now| {
             steps.extend(open.iter_mut().map(|(server, _)| server.pump(stack, now)));
             Ok(())
         })?;
+        if full && !refusing && came > 0 && station.requests(PORT) > 0 {
+            log::warn!(
+                "a transfer is refused: all {TRANSFERS_MAX} places are taken; others are refused, without more words, until \
+                 one is free"
+            );
+            refusing = true;
+        }
+        refusing &= full;
         let now = station.now_ns();
         let mut at = 0;
         for step in steps {
@@ -386,6 +427,22 @@ fn serve<P: Platform, T: Transport>(station: &mut Station<P, T>, transfers: bool
         }
     }
     Ok(())
+}
+
+/// Since when nothing moves.
+struct Standstill {
+    octets: u64,
+    since_ns: u64,
+}
+
+impl Standstill {
+    /// For how long, where `octets` are through. Time that is not `live` (without a backend, or a connection) is none.
+    fn look(&mut self, octets: u64, live: bool, now_ns: u64) -> Duration {
+        if octets != self.octets || !live {
+            *self = Self { octets, since_ns: now_ns };
+        }
+        Duration::from_nanos(now_ns.saturating_sub(self.since_ns))
+    }
 }
 
 /// How a transfer goes: its pauses, and a line of progress.
@@ -429,6 +486,15 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_standstill_is_time_with_a_backend_in_which_nothing_moves() {
+        let mut standstill = Standstill { octets: 0, since_ns: 5 };
+        let stands =
+            [(0, true, 9), (0, true, 10), (1, true, 11), (1, true, 14), (1, false, 90), (1, true, 92)];
+        let stands = stands.map(|(octets, live, now)| standstill.look(octets, live, now).as_nanos());
+        assert_eq!(stands, [4, 5, 0, 3, 0, 2]);
+    }
 
     #[test]
     fn octets_have_units() {

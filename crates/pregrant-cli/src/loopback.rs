@@ -128,10 +128,11 @@ fn serve(dir: &Path, guests: &[u16]) -> Result<()> {
             let _ = on_signal.send(Event::Stop);
         }
     })?;
-    let _made = MachineDir::make(dir)?;
+    let mut place = MachineDir::make(dir)?;
     let mut machine = Machine::start(dir, move |domid| {
         let _ = tell.send(Event::Destroyed(domid));
     })?;
+    place.started = true;
     let mut text = format!("machine ready in {}\n  {DRIVER}: the driver domain", dir.display());
     for &guest in guests {
         make_guest(&mut machine, DomId(guest), &[0])?;
@@ -267,13 +268,15 @@ fn domains(xs: &mut Client<UnixTransport>) -> String {
 struct MachineDir {
     path: PathBuf,
     made: bool,
+    /// Before that, what is in the directory may be another machine's.
+    started: bool,
 }
 
 impl MachineDir {
     fn make(dir: &Path) -> Result<Self> {
         match std::fs::DirBuilder::new().mode(0o700).create(dir) {
-            Ok(()) => Ok(Self { path: dir.into(), made: true }),
-            Err(_) if dir.is_dir() => Ok(Self { path: dir.into(), made: false }),
+            Ok(()) => Ok(Self { path: dir.into(), made: true, started: false }),
+            Err(_) if dir.is_dir() => Ok(Self { path: dir.into(), made: false, started: false }),
             Err(e) => {
                 Err(format!("cannot make {}: {e}; choose a directory that you may write to", dir.display())
                     .into())
@@ -284,9 +287,11 @@ impl MachineDir {
 
 impl Drop for MachineDir {
     fn drop(&mut self) {
-        // A backend that was killed left its own.
-        for socket in status::sockets_in(&self.path).unwrap_or_default() {
-            let _ = std::fs::remove_file(socket);
+        if self.started {
+            // A backend that was killed left its own.
+            for socket in status::sockets_in(&self.path).unwrap_or_default() {
+                let _ = std::fs::remove_file(socket);
+            }
         }
         if self.made {
             let _ = std::fs::remove_dir(&self.path); // what others put there stays

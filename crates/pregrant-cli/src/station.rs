@@ -7,7 +7,7 @@
 //! While the vif is not connected (no backend yet, or one that closed it) the stack goes on: its timers run, its frames
 //! wait, so that a connection outlives the change of its backend.
 
-use crate::guest_stack::GuestStack;
+use crate::guest_stack::{GuestStack, asks_to_connect};
 use pregrant::net::front::FrontStep;
 use pregrant::net::staging_list::DataLen;
 use pregrant::platform::{Clock, Events, Platform, ReadySet};
@@ -61,6 +61,11 @@ impl<P: Platform, T: Transport> Station<P, T> {
     /// Whether nothing waits to be sent, or to be answered.
     pub fn is_quiet(&self) -> bool {
         self.stack.outgoing().frames.is_empty() && (!self.live || self.guest.vif().in_flight(0) == 0)
+    }
+
+    /// Of the frames that came in the last turn, those that ask for a TCP connection to `port`.
+    pub fn requests(&self, port: u16) -> usize {
+        self.arena.burst().iter().filter(|(frame, _)| asks_to_connect(frame, port)).count()
     }
 
     /// One turn. `app` works on the stack between what came and what goes; `due` is how long this may sleep for its sake.

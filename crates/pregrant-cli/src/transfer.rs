@@ -6,6 +6,7 @@
 //! never block.
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp;
@@ -235,6 +236,11 @@ impl TransferClient {
 }
 
 impl TransferClient {
+    /// Octets that the server has acknowledged.
+    pub fn acknowledged(&self, stack: &mut GuestStack) -> u64 {
+        self.sum.count().saturating_sub(stack.socket(self.socket).send_queue() as u64)
+    }
+
     /// Whether the connection is over on this side: the server has closed too, and was told that we know.
     pub fn is_closed(&self, stack: &mut GuestStack) -> bool {
         self.done.is_some()
@@ -265,6 +271,14 @@ impl TransferServer {
             return Err(TransferError::BadPort(port));
         }
         Ok(Self { socket, sum: StreamSum::default(), receipt: None, first_ns: None, done: None })
+    }
+
+    /// Asks a client that says nothing for a sign of life, several times within `most`; where that `counts`, ends the
+    /// connection of one that was not heard for so long. While nobody came there is no limit.
+    pub fn limit_silence(&self, stack: &mut GuestStack, most: Duration, counts: bool) {
+        let socket = stack.socket(self.socket);
+        socket.set_timeout(counts.then_some(most.into()));
+        socket.set_keep_alive(Some((most / 4).into()));
     }
 
     /// Goes on: call after each [`GuestStack::poll`]. After `Done`, poll the stack until [`TransferServer::is_closed`],
@@ -414,6 +428,45 @@ mod tests {
         });
         assert!(dropped > 5);
         assert_eq!((client.sum, server.sum), (expected(500_000), expected(500_000)));
+    }
+
+    /// A client that is gone keeps no place; one that has nothing to say does.
+    #[test]
+    fn a_client_that_is_gone_is_given_up_and_a_silent_one_is_not() {
+        let (mut a, mut b) = pair(1500);
+        let mut server = TransferServer::new(&mut b, SERVER.1).unwrap();
+        server.limit_silence(&mut b, Duration::from_secs(40), true);
+        let step = 100_000_000; // of simulated time
+        let mut now = 0;
+        while now < 500_000_000_000 {
+            now += step;
+            assert_eq!(
+                server.pump(&mut b, now),
+                Ok(Progress::Waiting),
+                "nobody came, and that is no silence"
+            );
+            b.poll(now);
+        }
+        let socket = a.add_socket();
+        a.connect(socket, SERVER).unwrap();
+        let until = now + 500_000_000_000;
+        while now < until {
+            now += step;
+            a.poll(now);
+            carry(&mut a, &mut b);
+            b.poll(now);
+            assert!(server.pump(&mut b, now).is_ok(), "it answers what it is asked");
+            carry(&mut b, &mut a);
+        }
+        assert_eq!(server.pump(&mut b, now), Ok(Progress::Moving(0)));
+        let gone = now;
+        while server.pump(&mut b, now).is_ok() {
+            now += step;
+            assert!(now < gone + 500_000_000_000, "it keeps its place for ever");
+            b.poll(now);
+            b.sent(b.outgoing().frames.len());
+        }
+        assert!(now - gone > 20_000_000_000, "it is asked more than once");
     }
 
     #[test]

@@ -327,6 +327,8 @@ fn what_is_in_the_way_is_said() {
     assert!(machine.loopback(&["detach", "7"]).status.success());
     machine.status_when(|s| s.vifs.iter().all(|vif| vif.front != 7));
     drop(seven);
+    // The failed fronts of 6 ended with their domain; it is made again, and nobody waited for that.
+    machine.status_when(|s| s.vifs.iter().any(|vif| vif.front == 6 && vif.state == "InitWait"));
     failed(machine.loopback(&["detach", "7"]), &["there is no domain 7", "this machine has domains 0, 5, 6"]);
     failed(
         machine.loopback(&["serve", "--guest", "5", "--guest", "5"]),
@@ -358,6 +360,56 @@ fn a_stopped_backend_holds_no_guest_up() {
     back.signal(rustix::process::Signal::CONT);
     machine.status_when(|s| guests.iter().all(|guest| of(s, guest)));
     fronts.into_iter().for_each(|front| drop(front.stop()));
+    back.stop();
+    machine.end();
+}
+
+/// A second machine in a directory does not start, and leaves there what is the first one's and the user's; the first one
+/// removes, at its end, what killed backends left and nothing else.
+#[test]
+fn a_machine_removes_nothing_of_others() {
+    let mut machine = Machine::start("twice");
+    let dir = machine.dir.clone();
+    let back = machine.back(&[]);
+    let own = ["mine.status", "back-1.status"].map(|name| dir.join(name));
+    own.iter().for_each(|file| std::fs::write(file, "a user's").expect("a file"));
+    let socket = dir.join("mine-too.status");
+    drop(std::os::unix::net::UnixListener::bind(&socket).expect("a socket"));
+
+    assert_eq!(machine.loopback(&["serve"]).status.code(), Some(1));
+    assert!(own.iter().chain([&socket]).all(|file| file.exists()), "the second one removed a user's file");
+    assert!(machine.status().is_some(), "the second one removed the first one's socket");
+
+    let left = dir.join("back-0.status");
+    drop(back); // killed
+    assert!(left.exists());
+    machine.serve.take().expect("it runs").stop();
+    assert!(!left.exists(), "nobody removes it later");
+    assert!(own.iter().chain([&socket]).all(|file| file.exists()), "the machine removed a user's file");
+}
+
+/// A receiver that was killed in mid-transfer says nothing any more: its sender ends, and says so.
+#[test]
+fn a_receiver_that_is_gone_ends_the_sender() {
+    let machine = Machine::start("gone");
+    let back = machine.back(&[]);
+    let server = machine.front("6", &["--serve"]);
+    let mut command = machine.command(&["front", "--domain", "5", "--send", "10.0.0.6", "--bytes", "1000G"]);
+    let mut sender = Process::start(command.stderr(Stdio::piped()));
+    machine.status_when(|s| Machine::sent_by_5(s) > 1_000_000);
+    drop(server); // killed
+    let start = Instant::now();
+    let status = loop {
+        match sender.child.try_wait().expect("it can be asked") {
+            Some(status) => break status,
+            None => assert!(start.elapsed() < GUARD, "it waits for ever"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let mut err = String::new();
+    sender.child.stderr.take().expect("it is piped").read_to_string(&mut err).expect("text");
+    assert_eq!(status.code(), Some(1), "{err}");
+    assert!(err.contains("10.0.0.6 is gone: nothing has moved for 30 s"), "{err}");
     back.stop();
     machine.end();
 }

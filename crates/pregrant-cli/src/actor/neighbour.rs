@@ -13,7 +13,8 @@ use pregrant::wire::netif::{RX_SLOT_BYTES, RxRequest, TX_SLOT_BYTES, TXF_MORE_DA
 use pregrant::xenbus::{Class, Device, XenbusState};
 use pregrant::xenstore::Client;
 use pregrant::{DomId, GrantRef, PAGE_SIZE};
-use pregrant_host::loopback::{Channel, Loopback, MonotonicClock, Region};
+use pregrant_host::MonotonicClock;
+use pregrant_host::loopback::{Channel, Loopback, Region};
 use pregrant_host::xenstored::UnixTransport;
 use std::time::Duration;
 

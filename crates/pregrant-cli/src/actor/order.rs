@@ -1,6 +1,6 @@
 //! What is said between the scene and its actors: one JSON object a line.
 
-use pregrant_host::loopback::Counters;
+use pregrant_host::counters::Counters;
 use serde::{Deserialize, Serialize};
 
 /// Which way the frames of a case go, as the guest sees it.

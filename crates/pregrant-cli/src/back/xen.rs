@@ -8,19 +8,22 @@
 //! ```
 //! Where the kernel's netback is loaded too, the vifs that are served here are kept from it, and the others are left to it.
 
+use super::hold::Hold;
 use super::{BackArgs, Daemon, Port, Result, at_switch};
 use crate::screen;
 use crate::status_teller::StatusTeller;
 use crate::stop::Stop;
 use pregrant::DomId;
+use pregrant::net::back::vif::HOTPLUG_STATUS;
 use pregrant::net::features::BackFeatures;
 use pregrant::platform::Platform;
 use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::device::own_domid;
-use pregrant::xenbus::{Class, Device, DeviceId, Side};
+use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::Client;
+use pregrant_host::drivers::far_side::usual_name;
 use pregrant_host::drivers::succession::{FileSuccession, Lock, LockError};
-use pregrant_host::drivers::taps::plug_in;
+use pregrant_host::drivers::taps::{plug_in, remove_left};
 use pregrant_host::drivers::{Backend, Chosen, FarSide, Hotplug, Place, Plugged, Taps};
 use pregrant_host::linux::{KernelNetback, Xen};
 use pregrant_host::ports::interface::Interface;
@@ -67,11 +70,18 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
             Box::new(taps)
         }
     };
-    let far = Box::new(Taken { kernel: KernelNetback::default(), take: args.take.clone(), inner: far });
+    let far = Box::new(Taken {
+        kernel: KernelNetback::default(),
+        xs: Client::new(UnixTransport::find()?),
+        take: args.take.clone(),
+        taken: Vec::new(),
+        inner: far,
+    });
     let mut backend = Backend::new(platform, xs, BackFeatures::default(), args.path.into(), far)?;
     backend.succeed(Box::new(FileSuccession::new(RUN_DIR)));
     let usual = if domid == DOM0 { Hotplug::Toolstack } else { Hotplug::Own };
     backend.set_hotplug(args.hotplug.map_or(usual, Into::into));
+    backend.set_removes(domid != DOM0);
     backend.choose(args.chosen());
     let _ = screen::print(format_args!(
         "backend of {domid}, process {}: ready; status: pregrant top",
@@ -90,15 +100,56 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
 /// A far side whose vifs the kernel's netback has until the last moment.
 struct Taken {
     kernel: KernelNetback,
+    xs: Client<UnixTransport>,
     take: Vec<Chosen>,
+    /// Unbound, and not connected since.
+    taken: Vec<DeviceId>,
     inner: Box<dyn FarSide>,
 }
 
+impl Taken {
+    /// Takes a vif from the kernel, when what its guest sent is answered.
+    fn unbind(&mut self, id: &DeviceId) -> Result<()> {
+        let hold = Hold::begin(Device::new(*id, Side::Back), &mut self.xs)?;
+        hold.drain();
+        let unbound = self.kernel.unbind(id);
+        let_go(hold, id, &mut self.xs);
+        Ok(unbound?)
+    }
+}
+
+/// What the guest sends is read again. Its vif has changed hands whatever xenstore says.
+fn let_go(hold: Hold, id: &DeviceId, xs: &mut Client<UnixTransport>) {
+    if let Err(e) = hold.let_go(xs) {
+        log::warn!("{id}: its key rate is not as the toolstack left it: {e}");
+    }
+}
+
 impl FarSide for Taken {
+    fn is_kernels(&self, id: &DeviceId) -> bool {
+        // One that was unbound and is tried again, for its channels are not free yet, is as the kernel left it.
+        let taken = self.taken.contains(id);
+        taken || self.take.iter().any(|c| c.names(id.front.0, id.handle)) && self.kernel.has(id)
+    }
     fn found(&mut self, id: &DeviceId, place: &Place, live: bool) -> std::result::Result<(), String> {
-        if self.take.iter().any(|c| c.names(id.front.0, id.handle)) && self.kernel.has(id) {
-            self.kernel.unbind(id).map_err(|e| e.to_string())?;
+        if self.is_kernels(id) && self.kernel.has(id) {
+            self.unbind(id).map_err(|e| e.to_string())?;
+            self.taken.push(*id);
             log::info!("{id}: taken from the kernel's netback");
+            let found = self.inner.found(id, place, live);
+            if found.is_err() {
+                // A running guest: it is not to be left with nobody, nor to change hands again and again.
+                self.take.retain(|c| !c.names(id.front.0, id.handle));
+                self.taken.retain(|taken| taken != id);
+                if let Err(e) = self.kernel.bind(id) {
+                    log::error!("{id}: nobody serves it: {e}");
+                }
+            }
+            return found;
+        }
+        // Of one that was killed while a vif changed hands.
+        if let Ok(Some(left)) = Hold::left(Device::new(*id, Side::Back), &mut self.xs) {
+            let_go(left, id, &mut self.xs);
         }
         self.inner.found(id, place, live)
     }
@@ -106,6 +157,7 @@ impl FarSide for Taken {
         self.inner.plug(id, place)
     }
     fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Vec<Box<dyn FramePort>> {
+        self.taken.retain(|taken| taken != id);
         self.inner.connected(id, queues, front)
     }
     fn link(&mut self, id: &DeviceId, up: bool) {
@@ -117,8 +169,8 @@ impl FarSide for Taken {
     fn removed(&mut self, id: &DeviceId) {
         self.inner.removed(id);
     }
-    fn turn(&mut self) {
-        self.inner.turn();
+    fn turn(&mut self) -> bool {
+        self.inner.turn()
     }
 }
 
@@ -165,11 +217,22 @@ struct KeptOff {
     chosen: Vec<Chosen>,
 }
 
+impl KeptOff {
+    /// Gives the kernel what is not ours.
+    fn hand_on(&self) {
+        let ours =
+            |front, handle| self.chosen.is_empty() || self.chosen.iter().any(|c| c.names(front, handle));
+        self.kernel.probe_others(ours);
+    }
+}
+
 impl Drop for KeptOff {
     fn drop(&mut self) {
         if let Err(e) = self.kernel.set_autoprobe(true) {
             log::warn!("the kernel takes no new devices by itself: {e}");
         }
+        // What came since the last look is not looked at again by the kernel.
+        self.hand_on();
     }
 }
 
@@ -180,18 +243,19 @@ fn keep_kernel_off(
     args: &BackArgs,
 ) -> Result<Option<std::rc::Rc<KeptOff>>> {
     let kernel = KernelNetback::default();
-    if !kernel.is_loaded() {
-        if let Some(vif) = args.take.first() {
-            return Err(format!(
-                "--take {}: the kernel has no netback (xen-netback is not loaded), so there is nothing to take; to serve \
-                 the vif use --vif, or neither",
-                vif.front
-            )
-            .into());
-        }
+    if let (false, Some(vif)) = (kernel.is_loaded(), args.take.first()) {
+        return Err(format!(
+            "--take {}: the kernel has no netback (xen-netback is not loaded), so there is nothing to take; to serve \
+             the vif use --vif, or neither",
+            vif.front
+        )
+        .into());
+    }
+    if !kernel.has_bus() {
         return Ok(None);
     }
-    // First of all: what comes from here on is nobody's until it is looked at.
+    // First of all: what comes from here on is nobody's until it is looked at. Also where netback is not loaded: a vif that
+    // comes makes udev load it.
     kernel.set_autoprobe(false)?;
     let kept = KeptOff { kernel: kernel.clone(), chosen: args.chosen() };
     for id in vifs_of(domid, xs, &args.chosen())? {
@@ -215,9 +279,7 @@ fn looking_after(kept_off: &Option<std::rc::Rc<KeptOff>>) -> Box<dyn FnMut()> {
     Box::new(move || {
         if looked.elapsed() >= LOOK {
             looked = Instant::now();
-            let ours =
-                |front, handle| kept.chosen.is_empty() || kept.chosen.iter().any(|c| c.names(front, handle));
-            kept.kernel.probe_others(ours);
+            kept.hand_on();
         }
     })
 }
@@ -250,31 +312,64 @@ fn give_back(domid: DomId, xs: &mut Client<UnixTransport>, chosen: &[Chosen]) ->
     if vifs.is_empty() {
         return Err("there is no such vif; `pregrant doctor` lists those that there are".into());
     }
-    let files = FileSuccession::new(RUN_DIR);
+    let mut failed = None;
     for id in vifs {
-        if kernel.has(&id) {
-            screen::print(format_args!("{id}: the kernel's netback has it already"))?;
-            continue;
+        match give_one(&kernel, &id, xs) {
+            Ok(said) => screen::print(format_args!("{id}: {said}"))?,
+            // The others' guests wait too.
+            Err(e) => {
+                if let Some(before) = failed.replace(format!("{id}: not given back: {e}")) {
+                    screen::print(format_args!("{before}"))?;
+                }
+            }
         }
-        let _lock = Lock::take(&files.lock_of(&id))
-            .map_err(|e| format!("{id}: {e} (its vifs stay connected meanwhile)"))?;
-        // A tap of this name would be in the way of the kernel's interface.
-        Taps::new()?.removed(&id);
-        kernel.bind(&id)?;
-        // No script comes for an interface of a vif that was connected before.
-        let place = Place::read(&Device::new(id, Side::Back), xs)?;
-        let interface = Interface::new(&place.name)?;
-        let until = Instant::now() + DYING;
-        while interface.index().is_err() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
+    }
+    failed.map_or(Ok(()), |why| Err(why.into()))
+}
+
+/// Hands one over; what became of it, in words.
+fn give_one(kernel: &KernelNetback, id: &DeviceId, xs: &mut Client<UnixTransport>) -> Result<&'static str> {
+    let device = Device::new(*id, Side::Back);
+    if kernel.has(id) {
+        if let Some(left) = Hold::left(device, xs)? {
+            let_go(left, id, xs);
         }
-        // Its ring is full of what the guest sent meanwhile. The kernel polls it as soon as it is up, which is before the
-        // bridge forwards for it: a poll in a thread comes a moment later.
-        interface.set_threaded(true);
-        let plugged = plug_in(&interface, &place);
-        interface.set_threaded(false);
-        plugged?;
-        screen::print(format_args!("{id}: given to the kernel's netback"))?;
+        return Ok("the kernel's netback has it already");
+    }
+    if matches!(device.state(xs)?, XenbusState::Closing | XenbusState::Closed) {
+        return Ok("it is closed, and left alone");
+    }
+    let _lock = Lock::take(&FileSuccession::new(RUN_DIR).lock_of(id))
+        .map_err(|e| format!("{e} (its vifs stay connected meanwhile)"))?;
+    // A tap of this name would be in the way of the kernel's interface.
+    let place = Place::read(&device, xs)?;
+    remove_left(&place.name)?;
+    let hold = Hold::begin(device.clone(), xs)?;
+    let given = bind_and_plug_in(kernel, id, &place);
+    // The kernel took the key when it was unbound, and does not say 4 without it.
+    let told = device.set(xs, HOTPLUG_STATUS, "connected");
+    let_go(hold, id, xs);
+    given?;
+    told?;
+    let until = Instant::now() + DYING;
+    while device.state(xs)? != XenbusState::Connected && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok("given to the kernel's netback")
+}
+
+/// Gives a vif to the kernel, and plugs its interface in.
+fn bind_and_plug_in(kernel: &KernelNetback, id: &DeviceId, place: &Place) -> Result<()> {
+    kernel.bind(id)?;
+    // No script comes for an interface of a vif that was connected before, nor renames it.
+    let interface = Interface::new(&usual_name(id))?;
+    let until = Instant::now() + DYING;
+    while interface.index().is_err() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    plug_in(&interface, place)?;
+    while !interface.forwards() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use crate::actor::order::{Arrival, Order, Report};
 use crate::bench::record::{Pause, Record};
 use crate::bench::table::figure;
 use pregrant::platform::Clock;
-use pregrant_host::loopback::MonotonicClock;
+use pregrant_host::MonotonicClock;
 
 /// Width of a bucket of the timeline.
 const BUCKET_NS: u64 = 1_000_000;

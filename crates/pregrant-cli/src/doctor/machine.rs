@@ -20,7 +20,7 @@ pub fn findings() -> Vec<Finding> {
     ));
     all.push(tun(Path::new("/dev/net/tun").exists()));
     let kernel = KernelNetback::default();
-    all.extend(kernels_netback(kernel.is_loaded(), kernel.autoprobe()));
+    all.extend(kernels_netback(kernel.is_loaded(), kernel.autoprobe() || !kernel.has_bus()));
     all
 }
 
@@ -92,12 +92,12 @@ fn kernels_netback(loaded: bool, autoprobe: bool) -> Vec<Finding> {
         found.push(Finding::note("the kernel's netback is loaded: it takes every new vif that nobody keeps from it").then(
             "to serve all vifs with pregrant, unload it (modprobe -r xen-netback); to serve some, pregrant back --vif DOMID",
         ));
-        if !autoprobe {
-            found.push(
-                Finding::note("the kernel takes no new devices by itself (drivers_autoprobe is 0): a backend with --vif runs, or was killed")
-                    .then("if none runs: echo 1 > /sys/bus/xen-backend/drivers_autoprobe"),
-            );
-        }
+    }
+    if !autoprobe {
+        found.push(
+            Finding::note("the kernel takes no new devices by itself (drivers_autoprobe is 0): a backend runs and hands it what is not its own, or one was killed")
+                .then("if none runs: echo 1 > /sys/bus/xen-backend/drivers_autoprobe, or start one; until then new disks are nobody's either"),
+        );
     }
     found
 }

@@ -60,6 +60,7 @@ fn served<T: Transport>(
     let mut found = Vec::new();
     if let Some(v) = ours {
         found.push(Finding::ok(format_args!("{vif}: served here, back {own}, front {front}")));
+        found.push(Finding::ok(format_args!("{vif}: its front {}", abilities(xs, &device, &FRONT_KEYS)?)));
         found.extend(path(
             &vif,
             v,
@@ -154,6 +155,7 @@ pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<
                 .then("no front is there: pregrant front, or the kernel's (modprobe xen-netfront)"),
             _ => Finding::note(line),
         });
+        found.push(Finding::ok(format_args!("{vif}: its back {}", abilities(xs, &device, &BACK_KEYS)?)));
         let offers = keys(xs, &device, &["feature-staging-grants", "staging-grants-sizes", "feature-sg"])?;
         found.push(if offers[0].as_deref() == Some("1") {
             let sizes = plain(offers[1].as_deref().unwrap_or_default().as_bytes());
@@ -166,6 +168,46 @@ pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<
         });
     }
     Ok(found)
+}
+
+/// What a front may have, by the keys that say so; `!` where the key says that it has not.
+const FRONT_KEYS: [(&str, &str); 9] = [
+    ("feature-sg", "frames over several pages"),
+    ("feature-gso-tcpv4", "uncut TCP over IPv4"),
+    ("feature-gso-tcpv6", "uncut TCP over IPv6"),
+    ("!feature-no-csum-offload", "blank checksums over IPv4"),
+    ("feature-ipv6-csum-offload", "blank checksums over IPv6"),
+    ("feature-rx-notify", "a word when it posts slots"),
+    ("request-multicast-control", "multicast control"),
+    ("ctrl-ring-ref", "a control ring"),
+    ("feature-staging-grants", "staging grants"),
+];
+
+/// What a back may have.
+const BACK_KEYS: [(&str, &str); 10] = [
+    ("feature-sg", "frames over several pages"),
+    ("feature-gso-tcpv4", "uncut TCP over IPv4"),
+    ("feature-gso-tcpv6", "uncut TCP over IPv6"),
+    ("feature-ipv6-csum-offload", "blank checksums over IPv6"),
+    ("feature-split-event-channels", "an event channel for each direction"),
+    ("feature-multicast-control", "multicast control"),
+    ("feature-ctrl-ring", "a control ring"),
+    ("feature-xdp-headroom", "XDP headroom"),
+    ("multi-queue-max-queues", "several queues"),
+    ("feature-staging-grants", "staging grants"),
+];
+
+/// What the peer has of these, and what not.
+fn abilities<T: Transport>(xs: &mut Client<T>, device: &Device, all: &[(&str, &str)]) -> Result<String> {
+    let (mut has, mut lacks) = (Vec::new(), Vec::new());
+    for (key, words) in all {
+        let (name, wanted) = key.strip_prefix('!').map_or((*key, true), |name| (name, false));
+        let value: Option<String> = device.get(xs, name)?;
+        let there = value.is_some_and(|v| v.trim() != "0");
+        if there == wanted { has.push(*words) } else { lacks.push(*words) }
+    }
+    let list = |words: Vec<&str>| if words.is_empty() { "nothing".into() } else { words.join(", ") };
+    Ok(format!("has {}; not {}", list(has), list(lacks)))
 }
 
 /// Some of the peer's keys.

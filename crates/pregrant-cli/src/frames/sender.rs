@@ -6,7 +6,7 @@ use super::receiver::SOCKET_BYTES;
 use crate::screen;
 use crate::stop::Stop;
 use std::collections::VecDeque;
-use std::io::ErrorKind;
+use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant, SystemTime};
@@ -15,6 +15,8 @@ use std::time::{Duration, Instant, SystemTime};
 const PATIENCE: Duration = Duration::from_secs(1);
 /// However short the round trip.
 const PATIENCE_LEAST: Duration = Duration::from_millis(200);
+/// Between two looks at what is late. A lone timeout for all: to set one, and to read the clock, may each be a system call.
+const LOOK: Duration = Duration::from_millis(20);
 /// However long, and however often nothing came back.
 const PATIENCE_MOST: Duration = Duration::from_secs(4);
 
@@ -39,6 +41,17 @@ impl RoundTrip {
         let patience = self.seen.map_or(PATIENCE, |(mean, deviation)| mean + 4 * deviation);
         patience.clamp(PATIENCE_LEAST, PATIENCE_MOST)
     }
+}
+
+/// The other end, its machine or the link is not there, yet or for a while: how long is for the user's patience to say.
+fn is_away(e: &Error) -> bool {
+    matches!(
+        e.kind(),
+        ErrorKind::ConnectionRefused
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::NetworkDown
+    )
 }
 
 /// What to send.
@@ -66,6 +79,7 @@ pub(super) fn send(plan: &Plan) -> Result<()> {
     let socket = UdpSocket::bind((own, 0))?;
     socket.connect(plan.to).map_err(|e| format!("{}: {e}; is there a route to it?", plan.to))?;
     let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BYTES); // the kernel's limit may be less
+    socket.set_read_timeout(Some(LOOK))?;
     let mut flight = Flight::new(plan, socket);
     let done = flight.run(&stop);
     flight.progress.clear();
@@ -85,6 +99,7 @@ struct Flight<'a> {
     damaged_answers: u64,
     told: Counters,
     heard: Instant,
+    looked: Instant,
     round_trip: RoundTrip,
     /// Doubled each time that something was late, until one arrives at its first sending.
     patience: Duration,
@@ -109,6 +124,7 @@ impl<'a> Flight<'a> {
             damaged_answers: 0,
             told: Counters::default(),
             heard: now,
+            looked: now,
             round_trip: RoundTrip::default(),
             patience: PATIENCE,
             bytes: Vec::new(),
@@ -130,7 +146,8 @@ impl<'a> Flight<'a> {
             if stop.asked() {
                 return Err("stopped before all was sent".into());
             }
-            if self.heard.elapsed() > self.plan.patience {
+            let now = Instant::now();
+            if now.duration_since(self.heard) > self.plan.patience {
                 if self.acked == 0 {
                     let Plan { to, patience, .. } = self.plan;
                     return Err(format!(
@@ -142,39 +159,40 @@ impl<'a> Flight<'a> {
                 return Ok(()); // the end of the count says so
             }
             while self.open.len() < self.plan.window && self.next < self.plan.count {
-                self.transmit(self.next, false)?;
+                self.transmit(self.next, false, now)?;
                 self.next += 1;
             }
             self.receive(&mut came)?;
-            self.send_again()?;
+            if now.duration_since(self.looked) >= LOOK {
+                self.looked = now;
+                self.send_again(now)?;
+            }
         }
         Ok(())
     }
 
-    fn transmit(&mut self, number: u64, repeat: bool) -> Result<()> {
+    fn transmit(&mut self, number: u64, repeat: bool, now: Instant) -> Result<()> {
         let mut bytes = std::mem::take(&mut self.bytes);
         Data { run: self.run, number, repeat }.write(self.size(number), &mut bytes);
         self.octets += bytes.len() as u64;
         let sent = self.socket.send(&bytes);
         self.bytes = bytes;
-        self.open.push_back(Open { number, sent: Instant::now(), repeat, acked: false });
+        self.open.push_back(Open { number, sent: now, repeat, acked: false });
         match sent {
             Ok(_) => Ok(()),
-            // Nobody there yet, or no room in a queue on the way: it is sent again.
-            Err(e) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::WouldBlock) => Ok(()),
+            // Nobody there, or no room in a queue on the way: it is sent again.
+            Err(e) if is_away(&e) || e.kind() == ErrorKind::WouldBlock => Ok(()),
             Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => Ok(()),
             Err(e) => Err(format!("{}: {e}; datagrams of {} octets", self.plan.to, self.bytes.len()).into()),
         }
     }
 
-    /// Waits for an answer until the oldest is to be sent again.
+    /// Waits for an answer, for a while.
     fn receive(&mut self, came: &mut [u8]) -> Result<()> {
-        let due = self.open.front().map_or(PATIENCE, |o| self.patience.saturating_sub(o.sent.elapsed()));
-        self.socket.set_read_timeout(Some(due.max(Duration::from_millis(1))))?;
         let n = match self.socket.recv(came) {
             Ok(n) => n,
-            Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
-                // Not there yet: no hurry.
+            Err(e) if is_away(&e) => {
+                // Not there: no hurry.
                 std::thread::sleep(Duration::from_millis(10));
                 return Ok(());
             }
@@ -196,14 +214,15 @@ impl<'a> Flight<'a> {
         if counters.received >= self.told.received {
             self.told = counters;
         }
+        let now = Instant::now();
         for number in numbers {
             let found = self.open.iter_mut().find(|o| o.number == number && !o.acked);
             if let Some(open) = found {
                 open.acked = true;
                 self.acked += 1;
-                self.heard = Instant::now();
+                self.heard = now;
                 if !open.repeat {
-                    self.round_trip.took(open.sent.elapsed());
+                    self.round_trip.took(now.duration_since(open.sent));
                     self.patience = self.round_trip.patience();
                 }
             }
@@ -218,8 +237,9 @@ impl<'a> Flight<'a> {
     }
 
     /// Those that were not acknowledged in time.
-    fn send_again(&mut self) -> Result<()> {
-        let due = self.open.iter().filter(|o| !o.acked && o.sent.elapsed() >= self.patience).count();
+    fn send_again(&mut self, now: Instant) -> Result<()> {
+        let late = |o: &&Open| !o.acked && now.duration_since(o.sent) >= self.patience;
+        let due = self.open.iter().filter(late).count();
         if due == 0 {
             return Ok(());
         }
@@ -230,7 +250,7 @@ impl<'a> Flight<'a> {
         self.open.retain(|o| !o.acked && !late.contains(&o.number));
         for number in late {
             self.retransmitted += 1;
-            self.transmit(number, true)?;
+            self.transmit(number, true, now)?;
         }
         Ok(())
     }
@@ -263,6 +283,16 @@ impl<'a> Flight<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn a_link_that_is_away_is_no_end() {
+        let error = |errno: Errno| Error::from_raw_os_error(errno.raw_os_error());
+        for away in [Errno::CONNREFUSED, Errno::HOSTUNREACH, Errno::NETUNREACH, Errno::NETDOWN] {
+            assert!(is_away(&error(away)), "{away}");
+        }
+        assert!(!is_away(&error(Errno::MSGSIZE)), "never gets better");
+    }
 
     #[test]
     fn patience_follows_the_round_trip() {

@@ -1,0 +1,129 @@
+//! What a guest sends waits in its ring while its vif changes hands between the kernel's netback and this one.
+//!
+//! ```text
+//!   take:       hold, wait 100 ms | unbind: the interface goes, and answers that are under way to the guest with it
+//!   give back:  hold              | bind: the kernel reads the ring before the bridge forwards | let go
+//! ```
+//! Netback hears of the vif's key `rate` at any time, as the toolstack's limit: a rate of next to nothing stops it from
+//! reading the guest's ring (PROTOCOL.md 6, Credit, is the same limit at our end). The key is put back as it was. If this process is
+//! killed in between, what the toolstack wished stands in [`KEPT`], and the next backend that finds the vif puts it back.
+//!
+//! What a guest may do: nothing; its own directory has no such key.
+
+use pregrant::net::back::vif::RATE;
+use pregrant::xenbus::{Device, DeviceError};
+use pregrant::xenstore::{Client, Transport};
+use std::time::Duration;
+
+/// An octet in a hundred seconds.
+const HELD: &str = "1,100000000";
+/// The toolstack's rate meanwhile; empty: none.
+const KEPT: &str = "pregrant-rate";
+/// What the guest has sent is answered mostly within this time, if it is for somebody near.
+const ON_THE_WAY: Duration = Duration::from_millis(100);
+
+/// See the module; [`let_go`](Self::let_go) ends it.
+#[derive(Debug)]
+pub struct Hold {
+    device: Device,
+    before: String,
+}
+
+impl Hold {
+    /// Netback reads no more of the guest's ring, from a moment later on.
+    ///
+    /// # Errors
+    /// The vif is gone.
+    pub fn begin<T: Transport>(device: Device, xs: &mut Client<T>) -> Result<Self, DeviceError> {
+        if let Some(left) = Self::left(device.clone(), xs)? {
+            return Ok(left);
+        }
+        let before = device.get_own::<String, T>(xs, RATE)?.unwrap_or_default();
+        device.set_in_transaction(xs, &[(KEPT, &before), (RATE, HELD)])?;
+        Ok(Self { device, before })
+    }
+
+    /// What a process that was killed left.
+    ///
+    /// # Errors
+    /// xenstore's.
+    pub fn left<T: Transport>(device: Device, xs: &mut Client<T>) -> Result<Option<Self>, DeviceError> {
+        let rate = device.get_own::<String, T>(xs, RATE)?;
+        if rate.as_deref() != Some(HELD) {
+            return Ok(None);
+        }
+        let before = device.get_own::<String, T>(xs, KEPT)?.unwrap_or_default();
+        Ok(Some(Self { device, before }))
+    }
+
+    /// Waits until what netback has read is answered.
+    pub fn drain(&self) {
+        std::thread::sleep(ON_THE_WAY);
+    }
+
+    /// The guest's frames are read again, by whoever serves it.
+    ///
+    /// # Errors
+    /// The vif is gone.
+    pub fn let_go<T: Transport>(self, xs: &mut Client<T>) -> Result<(), DeviceError> {
+        if self.before.is_empty() {
+            self.device.unset(xs, RATE)?;
+        } else {
+            self.device.set_in_transaction(xs, &[(RATE, &self.before)])?;
+        }
+        self.device.unset(xs, KEPT)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pregrant::DomId;
+    use pregrant::xenbus::{Class, DeviceId, Side};
+    use pregrant_host::xenstored::{UnixTransport, Xenstored};
+
+    #[test]
+    fn the_toolstacks_rate_is_put_back_also_after_a_death() {
+        let socket = std::env::temp_dir().join(format!("pregrant-hold-{}.sock", std::process::id()));
+        let mut server = Xenstored::new().unwrap();
+        server.listen_unix(&socket).unwrap();
+        let handle = server.handle();
+        let serving = std::thread::spawn(move || server.run(None).unwrap());
+        let mut xs = Client::new(UnixTransport::connect(&socket).unwrap());
+        let id = DeviceId { class: Class::Vif, front: DomId(5), back: DomId(0), handle: 0 };
+        let device = || Device::new(id, Side::Back);
+        assert!(Hold::begin(device(), &mut xs).is_err(), "there is no such vif");
+        xs.write(device().own_dir(), "").unwrap();
+        let now = |xs: &mut Client<UnixTransport>| {
+            let text = |key: String, xs: &mut Client<UnixTransport>| {
+                xs.read_if_there(&key).unwrap().map(|text| String::from_utf8(text).unwrap())
+            };
+            (
+                text(format!("{}/{RATE}", device().own_dir()), xs),
+                text(format!("{}/{KEPT}", device().own_dir()), xs),
+            )
+        };
+        for rate in [None, Some("1000,50000".to_string())] {
+            if let Some(rate) = &rate {
+                xs.write(&format!("{}/{RATE}", device().own_dir()), rate).unwrap();
+            }
+            assert!(Hold::left(device(), &mut xs).unwrap().is_none());
+            let hold = Hold::begin(device(), &mut xs).unwrap();
+            assert_eq!(now(&mut xs), (Some(HELD.into()), Some(rate.clone().unwrap_or_default())));
+            hold.let_go(&mut xs).unwrap();
+            assert_eq!(now(&mut xs), (rate.clone(), None));
+
+            // One that is killed; the next one holds it too, or only lets go.
+            for again in [true, false] {
+                drop(Hold::begin(device(), &mut xs).unwrap());
+                let left = if again { Some(Hold::begin(device(), &mut xs).unwrap()) } else { None };
+                left.or_else(|| Hold::left(device(), &mut xs).unwrap()).unwrap().let_go(&mut xs).unwrap();
+                assert_eq!(now(&mut xs), (rate.clone(), None));
+            }
+        }
+        handle.stop().unwrap();
+        serving.join().unwrap();
+        let _ = std::fs::remove_file(&socket);
+    }
+}
