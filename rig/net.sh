@@ -15,11 +15,15 @@ BACK_LOG=/run/back.log
 # said_last: what a failure of a scenario shows of it.
 said_last() { [ -s $BACK_LOG ] && { say "the last lines of pregrant back:"; tail -n 12 $BACK_LOG; }; }
 back() {
+	BACK_FROM=$(($(cat $BACK_LOG 2>/dev/null | wc -l) + 1))
 	RUST_LOG=${RUST_LOG:-info} pregrant back "$@" >> $BACK_LOG 2>&1 &
 	BACK_PID=$!
 	_ready="process $BACK_PID: ready"
 	within 20 grep -q "$_ready" $BACK_LOG || { tail -5 $BACK_LOG; fail "pregrant back $*: not ready"; }
 }
+# back_said PATTERN: whether the back that was started last has said so. back_says PATTERN: waits for it.
+back_said() { tail -n "+$BACK_FROM" $BACK_LOG | grep -q "$1"; }
+back_says() { within "${2:-20}" back_said "$1"; }
 # end_back [SIGNAL]: ends it and waits for its end.
 end_back() { kill -${1:-TERM} $BACK_PID; wait $BACK_PID; }
 
@@ -58,6 +62,7 @@ front_guest() {
 # ask NAME COMMAND: runs it in a guest whose job is `orders`, and returns its status. Its output is on the guest's console,
 # and the last line of it in ANSWER.
 ask() {
+	ANSWER=
 	_dir=/local/domain/$(xl domid "$1")/data
 	xenstore-write $_dir/did ""
 	xenstore-write $_dir/do "$2"
@@ -80,7 +85,9 @@ mbits() { sed -n '/"sum_received"/,/}/s/.*"bits_per_second":[[:space:]]*\([0-9]*
 iperf() {
 	_to=$1; shift
 	iperf3 -J -c "$_to" -t "${IPERF_SECONDS:-4}" "$@" > /run/iperf.json || { grep '"error"' /run/iperf.json; return 1; }
-	mbits /run/iperf.json
+	_mbits=$(mbits /run/iperf.json)
+	echo "$_mbits"
+	[ "${_mbits:-0}" -gt 0 ]
 }
 
 # frames_serve: receives frames in dom0. frames NAME TO [ARGUMENT...]: sends some from a guest, none lost or damaged; the

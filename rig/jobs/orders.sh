@@ -14,6 +14,9 @@ news() {
 	! dmesg | diff /tmp/before - | grep '^[+>]' | grep -v '^+++' | grep -v -E '\] (clocksource|hrtimer|rcu): '
 }
 
+# echoes: how many pings this kernel has sent, and how many answers came to it.
+echoes() { awk '$1 == "Icmp:" { if (!rows++) { for (i = 2; i <= NF; i++) at[$i] = i } else print $at["OutEchos"], $at["InEchoReps"] }' /proc/net/snmp; }
+
 # small_frames COUNT MAC [DEVICE]: as fast as the device takes them, from the kernel's pktgen; says frames a second.
 small_frames() {
 	_dev=${3:-eth0} _pktgen=/proc/net/pktgen

@@ -1,5 +1,4 @@
 # shows: the platform conformance suite in a PVH guest
-# unproven: silent for 120 s on a loaded machine; not judged
 # seconds: 240
 guest conf type=pvh job=conformance || fail "xl create"
 over conf 240

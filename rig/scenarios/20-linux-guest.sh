@@ -16,12 +16,15 @@ for way in to from; do
 	note "TCP $way the guest: $rate Mbit/s, $size octets a frame"
 	[ $size -gt 3000 ] || fail "no GSO $way the guest: $size octets a frame at MTU 1500"
 done
-ip link set "$vif" mtu 9000; ip link set xenbr0 mtu 9000
+ip link set "$vif" mtu 9000 && ip link set xenbr0 mtu 9000 || fail "no MTU of 9000 in dom0"
 ask one "ip link set eth0 mtu 9000" || fail "the guest takes no MTU of 9000"
+bytes=$(count "$vif" tx bytes) frames=$(count "$vif" tx packets)
 ping -q -c 5 -s 8900 10.9.0.2 > /run/ping || fail "no frames of 8900 octets"
+frames=$(($(count "$vif" tx packets) - frames)) bytes=$(($(count "$vif" tx bytes) - bytes))
+[ $frames -lt 15 ] && [ $bytes -gt 44000 ] || fail "pings of 8900 octets were cut: $bytes octets in $frames frames"
 rate=$(iperf 10.9.0.2 -R) || fail "iperf3 at MTU 9000"
 note "TCP from the guest at MTU 9000: $rate Mbit/s"
 ask one end
 over one || fail "the guest does not end"
-grep -E 'WARN|ERROR' $BACK_LOG && fail "the back complains"
-end_back
+end_back || fail "the back ends with $?"
+! grep -E 'WARN|ERROR' $BACK_LOG || fail "the back complains"

@@ -11,7 +11,7 @@ ask one "within 60 ping -q -c 1 -W 5 10.9.0.3" || fail "two does not answer"
 ask one "pings 10.9.0.3 20 0.1" || fail "$ANSWER"
 ask two "iperf3 -s -D" || fail "iperf3 does not serve"
 for way in to from; do
-	ask one "iperf3 -J -c 10.9.0.3 -t 4 $([ $way = from ] && echo -R) > /tmp/iperf.json; mbits /tmp/iperf.json"
+	ask one "iperf3 -J -c 10.9.0.3 -t 4 $([ $way = from ] && echo -R) > /tmp/iperf.json; mbits /tmp/iperf.json" || fail "iperf3 $way: $ANSWER"
 	[ "${ANSWER:-0}" -gt 0 ] || fail "iperf3 $way the pregrant front: $ANSWER"
 	note "TCP between the guests, $way the pregrant front: $ANSWER Mbit/s"
 done
@@ -23,5 +23,5 @@ for who in one two; do
 	ask $who end
 	over $who || fail "$who does not end"
 done
-grep -E 'WARN|ERROR' $BACK_LOG && fail "the back complains"
-end_back
+end_back || fail "the back ends with $?"
+! grep -E 'WARN|ERROR' $BACK_LOG || fail "the back complains"

@@ -1,23 +1,26 @@
 # shows: `pregrant back` in a PV guest, a driver domain without a toolstack daemon, serves a second guest's netfront: ping, iperf3 both ways
-# unproven: never played
 # seconds: 300
-guest driver job=orders memory=256 config="driver_domain = 1" || fail "xl create driver"
+guest driver "type=${DRIVER:-pv}" job=orders memory=256 config="driver_domain = 1" || fail "xl create driver"
 up driver || fail "the driver domain does not come up"
 ask driver "modprobe bridge; bridge; pregrant back > /tmp/back.log 2>&1 & echo \$! > /tmp/back.pid" || fail "no bridge: $ANSWER"
 ask driver "within 20 grep ready /tmp/back.log" || { ask driver "cat /tmp/back.log"; fail "pregrant back is not ready"; }
 guest two job=orders "vif='mac=00:16:3e:00:00:03,bridge=xenbr0,backend=driver'" || fail "xl create two"
+two=$(xl domid two) driver=$(xl domid driver)
 up two || fail "two does not come up"
 ask two "addresses 3" || fail "two has no network: $ANSWER"
 ask driver "cat /tmp/back.log"
 ask driver "pings 10.9.0.3 20 0.1 || { echo \$LOST; false; }" || fail "$ANSWER of 20 pings lost"
 ask two "iperf3 -s -D" || fail "iperf3 does not serve"
 for way in to from; do
-	ask driver "iperf3 -J -c 10.9.0.3 -t 4 $([ $way = from ] && echo -R) > /tmp/iperf.json; mbits /tmp/iperf.json"
+	ask driver "iperf3 -J -c 10.9.0.3 -t 4 $([ $way = from ] && echo -R) > /tmp/iperf.json; mbits /tmp/iperf.json" || fail "iperf3 $way: $ANSWER"
 	[ "${ANSWER:-0}" -gt 0 ] || fail "iperf3 $way the guest: $ANSWER"
 	note "TCP $way the guest of the driver domain: $ANSWER Mbit/s"
 done
 ask two end
 over two || fail "two does not end"
+# No toolstack daemon takes its directory away: the back does.
+ask driver "within 20 [ ! -e /sys/class/net/vif$two.0 ]" || fail "the driver domain keeps vif$two.0"
+xenstore-exists "/local/domain/$driver/backend/vif/$two" && fail "the driver domain keeps the directory of $two's vif"
 ask driver 'kill $(cat /tmp/back.pid); cat /tmp/back.log'
 ask driver '! grep -E "WARN|ERROR" /tmp/back.log' || fail "the back complains: $ANSWER"
 ask driver end

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 /// Where Debian keeps libraries.
 const LIBRARIES: [&str; 2] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];
-const DOM0_PROGRAMS: [&str; 16] = [
+const DOM0_PROGRAMS: [&str; 17] = [
     "bin/busybox",
     "usr/bin/iperf3",
     "sbin/ethtool",
@@ -17,6 +17,7 @@ const DOM0_PROGRAMS: [&str; 16] = [
     "usr/lib/xen-4.17/bin/xenstored",
     "usr/lib/xen-4.17/bin/xenconsoled",
     "usr/lib/xen-4.17/bin/xen-init-dom0",
+    "usr/lib/xen-4.17/bin/libxl-save-helper",
     "usr/lib/xen-4.17/bin/lsevtchn",
     "usr/bin/xenstore-read",
     "usr/bin/xenstore-write",

@@ -3,7 +3,7 @@
 //! ```text
 //!   # shows: what a pass shows, in a line
 //!   # boot: 2          (optional) which machine; scenarios of one machine share a boot
-//!   # seconds: 90      (optional) how long it may take before it counts as hung
+//!   # seconds: 90      (optional) how long it may be silent before it counts as hung
 //!   # ci: yes          (optional) one of those that CI plays
 //!   # unproven: why    (optional) was not seen to pass yet; played only when it is named
 //! ```
