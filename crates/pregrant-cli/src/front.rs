@@ -221,6 +221,9 @@ where
     done
 }
 
+/// An answer that is not here after this long counts as lost.
+const LAST_CHANCE: Duration = Duration::from_secs(1);
+
 /// Echo requests until a signal, or as many as were asked for.
 fn ping<P: Platform, T: Transport>(
     station: &mut Station<P, T>,
@@ -233,7 +236,7 @@ fn ping<P: Platform, T: Transport>(
     let mut pinger = Pinger::new(station.stack(), to, domid.0);
     let mut next_ns = station.now_ns();
     let (mut least, mut most, mut sum) = (u64::MAX, 0, 0);
-    let last_chance = Duration::from_secs(1).as_nanos() as u64;
+    let last_chance = LAST_CHANCE.as_nanos() as u64;
     let all_asked = |pinger: &Pinger| args.count.is_some_and(|n| pinger.sent >= n);
     while !stop.asked() {
         let now = station.now_ns();
@@ -259,8 +262,12 @@ fn ping<P: Platform, T: Transport>(
             screen::print(format_args!("answer from {to}: number {}, {ms:.3} ms", answer.seq))?;
         }
     }
-    let lost = pinger.sent - pinger.answered;
+    let under_way = pinger.under_way(station.now_ns(), LAST_CHANCE.as_nanos() as u64);
+    let lost = pinger.sent - pinger.answered - under_way;
     let mut text = format!("{} request(s), {} answer(s), {lost} lost", pinger.sent, pinger.answered);
+    if under_way > 0 {
+        text += &format!(", {under_way} under way");
+    }
     if pinger.answered > 0 {
         let ms = |ns: u64| ns as f64 / 1e6;
         let mean = ms(sum) / pinger.answered as f64;

@@ -40,8 +40,9 @@ impl Pinger {
     /// Nothing is sent yet.
     pub fn new(stack: &mut GuestStack, to: Ipv4Addr, ident: u16) -> Self {
         let buffer = || {
-            let metadata = vec![icmp::PacketMetadata::EMPTY; 8];
-            icmp::PacketBuffer::new(metadata, vec![0; 8 * (PAYLOAD + 8)])
+            // A guest that did not run for a while finds all of its answers at once.
+            let metadata = vec![icmp::PacketMetadata::EMPTY; WAITING_MAX];
+            icmp::PacketBuffer::new(metadata, vec![0; WAITING_MAX * (PAYLOAD + 8)])
         };
         let mut socket = icmp::Socket::new(buffer(), buffer());
         // It was just made, and the endpoint is a definite one.
@@ -84,6 +85,12 @@ impl Pinger {
         None
     }
 
+    /// Requests of the last `patience_ns` without an answer: it may still come.
+    pub fn under_way(&self, now_ns: u64, patience_ns: u64) -> u64 {
+        self.waiting.iter().filter(|(_, sent_ns)| now_ns.saturating_sub(*sent_ns) < patience_ns).count()
+            as u64
+    }
+
     /// Whether an answer is still waited for.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
@@ -121,6 +128,7 @@ mod tests {
         let numbers: Vec<_> = answers.iter().map(|answer| answer.seq).collect();
         assert_eq!(numbers, [0, 1, 2, 3, 5, 6, 7, 8, 9], "the fifth was lost");
         assert_eq!((pinger.sent, pinger.answered, pinger.is_waiting()), (10, 9, true));
+        assert_eq!((pinger.under_way(now, u64::MAX), pinger.under_way(now, 1000)), (1, 0));
         assert!(answers.iter().all(|answer| (1000..=4000).contains(&answer.took_ns)), "{answers:?}");
     }
 }

@@ -150,14 +150,19 @@ fn bench_net_loses_nothing_and_counts_what_its_paths_do() {
             assert_eq!((line["lost"].as_u64(), line["mode"].as_str()), (Some(0), Some(mode)), "{line}");
             let frames = number(line, "frames");
             assert!(frames > 0.0, "{line}");
-            let copies = number(line, "grant_copies") / frames;
+            let counted = |field| number(line, field);
+            // The counts begin and end a ringful or two apart from the frames, which is much where few were moved: this
+            // machine may have been busy.
+            let apart = 2.0 * 256.0 * number(line, "queues");
             match (line["path"].as_str(), number(line, "size_bytes")) {
-                (Some("copy"), 64.0) => assert!((0.9..1.1).contains(&copies), "{line}"),
-                (Some("map"), 1500.0) => assert!(number(line, "grant_maps") > 0.9 * frames, "{line}"),
+                (Some("copy"), 64.0) => {
+                    assert!((counted("grant_copies") - frames).abs() < 0.1 * frames + apart, "{line}");
+                }
+                (Some("map"), 1500.0) => assert!(counted("grant_maps") > 0.9 * frames - apart, "{line}"),
                 (Some("staging"), 64.0) => {
-                    let ops = ["grant_copies", "grant_maps", "grant_unmaps"].map(|f| number(line, f));
+                    let ops = ["grant_copies", "grant_maps", "grant_unmaps"].map(counted);
                     assert_eq!(ops, [0.0; 3], "{line}");
-                    assert!(mode != "poll" || number(line, "syscalls") / frames < 0.01, "{line}");
+                    assert!(mode != "poll" || counted("syscalls") < 0.01 * frames + 50.0, "{line}");
                 }
                 _ => {}
             }
