@@ -43,6 +43,10 @@ fn main() {
         ("xsa_392_a_guest_that_takes_no_frames", xsa_392_a_guest_that_takes_no_frames),
         ("guests_that_die", guests_that_die),
         ("xsa_43_ten_thousand_bad_connects", xsa_43_ten_thousand_bad_connects),
+        (
+            "a_guest_that_steps_without_end_is_heard_now_and_again",
+            a_guest_that_steps_without_end_is_heard_now_and_again,
+        ),
     ]);
 }
 
@@ -610,6 +614,7 @@ fn xsa_43_ten_thousand_bad_connects() {
     set(&mut keys, "tx-ring-ref", "x".repeat(1000));
     guest.connect(&keys);
     guest.wait_back(&[XenbusState::Closed]);
+    stage.back.ask(|backend| backend.limit_steps(false));
     let mut before = 0;
     for turn in 0..10_000 {
         guest.set_state(XenbusState::Initialising);
@@ -632,6 +637,41 @@ fn xsa_43_ten_thousand_bad_connects() {
     guest.set_state(XenbusState::Closed);
     guest.set_state(XenbusState::Initialising);
     guest.connect_honestly();
+    stage.clear(id, guest);
+    stage.end();
+}
+
+fn a_guest_that_steps_without_end_is_heard_now_and_again() {
+    let mut stage = Stage::set();
+    let (id, mut guest) = stage.guest();
+    let mut keys = guest.keys();
+    set(&mut keys, "tx-ring-ref", "x");
+    guest.connect(&keys);
+    // It waits for each answer, which keeps coming: at last only after rests.
+    let mut turns = 0;
+    while stage.report(id).rests < 3 {
+        guest.wait_back(&[XenbusState::Closed]);
+        guest.set_state(XenbusState::Initialising);
+        guest.wait_back(&[XenbusState::InitWait]);
+        guest.set_state(XenbusState::Connected);
+        turns += 1;
+    }
+    assert!(turns >= 8, "it had to rest after {turns} bad connects");
+    guest.wait_back(&[XenbusState::Closed]);
+    // One that waits for nothing.
+    let rests = stage.report(id).rests;
+    while stage.report(id).rests < rests + 3 {
+        for state in [XenbusState::Initialising, XenbusState::Connected, XenbusState::Closing] {
+            guest.set_state(state);
+        }
+    }
+    stage.traffic.flows();
+    // One that mends its ways is served, and another may be detached at any time.
+    guest.set_state(XenbusState::Closed);
+    guest.set_state(XenbusState::Initialising);
+    guest.connect_honestly();
+    guest.play(&[Slot::Data(guest.request(0, 64))]);
+    assert_eq!(guest.answers(), [RSP_OKAY]);
     stage.clear(id, guest);
     stage.end();
 }

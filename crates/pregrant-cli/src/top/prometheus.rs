@@ -86,6 +86,10 @@ fn of_vifs(backs: &[BackStatus]) -> Vec<Metric> {
         "pregrant_vif_faults_total",
         "How often the vif was closed for something that its guest did.",
     );
+    let mut rests = Metric::counter(
+        "pregrant_vif_rests_total",
+        "How often the vif's front was not listened to for a while, since it asked for too many steps.",
+    );
     let mut drops = Metric::counter(
         "pregrant_vif_port_dropped_frames_total",
         "Frames that the frame port dropped, all queues together.",
@@ -106,13 +110,14 @@ fn of_vifs(backs: &[BackStatus]) -> Vec<Metric> {
         waits.sample(&labels, vif.credit_waits);
         state.sample(&[labels[0], labels[1], ("state", &vif.state)], 1);
         faults.sample(&labels, vif.faults);
+        rests.sample(&labels, vif.rests);
         for (dir, reasons) in &vif.port_drops {
             for (reason, n) in reasons {
                 drops.sample(&[labels[0], labels[1], ("dir", dir), ("reason", reason)], n);
             }
         }
     });
-    vec![state, faults, link, stalls, waits, drops]
+    vec![state, faults, rests, link, stalls, waits, drops]
 }
 
 fn of_queues(backs: &[BackStatus]) -> Vec<Metric> {

@@ -80,6 +80,9 @@ pub struct VifStatus {
     pub connected_s: Option<f64>,
     /// How often it was closed for something that its guest did.
     pub faults: u64,
+    /// How often its front was not listened to for a while, since it asked for too many steps.
+    #[serde(default)]
+    pub rests: u64,
     /// Why it was closed last, also when it is connected again.
     pub last_failure: Option<String>,
     /// Whether the guest takes frames.
@@ -189,6 +192,7 @@ impl From<VifReport> for VifStatus {
             taken_up: report.taken_up,
             connected_s: report.connected.map(|d| d.as_secs_f64()),
             faults: report.faults,
+            rests: report.rests,
             last_failure: report.last_failure.as_deref().map(short),
             link: report.link,
             stalls: report.stalls,

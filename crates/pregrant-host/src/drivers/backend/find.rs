@@ -8,13 +8,13 @@
 //! What a guest may do: nothing here; the directory is the toolstack's.
 
 use super::{Backend, BackendError, Served, WATCH};
+use crate::drivers::attention::Attention;
 use crate::drivers::far_side::{Place, Plug};
 use crate::drivers::turns::Turn;
 use log::{Level, log};
 use pregrant::net::back::vif::{HOTPLUG_STATUS, RATE};
 use pregrant::net::back::{BackVif, Left};
 use pregrant::net::bus::StoreBus;
-use pregrant::net::features::REQUEST_MULTICAST;
 use pregrant::platform::Platform;
 use pregrant::xenbus::{Class, Device, DeviceId, Side};
 use pregrant::xenstore::{Client, Transport, XsError};
@@ -86,10 +86,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             Err(why) => return self.hold(key, &id, &why),
         };
         let device = Device::new(id, Side::Back);
-        let watched = device
-            .watch_peer(&mut self.xs)
-            .and_then(|()| device.watch_peer_key(&mut self.xs, REQUEST_MULTICAST));
-        if let Err(e) = watched {
+        if let Err(e) = Served::<P>::listen(&device, &mut self.xs) {
             log!(Level::Warn, "{id}: cannot watch the front's state: {e}");
             return;
         }
@@ -148,11 +145,14 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             lines: 0,
             failed: None,
             faults: 0,
+            rests: 0,
             last_failure: None,
             taken_up: live,
             connected_at: None,
             stalled: false,
             turn: Turn::default(),
+            attention: Attention::default(),
+            rests_until: None,
             plug,
             _owned: owned,
         };

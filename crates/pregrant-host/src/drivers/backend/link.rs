@@ -45,6 +45,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
     /// How long the worker may sleep, at most `max`, when [`arm`](Self::arm) found no work.
     pub fn nap(&self, max: Duration) -> Duration {
         let due = self.live.iter().filter_map(|key| self.vifs.get(key)?.vif.deadline_ns()).min();
+        let max = self.rest_left().map_or(max, |left| max.min(left));
         due.map_or(max, |due| {
             let now = self.platform.clock().now_ns();
             max.min(Duration::from_nanos(due.saturating_sub(now)))

@@ -6,15 +6,19 @@
 //!   round():            vif 0 tx, rx; vif 1 tx, rx; ...         one batch each; who is ahead in time waits (`turns`)
 //!   find    which vifs there are            step  what becomes of one
 //!   link    what becomes of it with time: frames that wait, a guest that takes none, its rate
-//!   served  one vif, and its report         end   all of them left or closed
+//!   attend  who asks for too many steps     served  one vif, and its report
+//!   end     all of them left or closed
 //! ```
 //! A vif that a predecessor left at state 4 is taken up with its live rings ([`Backend::succeed`]); [`Backend::leave`]
 //! leaves it so, [`Backend::close_all`] closes it. What a predecessor closed stays closed until its front comes down.
 //!
 //! What a guest may do: close, vanish, lie, come back again and again. Its own vif is closed with a line that says why
 //! (at most [`LINES_PER_VIF`] lines for each vif); the others go on. A guest that writes its state without end is heard
-//! in turns ([`EVENTS_PER_TURN`]), so that frames move in between.
+//! in turns ([`EVENTS_PER_TURN`]), so that frames move in between, and then not for a while ([`attention`]).
+//!
+//! [`attention`]: crate::drivers::attention
 
+mod attend;
 mod end;
 mod find;
 mod link;
@@ -95,6 +99,7 @@ pub struct Backend<P: Platform, T: Transport> {
     scratch: Arena,
     removed: u64,
     page_limit: usize,
+    limits_steps: bool,
     patience: Patience,
 }
 
@@ -129,6 +134,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             scratch: Arena::new(),
             removed: 0,
             page_limit: PAGES_PER_GUEST,
+            limits_steps: true,
             patience: Patience::default(),
         })
     }
@@ -170,6 +176,12 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         self.page_limit = pages;
     }
 
+    /// Whether a vif whose front asks for steps without end is not listened to for a while, now and again; it is, unless
+    /// this says otherwise.
+    pub fn limit_steps(&mut self, limits: bool) {
+        self.limits_steps = limits;
+    }
+
     /// How long frames wait for a guest's slots, and how long it may take none before its link goes down; for vifs found
     /// from now on.
     pub fn set_patience(&mut self, patience: Patience) {
@@ -194,6 +206,8 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         {
             events += 1;
             match self.vifs.iter().find(|(_, s)| s.is_about(&event)) {
+                // What it missed it hears when its watches are set again.
+                Some((_, served)) if served.rests_until.is_some() => {}
                 Some((&key, _)) => stepped.push(key),
                 None => match below_watch(&event.path) {
                     Changed::Vifs => scan = true,
@@ -211,8 +225,9 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         stepped.sort_unstable();
         stepped.dedup();
         for key in stepped {
-            self.step(key);
+            self.attend(key, |backend| backend.step(key));
         }
+        self.wake_rested();
         let came = self.far.turn();
         self.plug_in();
         let asked = self.serve_ctrl_rings();
@@ -333,6 +348,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
                 refused: s.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.to_string())).collect(),
                 failed: s.failed.clone(),
                 faults: s.faults,
+                rests: s.rests,
                 last_failure: s.last_failure.clone(),
                 taken_up: s.taken_up,
                 connected: s.connected_at.filter(|_| s.vif.nr_queues() > 0).map(|at| at.elapsed()),

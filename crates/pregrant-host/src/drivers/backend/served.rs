@@ -1,5 +1,6 @@
 //! One vif as the backend keeps it, and as it reports it.
 
+use crate::drivers::attention::Attention;
 use crate::drivers::far_side::Plug;
 use crate::drivers::turns::Turn;
 use log::{Level, log};
@@ -11,7 +12,7 @@ use pregrant::net::stats::DirStats;
 use pregrant::platform::Platform;
 use pregrant::port::{FramePort, PortDrop};
 use pregrant::xenbus::{Device, DeviceId, XenbusState};
-use pregrant::xenstore::WatchEvent;
+use pregrant::xenstore::{Client, Transport, WatchEvent, XsError};
 use std::any::Any;
 use std::fmt::Display;
 use std::time::{Duration, Instant};
@@ -39,6 +40,8 @@ pub struct VifReport {
     pub failed: Option<String>,
     /// How often that happened.
     pub faults: u64,
+    /// How often its front was not listened to for a while, since it asked for too many steps.
+    pub rests: u64,
     /// Why it was the last time, also when it is connected again.
     pub last_failure: Option<String>,
     /// Whether a predecessor's live rings were taken up.
@@ -56,12 +59,16 @@ pub(super) struct Served<P: Platform> {
     pub(super) lines: u32,
     pub(super) failed: Option<String>,
     pub(super) faults: u64,
+    pub(super) rests: u64,
     pub(super) last_failure: Option<String>,
     pub(super) taken_up: bool,
     pub(super) connected_at: Option<Instant>,
     /// The log was told that its guest takes no frames.
     pub(super) stalled: bool,
     pub(super) turn: Turn,
+    pub(super) attention: Attention,
+    /// Its front is not listened to before.
+    pub(super) rests_until: Option<Instant>,
     pub(super) plug: Plug,
     /// The vif's lock, where there is one.
     pub(super) _owned: Option<Box<dyn Any>>,
@@ -71,6 +78,18 @@ impl<P: Platform> Served<P> {
     /// Whether this vif's front changed a key that we watch.
     pub(super) fn is_about(&self, event: &WatchEvent) -> bool {
         self.device.is_peer_event(event) || self.device.is_peer_key_event(event, REQUEST_MULTICAST)
+    }
+
+    /// Asks for an event whenever the front changes its state or its wish, and now.
+    pub(super) fn listen<T: Transport>(device: &Device, xs: &mut Client<T>) -> Result<(), XsError> {
+        device.watch_peer(xs)?;
+        device.watch_peer_key(xs, REQUEST_MULTICAST)
+    }
+
+    /// No more.
+    pub(super) fn hush<T: Transport>(device: &Device, xs: &mut Client<T>) -> Result<(), XsError> {
+        device.unwatch_peer(xs)?;
+        device.unwatch_peer_key(xs, REQUEST_MULTICAST)
     }
 
     /// Tells the ports how the guest wants its frames spread, if that changed.

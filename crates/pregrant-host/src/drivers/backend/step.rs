@@ -144,7 +144,11 @@ impl<P: Platform, T: Transport> Backend<P, T> {
 
     /// Closes one vif for what its ring showed.
     #[cold]
-    pub(super) fn fault(&mut self, (key, queue, dir, fault): Fault) {
+    pub(super) fn fault(&mut self, fault: Fault) {
+        self.attend(fault.0, |backend| backend.close_for(fault));
+    }
+
+    fn close_for(&mut self, (key, queue, dir, fault): Fault) {
         let Some(served) = self.vifs.get(&key) else { return };
         let at = front_key(&served.device, queue, served.vif.nr_queues(), dir, "ring-ref");
         let text = format!("{} broke the protocol on its ring {at}: {fault}", served.device.id().front);

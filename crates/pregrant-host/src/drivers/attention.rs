@@ -1,0 +1,112 @@
+//! How much of a worker's time the steps of one vif may take: connecting, closing, failing, being connected again.
+//!
+//! ```text
+//!   a step of a vif ---took t---> two accounts, filled by time alone:  steps (bursts of 32, then 8 a second)
+//!                                                                      time  (bursts of 20 ms, then 2 % of it)
+//!   one of them is not empty: listen on          both are empty: rest, for two seconds at most, then listen again
+//! ```
+//! An honest guest connects and goes down now and then, and never empties the first account. One that breaks its rings and
+//! comes back without end, or writes its state without end, empties both, and from then on costs its neighbours the
+//! second's share of the worker's time. Its backend takes its watches away while it rests, so that what is written then
+//! costs nothing.
+//!
+//! A machine whose steps take long (an emulated one) has the first account, a fast one the second.
+
+use std::time::Duration;
+
+/// What a step costs the first account, which fills with time: eight a second.
+const PER_STEP: Duration = Duration::from_millis(125);
+/// Steps that are saved up.
+const STEPS: u32 = 32;
+/// Of the worker's time, one part in so many.
+const SHARE: u32 = 50;
+/// Time that is saved up.
+const TIME: Duration = Duration::from_millis(20);
+/// Longest rest: a guest that mends its ways, or a vif that is detached, is heard after it.
+pub const LONGEST_REST: Duration = Duration::from_secs(2);
+
+/// One vif's accounts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Attention {
+    /// When the last step ended, by any clock.
+    at: Duration,
+    /// What is spent of each account, in the time that fills it again.
+    steps: Duration,
+    time: Duration,
+}
+
+impl Attention {
+    /// A step that ended at `now` and took so long. When both accounts are empty: how long to rest.
+    pub fn step(&mut self, now: Duration, took: Duration) -> Option<Duration> {
+        self.spend(now, took);
+        self.steps = (self.steps + PER_STEP).min(PER_STEP * STEPS + LONGEST_REST);
+        let steps = self.steps.saturating_sub(PER_STEP * STEPS);
+        let overdrawn = steps.min(self.time.saturating_sub(TIME * SHARE));
+        (!overdrawn.is_zero()).then_some(overdrawn)
+    }
+
+    /// Other work for this vif, that ended at `now`.
+    pub fn spend(&mut self, now: Duration, took: Duration) {
+        let passed = now.saturating_sub(self.at);
+        self.at = now;
+        self.steps = self.steps.saturating_sub(passed);
+        let time = self.time.saturating_sub(passed).saturating_add(took.saturating_mul(SHARE));
+        self.time = time.min(TIME * SHARE + LONGEST_REST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Steps of `took`, as fast as rests allow or one each `every`, for a minute: how many, and how long they took together.
+    fn minute(took: Duration, every: Duration) -> (u32, Duration) {
+        let (mut attention, mut now, mut steps) = (Attention::default(), Duration::from_secs(7), 0);
+        while now < Duration::from_secs(67) {
+            now += took;
+            steps += 1;
+            let rest = attention.step(now, took).unwrap_or_default();
+            now += rest.max(every);
+        }
+        (steps, took * steps)
+    }
+
+    #[test]
+    fn who_steps_without_end_takes_a_fiftieth_of_the_time() {
+        for took in [MS / 20, MS, 10 * MS] {
+            let (steps, sum) = minute(took, Duration::ZERO);
+            let bound = TIME + (STEPS + 1) * took + Duration::from_secs(60) / SHARE + 8 * 60 * took;
+            assert!(sum < bound, "{steps} steps took {sum:?}, bound {bound:?}");
+            assert!(sum > Duration::from_secs(60) / SHARE, "{steps} steps took {sum:?}: it starves");
+        }
+    }
+
+    #[test]
+    fn a_slow_machine_has_its_steps() {
+        // Each takes as long as a fast machine's hundred.
+        let (steps, _) = minute(100 * MS, 25 * MS);
+        assert_eq!(steps, 480, "none had to rest");
+    }
+
+    #[test]
+    fn who_rested_is_trusted_again() {
+        let mut attention = Attention::default();
+        let mut now = Duration::ZERO;
+        while attention.step(now, 10 * MS).is_none() {
+            now += 10 * MS;
+        }
+        // One that is not listened to asks for steps still: those of the toolstack.
+        for _ in 0..20 {
+            let _ = attention.step(now, Duration::from_secs(100));
+        }
+        assert_eq!(attention.step(now, MS), Some(LONGEST_REST));
+        now += Duration::from_secs(33);
+        assert_eq!(attention.step(now, 10 * MS), None, "the steps are saved up again");
+        let mut full = Attention::default();
+        now += Duration::from_secs(6000);
+        assert_eq!((full.step(now, MS), attention.step(now, MS)), (None, None));
+        assert_eq!(full, attention);
+    }
+}
