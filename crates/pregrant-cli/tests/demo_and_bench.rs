@@ -199,9 +199,22 @@ fn bench_neighbour_has_a_line_for_each_kind_and_load() {
         let paced = i >= once.len();
         assert_eq!((line["lost"].as_u64(), line["offered_per_s"].is_f64()), (Some(0), paced), "{line}");
         assert!(number(line, "frames") > 0.0, "{line}");
+        // It has the lowest priority: on a busy machine nothing of it may run in so short a row.
         let sends = kinds[i] == "greedy-long";
-        assert_eq!(number(line, "neighbour_frames_per_s") > 0.0, sends, "{line}");
+        assert!(number(line, "neighbour_frames_per_s") == 0.0 || sends, "{line}");
     }
+}
+
+#[test]
+fn a_greedy_neighbour_sends() {
+    let sent = |seconds: &str| {
+        let json = File::new("greedy.jsonl");
+        let args = ["--path", "copy", "--neighbour", "greedy-long", "--repeats", "1", "--seconds", seconds];
+        let out = pregrant(&[&["bench", "neighbour"], &args[..], &["--json", json.path()]].concat());
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        json.lines().iter().map(|line| number(line, "neighbour_frames_per_s")).sum::<f64>()
+    };
+    assert!(["0.05", "0.5", "5"].into_iter().any(|seconds| sent(seconds) > 0.0));
 }
 
 #[test]
