@@ -27,6 +27,7 @@ use pregrant_host::drivers::pace::CONTROL_EVERY;
 use pregrant_host::drivers::taps::unplugged;
 use pregrant_host::drivers::{Backend, Chosen, FarSide, Hotplug, Mode, Next, Pace};
 use pregrant_host::ports::switch::Switch;
+use pregrant_host::ports::tap::TapWay;
 use std::error::Error;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -65,6 +66,9 @@ pub struct BackArgs {
     /// What stands behind the vifs: an interface for each, or one switch in this process
     #[arg(long, value_name = "PORT", conflicts_with = "loopback")]
     port: Option<Port>,
+    /// How frames travel to a tap and from it
+    #[arg(long, value_name = "WAY", default_value = "cheaper", conflicts_with = "loopback")]
+    tap_way: Way,
     /// Who runs the vifs' scripts; without it the toolstack in dom0, and this process elsewhere
     #[arg(long, value_name = "WHO", conflicts_with = "loopback")]
     hotplug: Option<Plugging>,
@@ -88,6 +92,26 @@ enum Port {
     Tap,
     /// A learning switch
     Switch,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Way {
+    /// What is cheaper on this machine, which is tried at the first tap
+    Cheaper,
+    /// A system call for each burst, by io_uring
+    Burst,
+    /// A system call for each frame
+    Frame,
+}
+
+impl From<Way> for TapWay {
+    fn from(way: Way) -> Self {
+        match way {
+            Way::Cheaper => Self::Cheaper,
+            Way::Burst => Self::Burst,
+            Way::Frame => Self::Frame,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

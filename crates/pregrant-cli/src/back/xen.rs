@@ -65,7 +65,8 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     let far: Box<dyn FarSide> = match args.port.unwrap_or(Port::Tap) {
         Port::Switch => at_switch(&switch),
         Port::Tap => {
-            let taps = Taps::new()?;
+            let mut taps = Taps::new()?;
+            taps.set_way(args.tap_way.into());
             platform.events().also_wake_on(taps.wake().as_fd())?;
             Box::new(taps)
         }

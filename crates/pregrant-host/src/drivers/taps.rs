@@ -17,7 +17,7 @@
 use super::far_side::{FarSide, Place, Plugged, usual_name};
 use crate::ports::arrivals::Arrivals;
 use crate::ports::interface::Interface;
-use crate::ports::tap::Tap;
+use crate::ports::tap::{Tap, TapWay};
 use pregrant::port::{Burst, FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
 use std::collections::BTreeMap;
@@ -43,6 +43,7 @@ pub struct Taps {
     patience: Duration,
     /// Scripts of vifs that are gone.
     ending: Vec<Child>,
+    way: TapWay,
 }
 
 struct Placed {
@@ -66,7 +67,12 @@ impl Taps {
             return Err(io::Error::new(e.kind(), text));
         }
         let (arrivals, taps, ending) = (Arrivals::new()?, BTreeMap::new(), Vec::new());
-        Ok(Self { arrivals, taps, patience: FORWARDS, ending })
+        Ok(Self { arrivals, taps, patience: FORWARDS, ending, way: TapWay::default() })
+    }
+
+    /// Which way bursts take to vifs found from now on, and from them.
+    pub fn set_way(&mut self, way: TapWay) {
+        self.way = way;
     }
 
     /// Readable when frames came since the last [`turn`](FarSide::turn).
@@ -136,7 +142,8 @@ impl FarSide for Taps {
             return Ok(());
         }
         let mut made = || -> io::Result<Tap> {
-            let tap = Tap::open(&place.name)?;
+            let mut tap = Tap::open(&place.name)?;
+            tap.set_way(self.way);
             tap.persist(true)?;
             // A predecessor's is up, and keeps what was set: an address cannot be changed then, and needs not.
             let interface = tap.interface();

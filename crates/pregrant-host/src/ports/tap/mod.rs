@@ -37,6 +37,7 @@ mod ring;
 mod way;
 
 pub use port::TapPort;
+pub use way::TapWay;
 
 use super::interface::Interface;
 use header::HEADER;
@@ -80,6 +81,7 @@ pub struct Tap {
     /// Its number in this machine, which stays when its name does not.
     index: u32,
     first: Arc<OwnedFd>,
+    way: TapWay,
 }
 
 /// `struct ifreq` as `TUNSETIFF` reads it.
@@ -134,7 +136,12 @@ impl Tap {
         let first = Arc::new(queue(name)?);
         let interface = Interface::new(name)?;
         let index = interface.index()?;
-        Ok(Self { interface, index, first })
+        Ok(Self { interface, index, first, way: TapWay::default() })
+    }
+
+    /// Which way bursts take through ports made from now on.
+    pub fn set_way(&mut self, way: TapWay) {
+        self.way = way;
     }
 
     /// A port for each of `queues`. `front` says what may be left undone towards the guest. The ports before must be
@@ -162,7 +169,7 @@ impl Tap {
                     "tap {name}: it was removed or renamed meanwhile; give it its name back, or detach the vif and attach it again"
                 )));
             }
-            Ok(TapPort::new(fd, Arc::clone(&drops)))
+            Ok(TapPort::new(fd, Arc::clone(&drops), self.way))
         };
         (0..queues.max(1)).map(port).collect()
     }

@@ -4,7 +4,7 @@ use super::header::{HEADER, header_of, offload_of};
 use super::inbox::{Inbox, STRIDE};
 use super::outbox::Outbox;
 use super::ring::{DEPTH, Ring};
-use super::way;
+use super::way::{self, TapWay};
 use pregrant::port::{Arena, Burst, FramePort, Offloads, PortDrop};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::IoSlice;
@@ -37,8 +37,8 @@ static CEASED: Once = Once::new();
 
 impl TapPort {
     /// Of this descriptor, which does not block.
-    pub(super) fn new(fd: Arc<OwnedFd>, drops: Arc<Drops>) -> Self {
-        let ring = way::ring_if_cheaper(&fd);
+    pub(super) fn new(fd: Arc<OwnedFd>, drops: Arc<Drops>, way: TapWay) -> Self {
+        let ring = way.ring(&fd);
         Self { fd, ring, inbox: Inbox::new(), outbox: Outbox::new(), drops }
     }
 

@@ -11,6 +11,33 @@ use std::io;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+/// Which way bursts take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TapWay {
+    /// The one that is cheaper on this machine.
+    #[default]
+    Cheaper,
+    /// A system call for each burst, by io_uring; where there is none, as for `Frame`.
+    Burst,
+    /// A system call for each frame.
+    Frame,
+}
+
+impl TapWay {
+    /// The ring that this way needs.
+    pub fn ring(self, fd: &OwnedFd) -> Option<Ring> {
+        match self {
+            Self::Cheaper => ring_if_cheaper(fd),
+            Self::Burst => ring(fd)
+                .inspect_err(|e| {
+                    log::warn!("taps: a system call for each frame, for io_uring is not to be had: {e}");
+                })
+                .ok(),
+            Self::Frame => None,
+        }
+    }
+}
+
 /// Tries of each; the one in the middle counts. A vif waits for this: some milliseconds where calls are dear.
 const TRIES: usize = 5;
 /// Writes in a try.
@@ -36,7 +63,7 @@ pub fn ring(fd: &OwnedFd) -> io::Result<Ring> {
 }
 
 /// The same, where it is the cheaper way. Says so in the log, once.
-pub fn ring_if_cheaper(fd: &OwnedFd) -> Option<Ring> {
+fn ring_if_cheaper(fd: &OwnedFd) -> Option<Ring> {
     static CHEAPER: OnceLock<bool> = OnceLock::new();
     let mut made = None;
     let cheaper = *CHEAPER.get_or_init(|| {
