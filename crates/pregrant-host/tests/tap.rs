@@ -471,6 +471,43 @@ fn a_script_is_run_when_a_vif_comes_and_when_it_goes() {
         assert_eq!(said(), "online vif9.0\noffline vif9.0\n");
         assert!(!ip("link show vif9.0"), "the interface stays");
 
+        // A vif that is over before its directory goes: the script is run once, and nothing of one that runs still stays.
+        let text = format!(
+            "#!/bin/sh\necho \"$1 $vif\" >> {0}/log\n[ $1 = offline ] && exit 0\nsleep 1000 & echo $! > {0}/pid\nwait\n",
+            dir.display()
+        );
+        std::fs::write(place.script.as_deref().unwrap(), text).unwrap();
+        std::fs::remove_file(&log).unwrap();
+        taps.found(&id, &place, false).unwrap();
+        assert_eq!(taps.plug(&id, &place), Plugged::NotYet);
+        let pid = loop {
+            let text = std::fs::read_to_string(dir.join("pid")).unwrap_or_default();
+            if let Some(pid) = text.strip_suffix('\n') {
+                break pid.to_owned();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        while taps.unplug(&id) == Plugged::NotYet {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(said(), "online vif9.0\noffline vif9.0\n");
+        let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        while !(state().is_empty() || state().contains(") Z ")) {
+            std::thread::sleep(Duration::from_millis(1)); // what the script started was killed with it
+        }
+        assert_eq!(taps.unplug(&id), Plugged::Yes);
+        taps.removed(&id);
+        taps.turn();
+        assert_eq!(said(), "online vif9.0\noffline vif9.0\n");
+
+        // What a predecessor's script did is undone by ours.
+        taps.found(&id, &place, true).unwrap();
+        while taps.unplug(&id) == Plugged::NotYet {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(said(), "online vif9.0\noffline vif9.0\noffline vif9.0\n");
+        taps.removed(&id);
+
         // One that fails is told of, and is not undone.
         let place = Place { script: Some("/bin/false".into()), ..place };
         taps.found(&id, &place, false).unwrap();

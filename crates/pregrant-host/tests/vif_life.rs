@@ -16,7 +16,7 @@ use pregrant::wire::netif::RSP_OKAY;
 use pregrant::xenbus::{Class, DeviceId, XenbusState, toolstack};
 use pregrant::xenstore::{Access, Permission};
 use pregrant_host::drivers::succession::BrokerSuccession;
-use pregrant_host::drivers::{Backend, FarSide, Place};
+use pregrant_host::drivers::{Backend, FarSide, Hotplug, Place};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ fn main() {
         ("a_directory_that_is_written_key_by_key", a_directory_that_is_written_key_by_key),
         ("a_live_vif_without_a_far_side_stays_as_it_is", a_live_vif_without_a_far_side_stays_as_it_is),
         ("a_driver_domain_takes_the_directories_away", a_driver_domain_takes_the_directories_away),
+        ("a_directory_stays_until_its_vif_is_unplugged", a_directory_stays_until_its_vif_is_unplugged),
         ("a_backend_ends_and_another_serves", a_backend_ends_and_another_serves),
         ("what_a_predecessor_closed_stays_closed", what_a_predecessor_closed_stays_closed),
         (
@@ -345,6 +346,28 @@ fn a_driver_domain_takes_the_directories_away() {
         drop(b);
         ids.into_iter().for_each(|id| machine.remove_vif(id));
         machine.settles(before);
+    });
+}
+
+/// A script that undoes the plugging finds the vif's directory.
+fn a_directory_stays_until_its_vif_is_unplugged() {
+    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, back| {
+        back.ask(|backend| {
+            backend.set_removes(true);
+            backend.set_hotplug(Hotplug::Own);
+        });
+        machine.guest_domain(5);
+        let id = machine.make_vif(5, 0);
+        let guest = Guest::connected(machine, id, ordinary());
+        assert_eq!(back.holds_plugs(true), 0);
+        drop(guest);
+        let _ = machine.xs.rm(&id.front_dir()); // gone with the domain, or not yet
+        until(|| back.holds_plugs(true) > 2);
+        assert!(machine.key(&id.back_dir()).is_some());
+        let asked = back.holds_plugs(false);
+        until(|| machine.key(&id.back_dir()).is_none() && back.ask(|b| b.reports().is_empty()));
+        assert!(back.holds_plugs(false) > asked);
+        machine.remove_vif(id);
     });
 }
 

@@ -157,6 +157,9 @@ impl FarSide for Taken {
     fn plug(&mut self, id: &DeviceId, place: &Place) -> Plugged {
         self.inner.plug(id, place)
     }
+    fn unplug(&mut self, id: &DeviceId) -> Plugged {
+        self.inner.unplug(id)
+    }
     fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Vec<Box<dyn FramePort>> {
         self.taken.retain(|taken| taken != id);
         self.inner.connected(id, queues, front)

@@ -107,6 +107,12 @@ pub trait FarSide {
         let _ = (id, place);
         Plugged::Yes
     }
+    /// [`Hotplug::Own`], where this process also takes the vif's directory away: begins to undo the plugging, or goes on with
+    /// it; asked again until it is over. The directory is there still.
+    fn unplug(&mut self, id: &DeviceId) -> Plugged {
+        let _ = id;
+        Plugged::Yes
+    }
     /// The front is connected: a port for each of `queues`. `front` is what the guest takes unfinished.
     fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Vec<Box<dyn FramePort>>;
     /// Whether the guest takes frames, when that changed: it is connected, and has posted slots for them. Required: a far
@@ -140,6 +146,16 @@ pub(super) enum Plug {
     Done,
     /// By this process: to be asked again.
     Own(Place),
+    /// The vif is over, and what this process plugged in is being undone.
+    Undone,
+}
+
+/// What a plugging came to.
+pub(super) enum PlugStep {
+    /// The text for `hotplug-status`, and why it failed if it did.
+    In(&'static str, Option<String>),
+    /// It is undone, and why that failed if it did.
+    Out(Option<String>),
 }
 
 impl Plug {
@@ -160,25 +176,29 @@ impl Plug {
         Ok(if hotplug == Hotplug::Own { Self::Own(place) } else { Self::Done })
     }
 
-    /// Asks again. The text for `hotplug-status`, once it is over, and why it failed if it did.
-    pub(super) fn turn(
-        &mut self,
-        far: &mut dyn FarSide,
-        id: &DeviceId,
-    ) -> Option<(&'static str, Option<String>)> {
-        let Self::Own(place) = self else { return None };
-        let over = match far.plug(id, place) {
+    /// Asks again. What it came to, once it is over.
+    pub(super) fn turn(&mut self, far: &mut dyn FarSide, id: &DeviceId) -> Option<PlugStep> {
+        let plugged = match self {
+            Self::Done => return None,
+            Self::Own(place) => far.plug(id, place),
+            Self::Undone => far.unplug(id),
+        };
+        let why = match plugged {
             Plugged::NotYet => return None,
-            Plugged::Yes => ("connected", None),
-            Plugged::No(why) => ("error", Some(why)),
+            Plugged::Yes => None,
+            Plugged::No(why) => Some(why),
+        };
+        let step = match self {
+            Self::Undone => PlugStep::Out(why),
+            _ => PlugStep::In(if why.is_none() { "connected" } else { "error" }, why),
         };
         *self = Self::Done;
-        Some(over)
+        Some(step)
     }
 
     /// Whether it is to be asked again.
     pub(super) fn is_pending(&self) -> bool {
-        matches!(self, Self::Own(_))
+        !matches!(self, Self::Done)
     }
 }
 

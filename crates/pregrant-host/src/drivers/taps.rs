@@ -20,8 +20,10 @@ use crate::ports::interface::Interface;
 use crate::ports::tap::{Tap, TapWay};
 use pregrant::port::{Burst, FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
+use rustix::process::{Pid, Signal};
 use std::collections::BTreeMap;
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -42,16 +44,75 @@ pub struct Taps {
     /// What is left of [`FORWARDS`] for all vifs together: nobody is served meanwhile.
     patience: Duration,
     /// Scripts of vifs that are gone.
-    ending: Vec<Child>,
+    ending: Vec<(Place, Run)>,
     way: TapWay,
 }
 
 struct Placed {
     tap: Tap,
     place: Place,
-    script: Option<(Child, Instant)>,
+    script: Option<Run>,
     /// A script has plugged it in, and another run of it is to undo that.
     scripted: bool,
+    /// A predecessor's: its script may have.
+    taken_up: bool,
+}
+
+impl Placed {
+    /// Begins to undo what a script did, if one did anything, at most once.
+    fn undo(&mut self) -> Option<Result<Run, String>> {
+        if let Some(run) = self.script.as_mut().filter(|run| run.what != OFFLINE) {
+            run.end();
+            self.script = None;
+            self.scripted = true;
+        }
+        let script = self.place.script.as_deref().filter(|script| Path::new(script).exists())?;
+        std::mem::take(&mut self.scripted).then(|| Run::start(script, &self.place, OFFLINE))
+    }
+}
+
+/// What a script is told that is to undo what it did.
+const OFFLINE: &str = "offline";
+
+/// A script that runs.
+struct Run {
+    what: &'static str,
+    child: Child,
+    began: Instant,
+}
+
+impl Run {
+    /// Runs a hotplug script as the toolstack would.
+    fn start(script: &str, place: &Place, what: &'static str) -> Result<Self, String> {
+        let mut command = Command::new(script);
+        command.args([what, "type_if=vif"]).env("script", script).env("vif", &place.name);
+        command.env("XENBUS_PATH", &place.dir).env("XENBUS_TYPE", "vif").env("XENBUS_BASE_PATH", "backend");
+        // A group of its own, so that what it started ends with it.
+        command.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+        let child = command.spawn().map_err(|e| format!("{script} {what} cannot be run: {e}"))?;
+        Ok(Self { what, child, began: Instant::now() })
+    }
+
+    /// How far it came. One that takes too long is ended.
+    fn turn(&mut self, place: &Place) -> Plugged {
+        let at = format!("{} {}", place.script.as_deref().unwrap_or_default(), self.what);
+        match self.child.try_wait() {
+            Ok(None) if self.began.elapsed() < SCRIPT => Plugged::NotYet,
+            Ok(None) => {
+                self.end();
+                Plugged::No(format!("{at} was not over after {} s, and was ended", SCRIPT.as_secs()))
+            }
+            Ok(Some(status)) if status.success() => Plugged::Yes,
+            Ok(Some(status)) => Plugged::No(format!("{at} ended with {status}")),
+            Err(e) => Plugged::No(format!("{at}: {e}")),
+        }
+    }
+
+    /// Ends it, with what it started.
+    fn end(&mut self) {
+        let _ = rustix::process::kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        let _ = self.child.wait();
+    }
 }
 
 impl Taps {
@@ -107,32 +168,12 @@ pub fn plug_in(interface: &Interface, place: &Place) -> io::Result<()> {
     interface.set_up(true)
 }
 
-/// Ends a script that is of no use any more.
-fn end(child: &mut Child) {
-    let _ = child.kill();
-    let _ = child.wait();
-}
-
 /// Removes the interface that a predecessor left under this name, if it is a tap.
 ///
 /// # Errors
 /// Somebody has it.
 pub fn remove_left(name: &str) -> io::Result<()> {
     if is_tap(name) { Tap::open(name)?.persist(false) } else { Ok(()) }
-}
-
-/// Runs a hotplug script as the toolstack would.
-fn run_script(script: &str, place: &Place, what: &str) -> io::Result<Child> {
-    Command::new(script)
-        .args([what, "type_if=vif"])
-        .env("script", script)
-        .env("vif", &place.name)
-        .env("XENBUS_PATH", &place.dir)
-        .env("XENBUS_TYPE", "vif")
-        .env("XENBUS_BASE_PATH", "backend")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
 }
 
 impl FarSide for Taps {
@@ -170,7 +211,7 @@ impl FarSide for Taps {
             Ok(tap)
         };
         let tap = made().map_err(|e| e.to_string())?;
-        let placed = Placed { tap, place: place.clone(), script: None, scripted: false };
+        let placed = Placed { tap, place: place.clone(), script: None, scripted: false, taken_up: live };
         self.taps.insert((id.front.0, id.handle), placed);
         Ok(())
     }
@@ -179,37 +220,44 @@ impl FarSide for Taps {
         let Some(placed) = self.taps.get_mut(&(id.front.0, id.handle)) else {
             return Plugged::No("it has no interface".into());
         };
-        if let Some((child, began)) = &mut placed.script {
-            let script = place.script.as_deref().unwrap_or_default();
-            let over = match child.try_wait() {
-                Ok(None) if began.elapsed() < SCRIPT => return Plugged::NotYet,
-                Ok(None) => {
-                    end(child);
-                    Plugged::No(format!(
-                        "{script} online was not over after {} s, and was ended",
-                        SCRIPT.as_secs()
-                    ))
-                }
-                Ok(Some(status)) if status.success() => {
-                    placed.scripted = true;
-                    Plugged::Yes
-                }
-                Ok(Some(status)) => Plugged::No(format!("{script} online ended with {status}")),
-                Err(e) => Plugged::No(format!("{script}: {e}")),
-            };
-            placed.script = None;
-            return over;
+        if let Some(run) = &mut placed.script {
+            let plugged = run.turn(place);
+            if plugged != Plugged::NotYet {
+                placed.script = None;
+                placed.scripted = plugged == Plugged::Yes;
+            }
+            return plugged;
         }
         match &place.script {
-            Some(script) if Path::new(script).exists() => match run_script(script, place, "online") {
-                Ok(child) => {
-                    placed.script = Some((child, Instant::now()));
+            Some(script) if Path::new(script).exists() => match Run::start(script, place, "online") {
+                Ok(run) => {
+                    placed.script = Some(run);
                     Plugged::NotYet
                 }
-                Err(e) => Plugged::No(format!("{script} cannot be run: {e}")),
+                Err(why) => Plugged::No(why),
             },
             _ => plug_in(placed.tap.interface(), place)
                 .map_or_else(|e| Plugged::No(e.to_string()), |()| Plugged::Yes),
+        }
+    }
+
+    fn unplug(&mut self, id: &DeviceId) -> Plugged {
+        let Some(placed) = self.taps.get_mut(&(id.front.0, id.handle)) else { return Plugged::Yes };
+        if let Some(run) = placed.script.as_mut().filter(|run| run.what == OFFLINE) {
+            let unplugged = run.turn(&placed.place);
+            if unplugged != Plugged::NotYet {
+                placed.script = None;
+            }
+            return unplugged;
+        }
+        placed.scripted |= std::mem::take(&mut placed.taken_up);
+        match placed.undo() {
+            Some(Ok(run)) => {
+                placed.script = Some(run);
+                Plugged::NotYet
+            }
+            Some(Err(why)) => Plugged::No(why),
+            None => Plugged::Yes,
         }
     }
 
@@ -239,15 +287,10 @@ impl FarSide for Taps {
     fn removed(&mut self, id: &DeviceId) {
         let left = match self.taps.remove(&(id.front.0, id.handle)) {
             Some(mut placed) => {
-                if let Some((child, _)) = &mut placed.script {
-                    end(child);
-                    placed.scripted = true;
-                }
-                if let (true, Some(script)) = (placed.scripted, &placed.place.script) {
-                    match run_script(script, &placed.place, "offline") {
-                        Ok(child) => self.ending.push(child),
-                        Err(e) => log::warn!("{id}: {script} offline cannot be run: {e}"),
-                    }
+                match placed.undo() {
+                    Some(Ok(run)) => self.ending.push((placed.place, run)),
+                    Some(Err(why)) => log::warn!("{id}: {why}"),
+                    None => self.ending.extend(placed.script.map(|run| (placed.place, run))),
                 }
                 placed.tap
             }
@@ -265,7 +308,7 @@ impl FarSide for Taps {
     }
 
     fn turn(&mut self) -> bool {
-        self.ending.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        self.ending.retain_mut(|(place, run)| run.turn(place) == Plugged::NotYet);
         self.arrivals.clear()
     }
 }

@@ -18,7 +18,7 @@ use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenbus::{Class, DeviceId, Side};
 use pregrant::xenstore::Client;
-use pregrant_host::drivers::{Backend, FarSide, VifReport};
+use pregrant_host::drivers::{Backend, FarSide, Plugged, VifReport};
 use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback, ProcessCounts};
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
@@ -26,7 +26,7 @@ use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -213,6 +213,7 @@ pub struct Back {
     jobs: Option<mpsc::Sender<Job>>,
     thread: Option<JoinHandle<()>>,
     links: Links,
+    unplugging: Arc<Unplugging>,
 }
 
 impl Back {
@@ -221,9 +222,14 @@ impl Back {
         let connection = machine.broker.connect().unwrap();
         let (jobs, todo) = mpsc::channel();
         let links = Links::default();
-        let told = Arc::clone(&links);
-        let thread = std::thread::spawn(move || serve(connection, features, ordinary, &todo, told));
-        Self { jobs: Some(jobs), thread: Some(thread), links }
+        let unplugging = Arc::new(Unplugging::default());
+        let far = AtSwitch {
+            switch: Switch::new(),
+            links: Arc::clone(&links),
+            unplugging: Arc::clone(&unplugging),
+        };
+        let thread = std::thread::spawn(move || serve(connection, features, ordinary, &todo, far));
+        Self { jobs: Some(jobs), thread: Some(thread), links, unplugging }
     }
 
     /// With all features, by copy where nothing else is negotiated.
@@ -250,6 +256,12 @@ impl Back {
     /// What its far side was told of a vif's link, in order.
     pub fn links(&self, id: DeviceId) -> Vec<bool> {
         self.links.lock().unwrap().iter().filter(|(of, _)| *of == id).map(|(_, up)| *up).collect()
+    }
+
+    /// Lets the far side take its time to unplug vifs, or no longer. Returns how often it was asked to.
+    pub fn holds_plugs(&self, holds: bool) -> u32 {
+        self.unplugging.holds.store(holds, Ordering::SeqCst);
+        self.unplugging.asked.load(Ordering::SeqCst)
     }
 
     /// What the backend says of a vif.
@@ -283,10 +295,18 @@ impl Drop for Back {
 /// What a far side was told of links, in order.
 pub type Links = Arc<Mutex<Vec<(DeviceId, bool)>>>;
 
+/// How a far side unplugs vifs.
+#[derive(Default)]
+struct Unplugging {
+    holds: AtomicBool,
+    asked: AtomicU32,
+}
+
 /// The switch, as a far side.
 struct AtSwitch {
     switch: Switch,
     links: Links,
+    unplugging: Arc<Unplugging>,
 }
 
 impl FarSide for AtSwitch {
@@ -298,6 +318,10 @@ impl FarSide for AtSwitch {
     fn link(&mut self, id: &DeviceId, up: bool) {
         self.links.lock().unwrap().push((*id, up));
     }
+    fn unplug(&mut self, _: &DeviceId) -> Plugged {
+        self.unplugging.asked.fetch_add(1, Ordering::SeqCst);
+        if self.unplugging.holds.load(Ordering::SeqCst) { Plugged::NotYet } else { Plugged::Yes }
+    }
 }
 
 fn serve(
@@ -305,15 +329,13 @@ fn serve(
     features: BackFeatures,
     ordinary: Ordinary,
     jobs: &mpsc::Receiver<Job>,
-    links: Links,
+    far: AtSwitch,
 ) {
     let platform = Loopback::attach_fd(connection, BACK).unwrap();
     let fd = platform.take_store_fd().unwrap();
     let xs = Client::new(UnixTransport::new(fd).unwrap());
     platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
-    let switch = Switch::new();
-    let far = Box::new(AtSwitch { switch, links });
-    let mut backend = Backend::new(platform, xs, features, ordinary, far).unwrap();
+    let mut backend = Backend::new(platform, xs, features, ordinary, Box::new(far)).unwrap();
     let mut ready = ReadySet::default();
     let mut rounds = 0u32;
     loop {

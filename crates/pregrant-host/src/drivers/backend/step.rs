@@ -3,7 +3,7 @@
 //! A failure closes that vif alone, with a line that says why; the store has the same text.
 
 use super::{Backend, Served, WATCH};
-use crate::drivers::far_side::FarSide;
+use crate::drivers::far_side::{FarSide, Hotplug, Plug, PlugStep};
 use log::Level;
 use pregrant::PeerFault;
 use pregrant::net::back::BackStep;
@@ -21,20 +21,32 @@ use std::time::Instant;
 pub(super) type Fault = ((u16, u32), usize, &'static str, PeerFault);
 
 impl<P: Platform, T: Transport> Backend<P, T> {
-    /// Goes on with what is being plugged in by this process.
+    /// Goes on with what is being plugged in by this process, or out; the directory of a vif that is out goes.
     pub(super) fn plug_in(&mut self) {
         let over = |served: &mut Served<P>, far: &mut dyn FarSide| served.plug.turn(far, &served.device.id());
-        for served in self.vifs.values_mut().filter(|s| s.plug.is_pending()) {
-            let Some((status, why)) = over(served, &mut *self.far) else { continue };
-            if let Some(why) = why {
-                served
-                    .say(Level::Warn, &format_args!("not plugged in, so its front is not connected: {why}"));
-            }
-            // Our own watch on the directory brings the step that follows.
-            if let Err(e) = served.device.set(&mut self.xs, HOTPLUG_STATUS, status) {
-                served.say(Level::Warn, &e);
+        let mut out = Vec::new();
+        for (key, served) in self.vifs.iter_mut().filter(|(_, s)| s.plug.is_pending()) {
+            match over(served, &mut *self.far) {
+                None => {}
+                Some(PlugStep::In(status, why)) => {
+                    if let Some(why) = why {
+                        let text = format_args!("not plugged in, so its front is not connected: {why}");
+                        served.say(Level::Warn, &text);
+                    }
+                    // Our own watch on the directory brings the step that follows.
+                    if let Err(e) = served.device.set(&mut self.xs, HOTPLUG_STATUS, status) {
+                        served.say(Level::Warn, &e);
+                    }
+                }
+                Some(PlugStep::Out(why)) => {
+                    if let Some(why) = why {
+                        served.say(Level::Warn, &why);
+                    }
+                    out.push(*key);
+                }
             }
         }
+        out.into_iter().for_each(|key| self.remove_directory(key));
     }
 
     /// Takes one vif's steps; a failure closes that vif alone.
@@ -60,8 +72,10 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             Ok(BackStep::Removed) => {
                 served.ports.clear();
                 self.far.closed(&id);
-                if self.removes {
-                    self.remove_directory(key);
+                match self.hotplug {
+                    _ if !self.removes => {}
+                    Hotplug::Own => served.plug = Plug::Undone,
+                    _ => self.remove_directory(key),
                 }
             }
             // The toolstack was faster than our step: no fault of anybody's.
