@@ -36,7 +36,7 @@ while :; do
 		continue
 	fi
 	xenstore-write data/do ""
-	[ "$order" = end ] && { xenstore-write data/did 0; break; }
+	[ "$order" = end ] && break
 	( eval "$order" ) > /tmp/output 2>&1
 	status=$?
 	cat /tmp/output
