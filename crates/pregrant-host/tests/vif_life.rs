@@ -33,6 +33,10 @@ fn main() {
         ("a_directory_that_is_written_key_by_key", a_directory_that_is_written_key_by_key),
         ("a_live_vif_without_a_far_side_stays_as_it_is", a_live_vif_without_a_far_side_stays_as_it_is),
         ("a_driver_domain_takes_the_directories_away", a_driver_domain_takes_the_directories_away),
+        (
+            "what_the_toolstack_does_costs_no_front_its_hearing",
+            what_the_toolstack_does_costs_no_front_its_hearing,
+        ),
         ("a_directory_stays_until_its_vif_is_unplugged", a_directory_stays_until_its_vif_is_unplugged),
         ("a_backend_ends_and_another_serves", a_backend_ends_and_another_serves),
         ("what_a_predecessor_closed_stays_closed", what_a_predecessor_closed_stays_closed),
@@ -346,6 +350,23 @@ fn a_driver_domain_takes_the_directories_away() {
         drop(b);
         ids.into_iter().for_each(|id| machine.remove_vif(id));
         machine.settles(before);
+    });
+}
+
+/// Vifs come and go beside one, which is looked at each time: not at its expense.
+fn what_the_toolstack_does_costs_no_front_its_hearing() {
+    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, back| {
+        let ids = two_vifs(machine);
+        let guests = ids.map(|id| Guest::connected(machine, id, ordinary()));
+        for _ in 0..150 {
+            let other = machine.make_vif(5, 7);
+            until(|| back.report(other).is_some());
+            machine.remove_vif(other);
+            until(|| back.report(other).is_none());
+        }
+        assert!(ids.iter().all(|id| back.report(*id).unwrap().rests == 0));
+        drop(guests);
+        ids.into_iter().for_each(|id| machine.remove_vif(id));
     });
 }
 

@@ -27,17 +27,23 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         let now = Instant::now();
         let rest = served.attention.step(now.duration_since(self.began), now.duration_since(start));
         let Some(rest) = rest.filter(|_| self.limits_steps && served.rests_until.is_none()) else { return };
-        match Served::<P>::hush(&served.device, &mut self.xs) {
-            Ok(()) => {
-                served.attention.spend(self.began.elapsed(), now.elapsed());
-                served.rests_until = Some(now + rest);
-                served.rests += 1;
-                if served.rests == 1 {
-                    served.say(Level::Warn, &RESTS);
-                }
-            }
-            Err(e) => served.say(Level::Warn, &e),
+        if let Err(e) = Served::<P>::hush(&served.device, &mut self.xs) {
+            served.say(Level::Warn, &e); // one of its watches may be gone: they are set again in any case
         }
+        served.attention.spend(self.began.elapsed(), now.elapsed());
+        served.rests_until = Some(now + rest);
+        served.rests += 1;
+        if served.rests == 1 {
+            served.say(Level::Warn, &RESTS);
+        }
+    }
+
+    /// Listens to all, whatever they did.
+    pub(super) fn wake_all(&mut self) {
+        for served in self.vifs.values_mut().filter(|s| s.rests_until.is_some()) {
+            served.rests_until = Some(self.began);
+        }
+        self.wake_rested();
     }
 
     /// Listens again to those that have rested.

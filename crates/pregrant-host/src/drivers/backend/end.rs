@@ -38,6 +38,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             }
         }
         self.relive();
+        self.wake_all();
         let closing = |s: &Served<P>| s.vif.state() == XenbusState::Closing;
         let n = self.vifs.values().filter(|s| closing(s)).count();
         let until = Instant::now() + FRONTS_FOLLOW;

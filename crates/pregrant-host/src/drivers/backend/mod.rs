@@ -39,7 +39,7 @@ use pregrant::port::{Arena, FramePort};
 use pregrant::xenbus::DeviceError;
 use pregrant::xenstore::{Client, Transport, XsError};
 use served::Served;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Events of xenstore that one call of [`Backend::control`] takes at most.
@@ -200,7 +200,8 @@ impl<P: Platform, T: Transport> Backend<P, T> {
     pub fn control(&mut self) -> Result<bool, BackendError> {
         let mut events = 0;
         let mut scan = false;
-        let mut stepped: Vec<(u16, u32)> = Vec::new();
+        // By whose wish: a front's steps are at its own expense, the toolstack's at nobody's.
+        let (mut by_fronts, mut by_toolstack) = (BTreeSet::new(), BTreeSet::new());
         while events < EVENTS_PER_TURN
             && let Some(event) = self.xs.next_event(Some(Duration::ZERO))?
         {
@@ -208,11 +209,11 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             match self.vifs.iter().find(|(_, s)| s.is_about(&event)) {
                 // What it missed it hears when its watches are set again.
                 Some((_, served)) if served.rests_until.is_some() => {}
-                Some((&key, _)) => stepped.push(key),
+                Some((&key, _)) => drop(by_fronts.insert(key)),
                 None => match below_watch(&event.path) {
                     Changed::Vifs => scan = true,
                     Changed::State(key) => scan |= !self.vifs.contains_key(&key),
-                    Changed::Wish(key) => stepped.push(key),
+                    Changed::Wish(key) => drop(by_toolstack.insert(key)),
                     Changed::Rate(key) => self.hear_rate(key),
                     Changed::Nothing => {}
                 },
@@ -220,11 +221,10 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         }
         if scan {
             self.scan()?;
-            stepped.extend(self.vifs.keys());
+            by_toolstack.extend(self.vifs.keys());
         }
-        stepped.sort_unstable();
-        stepped.dedup();
-        for key in stepped {
+        by_toolstack.difference(&by_fronts).for_each(|&key| self.step(key));
+        for key in by_fronts {
             self.attend(key, |backend| backend.step(key));
         }
         self.wake_rested();
