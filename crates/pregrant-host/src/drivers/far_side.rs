@@ -196,6 +196,11 @@ impl Plug {
         Some(step)
     }
 
+    /// Whether the vif is over.
+    pub(super) fn is_out(&self) -> bool {
+        matches!(self, Self::Undone)
+    }
+
     /// Whether it is to be asked again.
     pub(super) fn is_pending(&self) -> bool {
         !matches!(self, Self::Done)

@@ -9,10 +9,10 @@ use pregrant::PeerFault;
 use pregrant::net::back::BackStep;
 use pregrant::net::back::refusal::ConnectError;
 use pregrant::net::back::vif::HOTPLUG_STATUS;
-use pregrant::net::bus::StoreBus;
+use pregrant::net::bus::{DeviceBus, StoreBus};
 use pregrant::net::features::{REQUEST_MULTICAST, queue_prefix};
 use pregrant::platform::Platform;
-use pregrant::xenbus::Device;
+use pregrant::xenbus::{Device, XenbusState};
 use pregrant::xenstore::Transport;
 use std::fmt::Display;
 use std::time::Instant;
@@ -46,13 +46,29 @@ impl<P: Platform, T: Transport> Backend<P, T> {
                 }
             }
         }
-        out.into_iter().for_each(|key| self.remove_directory(key));
+        for key in out {
+            if self.is_made_anew(key) {
+                self.remove(key);
+                self.find(key);
+                self.step(key);
+            } else {
+                self.remove_directory(key);
+            }
+        }
+    }
+
+    /// Whether the toolstack has made another vif in the directory of one that was over, before it went.
+    fn is_made_anew(&mut self, key: (u16, u32)) -> bool {
+        let Some(served) = self.vifs.get(&key) else { return false };
+        let own = StoreBus { device: &served.device, xs: &mut self.xs }.own_state();
+        matches!(own, Ok(XenbusState::Initialising))
     }
 
     /// Takes one vif's steps; a failure closes that vif alone.
     pub(super) fn step(&mut self, key: (u16, u32)) {
         let pages_left = self.pages_left(key);
-        let Some(served) = self.vifs.get_mut(&key) else { return };
+        // What is being unplugged is over, whatever is made in its place.
+        let Some(served) = self.vifs.get_mut(&key).filter(|s| !s.plug.is_out()) else { return };
         let id = served.device.id();
         let peer_dir = served.device.peer_dir().to_owned();
         let mut redo =
