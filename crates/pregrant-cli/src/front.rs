@@ -235,12 +235,13 @@ fn ping<P: Platform, T: Transport>(
     let domid = station.guest().platform().domid();
     let mut pinger = Pinger::new(station.stack(), to, domid.0);
     let mut next_ns = station.now_ns();
+    let mut asked_ns = next_ns;
     let (mut least, mut most, mut sum) = (u64::MAX, 0, 0);
     let last_chance = LAST_CHANCE.as_nanos() as u64;
     let all_asked = |pinger: &Pinger| args.count.is_some_and(|n| pinger.sent >= n);
     while !stop.asked() {
         let now = station.now_ns();
-        if all_asked(&pinger) && (!pinger.is_waiting() || now >= next_ns - interval_ns + last_chance) {
+        if all_asked(&pinger) && (!pinger.is_waiting() || now >= asked_ns + last_chance) {
             break;
         }
         let due = if all_asked(&pinger) { last_chance } else { next_ns.saturating_sub(now) };
@@ -250,6 +251,7 @@ fn ping<P: Platform, T: Transport>(
             // Without a backend nothing is asked: what waited would all come at once.
             if live && now >= next_ns && !all_asked(&pinger) && pinger.ask(stack, now) {
                 next_ns = next_ns.max(now.saturating_sub(interval_ns)) + interval_ns;
+                asked_ns = now;
             }
             while let Some(answer) = pinger.answer(stack, now) {
                 answers.push(answer);

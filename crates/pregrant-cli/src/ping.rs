@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 /// Octets of payload, as other pings have.
 pub const PAYLOAD: usize = 56;
 /// Requests whose answers are waited for; older ones count as lost.
-const WAITING_MAX: usize = 64;
+const WAITING_MAX: usize = 1024;
 
 /// An answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

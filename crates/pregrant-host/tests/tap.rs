@@ -479,8 +479,8 @@ fn a_script_is_run_when_a_vif_comes_and_when_it_goes() {
         std::fs::write(place.script.as_deref().unwrap(), text).unwrap();
         std::fs::remove_file(&log).unwrap();
         taps.found(&id, &place, false).unwrap();
-        assert_eq!(taps.plug(&id, &place), Plugged::NotYet);
         let pid = loop {
+            assert_eq!(taps.plug(&id, &place), Plugged::NotYet);
             let text = std::fs::read_to_string(dir.join("pid")).unwrap_or_default();
             if let Some(pid) = text.strip_suffix('\n') {
                 break pid.to_owned();

@@ -141,6 +141,11 @@ impl Taps {
         self.arrivals.clone()
     }
 
+    /// Forgets scripts of vifs that are gone, when they are over.
+    fn reap(&mut self) {
+        self.ending.retain_mut(|(place, run)| run.turn(place) == Plugged::NotYet);
+    }
+
     fn of(&self, id: &DeviceId) -> Option<&Placed> {
         self.taps.get(&(id.front.0, id.handle))
     }
@@ -217,6 +222,11 @@ impl FarSide for Taps {
     }
 
     fn plug(&mut self, id: &DeviceId, place: &Place) -> Plugged {
+        // A former vif's script would undo what this one's does.
+        self.reap();
+        if self.ending.iter().any(|(former, _)| former.name == place.name) {
+            return Plugged::NotYet;
+        }
         let Some(placed) = self.taps.get_mut(&(id.front.0, id.handle)) else {
             return Plugged::No("it has no interface".into());
         };
@@ -308,7 +318,7 @@ impl FarSide for Taps {
     }
 
     fn turn(&mut self) -> bool {
-        self.ending.retain_mut(|(place, run)| run.turn(place) == Plugged::NotYet);
+        self.reap();
         self.arrivals.clear()
     }
 }

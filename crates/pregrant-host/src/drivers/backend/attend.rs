@@ -1,4 +1,4 @@
-//! Listening to fronts, each as long as its account has it ([`Attention`](crate::drivers::attention::Attention)).
+//! Listening to fronts, each as long as its guest's account has it ([`Attention`](crate::drivers::attention::Attention)).
 //!
 //! ```text
 //!   attend: a step, or what a fault comes to; its time is charged --both accounts empty--> watches away, rest
@@ -19,18 +19,19 @@ use std::time::{Duration, Instant};
 const RESTS: &str = "its front asks for too many steps, and is not listened to now and again";
 
 impl<P: Platform, T: Transport> Backend<P, T> {
-    /// Does what a vif's front made necessary, at that vif's expense.
+    /// Does what a vif's front made necessary, at its guest's expense.
     pub(super) fn attend(&mut self, key: (u16, u32), what: impl FnOnce(&mut Self)) {
         let start = Instant::now();
         what(self);
         let Some(served) = self.vifs.get_mut(&key) else { return };
         let now = Instant::now();
-        let rest = served.attention.step(now.duration_since(self.began), now.duration_since(start));
+        let attention = self.attention.entry(key.0).or_default();
+        let rest = attention.step(now.duration_since(self.began), now.duration_since(start));
         let Some(rest) = rest.filter(|_| self.limits_steps && served.rests_until.is_none()) else { return };
         if let Err(e) = Served::<P>::hush(&served.device, &mut self.xs) {
             served.say(Level::Warn, &e); // one of its watches may be gone: they are set again in any case
         }
-        served.attention.spend(self.began.elapsed(), now.elapsed());
+        attention.spend(self.began.elapsed(), now.elapsed());
         served.rests_until = Some(now + rest);
         served.rests += 1;
         if served.rests == 1 {
@@ -46,10 +47,14 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         self.wake_rested();
     }
 
-    /// Listens again to those that have rested.
-    pub(super) fn wake_rested(&mut self) {
+    /// Listens again to those that have rested. True: there are such, and what they missed may have come already.
+    pub(super) fn wake_rested(&mut self) -> bool {
+        let mut woke = false;
         let now = Instant::now();
-        for served in self.vifs.values_mut().filter(|s| s.rests_until.is_some_and(|until| until <= now)) {
+        let rested = |s: &Served<P>| s.rests_until.is_some_and(|until| until <= now);
+        for (key, served) in self.vifs.iter_mut().filter(|(_, s)| rested(s)) {
+            let attention = self.attention.entry(key.0).or_default();
+            woke = true;
             let start = Instant::now();
             served.rests_until = match Served::<P>::listen(&served.device, &mut self.xs) {
                 Ok(()) => None,
@@ -58,8 +63,9 @@ impl<P: Platform, T: Transport> Backend<P, T> {
                     Some(now + LONGEST_REST)
                 }
             };
-            served.attention.spend(self.began.elapsed(), start.elapsed());
+            attention.spend(self.began.elapsed(), start.elapsed());
         }
+        woke
     }
 
     /// When the first of those that rest is to be listened to again, from now.

@@ -8,7 +8,6 @@
 //! What a guest may do: nothing here; the directory is the toolstack's.
 
 use super::{Backend, BackendError, Served, WATCH};
-use crate::drivers::attention::Attention;
 use crate::drivers::far_side::{Place, Plug};
 use crate::drivers::turns::Turn;
 use log::{Level, log};
@@ -39,7 +38,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             let Ok(front) = front.parse::<u16>() else { continue };
             for handle in list(&mut self.xs, &format!("{WATCH}/{front}"))? {
                 let Ok(handle) = handle.parse::<u32>() else { continue };
-                if self.chosen.is_empty() || self.chosen.iter().any(|c| c.names(front, handle)) {
+                if self.serves((front, handle)) {
                     seen.push((front, handle));
                 }
             }
@@ -151,7 +150,6 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             connected_at: None,
             stalled: false,
             turn: Turn::default(),
-            attention: Attention::default(),
             rests_until: None,
             plug,
             _owned: owned,
@@ -217,7 +215,9 @@ pub(super) enum Changed {
 }
 
 pub(super) fn below_watch(path: &str) -> Changed {
-    let mut parts = path.rsplit_once(WATCH).map_or("", |(_, below)| below).split('/').skip(1);
+    // A front's key: of a vif that is not served, or not yet.
+    let Some((_, below)) = path.rsplit_once(WATCH) else { return Changed::Nothing };
+    let mut parts = below.split('/').skip(1);
     match (parts.next(), parts.next(), parts.next()) {
         (Some(front), Some(handle), Some(key)) => match (front.parse(), handle.parse()) {
             (Ok(front), Ok(handle)) if key == "online" || key == HOTPLUG_STATUS => {

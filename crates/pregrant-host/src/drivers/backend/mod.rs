@@ -27,6 +27,7 @@ mod step;
 
 pub use served::{LINES_PER_VIF, VifReport};
 
+use super::attention::Attention;
 use super::far_side::{FarSide, Hotplug};
 use super::succession::Succession;
 use super::turns::Turns;
@@ -95,6 +96,8 @@ pub struct Backend<P: Platform, T: Transport> {
     /// Those with live queues, for the round.
     live: Vec<(u16, u32)>,
     turns: Turns,
+    /// By guest.
+    attention: BTreeMap<u16, Attention>,
     began: Instant,
     scratch: Arena,
     removed: u64,
@@ -130,6 +133,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             held: BTreeMap::new(),
             live: Vec::new(),
             turns: Turns::default(),
+            attention: BTreeMap::new(),
             began: Instant::now(),
             scratch: Arena::new(),
             removed: 0,
@@ -212,7 +216,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
                 Some((&key, _)) => drop(by_fronts.insert(key)),
                 None => match below_watch(&event.path) {
                     Changed::Vifs => scan = true,
-                    Changed::State(key) => scan |= !self.vifs.contains_key(&key),
+                    Changed::State(key) => scan |= !self.vifs.contains_key(&key) && self.serves(key),
                     Changed::Wish(key) => drop(by_toolstack.insert(key)),
                     Changed::Rate(key) => self.hear_rate(key),
                     Changed::Nothing => {}
@@ -227,13 +231,18 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         for key in by_fronts {
             self.attend(key, |backend| backend.step(key));
         }
-        self.wake_rested();
+        let woke = self.wake_rested();
         let came = self.far.turn();
         self.plug_in();
         let asked = self.serve_ctrl_rings();
         let held = self.retry_held();
         self.watch_links();
-        Ok(held || events > 0 || asked || came)
+        Ok(held || events > 0 || woke || asked || came)
+    }
+
+    /// Whether this vif is to be served, if there is one.
+    fn serves(&self, (front, handle): (u16, u32)) -> bool {
+        self.chosen.is_empty() || self.chosen.iter().any(|c| c.names(front, handle))
     }
 
     /// Some control requests of each vif. True when there were any.

@@ -1,6 +1,5 @@
 //! One vif as the backend keeps it, and as it reports it.
 
-use crate::drivers::attention::Attention;
 use crate::drivers::far_side::Plug;
 use crate::drivers::turns::Turn;
 use log::{Level, log};
@@ -66,7 +65,6 @@ pub(super) struct Served<P: Platform> {
     /// The log was told that its guest takes no frames.
     pub(super) stalled: bool,
     pub(super) turn: Turn,
-    pub(super) attention: Attention,
     /// Its front is not listened to before.
     pub(super) rests_until: Option<Instant>,
     pub(super) plug: Plug,

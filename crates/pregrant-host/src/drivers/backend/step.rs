@@ -197,6 +197,9 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             served.ports.clear();
             self.far.removed(&served.device.id());
             self.removed += 1;
+            if self.vifs.range((key.0, 0)..=(key.0, u32::MAX)).next().is_none() {
+                self.attention.remove(&key.0);
+            }
             served.say(Level::Info, &"removed");
         }
         self.relive();
