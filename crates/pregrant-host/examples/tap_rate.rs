@@ -7,7 +7,7 @@
 //! ```
 
 use pregrant::port::{Arena, FramePort, Offload, Offloads};
-use pregrant_host::ports::tap::{Tap, TapPort};
+use pregrant_host::ports::tap::{Tap, TapPort, TapWay};
 use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
 use std::net::UdpSocket;
@@ -102,18 +102,23 @@ fn main() -> Result<(), Box<dyn Error>> {
     log::set_logger(&Lines).map_err(|e| e.to_string())?;
     log::set_max_level(log::LevelFilter::Info);
     let only = std::env::args().nth(1);
-    let tap = Tap::open("rate0")?;
+    let mut tap = Tap::open("rate0")?;
     tap.interface().set_address(OWN_MAC)?;
     tap.interface().set_mtu(9000)?;
     tap.interface().set_up(true)?;
     ip("addr add 10.77.0.1/24 dev rate0")?;
     ip("neigh add 10.77.0.2 lladdr 00:16:3e:00:00:07 dev rate0")?;
     let socket = UdpSocket::bind("10.77.0.1:5000")?;
-    let port = |tap: &Tap| -> Result<TapPort, Box<dyn Error>> {
-        Ok(tap.ports(1, Offloads { csum: true, gso: true })?.remove(0))
-    };
     // One descriptor, two ways to it.
-    let mut ways = vec![("single", port(&tap)?.frame_by_frame()), ("burst", port(&tap)?.burst_by_burst()?)];
+    let mut ways = Vec::new();
+    for (name, way) in [("single", TapWay::Frame), ("burst", TapWay::Burst)] {
+        tap.set_way(way);
+        let port = tap.ports(1, Offloads { csum: true, gso: true })?.remove(0);
+        if port.way() != way {
+            return Err("no io_uring here".into());
+        }
+        ways.push((name, port));
+    }
     ways.retain(|(name, _)| only.as_deref().is_none_or(|o| o == *name));
     let rows =
         ["write 64 B by 64", "write 64 B by 8", "write 64 B by 2", "write 64 B alone", "write 1500 B by 64"];

@@ -10,7 +10,7 @@ use pregrant::port::{Arena, FramePort, Offload, Offloads};
 use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::drivers::{FarSide, Place, Plugged, Taps};
 use pregrant_host::ports::arrivals::Arrivals;
-use pregrant_host::ports::tap::{Tap, TapPort};
+use pregrant_host::ports::tap::{Tap, TapPort, TapWay};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::io::{Read, Write};
 use std::net::UdpSocket;
@@ -227,18 +227,20 @@ fn who_forgets_arrivals_hears_of_frames_that_nobody_read() {
     });
 }
 
-/// Both ways that frames take: a call each; a burst a call.
-fn by(way: usize, port: TapPort) -> TapPort {
-    if way == 0 { port.frame_by_frame() } else { port.burst_by_burst().expect("no io_uring") }
-}
-
-/// Whether both ways are there.
-fn both_ways(port: TapPort) -> bool {
-    let there = port.burst_by_burst();
-    if let Err(e) = &there {
-        println!("skipped: no io_uring here: {e}");
-    }
-    there.is_ok()
+/// Both ways that frames take: a call each, a burst a call.
+fn each_way(test: impl Fn(&Tap, TapPort, TapWay) + Send + 'static) {
+    apart(move || {
+        let Some((mut tap, ports)) = network(1, BOTH) else { return };
+        drop(ports);
+        for way in [TapWay::Frame, TapWay::Burst] {
+            tap.set_way(way);
+            let port = tap.ports(1, BOTH).unwrap().remove(0);
+            if port.way() != way {
+                return println!("skipped: no io_uring here");
+            }
+            test(&tap, port, way);
+        }
+    });
 }
 
 const PROTOCOL: u16 = 0x88b5;
@@ -257,60 +259,44 @@ fn mixed(number: usize) -> usize {
 
 #[test]
 fn a_burst_arrives_in_its_order_and_octet_by_octet() {
-    apart(|| {
-        let Some((tap, mut ports)) = network(1, BOTH) else { return };
-        let port = ports.remove(0);
-        if !both_ways(port) {
-            return;
-        }
-        for way in 0..2 {
-            let mut port = by(way, tap.ports(1, BOTH).unwrap().remove(0));
-            let seen = Packets::on(&tap, PROTOCOL, false);
-            for round in 0..50 {
-                let (mut arena, mut sent) = (Arena::new(), Vec::new());
-                while sent.len() < 64 {
-                    let frame = numbered(round + sent.len(), mixed(round + sent.len()));
-                    assert!(arena.push(&frame, Offload::default()));
-                    sent.push(frame);
-                }
-                // A malformed one among them is left out.
-                arena.set_offload(20, Offload { csum_blank: true, ..Offload::default() });
-                sent.remove(20);
-                assert_eq!(port.tx_burst(&arena.burst()), 64);
-                for (i, frame) in sent.iter().enumerate() {
-                    let came = seen.next().expect("a frame is missing");
-                    assert!(came == *frame, "way {way}, round {round}, frame {i}: {} octets", came.len());
-                }
-                assert_eq!(seen.next(), None, "a frame came twice");
+    each_way(|tap, mut port, way| {
+        let seen = Packets::on(tap, PROTOCOL, false);
+        for round in 0..50 {
+            let (mut arena, mut sent) = (Arena::new(), Vec::new());
+            while sent.len() < 64 {
+                let frame = numbered(round + sent.len(), mixed(round + sent.len()));
+                assert!(arena.push(&frame, Offload::default()));
+                sent.push(frame);
             }
-            let drops: Vec<(&str, u64)> = port.drops().iter().map(|d| (d.reason, d.frames)).collect();
-            assert_eq!(drops, [("tap_refused", 0), ("bad_headers", 50)]);
+            // A malformed one among them is left out.
+            arena.set_offload(20, Offload { csum_blank: true, ..Offload::default() });
+            sent.remove(20);
+            assert_eq!(port.tx_burst(&arena.burst()), 64);
+            for (i, frame) in sent.iter().enumerate() {
+                let came = seen.next().expect("a frame is missing");
+                assert!(came == *frame, "{way:?}, round {round}, frame {i}: {} octets", came.len());
+            }
+            assert_eq!(seen.next(), None, "a frame came twice");
         }
+        let drops: Vec<(&str, u64)> = port.drops().iter().map(|d| (d.reason, d.frames)).collect();
+        assert_eq!(drops, [("tap_refused", 0), ("bad_headers", 50)]);
     });
 }
 
 #[test]
 fn what_an_interface_that_is_down_refuses_is_counted() {
-    apart(|| {
-        let Some((tap, mut ports)) = network(1, BOTH) else { return };
-        let port = ports.remove(0);
-        if !both_ways(port) {
-            return;
-        }
+    each_way(|tap, mut port, way| {
         tap.interface().set_up(false).unwrap();
-        for way in 0..2 {
-            let mut port = by(way, tap.ports(1, BOTH).unwrap().remove(0));
-            let mut arena = Arena::new();
-            for i in 0..64 {
-                assert!(arena.push(&numbered(i, 100), Offload::default()));
-            }
-            assert_eq!(port.tx_burst(&arena.burst()), 64);
-            arena.clear();
-            assert!(arena.push(&numbered(0, 100), Offload::default()));
-            assert_eq!(port.tx_burst(&arena.burst()), 1);
-            let refused = port.drops().iter().find(|d| d.reason == "tap_refused").map(|d| d.frames);
-            assert_eq!(refused, Some(65), "way {way}");
+        let mut arena = Arena::new();
+        for i in 0..64 {
+            assert!(arena.push(&numbered(i, 100), Offload::default()));
         }
+        assert_eq!(port.tx_burst(&arena.burst()), 64);
+        arena.clear();
+        assert!(arena.push(&numbered(0, 100), Offload::default()));
+        assert_eq!(port.tx_burst(&arena.burst()), 1);
+        let refused = port.drops().iter().find(|d| d.reason == "tap_refused").map(|d| d.frames);
+        assert_eq!(refused, Some(65), "{way:?}");
     });
 }
 
@@ -324,55 +310,47 @@ fn number_of(frame: &[u8]) -> Option<u32> {
 
 #[test]
 fn a_queue_is_read_in_order_however_many_a_call_reads() {
-    apart(|| {
-        let Some((tap, mut ports)) = network(1, BOTH) else { return };
-        let port = ports.remove(0);
-        if !both_ways(port) {
-            return;
-        }
-        for way in 0..2 {
-            let mut port = by(way, tap.ports(1, BOTH).unwrap().remove(0));
-            let socket = UdpSocket::bind("10.77.0.1:5000").unwrap();
-            let (mut sent, mut read, mut held) = (0u32, 0u32, 0);
-            let mut arena = Arena::new();
-            // One alone, a few, many; long ones behind short ones do not all fit the arena for which they are read.
-            let fills: [&[(u32, usize)]; 7] = [
-                &[(1, 22)],
-                &[(3, 22)],
-                &[(200, 22)],
-                &[(1, 22)],
-                &[(100, 8900)],
-                &[(65, 22), (90, 8900)],
-                &[(40, 22)],
-            ];
-            for fill in fills {
-                for &(count, len) in fill {
-                    for _ in 0..count {
-                        let mut payload = sent.to_be_bytes().to_vec();
-                        payload.resize(len, sent as u8);
-                        socket.send_to(&payload, "10.77.0.2:4000").unwrap();
-                        sent += 1;
-                    }
+    each_way(|_, mut port, way| {
+        let socket = UdpSocket::bind("10.77.0.1:5000").unwrap();
+        let (mut sent, mut read, mut held) = (0u32, 0u32, 0);
+        let mut arena = Arena::new();
+        // One alone, a few, many; long ones behind short ones do not all fit the arena for which they are read.
+        let fills: [&[(u32, usize)]; 7] = [
+            &[(1, 22)],
+            &[(3, 22)],
+            &[(200, 22)],
+            &[(1, 22)],
+            &[(100, 8900)],
+            &[(65, 22), (90, 8900)],
+            &[(40, 22)],
+        ];
+        for fill in fills {
+            for &(count, len) in fill {
+                for _ in 0..count {
+                    let mut payload = sent.to_be_bytes().to_vec();
+                    payload.resize(len, sent as u8);
+                    socket.send_to(&payload, "10.77.0.2:4000").unwrap();
+                    sent += 1;
                 }
-                let mut empty = 0;
-                while empty < 2 {
-                    arena.clear();
-                    empty = if port.rx_burst(&mut arena) == 0 { empty + 1 } else { 0 };
-                    held = held.max(port.held());
-                    for (frame, offload) in arena.burst().iter() {
-                        let Some(number) = number_of(frame) else { continue };
-                        assert_eq!(number, read, "way {way}");
-                        assert!(offload.csum_blank);
-                        assert!(frame[46..].iter().all(|b| *b == number as u8) && frame.len() >= 64);
-                        read += 1;
-                    }
-                }
-                assert_eq!((read, port.held()), (sent, 0), "way {way}");
             }
-            // A call each reads none that finds no room; others keep what they read.
-            assert_eq!(held > 0, way == 1, "way {way}: {held} held at most");
-            assert!(held <= 32);
+            let mut empty = 0;
+            while empty < 2 {
+                arena.clear();
+                empty = if port.rx_burst(&mut arena) == 0 { empty + 1 } else { 0 };
+                held = held.max(port.held());
+                for (frame, offload) in arena.burst().iter() {
+                    let Some(number) = number_of(frame) else { continue };
+                    assert_eq!(number, read, "{way:?}");
+                    assert!(offload.csum_blank);
+                    assert!(frame[46..].iter().all(|b| *b == number as u8) && frame.len() >= 64);
+                    read += 1;
+                }
+            }
+            assert_eq!((read, port.held()), (sent, 0), "{way:?}");
         }
+        // A call each reads none that finds no room; others keep what they read.
+        assert_eq!(held > 0, way == TapWay::Burst, "{way:?}: {held} held at most");
+        assert!(held <= 32);
     });
 }
 
@@ -389,37 +367,29 @@ fn tcp(number: u8, len: usize) -> Vec<u8> {
 
 #[test]
 fn uncut_frames_of_the_greatest_length_are_read_in_batches() {
-    apart(|| {
-        let Some((tap, mut ports)) = network(1, BOTH) else { return };
-        let port = ports.remove(0);
-        if !both_ways(port) {
-            return;
+    each_way(|tap, mut port, way| {
+        let socket = Packets::on(tap, 0x0800, true);
+        let uncut = Offload { csum_blank: true, csum_ok: true, gso_type: 1, gso_size: 1448 };
+        let mut sent = Vec::new();
+        for i in 0..40 {
+            let len = if i % 8 == 0 { 65_535 } else { 60 + 700 * i };
+            let frame = tcp(i as u8, len);
+            // struct virtio_net_hdr: blank checksum; TCP over IPv4, 54 octets of headers; where the checksum goes.
+            let header: [u8; 10] = if len > 1514 { [1, 1, 54, 0, 168, 5, 34, 0, 16, 0] } else { [0; 10] };
+            socket.send(&[&header[..], &frame].concat());
+            sent.push((frame, if len > 1514 { uncut } else { Offload::default() }));
         }
-        for way in 0..2 {
-            let mut port = by(way, tap.ports(1, BOTH).unwrap().remove(0));
-            let socket = Packets::on(&tap, 0x0800, true);
-            let uncut = Offload { csum_blank: true, csum_ok: true, gso_type: 1, gso_size: 1448 };
-            let mut sent = Vec::new();
-            for i in 0..40 {
-                let len = if i % 8 == 0 { 65_535 } else { 60 + 700 * i };
-                let frame = tcp(i as u8, len);
-                // struct virtio_net_hdr: blank checksum; TCP over IPv4, 54 octets of headers; where the checksum goes.
-                let header: [u8; 10] = if len > 1514 { [1, 1, 54, 0, 168, 5, 34, 0, 16, 0] } else { [0; 10] };
-                socket.send(&[&header[..], &frame].concat());
-                sent.push((frame, if len > 1514 { uncut } else { Offload::default() }));
+        let (mut sent, mut arena, mut empty) = (sent.into_iter(), Arena::new(), 0);
+        while empty < 2 {
+            arena.clear();
+            empty = if port.rx_burst(&mut arena) == 0 { empty + 1 } else { 0 };
+            for (frame, offload) in arena.burst().iter().filter(|(f, _)| f[..6] == GUEST_MAC) {
+                let (wanted, of) = sent.next().expect("more than was sent");
+                assert_eq!((frame.len(), offload), (wanted.len(), of), "{way:?}");
+                assert!(frame == wanted, "{way:?}");
             }
-            let (mut sent, mut arena, mut empty) = (sent.into_iter(), Arena::new(), 0);
-            while empty < 2 {
-                arena.clear();
-                empty = if port.rx_burst(&mut arena) == 0 { empty + 1 } else { 0 };
-                for (frame, offload) in arena.burst().iter().filter(|(f, _)| f[..6] == GUEST_MAC) {
-                    let (wanted, of) = sent.next().expect("more than was sent");
-                    assert_eq!((frame.len(), offload), (wanted.len(), of), "way {way}");
-                    assert!(frame == wanted, "way {way}");
-                }
-            }
-            assert_eq!(sent.len(), 0, "way {way}: frames are missing");
         }
+        assert_eq!(sent.len(), 0, "{way:?}: frames are missing");
     });
 }
 
@@ -480,6 +450,7 @@ fn a_script_is_run_when_a_vif_comes_and_when_it_goes() {
         std::fs::remove_file(&log).unwrap();
         taps.found(&id, &place, false).unwrap();
         let pid = loop {
+            taps.turn();
             assert_eq!(taps.plug(&id, &place), Plugged::NotYet);
             let text = std::fs::read_to_string(dir.join("pid")).unwrap_or_default();
             if let Some(pid) = text.strip_suffix('\n') {
@@ -513,6 +484,7 @@ fn a_script_is_run_when_a_vif_comes_and_when_it_goes() {
         taps.found(&id, &place, false).unwrap();
         let mut plugged = taps.plug(&id, &place);
         while plugged == Plugged::NotYet {
+            taps.turn();
             plugged = taps.plug(&id, &place);
         }
         assert!(matches!(&plugged, Plugged::No(why) if why.contains("/bin/false")), "{plugged:?}");

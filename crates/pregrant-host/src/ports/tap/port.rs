@@ -4,7 +4,7 @@ use super::header::{HEADER, header_of, offload_of};
 use super::inbox::{Inbox, STRIDE};
 use super::outbox::Outbox;
 use super::ring::{DEPTH, Ring};
-use super::way::{self, TapWay};
+use super::way::TapWay;
 use pregrant::port::{Arena, Burst, FramePort, Offloads, PortDrop};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::IoSlice;
@@ -42,18 +42,9 @@ impl TapPort {
         Self { fd, ring, inbox: Inbox::new(), outbox: Outbox::new(), drops }
     }
 
-    /// The same port with a system call for each frame, whatever is cheaper here.
-    #[must_use]
-    pub fn frame_by_frame(self) -> Self {
-        Self { ring: None, ..self }
-    }
-
-    /// The same port with a system call for each burst, whatever is cheaper here.
-    ///
-    /// # Errors
-    /// There is no io_uring (Linux 5.19), or it is forbidden.
-    pub fn burst_by_burst(self) -> io::Result<Self> {
-        Ok(Self { ring: Some(way::ring(&self.fd)?), ..self })
+    /// Which way its bursts take.
+    pub fn way(&self) -> TapWay {
+        if self.ring.is_some() { TapWay::Burst } else { TapWay::Frame }
     }
 
     /// The kernel takes no requests any more: a call for each frame from now on.

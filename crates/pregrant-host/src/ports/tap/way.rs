@@ -50,7 +50,7 @@ const NO_FRAME: &[u8] = &[0];
 ///
 /// # Errors
 /// There is no io_uring, or it is forbidden.
-pub fn ring(fd: &OwnedFd) -> io::Result<Ring> {
+fn ring(fd: &OwnedFd) -> io::Result<Ring> {
     // Linux 6.4: a tap that knows the flag goes on to refuse the write for its length.
     let asked = rustix::io::pwritev2(fd, &[IoSlice::new(NO_FRAME)], u64::MAX, ReadWriteFlags::NOWAIT);
     let mut ring = Ring::new(asked == Err(Errno::INVAL))?;
