@@ -264,7 +264,7 @@ fn ping<P: Platform, T: Transport>(
             screen::print(format_args!("answer from {to}: number {}, {ms:.3} ms", answer.seq))?;
         }
     }
-    let under_way = pinger.under_way(station.now_ns(), LAST_CHANCE.as_nanos() as u64);
+    let under_way = pinger.under_way(station.now_ns(), last_chance);
     let lost = pinger.sent - pinger.answered - under_way;
     let mut text = format!("{} request(s), {} answer(s), {lost} lost", pinger.sent, pinger.answered);
     if under_way > 0 {

@@ -224,9 +224,7 @@ struct KeptOff {
 impl KeptOff {
     /// Gives the kernel what is not ours.
     fn hand_on(&self) {
-        let ours =
-            |front, handle| self.chosen.is_empty() || self.chosen.iter().any(|c| c.names(front, handle));
-        self.kernel.probe_others(ours);
+        self.kernel.probe_others(|front, handle| Chosen::serve(&self.chosen, front, handle));
     }
 }
 
@@ -298,7 +296,7 @@ fn vifs_of(back: DomId, xs: &mut Client<UnixTransport>, chosen: &[Chosen]) -> Re
     for front in list(xs, "backend/vif")? {
         for handle in list(xs, &format!("backend/vif/{front}"))? {
             let (Ok(front), Ok(handle)) = (front.parse(), handle.parse()) else { continue };
-            if chosen.is_empty() || chosen.iter().any(|c| c.names(front, handle)) {
+            if Chosen::serve(chosen, front, handle) {
                 found.push(DeviceId { class: Class::Vif, front: DomId(front), back, handle });
             }
         }

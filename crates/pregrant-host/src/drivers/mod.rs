@@ -7,7 +7,7 @@
 //!   pace::Pace          when to look again, and when to sleep: poll, event, adaptive
 //!   succession          what outlives this process: locks and redo pages of its vifs
 //!   turns               whose turn it is when several vifs want one worker
-//!   attention           how much of a worker's time one vif's connecting and closing may take
+//!   attention           how much of a worker's time one guest's connecting and closing may take
 //!   status, status_socket  what a backend tells others of its vifs, and where
 //! ```
 //! Control (xenstore) runs between batches, never inside one. Both are generic over the platform.

@@ -141,11 +141,6 @@ impl Taps {
         self.arrivals.clone()
     }
 
-    /// Forgets scripts of vifs that are gone, when they are over.
-    fn reap(&mut self) {
-        self.ending.retain_mut(|(place, run)| run.turn(place) == Plugged::NotYet);
-    }
-
     fn of(&self, id: &DeviceId) -> Option<&Placed> {
         self.taps.get(&(id.front.0, id.handle))
     }
@@ -223,7 +218,6 @@ impl FarSide for Taps {
 
     fn plug(&mut self, id: &DeviceId, place: &Place) -> Plugged {
         // A former vif's script would undo what this one's does.
-        self.reap();
         if self.ending.iter().any(|(former, _)| former.name == place.name) {
             return Plugged::NotYet;
         }
@@ -318,7 +312,7 @@ impl FarSide for Taps {
     }
 
     fn turn(&mut self) -> bool {
-        self.reap();
+        self.ending.retain_mut(|(place, run)| run.turn(place) == Plugged::NotYet);
         self.arrivals.clear()
     }
 }

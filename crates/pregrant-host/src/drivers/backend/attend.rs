@@ -41,17 +41,17 @@ impl<P: Platform, T: Transport> Backend<P, T> {
 
     /// Listens to all, whatever they did.
     pub(super) fn wake_all(&mut self) {
-        for served in self.vifs.values_mut().filter(|s| s.rests_until.is_some()) {
-            served.rests_until = Some(self.began);
-        }
-        self.wake_rested();
+        self.wake_those_until(Instant::now() + LONGEST_REST);
     }
 
     /// Listens again to those that have rested. True: there are such, and what they missed may have come already.
     pub(super) fn wake_rested(&mut self) -> bool {
+        self.wake_those_until(Instant::now())
+    }
+
+    fn wake_those_until(&mut self, end: Instant) -> bool {
         let mut woke = false;
-        let now = Instant::now();
-        let rested = |s: &Served<P>| s.rests_until.is_some_and(|until| until <= now);
+        let rested = |s: &Served<P>| s.rests_until.is_some_and(|until| until <= end);
         for (key, served) in self.vifs.iter_mut().filter(|(_, s)| rested(s)) {
             let attention = self.attention.entry(key.0).or_default();
             woke = true;
@@ -60,7 +60,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
                 Ok(()) => None,
                 Err(e) => {
                     served.say(Level::Warn, &e);
-                    Some(now + LONGEST_REST)
+                    Some(start + LONGEST_REST)
                 }
             };
             attention.spend(self.began.elapsed(), start.elapsed());

@@ -71,6 +71,11 @@ pub struct Chosen {
 }
 
 impl Chosen {
+    /// Whether a vif is served where these are chosen: none chooses all.
+    pub fn serve(chosen: &[Self], front: u16, handle: u32) -> bool {
+        chosen.is_empty() || chosen.iter().any(|c| c.names(front, handle))
+    }
+
     /// Whether this names the vif.
     pub fn names(&self, front: u16, handle: u32) -> bool {
         self.front == front && self.handle.is_none_or(|h| h == handle)
@@ -233,7 +238,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         }
         let woke = self.wake_rested();
         let came = self.far.turn();
-        self.plug_in();
+        self.turn_plugs();
         let asked = self.serve_ctrl_rings();
         let held = self.retry_held();
         self.watch_links();
@@ -242,7 +247,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
 
     /// Whether this vif is to be served, if there is one.
     fn serves(&self, (front, handle): (u16, u32)) -> bool {
-        self.chosen.is_empty() || self.chosen.iter().any(|c| c.names(front, handle))
+        Chosen::serve(&self.chosen, front, handle)
     }
 
     /// Some control requests of each vif. True when there were any.

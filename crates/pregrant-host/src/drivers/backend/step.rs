@@ -22,7 +22,7 @@ pub(super) type Fault = ((u16, u32), usize, &'static str, PeerFault);
 
 impl<P: Platform, T: Transport> Backend<P, T> {
     /// Goes on with what is being plugged in by this process, or out; the directory of a vif that is out goes.
-    pub(super) fn plug_in(&mut self) {
+    pub(super) fn turn_plugs(&mut self) {
         let over = |served: &mut Served<P>, far: &mut dyn FarSide| served.plug.turn(far, &served.device.id());
         let mut out = Vec::new();
         for (key, served) in self.vifs.iter_mut().filter(|(_, s)| s.plug.is_pending()) {
