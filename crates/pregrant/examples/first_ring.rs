@@ -8,14 +8,15 @@
 //! Everything is in one process, on the small Xen of `pregrant::platform::local`. Run it:
 //! `cargo run -p pregrant --features local --example first_ring`
 
-use pregrant::net::back::path::{AnyPath, CopyPath};
 use pregrant::net::back::{Control, TxQueue};
-use pregrant::net::front::pages::{Granting, OrdinaryPages};
+use pregrant::net::front::regions::Regions;
 use pregrant::net::front::{Buffers, TxFront};
+use pregrant::net::path::copy::front::{Granting, OrdinaryPages};
+use pregrant::net::path::{AnyPath, CopyPath};
 use pregrant::platform::local::LocalXen;
 use pregrant::platform::{Access, Events, GrantPool, PeerMem};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
-use pregrant::ring::{BackRing, FrontRing, NetTx, RingKind, RingPages};
+use pregrant::ring::{BackRing, FrontRing, NetTx, RingPages};
 use pregrant::{DomId, GrantRef};
 use std::error::Error;
 
@@ -30,8 +31,8 @@ impl FramePort for Printer {
         Offloads::default()
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
-        for (octets, _) in frames.iter() {
-            println!("backend  a frame of {} octets: {:?}", octets.len(), String::from_utf8_lossy(octets));
+        for (bytes, _) in frames.iter() {
+            println!("backend  a frame of {} bytes: {:?}", bytes.len(), String::from_utf8_lossy(bytes));
         }
         frames.frames.len()
     }
@@ -47,23 +48,29 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The guest grants a page for the ring and offers an event channel. Both numbers would go into xenstore.
     let mut ring_ref = [GrantRef::NONE];
     let page = guest.alloc(HOST, Access::ReadWrite, &mut ring_ref)?;
-    let ring = RingPages::new(page, NetTx::SLOT_WORDS);
+    let ring = RingPages::<NetTx, _>::new(page);
     ring.init();
     let (guest_chan, channel) = guest.offer(HOST)?;
     println!("guest    ring in {}, offers {channel}", ring_ref[0]);
 
     // One page for each id that a request can have, granted while a frame is in it.
     let ring = FrontRing::<NetTx, _>::new(ring);
-    let pages = OrdinaryPages::new(&guest, HOST, Access::ReadOnly, ring.size(), Granting::PerFrame)?;
+    let pages = OrdinaryPages::new(
+        &guest,
+        &mut Regions::new(HOST),
+        Access::ReadOnly,
+        ring.size(),
+        Granting::PerFrame,
+    )?;
     let mut front = TxFront::new(ring, Buffers { staging: None, pages: Some(pages) });
 
     // The backend maps the same page and binds the same channel.
     let map = host.map(GUEST, &ring_ref, Access::ReadWrite).map_err(|e| e.status.to_string())?;
     let host_chan = host.bind(GUEST, channel)?;
-    let (ring, _) = BackRing::attach(RingPages::new(map, NetTx::SLOT_WORDS), None)?;
+    let (ring, _) = BackRing::attach(RingPages::<NetTx, _>::new(map), None)?;
     let mut back = TxQueue::new(ring, AnyPath::Copy(CopyPath::default()));
 
-    // A burst of one frame. It must have an Ethernet header's 14 octets at least.
+    // A burst of one frame. It must have an Ethernet header's 14 bytes at least.
     let mut burst = Arena::new();
     assert!(burst.push(b"a frame that crosses two domains", Offload::default()));
     let sent = front.send(&guest, &guest_chan, &burst.burst())?;
@@ -80,7 +87,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     drop((back, host_chan));
     let (ring, buffers) = front.into_parts();
     guest.release(ring.into_pages()).map_err(|_| "the backend still maps the ring")?;
-    buffers.pages.map_or(Ok(()), |p| p.release(&guest)).map_err(|_| "the backend still uses a page")?;
+    buffers
+        .pages
+        .map_or(Ok(()), |p| p.into_granted().release(&guest))
+        .map_err(|_| "the backend still uses a page")?;
     drop(guest_chan);
     let counts = xen.counts();
     println!(

@@ -8,12 +8,12 @@
 //! Run it: `cargo run -p pregrant --features local --example two_paths`
 
 use pregrant::DomId;
-use pregrant::net::back::{BackVif, Ordinary, Polled};
-use pregrant::net::bus::StoreBus;
+use pregrant::net::back::{BackVif, FallbackPath, Polled};
 use pregrant::net::features::BackFeatures;
-use pregrant::net::front::{FrontVif, Wishes};
+use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
+use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::toolstack::Vif;
 use pregrant::xenbus::{Class, Device, Side};
 use pregrant::xenstore::Client;
@@ -76,7 +76,7 @@ fn settle(
 }
 
 /// Makes vif `handle`, connects it, sends frames, closes it.
-fn run(xen: &LocalXen, store: &LocalStore, handle: u32, wishes: Wishes) -> Result<()> {
+fn run(xen: &LocalXen, store: &LocalStore, handle: u32, config: FrontConfig) -> Result<()> {
     let (guest, host) = (xen.domain(GUEST.0), xen.domain(HOST.0));
     let vif = Vif::new(GUEST, HOST, handle, [0x00, 0x16, 0x3e, 0, 5, handle as u8]);
     vif.create(&mut store.client(HOST))?;
@@ -85,8 +85,8 @@ fn run(xen: &LocalXen, store: &LocalStore, handle: u32, wishes: Wishes) -> Resul
     let device = Device::front(&mut front_xs, Class::Vif, handle)?;
     let mut front_end = End { device, xs: front_xs };
     let mut back_end = End { device: Device::new(vif.id, Side::Back), xs: store.client(HOST) };
-    let mut front = FrontVif::new(HOST, wishes, false);
-    let mut back = BackVif::new(GUEST, handle, BackFeatures::default(), Ordinary::Copy);
+    let mut front = FrontVif::new(HOST, config, false);
+    let mut back = BackVif::new(GUEST, handle, BackFeatures::default(), FallbackPath::Copy);
     settle(&guest, &host, (&mut front, &mut front_end), (&mut back, &mut back_end))?;
     let (tx_path, _) = back.path_names(0);
     println!("vif {handle}: front {:?}, back {:?}, TX by {tx_path}", front.state(), back.state());
@@ -123,8 +123,8 @@ fn run(xen: &LocalXen, store: &LocalStore, handle: u32, wishes: Wishes) -> Resul
 fn main() -> Result<()> {
     let (xen, store) = (LocalXen::new(), LocalStore::new());
     store.with_server(|server| server.introduce(GUEST))?;
-    run(&xen, &store, 0, Wishes { tx_data_len: None, rx_data_len: None, ..Wishes::default() })?;
-    run(&xen, &store, 1, Wishes::default())?;
+    run(&xen, &store, 0, FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() })?;
+    run(&xen, &store, 1, FrontConfig::default())?;
     let left = xen.counts();
     println!("left: {} grants, {} mappings, {} channel ends", left.grants, left.mapped, left.channels);
     Ok(())

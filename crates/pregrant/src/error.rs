@@ -3,7 +3,7 @@
 
 use core::fmt;
 
-/// What a peer did that its protocol forbids. Each of these closes the device (PROTOCOL.md 2.6); none panics.
+/// What a peer did that its protocol forbids. Each of these closes the device (docs/protocol 2.6); none panics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PeerFault {
@@ -34,20 +34,20 @@ pub enum PeerFault {
     },
     /// A frame claims more slots than are on the ring.
     SlotsMissing,
-    /// A frame of 22 or more data slots.
+    /// A frame of more slots than a frame may have: 22 data slots or 9 extra infos from a front, 33 answers from a back.
     TooManySlots,
     /// `offset + size` of a fragment passes the end of its page.
     CrossesPage {
-        /// Octets.
+        /// Bytes.
         offset: u16,
-        /// Octets.
+        /// Bytes.
         size: u16,
     },
     /// An extra info of type 0 or of a type that nobody announced.
     BadExtra(u8),
     /// A GSO extra with segment size 0 or an unknown type.
     BadGso {
-        /// Octets in a segment.
+        /// Bytes in a segment.
         size: u16,
         /// Type as sent.
         gso_type: u8,
@@ -56,9 +56,9 @@ pub enum PeerFault {
     UnknownId(u16),
     /// A response's offset and length pass the end of its buffer.
     BadResponse {
-        /// Octets.
+        /// Bytes.
         offset: u16,
-        /// Octets, or an error code below zero.
+        /// Bytes, or an error code below zero.
         status: i16,
     },
 }
@@ -82,9 +82,9 @@ impl fmt::Display for PeerFault {
                 write!(f, "a live ring with req_prod {req_prod} and rsp_prod {rsp_prod} cannot be taken up")
             }
             Self::SlotsMissing => f.write_str("a frame claims more slots than are on the ring"),
-            Self::TooManySlots => f.write_str("a frame of 22 or more data slots"),
+            Self::TooManySlots => f.write_str("a frame of more slots or extra infos than one may have"),
             Self::CrossesPage { offset, size } => {
-                write!(f, "a fragment of {size} octets at offset {offset} crosses its page")
+                write!(f, "a fragment of {size} bytes at offset {offset} crosses its page")
             }
             Self::BadExtra(t) => write!(f, "an extra info of type {t}, which is not allowed"),
             Self::BadGso { size, gso_type } => {

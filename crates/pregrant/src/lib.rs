@@ -11,6 +11,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod error;
+pub mod grants;
 pub mod net;
 pub mod platform;
 pub mod port;

@@ -19,28 +19,28 @@ pub use crate::wire::netif::MAX_FRAME;
 
 /// Frames in a burst at most.
 pub const BURST_FRAMES: usize = 64;
-/// Octets in an arena: four frames of the largest size.
+/// Bytes in an arena: four frames of the largest size.
 pub const ARENA_BYTES: usize = 256 * 1024;
 
-/// What is still to be done to a frame, or known of it: checksum state and segmentation (PROTOCOL.md 2.7).
+/// What is still to be done to a frame, or known of it: checksum state and segmentation (docs/protocol 2.7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offload {
     /// The L4 checksum field holds only the pseudo-header's sum: somebody must finish it.
     pub csum_blank: bool,
     /// The L4 checksum was verified (also set with `csum_blank`).
     pub csum_ok: bool,
-    /// 0 none, 1 TCPv4, 2 TCPv6.
+    /// 0 none, 1 TCPv4, 2 TCPv6. Where it is not 0 the checksum is blank.
     pub gso_type: u8,
-    /// Octets of payload in a segment when `gso_type` is not 0.
+    /// Bytes of payload in a segment when `gso_type` is not 0.
     pub gso_size: u16,
 }
 
 /// Where a frame lies in its burst's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FrameDesc {
-    /// First octet.
+    /// First byte.
     pub at: u32,
-    /// Octets, headers included, no FCS. 0: the frame was dropped on the way, skip it.
+    /// Bytes, headers included, no FCS. 0: the frame was dropped on the way, skip it.
     pub len: u32,
     /// Checksum and segmentation.
     pub offload: Offload,
@@ -56,7 +56,7 @@ pub struct Burst<'a> {
 }
 
 impl<'a> Burst<'a> {
-    /// The frames that are there, each with its octets. A frame that passes the area's end is left out.
+    /// The frames that are there, each with its bytes. A frame that passes the area's end is left out.
     #[inline(always)]
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], Offload)> + 'a {
         let bytes = self.bytes;
@@ -66,7 +66,7 @@ impl<'a> Burst<'a> {
         })
     }
 
-    /// The octets of frame `i`; empty when it was dropped.
+    /// The bytes of frame `i`; empty when it was dropped.
     #[inline(always)]
     pub fn frame(&self, i: usize) -> &'a [u8] {
         let d = &self.frames[i];
@@ -144,7 +144,7 @@ impl Arena {
         self.cursor().has_room()
     }
 
-    /// How many more frames of `len` octets fit.
+    /// How many more frames of `len` bytes fit.
     pub fn fits(&self, len: usize) -> usize {
         (BURST_FRAMES - self.n).min((ARENA_BYTES - self.used) / len.max(1).next_multiple_of(64))
     }
@@ -172,7 +172,7 @@ impl Arena {
         self.used = cursor.used;
     }
 
-    /// Appends a frame of `len` octets and gives its place to be filled (what is there is an older frame's bytes). The
+    /// Appends a frame of `len` bytes and gives its place to be filled (what is there is an older frame's bytes). The
     /// next frame starts on a new cache line. None when there is no room.
     #[inline(always)]
     pub fn room(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {

@@ -23,14 +23,14 @@ use core::sync::atomic::{AtomicU32, Ordering};
 pub unsafe trait SharedBytes {
     /// Start of the range.
     fn base(&self) -> NonNull<u8>;
-    /// Length of the range, octets, a multiple of the page size.
+    /// Length of the range, bytes, a multiple of the page size.
     fn len(&self) -> usize;
     /// Whether the range has no bytes at all.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies `dst.len()` octets out of the range, starting at `at`. False (and nothing copied) when they pass its end.
+    /// Copies `dst.len()` bytes out of the range, starting at `at`. False (and nothing copied) when they pass its end.
     #[inline(always)]
     #[must_use]
     fn copy_out(&self, at: usize, dst: &mut [u8]) -> bool {
@@ -55,20 +55,20 @@ pub unsafe trait SharedBytes {
         true
     }
 
-    /// Reads the aligned 32-bit word at octet `at` once. None when it is not aligned or passes the end.
+    /// Reads the aligned 32-bit word at byte `at` once. None when it is not aligned or passes the end.
     #[inline(always)]
     fn load_u32(&self, at: usize) -> Option<u32> {
         self.word(at).map(|w| w.load(Ordering::Relaxed))
     }
 
-    /// Writes the aligned 32-bit word at octet `at`. False when it is not aligned or passes the end.
+    /// Writes the aligned 32-bit word at byte `at`. False when it is not aligned or passes the end.
     #[inline(always)]
     #[must_use]
     fn store_u32(&self, at: usize, value: u32) -> bool {
         self.word(at).map(|w| w.store(value, Ordering::Relaxed)).is_some()
     }
 
-    /// The aligned word at octet `at` as an atomic.
+    /// The aligned word at byte `at` as an atomic.
     #[inline(always)]
     fn word(&self, at: usize) -> Option<&AtomicU32> {
         if !at.is_multiple_of(4) || at >= self.len() {
@@ -110,7 +110,7 @@ pub unsafe trait SharedBytes {
 }
 
 /// A real `prefetchw`. The intrinsics of Rust and C silently emit `prefetcht0` on the baseline target, which is worse
-/// than none (MECHANISMS.md d).
+/// than none: measured, it makes filling slots slower than no prefetch at all.
 #[inline(always)]
 pub fn prefetchw(p: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -134,7 +134,7 @@ pub fn prefetch(p: *const u8) {
     let _ = p;
 }
 
-/// Copies `len` octets from shared memory into private memory.
+/// Copies `len` bytes from shared memory into private memory.
 ///
 /// # Safety
 /// `src..src + len` is mapped shared memory, `dst..dst + len` is private, writable memory.
@@ -153,7 +153,7 @@ pub unsafe fn copy_from_shared(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// Copies `len` octets from private memory into shared memory. Never rounded up: that would leak private bytes.
+/// Copies `len` bytes from private memory into shared memory. Never rounded up: that would leak private bytes.
 ///
 /// # Safety
 /// `dst..dst + len` is mapped, writable shared memory, `src..src + len` is private memory.
@@ -171,7 +171,7 @@ pub unsafe fn copy_to_shared(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// A copy whose common short lengths need no library call: two overlapping blocks cover 16 to 128 octets.
+/// A copy whose common short lengths need no library call: two overlapping blocks cover 16 to 128 bytes.
 ///
 /// # Safety
 /// As for `ptr::copy_nonoverlapping`.
@@ -199,10 +199,10 @@ unsafe fn copy_short(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// 16 octets, in one register where the machine has such (an array of words would travel by way of the stack).
+/// 16 bytes, in one register where the machine has such (an array of words would travel by way of the stack).
 ///
 /// # Safety
-/// As for `ptr::copy_nonoverlapping` of 16 octets.
+/// As for `ptr::copy_nonoverlapping` of 16 bytes.
 #[cfg(not(miri))]
 #[inline(always)]
 unsafe fn block16(src: *const u8, dst: *mut u8) {
@@ -220,7 +220,7 @@ unsafe fn block16(src: *const u8, dst: *mut u8) {
 }
 
 /// # Safety
-/// As for `ptr::copy_nonoverlapping` of 32 octets.
+/// As for `ptr::copy_nonoverlapping` of 32 bytes.
 #[cfg(not(miri))]
 #[inline(always)]
 unsafe fn block32(src: *const u8, dst: *mut u8) {
@@ -232,7 +232,7 @@ unsafe fn block32(src: *const u8, dst: *mut u8) {
 }
 
 /// # Safety
-/// As for `ptr::copy_nonoverlapping` of 64 octets.
+/// As for `ptr::copy_nonoverlapping` of 64 bytes.
 #[cfg(not(miri))]
 #[inline(always)]
 unsafe fn block64(src: *const u8, dst: *mut u8) {

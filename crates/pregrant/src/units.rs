@@ -26,7 +26,7 @@ impl DomId {
 impl GrantRef {
     /// Reference 0 is the reserved console grant and never valid data: lists end with it.
     pub const NONE: GrantRef = GrantRef(0);
-    /// The first reference a driver may use; 0..8 are reserved by Xen (PROTOCOL.md 8.1).
+    /// The first reference a driver may use; 0..8 are reserved by Xen (docs/protocol 8.1).
     pub const FIRST_FREE: GrantRef = GrantRef(8);
 }
 

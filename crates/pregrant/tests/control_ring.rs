@@ -1,5 +1,5 @@
-//! The control ring at the back (PROTOCOL.md 2.11), played by hand: what is answered to what, what a guest that lies
-//! gets, and what a successor finds wherever its predecessor died.
+//! The control ring at the back (docs/protocol 2.11), played by hand: what is answered to what, what a guest that
+//! lies gets, and what a successor finds wherever its predecessor died.
 #![cfg(not(loom))]
 
 use pregrant::net::back::control_page::CONTROL_BYTES;
@@ -9,7 +9,7 @@ use pregrant::net::back::{Control, ControlPage, Polled};
 use pregrant::net::headers::MacAddr;
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalRegion, LocalXen, Pages};
 use pregrant::platform::{Access, Events, GrantPool, PeerMem};
-use pregrant::ring::{RingMem, RingPages, Word};
+use pregrant::ring::{NetCtrl, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlStatus, CtrlType, SLOT_BYTES};
 use pregrant::wire::ring::HEADER_BYTES;
@@ -33,7 +33,7 @@ struct Game {
     xen: LocalXen,
     guest: LocalDomain,
     host: LocalDomain,
-    ring: RingPages<LocalRegion>,
+    ring: RingPages<NetCtrl, LocalRegion>,
     ring_memory: LocalRegion,
     ring_ref: GrantRef,
     channel: LocalChan,
@@ -56,7 +56,7 @@ impl Game {
         let ring = guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("a page");
         let ring_ref = refs[0];
         let ring_memory = ring.clone();
-        let ring = RingPages::new(ring, SLOT_BYTES / 4);
+        let ring = RingPages::<NetCtrl, _>::new(ring);
         ring.init();
         let page = guest.alloc(HOST, Access::ReadOnly, &mut refs).expect("a page");
         let (channel, port) = guest.offer(HOST).expect("a channel");
@@ -90,7 +90,7 @@ impl Game {
         control.offer_multicast(true);
         let map = self.host.map(GUEST, &[self.ring_ref], Access::ReadWrite).expect("the ring");
         let chan = self.host.bind(GUEST, self.port).expect("the channel");
-        let mem = RingPages::new(map, SLOT_BYTES / 4);
+        let mem = RingPages::<NetCtrl, _>::new(map);
         let last = if fresh { None } else { control.resume() };
         let ring = CtrlRing::attach(mem, chan, last).expect("indices that belong together");
         if last.is_none() {
@@ -111,7 +111,7 @@ impl Game {
 
     /// Writes a request into the next slot, and shows it.
     fn push(&mut self, request: CtrlRequest) {
-        self.ring.write::<4, 4>(self.req_prod, request.to_words());
+        self.ring.write::<4>(self.req_prod, request.to_words());
         self.req_prod = self.req_prod.wrapping_add(1);
         self.ring.store(Word::ReqProd, self.req_prod);
     }
@@ -121,7 +121,7 @@ impl Game {
         let rsp_prod = self.ring.load(Word::RspProd);
         let n = rsp_prod.wrapping_sub(self.rsp_cons);
         assert!(n <= self.req_prod.wrapping_sub(self.rsp_cons), "answers to what was not asked");
-        let at = |k: u32| CtrlResponse::from_words(self.ring.read::<4, 3>(self.rsp_cons.wrapping_add(k)));
+        let at = |k: u32| CtrlResponse::from_words(self.ring.read::<3>(self.rsp_cons.wrapping_add(k)));
         let answers = (0..n).map(at).collect();
         self.rsp_cons = rsp_prod;
         answers
@@ -135,15 +135,15 @@ impl Game {
         let answers = self.answers();
         let [CtrlResponse { id, msg_type, status, data }] = answers[..] else { panic!("{answers:?}") };
         assert_eq!((id, msg_type), (request.id, request.msg_type));
-        // A response has 12 octets; the slot's others are the front's.
-        let slot = self.ring.read::<4, 4>(self.rsp_cons.wrapping_sub(1));
+        // A response has 12 bytes; the slot's others are the front's.
+        let slot = self.ring.read::<4>(self.rsp_cons.wrapping_sub(1));
         assert_eq!(slot[3], request.data[2]);
         (status, data)
     }
 
     fn put_words(&self, words: &[u32]) {
-        let octets: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        assert!(self.page.copy_in(0, &octets));
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        assert!(self.page.copy_in(0, &bytes));
     }
 
     fn close(mut self) {
@@ -257,7 +257,7 @@ fn indices_that_lie_are_faults_and_nothing_is_done() {
         let mut g = Game::new();
         assert_eq!(g.ask(7, [1, 0, 0]), (SUCCESS, 0));
         let (req_cons, req_prod) = (g.req_prod, g.req_prod.wrapping_add(ahead));
-        g.ring.write::<4, 4>(req_cons, CtrlRequest { id: 1, msg_type: 7, data: [0; 3] }.to_words());
+        g.ring.write::<4>(req_cons, CtrlRequest { id: 1, msg_type: 7, data: [0; 3] }.to_words());
         g.ring.store(Word::ReqProd, req_prod);
         assert_eq!(g.poll(), Err(PeerFault::ReqProdOverrun { req_prod, req_cons, size: SLOTS }));
         assert_eq!((g.control().hash.algorithm(), g.ring.load(Word::RspProd)), (1, 1));
@@ -369,7 +369,7 @@ impl Model {
     }
 }
 
-/// What stands in the page: entries of a table most of which are right, octets of a key.
+/// What stands in the page: entries of a table most of which are right, bytes of a key.
 fn page_words() -> impl Strategy<Value = Vec<u32>> {
     proptest::collection::vec(prop_oneof![30 => 0u32..QUEUES as u32, 1 => any::<u32>()], 128)
 }
@@ -390,8 +390,8 @@ proptest! {
                 *d = if *d == u32::MAX { g.page_ref } else { *d };
             }
             g.put_words(&words);
-            let octets: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-            let due = model.answer(&request, g.page_ref, &octets);
+            let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+            let due = model.answer(&request, g.page_ref, &bytes);
             if dice == 0 {
                 g.connect(false);
             }
@@ -424,9 +424,9 @@ fn wherever_a_back_dies_the_request_is_answered_once() {
         let (msg_type, data) = with_page(requests[nth]);
         g.push(CtrlRequest { id: 900, msg_type, data });
         let ring_memory = g.ring_memory.clone();
-        let before = (octets(&ring_memory), octets(&g.kept));
+        let before = (bytes(&ring_memory), bytes(&g.kept));
         assert_eq!(g.poll(), Ok(Polled::More));
-        let after = (octets(&ring_memory), octets(&g.kept));
+        let after = (bytes(&ring_memory), bytes(&g.kept));
         let (hash, due) = (g.control().hash.clone(), g.answers());
         let answer_at = g.rsp_cons;
         // The page's words in their order with each copy's checksum last, the answer's words, the index.
@@ -460,7 +460,7 @@ fn wherever_a_back_dies_the_request_is_answered_once() {
     }
 }
 
-fn octets<S: SharedBytes>(memory: &S) -> Vec<u8> {
+fn bytes<S: SharedBytes>(memory: &S) -> Vec<u8> {
     let mut b = vec![0; memory.len()];
     assert!(memory.copy_out(0, &mut b));
     b

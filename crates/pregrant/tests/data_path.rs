@@ -1,11 +1,12 @@
-//! Any frames, both directions, every way, both ends ours: the octets and what is known of them arrive intact and in
+//! Any frames, both directions, every way, both ends ours: the bytes and what is known of them arrive intact and in
 //! order, and nothing stays granted, mapped or bound.
 #![cfg(not(any(loom, miri)))] // Miri has data_path_race
 
 mod rig;
 
 use pregrant::net::back::{Control, Polled};
-use pregrant::net::front::pages::Granting;
+use pregrant::net::gso::MIN_GSO_SIZE;
+use pregrant::net::path::copy::front::Granting;
 use pregrant::port::{Arena, Offload};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -28,10 +29,10 @@ fn lengths() -> impl Strategy<Value = usize> {
 }
 
 fn offloads() -> impl Strategy<Value = Offload> {
-    (any::<(bool, bool)>(), prop_oneof![4 => Just(0u8), 1 => 1..=2u8], 1..=u16::MAX).prop_map(
+    (any::<(bool, bool)>(), prop_oneof![4 => Just(0u8), 1 => 1..=2u8], MIN_GSO_SIZE..=u16::MAX).prop_map(
         |((blank, ok), gso_type, size)| Offload {
-            csum_blank: blank,
-            csum_ok: ok || blank, // what the wire can say: blank implies validated
+            csum_blank: blank || gso_type != 0,    // tests/gso.rs has those that are not
+            csum_ok: ok || blank || gso_type != 0, // what the wire can say: blank implies validated
             gso_type,
             gso_size: if gso_type == 0 { 0 } else { size },
         },
@@ -43,7 +44,7 @@ fn frames() -> impl Strategy<Value = Vec<Frame>> {
         .prop_map(|list| list.into_iter().map(|(len, offload, seed)| (noise(len, seed), offload)).collect())
 }
 
-/// Octets that tell where in which frame they belong.
+/// Bytes that tell where in which frame they belong.
 fn noise(len: usize, seed: u32) -> Vec<u8> {
     let mut x = seed | 1;
     (0..len)
@@ -184,14 +185,14 @@ fn carry_rx(
     arrived
 }
 
-/// Compares without printing frames of 65535 octets.
+/// Compares without printing frames of 65535 bytes.
 fn same(arrived: &[Frame], sent: &[Frame]) -> Result<(), TestCaseError> {
     prop_assert_eq!(arrived.len(), sent.len());
     for (i, (a, s)) in arrived.iter().zip(sent).enumerate() {
         prop_assert_eq!(a.1, s.1, "offload of frame {}", i);
         prop_assert_eq!(a.0.len(), s.0.len(), "length of frame {}", i);
         let differs = a.0.iter().zip(&s.0).position(|(a, s)| a != s);
-        prop_assert_eq!(differs, None, "first octet that differs in frame {} of {}", i, s.0.len());
+        prop_assert_eq!(differs, None, "first byte that differs in frame {} of {}", i, s.0.len());
     }
     Ok(())
 }
@@ -228,7 +229,7 @@ proptest! {
     }
 }
 
-/// A frame of at most N octets takes no grant operation, one of N + 1 does.
+/// A frame of at most N bytes takes no grant operation, one of N + 1 does.
 #[test]
 fn the_data_length_is_where_staging_ends() {
     for len in [64usize, 128, 256, 2048, 4096] {

@@ -7,7 +7,8 @@ use pregrant::net::front::Buffers;
 use pregrant::platform::{Access, InUse, PeerMem};
 use pregrant::port::{MAX_FRAME, Offload};
 use pregrant::wire::netif::{
-    Extra, RSP_DROPPED, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_EXTRA_INFO, RXF_MORE_DATA, RxResponse,
+    Extra, RSP_DROPPED, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_CSUM_BLANK, RXF_EXTRA_INFO, RXF_MORE_DATA,
+    RxResponse,
 };
 use pregrant::{PAGE_SIZE, PeerFault};
 use proptest::prelude::*;
@@ -141,7 +142,7 @@ fn xsa_396_pages_in_use_stay_granted_after_the_end() {
     drop((back, chans));
     let (ring, Buffers { staging, pages }) = front.into_parts();
     rig::release_front(&rig.guest, (ring, Buffers { staging, pages: None }));
-    let mut pages = pages.expect("the copy way has ordinary pages");
+    let mut pages = pages.expect("the copy way has ordinary pages").into_granted();
     for _ in 0..2 {
         match pages.release(&rig.guest) {
             Err(InUse(kept)) => pages = kept,
@@ -190,7 +191,7 @@ fn rx_ids_of_the_back_are_not_believed() {
 }
 
 #[test]
-fn rx_octets_past_the_buffer_are_a_fault() {
+fn rx_bytes_past_the_buffer_are_a_fault() {
     let page = PAGE_SIZE as i16;
     for (way, offset, status) in [
         (Way::Copy, 1, page),
@@ -215,7 +216,7 @@ fn rx_octets_past_the_buffer_are_a_fault() {
 }
 
 #[test]
-fn rx_octets_up_to_the_end_of_the_buffer_are_taken() {
+fn rx_bytes_up_to_the_end_of_the_buffer_are_taken() {
     for (way, offset, status) in [
         (Way::Copy, 0, 4096),
         (Way::Copy, 4082, 14),
@@ -313,7 +314,7 @@ fn rx_a_frame_in_pieces_is_waited_for() {
     for way in RX_WAYS {
         let mut r = Rx::new(way);
         r.back.answer_rx(rsp(0, 0, 20));
-        r.back.answer_rx(rsp(0, RXF_EXTRA_INFO | RXF_MORE_DATA, 4096));
+        r.back.answer_rx(rsp(0, RXF_EXTRA_INFO | RXF_MORE_DATA | RXF_CSUM_BLANK, 4096));
         assert_eq!((r.recv(), r.frames()), (Ok(1), vec![vec![1; 20]]));
         for _ in 0..2 {
             assert_eq!(r.recv(), Ok(0));
@@ -345,7 +346,7 @@ fn xsa_39_garbage_rsp_prod_closes_rx() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// Answers of any bits: a fault, or frames that end in the memory that they name; never more octets than arrived.
+    /// Answers of any bits: a fault, or frames that end in the memory that they name; never more bytes than arrived.
     #[test]
     fn rx_any_answers_are_survived(
         way in proptest::sample::select(&RX_WAYS[..]),

@@ -8,12 +8,12 @@
 mod rig;
 
 use pregrant::net::back::{Control, Polled};
-use pregrant::net::front::pages::Granting;
 use pregrant::net::model::Slot;
-use pregrant::net::staging_list::{self, DataLen};
+use pregrant::net::path::copy::front::Granting;
+use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::platform::local::{LocalRegion, Pages};
 use pregrant::port::{Arena, Offload};
-use pregrant::ring::{NetTx, RingKind, RingMem, RingPages};
+use pregrant::ring::{NetTx, RingMem, RingPages};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RSP_OKAY, TXF_MORE_DATA, TxRequest};
 use pregrant::wire::staging::StagingEntry;
@@ -35,7 +35,7 @@ fn xsa_155_197_tx_requests_rewritten_while_they_are_read() {
         let rig = Rig::new();
         until_both(100, |seen: &mut Outcomes| {
             let mut g = rig.tx_model(way, 0, 2);
-            let ring = RingPages::new(g.ring_memory.clone(), NetTx::SLOT_WORDS);
+            let ring = RingPages::<NetTx, _>::new(g.ring_memory.clone());
             let refs = g.refs.clone();
             let request = |x: u32, flags, size| TxRequest {
                 gref: refs[x as usize & 1].0,
@@ -46,7 +46,7 @@ fn xsa_155_197_tx_requests_rewritten_while_they_are_read() {
             };
             let wild = |x: u32| {
                 let req = request(x, (x >> 20) as u16 & 0x7, (x >> 3) as u16 & 0x1FFF);
-                ring.write::<3, 3>(x >> 24, req.to_words());
+                ring.write::<3>(x >> 24, req.to_words());
             };
             while_mutating(wild, || {
                 for k in 0..if cfg!(miri) { 4 } else { 100 } {
@@ -94,7 +94,7 @@ fn buffers_rewritten_while_they_are_copied_are_survived() {
                 assert_eq!(g.model.answers(), Ok(vec![vec![RSP_OKAY]; IDS as usize]));
                 for (bytes, _) in g.port.took.drain(..) {
                     assert_eq!(bytes.len(), size as usize);
-                    assert!(bytes.iter().all(|b| [0, 0x11, 0x22].contains(b)), "octets of the buffer only");
+                    assert!(bytes.iter().all(|b| [0, 0x11, 0x22].contains(b)), "bytes of the buffer only");
                     seen.count(bytes.iter().any(|b| *b != bytes[0]));
                 }
             });
@@ -142,7 +142,9 @@ fn a_list_rewritten_while_it_is_read_is_judged_as_read() {
 fn frames_pass_between_two_honest_ends() {
     let frames =
         [(vec![7; 60], Offload::default()), (vec![9; 4200], Offload { csum_ok: true, ..Offload::default() })];
-    for &way in WAYS {
+    // One is staged, the other copied. Each way takes Miri 20 s, and Map's pages are in the race above.
+    let ways = if cfg!(miri) { &[Way::Staging(64)] } else { WAYS };
+    for &way in ways {
         let rig = Rig::new();
         let mut tx = rig.tx(way, Granting::PerFrame, u32::MAX);
         let (mut arena, mut burst, mut port) = (Arena::new(), Arena::new(), TestPort::default());

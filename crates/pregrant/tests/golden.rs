@@ -1,4 +1,4 @@
-//! Each wire struct as octets written by hand from the offsets in PROTOCOL.md, read and written.
+//! Each wire struct as bytes written by hand from the offsets in docs/protocol, read and written.
 
 use pregrant::wire::blkif::{Abi, DiscardRequest, IndirectRequest, Request, Response, RwRequest, Segment};
 use pregrant::wire::grant::{GTF_PERMIT_ACCESS, GTF_READONLY, GTF_SUB_PAGE, GTF_TRANSITIVE};
@@ -9,18 +9,18 @@ use pregrant::wire::staging::StagingEntry;
 use pregrant::wire::xs::{Header, MsgType};
 use pregrant::wire::{data_ring, ring};
 
-/// Octets as the words that a ring hands out. Missing octets at the end read as zero.
-fn words<const N: usize>(octets: &[u8]) -> [u32; N] {
-    assert!(octets.len() <= 4 * N && octets.len().is_multiple_of(4));
+/// Bytes as the words that a ring hands out. Missing bytes at the end read as zero.
+fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
+    assert!(bytes.len() <= 4 * N && bytes.len().is_multiple_of(4));
     let mut w = [0; N];
-    for (w, o) in w.iter_mut().zip(octets.chunks_exact(4)) {
+    for (w, o) in w.iter_mut().zip(bytes.chunks_exact(4)) {
         *w = u32::from_le_bytes(o.try_into().unwrap());
     }
     w
 }
 
-/// Words as octets.
-fn octets(words: &[u32]) -> Vec<u8> {
+/// Words as bytes.
+fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }
 
@@ -41,7 +41,7 @@ fn netif_tx_request() {
         size: 65535,
     };
     assert_eq!(TxRequest::from_words(words(&golden)), plain);
-    assert_eq!(octets(&plain.to_words()), golden);
+    assert_eq!(bytes(&plain.to_words()), golden);
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn netif_tx_response() {
     ] {
         let [w] = words(&golden);
         assert_eq!(TxResponse::from_word(w), plain);
-        assert_eq!(octets(&[plain.to_word()]), golden);
+        assert_eq!(bytes(&[plain.to_word()]), golden);
     }
 }
 
@@ -67,7 +67,7 @@ fn netif_rx_request() {
     ];
     let plain = RxRequest { id: 255, gref: 0x8000_0008 };
     assert_eq!(RxRequest::from_words(words(&golden)), plain);
-    assert_eq!(octets(&plain.to_words()), golden);
+    assert_eq!(bytes(&plain.to_words()), golden);
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn netif_rx_response() {
         0x34, 0x12, // id
         0x40, 0x00, // offset
         0x03, 0x00, // flags: data_validated, csum_blank
-        0xEA, 0x05, // status: 1514 octets
+        0xEA, 0x05, // status: 1514 bytes
     ];
     let plain = RxResponse {
         id: 0x1234,
@@ -85,12 +85,12 @@ fn netif_rx_response() {
         status: 1514,
     };
     assert_eq!(RxResponse::from_words(words(&golden)), plain);
-    assert_eq!(octets(&plain.to_words()), golden);
+    assert_eq!(bytes(&plain.to_words()), golden);
 
     let golden = [0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0xFF, 0xFF];
     let plain = RxResponse { id: 1, offset: 0, flags: 0, status: netif::RSP_ERROR };
     assert_eq!(RxResponse::from_words(words(&golden)), plain);
-    assert_eq!(octets(&plain.to_words()), golden);
+    assert_eq!(bytes(&plain.to_words()), golden);
 }
 
 #[test]
@@ -113,11 +113,11 @@ fn netif_extra_info() {
         ([5, 0, 0x00, 0x01, 0, 0, 0, 0], Extra::Xdp { headroom: 256 }, false),
     ] {
         assert_eq!(Extra::parse(words(&golden)), Ok((plain, more)));
-        assert_eq!(octets(&plain.to_words(more)), golden);
+        assert_eq!(bytes(&plain.to_words(more)), golden);
 
         let in_tx_slot = [&golden[..], &[0; 4]].concat();
         assert_eq!(Extra::parse_tx(words(&in_tx_slot)), Ok((plain, more)));
-        assert_eq!(octets(&plain.to_tx_words(more)), in_tx_slot);
+        assert_eq!(bytes(&plain.to_tx_words(more)), in_tx_slot);
     }
 }
 
@@ -133,7 +133,7 @@ fn netif_ctrl_request() {
     let plain =
         CtrlRequest { id: 0x0102, msg_type: CtrlType::AddGrefMapping.raw(), data: [1, 0x1122_3344, 512] };
     assert_eq!(CtrlRequest::from_words(words(&golden)), plain);
-    assert_eq!(octets(&plain.to_words()), golden);
+    assert_eq!(bytes(&plain.to_words()), golden);
 }
 
 #[test]
@@ -147,12 +147,12 @@ fn netif_ctrl_response() {
     let request = CtrlRequest { id: 0x0102, msg_type: 8, data: [0; 3] };
     let plain = CtrlResponse::to(&request, CtrlStatus::Success, 256);
     assert_eq!(CtrlResponse::from_words(words(&golden)), plain);
-    assert_eq!(octets(&plain.to_words()), golden);
+    assert_eq!(bytes(&plain.to_words()), golden);
 
     let golden = [0x00, 0x00, 0x04, 0x00, 0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00];
     let plain = CtrlResponse { id: 0, msg_type: 4, status: CtrlStatus::InvalidParameter.raw(), data: 0 };
     assert_eq!(CtrlResponse::from_words(words(&golden)), plain);
-    assert_eq!(octets(&plain.to_words()), golden);
+    assert_eq!(bytes(&plain.to_words()), golden);
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn grant_entry_v1() {
     ];
     let plain = GrantEntryV1 { flags: GTF_PERMIT_ACCESS | GTF_READONLY, domid: 7, frame: 0xDEAD_BEEF };
     assert_eq!(GrantEntryV1::from_words(words(&golden)), plain);
-    assert_eq!(octets(&plain.to_words()), golden);
+    assert_eq!(bytes(&plain.to_words()), golden);
 }
 
 #[test]
@@ -234,11 +234,11 @@ fn grant_entry_v2() {
         ),
     ] {
         assert_eq!(GrantEntryV2::from_words(words(&golden)), plain);
-        assert_eq!(octets(&plain.to_words()), golden);
+        assert_eq!(bytes(&plain.to_words()), golden);
     }
 }
 
-/// `tail` behind the octets that both ABIs share; in the 64-bit one 4 octets of padding stand between.
+/// `tail` behind the bytes that both ABIs share; in the 64-bit one 4 bytes of padding stand between.
 fn blk_slot(abi: Abi, head: [u8; 4], tail: &[u8]) -> Vec<u8> {
     let mut slot = head.to_vec();
     if abi == Abi::X86_64 {
@@ -251,7 +251,7 @@ fn blk_slot(abi: Abi, head: [u8; 4], tail: &[u8]) -> Vec<u8> {
 
 fn check_blk(abi: Abi, golden: &[u8], plain: Request) {
     assert_eq!(Request::from_words(abi, &words(golden)), plain, "{abi:?}");
-    assert_eq!(octets(&plain.to_words(abi)[..abi.slot_words()]), golden, "{abi:?}");
+    assert_eq!(bytes(&plain.to_words(abi)[..abi.slot_words()]), golden, "{abi:?}");
 }
 
 #[test]
@@ -363,7 +363,7 @@ fn blkif_segment_of_an_indirect_page() {
     assert_eq!(Segment::from_bytes(golden), plain);
     assert_eq!(plain.to_bytes(), golden);
     assert_eq!(Segment::from_words(words(&golden)), plain);
-    assert_eq!(octets(&plain.to_words()), golden);
+    assert_eq!(bytes(&plain.to_words()), golden);
 }
 
 #[test]
@@ -379,7 +379,7 @@ fn blkif_response() {
     for abi in [Abi::X86_64, Abi::X86_32] {
         let golden = &golden[..4 * abi.response_words()];
         assert_eq!(Response::from_words(words(golden)), plain);
-        assert_eq!(octets(&plain.to_words()[..abi.response_words()]), golden);
+        assert_eq!(bytes(&plain.to_words()[..abi.response_words()]), golden);
     }
 }
 

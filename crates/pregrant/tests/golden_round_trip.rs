@@ -24,7 +24,7 @@ fn masked<const N: usize>(words: [u32; N], mask: [u32; N]) -> [u32; N] {
 }
 
 const ALL: u32 = u32::MAX;
-/// The segments of a block request: gref, then two octets, then a pad of two.
+/// The segments of a block request: gref, then two bytes, then a pad of two.
 const SEGMENTS: [u32; 22] = {
     let mut m = [ALL; 22];
     let mut i = 1;
@@ -68,7 +68,7 @@ proptest! {
         prop_assert_eq!(parsed.is_ok(), known);
         if let Ok((extra, more)) = parsed {
             let body = match extra_type { 1 => 0xFF, 5 => 0, _ => ALL };
-            // Of the flags octet only MORE is known.
+            // Of the flags byte only MORE is known.
             prop_assert_eq!(extra.to_words(more), masked([w[0], w[1]], [0xFFFF_01FF, body]));
             prop_assert_eq!(extra.to_tx_words(more), masked(w, [0xFFFF_01FF, body, 0]));
         }

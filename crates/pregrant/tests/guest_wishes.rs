@@ -1,5 +1,5 @@
-//! What a guest wishes beside its frames, on every way: multicast addresses in extra infos on TX (PROTOCOL.md 2.8), and on
-//! RX only the frames that it named, with the hashes that it asked for (2.5, 2.11).
+//! What a guest wishes beside its frames, on every way: multicast addresses in extra infos on TX (docs/protocol 2.8),
+//! and on RX only the frames that it named, with the hashes that it asked for (2.5, 2.11).
 #![cfg(not(any(loom, miri)))] // Miri has data_path_race
 
 mod rig;
@@ -32,7 +32,7 @@ fn wish(id: u16, flags: u16, extras: &[Extra]) -> Vec<Slot> {
     [Slot::Data(first)].into_iter().chain(extras).collect()
 }
 
-/// A frame of 60 octets.
+/// A frame of 60 bytes.
 fn frame(g: &TxGame, id: u16) -> Vec<Slot> {
     vec![Slot::Data(TxRequest { gref: g.refs[id as usize].0, offset: 0, flags: 0, id, size: 60 })]
 }
@@ -142,7 +142,7 @@ fn post(g: &mut RxGame, n: u32) {
     }
 }
 
-/// A TCP segment over IPv4, `len` octets in all, to this address.
+/// A TCP segment over IPv4, `len` bytes in all, to this address.
 fn tcp(dst: [u8; 6], len: usize) -> Vec<u8> {
     let mut f = dst.to_vec();
     f.extend([2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0]);
@@ -201,7 +201,7 @@ const KEY: [u8; 40] = [
     0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
 ];
 
-/// The hash of PROTOCOL.md 2.11's TCP vector.
+/// The hash of docs/protocol 2.11's TCP vector.
 const HASH: Extra = Extra::Hash { hash_type: 1, algorithm: 1, value: 0x51cc_c178 };
 
 fn hashing(g: &mut RxGame) {

@@ -9,13 +9,13 @@ use pregrant::wire::netif::{
     TxResponse,
 };
 
-type Memory = RingPages<Pages>;
+type Memory<K> = RingPages<K, Pages>;
 
 const START: u32 = u32::MAX - 1; // the indices wrap in every test
 
-fn ring<K: RingKind>() -> (Memory, Memory) {
+fn ring<K: RingKind>() -> (Memory<K>, Memory<K>) {
     let pages = Pages::new(1);
-    (RingPages::new(pages.clone(), K::SLOT_WORDS), RingPages::new(pages, K::SLOT_WORDS))
+    (RingPages::new(pages.clone()), RingPages::new(pages))
 }
 
 fn data(id: u16) -> Slot {
@@ -37,7 +37,7 @@ fn tx(frames: &[&[Slot]], answers: &[(u16, i16)]) -> (Answers, Result<(), ModelF
         model.play(frame);
     }
     for (k, &(id, status)) in answers.iter().enumerate() {
-        back.write::<3, 1>(START.wrapping_add(k as u32), [TxResponse { id, status }.to_word()]);
+        back.write::<1>(START.wrapping_add(k as u32), [TxResponse { id, status }.to_word()]);
     }
     back.store(Word::RspProd, START.wrapping_add(answers.len() as u32));
     (model.answers(), model.finish())
@@ -92,14 +92,14 @@ fn tx_statuses_that_do_not_exist_are_found() {
     }
 }
 
-/// A response is 4 octets; the other 8 are still the request (PROTOCOL.md 2.2).
+/// A response is 4 bytes; the other 8 are still the request (docs/protocol 2.2).
 #[test]
-fn tx_octets_written_behind_the_response_are_found() {
+fn tx_bytes_written_behind_the_response_are_found() {
     for words in [[3, 0, 0], [3, 0x0006_0005, 0]] {
         let (front, back) = ring::<NetTx>();
         let mut model = TxModel::starting_at(front, START);
         model.play(&[data(3)]);
-        back.write::<3, 3>(START, words);
+        back.write::<3>(START, words);
         back.store(Word::RspProd, START.wrapping_add(1));
         assert_eq!(model.answers(), Err(ModelFault::SlotTouched { index: START }));
     }
@@ -112,7 +112,7 @@ fn rx(answers: &[RxResponse]) -> (Result<Vec<usize>, ModelFault>, u32) {
         model.post(RxRequest { id, gref: 1 });
     }
     for (k, rsp) in answers.iter().enumerate() {
-        back.write::<2, 2>(START.wrapping_add(k as u32), rsp.to_words());
+        back.write::<2>(START.wrapping_add(k as u32), rsp.to_words());
     }
     back.store(Word::RspProd, START.wrapping_add(answers.len() as u32));
     let frames = model.frames().map(|frames| frames.iter().map(|f| f.bytes()).collect());

@@ -1,10 +1,11 @@
-//! The rules of PROTOCOL.md 2.6 for what a guest sends, each played by the model front on every way: what is dropped, what
-//! is answered with an error, what closes the device, and what looks odd and is right.
+//! The rules of docs/protocol 2.6 for what a guest sends, each played by the model front on every way: what is
+//! dropped, what is answered with an error, what closes the device, and what looks odd and is right.
 #![cfg(not(any(loom, miri)))] // Miri has data_path_race
 
 mod rig;
 
 use pregrant::PeerFault;
+use pregrant::net::gso::MIN_GSO_SIZE;
 use pregrant::net::model::Slot;
 use pregrant::port::Offload;
 use pregrant::ring::RingMem;
@@ -119,7 +120,7 @@ fn fatal(make: impl Fn(&TxGame) -> Vec<Slot>, fault: PeerFault) {
                 Slot::Data(req) => req.to_words(),
                 Slot::Extra(words) => *words,
             };
-            assert_eq!(g.model.mem().read::<3, 3>(k as u32), words, "slot {k} is as the front wrote it");
+            assert_eq!(g.model.mem().read::<3>(k as u32), words, "slot {k} is as the front wrote it");
         }
         g.close();
         rig.assert_empty();
@@ -147,11 +148,12 @@ fn extras_are_answered_with_null() {
     let gso = Extra::Gso { size: 1448, gso_type: 2 };
     let hash = Extra::Hash { hash_type: 1, algorithm: 1, value: 7 };
     let xdp = Extra::Xdp { headroom: 0 };
-    let offload = Offload { gso_type: 2, gso_size: 1448, ..Offload::default() };
-    between_good_ones(|g| frame(g, 0, &[(0, 600)], 0, &[gso]), &[OKAY, NULL], Some(offload));
+    let offload = Offload { gso_type: 2, gso_size: 1448, csum_blank: true, csum_ok: true };
+    let blank = TXF_CSUM_BLANK;
+    between_good_ones(|g| frame(g, 0, &[(0, 600)], blank, &[gso]), &[OKAY, NULL], Some(offload));
     let pieces = [(0, 600), (5, 100), (6, 4000)];
     let expect = [OKAY, NULL, NULL, NULL, OKAY, OKAY];
-    between_good_ones(|g| frame(g, 0, &pieces, 0, &[hash, gso, xdp]), &expect, Some(offload));
+    between_good_ones(|g| frame(g, 0, &pieces, blank, &[hash, gso, xdp]), &expect, Some(offload));
     between_good_ones(
         |g| frame(g, 0, &pieces, 0, &[hash]),
         &[OKAY, NULL, OKAY, OKAY],
@@ -166,9 +168,9 @@ fn up_to_19_slots_are_taken() {
     }
     // Extras are not counted.
     let gso = Extra::Gso { size: 1000, gso_type: 1 };
-    let offload = Offload { gso_type: 1, gso_size: 1000, ..Offload::default() };
+    let offload = Offload { gso_type: 1, gso_size: 1000, csum_blank: true, csum_ok: true };
     let expect: Vec<i16> = [OKAY, NULL].into_iter().chain([OKAY; 18]).collect();
-    between_good_ones(|g| frame(g, 0, &[(3, 500); 19], 0, &[gso]), &expect, Some(offload));
+    between_good_ones(|g| frame(g, 0, &[(3, 500); 19], TXF_CSUM_BLANK, &[gso]), &expect, Some(offload));
 }
 
 #[test]
@@ -181,9 +183,9 @@ fn the_longest_frame_is_taken() {
     arrives(|g| frame(g, 0, &pieces, 0, &[]), &[OKAY; 18]);
 }
 
-/// XSA-448: a fragment of no octets is legal wherever it is, and needs no page.
+/// XSA-448: a fragment of no bytes is legal wherever it is, and needs no page.
 #[test]
-fn xsa_448_fragments_of_no_octets_are_legal() {
+fn xsa_448_fragments_of_no_bytes_are_legal() {
     arrives(|g| frame(g, 0, &[(0, 60), (0, 0), (7, 40)], 0, &[]), &[OKAY; 3]);
     arrives(|g| frame(g, 0, &[(0, 60), (4096, 0)], 0, &[]), &[OKAY; 2]);
     arrives(|g| frame(g, 0, &[(0, 0), (0, 60)], 0, &[]), &[OKAY; 2]);
@@ -202,17 +204,17 @@ fn xsa_448_fragments_of_no_octets_are_legal() {
     }
 }
 
-/// XSA-432: as many slots as are allowed, each of one octet.
+/// XSA-432: as many slots as are allowed, each of one byte.
 #[test]
-fn xsa_432_slots_of_one_octet_are_legal() {
+fn xsa_432_slots_of_one_byte_are_legal() {
     arrives(|g| frame(g, 0, &[(100, 1); 18], 0, &[]), &[OKAY; 18]);
-    let gso = Extra::Gso { size: 1, gso_type: 1 };
-    let offload = Offload { gso_type: 1, gso_size: 1, ..Offload::default() };
+    let gso = Extra::Gso { size: MIN_GSO_SIZE, gso_type: 1 };
+    let offload = Offload { gso_type: 1, gso_size: MIN_GSO_SIZE, csum_blank: true, csum_ok: true };
     let expect: Vec<i16> = [OKAY, NULL].into_iter().chain([OKAY; 17]).collect();
-    between_good_ones(|g| frame(g, 0, &[(100, 1); 18], 0, &[gso]), &expect, Some(offload));
+    between_good_ones(|g| frame(g, 0, &[(100, 1); 18], TXF_CSUM_BLANK, &[gso]), &expect, Some(offload));
 }
 
-/// XSA-423: the headers in slots of one octet, the rest in one.
+/// XSA-423: the headers in slots of one byte, the rest in one.
 #[test]
 fn xsa_423_headers_split_over_slots_arrive_in_one_piece() {
     for split in [1, 5, 13, 14, 17] {
@@ -271,7 +273,7 @@ fn fragments_longer_than_what_is_left_are_dropped() {
         (99u16, vec![(0, 0), (0, 100)]),
         (100, vec![(0, 0), (0, 50), (0, 51)]),
         (0, vec![(0, 0), (0, 1)]),
-        // The octets of the fragments pass 65535: known fronts do that, so it is not fatal.
+        // The bytes of the fragments pass 65535: known fronts do that, so it is not fatal.
         (65535, [vec![(0, 0)], vec![(0, 4096); 16]].concat()),
         (65535, [vec![(0, 0)], vec![(0, 4096); 18]].concat()),
         (10, [vec![(0, 0)], vec![(0, 4096); 16], vec![(0, 10)]].concat()), // wraps to 10 in 16 bits
@@ -596,5 +598,22 @@ proptest! {
         }
         g.close();
         rig.assert_empty();
+    }
+}
+
+/// A batch is as large as a burst: one index, one notification and one call of the port for all of it.
+#[test]
+fn what_fits_a_burst_is_one_batch() {
+    for way in WAYS {
+        let rig = Rig::new();
+        let mut g = rig.tx_model(way, 0, 1);
+        let gref = if way == Way::Staging(65535) { 0 } else { g.refs[0].0 };
+        for id in 0..64 {
+            g.model.play(&[Slot::Data(TxRequest { gref, offset: 0, flags: 0, id, size: 60 })]);
+        }
+        assert_eq!(g.run(), Ok(()));
+        assert_eq!(g.model.answers(), Ok(vec![vec![RSP_OKAY]; 64]), "{way:?}");
+        assert_eq!((g.back.stats().batches, g.port.took.len()), (1, 64), "{way:?}");
+        g.close();
     }
 }

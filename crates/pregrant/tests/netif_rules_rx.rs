@@ -8,7 +8,7 @@ use pregrant::PeerFault;
 use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::model::RxFrame;
 use pregrant::port::Offload;
-use pregrant::ring::{NetRx, RingKind, RingMem, RingPages, Word};
+use pregrant::ring::{NetRx, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
     Extra, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest,
@@ -31,7 +31,7 @@ fn post(g: &mut RxGame, n: u32) {
     }
 }
 
-/// The octets of a delivered frame, from where the protocol says that they are.
+/// The bytes of a delivered frame, from where the protocol says that they are.
 fn octets(g: &RxGame, way: Way, frame: &RxFrame) -> Vec<u8> {
     let total = frame.bytes();
     let mut bytes = Vec::new();
@@ -75,7 +75,7 @@ fn frames_arrive_in_the_slots_of_their_requests() {
         assert_eq!(frames.len(), lens.len());
         for (got, &len) in frames.iter().zip(&lens) {
             assert_eq!(got.slots.len(), len.div_ceil(PAGE_SIZE));
-            assert!(octets(g, way, got) == frame(len, len as u8).0, "{way:?}, {len} octets");
+            assert!(octets(g, way, got) == frame(len, len as u8).0, "{way:?}, {len} bytes");
             let (last, first) = got.slots.split_last().expect("a slot");
             assert!(first.iter().all(|s| s.flags == RXF_MORE_DATA && s.status == 4096));
             assert_eq!(last.flags, 0);
@@ -106,7 +106,7 @@ fn what_is_known_of_a_frame_is_in_its_first_slot() {
 #[test]
 fn xsa_392_a_frame_waits_for_all_of_its_slots() {
     on_all_ways(0, SG, |g, way| {
-        let ring = RingPages::new(g.ring_memory.clone(), NetRx::SLOT_WORDS);
+        let ring = RingPages::<NetRx, _>::new(g.ring_memory.clone());
         g.port.gives.extend([frame(3 * PAGE_SIZE, 1), frame(60, 2)]);
         for posted in 0..3 {
             assert_eq!(g.run(), Ok(()));

@@ -238,7 +238,7 @@ fn wrong_kind_or_size_of_segmentation_is_refused() {
 
 #[test]
 fn extension_headers_are_followed_but_not_for_ever() {
-    // IPv6, n destination-option headers of 8 octets, UDP.
+    // IPv6, n destination-option headers of 8 bytes, UDP.
     let chain = |n: usize| {
         let mut frame = vec![0u8; 12];
         frame.extend([0x86, 0xDD, 0x60, 0, 0, 0]);
@@ -263,7 +263,7 @@ fn extension_headers_are_followed_but_not_for_ever() {
 
 #[test]
 fn a_udp_checksum_of_zero_is_sent_as_ones() {
-    // Two octets of payload that bring the sum to 0xFFFF, so that its complement is 0.
+    // Two bytes of payload that bring the sum to 0xFFFF, so that its complement is 0.
     let with_zero = udp_frame(&[0, 0]);
     let mut frame = udp_frame(&with_zero[40..42]);
     checksum::fill(&mut frame).unwrap();

@@ -13,7 +13,7 @@
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
-use pregrant::ring::{BackRing, FrontRing, NetTx, Notify, RingMem, Word};
+use pregrant::ring::{BackRing, FrontRing, NetTx, Notify, RingKind, RingMem, Word};
 use pregrant::wire::netif::{RSP_OKAY, TxRequest, TxResponse};
 use std::sync::Arc;
 
@@ -50,12 +50,13 @@ impl Cells {
         if self.without == Without::IndexOrder { Ordering::Relaxed } else { order }
     }
 
-    fn slot(&self, words: usize, idx: u32) -> usize {
-        (idx & (self.size() - 1)) as usize * words
+    fn slot(&self, idx: u32) -> usize {
+        (idx & (self.size() - 1)) as usize * NetTx::SLOT_WORDS
     }
 }
 
 impl RingMem for Cells {
+    type Kind = NetTx;
     fn size(&self) -> u32 {
         (self.slots.len() / 3) as u32
     }
@@ -65,12 +66,12 @@ impl RingMem for Cells {
     fn store(&self, w: Word, v: u32) {
         self.header[w as usize].store(v, self.order(Ordering::Release));
     }
-    fn read<const SLOT: usize, const W: usize>(&self, idx: u32) -> [u32; W] {
-        let at = self.slot(SLOT, idx);
+    fn read<const W: usize>(&self, idx: u32) -> [u32; W] {
+        let at = self.slot(idx);
         std::array::from_fn(|i| self.slots[at + i].load(Ordering::Relaxed))
     }
-    fn write<const SLOT: usize, const W: usize>(&self, idx: u32, words: [u32; W]) {
-        let at = self.slot(SLOT, idx);
+    fn write<const W: usize>(&self, idx: u32, words: [u32; W]) {
+        let at = self.slot(idx);
         for (i, w) in words.into_iter().enumerate() {
             self.slots[at + i].store(w, Ordering::Relaxed);
         }

@@ -1,4 +1,4 @@
-//! Both ends of the ring against a model of two queues and a few counters (PROTOCOL.md 1).
+//! Both ends of the ring against a model of two queues and a few counters (docs/protocol 1).
 //!
 //! The model counts in u64 and knows no wrap; the rings start anywhere, often just before it. What the model cannot do
 //! is hide an answer, invent one, or forget a sleeper, so the rings cannot either.
@@ -45,12 +45,12 @@ impl Sample for NetRx {
     }
 }
 
-fn ring_pages<K: RingKind>(pages: &Pages) -> RingPages<Pages> {
-    RingPages::new(pages.clone(), K::SLOT_WORDS)
+fn ring_pages<K: RingKind>(pages: &Pages) -> RingPages<K, Pages> {
+    RingPages::<K, _>::new(pages.clone())
 }
 
-type Front<K> = FrontRing<K, RingPages<Pages>>;
-type Back<K> = BackRing<K, RingPages<Pages>>;
+type Front<K> = FrontRing<K, RingPages<K, Pages>>;
+type Back<K> = BackRing<K, RingPages<K, Pages>>;
 
 fn pair<K: Sample>(pages: usize, start: u32) -> (Front<K>, Back<K>, Pages) {
     let memory = Pages::new(pages);
@@ -180,8 +180,8 @@ impl Model {
     fn step<K: Sample>(
         &mut self,
         op: Op,
-        front: &mut FrontRing<K, impl RingMem>,
-        back: &mut BackRing<K, impl RingMem>,
+        front: &mut FrontRing<K, impl RingMem<Kind = K>>,
+        back: &mut BackRing<K, impl RingMem<Kind = K>>,
     ) {
         match op {
             Op::Push(n) => {
@@ -241,7 +241,11 @@ impl Model {
         self.agrees(front, back);
     }
 
-    fn agrees<K: Sample>(&self, front: &FrontRing<K, impl RingMem>, back: &BackRing<K, impl RingMem>) {
+    fn agrees<K: Sample>(
+        &self,
+        front: &FrontRing<K, impl RingMem<Kind = K>>,
+        back: &BackRing<K, impl RingMem<Kind = K>>,
+    ) {
         assert_eq!(u64::from(front.free()), self.free());
         assert_eq!(u64::from(front.in_flight()), self.size - self.free());
         assert_eq!(back.unanswered() as usize, self.at_back.len());
@@ -402,6 +406,27 @@ proptest! {
     }
 }
 
+/// A request that was taken and not answered holds its slot: a front that fills it again has overrun the ring.
+#[test]
+fn xsa_86_a_slot_without_an_answer_is_not_free() {
+    let (mut front, mut back, memory) = pair::<NetTx>(1, u32::MAX - 7);
+    let page = ring_pages::<NetTx>(&memory);
+    let (size, start) = (front.size(), front.next_index());
+    for n in 0..u64::from(size) {
+        front.push(&NetTx::req(n));
+    }
+    let _ = front.publish();
+    assert_eq!(back.available(size), Ok(size));
+    back.consume(10);
+    let _ = back.answer(&[TxResponse::default(); 4]);
+    for (beyond, believed) in [(5, false), (4, true)] {
+        let told = start.wrapping_add(size + beyond);
+        page.store(Word::ReqProd, told);
+        let fault = PeerFault::ReqProdOverrun { req_prod: told, req_cons: start.wrapping_add(10), size };
+        assert_eq!(back.available(size), if believed { Ok(size - 10 + beyond) } else { Err(fault) });
+    }
+}
+
 /// Memory whose every word is another one each time it is read, and that keeps count.
 struct Shifting {
     reads: RefCell<Vec<(u32, usize)>>,
@@ -417,6 +442,7 @@ impl Shifting {
 }
 
 impl RingMem for &Shifting {
+    type Kind = NetTx;
     fn size(&self) -> u32 {
         8
     }
@@ -424,14 +450,14 @@ impl RingMem for &Shifting {
         self.index_loads.borrow_mut().pop_front().expect("no more index loads than the test allows")
     }
     fn store(&self, _: Word, _: u32) {}
-    fn read<const SLOT: usize, const W: usize>(&self, idx: u32) -> [u32; W] {
+    fn read<const W: usize>(&self, idx: u32) -> [u32; W] {
         self.reads.borrow_mut().push((idx, W));
         std::array::from_fn(|_| {
             *self.next.borrow_mut() += 1;
             *self.next.borrow()
         })
     }
-    fn write<const SLOT: usize, const W: usize>(&self, _: u32, _: [u32; W]) {}
+    fn write<const W: usize>(&self, _: u32, _: [u32; W]) {}
 }
 
 #[test]

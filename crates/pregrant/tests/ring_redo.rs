@@ -1,31 +1,34 @@
-//! A back that dies at any store of a batch, and the one that takes the live ring up (PROTOCOL.md 1.1, R3).
+//! A back that dies at any store of a batch, and the one that takes the live ring up (docs/protocol 1.1, R3).
 //!
 //! ```text
-//!   before --(the stores of one call, in program order)--> after
-//!            ^ death after the first, the second, ...: each is a state, and each gets a successor
+//!   BackRing --stores--> Recorded (RingMem, RedoMem) --> ring page, redo page
+//!                            | kept in their order: (place, value), (place, value), ...
+//!   before --(the first k of them)--> what a death leaves --> a successor, recorded too --> a third
 //! ```
 //!
 //! The front must see each answer once, in order, and none missing; a request that is taken again must still be a
-//! request. The order of stores is stated here, and the ring's part of it is compared with what the code really does.
+//! request. Nothing is said here of which stores there are: they are those that the code made, through the traits by
+//! which it reaches this memory in production too, and that there are no others is checked.
 #![cfg(not(loom))]
 
 use pregrant::PeerFault;
 use pregrant::platform::local::Pages;
 use pregrant::ring::{
-    BackRing, InHand, NetRx, NetTx, Notify, REDO_RECORDS, RedoPage, RingKind, RingMem, RingPages, Word,
+    BackRing, InFlight, NetRx, NetTx, Notify, REDO_RECORDS, RedoMem, RedoPage, RedoWords, RingKind, RingMem,
+    RingPages, Word,
 };
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse};
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::fmt::Debug;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
 
 /// Requests and answers by number. Whose answer it is shows in it.
 trait Sample: RingKind<Req: PartialEq + Debug, Rsp: PartialEq + Debug> {
     fn req(index: u32) -> Self::Req;
     fn rsp(index: u32, by: u16) -> Self::Rsp;
-    /// Words of a response in its slot.
-    const RSP_WORDS: u32;
 }
 
 impl Sample for NetTx {
@@ -36,7 +39,6 @@ impl Sample for NetTx {
     fn rsp(index: u32, by: u16) -> TxResponse {
         TxResponse { id: index as u16, status: by as i16 }
     }
-    const RSP_WORDS: u32 = 1;
 }
 
 impl Sample for NetRx {
@@ -46,23 +48,11 @@ impl Sample for NetRx {
     fn rsp(index: u32, by: u16) -> RxResponse {
         RxResponse { id: index as u16, offset: !(index as u16), flags: by, status: by as i16 }
     }
-    const RSP_WORDS: u32 = 2;
 }
 
 const INTENT: Place = Place::Redo(0);
 const FROM: Place = Place::Redo(1);
 const MAGIC: Place = Place::Redo(2);
-/// For R7: what came in, two pairs of index and frames answered, asking, what the port held, what predecessors had.
-const COUNTS: [Place; 8] = [
-    Place::Redo(10),
-    Place::Redo(3),
-    Place::Redo(9),
-    Place::Redo(8),
-    Place::Redo(4),
-    Place::Redo(5),
-    Place::Redo(6),
-    Place::Redo(7),
-];
 /// Frames that the first back has in its hands beyond its batch, and those that its port holds.
 const BEHIND: u32 = 7;
 const HELD: u32 = 3;
@@ -77,11 +67,62 @@ enum Place {
     Redo(u32),
 }
 
-/// What outlives a back: the ring's page and the redo page.
+/// A store that a back made.
+type Store = (Place, u32);
+
+/// What outlives a back: the ring's page and the redo page. What backs store there is kept in its order.
 struct Survives {
     ring: Pages,
     redo: Pages,
+    stores: Rc<RefCell<Vec<Store>>>,
 }
+
+/// A back's way to its ring's page or its redo page.
+struct Recorded<M> {
+    mem: M,
+    stores: Rc<RefCell<Vec<Store>>>,
+}
+
+impl<M> Recorded<M> {
+    fn note(&self, place: Place, value: u32) {
+        self.stores.borrow_mut().push((place, value));
+    }
+}
+
+impl<K: RingKind> RingMem for Recorded<RingPages<K, Pages>> {
+    type Kind = K;
+    fn size(&self) -> u32 {
+        self.mem.size()
+    }
+    fn load(&self, w: Word) -> u32 {
+        self.mem.load(w)
+    }
+    fn store(&self, w: Word, v: u32) {
+        self.note(Place::Ring(w as u32), v);
+        self.mem.store(w, v);
+    }
+    fn read<const W: usize>(&self, idx: u32) -> [u32; W] {
+        self.mem.read(idx)
+    }
+    fn write<const W: usize>(&self, idx: u32, words: [u32; W]) {
+        let slot = 16 + (idx & (self.size() - 1)) * K::SLOT_WORDS as u32;
+        (slot..).zip(words).for_each(|(at, word)| self.note(Place::Ring(at), word));
+        self.mem.write(idx, words);
+    }
+}
+
+impl RedoMem for Recorded<RedoWords> {
+    fn load(&self, i: usize, order: Ordering) -> u32 {
+        self.mem.load(i, order)
+    }
+    fn store(&self, i: usize, value: u32, order: Ordering) {
+        self.note(Place::Redo(i as u32), value);
+        self.mem.store(i, value, order);
+    }
+}
+
+/// A back under test.
+type Back<K> = BackRing<K, Recorded<RingPages<K, Pages>>, Recorded<RedoWords>>;
 
 /// All words of both.
 #[derive(Clone, PartialEq, Eq)]
@@ -92,8 +133,8 @@ struct Words {
 
 impl Survives {
     fn new() -> Survives {
-        let survives = Survives { ring: Pages::new(1), redo: Pages::new(1) };
-        RingPages::new(survives.ring.clone(), 2).init();
+        let survives = Survives { ring: Pages::new(1), redo: Pages::new(1), stores: Rc::default() };
+        survives.page::<NetTx>().init(); // of any kind: its header
         survives
     }
 
@@ -117,16 +158,47 @@ impl Survives {
         }
     }
 
-    fn page<K: RingKind>(&self) -> RingPages<Pages> {
-        RingPages::new(self.ring.clone(), K::SLOT_WORDS)
+    fn page<K: RingKind>(&self) -> RingPages<K, Pages> {
+        RingPages::new(self.ring.clone())
     }
 
     fn redo(&self) -> Option<RedoPage> {
         RedoPage::new(self.redo.clone())
     }
 
-    fn attach<K: RingKind>(&self) -> (BackRing<K, RingPages<Pages>>, Notify) {
-        BackRing::attach(self.page::<K>(), self.redo()).expect("the ring can be taken up")
+    fn try_attach<K: RingKind>(&self) -> Result<(Back<K>, Notify), PeerFault> {
+        let ring = Recorded { mem: self.page::<K>(), stores: self.stores.clone() };
+        let words = RedoWords::new(self.redo.clone()).expect("a page");
+        let redo = RedoPage::over(Recorded { mem: words, stores: self.stores.clone() });
+        BackRing::attach(ring, Some(redo))
+    }
+
+    fn attach<K: RingKind>(&self) -> (Back<K>, Notify) {
+        self.try_attach().expect("the ring can be taken up")
+    }
+
+    /// What `act` gives, and the stores that it made. They are all that it changed.
+    fn recorded<T>(&self, act: impl FnOnce() -> T) -> (T, Vec<Store>) {
+        let before = self.words();
+        self.stores.borrow_mut().clear();
+        let result = act();
+        let after = self.words();
+        let stores = self.stores.take();
+        self.put_all(&before);
+        stores.iter().for_each(|&(place, value)| self.put(place, value));
+        assert!(self.words() == after, "every store is seen");
+        (result, stores)
+    }
+
+    /// Calls `with` for what a death after each of `stores` leaves, and for none of them; `with` gets those that were
+    /// made.
+    fn at_each_death(&self, before: &Words, stores: &[Store], mut with: impl FnMut(&[Store])) {
+        for dead_after in 0..=stores.len() {
+            self.put_all(before);
+            let made = &stores[..dead_after];
+            made.iter().for_each(|&(place, value)| self.put(place, value));
+            with(made);
+        }
     }
 
     /// The front's part, without a front: `count` requests from `first` on.
@@ -137,35 +209,6 @@ impl Survives {
         }
         page.store(Word::ReqProd, first.wrapping_add(count));
     }
-}
-
-impl Words {
-    fn get(&self, place: Place) -> u32 {
-        match place {
-            Place::Ring(word) => self.ring[word as usize],
-            Place::Redo(word) => self.redo[word as usize],
-        }
-    }
-}
-
-/// The ring's stores for `count` answers from `first` on.
-fn ring_stores<K: Sample>(first: u32, count: u32) -> Vec<Place> {
-    let slot = |index: u32| 16 + (index & 255) * K::SLOT_WORDS as u32;
-    let words = |k: u32| (0..K::RSP_WORDS).map(move |w| Place::Ring(slot(first.wrapping_add(k)) + w));
-    (0..count).flat_map(words).chain([RSP_PROD]).collect()
-}
-
-/// All stores of `BackRing::answer`; of the pairs one is as it was.
-fn answer_stores<K: Sample>(first: u32, count: u32) -> Vec<Place> {
-    let records = (0..2 * count).map(|w| Place::Redo(16 + w));
-    let pairs = [7, 6, 5, 4].map(Place::Redo);
-    [FROM]
-        .into_iter()
-        .chain(pairs)
-        .chain(records)
-        .chain([INTENT])
-        .chain(ring_stores::<K>(first, count))
-        .collect()
 }
 
 /// What a redo page may hold when a back begins.
@@ -204,7 +247,7 @@ impl Case {
     }
 
     /// The state just before the batch's answers, and the back that is about to write them.
-    fn begin<K: Sample>(&self) -> (Survives, BackRing<K, RingPages<Pages>>) {
+    fn begin<K: Sample>(&self) -> (Survives, Back<K>) {
         let survives = Survives::new();
         for index in [Place::Ring(0), RSP_PROD] {
             survives.put(index, self.start);
@@ -221,7 +264,7 @@ impl Case {
         let (mut back, _) = survives.attach::<K>();
         assert_eq!(back.available(1), Ok(self.total()));
         back.consume(self.earlier + self.batch);
-        back.in_hand(self.earlier + self.batch + BEHIND, HELD);
+        back.in_flight(self.earlier + self.batch + BEHIND, HELD);
         let _ = back.answer_frames(&self.answers::<K>(0, self.earlier, FIRST_BACK), self.earlier);
         (survives, back)
     }
@@ -246,62 +289,28 @@ impl Case {
     }
 }
 
-/// Calls `with` for the state after each prefix of `stores`, and how long that prefix was.
-fn at_each_death(
-    survives: &Survives,
-    before: &Words,
-    after: &Words,
-    stores: &[Place],
-    mut with: impl FnMut(usize),
-) {
-    for dead_after in 0..=stores.len() {
-        survives.put_all(before);
-        for place in &stores[..dead_after] {
-            survives.put(*place, after.get(*place));
-        }
-        with(dead_after);
-    }
-    assert!(survives_as(before, after, stores), "the list of stores is complete");
-}
-
-/// Whether `stores` turn `before` into `after`.
-fn survives_as(before: &Words, after: &Words, stores: &[Place]) -> bool {
-    let mut words = before.clone();
-    for place in stores {
-        match *place {
-            Place::Ring(word) => words.ring[word as usize] = after.ring[word as usize],
-            Place::Redo(word) => words.redo[word as usize] = after.redo[word as usize],
-        }
-    }
-    words == *after
-}
-
 /// The first back dies in its batch, the second while it takes the ring up, the third serves.
 fn every_death<K: Sample>(case: Case) {
     let (survives, mut back) = case.begin::<K>();
-    let first = case.at(case.earlier);
     let done = case.earlier + case.batch;
+    let answers = case.answers::<K>(case.earlier, done, FIRST_BACK);
     let before = survives.words();
-    let _ = back.answer_frames(&case.answers::<K>(case.earlier, done, FIRST_BACK), case.batch);
-    let after = survives.words();
-    let stores = answer_stores::<K>(first, case.batch);
-    let intent = stores.iter().position(|s| *s == INTENT).expect("a batch has an intent");
-    at_each_death(&survives, &before, &after, &stores, |dead_after| {
-        let resumed = if dead_after <= intent { case.earlier } else { done };
-        let to_replay = dead_after > intent && dead_after < stores.len();
+    let (_, stores) = survives.recorded(|| back.answer_frames(&answers, case.batch));
+    survives.at_each_death(&before, &stores, |made| {
         let found = survives.words();
-        let inherited = survives.attach::<K>().0.inherited();
+        let ((second, _), attach) = survives.recorded(|| survives.attach::<K>());
+        // All of the batch from the intent on, and nothing of it before.
+        let intended = made.iter().any(|(place, _)| *place == INTENT);
+        let resumed = if intended { done } else { case.earlier };
+        assert_eq!(second.req_cons(), case.at(resumed));
         let frames = BEHIND + HELD + (done - resumed);
-        assert_eq!(inherited, Some(InHand { frames, asking: false, total: frames }));
-        let taken_up = survives.words();
-        let mut attach = if to_replay { ring_stores::<K>(first, case.batch) } else { Vec::new() };
-        attach.extend(COUNTS.into_iter().chain([INTENT, FROM, MAGIC]));
-        at_each_death(&survives, &found, &taken_up, &attach, |dead_after| {
+        assert_eq!(second.inherited(), Some(InFlight { frames, asking: false, total: frames }));
+        survives.at_each_death(&found, &attach, |made| {
             // What the second was counting when it died may be counted again, and is never forgotten.
             let third = survives.attach::<K>().0.inherited().expect("a redo page");
             assert!((frames..=2 * frames).contains(&third.total) && third.frames <= frames, "{third:?}");
-            let nothing = InHand { frames: 0, asking: false, total: frames };
-            assert!(dead_after < attach.len() || third == nothing, "{third:?}");
+            let nothing = InFlight { frames: 0, asking: false, total: frames };
+            assert!(made.len() < attach.len() || third == nothing, "{third:?}");
             case.finish::<K>(&survives, resumed);
         });
     });
@@ -344,70 +353,52 @@ fn a_batch_may_fill_the_redo_page() {
     let case = Case { start: u32::MAX - 100, old: Old::Nothing, earlier: 0, batch, later: 0 };
     let (survives, mut back) = case.begin::<NetTx>();
     let before = survives.words();
-    let _ = back.answer(&case.answers::<NetTx>(0, batch, FIRST_BACK));
-    let after = survives.words();
-    let stores = answer_stores::<NetTx>(case.start, batch);
-    let intent = stores.iter().position(|s| *s == INTENT).expect("a batch has an intent");
-    at_each_death(&survives, &before, &after, &stores, |dead_after| {
-        case.finish::<NetTx>(&survives, if dead_after <= intent { 0 } else { batch });
+    let (_, stores) = survives.recorded(|| back.answer(&case.answers::<NetTx>(0, batch, FIRST_BACK)));
+    survives.at_each_death(&before, &stores, |made| {
+        let intended = made.iter().any(|(place, _)| *place == INTENT);
+        case.finish::<NetTx>(&survives, if intended { batch } else { 0 });
     });
 }
 
-/// Memory of a ring that keeps the order of its stores, and looks at the redo page at the first of them.
-struct Watched<'a> {
-    page: RingPages<Pages>,
-    survives: &'a Survives,
-    stores: RefCell<Vec<Place>>,
-    redo_at_first_store: RefCell<Option<Vec<u32>>>,
-}
-
-impl Watched<'_> {
-    fn note(&self, place: Place) {
-        self.redo_at_first_store.borrow_mut().get_or_insert_with(|| self.survives.words().redo);
-        self.stores.borrow_mut().push(place);
-    }
-}
-
-impl RingMem for &Watched<'_> {
-    fn size(&self) -> u32 {
-        self.page.size()
-    }
-    fn load(&self, w: Word) -> u32 {
-        self.page.load(w)
-    }
-    fn store(&self, w: Word, v: u32) {
-        self.note(Place::Ring(w as u32));
-        self.page.store(w, v);
-    }
-    fn read<const SLOT: usize, const W: usize>(&self, idx: u32) -> [u32; W] {
-        self.page.read::<SLOT, W>(idx)
-    }
-    fn write<const SLOT: usize, const W: usize>(&self, idx: u32, words: [u32; W]) {
-        for w in 0..W {
-            self.note(Place::Ring(16 + (idx & (self.size() - 1)) * SLOT as u32 + w as u32));
-        }
-        self.page.write::<SLOT, W>(idx, words);
-    }
-}
-
+/// The order of docs/protocol 1.1, R3, for Miri too, which does not play each death.
 #[test]
-fn the_intent_stands_before_the_first_slot_is_touched_and_the_index_comes_last() {
-    let survives = Survives::new();
-    survives.ask::<NetRx>(0, 5);
-    let (page, stores, redo_at_first_store) =
-        (survives.page::<NetRx>(), RefCell::default(), RefCell::default());
-    let watched = Watched { page, survives: &survives, stores, redo_at_first_store };
-    let (mut back, _) = BackRing::<NetRx, _>::attach(&watched, survives.redo()).unwrap();
-    assert_eq!(back.available(1), Ok(5));
-    back.consume(5);
-    let answers: Vec<RxResponse> = (0..5).map(|k| NetRx::rsp(k, FIRST_BACK)).collect();
-    let _ = back.answer(&answers);
-    assert_eq!(*watched.stores.borrow(), ring_stores::<NetRx>(0, 5));
-    assert_eq!(
-        *watched.redo_at_first_store.borrow(),
-        Some(survives.words().redo),
-        "whole before, untouched after"
-    );
+fn the_intent_stands_after_the_records_and_before_the_slots_and_the_index_comes_last() {
+    let case = Case { start: 0, old: Old::Nothing, earlier: 0, batch: 5, later: 0 };
+    let (survives, mut back) = case.begin::<NetRx>();
+    let answers = case.answers::<NetRx>(0, 5, FIRST_BACK);
+    let (_, stores) = survives.recorded(|| back.answer(&answers));
+    let at = |place: Place| stores.iter().position(|s| s.0 == place).expect("such a store");
+    let intent = at(INTENT);
+    assert_eq!((at(FROM), at(RSP_PROD)), (0, stores.len() - 1));
+    let records: Vec<u32> = answers.iter().flat_map(|rsp| rsp.to_words()).collect();
+    let values = |stores: &[Store]| stores.iter().map(|s| s.1).collect::<Vec<u32>>();
+    assert!(values(&stores[..intent]).ends_with(&records));
+    assert_eq!(values(&stores[intent + 1..stores.len() - 1]), records);
+}
+
+/// A back that dies while it says what it has in its hands: its successor finds what was said before, or what is said now,
+/// or that nobody knows.
+#[test]
+#[cfg_attr(
+    miri,
+    ignore = "each death is a page copied word by word; the tests beside it make the same accesses"
+)]
+fn what_is_in_hand_is_never_a_mixture_of_two_statements() {
+    let case = Case { start: 7, old: Old::Nothing, earlier: 0, batch: 4, later: 0 };
+    let (survives, back) = case.begin::<NetRx>();
+    back.in_flight(9, 2);
+    let before = survives.words();
+    let (_, stores) = survives.recorded(|| {
+        back.asking();
+        back.in_flight(3, 5);
+    });
+    let mut found = Vec::new();
+    survives.at_each_death(&before, &stores, |_| {
+        let InFlight { frames, asking, .. } = survives.attach::<NetRx>().0.inherited().expect("a redo page");
+        found.push((!asking).then_some(frames));
+    });
+    found.dedup();
+    assert_eq!(found, [Some(11), None, Some(8)]);
 }
 
 #[test]
@@ -443,7 +434,7 @@ fn answers_that_were_never_asked_are_not_replayed() {
     survives.put(RSP_PROD, 0);
     survives.put(Place::Ring(0), 2);
     let before = survives.words();
-    let fault = BackRing::<NetTx, _>::attach(survives.page::<NetTx>(), survives.redo()).map(drop);
+    let fault = survives.try_attach::<NetTx>().map(drop);
     assert_eq!(fault, Err(PeerFault::BadAttach { req_prod: 2, rsp_prod: 0 }));
     assert!(survives.words() == before, "a refused ring is left as it was");
 }
@@ -453,31 +444,31 @@ fn answers_that_were_never_asked_are_not_replayed() {
 fn a_successor_finds_what_its_predecessor_had_in_its_hands() {
     let case = Case { start: u32::MAX - 5, old: Old::Nothing, earlier: 0, batch: 4, later: 8 };
     let (survives, back) = case.begin::<NetRx>();
-    back.in_hand(9, 2);
+    back.in_flight(9, 2);
     back.asking();
     let (mut back, _) = survives.attach::<NetRx>();
-    assert_eq!(back.inherited(), Some(InHand { frames: 11, asking: true, total: 11 }));
+    assert_eq!(back.inherited(), Some(InFlight { frames: 11, asking: true, total: 11 }));
     // Nothing is in the hands of one who has just begun; then three come, and two of them leave.
     assert_eq!(back.available(1), Ok(12));
     back.consume(12);
-    back.in_hand(3, 0);
+    back.in_flight(3, 0);
     let _ = back.answer_frames(&case.answers::<NetRx>(0, 4, FIRST_BACK), 2);
     let (mut back, _) = survives.attach::<NetRx>();
-    assert_eq!(back.inherited(), Some(InHand { frames: 1, asking: false, total: 12 }));
+    assert_eq!(back.inherited(), Some(InFlight { frames: 1, asking: false, total: 12 }));
     assert_eq!(back.available(1), Ok(8));
     back.consume(8);
-    back.in_hand(5, 0);
+    back.in_flight(5, 0);
     let _ = back.answer_frames(&case.answers::<NetRx>(4, 12, SECOND_BACK), 5);
     let (back, _) = survives.attach::<NetRx>();
-    assert_eq!(back.inherited(), Some(InHand { frames: 0, asking: false, total: 12 }));
+    assert_eq!(back.inherited(), Some(InFlight { frames: 0, asking: false, total: 12 }));
     // A connection later.
     survives.redo().unwrap().clear();
-    assert_eq!(survives.attach::<NetRx>().0.inherited(), Some(InHand::default()));
+    assert_eq!(survives.attach::<NetRx>().0.inherited(), Some(InFlight::default()));
     drop(back);
     // An index that no back left: the guest made it up, and there is nothing to be said.
     survives.put(RSP_PROD, case.at(3));
-    assert_eq!(survives.attach::<NetRx>().0.inherited(), Some(InHand::default()));
-    let (without, _) = BackRing::<NetRx, _>::attach(survives.page::<NetRx>(), None).unwrap();
+    assert_eq!(survives.attach::<NetRx>().0.inherited(), Some(InFlight::default()));
+    let (without, _) = BackRing::attach(survives.page::<NetRx>(), None::<RedoPage>).unwrap();
     assert_eq!(without.inherited(), None);
 }
 
@@ -490,7 +481,7 @@ proptest! {
         let survives = Survives::new();
         (0..4).for_each(|w| survives.put(Place::Ring(w), header[w as usize]));
         (0..3).for_each(|w| survives.put(Place::Redo(w), redo[w as usize]));
-        if let Ok((back, _)) = BackRing::<NetTx, _>::attach(survives.page::<NetTx>(), survives.redo()) {
+        if let Ok((back, _)) = survives.try_attach::<NetTx>() {
             prop_assert!(header[0].wrapping_sub(back.req_cons()) <= back.size());
             prop_assert!(back.req_cons().wrapping_sub(header[2]) <= REDO_RECORDS as u32);
         }

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 const FRAMES: u32 = if cfg!(miri) { 90 } else { 40_000 };
-/// Octets of a frame, one slot for each in the frames' pages.
+/// Bytes of a frame, one slot for each in the frames' pages.
 const FRAME: usize = 48;
 const SLOTS: u32 = 64;
 /// Just before the wrap of the indices.
@@ -64,7 +64,7 @@ fn frame(n: u32) -> [u8; FRAME] {
 
 /// Sends all frames; `check` sees the number and the answer of each.
 fn front(
-    mut ring: FrontRing<NetTx, RingPages<Pages>>,
+    mut ring: FrontRing<NetTx, RingPages<NetTx, Pages>>,
     frames: Pages,
     mut bell: Bell,
     check: impl Fn(u32, TxResponse),
@@ -94,9 +94,9 @@ fn front(
     assert_eq!(ring.in_flight(), 0);
 }
 
-/// Answers all requests; `check` sees the number and the octets of each frame that survived validation.
+/// Answers all requests; `check` sees the number and the bytes of each frame that survived validation.
 fn back(
-    mut ring: BackRing<NetTx, RingPages<Pages>>,
+    mut ring: BackRing<NetTx, RingPages<NetTx, Pages>>,
     frames: Pages,
     mut bell: Bell,
     check: impl Fn(u32, &[u8]),
@@ -106,15 +106,15 @@ fn back(
         let n = ring.available(1).expect("an honest front").min(16);
         for ahead in 0..n {
             let request = ring.read(ahead);
-            let mut octets = [0; FRAME];
+            let mut bytes = [0; FRAME];
             let (at, len) = (request.gref as usize, usize::from(request.size));
             let fits = len <= FRAME
                 && usize::from(request.offset) + len <= PAGE_SIZE
                 && at < frames.len() / PAGE_SIZE;
             let start = at.saturating_mul(PAGE_SIZE).saturating_add(request.offset.into());
-            let copied = fits && frames.copy_out(start, &mut octets[..len]);
+            let copied = fits && frames.copy_out(start, &mut bytes[..len]);
             if copied {
-                check(served + ahead, &octets[..len]);
+                check(served + ahead, &bytes[..len]);
             }
             answers.push(TxResponse { id: request.id, status: if copied { RSP_OKAY } else { RSP_ERROR } });
         }
@@ -129,7 +129,7 @@ fn back(
     assert_eq!(ring.unanswered(), 0);
 }
 
-/// Rewrites slots by words and frames by octets, never the indices: what a lying index does is in `ring_model`.
+/// Rewrites slots by words and frames by bytes, never the indices: what a lying index does is in `ring_model`.
 fn scribble(ring: &Pages, frames: &Pages, stop: &AtomicBool) -> u32 {
     let (mut state, mut rounds) = (0x9e37_79b9u32, 0);
     while !stop.load(Ordering::Relaxed) {
@@ -148,10 +148,10 @@ fn scribble(ring: &Pages, frames: &Pages, stop: &AtomicBool) -> u32 {
     rounds
 }
 
-type Ends = (FrontRing<NetTx, RingPages<Pages>>, BackRing<NetTx, RingPages<Pages>>);
+type Ends = (FrontRing<NetTx, RingPages<NetTx, Pages>>, BackRing<NetTx, RingPages<NetTx, Pages>>);
 
 fn ends(memory: &Pages) -> Ends {
-    let page = || RingPages::new(memory.clone(), 3);
+    let page = || RingPages::new(memory.clone());
     page().init();
     let front = FrontRing::starting_at(page(), START);
     let (back, _) = BackRing::attach(page(), None).expect("a fresh ring");
@@ -169,7 +169,7 @@ fn every_frame_and_every_answer_arrives_as_it_was_written() {
                 assert_eq!(answer, TxResponse { id: n as u16, status: RSP_OKAY });
             })
         });
-        scope.spawn(|| back(back_ring, frames.clone(), back_bell, |n, octets| assert_eq!(octets, frame(n))));
+        scope.spawn(|| back(back_ring, frames.clone(), back_bell, |n, bytes| assert_eq!(bytes, frame(n))));
     });
 }
 
@@ -184,7 +184,7 @@ fn a_mutator_spoils_contents_and_nothing_else() {
         let ends = [
             scope.spawn(|| front(front_ring, frames.clone(), front_bell, |_, _| {})),
             scope.spawn(|| {
-                back(back_ring, frames.clone(), back_bell, |_, octets| assert!(octets.len() <= FRAME))
+                back(back_ring, frames.clone(), back_bell, |_, bytes| assert!(bytes.len() <= FRAME))
             }),
         ];
         let results = ends.map(|end| end.join());

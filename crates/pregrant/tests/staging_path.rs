@@ -1,15 +1,16 @@
 //! Staging buffers: the list that a front writes and a back judges, and requests that name buffers, right and wrong
-//! (PROTOCOL.md 3.2, 3.3).
+//! (docs/protocol 3.2, 3.3).
 #![cfg(not(any(loom, miri)))] // Miri has data_path_race
 
 mod rig;
 
 use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{Control, Polled};
-use pregrant::net::front::pages::Granting;
-use pregrant::net::front::staging::StagingArea;
+use pregrant::net::front::regions::Regions;
 use pregrant::net::model::{RxFrame, Slot};
-use pregrant::net::staging_list::{self, DataLen, ListFault, colour};
+use pregrant::net::path::copy::front::Granting;
+use pregrant::net::path::staging::front::StagingArea;
+use pregrant::net::path::staging::list::{self as staging_list, DataLen, ListFault, colour};
 use pregrant::platform::local::Pages;
 use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{Arena, Offload};
@@ -61,7 +62,7 @@ fn lengths_are_what_keys_may_say() {
     }
 }
 
-/// An entry is 8 octets with its reference on an odd half-word: octets, not a struct, are what is shared.
+/// An entry is 8 bytes with its reference on an odd half-word: bytes, not a struct, are what is shared.
 #[test]
 fn entries_are_unaligned() {
     let pages = Pages::new(1);
@@ -118,9 +119,9 @@ fn honest_lists_are_accepted() {
     }
 }
 
-/// PROTOCOL.md 3.2's own example: with length 128, slot 34 counted from 1 is the second slot of the second page.
+/// docs/protocol 3.2's own example: with length 128, slot 34 counted from 1 is the second slot of the second page.
 #[test]
-fn slot_34_of_128_octets_is_the_second_of_the_second_page() {
+fn slot_34_of_128_bytes_is_the_second_of_the_second_page() {
     let got = staging_list::judge(&entries(256, 128, 0), 0, len(128)).expect("an honest list");
     assert_eq!((got.place[33], got.refs.len()), (4096 + 128, 8));
 }
@@ -235,7 +236,8 @@ proptest! {
 #[test]
 fn a_read_only_rx_list_cannot_be_mapped_for_writing() {
     let rig = Rig::new();
-    let area = StagingArea::new(&rig.guest, HOST, Access::ReadOnly, len(256), SLOTS, 0).expect("buffers");
+    let area = StagingArea::new(&rig.guest, &mut Regions::new(HOST), Access::ReadOnly, len(256), SLOTS, 0)
+        .expect("buffers");
     let list = rig.host.map(GUEST, &[area.list_ref()], Access::ReadOnly).expect("the list page");
     let entries = staging_list::read(&list, SLOTS as usize);
     let got = staging_list::judge(&entries, 0, len(256)).expect("an honest list");
@@ -243,7 +245,7 @@ fn a_read_only_rx_list_cannot_be_mapped_for_writing() {
     assert_eq!((refused.index, refused.status), (Some(0), GrantStatus::PERMISSION_DENIED));
     assert_eq!(rig.xen.counts().mapped, 1, "nothing but the list page");
     drop(list);
-    assert!(area.release(&rig.guest).is_empty());
+    assert!(area.into_granted().into_iter().all(|granted| granted.release(&rig.guest).is_ok()));
     rig.assert_empty();
 }
 
@@ -293,7 +295,7 @@ fn a_request_without_a_grant_is_in_the_buffer_of_its_id() {
 
 /// `offset + size` may reach the buffer's end and not pass it, though the page goes on.
 #[test]
-fn octets_past_the_buffer_are_an_error() {
+fn bytes_past_the_buffer_are_an_error() {
     for (octets, offset, size, status) in [
         (256, 0, 256, OKAY),
         (256, 192, 64, OKAY),
@@ -356,7 +358,7 @@ fn ids_twice_in_a_batch_are_an_error() {
     rig.assert_empty();
 }
 
-/// PROTOCOL.md 3.2, for RX: the second frame would overwrite the first before the guest saw it.
+/// docs/protocol 3.2, for RX: the second frame would overwrite the first before the guest saw it.
 #[test]
 fn rx_ids_twice_in_a_batch_are_an_error() {
     let rig = Rig::new();
@@ -388,7 +390,7 @@ fn rx_ids_twice_in_a_batch_are_an_error() {
     rig.assert_empty();
 }
 
-/// Frames over several staged slots, and over staged and granted ones: each octet from exactly one of the two.
+/// Frames over several staged slots, and over staged and granted ones: each byte from exactly one of the two.
 #[test]
 fn frames_may_mix_buffers_and_grants() {
     for octets in [256, 65535] {
@@ -450,7 +452,7 @@ fn the_list_is_not_read_again() {
 }
 
 #[test]
-fn a_long_frame_s_first_octets_are_in_a_buffer_too_and_its_grants_hold_all_of_it() {
+fn a_long_frame_s_first_bytes_are_in_a_buffer_too_and_its_grants_hold_all_of_it() {
     let rig = Rig::new();
     let mut ends = rig.tx(Way::Staging(256), Granting::Standing, 0);
     let frame: Vec<u8> = (0..1500).map(|i| (i * 7 % 251) as u8).collect();

@@ -1,5 +1,5 @@
 //! What clients can make xenstored keep: watch events that nobody reads, replies that nobody reads, requests that stop
-//! halfway. Octets on the heap are counted, before and after; nothing depends on time.
+//! halfway. Bytes on the heap are counted, before and after; nothing depends on time.
 #![cfg(not(any(loom, miri)))]
 
 mod counting;
@@ -43,7 +43,7 @@ fn make_changes(server: &mut Server, dom0: ConnId, name_bytes: usize, count: usi
     }
 }
 
-/// Octets that a guest with as many watches as it may have is able to make the server keep, when it reads nothing.
+/// Bytes that a guest with as many watches as it may have is able to make the server keep, when it reads nothing.
 fn kept_for_a_guest_that_reads_nothing(name_bytes: usize, changes: usize) -> isize {
     let (mut server, dom0) = server();
     // Whatever grows on the way is there already.
@@ -72,7 +72,7 @@ fn kept_for_a_guest_that_reads_nothing(name_bytes: usize, changes: usize) -> isi
     }
     drop((told, out));
     server.disconnect(guest);
-    assert!(live() - before < 4096, "{} octets stay behind", live() - before);
+    assert!(live() - before < 4096, "{} bytes stay behind", live() - before);
     kept
 }
 
@@ -84,13 +84,13 @@ fn a_hundred_thousand_events_that_nobody_reads() {
     let many = kept_for_a_guest_that_reads_nothing(0, EVENTS / 100);
     let long = kept_for_a_guest_that_reads_nothing(2000, 2000);
     println!(
-        "octets kept: {few} after 10 changes, {many} after {}, {long} with names of 2000 octets",
+        "bytes kept: {few} after 10 changes, {many} after {}, {long} with names of 2000 bytes",
         EVENTS / 100
     );
     let limits = Limits::default();
     let bound = limits.pending_bytes + (limits.pending_events + limits.watches) * 256 + limits.watches * 512;
-    assert!(many <= bound as isize, "{many} octets kept, {bound} are the limit");
-    assert!(long <= bound as isize, "{long} octets kept, {bound} are the limit");
+    assert!(many <= bound as isize, "{many} bytes kept, {bound} are the limit");
+    assert!(long <= bound as isize, "{long} bytes kept, {bound} are the limit");
     assert!(many < 2 * few, "what is kept goes on growing: {few}, then {many}");
 }
 
@@ -108,7 +108,7 @@ fn requests_that_stop_halfway() {
     }
     let each = (live() - before) / 1000;
     // A buffer that grows in steps is at most twice as long as what is in it.
-    assert!(each < 2 * (Header::SIZE + PAYLOAD_MAX) as isize + 1024, "{each} octets for each");
+    assert!(each < 2 * (Header::SIZE + PAYLOAD_MAX) as isize + 1024, "{each} bytes for each");
     for &conn in &conns {
         server.disconnect(conn);
     }
@@ -136,6 +136,6 @@ fn buffers_do_not_stay_as_large_as_they_once_were() {
         } {}
     }
     let limit = Limits::default().buffered_bytes as isize;
-    assert!(most < 4 * limit, "{most} octets wait, of {limit}");
-    assert!(live() - before < 16 * 1024, "{} octets for a connection with nothing to do", live() - before);
+    assert!(most < 4 * limit, "{most} bytes wait, of {limit}");
+    assert!(live() - before < 16 * 1024, "{} bytes for a connection with nothing to do", live() - before);
 }

@@ -1,25 +1,25 @@
 //! The control ring and multicast control from end to end, over plain maps: what a front sets, that it outlives the back
-//! (PROTOCOL.md 1.1, R4), and what is left of it where an end does not know it.
+//! (docs/protocol 1.1, R4), and what is left of it where an end does not know it.
 #![cfg(not(any(loom, miri)))]
 
 mod rig;
 
 use pregrant::PeerFault;
-use pregrant::net::back::{BackVif, ControlPage, Ordinary, Polled};
+use pregrant::net::back::{BackVif, ControlPage, FallbackPath, Polled};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::ctrl::NotAsked;
-use pregrant::net::front::{CtrlFront, FrontVif, Wishes};
+use pregrant::net::front::{CtrlFront, FrontConfig, FrontVif, Regions};
 use pregrant::net::headers::MacAddr;
 use pregrant::platform::local::{LocalDomain, LocalXen, Pages};
 use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
-use pregrant::ring::{RingMem, RingPages, Word};
+use pregrant::ring::{NetCtrl, RingMem, RingPages, Word};
 use pregrant::wire::netif_ctrl::{CtrlResponse, CtrlType};
 use rig::bus::{connect, device};
 use rig::{GUEST, HOST};
 
 fn back(features: BackFeatures) -> BackVif<LocalDomain> {
-    BackVif::new(GUEST, 0, features, Ordinary::Copy)
+    BackVif::new(GUEST, 0, features, FallbackPath::Copy)
 }
 
 /// Asks, and gives the answer once the back has had its control turn.
@@ -100,8 +100,9 @@ fn what_a_front_set_outlives_its_back() {
     let xen = LocalXen::new();
     let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
     let (mut fb, mut bb) = device();
-    let wishes = Wishes { queues: 2, ctrl_ring: true, multicast_control: true, ..Wishes::default() };
-    let mut front = FrontVif::new(HOST, wishes, false);
+    let config =
+        FrontConfig { queues: 2, ctrl_ring: true, multicast_control: true, ..FrontConfig::default() };
+    let mut front = FrontVif::new(HOST, config, false);
     let (pages, mut first) = (Pages::new(1), back(BackFeatures::default()));
     first.keep_control(kept(&pages));
     connect((&g, &mut front, &mut fb), (&h, &mut first, &mut bb));
@@ -136,7 +137,7 @@ fn what_a_front_set_outlives_its_back() {
     drop(first);
     let mut second = back(BackFeatures::default());
     second.keep_control(kept(&pages));
-    assert!(second.take_up(&h, &mut bb, &mut |_, _| None).expect("live rings"));
+    assert!(second.reattach(&h, &mut bb, &mut |_, _| None).expect("live rings"));
     assert_eq!(heard((&g, &mut front), (&h, &mut second)), [2, 4]);
     let Some(Some(steering)) = second.new_steering() else { panic!("no steering") };
     assert_eq!(steering.queue_of(&[0; 60]), 1);
@@ -154,7 +155,7 @@ fn what_a_front_set_outlives_its_back() {
     // One that finds nothing leaves nothing out, and spreads frames as it likes.
     drop(second);
     let mut third = back(BackFeatures::default());
-    assert!(third.take_up(&h, &mut bb, &mut |_, _| None).expect("live rings"));
+    assert!(third.reattach(&h, &mut bb, &mut |_, _| None).expect("live rings"));
     assert_eq!(heard((&g, &mut front), (&h, &mut third)), [0, 1, 2, 3, 4]);
     assert!(matches!(third.new_steering(), Some(None)));
 
@@ -175,8 +176,8 @@ fn nothing_of_it_without_the_backs_offer() {
     let xen = LocalXen::new();
     let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
     let (mut fb, mut bb) = device();
-    let wishes = Wishes { ctrl_ring: true, multicast_control: true, ..Wishes::default() };
-    let mut front = FrontVif::new(HOST, wishes, false);
+    let config = FrontConfig { ctrl_ring: true, multicast_control: true, ..FrontConfig::default() };
+    let mut front = FrontVif::new(HOST, config, false);
     let old = BackFeatures {
         multicast_control: false,
         dynamic_multicast_control: false,
@@ -200,11 +201,11 @@ fn a_back_that_lies_on_the_control_ring() {
     for (id, msg_type, rsp_prod) in [(2, 4, 1), (1, 5, 1), (1, 4, 2), (1, 4, u32::MAX)] {
         let xen = LocalXen::new();
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
-        let (mut ctrl, keys) = CtrlFront::new(&g, HOST).expect("a page");
+        let (mut ctrl, keys) = CtrlFront::new(&g, &mut Regions::new(HOST)).expect("a page");
         assert_eq!(ctrl.ask(&g, CtrlType::GetHashMappingSize, [0; 3]), Ok(()));
         let map = h.map(GUEST, &[keys.ring], Access::ReadWrite).expect("the front's ring");
-        let ring = RingPages::new(map, 4);
-        ring.write::<4, 3>(0, CtrlResponse { id, msg_type, status: 0, data: 128 }.to_words());
+        let ring = RingPages::<NetCtrl, _>::new(map);
+        ring.write::<3>(0, CtrlResponse { id, msg_type, status: 0, data: 128 }.to_words());
         ring.store(Word::RspProd, rsp_prod);
         let fault = match rsp_prod {
             1 => PeerFault::UnknownId(id),
@@ -212,7 +213,7 @@ fn a_back_that_lies_on_the_control_ring() {
         };
         assert_eq!(ctrl.answer(), Err(fault));
         drop(ring);
-        assert!(ctrl.release(&g).is_empty());
+        assert!(ctrl.into_granted().into_iter().all(|granted| granted.release(&g).is_ok()));
         assert_eq!(xen.counts().grants, 0);
     }
 }

@@ -1,18 +1,18 @@
-//! `hotplug-status` (PROTOCOL.md 2.10): when a vif is connected, and what a state of 2 with live rings means.
+//! `hotplug-status` (docs/protocol 2.10): when a vif is connected, and what a state of 2 with live rings means.
 #![cfg(not(any(loom, miri)))]
 
 mod rig;
 
-use pregrant::net::back::{BackStep, BackVif, Left, Ordinary};
+use pregrant::net::back::{BackStep, BackVif, FallbackPath, PreviousState};
 use pregrant::net::features::BackFeatures;
-use pregrant::net::front::{FrontVif, Wishes};
+use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::xenbus::XenbusState as S;
 use rig::bus::{MapBus, connect, device};
 use rig::{GUEST, HOST};
 
 fn back() -> BackVif<LocalDomain> {
-    BackVif::new(GUEST, 0, BackFeatures::default(), Ordinary::Copy)
+    BackVif::new(GUEST, 0, BackFeatures::default(), FallbackPath::Copy)
 }
 
 /// A vif whose back has gone, its front connected: the front, which keeps the rings, the back's domain, both directories.
@@ -20,7 +20,7 @@ fn left_by_a_back() -> (FrontVif<LocalDomain>, LocalDomain, MapBus, MapBus) {
     let xen = LocalXen::new();
     let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
     let (mut fb, mut bb) = device();
-    let mut front = FrontVif::new(HOST, Wishes::default(), false);
+    let mut front = FrontVif::new(HOST, FrontConfig::default(), false);
     connect((&g, &mut front, &mut fb), (&h, &mut back(), &mut bb));
     (front, h, fb, bb)
 }
@@ -34,11 +34,11 @@ fn live_rings_at_state_2_are_taken_up() {
         bb.own.borrow_mut().insert("state".into(), "2".into());
         fb.own.borrow_mut().insert("state".into(), front_state.into());
         // A predecessor of ours that died at 2 connected nobody.
-        assert_eq!(back().inherit(&mut bb), Ok(Left::Nothing));
+        assert_eq!(back().inherit(&mut bb), Ok(PreviousState::Nothing));
         let mut next = back();
         next.take_from_kernel();
-        assert_eq!(next.inherit(&mut bb), Ok(Left::Connected));
-        assert_eq!(next.take_up(&h, &mut bb, &mut |_, _| None).ok(), Some(true));
+        assert_eq!(next.inherit(&mut bb), Ok(PreviousState::Connected));
+        assert_eq!(next.reattach(&h, &mut bb, &mut |_, _| None).ok(), Some(true));
         assert_eq!(
             (next.state(), next.nr_queues(), bb.own.borrow()["state"].as_str()),
             (S::Connected, 1, "4")
@@ -61,7 +61,7 @@ fn state_2_is_else_the_beginning() {
         fb.own.borrow_mut().insert("state".into(), front_state.into());
         let mut next = back();
         next.take_from_kernel();
-        assert_eq!(next.inherit(&mut bb), Ok(Left::Nothing), "{key:?} {front_state}");
+        assert_eq!(next.inherit(&mut bb), Ok(PreviousState::Nothing), "{key:?} {front_state}");
     }
 
     // A back that died while the script was at work: the next one waits for it as the first did.
@@ -69,7 +69,7 @@ fn state_2_is_else_the_beginning() {
     bb.own.borrow_mut().insert("hotplug-status".into(), "".into());
     let mut next = back();
     next.await_hotplug();
-    assert_eq!(next.inherit(&mut bb), Ok(Left::Nothing));
+    assert_eq!(next.inherit(&mut bb), Ok(PreviousState::Nothing));
     assert_eq!(next.step(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Waiting));
     assert_eq!((next.nr_queues(), bb.own.borrow()["state"].as_str()), (0, "2"));
     bb.own.borrow_mut().insert("hotplug-status".into(), "connected".into());

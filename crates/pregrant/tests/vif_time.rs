@@ -1,13 +1,13 @@
 //! What a back does as time passes: frames that wait for slots expire, guests that take none stall, a guest with a rate
-//! waits for its credit (PROTOCOL.md 6). Time is the test's.
+//! waits for its credit (docs/protocol 6). Time is the test's.
 #![cfg(not(loom))]
 
 mod rig;
 
 use pregrant::net::back::rx_batch::RxAccepts;
-use pregrant::net::back::{BackVif, Credit, Link, Ordinary, Patience, Polled, Rate};
+use pregrant::net::back::{BackVif, Credit, FallbackPath, Link, Patience, Polled, Rate};
 use pregrant::net::features::BackFeatures;
-use pregrant::net::front::{FrontVif, Wishes};
+use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::net::model::Slot;
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{Arena, FramePort, Offload};
@@ -26,7 +26,7 @@ fn rx(notified: bool, live: bool) -> (Rig, RxGame) {
     (rig, g)
 }
 
-/// Frames of two pages and an octet: three slots each.
+/// Frames of two pages and a byte: three slots each.
 fn give(g: &mut RxGame, n: usize) {
     g.port.gives.extend((0..n).map(|_| (vec![7; 2 * PAGE_SIZE + 1], Offload::default())));
 }
@@ -132,6 +132,20 @@ fn xsa_392_one_slot_for_longer_frames_stalls_the_queue() {
     assert_eq!((g.back.link(), g.back.stalls()), (Link::Stalled, 2));
 }
 
+/// The guest is asked to say when it posts them; one that posted them before that does not: so they are work.
+#[test]
+fn slots_that_were_posted_before_the_last_look_are_not_slept_over() {
+    let (_, mut g) = rx(true, false);
+    turn(&mut g, S);
+    assert_eq!((g.back.link(), g.back.is_pending()), (Link::Starting, false));
+    post(&mut g, 1);
+    assert!(g.back.is_pending());
+    assert_eq!(g.back.final_check(), Ok(true));
+    turn(&mut g, 2 * S);
+    assert_eq!(g.back.link(), Link::Up);
+    assert_eq!((g.back.final_check(), g.back.is_pending()), (Ok(false), false));
+}
+
 #[test]
 fn a_queue_starts_without_a_link_until_slots_are_posted() {
     let (_, mut g) = rx(true, false);
@@ -171,16 +185,16 @@ impl Pair {
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
         let (mut fb, mut bb) = device();
         bb.own.borrow_mut().insert("rate".into(), rate.into());
-        let wishes = Wishes { queues, tx_data_len: None, rx_data_len: None, ..Wishes::default() };
-        let mut front = FrontVif::new(HOST, wishes, false);
-        let mut back = BackVif::new(GUEST, 0, BackFeatures::default(), Ordinary::Copy);
+        let config = FrontConfig { queues, tx_data_len: None, rx_data_len: None, ..FrontConfig::default() };
+        let mut front = FrontVif::new(HOST, config, false);
+        let mut back = BackVif::new(GUEST, 0, BackFeatures::default(), FallbackPath::Copy);
         connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
         assert_eq!(back.nr_queues(), queues as usize);
         let ports = (0..queues).map(|_| Box::new(TestPort::default()) as Box<dyn FramePort>).collect();
         Self { xen, g, h, front, back, bb, fb, ports }
     }
 
-    /// Sends frames of 1000 octets on queue `i` until it is full.
+    /// Sends frames of 1000 bytes on queue `i` until it is full.
     fn fill(&mut self, i: usize) {
         let mut burst = Arena::new();
         assert!(burst.push(&[7; 1000], Offload::default()));
@@ -236,6 +250,9 @@ fn the_link_is_up_when_all_queues_are_ready() {
 #[test]
 fn a_rate_holds_frames_back_and_keeps_nobody_awake() {
     let mut pair = Pair::connected(1, "10000,50000");
+    // The slots that its front posted take the link up: until then they are work.
+    assert_eq!(pair.back.final_check(&pair.h, 0), Ok(true));
+    assert_eq!(pair.back.turn(&pair.h, &mut pair.ports), Ok(Some(true)));
     pair.fill(0);
     assert_eq!(pair.rounds(), [10]);
     // More waits on the ring, and yet there is no work before the window's end.
@@ -252,7 +269,7 @@ fn a_rate_holds_frames_back_and_keeps_nobody_awake() {
         [("10000,50000", 51, 0), ("20000,50000", 52, 20), ("", 53, 224), ("20000,0", 53, 0)]
     {
         pair.bb.own.borrow_mut().insert("rate".into(), rate.into());
-        pair.back.hear_rate(&pair.h, &mut pair.bb).expect("plain maps");
+        pair.back.reload_rate(&pair.h, &mut pair.bb).expect("plain maps");
         pair.xen.stop_clock(now * MS);
         let got = pair.rounds()[0];
         // Of 256 slots the front keeps some free.
@@ -285,6 +302,7 @@ fn queues_share_a_rate_and_none_starves() {
 fn a_garbled_rate_is_none_and_is_told() {
     for text in ["fast", "1000", "1000,", "1000,x", "-1,5", "\u{1b}[2J"] {
         let mut pair = Pair::connected(1, text);
+        assert_eq!(pair.back.turn(&pair.h, &mut pair.ports), Ok(Some(true)));
         assert_eq!(pair.back.bad_rate(), Some(text));
         pair.fill(0);
         assert!(pair.rounds()[0] > 200 && pair.back.final_check(&pair.h, 0) == Ok(false));

@@ -1,15 +1,15 @@
-//! XDP headroom (PROTOCOL.md 2.9): how a front asks for it while it is connected, and where frames are then.
+//! XDP headroom (docs/protocol 2.9): how a front asks for it while it is connected, and where frames are then.
 #![cfg(not(any(loom, miri)))]
 
 mod rig;
 
 use pregrant::net::back::rx_batch::RxAccepts;
-use pregrant::net::back::{BackStep, BackVif, Left, Ordinary, Polled};
+use pregrant::net::back::{BackStep, BackVif, FallbackPath, Polled, PreviousState};
 use pregrant::net::features::BackFeatures;
-use pregrant::net::front::{FrontVif, Wishes};
+use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::platform::local::LocalXen;
 use pregrant::port::Offload;
-use pregrant::ring::{NetRx, RingKind, RingPages};
+use pregrant::ring::{NetRx, RingPages};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{Extra, GSO_TYPE_TCPV4, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest, RxResponse};
 use pregrant::xenbus::XenbusState;
@@ -47,7 +47,7 @@ fn frames_lie_behind_the_headroom_and_need_the_slots_that_takes() {
                 g.port.gives.push_back((bytes(len), offload));
                 post(&mut g, needed - 1);
                 assert_eq!(g.run(), Ok(()));
-                assert_eq!(g.model.frames(), Ok(vec![]), "{len} octets need {needed} slots");
+                assert_eq!(g.model.frames(), Ok(vec![]), "{len} bytes need {needed} slots");
                 post(&mut g, 1);
                 assert_eq!(g.run(), Ok(()));
                 let frame = g.model.frames().expect("answers by the rules").remove(0);
@@ -70,7 +70,7 @@ fn frames_lie_behind_the_headroom_and_need_the_slots_that_takes() {
                     assert!(ahead.iter().all(|b| *b == 0), "the headroom is the guest's");
                     got.extend(piece);
                 }
-                assert!(got == bytes(len), "{len} octets behind {headroom}");
+                assert!(got == bytes(len), "{len} bytes behind {headroom}");
                 g.close();
                 rig.assert_empty();
             }
@@ -113,16 +113,15 @@ fn a_front_asks_while_it_is_connected() {
     let xen = LocalXen::new();
     let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
     let (mut fb, mut bb) = device();
-    let wishes = Wishes { tx_data_len: None, rx_data_len: None, ..Wishes::default() };
-    let mut front = FrontVif::new(HOST, wishes, false);
-    let mut back = BackVif::new(GUEST, 0, BackFeatures::default(), Ordinary::Copy);
+    let config = FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() };
+    let mut front = FrontVif::new(HOST, config, false);
+    let mut back = BackVif::new(GUEST, 0, BackFeatures::default(), FallbackPath::Copy);
     connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
     assert_eq!(bb.own.borrow()["feature-xdp-headroom"], "1");
     let gref: u32 = fb.own.borrow()["rx-ring-ref"].parse().expect("a number");
-    let look = RingPages::new(
+    let look = RingPages::<NetRx, _>::new(
         pregrant::platform::PeerMem::map(&h, GUEST, &[GrantRef(gref)], pregrant::platform::Access::ReadWrite)
             .expect("the front's ring"),
-        NetRx::SLOT_WORDS,
     );
     // Its pages stay the front's; the answers are looked at as they stand on the ring.
     let mut at = 0;
@@ -130,7 +129,7 @@ fn a_front_asks_while_it_is_connected() {
         let mut port = TestPort::default();
         port.gives.push_back((bytes(60), Offload::default()));
         while back.poll_rx(&h, 0, &mut port) == Ok(Polled::More) {}
-        let first = RxResponse::from_words(pregrant::ring::RingMem::read::<2, 2>(&look, at));
+        let first = RxResponse::from_words(pregrant::ring::RingMem::read::<2>(&look, at));
         at += 1 + u32::from(first.flags & RXF_EXTRA_INFO != 0);
         first.offset
     };
@@ -159,15 +158,25 @@ fn a_front_asks_while_it_is_connected() {
         assert_eq!((back.state(), back.nr_queues()), (S::Connected, 1));
         assert_eq!(deliver(&mut back), offset, "{key:?}");
     }
+    // Linux's front says 7, and writes the key after that: a back that is fast reads the one before.
+    for key in ["256", "0"] {
+        fb.own.borrow_mut().insert("state".into(), "7".into());
+        assert_eq!(back.step(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Waiting));
+        assert_eq!(back.state(), S::Reconfigured);
+        fb.own.borrow_mut().extend([("xdp-headroom".into(), key.into()), ("state".into(), "4".into())]);
+        assert_eq!(back.step(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Waiting));
+        assert_eq!(back.state(), S::Connected);
+        assert_eq!(deliver(&mut back).to_string(), key);
+    }
     // A back that dies at 8, its front still at 7, or at 4 again.
     for front_state in ["7", "4"] {
         fb.own.borrow_mut().extend([("state".into(), "7".into()), ("xdp-headroom".into(), "128".into())]);
         assert_eq!(back.step(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Waiting));
         fb.own.borrow_mut().insert("state".into(), front_state.into());
         drop(back);
-        back = BackVif::new(GUEST, 0, BackFeatures::default(), Ordinary::Copy);
-        assert_eq!(back.inherit(&mut bb), Ok(Left::Connected));
-        assert_eq!(back.take_up(&h, &mut bb, &mut |_, _| None).ok(), Some(true));
+        back = BackVif::new(GUEST, 0, BackFeatures::default(), FallbackPath::Copy);
+        assert_eq!(back.inherit(&mut bb), Ok(PreviousState::Connected));
+        assert_eq!(back.reattach(&h, &mut bb, &mut |_, _| None).ok(), Some(true));
         assert_eq!(deliver(&mut back), 128);
         fb.own.borrow_mut().insert("state".into(), "4".into());
         assert_eq!(back.step(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Waiting));

@@ -19,22 +19,25 @@ use proptest::prelude::*;
 use rig::mutator::while_mutating;
 use rig::{GUEST, HOST, Rig, SLOTS, WAYS, Way};
 use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
 
 /// A ring in private memory that counts how often each slot is read.
-struct Counting {
+struct Counting<K> {
+    kind: PhantomData<K>,
     words: [Cell<u32>; 4],
     slots: Vec<[u32; 3]>,
     reads: RefCell<Vec<u32>>,
 }
 
-impl Counting {
+impl<K> Counting<K> {
     fn new(slots: Vec<[u32; 3]>) -> Self {
         let words = [slots.len() as u32, 0, 0, 0].map(Cell::new);
-        Self { words, reads: RefCell::new(vec![0; slots.len()]), slots }
+        Self { kind: PhantomData, words, reads: RefCell::new(vec![0; slots.len()]), slots }
     }
 }
 
-impl RingMem for &Counting {
+impl<K: RingKind> RingMem for &Counting<K> {
+    type Kind = K;
     fn size(&self) -> u32 {
         self.slots.len().next_power_of_two() as u32
     }
@@ -44,11 +47,11 @@ impl RingMem for &Counting {
     fn store(&self, w: Word, v: u32) {
         self.words[w as usize].set(v);
     }
-    fn read<const SLOT: usize, const W: usize>(&self, idx: u32) -> [u32; W] {
+    fn read<const W: usize>(&self, idx: u32) -> [u32; W] {
         self.reads.borrow_mut()[idx as usize] += 1;
         std::array::from_fn(|i| self.slots[idx as usize][i])
     }
-    fn write<const SLOT: usize, const W: usize>(&self, _: u32, _: [u32; W]) {}
+    fn write<const W: usize>(&self, _: u32, _: [u32; W]) {}
 }
 
 /// Slots of any bits, half of them tame enough to grow into frames.
@@ -62,8 +65,8 @@ proptest! {
     /// What is validated and what is used come from one read: no slot is read twice, and each that is consumed was.
     #[test]
     fn xsa_155_197_tx_slots_are_read_once(slots in slots()) {
-        let memory = Counting::new(slots);
-        let (mut ring, _) = BackRing::<NetTx, _>::attach(&memory, None).expect("a fresh ring");
+        let memory = Counting::<NetTx>::new(slots);
+        let (mut ring, _) = BackRing::attach(&memory, None).expect("a fresh ring");
         let (mut batch, mut arena) = (TxBatch::default(), Arena::new());
         loop {
             let taken = batch.take(&mut ring, &mut arena);
@@ -82,8 +85,8 @@ proptest! {
     fn xsa_155_197_rx_slots_are_read_once(
         slots in slots(), lens in proptest::collection::vec((14..9000usize, any::<bool>()), 1..20),
     ) {
-        let memory = Counting::new(slots);
-        let (mut ring, _) = BackRing::<NetRx, _>::attach(&memory, None).expect("a fresh ring");
+        let memory = Counting::<NetRx>::new(slots);
+        let (mut ring, _) = BackRing::attach(&memory, None).expect("a fresh ring");
         let mut arena = Arena::new();
         for (len, gso) in lens {
             let offload = if gso { Offload { gso_type: 1, gso_size: 1448, ..Offload::default() } } else { Offload::default() };
@@ -105,12 +108,12 @@ fn xsa_155_197_rx_requests_rewritten_while_they_are_read() {
         let rig = Rig::new();
         for _ in 0..30 {
             let mut g = rig.rx_model(way, 0, RxAccepts::ALL);
-            let ring = RingPages::new(g.ring_memory.clone(), NetRx::SLOT_WORDS);
+            let ring = RingPages::<NetRx, _>::new(g.ring_memory.clone());
             let refs = g.refs.clone();
             let rewrite = |x: u32| {
                 let gref = refs.get((x >> 8) as usize & 0x1FF).map_or(x, |r| r.0);
                 let id = (x >> 4) as u16 & 0x1FF;
-                ring.write::<2, 2>(x >> 24, RxRequest { id, gref }.to_words());
+                ring.write::<2>(x >> 24, RxRequest { id, gref }.to_words());
             };
             let mut delivered = 0;
             while_mutating(rewrite, || {
@@ -141,17 +144,17 @@ fn xsa_216_pads_of_answers_are_zero() {
             let id = g.model.next_index() as u16;
             g.model.post(RxRequest { id, gref: g.refs[id as usize].0 });
         }
-        let ring = RingPages::new(g.ring_memory.clone(), NetRx::SLOT_WORDS);
+        let ring = RingPages::<NetRx, _>::new(g.ring_memory.clone());
         for idx in (3..SLOTS).chain([1]) {
-            ring.write::<2, 2>(idx, [POISON; 2]); // 1: under the extra
+            ring.write::<2>(idx, [POISON; 2]); // 1: under the extra
         }
         let gso = Offload { csum_blank: true, csum_ok: true, gso_type: 2, gso_size: 1440 };
         g.port.gives.push_back((vec![1; 5000], gso));
         assert_eq!(g.run(), Ok(()));
-        assert_eq!(ring.read::<2, 2>(1), [1 | 1440 << 16, 2], "type, flags, size, type, pad, features");
-        let first = ring.read::<2, 2>(0);
+        assert_eq!(ring.read::<2>(1), [1 | 1440 << 16, 2], "type, flags, size, type, pad, features");
+        let first = ring.read::<2>(0);
         assert_eq!((first[0], (first[1] as u16) & RXF_EXTRA_INFO), (0, RXF_EXTRA_INFO), "id 0 at offset 0");
-        assert!((3..SLOTS).all(|idx| ring.read::<2, 2>(idx) == [POISON; 2]), "not asked, not written");
+        assert!((3..SLOTS).all(|idx| ring.read::<2>(idx) == [POISON; 2]), "not asked, not written");
         g.close();
 
         let mut g = rig.tx_model(way, 0, 1);
@@ -161,7 +164,7 @@ fn xsa_216_pads_of_answers_are_zero() {
         g.model.play(&[Slot::Data(request), Slot::Extra([head, body, POISON])]);
         assert_eq!(g.run(), Ok(()));
         let null = (RSP_NULL as u16 as u32) << 16;
-        assert_eq!(g.model.mem().read::<3, 3>(1), [null, body, POISON]);
+        assert_eq!(g.model.mem().read::<3>(1), [null, body, POISON]);
         assert_eq!(g.model.answers(), Ok(vec![vec![RSP_OKAY, RSP_NULL]]));
         g.close();
         rig.assert_empty();

@@ -4,8 +4,9 @@
 
 mod rig;
 
-use pregrant::net::front::pages::{Granting, OrdinaryPages};
+use pregrant::net::front::regions::Regions;
 use pregrant::net::front::{Buffers, TxFront};
+use pregrant::net::path::copy::front::{Granting, OrdinaryPages};
 use pregrant::platform::local::{LocalDomain, LocalMap, LocalRegion};
 use pregrant::platform::{Access, Events, GrantPool, GrantTable, InUse, PeerMem, Platform, ReadySet};
 use pregrant::port::{Arena, Offload};
@@ -39,13 +40,13 @@ fn xsa_155_197_answers_rewritten_while_they_are_read() {
             }
             let Tx { rig, front, back, .. } = &mut t;
             let ring = &back.ring;
-            let rewrite = |x: u32| ring.write::<3, 1>(x >> 26, [x >> 8 & 0x0000_FFFF]);
+            let rewrite = |x: u32| ring.write::<1>(x >> 26, [x >> 8 & 0x0000_FFFF]);
             let mut fault = None;
             while_mutating(rewrite, || {
                 for k in 0..64u32 {
                     // Once for sure, whenever the other thread runs.
                     let id = if k == seed { 999 } else { (k ^ seed & 1) as u16 };
-                    ring.write::<3, 1>(k, [TxResponse { id, status: RSP_OKAY }.to_word()]);
+                    ring.write::<1>(k, [TxResponse { id, status: RSP_OKAY }.to_word()]);
                     ring.store(Word::RspProd, k + 1);
                     fault = front.reclaim(&rig.guest, 1).err();
                     if fault.is_some() {
@@ -67,17 +68,17 @@ fn xsa_155_197_answers_rewritten_while_they_are_read() {
                 let flags = if x & 3 == 0 { RXF_MORE_DATA } else { 0 };
                 let offset = (x >> 20) as u16 & 0xFF;
                 let answer = RxResponse { id: 0, offset, flags, status: (x >> 4) as i16 & 0x1FFF };
-                ring.write::<2, 2>(x >> 24, answer.to_words());
+                ring.write::<2>(x >> 24, answer.to_words());
             };
             while_mutating(rewrite, || {
                 for k in 0..SLOTS {
-                    ring.write::<2, 2>(k, rsp(0, 60).to_words());
+                    ring.write::<2>(k, rsp(0, 60).to_words());
                     ring.store(Word::RspProd, k + 1);
                     arena.clear();
                     if front.recv(arena, 1).is_err() {
                         break;
                     }
-                    // Page and buffer k are full of k + 1: no octet of anything else arrives.
+                    // Page and buffer k are full of k + 1: no byte of anything else arrives.
                     for (bytes, _) in arena.burst().iter() {
                         assert!(bytes.iter().all(|b| (1..=k + 1).contains(&(*b as u32)) || k == 255));
                     }
@@ -137,24 +138,24 @@ fn xsa_216_pads_of_requests_are_zero() {
     for way in WAYS {
         let mut t = Tx::new(way);
         for idx in 0..SLOTS {
-            t.back.ring.write::<3, 3>(idx, [POISON; 3]);
+            t.back.ring.write::<3>(idx, [POISON; 3]);
         }
         let gso = Offload { csum_blank: true, csum_ok: true, gso_type: 1, gso_size: 1448 };
         assert_eq!(t.send(3000, gso), 1);
         assert_ne!(t.back.tx(0).flags & TXF_EXTRA_INFO, 0);
-        assert_eq!(t.back.ring.read::<3, 3>(1), [1 | 1448 << 16, 1, 0], "an extra and its pads");
-        assert_eq!(t.back.ring.read::<3, 3>(2), [POISON; 3], "not used, not written");
+        assert_eq!(t.back.ring.read::<3>(1), [1 | 1448 << 16, 1, 0], "an extra and its pads");
+        assert_eq!(t.back.ring.read::<3>(2), [POISON; 3], "not used, not written");
         t.close();
 
         let mut r = Rx::new(way);
         for idx in 0..SLOTS {
-            r.back.ring.write::<2, 2>(idx, [POISON; 2]);
+            r.back.ring.write::<2>(idx, [POISON; 2]);
             r.back.answer_rx(rsp(0, 20));
         }
         while r.recv().expect("honest answers") > 0 {}
         r.front.post(&r.rig.guest, &r.chans.0).expect("standing grants");
         for idx in 0..SLOTS {
-            assert_eq!(r.back.ring.read::<2, 2>(idx)[0], idx, "id and pad");
+            assert_eq!(r.back.ring.read::<2>(idx)[0], idx, "id and pad");
         }
         r.close();
     }
@@ -185,14 +186,14 @@ fn xsa_376_403_shared_pages_show_frames_and_nothing_else() {
                 assert!(region.copy_out(0, &mut bytes));
                 shown.extend(bytes);
             }
-            assert!(!shown.contains(&SECRET), "{way:?}, {len} octets: private memory is shown");
-            // The frame once, and its first octets once more in a buffer where it went by grants.
+            assert!(!shown.contains(&SECRET), "{way:?}, {len} bytes: private memory is shown");
+            // The frame once, and its first bytes once more in a buffer where it went by grants.
             let in_use = shown.iter().filter(|b| **b != 0).count();
             let header = match way {
                 Way::Staging(n) if len > n as usize => n as usize,
                 _ => 0,
             };
-            assert_eq!(in_use, len + header, "{way:?}, {len} octets");
+            assert_eq!(in_use, len + header, "{way:?}, {len} bytes");
             t.close();
         }
     }
@@ -321,7 +322,8 @@ fn xsa_457_tx_with_failures_leaks_neither_pages_nor_ids() {
     let p = Flaky { domain: rig.guest.clone(), dice: Cell::new(7) };
     let (front_ring, ring) = rig.ring::<NetTx>();
     let (near, far) = rig.channel();
-    let pages = OrdinaryPages::new(&p, HOST, Access::ReadOnly, SLOTS, Granting::PerFrame).expect("pages");
+    let pages = OrdinaryPages::new(&p, &mut Regions::new(HOST), Access::ReadOnly, SLOTS, Granting::PerFrame)
+        .expect("pages");
     let mut front: TxFront<Flaky> =
         TxFront::new(FrontRing::new(front_ring), Buffers { staging: None, pages: Some(pages) });
     let mut back = RawBack { ring, rsp_prod: 0 };
@@ -356,7 +358,7 @@ fn xsa_457_tx_with_failures_leaks_neither_pages_nor_ids() {
     assert_eq!((rig.xen.counts().grants, front.room()), (before, SLOTS));
     drop((back, near, far));
     let (ring, Buffers { pages, .. }) = front.into_parts();
-    assert!(pages.expect("they are").release(&p).is_ok());
+    assert!(pages.expect("they are").into_granted().release(&p).is_ok());
     rig::release_front(&rig.guest, (ring, Buffers { staging: None, pages: None }));
     rig.assert_empty();
 }

@@ -3,14 +3,15 @@
 
 mod rig;
 
-use pregrant::net::front::pages::{Granting, OrdinaryPages};
-use pregrant::net::front::staging::StagingArea;
+use pregrant::net::front::regions::Regions;
 use pregrant::net::front::{Buffers, RxFront};
-use pregrant::net::staging_list::DataLen;
+use pregrant::net::path::copy::front::{Granting, OrdinaryPages};
+use pregrant::net::path::staging::front::StagingArea;
+use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::local::{LocalDomain, LocalRegion};
 use pregrant::platform::{Access, GrantPool, GrantTable, InUse, Platform};
 use pregrant::port::{Arena, Offload};
-use pregrant::ring::{FrontRing, NetRx, RingKind, RingMem, RingPages, Word};
+use pregrant::ring::{FrontRing, NetRx, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{Extra, RSP_ERROR, RXF_EXTRA_INFO, RXF_MORE_DATA, RxResponse};
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PeerFault, PlatformError};
@@ -25,7 +26,7 @@ type Answers = [[u32; 2]; ANSWERS];
 
 /// The back that writes between two accesses of the front: of `at`, all slots are as in `then`.
 struct Rewriter {
-    back: RingPages<LocalRegion>,
+    back: RingPages<NetRx, LocalRegion>,
     accesses: Cell<usize>,
     at: Cell<usize>,
     then: Answers,
@@ -94,13 +95,13 @@ impl Platform for Guest {
     }
 }
 
-fn write(back: &RingPages<LocalRegion>, answers: &Answers) {
+fn write(back: &RingPages<NetRx, LocalRegion>, answers: &Answers) {
     for (k, words) in answers.iter().enumerate() {
-        back.write::<2, 2>(k as u32, *words);
+        back.write::<2>(k as u32, *words);
     }
 }
 
-/// What came of a run: frames with their octets and offloads, or why not, and errors counted.
+/// What came of a run: frames with their bytes and offloads, or why not, and errors counted.
 type Came = (Result<usize, PeerFault>, Vec<(Vec<u8>, Offload)>, u64);
 
 /// A new front takes the answers `now`, which become `then` at the access `at` of its `recv`. Returns what came and the
@@ -109,10 +110,10 @@ fn run(way: Way, now: &Answers, then: &Answers, at: usize) -> (Came, usize) {
     let rig = Rig::new();
     let guest = Guest(rig.guest.clone());
     let memory = rig.ring::<NetRx>().0.into_pages();
-    let back = RingPages::new(memory.clone(), NetRx::SLOT_WORDS);
+    let back = RingPages::<NetRx, _>::new(memory.clone());
     let rewriter = Rc::new(Rewriter { back, accesses: Cell::new(0), at: Cell::new(usize::MAX), then: *then });
     let watched = Region { memory, watched: Some(rewriter.clone()) };
-    let ring = FrontRing::new(RingPages::new(watched, NetRx::SLOT_WORDS));
+    let ring = FrontRing::new(RingPages::<NetRx, _>::new(watched));
     let fill = |region: &Region, stride: usize| {
         for id in 0..ANSWERS {
             let bytes: Vec<u8> = (0..stride).map(|at| (id * 29 + at / 8) as u8).collect();
@@ -122,14 +123,16 @@ fn run(way: Way, now: &Answers, then: &Answers, at: usize) -> (Came, usize) {
     let staging = match way {
         Way::Staging(len) => {
             let len = DataLen::new(len).expect("a length that buffers can have");
-            let area = StagingArea::new(&guest, HOST, Access::ReadWrite, len, SLOTS, 0).expect("buffers");
+            let area = StagingArea::new(&guest, &mut Regions::new(HOST), Access::ReadWrite, len, SLOTS, 0)
+                .expect("buffers");
             fill(area.bytes(), area.buffer_bytes());
             Some(area)
         }
         _ => None,
     };
     let pages =
-        OrdinaryPages::new(&guest, HOST, Access::ReadWrite, SLOTS, Granting::Standing).expect("pages");
+        OrdinaryPages::new(&guest, &mut Regions::new(HOST), Access::ReadWrite, SLOTS, Granting::Standing)
+            .expect("pages");
     fill(pages.bytes(), PAGE_SIZE);
     let mut front = RxFront::new(ring, Buffers { staging, pages: Some(pages) });
     let chan = rig.channel();

@@ -1,4 +1,4 @@
-//! The internet checksum (RFC 1071), and what netif leaves to be done with it (PROTOCOL.md 2.7).
+//! The internet checksum (RFC 1071), and what netif leaves to be done with it (docs/protocol 2.7).
 //!
 //! A frame with `csum_blank` carries in its TCP or UDP checksum field the sum over the pseudo-header only.
 //! [`finish_blank`] adds the rest; [`make_blank`] goes back; [`verify`] says whether a finished one is right. A UDP
@@ -8,7 +8,7 @@
 
 use super::headers::{HeaderFault, IpHeaders, IpVersion, PROTOCOL_UDP};
 
-/// The ones' complement sum of `bytes` as big-endian 16-bit words, an odd last octet padded with zero. Below 0x1_0000.
+/// The ones' complement sum of `bytes` as big-endian 16-bit words, an odd last byte padded with zero. Below 0x1_0000.
 /// Sums of pieces add up when every piece but the last has an even length.
 pub fn sum(bytes: &[u8]) -> u32 {
     // The sum does not depend on the byte order until its end (RFC 1071, 2B): little-endian words, swapped once.
@@ -52,7 +52,7 @@ pub fn pseudo_v6(src: [u8; 16], dst: [u8; 16], protocol: u8, l4_len: u32) -> u32
     sum(&src) + sum(&dst) + u32::from(protocol) + (l4_len >> 16) + (l4_len & 0xFFFF)
 }
 
-/// The sum over the pseudo-header of the packet in `frame`, as if its L4 part had `l4_len` octets.
+/// The sum over the pseudo-header of the packet in `frame`, as if its L4 part had `l4_len` bytes.
 pub fn pseudo(frame: &[u8], headers: &IpHeaders, l4_len: usize) -> Result<u32, HeaderFault> {
     if headers.routed {
         return Err(HeaderFault::Unsupported);
@@ -85,8 +85,8 @@ pub fn finish_blank(frame: &mut [u8]) -> Result<(), HeaderFault> {
     Ok(())
 }
 
-/// Replaces the checksum of a TCP or UDP frame by the pseudo-header's sum: what `csum_blank` means. Linux does this to
-/// segmentation frames that come without the flag.
+/// Replaces the checksum of a TCP or UDP frame by the pseudo-header's sum: what `csum_blank` means. A frame that is refused is
+/// unchanged.
 pub fn make_blank(frame: &mut [u8]) -> Result<(), HeaderFault> {
     let headers = IpHeaders::parse(frame)?;
     let at = headers.checksum_at()?;

@@ -1,5 +1,5 @@
 //! What the two ends tell each other through xenstore: one place that writes the keys, the same place that reads them
-//! (PROTOCOL.md 2.8 and 3.1).
+//! (docs/protocol 2.8 and 3.1).
 //!
 //! ```text
 //!   back's directory:   feature-sg = "1" ... feature-staging-grants = "1", staging-grants-sizes = "64;128;..."
@@ -10,55 +10,14 @@
 //! What a peer may do: write anything. A garbled number in a key that is needed is an error that names the key and says
 //! what was expected; an unknown key is ignored; a staging key that makes no sense means no staging, not no vif.
 
-use super::staging_list::DataLen;
+use super::path::persistent;
+use super::path::staging::list::DataLen;
 use crate::units::{EvtchnPort, GrantRef};
+use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, needed, number, put};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-
-/// The peer's directory, as negotiation reads it.
-pub trait KeySource {
-    /// How reading fails.
-    type Error;
-    /// The text of a key; None when it is absent.
-    fn text(&mut self, key: &str) -> Result<Option<String>, Self::Error>;
-    /// The error for a key whose value cannot be used.
-    fn bad(&self, key: &str, value: &str, expected: &'static str) -> Self::Error;
-}
-
-/// A key that must hold a decimal number when it is there.
-fn number<S: KeySource>(keys: &mut S, key: &str) -> Result<Option<u32>, S::Error> {
-    match keys.text(key)? {
-        None => Ok(None),
-        Some(text) => match decimal(&text) {
-            Some(n) => Ok(Some(n)),
-            None => Err(keys.bad(key, &text, "a decimal number")),
-        },
-    }
-}
-
-/// A number as peers write it: some end it with a NUL.
-fn decimal(text: &str) -> Option<u32> {
-    text.trim_end_matches('\0').trim().parse().ok()
-}
-
-/// A key that must be there and hold a decimal number.
-fn needed<S: KeySource>(keys: &mut S, key: &str) -> Result<u32, S::Error> {
-    number(keys, key)?.ok_or_else(|| keys.bad(key, "", "a decimal number (the key is missing)"))
-}
-
-/// A key that is on when it holds a number other than 0. Garbled means off: no feature is worth a vif.
-fn flag<S: KeySource>(keys: &mut S, key: &str) -> Result<bool, S::Error> {
-    let text = keys.text(key)?;
-    Ok(text.is_some_and(|t| t.trim_end_matches('\0').trim().parse::<u32>().is_ok_and(|n| n != 0)))
-}
-
-/// Key and value, as they are written.
-pub type Pairs = Vec<(String, String)>;
-
-fn put(pairs: &mut Pairs, key: impl ToString, value: impl ToString) {
-    pairs.push((key.to_string(), value.to_string()));
-}
+use core::iter::once;
 
 /// What a back offers.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,12 +38,14 @@ pub struct BackFeatures {
     pub multicast_control: bool,
     /// `feature-dynamic-multicast-control`: the front may ask for it, or no longer, at any time.
     pub dynamic_multicast_control: bool,
-    /// `feature-xdp-headroom`: leaves room ahead of the octets in RX pages, where the front asks for it.
+    /// `feature-xdp-headroom`: leaves room ahead of the bytes in RX pages, where the front asks for it.
     pub xdp_headroom: bool,
     /// `feature-ctrl-ring`: answers control requests.
     pub ctrl_ring: bool,
     /// `multi-queue-max-queues`.
     pub max_queues: u32,
+    /// `feature-persistent`: keeps the pages of a front that does so too mapped.
+    pub persistent: bool,
     /// `staging-grants-sizes`; empty: `feature-staging-grants` is not offered.
     pub staging_sizes: Vec<DataLen>,
 }
@@ -106,6 +67,7 @@ impl Default for BackFeatures {
             xdp_headroom: true,
             ctrl_ring: true,
             max_queues: 4,
+            persistent: true,
             staging_sizes: ALL_DATA_LENS.iter().filter_map(|&n| DataLen::new(n)).collect(),
         }
     }
@@ -127,6 +89,7 @@ impl BackFeatures {
         put(&mut p, "feature-xdp-headroom", self.xdp_headroom as u32);
         put(&mut p, "feature-ctrl-ring", self.ctrl_ring as u32);
         put(&mut p, "multi-queue-max-queues", self.max_queues);
+        put(&mut p, persistent::FEATURE, self.persistent as u32);
         if !self.staging_sizes.is_empty() {
             put(&mut p, "feature-staging-grants", 1);
             let sizes: Vec<String> = self.staging_sizes.iter().map(|l| l.value().to_string()).collect();
@@ -151,6 +114,7 @@ impl BackFeatures {
             xdp_headroom: flag(keys, "feature-xdp-headroom")?,
             ctrl_ring: flag(keys, "feature-ctrl-ring")?,
             max_queues: number(keys, "multi-queue-max-queues")?.unwrap_or(1).max(1),
+            persistent: flag(keys, persistent::FEATURE)?,
             staging_sizes: sizes.as_deref().map(parse_sizes).unwrap_or_default(),
         })
     }
@@ -184,7 +148,7 @@ pub enum ChannelKeys {
 pub struct DataKeys {
     /// Grants of the list pages.
     pub list_refs: Vec<GrantRef>,
-    /// Octets of a frame that fit a buffer.
+    /// Bytes of a frame that fit a buffer.
     pub len: DataLen,
 }
 
@@ -265,6 +229,8 @@ pub struct FrontRequest {
     pub ipv6_csum: bool,
     /// [`REQUEST_MULTICAST`]: wants only those multicast frames that it names.
     pub multicast_control: bool,
+    /// `feature-persistent`: each of its references names the same page for as long as it is connected.
+    pub persistent: bool,
     /// Its control ring, if it has one.
     pub ctrl: Option<CtrlKeys>,
     /// The queues, at least one.
@@ -279,10 +245,10 @@ pub fn requests_multicast<S: KeySource>(keys: &mut S) -> Result<bool, S::Error> 
     flag(keys, REQUEST_MULTICAST)
 }
 
-/// The front's key for octets ahead of a frame's in its RX pages: it writes it, and then goes to state 7.
+/// The front's key for bytes ahead of a frame's in its RX pages: it writes it, and then goes to state 7.
 pub const XDP_HEADROOM: &str = "xdp-headroom";
 
-/// Headroom at most: as much stays for octets. What is asked for beyond is not given; the extra info says what is.
+/// Headroom at most: as much stays for bytes. What is asked for beyond is not given; the extra info says what is.
 pub const MAX_HEADROOM: u16 = 2048;
 
 /// The headroom that a front asks for now. Garbled means none.
@@ -306,8 +272,27 @@ pub fn of_back_connection(name: &str) -> bool {
     name == "staging-grants-active" || name.starts_with("queue-")
 }
 
+/// Names in the back's directory that Linux's netback does not know. It neither writes over them nor removes them: they
+/// go before it is given the vif, or its fronts believe that it keeps what they say.
+pub fn unknown_to_netback(name: &str) -> bool {
+    of_back_connection(name)
+        || ["feature-staging-grants", "staging-grants-sizes", persistent::FEATURE].contains(&name)
+}
+
+/// Whether a back that offers so many queues accepted staging lists, by its own directory.
+pub fn staging_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<bool, S::Error> {
+    // How many queues there are is the front's to say: all places are looked at.
+    for key in once(active_key(0, 1)).chain((0..max_queues as usize).map(|i| active_key(i, 2))) {
+        if flag(back, &key)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Names in the front's directory that belong to one connection: a predecessor with other queues, channels or lists left
-/// them, and they would be taken for ours.
+/// them, and they would be taken for ours. `feature-persistent` is a promise of this front alone: a successor that does
+/// not know the key would not keep it.
 pub fn of_front_connection(name: &str) -> bool {
     let starts = [
         "tx-",
@@ -317,6 +302,7 @@ pub fn of_front_connection(name: &str) -> bool {
         "queue-",
         "multi-queue-num-queues",
         "feature-staging-grants",
+        persistent::FEATURE,
     ];
     starts.iter().any(|start| name.starts_with(start))
 }
@@ -333,6 +319,7 @@ impl FrontRequest {
         put(&mut p, "feature-no-csum-offload", !self.csum as u32);
         put(&mut p, "feature-ipv6-csum-offload", self.ipv6_csum as u32);
         put(&mut p, REQUEST_MULTICAST, self.multicast_control as u32);
+        put(&mut p, persistent::FEATURE, self.persistent as u32);
         if let Some(ctrl) = self.ctrl {
             put(&mut p, "ctrl-ring-ref", ctrl.ring.0);
             put(&mut p, "event-channel-ctrl", ctrl.channel.0);
@@ -422,6 +409,7 @@ impl FrontRequest {
             csum: !flag(keys, "feature-no-csum-offload")?,
             ipv6_csum: flag(keys, "feature-ipv6-csum-offload")?,
             multicast_control: offered.multicast_control && requests_multicast(keys)?,
+            persistent: offered.persistent && flag(keys, persistent::FEATURE)?,
             ctrl,
             queues,
         })
@@ -513,6 +501,7 @@ mod tests {
             gso_tcpv6: false,
             csum: true,
             ipv6_csum: false,
+            persistent: true,
             multicast_control: n == 2,
             ctrl: (n < 4).then_some(CtrlKeys { ring: GrantRef(90 + n), channel: EvtchnPort(91) }),
             queues: (0..n).map(queue).collect(),
@@ -557,7 +546,8 @@ mod tests {
             for (key, _) in request(n).pairs() {
                 let name = key.split('/').next().unwrap();
                 let stays = name.starts_with("request-") || name.starts_with("feature-");
-                assert_eq!(of_front_connection(name), !stays || name == "feature-staging-grants", "{name}");
+                let ours = ["feature-staging-grants", persistent::FEATURE].contains(&name);
+                assert_eq!(of_front_connection(name), !stays || ours, "{name}");
             }
             assert!(of_back_connection(active_key(0, n as usize).split('/').next().unwrap()));
         }

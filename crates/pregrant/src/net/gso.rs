@@ -1,4 +1,4 @@
-//! Segmentation in software: one large TCP frame into frames of at most `gso_size` octets of payload.
+//! Segmentation in software: one large TCP frame into frames of at most `gso_size` bytes of payload.
 //!
 //! ```text
 //!   | headers | payload ...................................... |      one frame, gso_size = s
@@ -10,16 +10,20 @@
 //! length, IPv4 identification and header checksum, sequence number and finished TCP checksum. FIN and PSH stay on the
 //! last only, CWR on the first only.
 //!
-//! A peer chooses `gso_size` and every header byte. It can make a frame of 64 KiB into eight thousand segments and no
-//! more (sizes below [`MIN_GSO_SIZE`] are refused); everything else that is wrong is a [`HeaderFault`].
+//! A peer chooses `gso_size` and every header byte. It can make a frame of 64 KiB into 1366 segments and no more (sizes below
+//! [`MIN_GSO_SIZE`] are refused), each with headers of [`HEADERS_MAX`] bytes at most; everything else that is wrong is a
+//! [`HeaderFault`].
 
 use super::checksum;
 use super::headers::{HeaderFault, IpHeaders, IpVersion};
-use crate::port::Offload;
+use crate::port::{Arena, FrameDesc, Offload};
 use crate::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 
-/// The smallest segment that is made. No stack's maximum segment size comes near it.
-pub const MIN_GSO_SIZE: u16 = 8;
+/// The least payload of a segment. Linux accepts no MSS below 88 (TCP_MIN_MSS), of which TCP options take 40 at most; it sends
+/// with none below 48 (TCP_MIN_SND_MSS), as it does since small ones were used for attacks (CVE-2019-11479).
+pub const MIN_GSO_SIZE: u16 = 48;
+/// The longest headers that are copied into each segment: what Linux looks at to set an IPv6 checksum up (MAX_IPV6_HDR_LEN).
+pub const HEADERS_MAX: usize = 256;
 
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
@@ -30,7 +34,7 @@ const CWR: u8 = 0x80;
 pub struct Segments<'a> {
     frame: &'a [u8],
     headers: IpHeaders,
-    /// Octets of all headers: what each segment starts with.
+    /// Bytes of all headers: what each segment starts with.
     head_len: usize,
     mss: usize,
     count: usize,
@@ -51,6 +55,9 @@ impl<'a> Segments<'a> {
             _ => return Err(HeaderFault::BadSegmentSize),
         }
         let head_len = headers.l4_at + headers.tcp_header_len(frame)?;
+        if head_len > HEADERS_MAX {
+            return Err(HeaderFault::Unsupported);
+        }
         let mss = usize::from(offload.gso_size);
         let count = (headers.end - head_len).div_ceil(mss).max(1);
         let pseudo = checksum::pseudo(frame, &headers, 0)?;
@@ -67,17 +74,17 @@ impl<'a> Segments<'a> {
         start..(start + self.mss).min(self.headers.end)
     }
 
-    /// Octets of segment `i`, headers included. `i` is below [`Segments::count`].
+    /// Bytes of segment `i`, headers included. `i` is below [`Segments::count`].
     pub fn len_of(&self, i: usize) -> usize {
         self.head_len + self.payload(i).len()
     }
 
-    /// Octets of all segments together.
+    /// Bytes of all segments together.
     pub fn total_len(&self) -> usize {
         self.count * self.head_len + self.headers.end - self.head_len
     }
 
-    /// Writes segment `i` into `out`, which has [`Segments::len_of`] octets. Its checksums are finished.
+    /// Writes segment `i` into `out`, which has [`Segments::len_of`] bytes. Its checksums are finished.
     pub fn write(&self, i: usize, out: &mut [u8]) {
         let h = &self.headers;
         out[..self.head_len].copy_from_slice(&self.frame[..self.head_len]);
@@ -115,4 +122,15 @@ impl<'a> Segments<'a> {
         let value = !checksum::fold(sum);
         tcp[16..18].copy_from_slice(&value.to_be_bytes());
     }
+}
+
+/// Makes the checksum of frame `i`, a large segment whose sender says that it is finished, blank. There is no finished one:
+/// each segment needs its own, and whoever cuts the frame starts from a blank one. Linux does the same, at both ends
+/// (`rx_gso_checksum_fixup`). A frame that is refused is to be dropped, as there.
+#[cold]
+pub fn blank_checksum(arena: &mut Arena, i: usize) -> Result<(), HeaderFault> {
+    let FrameDesc { at, len, offload } = arena.desc(i);
+    checksum::make_blank(&mut arena.bytes_mut()[at as usize..at as usize + len as usize])?;
+    arena.set_offload(i, Offload { csum_blank: true, csum_ok: true, ..offload });
+    Ok(())
 }

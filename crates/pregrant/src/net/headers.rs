@@ -12,7 +12,7 @@
 
 use core::fmt;
 
-/// Octets in an Ethernet header without tags.
+/// Bytes in an Ethernet header without tags.
 pub const ETHERNET_LEN: usize = 14;
 /// EtherType of IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -120,13 +120,13 @@ pub enum IpVersion {
 /// Where the headers of an IP frame lie. Every offset is inside the frame that was parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpHeaders {
-    /// Octets before the IP header: Ethernet and tags.
+    /// Bytes before the IP header: Ethernet and tags.
     pub l2_len: usize,
     /// Which IP.
     pub version: IpVersion,
-    /// First octet of the L4 header.
+    /// First byte of the L4 header.
     pub l4_at: usize,
-    /// One past the IP packet's last octet; what follows in the frame is Ethernet padding.
+    /// One past the IP packet's last byte; what follows in the frame is Ethernet padding.
     pub end: usize,
     /// The protocol at `l4_at`.
     pub protocol: u8,
@@ -242,7 +242,7 @@ impl IpHeaders {
         Err(HeaderFault::Unsupported)
     }
 
-    /// Octets of the L4 header and its payload.
+    /// Bytes of the L4 header and its payload.
     pub fn l4_len(&self) -> usize {
         self.end - self.l4_at
     }
@@ -263,7 +263,7 @@ impl IpHeaders {
         Ok(self.l4_at + field)
     }
 
-    /// Octets of the TCP header, options included.
+    /// Bytes of the TCP header, options included.
     pub fn tcp_header_len(&self, frame: &[u8]) -> Result<usize, HeaderFault> {
         if self.fragment {
             return Err(HeaderFault::Fragment);

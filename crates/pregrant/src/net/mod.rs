@@ -3,7 +3,6 @@
 //! TX and RX are the guest's, everywhere: TX is what a guest sends.
 
 pub mod back;
-pub mod bus;
 pub mod checksum;
 pub mod features;
 pub mod front;
@@ -11,6 +10,6 @@ pub mod gso;
 pub mod headers;
 #[cfg(any(test, feature = "local"))]
 pub mod model;
-pub mod staging_list;
+pub mod path;
 pub mod stats;
 pub mod toeplitz;

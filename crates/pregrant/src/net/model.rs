@@ -6,10 +6,11 @@
 //! ```
 //!
 //! It shares no code with the drivers but the ring's words, so that a mistake of theirs is not made twice. It demands
-//! more than netif does: answers in request order (PROTOCOL.md 1.1, R1) and an index that stops at frame ends only (R2),
-//! because a back that dies can be taken over only then. An answer may write its own octets of a slot and no others.
+//! more than netif does: answers in request order (docs/protocol 1.1, R1) and an index that stops at frame ends only
+//! (R2), because a back that dies can be taken over only then. An answer may write its own bytes of a slot and no
+//! others.
 
-use crate::ring::{RingMem, Word};
+use crate::ring::{NetRx, NetTx, RingMem, Word};
 use crate::wire::netif::{
     Extra, RSP_DROPPED, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest, RxResponse,
     TxRequest, TxResponse,
@@ -63,7 +64,7 @@ pub enum ModelFault {
         /// Its status.
         status: i16,
     },
-    /// An answer wrote octets of the slot that are the front's.
+    /// An answer wrote bytes of the slot that are the front's.
     SlotTouched {
         /// Which answer.
         index: u32,
@@ -137,7 +138,7 @@ pub struct TxModel<M> {
     frames: VecDeque<Vec<Slot>>,
 }
 
-impl<M: RingMem> TxModel<M> {
+impl<M: RingMem<Kind = NetTx>> TxModel<M> {
     /// Over a ring whose page was just initialised.
     pub fn new(mem: M) -> Self {
         Self::starting_at(mem, 0)
@@ -169,7 +170,7 @@ impl<M: RingMem> TxModel<M> {
     pub fn write(&mut self, slots: &[Slot]) {
         assert!(slots.len() as u32 <= self.free(), "the model's ring is full: take the answers first");
         for slot in slots {
-            self.mem.write::<3, 3>(self.req_prod, slot.words());
+            self.mem.write::<3>(self.req_prod, slot.words());
             self.req_prod = self.req_prod.wrapping_add(1);
         }
         self.frames.push_back(slots.to_vec());
@@ -225,7 +226,7 @@ impl<M: RingMem> TxModel<M> {
     }
 
     fn check(&self, index: u32, asked: &Slot) -> Result<i16, ModelFault> {
-        let words = self.mem.read::<3, 3>(index);
+        let words = self.mem.read::<3>(index);
         let TxResponse { id, status } = TxResponse::from_word(words[0]);
         if words[1..] != asked.words()[1..] {
             return Err(ModelFault::SlotTouched { index });
@@ -270,7 +271,7 @@ impl RxFrame {
         self.slots.iter().any(|s| s.status < 0)
     }
 
-    /// Octets, when it did not fail.
+    /// Bytes, when it did not fail.
     pub fn bytes(&self) -> usize {
         self.slots.iter().map(|s| s.status.max(0) as usize).sum()
     }
@@ -285,7 +286,7 @@ pub struct RxModel<M> {
     posted: VecDeque<RxRequest>,
 }
 
-impl<M: RingMem> RxModel<M> {
+impl<M: RingMem<Kind = NetRx>> RxModel<M> {
     /// Over a ring whose page was just initialised.
     pub fn new(mem: M) -> Self {
         Self::starting_at(mem, 0)
@@ -320,7 +321,7 @@ impl<M: RingMem> RxModel<M> {
     /// Posts one request and shows it to the back.
     pub fn post(&mut self, req: RxRequest) {
         assert!(self.free() > 0, "the model's ring is full: take the answers first");
-        self.mem.write::<2, 2>(self.req_prod, req.to_words());
+        self.mem.write::<2>(self.req_prod, req.to_words());
         self.req_prod = self.req_prod.wrapping_add(1);
         self.posted.push_back(req);
         self.mem.store(Word::ReqProd, self.req_prod);
@@ -344,7 +345,7 @@ impl<M: RingMem> RxModel<M> {
                 let index = self.rsp_cons;
                 let asked = self.posted.pop_front().unwrap_or_default();
                 self.rsp_cons = index.wrapping_add(1);
-                let words = self.mem.read::<2, 2>(index);
+                let words = self.mem.read::<2>(index);
                 let rsp = RxResponse::from_words(words);
                 if extra {
                     let (info, more) = Extra::parse(words)

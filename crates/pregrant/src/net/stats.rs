@@ -7,16 +7,21 @@ use crate::platform::GrantOps;
 pub struct DirStats {
     /// Frames handed on.
     pub frames: u64,
-    /// Octets of these frames.
+    /// Bytes of these frames.
     pub bytes: u64,
     /// Frames that went through staging buffers alone.
     pub staged: u64,
     /// Frames that needed grant operations.
     pub granted: u64,
+    /// At a back: frames whose pages were mapped when an earlier frame came in them.
+    pub persistent: u64,
     /// Frames answered with an error: bad lengths, failed grant operations, unknown ids.
     pub errors: u64,
-    /// Frames that could not be handed on: the port did not take them, or the guest never can (too long for it).
+    /// Frames that could not be handed on: the port did not take them, the guest never can (too long for it), or they
+    /// are large segments of no TCP packet.
     pub dropped: u64,
+    /// Large segments from the peer whose checksum was not blank, and was made so (Linux: `rx_gso_checksum_fixup`).
+    pub gso_checksum_fixups: u64,
     /// Multicast frames that the guest does not want to hear.
     pub filtered: u64,
     /// At a back, RX: frames that waited too long for the guest's slots.
@@ -33,11 +38,15 @@ pub struct DirStats {
 }
 
 impl DirStats {
-    /// Counts `good` frames that were handed on, `granted` of which needed grant operations.
+    /// Counts the frames of a batch that were handed on, a bit for each: among them those that needed grant operations, and
+    /// those whose pages stayed mapped.
     #[inline(always)]
-    pub(crate) fn handed_on(&mut self, good: u64, granted: u64) {
+    pub(crate) fn handed_on(&mut self, good: u64, granted: u64, persistent: u64) {
+        let [good, granted, persistent] =
+            [good, good & granted, good & persistent].map(|frames| u64::from(frames.count_ones()));
         self.frames += good;
         self.granted += granted;
-        self.staged += good - granted;
+        self.persistent += persistent;
+        self.staged += good - granted - persistent;
     }
 }

@@ -5,12 +5,12 @@
 //!           '-- 32 --'
 //!            '-- 32 --'
 //! ```
-//! Four input bits are looked up at once, in a table made from the key. Every input up to [`INPUT_MAX`] octets and every
+//! Four input bits are looked up at once, in a table made from the key. Every input up to [`INPUT_MAX`] bytes and every
 //! key has a hash: nothing here can fail.
 
-/// Octets of the longest input: two IPv6 addresses and two ports.
+/// Bytes of the longest input: two IPv6 addresses and two ports.
 pub const INPUT_MAX: usize = 36;
-/// Octets of the longest key: what the last input bit needs.
+/// Bytes of the longest key: what the last input bit needs.
 pub const KEY_MAX: usize = INPUT_MAX + 4;
 
 /// A key, ready for use.
@@ -24,7 +24,7 @@ impl Toeplitz {
     /// For a key; a shorter one goes on with zeroes.
     pub fn new(key: &[u8; KEY_MAX]) -> Self {
         let mut table = [[0u32; 16]; INPUT_MAX * 2];
-        // The 32 bits of the key that begin at the bit under way, and the octet that comes into them.
+        // The 32 bits of the key that begin at the bit under way, and the byte that comes into them.
         let mut window = u32::from_be_bytes([key[0], key[1], key[2], key[3]]);
         for (place, values) in table.iter_mut().enumerate() {
             let coming = key[4 + place / 2] << (4 * (place % 2));
@@ -41,10 +41,10 @@ impl Toeplitz {
         Self { table }
     }
 
-    /// The hash of `input`; octets beyond [`INPUT_MAX`] do not count.
+    /// The hash of `input`; bytes beyond [`INPUT_MAX`] do not count.
     pub fn hash(&self, input: &[u8]) -> u32 {
         let pairs = self.table.chunks_exact(2).zip(input);
-        pairs.fold(0, |h, (t, &octet)| h ^ t[0][usize::from(octet >> 4)] ^ t[1][usize::from(octet & 15)])
+        pairs.fold(0, |h, (t, &byte)| h ^ t[0][usize::from(byte >> 4)] ^ t[1][usize::from(byte & 15)])
     }
 }
 
@@ -70,8 +70,8 @@ mod tests {
     fn is_the_sum_of_windows() {
         let mut input = [0u8; INPUT_MAX];
         for round in 0..if cfg!(miri) { 1 } else { 50u32 } {
-            for (k, octet) in input.iter_mut().enumerate() {
-                *octet = (round * 31 + k as u32 * 17).wrapping_mul(2_654_435_761).to_be_bytes()[0];
+            for (k, byte) in input.iter_mut().enumerate() {
+                *byte = (round * 31 + k as u32 * 17).wrapping_mul(2_654_435_761).to_be_bytes()[0];
             }
             let mut key = MICROSOFT;
             key.rotate_left(round as usize % KEY_MAX);

@@ -60,6 +60,8 @@ struct State {
     channels: HashMap<(DomId, EvtchnPort), Channel>,
     next_port: u32,
     counts: LocalCounts,
+    /// Lists of maps that are over, for the next: mapping allocates nothing once there was as much of it.
+    spare: Vec<Vec<GrantRef>>,
     /// Where the clock stands, if it was stopped.
     clock_ns: Option<u64>,
 }
@@ -307,7 +309,7 @@ pub struct LocalMap {
     by: LocalDomain,
     of: DomId,
     first: GrantRef,
-    /// The others; empty, hence without an allocation, where a frame's single page is mapped.
+    /// The others.
     rest: Vec<GrantRef>,
     pages: Pages,
 }
@@ -331,6 +333,11 @@ impl Drop for LocalMap {
             }
         }
         s.counts.unmaps += 1 + self.rest.len() as u64;
+        let mut rest = core::mem::take(&mut self.rest);
+        if rest.capacity() > 0 {
+            rest.clear();
+            s.spare.push(rest);
+        }
     }
 }
 
@@ -359,7 +366,9 @@ unsafe impl PeerMem for LocalDomain {
             }
         }
         s.counts.maps += refs.len() as u64;
-        Ok(LocalMap { by: self.clone(), of, first: *first, rest: rest.to_vec(), pages })
+        let mut list = if rest.is_empty() { Vec::new() } else { s.spare.pop().unwrap_or_default() };
+        list.extend_from_slice(rest);
+        Ok(LocalMap { by: self.clone(), of, first: *first, rest: list, pages })
     }
     fn unmap(&self, done: &mut Vec<LocalMap>) {
         done.clear();

@@ -54,14 +54,14 @@ pub trait Platform {
     fn clock(&self) -> &Self::Clock;
 }
 
-/// A grant that could not be revoked because the peer still uses it. The memory is kept and retried, never reused.
+/// A grant that could not be revoked because the peer still uses it. The memory is kept and retried; it goes to no other peer.
 #[derive(Debug)]
 pub struct InUse<T>(pub T);
 
 /// The granting side: pools of pages.
 ///
 /// # Safety
-/// For the implementor: a `Region` is `pages * 4096` octets, contiguous, page aligned and zeroed, used by nothing else,
+/// For the implementor: a `Region` is `pages * 4096` bytes, contiguous, page aligned and zeroed, used by nothing else,
 /// until `release` returned `Ok`.
 pub unsafe trait GrantPool {
     /// Granted (or grantable) memory.
@@ -69,7 +69,8 @@ pub unsafe trait GrantPool {
     /// Allocates `refs.len()` pages, zeroes them, grants each to `to`, and fills `refs`.
     fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<Self::Region, PlatformError>;
     /// Revokes all grants of the region and frees it. Where the peer still has a page mapped, the region comes back and
-    /// is to be retried later.
+    /// is to be retried later; or the platform takes it and keeps such pages to itself (Linux's gntalloc), so that `Ok`
+    /// does not say that the peer has let go.
     fn release(&self, region: Self::Region) -> Result<(), InUse<Self::Region>>;
     /// Granting page by page, where the platform can.
     fn per_frame(&self) -> Option<&dyn GrantTable<Region = Self::Region>>;
@@ -90,7 +91,7 @@ pub trait GrantTable {
         page: usize,
         acc: Access,
     ) -> Result<GrantRef, PlatformError>;
-    /// Ends a grant by the single atomic step of PROTOCOL.md 8.1; `Err` means that the peer still uses the page.
+    /// Ends a grant by the single atomic step of docs/protocol 8.1; `Err` means that the peer still uses the page.
     fn revoke(&self, gref: GrantRef) -> Result<(), InUse<GrantRef>>;
 }
 
@@ -110,7 +111,7 @@ pub struct CopyOp {
     pub gref: GrantRef,
     /// Start in the page; `offset + len <= 4096`.
     pub offset: u16,
-    /// Octets.
+    /// Bytes.
     pub len: u16,
     /// Start in the local bytes.
     pub at: u32,
@@ -179,7 +180,7 @@ pub struct ReadySet {
     pub ports: Vec<EvtchnPort>,
 }
 
-/// Event channels (PROTOCOL.md 8.2): edge-like, coalescing, possibly spurious; always look at the ring.
+/// Event channels (docs/protocol 8.2): edge-like, coalescing, possibly spurious; always look at the ring.
 pub trait Events {
     /// One end; closed on drop.
     type Chan;

@@ -1,13 +1,13 @@
 //! The back's end: takes requests, answers them in order.
 
 use super::crash::{self, Point};
-use super::{InHand, Notify, RedoPage, RingKind, RingMem, Word};
+use super::{InFlight, Notify, RedoMem, RedoPage, RedoWords, RingKind, RingMem, Word};
 use crate::error::PeerFault;
 use core::marker::PhantomData;
 
 /// The back's private view of a ring.
 #[derive(Debug)]
-pub struct BackRing<K, M> {
+pub struct BackRing<K, M, W = RedoWords> {
     mem: M,
     size: u32,
     /// Next request to take.
@@ -16,18 +16,18 @@ pub struct BackRing<K, M> {
     req_prod: u32,
     /// Next response to write. What stands in the page is only ever stored, never read back.
     rsp_prod: u32,
-    redo: Option<RedoPage>,
+    redo: Option<RedoPage<W>>,
     kind: PhantomData<K>,
 }
 
-impl<K: RingKind, M: RingMem> BackRing<K, M> {
+impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, W> {
     /// Takes a ring up: a fresh one (its redo page [`clear`](RedoPage::clear)ed), one that an orderly predecessor left, or
     /// (with its redo page) one whose back died. The result says whether the front asked for the answers that were
     /// replayed; a predecessor may also have died just before it notified, so a live ring's front is notified once anyhow
-    /// (PROTOCOL.md 1.1, R5).
-    pub fn attach(mem: M, redo: Option<RedoPage>) -> Result<(Self, Notify), PeerFault> {
+    /// (docs/protocol 1.1, R5).
+    pub fn attach(mem: M, redo: Option<RedoPage<W>>) -> Result<(Self, Notify), PeerFault> {
         let (rsp_prod, notify) = match &redo {
-            Some(redo) => redo.replay::<K, M>(&mem)?,
+            Some(redo) => redo.replay(&mem)?,
             None => (mem.load(Word::RspProd), Notify::No),
         };
         Ok((Self::attach_at(mem, redo, rsp_prod)?, notify))
@@ -52,7 +52,7 @@ impl<K: RingKind, M: RingMem> BackRing<K, M> {
         Ok((ring, notify))
     }
 
-    fn attach_at(mem: M, mut redo: Option<RedoPage>, rsp_prod: u32) -> Result<Self, PeerFault> {
+    fn attach_at(mem: M, mut redo: Option<RedoPage<W>>, rsp_prod: u32) -> Result<Self, PeerFault> {
         let size = mem.size();
         let req_prod = mem.load(Word::ReqProd);
         if req_prod.wrapping_sub(rsp_prod) > size {
@@ -119,7 +119,7 @@ impl<K: RingKind, M: RingMem> BackRing<K, M> {
         self.answer_frames(rsps, 0)
     }
 
-    /// The same, with which `frames` leave our hands: those of [`in_hand`](Self::in_hand) that are answered so.
+    /// The same, with which `frames` leave our hands: those of [`in_flight`](Self::in_flight) that are answered so.
     #[inline(always)]
     pub fn answer_frames(&mut self, rsps: &[K::Rsp], frames: u32) -> Notify {
         debug_assert!(rsps.len() as u32 <= self.unanswered());
@@ -149,16 +149,16 @@ impl<K: RingKind, M: RingMem> BackRing<K, M> {
     }
 
     /// Tells a successor that `frames` are in our hands (what the port is about to get, or gave) and not answered, and
-    /// that the port holds `held` more for the guest (PROTOCOL.md 1.1, R7).
+    /// that the port holds `held` more for the guest (docs/protocol 1.1, R7).
     #[inline(always)]
-    pub fn in_hand(&self, frames: u32, held: u32) {
+    pub fn in_flight(&self, frames: u32, held: u32) {
         if let Some(redo) = &self.redo {
-            redo.in_hand(frames, held);
+            redo.in_flight(frames, held);
         }
     }
 
     /// Tells a successor that the port is being asked for frames: nobody knows how many it gave, until the next
-    /// [`in_hand`](Self::in_hand).
+    /// [`in_flight`](Self::in_flight).
     #[inline(always)]
     pub fn asking(&self) {
         if let Some(redo) = &self.redo {
@@ -167,7 +167,7 @@ impl<K: RingKind, M: RingMem> BackRing<K, M> {
     }
 
     /// What predecessors had in their hands when they ended; None: there is no redo page, and nobody knows.
-    pub fn inherited(&self) -> Option<InHand> {
+    pub fn inherited(&self) -> Option<InFlight> {
         self.redo.as_ref().map(RedoPage::inherited)
     }
 

@@ -1,4 +1,4 @@
-//! Where a back can be made to die, for tests of what its successor does (PROTOCOL.md 1.1).
+//! Where a back can be made to die, for tests of what its successor does (docs/protocol 1.1).
 //!
 //! ```text
 //!   copies | after-copy | redo page | first answer | mid-frame | half of them | in-responses | all of them |

@@ -20,7 +20,7 @@ pub struct FrontRing<K, M> {
     kind: PhantomData<K>,
 }
 
-impl<K: RingKind, M: RingMem> FrontRing<K, M> {
+impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
     /// The front's end of a ring whose page was just initialised.
     pub fn new(mem: M) -> Self {
         Self {
@@ -133,13 +133,6 @@ impl<K: RingKind, M: RingMem> FrontRing<K, M> {
     #[inline(always)]
     pub fn read(&self, ahead: u32) -> K::Rsp {
         K::read_rsp(&self.mem, self.rsp_cons.wrapping_add(ahead))
-    }
-
-    /// Copies the request `ahead` places after the oldest one without an answer out of the ring again. The back may have
-    /// changed it, in part by an answer that it did not publish.
-    pub fn request(&self, ahead: u32) -> K::Req {
-        debug_assert!(ahead < self.in_flight());
-        K::read_req(&self.mem, self.rsp_cons.wrapping_add(ahead))
     }
 
     /// The ring index of the next answer.

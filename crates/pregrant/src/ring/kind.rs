@@ -6,7 +6,7 @@ use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse};
 
 /// A ring's slot size, and how its requests and responses are read and written: each exactly once, as relaxed words.
 pub trait RingKind {
-    /// Words of 4 octets in a slot.
+    /// Words of 4 bytes in a slot.
     const SLOT_WORDS: usize;
     /// What the front writes.
     type Req: Copy;
@@ -15,30 +15,30 @@ pub trait RingKind {
     /// A response's words, as memory that outlives the back keeps it.
     type Record: Default + AsRef<[u32]> + AsMut<[u32]>;
     /// Asks for the cache lines of `n` slots from `idx` on.
-    fn prefetch<M: RingMem>(m: &M, idx: u32, n: u32);
+    fn prefetch<M: RingMem<Kind = Self>>(m: &M, idx: u32, n: u32);
     /// Reads the request at index `idx`.
-    fn read_req<M: RingMem>(m: &M, idx: u32) -> Self::Req;
+    fn read_req<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> Self::Req;
     /// Writes the request at index `idx`.
-    fn write_req<M: RingMem>(m: &M, idx: u32, req: &Self::Req);
+    fn write_req<M: RingMem<Kind = Self>>(m: &M, idx: u32, req: &Self::Req);
     /// Reads the response at index `idx`.
-    fn read_rsp<M: RingMem>(m: &M, idx: u32) -> Self::Rsp;
-    /// Writes the response at index `idx`; no octet more than the response has.
-    fn write_rsp<M: RingMem>(m: &M, idx: u32, rsp: &Self::Rsp);
+    fn read_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> Self::Rsp;
+    /// Writes the response at index `idx`; no byte more than the response has.
+    fn write_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32, rsp: &Self::Rsp);
     /// The response as its record.
     fn rsp_words(rsp: &Self::Rsp) -> Self::Record;
     /// The response back from its record.
     fn rsp_from_words(words: Self::Record) -> Self::Rsp;
 }
 
-/// netif's TX ring: slots of 12 octets, responses of 4 (the other 8 stay the front's own).
+/// netif's TX ring: slots of 12 bytes, responses of 4 (the other 8 stay the front's own).
 #[derive(Clone, Copy, Debug)]
 pub struct NetTx;
 
-/// netif's RX ring: slots of 8 octets.
+/// netif's RX ring: slots of 8 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct NetRx;
 
-/// netif's control ring: slots of 16 octets, responses of 12 (the other 4 stay the front's own).
+/// netif's control ring: slots of 16 bytes, responses of 12 (the other 4 stay the front's own).
 #[derive(Clone, Copy, Debug)]
 pub struct NetCtrl;
 
@@ -48,24 +48,24 @@ impl RingKind for NetTx {
     type Rsp = TxResponse;
     type Record = [u32; 2];
     #[inline(always)]
-    fn prefetch<M: RingMem>(m: &M, idx: u32, n: u32) {
-        m.prefetch::<3>(idx, n);
+    fn prefetch<M: RingMem<Kind = Self>>(m: &M, idx: u32, n: u32) {
+        m.prefetch(idx, n);
     }
     #[inline(always)]
-    fn read_req<M: RingMem>(m: &M, idx: u32) -> TxRequest {
-        TxRequest::from_words(m.read::<3, 3>(idx))
+    fn read_req<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> TxRequest {
+        TxRequest::from_words(m.read::<3>(idx))
     }
     #[inline(always)]
-    fn write_req<M: RingMem>(m: &M, idx: u32, req: &TxRequest) {
-        m.write::<3, 3>(idx, req.to_words());
+    fn write_req<M: RingMem<Kind = Self>>(m: &M, idx: u32, req: &TxRequest) {
+        m.write::<3>(idx, req.to_words());
     }
     #[inline(always)]
-    fn read_rsp<M: RingMem>(m: &M, idx: u32) -> TxResponse {
-        TxResponse::from_word(m.read::<3, 1>(idx)[0])
+    fn read_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> TxResponse {
+        TxResponse::from_word(m.read::<1>(idx)[0])
     }
     #[inline(always)]
-    fn write_rsp<M: RingMem>(m: &M, idx: u32, rsp: &TxResponse) {
-        m.write::<3, 1>(idx, [rsp.to_word()]);
+    fn write_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32, rsp: &TxResponse) {
+        m.write::<1>(idx, [rsp.to_word()]);
     }
     fn rsp_words(rsp: &TxResponse) -> [u32; 2] {
         [rsp.to_word(), 0]
@@ -81,24 +81,24 @@ impl RingKind for NetRx {
     type Rsp = RxResponse;
     type Record = [u32; 2];
     #[inline(always)]
-    fn prefetch<M: RingMem>(m: &M, idx: u32, n: u32) {
-        m.prefetch::<2>(idx, n);
+    fn prefetch<M: RingMem<Kind = Self>>(m: &M, idx: u32, n: u32) {
+        m.prefetch(idx, n);
     }
     #[inline(always)]
-    fn read_req<M: RingMem>(m: &M, idx: u32) -> RxRequest {
-        RxRequest::from_words(m.read::<2, 2>(idx))
+    fn read_req<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> RxRequest {
+        RxRequest::from_words(m.read::<2>(idx))
     }
     #[inline(always)]
-    fn write_req<M: RingMem>(m: &M, idx: u32, req: &RxRequest) {
-        m.write::<2, 2>(idx, req.to_words());
+    fn write_req<M: RingMem<Kind = Self>>(m: &M, idx: u32, req: &RxRequest) {
+        m.write::<2>(idx, req.to_words());
     }
     #[inline(always)]
-    fn read_rsp<M: RingMem>(m: &M, idx: u32) -> RxResponse {
-        RxResponse::from_words(m.read::<2, 2>(idx))
+    fn read_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> RxResponse {
+        RxResponse::from_words(m.read::<2>(idx))
     }
     #[inline(always)]
-    fn write_rsp<M: RingMem>(m: &M, idx: u32, rsp: &RxResponse) {
-        m.write::<2, 2>(idx, rsp.to_words());
+    fn write_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32, rsp: &RxResponse) {
+        m.write::<2>(idx, rsp.to_words());
     }
     fn rsp_words(rsp: &RxResponse) -> [u32; 2] {
         rsp.to_words()
@@ -113,20 +113,20 @@ impl RingKind for NetCtrl {
     type Req = CtrlRequest;
     type Rsp = CtrlResponse;
     type Record = [u32; 3];
-    fn prefetch<M: RingMem>(m: &M, idx: u32, n: u32) {
-        m.prefetch::<4>(idx, n);
+    fn prefetch<M: RingMem<Kind = Self>>(m: &M, idx: u32, n: u32) {
+        m.prefetch(idx, n);
     }
-    fn read_req<M: RingMem>(m: &M, idx: u32) -> CtrlRequest {
-        CtrlRequest::from_words(m.read::<4, 4>(idx))
+    fn read_req<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> CtrlRequest {
+        CtrlRequest::from_words(m.read::<4>(idx))
     }
-    fn write_req<M: RingMem>(m: &M, idx: u32, req: &CtrlRequest) {
-        m.write::<4, 4>(idx, req.to_words());
+    fn write_req<M: RingMem<Kind = Self>>(m: &M, idx: u32, req: &CtrlRequest) {
+        m.write::<4>(idx, req.to_words());
     }
-    fn read_rsp<M: RingMem>(m: &M, idx: u32) -> CtrlResponse {
-        CtrlResponse::from_words(m.read::<4, 3>(idx))
+    fn read_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> CtrlResponse {
+        CtrlResponse::from_words(m.read::<3>(idx))
     }
-    fn write_rsp<M: RingMem>(m: &M, idx: u32, rsp: &CtrlResponse) {
-        m.write::<4, 3>(idx, rsp.to_words());
+    fn write_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32, rsp: &CtrlResponse) {
+        m.write::<3>(idx, rsp.to_words());
     }
     fn rsp_words(rsp: &CtrlResponse) -> [u32; 3] {
         rsp.to_words()

@@ -1,8 +1,13 @@
 //! The ring's words in memory: shared pages in release, loom's cells in a model.
+//!
+//! Invariant: what a ring's slots are is part of its memory's type ([`RingMem::Kind`]). So the size of a slot with which
+//! the number of slots was computed is the one with which each slot is found, and no index reaches past the pages.
 #![allow(unsafe_code)]
 
+use super::kind::RingKind;
 use crate::shm::{SharedBytes, prefetchw};
 use crate::wire::ring::{HEADER_BYTES, ring_size};
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// The four indices of the shared header (offsets 0, 4, 8, 12).
@@ -20,6 +25,8 @@ pub enum Word {
 
 /// A ring's words. Slots are addressed by free-running index and masked inside, so that no index can miss.
 pub trait RingMem {
+    /// What the slots hold; their size is its [`SLOT_WORDS`](RingKind::SLOT_WORDS).
+    type Kind: RingKind;
     /// Slots in the ring, a power of two; private, never read from the page.
     fn size(&self) -> u32;
     /// Loads an index with acquire order.
@@ -29,13 +36,13 @@ pub trait RingMem {
     /// Asks for the cache lines of `n` slots from `idx` on in the exclusive state: whoever reads a slot here writes into
     /// it next, so that each line crosses between the cores once for each direction.
     #[inline(always)]
-    fn prefetch<const SLOT: usize>(&self, idx: u32, n: u32) {
+    fn prefetch(&self, idx: u32, n: u32) {
         let _ = (idx, n);
     }
-    /// Reads the first `W` words of the slot at `idx` (slots have `SLOT` words), relaxed.
-    fn read<const SLOT: usize, const W: usize>(&self, idx: u32) -> [u32; W];
-    /// Writes the first `W` words of the slot at `idx`, relaxed.
-    fn write<const SLOT: usize, const W: usize>(&self, idx: u32, words: [u32; W]);
+    /// Reads the first `W` words of the slot at `idx`, relaxed. More than a slot has do not compile.
+    fn read<const W: usize>(&self, idx: u32) -> [u32; W];
+    /// Writes the first `W` words of the slot at `idx`, relaxed. More than a slot has do not compile.
+    fn write<const W: usize>(&self, idx: u32, words: [u32; W]);
     /// The full fence between telling the peer something and looking at what it told us. The loom tests have memory
     /// without it, to show that they find the wake-up that is lost then.
     #[inline(always)]
@@ -45,19 +52,45 @@ pub trait RingMem {
 }
 
 /// A ring in shared pages: the header in the first, slots through all of them.
+///
+/// Which ring it is (`K`) is part of the type, so that one ring's pages are not read as another's:
+///
+/// ```
+/// use pregrant::platform::local::Pages;
+/// use pregrant::ring::{BackRing, NetRx, NetTx, RingMem, RingPages};
+///
+/// let tx = RingPages::<NetTx, _>::new(Pages::new(1));
+/// let whole_slot: [u32; 3] = tx.read(255);
+/// let back = BackRing::<NetTx, _>::attach(tx, None);
+/// # assert_eq!((whole_slot, back.is_ok()), ([0; 3], true));
+/// ```
+/// A slot of RX has two words where one of TX has three:
+/// ```compile_fail,E0271
+/// # use pregrant::platform::local::Pages;
+/// # use pregrant::ring::{BackRing, NetRx, NetTx, RingMem, RingPages};
+/// let rx = RingPages::<NetRx, _>::new(Pages::new(1));
+/// let back = BackRing::<NetTx, _>::attach(rx, None);
+/// ```
+/// ```compile_fail,E0080
+/// # use pregrant::platform::local::Pages;
+/// # use pregrant::ring::{BackRing, NetRx, NetTx, RingMem, RingPages};
+/// let rx = RingPages::<NetRx, _>::new(Pages::new(1));
+/// let past_the_last_slot: [u32; 3] = rx.read(511);
+/// ```
 #[derive(Debug)]
-pub struct RingPages<S> {
+pub struct RingPages<K, S> {
     pages: S,
     size: u32,
-    slot_words: usize,
+    kind: PhantomData<K>,
 }
 
-impl<S: SharedBytes> RingPages<S> {
-    /// A ring of slots of `slot_words` words in `pages`; its size is the largest power of two that fits.
-    pub fn new(pages: S, slot_words: usize) -> Self {
-        let size = ring_size(pages.len(), slot_words * 4);
+impl<K: RingKind, S: SharedBytes> RingPages<K, S> {
+    /// A ring in `pages`; its size is the largest power of two of slots that fits.
+    pub fn new(pages: S) -> Self {
+        const { assert!(K::SLOT_WORDS > 0 && K::SLOT_WORDS <= crate::PAGE_SIZE / 4, "a slot fits a page") };
+        let size = ring_size(pages.len(), K::SLOT_WORDS * 4);
         assert!(size > 0, "a ring needs at least a page");
-        Self { pages, size, slot_words }
+        Self { pages, size, kind: PhantomData }
     }
 
     /// The pages back, when the ring is closed.
@@ -74,21 +107,21 @@ impl<S: SharedBytes> RingPages<S> {
 
     #[inline(always)]
     fn header(&self, w: Word) -> &AtomicU32 {
-        // SAFETY: the header lies in the first 64 octets of the first page, which `new` checked to exist; 4-aligned.
+        // SAFETY: the header lies in the first 64 bytes of the first page, which `new` checked to exist; 4-aligned.
         unsafe { &*self.pages.base().as_ptr().cast::<AtomicU32>().add(w as usize) }
     }
 
     #[inline(always)]
-    fn slot<const SLOT: usize, const W: usize>(&self, idx: u32) -> *const AtomicU32 {
-        debug_assert!(SLOT == self.slot_words && W <= SLOT);
-        let at = HEADER_BYTES / 4 + (idx & (self.size - 1)) as usize * SLOT;
-        // SAFETY: `idx` is masked with `size - 1`, and `new` computed `size` so that `size` slots of `slot_words` words
-        // fit behind the header; `SLOT == slot_words` is checked in debug builds and fixed by each `RingKind`.
+    fn slot(&self, idx: u32) -> *const AtomicU32 {
+        let at = HEADER_BYTES / 4 + (idx & (self.size - 1)) as usize * K::SLOT_WORDS;
+        // SAFETY: `idx` is masked with `size - 1`, and `new` computed `size` so that `size` slots of `K::SLOT_WORDS`
+        // words fit behind the header.
         unsafe { self.pages.base().as_ptr().cast::<AtomicU32>().add(at) }
     }
 }
 
-impl<S: SharedBytes> RingMem for RingPages<S> {
+impl<K: RingKind, S: SharedBytes> RingMem for RingPages<K, S> {
+    type Kind = K;
     #[inline(always)]
     fn size(&self) -> u32 {
         self.size
@@ -102,25 +135,26 @@ impl<S: SharedBytes> RingMem for RingPages<S> {
         self.header(w).store(v, Ordering::Release);
     }
     #[inline(always)]
-    fn prefetch<const SLOT: usize>(&self, idx: u32, n: u32) {
-        let slots_per_line = (64 / (SLOT * 4)) as u32;
+    fn prefetch(&self, idx: u32, n: u32) {
+        let slots_per_line = const { if K::SLOT_WORDS < 16 { 16 / K::SLOT_WORDS as u32 } else { 1 } };
         let mut k = 0;
         while k < n {
-            prefetchw(self.slot::<SLOT, SLOT>(idx.wrapping_add(k)).cast());
+            prefetchw(self.slot(idx.wrapping_add(k)).cast());
             k += slots_per_line;
         }
     }
     #[inline(always)]
-    fn read<const SLOT: usize, const W: usize>(&self, idx: u32) -> [u32; W] {
-        const { assert!(W <= SLOT) };
-        let p = self.slot::<SLOT, W>(idx);
-        // SAFETY: `slot` points at SLOT valid, aligned words of the range; atomics may race with the peer.
+    fn read<const W: usize>(&self, idx: u32) -> [u32; W] {
+        const { assert!(W <= K::SLOT_WORDS, "more words than a slot has") };
+        let p = self.slot(idx);
+        // SAFETY: `slot` points at `K::SLOT_WORDS` valid, aligned words of the range, which are no fewer than `W`;
+        // atomics may race with the peer.
         core::array::from_fn(|i| unsafe { (*p.add(i)).load(Ordering::Relaxed) })
     }
     #[inline(always)]
-    fn write<const SLOT: usize, const W: usize>(&self, idx: u32, words: [u32; W]) {
-        const { assert!(W <= SLOT) };
-        let p = self.slot::<SLOT, W>(idx);
+    fn write<const W: usize>(&self, idx: u32, words: [u32; W]) {
+        const { assert!(W <= K::SLOT_WORDS, "more words than a slot has") };
+        let p = self.slot(idx);
         for (i, w) in words.into_iter().enumerate() {
             // SAFETY: as in `read`.
             unsafe { (*p.add(i)).store(w, Ordering::Relaxed) };

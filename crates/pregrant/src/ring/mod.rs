@@ -1,4 +1,4 @@
-//! The shared ring: requests one way, responses the other, in the same slots (PROTOCOL.md 1).
+//! The shared ring: requests one way, responses the other, in the same slots (docs/protocol 1).
 //!
 //! ```text
 //!   page:  | req_prod | req_event | rsp_prod | rsp_event | pad to 64 | slot 0 | slot 1 | ... | slot N-1 |
@@ -22,12 +22,14 @@ mod front;
 mod kind;
 mod memory;
 mod redo;
+mod redo_words;
 
 pub use back::BackRing;
 pub use front::FrontRing;
 pub use kind::{NetCtrl, NetRx, NetTx, RingKind};
 pub use memory::{RingMem, RingPages, Word};
-pub use redo::{InHand, REDO_BYTES, REDO_RECORDS, RedoPage};
+pub use redo::{InFlight, REDO_RECORDS, RedoPage};
+pub use redo_words::{REDO_BYTES, RedoMem, RedoWords};
 
 /// Whether the peer asked to be notified of what was just published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +42,7 @@ pub enum Notify {
 }
 
 impl Notify {
-    /// The test of PROTOCOL.md 1: `event` lies in `(old, new]`, in wrapping arithmetic.
+    /// The test of docs/protocol 1: `event` lies in `(old, new]`, in wrapping arithmetic.
     #[inline(always)]
     pub fn test(old: u32, new: u32, event: u32) -> Notify {
         if new.wrapping_sub(event) < new.wrapping_sub(old) { Notify::Yes } else { Notify::No }

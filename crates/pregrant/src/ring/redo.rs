@@ -1,4 +1,4 @@
-//! The redo page: what makes a batch of answers happen once, whoever dies in the middle (PROTOCOL.md 1.1, R3).
+//! The redo page: what makes a batch of answers happen once, whoever dies in the middle (docs/protocol 1.1, R3).
 //!
 //! ```text
 //!   word 0 intent   rsp_prod after the batch   (stored last, release: the records below are whole)
@@ -26,20 +26,15 @@
 //!
 //! Private to the back's domain: no peer can write the page, but the ring's indices, with which it is compared,
 //! a peer can, and a predecessor may have died at any instruction.
-#![allow(unsafe_code)]
 
+use super::redo_words::{REDO_BYTES, RedoMem, RedoWords};
 use super::{Notify, kind::RingKind, memory::RingMem, memory::Word};
 use crate::error::PeerFault;
 use crate::shm::SharedBytes;
-use alloc::boxed::Box;
-use core::any::Any;
-use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+use core::sync::atomic::{Ordering, compiler_fence};
 
 /// Responses that one batch may have: the slots of a one-page ring.
 pub const REDO_RECORDS: usize = 256;
-/// Octets of a redo page's memory (at most three words for each record and a line of header).
-pub const REDO_BYTES: usize = 4096;
 
 const INTENT: usize = 0;
 const FROM: usize = 1;
@@ -61,7 +56,7 @@ fn record<K: RingKind>(k: usize) -> usize {
 
 /// What a back had in its hands when it ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct InHand {
+pub struct InFlight {
     /// Frames that nobody answered.
     pub frames: u32,
     /// It ended while it asked its port for frames: so many as a burst has may be lost besides.
@@ -72,55 +67,44 @@ pub struct InHand {
 
 /// A redo page in memory that outlives the process.
 #[derive(Debug)]
-pub struct RedoPage {
-    base: NonNull<AtomicU32>,
+pub struct RedoPage<W = RedoWords> {
+    words: W,
     /// The pair of words that counts the last batch: 0 or 1.
     pair: usize,
     /// Frames answered so far, as that pair says.
     answered: u32,
-    inherited: InHand,
-    /// Owner of the memory, kept mapped until the page is dropped.
-    _owner: Box<dyn Any + Send>,
+    inherited: InFlight,
 }
-
-// SAFETY: `S: Send` is required at construction; the words are atomics.
-unsafe impl Send for RedoPage {}
 
 impl RedoPage {
     /// A redo page in the first [`REDO_BYTES`] of `memory`; None when it is shorter.
     pub fn new<S: SharedBytes + Send + 'static>(memory: S) -> Option<Self> {
-        if memory.len() < REDO_BYTES {
-            return None;
-        }
-        let base = memory.base().cast();
-        let inherited = InHand::default();
-        Some(Self { base, pair: 0, answered: 0, inherited, _owner: Box::new(memory) })
+        RedoWords::new(memory).map(Self::over)
     }
+}
 
-    #[inline(always)]
-    fn word(&self, i: usize) -> &AtomicU32 {
-        debug_assert!(i < REDO_BYTES / 4);
-        // SAFETY: callers pass header words or, of record `k < REDO_RECORDS`, a word of at most three (784 words of 1024);
-        // the owner keeps the range mapped and page aligned.
-        unsafe { &*self.base.as_ptr().add(i) }
+impl<W: RedoMem> RedoPage<W> {
+    /// A redo page of these words.
+    pub fn over(words: W) -> Self {
+        Self { words, pair: 0, answered: 0, inherited: InFlight::default() }
     }
 
     /// Forgets all, for a new connection: its ring starts anew, and what an old ring's batch left must not be replayed.
     pub fn clear(&self) {
-        self.word(MAGIC).store(0, Ordering::Release);
+        self.words.store(MAGIC, 0, Ordering::Release);
     }
 
     /// Makes the invariant true at `rsp_prod`, in an order in which a death leaves nothing to replay.
     pub(super) fn settle(&mut self, rsp_prod: u32) {
         self.inherit(rsp_prod);
-        self.word(INTENT).store(rsp_prod, Ordering::Release);
-        self.word(FROM).store(rsp_prod, Ordering::Release);
-        self.word(MAGIC).store(MAGIC_VALUE, Ordering::Release);
+        self.words.store(INTENT, rsp_prod, Ordering::Release);
+        self.words.store(FROM, rsp_prod, Ordering::Release);
+        self.words.store(MAGIC, MAGIC_VALUE, Ordering::Release);
     }
 
     /// Sees what a predecessor had in its hands, and goes on with its counts. Who dies in here may have it counted twice.
     fn inherit(&mut self, rsp_prod: u32) {
-        let get = |i: usize| self.word(i).load(Ordering::Relaxed);
+        let get = |i: usize| self.words.load(i, Ordering::Relaxed);
         let used = get(MAGIC) == MAGIC_VALUE;
         let known = [0, 1].into_iter().find(|pair| used && get(PAIRS + 2 * pair) == rsp_prod);
         let (pair, answered, inherited) = match known {
@@ -128,14 +112,14 @@ impl RedoPage {
                 let answered = get(PAIRS + 2 * pair + 1);
                 let frames = get(HANDS).wrapping_sub(answered).wrapping_add(get(HELD));
                 let total = get(TOTAL).wrapping_add(frames);
-                (pair, answered, InHand { frames, asking: get(ASKING) != 0, total })
+                (pair, answered, InFlight { frames, asking: get(ASKING) != 0, total })
             }
             None => {
                 self.clear();
-                (0, 0, InHand::default())
+                (0, 0, InFlight::default())
             }
         };
-        let put = |i: usize, value| self.word(i).store(value, Ordering::Relaxed);
+        let put = |i: usize, value| self.words.store(i, value, Ordering::Relaxed);
         put(TOTAL, inherited.total);
         put(HANDS, answered);
         put(HELD, 0);
@@ -146,22 +130,22 @@ impl RedoPage {
     }
 
     /// What the predecessor had in its hands.
-    pub(super) fn inherited(&self) -> InHand {
+    pub(super) fn inherited(&self) -> InFlight {
         self.inherited
     }
 
     /// From now on these frames, and no others, are in our hands; `held` ones wait behind them.
     #[inline(always)]
-    pub(super) fn in_hand(&self, frames: u32, held: u32) {
-        self.word(HELD).store(held, Ordering::Relaxed);
-        self.word(HANDS).store(self.answered.wrapping_add(frames), Ordering::Release);
-        self.word(ASKING).store(0, Ordering::Release);
+    pub(super) fn in_flight(&self, frames: u32, held: u32) {
+        self.words.store(HELD, held, Ordering::Relaxed);
+        self.words.store(HANDS, self.answered.wrapping_add(frames), Ordering::Release);
+        self.words.store(ASKING, 0, Ordering::Release);
     }
 
-    /// From now on, and until [`in_hand`](Self::in_hand), nobody knows.
+    /// From now on, and until [`in_flight`](Self::in_flight), nobody knows.
     #[inline(always)]
     pub(super) fn asking(&self) {
-        self.word(ASKING).store(1, Ordering::Release);
+        self.words.store(ASKING, 1, Ordering::Release);
     }
 
     /// Writes the records of a batch that takes `rsp_prod` from `from` onwards, then the intent. With it, `frames` leave
@@ -170,30 +154,30 @@ impl RedoPage {
     pub(super) fn begin<K: RingKind>(&mut self, from: u32, rsps: &[K::Rsp], frames: u32) {
         debug_assert!(rsps.len() <= REDO_RECORDS);
         let intent = from.wrapping_add(rsps.len() as u32);
-        self.word(FROM).store(from, Ordering::Relaxed);
+        self.words.store(FROM, from, Ordering::Relaxed);
         self.pair ^= 1;
         self.answered = self.answered.wrapping_add(frames);
-        self.word(PAIRS + 2 * self.pair).store(intent, Ordering::Relaxed);
-        self.word(PAIRS + 2 * self.pair + 1).store(self.answered, Ordering::Relaxed);
+        self.words.store(PAIRS + 2 * self.pair, intent, Ordering::Relaxed);
+        self.words.store(PAIRS + 2 * self.pair + 1, self.answered, Ordering::Relaxed);
         for (k, rsp) in rsps.iter().take(REDO_RECORDS).enumerate() {
             for (i, word) in K::rsp_words(rsp).as_ref().iter().enumerate() {
-                self.word(record::<K>(k) + i).store(*word, Ordering::Relaxed);
+                self.words.store(record::<K>(k) + i, *word, Ordering::Relaxed);
             }
         }
-        self.word(INTENT).store(intent, Ordering::Release);
+        self.words.store(INTENT, intent, Ordering::Release);
         // Release keeps what stands above from sinking below; this keeps the ring's slots from rising above. Against
         // one's own death the compiler is the only danger, as against a signal.
         compiler_fence(Ordering::SeqCst);
     }
 
     /// Finishes what a predecessor began on `mem`, and gives the `rsp_prod` from which to go on.
-    pub(super) fn replay<K: RingKind, M: RingMem>(&self, mem: &M) -> Result<(u32, Notify), PeerFault> {
+    pub(super) fn replay<M: RingMem>(&self, mem: &M) -> Result<(u32, Notify), PeerFault> {
         let rsp_prod = mem.load(Word::RspProd);
-        if self.word(MAGIC).load(Ordering::Acquire) != MAGIC_VALUE {
+        if self.words.load(MAGIC, Ordering::Acquire) != MAGIC_VALUE {
             return Ok((rsp_prod, Notify::No));
         }
         let (intent, from) =
-            (self.word(INTENT).load(Ordering::Acquire), self.word(FROM).load(Ordering::Relaxed));
+            (self.words.load(INTENT, Ordering::Acquire), self.words.load(FROM, Ordering::Relaxed));
         let n = intent.wrapping_sub(from);
         // Records half written by a predecessor that died before its intent, or a batch that was published.
         if from != rsp_prod || n == 0 || n as usize > REDO_RECORDS {
@@ -205,11 +189,11 @@ impl RedoPage {
             return Err(PeerFault::BadAttach { req_prod, rsp_prod });
         }
         for k in 0..n {
-            let mut words = K::Record::default();
+            let mut words = <M::Kind as RingKind>::Record::default();
             for (i, word) in words.as_mut().iter_mut().enumerate() {
-                *word = self.word(record::<K>(k as usize) + i).load(Ordering::Relaxed);
+                *word = self.words.load(record::<M::Kind>(k as usize) + i, Ordering::Relaxed);
             }
-            K::write_rsp(mem, from.wrapping_add(k), &K::rsp_from_words(words));
+            M::Kind::write_rsp(mem, from.wrapping_add(k), &M::Kind::rsp_from_words(words));
         }
         mem.store(Word::RspProd, intent);
         mem.full_fence();

@@ -1,14 +1,14 @@
-//! Requests and responses of blkif, in both ABIs (PROTOCOL.md 5.3).
+//! Requests and responses of blkif, in both ABIs (docs/protocol 5.3).
 //!
 //! ```text
-//!   slot, 112 or 108 octets: | op | ... which of four requests it is, by op
+//!   slot, 112 or 108 bytes: | op | ... which of four requests it is, by op
 //!     READ, WRITE, WRITE_BARRIER, FLUSH   segments in the slot, at most 11 -----------> data pages
 //!     INDIRECT                            grefs of at most 8 pages of 512 segments ---> data pages
 //!     DISCARD                             sectors only
 //! ```
 //! C: xen/include/public/io/blkif.h. Little-endian. A 32-bit x86 guest aligns `u64` to 4, so everything behind
-//! the first 4 octets lies elsewhere, and the slot is shorter; the frontend says which [`Abi`] it uses in the
-//! key `protocol`. Sectors are 512 octets, whatever the disk's own are.
+//! the first 4 bytes lies elsewhere, and the slot is shorter; the frontend says which [`Abi`] it uses in the
+//! key `protocol`. Sectors are 512 bytes, whatever the disk's own are.
 //!
 //! Invariants: decoding never fails, because a request that cannot be served must be answered by its id. Counts
 //! and segments are checked by the methods that hand them out. Pads are written as zero (XSA-216).
@@ -47,7 +47,7 @@ pub const SEGMENTS_MAX: usize = 11;
 pub const INDIRECT_PAGES_MAX: usize = 8;
 /// Segments in one indirect page.
 pub const SEGMENTS_PER_INDIRECT_PAGE: usize = crate::PAGE_SIZE / Segment::SIZE;
-/// Octets of the sectors that requests count in.
+/// Bytes of the sectors that requests count in.
 pub const SECTOR_BYTES: usize = 512;
 /// Sectors of a page; a segment's last sector is below it.
 pub const SECTORS_PER_PAGE: u8 = (crate::PAGE_SIZE / SECTOR_BYTES) as u8;
@@ -75,7 +75,7 @@ impl Abi {
             _ => None,
         }
     }
-    /// Octets of a slot.
+    /// Bytes of a slot.
     pub const fn slot_bytes(self) -> usize {
         self.slot_words() * 4
     }
@@ -98,9 +98,9 @@ impl Abi {
 
 const _: () = assert!(Abi::X86_64.slot_bytes() == 112 && Abi::X86_32.slot_bytes() == 108);
 
-/// One piece of a data page, in sectors of 512 octets.
+/// One piece of a data page, in sectors of 512 bytes.
 ///
-/// C: `struct blkif_request_segment`, xen/include/public/io/blkif.h. Little-endian. 8 octets.
+/// C: `struct blkif_request_segment`, xen/include/public/io/blkif.h. Little-endian. 8 bytes.
 ///
 /// ```text
 /// |  0    1    2    3  |    4     |    5     |  6     7  |
@@ -127,7 +127,7 @@ const _: () = assert!(size_of::<Segment>() == Segment::SIZE);
 const _: () = assert!(offset_of!(Segment, first_sect) == 4 && offset_of!(Segment, last_sect) == 5);
 
 impl Segment {
-    /// Octets of a segment.
+    /// Bytes of a segment.
     pub const SIZE: usize = 8;
 
     /// From two little-endian words.
@@ -161,7 +161,7 @@ impl Segment {
 
 /// Frontend asks for a transfer whose segments are in the slot, or for a flush.
 ///
-/// C: `struct blkif_request`, xen/include/public/io/blkif.h. Little-endian. 112 octets, \[108 with x86_32\].
+/// C: `struct blkif_request`, xen/include/public/io/blkif.h. Little-endian. 112 bytes, \[108 with x86_32\].
 ///
 /// ```text
 /// |   0    |     1     |  2     3  |  4 ... 7  | 8[4] .. 15[11] | 16[12] .. 23[19] | 24[20] .. 111[107] |
@@ -171,7 +171,7 @@ impl Segment {
 /// * `nr_segments`: how many of `seg` count; 0 for a flush.
 /// * `handle`: the disk's number; only for reads and writes, and nobody checks it.
 /// * `id`: chosen by the front, comes back in the response.
-/// * `sector`: where on the disk, in units of 512 octets.
+/// * `sector`: where on the disk, in units of 512 bytes.
 ///
 /// # Trust
 /// Every field is peer data. `nr_segments` is as sent: use [`RwRequest::segments`].
@@ -185,7 +185,7 @@ pub struct RwRequest {
     pub handle: u16,
     /// Chosen by the front.
     pub id: u64,
-    /// First sector on the disk, in 512 octets.
+    /// First sector on the disk, in 512 bytes.
     pub sector: u64,
     /// Pieces of pages.
     pub seg: [Segment; SEGMENTS_MAX],
@@ -205,14 +205,14 @@ impl RwRequest {
 
 /// Frontend says that it does not need the data of some sectors any more.
 ///
-/// C: `struct blkif_request_discard`, xen/include/public/io/blkif.h. Little-endian. 32 octets \[28\] of the slot.
+/// C: `struct blkif_request_discard`, xen/include/public/io/blkif.h. Little-endian. 32 bytes \[28\] of the slot.
 ///
 /// ```text
 /// |  0  |    1    |  2     3  |  4 ... 7  | 8[4] .. 15[11] | 16[12] .. 23[19] | 24[20] .. 31[27] |
 /// | op 5| flag (f)| handle (f)| pad 0 [-] |     id (f)     |    sector (f)    |  nr_sectors (f)  |
 /// ```
 /// * `flag`: [`DISCARD_SECURE`] or 0.
-/// * `sector`, `nr_sectors`: units of 512 octets.
+/// * `sector`, `nr_sectors`: units of 512 bytes.
 ///
 /// # Trust
 /// Every field is peer data; `sector + nr_sectors` may overflow.
@@ -224,7 +224,7 @@ pub struct DiscardRequest {
     pub handle: u16,
     /// Chosen by the front.
     pub id: u64,
-    /// First sector, in 512 octets.
+    /// First sector, in 512 bytes.
     pub sector: u64,
     /// How many sectors.
     pub nr_sectors: u64,
@@ -232,7 +232,7 @@ pub struct DiscardRequest {
 
 /// Frontend asks for a transfer whose segments are in pages of their own.
 ///
-/// C: `struct blkif_request_indirect`, xen/include/public/io/blkif.h. Little-endian. 64 octets \[56\] of the slot.
+/// C: `struct blkif_request_indirect`, xen/include/public/io/blkif.h. Little-endian. 64 bytes \[56\] of the slot.
 ///
 /// ```text
 /// |  0  |   1   |  2     3  |  4 ... 7  | 8[4] .. | 16[12] .. | 24[20] 25 | 26, 27 | 28[24] .. 59[55] |
@@ -255,7 +255,7 @@ pub struct IndirectRequest {
     pub handle: u16,
     /// Chosen by the front.
     pub id: u64,
-    /// First sector on the disk, in 512 octets.
+    /// First sector on the disk, in 512 bytes.
     pub sector: u64,
     /// Pages of segments.
     pub grefs: [u32; INDIRECT_PAGES_MAX],
@@ -399,7 +399,7 @@ impl Request {
 
 /// Backend says how one request ended.
 ///
-/// C: `struct blkif_response`, xen/include/public/io/blkif.h. Little-endian. 16 octets \[12\].
+/// C: `struct blkif_response`, xen/include/public/io/blkif.h. Little-endian. 16 bytes \[12\].
 ///
 /// ```text
 /// |  0 ... 7  |   8    |   9   | 10    11  | 12 ... 15 |

@@ -1,4 +1,4 @@
-//! The index page of a pair of byte rings, as PVCalls has it (PROTOCOL.md 4.4).
+//! The index page of a pair of byte rings, as PVCalls has it (docs/protocol 4.4).
 //!
 //! ```text
 //!   index page                                       data: 2^order pages
@@ -9,7 +9,7 @@
 //! C: `struct pvcalls_data_intf`, xen/include/public/io/pvcalls.h. Little-endian. The generic flex ring of
 //! ring.h has the same offsets and no error fields.
 //!
-//! Invariants: each half has 2^(order + 11) octets; indices run freely and are masked; only the consumer moves
+//! Invariants: each half has 2^(order + 11) bytes; indices run freely and are masked; only the consumer moves
 //! `cons`, only the producer `prod`.
 //!
 //! What the peer may do: change every field at any time. The order is read once; the back checks it with
@@ -17,15 +17,15 @@
 
 use super::WireError;
 
-/// Offset of `in_cons`: octets that the front took. Written by the front.
+/// Offset of `in_cons`: bytes that the front took. Written by the front.
 pub const IN_CONS: usize = 0;
-/// Offset of `in_prod`: octets that the back put. Written by the back.
+/// Offset of `in_prod`: bytes that the back put. Written by the back.
 pub const IN_PROD: usize = 4;
 /// Offset of `in_error`: a negative errno, and the direction ends. Written by the back.
 pub const IN_ERROR: usize = 8;
-/// Offset of `out_cons`: octets that the back took. Written by the back.
+/// Offset of `out_cons`: bytes that the back took. Written by the back.
 pub const OUT_CONS: usize = 64;
-/// Offset of `out_prod`: octets that the front put. Written by the front.
+/// Offset of `out_prod`: bytes that the front put. Written by the front.
 pub const OUT_PROD: usize = 68;
 /// Offset of `out_error`: a negative errno, and the direction ends. Written by the **back**.
 pub const OUT_ERROR: usize = 72;
@@ -42,7 +42,7 @@ pub const ORDER_MAX: u32 = REFS_MAX.ilog2();
 
 const _: () = assert!(REFS_MAX == 991 && ORDER_MAX == 9);
 
-/// Octets of each direction's half.
+/// Bytes of each direction's half.
 ///
 /// # Errors
 /// [`WireError::DataRingOrder`] unless the order is in [`ORDER_MIN`]`..=`[`ORDER_MAX`].
@@ -53,7 +53,7 @@ pub const fn half_bytes(order: u32) -> Result<u32, WireError> {
     Ok(1 << (order + 11))
 }
 
-/// Octets that wait in a half of `half_bytes`: from 0 to all of it.
+/// Bytes that wait in a half of `half_bytes`: from 0 to all of it.
 ///
 /// # Errors
 /// [`WireError::DataRingIndex`] when the indices claim more than the half holds.

@@ -1,4 +1,4 @@
-//! Grant table entries, both versions, and how grant operations end (PROTOCOL.md 8.1).
+//! Grant table entries, both versions, and how grant operations end (docs/protocol 8.1).
 //!
 //! ```text
 //!   guest: writes domid, frame -- release barrier --> writes flags (one 16-bit store)
@@ -57,7 +57,7 @@ const _: () = assert!(V1_PER_PAGE == 512 && V2_PER_PAGE == 256 && V2_STATUS_PER_
 
 /// Guest lets one domain use one page.
 ///
-/// C: `struct grant_entry_v1`, xen/include/public/grant_table.h. Little-endian. 8 octets.
+/// C: `struct grant_entry_v1`, xen/include/public/grant_table.h. Little-endian. 8 bytes.
 ///
 /// ```text
 /// |  0     1  |  2     3  |  4    5    6    7  |
@@ -84,7 +84,7 @@ const _: () = assert!(size_of::<GrantEntryV1>() == GrantEntryV1::SIZE);
 const _: () = assert!(offset_of!(GrantEntryV1, domid) == 2 && offset_of!(GrantEntryV1, frame) == 4);
 
 impl GrantEntryV1 {
-    /// Octets of an entry.
+    /// Bytes of an entry.
     pub const SIZE: usize = 8;
 
     /// From the entry's two little-endian words; the first is the one that Xen exchanges.
@@ -103,7 +103,7 @@ impl GrantEntryV1 {
 
 /// Guest lets one domain use one page, a part of it, or what another domain granted.
 ///
-/// C: `union grant_entry_v2`, xen/include/public/grant_table.h. Little-endian. 16 octets. What is in use stands
+/// C: `union grant_entry_v2`, xen/include/public/grant_table.h. Little-endian. 16 bytes. What is in use stands
 /// apart, in the status pages.
 ///
 /// ```text
@@ -113,7 +113,7 @@ impl GrantEntryV1 {
 /// |   flags   |   domid   | trans_domid|   pad 0   |        gref       |       pad 0       |  transitive
 /// ```
 /// * `flags`, `domid`, `frame`: as in [`GrantEntryV1`], with 64 bits of `frame`.
-/// * `page_off`, `length`: octets, the part of the page.
+/// * `page_off`, `length`: bytes, the part of the page.
 /// * `trans_domid`, `gref`: whose grant, and which.
 ///
 /// All of it is written by the guest.
@@ -137,9 +137,9 @@ pub enum GrantEntryV2 {
         flags: u16,
         /// Who may use the page.
         domid: u16,
-        /// Start of the part, octets.
+        /// Start of the part, bytes.
         page_off: u16,
-        /// Octets of the part.
+        /// Bytes of the part.
         length: u16,
         /// Number of the page in the guest.
         frame: u64,
@@ -158,7 +158,7 @@ pub enum GrantEntryV2 {
 }
 
 impl GrantEntryV2 {
-    /// Octets of an entry.
+    /// Bytes of an entry.
     pub const SIZE: usize = 16;
 
     /// From the entry's four little-endian words; the flags say which form it is.

@@ -6,9 +6,9 @@
 //! Ring slots travel as little-endian words, because that is how they are read from memory that the peer
 //! writes (one relaxed load per word); list entries and the xenstore header travel as bytes.
 //!
-//! Invariants: any bit pattern decodes without a panic; what is written has every pad octet zero; a field keeps
+//! Invariants: any bit pattern decodes without a panic; what is written has every pad byte zero; a field keeps
 //! its Xen name. Numbers stay raw (`gref: u32`, `domid: u16`): they become a `GrantRef` or a `DomId` where they are
-//! used. Octets are numbered from 0, all integers are little-endian, `(f)` marks what the frontend
+//! used. Bytes are numbered from 0, all integers are little-endian, `(f)` marks what the frontend
 //! writes and `(b)` what the backend writes.
 //!
 //! What the peer may do: everything. `from_words` and `from_bytes` never fail and say nothing about the values;
@@ -47,9 +47,9 @@ pub enum WireError {
         /// The type as sent.
         found: u8,
     },
-    /// A GSO extra info with segments of 0 octets, or of a type other than TCPv4 and TCPv6.
+    /// A GSO extra info with segments of 0 bytes, or of a type other than TCPv4 and TCPv6.
     Gso {
-        /// Octets in a segment, as sent.
+        /// Bytes in a segment, as sent.
         size: u16,
         /// The type as sent.
         gso_type: u8,
@@ -82,7 +82,7 @@ pub enum WireError {
     },
     /// A xenstore header announces more payload than [`xs::PAYLOAD_MAX`].
     XsTooLong {
-        /// Octets announced.
+        /// Bytes announced.
         len_bytes: u32,
     },
 }
@@ -94,7 +94,7 @@ impl fmt::Display for WireError {
             Self::Gso { size, gso_type } => {
                 write!(
                     f,
-                    "GSO of type {gso_type} with segments of {size} octets; allowed are types 1 and 2, from 1 octet"
+                    "GSO of type {gso_type} with segments of {size} bytes; allowed are types 1 and 2, from 1 byte"
                 )
             }
             Self::BlkSegments { found, max } => {
@@ -118,7 +118,7 @@ impl fmt::Display for WireError {
                 write!(f, "data ring with prod {prod} and cons {cons}, further apart than it is long")
             }
             Self::XsTooLong { len_bytes } => {
-                write!(f, "xenstore message of {len_bytes} octets, at most {} are allowed", xs::PAYLOAD_MAX)
+                write!(f, "xenstore message of {len_bytes} bytes, at most {} are allowed", xs::PAYLOAD_MAX)
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Requests, responses and extra infos of netif (PROTOCOL.md 2).
+//! Requests, responses and extra infos of netif (docs/protocol 2).
 //!
 //! TX is what the guest sends, RX what it receives, on both ends. One frame takes one or more slots:
 //!
@@ -21,18 +21,18 @@ use core::mem::offset_of;
 
 /// Frontend asks the backend to send one fragment of a frame.
 ///
-/// C: `struct netif_tx_request`, xen/include/public/io/netif.h. Little-endian. 12 octets.
+/// C: `struct netif_tx_request`, xen/include/public/io/netif.h. Little-endian. 12 bytes.
 ///
 /// ```text
 /// |  0    1    2    3  |  4     5  |  6     7  |  8     9  | 10    11  |
 /// |      gref (f)      | offset (f)| flags (f) |   id (f)  |  size (f) |
 /// ```
-/// * `gref`: granted page, chosen by the peer: map or copy may fail. 0 means staged (PROTOCOL.md 3.3).
-/// * `offset`: octets, start of this fragment in the page. `offset` + fragment length <= 4096 can be checked
+/// * `gref`: granted page, chosen by the peer: map or copy may fail. 0 means staged (docs/protocol 3.3).
+/// * `offset`: bytes, start of this fragment in the page. `offset` + fragment length <= 4096 can be checked
 ///   only when the first fragment's length is known.
 /// * `flags`: `TXF_*`.
 /// * `id`: chosen by the front, comes back in the response; also the staging buffer's number.
-/// * `size`: octets, of the **whole frame** in the first slot, of the fragment in the others. The first
+/// * `size`: bytes, of the **whole frame** in the first slot, of the fragment in the others. The first
 ///   fragment has what the others leave of the total.
 ///
 /// # Trust
@@ -42,13 +42,13 @@ use core::mem::offset_of;
 pub struct TxRequest {
     /// Granted page.
     pub gref: u32,
-    /// Start of the fragment in the page, octets.
+    /// Start of the fragment in the page, bytes.
     pub offset: u16,
     /// `NETTXF_*`.
     pub flags: u16,
     /// Chosen by the front, comes back in the response.
     pub id: u16,
-    /// First slot: octets of the whole frame. Later slots: octets of this fragment.
+    /// First slot: bytes of the whole frame. Later slots: bytes of this fragment.
     pub size: u16,
 }
 
@@ -77,7 +77,7 @@ impl TxRequest {
 
 /// Backend gives back one TX slot, one response per slot consumed, extras included.
 ///
-/// C: `struct netif_tx_response`, xen/include/public/io/netif.h. Little-endian. 4 octets.
+/// C: `struct netif_tx_response`, xen/include/public/io/netif.h. Little-endian. 4 bytes.
 ///
 /// ```text
 /// |  0     1  |  2     3  |  4 ... 11                        |
@@ -112,9 +112,9 @@ impl TxResponse {
     }
 }
 
-/// Frontend gives the backend one page to put received octets into.
+/// Frontend gives the backend one page to put received bytes into.
 ///
-/// C: `struct netif_rx_request`, xen/include/public/io/netif.h. Little-endian. 8 octets.
+/// C: `struct netif_rx_request`, xen/include/public/io/netif.h. Little-endian. 8 bytes.
 ///
 /// ```text
 /// |  0     1  |  2     3  |  4    5    6    7  |
@@ -151,16 +151,16 @@ impl RxRequest {
 
 /// Backend says what it put into one page of the front.
 ///
-/// C: `struct netif_rx_response`, xen/include/public/io/netif.h. Little-endian. 8 octets.
+/// C: `struct netif_rx_response`, xen/include/public/io/netif.h. Little-endian. 8 bytes.
 ///
 /// ```text
 /// |  0     1  |  2     3  |  4     5  |  6     7  |
 /// |   id (b)  | offset (b)| flags (b) | status (b)|
 /// ```
 /// * `id`: of the request at the **same ring index**; the front goes by the index.
-/// * `offset`: octets, start of the data in the page.
+/// * `offset`: bytes, start of the data in the page.
 /// * `flags`: `RXF_*`.
-/// * `status`: >= 0 octets in this slot, < 0 an error. A frame's length is the sum over its slots.
+/// * `status`: >= 0 bytes in this slot, < 0 an error. A frame's length is the sum over its slots.
 ///
 /// # Trust
 /// `offset + status` may point past the page, and the page stays writable: copy first, parse afterwards.
@@ -169,11 +169,11 @@ impl RxRequest {
 pub struct RxResponse {
     /// The request's id.
     pub id: u16,
-    /// Start of the bytes in the page, octets.
+    /// Start of the bytes in the page, bytes.
     pub offset: u16,
     /// `NETRXF_*`.
     pub flags: u16,
-    /// Octets in this slot when >= 0, else `NETIF_RSP_*`.
+    /// Bytes in this slot when >= 0, else `NETIF_RSP_*`.
     pub status: i16,
 }
 
@@ -210,7 +210,7 @@ pub const TXF_DATA_VALIDATED: u16 = 0x2;
 pub const TXF_MORE_DATA: u16 = 0x4;
 /// `NETTXF_extra_info`: the next slot is an [`Extra`].
 pub const TXF_EXTRA_INFO: u16 = 0x8;
-/// `NETTXF_staging_buffer`, not in Xen's header (PROTOCOL.md 3.5): `gref` is a staging buffer's global id.
+/// `NETTXF_staging_buffer`, not in Xen's header (docs/protocol 3.5): `gref` is a staging buffer's global id.
 /// Means nothing unless it was negotiated.
 pub const TXF_STAGING_BUFFER: u16 = 0x10;
 /// `NETRXF_data_validated` (bits 0 and 1 are swapped against TX).
@@ -249,7 +249,7 @@ pub const HASH_ALGORITHM_TOEPLITZ: u8 = 1;
 
 /// One end tells the other something about a frame that its slots have no room for.
 ///
-/// C: `struct netif_extra_info`, xen/include/public/io/netif.h. Little-endian. 8 octets; on a TX ring 4 octets
+/// C: `struct netif_extra_info`, xen/include/public/io/netif.h. Little-endian. 8 bytes; on a TX ring 4 bytes
 /// of padding follow.
 ///
 /// ```text
@@ -261,8 +261,8 @@ pub const HASH_ALGORITHM_TOEPLITZ: u8 = 1;
 /// |   5   |       |   headroom   |  pad            |  pad     |  XDP, Linux only         (b)
 /// ```
 /// * `flags`: [`EXTRA_FLAG_MORE`] says that one more extra follows; [`Extra::parse`] returns it apart.
-/// * `size`: octets of payload in each segment, headers not counted.
-/// * `headroom`: octets before the data in each of the frame's slots.
+/// * `size`: bytes of payload in each segment, headers not counted.
+/// * `headroom`: bytes before the data in each of the frame's slots.
 ///
 /// # Trust
 /// Only [`Extra::parse`] makes one from peer data. It refuses types and GSO values that both ends of Linux take
@@ -271,7 +271,7 @@ pub const HASH_ALGORITHM_TOEPLITZ: u8 = 1;
 pub enum Extra {
     /// `XEN_NETIF_EXTRA_TYPE_GSO`.
     Gso {
-        /// Octets of payload in each segment (MSS), never 0.
+        /// Bytes of payload in each segment (MSS), never 0.
         size: u16,
         /// [`GSO_TYPE_TCPV4`] or [`GSO_TYPE_TCPV6`].
         gso_type: u8,
@@ -291,20 +291,20 @@ pub enum Extra {
     },
     /// Linux's `XEN_NETIF_EXTRA_TYPE_XDP`.
     Xdp {
-        /// Octets before the data in each slot.
+        /// Bytes before the data in each slot.
         headroom: u16,
     },
 }
 
 impl Extra {
-    /// Octets of an extra info, without the padding of a TX slot.
+    /// Bytes of an extra info, without the padding of a TX slot.
     pub const SIZE: usize = 8;
 
     /// From a slot's first two words; the `bool` is MORE: one more extra info follows.
     ///
     /// # Errors
     /// [`WireError::ExtraType`] for type 0 or an unknown one, [`WireError::Gso`] for segments of 0
-    /// octets or unless TCPv4 or TCPv6. Both close the device.
+    /// bytes or unless TCPv4 or TCPv6. Both close the device.
     pub const fn parse(words: [u32; 2]) -> Result<(Extra, bool), WireError> {
         let [w0, w1] = words;
         let (a, b) = (w0.to_le_bytes(), w1.to_le_bytes());
@@ -367,9 +367,9 @@ const fn mac_words(extra_type: u8, flags: u8, mac: [u8; 6]) -> [u32; 2] {
     ]
 }
 
-/// Octets of a TX slot.
+/// Bytes of a TX slot.
 pub const TX_SLOT_BYTES: usize = 12;
-/// Octets of an RX slot.
+/// Bytes of an RX slot.
 pub const RX_SLOT_BYTES: usize = 8;
 
 /// `XEN_NETIF_NR_SLOTS_MIN`: data slots of one frame that every back accepts, extra infos not counted.
@@ -378,9 +378,9 @@ pub const NR_SLOTS_MIN: usize = 18;
 pub const DROP_SLOTS: usize = 20;
 /// Data slots from which a TX frame closes the device (Linux's `fatal_skb_slots`, which is 20, counts otherwise).
 pub const FATAL_SLOTS: usize = 22;
-/// Most octets of a frame, Ethernet header included, FCS not.
+/// Most bytes of a frame, Ethernet header included, FCS not.
 pub const MAX_FRAME: usize = 65535;
-/// Least octets of a frame: an Ethernet header. Also what a front must put into the first slot.
+/// Least bytes of a frame: an Ethernet header. Also what a front must put into the first slot.
 pub const MIN_FRAME: usize = 14;
 /// Free TX slots that a front keeps before it takes a further frame: a whole frame's and one extra.
 pub const TX_FREE_SLOTS_MIN: usize = NR_SLOTS_MIN + 1;
@@ -405,13 +405,13 @@ mod tests {
     }
 
     #[test]
-    fn gso_of_no_octets_or_unknown_type_is_refused() {
+    fn gso_of_no_bytes_or_unknown_type_is_refused() {
         let gso = |size: u32, t: u32| Extra::parse([EXTRA_TYPE_GSO as u32 | size << 16, t]);
         assert_eq!(gso(0, 1), Err(WireError::Gso { size: 0, gso_type: 1 }));
         assert_eq!(gso(1448, 0), Err(WireError::Gso { size: 1448, gso_type: 0 }));
         assert_eq!(gso(1448, 3), Err(WireError::Gso { size: 1448, gso_type: 3 }));
         assert_eq!(gso(1448, 2), Ok((Extra::Gso { size: 1448, gso_type: GSO_TYPE_TCPV6 }, false)));
-        // The octets beside the type are pads.
+        // The bytes beside the type are pads.
         assert_eq!(gso(1, 0xFFFF_FF01), Ok((Extra::Gso { size: 1, gso_type: GSO_TYPE_TCPV4 }, false)));
     }
 

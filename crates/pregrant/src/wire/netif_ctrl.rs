@@ -1,4 +1,4 @@
-//! The control ring of netif: hashing, and the grants that a backend keeps mapped (PROTOCOL.md 2.11).
+//! The control ring of netif: hashing, and the grants that a backend keeps mapped (docs/protocol 2.11).
 //!
 //! ```text
 //!   front                                                back
@@ -18,12 +18,12 @@
 use core::fmt;
 use core::mem::offset_of;
 
-/// Octets of a control slot.
+/// Bytes of a control slot.
 pub const SLOT_BYTES: usize = 16;
 
 /// Frontend asks the backend for a change of its configuration.
 ///
-/// C: `struct xen_netif_ctrl_request`, xen/include/public/io/netif.h. Little-endian. 16 octets.
+/// C: `struct xen_netif_ctrl_request`, xen/include/public/io/netif.h. Little-endian. 16 bytes.
 ///
 /// ```text
 /// |  0     1  |  2     3  |  4    5    6    7  |  8    9   10   11  | 12   13   14   15  |
@@ -62,7 +62,7 @@ impl CtrlRequest {
 
 /// Backend answers one control request.
 ///
-/// C: `struct xen_netif_ctrl_response`, xen/include/public/io/netif.h. Little-endian. 12 octets.
+/// C: `struct xen_netif_ctrl_response`, xen/include/public/io/netif.h. Little-endian. 12 bytes.
 ///
 /// ```text
 /// |  0     1  |  2     3  |  4    5    6    7  |  8    9   10   11  | 12 ... 15             |
@@ -117,7 +117,7 @@ pub enum CtrlType {
     GetHashFlags = 1,
     /// Mask of `HASH_TYPE_*`; 0 turns hashing off.
     SetHashFlags = 2,
-    /// Gref, octets: the key; 0 octets clear it.
+    /// Gref, bytes: the key; 0 bytes clear it.
     SetHashKey = 3,
     /// How many entries a mapping may have.
     GetHashMappingSize = 4,
@@ -218,7 +218,7 @@ pub const HASH_ALGORITHM_TOEPLITZ: u32 = 1;
 
 /// One entry of the list page that [`CtrlType::AddGrefMapping`] and [`CtrlType::DelGrefMapping`] name.
 ///
-/// C: `struct xen_netif_gref`, xen/include/public/io/netif.h. Little-endian. 8 octets.
+/// C: `struct xen_netif_gref`, xen/include/public/io/netif.h. Little-endian. 8 bytes.
 ///
 /// ```text
 /// |  0    1    2    3  |  4     5  |  6     7  |
@@ -251,12 +251,12 @@ pub const GREF_READONLY: u16 = 0x1;
 pub const GREF_LIST_MAX: usize = crate::PAGE_SIZE / GrefEntry::SIZE;
 
 impl GrefEntry {
-    /// Octets of an entry.
+    /// Bytes of an entry.
     pub const SIZE: usize = 8;
     /// Where in an entry the back writes its `status`.
     pub const STATUS_OFFSET: usize = 6;
 
-    /// From an entry's octets.
+    /// From an entry's bytes.
     pub const fn from_bytes(b: [u8; Self::SIZE]) -> Self {
         Self {
             gref: u32::from_le_bytes([b[0], b[1], b[2], b[3]]),
@@ -264,7 +264,7 @@ impl GrefEntry {
             status: u16::from_le_bytes([b[6], b[7]]),
         }
     }
-    /// To an entry's octets.
+    /// To an entry's bytes.
     pub const fn to_bytes(self) -> [u8; Self::SIZE] {
         let (g, f, s) = (self.gref.to_le_bytes(), self.flags.to_le_bytes(), self.status.to_le_bytes());
         [g[0], g[1], g[2], g[3], f[0], f[1], s[0], s[1]]

@@ -1,7 +1,7 @@
-//! Where the shared ring's header keeps its indices, and how many slots fit (PROTOCOL.md 1).
+//! Where the shared ring's header keeps its indices, and how many slots fit (docs/protocol 1).
 //!
 //! ```text
-//!   octet 0         4          8         12         16            20           64
+//!   byte 0         4          8         12         16            20           64
 //!   | req_prod (f) | req_event (b) | rsp_prod (b) | rsp_event (f) | pvt 0 | pad 0 | slot[0] slot[1] ...
 //! ```
 //! C: `DEFINE_RING_TYPES`, xen/include/public/io/ring.h. Little-endian. A slot is a union of request and
@@ -12,7 +12,7 @@
 //!
 //! What the peer may do: change all of it at any time. [`crate::ring`] reads and checks; this file only names.
 
-/// Octets ahead of the first slot.
+/// Bytes ahead of the first slot.
 pub const HEADER_BYTES: usize = 64;
 /// Offset of `req_prod`: requests published. Written by the front.
 pub const REQ_PROD: usize = 0;
@@ -22,12 +22,12 @@ pub const REQ_EVENT: usize = 4;
 pub const RSP_PROD: usize = 8;
 /// Offset of `rsp_event`: "notify me when `rsp_prod` passes this". Written by the front.
 pub const RSP_EVENT: usize = 12;
-/// Offset of the private octets: zero, never read.
+/// Offset of the private bytes: zero, never read.
 pub const PRIVATE: usize = 16;
 /// What the front writes into both event indices at set-up: notify at the very first.
 pub const EVENT_INIT: u32 = 1;
 
-/// How many slots a ring of `bytes` octets has: the largest power of two that fits behind the header.
+/// How many slots a ring of `bytes` bytes has: the largest power of two that fits behind the header.
 /// 0 when not even one fits.
 ///
 /// C: `__RING_SIZE`, xen/include/public/io/ring.h.
@@ -50,7 +50,7 @@ mod tests {
     use crate::PAGE_SIZE;
     use crate::wire::{blkif::Abi, netif, netif_ctrl};
 
-    /// The table of PROTOCOL.md 1: slot octets, slots that would fit one page, slots of 1, 2, 4, 8, 16 pages.
+    /// The table of docs/protocol 1: slot bytes, slots that would fit one page, slots of 1, 2, 4, 8, 16 pages.
     #[test]
     fn sizes_are_those_of_the_protocol() {
         let rows: [(usize, usize, &[u32]); 6] = [
@@ -62,10 +62,10 @@ mod tests {
             (64, 63, &[32]), // the commands of pvcalls
         ];
         for (slot_bytes, raw, slots) in rows {
-            assert_eq!((PAGE_SIZE - HEADER_BYTES) / slot_bytes, raw, "slots of {slot_bytes} octets");
+            assert_eq!((PAGE_SIZE - HEADER_BYTES) / slot_bytes, raw, "slots of {slot_bytes} bytes");
             for (order, &n) in slots.iter().enumerate() {
                 let pages = 1 << order;
-                assert_eq!(ring_size(pages * PAGE_SIZE, slot_bytes), n, "{slot_bytes} octets, {pages} pages");
+                assert_eq!(ring_size(pages * PAGE_SIZE, slot_bytes), n, "{slot_bytes} bytes, {pages} pages");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The list of buffers that a front grants before the data comes (PROTOCOL.md 3.2).
+//! The list of buffers that a front grants before the data comes (docs/protocol 3.2).
 //!
 //! ```text
 //!   list page(s), at most 512 entries each     data pages
@@ -16,7 +16,7 @@
 
 /// One staging buffer: which granted page, and where in it.
 ///
-/// C: none, the layout is the RFC's of 2016. Little-endian, **packed**. 8 octets.
+/// C: none, the layout is the RFC's of 2016. Little-endian, **packed**. 8 bytes.
 ///
 /// ```text
 /// |  0     1  |  2    3    4    5  |  6     7  |
@@ -24,7 +24,7 @@
 /// ```
 /// * `id`: the entry's own number in the list.
 /// * `gref`: granted page; read-only for TX, writable for RX. 0 ends the list.
-/// * `offset`: octets, start of the buffer in the page; offset + buffer length <= 4096.
+/// * `offset`: bytes, start of the buffer in the page; offset + buffer length <= 4096.
 ///
 /// # Trust
 /// Every field is peer data; the id is redundant and must match the entry's place.
@@ -34,7 +34,7 @@ pub struct StagingEntry {
     pub id: u16,
     /// Granted page, or 0 at the end of the list.
     pub gref: u32,
-    /// Start of the buffer in the page, octets.
+    /// Start of the buffer in the page, bytes.
     pub offset: u16,
 }
 
@@ -42,16 +42,16 @@ pub struct StagingEntry {
 pub const ENTRIES_PER_PAGE: usize = crate::PAGE_SIZE / StagingEntry::SIZE;
 
 const _: () = assert!(ENTRIES_PER_PAGE == 512);
-// The alignment of `gref` makes C and Rust agree on 8 octets only when packed: never transmute this struct.
+// The alignment of `gref` makes C and Rust agree on 8 bytes only when packed: never transmute this struct.
 const _: () = assert!(size_of::<StagingEntry>() == StagingEntry::SIZE);
 
 impl StagingEntry {
-    /// Octets of an entry.
+    /// Bytes of an entry.
     pub const SIZE: usize = 8;
     /// What a front writes behind the last buffer, if the page has room.
     pub const TERMINATOR: Self = Self { id: 0, gref: 0, offset: 0 };
 
-    /// From an entry's octets.
+    /// From an entry's bytes.
     pub const fn from_bytes(b: [u8; Self::SIZE]) -> Self {
         Self {
             id: u16::from_le_bytes([b[0], b[1]]),
@@ -59,7 +59,7 @@ impl StagingEntry {
             offset: u16::from_le_bytes([b[6], b[7]]),
         }
     }
-    /// To an entry's octets.
+    /// To an entry's bytes.
     pub const fn to_bytes(self) -> [u8; Self::SIZE] {
         let (i, g, o) = (self.id.to_le_bytes(), self.gref.to_le_bytes(), self.offset.to_le_bytes());
         [i[0], i[1], g[0], g[1], g[2], g[3], o[0], o[1]]

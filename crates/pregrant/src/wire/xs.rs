@@ -1,8 +1,8 @@
-//! The header, the types and the error names of xenstore messages (PROTOCOL.md 8.4).
+//! The header, the types and the error names of xenstore messages (docs/protocol 8.4).
 //!
 //! ```text
 //!   +------------------+---------------------------------------+
-//!   | header, 16 octets| payload, header.len octets (<= 4096)  |   the same on a socket and in a guest's ring
+//!   | header, 16 bytes| payload, header.len bytes (<= 4096)  |   the same on a socket and in a guest's ring
 //!   +------------------+---------------------------------------+
 //! ```
 //! A reply has the type and the `req_id` of its request, or the type [`MsgType::Error`] and an error's name as
@@ -15,11 +15,11 @@
 use super::WireError;
 use core::fmt;
 
-/// Most octets of payload in one message. C: `XENSTORE_PAYLOAD_MAX`, xen/include/public/io/xs_wire.h.
+/// Most bytes of payload in one message. C: `XENSTORE_PAYLOAD_MAX`, xen/include/public/io/xs_wire.h.
 pub const PAYLOAD_MAX: usize = 4096;
-/// Most octets of an absolute path, NUL not counted. C: `XENSTORE_ABS_PATH_MAX`.
+/// Most bytes of an absolute path, NUL not counted. C: `XENSTORE_ABS_PATH_MAX`.
 pub const ABS_PATH_MAX: usize = 3072;
-/// Most octets of a path relative to the domain's home, NUL not counted. C: `XENSTORE_REL_PATH_MAX`.
+/// Most bytes of a path relative to the domain's home, NUL not counted. C: `XENSTORE_REL_PATH_MAX`.
 pub const REL_PATH_MAX: usize = 2048;
 /// The `tx_id` of a request outside any transaction. C: `XBT_NULL`, xen/tools/include/xenstore.h.
 pub const TX_NONE: u32 = 0;
@@ -33,7 +33,7 @@ pub const SERVER_FEATURE_WATCHDEPTH: u32 = 4;
 
 /// What stands before each xenstore message's payload.
 ///
-/// C: `struct xsd_sockmsg`, xen/include/public/io/xs_wire.h. Little-endian. 16 octets.
+/// C: `struct xsd_sockmsg`, xen/include/public/io/xs_wire.h. Little-endian. 16 bytes.
 ///
 /// ```text
 /// |  0  1  2  3 |  4  5  6  7 |  8  9 10 11 | 12 13 14 15 |
@@ -44,7 +44,7 @@ pub const SERVER_FEATURE_WATCHDEPTH: u32 = 4;
 /// * `msg_type`: a [`MsgType`] as a number; kept raw, since a server must answer unknown ones.
 /// * `req_id`: chosen by the client, comes back in the reply.
 /// * `tx_id`: a transaction's number, or [`TX_NONE`].
-/// * `len_bytes`: octets of payload that follow.
+/// * `len_bytes`: bytes of payload that follow.
 ///
 /// # Trust
 /// Every field is peer data. Call [`Header::payload_len`] before reading on.
@@ -56,15 +56,15 @@ pub struct Header {
     pub req_id: u32,
     /// The transaction that this belongs to.
     pub tx_id: u32,
-    /// `len`: octets of payload after the header.
+    /// `len`: bytes of payload after the header.
     pub len_bytes: u32,
 }
 
 impl Header {
-    /// Octets of a header on the wire.
+    /// Bytes of a header on the wire.
     pub const SIZE: usize = 16;
 
-    /// From the message's first 16 octets.
+    /// From the message's first 16 bytes.
     pub const fn from_bytes(b: [u8; Self::SIZE]) -> Self {
         Self {
             msg_type: u32::from_le_bytes([b[0], b[1], b[2], b[3]]),
@@ -74,7 +74,7 @@ impl Header {
         }
     }
 
-    /// To the message's first 16 octets.
+    /// To the message's first 16 bytes.
     pub const fn to_bytes(self) -> [u8; Self::SIZE] {
         let (t, r, x, l) = (
             self.msg_type.to_le_bytes(),
@@ -85,7 +85,7 @@ impl Header {
         [t[0], t[1], t[2], t[3], r[0], r[1], r[2], r[3], x[0], x[1], x[2], x[3], l[0], l[1], l[2], l[3]]
     }
 
-    /// How many octets of payload to read next.
+    /// How many bytes of payload to read next.
     ///
     /// # Errors
     /// [`WireError::XsTooLong`] above [`PAYLOAD_MAX`]: the stream cannot be followed any further, close it.
@@ -134,7 +134,7 @@ macro_rules! numbered {
 numbered! {
     /// What a message asks or tells. C: `enum xsd_sockmsg_type`, xen/include/public/io/xs_wire.h.
     ///
-    /// `|` below is a NUL octet. 20 was removed from the protocol and stays unknown.
+    /// `|` below is a NUL byte. 20 was removed from the protocol and stays unknown.
     MsgType {
         /// A command to the server itself.
         Control = 0, "XS_CONTROL";

@@ -63,9 +63,9 @@ impl KeyValue for [u8; 6] {
     fn parse(text: &str) -> Option<Self> {
         let mut mac = [0; 6];
         let mut parts = text.split(':');
-        for octet in &mut mac {
+        for byte in &mut mac {
             let part = parts.next().filter(|p| p.len() == 2 && p.bytes().all(|b| b.is_ascii_hexdigit()))?;
-            *octet = u8::from_str_radix(part, 16).ok()?;
+            *byte = u8::from_str_radix(part, 16).ok()?;
         }
         parts.next().is_none().then_some(mac)
     }
@@ -90,7 +90,7 @@ const SHOWN_CHARS: usize = 64;
 impl KeyError {
     /// For a value as it came from xenstore.
     pub fn new(path: &str, seen: Option<&[u8]>, expected: &'static str, writer: DomId) -> Self {
-        // The peer chose the octets: none may reach a terminal as it is, nor more than a line of them.
+        // The peer chose the bytes: none may reach a terminal as it is, nor more than a line of them.
         let seen = seen.map(|bytes| {
             let mut shown: String =
                 bytes.iter().take(SHOWN_CHARS).flat_map(|b| b.escape_ascii()).map(char::from).collect();

@@ -1,4 +1,4 @@
-//! The states of a device's two ends, and what each end does next (PROTOCOL.md 2.10).
+//! The states of a device's two ends, and what each end does next (docs/protocol 2.10).
 //!
 //! ```text
 //!   back   1 ──► 2 ─────────────► 4 ──► 5 ──► 6 ──► 2 ...      one legal step at a time
@@ -49,11 +49,13 @@ impl XenbusState {
     ];
 
     /// From a `state` key as the peer wrote it. Missing and garbled are [`XenbusState::Unknown`].
+    ///
+    /// Both ends have to see the same state, so what Linux reads is what counts (`xenbus_read_driver_state`: `%d` of the
+    /// kernel's sscanf, on text that ends at its first NUL): space before the number, a minus and zeros in front, anything
+    /// behind; an overflow wraps. A number that is no state is Unknown.
     pub fn parse(value: Option<&[u8]>) -> Self {
-        match value {
-            Some(&[digit @ b'0'..=b'8']) => Self::ALL[usize::from(digit - b'0')],
-            _ => Self::Unknown,
-        }
+        let number = value.and_then(scan_decimal);
+        number.and_then(|n| Self::ALL.get(usize::try_from(n).ok()?)).copied().unwrap_or(Self::Unknown)
     }
 
     /// As the key has it.
@@ -70,6 +72,22 @@ impl XenbusState {
             Self::Reconfigured => "8",
         }
     }
+}
+
+/// What the kernel's `sscanf(text, "%d", &n)` finds; None where it finds nothing.
+fn scan_decimal(text: &[u8]) -> Option<i32> {
+    // The kernel's isspace takes Latin-1's hard space too.
+    let is_space = |b: &u8| matches!(b, b' ' | b'\t'..=b'\r' | 0xa0);
+    let start = text.iter().position(|b| !is_space(b))?;
+    let (minus, digits) = match &text[start..] {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
+    let len = digits.iter().take_while(|b| b.is_ascii_digit()).count();
+    // It is cut to an int from 64 bits, which wrap: the same as wrapping all the way.
+    let fold = |n: i32, digit: &u8| n.wrapping_mul(10).wrapping_add(i32::from(digit - b'0'));
+    let n = digits[..len].iter().fold(0, fold);
+    (len > 0).then_some(if minus { n.wrapping_neg() } else { n })
 }
 
 impl fmt::Display for XenbusState {
@@ -186,12 +204,51 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn only_a_single_digit_is_a_state() {
+    fn a_state_is_what_linux_reads() {
         for state in XenbusState::ALL {
             assert_eq!(XenbusState::parse(Some(state.digit().as_bytes())), state);
         }
-        for garbled in [&b""[..], b"9", b"44", b"4 ", b"4\0", b"-1", b"four", b"\xff"] {
-            assert_eq!(XenbusState::parse(Some(garbled)), Unknown);
+        // As libxenstore's callers write it who count the NUL, and what else `%d` takes.
+        let fours = [
+            &b"4\0"[..],
+            b"4\0garbage",
+            b" 4",
+            b"\t\n\x0b\x0c\r\xa04",
+            b"4 ",
+            b"4\n",
+            b"4x",
+            b"4.5",
+            b"4-",
+            b"04",
+            b"0000000000000000000000004",
+            b"4294967300",
+            b"-4294967292",
+            b"18446744073709551620",
+        ];
+        for four in fours {
+            assert_eq!(XenbusState::parse(Some(four)), Connected, "{}", four.escape_ascii());
+        }
+        // A plus is no number to the kernel, nor a NUL or a minus before the space.
+        let garbled = [
+            &b""[..],
+            b" ",
+            b"\0",
+            b"\x004",
+            b"9",
+            b"44",
+            b"-1",
+            b"-4",
+            b"- 4",
+            b"--4",
+            b"+4",
+            b"four",
+            b"x4",
+            b"\xff",
+            b"0x4",
+            b"-",
+        ];
+        for garbled in garbled {
+            assert_eq!(XenbusState::parse(Some(garbled)), Unknown, "{}", garbled.escape_ascii());
         }
         assert_eq!(XenbusState::parse(None), Unknown);
     }

@@ -1,4 +1,4 @@
-//! The client: one request at a time over a stream of octets, watch events in between.
+//! The client: one request at a time over a stream of bytes, watch events in between.
 //!
 //! ```text
 //!   client.read(path) ──► request ──► Transport::send
@@ -8,7 +8,10 @@
 //! Works over a socket to xenstored and over `/dev/xen/xenbus` alike.
 //!
 //! xenstore itself is trusted with the keys that it keeps, but not with memory: lengths are checked before anything
-//! is reserved, equal events wait once, and an answer that the protocol does not allow ends the connection's use.
+//! is reserved, and an answer that the protocol does not allow ends the connection's use. Whoever may write below a
+//! watched node chooses the paths of its events, so one event waits for each watch, whatever was changed: it names the
+//! watched node when there were several. Only where nobody but us and the toolstack writes ([`Client::watch_each`]) each
+//! path waits, up to a bound.
 //! The *values* come from other domains: parse them as hostile, see [`crate::xenbus::device`].
 
 use super::codec::{self, Parser};
@@ -17,7 +20,7 @@ use super::path;
 use super::permission::Permission;
 use crate::units::{DomId, EvtchnPort};
 use crate::wire::xs::{Errno, MsgType, PAYLOAD_MAX, TX_NONE};
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -25,7 +28,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
-/// A stream of octets to xenstore and back.
+/// A stream of bytes to xenstore and back.
 pub trait Transport {
     /// Why it failed. A closed connection is an error too.
     type Error: fmt::Display;
@@ -33,7 +36,7 @@ pub trait Transport {
     /// Sends all of it. A message always comes whole, since `/dev/xen/xenbus` wants it so.
     fn send(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
 
-    /// Takes what came, at least one octet, and waits for it as long as told, for ever when `wait` is `None`.
+    /// Takes what came, at least one byte, and waits for it as long as told, for ever when `wait` is `None`.
     /// `Ok(0)`: nothing came in that time.
     fn recv(&mut self, buf: &mut [u8], wait: Option<Duration>) -> Result<usize, Self::Error>;
 }
@@ -47,10 +50,27 @@ pub struct WatchEvent {
     pub token: String,
 }
 
+/// Events of one watch of [`Client::watch_each`] that wait at most; then one of the watched node stands for all.
+const EACH_MAX: usize = 256;
 /// How often a transaction is tried before its conflict is the caller's.
 const TRANSACTION_ATTEMPTS: u32 = 1000;
 /// How often a long directory is read anew because it changed meanwhile.
 const DIRECTORY_ATTEMPTS: u32 = 100;
+
+/// A watch that was set.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Watch {
+    path: String,
+    /// Each path of an event waits, not the watched node's alone.
+    each: bool,
+}
+
+/// An event that nobody has taken yet, and the path of its watch.
+#[derive(Debug)]
+struct Waiting {
+    event: WatchEvent,
+    watched: String,
+}
 
 /// A connection to xenstore.
 ///
@@ -60,7 +80,9 @@ const DIRECTORY_ATTEMPTS: u32 = 100;
 pub struct Client<T> {
     transport: T,
     input: Parser,
-    events: VecDeque<WatchEvent>,
+    events: VecDeque<Waiting>,
+    /// By token, as it was set.
+    watches: BTreeMap<String, Vec<Watch>>,
     last_req_id: u32,
     /// Set once the stream cannot be followed any more.
     lost: bool,
@@ -69,7 +91,14 @@ pub struct Client<T> {
 impl<T: Transport> Client<T> {
     /// Over a connected transport.
     pub fn new(transport: T) -> Self {
-        Self { transport, input: Parser::new(), events: VecDeque::new(), last_req_id: 0, lost: false }
+        Self {
+            transport,
+            input: Parser::new(),
+            events: VecDeque::new(),
+            watches: BTreeMap::new(),
+            last_req_id: 0,
+            lost: false,
+        }
     }
 
     /// The transport, to wait for it together with other things. When it has something to read, call
@@ -148,24 +177,66 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Asks to be told of changes at and below a node. It tells once at once.
+    /// Asks to be told of changes at and below a node. It tells once at once. One event waits to be taken: of several
+    /// changes it names the watched node.
     pub fn watch(&mut self, path: &str, token: &str) -> Result<(), XsError> {
-        self.watch_request(Operation::Watch, MsgType::Watch, path, token)
+        self.set_watch(path, token, false)
     }
 
-    /// Takes a watch back, with its events that wait.
+    /// The same, and each changed node is named by an event of its own: for a node below which no peer may write. Where
+    /// very many wait, one that names the watched node stands for all.
+    pub fn watch_each(&mut self, path: &str, token: &str) -> Result<(), XsError> {
+        self.set_watch(path, token, true)
+    }
+
+    fn set_watch(&mut self, path: &str, token: &str, each: bool) -> Result<(), XsError> {
+        // First of all: Linux may give the first event before its reply.
+        let of_token = self.watches.entry(token.into()).or_default();
+        let known = of_token.iter().any(|w| w.path == path);
+        if !known {
+            of_token.push(Watch { path: path.into(), each });
+        }
+        let set = self.watch_request(Operation::Watch, MsgType::Watch, path, token);
+        if set.is_err() && !known {
+            self.forget_watch(path, token);
+        }
+        set
+    }
+
+    /// Takes a watch back, with its event that waits.
     pub fn unwatch(&mut self, path: &str, token: &str) -> Result<(), XsError> {
         self.watch_request(Operation::Unwatch, MsgType::Unwatch, path, token)?;
-        // Another watch may have the same token; an event too many does no harm, one that is lost would.
-        self.events.retain(|e| e.token != token || path::levels_below(&e.path, path).is_none());
+        self.forget_watch(path, token);
         Ok(())
+    }
+
+    fn forget_watch(&mut self, path: &str, token: &str) {
+        if let Some(of_token) = self.watches.get_mut(token) {
+            of_token.retain(|w| w.path != path);
+            if of_token.is_empty() {
+                self.watches.remove(token);
+            }
+        }
+        self.events.retain(|w| w.event.token != token || w.watched != path);
     }
 
     /// Takes all watches back, and gives up all transactions.
     pub fn reset_watches(&mut self) -> Result<(), XsError> {
         self.request(Operation::ResetWatches, "", TX_NONE, MsgType::ResetWatches, &[b"\0"])?;
+        self.watches.clear();
         self.events.clear();
         Ok(())
+    }
+
+    /// Whether an event came already, beside a reply: nothing of it is left to be read from the transport, so nothing there
+    /// wakes for it. Ask before you sleep.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty() || self.input.has_message()
+    }
+
+    /// Events that were read and that nobody has taken yet.
+    pub fn nr_waiting(&self) -> usize {
+        self.events.len()
     }
 
     /// The next event of any watch; `None` when none came in that time (`wait` of `None`: for ever).
@@ -179,8 +250,8 @@ impl<T: Transport> Client<T> {
         wait: Option<Duration>,
         wanted: impl Fn(&WatchEvent) -> bool,
     ) -> Result<Option<WatchEvent>, XsError> {
-        if let Some(at) = self.events.iter().position(&wanted) {
-            return Ok(self.events.remove(at));
+        if let Some(at) = self.events.iter().position(|w| wanted(&w.event)) {
+            return Ok(self.events.remove(at).map(|w| w.event));
         }
         loop {
             let Some(message) = self.receive(Operation::NextEvent, "", wait)? else { return Ok(None) };
@@ -188,7 +259,7 @@ impl<T: Transport> Client<T> {
                 return Err(self.lose(Operation::NextEvent, "", "a reply to nothing"));
             }
             let event = self.event(&message.payload)?;
-            if wanted(&event) {
+            if wanted(&event) && self.watch_of(&event).is_some() {
                 return Ok(Some(event));
             }
             self.keep(event);
@@ -312,7 +383,7 @@ impl<T: Transport> Client<T> {
             match self.input.next() {
                 Ok(Some(message)) => return Ok(Some(message)),
                 Ok(None) => {}
-                Err(_) => return Err(self.lose(operation, path, "a message of more than 4096 octets")),
+                Err(_) => return Err(self.lose(operation, path, "a message of more than 4096 bytes")),
             }
             let mut buf = [0; PAYLOAD_MAX];
             match self.transport.recv(&mut buf, wait) {
@@ -334,9 +405,35 @@ impl<T: Transport> Client<T> {
         event.ok_or_else(|| self.lose(Operation::NextEvent, "", "a malformed watch event"))
     }
 
+    /// The watch that an event is of. None: it was taken back.
+    fn watch_of(&self, event: &WatchEvent) -> Option<&Watch> {
+        let of_token = self.watches.get(&event.token)?;
+        let at_or_above = |w: &&Watch| path::levels_below(&event.path, &w.path).is_some();
+        // When a node above the watched one goes, xenstoreds differ in how they name it.
+        of_token.iter().filter(at_or_above).max_by_key(|w| w.path.len()).or(of_token.first())
+    }
+
     fn keep(&mut self, event: WatchEvent) {
-        if !self.events.contains(&event) {
-            self.events.push_back(event);
+        let Some(Watch { path: watched, each }) = self.watch_of(&event).cloned() else { return };
+        let of_watch = |w: &Waiting| w.event.token == event.token && w.watched == watched;
+        if each {
+            if self.events.iter().any(|w| w.event == event) {
+                return;
+            }
+            if self.events.iter().filter(|w| of_watch(w)).count() < EACH_MAX {
+                return self.events.push_back(Waiting { event, watched });
+            }
+            let first = self.events.iter().position(of_watch);
+            let mut at = 0;
+            self.events.retain(|w| {
+                at += 1;
+                !of_watch(w) || Some(at - 1) == first
+            });
+        }
+        match self.events.iter_mut().find(|w| w.event.token == event.token && w.watched == watched) {
+            Some(waiting) if waiting.event.path == event.path => {}
+            Some(waiting) => waiting.event.path.clone_from(&waiting.watched),
+            None => self.events.push_back(Waiting { event, watched }),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Messages out of a stream of octets, and into one.
+//! Messages out of a stream of bytes, and into one.
 //!
 //! ```text
 //! push("..."), push("...")  ->  | header | payload | header | pay   ->  next() -> Message, Message, None
@@ -27,15 +27,15 @@ pub fn empty(buffer: &mut Vec<u8>) {
 pub struct Message {
     /// The header as it came.
     pub header: Header,
-    /// As many octets as the header says.
+    /// As many bytes as the header says.
     pub payload: Vec<u8>,
 }
 
-/// Collects octets until whole messages are there.
+/// Collects bytes until whole messages are there.
 #[derive(Default, Debug)]
 pub struct Parser {
     bytes: Vec<u8>,
-    /// Octets at the front of `bytes` that were given out.
+    /// Bytes at the front of `bytes` that were given out.
     taken: usize,
 }
 
@@ -45,9 +45,16 @@ impl Parser {
         Self { bytes: Vec::new(), taken: 0 }
     }
 
-    /// Octets that came and were not given out. At most what was pushed: the caller bounds it.
+    /// Bytes that came and were not given out. At most what was pushed: the caller bounds it.
     pub fn buffered_bytes(&self) -> usize {
         self.bytes.len() - self.taken
+    }
+
+    /// Whether a whole message came and was not given out, or one that is too long.
+    pub fn has_message(&self) -> bool {
+        let rest = &self.bytes[self.taken..];
+        let Some((head, body)) = rest.split_first_chunk::<{ Header::SIZE }>() else { return false };
+        Header::from_bytes(*head).payload_len().map_or(true, |len_bytes| len_bytes <= body.len())
     }
 
     /// More of the stream.
@@ -59,10 +66,10 @@ impl Parser {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole message; `None` when more octets are needed.
+    /// The next whole message; `None` when more bytes are needed.
     ///
     /// # Errors
-    /// [`WireError::XsTooLong`] when the next message announces more than 4096 octets. Close the connection.
+    /// [`WireError::XsTooLong`] when the next message announces more than 4096 bytes. Close the connection.
     #[expect(clippy::should_implement_trait, reason = "an iterator that ends and then goes on would mislead")]
     pub fn next(&mut self) -> Result<Option<Message>, WireError> {
         let rest = &self.bytes[self.taken..];
@@ -82,7 +89,7 @@ impl Parser {
 
 /// Appends a message whose payload is the parts one after another.
 ///
-/// The caller sees to it that they are [`PAYLOAD_MAX`] octets at most.
+/// The caller sees to it that they are [`PAYLOAD_MAX`] bytes at most.
 pub fn encode(out: &mut Vec<u8>, msg_type: u32, req_id: u32, tx_id: u32, parts: &[&[u8]]) {
     let len_bytes: usize = parts.iter().map(|p| p.len()).sum();
     debug_assert!(len_bytes <= PAYLOAD_MAX);
@@ -115,7 +122,7 @@ pub fn exactly<const N: usize>(payload: &[u8]) -> Option<[&[u8]; N]> {
     (count == N).then_some(found)
 }
 
-/// A string with its NUL, and whatever octets follow.
+/// A string with its NUL, and whatever bytes follow.
 pub fn string_and_rest(payload: &[u8]) -> Option<(&[u8], &[u8])> {
     let nul = payload.iter().position(|&b| b == 0)?;
     Some((&payload[..nul], &payload[nul + 1..]))
@@ -168,7 +175,7 @@ mod tests {
     proptest! {
         #[test]
         #[cfg_attr(miri, ignore)]
-        fn any_octets_are_survived(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..32)) {
+        fn any_bytes_are_survived(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..32)) {
             let mut parser = Parser::new();
             for chunk in &chunks {
                 parser.push(chunk);

@@ -80,10 +80,10 @@ pub enum Cause {
     BadPath(PathError),
     /// The message would be longer than xenstore takes; nothing was sent.
     TooLong {
-        /// Octets of payload.
+        /// Bytes of payload.
         len_bytes: usize,
     },
-    /// A NUL octet in a token; nothing was sent.
+    /// A NUL byte in a token; nothing was sent.
     NulInToken,
     /// The connection broke; the transport's own words.
     Connection(String),
@@ -127,9 +127,9 @@ impl fmt::Display for XsError {
             Cause::Refused(errno) => write!(f, ": {errno} ({})", meaning(*errno)),
             Cause::BadPath(e) => write!(f, ": {e}"),
             Cause::TooLong { len_bytes } => {
-                write!(f, ": {len_bytes} octets do not fit one message (4096); write less, or several keys")
+                write!(f, ": {len_bytes} bytes do not fit one message (4096); write less, or several keys")
             }
-            Cause::NulInToken => f.write_str(": a watch's token must not have a NUL octet"),
+            Cause::NulInToken => f.write_str(": a watch's token must not have a NUL byte"),
             Cause::Connection(words) => write!(f, ": {words}"),
             Cause::BadReply(what) => write!(f, ": xenstore answered out of protocol ({what}); reconnect"),
         }

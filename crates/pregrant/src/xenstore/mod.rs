@@ -7,7 +7,7 @@
 //! ```
 //! xenstore is a small tree of keys that all domains of a machine share. A toolstack writes there what devices a
 //! domain shall have; the two ends of a device tell each other there which rings they use and how far they are
-//! ([`crate::xenbus`]). The messages are those of PROTOCOL.md 8.4, [`crate::wire::xs`] has their header.
+//! ([`crate::xenbus`]). The messages are those of docs/protocol 8.4, [`crate::wire::xs`] has their header.
 //!
 //! Both ends take bytes and give bytes: [`client::Client`] over a [`client::Transport`], [`server::Server`] by
 //! [`server::Server::feed`] and [`server::Server::take_output`].

@@ -5,7 +5,7 @@
 //!                 device/vif/0/state     relative: to the home of the domain that asks, /local/domain/7
 //! @releaseDomain                         special: names an occasion, not a node
 //! ```
-//! Legal octets are `A-Z a-z 0-9 - / _ @`; no empty component, no slash at the end (but for `/` itself); 3072 octets
+//! Legal bytes are `A-Z a-z 0-9 - / _ @`; no empty component, no slash at the end (but for `/` itself); 3072 bytes
 //! absolute, 2048 relative. A path that passed [`check`] is therefore ASCII, and cutting it anywhere is safe.
 
 use crate::units::DomId;
@@ -25,19 +25,19 @@ pub const RELEASE_DOMAIN: &str = "@releaseDomain";
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PathError {
-    /// No octet at all.
+    /// No byte at all.
     Empty,
     /// Longer than its kind allows.
     TooLong {
-        /// Octets in the path.
+        /// Bytes in the path.
         len_bytes: usize,
-        /// Octets allowed.
+        /// Bytes allowed.
         max_bytes: usize,
     },
-    /// An octet that paths may not have.
-    BadOctet {
-        /// The octet.
-        octet: u8,
+    /// A byte that paths may not have.
+    BadByte {
+        /// The byte.
+        byte: u8,
         /// Its position.
         at: usize,
     },
@@ -55,10 +55,10 @@ impl fmt::Display for PathError {
         match self {
             Self::Empty => f.write_str("the path is empty"),
             Self::TooLong { len_bytes, max_bytes } => {
-                write!(f, "the path has {len_bytes} octets, at most {max_bytes} are allowed")
+                write!(f, "the path has {len_bytes} bytes, at most {max_bytes} are allowed")
             }
-            Self::BadOctet { octet, at } => {
-                let c = octet.escape_ascii();
+            Self::BadByte { byte, at } => {
+                let c = byte.escape_ascii();
                 write!(f, "the path has '{c}' at position {at}; only letters, digits and - / _ @ are allowed")
             }
             Self::EmptyComponent { at } => write!(f, "the path has two slashes in a row at position {at}"),
@@ -80,7 +80,7 @@ pub fn check(path: &[u8]) -> Result<&str, PathError> {
     }
     let legal = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'/' | b'_' | b'@');
     if let Some(at) = path.iter().position(|&c| !legal(c)) {
-        return Err(PathError::BadOctet { octet: path[at], at });
+        return Err(PathError::BadByte { byte: path[at], at });
     }
     if let Some(at) = path.windows(2).position(|w| w == b"//") {
         return Err(PathError::EmptyComponent { at: at + 1 });
@@ -88,9 +88,9 @@ pub fn check(path: &[u8]) -> Result<&str, PathError> {
     if path.len() > 1 && path.ends_with(b"/") {
         return Err(PathError::TrailingSlash);
     }
-    // All octets are ASCII by now.
+    // All bytes are ASCII by now.
     core::str::from_utf8(path)
-        .map_err(|e| PathError::BadOctet { octet: path[e.valid_up_to()], at: e.valid_up_to() })
+        .map_err(|e| PathError::BadByte { byte: path[e.valid_up_to()], at: e.valid_up_to() })
 }
 
 /// Does the path start at the root?
@@ -123,7 +123,7 @@ pub fn resolve(path: &str, domid: DomId) -> String {
 }
 
 /// Whether a node may have this absolute path: what stands behind a domain's home, or at all outside of one, has at most
-/// 2048 octets, as in Xen's xenstored (its quota `path-max`).
+/// 2048 bytes, as in Xen's xenstored (its quota `path-max`).
 pub fn has_room(absolute: &str) -> bool {
     let behind_home = || {
         let (domid, behind) = absolute.strip_prefix("/local/domain/")?.split_once('/')?;
@@ -188,9 +188,9 @@ mod tests {
         assert_eq!(check(b"/a/"), Err(PathError::TrailingSlash));
         assert_eq!(check(b"//"), Err(PathError::EmptyComponent { at: 1 }));
         assert_eq!(check(b"/a//b"), Err(PathError::EmptyComponent { at: 3 }));
-        assert_eq!(check(b"/a b"), Err(PathError::BadOctet { octet: b' ', at: 2 }));
-        assert_eq!(check(b"/a\0"), Err(PathError::BadOctet { octet: 0, at: 2 }));
-        assert_eq!(check("/\u{e9}".as_bytes()), Err(PathError::BadOctet { octet: 0xc3, at: 1 }));
+        assert_eq!(check(b"/a b"), Err(PathError::BadByte { byte: b' ', at: 2 }));
+        assert_eq!(check(b"/a\0"), Err(PathError::BadByte { byte: 0, at: 2 }));
+        assert_eq!(check("/\u{e9}".as_bytes()), Err(PathError::BadByte { byte: 0xc3, at: 1 }));
         let long = vec![b'a'; REL_PATH_MAX + 1];
         assert!(matches!(check(&long), Err(PathError::TooLong { max_bytes: REL_PATH_MAX, .. })));
         let behind = |n: usize| String::from("/local/domain/12/") + &"a".repeat(n);

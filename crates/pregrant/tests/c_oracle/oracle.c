@@ -1,5 +1,5 @@
 /*
- * The wire structs of PROTOCOL.md as a C compiler lays them out: what tests/c_oracle.rs compares with.
+ * The wire structs of docs/protocol as a C compiler lays them out: what tests/c_oracle.rs compares with.
  * SPDX-License-Identifier: MIT OR Apache-2.0
  *
  *   oracle list           one line for each struct: name, octets, then width and sign of each field
@@ -7,7 +7,7 @@
  *                         "enc NAME V V ..."      -> hex, pads zero
  *                         "ring BYTES SLOT_BYTES" -> slots
  *
- * Written from the offsets in PROTOCOL.md, which the assertions below repeat.
+ * Written from the offsets in docs/protocol, which the assertions below repeat.
  */
 #include <inttypes.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-//! The allocator of a test that counts: calls for memory, and octets held. A test binary of its own, since it is the
+//! The allocator of a test that counts: calls for memory, and bytes held. A test binary of its own, since it is the
 //! whole process's.
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -10,13 +10,13 @@ thread_local! {
     static LIVE: Cell<isize> = const { Cell::new(0) };
 }
 
-/// Counts each thread's calls for memory, and the octets that it holds.
+/// Counts each thread's calls for memory, and the bytes that it holds.
 struct Counting;
 
-fn count(calls: u64, octets: isize) {
+fn count(calls: u64, bytes: isize) {
     // A thread that is ending has no counters any more, and no test is on it.
     let _ = CALLS.try_with(|n| n.set(n.get() + calls));
-    let _ = LIVE.try_with(|n| n.set(n.get() + octets));
+    let _ = LIVE.try_with(|n| n.set(n.get() + bytes));
 }
 
 // SAFETY: everything is the system's allocator; counting touches thread-local cells without a destructor, so it neither
@@ -52,7 +52,7 @@ pub fn calls() -> u64 {
     CALLS.with(Cell::get)
 }
 
-/// Octets that this thread asked for and did not give back.
+/// Bytes that this thread asked for and did not give back.
 pub fn live() -> isize {
     LIVE.with(Cell::get)
 }

@@ -1,11 +1,11 @@
 //! A device in plain maps: the keys of both ends without a xenstore.
 
 use pregrant::net::back::BackVif;
-use pregrant::net::bus::DeviceBus;
-use pregrant::net::features::{KeySource, Pairs};
 use pregrant::net::front::FrontVif;
 use pregrant::platform::local::LocalDomain;
 use pregrant::xenbus::XenbusState;
+use pregrant::xenbus::bus::DeviceBus;
+use pregrant::xenbus::key_source::{KeySource, Pairs};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;

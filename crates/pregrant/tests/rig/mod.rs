@@ -12,14 +12,14 @@ pub mod bus;
 pub mod mutator;
 pub mod raw_back;
 
-use pregrant::net::back::path::{AnyPath, CopyPath, MapPath, StagedBuffers, StagingPath};
 use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{Control, Polled, RxQueue, TxQueue};
-use pregrant::net::front::pages::{Granting, OrdinaryPages};
-use pregrant::net::front::staging::StagingArea;
-use pregrant::net::front::{Buffers, RxFront, TxFront};
+use pregrant::net::front::{Buffers, Regions, RxFront, TxFront};
 use pregrant::net::model::{RxModel, TxModel};
-use pregrant::net::staging_list::{self, DataLen};
+use pregrant::net::path::copy::front::{Granting, OrdinaryPages};
+use pregrant::net::path::staging::front::StagingArea;
+use pregrant::net::path::staging::list::{self as staging_list, DataLen};
+use pregrant::net::path::{AnyPath, CopyPath, MapPath, PersistentPath, StagedBuffers, StagingPath};
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap, LocalRegion, LocalXen};
 use pregrant::platform::{Access, Events, GrantPool, PeerMem};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
@@ -39,14 +39,18 @@ pub const SLOTS: u32 = 256;
 pub enum Way {
     Copy,
     Map,
+    /// From and to pages that stay mapped, at most so many.
+    Persistent(usize),
     /// Through staging buffers of this data length.
     Staging(u32),
 }
 
 /// Every way that there is, staging with every length that the issue names.
-pub const WAYS: [Way; 8] = [
+pub const WAYS: [Way; 10] = [
     Way::Copy,
     Way::Map,
+    Way::Persistent(256),
+    Way::Persistent(20),
     Way::Staging(64),
     Way::Staging(128),
     Way::Staging(256),
@@ -70,7 +74,7 @@ pub struct Rig {
 }
 
 type Staged = (StagingArea<LocalDomain>, StagedBuffers<LocalMap>);
-pub type Ring = RingPages<LocalRegion>;
+pub type Ring<K> = RingPages<K, LocalRegion>;
 
 impl Rig {
     pub fn new() -> Self {
@@ -86,13 +90,13 @@ impl Rig {
     }
 
     /// A ring page of the guest's, initialised, and the back's view of it.
-    pub fn ring<K: RingKind>(&self) -> (Ring, RingPages<LocalMap>) {
+    pub fn ring<K: RingKind>(&self) -> (Ring<K>, RingPages<K, LocalMap>) {
         let mut refs = [GrantRef::NONE];
         let region = self.guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("a ring page");
-        let front = RingPages::new(region, K::SLOT_WORDS);
+        let front = RingPages::<K, _>::new(region);
         front.init();
         let map = self.host.map(GUEST, &refs, Access::ReadWrite).expect("the ring page is granted");
-        (front, RingPages::new(map, K::SLOT_WORDS))
+        (front, RingPages::<K, _>::new(map))
     }
 
     /// A channel's two ends: the guest's, the host's.
@@ -106,7 +110,8 @@ impl Rig {
     pub fn stage(&self, way: Way, acc: Access, first_id: u16) -> Option<Staged> {
         let Way::Staging(len) = way else { return None };
         let len = DataLen::new(len).expect("a length that buffers can have");
-        let area = StagingArea::new(&self.guest, HOST, acc, len, SLOTS, first_id).expect("staging buffers");
+        let area = StagingArea::new(&self.guest, &mut Regions::new(HOST), acc, len, SLOTS, first_id)
+            .expect("staging buffers");
         let list = self.host.map(GUEST, &[area.list_ref()], Access::ReadOnly).expect("the list page");
         let entries = staging_list::read(&list, SLOTS as usize);
         let list = staging_list::judge(&entries, first_id, len).expect("our own list");
@@ -116,10 +121,11 @@ impl Rig {
         Some((area, buffers))
     }
 
-    fn path(way: Way, staged: Option<StagedBuffers<LocalMap>>) -> AnyPath<LocalDomain> {
+    fn path(way: Way, staged: Option<StagedBuffers<LocalMap>>, acc: Access) -> AnyPath<LocalDomain> {
         match (way, staged) {
             (Way::Copy, _) => AnyPath::Copy(CopyPath::default()),
             (Way::Map, _) => AnyPath::Map(MapPath::default()),
+            (Way::Persistent(limit), _) => AnyPath::Persistent(PersistentPath::new(limit, acc)),
             (Way::Staging(_), Some(buffers)) => AnyPath::Staging(StagingPath::new(buffers)),
             (Way::Staging(_), None) => panic!("staging without buffers"),
         }
@@ -129,7 +135,11 @@ impl Rig {
         if way.copy_only() {
             return None; // every slot is staged, so no ordinary page is needed: shown by having none
         }
-        Some(OrdinaryPages::new(&self.guest, HOST, acc, SLOTS, granting).expect("ordinary pages"))
+        let granting = if matches!(way, Way::Persistent(_)) { Granting::Standing } else { granting };
+        Some(
+            OrdinaryPages::new(&self.guest, &mut Regions::new(HOST), acc, SLOTS, granting)
+                .expect("ordinary pages"),
+        )
     }
 
     /// Our front and our back over TX; the rings' indices start at `start`.
@@ -143,7 +153,12 @@ impl Rig {
             Buffers { staging: area, pages: self.ordinary(way, Access::ReadOnly, granting) },
         );
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
-        TxEnds { front, back: TxQueue::new(ring, Self::path(way, buffers)), front_chan, back_chan }
+        TxEnds {
+            front,
+            back: TxQueue::new(ring, Self::path(way, buffers, Access::ReadOnly)),
+            front_chan,
+            back_chan,
+        }
     }
 
     /// Our front and our back over RX. Its staging ids begin behind those of a TX list when `after_tx`.
@@ -158,26 +173,26 @@ impl Rig {
             Buffers { staging: area, pages: self.ordinary(way, Access::ReadWrite, granting) },
         );
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
-        let back = RxQueue::new(ring, Self::path(way, buffers), RxAccepts::ALL);
+        let back = RxQueue::new(ring, Self::path(way, buffers, Access::ReadWrite), RxAccepts::ALL);
         RxEnds { front, back, front_chan, back_chan }
     }
 
-    /// The model front against our back over TX, with `pages` granted pages filled with [`octet`].
+    /// The model front against our back over TX, with `pages` granted pages filled with [`byte`].
     pub fn tx_model(&self, way: Way, start: u32, pages: usize) -> TxGame {
         let (front_ring, back_ring) = self.ring::<NetTx>();
         let (front_chan, back_chan) = self.channel();
         let ring_memory = front_ring.into_pages();
-        let model = TxModel::starting_at(RingPages::new(ring_memory.clone(), NetTx::SLOT_WORDS), start);
+        let model = TxModel::starting_at(RingPages::<NetTx, _>::new(ring_memory.clone()), start);
         let (area, buffers) = self.stage(way, Access::ReadOnly, 0).unzip();
         let mut refs = vec![GrantRef::NONE; pages];
         let memory = self.guest.alloc(HOST, Access::ReadOnly, &mut refs).expect("the guest's pages");
-        assert!(memory.copy_in(0, &(0..memory.len()).map(octet).collect::<Vec<u8>>()));
+        assert!(memory.copy_in(0, &(0..memory.len()).map(byte).collect::<Vec<u8>>()));
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
         TxGame {
             host: self.host.clone(),
             guest: self.guest.clone(),
             model,
-            back: TxQueue::new(ring, Self::path(way, buffers)),
+            back: TxQueue::new(ring, Self::path(way, buffers, Access::ReadOnly)),
             chans: (front_chan, back_chan),
             ring_memory,
             memory,
@@ -194,7 +209,7 @@ impl Rig {
         let (front_ring, back_ring) = self.ring::<NetRx>();
         let (front_chan, back_chan) = self.channel();
         let ring_memory = front_ring.into_pages();
-        let model = RxModel::starting_at(RingPages::new(ring_memory.clone(), NetRx::SLOT_WORDS), start);
+        let model = RxModel::starting_at(RingPages::<NetRx, _>::new(ring_memory.clone()), start);
         let (area, buffers) = self.stage(way, Access::ReadWrite, 0).unzip();
         let mut refs = vec![GrantRef::NONE; SLOTS as usize];
         let memory = self.guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("the guest's pages");
@@ -203,7 +218,7 @@ impl Rig {
             host: self.host.clone(),
             guest: self.guest.clone(),
             model,
-            back: RxQueue::new(ring, Self::path(way, buffers), accepts),
+            back: RxQueue::new(ring, Self::path(way, buffers, Access::ReadWrite), accepts),
             chans: (front_chan, back_chan),
             ring_memory,
             memory,
@@ -215,8 +230,8 @@ impl Rig {
     }
 }
 
-/// What the model's pages hold at octet `at`: no two neighbours, pages or cache lines look alike.
-pub fn octet(at: usize) -> u8 {
+/// What the model's pages hold at byte `at`: no two neighbours, pages or cache lines look alike.
+pub fn byte(at: usize) -> u8 {
     (at ^ ((at >> 6) * 31) ^ ((at >> 12) * 101)) as u8
 }
 
@@ -227,18 +242,20 @@ fn release_region(p: &LocalDomain, region: LocalRegion) {
 /// Releases staging buffers; the back has let go of them.
 fn release_area(p: &LocalDomain, area: Option<StagingArea<LocalDomain>>) {
     if let Some(area) = area {
-        assert!(area.release(p).is_empty(), "the back still maps a staging page");
+        for granted in area.into_granted() {
+            assert!(granted.release(p).is_ok(), "the back still maps a staging page");
+        }
     }
 }
 
-pub fn release_front(
+pub fn release_front<K: RingKind>(
     p: &LocalDomain,
-    (ring, Buffers { staging: area, pages }): (Ring, Buffers<LocalDomain>),
+    (ring, Buffers { staging: area, pages }): (Ring<K>, Buffers<LocalDomain>),
 ) {
     release_region(p, ring.into_pages());
     release_area(p, area);
     if let Some(pages) = pages {
-        assert!(pages.release(p).is_ok(), "the back still uses a page");
+        assert!(pages.into_granted().release(p).is_ok(), "the back still uses a page");
     }
 }
 
@@ -276,12 +293,12 @@ impl RxEnds {
 pub struct TxGame {
     host: LocalDomain,
     guest: LocalDomain,
-    pub model: TxModel<Ring>,
+    pub model: TxModel<Ring<NetTx>>,
     pub back: TxQueue<LocalDomain>,
     pub chans: (LocalChan, LocalChan),
     /// The ring's page, for a mutator.
     pub ring_memory: LocalRegion,
-    /// The model's pages, filled with [`octet`].
+    /// The model's pages, filled with [`byte`].
     pub memory: LocalRegion,
     pub refs: Vec<GrantRef>,
     pub area: Option<StagingArea<LocalDomain>>,
@@ -302,9 +319,9 @@ impl TxGame {
         Ok(())
     }
 
-    /// The octets of page `page` of the model's memory.
+    /// The bytes of page `page` of the model's memory.
     pub fn octets(&self, page: usize, offset: usize, len: usize) -> Vec<u8> {
-        (page * PAGE_SIZE + offset..page * PAGE_SIZE + offset + len).map(octet).collect()
+        (page * PAGE_SIZE + offset..page * PAGE_SIZE + offset + len).map(byte).collect()
     }
 
     pub fn close(self) {
@@ -319,7 +336,7 @@ impl TxGame {
 pub struct RxGame {
     host: LocalDomain,
     guest: LocalDomain,
-    pub model: RxModel<Ring>,
+    pub model: RxModel<Ring<NetRx>>,
     pub back: RxQueue<LocalDomain>,
     pub chans: (LocalChan, LocalChan),
     pub ring_memory: LocalRegion,

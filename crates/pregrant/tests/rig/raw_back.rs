@@ -1,36 +1,43 @@
 //! A back in the hands of a test, against our front: it reads and writes the ring's words as it likes.
 
 use super::{Rig, SLOTS, Way, release_front};
-use pregrant::net::front::pages::Granting;
 use pregrant::net::front::{Buffers, RxFront, TxFront};
+use pregrant::net::path::copy::front::Granting;
 use pregrant::platform::Access;
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap};
 use pregrant::port::{Arena, Offload};
-use pregrant::ring::{FrontRing, NetRx, NetTx, RingMem, RingPages, Word};
+use pregrant::ring::{FrontRing, NetRx, NetTx, RingKind, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RxResponse, TxRequest, TxResponse};
 use pregrant::{PAGE_SIZE, PeerFault};
 
 /// The back's end of a ring in the hands of a test.
-pub struct RawBack {
-    pub ring: RingPages<LocalMap>,
+pub struct RawBack<K> {
+    pub ring: RingPages<K, LocalMap>,
     pub rsp_prod: u32,
 }
 
-impl RawBack {
+impl RawBack<NetTx> {
     pub fn tx(&self, k: u32) -> TxRequest {
-        TxRequest::from_words(self.ring.read::<3, 3>(k))
+        TxRequest::from_words(self.ring.read::<3>(k))
     }
     pub fn answer_tx(&mut self, id: u16, status: i16) {
-        self.ring.write::<3, 1>(self.rsp_prod, [TxResponse { id, status }.to_word()]);
-        self.rsp_prod = self.rsp_prod.wrapping_add(1);
-        self.ring.store(Word::RspProd, self.rsp_prod);
+        self.answer([TxResponse { id, status }.to_word()]);
     }
+}
+
+impl RawBack<NetRx> {
     pub fn answer_rx(&mut self, rsp: RxResponse) {
         self.answer_rx_words(rsp.to_words());
     }
     pub fn answer_rx_words(&mut self, words: [u32; 2]) {
-        self.ring.write::<2, 2>(self.rsp_prod, words);
+        self.answer(words);
+    }
+}
+
+impl<K: RingKind> RawBack<K> {
+    fn answer<const W: usize>(&mut self, words: [u32; W]) {
+        self.ring.write(self.rsp_prod, words);
         self.rsp_prod = self.rsp_prod.wrapping_add(1);
         self.ring.store(Word::RspProd, self.rsp_prod);
     }
@@ -43,7 +50,7 @@ impl RawBack {
 pub struct Tx {
     pub rig: Rig,
     pub front: TxFront<LocalDomain>,
-    pub back: RawBack,
+    pub back: RawBack<NetTx>,
     pub chans: (LocalChan, LocalChan),
     pub burst: Arena,
 }
@@ -79,7 +86,7 @@ impl Tx {
 pub struct Rx {
     pub rig: Rig,
     pub front: RxFront<LocalDomain>,
-    pub back: RawBack,
+    pub back: RawBack<NetRx>,
     pub chans: (LocalChan, LocalChan),
     pub arena: Arena,
 }

@@ -2,7 +2,7 @@
 //! in a list that is gone through for each change. Slow and plain, to compare the real one with.
 //!
 //! It answers the same requests and keeps the same events for each connection, in the same order. What it allows is
-//! what docs/protocol.md says: equal events that wait are one, and beyond a limit a watch's events become one that
+//! what docs/protocol says: equal events that wait are one, and beyond a limit a watch's events become one that
 //! names the watched node.
 #![allow(dead_code, reason = "each test uses its part")]
 

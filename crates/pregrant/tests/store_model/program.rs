@@ -9,7 +9,7 @@ use pregrant::wire::xs::MsgType;
 use pregrant::xenstore::server::Limits;
 use proptest::prelude::*;
 
-/// A real store with clients that speak octets.
+/// A real store with clients that speak bytes.
 pub trait Store {
     /// Does the server send events at once, and not when the client asks for something?
     const SENDS_AT_ONCE: bool;

@@ -7,15 +7,17 @@
 //!                 rsps: one for each ring slot, in ring order, extras as NULL
 //! ```
 //!
-//! Each request is copied out of the ring once; the copies are validated by the rules of PROTOCOL.md 2.6, which tell
-//! three kinds of wrong apart: a frame that is dropped and answered with ERROR, a failed grant operation (later, by the
-//! path), and a fault that closes the device ([`PeerFault`]). A batch holds at most 64 frames, and no frame is begun
-//! without room for the longest.
+//! Each request is copied out of the ring once; the copies are validated by the rules of docs/protocol 2.6, which
+//! tell three kinds of wrong apart: a frame that is dropped and answered with ERROR, a failed grant operation (later,
+//! by the path), and a fault that closes the device ([`PeerFault`]). A batch holds at most 64 frames, and no frame is
+//! begun without room for the longest, nor after one with which the batch has [`BATCH_SEGMENTS`]: large segments are
+//! cut by whoever takes the batch, in its sender's time.
 //!
 //! What a peer may do: send any slots. The worst is a fault, or a batch of errors. Every slot consumed is answered.
 
 use super::multicast::MulticastAsk;
 use crate::error::PeerFault;
+use crate::net::gso::MIN_GSO_SIZE;
 use crate::net::headers::MacAddr;
 use crate::port::{Arena, BURST_FRAMES, Offload};
 use crate::ring::{BackRing, NetTx, RingMem};
@@ -36,14 +38,18 @@ const FRAME_SLOTS_MAX: usize = FATAL_SLOTS + MAX_EXTRAS;
 /// Slots in a batch at most; also the records of a redo page.
 pub const BATCH_SLOTS: usize = crate::ring::REDO_RECORDS;
 
+/// Segments after which a batch begins no further frame: four of the longest frames at IPv4's least MSS that every host takes,
+/// 536. With the last frame there are [`MIN_GSO_SIZE`]'s 1366 more at most.
+pub const BATCH_SEGMENTS: usize = 512;
+
 /// One fragment of a frame: a private, validated copy. `offset + len <= 4096`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TxSlot {
     /// Granted page; 0 says that the bytes are in the staging buffer of `id`.
     pub gref: u32,
-    /// Octets.
+    /// Bytes.
     pub offset: u16,
-    /// Octets.
+    /// Bytes.
     pub len: u16,
     /// The request's id.
     pub id: u16,
@@ -77,12 +83,18 @@ pub struct TxBatch {
     /// Answers, in ring order; OKAY until somebody finds otherwise.
     pub rsps: [TxResponse; BATCH_SLOTS],
     nr_rsps: usize,
-    /// Frames whose answers must wait until their path [retires](super::path::BackPath::retire) them.
+    /// Frames whose answers must wait until their path [retires](crate::net::path::BackPath::retire) them.
     pub held: Todo,
     /// Frames that failed.
     pub failed: Todo,
     /// Requests that carry no frame but a wish of the guest's: not to be fetched.
     pub no_frame: Todo,
+    /// Large segments whose checksum is not blank.
+    pub unblanked: Todo,
+    /// Frames that nobody can take: answered OKAY, and dropped.
+    pub unfit: Todo,
+    /// Segments into which its frames are to be cut.
+    segments: usize,
     /// These wishes, each with its answer in [`TxBatch::rsps`].
     pub multicast: Vec<(u16, MulticastAsk)>,
 }
@@ -99,6 +111,9 @@ impl Default for TxBatch {
             held: 0,
             failed: 0,
             no_frame: 0,
+            unblanked: 0,
+            unfit: 0,
+            segments: 0,
             multicast: Vec::with_capacity(BURST_FRAMES),
         }
     }
@@ -117,7 +132,7 @@ impl TxBatch {
     /// Takes frames from the ring until the ring, the batch or the arena ends. Returns the frames that are to be
     /// fetched. After a fault the device is to be closed; nothing of this batch is answered.
     #[inline(always)]
-    pub fn take<M: RingMem>(
+    pub fn take<M: RingMem<Kind = NetTx>>(
         &mut self,
         ring: &mut BackRing<NetTx, M>,
         arena: &mut Arena,
@@ -125,9 +140,9 @@ impl TxBatch {
         Ok(self.take_as::<M, false>(ring, arena, &mut 0)?.0)
     }
 
-    /// The same, frames of `credit` octets in all at most; it is less by them afterwards. With the length of the first
+    /// The same, frames of `credit` bytes in all at most; it is less by them afterwards. With the length of the first
     /// frame that is too long for what was left, if that was what ended it: it stays on the ring, to be read anew.
-    pub fn take_within<M: RingMem>(
+    pub fn take_within<M: RingMem<Kind = NetTx>>(
         &mut self,
         ring: &mut BackRing<NetTx, M>,
         arena: &mut Arena,
@@ -144,13 +159,16 @@ impl TxBatch {
         self.held = 0;
         self.failed = 0;
         self.no_frame = 0;
+        self.unblanked = 0;
+        self.unfit = 0;
+        self.segments = 0;
         self.multicast.clear();
         arena.clear();
     }
 
     /// Compiled twice, so that guests without a rate pass no test for it.
     #[inline(always)]
-    fn take_as<M: RingMem, const LIMITED: bool>(
+    fn take_as<M: RingMem<Kind = NetTx>, const LIMITED: bool>(
         &mut self,
         ring: &mut BackRing<NetTx, M>,
         arena: &mut Arena,
@@ -206,6 +224,9 @@ impl TxBatch {
                 Some(first) => taken += self.take_long(ring, first, taken, available, arena)?,
                 None => break,
             }
+            if self.segments >= BATCH_SEGMENTS {
+                break;
+            }
         }
         ring.consume(taken);
         Ok((mask(self.nr_frames) & !(self.failed | self.no_frame), short))
@@ -214,7 +235,7 @@ impl TxBatch {
     /// A frame of several slots, with extras, or one that is wrong. Returns the ring slots that it took.
     #[cold]
     #[inline(never)]
-    fn take_long<M: RingMem>(
+    fn take_long<M: RingMem<Kind = NetTx>>(
         &mut self,
         ring: &BackRing<NetTx, M>,
         first: TxRequest,
@@ -292,7 +313,12 @@ impl TxBatch {
         }
         let outcome = if let (Some(ask), 1, false) = (asked, nr, refused) {
             Outcome::Multicast(ask)
-        } else if too_long || asked.is_some() || (total as usize) < MIN_FRAME || nr >= DROP_SLOTS {
+        } else if too_long
+            || asked.is_some()
+            || (total as usize) < MIN_FRAME
+            || nr >= DROP_SLOTS
+            || offload.gso_type != 0 && offload.gso_size < MIN_GSO_SIZE
+        {
             Outcome::Drop
         } else {
             let size = total - rest as u16;
@@ -314,6 +340,10 @@ impl TxBatch {
         match outcome {
             Outcome::Frame(offload) => {
                 self.nr_slots += nr;
+                if offload.gso_type != 0 {
+                    self.segments += usize::from(total).div_ceil(usize::from(offload.gso_size));
+                    self.unblanked |= Todo::from(!offload.csum_blank) << i;
+                }
                 if arena.room(total as usize, offload).is_none() {
                     self.fail(i, arena); // cannot be: the arena has room for the longest frame
                 }
@@ -362,6 +392,12 @@ impl TxBatch {
         // The first fragment's answer comes first, then the extras' NULLs, then the other fragments'.
         let ahead = if k == 0 { 0 } else { (f.nr_rsps - f.nr_slots) as usize + k };
         self.rsps[f.first_rsp as usize + ahead].status = RSP_ERROR;
+    }
+
+    /// The frames that the port gets.
+    #[inline(always)]
+    pub fn given(&self) -> Todo {
+        mask(self.nr_frames) & !(self.failed | self.no_frame | self.unfit)
     }
 
     /// All answers, in ring order.

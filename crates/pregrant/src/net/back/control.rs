@@ -1,5 +1,5 @@
 //! The control state of a vif: what its guest set by control requests and multicast extra infos, and how it outlives the
-//! process (PROTOCOL.md 1.1, R4).
+//! process (docs/protocol 1.1, R4).
 //!
 //! ```text
 //!   control ring --ask--> Control { multicast, hash } --commit--> ControlPage      then the ring is answered
@@ -200,7 +200,7 @@ impl Control {
     }
 }
 
-/// Copies the first octets of a page of the guest, once. False: the page cannot be read.
+/// Copies the first bytes of a page of the guest, once. False: the page cannot be read.
 fn read_page<P: Platform>(p: &P, of: DomId, gref: u32, to: &mut [u8]) -> bool {
     if to.is_empty() {
         return true;

@@ -1,14 +1,14 @@
-//! The control state in memory that outlives the process (PROTOCOL.md 1.1, R4).
+//! The control state in memory that outlives the process (docs/protocol 1.1, R4).
 //!
 //! ```text
-//!   octet 0      one copy                octet 2048   the other
+//!   byte 0      one copy                byte 2048   the other
 //!   word 0 magic "PGC1"   1 sequence   2 checksum of all other words
 //!        3 index after the control ring's last answer   4..7 that answer
 //!        7 the multicast list is whole   8 algorithm   9 flags   10..20 key   20 entries of the table   21..85 table
 //!        85 multicast addresses   86..214 two words each
 //! ```
 //! A change is written into the older copy, its checksum last. So whoever dies in the middle leaves the other copy, and a
-//! successor takes the newest whose checksum is right. Little-endian, words of 4 octets; a change of the layout is a
+//! successor takes the newest whose checksum is right. Little-endian, words of 4 bytes; a change of the layout is a
 //! change of the magic.
 //!
 //! Private to the back's domain: no peer can write it. It is checked as if one could, since a predecessor may be another
@@ -26,9 +26,9 @@ use crate::wire::netif_ctrl::{CtrlResponse, CtrlStatus};
 use alloc::boxed::Box;
 use core::sync::atomic::{Ordering, compiler_fence};
 
-/// Octets of a control page's memory.
+/// Bytes of a control page's memory.
 pub const CONTROL_BYTES: usize = 4096;
-/// Octets of a copy.
+/// Bytes of a copy.
 const COPY_BYTES: usize = CONTROL_BYTES / 2;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"PGC1");
@@ -141,8 +141,8 @@ fn encode(
     words[WHOLE] = multicast.is_whole() as u32;
     words[ALGORITHM] = hash.algorithm();
     words[FLAGS] = hash.flags();
-    for (to, octets) in words[KEY..SIZE].iter_mut().zip(hash.key().chunks_exact(4)) {
-        *to = u32::from_le_bytes([octets[0], octets[1], octets[2], octets[3]]);
+    for (to, bytes) in words[KEY..SIZE].iter_mut().zip(hash.key().chunks_exact(4)) {
+        *to = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     }
     words[SIZE] = hash.mapping().len() as u32;
     for (i, &queue) in hash.mapping().iter().enumerate() {
@@ -271,12 +271,12 @@ mod tests {
             for s in [state(3), state(old), state(new)] {
                 store(&mut other, &s);
             }
-            let octets = |p: &Pages| {
+            let bytes = |p: &Pages| {
                 let mut b = [0; CONTROL_BYTES];
                 assert!(p.copy_out(0, &mut b));
                 b
             };
-            assert!(octets(&memory) == octets(&by_hand));
+            assert!(bytes(&memory) == bytes(&by_hand));
         }
     }
 

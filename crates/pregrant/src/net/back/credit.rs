@@ -1,4 +1,4 @@
-//! The `rate` of a vif: how many octets its guest may send in how many microseconds (PROTOCOL.md 6, "Credit").
+//! The `rate` of a vif: how many bytes its guest may send in how many microseconds (docs/protocol 6, "Credit").
 //!
 //! ```text
 //!   frame <= left: left -= frame                     (no clock is read)
@@ -14,13 +14,13 @@
 
 use core::fmt;
 
-/// Octets that `left` may always reach.
+/// Bytes that `left` may always reach.
 const BURST: u64 = 131_072;
 
 /// What the toolstack allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rate {
-    /// Octets in a window.
+    /// Bytes in a window.
     pub bytes: u64,
     /// A window's length.
     pub usec: u64,
@@ -56,7 +56,7 @@ impl Rate {
 #[derive(Clone, Copy, Debug)]
 pub struct Credit {
     rate: Rate,
-    /// Octets that may be taken now.
+    /// Bytes that may be taken now.
     pub(super) left: u64,
     window_start_ns: u64,
     /// Nothing is taken before this; then so many windows have passed.
@@ -66,7 +66,7 @@ pub struct Credit {
 }
 
 impl Credit {
-    /// With one window's octets.
+    /// With one window's bytes.
     pub fn new(rate: Rate, now_ns: u64) -> Self {
         Self { rate, left: rate.bytes, window_start_ns: now_ns, until: None, waits: 0 }
     }
@@ -98,7 +98,7 @@ impl Credit {
         false
     }
 
-    /// There is a frame of `size` octets, more than is left. True: it has to wait.
+    /// There is a frame of `size` bytes, more than is left. True: it has to wait.
     pub(super) fn is_short(&mut self, size: u64, now_ns: u64) -> bool {
         if now_ns >= self.window_start_ns.saturating_add(self.window_ns()) {
             self.window_start_ns = now_ns;
@@ -169,12 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn a_window_gives_its_octets_and_the_next_begins_where_it_ends() {
+    fn a_window_gives_its_bytes_and_the_next_begins_where_it_ends() {
         let mut c = Credit::new(Rate { bytes: 3000, usec: 10 }, 0);
         assert_eq!((take(&mut c, 1000, 0), c.deadline_ns()), (3, Some(10_000)));
         assert_eq!(take(&mut c, 1000, 9_999), 0);
         assert_eq!((take(&mut c, 1000, 10_000), c.deadline_ns()), (3, Some(20_000)));
-        // Awake late: that is one window's octets, and then the one that began meanwhile.
+        // Awake late: that is one window's bytes, and then the one that began meanwhile.
         assert_eq!((take(&mut c, 1000, 39_000), c.deadline_ns()), (6, Some(49_000)));
     }
 
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!((take(&mut c, 65_535, 655 * 10_000), c.left), (1, 65));
         let mut none = Credit::new(Rate { bytes: 0, usec: 1 }, 0);
         assert_eq!((take(&mut none, 1, 5_000), none.deadline_ns()), (0, Some(u64::MAX)));
-        // More than 128 KiB is never left, nor less than a window's octets.
+        // More than 128 KiB is never left, nor less than a window's bytes.
         let mut big = Credit::new(Rate { bytes: 100_000, usec: 1 }, 0);
         big.add(5);
         assert_eq!(big.left, BURST);

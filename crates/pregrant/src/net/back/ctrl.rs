@@ -1,4 +1,4 @@
-//! The control ring of a vif (PROTOCOL.md 2.11): requests to [`Control`], each answered once.
+//! The control ring of a vif (docs/protocol 2.11): requests to [`Control`], each answered once.
 //!
 //! ```text
 //!   request --read--> Control::answer --> control page: state and answer --> ring: answer --> rsp_prod
@@ -24,7 +24,7 @@ pub const REQUESTS_PER_TURN: u32 = 16;
 
 /// The back's end of a control ring.
 pub struct CtrlRing<P: Platform> {
-    ring: BackRing<NetCtrl, PeerRing<P>>,
+    ring: BackRing<NetCtrl, PeerRing<NetCtrl, P>>,
     chan: <P::Events as Events>::Chan,
 }
 
@@ -32,7 +32,7 @@ impl<P: Platform> CtrlRing<P> {
     /// Takes a ring up. `last`: of a predecessor's ring, the index after its last answer, and that answer; if it was not
     /// published, it is now.
     pub fn attach(
-        mem: PeerRing<P>,
+        mem: PeerRing<NetCtrl, P>,
         chan: <P::Events as Events>::Chan,
         last: Option<(u32, CtrlResponse)>,
     ) -> Result<Self, PeerFault> {
@@ -71,6 +71,11 @@ impl<P: Platform> CtrlRing<P> {
             }
         }
         Ok(if n > 0 { Polled::More } else { Polled::Idle })
+    }
+
+    /// Whether there is work, as [`final_check`](Self::final_check) says it, and nothing is armed.
+    pub fn is_pending(&mut self) -> bool {
+        self.ring.available(1) != Ok(0)
     }
 
     /// Before sleeping: arms the ring and its channel. True: there is work.

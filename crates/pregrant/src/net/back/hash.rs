@@ -1,4 +1,4 @@
-//! How a guest wants its frames hashed, and spread over its queues (PROTOCOL.md 2.11).
+//! How a guest wants its frames hashed, and spread over its queues (docs/protocol 2.11).
 //!
 //! ```text
 //!   frame --addresses, ports--> Toeplitz --value--> table[value % size], or value % queues
@@ -252,7 +252,7 @@ mod tests {
         f
     }
 
-    /// The vectors of PROTOCOL.md 2.11.
+    /// The vectors of docs/protocol 2.11.
     #[test]
     fn published_vectors() {
         let all = set(HASH_TYPE_ALL);

@@ -1,5 +1,5 @@
 //! Answers that must wait: frames whose pages a path still holds, and those behind them, since net answers in request
-//! order (PROTOCOL.md 1.1, R1).
+//! order (docs/protocol 1.1, R1).
 //!
 //! ```text
 //!   frames:  [held 17][done][held 18][done] ...      only the done ones at the head may be answered
@@ -59,7 +59,7 @@ impl LateAnswers {
                 self.next_held += 1;
                 self.next_held - 1
             });
-            let given = (batch.failed | batch.no_frame) >> i & 1 == 0;
+            let given = batch.given() >> i & 1 != 0;
             self.given += u32::from(given);
             self.frames.push_back(Waiting { nr_rsps: rsps.len() as u16, held: number, given });
         }
@@ -143,6 +143,20 @@ mod tests {
         assert!(!late.is_empty());
         late.release(&mut vec![0]);
         assert_eq!(ids(&mut late, 256), [4]);
+    }
+
+    /// Frames that failed, or were none, never reached the port; the others are its own until they are answered.
+    #[test]
+    fn what_the_port_had_is_counted_until_it_is_answered() {
+        let mut late = LateAnswers::new(256);
+        let mut out = Vec::new();
+        let mut first = batch(0, &[1, 1, 1, 1], 0b0100); // held: number 0 (id 2)
+        (first.failed, first.no_frame) = (0b0001, 0b1000);
+        late.push(&first);
+        late.push(&batch(10, &[1, 1], 0));
+        assert_eq!((late.given(), late.take(256, &mut out), late.given()), (4, 1, 3));
+        late.release(&mut vec![0]);
+        assert_eq!((late.take(256, &mut out), late.given(), late.is_empty()), (3, 0, true));
     }
 
     /// What is published ends with a frame, however little fits.

@@ -17,7 +17,6 @@ pub mod hash;
 pub mod interrupted;
 mod late;
 pub mod multicast;
-pub mod path;
 pub mod refusal;
 pub mod rx;
 pub mod rx_batch;
@@ -32,7 +31,7 @@ pub use interrupted::Interrupted;
 pub use rx::RxQueue;
 pub use stall::{Link, Patience};
 pub use tx::TxQueue;
-pub use vif::{BackStep, BackVif, Drained, Left, Ordinary};
+pub use vif::{BackStep, BackVif, Drained, FallbackPath, PreviousState};
 
 /// What a poll of a queue found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

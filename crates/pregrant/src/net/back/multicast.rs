@@ -1,4 +1,4 @@
-//! Which multicast frames a guest wants (PROTOCOL.md 2.8).
+//! Which multicast frames a guest wants (docs/protocol 2.8).
 //!
 //! ```text
 //!   request-multicast-control = 1        key: "only those that I name"

@@ -3,7 +3,7 @@
 //! What a front may do: cause any of these, again and again. The owner of the vif limits what is logged.
 
 use crate::error::{PeerFault, PlatformError};
-use crate::net::staging_list::ListFault;
+use crate::net::path::staging::list::ListFault;
 use crate::platform::MapError;
 use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::xenbus::KeyError;
@@ -41,6 +41,15 @@ pub enum ConnectError<E> {
     Ring(PeerFault),
     /// The rings alone pass what this back maps of one guest.
     TooManyPages(TooManyPages),
+    /// A staging list that a predecessor accepted, and the front uses, cannot be taken again.
+    ListLost {
+        /// The queue.
+        queue: usize,
+        /// `tx` or `rx`.
+        dir: &'static str,
+        /// Why.
+        why: ListRefusal,
+    },
 }
 
 /// A guest asks to have more mapped than this back allows it (XSA-300).
@@ -76,6 +85,11 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
             ),
             Self::Ring(fault) => fault.fmt(f),
             Self::TooManyPages(e) => write!(f, "its rings: {e}"),
+            Self::ListLost { queue, dir, why } => write!(
+                f,
+                "the {dir} staging list of queue {queue}, which a predecessor accepted, cannot be taken again: {why}; the front \
+                 must connect anew"
+            ),
         }
     }
 }

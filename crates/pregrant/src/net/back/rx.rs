@@ -8,15 +8,15 @@
 
 use super::Polled;
 use super::control::{Control, Hashes};
-use super::path::{AnyPath, BackPath, CopyPath};
 use super::rx_batch::{RxAccepts, RxBatch};
 use super::stall::{Link, Look, Patience, Stall};
 use super::tx::PeerRing;
 use crate::error::PeerFault;
+use crate::net::path::Chain;
 use crate::net::stats::DirStats;
 use crate::platform::{Events, PeerMem, Platform};
 use crate::port::{Arena, BURST_FRAMES, FramePort};
-use crate::ring::{BackRing, InHand, NetRx};
+use crate::ring::{BackRing, InFlight, NetRx};
 use crate::units::DomId;
 use alloc::boxed::Box;
 
@@ -25,9 +25,8 @@ const EXPIRED_AT_ONCE: u32 = 64;
 
 /// The back's RX half of a queue.
 pub struct RxQueue<P: Platform> {
-    ring: BackRing<NetRx, PeerRing<P>>,
-    path: AnyPath<P>,
-    copy: CopyPath,
+    ring: BackRing<NetRx, PeerRing<NetRx, P>>,
+    chain: Chain<P>,
     batch: Box<RxBatch>,
     arena: Arena,
     /// Frames of the arena that are gone.
@@ -46,12 +45,15 @@ pub struct RxQueue<P: Platform> {
 
 impl<P: Platform> RxQueue<P> {
     /// A queue over a ring that was just taken up.
-    pub fn new(ring: BackRing<NetRx, PeerRing<P>>, path: AnyPath<P>, accepts: RxAccepts) -> Self {
+    pub fn new(
+        ring: BackRing<NetRx, PeerRing<NetRx, P>>,
+        chain: impl Into<Chain<P>>,
+        accepts: RxAccepts,
+    ) -> Self {
         let interrupted = ring.inherited().map_or(0, |i| i.total.into());
         Self {
             ring,
-            path,
-            copy: CopyPath::default(),
+            chain: chain.into(),
             batch: Box::default(),
             arena: Arena::new(),
             sent: 0,
@@ -80,7 +82,7 @@ impl<P: Platform> RxQueue<P> {
             self.sent = 0;
             self.ring.asking();
             if port.rx_burst(&mut self.arena) == 0 {
-                self.ring.in_hand(0, 0);
+                self.ring.in_flight(0, 0);
                 return Ok(Polled::Idle);
             }
             self.bursts += 1;
@@ -108,21 +110,15 @@ impl<P: Platform> RxQueue<P> {
         }
         let todo = self.batch.todo();
         let before = p.peer().grant_ops();
-        let rest = self.path.deliver(p, of, &mut self.batch, &burst, todo);
-        if rest != 0 {
-            let refused = self.copy.deliver(p, of, &mut self.batch, &burst, rest);
-            debug_assert_eq!(refused, 0, "copy serves every frame");
-        }
+        let served = self.chain.deliver(p, of, &mut self.batch, &burst, todo);
         self.stats.grant_ops.add_between(&before, &p.peer().grant_ops());
         let good = nr_frames - self.batch.failed.count_ones() as usize;
-        let granted = (rest & !self.batch.failed).count_ones() as u64;
-        let by_grants = if matches!(self.path, AnyPath::Staging(_)) { granted } else { good as u64 };
-        self.stats.handed_on(good as u64, by_grants);
+        self.stats.handed_on(todo & !self.batch.failed, served.granted, served.persistent);
         self.stats.errors += (nr_frames - good) as u64;
         self.stats.bytes += if self.batch.failed == 0 && self.batch.dropped == 0 {
             burst.frames[..used].iter().map(|d| d.len as u64).sum()
         } else {
-            self.batch.good_octets(&burst)
+            self.batch.good_bytes(&burst)
         };
         self.stats.batches += 1;
         if self.ring.answer_frames(self.batch.answers(), nr_frames as u32).wanted() {
@@ -137,12 +133,12 @@ impl<P: Platform> RxQueue<P> {
     #[inline(always)]
     fn tell(&self, port: &dyn FramePort, laid_out: usize) {
         if self.ring.has_redo() {
-            self.ring.in_hand((self.waiting() + laid_out) as u32, port.held() as u32);
+            self.ring.in_flight((self.waiting() + laid_out) as u32, port.held() as u32);
         }
     }
 
     /// What predecessors took from their ports and lost; None: nobody knows.
-    pub fn inherited(&self) -> Option<InHand> {
+    pub fn inherited(&self) -> Option<InFlight> {
         self.ring.inherited()
     }
 
@@ -150,19 +146,31 @@ impl<P: Platform> RxQueue<P> {
     /// without, for the one that ends a stall.
     pub fn final_check(&mut self) -> Result<bool, PeerFault> {
         if self.sent == self.arena.len() {
-            if self.stall.link() != Link::Up {
-                // The next control turn sees them: until then they are no work.
-                self.ring.final_check(self.stall.wanted(0))?;
-            }
-            return Ok(false);
+            // The next control turn takes the link up. A guest that posts them before this is not asked to say so.
+            return if self.stall.link() == Link::Up {
+                Ok(false)
+            } else {
+                self.ring.final_check(self.stall.wanted(0))
+            };
         }
         self.ring.final_check(self.wait)
     }
 
-    /// Leaves `octets` free ahead of a frame's in each page, from the next frame on. With staging buffers there is none:
+    /// Whether there is work, as [`final_check`](Self::final_check) says it, and nothing is armed. A guest that does not say
+    /// when it posts slots has none.
+    pub fn is_pending(&mut self) -> bool {
+        let waits = self.sent != self.arena.len();
+        if !self.stall.is_notified() || !waits && self.stall.link() == Link::Up {
+            return false;
+        }
+        let wanted = if waits { self.wait } else { self.stall.wanted(0) }.max(1);
+        self.ring.available(wanted).is_ok_and(|n| n >= wanted)
+    }
+
+    /// Leaves `bytes` free ahead of a frame's in each page, from the next frame on. With staging buffers there is none:
     /// what is in them is copied out anyhow.
     pub fn set_headroom(&mut self, octets: u16) {
-        self.batch.headroom = if matches!(self.path, AnyPath::Staging(_)) { 0 } else { octets };
+        self.batch.headroom = if self.chain.places() { 0 } else { octets };
     }
 
     /// How long frames wait from now on, and for whom: a guest that `notified` when it posts slots, or not; whose queue
@@ -224,8 +232,18 @@ impl<P: Platform> RxQueue<P> {
         self.stats
     }
 
+    /// What serves its frames.
+    pub fn chain(&self) -> &Chain<P> {
+        &self.chain
+    }
+
+    /// The same, to bound what it keeps.
+    pub fn chain_mut(&mut self) -> &mut Chain<P> {
+        &mut self.chain
+    }
+
     /// The path's name.
     pub fn path_name(&self) -> &'static str {
-        self.path.name()
+        self.chain.name()
     }
 }

@@ -5,14 +5,15 @@
 //!   ring slots:    [ f0 ][ f1 ][extra][ f1 more ]     one response for each, at the request's own index
 //! ```
 //!
-//! A frame takes ceil(len / (4096 - h)) slots and one more for each extra, GSO, hash and XDP (PROTOCOL.md 2.6); h is the
-//! headroom that the guest's XDP program asked for, else 0. It is laid out only when all of its slots are there. Each
-//! request is read once.
+//! A frame takes ceil(len / (4096 - h)) slots and one more for each extra, GSO, hash and XDP (docs/protocol 2.6); h
+//! is the headroom that the guest's XDP program asked for, else 0. It is laid out only when all of its slots are
+//! there. Each request is read once.
 
 use crate::error::PeerFault;
 use crate::net::back::assemble::{BATCH_SLOTS, Todo, mask};
 use crate::net::back::hash::FrameHash;
 use crate::net::checksum;
+use crate::net::headers::{IpHeaders, IpVersion};
 use crate::port::{Arena, BURST_FRAMES, Burst, FrameDesc, Offload, Offloads};
 use crate::ring::{BackRing, NetRx, RingMem};
 use crate::units::PAGE_SIZE;
@@ -30,7 +31,7 @@ pub struct RxSlot {
     pub gref: u32,
     /// Where the piece begins in the page: behind the headroom.
     pub offset: u16,
-    /// Octets of the piece.
+    /// Bytes of the piece.
     pub len: u16,
     /// The piece in the burst's bytes.
     pub at: u32,
@@ -66,7 +67,7 @@ pub struct RxBatch {
     pub failed: Todo,
     /// Frames of the burst that were left out because the guest can never take them.
     pub dropped: usize,
-    /// Octets that stay free ahead of a piece.
+    /// Bytes that stay free ahead of a piece.
     pub headroom: u16,
     /// The ids of the pieces' requests only rise, seen from `first_id` on, around their wrap too: so they are all
     /// different.
@@ -158,18 +159,27 @@ impl RxAccepts {
                 dropped += 1;
                 continue;
             }
-            let frame = &mut arena.bytes_mut()[at as usize..at as usize + len as usize];
-            let ipv6 = frame.get(12..14) == Some(&[0x86, 0xdd]);
-            let takes_blank = if ipv6 { self.ipv6_csum } else { self.csum };
-            if offload.csum_blank && !takes_blank {
-                if checksum::finish_blank(frame).is_err() {
-                    arena.drop_frame(i);
-                    dropped += 1;
-                    continue;
-                }
-                offload.csum_blank = false;
-                arena.set_offload(i, offload);
+            // Headers are read of frames alone that may have to be finished.
+            if !offload.csum_blank || (self.csum && self.ipv6_csum) {
+                continue;
             }
+            let frame = &mut arena.bytes_mut()[at as usize..at as usize + len as usize];
+            let takes_blank = match IpHeaders::parse(frame).map(|headers| headers.version) {
+                Ok(IpVersion::V4) => self.csum,
+                Ok(IpVersion::V6) => self.ipv6_csum,
+                // It may be either: only who takes both gets it.
+                Err(_) => false,
+            };
+            if takes_blank {
+                continue;
+            }
+            if checksum::finish_blank(frame).is_err() {
+                arena.drop_frame(i);
+                dropped += 1;
+                continue;
+            }
+            offload.csum_blank = false;
+            arena.set_offload(i, offload);
         }
         dropped
     }
@@ -181,7 +191,7 @@ fn flags_of(offload: Offload) -> u16 {
     (RXF_CSUM_BLANK * u16::from(offload.csum_blank)) | validated
 }
 
-/// Slots that a frame with so many extra infos needs, where a page has room for so many octets.
+/// Slots that a frame with so many extra infos needs, where a page has room for so many bytes.
 #[inline(always)]
 pub fn slots_needed(len: usize, room: usize, extras: u32) -> u32 {
     len.div_ceil(room).max(1) as u32 + extras
@@ -192,7 +202,7 @@ impl RxBatch {
     /// those that have one, or is empty. Returns how many frames of
     /// the burst were used up (laid out or dropped) and, when it stopped for want of slots, how many it waits for.
     #[inline(always)]
-    pub fn lay_out<M: RingMem>(
+    pub fn lay_out<M: RingMem<Kind = NetRx>>(
         &mut self,
         ring: &mut BackRing<NetRx, M>,
         burst: &Burst<'_>,
@@ -208,7 +218,7 @@ impl RxBatch {
 
     #[cold]
     #[inline(never)]
-    fn lay_out_more<M: RingMem>(
+    fn lay_out_more<M: RingMem<Kind = NetRx>>(
         &mut self,
         ring: &mut BackRing<NetRx, M>,
         burst: &Burst<'_>,
@@ -220,7 +230,7 @@ impl RxBatch {
 
     /// Compiled twice, so that frames without hashes and headroom pass no test for them.
     #[inline(always)]
-    fn lay_out_as<M: RingMem, const MORE: bool>(
+    fn lay_out_as<M: RingMem<Kind = NetRx>, const MORE: bool>(
         &mut self,
         ring: &mut BackRing<NetRx, M>,
         burst: &Burst<'_>,
@@ -262,7 +272,7 @@ impl RxBatch {
     /// The common case, frames of one slot and no extras, in a loop whose state is all in registers; up to one that is
     /// not so, or finds no slot.
     #[inline(always)]
-    fn lay_out_plain<M: RingMem>(
+    fn lay_out_plain<M: RingMem<Kind = NetRx>>(
         &mut self,
         ring: &BackRing<NetRx, M>,
         burst: &Burst<'_>,
@@ -299,7 +309,7 @@ impl RxBatch {
 
     /// Any frame.
     #[inline(never)]
-    fn lay_out_one<M: RingMem>(
+    fn lay_out_one<M: RingMem<Kind = NetRx>>(
         &mut self,
         ring: &BackRing<NetRx, M>,
         desc: FrameDesc,
@@ -401,9 +411,9 @@ impl RxBatch {
         }
     }
 
-    /// Octets of the frames of `burst` that are laid out and have not failed.
+    /// Bytes of the frames of `burst` that are laid out and have not failed.
     #[cold]
-    pub fn good_octets(&self, burst: &Burst<'_>) -> u64 {
+    pub fn good_bytes(&self, burst: &Burst<'_>) -> u64 {
         let frames = self.frames[..self.nr_frames].iter().enumerate();
         let good = frames.filter(|(i, _)| self.failed & (1 << i) == 0);
         good.map(|(_, f)| u64::from(burst.frames[f.frame as usize].len)).sum()

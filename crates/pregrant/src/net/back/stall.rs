@@ -1,4 +1,5 @@
-//! When frames for a guest have waited too long, and when the guest counts as gone (PROTOCOL.md 6, "RX queue", "Stall").
+//! When frames for a guest have waited too long, and when the guest counts as gone (docs/protocol 6, "RX queue",
+//! "Stall").
 //!
 //! ```text
 //!                 slots posted               no slots for the next frame,
@@ -89,6 +90,11 @@ impl Stall {
 
     pub(super) fn link(&self) -> Link {
         self.link
+    }
+
+    /// Whether the guest says when it posts slots.
+    pub(super) fn is_notified(&self) -> bool {
+        self.notified
     }
 
     pub(super) fn stalls(&self) -> u64 {

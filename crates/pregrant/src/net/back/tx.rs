@@ -13,25 +13,25 @@ use super::assemble::{BATCH_SLOTS, Todo, TxBatch, bits};
 use super::control::Control;
 use super::credit::Credit;
 use super::late::LateAnswers;
-use super::path::{AnyPath, BackPath, CopyPath};
 use crate::error::PeerFault;
+use crate::net::gso;
+use crate::net::path::Chain;
 use crate::net::stats::DirStats;
 use crate::platform::{Clock, Events, PeerMem, Platform};
 use crate::port::{Arena, FramePort};
-use crate::ring::{BackRing, InHand, NetTx, Notify, RingPages};
+use crate::ring::{BackRing, InFlight, NetTx, Notify, RingPages};
 use crate::units::DomId;
 use crate::wire::netif::TxResponse;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// The memory of a ring in a peer's pages.
-pub type PeerRing<P> = RingPages<<<P as Platform>::Peer as PeerMem>::Map>;
+/// The memory of a ring `K` in a peer's pages.
+pub type PeerRing<K, P> = RingPages<K, <<P as Platform>::Peer as PeerMem>::Map>;
 
 /// The back's TX half of a queue.
 pub struct TxQueue<P: Platform> {
-    ring: BackRing<NetTx, PeerRing<P>>,
-    path: AnyPath<P>,
-    copy: CopyPath,
+    ring: BackRing<NetTx, PeerRing<NetTx, P>>,
+    chain: Chain<P>,
     batch: Box<TxBatch>,
     late: LateAnswers,
     done: Vec<u64>,
@@ -41,13 +41,12 @@ pub struct TxQueue<P: Platform> {
 
 impl<P: Platform> TxQueue<P> {
     /// A queue over a ring that was just taken up.
-    pub fn new(ring: BackRing<NetTx, PeerRing<P>>, path: AnyPath<P>) -> Self {
+    pub fn new(ring: BackRing<NetTx, PeerRing<NetTx, P>>, chain: impl Into<Chain<P>>) -> Self {
         let size = ring.size();
         let interrupted = ring.inherited().map_or(0, |i| i.total.into());
         Self {
             ring,
-            path,
-            copy: CopyPath::default(),
+            chain: chain.into(),
             batch: Box::default(),
             late: LateAnswers::new(size),
             done: Vec::with_capacity(size as usize),
@@ -84,23 +83,20 @@ impl<P: Platform> TxQueue<P> {
             self.ask(control);
         }
         let before = p.peer().grant_ops();
-        let rest = self.path.fetch(p, of, &mut self.batch, todo, arena);
-        if rest != 0 {
-            let refused = self.copy.fetch(p, of, &mut self.batch, rest, arena);
-            debug_assert_eq!(refused, 0, "copy serves every frame");
-        }
+        let served = self.chain.fetch(p, of, &mut self.batch, todo, arena);
         self.stats.grant_ops.add_between(&before, &p.peer().grant_ops());
-        let good = nr_frames - (self.batch.failed | self.batch.no_frame).count_ones() as usize;
+        if self.batch.unblanked & !self.batch.failed != 0 {
+            self.blank_checksums(arena);
+        }
+        let good = self.batch.given().count_ones() as usize;
         if good > 0 {
-            self.ring.in_hand(self.late.given() + good as u32, 0);
+            self.ring.in_flight(self.late.given() + good as u32, 0);
             let burst = arena.burst();
             let took = port.tx_burst(&burst);
             self.stats.dropped += burst.frames.len().saturating_sub(took) as u64;
             self.stats.bytes += burst.frames.iter().map(|d| d.len as u64).sum::<u64>();
         }
-        let granted = (rest & !self.batch.failed).count_ones() as u64;
-        let by_grants = if matches!(self.path, AnyPath::Staging(_)) { granted } else { good as u64 };
-        self.stats.handed_on(good as u64, by_grants);
+        self.stats.handed_on(self.batch.given(), served.granted, served.persistent);
         self.stats.errors += self.batch.failed.count_ones() as u64;
         if self.batch.held == 0 && self.late.is_empty() {
             let notify = self.ring.answer_frames(self.batch.answers(), good as u32);
@@ -144,6 +140,19 @@ impl<P: Platform> TxQueue<P> {
         bits(refused).for_each(|k| self.batch.refuse(k));
     }
 
+    /// Makes the checksums of large segments blank where their sender did not.
+    #[cold]
+    fn blank_checksums(&mut self, arena: &mut Arena) {
+        for i in bits(self.batch.unblanked & !self.batch.failed) {
+            self.stats.gso_checksum_fixups += 1;
+            if gso::blank_checksum(arena, i).is_err() {
+                arena.drop_frame(i);
+                self.batch.unfit |= 1 << i;
+                self.stats.dropped += 1;
+            }
+        }
+    }
+
     #[inline(always)]
     fn notify(&mut self, p: &P, chan: &<P::Events as Events>::Chan, notify: Notify) {
         self.stats.batches += 1;
@@ -157,7 +166,7 @@ impl<P: Platform> TxQueue<P> {
     #[cold]
     fn answer_late(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
         let before = p.peer().grant_ops();
-        self.path.retire(p, &mut self.done);
+        self.chain.retire(p, &mut self.done);
         self.stats.grant_ops.add_between(&before, &p.peer().grant_ops());
         self.late.release(&mut self.done);
         loop {
@@ -175,8 +184,13 @@ impl<P: Platform> TxQueue<P> {
         Ok(!self.late.is_empty() || self.ring.final_check(1)?)
     }
 
+    /// Whether there is work, as [`final_check`](Self::final_check) says it, and nothing is armed.
+    pub fn is_pending(&mut self) -> bool {
+        self.is_late() || self.ring.available(1) != Ok(0)
+    }
+
     /// Frames that the port may get twice, because a predecessor died; None: nobody knows.
-    pub fn inherited(&self) -> Option<InHand> {
+    pub fn inherited(&self) -> Option<InFlight> {
         self.ring.inherited()
     }
 
@@ -190,9 +204,19 @@ impl<P: Platform> TxQueue<P> {
         self.stats
     }
 
+    /// What serves its frames.
+    pub fn chain(&self) -> &Chain<P> {
+        &self.chain
+    }
+
+    /// The same, to bound what it keeps.
+    pub fn chain_mut(&mut self) -> &mut Chain<P> {
+        &mut self.chain
+    }
+
     /// The path's name.
     pub fn path_name(&self) -> &'static str {
-        self.path.name()
+        self.chain.name()
     }
 
     /// Ends the queue in good order: retires what is held, answers it.

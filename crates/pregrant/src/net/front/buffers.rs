@@ -1,7 +1,7 @@
 //! The memory that one direction's frames travel in: staging buffers, ordinary pages, or both.
 
-use super::pages::OrdinaryPages;
-use super::staging::StagingArea;
+use crate::net::path::copy::front::OrdinaryPages;
+use crate::net::path::staging::front::StagingArea;
 use crate::platform::Platform;
 
 /// Staging serves what it can, pages the rest. One of the two is always there.

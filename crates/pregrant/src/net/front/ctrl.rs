@@ -1,4 +1,4 @@
-//! The control ring at the front: one request at a time, and its answer (PROTOCOL.md 2.11).
+//! The control ring at the front: one request at a time, and its answer (docs/protocol 2.11).
 //!
 //! ```text
 //!   set_key(bytes) --page--> ask(type, data) --ring--> back          answer() --> CtrlResponse
@@ -7,23 +7,24 @@
 //! disconnect and written only while no request is under way. What a back may do: answer what was not asked (a fault:
 //! the device is closed), any status, any number, or never.
 
-use super::staging::Region;
+use super::regions::{Granted, Grants, Region, Regions};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::CtrlKeys;
-use crate::platform::{Access, Events, GrantPool, InUse, Platform};
+use crate::net::path::copy::front::Granting;
+use crate::platform::{Access, Events, Platform};
 use crate::ring::{FrontRing, NetCtrl, RingPages};
 use crate::shm::SharedBytes;
-use crate::units::{DomId, GrantRef, PAGE_SIZE};
-use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlType, SLOT_BYTES};
+use crate::units::PAGE_SIZE;
+use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlType};
 use alloc::vec::Vec;
 
 /// The front's end of a control ring.
 pub struct CtrlFront<P: Platform> {
-    ring: FrontRing<NetCtrl, RingPages<Region<P>>>,
+    ring: FrontRing<NetCtrl, RingPages<NetCtrl, Region<P>>>,
+    ring_grants: Grants,
     chan: <P::Events as Events>::Chan,
     /// For keys and tables; a back reads it, no more.
-    page: Region<P>,
-    page_ref: GrantRef,
+    page: Granted<P>,
     /// The request that has no answer yet.
     pending: Option<CtrlRequest>,
     /// Never 0: Windows' front skips it, so a back may take it for no id.
@@ -35,31 +36,30 @@ pub struct CtrlFront<P: Platform> {
 pub struct NotAsked;
 
 impl<P: Platform> CtrlFront<P> {
-    /// Grants a ring and a page to `to` and offers a channel. The keys go into the store.
-    pub fn new(p: &P, to: DomId) -> Result<(Self, CtrlKeys), PlatformError> {
-        let (mut ring_ref, mut page_ref) = ([GrantRef::NONE], [GrantRef::NONE]);
-        let ring = p.grants().alloc(to, Access::ReadWrite, &mut ring_ref)?;
-        let page = match p.grants().alloc(to, Access::ReadOnly, &mut page_ref) {
+    /// Grants a ring and a page and offers a channel. The keys go into the store.
+    pub fn new(p: &P, regions: &mut Regions<P>) -> Result<(Self, CtrlKeys), PlatformError> {
+        let ring = regions.take(p, Access::ReadWrite, 1, Granting::Standing)?;
+        let page = match regions.take(p, Access::ReadOnly, 1, Granting::Standing) {
             Ok(page) => page,
             Err(e) => {
-                // Nobody was told of it.
-                let _ = p.grants().release(ring);
+                regions.put(p, ring);
                 return Err(e);
             }
         };
-        let (chan, channel) = match p.events().offer(to) {
+        let (chan, channel) = match p.events().offer(regions.to()) {
             Ok(offered) => offered,
             Err(e) => {
-                let _ = p.grants().release(ring);
-                let _ = p.grants().release(page);
+                regions.put(p, ring);
+                regions.put(p, page);
                 return Err(e);
             }
         };
-        let ring = RingPages::new(ring, SLOT_BYTES / 4);
+        let (ring, ring_grants) = ring.into_parts();
+        let ring = RingPages::new(ring);
         ring.init();
         let ring = FrontRing::new(ring);
-        let front = Self { ring, chan, page, page_ref: page_ref[0], pending: None, next_id: 1 };
-        Ok((front, CtrlKeys { ring: ring_ref[0], channel }))
+        let keys = CtrlKeys { ring: ring_grants.first(), channel };
+        Ok((Self { ring, ring_grants, chan, page, pending: None, next_id: 1 }, keys))
     }
 
     /// Asks. The answer comes from [`answer`](Self::answer).
@@ -79,10 +79,10 @@ impl<P: Platform> CtrlFront<P> {
 
     /// Asks for this hash key.
     pub fn set_key(&mut self, p: &P, key: &[u8]) -> Result<(), NotAsked> {
-        if self.pending.is_some() || !self.page.copy_in(0, key) {
+        if self.pending.is_some() || !self.page.bytes().copy_in(0, key) {
             return Err(NotAsked);
         }
-        self.ask(p, CtrlType::SetHashKey, [self.page_ref.0, key.len() as u32, 0])
+        self.ask(p, CtrlType::SetHashKey, [self.page.refs()[0].0, key.len() as u32, 0])
     }
 
     /// Asks for these queues in the table from entry `first` on.
@@ -90,11 +90,11 @@ impl<P: Platform> CtrlFront<P> {
         if self.pending.is_some() || queues.len() > PAGE_SIZE / 4 {
             return Err(NotAsked);
         }
-        let octets: Vec<u8> = queues.iter().flat_map(|queue| queue.to_le_bytes()).collect();
-        if !self.page.copy_in(0, &octets) {
+        let bytes: Vec<u8> = queues.iter().flat_map(|queue| queue.to_le_bytes()).collect();
+        if !self.page.bytes().copy_in(0, &bytes) {
             return Err(NotAsked);
         }
-        self.ask(p, CtrlType::SetHashMapping, [self.page_ref.0, queues.len() as u32, first])
+        self.ask(p, CtrlType::SetHashMapping, [self.page.refs()[0].0, queues.len() as u32, first])
     }
 
     /// Whether a request has no answer yet.
@@ -122,9 +122,8 @@ impl<P: Platform> CtrlFront<P> {
         Ok(work)
     }
 
-    /// Ends it. What the back still uses comes back, to be released later.
-    pub fn release(self, p: &P) -> Vec<Region<P>> {
-        let regions = [self.ring.into_mem().into_pages(), self.page];
-        regions.into_iter().filter_map(|r| p.grants().release(r).err().map(|InUse(r)| r)).collect()
+    /// The ring's page and the other one, for [`Regions::put`].
+    pub fn into_granted(self) -> [Granted<P>; 2] {
+        [Granted::from_parts(self.ring.into_mem().into_pages(), self.ring_grants), self.page]
     }
 }

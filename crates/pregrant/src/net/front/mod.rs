@@ -6,18 +6,18 @@
 //! ```
 //! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, grants of the set-up; [`ctrl`]: the control ring).
 
+pub mod backoff;
 pub mod buffers;
-pub mod carried;
 pub mod ctrl;
-pub mod pages;
 pub mod plan;
+pub mod regions;
 pub mod rx;
-pub mod staging;
 pub mod tx;
 pub mod vif;
 
 pub use buffers::Buffers;
 pub use ctrl::CtrlFront;
+pub use regions::Regions;
 pub use rx::RxFront;
 pub use tx::TxFront;
-pub use vif::{FrontStep, FrontVif, Wishes};
+pub use vif::{FrontConfig, FrontStep, FrontVif};

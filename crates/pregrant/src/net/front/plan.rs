@@ -8,7 +8,7 @@
 //!
 //! What a peer may do: offer lengths; at most a few plans are made of them.
 
-use crate::net::staging_list::DataLen;
+use crate::net::path::staging::list::DataLen;
 use alloc::vec::Vec;
 
 /// The memory of one queue.

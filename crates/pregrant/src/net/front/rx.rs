@@ -5,7 +5,7 @@
 //!   recv: answers --> one copy into the caller's arena --> post again
 //! ```
 //!
-//! Which memory a slot's bytes are in follows from the protocol, not from a flag: a frame of at most N octets is in the
+//! Which memory a slot's bytes are in follows from the protocol, not from a flag: a frame of at most N bytes is in the
 //! staging buffer of its slot's id, a longer one in the slots' pages, and where N is 65535 every slot is staged. Bytes
 //! are copied to private memory before anybody parses them. What the back may do: answer with offsets, lengths or
 //! chains that make no sense (faults), or change the memory while it is copied (the copy is what counts).
@@ -13,6 +13,7 @@
 use super::buffers::Buffers;
 use super::tx::OwnRing;
 use crate::error::{PeerFault, PlatformError};
+use crate::net::gso;
 use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
 use crate::port::{Arena, BURST_FRAMES, MAX_FRAME, Offload};
@@ -26,12 +27,12 @@ use alloc::boxed::Box;
 
 /// Longer frames are left to the hardware's own prefetcher.
 const SHORT: i16 = 256;
-/// Answers that one frame can have: 65535 octets in slots of one octet are nobody's honest frame.
+/// Answers that one frame can have: 65535 bytes in slots of one byte are nobody's honest frame.
 const MAX_CHAIN: usize = 32;
 
 /// The front's RX half of a queue.
 pub struct RxFront<P: Platform> {
-    ring: FrontRing<NetRx, OwnRing<P>>,
+    ring: FrontRing<NetRx, OwnRing<NetRx, P>>,
     buffers: Buffers<P>,
     /// Answers that are here and belong to a frame whose last one is not.
     cut: u32,
@@ -50,7 +51,7 @@ struct Piece {
 
 impl<P: Platform> RxFront<P> {
     /// A queue over a ring that was just initialised. `pages` may be missing where staging serves every slot.
-    pub fn new(ring: FrontRing<NetRx, OwnRing<P>>, buffers: Buffers<P>) -> Self {
+    pub fn new(ring: FrontRing<NetRx, OwnRing<NetRx, P>>, buffers: Buffers<P>) -> Self {
         Self {
             ring,
             buffers,
@@ -213,6 +214,14 @@ impl<P: Platform> RxFront<P> {
             return Err(PeerFault::BadResponse { offset: first.offset, status: first.status });
         }
         self.copy_frame(out, &pieces[..nr], offload)?;
+        if offload.gso_type != 0 && !offload.csum_blank {
+            self.stats.gso_checksum_fixups += 1;
+            let newest = out.len() - 1;
+            if gso::blank_checksum(out, newest).is_err() {
+                out.drop_frame(newest);
+                self.stats.dropped += 1;
+            }
+        }
         Ok(used)
     }
 
@@ -262,6 +271,12 @@ impl<P: Platform> RxFront<P> {
         self.ring.final_check(ahead.max(self.cut + 1))
     }
 
+    /// Whether there is work, as [`final_check`](Self::final_check) says it, and nothing is armed.
+    pub fn is_pending(&mut self) -> bool {
+        let wanted = self.cut + 1;
+        self.ring.available(wanted).is_ok_and(|n| n >= wanted)
+    }
+
     /// Whether a slot is free to be posted.
     #[inline(always)]
     pub fn has_free(&self) -> bool {
@@ -289,7 +304,7 @@ impl<P: Platform> RxFront<P> {
     }
 
     /// Ends the queue: its memory, to be released once the back has closed.
-    pub fn into_parts(self) -> (OwnRing<P>, Buffers<P>) {
+    pub fn into_parts(self) -> (OwnRing<NetRx, P>, Buffers<P>) {
         (self.ring.into_mem(), self.buffers)
     }
 }

@@ -5,16 +5,16 @@
 //!          ids <--reclaim-- answers
 //! ```
 //!
-//! A frame of at most N octets takes one staging buffer, a longer one ordinary pages, one for each 4096 octets; where N
+//! A frame of at most N bytes takes one staging buffer, a longer one ordinary pages, one for each 4096 bytes; where N
 //! is 65535, staging buffers for all of it. Ids are used again in the order in which they came back. What the back may
 //! do: answer an id that is not in flight, or too much (faults: the device is closed); never answer (the queue is full);
 //! hold on to a page (its id is not used again until it lets go).
 
 use super::buffers::Buffers;
-use super::staging::StagingArea;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::headers::MacAddr;
-use crate::net::staging_list::colour;
+use crate::net::path::staging::front::StagingArea;
+use crate::net::path::staging::list::colour;
 use crate::net::stats::DirStats;
 use crate::platform::{Events, GrantPool, Platform};
 use crate::port::{BURST_FRAMES, Burst, MAX_FRAME, Offload};
@@ -30,7 +30,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 /// The memory of a ring in one's own granted pages.
-pub type OwnRing<P> = RingPages<<<P as Platform>::Grants as GrantPool>::Region>;
+pub type OwnRing<K, P> = RingPages<K, <<P as Platform>::Grants as GrantPool>::Region>;
 
 /// Frames up to this length have the buffers of the whole burst prefetched before the first is filled; longer ones
 /// have the next two.
@@ -72,7 +72,7 @@ impl FreeIds {
 
 /// The front's TX half of a queue.
 pub struct TxFront<P: Platform> {
-    ring: FrontRing<NetTx, OwnRing<P>>,
+    ring: FrontRing<NetTx, OwnRing<NetTx, P>>,
     free: FreeIds,
     /// By id: a request is in flight.
     in_flight: Box<[bool]>,
@@ -89,7 +89,7 @@ pub struct TxFront<P: Platform> {
     stats: DirStats,
 }
 
-/// What the back takes (PROTOCOL.md 2.8: `feature-sg`, `feature-gso-*`). Frames beyond it are dropped and counted.
+/// What the back takes (docs/protocol 2.8: `feature-sg`, `feature-gso-*`). Frames beyond it are dropped and counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TxLimits {
     /// Frames over several slots.
@@ -128,7 +128,7 @@ struct Place {
 impl<P: Platform> TxFront<P> {
     /// A queue over a ring that was just initialised. There are as many ids as have memory, a power of two; fewer than the
     /// ring has slots where memory is short.
-    pub fn new(ring: FrontRing<NetTx, OwnRing<P>>, buffers: Buffers<P>) -> Self {
+    pub fn new(ring: FrontRing<NetTx, OwnRing<NetTx, P>>, buffers: Buffers<P>) -> Self {
         let n = buffers.ids().min(ring.size());
         debug_assert!(n.is_power_of_two());
         Self {
@@ -307,8 +307,8 @@ impl<P: Platform> TxFront<P> {
             *req = TxRequest { gref, offset: 0, flags: TXF_MORE_DATA, id, size: piece.len() as u16 };
         }
         let reqs = &mut reqs[..slots as usize];
-        // The grants describe the whole frame; its first N octets are in the first id's buffer too, for a back that
-        // splits headers off (PROTOCOL.md 3.3). Ours takes each octet from the grants.
+        // The grants describe the whole frame; its first N bytes are in the first id's buffer too, for a back that
+        // splits headers off (docs/protocol 3.3). Ours takes each byte from the grants.
         if let (Some(area), false) = (&self.buffers.staging, copy_only) {
             let header = &frame[..frame.len().min(area.buffer_bytes())];
             let fits = area.bytes().copy_in(area.place(reqs[0].id as u32) as usize, header);
@@ -437,6 +437,11 @@ impl<P: Platform> TxFront<P> {
         self.ring.final_check(ahead)
     }
 
+    /// Whether there is work, as [`final_check`](Self::final_check) of the next answer says it, and nothing is armed.
+    pub fn is_pending(&mut self) -> bool {
+        self.ring.available(1) != Ok(0)
+    }
+
     /// What happened so far.
     pub fn stats(&self) -> DirStats {
         self.stats
@@ -457,102 +462,13 @@ impl<P: Platform> TxFront<P> {
         &mut self.buffers
     }
 
-    /// The connection is over: gives the frames that the back has not answered to `each`, oldest first. Returns how many
-    /// requests could not be read as frames of ours.
-    ///
-    /// Requests are read from the ring again, which costs nothing on the data path: an answer that was written and never
-    /// published overlays nothing that is needed, but the extra info, and then the frame was handed on already. What the
-    /// back may do: have written anything else there. Then it gets octets of pages that were its to read anyhow.
-    #[cold]
-    pub fn unanswered(&mut self, p: &P, mut each: impl FnMut(&[u8], Offload)) -> u32 {
-        // Answers that were not taken yet; where they are lies, the requests behind them are good.
-        while matches!(self.reclaim(p, 1), Ok(1..)) {}
-        let n = self.ring.in_flight();
-        let (mut at, mut frame) = (0, Vec::new());
-        while at < n {
-            match self.unanswered_frame(at, n, &mut frame) {
-                Some((used, offload)) => {
-                    if let Some(offload) = offload {
-                        each(&frame, offload);
-                    }
-                    at += used;
-                }
-                None => return n - at,
-            }
-        }
-        0
-    }
-
-    /// One of them, of the requests from the `at`-th to the `n`-th: its slots, and None where it was answered in secret, or
-    /// was a multicast wish, which meant that connection alone.
-    fn unanswered_frame(&mut self, at: u32, n: u32, frame: &mut Vec<u8>) -> Option<(u32, Option<Offload>)> {
-        let first = self.ring.request(at);
-        let mut used = 1;
-        let mut next = || {
-            used += 1;
-            (at + used <= n).then(|| self.ring.request(at + used - 1))
-        };
-        let mut offload = Some(Offload {
-            csum_blank: first.flags & TXF_CSUM_BLANK != 0,
-            csum_ok: first.flags & TXF_DATA_VALIDATED != 0,
-            ..Offload::default()
-        });
-        let gso = first.flags & TXF_EXTRA_INFO != 0;
-        if gso {
-            let words = next()?.to_words();
-            offload = match Extra::parse([words[0], words[1]]) {
-                Ok((Extra::Gso { size, gso_type }, false)) => {
-                    offload.map(|o| Offload { gso_size: size, gso_type, ..o })
-                }
-                _ => None,
-            };
-        }
-        let mut reqs = [TxRequest::default(); MAX_FRAME_SLOTS];
-        reqs[0] = first;
-        let mut slots = 1;
-        while reqs[slots - 1].flags & TXF_MORE_DATA != 0 {
-            *reqs.get_mut(slots)? = next()?;
-            slots += 1;
-        }
-        let rest: u32 = reqs[1..slots].iter().map(|r| u32::from(r.size)).sum();
-        reqs[0].size = u32::from(first.size).checked_sub(rest)? as u16;
-        frame.clear();
-        for req in &reqs[..slots] {
-            let (id, offset, len) = (req.id as usize, req.offset as usize, req.size as usize);
-            // Each id once: no back makes many frames of one.
-            if !core::mem::take(self.in_flight.get_mut(id)?) {
-                return None;
-            }
-            let begin = frame.len();
-            frame.resize(begin + len, 0);
-            let to = &mut frame[begin..];
-            let there = match (&self.buffers.staging, &self.buffers.pages) {
-                (Some(area), _)
-                    if area.data_len().copy_only()
-                        || slots == 1 && !gso && first.size as usize <= area.buffer_bytes() =>
-                {
-                    offset + len <= area.buffer_bytes()
-                        && area.bytes().copy_out(area.place(req.id.into()) as usize + offset, to)
-                }
-                (_, Some(pages)) => {
-                    offset + len <= PAGE_SIZE && pages.bytes().copy_out(id * PAGE_SIZE + offset, to)
-                }
-                _ => false,
-            };
-            if !there {
-                return None;
-            }
-        }
-        Some((used, offload))
-    }
-
     /// Ends the queue: its memory, to be released once the back has closed.
-    pub fn into_parts(self) -> (OwnRing<P>, Buffers<P>) {
+    pub fn into_parts(self) -> (OwnRing<NetTx, P>, Buffers<P>) {
         (self.ring.into_mem(), self.buffers)
     }
 }
 
-/// Where a frame of `len` octets goes in the buffer of `id`: offset in the buffer, and place in the region. Consecutive
+/// Where a frame of `len` bytes goes in the buffer of `id`: offset in the buffer, and place in the region. Consecutive
 /// buffers start in different L1 sets where the frame leaves room for it.
 #[inline(always)]
 fn place<P: Platform>(area: &StagingArea<P>, id: u16, len: usize) -> (u16, u32) {
@@ -560,7 +476,7 @@ fn place<P: Platform>(area: &StagingArea<P>, id: u16, len: usize) -> (u16, u32) 
     (offset as u16, area.place(id as u32) + offset as u32)
 }
 
-/// Slots of the longest frame, at 4096 octets each.
+/// Slots of the longest frame, at 4096 bytes each.
 const MAX_FRAME_SLOTS: usize = MAX_FRAME.div_ceil(PAGE_SIZE);
 
 #[inline(always)]

@@ -7,41 +7,42 @@
 //! ```
 //! Every step is taken in [`FrontVif::step`], which the owner calls when a watch fired; none runs on the data path. RX
 //! requests are posted, and staging is used, only once the back is connected and has said which lists it accepted. What
-//! a back may do: offer anything, accept nothing, close at any time, keep pages mapped. Pages in use are kept and their
-//! release is retried, never reused; while there are some, no new ones are granted. A front that reconnects carries its
-//! frames over ([`carried`](super::carried)).
+//! a back may do: offer anything, accept nothing, close at any time, keep pages mapped. A front that reconnects offers it the
+//! same pages again ([`regions`](super::regions)), not without pause ([`backoff`](super::backoff)). Frames that are on
+//! the rings when the back closes are lost, as on any Ethernet whose cable is pulled.
 
-use super::carried::Carried;
+use super::backoff::Backoff;
 use super::ctrl::CtrlFront;
-use super::pages::{Granting, OrdinaryPages};
 use super::plan::{Plan, plans};
-use super::staging::{Region, StagingArea};
+use super::regions::{Granted, Grants, Region, Regions};
 use super::tx::TxLimits;
 use super::{Buffers, RxFront, TxFront};
 use crate::error::{PeerFault, PlatformError};
-use crate::net::bus::DeviceBus;
 use crate::net::features::{
     BackFeatures, ChannelKeys, DataKeys, DataRequest, FrontRequest, QueueKeys, active_key,
     of_front_connection,
 };
 use crate::net::headers::MacAddr;
-use crate::net::staging_list::DataLen;
+use crate::net::path::copy::front::{Granting, OrdinaryPages};
+use crate::net::path::staging::front::StagingArea;
+use crate::net::path::staging::list::DataLen;
 use crate::net::stats::DirStats;
-use crate::platform::{Access, Events, GrantPool, InUse, Platform};
+use crate::platform::{Access, Clock, Events, Platform};
 use crate::port::{Arena, Burst, Offloads};
-use crate::ring::{FrontRing, RingMem, RingPages};
-use crate::units::{DomId, EvtchnPort, GrantRef};
-use crate::wire::netif::{RX_SLOT_BYTES, TX_SLOT_BYTES};
+use crate::ring::{FrontRing, NetRx, NetTx, RingKind, RingMem, RingPages};
+use crate::units::{DomId, EvtchnPort};
+use crate::xenbus::bus::DeviceBus;
+use crate::xenbus::key_source::Pairs;
 use crate::xenbus::state::{self, Handshake, Reaction, STEPS_AT_ONCE, XenbusState};
 use alloc::vec::Vec;
 use core::fmt;
 
 /// What a front would like; it gets what the back offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Wishes {
+pub struct FrontConfig {
     /// Queues.
     pub queues: u32,
-    /// Octets of a TX frame that fit a staging buffer; None: ordinary grants.
+    /// Bytes of a TX frame that fit a staging buffer; None: ordinary grants.
     pub tx_data_len: Option<DataLen>,
     /// The same for RX.
     pub rx_data_len: Option<DataLen>,
@@ -49,13 +50,15 @@ pub struct Wishes {
     pub granting: Granting,
     /// Two event channels for each queue, where the back can.
     pub split_channels: bool,
+    /// Pages are granted once and used again and again, where the back keeps them mapped.
+    pub persistent: bool,
     /// A control ring, where the back answers one.
     pub ctrl_ring: bool,
     /// Only those multicast frames that are [named](FrontVif::multicast), where the back can leave the others out.
     pub multicast_control: bool,
 }
 
-impl Default for Wishes {
+impl Default for FrontConfig {
     fn default() -> Self {
         let len = DataLen::new(256);
         Self {
@@ -64,6 +67,7 @@ impl Default for Wishes {
             rx_data_len: len,
             granting: Granting::PerFrame,
             split_channels: true,
+            persistent: false,
             ctrl_ring: false,
             multicast_control: false,
         }
@@ -102,15 +106,17 @@ impl<E> From<PlatformError> for FrontError<E> {
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 
 /// The memory of one direction of a queue that is being set up.
-struct Direction<P: Platform> {
-    ring: RingPages<Region<P>>,
-    ring_ref: GrantRef,
+struct Direction<K, P: Platform> {
+    ring: RingPages<K, Region<P>>,
+    ring_grants: Grants,
     buffers: Buffers<P>,
 }
 
 struct FrontQueue<P: Platform> {
     tx: TxFront<P>,
     rx: RxFront<P>,
+    /// Of the two rings.
+    ring_grants: [Grants; 2],
     tx_chan: Chan<P>,
     /// None: `tx_chan` serves both rings.
     rx_chan: Option<Chan<P>>,
@@ -127,44 +133,45 @@ pub enum FrontStep {
     Closed,
 }
 
-/// One vif, served by domain `to`.
+/// One vif, served by one domain.
 pub struct FrontVif<P: Platform> {
-    to: DomId,
     state: XenbusState,
-    wishes: Wishes,
+    config: FrontConfig,
     queues: Vec<FrontQueue<P>>,
     ctrl: Option<CtrlFront<P>>,
     live: bool,
     reconnect: bool,
-    carried: Carried,
-    /// Regions that the back has not let go of.
-    kept: Vec<Region<P>>,
-    kept_pages: Vec<OrdinaryPages<P>>,
+    /// What is granted to the back and not in use.
+    regions: Regions<P>,
+    backoff: Backoff,
+    begins_at_ns: Option<u64>,
     /// By queue: whether the back accepted our staging lists.
     accepted: Vec<bool>,
     /// Why the queues are fewer or smaller than wished for.
     shortage: Option<PlatformError>,
     /// What the back takes unfinished.
     takes: Offloads,
+    /// Both ends keep pages; as of the last set-up.
+    persistent: bool,
 }
 
 impl<P: Platform> FrontVif<P> {
     /// A vif whose toolstack's state is 1.
-    pub fn new(to: DomId, wishes: Wishes, reconnect: bool) -> Self {
+    pub fn new(to: DomId, config: FrontConfig, reconnect: bool) -> Self {
         Self {
-            to,
             state: XenbusState::Initialising,
-            wishes,
+            config,
             queues: Vec::new(),
             ctrl: None,
             live: false,
             reconnect,
-            carried: Carried::default(),
-            kept: Vec::new(),
-            kept_pages: Vec::new(),
+            regions: Regions::new(to),
+            backoff: Backoff::default(),
+            begins_at_ns: None,
             accepted: Vec::new(),
             shortage: None,
             takes: Offloads::default(),
+            persistent: false,
         }
     }
 
@@ -197,13 +204,19 @@ impl<P: Platform> FrontVif<P> {
     /// Looks at the back's state and takes what steps it allows. After an error call [`close`](Self::close).
     pub fn step<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
         use XenbusState as S;
-        self.retry_kept(p);
+        self.begins_at_ns = None;
+        self.release_unneeded(p);
         let mut came_to = FrontStep::Waiting;
         for _ in 0..STEPS_AT_ONCE {
             let back = bus.peer_state().map_err(FrontError::Keys)?;
             let next = match state::front(self.state, back, Handshake::Direct, self.reconnect) {
-                // First the last connection's pages: a back that keeps them would get new ones each time.
-                Reaction::Enter(S::Initialising) if self.keeps_pages() => return Ok(came_to),
+                Reaction::Enter(S::Initialising) => {
+                    if let Err(at_ns) = self.backoff.begin(p.clock().now_ns()) {
+                        self.begins_at_ns = Some(at_ns);
+                        return Ok(came_to);
+                    }
+                    S::Initialising
+                }
                 Reaction::Enter(next) => next,
                 Reaction::Stay | Reaction::Remove => {
                     if self.state == S::Connected && back == S::Connected && !self.live {
@@ -217,15 +230,17 @@ impl<P: Platform> FrontVif<P> {
                 S::Connected => self.set_up(p, bus)?,
                 S::Closing | S::Closed => {
                     if !self.queues.is_empty() && matches!(back, S::Closing | S::Closed | S::Unknown) {
-                        if self.reconnect {
-                            self.carry(p);
-                        }
                         self.tear_down(p);
                         came_to = FrontStep::Closed;
                     }
                     self.live = false;
                 }
                 _ => {}
+            }
+            if next == S::Closed {
+                // The next front of this vif may be one that knows nothing of our keys, and removes none. Where the
+                // toolstack took the directory, the keys are gone too.
+                let _ = bus.publish(&Pairs::new(), of_front_connection);
             }
             bus.set_state(next).map_err(FrontError::Keys)?;
             self.state = next;
@@ -237,7 +252,6 @@ impl<P: Platform> FrontVif<P> {
     pub fn close<B: DeviceBus>(&mut self, bus: &mut B, why: Option<&str>) -> Result<(), B::Error> {
         self.live = false;
         self.reconnect = false;
-        self.carried.clear();
         let told = why.map_or(Ok(()), |text| bus.report(text));
         if !matches!(self.state, XenbusState::Closing | XenbusState::Closed) {
             self.state = XenbusState::Closing;
@@ -249,22 +263,31 @@ impl<P: Platform> FrontVif<P> {
     /// The toolstack took the vif away, directories and all: closed, without a word to anybody. One that reconnects waits
     /// for another vif of the same number.
     pub fn removed(&mut self, p: &P) {
-        if self.reconnect {
-            self.carry(p);
-        }
         self.tear_down(p);
         self.state = XenbusState::Closed;
     }
 
-    /// Whether the vif is closed and all of its memory is our own again.
+    /// Whether the vif is closed and all of its memory is our own again. Never so of one that reconnects and was connected
+    /// before: it keeps its pages for the next time.
     pub fn is_closed(&self) -> bool {
-        self.state == XenbusState::Closed && self.queues.is_empty() && !self.keeps_pages()
+        self.state == XenbusState::Closed && self.queues.is_empty() && self.regions.is_empty()
     }
 
-    /// Whether the back still uses pages of a connection that is over. [`step`](Self::step) tries again to get them back,
-    /// and does not begin anew before.
-    pub fn keeps_pages(&self) -> bool {
-        !self.kept.is_empty() || !self.kept_pages.is_empty()
+    /// Pages that are granted to the back and not in use.
+    pub fn kept_pages(&self) -> usize {
+        self.regions.pages()
+    }
+
+    /// Whether a vif that does not reconnect has pages that the back uses though they are not in use:
+    /// [`step`](Self::step) tries again to get them back.
+    pub fn awaits_release(&self) -> bool {
+        !self.reconnect && !self.regions.is_empty()
+    }
+
+    /// When a vif that waits before it begins anew wants its next [`step`](Self::step), whether a watch fires or not, by the
+    /// platform's clock; None: it does not wait.
+    pub fn begins_at_ns(&self) -> Option<u64> {
+        self.begins_at_ns
     }
 
     /// Grants rings and staging buffers, offers channels, writes the keys.
@@ -274,18 +297,27 @@ impl<P: Platform> FrontVif<P> {
             return Err(FrontError::NoRxCopy);
         }
         let offered = |len: Option<DataLen>| len.filter(|l| back.staging_sizes.contains(l));
-        let (tx_len, rx_len) = (offered(self.wishes.tx_data_len), offered(self.wishes.rx_data_len));
-        let split = self.wishes.split_channels && back.split_channels;
+        let (tx_len, rx_len) = (offered(self.config.tx_data_len), offered(self.config.rx_data_len));
+        let split = self.config.split_channels && back.split_channels;
         let limits = TxLimits { sg: back.sg, gso_tcpv4: back.gso_tcpv4, gso_tcpv6: back.gso_tcpv6 };
         self.takes = Offloads { csum: back.ipv6_csum, gso: back.sg && back.gso_tcpv4 && back.gso_tcpv6 };
         self.tear_down(p);
+        self.persistent = self.config.persistent && back.persistent;
         let plans = plans(tx_len, rx_len, &back.staging_sizes);
-        let keys = self.make_queues(p, self.wishes.queues.clamp(1, back.max_queues), &plans, split)?;
+        let keys = self.make_queues(p, self.config.queues.clamp(1, back.max_queues), &plans, split)?;
         self.queues.iter_mut().for_each(|q| q.tx.limit(limits));
-        let ctrl = if self.wishes.ctrl_ring && back.ctrl_ring {
-            let (ctrl, keys) = CtrlFront::new(p, self.to)?;
-            self.ctrl = Some(ctrl);
-            Some(keys)
+        // One that there is no memory for is done without, as queues and buffers are.
+        let ctrl = if self.config.ctrl_ring && back.ctrl_ring {
+            match CtrlFront::new(p, &mut self.regions) {
+                Ok((ctrl, keys)) => {
+                    self.ctrl = Some(ctrl);
+                    Some(keys)
+                }
+                Err(e) => {
+                    self.shortage.get_or_insert(e);
+                    None
+                }
+            }
         } else {
             None
         };
@@ -297,10 +329,12 @@ impl<P: Platform> FrontVif<P> {
             gso_tcpv6: true,
             csum: true,
             ipv6_csum: true,
-            multicast_control: self.wishes.multicast_control && back.multicast_control,
+            multicast_control: self.config.multicast_control && back.multicast_control,
+            persistent: self.persistent,
             ctrl,
             queues: keys,
         };
+        self.regions.tell();
         bus.publish(&request.pairs(), of_front_connection).map_err(FrontError::Keys)
     }
 
@@ -315,12 +349,13 @@ impl<P: Platform> FrontVif<P> {
     ) -> Result<Vec<QueueKeys>, PlatformError> {
         let mut best: Option<(usize, Plan)> = None;
         let mut shortage = None;
+        self.regions.begin();
         for plan in plans {
             let staged = plan.tx_len.is_some() || plan.rx_len.is_some();
             if best.is_some_and(|(_, best)| !staged && (best.tx_len.is_some() || best.rx_len.is_some())) {
                 break;
             }
-            let (keys, failed) = self.try_queues(p, n, *plan, split);
+            let (keys, failed) = self.try_with_room(p, n, *plan, split);
             let Some(e) = failed else {
                 self.shortage = shortage;
                 return Ok(keys);
@@ -332,13 +367,30 @@ impl<P: Platform> FrontVif<P> {
             self.tear_down(p);
         }
         // Another process may have taken the memory meanwhile.
-        let (keys, failed) =
-            best.map_or((Vec::new(), None), |(queues, plan)| self.try_queues(p, queues as u32, plan, split));
+        let (keys, failed) = best
+            .map_or((Vec::new(), None), |(queues, plan)| self.try_with_room(p, queues as u32, plan, split));
         self.shortage = shortage;
         match failed.or(shortage) {
             Some(e) if keys.is_empty() => Err(e),
             _ => Ok(keys),
         }
+    }
+
+    /// At most `n` queues by one plan, and why not more; where memory is short, without what is kept for other plans.
+    fn try_with_room(
+        &mut self,
+        p: &P,
+        n: u32,
+        plan: Plan,
+        split: bool,
+    ) -> (Vec<QueueKeys>, Option<PlatformError>) {
+        let tried = self.try_queues(p, n, plan, split);
+        if tried.1.is_none() || self.regions.is_empty() {
+            return tried;
+        }
+        self.tear_down(p);
+        self.regions.make_room(p);
+        self.try_queues(p, n, plan, split)
     }
 
     /// At most `n` queues by one plan, and why not more.
@@ -364,24 +416,25 @@ impl<P: Platform> FrontVif<P> {
 
     fn queue(&mut self, p: &P, plan: Plan, split: bool) -> Result<(FrontQueue<P>, QueueKeys), PlatformError> {
         let Plan { tx_len, rx_len, tx_share } = plan;
-        let tx = self.direction(p, Access::ReadOnly, TX_SLOT_BYTES, tx_len, (0, tx_share))?;
+        let tx = self.direction::<NetTx>(p, Access::ReadOnly, tx_len, (0, tx_share))?;
         let first_rx = tx.buffers.staging.as_ref().map_or(0, |a| a.entries() as u16);
-        let rx = match self.direction(p, Access::ReadWrite, RX_SLOT_BYTES, rx_len, (first_rx, 1)) {
+        let rx = match self.direction::<NetRx>(p, Access::ReadWrite, rx_len, (first_rx, 1)) {
             Ok(rx) => rx,
             Err(e) => {
-                self.give_up(p, tx.ring, tx.buffers);
+                self.give_up(p, tx);
                 return Err(e);
             }
         };
-        let offered = p.events().offer(self.to).and_then(|tx| {
-            let rx = if split { Some(p.events().offer(self.to)?) } else { None };
+        let to = self.regions.to();
+        let offered = p.events().offer(to).and_then(|tx| {
+            let rx = if split { Some(p.events().offer(to)?) } else { None };
             Ok((tx, rx))
         });
         let ((tx_chan, tx_port), rx_chan) = match offered {
             Ok(offered) => offered,
             Err(e) => {
-                self.give_up(p, tx.ring, tx.buffers);
-                self.give_up(p, rx.ring, rx.buffers);
+                self.give_up(p, tx);
+                self.give_up(p, rx);
                 return Err(e);
             }
         };
@@ -395,10 +448,12 @@ impl<P: Platform> FrontVif<P> {
             DataRequest::from(buffers.staging.as_ref().map(keys))
         };
         let (tx_data, rx_data) = (data(&tx.buffers), data(&rx.buffers));
-        let keys = QueueKeys { tx_ring: tx.ring_ref, rx_ring: rx.ring_ref, channels, tx_data, rx_data };
+        let (tx_ring, rx_ring) = (tx.ring_grants.first(), rx.ring_grants.first());
+        let keys = QueueKeys { tx_ring, rx_ring, channels, tx_data, rx_data };
         let queue = FrontQueue {
             tx: TxFront::new(FrontRing::new(tx.ring), tx.buffers),
             rx: RxFront::new(FrontRing::new(rx.ring), rx.buffers),
+            ring_grants: [tx.ring_grants, rx.ring_grants],
             tx_chan,
             rx_chan,
         };
@@ -406,22 +461,21 @@ impl<P: Platform> FrontVif<P> {
     }
 
     /// The memory of one direction: all of it, or none and an error. `ids`: the first, and for one in how many slots.
-    fn direction(
+    fn direction<K: RingKind>(
         &mut self,
         p: &P,
         acc: Access,
-        slot_bytes: usize,
         len: Option<DataLen>,
         (first_id, share): (u16, u32),
-    ) -> Result<Direction<P>, PlatformError> {
-        let mut ring_ref = [GrantRef::NONE];
-        let page = p.grants().alloc(self.to, Access::ReadWrite, &mut ring_ref)?;
-        let ring = RingPages::new(page, slot_bytes / 4);
+    ) -> Result<Direction<K, P>, PlatformError> {
+        let page = self.regions.take(p, Access::ReadWrite, 1, Granting::Standing)?;
+        let (page, ring_grants) = page.into_parts();
+        let ring = RingPages::new(page);
         ring.init();
         let n = ring.size() / share;
         let mut buffers = Buffers { staging: None, pages: None };
         let filled = len
-            .map(|len| StagingArea::new(p, self.to, acc, len, n, first_id))
+            .map(|len| StagingArea::new(p, &mut self.regions, acc, len, n, first_id))
             .transpose()
             .map(|area| buffers.staging = area)
             .and_then(|()| {
@@ -432,52 +486,65 @@ impl<P: Platform> FrontVif<P> {
                 }
                 Ok(())
             });
+        let direction = Direction { ring, ring_grants, buffers };
         match filled {
-            Ok(()) => Ok(Direction { ring, ring_ref: ring_ref[0], buffers }),
+            Ok(()) => Ok(direction),
             Err(e) => {
-                self.give_up(p, ring, buffers);
+                self.give_up(p, direction);
                 Err(e)
             }
         }
     }
 
-    /// Ends the grants of one direction. What the back still uses is kept.
-    fn give_up(&mut self, p: &P, ring: RingPages<Region<P>>, buffers: Buffers<P>) {
-        self.kept.extend(buffers.staging.into_iter().flat_map(|area| area.release(p)));
-        if let Some(Err(InUse(pages))) = buffers.pages.map(|pages| pages.release(p)) {
-            self.kept_pages.push(pages);
-        }
-        if let Err(InUse(region)) = p.grants().release(ring.into_pages()) {
-            self.kept.push(region);
+    /// Gives up the memory of one direction.
+    fn give_up<K: RingKind>(&mut self, p: &P, direction: Direction<K, P>) {
+        let Direction { ring, ring_grants, buffers: Buffers { staging, pages } } = direction;
+        let staging = staging.into_iter().flat_map(StagingArea::into_granted);
+        let all = staging.chain(pages.map(OrdinaryPages::into_granted));
+        for granted in all.chain([Granted::from_parts(ring.into_pages(), ring_grants)]) {
+            self.regions.put(p, granted);
         }
     }
 
-    fn tx_pages(&self, p: &P, n: u32) -> Result<OrdinaryPages<P>, PlatformError> {
-        OrdinaryPages::new(p, self.to, Access::ReadOnly, n, self.wishes.granting)
+    /// One that never comes back has no use for pages that are not in use.
+    fn release_unneeded(&mut self, p: &P) {
+        if !self.reconnect {
+            self.regions.release(p);
+        }
+    }
+
+    fn tx_pages(&mut self, p: &P, n: u32) -> Result<OrdinaryPages<P>, PlatformError> {
+        // The back keeps what it has seen: a reference must go on naming its page.
+        let granting = if self.persistent { Granting::Standing } else { self.config.granting };
+        OrdinaryPages::new(p, &mut self.regions, Access::ReadOnly, n, granting)
     }
 
     /// RX pages stay granted: the same reference is posted again and again.
-    fn rx_pages(&self, p: &P, n: u32) -> Result<OrdinaryPages<P>, PlatformError> {
-        OrdinaryPages::new(p, self.to, Access::ReadWrite, n, Granting::Standing)
+    fn rx_pages(&mut self, p: &P, n: u32) -> Result<OrdinaryPages<P>, PlatformError> {
+        OrdinaryPages::new(p, &mut self.regions, Access::ReadWrite, n, Granting::Standing)
     }
 
     /// The back is connected: reads which lists it accepted, and posts RX.
     fn go_live<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), FrontError<B::Error>> {
         let n = self.queues.len();
         self.accepted.clear();
+        // Again: the back that is connected may be another than the one that we asked, and know nothing of lists.
+        let offered = BackFeatures::read(bus).map_err(FrontError::Keys)?.staging_sizes;
         for i in 0..n {
-            let asked = self.queues[i].tx.buffers().staging.is_some()
-                || self.queues[i].rx.buffers().staging.is_some();
+            let (tx, rx) = self.staging_lens(i);
+            let asked = tx.is_some() || rx.is_some();
+            let known = [tx, rx].iter().flatten().all(|len| offered.contains(len));
             let key = active_key(i, n);
-            let active = asked && bus.text(&key).map_err(FrontError::Keys)?.is_some_and(|t| t.trim() == "1");
+            let active =
+                asked && known && bus.text(&key).map_err(FrontError::Keys)?.is_some_and(|t| t.trim() == "1");
             self.accepted.push(active);
             if asked && !active {
                 let q = &mut self.queues[i];
                 let (tx_ids, rx_ids) = (q.tx.buffers().ids(), q.rx.buffers().ids());
                 // First what goes: memory may be short.
                 let gone = [q.tx.buffers_mut().staging.take(), q.rx.buffers_mut().staging.take()];
-                for area in gone.into_iter().flatten() {
-                    self.kept.extend(area.release(p));
+                for granted in gone.into_iter().flatten().flat_map(StagingArea::into_granted) {
+                    self.regions.put(p, granted);
                 }
                 if self.queues[i].tx.buffers().pages.is_none() {
                     let pages = self.tx_pages(p, tx_ids)?;
@@ -491,69 +558,24 @@ impl<P: Platform> FrontVif<P> {
             let q = &mut self.queues[i];
             q.rx.post(p, q.rx_chan.as_ref().unwrap_or(&q.tx_chan))?;
         }
+        self.release_unneeded(p);
         self.live = true;
-        self.send_carried(p)?;
         Ok(())
     }
 
-    /// Takes what a connection that is over leaves, before its memory goes.
-    fn carry(&mut self, p: &P) {
-        let mut came = Arena::new();
-        for (i, q) in self.queues.iter_mut().enumerate() {
-            let carried = &mut self.carried;
-            let lost = q.tx.unanswered(p, |frame, offload| carried.push_unsent(i, frame, offload));
-            self.carried.count_lost(lost);
-            // Nothing was received on rings that never were live.
-            while self.live && matches!(q.rx.recv(&mut came, 1), Ok(1..)) {
-                self.carried.push_arrived(&came);
-                came.clear();
-            }
-        }
-    }
-
-    /// Sends what the last connection left, as far as there is room. True: nothing of it is left.
-    #[cold]
-    fn send_carried(&mut self, p: &P) -> Result<bool, PlatformError> {
-        if self.carried.has_unsent() {
-            let (queues, mut burst) = (&mut self.queues, Arena::new());
-            let n = queues.len();
-            self.carried.send_each(|queue, frame, offload| {
-                burst.clear();
-                let q = &mut queues[queue % n];
-                // One that does not fit an arena was none of ours.
-                Ok::<_, PlatformError>(
-                    !burst.push(frame, offload) || q.tx.send(p, &q.tx_chan, &burst.burst())? > 0,
-                )
-            })?;
-        }
-        Ok(!self.carried.has_unsent())
-    }
-
-    /// Requests of former connections that the back had garbled, so that their frames could not be sent again.
-    pub fn lost(&self) -> u64 {
-        self.carried.lost()
-    }
-
-    /// Gives up queues, channels and grants. What the back still uses is kept.
+    /// Gives up queues and channels. The pages are put by, or released where they are not needed again.
     fn tear_down(&mut self, p: &P) {
         self.live = false;
         if let Some(ctrl) = self.ctrl.take() {
-            self.kept.extend(ctrl.release(p));
+            ctrl.into_granted().into_iter().for_each(|granted| self.regions.put(p, granted));
         }
         for q in core::mem::take(&mut self.queues) {
-            for (ring, buffers) in [q.tx.into_parts(), q.rx.into_parts()] {
-                self.give_up(p, ring, buffers);
-            }
+            let ((tx, tx_buffers), (rx, rx_buffers)) = (q.tx.into_parts(), q.rx.into_parts());
+            let [tx_grants, rx_grants] = q.ring_grants;
+            self.give_up(p, Direction { ring: tx, ring_grants: tx_grants, buffers: tx_buffers });
+            self.give_up(p, Direction { ring: rx, ring_grants: rx_grants, buffers: rx_buffers });
         }
-    }
-
-    /// Tries again to release what the back still had mapped.
-    pub fn retry_kept(&mut self, p: &P) {
-        let kept = core::mem::take(&mut self.kept);
-        self.kept = kept.into_iter().filter_map(|r| p.grants().release(r).err().map(|InUse(r)| r)).collect();
-        let kept = core::mem::take(&mut self.kept_pages);
-        self.kept_pages =
-            kept.into_iter().filter_map(|pages| pages.release(p).err().map(|InUse(pages)| pages)).collect();
+        self.release_unneeded(p);
     }
 
     /// The control ring; None: there is none, or the back is not connected.
@@ -582,12 +604,17 @@ impl<P: Platform> FrontVif<P> {
         self.accepted.get(i).copied().unwrap_or(false)
     }
 
+    /// Whether ordinary pages are granted once, and the back may keep them mapped.
+    pub fn persists(&self) -> bool {
+        self.persistent
+    }
+
     /// Why there are fewer queues, TX ids or shorter staging buffers than wished for; None: it is all there.
     pub fn shortage(&self) -> Option<PlatformError> {
         self.shortage
     }
 
-    /// Octets of a frame that fit a staging buffer of queue `i`, TX and RX; None: ordinary grants.
+    /// Bytes of a frame that fit a staging buffer of queue `i`, TX and RX; None: ordinary grants.
     pub fn staging_lens(&self, i: usize) -> (Option<DataLen>, Option<DataLen>) {
         let of = |b: &Buffers<P>| b.staging.as_ref().map(StagingArea::data_len);
         self.queues.get(i).map_or((None, None), |q| (of(q.tx.buffers()), of(q.rx.buffers())))
@@ -603,11 +630,10 @@ impl<P: Platform> FrontVif<P> {
         self.takes
     }
 
-    /// Sends frames on queue `i`; see [`TxFront::send`]. None are taken while the vif is not live, nor before those that
-    /// an earlier connection left.
+    /// Sends frames on queue `i`; see [`TxFront::send`]. None are taken while the vif is not live.
     #[inline(always)]
     pub fn send(&mut self, p: &P, i: usize, burst: &Burst<'_>) -> Result<usize, PlatformError> {
-        if !self.live || self.carried.has_unsent() && !self.send_carried(p)? {
+        if !self.live {
             return Ok(0);
         }
         let q = &mut self.queues[i];
@@ -620,21 +646,12 @@ impl<P: Platform> FrontVif<P> {
         if !self.live {
             return Ok(0);
         }
-        let n = self.queues[i].tx.reclaim(p, want)?;
-        if n > 0 && self.carried.has_unsent() {
-            // Where no grant is to be had now, the next call tries again.
-            let _ = self.send_carried(p);
-        }
-        Ok(n)
+        self.queues[i].tx.reclaim(p, want)
     }
 
-    /// Receives frames of queue `i` and posts its slots again. First, on whichever queue, those that an earlier connection
-    /// left.
+    /// Receives frames of queue `i` and posts its slots again.
     #[inline(always)]
     pub fn recv(&mut self, p: &P, i: usize, out: &mut Arena, want: u32) -> Result<usize, PeerFault> {
-        if self.carried.has_arrived() {
-            return Ok(self.carried.take_arrived(out));
-        }
         if !self.live {
             return Ok(0);
         }
@@ -672,6 +689,13 @@ impl<P: Platform> FrontVif<P> {
         Ok(rx || tx)
     }
 
+    /// Whether any ring has work for us, as [`final_check`](Self::final_check) says it; nothing is armed.
+    pub fn is_pending(&mut self, tx_too: bool) -> bool {
+        self.queues
+            .iter_mut()
+            .any(|q| q.rx.is_pending() || tx_too && q.tx.in_flight() > 0 && q.tx.is_pending())
+    }
+
     /// Counters of queue `i`.
     pub fn stats(&self, i: usize) -> (DirStats, DirStats) {
         (self.queues[i].tx.stats(), self.queues[i].rx.stats())
@@ -683,7 +707,7 @@ impl<P: Platform> FrontVif<P> {
         (p.events().local(&q.tx_chan), q.rx_chan.as_ref().map(|c| p.events().local(c)))
     }
 
-    /// Octets of shared memory in staging buffers and lists of all queues.
+    /// Bytes of shared memory in staging buffers and lists of all queues.
     pub fn staging_bytes(&self) -> usize {
         let of = |a: Option<&StagingArea<P>>| a.map_or(0, StagingArea::memory_bytes);
         self.queues

@@ -6,7 +6,7 @@ use crate::xenstore::PathError;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
-/// Gives prepared octets, in pieces, and keeps what was sent.
+/// Gives prepared bytes, in pieces, and keeps what was sent.
 #[derive(Default)]
 struct Script {
     pieces: VecDeque<Vec<u8>>,
@@ -48,23 +48,103 @@ fn client(messages: &[Vec<u8>]) -> Client<Script> {
     Client::new(Script { pieces: messages.to_vec().into(), ..Script::default() })
 }
 
+/// The same, with these watches set, all with the token "t".
+fn watching(paths: &[&str], each: bool, messages: &[Vec<u8>]) -> Client<Script> {
+    let mut c = client(messages);
+    let watches = paths.iter().map(|&path| Watch { path: path.into(), each }).collect();
+    c.watches.insert("t".into(), watches);
+    c
+}
+
+/// 100 000 events of as many nodes below `/a/state`, and then the value of `/x`.
+fn very_many_nodes() -> Vec<Vec<u8>> {
+    let node = |n| message(MsgType::WatchEvent, 0, format!("/a/state/{n}\0t\0").as_bytes());
+    (0..100_000).map(node).chain([message(MsgType::Read, 1, b"value")]).collect()
+}
+
 fn event(path: &str, token: &str) -> WatchEvent {
     WatchEvent { path: path.into(), token: token.into() }
 }
 
 #[test]
 fn events_before_a_reply_wait_and_equal_ones_wait_once() {
-    let mut c = client(&[
-        message(MsgType::WatchEvent, 0, b"/a\0t\0"),
-        message(MsgType::WatchEvent, 0, b"/b\0t\0"),
-        message(MsgType::WatchEvent, 0, b"/a\0t\0"),
-        message(MsgType::Read, 1, b"value"),
-    ]);
+    let mut c = watching(
+        &["/a", "/b"],
+        false,
+        &[
+            message(MsgType::WatchEvent, 0, b"/a\0t\0"),
+            message(MsgType::WatchEvent, 0, b"/b\0t\0"),
+            message(MsgType::WatchEvent, 0, b"/a\0t\0"),
+            message(MsgType::Read, 1, b"value"),
+        ],
+    );
     assert_eq!(c.read("/x").unwrap(), b"value");
     assert_eq!(c.next_event_where(Some(Duration::ZERO), |e| e.path == "/b").unwrap(), Some(event("/b", "t")));
     assert_eq!(c.next_event(None).unwrap(), Some(event("/a", "t")));
     assert_eq!(c.next_event(Some(Duration::ZERO)).unwrap(), None);
     assert_eq!(c.transport().sent, message(MsgType::Read, 1, b"/x\0"));
+}
+
+/// Such a one has been read from the transport: who sleeps until that is readable sleeps over it.
+#[test]
+fn an_event_that_came_with_a_reply_is_there_before_it_is_taken() {
+    let event_of = |path: &[u8]| message(MsgType::WatchEvent, 0, path);
+    // Before the reply, behind it in the same piece, and half of one, whose rest is still to be read.
+    let behind = [message(MsgType::Read, 2, b"v"), event_of(b"/b\0t\0")].concat();
+    let half = [message(MsgType::Read, 3, b"v"), event_of(b"/c\0t\0")[..20].to_vec()].concat();
+    let first = [event_of(b"/a\0t\0"), message(MsgType::Read, 1, b"v")];
+    let mut c = watching(&["/a", "/b", "/c"], false, &[&first[..], &[behind, half]].concat());
+    for (round, path) in [Some("/a"), Some("/b"), None].into_iter().enumerate() {
+        assert!(!c.has_events(), "round {round}");
+        assert_eq!(c.read("/x").unwrap(), b"v");
+        assert_eq!(c.has_events(), path.is_some(), "round {round}");
+        let came = c.next_event(Some(Duration::ZERO)).unwrap();
+        assert_eq!(came, path.map(|path| event(path, "t")), "round {round}");
+    }
+}
+
+#[test]
+fn xsa_349_a_guest_s_nodes_below_a_watched_one_are_one_event() {
+    let mut c = watching(&["/a/state", "/b"], false, &very_many_nodes());
+    assert_eq!(c.read("/x").unwrap(), b"value");
+    assert_eq!(c.nr_waiting(), 1);
+    // Which of them, the guest chose: look at the watched node.
+    assert_eq!(c.next_event(None).unwrap(), Some(event("/a/state", "t")));
+    assert!(!c.has_events());
+}
+
+#[test]
+fn each_path_waits_where_that_was_asked_for_and_not_without_end() {
+    let some: Vec<_> = very_many_nodes().drain(..3).collect();
+    let read = message(MsgType::Read, 1, b"value");
+    let mut c = watching(&["/a/state"], true, &[some, vec![read]].concat());
+    c.read("/x").unwrap();
+    for path in ["/a/state/0", "/a/state/1", "/a/state/2"] {
+        assert_eq!(c.next_event(None).unwrap(), Some(event(path, "t")));
+    }
+    let mut c = watching(&["/a/state"], true, &very_many_nodes());
+    c.read("/x").unwrap();
+    assert!(c.nr_waiting() <= EACH_MAX, "{}", c.nr_waiting());
+    assert_eq!(c.next_event(None).unwrap(), Some(event("/a/state", "t")));
+}
+
+#[test]
+fn an_event_of_a_watch_that_was_taken_back_is_nobodys() {
+    let events =
+        ["/a", "/b/x"].map(|path| message(MsgType::WatchEvent, 0, format!("{path}\0t\0").as_bytes()));
+    let [a, b] = events.clone();
+    let replies = [message(MsgType::Unwatch, 1, b"OK\0"), message(MsgType::Read, 2, b"v")];
+    let [unwatched, read] = replies;
+    // Before the reply, after it, and while another is awaited.
+    let mut c = watching(&["/a", "/b"], false, &[a.clone(), b.clone(), unwatched, b, read, a]);
+    c.unwatch("/b", "t").unwrap();
+    c.read("/x").unwrap();
+    assert_eq!(c.next_event(Some(Duration::ZERO)).unwrap(), Some(event("/a", "t")));
+    // Of the only other watch with this token: a xenstored that names nodes in its own way loses nothing.
+    assert_eq!(c.next_event(Some(Duration::ZERO)).unwrap(), Some(event("/a", "t")));
+    assert_eq!(c.next_event(Some(Duration::ZERO)).unwrap(), None);
+    let mut c = client(&events);
+    assert_eq!(c.next_event(Some(Duration::ZERO)).unwrap(), None, "no watch at all");
 }
 
 #[test]
@@ -150,7 +230,7 @@ fn errors_say_what_where_and_why() {
 
 proptest! {
     #[test]
-    fn any_octets_from_xenstore_are_survived(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..20)) {
+    fn any_bytes_from_xenstore_are_survived(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..20)) {
         let mut c = client(&pieces);
         let _ = c.read("/a");
         let _ = c.directory("/a");

@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 pub struct Connection {
     /// The domain that speaks here.
     pub domid: DomId,
-    /// Octets that came.
+    /// Bytes that came.
     pub input: Parser,
     /// Replies that wait to be sent.
     pub replies: Vec<u8>,

@@ -110,7 +110,7 @@ impl Server {
         self.ready.remove(&conn);
     }
 
-    /// Octets that came on a connection. Whole requests are answered at once; see [`Server::pop_ready`].
+    /// Bytes that came on a connection. Whole requests are answered at once; see [`Server::pop_ready`].
     pub fn feed(&mut self, conn: ConnId, bytes: &[u8]) {
         if let Some(c) = self.connections.get_mut(&conn) {
             if c.ended {

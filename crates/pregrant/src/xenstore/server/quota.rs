@@ -17,7 +17,7 @@ pub const NAMES: [&str; 7] =
 pub struct Limits {
     /// Nodes that belong to the domain.
     pub nodes: usize,
-    /// Octets in one value.
+    /// Bytes in one value.
     pub value_bytes: usize,
     /// Entries in one node's list of permissions.
     pub perms: usize,
@@ -27,14 +27,14 @@ pub struct Limits {
     pub transactions: usize,
     /// Nodes that one transaction may look at or change, and changes that it may hold.
     pub transaction_nodes: usize,
-    /// Octets of paths and values that one transaction may make the server remember.
+    /// Bytes of paths and values that one transaction may make the server remember.
     pub transaction_bytes: usize,
     /// Watch events that wait for one connection to read them; for domain 0 too. Beyond it the events of a watch
     /// become one that names the watched node itself.
     pub pending_events: usize,
-    /// Octets of their paths, likewise.
+    /// Bytes of their paths, likewise.
     pub pending_bytes: usize,
-    /// Octets of replies and of unread requests that wait on one connection; for domain 0 too. Beyond it the
+    /// Bytes of replies and of unread requests that wait on one connection; for domain 0 too. Beyond it the
     /// connection is not read until it reads.
     pub buffered_bytes: usize,
 }

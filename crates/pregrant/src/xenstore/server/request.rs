@@ -1,4 +1,4 @@
-//! What each request does (the table of PROTOCOL.md 8.4).
+//! What each request does (the table of docs/protocol 8.4).
 
 use super::super::codec::{self, Message};
 use super::super::path;
@@ -301,7 +301,7 @@ fn nothing(payload: &[u8]) -> Result<(), Errno> {
 fn directory_part(names: &[u8], generation: u64, offset: usize) -> Vec<u8> {
     let mut part = format!("{generation}\0").into_bytes();
     let mut rest = names.get(offset..).unwrap_or_default();
-    // One octet stays free for the empty name.
+    // One byte stays free for the empty name.
     let room_bytes = PAYLOAD_MAX - 1;
     while let Some((name, after)) = codec::string_and_rest(rest) {
         if part.len() + name.len() + 1 > room_bytes {

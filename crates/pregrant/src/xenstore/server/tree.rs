@@ -28,7 +28,7 @@ pub type Perms = Arc<[Permission]>;
 /// A node: a value and children.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// The value, any octets.
+    /// The value, any bytes.
     pub value: Vec<u8>,
     /// Who may do what; never empty.
     pub perms: Perms,

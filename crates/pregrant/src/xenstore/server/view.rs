@@ -28,7 +28,7 @@ pub enum Edit {
 }
 
 impl Edit {
-    /// Octets that it takes to remember it.
+    /// Bytes that it takes to remember it.
     pub fn len_bytes(&self) -> usize {
         match self {
             Self::Write(path, value) => path.len() + value.len(),

@@ -29,7 +29,7 @@ pub struct Watch {
     pub path: Arc<str>,
     /// The client's own name for it.
     pub token: Vec<u8>,
-    /// Octets that events leave out at the front of a path: those of the home, where the watch is relative.
+    /// Bytes that events leave out at the front of a path: those of the home, where the watch is relative.
     pub relative_to_bytes: usize,
     /// How many levels below the node still count; all when `None`.
     pub depth: Option<usize>,

@@ -6,8 +6,8 @@
 //!                    +---- front again at 1 (reconnect) ---- 6 Closed <---- 5 <-----+
 //! ```
 //! A vif that stands at 4 at both ends when this process starts was left by a predecessor, in good order
-//! ([`BackVif::leave`]) or not: [`BackVif::take_up`] goes on with its live rings, and the front sees nothing but a pause
-//! (PROTOCOL.md 1.1). One that a predecessor closed stays closed until its front comes down ([`BackVif::inherit`]).
+//! ([`BackVif::detach`]) or not: [`BackVif::reattach`] goes on with its live rings, and the front sees nothing but a pause
+//! (docs/protocol 1.1). One that a predecessor closed stays closed until its front comes down ([`BackVif::inherit`]).
 //!
 //! Every step is taken in [`BackVif::step`], which the owner calls when a watch fired; none runs on the data path.
 //! What a front may do: write any keys, in any order, change state at any time, vanish. The worst is a vif that closes
@@ -23,28 +23,27 @@ use super::credit::Credit;
 use super::ctrl::CtrlRing;
 use super::hash::HashSteering;
 use super::multicast::MulticastList;
-use super::path::{AnyPath, CopyPath, MapPath, StagedBuffers, StagingPath};
 use super::refusal::{ConnectError, ListRefusal, TooManyPages};
 use super::rx_batch::RxAccepts;
 use super::stall::Patience;
 use super::{Interrupted, Polled, RxQueue, TxQueue};
 use crate::error::PeerFault;
-use crate::net::bus::{DeviceBus, OwnKeys};
 use crate::net::features::{
-    BackFeatures, ChannelKeys, CtrlKeys, DataKeys, DataRequest, FrontRequest, Pairs, QueueKeys, active_key,
+    BackFeatures, ChannelKeys, CtrlKeys, DataKeys, DataRequest, FrontRequest, QueueKeys, active_key,
     of_back_connection, queue_prefix, requests_multicast,
 };
-use crate::net::staging_list::{self, ListFault};
+use crate::net::path::staging::list::{self as staging_list, ListFault};
+use crate::net::path::{AnyPath, Chain, MapPath, PersistentPath, StagedBuffers, StagingPath, persistent};
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Clock, Events, PeerMem, Platform};
 use crate::port::{Arena, FramePort, Offloads, Steering};
 use crate::ring::{BackRing, RedoPage, RingPages};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, PAGE_SIZE};
-use crate::wire::netif::{RX_SLOT_BYTES, TX_SLOT_BYTES};
-use crate::wire::netif_ctrl;
 use crate::wire::staging::ENTRIES_PER_PAGE;
 use crate::xenbus::KeyError;
+use crate::xenbus::bus::{DeviceBus, OwnKeys};
+use crate::xenbus::key_source::Pairs;
 use crate::xenbus::state::{self, Handshake, Reaction, STEPS_AT_ONCE, XenbusState};
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -53,7 +52,7 @@ use alloc::vec::Vec;
 
 /// Which strategy serves frames that no staging list was accepted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Ordinary {
+pub enum FallbackPath {
     /// Batched grant copy of whole frames.
     #[default]
     Copy,
@@ -105,15 +104,15 @@ enum Begin {
     /// New rings: redo pages are cleared, lists are judged and the front is told.
     Fresh,
     /// A predecessor's rings: redo pages are replayed, what the front was told still holds.
-    TakeUp,
+    Reattach,
 }
 
 /// What a predecessor left of a vif.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Left {
+pub enum PreviousState {
     /// Nothing that matters.
     Nothing,
-    /// Rings that may be live: for [`BackVif::take_up`].
+    /// Rings that may be live: for [`BackVif::reattach`].
     Connected,
     /// It closed the vif, or was about to. With what it said of the reason, if there was one.
     Closed(Option<String>),
@@ -143,7 +142,7 @@ pub struct BackVif<P: Platform> {
     handle: u32,
     state: XenbusState,
     features: BackFeatures,
-    ordinary: Ordinary,
+    fallback: FallbackPath,
     queues: Vec<BackQueue<P>>,
     /// What the front set by control requests.
     control: Control,
@@ -161,6 +160,10 @@ pub struct BackVif<P: Platform> {
     refused: Vec<(usize, &'static str, ListRefusal)>,
     /// Pages that it may have mapped.
     page_limit: usize,
+    /// Of these, pages for each queue and direction that stay mapped when they were seen.
+    persistent_limit: usize,
+    /// Pages that all of them may have.
+    allowed: usize,
     /// How long frames wait for the front's slots.
     patience: Patience,
     /// What stands in `rate` and is none.
@@ -177,14 +180,14 @@ pub struct BackVif<P: Platform> {
 
 impl<P: Platform> BackVif<P> {
     /// A vif that the toolstack created; nothing is written yet.
-    pub fn new(of: DomId, handle: u32, features: BackFeatures, ordinary: Ordinary) -> Self {
+    pub fn new(of: DomId, handle: u32, features: BackFeatures, fallback: FallbackPath) -> Self {
         let (queues, refused) = (Vec::new(), Vec::new());
         Self {
             of,
             handle,
             state: XenbusState::Initialising,
             features,
-            ordinary,
+            fallback,
             queues,
             control: Control::default(),
             ctrl: None,
@@ -194,6 +197,8 @@ impl<P: Platform> BackVif<P> {
             accepts: RxAccepts::ALL,
             refused,
             page_limit: usize::MAX,
+            persistent_limit: persistent::DEFAULT_LIMIT,
+            allowed: 0,
             patience: Patience::default(),
             bad_rate: None,
             past_stalls: 0,
@@ -210,15 +215,21 @@ impl<P: Platform> BackVif<P> {
     }
 
     /// From now on the front is connected only when [`HOTPLUG_STATUS`] says "connected": a script of the toolstack's
-    /// makes the far side ready (PROTOCOL.md 2.10). Call [`step`](Self::step) when that key changes.
+    /// makes the far side ready (docs/protocol 2.10). Call [`step`](Self::step) when that key changes.
     pub fn await_hotplug(&mut self) {
         self.awaits_hotplug = true;
     }
 
-    /// What later connects may have mapped: rings and staging buffers. Lists beyond it are refused, and their queues go on
+    /// What later connects may have mapped: rings, staging buffers, and pages that stay mapped since they were seen. Lists beyond it are refused, and their queues go on
     /// with ordinary grants. A batch of the path `map` comes on top; it is bounded by the batch.
     pub fn limit_pages(&mut self, pages: usize) {
         self.page_limit = pages;
+    }
+
+    /// How many pages of each queue and direction may stay mapped once they were seen, where the front persists, from the next
+    /// connection on.
+    pub fn limit_persistent(&mut self, pages: usize) {
+        self.persistent_limit = pages;
     }
 
     /// How long frames wait for the front's RX slots, from the next connection on.
@@ -226,9 +237,36 @@ impl<P: Platform> BackVif<P> {
         self.patience = patience;
     }
 
-    /// Pages that are mapped from connect to disconnect.
+    /// Pages that it has mapped: those that it [needs](Self::needed_pages), and those that it keeps since it saw them.
     pub fn mapped_pages(&self) -> usize {
+        let kept = |q: &BackQueue<P>| {
+            [q.tx.chain().pages(), q.rx.chain().pages()].into_iter().flatten().sum::<usize>()
+        };
+        self.needed_pages() + self.queues.iter().map(kept).sum::<usize>()
+    }
+
+    /// Pages that are mapped from connect to disconnect: rings and staging buffers.
+    pub fn needed_pages(&self) -> usize {
         self.queues.iter().map(|q| q.pages).sum::<usize>() + usize::from(self.ctrl.is_some())
+    }
+
+    /// From now on it keeps at most `pages` beyond those that it [needs](Self::needed_pages), in equal parts for each queue and
+    /// direction; those that are too many are unmapped. At connect that is what its [limit](Self::limit_pages) leaves.
+    pub fn allow_persistent(&mut self, p: &P, pages: usize) {
+        let mut chains: Vec<_> = self
+            .queues
+            .iter_mut()
+            .flat_map(|q| [q.tx.chain_mut(), q.rx.chain_mut()])
+            .filter(|c| c.pages().is_some())
+            .collect();
+        let each = pages / chains.len().max(1);
+        chains.iter_mut().for_each(|chain| chain.limit_pages(p, each.min(self.persistent_limit)));
+        self.allowed = each.min(self.persistent_limit) * chains.len();
+    }
+
+    /// Pages that it may keep at most, as of the last [`allow_persistent`](Self::allow_persistent).
+    pub fn allowed_persistent(&self) -> usize {
+        if self.queues.is_empty() { 0 } else { self.allowed }
     }
 
     /// The guest.
@@ -259,10 +297,10 @@ impl<P: Platform> BackVif<P> {
 
     /// Looks at what a predecessor left, before anything else. What it closed, for a fault or because it was told to, is
     /// not opened again behind its back.
-    pub fn inherit<B: DeviceBus>(&mut self, bus: &mut B) -> Result<Left, B::Error> {
+    pub fn inherit<B: DeviceBus>(&mut self, bus: &mut B) -> Result<PreviousState, B::Error> {
         match bus.own_state()? {
             // 8 is 4 with a wish of the front's granted.
-            XenbusState::Connected | XenbusState::Reconfigured => Ok(Left::Connected),
+            XenbusState::Connected | XenbusState::Reconfigured => Ok(PreviousState::Connected),
             // Linux's netback with live rings, after it was bound again: its last unbinding took the key, for which its 4
             // waits ever since.
             XenbusState::InitWait
@@ -270,20 +308,20 @@ impl<P: Platform> BackVif<P> {
                     && bus.own_text(HOTPLUG_STATUS)?.is_none()
                     && is_connected(bus.peer_state()?) =>
             {
-                Ok(Left::Connected)
+                Ok(PreviousState::Connected)
             }
             own @ (XenbusState::Closing | XenbusState::Closed) => {
                 self.state = own;
                 self.shut = true;
                 let why = bus.reported()?;
                 self.reported = why.is_some();
-                Ok(Left::Closed(why))
+                Ok(PreviousState::Closed(why))
             }
-            _ => Ok(Left::Nothing),
+            _ => Ok(PreviousState::Nothing),
         }
     }
 
-    /// Goes on where a predecessor stopped, where [`inherit`](Self::inherit) said [`Left::Connected`], before the first
+    /// Goes on where a predecessor stopped, where [`inherit`](Self::inherit) said [`PreviousState::Connected`], before the first
     /// [`step`](Self::step). True: the queues are live, the front
     /// was notified once, and the owner polls before it arms (R5). Writes nothing but a 4 that was never said, so that the
     /// front does not react;
@@ -291,7 +329,7 @@ impl<P: Platform> BackVif<P> {
     ///
     /// A channel that a process held until just now may not be free yet: when [`ConnectError::is_too_early`], call it
     /// again for a second. After any other error call [`close`](Self::close).
-    pub fn take_up<B: DeviceBus>(
+    pub fn reattach<B: DeviceBus>(
         &mut self,
         p: &P,
         bus: &mut B,
@@ -307,7 +345,7 @@ impl<P: Platform> BackVif<P> {
             return Ok(false);
         }
         self.features = BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?;
-        self.connect(p, bus, redo, Begin::TakeUp)?;
+        self.connect(p, bus, redo, Begin::Reattach)?;
         if own == XenbusState::InitWait {
             bus.set_state(XenbusState::Connected).map_err(ConnectError::Keys)?;
         }
@@ -316,14 +354,14 @@ impl<P: Platform> BackVif<P> {
 
     /// Stops in good order without closing: answers what was taken from the guest, delivers what was taken from `ports`
     /// and what they hold as far as the guest has slots, lets go of rings, lists and channels, writes nothing. State 4
-    /// stays, for a successor to [`take_up`](Self::take_up).
-    pub fn leave(&mut self, p: &P, ports: &mut [Box<dyn FramePort>]) -> Drained {
+    /// stays, for a successor to [`reattach`](Self::reattach).
+    pub fn detach(&mut self, p: &P, ports: &mut [Box<dyn FramePort>]) -> Drained {
         let drained = self.deliver(p, ports);
         self.drop_queues(p);
         drained
     }
 
-    /// Begins to close for good, in good order: drains as [`leave`](Self::leave) does, lets go, and says 5.
+    /// Begins to close for good, in good order: drains as [`detach`](Self::detach) does, lets go, and says 5.
     /// [`step`](Self::step) then follows the front to 6, and no further. A vif that is not connected stays as it is.
     pub fn end<B: DeviceBus>(
         &mut self,
@@ -331,7 +369,7 @@ impl<P: Platform> BackVif<P> {
         bus: &mut B,
         ports: &mut [Box<dyn FramePort>],
     ) -> Result<Drained, B::Error> {
-        let drained = self.leave(p, ports);
+        let drained = self.detach(p, ports);
         self.ending = true;
         if matches!(self.state, XenbusState::Connected | XenbusState::Reconfigured) {
             self.shut = true;
@@ -387,7 +425,7 @@ impl<P: Platform> BackVif<P> {
             let next = match state::back(self.state, front, Handshake::Direct, online) {
                 Reaction::Stay => {
                     if self.state == S::Connected && self.features.dynamic_multicast_control {
-                        self.hear_multicast(bus)?;
+                        self.reload_multicast(bus)?;
                     }
                     return Ok(came_to);
                 }
@@ -412,7 +450,9 @@ impl<P: Platform> BackVif<P> {
                     self.connect(p, bus, redo, Begin::Fresh)?;
                     came_to = BackStep::Connected;
                 }
-                S::Reconfigured => self.hear_headroom(bus).map_err(ConnectError::Keys)?,
+                // Linux's front says 7 before it writes the key, and 4 after it: the second look sees what the first may
+                // have missed.
+                S::Reconfigured | S::Connected => self.reload_headroom(bus).map_err(ConnectError::Keys)?,
                 S::Closing | S::Closed => {
                     if !self.queues.is_empty() {
                         came_to = BackStep::Closed;
@@ -428,7 +468,7 @@ impl<P: Platform> BackVif<P> {
     }
 
     /// The front may ask for multicast control, or no longer, at any time (`feature-dynamic-multicast-control`).
-    fn hear_multicast<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), ConnectError<B::Error>> {
+    fn reload_multicast<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), ConnectError<B::Error>> {
         let on = self.features.multicast_control && requests_multicast(bus).map_err(ConnectError::Keys)?;
         self.control.multicast.request(on);
         Ok(())
@@ -478,7 +518,6 @@ impl<P: Platform> BackVif<P> {
             ipv6_csum: front.ipv6_csum,
         };
         self.accepts = accepts;
-        let mut queues = Vec::<BackQueue<P>>::with_capacity(front.queues.len());
         let mut active = Pairs::new();
         let rings = front.queues.len() * RING_PAGES + usize::from(front.ctrl.is_some());
         let Some(mut left) = self.page_limit.checked_sub(rings) else {
@@ -486,37 +525,53 @@ impl<P: Platform> BackVif<P> {
             return Err(ConnectError::TooManyPages(TooManyPages { asked: rings, left }));
         };
         self.refused.clear();
+        let mut staged = Vec::with_capacity(front.queues.len());
         for (i, keys) in front.queues.iter().enumerate() {
             let refused = self.refused.len();
-            let (tx_path, tx_staged, tx_pages) = self.path(p, (i, "tx"), &keys.tx_data, 0, left);
+            let (tx_staging, tx_staged, tx_pages) = self.staging(p, (i, "tx"), &keys.tx_data, 0, left);
             // Ids go on from TX to RX: the RX list begins where the TX list ends. Without the one the other means nothing.
             let rx_data = if self.refused.len() == refused { &keys.rx_data } else { &DataRequest::None };
-            let (rx_path, _, rx_pages) = self.path(p, (i, "rx"), rx_data, tx_staged, left - tx_pages);
+            let (rx_staging, _, rx_pages) = self.staging(p, (i, "rx"), rx_data, tx_staged, left - tx_pages);
             let asked = keys.tx_data != DataRequest::None || keys.rx_data != DataRequest::None;
             let active_key = active_key(i, front.queues.len());
             // A front that was told "0" fills no buffers: lists that can be mapped now do not change that.
             let told = match begin {
                 Begin::Fresh => true,
-                Begin::TakeUp => {
+                Begin::Reattach => {
                     bus.own_text(&active_key).map_err(ConnectError::Keys)?.as_deref() == Some("1")
                 }
             };
+            // And one that was told "1" goes on filling them.
+            if begin == Begin::Reattach
+                && told
+                && let Some((queue, dir, why)) = self.refused.get(refused)
+            {
+                return Err(ConnectError::ListLost { queue: *queue, dir, why: why.clone() });
+            }
             let all = self.refused.len() == refused && (told || !asked);
             // All or nothing: with one list refused the queue has no staging, and the front is not told otherwise.
-            let (tx_path, rx_path, pages) = if all {
-                (tx_path, rx_path, tx_pages + rx_pages)
-            } else {
-                (self.ordinary_tx(), AnyPath::Copy(CopyPath::default()), 0)
-            };
+            let (tx_staging, rx_staging, pages) =
+                if all { (tx_staging, rx_staging, tx_pages + rx_pages) } else { (None, None, 0) };
             left -= pages;
             if asked {
                 active.push((active_key, String::from(if all { "1" } else { "0" })));
             }
+            staged.push((tx_staging, rx_staging, pages));
+        }
+        let mut queues = Vec::<BackQueue<P>>::with_capacity(front.queues.len());
+        let limit = if front.persistent { self.persistent_limit } else { 0 };
+        for ((i, keys), (tx_staging, rx_staging, pages)) in front.queues.iter().enumerate().zip(staged) {
+            let fallback = match self.fallback {
+                FallbackPath::Copy => None,
+                FallbackPath::Map => Some(AnyPath::Map(MapPath::default())),
+            };
+            let tx_chain = chain(tx_staging, (limit, Access::ReadOnly), fallback);
+            let rx_chain = chain(rx_staging, (limit, Access::ReadWrite), None);
             queues.push(self.connect_queue(
                 p,
                 (i, front.queues.len()),
                 keys,
-                (tx_path, rx_path, pages),
+                (tx_chain, rx_chain, pages),
                 accepts,
                 redo,
                 begin,
@@ -532,11 +587,12 @@ impl<P: Platform> BackVif<P> {
         }
         let now_ns = p.clock().now_ns();
         for q in &mut queues {
-            q.rx.watch(self.patience, front.rx_notify, begin == Begin::TakeUp, now_ns);
+            q.rx.watch(self.patience, front.rx_notify, begin == Begin::Reattach, now_ns);
         }
         self.queues = queues;
-        self.hear_headroom(bus).map_err(ConnectError::Keys)?;
-        self.hear_rate(p, bus).map_err(ConnectError::Keys)
+        self.allow_persistent(p, left);
+        self.reload_headroom(bus).map_err(ConnectError::Keys)?;
+        self.reload_rate(p, bus).map_err(ConnectError::Keys)
     }
 
     /// Sets the control state that this connection begins with, and takes the front's control ring up if it has one.
@@ -548,55 +604,45 @@ impl<P: Platform> BackVif<P> {
     ) -> Result<(), ConnectError<E>> {
         let of = self.of;
         self.control.offer_multicast(self.features.multicast_control);
-        let kept = if begin == Begin::TakeUp { self.control.resume() } else { None };
+        let kept = if begin == Begin::Reattach { self.control.resume() } else { None };
         self.ctrl = match keys {
             None => None,
             Some(CtrlKeys { ring: gref, channel: port }) => {
                 let map = p.peer().map(of, &[gref], Access::ReadWrite);
                 let key = || String::from("ctrl-ring-ref");
                 let map = map.map_err(|error| ConnectError::Map { key: key(), of, gref, error })?;
-                let mem = RingPages::new(map, netif_ctrl::SLOT_BYTES / 4);
+                let mem = RingPages::new(map);
                 let key = || String::from("event-channel-ctrl");
                 let chan = p.events().bind(of, port);
                 let chan = chan.map_err(|error| ConnectError::Bind { key: key(), of, port, error })?;
                 Some(CtrlRing::attach(mem, chan, kept)?)
             }
         };
-        if let (Some(ctrl), Begin::TakeUp) = (&self.ctrl, begin) {
+        if let (Some(ctrl), Begin::Reattach) = (&self.ctrl, begin) {
             ctrl.notify(p);
         }
         if kept.is_none() {
             let list = match begin {
                 Begin::Fresh => MulticastList::default(),
-                Begin::TakeUp => MulticastList::lost(),
+                Begin::Reattach => MulticastList::lost(),
             };
             self.control.begin(self.ctrl.as_ref().map_or(0, CtrlRing::rsp_prod), list);
         }
         Ok(())
     }
 
-    fn ordinary_tx(&self) -> AnyPath<P> {
-        match self.ordinary {
-            Ordinary::Copy => AnyPath::Copy(CopyPath::default()),
-            Ordinary::Map => AnyPath::Map(MapPath::default()),
-        }
-    }
-
-    /// The path of one direction; if its list was accepted, how many entries that has, and pages.
-    fn path(
+    /// The staging path of one direction, if its list was accepted; how many entries that has, and pages.
+    fn staging(
         &mut self,
         p: &P,
         (queue, dir): (usize, &'static str),
         data: &DataRequest,
         first_id: u16,
         left: usize,
-    ) -> (AnyPath<P>, u16, usize) {
-        let (ordinary, acc) = match dir {
-            "tx" => (self.ordinary_tx(), Access::ReadOnly),
-            _ => (AnyPath::Copy(CopyPath::default()), Access::ReadWrite),
-        };
+    ) -> (Option<StagingPath<P>>, u16, usize) {
+        let acc = if dir == "tx" { Access::ReadOnly } else { Access::ReadWrite };
         let why = match data {
-            DataRequest::None => return (ordinary, 0, 0),
+            DataRequest::None => return (None, 0, 0),
             DataRequest::Bad { key, value, expected } => {
                 let seen = value.as_ref().map(String::as_bytes);
                 ListRefusal::Key(KeyError::new(key, seen, expected, self.of))
@@ -604,13 +650,13 @@ impl<P: Platform> BackVif<P> {
             DataRequest::Keys(keys) => match accept(p, self.of, keys, acc, first_id, left) {
                 Ok((buffers, n)) => {
                     let pages = buffers.map.len() / PAGE_SIZE;
-                    return (AnyPath::Staging(StagingPath::new(buffers)), n, pages);
+                    return (Some(StagingPath::new(buffers)), n, pages);
                 }
                 Err(why) => why,
             },
         };
         self.refused.push((queue, dir, why));
-        (ordinary, 0, 0)
+        (None, 0, 0)
     }
 
     #[allow(clippy::too_many_arguments)] // one call, from `connect`
@@ -619,7 +665,7 @@ impl<P: Platform> BackVif<P> {
         p: &P,
         (i, n): (usize, usize),
         keys: &QueueKeys,
-        (tx_path, rx_path, staged_pages): (AnyPath<P>, AnyPath<P>, usize),
+        (tx_chain, rx_chain, kept_pages): (Chain<P>, Chain<P>, usize),
         accepts: RxAccepts,
         redo: RedoSource<'_>,
         begin: Begin,
@@ -634,8 +680,8 @@ impl<P: Platform> BackVif<P> {
             let chan = p.events().bind(of, port);
             chan.map_err(|error| ConnectError::Bind { key: at(key), of, port, error })
         };
-        let tx_mem = RingPages::new(map("tx-ring-ref", keys.tx_ring)?, TX_SLOT_BYTES / 4);
-        let rx_mem = RingPages::new(map("rx-ring-ref", keys.rx_ring)?, RX_SLOT_BYTES / 4);
+        let tx_mem = RingPages::new(map("tx-ring-ref", keys.tx_ring)?);
+        let rx_mem = RingPages::new(map("rx-ring-ref", keys.rx_ring)?);
         let (tx_chan, rx_chan) = match keys.channels {
             ChannelKeys::Single(port) => (bind("event-channel", port)?, None),
             ChannelKeys::Split { tx, rx } => {
@@ -653,16 +699,16 @@ impl<P: Platform> BackVif<P> {
         let (tx_ring, tx_told) = BackRing::attach(tx_mem, page("tx"))?;
         let (rx_ring, rx_told) = BackRing::attach(rx_mem, page("rx"))?;
         // A predecessor may have died between an answer and its notification.
-        let tell = begin == Begin::TakeUp;
+        let tell = begin == Begin::Reattach;
         if tell || tx_told.wanted() {
             p.events().notify(&tx_chan);
         }
         if tell || rx_told.wanted() {
             p.events().notify(rx_chan.as_ref().unwrap_or(&tx_chan));
         }
-        let tx = TxQueue::new(tx_ring, tx_path);
-        let rx = RxQueue::new(rx_ring, rx_path, accepts);
-        Ok(BackQueue { tx, rx, tx_chan, rx_chan, pages: RING_PAGES + staged_pages })
+        let tx = TxQueue::new(tx_ring, tx_chain);
+        let rx = RxQueue::new(rx_ring, rx_chain, accepts);
+        Ok(BackQueue { tx, rx, tx_chan, rx_chan, pages: RING_PAGES + kept_pages })
     }
 
     /// What the connected front takes unfinished; ports finish the rest.
@@ -763,6 +809,19 @@ impl<P: Platform> BackVif<P> {
     pub fn path_names(&self, i: usize) -> (&'static str, &'static str) {
         (self.queues[i].tx.path_name(), self.queues[i].rx.path_name())
     }
+}
+
+/// What serves one direction of a queue: its staging buffers, `kept.0` pages that stay mapped with access `kept.1`, and the
+/// fall-back.
+fn chain<P: Platform>(
+    staging: Option<StagingPath<P>>,
+    kept: (usize, Access),
+    fallback: Option<AnyPath<P>>,
+) -> Chain<P> {
+    let serves_all = staging.as_ref().is_some_and(StagingPath::serves_all);
+    let persistent =
+        (kept.0 > 0 && !serves_all).then(|| AnyPath::Persistent(PersistentPath::new(kept.0, kept.1)));
+    Chain::new(staging.map(AnyPath::Staging).into_iter().chain(persistent).chain(fallback).collect())
 }
 
 /// Reads, judges and maps one direction's list: all of it or nothing.

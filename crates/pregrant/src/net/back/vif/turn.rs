@@ -4,10 +4,10 @@ use super::super::credit::{BadRate, Credit, Rate};
 use super::super::stall::Link;
 use super::BackVif;
 use crate::error::PeerFault;
-use crate::net::bus::DeviceBus;
 use crate::net::features::xdp_headroom;
 use crate::platform::{Clock, Platform};
 use crate::port::FramePort;
+use crate::xenbus::bus::DeviceBus;
 use alloc::boxed::Box;
 
 /// The back's key in which the toolstack says how much the guest may send: "bytes,microseconds".
@@ -15,14 +15,14 @@ pub const RATE: &str = "rate";
 
 impl<P: Platform> BackVif<P> {
     /// Reads the headroom that the front asks for, and gives it from the next frame on.
-    pub(super) fn hear_headroom<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
-        let octets = if self.features.xdp_headroom { xdp_headroom(bus)? } else { 0 };
-        self.queues.iter_mut().for_each(|q| q.rx.set_headroom(octets));
+    pub(super) fn reload_headroom<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
+        let bytes = if self.features.xdp_headroom { xdp_headroom(bus)? } else { 0 };
+        self.queues.iter_mut().for_each(|q| q.rx.set_headroom(bytes));
         Ok(())
     }
 
     /// Reads the toolstack's [`RATE`] anew: when it changed.
-    pub fn hear_rate<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), B::Error> {
+    pub fn reload_rate<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), B::Error> {
         let text = bus.own_text(RATE)?.filter(|text| !text.is_empty());
         let rate = text.as_deref().map_or(Ok(None), Rate::parse);
         self.bad_rate = text.filter(|_| rate == Err(BadRate));
@@ -70,6 +70,14 @@ impl<P: Platform> BackVif<P> {
         let link = self.queues.iter().all(|q| q.rx.link() == Link::Up);
         let was = core::mem::replace(&mut self.link, link);
         Ok((was != link).then_some(link))
+    }
+
+    /// Whether any ring has work for us, of which an event has told or is to tell. Nothing is armed.
+    pub fn is_pending(&mut self) -> bool {
+        // Who has to wait for credit is not asked for requests.
+        let waits = self.control.credit.as_ref().and_then(Credit::deadline_ns).is_some();
+        self.ctrl.as_mut().is_some_and(|ctrl| ctrl.is_pending())
+            || self.queues.iter_mut().any(|q| !waits && q.tx.is_pending() || q.rx.is_pending())
     }
 
     /// Whether the link is up, as of the last [`turn`](Self::turn).

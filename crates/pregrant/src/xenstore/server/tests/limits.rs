@@ -1,4 +1,4 @@
-//! A hostile guest: quotas, bounded memory, any octets.
+//! A hostile guest: quotas, bounded memory, any bytes.
 
 use super::*;
 use MsgType::*;
@@ -71,7 +71,7 @@ fn a_transaction_cannot_pass_the_quotas() {
 }
 
 #[test]
-fn a_transaction_remembers_only_so_many_octets() {
+fn a_transaction_remembers_only_so_many_bytes() {
     let (mut s, mut d, mut g) = with_limits(Limits { transaction_bytes: 3000, ..Limits::default() });
     let tx = g.start(&mut s);
     let long = |i: usize| format!("data/{}{i}\0", "x".repeat(900)).into_bytes();
@@ -161,7 +161,7 @@ fn request() -> impl Strategy<Value = (u32, u32, Vec<u8>)> {
 
 proptest! {
     #[test]
-    fn any_octets_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..400), domid in prop_oneof![Just(0), Just(7)]) {
+    fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..400), domid in prop_oneof![Just(0), Just(7)]) {
         let (mut s, _, _) = server();
         let c = s.connect(DomId(domid));
         for chunk in bytes.chunks(37) {

@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 
 type Reply = Result<Vec<u8>, String>;
 
-/// A client that speaks octets.
+/// A client that speaks bytes.
 struct Wire {
     conn: ConnId,
     input: Parser,

@@ -181,7 +181,7 @@ fn what_a_toolstack_made_before_is_kept() {
 }
 
 #[test]
-fn octets_after_the_last_nul_are_reserved() {
+fn bytes_after_the_last_nul_are_reserved() {
     let (mut s, mut d, _) = server();
     assert_eq!(d.ask(&mut s, Watch, b"/a\0t\0what?"), ok());
     assert_eq!(d.ask(&mut s, Unwatch, b"/a\0t\0what?"), ok());

@@ -1,19 +1,20 @@
-//! `staging`: buffers that the front granted before the data came, mapped from connect to disconnect (PROTOCOL.md 3).
+//! `staging`: buffers that the front granted before the data came, mapped from connect to disconnect
+//! (docs/protocol 3).
 //!
 //! ```text
-//!   request.id --> buffers.place[id] --> one memcpy of `size` octets, no grant operation
+//!   request.id --> buffers.place[id] --> one memcpy of `size` bytes, no grant operation
 //! ```
 //!
 //! TX: reference 0 says that the fragment's bytes are in the staging buffer of its id, at the request's offset. Any
-//! other reference is an ordinary grant, which `copy` serves: each octet comes from exactly one of the two. RX: a frame
-//! of at most N octets goes into the buffer of its slot's id, a longer one into the slot's granted page; where N is
+//! other reference is an ordinary grant, which `copy` serves: each byte comes from exactly one of the two. RX: a frame
+//! of at most N bytes goes into the buffer of its slot's id, a longer one into the slot's granted page; where N is
 //! 65535 every slot is staged. What the front may do: change a buffer while it is copied (the copy is what counts), or
 //! name an id that is not in the list or twice in a batch (answered with ERROR).
 
-use super::BackPath;
+use super::list::colour;
 use crate::net::back::assemble::{Todo, TxBatch, bits};
 use crate::net::back::rx_batch::RxBatch;
-use crate::net::staging_list::colour;
+use crate::net::path::{BackPath, Counted};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst};
 use crate::shm::SharedBytes;
@@ -26,9 +27,9 @@ use alloc::boxed::Box;
 pub struct StagedBuffers<M> {
     /// All pages of the list, each once.
     pub map: M,
-    /// Where each id's buffer starts in `map`, octets.
+    /// Where each id's buffer starts in `map`, bytes.
     pub place: Box<[u32]>,
-    /// Octets in a buffer: the data length, at most a page.
+    /// Bytes in a buffer: the data length, at most a page.
     pub len: u16,
     /// Data length 65535: every slot of a frame is staged.
     pub copy_only: bool,
@@ -52,6 +53,11 @@ impl<P: Platform> StagingPath<P> {
         Self { buffers, seen: [0; IDS / 64] }
     }
 
+    /// Whether no frame is left to another path: every slot of a frame is staged.
+    pub fn serves_all(&self) -> bool {
+        self.buffers.copy_only
+    }
+
     /// Notes an id; false when the batch has it already or it can have no buffer.
     #[inline(always)]
     fn first_use(&mut self, id: u16) -> bool {
@@ -67,6 +73,10 @@ impl<P: Platform> StagingPath<P> {
 }
 
 impl<P: Platform> BackPath<P> for StagingPath<P> {
+    const NAME: &'static str = "staging";
+    const COUNTED: Counted = Counted::Staged;
+    const PLACES: bool = true;
+
     #[inline(always)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         self.seen = [0; IDS / 64];

@@ -1,8 +1,8 @@
 //! `copy`: every fragment by grant copy, the whole batch in one call. Serves every frame; the fall-back of all others.
 
-use super::BackPath;
 use crate::net::back::assemble::{BATCH_SLOTS, Todo, TxBatch, bits};
 use crate::net::back::rx_batch::RxBatch;
+use crate::net::path::BackPath;
 use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
 use crate::port::{Arena, Burst};
 use crate::units::{DomId, GrantRef};
@@ -38,6 +38,8 @@ impl CopyPath {
 }
 
 impl<P: Platform> BackPath<P> for CopyPath {
+    const NAME: &'static str = "copy";
+
     #[inline(always)]
     fn fetch(&mut self, p: &P, of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         self.begin();
@@ -45,7 +47,7 @@ impl<P: Platform> BackPath<P> for CopyPath {
             let mut at = out.desc(i).at;
             let mut refused = 0u32; // a bit for each fragment: a frame has fewer than 32
             for (k, slot) in batch.slots_of(i).iter_mut().enumerate() {
-                // A fragment of no octets is legal and needs no page (XSA-448).
+                // A fragment of no bytes is legal and needs no page (XSA-448).
                 if !slot.fetched && slot.len > 0 {
                     if slot.gref == GrantRef::NONE.0 {
                         refused |= 1 << k;

@@ -1,9 +1,9 @@
-//! What a vif needs of xenbus: its own state and keys, and its peer's. Implemented by a device on xenstore
-//! ([`crate::xenbus`]), and by plain maps in tests.
+//! What a device needs of xenbus: its own state and keys, and its peer's. Implemented by a device on xenstore
+//! ([`Device`]), and by plain maps in tests.
 
-use super::features::{KeySource, Pairs};
-use crate::xenbus::state::XenbusState;
-use crate::xenbus::{Device, DeviceError, KeyError};
+use super::key_source::{KeySource, Pairs};
+use super::state::XenbusState;
+use super::{Device, DeviceError, KeyError};
 use crate::xenstore::{Client, Transport};
 use alloc::format;
 use alloc::string::String;

@@ -1,4 +1,5 @@
-//! The list of staging buffers in shared pages: written by the front, read and judged by the back (PROTOCOL.md 3.2).
+//! The list of staging buffers in shared pages: written by the front, read and judged by the back
+//! (docs/protocol 3.2).
 //!
 //! ```text
 //!   front: StagingArea --write--> list page   (granted read-only)   --read--> entries --judge--> Accepted
@@ -13,7 +14,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// A data length as negotiated: how many octets of a frame fit a staging buffer.
+/// A data length as negotiated: how many bytes of a frame fit a staging buffer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct DataLen(u32);
 
@@ -30,7 +31,7 @@ impl DataLen {
     pub fn value(self) -> u32 {
         self.0
     }
-    /// Octets of one buffer: a page at most.
+    /// Bytes of one buffer: a page at most.
     pub fn buffer_bytes(self) -> u16 {
         self.0.min(PAGE_SIZE as u32) as u16
     }
@@ -40,7 +41,7 @@ impl DataLen {
     }
 }
 
-/// Where in its buffer of `buffer_bytes` a frame of `len` octets starts: at a multiple of 64, so that consecutive buffers
+/// Where in its buffer of `buffer_bytes` a frame of `len` bytes starts: at a multiple of 64, so that consecutive buffers
 /// begin in different L1 sets, where the frame leaves room for that. Either end may choose any; the other reads it.
 #[inline(always)]
 pub fn colour(id: u16, len: usize, buffer_bytes: usize) -> usize {
@@ -70,7 +71,7 @@ pub enum ListFault {
         /// Its offset.
         offset: u16,
     },
-    /// Two buffers share octets.
+    /// Two buffers share bytes.
     Overlap {
         /// Which entry.
         entry: usize,
@@ -132,7 +133,7 @@ pub fn read(pages: &impl SharedBytes, most: usize) -> Vec<StagingEntry> {
 pub struct Accepted {
     /// Distinct grants.
     pub refs: Vec<GrantRef>,
-    /// By place in the list: octets from the start of the mapping.
+    /// By place in the list: bytes from the start of the mapping.
     pub place: Box<[u32]>,
 }
 

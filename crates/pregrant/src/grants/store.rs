@@ -1,0 +1,389 @@
+//! A bounded store of mapped pages, by their grant reference.
+//!
+//! ```text
+//!   index: hash of gref --> place     places: [gref 9, map, used 17, held 0] [gref 12, map, used 18, held 1] ...
+//! ```
+//! Invariants: never more pages than the limit; a page that is held is never unmapped; a reference has one page at most.
+//! All memory is allocated when the store is made.
+//!
+//! What a peer may do: name any references, as many as it likes. Those that cannot be mapped cost it a failed call each, at
+//! most [`MAPS_AT_ONCE`] a batch; those that fill the store are its own; references whose hashes meet find no place, and are
+//! served without the store. A peer that ends a grant and gives its number to another page breaks its own promise: the
+//! store goes on with the page that it mapped, which the peer cannot have back before the vif is closed.
+
+use crate::units::GrantRef;
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Pages that one batch maps at most: with Linux's gntdev each is two system calls, and others wait meanwhile.
+pub const MAPS_AT_ONCE: usize = 16;
+
+/// Places that are looked at for one reference. Of a ring's pages all find one (`all_pages_of_a_ring_find_a_place`), and a peer
+/// whose references meet costs no more.
+const PROBES: usize = 16;
+
+/// No place.
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug)]
+struct Page<M> {
+    gref: GrantRef,
+    map: M,
+    /// By the store's count of batches.
+    used: u32,
+    held: u32,
+}
+
+/// Mapped pages of one peer, all with the same access.
+#[derive(Debug)]
+pub struct GrantStore<M> {
+    pages: Vec<Page<M>>,
+    limit: usize,
+    index: Box<[u32]>,
+    wanted: Vec<GrantRef>,
+    batch: u32,
+    overflows: u64,
+}
+
+impl<M> GrantStore<M> {
+    /// An empty store for at most `limit` pages, now and [later](Self::set_limit).
+    pub fn new(limit: usize) -> Self {
+        Self {
+            pages: Vec::with_capacity(limit),
+            limit,
+            index: vec![NONE; (4 * limit).next_power_of_two()].into_boxed_slice(),
+            wanted: Vec::with_capacity(MAPS_AT_ONCE),
+            batch: 0,
+            overflows: 0,
+        }
+    }
+
+    /// Pages that are mapped.
+    pub fn len(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.pages.is_empty()
+    }
+
+    /// Pages at most.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// From now on at most `limit` pages, and no more than at the beginning. Those that are too many, the least recently used, come
+    /// to `out`, to be unmapped together; those that are held stay.
+    pub fn set_limit(&mut self, limit: usize, out: &mut Vec<M>) {
+        self.limit = limit.min(self.pages.capacity());
+        self.purge(self.pages.len().saturating_sub(self.limit), out);
+    }
+
+    /// How often a page was wanted and found no place.
+    pub fn overflows(&self) -> u64 {
+        self.overflows
+    }
+
+    /// A new batch begins: what is used from here on was used later than what was used before.
+    #[inline(always)]
+    pub fn begin_batch(&mut self) {
+        self.batch = self.batch.wrapping_add(1);
+    }
+
+    /// The places of the index where `gref` may stand, the likeliest first.
+    #[inline(always)]
+    fn places(&self, gref: GrantRef) -> impl Iterator<Item = usize> + use<M> {
+        let mask = self.index.len() - 1;
+        // Fibonacci hashing: references that follow each other are spread.
+        let start = (u64::from(gref.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+        (0..PROBES).map(move |probe| (start + probe) & mask)
+    }
+
+    #[inline(always)]
+    fn place_of(&self, gref: GrantRef) -> Option<usize> {
+        for at in self.places(gref) {
+            match self.index[at] {
+                NONE => return None,
+                page if self.pages[page as usize].gref == gref => return Some(page as usize),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// The page of `gref`, if it is mapped.
+    #[inline(always)]
+    pub fn find(&mut self, gref: GrantRef) -> Option<&M> {
+        let at = self.place_of(gref)?;
+        let page = &mut self.pages[at];
+        page.used = self.batch;
+        Some(&page.map)
+    }
+
+    /// Whether the page of `gref` is mapped.
+    #[inline(always)]
+    pub fn has(&self, gref: GrantRef) -> bool {
+        self.place_of(gref).is_some()
+    }
+
+    /// `gref` is not there, and is to be the next time.
+    pub fn want(&mut self, gref: GrantRef) {
+        if self.pages.len() + self.wanted.len() >= self.limit {
+            self.overflows += 1;
+        } else if self.wanted.len() < MAPS_AT_ONCE && !self.wanted.contains(&gref) {
+            self.wanted.push(gref);
+        }
+    }
+
+    /// Maps what was wanted with `map`; what it cannot map is forgotten.
+    pub fn map_wanted(&mut self, mut map: impl FnMut(GrantRef) -> Option<M>) {
+        for k in 0..self.wanted.len() {
+            let gref = self.wanted[k];
+            let place = self.places(gref).find(|&at| self.index[at] == NONE);
+            match place {
+                Some(at) if !self.has(gref) => {
+                    if let Some(map) = map(gref) {
+                        self.index[at] = self.pages.len() as u32;
+                        self.pages.push(Page { gref, map, used: self.batch, held: 0 });
+                    }
+                }
+                Some(_) => {}
+                None => self.overflows += 1,
+            }
+        }
+        self.wanted.clear();
+    }
+
+    /// Keeps the page of `gref` from being [purged](Self::purge), until it is [released](Self::release) as often. False: it is
+    /// not there.
+    #[must_use]
+    pub fn hold(&mut self, gref: GrantRef) -> bool {
+        let Some(at) = self.place_of(gref) else { return false };
+        self.pages[at].held += 1;
+        true
+    }
+
+    /// Undoes one [`hold`](Self::hold).
+    pub fn release(&mut self, gref: GrantRef) {
+        if let Some(at) = self.place_of(gref) {
+            self.pages[at].held = self.pages[at].held.saturating_sub(1);
+        }
+    }
+
+    /// Moves at most `n` pages, the least recently used first and none that is held, to `out`, to be unmapped together.
+    pub fn purge(&mut self, n: usize, out: &mut Vec<M>) {
+        if n == 0 {
+            return;
+        }
+        let mut idle: Vec<(u32, u32)> = (0..)
+            .zip(&self.pages)
+            .filter(|(_, page)| page.held == 0)
+            .map(|(at, page)| (self.batch.wrapping_sub(page.used), at))
+            .collect();
+        idle.sort_unstable_by(|a, b| b.cmp(a));
+        idle.truncate(n);
+        // From the end, so that places that are still to go stay where they are.
+        idle.sort_unstable_by_key(|&(_, at)| core::cmp::Reverse(at));
+        out.extend(idle.into_iter().map(|(_, at)| self.take(at)));
+    }
+
+    fn take(&mut self, at: u32) -> M {
+        self.forget(at);
+        let last = self.pages.len() as u32 - 1;
+        if last != at
+            && let Some(place) = self.places(self.pages[last as usize].gref).find(|&i| self.index[i] == last)
+        {
+            self.index[place] = at;
+        }
+        self.pages.swap_remove(at as usize).map
+    }
+
+    /// Takes a page out of the index. Those behind it move up, so that none is ever further from where its search begins.
+    fn forget(&mut self, at: u32) {
+        let mask = self.index.len() - 1;
+        let Some(mut hole) = self.places(self.pages[at as usize].gref).find(|&i| self.index[i] == at) else {
+            return;
+        };
+        let mut next = (hole + 1) & mask;
+        while self.index[next] != NONE && next != hole {
+            let start = self.places(self.pages[self.index[next] as usize].gref).next().unwrap_or(next);
+            // Whether it may stand in the hole: its search passes there before it comes to where it stands.
+            if (next.wrapping_sub(start) & mask) >= (next.wrapping_sub(hole) & mask) {
+                self.index[hole] = self.index[next];
+                hole = next;
+            }
+            next = (next + 1) & mask;
+        }
+        self.index[hole] = NONE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeMap;
+    use proptest::prelude::*;
+
+    fn with(refs: &[u32], limit: usize) -> GrantStore<u32> {
+        let mut store = GrantStore::new(limit);
+        for &r in refs {
+            store.begin_batch();
+            store.want(GrantRef(r));
+            store.map_wanted(|gref| Some(gref.0 * 10));
+        }
+        store
+    }
+
+    #[test]
+    fn what_is_wanted_is_there_the_next_time_and_once() {
+        let mut store = GrantStore::new(4);
+        assert_eq!(store.find(GrantRef(9)), None);
+        store.want(GrantRef(9));
+        store.want(GrantRef(9));
+        let mut asked = Vec::new();
+        store.map_wanted(|gref| {
+            asked.push(gref.0);
+            Some(90)
+        });
+        assert_eq!((asked, store.len()), (Vec::from([9]), 1));
+        assert_eq!(store.find(GrantRef(9)), Some(&90));
+        store.want(GrantRef(9));
+        store.map_wanted(|_| panic!("it is there"));
+    }
+
+    #[test]
+    fn what_cannot_be_mapped_is_asked_for_again_and_takes_no_place() {
+        let mut store = GrantStore::<u32>::new(2);
+        for _ in 0..3 {
+            store.want(GrantRef(9));
+            store.map_wanted(|_| None);
+        }
+        assert_eq!((store.len(), store.has(GrantRef(9)), store.overflows()), (0, false, 0));
+    }
+
+    #[test]
+    fn a_full_store_counts_what_found_no_place() {
+        let mut store = with(&[8, 9, 10], 2);
+        assert_eq!((store.len(), store.overflows(), store.has(GrantRef(10))), (2, 1, false));
+        assert_eq!(store.find(GrantRef(8)), Some(&80));
+        let none = GrantStore::<u32>::new(0);
+        assert!(!none.has(GrantRef(8)));
+    }
+
+    /// References as a kernel gives them, and any.
+    #[test]
+    fn all_pages_of_a_ring_find_a_place() {
+        let mut x = 88_172_645_463_325_252u64;
+        let mut any = || {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            8 + (x % 32_000) as u32
+        };
+        let strides = [1, 2, 3, 4, 8, 16, 32, 64, 128];
+        let mut rings: Vec<Vec<u32>> = strides.map(|n| (0..256).map(|k| 8 + k * n).collect()).into();
+        for _ in 0..if cfg!(miri) { 2 } else { 1000 } {
+            let mut ring = Vec::new();
+            while ring.len() < 256 {
+                let r = any();
+                if !ring.contains(&r) {
+                    ring.push(r);
+                }
+            }
+            rings.push(ring);
+        }
+        let short: usize = rings.iter().map(|ring| 256 - with(ring, 256).len()).sum();
+        assert_eq!(short, 0, "pages of {} rings without a place", rings.len());
+    }
+
+    #[test]
+    fn a_lower_limit_unmaps_what_was_used_least() {
+        let mut store = with(&[8, 9, 10], 3);
+        let mut out = Vec::new();
+        store.set_limit(1, &mut out);
+        out.sort_unstable();
+        assert_eq!((out, store.find(GrantRef(10))), (Vec::from([80, 90]), Some(&100)));
+        store.want(GrantRef(11));
+        store.map_wanted(|_| panic!("no more than one"));
+        store.set_limit(9, &mut Vec::new());
+        assert_eq!(store.limit(), 3, "no more than at the beginning");
+    }
+
+    #[test]
+    fn a_batch_maps_so_many_and_no_more() {
+        let mut store = GrantStore::<u32>::new(256);
+        (8..200).for_each(|r| store.want(GrantRef(r)));
+        let mut asked = 0;
+        store.map_wanted(|gref| {
+            asked += 1;
+            Some(gref.0)
+        });
+        assert_eq!((asked, store.len()), (MAPS_AT_ONCE, MAPS_AT_ONCE));
+    }
+
+    #[test]
+    fn the_least_recently_used_go_first_and_never_what_is_held() {
+        let mut store = with(&[8, 9, 10, 11], 4);
+        assert!(store.hold(GrantRef(9)) && !store.hold(GrantRef(12)));
+        store.begin_batch();
+        store.find(GrantRef(8));
+        let mut out = Vec::new();
+        store.purge(2, &mut out);
+        out.sort_unstable();
+        assert_eq!((out, store.len()), (Vec::from([100, 110]), 2));
+        assert_eq!(
+            (store.find(GrantRef(8)).copied(), store.find(GrantRef(9)).copied()),
+            (Some(80), Some(90))
+        );
+        store.release(GrantRef(9));
+        store.purge(9, &mut Vec::new());
+        assert!(store.is_empty() && !store.has(GrantRef(8)));
+    }
+
+    proptest! {
+        /// Against a map that knows no bounds: what is found is what was mapped, and there are never too many.
+        #[test]
+        fn as_a_map_does(
+            limit in 1usize..40,
+            acts in prop::collection::vec((0u8..4, 8u32..80, any::<bool>()), 0..300),
+        ) {
+            let mut store = GrantStore::<u32>::new(limit);
+            let (mut model, mut held) = (BTreeMap::new(), BTreeMap::<u32, u32>::new());
+            for (act, r, good) in acts {
+                let gref = GrantRef(r);
+                match act {
+                    0 => {
+                        store.begin_batch();
+                        store.want(gref);
+                        store.map_wanted(|gref| good.then_some(gref.0));
+                        if store.has(gref) {
+                            model.insert(r, r);
+                        }
+                    }
+                    1 => if store.hold(gref) {
+                        *held.entry(r).or_default() += 1;
+                    },
+                    2 => if held.get(&r).is_some_and(|n| *n > 0) {
+                        store.release(gref);
+                        *held.entry(r).or_default() -= 1;
+                    },
+                    _ => {
+                        let mut out = Vec::new();
+                        store.purge(3, &mut out);
+                        for gone in out {
+                            prop_assert!(held.get(&gone).is_none_or(|n| *n == 0), "held");
+                            prop_assert!(model.remove(&gone).is_some());
+                        }
+                    }
+                }
+                prop_assert!(store.len() <= limit);
+                prop_assert_eq!(store.len(), model.len());
+                for r in 8..80 {
+                    prop_assert_eq!(store.find(GrantRef(r)).copied(), model.get(&r).copied());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The paths of one direction of a queue, one after another: what the first does not serve the next is asked for, and
+//! `copy` serves what is left.
+//!
+//! ```text
+//!   batch --> staging --rest--> persistent, or map --rest--> copy
+//! ```
+//! At most one of them holds frames longer than the call ([`BackPath::retire`]): frames are
+//! numbered in the order in which they are held.
+
+use super::{AnyPath, BackPath, CopyPath, Counted};
+use crate::net::back::assemble::{Todo, TxBatch};
+use crate::net::back::rx_batch::RxBatch;
+use crate::platform::Platform;
+use crate::port::{Arena, Burst};
+use crate::units::DomId;
+use alloc::vec::Vec;
+
+/// How the frames of a batch were served, failed ones among them; those in neither went through staging buffers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Served {
+    /// They took grant operations.
+    pub granted: Todo,
+    /// Their pages were mapped before.
+    pub persistent: Todo,
+}
+
+impl Served {
+    #[inline(always)]
+    fn note(&mut self, by: Counted, frames: Todo) {
+        match by {
+            Counted::Granted => {}
+            Counted::Persistent => {
+                self.granted &= !frames;
+                self.persistent |= frames;
+            }
+            Counted::Staged => self.granted &= !frames,
+        }
+    }
+}
+
+/// The chain. Ends with `copy`, which is not named.
+pub struct Chain<P: Platform> {
+    ahead: Vec<AnyPath<P>>,
+    copy: CopyPath,
+}
+
+impl<P: Platform> Chain<P> {
+    /// These, then `copy`.
+    pub fn new(ahead: Vec<AnyPath<P>>) -> Self {
+        Self { ahead, copy: CopyPath::default() }
+    }
+
+    /// The name of the first.
+    pub fn name(&self) -> &'static str {
+        self.ahead.first().map_or(<CopyPath as BackPath<P>>::NAME, AnyPath::name)
+    }
+
+    /// Whether one of them chooses where in its slot a frame begins.
+    pub fn places(&self) -> bool {
+        self.ahead.iter().any(AnyPath::places)
+    }
+
+    /// Fetches the frames in `todo`.
+    #[inline(always)]
+    pub fn fetch(&mut self, p: &P, of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Served {
+        let (mut rest, mut served) = (todo, Served { granted: todo, persistent: 0 });
+        for path in &mut self.ahead {
+            let left = path.fetch(p, of, batch, rest, out);
+            served.note(path.counted(), rest & !left);
+            rest = left;
+            if rest == 0 {
+                return served;
+            }
+        }
+        let refused = self.copy.fetch(p, of, batch, rest, out);
+        debug_assert_eq!(refused, 0, "copy serves every frame");
+        served
+    }
+
+    /// Delivers the frames in `todo`.
+    #[inline(always)]
+    pub fn deliver(
+        &mut self,
+        p: &P,
+        of: DomId,
+        batch: &mut RxBatch,
+        frames: &Burst<'_>,
+        todo: Todo,
+    ) -> Served {
+        let (mut rest, mut served) = (todo, Served { granted: todo, persistent: 0 });
+        for path in &mut self.ahead {
+            let left = path.deliver(p, of, batch, frames, rest);
+            served.note(path.counted(), rest & !left);
+            rest = left;
+            if rest == 0 {
+                return served;
+            }
+        }
+        let refused = self.copy.deliver(p, of, batch, frames, rest);
+        debug_assert_eq!(refused, 0, "copy serves every frame");
+        served
+    }
+
+    /// Pages that its paths mapped since the connect and keep; None: none of them does so.
+    pub fn pages(&self) -> Option<usize> {
+        self.ahead.iter().filter_map(AnyPath::pages).reduce(|a, b| a + b)
+    }
+
+    /// How many pages each path that [keeps](Self::pages) some may keep from now on.
+    pub fn limit_pages(&mut self, p: &P, pages: usize) {
+        self.ahead.iter_mut().for_each(|path| path.limit_pages(p, pages));
+    }
+
+    /// Lets go of what is held; see [`BackPath::retire`].
+    pub fn retire(&mut self, p: &P, done: &mut Vec<u64>) {
+        self.ahead.iter_mut().for_each(|path| path.retire(p, done));
+    }
+}
+
+impl<P: Platform> From<AnyPath<P>> for Chain<P> {
+    fn from(path: AnyPath<P>) -> Self {
+        match path {
+            AnyPath::Copy(_) => Self::new(Vec::new()),
+            path => Self::new(Vec::from([path])),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! How a frame's bytes travel: a folder for each way, behind one interface at each end.
+//!
+//! ```text
+//!   NAME/mod.rs    what is agreed on, what it costs, what a peer may do
+//!   NAME/back.rs   BackPath: fetch (TX), deliver (RX), retire
+//!   NAME/front.rs  the memory that frames travel in, and its grants
+//! ```
+//!
+//! | path | who copies | granted | keys |
+//! |---|---|---|---|
+//! | [`copy`] | the back, by grant copy | for each frame, or once | none |
+//! | [`map`] | the back: headers by grant copy, the rest from pages that it maps | as `copy` | none |
+//! | [`persistent`] | both, from and to pages that the back maps at first sight | once | `feature-persistent` |
+//! | [`staging`] | both, from and to pages that the back maps at connect | once | `feature-staging-grants` and its lists |
+//!
+//! The back asks the paths of a queue one after another ([`chain`]); each serves what it can of a batch.
+
+pub mod back;
+pub mod chain;
+pub mod copy;
+pub mod map;
+pub mod persistent;
+pub mod staging;
+
+pub use back::{AnyPath, BackPath, Counted};
+pub use chain::{Chain, Served};
+pub use copy::back::CopyPath;
+pub use map::back::{MAP_HEADER_BYTES, MapPath};
+pub use persistent::back::PersistentPath;
+pub use staging::back::{StagedBuffers, StagingPath};

@@ -1,0 +1,142 @@
+//! The back: pages that it has seen before are copied from or to directly.
+//!
+//! A slot whose page is not there is left to the next path, and its page is mapped for the next time, a bounded number in
+//! each batch. What a front may do: change a page at any time (what was copied counts); name more pages than the store
+//! takes, or such as cannot be mapped (served, or refused, by `copy`); post one
+//! page for two RX frames (either may be in it in the end: those whose pages are there are written first).
+
+use crate::grants::GrantStore;
+use crate::net::back::assemble::{Todo, TxBatch, bits};
+use crate::net::back::rx_batch::RxBatch;
+use crate::net::path::{BackPath, Counted};
+use crate::platform::{Access, PeerMem, Platform};
+use crate::port::{Arena, Burst};
+use crate::shm::SharedBytes;
+use crate::units::{DomId, GrantRef};
+use alloc::vec::Vec;
+
+/// Longer pieces are left to the hardware's own prefetcher.
+const SHORT: u16 = 256;
+
+/// The pages of one direction of a queue.
+pub struct PersistentPath<P: Platform> {
+    store: GrantStore<<P::Peer as PeerMem>::Map>,
+    acc: Access,
+}
+
+impl<P: Platform> PersistentPath<P> {
+    /// For at most `limit` pages; `acc` is read-only for TX.
+    pub fn new(limit: usize, acc: Access) -> Self {
+        Self { store: GrantStore::new(limit), acc }
+    }
+
+    /// Maps what the batch named and was not there.
+    #[cold]
+    #[inline(never)]
+    fn map_wanted(&mut self, p: &P, of: DomId) {
+        let acc = self.acc;
+        self.store.map_wanted(|gref| p.peer().map(of, &[gref], acc).ok());
+    }
+}
+
+impl<P: Platform> BackPath<P> for PersistentPath<P> {
+    const NAME: &'static str = "persistent";
+    const COUNTED: Counted = Counted::Persistent;
+
+    fn pages(&self) -> Option<usize> {
+        Some(self.store.len())
+    }
+
+    fn limit_pages(&mut self, p: &P, pages: usize) {
+        let mut unused = Vec::new();
+        self.store.set_limit(pages, &mut unused);
+        p.peer().unmap(&mut unused);
+    }
+
+    #[inline(always)]
+    fn fetch(&mut self, p: &P, of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
+        self.store.begin_batch();
+        for i in bits(todo) {
+            let slot = batch.slots[batch.frames[i].first_slot as usize];
+            if slot.len <= SHORT
+                && let Some(page) = self.store.find(GrantRef(slot.gref))
+            {
+                page.prefetch_read(slot.offset as usize, slot.len as usize);
+            }
+        }
+        let (mut rest, mut missed): (Todo, bool) = (0, false);
+        for i in bits(todo) {
+            let mut at = out.desc(i).at as usize;
+            for slot in batch.slots_of(i) {
+                let len = slot.len as usize;
+                if !slot.fetched && len > 0 {
+                    let gref = GrantRef(slot.gref);
+                    match self.store.find(gref) {
+                        Some(page) => {
+                            let to = &mut out.bytes_mut()[at..at + len];
+                            slot.fetched = page.copy_out(slot.offset as usize, to);
+                            debug_assert!(slot.fetched, "a fragment ends with its page");
+                        }
+                        None if gref != GrantRef::NONE => {
+                            self.store.want(gref);
+                            missed = true;
+                        }
+                        None => {}
+                    }
+                }
+                if len > 0 && !slot.fetched {
+                    rest |= 1 << i;
+                }
+                at += len;
+            }
+        }
+        if missed {
+            self.map_wanted(p, of);
+        }
+        rest
+    }
+
+    #[inline(always)]
+    fn deliver(&mut self, p: &P, of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
+        self.store.begin_batch();
+        let (mut rest, mut missed): (Todo, bool) = (0, false);
+        for i in bits(todo) {
+            for slot in batch.slots_of(i).iter().filter(|slot| slot.len > 0) {
+                let gref = GrantRef(slot.gref);
+                match self.store.find(gref) {
+                    Some(page) if slot.len <= SHORT => {
+                        page.prefetch_write(slot.offset as usize, slot.len as usize);
+                    }
+                    Some(_) => {}
+                    None => {
+                        rest |= 1 << i;
+                        if gref != GrantRef::NONE {
+                            self.store.want(gref);
+                            missed = true;
+                        }
+                    }
+                }
+            }
+        }
+        for i in bits(todo & !rest) {
+            let f = batch.frames[i];
+            for k in f.first_slot as usize..(f.first_slot + f.nr_slots) as usize {
+                let slot = batch.slots[k];
+                let from = &frames.bytes[slot.at as usize..slot.at as usize + slot.len as usize];
+                let copied = slot.len == 0
+                    || self
+                        .store
+                        .find(GrantRef(slot.gref))
+                        .is_some_and(|page| page.copy_in(slot.offset as usize, from));
+                if !copied {
+                    batch.fail(i);
+                    break;
+                }
+            }
+        }
+        if missed {
+            self.map_wanted(p, of);
+        }
+        rest
+    }
+}

@@ -1,0 +1,112 @@
+//! The only way to touch shared memory: what lies inside is copied, all of it and nothing beside it; what does not is
+//! refused, and nothing is touched.
+#![cfg(not(loom))]
+
+use pregrant::PAGE_SIZE;
+use pregrant::platform::local::Pages;
+use pregrant::shm::SharedBytes;
+use std::sync::atomic::Ordering;
+
+const LEN: usize = 2 * PAGE_SIZE;
+
+/// Starts and lengths at and around the range's ends, with those whose sum is past the largest number.
+const PLACES: [(usize, usize); 12] = [
+    (0, 0),
+    (0, LEN),
+    (LEN, 0),
+    (LEN - 1, 1),
+    (1, LEN - 1),
+    (0, LEN + 1),
+    (1, LEN),
+    (LEN, 1),
+    (LEN + 1, 0),
+    (LEN + 1, 1),
+    (usize::MAX, 1),
+    (usize::MAX, LEN),
+];
+
+fn number(at: usize) -> u8 {
+    (at * 7 + at / 251 + 1) as u8
+}
+
+#[test]
+fn a_copy_is_inside_or_is_none() {
+    let pages = Pages::new(2);
+    assert_eq!((pages.len(), pages.is_empty()), (LEN, false));
+    let all: Vec<u8> = (0..LEN).map(number).collect();
+    assert!(pages.copy_in(0, &all));
+    for (at, len) in PLACES {
+        let inside = at.checked_add(len).is_some_and(|end| end <= LEN);
+        let mut out = vec![0; len];
+        assert_eq!(pages.copy_out(at, &mut out), inside, "{len} from {at}");
+        if inside {
+            assert_eq!(out, all[at..at + len]);
+        } else {
+            assert!(out.iter().all(|b| *b == 0), "untouched");
+        }
+        assert_eq!(pages.copy_in(at, &out), inside, "{len} to {at}");
+    }
+    let mut out = vec![0; LEN];
+    assert!(pages.copy_out(0, &mut out) && out == all, "what was refused wrote nothing");
+}
+
+/// Short copies go by overlapping blocks: each length, at places that no block is aligned to.
+#[test]
+fn each_length_is_copied_whole_and_nothing_beside_it() {
+    let lengths = if cfg!(miri) { 0..5 } else { 0..300 };
+    for len in lengths {
+        for at in [0, 1, 7, 64, PAGE_SIZE - 3] {
+            let pages = Pages::new(2);
+            let frame: Vec<u8> = (0..len).map(|k| number(k) | 1).collect();
+            assert!(pages.copy_in(at, &frame));
+            let mut all = vec![0; LEN];
+            assert!(pages.copy_out(0, &mut all));
+            assert_eq!(all[at..at + len], frame);
+            assert!(all[..at].iter().chain(&all[at + len..]).all(|b| *b == 0), "{len} at {at}");
+            let mut out = vec![0xEE; len + 40];
+            assert!(pages.copy_out(at, &mut out[20..20 + len]));
+            assert_eq!(out[20..20 + len], frame);
+            assert!(out[..20].iter().chain(&out[20 + len..]).all(|b| *b == 0xEE), "{len} from {at}");
+        }
+    }
+}
+
+#[test]
+fn words_are_aligned_and_inside() {
+    let pages = Pages::new(2);
+    for at in [1, 2, 3, LEN - 3, LEN - 1, LEN, LEN + 4, usize::MAX - 3, usize::MAX] {
+        assert!(pages.load_u32(at).is_none() && pages.word(at).is_none(), "{at}");
+        assert!(!pages.store_u32(at, 1));
+    }
+    for at in [0, 4, PAGE_SIZE, LEN - 4] {
+        assert_eq!(pages.load_u32(at), Some(0));
+        assert!(pages.store_u32(at, 0x0403_0201 + at as u32));
+        assert_eq!(pages.load_u32(at), Some(0x0403_0201 + at as u32));
+        assert_eq!(pages.word(at).map(|w| w.load(Ordering::Relaxed)), pages.load_u32(at));
+        let mut bytes = [0; 4];
+        assert!(pages.copy_out(at, &mut bytes));
+        assert_eq!(u32::from_le_bytes(bytes), 0x0403_0201 + at as u32);
+    }
+}
+
+#[test]
+fn all_of_it_is_zeroed() {
+    let pages = Pages::new(2);
+    assert!(pages.copy_in(0, &[0xFF; LEN]));
+    pages.zero();
+    let mut out = [1; LEN];
+    assert!(pages.copy_out(0, &mut out) && out == [0; LEN]);
+}
+
+/// A hint changes nothing, wherever it points: it may be given for a frame that ends past the range.
+#[test]
+fn prefetches_change_nothing() {
+    let pages = Pages::new(2);
+    assert!(pages.copy_in(0, &[3; LEN]));
+    for (at, len) in [(0, LEN), (1, 300), (LEN - 1, 64), (LEN, 64), (LEN + 64, 64)] {
+        pages.prefetch_read(at, len);
+        pages.prefetch_write(at, len);
+    }
+    let mut out = [0; LEN];
+    assert!(pages.copy_out(0, &mut out) && out == [3; LEN]);
+}
