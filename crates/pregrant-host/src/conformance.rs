@@ -146,7 +146,7 @@ fn release<F: Platform>(front: &F, region: <F::Grants as GrantPool>::Region) -> 
 
 fn read(from: &impl SharedBytes, at: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
-    assert!(from.copy_out(at, &mut bytes), "{at}+{len} is outside of {} octets", from.len());
+    assert!(from.copy_out(at, &mut bytes), "{at}+{len} is outside of {} bytes", from.len());
     bytes
 }
 
@@ -160,7 +160,7 @@ fn zeroed<M: Machine>(m: &M) -> Case {
     for round in 0..3 {
         let mut refs = [GrantRef::NONE; 5];
         let region = front.grants().alloc(back.domid(), Access::ReadWrite, &mut refs).map_err(fail)?;
-        ensure!(region.len() == 5 * PAGE_SIZE, "5 pages have {} octets", region.len());
+        ensure!(region.len() == 5 * PAGE_SIZE, "5 pages have {} bytes", region.len());
         ensure!(
             (region.base().as_ptr() as usize).is_multiple_of(PAGE_SIZE),
             "the region is not page aligned"
@@ -177,7 +177,7 @@ fn map_both_ways<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
     let (region, refs) = region(&front, back.domid(), Access::ReadWrite, 3)?;
     let map = back.peer().map(front.domid(), &refs, Access::ReadWrite).map_err(|e| fail(format!("{e:?}")))?;
-    ensure!(map.len() == 3 * PAGE_SIZE, "3 pages mapped as {} octets", map.len());
+    ensure!(map.len() == 3 * PAGE_SIZE, "3 pages mapped as {} bytes", map.len());
     for page in 0..3 {
         ensure!(read(&map, page * PAGE_SIZE, PAGE_SIZE) == pattern(page), "page {page} shows other bytes");
     }

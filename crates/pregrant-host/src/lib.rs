@@ -6,11 +6,16 @@ pub mod conformance;
 pub mod counters;
 pub mod drivers;
 pub mod limit;
+mod line_budget;
 pub mod linux;
 pub mod listener;
 pub mod loopback;
 mod mapping;
 pub mod ports;
+pub mod program;
+#[cfg(test)]
+#[path = "../../pregrant/tests/skip/mod.rs"]
+mod skip;
 pub mod wake;
 pub mod xenstored;
 

@@ -26,7 +26,7 @@ pub enum ListenError {
         path: PathBuf,
     },
     /// The kernel takes no such path.
-    #[error("{path}: a socket's path has at most 107 octets; give a shorter one")]
+    #[error("{path}: a socket's path has at most 107 bytes; give a shorter one")]
     PathTooLong {
         /// The path.
         path: PathBuf,

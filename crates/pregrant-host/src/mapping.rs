@@ -5,6 +5,7 @@
 //!
 //! What a peer may do: change any byte at any time. It cannot change the size.
 
+use crate::line_budget::LineBudget;
 use pregrant::shm::SharedBytes;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -13,7 +14,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
-/// `len` octets of zeroed memory whose size nobody can change any more. Pages cost nothing until they are touched.
+/// `len` bytes of zeroed memory whose size nobody can change any more. Pages cost nothing until they are touched.
 pub(crate) fn sealed_memfd(name: &str, len: usize) -> Result<OwnedFd, Errno> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&fd, len as u64)?;
@@ -29,7 +30,7 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps the first `len` octets of `fd`, a file of at least that size.
+    /// Maps the first `len` bytes of `fd`, a file of at least that size.
     pub(crate) fn new(fd: impl AsFd, len: usize) -> Result<Self, Errno> {
         // SAFETY: the kernel chooses the address, so no other mapping is replaced.
         let p = unsafe {
@@ -45,7 +46,7 @@ impl Mapping {
         Ok(Self { base: NonNull::new(p.cast()).ok_or(Errno::NOMEM)?, len })
     }
 
-    /// Address of the first octet, for `process_vm_readv` by peers.
+    /// Address of the first byte, for `process_vm_readv` by peers.
     pub(crate) fn address(&self) -> u64 {
         self.base.as_ptr() as u64
     }
@@ -62,39 +63,39 @@ impl Mapping {
         }
     }
 
-    fn at<T>(&self, octet: usize) -> NonNull<T> {
-        let end = octet.checked_add(size_of::<T>());
+    fn at<T>(&self, byte: usize) -> NonNull<T> {
+        let end = byte.checked_add(size_of::<T>());
         assert!(
-            end.is_some_and(|end| end <= self.len) && octet.is_multiple_of(align_of::<T>()),
-            "offset {octet} is outside of a mapping of {} octets or not aligned",
+            end.is_some_and(|end| end <= self.len) && byte.is_multiple_of(align_of::<T>()),
+            "offset {byte} is outside of a mapping of {} octets or not aligned",
             self.len
         );
-        // SAFETY: `octet + size_of::<T>() <= len`, so the address lies in the mapping.
-        unsafe { self.base.add(octet) }.cast()
+        // SAFETY: `byte + size_of::<T>() <= len`, so the address lies in the mapping.
+        unsafe { self.base.add(byte) }.cast()
     }
 
-    /// The octet at `octet`. Offsets are our own, never a peer's: a wrong one panics.
-    pub(crate) fn u8(&self, octet: usize) -> &AtomicU8 {
+    /// The byte at `byte`. Offsets are our own, never a peer's: a wrong one panics.
+    pub(crate) fn u8(&self, byte: usize) -> &AtomicU8 {
         // SAFETY: in range and aligned (`at` checked), mapped while `self` lives; an atomic may be shared.
-        unsafe { self.at::<AtomicU8>(octet).as_ref() }
+        unsafe { self.at::<AtomicU8>(byte).as_ref() }
     }
 
-    /// The 32-bit word at `octet`.
+    /// The 32-bit word at `byte`.
     #[inline(always)]
-    pub(crate) fn u32(&self, octet: usize) -> &AtomicU32 {
+    pub(crate) fn u32(&self, byte: usize) -> &AtomicU32 {
         // SAFETY: as in `u8`.
-        unsafe { self.at::<AtomicU32>(octet).as_ref() }
+        unsafe { self.at::<AtomicU32>(byte).as_ref() }
     }
 
-    /// The 64-bit word at `octet`.
+    /// The 64-bit word at `byte`.
     #[inline(always)]
-    pub(crate) fn u64(&self, octet: usize) -> &AtomicU64 {
+    pub(crate) fn u64(&self, byte: usize) -> &AtomicU64 {
         // SAFETY: as in `u8`.
-        unsafe { self.at::<AtomicU64>(octet).as_ref() }
+        unsafe { self.at::<AtomicU64>(byte).as_ref() }
     }
 }
 
-// SAFETY: `new` mapped `len` octets, page aligned, readable and writable, until drop; the file is not
+// SAFETY: `new` mapped `len` bytes, page aligned, readable and writable, until drop; the file is not
 // made smaller; only atomics and `shm`'s copies touch it.
 unsafe impl SharedBytes for Mapping {
     fn base(&self) -> NonNull<u8> {
@@ -108,11 +109,13 @@ unsafe impl SharedBytes for Mapping {
 // SAFETY: the mapping belongs to the process, not to a thread, and is only touched through atomics and raw copies.
 unsafe impl Send for Mapping {}
 
+static UNMAPPED: LineBudget = LineBudget::new();
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range is this value's own and nothing borrows from it any more.
         if let Err(e) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) } {
-            log::warn!("munmap of {} octets failed: {e}", self.len);
+            UNMAPPED.warn(format_args!("munmap of {} bytes failed: {e}", self.len));
         }
     }
 }

@@ -22,6 +22,8 @@ pub trait WakeOn {
     fn forget(&self, number: usize);
     /// Whether descriptor `number` was readable when the last wait slept, or at the last [`look`](Self::look).
     fn woken_by(&self, number: usize) -> bool;
+    /// Whether any of them was.
+    fn woken_by_any(&self) -> bool;
     /// Looks at the descriptors without sleeping (one system call). A wait that finds events does not look at them, so
     /// a busy loop calls this once in a while. True when one is readable.
     fn look(&self) -> bool;

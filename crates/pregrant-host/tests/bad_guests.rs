@@ -4,8 +4,9 @@
 mod machine;
 
 use machine::guest::{Guest, Traffic, ordinary};
-use machine::raw_guest::{Keys, MAC, RawGuest};
-use machine::{BACK, Back, Machine, Store, log_lines, until};
+use machine::raw_guest::{Keys, RawGuest};
+use machine::{BACK, Back, Machine, Store, log_lines, mac, until};
+use pregrant::net::headers::MacAddr;
 use pregrant::net::model::Slot;
 use pregrant::platform::{Access, GrantPool, InUse, Platform};
 use pregrant::shm::SharedBytes;
@@ -15,6 +16,7 @@ use pregrant::xenbus::{Class, DeviceId, XenbusState};
 use pregrant::{DomId, GrantRef};
 use pregrant_host::drivers::VifReport;
 use pregrant_host::drivers::backend::LINES_PER_VIF;
+use pregrant_host::drivers::recovery::FileRecovery;
 use pregrant_host::loopback::{Audit, Loopback};
 use pregrant_host::xenstored::UnixTransport;
 use std::io::{BufRead, BufReader};
@@ -41,8 +43,10 @@ fn main() {
         ("directories_that_go", directories_that_go),
         ("a_guest_that_takes_its_memory_back", a_guest_that_takes_its_memory_back),
         ("xsa_392_a_guest_that_takes_no_frames", xsa_392_a_guest_that_takes_no_frames),
+        ("a_guest_that_sends_as_another", a_guest_that_sends_as_another),
         ("guests_that_die", guests_that_die),
         ("xsa_43_ten_thousand_bad_connects", xsa_43_ten_thousand_bad_connects),
+        ("xsa_43_reconnects_of_which_everything_complains", xsa_43_reconnects_of_which_everything_complains),
         (
             "a_guest_that_steps_without_end_is_heard_now_and_again",
             a_guest_that_steps_without_end_is_heard_now_and_again,
@@ -301,7 +305,7 @@ fn xsa_39_90_rings_that_lie() {
     };
     type Change = fn(&mut TxRequest);
     let rows: [(Change, Option<[u32; 3]>, &str); 6] = [
-        (|r| r.offset = 4090, None, "64 octets at offset 4090 crosses its page"),
+        (|r| r.offset = 4090, None, "64 bytes at offset 4090 crosses its page"),
         (|r| r.flags = TXF_MORE_DATA, None, "more slots than are on the ring"),
         (|r| r.flags = TXF_EXTRA_INFO, None, "more slots than are on the ring"),
         (|r| r.flags = TXF_EXTRA_INFO, Some([0; 3]), "extra info of type 0"),
@@ -319,7 +323,7 @@ fn xsa_39_90_rings_that_lie() {
     guest.rx.publish_index(1000);
     let other = stage.machine.make_vif(BAD, 1000);
     let mut sender = Guest::connected(&stage.machine, other, ordinary());
-    sender.send(0, MAC, 64, 0);
+    sender.send(0, mac(id.front.0, id.handle), 64, 0);
     stage.is_closed(id, &mut guest, &["rx-ring-ref", "req_prod 1000"]);
     sender.close();
     stage.machine.remove_vif(other);
@@ -351,7 +355,7 @@ fn frames_whose_pages_are_gone() {
     let other = stage.machine.make_vif(BAD, 1000);
     let mut sender = Guest::connected(&stage.machine, other, ordinary());
     for seq in 0..5 {
-        sender.send(0, MAC, 64, seq);
+        sender.send(0, mac(id.front.0, id.handle), 64, seq);
     }
     let mut frames = Vec::new();
     until(|| {
@@ -509,6 +513,34 @@ fn a_guest_that_takes_its_memory_back() {
     stage.end();
 }
 
+/// With the good guests' addresses as sources: their frames go on to come to them.
+fn a_guest_that_sends_as_another() {
+    let mut stage = Stage::set();
+    let id = stage.machine.make_vif(BAD, 0);
+    let mut bad = Guest::connected(&stage.machine, id, ordinary());
+    let mut sent = 0;
+    for _ in 0..20 {
+        for victim in [mac(11, 0), mac(12, 0)] {
+            bad.act_as(victim);
+            bad.send(0, MacAddr::BROADCAST, 64, sent);
+            sent += 1;
+        }
+        stage.traffic.flows();
+    }
+    until(|| {
+        bad.take();
+        bad.front.vif().in_flight(0) == 0
+    });
+    let drops = stage.report(id).port_drops;
+    let forged = drops.iter().find(|drop| drop.reason == "forged_source").map(|drop| drop.frames);
+    assert_eq!(forged, Some(sent));
+    bad.close();
+    stage.machine.remove_vif(id);
+    until(|| stage.back.report(id).is_none());
+    stage.traffic.assert_unharmed(&stage.back);
+    stage.end();
+}
+
 fn xsa_392_a_guest_that_takes_no_frames() {
     let mut stage = Stage::set();
     let (id, mut guest) = stage.guest();
@@ -519,7 +551,7 @@ fn xsa_392_a_guest_that_takes_no_frames() {
     let mut sender = Guest::connected(&stage.machine, other, ordinary());
     // Far more than the back keeps for it.
     for seq in 0..2000 {
-        sender.send(0, MAC, 1514, seq);
+        sender.send(0, mac(id.front.0, id.handle), 1514, seq);
         if seq % 500 == 0 {
             stage.traffic.flows();
         }
@@ -641,6 +673,53 @@ fn xsa_43_ten_thousand_bad_connects() {
     stage.end();
 }
 
+/// Each connect and each close of an honest guest finds something amiss that is not the guest's: the far side's ports, the
+/// files of its vif. All of it is written at the vif's expense.
+fn xsa_43_reconnects_of_which_everything_complains() {
+    let mut stage = Stage::set();
+    let dir = std::env::temp_dir().join(format!("pregrant-complaints-{}", std::process::id()));
+    // Where the pages' files and their directories would be, there are others.
+    let vif = dir.join(format!("vif{BAD}.1"));
+    std::fs::create_dir_all(vif.join("control")).unwrap();
+    std::fs::write(vif.join("0"), "").unwrap();
+    let files = FileRecovery::new(&dir);
+    stage.back.ask(move |backend| {
+        backend.succeed(Box::new(files));
+        backend.limit_steps(false);
+    });
+    stage.back.refuses();
+    let (id, mut guest) = stage.guest();
+    for turn in 0..200 {
+        guest.connect_honestly();
+        guest.set_state(XenbusState::Closing);
+        guest.wait_back(&[XenbusState::Closing]);
+        guest.set_state(XenbusState::Closed);
+        guest.wait_back(&[XenbusState::Closed]);
+        guest.set_state(XenbusState::Initialising);
+        if turn % 50 == 0 {
+            stage.traffic.flows();
+        }
+    }
+    let lines = log_lines::take();
+    assert!(
+        lines.len() <= LINES_PER_VIF as usize,
+        "{} lines: {:?}",
+        lines.len(),
+        &lines[..40.min(lines.len())]
+    );
+    let name = vif.display().to_string();
+    for part in [format!("{name}/control"), format!("{name}/0/tx"), "out of order".into()] {
+        assert!(lines.iter().any(|line| line.contains(&part)), "nothing of {part}: {lines:?}");
+    }
+    let left_out = stage.report(id).lines_left_out;
+    assert!(left_out > 200, "{left_out} lines were counted and not written");
+    stage.clear(id, guest);
+    let counts = log_lines::with("of this vif were not written");
+    assert_eq!(counts.len(), 1, "{counts:?}");
+    stage.end();
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
 fn a_guest_that_steps_without_end_is_heard_now_and_again() {
     let mut stage = Stage::set();
     let (id, mut guest) = stage.guest();
@@ -649,7 +728,7 @@ fn a_guest_that_steps_without_end_is_heard_now_and_again() {
     guest.connect(&keys);
     // It waits for each answer, which keeps coming: at last only after rests.
     let mut turns = 0;
-    while stage.report(id).rests < 3 {
+    while stage.report(id).throttled < 3 {
         guest.wait_back(&[XenbusState::Closed]);
         guest.set_state(XenbusState::Initialising);
         guest.wait_back(&[XenbusState::InitWait]);
@@ -659,8 +738,8 @@ fn a_guest_that_steps_without_end_is_heard_now_and_again() {
     assert!(turns >= 8, "it had to rest after {turns} bad connects");
     guest.wait_back(&[XenbusState::Closed]);
     // One that waits for nothing.
-    let rests = stage.report(id).rests;
-    while stage.report(id).rests < rests + 3 {
+    let throttled = stage.report(id).throttled;
+    while stage.report(id).throttled < throttled + 3 {
         for state in [XenbusState::Initialising, XenbusState::Connected, XenbusState::Closing] {
             guest.set_state(state);
         }

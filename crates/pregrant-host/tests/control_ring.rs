@@ -6,13 +6,13 @@ mod machine;
 use machine::guest::{Guest, Traffic, ordinary};
 use machine::raw_guest::RawGuest;
 use machine::{BACK, Back, Machine, log_lines, until};
-use pregrant::net::front::Wishes;
+use pregrant::net::front::FrontConfig;
 use pregrant::net::headers::MacAddr;
 use pregrant::platform::{Access, Events, Platform};
 use pregrant::port::{Arena, Offload};
-use pregrant::ring::{RingMem, RingPages, Word};
+use pregrant::ring::{NetCtrl, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
-use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlType, SLOT_BYTES};
+use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlType};
 use pregrant::xenbus::XenbusState;
 use pregrant_host::drivers::backend::LINES_PER_VIF;
 
@@ -92,20 +92,20 @@ fn xsa_43_a_million_requests_and_a_quiet_log() {
     with_a_guest(|_, back, guest, traffic| {
         let channel = connect(guest);
         let page = guest.more.pop().unwrap();
-        let ring = RingPages::new(page, SLOT_BYTES / 4);
+        let ring = RingPages::<NetCtrl, _>::new(page);
         ring.store(Word::RspEvent, 1);
         let (mut req_prod, mut rsp_cons, mut rounds) = (0u32, 0u32, 0u32);
         while rsp_cons < 1_000_000 {
             let rsp_prod = ring.load(Word::RspProd);
             while rsp_cons < rsp_prod {
-                let answer = CtrlResponse::from_words(ring.read::<4, 3>(rsp_cons));
+                let answer = CtrlResponse::from_words(ring.read::<3>(rsp_cons));
                 assert_eq!((answer.id, answer.msg_type), (rsp_cons as u16, (rsp_cons % 16) as u16));
                 rsp_cons += 1;
             }
             while req_prod - rsp_cons < SLOTS {
                 let data = [req_prod, u32::MAX - req_prod, req_prod * 7];
                 let request = CtrlRequest { id: req_prod as u16, msg_type: (req_prod % 16) as u16, data };
-                ring.write::<4, 4>(req_prod, request.to_words());
+                ring.write::<4>(req_prod, request.to_words());
                 req_prod += 1;
             }
             ring.store(Word::ReqProd, req_prod);
@@ -148,7 +148,7 @@ fn half_a_control_ring() {
 }
 
 /// Two guests at a switch, 5 with these wishes and 6 with ordinary ones.
-fn with_two(wishes: Wishes, test: impl FnOnce(&mut Guest, &mut Guest)) {
+fn with_two(config: FrontConfig, test: impl FnOnce(&mut Guest, &mut Guest)) {
     let mut machine = Machine::start();
     let back = Back::plain(&machine);
     back.ask(|_| ());
@@ -157,7 +157,7 @@ fn with_two(wishes: Wishes, test: impl FnOnce(&mut Guest, &mut Guest)) {
         machine.guest_domain(domid);
         machine.make_vif(domid, 0)
     });
-    let mut a = Guest::connected(&machine, ids[0], wishes);
+    let mut a = Guest::connected(&machine, ids[0], config);
     let mut b = Guest::connected(&machine, ids[1], ordinary());
     test(&mut a, &mut b);
     a.close();
@@ -170,7 +170,7 @@ fn with_two(wishes: Wishes, test: impl FnOnce(&mut Guest, &mut Guest)) {
 
 /// Frames to the groups that it names, and to all of them whenever it says so.
 fn groups_as_the_guest_wants_them() {
-    with_two(Wishes { multicast_control: true, ..ordinary() }, |a, b| {
+    with_two(FrontConfig { multicast_control: true, ..ordinary() }, |a, b| {
         wish(a, MacAddr([1, 0, 0x5E, 0, 0, 2]));
         assert_eq!(heard(a, b), [2]);
         let key = format!("{}/request-multicast-control", a.id().front_dir());
@@ -183,7 +183,7 @@ fn groups_as_the_guest_wants_them() {
 
 /// TCP flows on the queue that its table says. The switch's own choice spreads such flows over both, as its test shows.
 fn queues_as_the_guest_wants_them() {
-    with_two(Wishes { queues: 2, ctrl_ring: true, ..ordinary() }, |a, b| {
+    with_two(FrontConfig { queues: 2, ctrl_ring: true, ..ordinary() }, |a, b| {
         for step in 0..4 {
             let (platform, vif) = a.front.driver();
             let ctrl = vif.ctrl().unwrap();

@@ -1,4 +1,4 @@
-//! A client that watches and never reads, on a real socket: what the server keeps for it, counted in octets, and that
+//! A client that watches and never reads, on a real socket: what the server keeps for it, counted in bytes, and that
 //! the others are served all the while. The server runs in the test's own thread, whose allocations are counted.
 
 #[path = "../../pregrant/tests/counting/mod.rs"]
@@ -52,12 +52,12 @@ fn a_hundred_thousand_events_for_a_socket_that_nobody_reads() {
     // Each of these waits for domain 0's reply: nothing waits for the guest.
     (0..EVENTS).for_each(|i| change(&mut xenstored, i));
     let kept = live() - before;
-    println!("{kept} octets kept for a client that reads nothing of {} events", 2 * EVENTS);
+    println!("{kept} bytes kept for a client that reads nothing of {} events", 2 * EVENTS);
     // What was given to the socket and not taken, what waits in the server, and what had come of the request.
-    assert!(kept < 512 * 1024, "{kept} octets are kept");
+    assert!(kept < 512 * 1024, "{kept} bytes are kept");
 
     drop(guest);
     xenstored.poll_once(Some(Duration::ZERO)).unwrap();
     assert_eq!(xenstored.connections(), 1);
-    assert!(live() - before < 4096, "{} octets stay behind", live() - before);
+    assert!(live() - before < 4096, "{} bytes stay behind", live() - before);
 }

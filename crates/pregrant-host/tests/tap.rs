@@ -4,18 +4,29 @@
 //!   this test (as the guest, 10.77.0.2) <--TapPort--> interface vif7.0, 10.77.0.1 <--> a socket of the same namespace
 //! ```
 
+#[path = "../../pregrant/tests/skip/mod.rs"]
+mod skip;
+
 use pregrant::DomId;
 use pregrant::net::checksum;
 use pregrant::port::{Arena, FramePort, Offload, Offloads};
 use pregrant::xenbus::{Class, DeviceId};
-use pregrant_host::drivers::{FarSide, Place, Plugged, Taps};
+use pregrant_host::drivers::hotplug::{RUNS_MAX, Service};
+use pregrant_host::drivers::{HotplugConfig, Plugged, PortProvider, Taps};
 use pregrant_host::ports::arrivals::Arrivals;
 use pregrant_host::ports::tap::{Tap, TapPort, TapWay};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with,
+};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
+use skip::skip;
 use std::io::{Read, Write};
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// The interface's other side: a packet socket that sees what the interface receives, and sends through it.
@@ -37,7 +48,7 @@ impl Packets {
             // PACKET_VNET_HDR.
             socket.set(libc::SOL_PACKET, 15, 1);
         }
-        // SAFETY: octets and numbers alone, for which zero is a value.
+        // SAFETY: bytes and numbers alone, for which zero is a value.
         let mut place: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         place.sll_family = libc::AF_PACKET as u16;
         place.sll_protocol = protocol.to_be();
@@ -76,10 +87,10 @@ fn apart(test: impl FnOnce() + Send + 'static) {
     let ended = std::thread::spawn(move || {
         // SAFETY: this thread alone changes its network namespace; it holds no file descriptors of the old one that matter.
         if let Err(e) = unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
-            return println!("skipped: no network namespace of its own ({e}); needs root");
+            return skip(format!("no network namespace of its own ({e}); needs root"));
         }
         if !std::path::Path::new("/dev/net/tun").exists() {
-            return println!("skipped: there is no /dev/net/tun; modprobe tun");
+            return skip("there is no /dev/net/tun; modprobe tun");
         }
         test();
     });
@@ -98,7 +109,7 @@ fn network(queues: usize, front: Offloads) -> Option<(Tap, Vec<TapPort>)> {
     tap.interface().set_mtu(9000).unwrap();
     tap.interface().set_up(true).unwrap();
     if !ip("addr add 10.77.0.1/24 dev vif7.0") {
-        println!("skipped: `ip` does not run; apt-get install iproute2");
+        skip("`ip` does not run; apt-get install iproute2");
         return None;
     }
     assert!(ip("neigh add 10.77.0.2 lladdr 00:16:3e:00:00:07 dev vif7.0"));
@@ -193,7 +204,7 @@ fn an_interface_is_taken_up_again_with_as_many_queues_as_its_guest_has() {
 fn an_interface_joins_a_bridge() {
     apart(|| {
         if !ip("link add br7 type bridge") {
-            return println!("skipped: no bridge can be made; apt-get install iproute2, modprobe bridge");
+            return skip("no bridge can be made; apt-get install iproute2, modprobe bridge");
         }
         let tap = Tap::open("vif7.3").unwrap();
         tap.interface().join("br7").unwrap();
@@ -236,7 +247,7 @@ fn each_way(test: impl Fn(&Tap, TapPort, TapWay) + Send + 'static) {
             tap.set_way(way);
             let port = tap.ports(1, BOTH).unwrap().remove(0);
             if port.way() != way {
-                return println!("skipped: no io_uring here");
+                return skip("no io_uring here");
             }
             test(&tap, port, way);
         }
@@ -245,7 +256,7 @@ fn each_way(test: impl Fn(&Tap, TapPort, TapWay) + Send + 'static) {
 
 const PROTOCOL: u16 = 0x88b5;
 
-/// Frame `number` of `len` octets, no octet of which is like its neighbour's.
+/// Frame `number` of `len` bytes, no byte of which is like its neighbour's.
 fn numbered(number: usize, len: usize) -> Vec<u8> {
     let mut frame = [&OWN_MAC[..], &GUEST_MAC, &PROTOCOL.to_be_bytes()].concat();
     frame.extend((0..len - 14).map(|i| (i * 7 + number * 31 + i / 251) as u8));
@@ -258,7 +269,7 @@ fn mixed(number: usize) -> usize {
 }
 
 #[test]
-fn a_burst_arrives_in_its_order_and_octet_by_octet() {
+fn a_burst_arrives_in_its_order_and_byte_by_byte() {
     each_way(|tap, mut port, way| {
         let seen = Packets::on(tap, PROTOCOL, false);
         for round in 0..50 {
@@ -274,7 +285,7 @@ fn a_burst_arrives_in_its_order_and_octet_by_octet() {
             assert_eq!(port.tx_burst(&arena.burst()), 64);
             for (i, frame) in sent.iter().enumerate() {
                 let came = seen.next().expect("a frame is missing");
-                assert!(came == *frame, "{way:?}, round {round}, frame {i}: {} octets", came.len());
+                assert!(came == *frame, "{way:?}, round {round}, frame {i}: {} bytes", came.len());
             }
             assert_eq!(seen.next(), None, "a frame came twice");
         }
@@ -354,7 +365,7 @@ fn a_queue_is_read_in_order_however_many_a_call_reads() {
     });
 }
 
-/// A TCP frame of `len` octets to the guest, which nobody listens to.
+/// A TCP frame of `len` bytes to the guest, which nobody listens to.
 fn tcp(number: u8, len: usize) -> Vec<u8> {
     let mut frame = [&GUEST_MAC[..], &OWN_MAC, &[8, 0]].concat();
     frame.extend([0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2]);
@@ -374,7 +385,7 @@ fn uncut_frames_of_the_greatest_length_are_read_in_batches() {
         for i in 0..40 {
             let len = if i % 8 == 0 { 65_535 } else { 60 + 700 * i };
             let frame = tcp(i as u8, len);
-            // struct virtio_net_hdr: blank checksum; TCP over IPv4, 54 octets of headers; where the checksum goes.
+            // struct virtio_net_hdr: blank checksum; TCP over IPv4, 54 bytes of headers; where the checksum goes.
             let header: [u8; 10] = if len > 1514 { [1, 1, 54, 0, 168, 5, 34, 0, 16, 0] } else { [0; 10] };
             socket.send(&[&header[..], &frame].concat());
             sent.push((frame, if len > 1514 { uncut } else { Offload::default() }));
@@ -425,7 +436,7 @@ fn a_script_is_run_when_a_vif_comes_and_when_it_goes() {
 
         let id = DeviceId { class: Class::Vif, front: DomId(9), back: DomId(0), handle: 0 };
         let script = Some(script.display().to_string());
-        let place = Place { name: "vif9.0".into(), script, ..Place::default() };
+        let place = HotplugConfig { name: "vif9.0".into(), script, ..HotplugConfig::default() };
         let mut taps = Taps::new().unwrap();
         taps.found(&id, &place, false).unwrap();
         assert_eq!((taps.plug(&id, &place), said()), (Plugged::NotYet, String::new()));
@@ -433,7 +444,7 @@ fn a_script_is_run_when_a_vif_comes_and_when_it_goes() {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(said(), "online vif9.0\n");
-        taps.removed(&id);
+        taps.removed(&id).unwrap();
         while !said().contains("offline") {
             taps.turn();
             std::thread::sleep(Duration::from_millis(1));
@@ -467,7 +478,7 @@ fn a_script_is_run_when_a_vif_comes_and_when_it_goes() {
             std::thread::sleep(Duration::from_millis(1)); // what the script started was killed with it
         }
         assert_eq!(taps.unplug(&id), Plugged::Yes);
-        taps.removed(&id);
+        taps.removed(&id).unwrap();
         taps.turn();
         assert_eq!(said(), "online vif9.0\noffline vif9.0\n");
 
@@ -477,10 +488,10 @@ fn a_script_is_run_when_a_vif_comes_and_when_it_goes() {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(said(), "online vif9.0\noffline vif9.0\noffline vif9.0\n");
-        taps.removed(&id);
+        taps.removed(&id).unwrap();
 
         // One that fails is told of, and is not undone.
-        let place = Place { script: Some("/bin/false".into()), ..place };
+        let place = HotplugConfig { script: Some("/bin/false".into()), ..place };
         taps.found(&id, &place, false).unwrap();
         let mut plugged = taps.plug(&id, &place);
         while plugged == Plugged::NotYet {
@@ -488,7 +499,173 @@ fn a_script_is_run_when_a_vif_comes_and_when_it_goes() {
             plugged = taps.plug(&id, &place);
         }
         assert!(matches!(&plugged, Plugged::No(why) if why.contains("/bin/false")), "{plugged:?}");
-        taps.removed(&id);
+        taps.removed(&id).unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
+    });
+}
+
+/// Many guests that start at once are not many scripts at once: the hotplug service takes a bounded number.
+#[test]
+fn vifs_beyond_the_scripts_that_run_at_a_time_wait() {
+    use std::os::unix::fs::PermissionsExt;
+    apart(|| {
+        let dir = std::env::temp_dir().join(format!("pregrant-scripts-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let script = dir.join("vif-script");
+        // Each says that it runs, and goes on when its vif may.
+        let at = dir.display();
+        let text =
+            format!("#!/bin/sh\n: > {at}/began-$vif\nuntil [ -e {at}/go-$vif ]; do sleep 0.02; done\n");
+        std::fs::write(&script, text).unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let vif = |handle| DeviceId { class: Class::Vif, front: DomId(9), back: DomId(0), handle };
+        let place = |handle| HotplugConfig {
+            name: format!("vif9.{handle}"),
+            script: Some(script.display().to_string()),
+            ..HotplugConfig::default()
+        };
+        let began = |handle: u32| dir.join(format!("began-vif9.{handle}")).exists();
+        let last = RUNS_MAX as u32;
+        let mut taps = Taps::new().unwrap();
+        for handle in 0..=last {
+            taps.found(&vif(handle), &place(handle), false).unwrap();
+            assert_eq!(taps.plug(&vif(handle), &place(handle)), Plugged::NotYet);
+        }
+        while !(0..last).all(began) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(taps.plug(&vif(last), &place(last)), Plugged::NotYet);
+        assert!(!began(last));
+        // One is over, and the last one has its turn.
+        std::fs::write(dir.join("go-vif9.0"), "").unwrap();
+        while taps.plug(&vif(0), &place(0)) == Plugged::NotYet {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(taps.plug(&vif(last), &place(last)), Plugged::NotYet);
+        while !began(last) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::fs::write(dir.join(format!("go-vif9.{last}")), "").unwrap();
+        while taps.plug(&vif(last), &place(last)) == Plugged::NotYet {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for handle in 1..last {
+            std::fs::write(dir.join(format!("go-vif9.{handle}")), "").unwrap();
+            while taps.plug(&vif(handle), &place(handle)) == Plugged::NotYet {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        for handle in 0..=last {
+            taps.removed(&vif(handle)).unwrap();
+        }
+        while {
+            taps.turn();
+            (0..=last).any(|handle| ip(&format!("link show vif9.{handle}")))
+        } {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = std::fs::remove_dir_all(&dir);
+    });
+}
+
+/// As systemd's socket does it: a process for each connection, here a thread; those beyond `most` at a time are closed at once.
+/// Gives the most that there were.
+fn serve_scripts(at: &Path, service: Service, most: usize) -> Arc<AtomicUsize> {
+    let kind = SocketType::SEQPACKET;
+    let listener = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&listener, &SocketAddrUnix::new(at).unwrap()).unwrap();
+    listen(&listener, 4).unwrap();
+    let peak = Arc::new(AtomicUsize::new(0));
+    let told = Arc::clone(&peak);
+    std::thread::spawn(move || {
+        let running = Arc::new(AtomicUsize::new(0));
+        while let Ok(connection) = accept(&listener) {
+            let n = running.fetch_add(1, Ordering::SeqCst) + 1;
+            told.fetch_max(n, Ordering::SeqCst);
+            let (running, service) = (Arc::clone(&running), service.clone());
+            std::thread::spawn(move || {
+                if n <= most {
+                    let _ = service.serve(connection);
+                }
+                running.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+    });
+    peak
+}
+
+/// More vifs go at once than the service runs scripts, and than its queue takes: each has its script, and those that fail are
+/// told of by name.
+#[test]
+fn vifs_that_go_at_once_lose_no_script() {
+    use std::os::unix::fs::PermissionsExt;
+    const VIFS: u32 = 80;
+    apart(|| {
+        let dir = std::env::temp_dir().join(format!("pregrant-offline-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let script = dir.join("vif-script");
+        // The first ones wait, so that all are there at once; one fails.
+        let at = dir.display();
+        let text = format!(
+            "#!/bin/sh\n[ $1 = online ] && exit 0\nuntil [ -e {at}/go ]; do sleep 0.02; done\n: > {at}/$vif\n\
+             [ $vif != vif9.7 ]\n"
+        );
+        std::fs::write(&script, text).unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let socket = dir.join("socket");
+        let mut taps = Taps::new().unwrap();
+        taps.ask_for_scripts_at(socket.clone());
+        let peak = serve_scripts(&socket, Service::new(&dir, "/sys/class/net"), 64);
+        let vif = |handle| DeviceId { class: Class::Vif, front: DomId(9), back: DomId(0), handle };
+        for handle in 0..VIFS {
+            let place = HotplugConfig {
+                name: format!("vif9.{handle}"),
+                script: Some(script.display().to_string()),
+                dir: format!("/local/domain/0/backend/vif/9/{handle}"),
+                ..HotplugConfig::default()
+            };
+            taps.found(&vif(handle), &place, false).unwrap();
+            let mut plugged = Plugged::NotYet;
+            while plugged == Plugged::NotYet {
+                std::thread::sleep(Duration::from_millis(1));
+                plugged = taps.plug(&vif(handle), &place);
+            }
+            assert_eq!(plugged, Plugged::Yes);
+        }
+        for handle in 0..VIFS {
+            assert_eq!(taps.removed(&vif(handle)), Ok(()));
+            assert!(taps.is_ending(&vif(handle)));
+        }
+        let mut failed = taps.failures();
+        while peak.load(Ordering::SeqCst) < RUNS_MAX && failed.is_empty() {
+            taps.turn();
+            failed = taps.failures();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(failed, []);
+        std::fs::write(dir.join("go"), "").unwrap();
+        while taps.due().is_some() {
+            taps.turn();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for handle in 0..VIFS {
+            assert!(dir.join(format!("vif9.{handle}")).exists(), "no offline for vif9.{handle}");
+            assert_eq!(taps.is_ending(&vif(handle)), handle == 7, "what it comes to is not told yet");
+        }
+        let why = format!("{} offline ended with exit status: 1", script.display());
+        assert_eq!(taps.failures(), [(vif(7), why)]);
+        assert!(!taps.is_ending(&vif(7)));
+        assert_eq!(peak.load(Ordering::SeqCst), RUNS_MAX, "all that may run at a time, and no more");
+        // Nobody is there to be asked: that is told too.
+        std::fs::remove_file(&socket).unwrap();
+        let place = HotplugConfig {
+            name: "vif9.0".into(),
+            script: Some(script.display().to_string()),
+            ..HotplugConfig::default()
+        };
+        taps.found(&vif(0), &place, true).unwrap();
+        assert!(matches!(taps.unplug(&vif(0)), Plugged::No(why) if why.contains("pregrant-hotplug.socket")));
+        taps.removed(&vif(0)).unwrap();
+        let _ = std::fs::remove_dir_all(&dir);
     });
 }

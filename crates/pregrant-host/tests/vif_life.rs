@@ -5,24 +5,27 @@ mod machine;
 
 use machine::guest::{Guest, exchange, ordinary, staging};
 use machine::raw_guest::RawGuest;
-use machine::{BACK, Back, Machine, until};
+use machine::{BACK, Back, Machine, log_lines, until};
 use pregrant::DomId;
-use pregrant::net::back::{Drained, Ordinary};
+use pregrant::net::back::{Drained, FallbackPath};
 use pregrant::net::features::BackFeatures;
-use pregrant::net::front::Wishes;
+use pregrant::net::front::FrontConfig;
 use pregrant::net::model::Slot;
 use pregrant::port::{FramePort, Offloads};
 use pregrant::wire::netif::RSP_OKAY;
 use pregrant::xenbus::{Class, DeviceId, XenbusState, toolstack};
 use pregrant::xenstore::{Access, Permission};
-use pregrant_host::drivers::succession::BrokerSuccession;
-use pregrant_host::drivers::{Backend, FarSide, Hotplug, Place};
+use pregrant_host::drivers::port_provider::Notes;
+use pregrant_host::drivers::recovery::BrokerRecovery;
+use pregrant_host::drivers::{Backend, Hotplug, HotplugConfig, PortProvider};
+use pregrant_host::loopback::Audit;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 fn main() {
     machine::run(&[
         ("frames_both_ways_by_copy_and_by_map", frames_both_ways_by_copy_and_by_map),
+        ("frames_both_ways_in_pages_that_stay_mapped", frames_both_ways_in_pages_that_stay_mapped),
         ("each_data_length_each_direction", each_data_length_each_direction),
         ("one_or_two_channels", one_or_two_channels),
         ("two_queues", two_queues),
@@ -38,6 +41,10 @@ fn main() {
             what_the_toolstack_does_costs_no_front_its_hearing,
         ),
         ("a_directory_stays_until_its_vif_is_unplugged", a_directory_stays_until_its_vif_is_unplugged),
+        (
+            "what_fails_when_a_vif_is_gone_is_told_at_its_expense",
+            what_fails_when_a_vif_is_gone_is_told_at_its_expense,
+        ),
         ("a_backend_ends_and_another_serves", a_backend_ends_and_another_serves),
         ("what_a_predecessor_closed_stays_closed", what_a_predecessor_closed_stays_closed),
         (
@@ -58,10 +65,10 @@ fn two_vifs(machine: &mut Machine) -> [DeviceId; 2] {
 }
 
 /// Connects two guests, looks at the way their frames take, exchanges, closes.
-fn life(machine: &mut Machine, back: &Back, wishes: [Wishes; 2], paths: [(&str, &str); 2]) {
+fn life(machine: &mut Machine, back: &Back, config: [FrontConfig; 2], paths: [(&str, &str); 2]) {
     let before = machine.broker.audit();
     let ids = two_vifs(machine);
-    let [mut a, mut b] = [0, 1].map(|i| Guest::connected(machine, ids[i], wishes[i]));
+    let [mut a, mut b] = [0, 1].map(|i| Guest::connected(machine, ids[i], config[i]));
     exchange(&mut a, &mut b, &LENGTHS);
     for i in 0..2 {
         let report = back.report(ids[i]).unwrap();
@@ -78,9 +85,9 @@ fn life(machine: &mut Machine, back: &Back, wishes: [Wishes; 2], paths: [(&str, 
     machine.settles(before);
 }
 
-fn with_machine(features: BackFeatures, ordinary: Ordinary, test: impl FnOnce(&mut Machine, &Back)) {
+fn with_machine(features: BackFeatures, fallback: FallbackPath, test: impl FnOnce(&mut Machine, &Back)) {
     let mut machine = Machine::start();
-    let back = Back::start(&machine, features, ordinary);
+    let back = Back::start(&machine, features, fallback);
     back.ask(|_| ()); // attached
     test(&mut machine, &back);
     back.stop();
@@ -88,15 +95,24 @@ fn with_machine(features: BackFeatures, ordinary: Ordinary, test: impl FnOnce(&m
 }
 
 fn frames_both_ways_by_copy_and_by_map() {
-    for (kind, tx_path) in [(Ordinary::Copy, "copy"), (Ordinary::Map, "map")] {
+    for (kind, tx_path) in [(FallbackPath::Copy, "copy"), (FallbackPath::Map, "map")] {
         with_machine(BackFeatures::default(), kind, |machine, back| {
             life(machine, back, [ordinary(); 2], [(tx_path, "copy"); 2]);
         });
     }
 }
 
+fn frames_both_ways_in_pages_that_stay_mapped() {
+    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
+        let config = FrontConfig { persistent: true, ..ordinary() };
+        life(machine, back, [config, ordinary()], [("persistent", "persistent"), ("copy", "copy")]);
+        let config = FrontConfig { queues: 2, ..config };
+        life(machine, back, [config; 2], [("persistent", "persistent"); 2]);
+    });
+}
+
 fn each_data_length_each_direction() {
-    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, back| {
+    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
         let both = ("staging", "staging");
         for (tx, rx) in [(64, 65535), (128, 4096), (256, 2048), (2048, 256), (4096, 128), (65535, 64)] {
             life(machine, back, [staging(Some(tx), Some(rx)), staging(Some(rx), Some(tx))], [both; 2]);
@@ -111,12 +127,12 @@ fn each_data_length_each_direction() {
 }
 
 fn one_or_two_channels() {
-    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, _| {
+    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, _| {
         let before = machine.broker.audit();
         for split in [false, true] {
             let ids = two_vifs(machine);
-            let wishes = Wishes { split_channels: split, ..ordinary() };
-            let [mut a, mut b] = ids.map(|id| Guest::connected(machine, id, wishes));
+            let config = FrontConfig { split_channels: split, ..ordinary() };
+            let [mut a, mut b] = ids.map(|id| Guest::connected(machine, id, config));
             let key = |name| format!("{}/{name}", ids[0].front_dir());
             assert_eq!(machine.key(&key("event-channel")).is_some(), !split);
             assert_eq!(machine.key(&key("event-channel-tx")).is_some(), split);
@@ -133,12 +149,13 @@ fn one_or_two_channels() {
 }
 
 fn two_queues() {
-    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, back| {
-        for (wishes, path, active) in
+    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
+        for (config, path, active) in
             [(ordinary(), "copy", None), (staging(Some(256), Some(256)), "staging", Some("1"))]
         {
             let ids = two_vifs(machine);
-            let [mut a, mut b] = ids.map(|id| Guest::connected(machine, id, Wishes { queues: 2, ..wishes }));
+            let [mut a, mut b] =
+                ids.map(|id| Guest::connected(machine, id, FrontConfig { queues: 2, ..config }));
             for (dir, id) in ids.map(|id| (id.front_dir(), id)) {
                 assert_eq!(machine.key(&format!("{dir}/multi-queue-num-queues")).as_deref(), Some("2"));
                 assert_eq!(machine.key(&format!("{dir}/tx-ring-ref")), None, "flat keys are for one queue");
@@ -166,23 +183,23 @@ fn a_back_without_staging() {
     let plain = BackFeatures { staging_sizes: Vec::new(), ..BackFeatures::default() };
     let old = BackFeatures { max_queues: 1, split_channels: false, ..plain.clone() };
     for features in [plain, old] {
-        with_machine(features, Ordinary::Copy, |machine, back| {
-            let wishes = Wishes { queues: 2, ..staging(Some(256), Some(65535)) };
-            life(machine, back, [wishes; 2], [("copy", "copy"); 2]);
+        with_machine(features, FallbackPath::Copy, |machine, back| {
+            let config = FrontConfig { queues: 2, ..staging(Some(256), Some(65535)) };
+            life(machine, back, [config; 2], [("copy", "copy"); 2]);
         });
     }
 }
 
 /// Front 4 -> 5 -> 6 -> 1 -> 4, with the back following, several times over one attachment.
 fn a_front_comes_back() {
-    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, back| {
+    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
         let before = machine.broker.audit();
         let ids = two_vifs(machine);
         let (keep, _) = machine.attach(ids[0].front); // the domain outlives its vif's drivers
         let mut steady = Guest::connected(machine, ids[1], ordinary());
-        let wishes = [staging(Some(256), Some(256)), ordinary(), Wishes { queues: 2, ..ordinary() }];
-        for wishes in wishes.iter().cycle().take(9) {
-            let mut guest = Guest::connected(machine, ids[0], *wishes);
+        let config = [staging(Some(256), Some(256)), ordinary(), FrontConfig { queues: 2, ..ordinary() }];
+        for config in config.iter().cycle().take(9) {
+            let mut guest = Guest::connected(machine, ids[0], *config);
             exchange(&mut guest, &mut steady, &[64, 1514]);
             guest.close();
             assert_eq!(machine.key(&format!("{}/state", ids[0].front_dir())).as_deref(), Some("6"));
@@ -204,7 +221,7 @@ fn a_front_comes_back() {
 
 /// `online` = 0 and state 5, as `xl network-detach` does it.
 fn the_toolstack_takes_a_vif_away() {
-    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, back| {
+    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
         let before = machine.broker.audit();
         let ids = two_vifs(machine);
         let [mut a, mut b] = ids.map(|id| Guest::connected(machine, id, staging(Some(256), Some(256))));
@@ -232,7 +249,7 @@ fn the_toolstack_takes_a_vif_away() {
 /// The front closed before the toolstack asked, or is gone: a toolstack that looks first leaves 6 as it is (libxl), another writes
 /// 5 over it, and 6 must be said again, or that one waits until it loses its patience.
 fn a_closed_vif_is_taken_away_at_once() {
-    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, _back| {
+    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, _back| {
         let before = machine.broker.audit();
         let ids = two_vifs(machine);
         for (id, stays) in [(ids[0], true), (ids[1], false)] {
@@ -259,7 +276,7 @@ fn a_closed_vif_is_taken_away_at_once() {
 /// By hand, or by a script: the directory comes first, its permissions later, `state` last. Until then it is no vif, and
 /// nothing is written there that the guest could not read.
 fn a_directory_that_is_written_key_by_key() {
-    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, back| {
+    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
         let id = DeviceId { class: Class::Vif, front: DomId(5), back: BACK, handle: 3 };
         machine.xs.write(&format!("{}/state", id.front_dir()), "1").unwrap();
         machine.xs.write(&id.back_dir(), "").unwrap();
@@ -284,14 +301,16 @@ fn a_directory_that_is_written_key_by_key() {
 /// A far side that cannot make anything.
 struct NoTap;
 
-impl FarSide for NoTap {
-    fn found(&mut self, _: &DeviceId, _: &Place, _: bool) -> Result<(), String> {
+impl PortProvider for NoTap {
+    fn found(&mut self, _: &DeviceId, _: &HotplugConfig, _: bool) -> Result<Notes, String> {
         Err("no tap".into())
     }
-    fn connected(&mut self, _: &DeviceId, _: usize, _: Offloads) -> Vec<Box<dyn FramePort>> {
-        Vec::new()
+    fn connected(&mut self, _: &DeviceId, _: usize, _: Offloads) -> Result<Vec<Box<dyn FramePort>>, String> {
+        Ok(Vec::new())
     }
-    fn link(&mut self, _: &DeviceId, _: bool) {}
+    fn link(&mut self, _: &DeviceId, _: bool) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Its guest is connected, and a netfront does not come back from a close: the next backend finds it so, and serves it.
@@ -300,13 +319,14 @@ fn a_live_vif_without_a_far_side_stays_as_it_is() {
     let ids = two_vifs(&mut machine);
     let back = Back::plain(&machine);
     let [mut a, mut b] = ids.map(|id| Guest::connected(&machine, id, ordinary()));
-    back.ask(|backend| backend.leave());
+    back.ask(|backend| backend.detach());
     drop(back);
     {
         let (platform, xs) = machine.attach(BACK);
         let far = Box::new(NoTap);
-        let mut second = Backend::new(platform, xs, BackFeatures::default(), Ordinary::Copy, far).unwrap();
-        second.succeed(Box::new(BrokerSuccession));
+        let mut second =
+            Backend::new(platform, xs, BackFeatures::default(), FallbackPath::Copy, far).unwrap();
+        second.succeed(Box::new(BrokerRecovery));
         // More than a second: that is how long a vif is tried again.
         for _ in 0..150 {
             second.control().unwrap();
@@ -330,7 +350,7 @@ fn a_live_vif_without_a_far_side_stays_as_it_is() {
 
 /// Nobody else does: the toolstack's daemon is not there, and xl cleans its own domain alone.
 fn a_driver_domain_takes_the_directories_away() {
-    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, back| {
+    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
         back.ask(|backend| backend.set_removes(true));
         let before = machine.broker.audit();
         let ids = two_vifs(machine);
@@ -353,9 +373,50 @@ fn a_driver_domain_takes_the_directories_away() {
     });
 }
 
+/// A script that runs behind a vif that is gone: its line is one of that vif's sixteen, and none is lost without a count.
+fn what_fails_when_a_vif_is_gone_is_told_at_its_expense() {
+    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
+        let ids = two_vifs(machine);
+        let guests = ids.map(|id| machine.attach(id.front));
+        until(|| ids.iter().all(|id| back.report(*id).is_some()));
+        log_lines::take();
+        // While it is there, too. With "found" and "removed" 17 lines, of which one is not written.
+        (0..14).for_each(|n| back.fails(ids[1], &format!("failure {n}."), false));
+        for id in ids {
+            back.begins_to_end(id);
+            machine.remove_vif(id);
+            until(|| back.report(id).is_none());
+        }
+        assert_eq!(log_lines::with("more line(s)"), [""; 0], "it may have more to say");
+        for id in ids {
+            back.fails(id, "the script failed", true);
+        }
+        let lines = log_lines::take();
+        let [five, six] = ids.map(|id| {
+            lines.iter().filter(|l| l.contains(&format!(" {id}: "))).map(String::as_str).collect::<Vec<_>>()
+        });
+        assert_eq!(
+            five,
+            [format!("INFO: {}: removed", ids[0]), format!("WARN: {}: the script failed", ids[0])]
+        );
+        assert_eq!(six.len(), 16, "{six:?}");
+        assert!(six[14].contains("removed (the last line"), "{six:?}");
+        assert!(six[15].ends_with("1 more line(s) of this vif were not written"), "{six:?}");
+        // One whose end the backend does not live to see.
+        let id = machine.make_vif(5, 1);
+        until(|| back.report(id).is_some());
+        back.begins_to_end(id);
+        machine.remove_vif(id);
+        until(|| back.report(id).is_none());
+        back.ask(|backend| backend.detach());
+        assert_eq!(log_lines::with(&format!("{id}: this process ends before")).len(), 1);
+        drop(guests);
+    });
+}
+
 /// Vifs come and go beside one, which is looked at each time: not at its expense.
 fn what_the_toolstack_does_costs_no_front_its_hearing() {
-    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, back| {
+    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
         let ids = two_vifs(machine);
         let guests = ids.map(|id| Guest::connected(machine, id, ordinary()));
         for _ in 0..150 {
@@ -364,7 +425,7 @@ fn what_the_toolstack_does_costs_no_front_its_hearing() {
             machine.remove_vif(other);
             until(|| back.report(other).is_none());
         }
-        assert!(ids.iter().all(|id| back.report(*id).unwrap().rests == 0));
+        assert!(ids.iter().all(|id| back.report(*id).unwrap().throttled == 0));
         drop(guests);
         ids.into_iter().for_each(|id| machine.remove_vif(id));
     });
@@ -372,7 +433,7 @@ fn what_the_toolstack_does_costs_no_front_its_hearing() {
 
 /// A script that undoes the plugging finds the vif's directory.
 fn a_directory_stays_until_its_vif_is_unplugged() {
-    with_machine(BackFeatures::default(), Ordinary::Copy, |machine, back| {
+    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
         back.ask(|backend| {
             backend.set_removes(true);
             backend.set_hotplug(Hotplug::Own);
@@ -409,7 +470,8 @@ fn a_backend_ends_and_another_serves() {
     let ids = two_vifs(&mut machine);
     let mut guests = ids.map(|id| Guest::attach(&machine, id, staging(Some(256), Some(256)), true));
     let attached = machine.broker.audit();
-    for _ in 0..2 {
+    let mut kept = 0;
+    for round in 0..2 {
         let back = Back::plain(&machine);
         for guest in &mut guests {
             guest.connect();
@@ -423,11 +485,13 @@ fn a_backend_ends_and_another_serves() {
                 !guest.front.vif().is_live()
             })
         });
+        // The grants are those that the next connection has again.
+        if round == 0 {
+            kept = machine.broker.audit().grants;
+            assert!((1..=2 * guests[0].front.vif().kept_pages()).contains(&kept), "{kept} grants");
+        }
+        machine.settles(Audit { grants: kept, ..attached });
     }
-    for guest in &mut guests {
-        guest.front.control(Duration::ZERO).unwrap();
-    }
-    machine.settles(attached);
     drop(guests);
     ids.into_iter().for_each(|id| machine.remove_vif(id));
     machine.end();
@@ -480,7 +544,7 @@ fn an_orderly_end_delivers_what_there_are_slots_for() {
     /// More than a ring has slots.
     const SENT: u64 = 300;
     for (closes, posted) in [(false, true), (false, false), (true, true), (true, false)] {
-        with_machine(BackFeatures::default(), Ordinary::Copy, |machine, back| {
+        with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
             let ids = two_vifs(machine);
             let [mut a, mut b] = ids.map(|id| Guest::connected(machine, id, ordinary()));
             // The switch knows where `b` is.
@@ -497,7 +561,7 @@ fn an_orderly_end_delivers_what_there_are_slots_for() {
             let told = back.tell(move |backend| {
                 heard.wait();
                 hear.wait();
-                if closes { backend.close_all() } else { backend.leave() }
+                if closes { backend.close_all() } else { backend.detach() }
             });
             gone.wait();
             let mut came = Vec::new();

@@ -150,7 +150,7 @@ fn garbage_closes_that_connection_only() {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     handle.add_connection(theirs.into(), DomId(7)).unwrap();
     ours.write_all(&[0xff; 64]).unwrap();
-    // Closed with octets unread is a reset; either way nothing comes.
+    // Closed with bytes unread is a reset; either way nothing comes.
     let mut rest = vec![];
     assert!(matches!(ours.read_to_end(&mut rest), Ok(0) | Err(_)) && rest.is_empty());
     dom0.write("/tool/x", "1").unwrap();

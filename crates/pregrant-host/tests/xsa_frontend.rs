@@ -2,7 +2,7 @@
 
 use pregrant::DomId;
 use pregrant::net::features::BackFeatures;
-use pregrant::net::front::{FrontStep, Wishes};
+use pregrant::net::front::{FrontConfig, FrontStep};
 use pregrant::platform::local::LocalXen;
 use pregrant::xenbus::toolstack::Vif;
 use pregrant::xenstore::local::{LocalLink, LocalStore};
@@ -60,7 +60,7 @@ fn xsa_349_a_back_whose_state_never_rests_does_not_hold_up_its_front() {
         writes: Rc::clone(&writes),
     };
     let mut front =
-        Frontend::new(xen.domain(GUEST.0), Client::new(link), 0, Wishes::default(), true).unwrap();
+        Frontend::new(xen.domain(GUEST.0), Client::new(link), 0, FrontConfig::default(), true).unwrap();
     for _ in 0..20 {
         writes.set(Some(0));
         front.control(Duration::ZERO).unwrap();
@@ -68,7 +68,11 @@ fn xsa_349_a_back_whose_state_never_rests_does_not_hold_up_its_front() {
     // At rest, and honest: it is heard.
     writes.set(None);
     toolstack.write(&format!("{}/state", vif.id.back_dir()), "2").unwrap();
-    front.control(Duration::ZERO).unwrap();
+    let front_state = format!("{}/state", vif.id.front_dir());
+    while toolstack.read(&front_state).unwrap() != b"4" {
+        // It has begun anew often enough for some time, and says when it will again.
+        front.control(Duration::from_secs(60)).unwrap();
+    }
     toolstack.write(&format!("{}/state", vif.id.back_dir()), "4").unwrap();
     let mut came_to = front.control(Duration::ZERO).unwrap();
     while came_to == FrontStep::Waiting && !front.vif().is_live() {

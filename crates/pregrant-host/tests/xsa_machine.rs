@@ -3,16 +3,17 @@
 
 mod machine;
 
-use machine::guest::{Guest, Traffic, ordinary, staging};
-use machine::raw_guest::{MAC, RawGuest};
-use machine::{Back, Machine, Store, log_lines, until};
+use machine::guest::{Guest, Traffic, exchange, ordinary, staging};
+use machine::raw_guest::RawGuest;
+use machine::{Back, Machine, Store, log_lines, mac, until};
+use pregrant::net::front::FrontConfig;
 use pregrant::net::model::Slot;
 use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, TXF_MORE_DATA, TxRequest};
 use pregrant::xenbus::{DeviceId, XenbusState};
 use pregrant_host::drivers::backend::LINES_PER_VIF;
 use pregrant_host::loopback::{Audit, Loopback};
 use pregrant_host::xenstored::UnixTransport;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ fn main() {
     machine::run(&[
         ("xsa_43_a_million_bad_requests_are_a_few_lines", xsa_43_a_million_bad_requests_are_a_few_lines),
         ("xsa_300_one_guest_s_vifs_share_its_pages", xsa_300_one_guest_s_vifs_share_its_pages),
+        ("xsa_300_pages_that_are_kept_count_too", xsa_300_pages_that_are_kept_count_too),
         ("xsa_331_channels_that_close_under_load", xsa_331_channels_that_close_under_load),
         ("xsa_332_an_event_storm_with_empty_rings", xsa_332_an_event_storm_with_empty_rings),
         ("xsa_349_state_flips_while_nobody_listens", xsa_349_state_flips_while_nobody_listens),
@@ -156,6 +158,34 @@ fn xsa_300_one_guest_s_vifs_share_its_pages() {
     stage.end();
 }
 
+/// Pages that stay mapped since they were seen are within a guest's bound, over all of its vifs, and give way to what another
+/// vif of it needs.
+fn xsa_300_pages_that_are_kept_count_too() {
+    let mut stage = Stage::set();
+    let limit = 4 + 100;
+    stage.back.ask(move |backend| backend.limit_pages(limit));
+    let ids = [0, 1, 2].map(|handle| stage.vif(handle));
+    let persistent = FrontConfig { persistent: true, ..ordinary() };
+    let mapped = |stage: &Stage| stage.machine.broker.audit().maptrack - stage.calm.maptrack;
+    let [mut first, mut second] = [ids[0], ids[1]].map(|id| Guest::connected(&stage.machine, id, persistent));
+    for _ in 0..30 {
+        exchange(&mut first, &mut second, &[60, 1514, 9000]);
+        assert!(mapped(&stage) <= limit, "{} pages are mapped", mapped(&stage));
+    }
+    assert!(mapped(&stage) > limit / 2, "and many are: {}", mapped(&stage));
+    let third = Guest::connected(&stage.machine, ids[2], staging(Some(256), Some(256)));
+    assert_eq!(stage.back.report(ids[2]).map(|r| r.queues[0].0), Some("staging"));
+    for _ in 0..30 {
+        exchange(&mut first, &mut second, &[60, 1514, 9000]);
+        assert!(mapped(&stage) <= limit, "{} pages are mapped", mapped(&stage));
+    }
+    for guest in [first, second, third] {
+        guest.close();
+    }
+    ids.into_iter().for_each(|id| stage.remove(id));
+    stage.end();
+}
+
 /// Vifs of a guest come and go with their channels while the back sends to them and they to it.
 fn xsa_331_channels_that_close_under_load() {
     let mut stage = Stage::set();
@@ -163,8 +193,9 @@ fn xsa_331_channels_that_close_under_load() {
     let sender_id = stage.vif(1000);
     let connection = stage.machine.broker.connect().unwrap();
     let stop = Arc::new(AtomicBool::new(false));
+    let at = Arc::new(AtomicU32::new(0));
     let sender = {
-        let stop = Arc::clone(&stop);
+        let (stop, to) = (Arc::clone(&stop), Arc::clone(&at));
         std::thread::spawn(move || {
             let platform = Loopback::attach_fd(connection, sender_id.front).unwrap();
             let xs = Store::new(UnixTransport::new(platform.take_store_fd().unwrap()).unwrap());
@@ -172,7 +203,7 @@ fn xsa_331_channels_that_close_under_load() {
             sender.connect();
             let mut seq = 0;
             while !stop.load(Ordering::Relaxed) {
-                sender.send(0, MAC, 64, seq);
+                sender.send(0, mac(BAD, to.load(Ordering::Relaxed)), 64, seq);
                 seq += 1;
                 // While the address is nobody's the switch floods: leave the good guests' queues some room.
                 std::thread::sleep(Duration::from_micros(20));
@@ -182,6 +213,7 @@ fn xsa_331_channels_that_close_under_load() {
     };
     for handle in 0..60 {
         let id = stage.vif(handle);
+        at.store(handle, Ordering::Relaxed);
         let mut guest = RawGuest::attach(&stage.machine, id);
         guest.connect_honestly();
         guest.play(&[Slot::Data(guest.request(0, 64))]);

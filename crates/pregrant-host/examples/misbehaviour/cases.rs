@@ -1,4 +1,5 @@
-//! What a guest may do wrong, or oddly, on a TX ring, case by case; and what a back made of it (PROTOCOL.md 2.6 and 9).
+//! What a guest may do wrong, or oddly, on a TX ring, case by case; and what a back made of it (docs/protocol 2.6 and
+//! 9).
 //!
 //! ```text
 //!   case --slots--> TX ring --> back            a line each:
@@ -9,11 +10,11 @@
 
 use pregrant::net::features::{ChannelKeys, DataRequest, FrontRequest, QueueKeys, of_front_connection};
 use pregrant::platform::{Access, Clock, Events, GrantPool, Platform};
-use pregrant::ring::{RingMem, RingPages, Word};
+use pregrant::ring::{NetRx, NetTx, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
-    EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, Extra, RSP_NULL, RSP_OKAY, RX_SLOT_BYTES, TX_SLOT_BYTES, TXF_CSUM_BLANK,
-    TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest, TxResponse,
+    EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, Extra, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_VALIDATED,
+    TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest, TxResponse,
 };
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
@@ -104,7 +105,7 @@ pub fn all() -> Vec<Case> {
         slots("a-whole-page", |r| frame(r, &[4096], 0, &[])),
         slots("18-slots", |r| frame(r, &[100; 18], 0, &[])),
         slots("19-slots", |r| frame(r, &[100; 19], 0, &[])),
-        slots("xsa-423-432-18-slots-of-an-octet", |r| frame(r, &[1; 18], 0, &[])),
+        slots("xsa-423-432-18-slots-of-a-byte", |r| frame(r, &[1; 18], 0, &[])),
         slots("xsa-448-a-fragment-of-nothing", |r| frame(r, &[200, 0, 100], 0, &[])),
         slots("one-id-twice", |r| [frame(r, &[60], 0, &[]), frame(r, &[70], 0, &[])].concat()),
         slots("blank-checksum-of-no-protocol", |r| {
@@ -127,8 +128,8 @@ pub fn all() -> Vec<Case> {
         slots("20-slots", |r| frame(r, &[100; 20], 0, &[])),
         slots("21-slots", |r| frame(r, &[100; 21], 0, &[])),
         slots("a-fragment-longer-than-the-rest", |r| with(frame(r, &[100, 100], 0, &[]), 0, |q| q.size = 90)),
-        slots("13-octets", |r| frame(r, &[13], 0, &[])),
-        slots("no-octets", |r| frame(r, &[0], 0, &[])),
+        slots("13-bytes", |r| frame(r, &[13], 0, &[])),
+        slots("no-bytes", |r| frame(r, &[0], 0, &[])),
         slots("no-such-grant", |r| with(frame(r, &[60], 0, &[]), 0, |q| q.gref = NO_GRANT)),
         slots("grant-0", |r| with(frame(r, &[60], 0, &[]), 0, |q| q.gref = 0)),
         slots("no-such-grant-in-the-middle", |r| {
@@ -177,9 +178,9 @@ pub fn vifs() -> usize {
 struct Vif<'a, P: Platform> {
     p: &'a P,
     device: Device,
-    tx: RingPages<<P::Grants as GrantPool>::Region>,
+    tx: RingPages<NetTx, <P::Grants as GrantPool>::Region>,
     /// Posted to by nobody: the back may have frames for us and keeps them.
-    _rx: RingPages<<P::Grants as GrantPool>::Region>,
+    _rx: RingPages<NetRx, <P::Grants as GrantPool>::Region>,
     pages: <P::Grants as GrantPool>::Region,
     refs: [GrantRef; PAGES],
     chan: <P::Events as Events>::Chan,
@@ -192,13 +193,14 @@ impl<'a, P: Platform> Vif<'a, P> {
         let id = DeviceId { class: Class::Vif, front: p.domid(), back, handle };
         let device = Device::new(id, Side::Front);
         device.watch_peer(xs)?;
-        let ring = |words: usize| -> Result<_> {
+        let page = || -> Result<_> {
             let mut gref = [GrantRef::NONE];
-            let mem = RingPages::new(p.grants().alloc(back, Access::ReadWrite, &mut gref)?, words / 4);
-            mem.init();
-            Ok((mem, gref[0]))
+            Ok((p.grants().alloc(back, Access::ReadWrite, &mut gref)?, gref[0]))
         };
-        let ((tx, tx_ring), (rx, rx_ring)) = (ring(TX_SLOT_BYTES)?, ring(RX_SLOT_BYTES)?);
+        let ((tx, tx_ring), (rx, rx_ring)) = (page()?, page()?);
+        let (tx, rx) = (RingPages::new(tx), RingPages::new(rx));
+        tx.init();
+        rx.init();
         let mut refs = [GrantRef::NONE; PAGES];
         let pages = p.grants().alloc(back, Access::ReadOnly, &mut refs)?;
         // To nobody, from us, of a type for experiments.
@@ -222,6 +224,7 @@ impl<'a, P: Platform> Vif<'a, P> {
             gso_tcpv6: true,
             csum: true,
             ipv6_csum: true,
+            persistent: false,
             multicast_control: true,
             ctrl: None,
             queues: vec![queue],
@@ -241,7 +244,7 @@ impl<'a, P: Platform> Vif<'a, P> {
 
     fn write(&mut self, slots: &Slots) {
         for slot in slots {
-            self.tx.write::<3, 3>(self.req_prod, *slot);
+            self.tx.write::<3>(self.req_prod, *slot);
             self.req_prod = self.req_prod.wrapping_add(1);
         }
         self.tx.store(Word::ReqProd, self.req_prod);
@@ -259,7 +262,7 @@ impl<'a, P: Platform> Vif<'a, P> {
         while got.len() < n {
             // An index that lies is taken for what it is: n answers at most.
             while self.rsp_cons != self.tx.load(Word::RspProd) && got.len() < n {
-                got.push(TxResponse::from_word(self.tx.read::<3, 3>(self.rsp_cons)[0]));
+                got.push(TxResponse::from_word(self.tx.read::<3>(self.rsp_cons)[0]));
                 self.rsp_cons = self.rsp_cons.wrapping_add(1);
             }
             let closed = self.device.peer_state(xs)? != XenbusState::Connected;

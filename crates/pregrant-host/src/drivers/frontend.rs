@@ -1,16 +1,17 @@
 //! A guest's vif: its device in xenstore and its driver.
 //!
-//! A front that reconnects comes back after a real close, with the frames that nobody had answered: at least once, never
-//! lost (`pregrant::net::front::carried`).
+//! A front that reconnects comes back after a real close; frames that were on the rings then are lost.
 //!
 //! The guest's own program calls [`Frontend::control`] when xenstore has something to say, and sends and receives in
 //! between. What the back may do: offer anything, close at any time; the guest hears of it as a state or an error.
 
-use pregrant::net::bus::StoreBus;
+use super::wait::Waiter;
+use crate::wake::WakeOn;
 use pregrant::net::front::vif::FrontError;
-use pregrant::net::front::{FrontStep, FrontVif, Wishes};
-use pregrant::platform::Platform;
+use pregrant::net::front::{FrontConfig, FrontStep, FrontVif};
+use pregrant::platform::{Clock, Platform};
 use pregrant::port::{Arena, Burst};
+use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::{Class, Device, DeviceError, XenbusState};
 use pregrant::xenstore::{Client, Transport, XsError};
 use pregrant::{PeerFault, PlatformError};
@@ -19,6 +20,9 @@ use std::time::Duration;
 /// Events of xenstore that one call of [`Frontend::control`] takes at most: a back that writes its state without end is
 /// heard in turns.
 pub const EVENTS_PER_TURN: usize = 128;
+
+/// Between two looks at what nobody tells: pages that a back still has.
+const RETRY: Duration = Duration::from_millis(100);
 
 /// Why a vif cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +62,7 @@ pub struct Frontend<P: Platform, T: Transport> {
     xs: Client<T>,
     device: Device,
     vif: FrontVif<P>,
+    waiter: Waiter,
 }
 
 impl<P: Platform, T: Transport> Frontend<P, T> {
@@ -67,16 +72,16 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         platform: P,
         mut xs: Client<T>,
         handle: u32,
-        wishes: Wishes,
+        config: FrontConfig,
         reconnect: bool,
     ) -> Result<Self, FrontendError> {
         let device = Device::front(&mut xs, Class::Vif, handle)?;
         device.watch_peer(&mut xs)?;
-        let mut vif = FrontVif::new(device.peer_domid(), wishes, reconnect);
+        let mut vif = FrontVif::new(device.peer_domid(), config, reconnect);
         if reconnect {
             vif.succeed(&mut StoreBus { device: &device, xs: &mut xs })?;
         }
-        Ok(Self { platform, xs, device, vif })
+        Ok(Self { platform, xs, device, vif, waiter: Waiter::default() })
     }
 
     /// The platform.
@@ -104,9 +109,10 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         &mut self.xs
     }
 
-    /// Handles what xenstore has to say, waiting at most so long for it, and not without end. Returns what the vif came to.
+    /// Handles what xenstore has to say, waiting at most so long for it, and not without end; a vif that is to begin anew at
+    /// some time is not waited for beyond it. Returns what the vif came to.
     pub fn control(&mut self, wait: Duration) -> Result<FrontStep, FrontendError> {
-        let mut wait = wait;
+        let mut wait = self.begins_in().map_or(wait, |begins_in| wait.min(begins_in));
         let mut events = 0;
         while events < EVENTS_PER_TURN && self.xs.next_event(Some(wait))?.is_some() {
             wait = Duration::ZERO;
@@ -114,7 +120,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         }
         // Nothing was told, so nothing has changed: asking would cost a round trip to xenstored, on real Xen through another
         // domain, each time that a loop sleeps.
-        if events == 0 && self.vif.is_live() && !self.vif.keeps_pages() {
+        if events == 0 && self.vif.is_live() && !self.vif.awaits_release() {
             return Ok(FrontStep::Waiting);
         }
         let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
@@ -138,6 +144,13 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         }
     }
 
+    /// How long a vif waits before it begins anew: then [`control`](Self::control) is to be called, whatever else there is
+    /// to sleep for.
+    pub fn begins_in(&self) -> Option<Duration> {
+        let at_ns = self.vif.begins_at_ns()?;
+        Some(Duration::from_nanos(at_ns.saturating_sub(self.platform.clock().now_ns())))
+    }
+
     /// Waits until frames can travel, at most so long. False: not in time.
     pub fn connect(&mut self, most: Duration) -> Result<bool, FrontendError> {
         let until = std::time::Instant::now() + most;
@@ -146,7 +159,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             if left.is_zero() {
                 return Ok(false);
             }
-            self.control(left.min(Duration::from_millis(100)))?;
+            self.control(left.min(RETRY))?;
         }
         Ok(true)
     }
@@ -206,6 +219,33 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             }
         }
         Ok(work)
+    }
+
+    /// Sleeps until there may be something to do, and at most until `due`: arms all queues first, as [`arm`](Self::arm)
+    /// does. The connection to xenstore is to wake the platform's events.
+    pub fn sleep(&mut self, tx_too: bool, due: Option<Duration>) -> Result<(), FrontendError>
+    where
+        P::Events: WakeOn,
+    {
+        if self.arm(tx_too)? || self.xs.has_events() || due == Some(Duration::ZERO) {
+            return Ok(());
+        }
+        // Nobody tells when a back lets go of pages.
+        let retry = self.vif.awaits_release().then_some(RETRY);
+        let due = [due, self.begins_in(), retry].into_iter().flatten().min();
+        let mut waiter = std::mem::take(&mut self.waiter);
+        let what = |front: &Self| {
+            let (id, answers) = (front.device.id(), if tx_too { "answers, " } else { "" });
+            format!("{id}: the front waits for {answers}frames or xenstore")
+        };
+        waiter.sleep(self, |f| f.platform.events(), |f| f.vif.is_pending(tx_too), &what, due);
+        self.waiter = waiter;
+        Ok(())
+    }
+
+    /// Waits that ended with work pending, whose event did not come.
+    pub fn missed_wakeups(&self) -> u64 {
+        self.waiter.missed_wakeups()
     }
 
     /// The back lied: closes the vif, says why in the store.

@@ -38,6 +38,12 @@ pub struct BackStatus {
     pub domain: u16,
     /// The process.
     pub pid: u32,
+    /// The program's version; empty where a backend older than this field tells it.
+    #[serde(default)]
+    pub version: String,
+    /// The commit that it was built from; empty where it was built outside of a git checkout.
+    #[serde(default)]
+    pub rev: String,
     /// Seconds since it began.
     pub uptime_s: f64,
     /// When this was read, on the clock that all processes of the machine share (CLOCK_MONOTONIC).
@@ -63,6 +69,9 @@ pub struct ProcessStatus {
     pub syscalls: u64,
     /// Events sent.
     pub notifications: u64,
+    /// Sleeps that a tenth of a second ended, and no event, though a guest had shown work: 0, or somebody does not notify.
+    #[serde(default)]
+    pub missed_wakeups: u64,
 }
 
 /// One vif.
@@ -75,14 +84,17 @@ pub struct VifStatus {
     /// The back's state, as xenbus names it.
     pub state: String,
     /// Whether the live rings of a predecessor were taken up.
-    pub taken_up: bool,
+    pub reattached: bool,
     /// Seconds since the queues became live; none are when it is null.
     pub connected_s: Option<f64>,
     /// How often it was closed for something that its guest did.
     pub faults: u64,
     /// How often its front was not listened to for a while, since it asked for too many steps.
     #[serde(default)]
-    pub rests: u64,
+    pub throttled: u64,
+    /// Lines that the log does not have of it, since it caused too many.
+    #[serde(default)]
+    pub lines_left_out: u64,
     /// Why it was closed last, also when it is connected again.
     pub last_failure: Option<String>,
     /// Whether the guest takes frames.
@@ -118,10 +130,13 @@ pub struct DirStatus {
     pub path: String,
     /// Frames handed on.
     pub frames: u64,
-    /// Their octets.
-    pub octets: u64,
+    /// Their bytes.
+    pub bytes: u64,
     /// Frames that went through staging buffers alone.
     pub staged: u64,
+    /// Frames whose pages were mapped when an earlier frame came in them.
+    #[serde(default)]
+    pub persistent: u64,
     /// Batches published.
     pub batches: u64,
     /// Events sent to the guest.
@@ -136,6 +151,9 @@ pub struct DirStatus {
     /// since the guest connected.
     #[serde(default)]
     pub repeated: u64,
+    /// TX: large segments whose checksum was not blank, and was made so (Linux: `rx_gso_checksum_fixup`).
+    #[serde(default)]
+    pub gso_checksum_fixups: u64,
     /// Frames that were not handed on, by reason: `error` was answered with an error; TX `refused` by the port; RX
     /// `unfit` for anything that the guest takes, `unwanted` multicast that the guest did not name, `expired` while it had
     /// no slots for them, or `lost` with predecessors that had them in their hands.
@@ -147,14 +165,16 @@ impl DirStatus {
         Self {
             path: path.into(),
             frames: stats.frames,
-            octets: stats.bytes,
+            bytes: stats.bytes,
             staged: stats.staged,
+            persistent: stats.persistent,
             batches: stats.batches,
             notifications: stats.notifications,
             grant_copies: stats.grant_ops.copies,
             grant_maps: stats.grant_ops.maps,
             grant_unmaps: stats.grant_ops.unmaps,
             repeated: 0,
+            gso_checksum_fixups: stats.gso_checksum_fixups,
             drops: [("error".into(), stats.errors), (dropped.into(), stats.dropped)].into(),
         }
     }
@@ -189,10 +209,11 @@ impl From<VifReport> for VifStatus {
             front: report.id.front.0,
             handle: report.id.handle,
             state: format!("{:?}", report.state),
-            taken_up: report.taken_up,
+            reattached: report.reattached,
             connected_s: report.connected.map(|d| d.as_secs_f64()),
             faults: report.faults,
-            rests: report.rests,
+            throttled: report.throttled,
+            lines_left_out: report.lines_left_out,
             last_failure: report.last_failure.as_deref().map(short),
             link: report.link,
             stalls: report.stalls,
@@ -212,6 +233,7 @@ impl From<Counters> for ProcessStatus {
             grant_unmaps: c.grant_unmaps,
             syscalls: c.syscalls,
             notifications: c.notifications,
+            missed_wakeups: 0,
         }
     }
 }

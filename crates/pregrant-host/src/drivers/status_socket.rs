@@ -3,7 +3,8 @@
 //! ```text
 //!   owner's loop, between batches: turn() -- every 10 ms at most --> accept, make the document once, send what fits
 //! ```
-//! Nothing here sleeps, and nobody is woken for a reader: an idle owner sees one when its own wait ends.
+//! Nothing here sleeps. The listener's descriptor wakes an idle owner for a reader that comes, and [`due`](StatusSocket::due)
+//! says when one that reads slowly is to be sent more.
 //!
 //! What a reader may do: connect often (a document is made ten times a second at most, and [`READERS_MAX`] are served at
 //! a time, others are turned away), read slowly or not at all (it is cut off after [`PATIENCE`]), send anything (it is
@@ -12,7 +13,7 @@
 use crate::listener::{ListenError, Listener};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -95,9 +96,21 @@ impl StatusSocket {
         }
     }
 
+    /// When it wants another turn, from now, though nobody comes. None: never.
+    pub fn due(&self) -> Option<Duration> {
+        (!self.readers.is_empty()).then_some(LOOK)
+    }
+
     /// Readers that have not taken all of theirs.
     pub fn nr_readers(&self) -> usize {
         self.readers.len()
+    }
+}
+
+impl AsFd for StatusSocket {
+    /// Readable when somebody comes.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 }
 

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   found      vif5.0 is made, without a link     (the toolstack's vif-bridge takes it from there)
-//!   plug       runs `script`, or joins `bridge`   (where this process is asked to)
+//!   plug       runs `script` (see `hotplug`), or joins `bridge`   (where this process is asked to)
 //!   connected  a port for each queue
 //!   link       the carrier: frames for a guest that takes none are dropped before they come here
 //!   closed     the link is down
-//!   removed    vif5.0 is gone
+//!   removed    vif5.0 is gone; its script is told once there is room for it, and `failures` has what that came to
 //! ```
 //! An interface outlives the process, with its bridge and addresses; the next backend attaches to it. All taps of a
 //! backend wake it through one descriptor ([`Taps::wake`]), once for each new frame and not as long as there are frames:
@@ -14,25 +14,24 @@
 //!
 //! What a guest may do: as for a [tap](crate::ports::tap).
 
-use super::far_side::{FarSide, Place, Plugged, usual_name};
+use super::hotplug::{RUNS_MAX, Room, Run, What};
+use super::port_provider::{HotplugConfig, Notes, Plugged, PortProvider, usual_name};
 use crate::ports::arrivals::Arrivals;
 use crate::ports::interface::Interface;
+use crate::ports::steered::{Moved, Steered};
 use crate::ports::tap::{Tap, TapWay};
-use pregrant::port::{Burst, FramePort, Offloads};
+use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
-use rustix::process::{Pid, Signal};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// As Linux's netback gives its interfaces: the highest address, so that no bridge takes it for its own.
 const OWN_MAC: [u8; 6] = [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff];
 
-/// How long a hotplug script may run.
-const SCRIPT: Duration = Duration::from_secs(60);
+/// Between two looks at the scripts of vifs that are gone.
+const SCRIPT_LOOK: Duration = Duration::from_millis(10);
 
 /// How long a bridge may take to forward for a port whose link came up. The kernel follows links once a second; it may be late.
 const FORWARDS: Duration = Duration::from_secs(3);
@@ -40,78 +39,49 @@ const FORWARDS: Duration = Duration::from_secs(3);
 /// All taps of a backend.
 pub struct Taps {
     arrivals: Arrivals,
+    moved: Moved,
     taps: BTreeMap<(u16, u32), Placed>,
     /// What is left of [`FORWARDS`] for all vifs together: nobody is served meanwhile.
     patience: Duration,
-    /// Scripts of vifs that are gone.
-    ending: Vec<(Place, Run)>,
+    /// Scripts of vifs that are gone, in the order in which these went.
+    ending: Vec<Ending>,
+    /// What became of those that failed.
+    failures: Vec<(DeviceId, String)>,
+    /// When the service last took none.
+    refused: Option<Instant>,
     way: TapWay,
+    /// Where another process runs scripts, if this one does not.
+    scripts: Option<PathBuf>,
 }
 
 struct Placed {
     tap: Tap,
-    place: Place,
+    place: HotplugConfig,
     script: Option<Run>,
     /// A script has plugged it in, and another run of it is to undo that.
     scripted: bool,
     /// A predecessor's: its script may have.
-    taken_up: bool,
+    reattached: bool,
+}
+
+/// A vif that is gone, and whose script is to say so or does.
+struct Ending {
+    id: DeviceId,
+    name: String,
+    run: Run,
 }
 
 impl Placed {
-    /// Begins to undo what a script did, if one did anything, at most once.
-    fn undo(&mut self) -> Option<Result<Run, String>> {
-        if let Some(run) = self.script.as_mut().filter(|run| run.what != OFFLINE) {
+    /// The script that undoes what one did, if one did anything; at most once.
+    fn undo(&mut self, scripts: Option<&PathBuf>) -> Option<Run> {
+        if let Some(run) = self.script.as_mut().filter(|run| run.what() != What::Offline) {
             run.end();
+            self.scripted = run.has_begun();
             self.script = None;
-            self.scripted = true;
         }
         let script = self.place.script.as_deref().filter(|script| Path::new(script).exists())?;
-        std::mem::take(&mut self.scripted).then(|| Run::start(script, &self.place, OFFLINE))
-    }
-}
-
-/// What a script is told that is to undo what it did.
-const OFFLINE: &str = "offline";
-
-/// A script that runs.
-struct Run {
-    what: &'static str,
-    child: Child,
-    began: Instant,
-}
-
-impl Run {
-    /// Runs a hotplug script as the toolstack would.
-    fn start(script: &str, place: &Place, what: &'static str) -> Result<Self, String> {
-        let mut command = Command::new(script);
-        command.args([what, "type_if=vif"]).env("script", script).env("vif", &place.name);
-        command.env("XENBUS_PATH", &place.dir).env("XENBUS_TYPE", "vif").env("XENBUS_BASE_PATH", "backend");
-        // A group of its own, so that what it started ends with it.
-        command.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
-        let child = command.spawn().map_err(|e| format!("{script} {what} cannot be run: {e}"))?;
-        Ok(Self { what, child, began: Instant::now() })
-    }
-
-    /// How far it came. One that takes too long is ended.
-    fn turn(&mut self, place: &Place) -> Plugged {
-        let at = format!("{} {}", place.script.as_deref().unwrap_or_default(), self.what);
-        match self.child.try_wait() {
-            Ok(None) if self.began.elapsed() < SCRIPT => Plugged::NotYet,
-            Ok(None) => {
-                self.end();
-                Plugged::No(format!("{at} was not over after {} s, and was ended", SCRIPT.as_secs()))
-            }
-            Ok(Some(status)) if status.success() => Plugged::Yes,
-            Ok(Some(status)) => Plugged::No(format!("{at} ended with {status}")),
-            Err(e) => Plugged::No(format!("{at}: {e}")),
-        }
-    }
-
-    /// Ends it, with what it started.
-    fn end(&mut self) {
-        let _ = rustix::process::kill_process_group(Pid::from_child(&self.child), Signal::KILL);
-        let _ = self.child.wait();
+        let run = || Run::new(script, &self.place, What::Offline, scripts.cloned());
+        std::mem::take(&mut self.scripted).then(run)
     }
 }
 
@@ -128,7 +98,9 @@ impl Taps {
             return Err(io::Error::new(e.kind(), text));
         }
         let (arrivals, taps, ending) = (Arrivals::new()?, BTreeMap::new(), Vec::new());
-        Ok(Self { arrivals, taps, patience: FORWARDS, ending, way: TapWay::default() })
+        let (moved, way, failures) = (Moved::default(), TapWay::default(), Vec::new());
+        let patience = FORWARDS;
+        Ok(Self { arrivals, moved, taps, patience, ending, failures, refused: None, way, scripts: None })
     }
 
     /// Which way bursts take to vifs found from now on, and from them.
@@ -136,7 +108,65 @@ impl Taps {
         self.way = way;
     }
 
-    /// Readable when frames came since the last [`turn`](FarSide::turn).
+    /// Scripts are run by the service at this socket, and not by this process.
+    pub fn ask_for_scripts_at(&mut self, socket: PathBuf) {
+        self.scripts = Some(socket);
+    }
+
+    /// How many scripts run.
+    fn nr_runs(&self) -> usize {
+        let placed = self.taps.values().filter_map(|placed| placed.script.as_ref());
+        placed.chain(self.ending.iter().map(|ending| &ending.run)).filter(|run| run.has_begun()).count()
+    }
+
+    /// Whether another may begin, where so many run.
+    fn room(&self, nr_runs: usize) -> Room {
+        match self.refused {
+            _ if nr_runs >= RUNS_MAX => Room::None,
+            Some(at) if at.elapsed() < SCRIPT_LOOK => Room::Refused,
+            _ => Room::Free,
+        }
+    }
+
+    /// A turn of a vif's script; None: it has none.
+    fn turn_script(&mut self, id: &DeviceId) -> Option<Plugged> {
+        let room = self.room(self.nr_runs());
+        let placed = self.taps.get_mut(&(id.front.0, id.handle))?;
+        let run = placed.script.as_mut()?;
+        let turned = run.turn(room);
+        if room == Room::Free && !run.has_begun() && turned == Plugged::NotYet {
+            self.refused = Some(Instant::now());
+        }
+        if turned != Plugged::NotYet {
+            placed.script = None;
+        }
+        Some(turned)
+    }
+
+    /// Goes on with the scripts of vifs that are gone: those that run, and then as many others as there is room for.
+    fn turn_ending(&mut self) {
+        let mut nr_runs = self.nr_runs();
+        let mut ending = std::mem::take(&mut self.ending);
+        ending.retain_mut(|Ending { id, run, .. }| {
+            let (room, had_begun) = (self.room(nr_runs), run.has_begun());
+            let turned = run.turn(room);
+            nr_runs += usize::from(run.has_begun() && !had_begun);
+            match turned {
+                Plugged::NotYet => {
+                    if room == Room::Free && !run.has_begun() {
+                        self.refused = Some(Instant::now());
+                    }
+                    return true;
+                }
+                Plugged::Yes => {}
+                Plugged::No(why) => self.failures.push((*id, why)),
+            }
+            false
+        });
+        self.ending = ending;
+    }
+
+    /// Readable when frames came since the last [`turn`](PortProvider::turn).
     pub fn wake(&self) -> Arrivals {
         self.arrivals.clone()
     }
@@ -145,12 +175,10 @@ impl Taps {
         self.taps.get(&(id.front.0, id.handle))
     }
 
-    fn carrier(&self, id: &DeviceId, up: bool) {
-        if let Some(placed) = self.of(id)
-            && let Err(e) = placed.tap.carrier(up)
-        {
-            log::info!("{id}: {}: the link's state cannot be told: {e}", placed.tap.interface().name());
-        }
+    fn carrier(&self, id: &DeviceId, up: bool) -> Result<(), String> {
+        let Some(placed) = self.of(id) else { return Ok(()) };
+        let told = placed.tap.carrier(up);
+        told.map_err(|e| format!("{}: the link's state cannot be told: {e}", placed.tap.interface().name()))
     }
 }
 
@@ -163,7 +191,7 @@ fn is_tap(name: &str) -> bool {
 ///
 /// # Errors
 /// There is no such bridge, or it is not to be joined.
-pub fn plug_in(interface: &Interface, place: &Place) -> io::Result<()> {
+pub fn plug_in(interface: &Interface, place: &HotplugConfig) -> io::Result<()> {
     place.bridge.as_deref().map_or(Ok(()), |bridge| interface.join(bridge))?;
     interface.set_up(true)
 }
@@ -176,11 +204,11 @@ pub fn remove_left(name: &str) -> io::Result<()> {
     if is_tap(name) { Tap::open(name)?.persist(false) } else { Ok(()) }
 }
 
-impl FarSide for Taps {
-    fn found(&mut self, id: &DeviceId, place: &Place, live: bool) -> Result<(), String> {
+impl PortProvider for Taps {
+    fn found(&mut self, id: &DeviceId, place: &HotplugConfig, live: bool) -> Result<Notes, String> {
         // One whose last owner is dying is found again and again.
         if self.of(id).is_some() {
-            return Ok(());
+            return Ok(Notes::new());
         }
         let mut made = || -> io::Result<Tap> {
             let mut tap = Tap::open(&place.name)?;
@@ -211,127 +239,101 @@ impl FarSide for Taps {
             Ok(tap)
         };
         let tap = made().map_err(|e| e.to_string())?;
-        let placed = Placed { tap, place: place.clone(), script: None, scripted: false, taken_up: live };
+        let placed = Placed { tap, place: place.clone(), script: None, scripted: false, reattached: live };
         self.taps.insert((id.front.0, id.handle), placed);
-        Ok(())
+        Ok(Notes::new())
     }
 
-    fn plug(&mut self, id: &DeviceId, place: &Place) -> Plugged {
+    fn plug(&mut self, id: &DeviceId, place: &HotplugConfig) -> Plugged {
         // A former vif's script would undo what this one's does.
-        if self.ending.iter().any(|(former, _)| former.name == place.name) {
+        if self.ending.iter().any(|former| former.name == place.name) {
             return Plugged::NotYet;
         }
-        let Some(placed) = self.taps.get_mut(&(id.front.0, id.handle)) else {
+        let key = (id.front.0, id.handle);
+        let Some(placed) = self.taps.get_mut(&key) else {
             return Plugged::No("it has no interface".into());
         };
-        if let Some(run) = &mut placed.script {
-            let plugged = run.turn(place);
-            if plugged != Plugged::NotYet {
-                placed.script = None;
-                placed.scripted = plugged == Plugged::Yes;
-            }
-            return plugged;
-        }
-        match &place.script {
-            Some(script) if Path::new(script).exists() => match Run::start(script, place, "online") {
-                Ok(run) => {
-                    placed.script = Some(run);
-                    Plugged::NotYet
+        if placed.script.is_none() {
+            match &place.script {
+                Some(script) if Path::new(script).exists() => {
+                    placed.script = Some(Run::new(script, place, What::Online, self.scripts.clone()));
                 }
-                Err(why) => Plugged::No(why),
-            },
-            _ => plug_in(placed.tap.interface(), place)
-                .map_or_else(|e| Plugged::No(e.to_string()), |()| Plugged::Yes),
+                _ => {
+                    return plug_in(placed.tap.interface(), place)
+                        .map_or_else(|e| Plugged::No(e.to_string()), |()| Plugged::Yes);
+                }
+            }
         }
+        let plugged = self.turn_script(id).unwrap_or(Plugged::NotYet);
+        if let Some(placed) = self.taps.get_mut(&key).filter(|_| plugged == Plugged::Yes) {
+            placed.scripted = true;
+        }
+        plugged
     }
 
     fn unplug(&mut self, id: &DeviceId) -> Plugged {
         let Some(placed) = self.taps.get_mut(&(id.front.0, id.handle)) else { return Plugged::Yes };
-        if let Some(run) = placed.script.as_mut().filter(|run| run.what == OFFLINE) {
-            let unplugged = run.turn(&placed.place);
-            if unplugged != Plugged::NotYet {
-                placed.script = None;
-            }
-            return unplugged;
+        if placed.script.as_ref().is_none_or(|run| run.what() != What::Offline) {
+            placed.scripted |= std::mem::take(&mut placed.reattached);
+            placed.script = placed.undo(self.scripts.as_ref());
         }
-        placed.scripted |= std::mem::take(&mut placed.taken_up);
-        match placed.undo() {
-            Some(Ok(run)) => {
-                placed.script = Some(run);
-                Plugged::NotYet
-            }
-            Some(Err(why)) => Plugged::No(why),
-            None => Plugged::Yes,
+        self.turn_script(id).unwrap_or(Plugged::Yes)
+    }
+
+    fn connected(
+        &mut self,
+        id: &DeviceId,
+        queues: usize,
+        front: Offloads,
+    ) -> Result<Vec<Box<dyn FramePort>>, String> {
+        let placed = self.of(id).ok_or("it has no interface")?;
+        let ports = placed.tap.ports(queues, front).map_err(|e| e.to_string())?;
+        ports.iter().try_for_each(|port| self.arrivals.of(port)).map_err(|e| e.to_string())?;
+        if ports.len() > 1 {
+            // The kernel spreads frames over a tap's queues as it likes.
+            let steered = Steered::all(ports, &self.moved);
+            return Ok(steered.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect());
         }
+        Ok(ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect())
     }
 
-    fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Vec<Box<dyn FramePort>> {
-        let Some(placed) = self.of(id) else { return unplugged(queues) };
-        let ports = placed.tap.ports(queues, front).and_then(|ports| {
-            ports.iter().try_for_each(|port| self.arrivals.of(port))?;
-            Ok(ports)
-        });
-        match ports {
-            Ok(ports) => ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect(),
-            Err(e) => {
-                log::warn!("{id}: its frames are dropped: {e}");
-                unplugged(queues)
-            }
-        }
+    fn link(&mut self, id: &DeviceId, up: bool) -> Result<(), String> {
+        self.carrier(id, up)
     }
 
-    fn link(&mut self, id: &DeviceId, up: bool) {
-        self.carrier(id, up);
+    fn closed(&mut self, id: &DeviceId) -> Result<(), String> {
+        self.carrier(id, false)
     }
 
-    fn closed(&mut self, id: &DeviceId) {
-        self.carrier(id, false);
-    }
-
-    fn removed(&mut self, id: &DeviceId) {
-        let left = match self.taps.remove(&(id.front.0, id.handle)) {
-            Some(mut placed) => {
-                match placed.undo() {
-                    Some(Ok(run)) => self.ending.push((placed.place, run)),
-                    Some(Err(why)) => log::warn!("{id}: {why}"),
-                    None => self.ending.extend(placed.script.map(|run| (placed.place, run))),
-                }
-                placed.tap
-            }
+    fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
+        let stays = |e: io::Error| format!("its interface stays behind: {e}");
+        let Some(mut placed) = self.taps.remove(&(id.front.0, id.handle)) else {
             // A predecessor's, whose vif went while nobody was there to see it.
-            None => {
-                if let Err(e) = remove_left(&usual_name(id)) {
-                    log::warn!("{id}: its interface stays behind: {e}");
-                }
-                return;
-            }
+            return remove_left(&usual_name(id)).map_err(stays);
         };
-        if let Err(e) = left.persist(false) {
-            log::warn!("{id}: its interface stays behind: {e}");
-        }
+        let run = placed.undo(self.scripts.as_ref()).or(placed.script.take());
+        self.ending.extend(run.map(|run| Ending { id: *id, name: placed.place.name, run }));
+        // At once, if there is room.
+        self.turn_ending();
+        placed.tap.persist(false).map_err(stays)
+    }
+
+    fn is_ending(&self, id: &DeviceId) -> bool {
+        self.ending.iter().any(|ending| ending.id == *id) || self.failures.iter().any(|(of, _)| of == id)
+    }
+
+    fn failures(&mut self) -> Vec<(DeviceId, String)> {
+        std::mem::take(&mut self.failures)
+    }
+
+    fn due(&self) -> Option<Duration> {
+        (!self.ending.is_empty()).then_some(SCRIPT_LOOK)
     }
 
     fn turn(&mut self) -> bool {
-        self.ending.retain_mut(|(place, run)| run.turn(place) == Plugged::NotYet);
-        self.arrivals.clear()
-    }
-}
-
-/// Ports of a vif that has no interface: every frame is refused, and counted as such.
-pub fn unplugged(queues: usize) -> Vec<Box<dyn FramePort>> {
-    (0..queues).map(|_| Box::new(Unplugged) as Box<dyn FramePort>).collect()
-}
-
-struct Unplugged;
-
-impl FramePort for Unplugged {
-    fn caps(&self) -> Offloads {
-        Offloads { csum: true, gso: true }
-    }
-    fn tx_burst(&mut self, _frames: &Burst<'_>) -> usize {
-        0
-    }
-    fn rx_burst(&mut self, _into: &mut pregrant::port::Arena) -> usize {
-        0
+        self.turn_ending();
+        // Each has to be asked.
+        let moved = self.moved.take();
+        self.arrivals.clear() || moved
     }
 }

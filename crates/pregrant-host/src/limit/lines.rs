@@ -1,7 +1,7 @@
 //! Cache lines handed one way: what a shared-memory ring cannot exceed.
 //!
 //! ```text
-//!   giver (core a)                  ring of 256 slots, `stride` octets apart        taker (core b)
+//!   giver (core a)                  ring of 256 slots, `stride` bytes apart        taker (core b)
 //!     prefetchw a batch's slots                                                       read prod
 //!     write one line of each  ----->  | line | .. | line | .. | line | ..  ----->     read each line, check its number
 //!     publish prod                                                                    publish cons
@@ -24,7 +24,7 @@ use super::{Measured, joined, pin, thread_cpu_ns};
 
 /// Slots of the ring.
 pub const SLOTS: u32 = 256;
-/// Octets in a line.
+/// Bytes in a line.
 pub const LINE: usize = 64;
 /// Lines in a batch at most.
 pub const MAX_BATCH: u32 = 64;
@@ -191,7 +191,7 @@ impl Ring {
     }
 }
 
-/// Hands lines over from `cores[0]` to `cores[1]`, slots `stride` octets apart (a multiple of 64), `batch` at a time.
+/// Hands lines over from `cores[0]` to `cores[1]`, slots `stride` bytes apart (a multiple of 64), `batch` at a time.
 pub fn hand_over(
     cores: [usize; 2],
     stride: usize,

@@ -8,7 +8,7 @@ use pregrant::port::{ARENA_BYTES, BURST_FRAMES};
 
 use super::{Measured, joined, pin, thread_cpu_ns};
 
-/// Copies frames of `size` octets on `core`, as many as an arena holds, over and over.
+/// Copies frames of `size` bytes on `core`, as many as an arena holds, over and over.
 pub fn copy(core: usize, size: usize, run_for: Duration) -> io::Result<Measured> {
     let run = move || {
         pin(core)?;

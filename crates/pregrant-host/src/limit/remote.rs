@@ -17,7 +17,7 @@ use super::{Measured, joined, pin, thread_cpu_ns};
 
 /// Pieces in one call.
 pub const PIECES: usize = 64;
-/// Octets that the target has: a page for each slot of a ring.
+/// Bytes that the target has: a page for each slot of a ring.
 const TARGET_BYTES: usize = 256 * PAGE;
 const PAGE: usize = 4096;
 /// What the target's memory is filled with.
@@ -80,7 +80,7 @@ impl Target {
         Ok(target)
     }
 
-    /// Reads pieces of `size` octets (1 to 4096), 64 a call, each from another page, on `core`.
+    /// Reads pieces of `size` bytes (1 to 4096), 64 a call, each from another page, on `core`.
     pub fn read(&self, core: usize, size: usize, run_for: Duration) -> io::Result<Measured> {
         if !(1..=PAGE).contains(&size) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "pieces of 1 to 4096 bytes"));
@@ -150,7 +150,7 @@ fn read_pieces(
     let mut calls = 0u64;
     loop {
         for batch in remote.chunks_exact(PIECES) {
-            // SAFETY: `local` holds PIECES vectors of `size` octets inside `arena`, which outlives the call and is not
+            // SAFETY: `local` holds PIECES vectors of `size` bytes inside `arena`, which outlives the call and is not
             // otherwise used meanwhile; the remote vectors are plain numbers to this process, which the kernel checks.
             let got = unsafe {
                 libc::process_vm_readv(pid, local.as_ptr(), PIECES as _, batch.as_ptr(), PIECES as _, 0)

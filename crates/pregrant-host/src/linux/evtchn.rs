@@ -15,6 +15,7 @@ use super::ioctl::{
 };
 use super::node::{EVTCHN, Node, NodeError};
 use crate::counters::{Tally, add};
+use crate::line_budget::LineBudget;
 use crate::wake::{Extras, WakeOn};
 use pregrant::platform::{Events, ReadySet};
 use pregrant::{DomId, EvtchnPort, PlatformError};
@@ -70,12 +71,12 @@ impl Evtchn {
             }
             Err(Errno::FBIG) => {
                 // More events than the kernel keeps: which ones is not known, and each ring is looked at again anyway.
-                log::warn!("{}: the kernel dropped events; starting anew", EVTCHN.path);
+                DROPPED.warn(format_args!("{}: the kernel dropped events; starting anew", EVTCHN.path));
                 // SAFETY: this call takes no structure.
                 let _ = unsafe { ioctl::call(self.node.as_fd(), EVTCHN_RESET, &mut []) };
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(e) => log::error!("{}: read: {e}", EVTCHN.path),
+            Err(e) => UNREAD.say(log::Level::Error, format_args!("{}: read: {e}", EVTCHN.path)),
         }
         !ready.ports.is_empty()
     }
@@ -85,7 +86,7 @@ impl Events for Evtchn {
     type Chan = Channel;
 
     fn offer(&self, to: DomId) -> Result<(Channel, EvtchnPort), PlatformError> {
-        // SAFETY: the structure is 4 octets.
+        // SAFETY: the structure is 4 bytes.
         let port = unsafe { ioctl::call(self.node.as_fd(), EVTCHN_BIND_UNBOUND, &mut [to.0.into()]) };
         let channel = self.bound(port, "offer an event channel")?;
         let port = channel.port;
@@ -94,7 +95,7 @@ impl Events for Evtchn {
 
     fn bind(&self, to: DomId, port: EvtchnPort) -> Result<Channel, PlatformError> {
         let mut words = [pair(to.0.into(), port.0)];
-        // SAFETY: the structure is 8 octets.
+        // SAFETY: the structure is 8 bytes.
         let port = unsafe { ioctl::call(self.node.as_fd(), EVTCHN_BIND_INTERDOMAIN, &mut words) };
         self.bound(port, "bind to the peer's event channel")
     }
@@ -106,7 +107,7 @@ impl Events for Evtchn {
     fn notify(&self, chan: &Channel) {
         add(&self.tally.notifications, 1);
         add(&self.tally.syscalls, 1);
-        // SAFETY: the structure is 4 octets.
+        // SAFETY: the structure is 4 bytes.
         let sent = unsafe { ioctl::call(self.node.as_fd(), EVTCHN_NOTIFY, &mut [chan.port.0.into()]) };
         if let Err(e) = sent {
             // The peer is gone, or is being replaced: the ring's state tells, not this.
@@ -153,6 +154,9 @@ impl WakeOn for Evtchn {
     fn woken_by(&self, number: usize) -> bool {
         self.extras.woken_by(number)
     }
+    fn woken_by_any(&self) -> bool {
+        self.extras.woke()
+    }
     fn look(&self) -> bool {
         if self.extras.is_empty() {
             return false;
@@ -163,12 +167,20 @@ impl WakeOn for Evtchn {
     }
 }
 
+/// Of guests that send events, and come and go, without end.
+static DROPPED: LineBudget = LineBudget::new();
+static UNREAD: LineBudget = LineBudget::new();
+static UNCLOSED: LineBudget = LineBudget::new();
+
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: the structure is 4 octets.
+        // SAFETY: the structure is 4 bytes.
         let closed = unsafe { ioctl::call(self.node.as_fd(), EVTCHN_UNBIND, &mut [self.port.0.into()]) };
         if let Err(e) = closed {
-            log::warn!("{}: event channel {} could not be closed: {e}", EVTCHN.path, self.port.0);
+            UNCLOSED.warn(format_args!(
+                "{}: event channel {} could not be closed: {e}",
+                EVTCHN.path, self.port.0
+            ));
         }
     }
 }

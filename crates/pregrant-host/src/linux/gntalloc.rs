@@ -5,14 +5,17 @@
 //!   release  munmap, ioctl: the kernel ends the grants, now or when the peer has unmapped
 //! ```
 //! So there is no granting page by page ([`GrantPool::per_frame`] is None), and no page in use comes back: the kernel
-//! itself keeps such a page, granted and unused by anybody else, and tries again at later allocations. The module's
-//! parameter `limit` (1024 pages for the whole domain by default) bounds all of it.
+//! itself keeps such a page, granted and unused by anybody else, and tries again from time to time.
 //!
-//! What a peer may do: keep pages mapped for ever; they count against the limit until it lets go.
+//! What a peer may do: keep pages mapped for ever. Since Linux's fix of XSA-396 those that were given back are in no count
+//! any more: the module's parameter `limit` (1024 pages for the whole domain by default) bounds the pages that we have, not
+//! those that the kernel waits for, and the next to run out is the domain's grant table. So who grants to a peer again and
+//! again offers it the same pages, and gives them back at the end (`pregrant::net::front::regions`).
 
 use super::ioctl::{self, GNTALLOC_ALLOC, GNTALLOC_DEALLOC, pair};
 use super::node::{GNTALLOC, Node, NodeError};
 use crate::counters::{Tally, add};
+use crate::line_budget::LineBudget;
 use pregrant::platform::{Access, GrantPool, GrantTable, InUse};
 use pregrant::shm::SharedBytes;
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PlatformError};
@@ -76,17 +79,17 @@ unsafe impl GrantPool for Gntalloc {
     fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<Region, PlatformError> {
         let failed = |op, e: Errno| PlatformError { op, code: e.raw_os_error() };
         let node = self.node().map_err(|e| {
-            log::error!("{e}");
+            NO_NODE.say(log::Level::Error, format_args!("{e}"));
             failed("open /dev/xen/gntalloc", e.errno)
         })?;
         let count = u32::try_from(refs.len()).ok().filter(|n| *n > 0);
         let count = count.ok_or(failed("grant no pages, or too many to count", Errno::INVAL))?;
         let flags = if acc == Access::ReadWrite { WRITABLE } else { 0 };
-        // The structure's 16 octets, then the references, two a word.
+        // The structure's 16 bytes, then the references, two a word.
         let mut words = vec![0; 2 + refs.len().div_ceil(2) + 1];
         words[0] = pair(u32::from(to.0) | flags << 16, count);
         add(&self.tally.syscalls, 2);
-        // SAFETY: 16 octets and 4 for each reference, and a word to spare.
+        // SAFETY: 16 bytes and 4 for each reference, and a word to spare.
         unsafe { ioctl::call(node.as_fd(), GNTALLOC_ALLOC, &mut words) }.map_err(|e| match e {
             Errno::NOSPC => failed(
                 "grant pages: gntalloc's limit is reached (more: echo 4096 > /sys/module/xen_gntalloc/parameters/limit)",
@@ -135,10 +138,14 @@ unsafe impl GrantPool for Gntalloc {
     }
 }
 
+/// Of backs that come and go without end.
+static NO_NODE: LineBudget = LineBudget::new();
+static KEPT: LineBudget = LineBudget::new();
+
 fn dealloc(node: &Node, index: u64, pages: usize) {
     // SAFETY: the structure is two words.
     if let Err(e) = unsafe { ioctl::call(node.as_fd(), GNTALLOC_DEALLOC, &mut [index, pages as u64]) } {
-        log::warn!("{}: {pages} page(s) could not be given back: {e}", GNTALLOC.path);
+        KEPT.warn(format_args!("{}: {pages} page(s) could not be given back: {e}", GNTALLOC.path));
     }
 }
 
@@ -147,7 +154,7 @@ impl Drop for Region {
         add(&self.tally.syscalls, 2);
         // SAFETY: the range is this value's own and nothing borrows from it any more.
         if let Err(e) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len()) } {
-            log::warn!("{}: munmap of {} octets failed: {e}", GNTALLOC.path, self.len());
+            KEPT.warn(format_args!("{}: munmap of {} bytes failed: {e}", GNTALLOC.path, self.len()));
         }
         dealloc(&self.node, self.index, self.pages);
     }

@@ -17,6 +17,7 @@ use super::ioctl::{
 };
 use super::node::{GNTDEV, Node, NodeError};
 use crate::counters::{Tally, add};
+use crate::line_budget::LineBudget;
 use pregrant::platform::{Access, CopyOp, GrantOps, LocalBytes, MapError, PeerMem};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
@@ -102,20 +103,20 @@ unsafe impl PeerMem for Gntdev {
     fn map(&self, of: DomId, refs: &[GrantRef], acc: Access) -> Result<PeerMap, MapError> {
         let failed = |errno| MapError { index: None, status: status_of(errno) };
         let node = self.node().map_err(|e| {
-            log::error!("{e}");
+            NO_NODE.say(log::Level::Error, format_args!("{e}"));
             failed(e.errno)
         })?;
         if refs.is_empty() {
             return Err(failed(Errno::INVAL));
         }
-        // The structure's 16 octets, then 8 for each reference.
+        // The structure's 16 bytes, then 8 for each reference.
         let mut words = vec![0; 2 + refs.len()];
         words[0] = refs.len() as u64;
         for (word, gref) in words[2..].iter_mut().zip(refs) {
             *word = pair(of.0.into(), gref.0);
         }
         add(&self.tally.syscalls, 2);
-        // SAFETY: 16 octets and 8 for each reference.
+        // SAFETY: 16 bytes and 8 for each reference.
         unsafe { ioctl::call(node.as_fd(), GNTDEV_MAP, &mut words) }.map_err(failed)?;
         let index = words[1];
         let prot = match acc {
@@ -199,10 +200,14 @@ unsafe impl PeerMem for Gntdev {
     }
 }
 
+/// Of guests that come and go without end.
+static NO_NODE: LineBudget = LineBudget::new();
+static UNMAPPED: LineBudget = LineBudget::new();
+
 fn unmap(node: &Node, index: u64, pages: usize) {
     // SAFETY: the structure is two words.
     if let Err(e) = unsafe { ioctl::call(node.as_fd(), GNTDEV_UNMAP, &mut [index, pages as u64]) } {
-        log::warn!("{}: {pages} page(s) could not be unmapped: {e}", GNTDEV.path);
+        UNMAPPED.warn(format_args!("{}: {pages} page(s) could not be unmapped: {e}", GNTDEV.path));
     }
 }
 
@@ -212,7 +217,7 @@ impl Drop for PeerMap {
         add(&self.tally.grant_unmaps, self.pages);
         // SAFETY: the range is this value's own and nothing borrows from it any more.
         if let Err(e) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len()) } {
-            log::warn!("{}: munmap of {} octets failed: {e}", GNTDEV.path, self.len());
+            UNMAPPED.warn(format_args!("{}: munmap of {} bytes failed: {e}", GNTDEV.path, self.len()));
         }
         unmap(&self.node, self.index, self.pages);
     }

@@ -1,4 +1,4 @@
-//! The ioctls of gntdev, gntalloc and evtchn: numbers and layouts (PROTOCOL.md 8.3; include/uapi/xen/).
+//! The ioctls of gntdev, gntalloc and evtchn: numbers and layouts (docs/protocol 8.3; include/uapi/xen/).
 //!
 //! All are `_IOC_NONE` with the structure's size, or in older ones an element's, in bits 16 and up. Structures that end in
 //! a list are built as words, list and all. WHY unsafe: an ioctl reads and writes through a raw pointer; each call here
@@ -50,7 +50,7 @@ const _: () = assert!(
         && EVTCHN_RESET == 0x0000_4505
 );
 
-/// One piece of a grant copy: `struct gntdev_grant_copy_segment`. 24 octets.
+/// One piece of a grant copy: `struct gntdev_grant_copy_segment`. 24 bytes.
 ///
 /// ```text
 /// | 0 .. 7 source | 8 .. 15 dest | 16 17 len | 18 19 flags | 20 21 status (out) | 22 23 pad |

@@ -6,7 +6,8 @@
 //!   .../drivers_autoprobe                            0: what is new is left to us...
 //!   .../drivers_probe                                "vbd-5-51712": ...and what is not ours the kernel gets by name
 //! ```
-//! Unbinding drains and leaves state 4 (Linux since 2019), so a guest notices nothing but a pause (PROTOCOL.md 1.1).
+//! Unbinding drains and leaves state 4 (Linux since 2019), so a guest notices nothing but a pause
+//! (docs/protocol 1.1).
 //!
 //! What a guest may do: nothing, it has no part of it.
 

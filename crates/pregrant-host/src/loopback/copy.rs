@@ -22,7 +22,7 @@ use pregrant::{DomId, PAGE_SIZE, PlatformError};
 use rustix::io::Errno;
 use std::cell::Cell;
 
-/// Below this many pieces, one pread a piece beats one `process_vm_readv` (MECHANISMS.md a).
+/// Below this many pieces, one pread a piece beats one `process_vm_readv` (docs/decisions/0003).
 const FEW: usize = 8;
 /// Most pieces of one call: the kernel's IOV_MAX.
 const IOV_MAX: usize = 1024;
@@ -232,6 +232,7 @@ impl Batch<'_> {
         if moved < 0 {
             let e = std::io::Error::last_os_error();
             if matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
+                // LOG: once; the other way is taken from then on.
                 log::warn!(
                     "loopback: process_vm_readv is forbidden here ({e}): grant copy uses pread and pwrite"
                 );

@@ -16,6 +16,7 @@ use super::peer::Peer;
 use super::protocol::{Op, Request};
 use super::{Core, errno};
 use crate::counters::add;
+use crate::line_budget::LineBudget;
 use crate::wake::{Extras, WakeOn};
 use pregrant::platform::{Events, ReadySet};
 use pregrant::{DomId, EvtchnPort, PlatformError};
@@ -163,6 +164,9 @@ impl WakeOn for LoopbackEvents {
     fn woken_by(&self, number: usize) -> bool {
         self.extras.woken_by(number)
     }
+    fn woken_by_any(&self) -> bool {
+        self.extras.woke()
+    }
     fn look(&self) -> bool {
         if self.extras.is_empty() {
             return false;
@@ -178,7 +182,10 @@ impl Drop for Channel {
         match self.core.call(&Request::new(Op::Close, self.port, 0, 0)) {
             // The broker went first: nothing is left to close.
             Ok(_) | Err(Errno::PIPE) => {}
-            Err(e) => log::warn!("loopback: event channel {} could not be closed: {e}", self.port),
+            Err(e) => {
+                static LINES: LineBudget = LineBudget::new();
+                LINES.warn(format_args!("loopback: event channel {} could not be closed: {e}", self.port));
+            }
         }
     }
 }

@@ -59,7 +59,7 @@ impl Layout {
     fn page_owners(self) -> usize {
         self.grant_owners() + self.grants
     }
-    /// Octets in all.
+    /// Bytes in all.
     pub(super) fn len(self) -> usize {
         (self.page_owners() + self.pages).next_multiple_of(PAGE_SIZE)
     }

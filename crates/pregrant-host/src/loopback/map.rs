@@ -6,6 +6,7 @@ use super::pins::{PinError, User};
 use super::window::{FLUSH_PAGES, Hidden, Stitched};
 use super::{Core, copy};
 use crate::counters::add;
+use crate::line_budget::LineBudget;
 use pregrant::platform::{Access, CopyOp, GrantOps, LocalBytes, MapError, PeerMem};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
@@ -94,7 +95,7 @@ impl Peer {
             && let Err(status) = patiently(|| self.granter().unpin(gref, user, write))
         {
             // The broker undoes it when this process ends.
-            log::error!("loopback: gref {gref} of {} stays in use: {}", self.domid, status);
+            LINES.warn(format_args!("loopback: gref {gref} of {} stays in use: {}", self.domid, status));
         }
     }
 }
@@ -158,7 +159,7 @@ unsafe impl PeerMem for LoopbackPeer {
             Stitched::open(peer.memory.as_fd(), frames, write, &core.tally).map(|s| (s.base, Place::Own(s)))
         };
         let (base, place) = shown.map_err(|e| {
-            log::warn!("loopback: {} pages of {of} could not be mapped: {e}", refs.len());
+            LINES.warn(format_args!("loopback: {} pages of {of} could not be mapped: {e}", refs.len()));
             undo(refs.len());
             whole(GrantStatus::GENERAL_ERROR)
         })?;
@@ -177,6 +178,9 @@ unsafe impl PeerMem for LoopbackPeer {
     }
 }
 
+/// Of guests that come and go without end.
+static LINES: LineBudget = LineBudget::new();
+
 /// Hides the pages of all maps, a flush for each 32 pages, and lets the grants go after their flush.
 fn unmap(core: &Core, maps: &mut [PeerMap]) {
     let mut hidden = core.hidden.borrow_mut();
@@ -190,7 +194,8 @@ fn unmap(core: &Core, maps: &mut [PeerMap]) {
         match hidden.flush(&core.paging, &core.tally) {
             Ok(()) => maps[first..=i].iter().for_each(PeerMap::let_go),
             // The pages may still be reachable: their grants must not end.
-            Err(e) => log::error!("loopback: {pages} pages could not be unmapped and stay granted: {e}"),
+            Err(e) => LINES
+                .warn(format_args!("loopback: {pages} pages could not be unmapped and stay granted: {e}")),
         }
         (first, pages) = (i + 1, 0);
     }

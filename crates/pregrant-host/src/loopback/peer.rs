@@ -5,6 +5,7 @@ use super::ledger::{Layout, Ledger, SLOTS};
 use super::pins::Granter;
 use super::protocol::{Op, Request};
 use super::window::Window;
+use crate::line_budget::LineBudget;
 use crate::mapping::Mapping;
 use pregrant::wire::grant::V1_PER_PAGE;
 use pregrant::{DomId, PAGE_SIZE};
@@ -53,7 +54,10 @@ impl Peer {
             let request = Request::new(Op::Upcall, slot as u32, u32::from(self.domid.0), 0);
             match core.call(&request) {
                 Ok(mut reply) => *entry = reply.fds.pop(),
-                Err(e) => log::warn!("loopback: {} cannot be woken: {e}", self.domid),
+                Err(e) => {
+                    static LINES: LineBudget = LineBudget::new();
+                    LINES.warn(format_args!("loopback: {} cannot be woken: {e}", self.domid));
+                }
             }
         }
         if let Some(fd) = entry {

@@ -5,6 +5,7 @@
 use super::error::LoopbackError;
 use super::protocol::{NAME_MAX, Op, Request};
 use super::{Core, Loopback, error::Step};
+use crate::line_budget::LineBudget;
 use crate::mapping::Mapping;
 use pregrant::PAGE_SIZE;
 use pregrant::shm::SharedBytes;
@@ -48,7 +49,10 @@ impl Drop for Owned {
         match self.core.call(&named(Op::Disown, &self.name)) {
             // The broker went first: nothing is owned any more.
             Ok(_) | Err(Errno::PIPE) => {}
-            Err(e) => log::warn!("loopback: {:?} could not be given up: {e}", self.name),
+            Err(e) => {
+                static LINES: LineBudget = LineBudget::new();
+                LINES.warn(format_args!("loopback: {:?} could not be given up: {e}", self.name));
+            }
         }
     }
 }
@@ -58,7 +62,7 @@ fn named(op: Op, name: &str) -> Request {
 }
 
 impl Loopback {
-    /// `bytes` octets (rounded up to pages) under this domain's `name` (64 octets at most), zeroed the first time. They
+    /// `bytes` bytes (rounded up to pages) under this domain's `name` (64 bytes at most), zeroed the first time. They
     /// last as long as the domain.
     ///
     /// # Errors
@@ -68,7 +72,7 @@ impl Loopback {
         request.name = name.into();
         let asked = if name.len() > NAME_MAX { Err(Errno::NAMETOOLONG) } else { self.core.call(&request) };
         let reply = asked.map_err(|source| LoopbackError::Refused {
-            what: format!("keep {bytes} octets as {name:?} for {}", self.core.user.domid),
+            what: format!("keep {bytes} bytes as {name:?} for {}", self.core.user.domid),
             at: self.core.at.clone(),
             source,
         })?;
@@ -82,7 +86,7 @@ impl Loopback {
         Ok(Persistent { map, fresh })
     }
 
-    /// Becomes the only owner of `name` (64 octets at most) in this domain, until the value is dropped or the process
+    /// Becomes the only owner of `name` (64 bytes at most) in this domain, until the value is dropped or the process
     /// dies.
     ///
     /// # Errors

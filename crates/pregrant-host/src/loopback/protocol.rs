@@ -43,7 +43,7 @@ pub(super) enum Op {
     Bind,
     /// a: port.
     Close,
-    /// c: octets, name. Reply: 1 when fresh; fds: memory.
+    /// c: bytes, name. Reply: 1 when fresh; fds: memory.
     Persist,
     /// name. Makes the caller its only owner until it disowns it or dies; EBUSY while another is.
     Own,
@@ -59,7 +59,7 @@ pub(super) enum Op {
     Destroy,
     /// Reply: the fields of [`super::Audit`], in their order.
     Audit,
-    /// a: which. Reply: the name of that persistent region, as octets; ENOENT past the last.
+    /// a: which. Reply: the name of that persistent region, as bytes; ENOENT past the last.
     Persisted,
 }
 
@@ -142,7 +142,7 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// A name of at most [`NAME_MAX`] octets.
+    /// A name of at most [`NAME_MAX`] bytes.
     pub(super) fn name(name: &str) -> Self {
         let mut bytes = [0; NAME_MAX];
         let n = name.len().min(NAME_MAX);

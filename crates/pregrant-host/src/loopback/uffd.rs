@@ -35,7 +35,7 @@ struct UffdioContinue {
     start: u64,
     len: u64,
     mode: u64,
-    /// Out: octets mapped, or a negative errno.
+    /// Out: bytes mapped, or a negative errno.
     mapped: i64,
 }
 
@@ -72,7 +72,7 @@ impl Uffd {
         unsafe { rustix::ioctl::ioctl(self.0.as_fd(), Updater::<UFFDIO_REGISTER, _>::new(&mut r)) }
     }
 
-    /// Maps pages of a registered range that are in the memfd's page cache. Returns how many octets it got done; 0 with
+    /// Maps pages of a registered range that are in the memfd's page cache. Returns how many bytes it got done; 0 with
     /// `FAULT` when the first page is not there.
     ///
     /// # Safety

@@ -18,6 +18,7 @@
 
 use super::uffd::Uffd;
 use crate::counters::{Tally, add};
+use crate::line_budget::LineBudget;
 use pregrant::PAGE_SIZE;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::FallocateFlags;
@@ -315,7 +316,8 @@ fn reserve(len: usize) -> Result<*mut c_void, Errno> {
 fn unmap(base: NonNull<u8>, len: usize) {
     // SAFETY: callers give up a range of their own that nothing points into any more.
     if let Err(e) = unsafe { rustix::mm::munmap(base.as_ptr().cast(), len) } {
-        log::error!("loopback: munmap of {len} octets of a peer's window failed: {e}");
+        static LINES: LineBudget = LineBudget::new();
+        LINES.warn(format_args!("loopback: munmap of {len} bytes of a peer's window failed: {e}"));
     }
 }
 

@@ -36,10 +36,21 @@ impl GeneratorControl {
     }
 }
 
+/// How much of a frame is made anew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Filling {
+    /// Every byte: for a receiver that checks each.
+    #[default]
+    Whole,
+    /// The head with its number, [`MIN_LEN`] bytes; the rest is what lay there.
+    Head,
+}
+
 /// The generator.
 #[derive(Debug)]
 pub struct Generator {
     head: Head,
+    filling: Filling,
     frame_len: usize,
     next: u64,
     dropped: u64,
@@ -47,10 +58,11 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Makes frames of `frame_len` octets, kept within 32 and 65535.
+    /// Makes frames of `frame_len` bytes, kept within 32 and 65535.
     pub fn new(head: Head, frame_len: usize) -> Self {
         Self {
             head,
+            filling: Filling::Whole,
             frame_len: frame_len.clamp(MIN_LEN, MAX_FRAME),
             next: 0,
             dropped: 0,
@@ -65,6 +77,32 @@ impl Generator {
     /// The handle for other threads.
     pub fn control(&self) -> Arc<GeneratorControl> {
         Arc::clone(&self.control)
+    }
+
+    /// How much of a frame is made from now on.
+    pub fn set_filling(&mut self, filling: Filling) {
+        self.filling = filling;
+    }
+
+    /// Frames that were made.
+    pub fn made(&self) -> u64 {
+        self.next
+    }
+
+    /// Appends the next frames, `most` of them or as many as there is room for. Returns how many.
+    #[inline(always)]
+    pub fn fill(&mut self, into: &mut Arena, most: u64) -> u64 {
+        let (first, end) = (self.next, self.next.saturating_add(most));
+        while self.next < end {
+            let Some(frame) = into.room(self.frame_len, Offload::default()) else { break };
+            match self.filling {
+                Filling::Whole => self.head.fill(frame, self.next),
+                Filling::Head => self.head.fill_head(frame, self.next),
+            }
+            self.next += 1;
+        }
+        self.control.made.store(self.next, Ordering::Relaxed);
+        self.next - first
     }
 
     /// Frames that the guest sent here.
@@ -87,15 +125,8 @@ impl FramePort for Generator {
         if self.control.paused.load(Ordering::Relaxed) {
             return 0;
         }
-        let first = self.next;
-        let end = self.control.limit.load(Ordering::Relaxed);
-        while self.next < end {
-            let Some(frame) = into.room(self.frame_len, Offload::default()) else { break };
-            self.head.fill(frame, self.next);
-            self.next += 1;
-        }
-        self.control.made.store(self.next, Ordering::Relaxed);
-        (self.next - first) as usize
+        let left = self.control.limit.load(Ordering::Relaxed).saturating_sub(self.next);
+        self.fill(into, left) as usize
     }
 }
 
@@ -121,6 +152,20 @@ mod tests {
                 }
             }
             assert_eq!(generator.control().made(), expected);
+        }
+    }
+
+    #[test]
+    fn a_head_alone_has_the_number_and_not_the_pattern() {
+        for len in [64, 65, 1500] {
+            let mut generator = Generator::new(Head::default(), len);
+            let mut arena = Arena::new();
+            generator.set_filling(Filling::Head);
+            assert_eq!((generator.fill(&mut arena, 3), arena.len()), (3, 3));
+            for (seq, (frame, _)) in arena.burst().iter().enumerate() {
+                assert_eq!(sequence::number(frame), Ok(seq as u64));
+                assert_eq!(sequence::check(frame), Err(sequence::Wrong::Damaged));
+            }
         }
     }
 

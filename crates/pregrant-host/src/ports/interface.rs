@@ -62,7 +62,7 @@ impl Interface {
         let result = if fits {
             request.name[..name.len()].copy_from_slice(name);
             request.value[..value.len()].copy_from_slice(value);
-            // SAFETY: each opcode above reads and writes one ifreq, 40 octets.
+            // SAFETY: each opcode above reads and writes one ifreq, 40 bytes.
             unsafe { rustix::ioctl::ioctl(&self.socket, Updater::<OPCODE, IfReq>::new(&mut request)) }
         } else {
             Err(Errno::NAMETOOLONG)
@@ -88,7 +88,7 @@ impl Interface {
         Ok(u32::from_ne_bytes([a, b, c, d]))
     }
 
-    /// Sets the octets of a packet at most, Ethernet header not counted.
+    /// Sets the bytes of a packet at most, Ethernet header not counted.
     ///
     /// # Errors
     /// The kernel refuses the value.

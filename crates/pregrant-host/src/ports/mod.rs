@@ -6,10 +6,11 @@
 //! | [`generator`] | drops it | numbered frames, as fast as they are asked for |
 //! | [`sink`] | checks the numbers, counts losses | none |
 //! | [`tap`] | gives it to a network interface of this machine | what that interface sends |
-//! | [`pcap`] | writes it to a file, then passes it on | writes it, from the port it wraps |
+//! | [`steered`] | gives it to the port that it wraps | what that port has, in the queues that the guest chose |
+//! | [`pcap`] | passes it on, and writes it to a file | what the port that it wraps has, and writes it to a file |
 //!
 //! [`sequence`] is the numbered frame that generator, sink and a measuring front share; [`queue`] the bounded queue of
-//! frames under the switch, [`interface`] what is set on the tap's interface, [`arrivals`] what wakes who waits for taps.
+//! frames under the switch, [`segments`] a large segment cut for it, [`interface`] what is set on the tap's interface, [`arrivals`] what wakes who waits for taps.
 //! Ports know the frame-port trait of the core and nothing of rings, grants or xenstore. What reaches them are private copies; the bytes are still a guest's choice, so every port takes any frame without a panic
 //! and in bounded memory.
 
@@ -19,7 +20,9 @@ pub mod interface;
 mod mac_table;
 pub mod pcap;
 pub mod queue;
+pub mod segments;
 pub mod sequence;
 pub mod sink;
+pub mod steered;
 pub mod switch;
 pub mod tap;

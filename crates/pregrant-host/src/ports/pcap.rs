@@ -1,12 +1,19 @@
 //! A port that writes what passes another port to a capture file (classic pcap, Ethernet, microseconds).
 //!
-//! Both directions go into one file, in the order in which they passed. The frame is written as it is: one whose
+//! ```text
+//!   queue 0 --Pcap--> its port        each burst, once it has passed --> Capture --> the vif's file
+//!   queue 1 --Pcap--> its port        -----------------------------------^
+//! ```
+//! Both directions of all queues go into one file, in the order in which they passed. The frame is written as it is: one whose
 //! checksum is left blank shows as wrong in a viewer, as captures on a sending host do. One time stamp per burst.
 //!
-//! A file that cannot be written ends the capture with one line in the log; the frames go on.
+//! A file that cannot be written ends the capture; the frames go on. Who has the [`Capture`] asks for the
+//! [failure](Capture::failure), and has the log say so.
+//!
+//! What a guest may do: fill the file system that the file is on.
 
 use std::io::{self, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use pregrant::port::{Arena, Burst, FrameDesc, FramePort, MAX_FRAME, Offloads, PortDrop, Steering};
@@ -16,87 +23,129 @@ pub const WHOLE_FRAMES: u32 = MAX_FRAME as u32;
 
 const MAGIC_MICROSECONDS: u32 = 0xA1B2_C3D4;
 const LINKTYPE_ETHERNET: u32 = 1;
+/// Bytes that wait to be written at most.
+const BUFFER: usize = 256 * 1024;
 
-/// A port, captured.
+/// A capture file, which all ports of a vif share. Clones are the same file's.
 #[derive(Debug)]
-pub struct Pcap<P, W: Write> {
-    inner: P,
+pub struct Capture<W: Write>(Arc<Mutex<Shared<W>>>);
+
+impl<W: Write> Clone for Capture<W> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+#[derive(Debug)]
+struct Shared<W: Write> {
+    /// None: it failed.
     file: Option<io::BufWriter<W>>,
+    failure: Option<io::Error>,
     snap_len: u32,
     written: u64,
 }
 
-impl<P: FramePort, W: Write + Send> Pcap<P, W> {
-    /// Captures `inner` into `file`, at most `snap_len` octets of each frame. Writes the file's header.
-    pub fn new(inner: P, file: W, snap_len: u32) -> io::Result<Self> {
-        let mut file = io::BufWriter::with_capacity(256 * 1024, file);
+impl<W: Write> Capture<W> {
+    /// Begins a capture into `file` of at most `snap_len` bytes of each frame: writes the file's header.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn new(file: W, snap_len: u32) -> io::Result<Self> {
+        let mut file = io::BufWriter::with_capacity(BUFFER, file);
         let mut header = [0u8; 24];
         header[..4].copy_from_slice(&MAGIC_MICROSECONDS.to_le_bytes());
         header[4..6].copy_from_slice(&2u16.to_le_bytes());
         header[6..8].copy_from_slice(&4u16.to_le_bytes());
         header[16..20].copy_from_slice(&snap_len.to_le_bytes());
         header[20..].copy_from_slice(&LINKTYPE_ETHERNET.to_le_bytes());
-        file.write_all(&header)?;
-        Ok(Self { inner, file: Some(file), snap_len, written: 0 })
+        let begun = file.write_all(&header).and_then(|()| file.flush());
+        if let Err(e) = begun {
+            drop(file.into_parts()); // not flushed again
+            return Err(e);
+        }
+        let shared = Shared { file: Some(file), failure: None, snap_len, written: 0 };
+        Ok(Self(Arc::new(Mutex::new(shared))))
     }
 
-    /// Frames in the file.
+    /// Frames that were taken for the file.
     pub fn written(&self) -> u64 {
-        self.written
+        self.lock().written
     }
 
     /// Writes out what is buffered.
-    pub fn flush(&mut self) -> io::Result<()> {
-        self.file.as_mut().map_or(Ok(()), Write::flush)
+    pub fn flush(&self) {
+        self.lock().attempt(Write::flush);
     }
 
-    /// The port inside.
-    pub fn inner(&self) -> &P {
-        &self.inner
+    /// Why the capture has ended, if it has; once.
+    pub fn failure(&self) -> Option<io::Error> {
+        self.lock().failure.take()
     }
 
-    fn write(&mut self, bytes: &[u8], frames: &[FrameDesc]) -> io::Result<()> {
-        let Some(file) = &mut self.file else { return Ok(()) };
+    fn lock(&self) -> MutexGuard<'_, Shared<W>> {
+        // Every state that a panic could leave is a legal one.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn capture(&self, bytes: &[u8], frames: &[FrameDesc]) {
         if frames.is_empty() {
-            return Ok(());
+            return;
         }
+        let mut shared = self.lock();
+        let (snap_len, mut written) = (shared.snap_len as usize, 0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        for (frame, _) in (Burst { bytes, frames }).iter() {
-            let kept = frame.len().min(self.snap_len as usize);
-            let mut record = [0u8; 16];
-            record[..4].copy_from_slice(&(now.as_secs() as u32).to_le_bytes());
-            record[4..8].copy_from_slice(&now.subsec_micros().to_le_bytes());
-            record[8..12].copy_from_slice(&(kept as u32).to_le_bytes());
-            record[12..].copy_from_slice(&(frame.len() as u32).to_le_bytes());
-            file.write_all(&record)?;
-            file.write_all(&frame[..kept])?;
-            self.written += 1;
-        }
-        Ok(())
-    }
-
-    fn capture(&mut self, bytes: &[u8], frames: &[FrameDesc]) {
-        if let Err(error) = self.write(bytes, frames) {
-            log::error!(
-                "capture ended after {} frames: {error}; traffic goes on. Free space on that file system and start again",
-                self.written
-            );
-            // Not flushed again on drop: it would fail again, and what is in the file ends at a record.
-            if let Some(file) = self.file.take() {
-                drop(file.into_parts());
+        shared.attempt(|file| {
+            for (frame, _) in (Burst { bytes, frames }).iter() {
+                let kept = frame.len().min(snap_len);
+                let mut record = [0u8; 16];
+                record[..4].copy_from_slice(&(now.as_secs() as u32).to_le_bytes());
+                record[4..8].copy_from_slice(&now.subsec_micros().to_le_bytes());
+                record[8..12].copy_from_slice(&(kept as u32).to_le_bytes());
+                record[12..].copy_from_slice(&(frame.len() as u32).to_le_bytes());
+                file.write_all(&record)?;
+                file.write_all(&frame[..kept])?;
+                written += 1;
             }
+            Ok(())
+        });
+        shared.written += written;
+    }
+}
+
+impl<W: Write> Shared<W> {
+    /// The first failure is the last attempt.
+    fn attempt(&mut self, what: impl FnOnce(&mut io::BufWriter<W>) -> io::Result<()>) {
+        if let Some(file) = &mut self.file
+            && let Err(e) = what(file)
+        {
+            self.failure = Some(e);
+            // Not flushed again on drop: it would fail again.
+            drop(self.file.take().map(io::BufWriter::into_parts));
         }
     }
 }
 
-impl<P: FramePort, W: Write + Send> FramePort for Pcap<P, W> {
+/// A port, captured.
+pub struct Pcap<W: Write> {
+    inner: Box<dyn FramePort>,
+    capture: Capture<W>,
+}
+
+impl<W: Write + Send> Pcap<W> {
+    /// Captures what passes `inner`.
+    pub fn new(inner: Box<dyn FramePort>, capture: &Capture<W>) -> Self {
+        Self { inner, capture: capture.clone() }
+    }
+}
+
+impl<W: Write + Send> FramePort for Pcap<W> {
     fn caps(&self) -> Offloads {
         self.inner.caps()
     }
 
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         let taken = self.inner.tx_burst(frames);
-        self.capture(frames.bytes, &frames.frames[..taken.min(frames.frames.len())]);
+        self.capture.capture(frames.bytes, &frames.frames[..taken.min(frames.frames.len())]);
         taken
     }
 
@@ -104,7 +153,7 @@ impl<P: FramePort, W: Write + Send> FramePort for Pcap<P, W> {
         let before = into.len();
         let n = self.inner.rx_burst(into);
         let burst = into.burst().skip(before);
-        self.capture(burst.bytes, burst.frames);
+        self.capture.capture(burst.bytes, burst.frames);
         n
     }
 
@@ -162,50 +211,68 @@ mod tests {
     #[test]
     fn both_directions_are_written_as_they_pass() {
         let file = Shared::default();
-        let mut port = Pcap::new(Generator::new(Head::default(), 100), file.clone(), 48).unwrap();
+        let capture = Capture::new(file.clone(), 48).unwrap();
+        assert_eq!(file.0.lock().unwrap().len(), 24, "a viewer may open it from the beginning");
+        let mut port = Pcap::new(Box::new(Generator::new(Head::default(), 100)), &capture);
         let mut arena = Arena::new();
         assert!(arena.push(&[0x55; 60], Offload::default()));
         assert_eq!(port.tx_burst(&arena.burst()), 1);
         let n = port.rx_burst(&mut arena); // appends: the frame that is there already is not written again
-        assert_eq!(port.written(), 1 + n as u64);
-        port.flush().unwrap();
+        assert_eq!(capture.written(), 1 + n as u64);
+        // Of another queue.
+        let mut other = Pcap::new(Box::new(Generator::new(Head::default(), 100)), &capture);
+        arena.clear();
+        assert!(arena.push(&[0x66; 60], Offload::default()));
+        assert_eq!(other.tx_burst(&arena.burst()), 1);
+        capture.flush();
+        assert!(capture.failure().is_none());
 
         let bytes = file.0.lock().unwrap().clone();
         assert_eq!(&bytes[..8], [0xD4, 0xC3, 0xB2, 0xA1, 2, 0, 4, 0]);
         assert_eq!((le32(&bytes, 16), le32(&bytes, 20)), (48, 1));
         let records = records(&bytes);
         assert_eq!(records[0], (vec![0x55; 48], 60));
-        assert_eq!(records.len(), 1 + n);
+        assert_eq!(records.len(), 2 + n);
+        assert_eq!(records[1 + n], (vec![0x66; 48], 60));
         let mut frame = vec![0; 100];
-        for (seq, record) in records[1..].iter().enumerate() {
+        for (seq, record) in records[1..=n].iter().enumerate() {
             sequence::fill(&mut frame, seq as u64);
             assert_eq!(*record, (frame[..48].to_vec(), 100));
         }
     }
 
-    /// A file system that is full.
-    struct Full;
+    /// A file system that is full behind so many bytes.
+    struct Full(usize);
 
     impl Write for Full {
-        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-            Err(io::ErrorKind::StorageFull.into())
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let n = bytes.len().min(self.0);
+            self.0 -= n;
+            if n == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(n) }
         }
         fn flush(&mut self) -> io::Result<()> {
-            Err(io::ErrorKind::StorageFull.into())
+            Ok(())
         }
     }
 
     #[test]
     fn a_full_disk_ends_the_capture_and_not_the_traffic() {
-        let mut port = Pcap::new(Generator::new(Head::default(), 1500), Full, WHOLE_FRAMES).unwrap();
+        let capture = Capture::new(Full(300_000), WHOLE_FRAMES).unwrap();
+        let mut port = Pcap::new(Box::new(Generator::new(Head::default(), 1500)), &capture);
         let mut arena = Arena::new();
-        let mut frames = 0;
+        let (mut frames, mut failures) = (0, 0);
         for _ in 0..100 {
             arena.clear();
             frames += port.rx_burst(&mut arena) as u64;
+            capture.flush();
+            let failure = capture.failure().map(|e| e.kind());
+            failures +=
+                u64::from(failure.inspect(|kind| assert_eq!(*kind, io::ErrorKind::StorageFull)).is_some());
         }
-        assert_eq!(frames, 6400);
-        assert!(port.written() < frames);
-        assert!(port.file.is_none());
+        assert_eq!((frames, failures), (6400, 1));
+        assert!(capture.written() < frames);
+        assert!(capture.lock().file.is_none());
+        let begun = Capture::new(Full(23), WHOLE_FRAMES).map(|_| ());
+        assert_eq!(begun.map_err(|e| e.kind()), Err(io::ErrorKind::StorageFull), "told at once");
     }
 }

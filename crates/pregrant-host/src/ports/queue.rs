@@ -37,12 +37,12 @@ pub struct FrameQueue {
 }
 
 impl FrameQueue {
-    /// An empty queue over at least `bytes` octets, room for the largest frame included.
+    /// An empty queue over at least `bytes` bytes, room for the largest frame included.
     pub fn new(bytes: usize) -> Self {
         let bytes = bytes.max(MAX_FRAME).next_multiple_of(ALIGN);
         Self {
             bytes: vec![0; bytes].into_boxed_slice(),
-            // Each frame takes at least ALIGN octets, so this never grows.
+            // Each frame takes at least ALIGN bytes, so this never grows.
             frames: VecDeque::with_capacity(bytes / ALIGN),
             head: 0,
         }
@@ -58,7 +58,7 @@ impl FrameQueue {
         self.frames.is_empty()
     }
 
-    /// Appends a frame of `len` octets and gives its place to be filled. None when there is no room, or nothing to put.
+    /// Appends a frame of `len` bytes and gives its place to be filled. None when there is no room, or nothing to put.
     pub fn room(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {
         if len == 0 || len > self.bytes.len() {
             return None;
@@ -209,7 +209,7 @@ mod tests {
                     let held: usize = model.iter().map(|f| f.len().next_multiple_of(ALIGN)).sum();
                     // A wrap wastes less than the frame that did not fit before the end.
                     let room = 256 * 1024 - held;
-                    assert!(room < len + MAX_FRAME.max(len) + ALIGN, "refused {len} octets with {room} free");
+                    assert!(room < len + MAX_FRAME.max(len) + ALIGN, "refused {len} bytes with {room} free");
                 }
             } else {
                 assert_eq!(queue.front().map(|(f, _)| f), model.front().map(|f| &f[..]));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn fills_to_its_last_octet_with_small_frames() {
+    fn fills_to_its_last_byte_with_small_frames() {
         let mut queue = FrameQueue::new(128 * 1024);
         let mut n = 0;
         while queue.push(&[1; 60], Offload::default()) {

@@ -1,13 +1,13 @@
-//! The numbered frame that measurements send: cheap to make, and a loss, a repeat or a wrong octet shows.
+//! The numbered frame that measurements send: cheap to make, and a loss, a repeat or a wrong byte shows.
 //!
 //! ```text
 //!    0       6       12     14     16          24        28       32
-//!   | dst   | src   | 88B5 | "PG" | seq (LE)  | length  | check  | pattern, 8 octets a word, from seq ..
+//!   | dst   | src   | 88B5 | "PG" | seq (LE)  | length  | check  | pattern, 8 bytes a word, from seq ..
 //! ```
 //!
 //! The EtherType is IEEE's first for local experiments, the addresses are locally administered. `length` is that of the
 //! whole frame, `check` a mix of both, so that a frame cut short or with a wrong number is damaged and not merely late.
-//! Each word of the pattern depends on the number and on its own place: octets of another frame, or of another place in
+//! Each word of the pattern depends on the number and on its own place: bytes of another frame, or of another place in
 //! this one, do not pass.
 
 use std::collections::VecDeque;
@@ -16,14 +16,14 @@ use pregrant::net::headers::MacAddr;
 
 /// The EtherType.
 pub const ETHERTYPE: u16 = 0x88B5;
-/// The shortest frame that carries a number, octets.
+/// The shortest frame that carries a number, bytes.
 pub const MIN_LEN: usize = 32;
 /// The source that is used unless another is asked for.
 pub const SOURCE: MacAddr = MacAddr([0x02, 0x50, 0x47, 0, 0, 0x01]);
 /// The destination that is used unless another is asked for.
 pub const DESTINATION: MacAddr = MacAddr([0x02, 0x50, 0x47, 0, 0, 0x02]);
 
-/// EtherType and magic as they stand in octets 12..16.
+/// EtherType and magic as they stand in bytes 12..16.
 const MARK: [u8; 4] = [(ETHERTYPE >> 8) as u8, ETHERTYPE as u8, b'P', b'G'];
 /// Odd constants without structure (fractions of the golden ratio and of e).
 const BASE: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -96,7 +96,7 @@ impl Head {
         Self([words[0], words[1]])
     }
 
-    /// Makes `frame` number `seq`, all of it. The frame has [`MIN_LEN`] octets or more; a shorter one is left alone.
+    /// Makes `frame` number `seq`, all of it. The frame has [`MIN_LEN`] bytes or more; a shorter one is left alone.
     #[inline(always)]
     pub fn fill(&self, frame: &mut [u8], seq: u64) {
         // The common smallest frame has its own copy of the code, without loops.
@@ -104,6 +104,19 @@ impl Head {
             self.fill_sized(smallest, seq);
         } else {
             self.fill_sized(frame, seq);
+        }
+    }
+
+    /// Makes the head of frame number `seq`, and leaves the rest as it is: only [`number`] takes it.
+    #[inline(always)]
+    pub fn fill_head(&self, frame: &mut [u8], seq: u64) {
+        let len = frame.len();
+        if let Some(head) = frame.first_chunk_mut::<MIN_LEN>() {
+            let (words, _) = head.as_chunks_mut::<8>();
+            words[0] = self.0[0];
+            words[1] = self.0[1];
+            words[2] = seq.to_le_bytes();
+            words[3] = length_and_check(seq, len).to_le_bytes();
         }
     }
 
@@ -152,7 +165,7 @@ pub fn number(frame: &[u8]) -> Result<u64, Wrong> {
     Ok(seq)
 }
 
-/// The number of `frame`, when every octet of it behind the addresses is right.
+/// The number of `frame`, when every byte of it behind the addresses is right.
 #[inline(always)]
 pub fn check(frame: &[u8]) -> Result<u64, Wrong> {
     let seq = number(frame)?;
@@ -291,11 +304,11 @@ mod tests {
             fill(&mut a, 5000);
             fill(&mut b, 5000 + other);
             a[1024..1088].copy_from_slice(&b[1024..1088]);
-            assert_eq!(check(&a), Err(Wrong::Damaged), "64 octets of the frame {other} later");
+            assert_eq!(check(&a), Err(Wrong::Damaged), "64 bytes of the frame {other} later");
         }
         fill(&mut a, 5000);
         a.copy_within(1024..1088, 2048);
-        assert_eq!(check(&a), Err(Wrong::Damaged), "64 octets of another place");
+        assert_eq!(check(&a), Err(Wrong::Damaged), "64 bytes of another place");
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub enum Check {
     /// Head and number of each frame.
     #[default]
     Number,
-    /// Every octet behind the addresses.
+    /// Every byte behind the addresses.
     Payload,
 }
 
@@ -25,7 +25,7 @@ pub enum Check {
 pub struct SinkReport {
     /// Numbered frames that came undamaged, repeats included.
     pub frames: u64,
-    /// Octets of them.
+    /// Bytes of them.
     pub bytes: u64,
     /// One more than the highest number.
     pub next: u64,
@@ -35,7 +35,7 @@ pub struct SinkReport {
     pub duplicated: u64,
     /// Frames that came after a later one.
     pub reordered: u64,
-    /// Frames with a wrong length, number or octet.
+    /// Frames with a wrong length, number or byte.
     pub damaged: u64,
     /// Frames that are none of ours (ARP, say).
     pub foreign: u64,
@@ -83,6 +83,11 @@ impl Sink {
     /// A sink that expects number 0 first.
     pub fn new(check: Check) -> Self {
         Self { check, ..Self::default() }
+    }
+
+    /// How closely frames are looked at from now on.
+    pub fn set_check(&mut self, check: Check) {
+        self.check = check;
     }
 
     /// The handle for other threads.

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 /// Connections at a time, all domains together.
 pub const MAX_CONNECTIONS: usize = 4096;
-/// Octets read from one connection before the others have their turn.
+/// Bytes read from one connection before the others have their turn.
 const READ_BYTES: usize = 16 * 1024;
 /// Events taken from the kernel at a time.
 const EVENTS: usize = 64;

@@ -1,10 +1,10 @@
 //! Guests that behave: one vif each, numbered frames.
 
 use super::{Back, Machine, Store, until};
-use pregrant::net::front::Wishes;
-use pregrant::net::front::pages::Granting;
+use pregrant::net::front::FrontConfig;
 use pregrant::net::headers::MacAddr;
-use pregrant::net::staging_list::DataLen;
+use pregrant::net::path::copy::front::Granting;
+use pregrant::net::path::staging::list::DataLen;
 use pregrant::port::{Arena, Offload};
 use pregrant::xenbus::{DeviceId, XenbusState};
 use pregrant_host::drivers::Frontend;
@@ -15,22 +15,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Wishes without staging: one queue, one channel, ordinary grants.
-pub fn ordinary() -> Wishes {
-    Wishes {
+/// FrontConfig without staging: one queue, one channel, ordinary grants.
+pub fn ordinary() -> FrontConfig {
+    FrontConfig {
         queues: 1,
         tx_data_len: None,
         rx_data_len: None,
         granting: Granting::PerFrame,
         split_channels: false,
-        ..Wishes::default()
+        ..FrontConfig::default()
     }
 }
 
-/// Wishes for staging with these data lengths, TX and RX.
-pub fn staging(tx: Option<u32>, rx: Option<u32>) -> Wishes {
+/// FrontConfig for staging with these data lengths, TX and RX.
+pub fn staging(tx: Option<u32>, rx: Option<u32>) -> FrontConfig {
     let len = |n: Option<u32>| n.map(|n| DataLen::new(n).unwrap());
-    Wishes { tx_data_len: len(tx), rx_data_len: len(rx), split_channels: true, ..ordinary() }
+    FrontConfig { tx_data_len: len(tx), rx_data_len: len(rx), split_channels: true, ..ordinary() }
 }
 
 /// A guest with one vif.
@@ -44,21 +44,20 @@ type Link = pregrant_host::xenstored::UnixTransport;
 
 impl Guest {
     /// Attaches to the domain of a vif that the toolstack made. `reconnect`: come back after a close.
-    pub fn attach(machine: &Machine, id: DeviceId, wishes: Wishes, reconnect: bool) -> Self {
+    pub fn attach(machine: &Machine, id: DeviceId, config: FrontConfig, reconnect: bool) -> Self {
         let (platform, xs) = machine.attach(id.front);
-        Self::over(platform, xs, id, wishes, reconnect)
+        Self::over(platform, xs, id, config, reconnect)
     }
 
     /// The same, over an attachment.
-    pub fn over(platform: Loopback, xs: Store, id: DeviceId, wishes: Wishes, reconnect: bool) -> Self {
-        let front = Frontend::new(platform, xs, id.handle, wishes, reconnect).unwrap();
-        let [hi, lo] = id.front.0.to_be_bytes();
-        Self { front, mac: MacAddr([2, 0, 0, hi, lo, id.handle as u8]), into: Arena::new() }
+    pub fn over(platform: Loopback, xs: Store, id: DeviceId, config: FrontConfig, reconnect: bool) -> Self {
+        let front = Frontend::new(platform, xs, id.handle, config, reconnect).unwrap();
+        Self { front, mac: super::mac(id.front.0, id.handle), into: Arena::new() }
     }
 
     /// The same, live.
-    pub fn connected(machine: &Machine, id: DeviceId, wishes: Wishes) -> Self {
-        let mut guest = Self::attach(machine, id, wishes, false);
+    pub fn connected(machine: &Machine, id: DeviceId, config: FrontConfig) -> Self {
+        let mut guest = Self::attach(machine, id, config, false);
         guest.connect();
         guest
     }
@@ -73,12 +72,17 @@ impl Guest {
         self.mac
     }
 
+    /// Takes this address for its own from now on, whoever has it.
+    pub fn act_as(&mut self, mac: MacAddr) {
+        self.mac = mac;
+    }
+
     /// Which vif.
     pub fn id(&self) -> DeviceId {
         self.front.device().id()
     }
 
-    /// Sends frame `seq` of `len` octets to `to` on queue `i`.
+    /// Sends frame `seq` of `len` bytes to `to` on queue `i`.
     pub fn send(&mut self, i: usize, to: MacAddr, len: usize, seq: u64) {
         let mut out = Arena::new();
         Head::new(to, self.mac).fill(out.room(len, Offload::default()).unwrap(), seq);
@@ -87,7 +91,7 @@ impl Guest {
         }
     }
 
-    /// Takes the frames for it that are there, on any queue: numbers and octets, each checked to the last octet.
+    /// Takes the frames for it that are there, on any queue: numbers and bytes, each checked to the last byte.
     pub fn take(&mut self) -> Vec<(u64, usize)> {
         let mut got = Vec::new();
         for i in 0..self.front.vif().nr_queues() {
@@ -160,8 +164,9 @@ impl Traffic {
                     let platform = Loopback::attach_fd(connection, id.front).unwrap();
                     let fd = platform.take_store_fd().unwrap();
                     let xs = Store::new(Link::new(fd).unwrap());
-                    let wishes = Wishes { granting: Granting::Standing, ..staging(Some(256), Some(256)) };
-                    let mut guest = Guest::over(platform, xs, id, wishes, false);
+                    let config =
+                        FrontConfig { granting: Granting::Standing, ..staging(Some(256), Some(256)) };
+                    let mut guest = Guest::over(platform, xs, id, config, false);
                     guest.connect();
                     guest
                 });

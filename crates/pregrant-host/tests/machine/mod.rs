@@ -11,25 +11,28 @@ pub mod log_lines;
 pub mod raw_guest;
 
 use pregrant::DomId;
-use pregrant::net::back::Ordinary;
+use pregrant::net::back::FallbackPath;
 use pregrant::net::features::BackFeatures;
-use pregrant::platform::{Events, Platform, ReadySet};
+use pregrant::net::headers::MacAddr;
+use pregrant::platform::Platform;
 use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenbus::{Class, DeviceId, Side};
 use pregrant::xenstore::Client;
-use pregrant_host::drivers::{Backend, FarSide, Plugged, VifReport};
+use pregrant_host::drivers::port_provider::Notes;
+use pregrant_host::drivers::{Backend, HotplugConfig, Plugged, PortProvider, Stations, VifReport};
 use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback, ProcessCounts};
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The driver domain.
 pub const BACK: DomId = DomId(0);
@@ -43,8 +46,17 @@ pub type LoopbackBackend = Backend<Loopback, UnixTransport>;
 /// selects by name.
 pub fn run(tests: &[(&str, fn())]) {
     log_lines::capture();
+    pregrant_host::drivers::wait::lift_bounds();
+    static FINISHED: AtomicUsize = AtomicUsize::new(0);
     std::thread::spawn(|| {
-        std::thread::sleep(Duration::from_secs(300));
+        let mut last = (0, Instant::now());
+        while last.1.elapsed() < Duration::from_secs(300) {
+            std::thread::sleep(Duration::from_secs(1));
+            let finished = FINISHED.load(Ordering::Relaxed);
+            if finished != last.0 {
+                last = (finished, Instant::now());
+            }
+        }
         eprintln!("watchdog: a test hangs; the name printed last is the one");
         std::process::exit(101);
     });
@@ -57,6 +69,7 @@ pub fn run(tests: &[(&str, fn())]) {
         assert_eq!(ProcessCounts::now().unwrap(), before, "descriptors, threads or mappings are left");
         println!("test {name} ... ok");
         passed += 1;
+        FINISHED.store(passed, Ordering::Relaxed);
     }
     println!("{passed} passed, 0 failed");
 }
@@ -145,8 +158,7 @@ impl Machine {
 
     /// The toolstack makes a vif.
     pub fn make_vif(&mut self, front: u16, handle: u32) -> DeviceId {
-        let [hi, lo] = front.to_be_bytes();
-        let vif = Vif::new(DomId(front), BACK, handle, [0x00, 0x16, 0x3e, hi, lo, handle as u8]);
+        let vif = Vif::new(DomId(front), BACK, handle, mac(front, handle).0);
         vif.create(&mut self.xs).unwrap();
         vif.id
     }
@@ -208,33 +220,49 @@ impl Drop for Machine {
 
 type Job = Box<dyn FnOnce(&mut LoopbackBackend) + Send>;
 
+/// The address that the toolstack gives to a vif, and the switch pins.
+pub fn mac(front: u16, handle: u32) -> MacAddr {
+    let [hi, lo] = front.to_be_bytes();
+    MacAddr([0x00, 0x16, 0x3e, hi, lo, handle as u8])
+}
+
 /// Domain 0's backend in a thread of its own, with a switch between its vifs.
 pub struct Back {
     jobs: Option<mpsc::Sender<Job>>,
+    /// Wakes the thread for a job; closed, for the end.
+    bell: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
     links: Links,
     unplugging: Arc<Unplugging>,
+    refuses: Arc<AtomicBool>,
+    late: Arc<Mutex<Late>>,
 }
 
 impl Back {
     /// Serves all vifs of domain 0.
-    pub fn start(machine: &Machine, features: BackFeatures, ordinary: Ordinary) -> Self {
+    pub fn start(machine: &Machine, features: BackFeatures, fallback: FallbackPath) -> Self {
         let connection = machine.broker.connect().unwrap();
         let (jobs, todo) = mpsc::channel();
         let links = Links::default();
         let unplugging = Arc::new(Unplugging::default());
+        let refuses = Arc::<AtomicBool>::default();
+        let late = Arc::<Mutex<Late>>::default();
         let far = AtSwitch {
-            switch: Switch::new(),
+            late: Arc::clone(&late),
+            stations: Stations::at(&Switch::new()),
             links: Arc::clone(&links),
             unplugging: Arc::clone(&unplugging),
+            refuses: Arc::clone(&refuses),
         };
-        let thread = std::thread::spawn(move || serve(connection, features, ordinary, &todo, far));
-        Self { jobs: Some(jobs), thread: Some(thread), links, unplugging }
+        let (bell, rings) = UnixStream::pair().unwrap();
+        rings.set_nonblocking(true).unwrap();
+        let thread = std::thread::spawn(move || serve(connection, features, fallback, (&todo, rings), far));
+        Self { jobs: Some(jobs), bell: Some(bell), thread: Some(thread), links, unplugging, refuses, late }
     }
 
     /// With all features, by copy where nothing else is negotiated.
     pub fn plain(machine: &Machine) -> Self {
-        Self::start(machine, BackFeatures::default(), Ordinary::Copy)
+        Self::start(machine, BackFeatures::default(), FallbackPath::Copy)
     }
 
     /// Asks the backend, in its thread.
@@ -250,6 +278,7 @@ impl Back {
         let (reply, answer) = mpsc::channel();
         let job: Job = Box::new(move |backend| drop(reply.send(job(backend))));
         self.jobs.as_ref().unwrap().send(job).expect("the back's thread ended");
+        self.bell.as_ref().unwrap().write_all(&[0]).expect("the back's thread ended");
         answer
     }
 
@@ -262,6 +291,26 @@ impl Back {
     pub fn holds_plugs(&self, holds: bool) -> u32 {
         self.unplugging.holds.store(holds, Ordering::SeqCst);
         self.unplugging.asked.load(Ordering::SeqCst)
+    }
+
+    /// From now on its far side has no ports, and cannot tell links.
+    pub fn refuses(&self) {
+        self.refuses.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on its far side has something under way for this vif also when that is gone.
+    pub fn begins_to_end(&self, id: DeviceId) {
+        self.late.lock().unwrap().under_way.push(id);
+    }
+
+    /// Lets it tell of a failure; with the last one for this vif, or not.
+    pub fn fails(&self, id: DeviceId, why: &str, is_last: bool) {
+        {
+            let mut late = self.late.lock().unwrap();
+            late.failures.push((id, why.into()));
+            late.under_way.retain(|of| !is_last || *of != id);
+        }
+        self.ask(|backend| backend.control().unwrap());
     }
 
     /// What the backend says of a vif.
@@ -277,7 +326,7 @@ impl Back {
     }
 
     fn end(&mut self) {
-        drop(self.jobs.take());
+        drop((self.jobs.take(), self.bell.take()));
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -302,21 +351,55 @@ struct Unplugging {
     asked: AtomicU32,
 }
 
-/// The switch, as a far side.
-struct AtSwitch {
-    switch: Switch,
-    links: Links,
-    unplugging: Arc<Unplugging>,
+/// What a far side has under way for vifs that are gone, and tells of.
+#[derive(Default)]
+struct Late {
+    under_way: Vec<DeviceId>,
+    failures: Vec<(DeviceId, String)>,
 }
 
-impl FarSide for AtSwitch {
-    fn connected(&mut self, _: &DeviceId, queues: usize, _: Offloads) -> Vec<Box<dyn FramePort>> {
-        let caps = Offloads { csum: true, gso: true };
-        let ports = self.switch.add_multi_queue_port(queues, caps).unwrap();
-        ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect()
+/// The switch, as a far side.
+struct AtSwitch {
+    late: Arc<Mutex<Late>>,
+    stations: Stations,
+    links: Links,
+    unplugging: Arc<Unplugging>,
+    refuses: Arc<AtomicBool>,
+}
+
+impl AtSwitch {
+    fn answers(&self) -> Result<(), String> {
+        if self.refuses.load(Ordering::SeqCst) { Err("it is out of order".into()) } else { Ok(()) }
     }
-    fn link(&mut self, id: &DeviceId, up: bool) {
+}
+
+impl PortProvider for AtSwitch {
+    fn found(&mut self, id: &DeviceId, place: &HotplugConfig, live: bool) -> Result<Notes, String> {
+        self.stations.found(id, place, live)
+    }
+    fn connected(
+        &mut self,
+        id: &DeviceId,
+        queues: usize,
+        _: Offloads,
+    ) -> Result<Vec<Box<dyn FramePort>>, String> {
+        self.answers()?;
+        let caps = Offloads { csum: true, gso: true };
+        let ports = self.stations.ports(id, queues, caps).unwrap();
+        Ok(ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect())
+    }
+    fn link(&mut self, id: &DeviceId, up: bool) -> Result<(), String> {
         self.links.lock().unwrap().push((*id, up));
+        self.answers()
+    }
+    fn closed(&mut self, _: &DeviceId) -> Result<(), String> {
+        self.answers()
+    }
+    fn is_ending(&self, id: &DeviceId) -> bool {
+        self.late.lock().unwrap().under_way.contains(id)
+    }
+    fn failures(&mut self) -> Vec<(DeviceId, String)> {
+        std::mem::take(&mut self.late.lock().unwrap().failures)
     }
     fn unplug(&mut self, _: &DeviceId) -> Plugged {
         self.unplugging.asked.fetch_add(1, Ordering::SeqCst);
@@ -327,18 +410,19 @@ impl FarSide for AtSwitch {
 fn serve(
     connection: OwnedFd,
     features: BackFeatures,
-    ordinary: Ordinary,
-    jobs: &mpsc::Receiver<Job>,
+    fallback: FallbackPath,
+    (jobs, mut rings): (&mpsc::Receiver<Job>, UnixStream),
     far: AtSwitch,
 ) {
     let platform = Loopback::attach_fd(connection, BACK).unwrap();
     let fd = platform.take_store_fd().unwrap();
     let xs = Client::new(UnixTransport::new(fd).unwrap());
     platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
-    let mut backend = Backend::new(platform, xs, features, ordinary, Box::new(far)).unwrap();
-    let mut ready = ReadySet::default();
+    platform.events().also_wake_on(rings.as_fd()).unwrap();
+    let mut backend = Backend::new(platform, xs, features, fallback, Box::new(far)).unwrap();
     let mut rounds = 0u32;
     loop {
+        let _ = rings.read(&mut [0; 64]); // before the jobs: one that comes later rings again
         loop {
             match jobs.try_recv() {
                 Ok(job) => job(&mut backend),
@@ -352,9 +436,8 @@ fn serve(
             if rounds.is_multiple_of(64) {
                 backend.control().unwrap();
             }
-        } else if !backend.control().unwrap() && !backend.arm() {
-            let nap = backend.nap(Duration::from_millis(2));
-            backend.platform().events().wait(&mut ready, Some(nap));
+        } else if !backend.control().unwrap() {
+            backend.sleep(None);
         }
     }
 }

@@ -2,13 +2,12 @@
 
 use super::{BACK, Machine, Store, until};
 use pregrant::net::features::{ChannelKeys, DataRequest, FrontRequest, QueueKeys, of_front_connection};
-use pregrant::net::headers::MacAddr;
 use pregrant::net::model::{RxModel, Slot, TxModel};
-use pregrant::net::staging_list;
+use pregrant::net::path::staging::list as staging_list;
 use pregrant::platform::{Access, Events, GrantPool, Platform};
-use pregrant::ring::RingPages;
+use pregrant::ring::{NetRx, NetTx, RingPages};
 use pregrant::shm::SharedBytes;
-use pregrant::wire::netif::{RX_SLOT_BYTES, TX_SLOT_BYTES, TxRequest};
+use pregrant::wire::netif::TxRequest;
 use pregrant::wire::staging::StagingEntry;
 use pregrant::xenbus::{Device, DeviceId, Side, XenbusState};
 use pregrant::{EvtchnPort, GrantRef};
@@ -21,15 +20,12 @@ pub type Keys = BTreeMap<String, String>;
 /// Pages for frames.
 pub const PAGES: usize = 4;
 
-/// Its address, once it sent something.
-pub const MAC: MacAddr = MacAddr([2, 0xbb, 0, 0, 0, 2]);
-
 /// The guest.
 pub struct RawGuest {
     pub xs: Store,
     pub device: Device,
-    pub tx: TxModel<RingPages<Region>>,
-    pub rx: RxModel<RingPages<Region>>,
+    pub tx: TxModel<RingPages<NetTx, Region>>,
+    pub rx: RxModel<RingPages<NetRx, Region>>,
     pub tx_ring: GrantRef,
     pub rx_ring: GrantRef,
     pub port: EvtchnPort,
@@ -60,8 +56,8 @@ impl RawGuest {
             (page, gref[0])
         };
         let ((tx_page, tx_ring), (rx_page, rx_ring)) = (ring(), ring());
-        let tx_mem = RingPages::new(tx_page, TX_SLOT_BYTES / 4);
-        let rx_mem = RingPages::new(rx_page, RX_SLOT_BYTES / 4);
+        let tx_mem = RingPages::new(tx_page);
+        let rx_mem = RingPages::new(rx_page);
         tx_mem.init();
         rx_mem.init();
         let mut page_refs = [GrantRef::NONE; PAGES];
@@ -100,7 +96,7 @@ impl RawGuest {
         gref[0]
     }
 
-    /// 256 buffers of 256 octets in new pages, from `first_id`.
+    /// 256 buffers of 256 bytes in new pages, from `first_id`.
     pub fn buffers(&mut self, acc: Access, first_id: u16) -> Vec<StagingEntry> {
         let mut refs = [GrantRef::NONE; 16];
         self.more.push(self.platform.grants().alloc(BACK, acc, &mut refs).unwrap());
@@ -129,6 +125,7 @@ impl RawGuest {
             gso_tcpv6: true,
             csum: true,
             ipv6_csum: true,
+            persistent: false,
             multicast_control: false,
             ctrl: None,
             queues: vec![queue],
@@ -161,11 +158,12 @@ impl RawGuest {
         self.device.wait_peer(&mut self.xs, &clock, None, |s| wanted.contains(&s)).unwrap()
     }
 
-    /// A request for `size` octets in page 0; they are no frame for anybody.
+    /// A request for `size` bytes in page 0; they are no frame for anybody.
     pub fn request(&self, id: u16, size: u16) -> TxRequest {
         let mut frame = [0; 64];
         frame[..6].copy_from_slice(&[2, 0xbb, 0, 0, 0, 1]);
-        frame[6..12].copy_from_slice(&MAC.0);
+        let own = self.device.id();
+        frame[6..12].copy_from_slice(&super::mac(own.front.0, own.handle).0);
         frame[12..14].copy_from_slice(&[0x88, 0xb6]);
         assert!(self.pages.copy_in(0, &frame));
         TxRequest { gref: self.page_refs[0].0, offset: 0, flags: 0, id, size }

@@ -4,19 +4,20 @@
 use crate::control::SpreadPort;
 use crate::world::{self, BACK, LOGGED, Log, Word};
 use pregrant::DomId;
-use pregrant::net::back::Ordinary;
+use pregrant::net::back::FallbackPath;
 use pregrant::net::features::BackFeatures;
-use pregrant::platform::{Clock, Events, Platform, ReadySet};
+use pregrant::platform::{Clock, Platform};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
 use pregrant::xenbus::DeviceId;
 use pregrant_host::MonotonicClock;
-use pregrant_host::drivers::{Backend, BrokerSuccession, Mode, Next, Pace, VifReport};
+use pregrant_host::drivers::{Backend, BrokerRecovery, Mode, Next, PollController, VifReport};
 use pregrant_host::loopback::{Loopback, ProcessCounts};
 use pregrant_host::ports::sequence;
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
@@ -46,6 +47,7 @@ impl Process {
 struct LogPort {
     process: Arc<Mutex<Process>>,
     log: Arc<Mutex<Log>>,
+    queue: usize,
     last: Option<u64>,
 }
 
@@ -66,6 +68,7 @@ impl FramePort for LogPort {
             self.last = Some(seq);
             log.note(seq);
         }
+        log.set(Word::Served, log.get(Word::Served) | 1 << self.queue);
         self.process.lock().unwrap().frames(frames.frames.len());
         frames.frames.len()
     }
@@ -97,6 +100,23 @@ fn tell_of_predecessors(logs: &[(DomId, Arc<Mutex<Log>>)], vifs: &[VifReport]) {
     }
 }
 
+/// Rings when the test has frames for a guest, or a question: what it writes into memory wakes nobody.
+fn bell_of(watched: [Log; 3]) -> UnixStream {
+    let (bell, mut rings) = UnixStream::pair().unwrap();
+    bell.set_nonblocking(true).unwrap();
+    std::thread::spawn(move || {
+        let mut last = [[0; 2]; 3];
+        loop {
+            let now = watched.each_ref().map(|log| [Word::Limit, Word::Asked].map(|word| log.get(word)));
+            if std::mem::replace(&mut last, now) != now && rings.write_all(&[0]).is_err() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    bell
+}
+
 /// What standard input said.
 const LEAVE: u8 = 1;
 const CLOSE: u8 = 2;
@@ -120,6 +140,7 @@ pub fn play(ordinary: &str, path: &Path) {
     let process = Arc::new(Mutex::new(Process { state: Log::open(&platform, BACK), began_ns }));
     let logs = LOGGED.map(|of| (of, Arc::new(Mutex::new(Log::open(&platform, of)))));
     let told_of = logs.clone();
+    let watched = [BACK, LOGGED[0], LOGGED[1]].map(|of| Log::open(&platform, of));
     let switch = Switch::new();
     let ports = Box::new(move |id: &DeviceId, n: usize, _| -> Vec<Box<dyn FramePort>> {
         let Some((_, log)) = logs.iter().find(|(of, _)| *of == id.front) else {
@@ -131,22 +152,25 @@ pub fn play(ordinary: &str, path: &Path) {
             if spread {
                 return Box::new(SpreadPort::new(log, queue));
             }
-            Box::new(LogPort { process: Arc::clone(&process), log, last: None })
+            Box::new(LogPort { process: Arc::clone(&process), log, queue, last: None })
         };
         (0..n).map(port).collect()
     });
-    let ordinary = if ordinary == "map" { Ordinary::Map } else { Ordinary::Copy };
+    let ordinary = if ordinary == "map" { FallbackPath::Map } else { FallbackPath::Copy };
     let mut backend = Backend::new(platform, xs, BackFeatures::default(), ordinary, ports).unwrap();
-    backend.succeed(Box::new(BrokerSuccession));
-    let (mut pace, mut ready) = (Pace::new(Mode::Adaptive), ReadySet::default());
+    backend.succeed(Box::new(BrokerRecovery));
+    let mut bell = bell_of(watched);
+    backend.platform().events().also_wake_on(bell.as_fd()).unwrap();
+    let mut pace = PollController::new(Mode::Adaptive);
     while told.load(Ordering::Relaxed) == 0 {
         match pace.after(backend.round()) {
             Next::Again => continue,
             Next::Control => {}
             Next::Sleep => {
-                if !backend.control().unwrap() && !backend.arm() {
-                    backend.platform().events().wait(&mut ready, Some(Duration::from_millis(50)));
+                if !backend.control().unwrap() {
+                    backend.sleep(None);
                 }
+                let _ = bell.read(&mut [0; 64]);
             }
         }
         backend.control().unwrap();
@@ -170,6 +194,6 @@ pub fn play(ordinary: &str, path: &Path) {
             state.set(Word::Answered, asked);
         }
     }
-    let drained = if told.load(Ordering::Relaxed) == CLOSE { backend.close_all() } else { backend.leave() };
+    let drained = if told.load(Ordering::Relaxed) == CLOSE { backend.close_all() } else { backend.detach() };
     state.add(Word::Lost, drained.lost);
 }

@@ -1,10 +1,10 @@
 //! Backs that die while a guest sets hash, table and multicast addresses: each request is answered once, and the last
-//! back sends what the guest asked for (PROTOCOL.md 1.1, R4).
+//! back sends what the guest asked for (docs/protocol 1.1, R4).
 
 use crate::world::{Back, Log, Word, World};
 use pregrant::net::back::hash::HashSettings;
 use pregrant::net::front::ctrl::NotAsked;
-use pregrant::net::front::{CtrlFront, Wishes};
+use pregrant::net::front::{CtrlFront, FrontConfig};
 use pregrant::net::headers::MacAddr;
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Steering};
 use pregrant::wire::netif_ctrl::{CtrlResponse, CtrlType};
@@ -18,12 +18,12 @@ use std::time::Duration;
 const POINTS: [&str; 6] =
     ["before-record", "in-record", "after-copy", "in-responses", "before-publish", "before-notify"];
 const QUEUES: usize = 2;
-const KEY: [u8; 40] = *b"forty octets that do not repeat at once.";
+const KEY: [u8; 40] = *b"forty bytes that do not repeat at once..";
 const TABLE: [u32; 5] = [1, 0, 0, 1, 1];
 const GROUPS: u8 = 4;
 const FLOWS: u8 = 16;
 
-/// TCP segments of some flows, and one to each of some groups. The number is in the last octet.
+/// TCP segments of some flows, and one to each of some groups. The number is in the last byte.
 fn frames() -> impl Iterator<Item = (u8, Vec<u8>)> {
     (0..FLOWS + GROUPS).map(|n| {
         let group = n.checked_sub(FLOWS);
@@ -149,13 +149,13 @@ pub fn what_a_guest_set_outlives_backs_that_die_at_each_point() {
             let back = world.back("spread", Some(format!("{point}:{nth}")));
             let mut backs = Backs { world: &world, back, deaths: 0 };
             let (guest, xs) = world.guest();
-            let wishes = Wishes {
+            let config = FrontConfig {
                 queues: QUEUES as u32,
                 ctrl_ring: true,
                 multicast_control: true,
-                ..Wishes::default()
+                ..FrontConfig::default()
             };
-            let mut front = Frontend::new(guest, xs, 0, wishes, false).unwrap();
+            let mut front = Frontend::new(guest, xs, 0, config, false).unwrap();
             while !front.connect(Duration::from_millis(20)).unwrap() {
                 backs.look();
             }

@@ -2,8 +2,9 @@
 
 use crate::traffic::Traffic;
 use crate::world::{self, GUEST};
-use pregrant::net::front::Wishes;
-use pregrant::net::front::pages::Granting;
+use pregrant::net::front::FrontConfig;
+use pregrant::net::path::copy::front::Granting;
+use pregrant_host::drivers::wait::UNBOUNDED;
 use pregrant_host::loopback::Loopback;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,7 @@ impl Orders {
         let words = [self.first, self.queues.into(), self.staged.into(), self.per_frame.into()];
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.arg("guest").args(words.map(|w| w.to_string())).arg(socket).stdin(Stdio::piped());
+        command.env(UNBOUNDED, "unbounded");
         Guest(command.spawn().unwrap())
     }
 }
@@ -54,12 +56,14 @@ pub fn play(orders: &[String], path: &Path) {
     });
     let platform = Loopback::attach(path, GUEST).unwrap();
     let xs = world::client(&platform);
-    let mut wishes = Wishes { queues: queues as u32, ..Wishes::default() };
-    wishes.granting = if per_frame != 0 { Granting::PerFrame } else { Granting::Standing };
+    let mut config = FrontConfig { queues: queues as u32, ..FrontConfig::default() };
+    config.granting = if per_frame != 0 { Granting::PerFrame } else { Granting::Standing };
+    config.persistent = per_frame == 0;
     if staged == 0 {
-        (wishes.tx_data_len, wishes.rx_data_len) = (None, None);
+        (config.tx_data_len, config.rx_data_len) = (None, None);
     }
-    let mut traffic = Traffic::new((platform, xs), wishes, false, first..first + NUMBERS);
+    let mut traffic = Traffic::new((platform, xs), config, false, first..first + NUMBERS);
+    traffic.looks_up = None;
     loop {
         traffic.step(true);
     }

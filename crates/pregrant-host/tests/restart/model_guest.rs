@@ -1,19 +1,21 @@
 //! A guest that plays raw slots: the model front on a live vif.
 
 use crate::world::{BACK, World};
-use pregrant::net::bus::{DeviceBus, StoreBus};
 use pregrant::net::features::{
     ChannelKeys, DataKeys, DataRequest, FrontRequest, QueueKeys, of_front_connection,
 };
-use pregrant::net::front::staging::StagingArea;
+use pregrant::net::front::regions::Regions;
 use pregrant::net::model::{RxFrame, RxModel, Slot, TxModel};
-use pregrant::net::staging_list::DataLen;
+use pregrant::net::path::staging::front::StagingArea;
+use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::{Access, Events, GrantPool, Platform};
-use pregrant::ring::{NetRx, NetTx, RingKind, RingPages};
+use pregrant::ring::{NetRx, NetTx, RingPages};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
-    Extra, GSO_TYPE_TCPV4, RSP_NULL, RSP_OKAY, RxRequest, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
+    Extra, GSO_TYPE_TCPV4, RSP_NULL, RSP_OKAY, RxRequest, TXF_CSUM_BLANK, TXF_DATA_VALIDATED, TXF_EXTRA_INFO,
+    TXF_MORE_DATA, TxRequest,
 };
+use pregrant::xenbus::bus::{DeviceBus, StoreBus};
 use pregrant::xenbus::{Class, Device, XenbusState};
 use pregrant::xenstore::Client;
 use pregrant::{GrantRef, PAGE_SIZE};
@@ -24,15 +26,17 @@ use pregrant_host::xenstored::UnixTransport;
 use std::time::Duration;
 
 pub const SLOTS: u64 = 256;
-/// Octets that fit a staging buffer, in the tests that have some.
+/// Bytes that fit a staging buffer, in the tests that have some.
 const STAGED: u32 = 2048;
+/// What a large segment has: numbered frames are no TCP, so a back could not blank their checksums itself.
+const LARGE: u16 = TXF_CSUM_BLANK | TXF_DATA_VALIDATED;
 
 pub struct ModelGuest {
     platform: Loopback,
     xs: Client<UnixTransport>,
     device: Device,
-    pub tx: TxModel<RingPages<Region>>,
-    pub rx: RxModel<RingPages<Region>>,
+    pub tx: TxModel<RingPages<NetTx, Region>>,
+    pub rx: RxModel<RingPages<NetRx, Region>>,
     chan: Channel,
     /// A page for each id.
     tx_pages: (Region, Vec<GrantRef>),
@@ -45,11 +49,20 @@ pub struct ModelGuest {
 impl ModelGuest {
     /// Goes to state 4, and waits for the back.
     pub fn connect(world: &World, staged: bool) -> Self {
-        Self::over(world.guest(), staged)
+        Self::over(world.guest(), staged, false)
+    }
+
+    /// The same, by the path of this name.
+    pub fn connect_by(world: &World, (path, staged): (&str, bool)) -> Self {
+        Self::over(world.guest(), staged, path == "persistent")
     }
 
     /// The same, over an attachment.
-    pub fn over((platform, mut xs): (Loopback, Client<UnixTransport>), staged: bool) -> Self {
+    pub fn over(
+        (platform, mut xs): (Loopback, Client<UnixTransport>),
+        staged: bool,
+        persistent: bool,
+    ) -> Self {
         let device = Device::front(&mut xs, Class::Vif, 0).unwrap();
         device.watch_peer(&mut xs).unwrap();
         let state = device.wait_peer(&mut xs, &MonotonicClock, None, |s| s == XenbusState::InitWait);
@@ -61,14 +74,13 @@ impl ModelGuest {
         };
         let (tx_ring, tx_ref) = pages(1, Access::ReadWrite);
         let (rx_ring, rx_ref) = pages(1, Access::ReadWrite);
-        let (tx_ring, rx_ring) =
-            (RingPages::new(tx_ring, NetTx::SLOT_WORDS), RingPages::new(rx_ring, NetRx::SLOT_WORDS));
+        let (tx_ring, rx_ring) = (RingPages::new(tx_ring), RingPages::new(rx_ring));
         tx_ring.init();
         rx_ring.init();
         let (chan, port) = platform.events().offer(BACK).unwrap();
         let area = |acc, first| {
             let len = DataLen::new(STAGED).unwrap();
-            StagingArea::new(&platform, BACK, acc, len, SLOTS as u32, first).unwrap()
+            StagingArea::new(&platform, &mut Regions::new(BACK), acc, len, SLOTS as u32, first).unwrap()
         };
         let staging = staged.then(|| (area(Access::ReadOnly, 0), area(Access::ReadWrite, SLOTS as u16)));
         let keys = |area: &StagingArea<Loopback>| {
@@ -89,6 +101,7 @@ impl ModelGuest {
             gso_tcpv6: true,
             csum: true,
             ipv6_csum: true,
+            persistent,
             multicast_control: false,
             ctrl: None,
             queues: vec![queue],
@@ -155,7 +168,7 @@ impl ModelGuest {
                     assert!(area.bytes().copy_in(area.place(id as u32) as usize, head));
                 }
                 self.tx.write(&[
-                    data(id, TXF_MORE_DATA | TXF_EXTRA_INFO, frame.len()),
+                    data(id, LARGE | TXF_MORE_DATA | TXF_EXTRA_INFO, frame.len()),
                     Slot::extra(Extra::Gso { size: 1448, gso_type: GSO_TYPE_TCPV4 }, false),
                     data(id + 1, 0, frame.len() - PAGE_SIZE),
                 ]);
@@ -201,7 +214,7 @@ impl ModelGuest {
         }
     }
 
-    /// The numbers of the frames that came, every octet of which is right.
+    /// The numbers of the frames that came, every byte of which is right.
     pub fn received(&mut self) -> Vec<u64> {
         let frames = self.rx.frames().unwrap();
         frames.iter().map(|f| sequence::check(&self.bytes(f)).unwrap()).collect()

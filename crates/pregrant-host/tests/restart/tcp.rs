@@ -1,10 +1,10 @@
 //! One TCP connection between two guests, through the switch in the back's process: it lives through every death of the
-//! back, and every octet arrives once and in its place.
+//! back, and every byte arrives once and in its place.
 
 use crate::world::World;
 use pregrant::DomId;
-use pregrant::net::front::Wishes;
-use pregrant::net::front::pages::Granting;
+use pregrant::net::front::FrontConfig;
+use pregrant::net::path::copy::front::Granting;
 use pregrant::platform::Clock;
 use pregrant::port::{Arena, Offload};
 use pregrant_host::MonotonicClock;
@@ -94,8 +94,8 @@ impl Station {
         world.add(DomainSpec::guest(domid));
         let (platform, xs) = world.attach(domid);
         // Standing grants, so that the machine's account is the same at every rest.
-        let wishes = Wishes { granting: Granting::Standing, ..Wishes::default() };
-        let mut front = Frontend::new(platform, xs, 0, wishes, false).unwrap();
+        let config = FrontConfig { granting: Granting::Standing, ..FrontConfig::default() };
+        let mut front = Frontend::new(platform, xs, 0, config, false).unwrap();
         assert!(front.connect(Duration::from_secs(60)).unwrap());
         let mut frames = Frames::default();
         let mac = EthernetAddress([2, 0, 0, 0, 0, domid.0 as u8]);
@@ -126,8 +126,8 @@ impl Station {
     }
 }
 
-/// Octet `at` of the stream.
-fn octet(at: u64) -> u8 {
+/// Byte `at` of the stream.
+fn byte(at: u64) -> u8 {
     (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
 }
 
@@ -136,7 +136,7 @@ pub struct Stream {
     client: Station,
     server: Station,
     sent: u64,
-    /// Octets that arrived.
+    /// Bytes that arrived.
     pub arrived: u64,
 }
 
@@ -163,7 +163,7 @@ impl Stream {
             *sent += socket
                 .send(|room| {
                     let n = room.len().min(4096);
-                    room[..n].iter_mut().zip(from..).for_each(|(to, at)| *to = octet(at));
+                    room[..n].iter_mut().zip(from..).for_each(|(to, at)| *to = byte(at));
                     (n, n as u64)
                 })
                 .unwrap();
@@ -175,8 +175,8 @@ impl Stream {
         if socket.can_recv() {
             *arrived += socket
                 .recv(|data| {
-                    let wrong = data.iter().zip(from..).find(|(got, at)| **got != octet(*at));
-                    assert!(wrong.is_none(), "octet {} of the TCP stream is wrong", wrong.unwrap().1);
+                    let wrong = data.iter().zip(from..).find(|(got, at)| **got != byte(*at));
+                    assert!(wrong.is_none(), "byte {} of the TCP stream is wrong", wrong.unwrap().1);
                     (data.len(), data.len() as u64)
                 })
                 .unwrap();

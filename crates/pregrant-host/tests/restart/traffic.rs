@@ -1,13 +1,13 @@
 //! A guest's real front with numbered frames both ways, on all of its queues.
 
-use pregrant::net::front::Wishes;
-use pregrant::platform::{Events, Platform, ReadySet};
+use pregrant::net::front::FrontConfig;
 use pregrant::port::{Arena, Offload};
 use pregrant::xenstore::Client;
 use pregrant_host::drivers::Frontend;
 use pregrant_host::loopback::Loopback;
 use pregrant_host::ports::sequence;
 use pregrant_host::xenstored::UnixTransport;
+use std::collections::HashSet;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -15,25 +15,39 @@ pub struct Traffic {
     pub front: Frontend<Loopback, UnixTransport>,
     /// Number of the next frame to send, and where they end.
     pub numbers: Range<u64>,
-    /// Frames that came.
-    pub came: u64,
+    /// Numbers of the frames that came.
+    came: HashSet<u64>,
     /// By queue, one more than the highest number that came.
     next: Vec<u64>,
     burst: Arena,
+    /// How long a step sleeps at most: its owner has other things to look after. None: until it is woken.
+    pub looks_up: Option<Duration>,
 }
 
 impl Traffic {
     pub fn new(
         (platform, xs): (Loopback, Client<UnixTransport>),
-        wishes: Wishes,
+        config: FrontConfig,
         reconnect: bool,
         numbers: Range<u64>,
     ) -> Self {
-        let front = Frontend::new(platform, xs, 0, wishes, reconnect).unwrap();
-        let next = vec![0; wishes.queues as usize];
-        let mut traffic = Self { front, numbers, came: 0, next, burst: Arena::new() };
+        let front = Frontend::new(platform, xs, 0, config, reconnect).unwrap();
+        let next = vec![0; config.queues as usize];
+        let mut traffic = Self {
+            front,
+            numbers,
+            came: HashSet::new(),
+            next,
+            burst: Arena::new(),
+            looks_up: Some(Duration::from_millis(1)),
+        };
         assert!(traffic.front.connect(Duration::from_secs(60)).unwrap());
         traffic
+    }
+
+    /// How many of these numbers did not come.
+    pub fn missing(&self, numbers: Range<u64>) -> u64 {
+        numbers.filter(|seq| !self.came.contains(seq)).count() as u64
     }
 
     /// One more than the highest number that came.
@@ -41,7 +55,7 @@ impl Traffic {
         self.next.iter().copied().max().unwrap()
     }
 
-    /// Sends and receives what there is, on each queue; sleeps, for a short time at most, when there is nothing.
+    /// Sends and receives what there is, on each queue; sleeps, for [`looks_up`](Self::looks_up) at most, when there is nothing.
     pub fn step(&mut self, send: bool) {
         let mut moved = false;
         for i in 0..self.front.vif().nr_queues() {
@@ -59,14 +73,13 @@ impl Traffic {
             moved |= self.front.recv(i, &mut self.burst, 1).unwrap() > 0;
             for (frame, _) in self.burst.burst().iter() {
                 let (seq, next) = (sequence::check(frame).unwrap(), &mut self.next[i]);
-                assert!(seq >= *next, "queue {i}: frame {seq} came after {}: twice or late", *next - 1);
-                *next = seq + 1;
-                self.came += 1;
+                assert!(seq >= *next, "queue {i}: frame {seq} came after {}: late", *next - 1);
+                *next = (seq + 1).max(*next);
+                assert!(self.came.insert(seq), "frame {seq} came twice, the second time on queue {i}");
             }
         }
-        if !moved && !self.front.arm(true).unwrap() {
-            let mut ready = ReadySet::default();
-            self.front.platform().events().wait(&mut ready, Some(Duration::from_millis(1)));
+        if !moved {
+            self.front.sleep(true, self.looks_up).unwrap();
         }
     }
 

@@ -5,6 +5,7 @@ use pregrant::shm::SharedBytes;
 use pregrant::xenbus::DeviceId;
 use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenstore::Client;
+use pregrant_host::drivers::wait::UNBOUNDED;
 use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback, Persistent};
 use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
 use std::io::{BufRead, BufReader, Write};
@@ -127,6 +128,7 @@ impl World {
         }
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["child", ordinary]).arg(&self.socket).env_remove("PREGRANT_CRASH");
+        command.env(UNBOUNDED, "unbounded");
         if let Some(crash) = crash {
             command.env("PREGRANT_CRASH", crash).stderr(Stdio::null());
         }
@@ -191,12 +193,12 @@ impl Back {
 
     /// Stops in good order: it leaves its vifs connected.
     pub fn stop(&mut self) {
-        self.begin_to_leave();
+        self.begin_to_detach();
         assert!(self.child.wait().unwrap().success());
     }
 
     /// The same, without waiting for it.
-    pub fn begin_to_leave(&mut self) {
+    pub fn begin_to_detach(&mut self) {
         drop(self.child.stdin.take());
     }
 
@@ -230,11 +232,13 @@ pub enum Word {
     Next,
     /// No frame for the guest from here on.
     Limit,
-    /// Octets of frames for the guest.
+    /// Bytes of frames for the guest.
     Size,
     /// What backs said of their predecessors: frames that may have come out twice, and frames that are lost.
     SaidTwice,
     SaidLost,
+    /// Bit `q`: the back's present process took frames out of queue `q`.
+    Served,
     // Of the back itself.
     /// 0 not there yet, 1 attached, 2 has live queues.
     Stage,
@@ -253,10 +257,10 @@ pub enum Word {
     Mappings,
 }
 
-/// Octets of a log.
+/// Bytes of a log.
 const LOG_BYTES: usize = 1 << 24;
 /// Words before those that count each frame.
-const HEAD: usize = 19;
+const HEAD: usize = 20;
 
 /// Where a frame is counted. After four million numbers the places begin anew: forget the old ones in time.
 fn place(seq: u64) -> usize {

@@ -1,32 +1,34 @@
 //! How a backend ends: its vifs left to a successor, or closed.
 
-use super::{Backend, Served};
+use super::{Backend, VifInstance};
 use log::{Level, log};
 use pregrant::net::back::Drained;
-use pregrant::net::bus::StoreBus;
 use pregrant::platform::Platform;
 use pregrant::xenbus::XenbusState;
+use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
 /// How long fronts have to follow when all vifs are closed.
 const FRONTS_FOLLOW: Duration = Duration::from_secs(1);
+
 impl<P: Platform, T: Transport> Backend<P, T> {
     /// Stops without closing, at once: answers what was taken from guests, delivers to them what was taken from ports
     /// and what these hold as far as there are slots, lets go of everything, and leaves every vif at the state at which
     /// it is, for a successor.
-    pub fn leave(&mut self) -> Drained {
+    pub fn detach(&mut self) -> Drained {
         let mut drained = Drained::default();
         for served in self.vifs.values_mut() {
-            drained += served.vif.leave(&self.platform, &mut served.ports);
+            drained += served.vif.detach(&self.platform, &mut served.ports);
         }
         self.ended(self.vifs.len(), "left to a successor", drained);
+        self.vifs.values().for_each(|served| served.log.end());
         self.vifs.clear();
         self.relive();
         drained
     }
 
-    /// Closes all vifs that are connected, in good order: drains as [`leave`](Self::leave) does, says 5, waits for their
+    /// Closes all vifs that are connected, in good order: drains as [`detach`](Self::detach) does, says 5, waits for their
     /// fronts (a second at most), says 6. The others stay as they are.
     pub fn close_all(&mut self) -> Drained {
         let mut drained = Drained::default();
@@ -39,7 +41,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         }
         self.relive();
         self.wake_all();
-        let closing = |s: &Served<P>| s.vif.state() == XenbusState::Closing;
+        let closing = |s: &VifInstance<P>| s.vif.state() == XenbusState::Closing;
         let n = self.vifs.values().filter(|s| closing(s)).count();
         let until = Instant::now() + FRONTS_FOLLOW;
         while self.vifs.values().any(closing) && Instant::now() < until {
@@ -62,16 +64,23 @@ impl<P: Platform, T: Transport> Backend<P, T> {
                 let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
                 let _ = served.vif.close(&self.platform, &mut bus, None); // as above
             }
+            served.log.end();
             let _ = served.device.unwatch_peer(&mut self.xs);
-            if let Some(succession) = &mut self.succession {
-                succession.forget(&self.platform, &id);
+            if let Some(recovery) = &mut self.recovery {
+                recovery.forget(&self.platform, &id);
             }
         }
         drained
     }
 
-    pub(super) fn ended(&self, n: usize, how: &str, Drained { delivered, lost }: Drained) {
+    pub(super) fn ended(&mut self, n: usize, how: &str, Drained { delivered, lost }: Drained) {
+        self.tell_failures();
+        for log in self.ending.drain(..) {
+            log.say(Level::Warn, &"this process ends before the script that was to undo its plugging");
+            log.end();
+        }
         let level = if lost > 0 { Level::Warn } else { Level::Info };
+        // LOG: once, at this process' end.
         log!(
             level,
             "{n} vif(s) {how}; {delivered} frame(s) for guests were delivered at the last moment, {lost} are lost"

@@ -7,21 +7,24 @@
 //! ```
 //! What a guest may do: nothing here; the directory is the toolstack's.
 
-use super::{Backend, BackendError, Served, WATCH};
-use crate::drivers::far_side::{Place, Plug};
-use crate::drivers::turns::Turn;
-use log::{Level, log};
+use super::vif_log::VifLog;
+use super::{Backend, BackendError, VifInstance, WATCH};
+use crate::drivers::fair_scheduler::Turn;
+use crate::drivers::port_provider::{HotplugConfig, HotplugState};
+use log::Level;
+use pregrant::DomId;
 use pregrant::net::back::vif::{HOTPLUG_STATUS, RATE};
-use pregrant::net::back::{BackVif, Left};
-use pregrant::net::bus::StoreBus;
+use pregrant::net::back::{BackVif, PreviousState};
 use pregrant::platform::Platform;
+use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::{Class, Device, DeviceId, Side};
-use pregrant::xenstore::{Client, Transport, XsError};
+use pregrant::xenstore::{Client, Transport, WatchEvent, XsError, path};
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// How long a vif whose last owner is dying is tried again (PROTOCOL.md 1.1). Nobody waits for it meanwhile.
+/// How long a vif whose last owner is dying is tried again (docs/protocol 1.1). Nobody waits for it meanwhile.
 const DYING: Duration = Duration::from_secs(1);
+
 /// A vif whose last owner still holds it.
 #[derive(Clone, Copy)]
 pub(super) struct Held {
@@ -48,6 +51,13 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             self.remove(key);
         }
         self.held.retain(|key, _| seen.contains(key));
+        self.logs.retain(|key, log| {
+            let stays = seen.contains(key);
+            if !stays {
+                log.end();
+            }
+            stays
+        });
         for key in seen {
             if !self.vifs.contains_key(&key) && self.is_announced(key)? {
                 self.find(key);
@@ -64,13 +74,13 @@ impl<P: Platform, T: Transport> Backend<P, T> {
 
     /// Once: vifs that the toolstack took away while nobody was there to see it.
     pub(super) fn forget_gone(&mut self) -> Result<(), BackendError> {
-        let Some(succession) = self.succession.as_mut().filter(|_| !self.forgot) else { return Ok(()) };
+        let Some(recovery) = self.recovery.as_mut().filter(|_| !self.forgot) else { return Ok(()) };
         self.forgot = true;
-        for id in succession.kept(&self.platform, self.platform.domid()) {
+        for id in recovery.kept(&self.platform, self.platform.domid()) {
             let dir = format!("{WATCH}/{}/{}", id.front.0, id.handle);
             if self.xs.read_if_there(&dir)?.is_none() {
-                succession.forget(&self.platform, &id);
-                self.far.removed(&id);
+                recovery.forget(&self.platform, &id);
+                VifLog::new(id).failed(Level::Warn, self.far.removed(&id));
             }
         }
         Ok(())
@@ -79,21 +89,24 @@ impl<P: Platform, T: Transport> Backend<P, T> {
     /// Begins to serve a vif: a new one, or one that a predecessor left connected.
     pub(super) fn find(&mut self, key: (u16, u32)) {
         let own = self.platform.domid();
-        let id = DeviceId { class: Class::Vif, front: pregrant::DomId(key.0), back: own, handle: key.1 };
-        let owned = match self.succession.as_mut().map(|s| s.own(&self.platform, &id)).transpose() {
+        let id = DeviceId { class: Class::Vif, front: DomId(key.0), back: own, handle: key.1 };
+        let log = self.logs.entry(key).or_insert_with(|| VifLog::new(id)).clone();
+        let owned = match self.recovery.as_mut().map(|s| s.own(&self.platform, &id)).transpose() {
             Ok(owned) => owned,
             Err(why) => return self.hold(key, &id, &why),
         };
         let device = Device::new(id, Side::Back);
-        if let Err(e) = Served::<P>::listen(&device, &mut self.xs) {
-            log!(Level::Warn, "{id}: cannot watch the front's state: {e}");
+        if let Err(e) = VifInstance::<P>::listen(&device, &mut self.xs) {
+            log.say(Level::Warn, &format_args!("cannot watch the front's state: {e}"));
             return;
         }
-        let mut vif = BackVif::new(id.front, key.1, self.features.clone(), self.ordinary);
+        let mut vif = BackVif::new(id.front, key.1, self.features.clone(), self.fallback);
+        self.make_room(key);
         vif.limit_pages(self.pages_left(key));
+        vif.limit_persistent(self.persistent_limit);
         vif.set_patience(self.patience);
-        let control = self.succession.as_mut().and_then(|s| s.control_page(&self.platform, &id));
-        if let Some(page) = control {
+        let control = self.recovery.as_mut().map(|s| s.control_page(&self.platform, &id));
+        if let Some(page) = control.and_then(|page| log.failed(Level::Warn, page)?) {
             vif.keep_control(page);
         }
         if self.far.is_kernels(&id) {
@@ -103,18 +116,21 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         let left = match vif.inherit(&mut bus) {
             Ok(left) => left,
             Err(e) => {
-                log!(Level::Warn, "{id}: cannot read what a predecessor left: {e}");
+                log.say(Level::Warn, &format_args!("cannot read what a predecessor left: {e}"));
                 return;
             }
         };
         // First of all: what comes for the guest from here on waits at its place.
-        let live = left == Left::Connected && self.succession.is_some();
-        let plug = Place::read(&device, &mut self.xs)
-            .map_err(|e| e.to_string())
-            .and_then(|place| Plug::begin(&mut *self.far, self.hotplug, &device, place, &mut vif, live));
+        let live = left == PreviousState::Connected && self.recovery.is_some();
+        let plug = HotplugConfig::read(&device, &mut self.xs).map_err(|e| e.to_string()).and_then(|place| {
+            HotplugState::begin(&mut *self.far, self.hotplug, &device, place, &mut vif, live)
+        });
         let (plug, misplaced) = match plug {
-            Ok(plug) => (plug, None),
-            Err(why) => (Plug::Done, Some(why)),
+            Ok((plug, notes)) => {
+                notes.iter().for_each(|(level, text)| log.say(*level, text));
+                (plug, None)
+            }
+            Err(why) => (HotplugState::Done, Some(why)),
         };
         if let (true, Some(why)) = (live, &misplaced) {
             // Its guest is connected, and would not come back from a close: whoever serves it next finds it as it is.
@@ -122,10 +138,12 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             return self.hold(key, &id, &why);
         }
         let mut bus = StoreBus { device: &device, xs: &mut self.xs };
-        let taken = match (&left, &mut self.succession) {
-            (Left::Connected, Some(succession)) => {
-                let mut redo = |queue, dir| succession.redo_page(&self.platform, &id, queue, dir);
-                vif.take_up(&self.platform, &mut bus, &mut redo)
+        let taken = match (&left, &mut self.recovery) {
+            (PreviousState::Connected, Some(recovery)) => {
+                let mut redo = |queue, dir| {
+                    log.failed(Level::Warn, recovery.redo_page(&self.platform, &id, queue, dir))?
+                };
+                vif.reattach(&self.platform, &mut bus, &mut redo)
             }
             _ => Ok(false),
         };
@@ -137,20 +155,20 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         }
         self.held.remove(&key);
         let live = matches!(taken, Ok(true));
-        let mut served = Served {
+        let mut served = VifInstance {
             device,
             vif,
             ports: Vec::new(),
-            lines: 0,
+            log,
             failed: None,
             faults: 0,
-            rests: 0,
+            throttled: 0,
             last_failure: None,
-            taken_up: live,
+            reattached: live,
             connected_at: None,
             stalled: false,
             turn: Turn::default(),
-            rests_until: None,
+            throttled_until: None,
             plug,
             _owned: owned,
         };
@@ -159,7 +177,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
                 let had = served.vif.interrupted();
                 served.say(Level::Info, &format_args!("taken up where a predecessor stopped; {had}"));
             }
-            Left::Closed(Some(why)) => {
+            PreviousState::Closed(Some(why)) => {
                 served.say(Level::Warn, &format_args!("a predecessor closed it: {why}"));
                 served.failed = Some(why);
             }
@@ -183,7 +201,12 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         let held = self.held.entry(key).or_insert(first);
         if !held.given_up && Instant::now() >= held.until {
             held.given_up = true;
-            log!(Level::Warn, "{id}: not served: {why}");
+            let log = self.logs.entry(key).or_insert_with(|| VifLog::new(*id));
+            log.say(Level::Warn, &format_args!("not served: {why}"));
+        }
+        // Nobody listens to its front: what that writes is not to keep this process awake.
+        if held.given_up {
+            let _ = VifInstance::<P>::hush(&Device::new(*id, Side::Back), &mut self.xs); // xenstore is gone, then
         }
     }
 
@@ -214,9 +237,16 @@ pub(super) enum Changed {
     Nothing,
 }
 
-pub(super) fn below_watch(path: &str) -> Changed {
-    // A front's key: of a vif that is not served, or not yet.
-    let Some((_, below)) = path.rsplit_once(WATCH) else { return Changed::Nothing };
+pub(super) fn below_watch(event: &WatchEvent, own: DomId) -> Changed {
+    // A front's key, of a vif that is not served, or not yet: its path is as the guest likes.
+    if event.token != WATCH {
+        return Changed::Nothing;
+    }
+    // Some xenstoreds name nodes from the root on.
+    let home = path::home(own) + "/";
+    let from_home = event.path.strip_prefix(&home).unwrap_or(&event.path);
+    // A node above: all of it may have gone.
+    let Some(below) = from_home.strip_prefix(WATCH) else { return Changed::Vifs };
     let mut parts = below.split('/').skip(1);
     match (parts.next(), parts.next(), parts.next()) {
         (Some(front), Some(handle), Some(key)) => match (front.parse(), handle.parse()) {

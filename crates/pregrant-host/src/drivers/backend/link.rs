@@ -1,18 +1,17 @@
 //! What becomes of vifs with time: frames for guests expire, guests that take none lose their link, and those with a rate
-//! wait for their credit (PROTOCOL.md 6).
+//! wait for their credit (docs/protocol 6).
 //!
 //! ```text
-//!   control()  --watch_links--> each vif's turn --link changed--> FarSide::link     (a tap's carrier)
-//!   before sleeping: nap()      the first moment at which a vif wants the worker awake
+//!   control()  --watch_links--> each vif's turn --link changed--> PortProvider::link     (a tap's carrier)
+//!   before sleeping: due()      the first moment at which a vif wants the worker awake  (sleep)
 //! ```
 //! A guest that goes up and down without end uses up its lines in the log and is then counted only.
 
 use super::Backend;
 use log::Level;
-use pregrant::net::bus::StoreBus;
-use pregrant::platform::{Clock, Platform};
+use pregrant::platform::Platform;
+use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenstore::Transport;
-use std::time::Duration;
 
 impl<P: Platform, T: Transport> Backend<P, T> {
     /// Each live vif's control turn.
@@ -23,7 +22,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             match served.vif.turn(&self.platform, &mut served.ports) {
                 Ok(None) => {}
                 Ok(Some(up)) => {
-                    self.far.link(&served.device.id(), up);
+                    served.log.failed(Level::Info, self.far.link(&served.device.id(), up));
                     let was = std::mem::replace(&mut served.stalled, !up);
                     if !up {
                         served.say(
@@ -42,22 +41,12 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         }
     }
 
-    /// How long the worker may sleep, at most `max`, when [`arm`](Self::arm) found no work.
-    pub fn nap(&self, max: Duration) -> Duration {
-        let due = self.live.iter().filter_map(|key| self.vifs.get(key)?.vif.deadline_ns()).min();
-        let max = self.rest_left().map_or(max, |left| max.min(left));
-        due.map_or(max, |due| {
-            let now = self.platform.clock().now_ns();
-            max.min(Duration::from_nanos(due.saturating_sub(now)))
-        })
-    }
-
     /// The toolstack changed how much a guest may send.
-    pub(super) fn hear_rate(&mut self, key: (u16, u32)) {
+    pub(super) fn reload_rate(&mut self, key: (u16, u32)) {
         let Some(served) = self.vifs.get_mut(&key) else { return };
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
         if served.vif.nr_queues() > 0
-            && let Err(e) = served.vif.hear_rate(&self.platform, &mut bus)
+            && let Err(e) = served.vif.reload_rate(&self.platform, &mut bus)
         {
             served.say(Level::Warn, &e);
         }

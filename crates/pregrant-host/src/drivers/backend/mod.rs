@@ -3,45 +3,54 @@
 //!
 //! ```text
 //!   xenstore --watch--> control(): find vifs, step them         never on the data path
-//!   round():            vif 0 tx, rx; vif 1 tx, rx; ...         one batch each; who is ahead in time waits (`turns`)
+//!   round():            vif 0 tx, rx; vif 1 tx, rx; ...         one batch each; who is ahead in time waits (`fair_scheduler`)
 //!   find    which vifs there are            step  what becomes of one
 //!   link    what becomes of it with time: frames that wait, a guest that takes none, its rate
-//!   attend  who asks for too many steps     served  one vif, and its report
-//!   end     all of them left or closed
+//!   throttled  whose front asks for too many steps     vif_instance  one vif, and its report
+//!   sleep   until there may be something to do
+//!   end     all of them left or closed    vif_log  what the log says of one
 //! ```
-//! A vif that a predecessor left at state 4 is taken up with its live rings ([`Backend::succeed`]); [`Backend::leave`]
+//! A vif that a predecessor left at state 4 is taken up with its live rings ([`Backend::succeed`]); [`Backend::detach`]
 //! leaves it so, [`Backend::close_all`] closes it. What a predecessor closed stays closed until its front comes down.
 //!
 //! What a guest may do: close, vanish, lie, come back again and again. Its own vif is closed with a line that says why
 //! (at most [`LINES_PER_VIF`] lines for each vif); the others go on. A guest that writes its state without end is heard
-//! in turns ([`EVENTS_PER_TURN`]), so that frames move in between, and then not for a while ([`attention`]).
+//! in turns ([`EVENTS_PER_TURN`]), so that frames move in between, and then not for a while ([`throttle`]).
 //!
-//! [`attention`]: crate::drivers::attention
+//! [`throttle`]: crate::drivers::throttle
 
-mod attend;
 mod end;
 mod find;
 mod link;
-mod served;
+mod sleep;
 mod step;
+#[cfg(test)]
+mod tests;
+mod throttled;
+mod vif_instance;
+mod vif_log;
 
-pub use served::{LINES_PER_VIF, VifReport};
+pub use vif_instance::VifReport;
+pub use vif_log::LINES_PER_VIF;
 
-use super::attention::Attention;
-use super::far_side::{FarSide, Hotplug};
-use super::succession::Succession;
-use super::turns::Turns;
+use super::fair_scheduler::FairScheduler;
+use super::port_provider::{Hotplug, PortProvider};
+use super::recovery::Recovery;
+use super::throttle::Throttle;
+use super::wait::Waiter;
 use find::{Changed, Held, below_watch};
 use pregrant::net::back::Patience;
-use pregrant::net::back::{Ordinary, Polled};
+use pregrant::net::back::{FallbackPath, Polled};
 use pregrant::net::features::BackFeatures;
+use pregrant::net::path::persistent;
 use pregrant::platform::Platform;
 use pregrant::port::{Arena, FramePort};
 use pregrant::xenbus::DeviceError;
 use pregrant::xenstore::{Client, Transport, XsError};
-use served::Served;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
+use vif_instance::VifInstance;
+use vif_log::VifLog;
 
 /// Events of xenstore that one call of [`Backend::control`] takes at most.
 pub const EVENTS_PER_TURN: usize = 128;
@@ -49,6 +58,11 @@ pub const EVENTS_PER_TURN: usize = 128;
 /// Pages of one guest that are mapped at a time, over all of its vifs, unless [`Backend::limit_pages`] says otherwise
 /// (XSA-300): 64 MiB. A vif with four queues, a page for each of 256 buffers both ways, has 2056 of them.
 pub const PAGES_PER_GUEST: usize = 16 * 1024;
+/// Pages of all guests that stay mapped since they were seen, each a mapping of its own: a Linux process may have 65530
+/// (`vm.max_map_count`). Who connects when they are shared out has the next path.
+const PERSISTENT_PAGES: usize = 16 * 1024;
+/// Pages that one queue may need: two rings, and a buffer a page for each of their slots.
+const VIF_QUEUE_PAGES: usize = 2 + 2 * 256;
 
 /// Why the backend itself (not one vif of it) cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -87,28 +101,34 @@ pub struct Backend<P: Platform, T: Transport> {
     platform: P,
     xs: Client<T>,
     features: BackFeatures,
-    ordinary: Ordinary,
-    far: Box<dyn FarSide>,
+    fallback: FallbackPath,
+    far: Box<dyn PortProvider>,
     hotplug: Hotplug,
     removes: bool,
     chosen: Vec<Chosen>,
-    succession: Option<Box<dyn Succession<P>>>,
+    recovery: Option<Box<dyn Recovery<P>>>,
     /// What former vifs left there is gone.
     forgot: bool,
-    vifs: BTreeMap<(u16, u32), Served<P>>,
+    vifs: BTreeMap<(u16, u32), VifInstance<P>>,
+    /// What the log was told of each, also of those that somebody else holds.
+    logs: BTreeMap<(u16, u32), VifLog>,
+    /// Those of vifs that are gone, as long as the far side has something under way for them.
+    ending: Vec<VifLog>,
     /// Vifs that somebody else still holds.
     held: BTreeMap<(u16, u32), Held>,
     /// Those with live queues, for the round.
     live: Vec<(u16, u32)>,
-    turns: Turns,
+    turns: FairScheduler,
     /// By guest.
-    attention: BTreeMap<u16, Attention>,
+    throttle: BTreeMap<u16, Throttle>,
     began: Instant,
     scratch: Arena,
     removed: u64,
     page_limit: usize,
+    persistent_limit: usize,
     limits_steps: bool,
     patience: Patience,
+    waiter: Waiter,
 }
 
 const WATCH: &str = "backend/vif";
@@ -119,39 +139,44 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         platform: P,
         mut xs: Client<T>,
         features: BackFeatures,
-        ordinary: Ordinary,
-        far: Box<dyn FarSide>,
+        fallback: FallbackPath,
+        far: Box<dyn PortProvider>,
     ) -> Result<Self, BackendError> {
-        xs.watch(WATCH, WATCH)?;
+        // Guests may read there and not write: its paths are the toolstack's and ours.
+        xs.watch_each(WATCH, WATCH)?;
         Ok(Self {
             platform,
             xs,
             features,
-            ordinary,
+            fallback,
             far,
             hotplug: Hotplug::None,
             removes: false,
             chosen: Vec::new(),
-            succession: None,
+            recovery: None,
             forgot: false,
             vifs: BTreeMap::new(),
+            logs: BTreeMap::new(),
+            ending: Vec::new(),
             held: BTreeMap::new(),
             live: Vec::new(),
-            turns: Turns::default(),
-            attention: BTreeMap::new(),
+            turns: FairScheduler::default(),
+            throttle: BTreeMap::new(),
             began: Instant::now(),
             scratch: Arena::new(),
             removed: 0,
             page_limit: PAGES_PER_GUEST,
+            persistent_limit: persistent::DEFAULT_LIMIT,
             limits_steps: true,
             patience: Patience::default(),
+            waiter: Waiter::default(),
         })
     }
 
     /// Lets vifs outlive this process, and takes up those that did. Call it before the first
     /// [`control`](Self::control).
-    pub fn succeed(&mut self, succession: Box<dyn Succession<P>>) {
-        self.succession = Some(succession);
+    pub fn succeed(&mut self, recovery: Box<dyn Recovery<P>>) {
+        self.recovery = Some(recovery);
     }
 
     /// Who plugs vifs in that are found from now on.
@@ -176,13 +201,20 @@ impl<P: Platform, T: Transport> Backend<P, T> {
     }
 
     /// Which path serves frames of vifs found from now on, where no staging list is accepted.
-    pub fn set_ordinary(&mut self, ordinary: Ordinary) {
-        self.ordinary = ordinary;
+    pub fn set_fallback(&mut self, fallback: FallbackPath) {
+        self.fallback = fallback;
     }
 
     /// How many pages of one guest may be mapped at a time; for vifs that connect from now on.
     pub fn limit_pages(&mut self, pages: usize) {
         self.page_limit = pages;
+    }
+
+    /// How many pages of each queue and direction stay mapped once they were seen, where the front persists; 0: none, and it is
+    /// not offered. For vifs found from now on.
+    pub fn limit_persistent(&mut self, pages: usize) {
+        self.persistent_limit = pages;
+        self.features.persistent = pages > 0;
     }
 
     /// Whether a vif whose front asks for steps without end is not listened to for a while, now and again; it is, unless
@@ -197,10 +229,44 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         self.patience = patience;
     }
 
-    /// Pages that guest `front` may still have mapped, its vif `handle` not counted.
-    fn pages_left(&self, (front, handle): (u16, u32)) -> usize {
-        let others = self.vifs.range((front, 0)..=(front, u32::MAX)).filter(|(key, _)| key.1 != handle);
-        self.page_limit.saturating_sub(others.map(|(_, served)| served.vif.mapped_pages()).sum())
+    /// The vifs of the guest of `key`.
+    fn of_guest((front, _): (u16, u32)) -> std::ops::RangeInclusive<(u16, u32)> {
+        (front, 0)..=(front, u32::MAX)
+    }
+
+    /// Pages that a vif of a guest may need, what its others need not counted.
+    fn pages_left(&self, key: (u16, u32)) -> usize {
+        let others = self.vifs.range(Self::of_guest(key)).filter(|(other, _)| **other != key);
+        self.page_limit.saturating_sub(others.map(|(_, served)| served.vif.needed_pages()).sum())
+    }
+
+    /// Before a vif may connect: what its guest's others only keep gives way to what it may come to need.
+    fn make_room(&mut self, key: (u16, u32)) {
+        if self.vifs.get(&key).is_some_and(|served| served.vif.nr_queues() > 0) {
+            return;
+        }
+        let most = 1 + self.features.max_queues as usize * VIF_QUEUE_PAGES;
+        let left = self.pages_left(key).saturating_sub(most);
+        let others = || self.vifs.range(Self::of_guest(key)).filter(|(other, _)| **other != key);
+        if others().map(|(_, served)| served.vif.allowed_persistent()).sum::<usize>() > left {
+            let n = others().count();
+            for (_, served) in self.vifs.range_mut(Self::of_guest(key)).filter(|(other, _)| **other != key) {
+                served.vif.allow_persistent(&self.platform, left / n);
+            }
+        }
+    }
+
+    /// A vif is connected: what its guest's vifs may keep is shared out anew.
+    fn share_pages(&mut self, key: (u16, u32)) {
+        let strangers = self.vifs.iter().filter(|((front, _), _)| *front != key.0);
+        let theirs: usize = strangers.map(|(_, served)| served.vif.allowed_persistent()).sum();
+        let live = self.vifs.range(Self::of_guest(key)).filter(|(_, served)| served.vif.nr_queues() > 0);
+        let (n, needed) =
+            live.fold((0, 0), |(n, needed), (_, served)| (n + 1, needed + served.vif.needed_pages()));
+        let left = self.page_limit.saturating_sub(needed).min(PERSISTENT_PAGES.saturating_sub(theirs));
+        for (_, served) in self.vifs.range_mut(Self::of_guest(key)) {
+            served.vif.allow_persistent(&self.platform, left / n.max(1));
+        }
     }
 
     /// Handles what xenstore has to say, without sleeping and not without end. True when something changed: then there
@@ -217,13 +283,13 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             events += 1;
             match self.vifs.iter().find(|(_, s)| s.is_about(&event)) {
                 // What it missed it hears when its watches are set again.
-                Some((_, served)) if served.rests_until.is_some() => {}
+                Some((_, served)) if served.throttled_until.is_some() => {}
                 Some((&key, _)) => drop(by_fronts.insert(key)),
-                None => match below_watch(&event.path) {
+                None => match below_watch(&event, self.platform.domid()) {
                     Changed::Vifs => scan = true,
                     Changed::State(key) => scan |= !self.vifs.contains_key(&key) && self.serves(key),
                     Changed::Wish(key) => drop(by_toolstack.insert(key)),
-                    Changed::Rate(key) => self.hear_rate(key),
+                    Changed::Rate(key) => self.reload_rate(key),
                     Changed::Nothing => {}
                 },
             }
@@ -234,14 +300,17 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         }
         by_toolstack.difference(&by_fronts).for_each(|&key| self.step(key));
         for key in by_fronts {
-            self.attend(key, |backend| backend.step(key));
+            self.run_throttled(key, |backend| backend.step(key));
         }
-        let woke = self.wake_rested();
+        let woke = self.wake_throttled();
         let came = self.far.turn();
         self.turn_plugs();
         let asked = self.serve_ctrl_rings();
         let held = self.retry_held();
         self.watch_links();
+        // A stalled queue's port that was drained there may have read frames of other queues.
+        let came = self.far.turn() || came;
+        self.tell_failures();
         Ok(held || events > 0 || woke || asked || came)
     }
 
@@ -321,7 +390,8 @@ impl<P: Platform, T: Transport> Backend<P, T> {
 
     /// Before sleeping: arms every queue. True: there is work.
     pub fn arm(&mut self) -> bool {
-        let mut work = self.retry_held();
+        // What came beside a reply since control looked wakes nobody.
+        let mut work = self.retry_held() | self.xs.has_events();
         let mut fault = None;
         for &key in &self.live {
             let Some(served) = self.vifs.get_mut(&key) else { continue };
@@ -362,9 +432,10 @@ impl<P: Platform, T: Transport> Backend<P, T> {
                 refused: s.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.to_string())).collect(),
                 failed: s.failed.clone(),
                 faults: s.faults,
-                rests: s.rests,
+                throttled: s.throttled,
+                lines_left_out: s.log.left_out(),
                 last_failure: s.last_failure.clone(),
-                taken_up: s.taken_up,
+                reattached: s.reattached,
                 connected: s.connected_at.filter(|_| s.vif.nr_queues() > 0).map(|at| at.elapsed()),
                 port_drops: s.ports.first().map(|p| p.drops()).unwrap_or_default(),
             })

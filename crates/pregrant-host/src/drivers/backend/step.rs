@@ -2,16 +2,17 @@
 //!
 //! A failure closes that vif alone, with a line that says why; the store has the same text.
 
-use super::{Backend, Served, WATCH};
-use crate::drivers::far_side::{FarSide, Hotplug, Plug, PlugStep};
+use super::vif_log::VifLog;
+use super::{Backend, VifInstance, WATCH};
+use crate::drivers::port_provider::{Hotplug, HotplugState, PlugStep, PortProvider, unplugged};
 use log::Level;
 use pregrant::PeerFault;
 use pregrant::net::back::BackStep;
 use pregrant::net::back::refusal::ConnectError;
 use pregrant::net::back::vif::HOTPLUG_STATUS;
-use pregrant::net::bus::{DeviceBus, StoreBus};
 use pregrant::net::features::{REQUEST_MULTICAST, queue_prefix};
 use pregrant::platform::Platform;
+use pregrant::xenbus::bus::{DeviceBus, StoreBus};
 use pregrant::xenbus::{Device, XenbusState};
 use pregrant::xenstore::Transport;
 use std::fmt::Display;
@@ -23,7 +24,9 @@ pub(super) type Fault = ((u16, u32), usize, &'static str, PeerFault);
 impl<P: Platform, T: Transport> Backend<P, T> {
     /// Goes on with what is being plugged in by this process, or out; the directory of a vif that is out goes.
     pub(super) fn turn_plugs(&mut self) {
-        let over = |served: &mut Served<P>, far: &mut dyn FarSide| served.plug.turn(far, &served.device.id());
+        let over = |served: &mut VifInstance<P>, far: &mut dyn PortProvider| {
+            served.plug.turn(far, &served.device.id())
+        };
         let mut out = Vec::new();
         for (key, served) in self.vifs.iter_mut().filter(|(_, s)| s.plug.is_pending()) {
             match over(served, &mut *self.far) {
@@ -66,20 +69,24 @@ impl<P: Platform, T: Transport> Backend<P, T> {
 
     /// Takes one vif's steps; a failure closes that vif alone.
     pub(super) fn step(&mut self, key: (u16, u32)) {
+        self.make_room(key);
         let pages_left = self.pages_left(key);
         // What is being unplugged is over, whatever is made in its place.
         let Some(served) = self.vifs.get_mut(&key).filter(|s| !s.plug.is_out()) else { return };
         let id = served.device.id();
         let peer_dir = served.device.peer_dir().to_owned();
-        let mut redo =
-            |queue, dir| self.succession.as_mut().and_then(|s| s.redo_page(&self.platform, &id, queue, dir));
+        let log = served.log.clone();
+        let mut redo = |queue, dir| {
+            let page = self.recovery.as_mut()?.redo_page(&self.platform, &id, queue, dir);
+            log.failed(Level::Warn, page)?
+        };
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
         served.vif.limit_pages(pages_left);
         match served.vif.step(&self.platform, &mut bus, &mut redo) {
             Ok(BackStep::Connected) => self.connected(key),
             Ok(BackStep::Closed) => {
                 served.ports.clear();
-                self.far.closed(&id);
+                served.log.failed(Level::Info, self.far.closed(&id));
                 served.say(Level::Info, &"closed");
             }
             Ok(BackStep::Waiting) => {}
@@ -87,10 +94,10 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             // misses it. To forget it now would be to find it again at once.
             Ok(BackStep::Removed) => {
                 served.ports.clear();
-                self.far.closed(&id);
+                served.log.failed(Level::Info, self.far.closed(&id));
                 match self.hotplug {
                     _ if !self.removes => {}
-                    Hotplug::Own => served.plug = Plug::Undone,
+                    Hotplug::Own => served.plug = HotplugState::Undone,
                     _ => self.remove_directory(key),
                 }
             }
@@ -107,9 +114,13 @@ impl<P: Platform, T: Transport> Backend<P, T> {
 
     /// The queues of a vif are live: gives them ports, and tells the log.
     pub(super) fn connected(&mut self, key: (u16, u32)) {
+        self.share_pages(key);
         let Some(served) = self.vifs.get_mut(&key) else { return };
         let id = served.device.id();
-        served.ports = self.far.connected(&id, served.vif.nr_queues(), served.vif.front_offloads());
+        let queues = served.vif.nr_queues();
+        let ports = self.far.connected(&id, queues, served.vif.front_offloads());
+        let ports = ports.map_err(|why| format!("its frames are dropped: {why}"));
+        served.ports = served.log.failed(Level::Warn, ports).unwrap_or_else(|| unplugged(queues));
         served.failed = None;
         served.steer();
         served.connected_at = Some(Instant::now());
@@ -118,7 +129,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         let refused: Vec<_> =
             served.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.to_string())).collect();
         for (queue, dir, why) in refused {
-            let at = front_key(&served.device, queue, served.vif.nr_queues(), dir, "data-ref0");
+            let at = front_key(&served.device, queue, queues, dir, "data-ref0");
             let line = format!(
                 "the staging list {at} is not used, queue {queue} goes on with ordinary grants: {why}; \
                  correct the front's list and connect it again"
@@ -126,7 +137,6 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             served.say(Level::Warn, &line);
         }
         let (tx, rx) = served.vif.path_names(0);
-        let queues = served.vif.nr_queues();
         served.say(Level::Info, &format_args!("connected, {queues} queue(s), TX {tx}, RX {rx}"));
     }
 
@@ -141,7 +151,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         if let Err(e) = gone
             && !e.is_not_found()
         {
-            log::info!("{}: its directory stays behind: {e}", served.device.id());
+            served.say(Level::Info, &format_args!("its directory stays behind: {e}"));
         }
     }
 
@@ -165,7 +175,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             served.say(Level::Info, &e);
         }
         served.ports.clear();
-        self.far.closed(&served.device.id());
+        served.log.failed(Level::Info, self.far.closed(&served.device.id()));
         served.faults += 1;
         served.last_failure = Some(text.clone());
         served.failed = Some(text);
@@ -175,7 +185,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
     /// Closes one vif for what its ring showed.
     #[cold]
     pub(super) fn fault(&mut self, fault: Fault) {
-        self.attend(fault.0, |backend| backend.close_for(fault));
+        self.run_throttled(fault.0, |backend| backend.close_for(fault));
     }
 
     fn close_for(&mut self, (key, queue, dir, fault): Fault) {
@@ -191,18 +201,41 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             let _ = served.vif.close(&self.platform, &mut bus, None); // its directory may be gone
             let _ = served.device.unwatch_peer(&mut self.xs);
             let _ = served.device.unwatch_peer_key(&mut self.xs, REQUEST_MULTICAST);
-            if let Some(succession) = &mut self.succession {
-                succession.forget(&self.platform, &served.device.id());
+            if let Some(recovery) = &mut self.recovery {
+                recovery.forget(&self.platform, &served.device.id());
             }
             served.ports.clear();
-            self.far.removed(&served.device.id());
+            served.log.failed(Level::Warn, self.far.removed(&served.device.id()));
             self.removed += 1;
             if self.vifs.range((key.0, 0)..=(key.0, u32::MAX)).next().is_none() {
-                self.attention.remove(&key.0);
+                self.throttle.remove(&key.0);
             }
             served.say(Level::Info, &"removed");
+            if self.far.is_ending(&served.device.id()) {
+                self.ending.push(served.log.clone());
+            } else {
+                served.log.end();
+            }
+            self.logs.remove(&key);
         }
         self.relive();
+    }
+
+    /// Writes what the far side says of vifs that it was not asked about, at their expense, also where they are gone.
+    pub(super) fn tell_failures(&mut self) {
+        for (id, why) in self.far.failures() {
+            let log = self.ending.iter().find(|log| log.id() == id);
+            let log = log.or_else(|| self.logs.get(&(id.front.0, id.handle))).cloned();
+            log.unwrap_or_else(|| VifLog::new(id)).say(Level::Warn, &why);
+        }
+        let far = &self.far;
+        self.ending.retain(|log| {
+            let stays = far.is_ending(&log.id());
+            if !stays {
+                log.end();
+            }
+            stays
+        });
     }
 
     pub(super) fn relive(&mut self) {

@@ -25,7 +25,7 @@ pub(super) type ConnId = u64;
 
 const PAGES_MAX: u64 = 1 << 20;
 const TABLE_FRAMES_MAX: u32 = 64;
-/// Persistent regions of a domain, and octets of one.
+/// Persistent regions of a domain, and bytes of one.
 const REGIONS_MAX: usize = 1024;
 const REGION_BYTES_MAX: u64 = 1 << 24;
 

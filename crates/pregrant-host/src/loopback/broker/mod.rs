@@ -15,6 +15,7 @@ mod machine;
 
 use super::error::{LoopbackError, Step};
 use super::protocol::{Reply, Request};
+use crate::line_budget::LineBudget;
 use machine::{ConnId, Machine};
 use pregrant::DomId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
@@ -228,7 +229,7 @@ impl Drop for Broker {
 
 fn listen(path: &Path) -> Result<OwnedFd, LoopbackError> {
     let address =
-        SocketAddrUnix::new(path).step("make a socket address of the broker's path (108 octets at most)")?;
+        SocketAddrUnix::new(path).step("make a socket address of the broker's path (108 bytes at most)")?;
     let socket = || {
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .step("create the broker's socket")
@@ -268,6 +269,7 @@ fn serve(state: &Mutex<State>, wake: &OwnedFd, listener: Option<&OwnedFd>) {
         let retry = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
         if let Err(e) = rustix::event::poll(&mut fds, unswept.then_some(&retry)) {
             if e != rustix::io::Errno::INTR {
+                // LOG: it ends with it.
                 log::error!("loopback broker: poll failed: {e}; the broker stops");
                 return;
             }
@@ -297,7 +299,8 @@ fn serve(state: &Mutex<State>, wake: &OwnedFd, listener: Option<&OwnedFd>) {
         let accepted = accepted.and_then(|l| {
             rustix::net::accept_with(l, SocketFlags::CLOEXEC)
                 .inspect_err(|e| {
-                    log::warn!("loopback broker: a connection could not be accepted: {e}");
+                    static LINES: LineBudget = LineBudget::new();
+                    LINES.warn(format_args!("loopback broker: a connection could not be accepted: {e}"));
                     // It stays in the queue (no descriptor is left, for example): do not spin.
                     std::thread::sleep(std::time::Duration::from_millis(10));
                 })

@@ -19,7 +19,11 @@ const VIRTIO_ECN: u8 = 0x80;
 /// The header of a frame that a guest sent. None: it claims what its headers do not bear out.
 pub fn header_of(frame: &[u8], offload: Offload) -> Option<[u8; HEADER]> {
     let mut header = [0; HEADER];
-    if offload.csum_blank || offload.gso_type != 0 {
+    // Whoever cuts a large segment starts from a blank checksum, the kernel too.
+    if offload.gso_type != 0 && !offload.csum_blank {
+        return None;
+    }
+    if offload.csum_blank {
         let ip = IpHeaders::parse(frame).ok()?;
         let field = ip.checksum_at().ok()?.checked_sub(ip.l4_at)?;
         header[0] = NEEDS_CSUM;
@@ -62,7 +66,7 @@ pub fn offload_of(header: &[u8; HEADER]) -> Option<Offload> {
 mod tests {
     use super::*;
 
-    /// An Ethernet, IPv4 and TCP header, and `payload` octets; the checksum field is to be filled.
+    /// An Ethernet, IPv4 and TCP header, and `payload` bytes; the checksum field is to be filled.
     fn tcp(payload: usize) -> Vec<u8> {
         let mut frame = vec![0; 54 + payload];
         frame[12..14].copy_from_slice(&[8, 0]);
@@ -97,6 +101,8 @@ mod tests {
         let blank = Offload { csum_blank: true, ..Offload::default() };
         assert_eq!(header_of(&[0; 60], blank), None);
         assert_eq!(header_of(&tcp(9)[..40], blank), None);
+        let finished = Offload { gso_type: GSO_TYPE_TCPV4, gso_size: 1448, ..Offload::default() };
+        assert_eq!(header_of(&tcp(9000), finished), None);
         let unknown = Offload { gso_type: 9, gso_size: 100, ..blank };
         assert_eq!(header_of(&tcp(9), unknown), None);
         // UDP segmentation was not asked for.

@@ -27,7 +27,7 @@ const FIRST: usize = 4;
 #[derive(Debug)]
 pub struct Inbox {
     bytes: Box<[u8]>,
-    /// Slots that hold a frame, and octets there, in the order of their coming.
+    /// Slots that hold a frame, and bytes there, in the order of their coming.
     came: [(usize, usize); SLOTS],
     popped: usize,
     filled: usize,

@@ -1,8 +1,8 @@
 //! A tap: the vif as a network interface of this machine, which the kernel routes or bridges.
 //!
 //! ```text
-//!   guest TX: | virtio_net_hdr, 10 octets | frame |  a write for each --> the interface receives it
-//!   guest RX: | virtio_net_hdr, 10 octets | frame |  <-- a read for each, what the interface sends
+//!   guest TX: | virtio_net_hdr, 10 bytes | frame |  a write for each --> the interface receives it
+//!   guest RX: | virtio_net_hdr, 10 bytes | frame |  <-- a read for each, what the interface sends
 //!
 //!   port --burst--> ring (io_uring: the writes or reads of a burst in one system call) --> descriptor
 //!     \--no io_uring: one frame a system call--------------------------------------------^
@@ -109,16 +109,16 @@ fn failed(name: &str, what: &str, e: Errno) -> io::Error {
 /// One more queue of the interface `name`, which is made with the first.
 fn queue(name: &str) -> io::Result<OwnedFd> {
     let mut bytes = [0; 16];
-    // One octet stays for the end of the name.
+    // One byte stays for the end of the name.
     let room = bytes.get_mut(..name.len()).filter(|r| r.len() < 16 && !r.is_empty());
-    room.ok_or_else(|| failed(name, "a name has 1 to 15 octets", Errno::INVAL))?
+    room.ok_or_else(|| failed(name, "a name has 1 to 15 bytes", Errno::INVAL))?
         .copy_from_slice(name.as_bytes());
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let fd = rustix::fs::open(TUN, flags, Mode::empty()).map_err(|e| failed(name, TUN, e))?;
     // How many queues its guest wants shows after the interface is there.
     let flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | IFF_MULTI_QUEUE;
     let mut request = IfReq { name: bytes, flags, rest: [0; 22] };
-    // SAFETY: TUNSETIFF reads and writes one ifreq, 40 octets.
+    // SAFETY: TUNSETIFF reads and writes one ifreq, 40 bytes.
     unsafe { rustix::ioctl::ioctl(&fd, Updater::<SET_IFF, IfReq>::new(&mut request)) }
         .map_err(|e| failed(name, "make the interface, or attach to it", e))?;
     // SAFETY: TUNSETVNETHDRSZ reads an int through the pointer.

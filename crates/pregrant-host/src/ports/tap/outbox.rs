@@ -10,14 +10,14 @@
 use super::header::HEADER;
 use super::ring::DEPTH;
 
-/// Octets of a frame that is copied, its header included.
+/// Bytes of a frame that is copied, its header included.
 const SHORT: usize = 2048;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Outbox {
     bytes: Box<[u8]>,
-    /// Where each frame is, and its octets.
+    /// Where each frame is, and its bytes.
     frames: Vec<(usize, usize)>,
     used: usize,
 }

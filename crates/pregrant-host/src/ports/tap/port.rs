@@ -50,6 +50,7 @@ impl TapPort {
     /// The kernel takes no requests any more: a call for each frame from now on.
     fn without_ring(&mut self, e: &io::Error) {
         self.ring = None;
+        // LOG: once a process.
         CEASED.call_once(|| log::info!("a tap: a system call for each frame from now on; io_uring: {e}"));
     }
 

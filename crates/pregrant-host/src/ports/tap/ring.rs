@@ -30,7 +30,7 @@ const END: u64 = u64::MAX;
 pub struct Done {
     /// Which of the call's.
     pub number: usize,
-    /// Octets, or what the kernel says instead.
+    /// Bytes, or what the kernel says instead.
     pub result: Result<usize, i32>,
 }
 
@@ -81,7 +81,7 @@ impl Ring {
         unsafe { self.carry_out(writes.take(DEPTH)) }
     }
 
-    /// Reads a frame into each `stride` octets of `bytes`, [`DEPTH`] at most, in order.
+    /// Reads a frame into each `stride` bytes of `bytes`, [`DEPTH`] at most, in order.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
@@ -169,6 +169,7 @@ impl fmt::Debug for Ring {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::skip::skip;
     use rustix::fd::{AsFd, OwnedFd};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -193,7 +194,7 @@ pub mod tests {
 
     /// A ring, unless the kernel has none.
     pub fn ring(nowait: bool) -> Option<Ring> {
-        Ring::new(nowait).map_err(|e| println!("skipped: no io_uring here: {e}")).ok()
+        Ring::new(nowait).map_err(|e| skip(format!("no io_uring here: {e}"))).ok()
     }
 
     #[test]

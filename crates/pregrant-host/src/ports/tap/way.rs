@@ -5,6 +5,7 @@
 //! than a call. So both are tried, once in a process, with a write that a tap refuses before it looks at it.
 
 use super::ring::Ring;
+use crate::line_budget::LineBudget;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, ReadWriteFlags};
 use std::io;
@@ -30,7 +31,10 @@ impl TapWay {
             Self::Cheaper => ring_if_cheaper(fd),
             Self::Burst => ring(fd)
                 .inspect_err(|e| {
-                    log::warn!("taps: a system call for each frame, for io_uring is not to be had: {e}");
+                    static LINES: LineBudget = LineBudget::new(); // each queue of each connection asks
+                    LINES.warn(format_args!(
+                        "taps: a system call for each frame, for io_uring is not to be had: {e}"
+                    ));
                 })
                 .ok(),
             Self::Frame => None,
@@ -77,12 +81,14 @@ fn ring_if_cheaper(fd: &OwnedFd) -> Option<Ring> {
                 // What a ring reads goes to more memory than what calls read one by one.
                 let cheaper = request + request / 4 < call;
                 let each = if cheaper { "burst" } else { "frame" };
+                // LOG: once a process.
                 log::info!(
                     "taps: a system call for each {each}; a call costs {call:?} here, a request of io_uring {request:?}"
                 );
                 cheaper
             }
             Err(e) => {
+                // LOG: once a process.
                 log::info!("taps: a system call for each frame, for io_uring is not to be had: {e}");
                 false
             }

@@ -1,4 +1,5 @@
-//! What of a vif outlives the backend's process, so that the next one goes on with the live rings (PROTOCOL.md 1.1).
+//! What of a vif outlives the backend's process, so that the next one goes on with the live rings
+//! (docs/protocol 1.1).
 //!
 //! ```text
 //!   vif5.0          the lock: one owner, until it dies or gives the vif up (R6)
@@ -16,8 +17,8 @@
 mod broker;
 mod file;
 
-pub use broker::BrokerSuccession;
-pub use file::{FileSuccession, Lock, LockError};
+pub use broker::BrokerRecovery;
+pub use file::{FileRecovery, Lock, LockError};
 
 use pregrant::DomId;
 use pregrant::net::back::ControlPage;
@@ -29,15 +30,26 @@ use std::any::Any;
 const QUEUES_MAX: usize = 64;
 
 /// Keeps it, on platform `P`.
-pub trait Succession<P> {
+pub trait Recovery<P> {
     /// Makes this process the vif's only owner, until the value is dropped or the process dies. The error names who or
     /// what is in the way.
     fn own(&mut self, p: &P, id: &DeviceId) -> Result<Box<dyn Any>, String>;
-    /// The redo page of a queue's direction, as a predecessor left it. None: there is no memory to be had, the vif
-    /// works but does not survive a crash.
-    fn redo_page(&mut self, p: &P, id: &DeviceId, queue: usize, dir: &'static str) -> Option<RedoPage>;
+    /// The redo page of a queue's direction, as a predecessor left it. None: there is to be none.
+    ///
+    /// # Errors
+    /// There is no memory to be had, in words for the log: the vif works but does not survive a crash.
+    fn redo_page(
+        &mut self,
+        p: &P,
+        id: &DeviceId,
+        queue: usize,
+        dir: &'static str,
+    ) -> Result<Option<RedoPage>, String>;
     /// The control page, likewise.
-    fn control_page(&mut self, p: &P, id: &DeviceId) -> Option<ControlPage>;
+    ///
+    /// # Errors
+    /// As for [`redo_page`](Self::redo_page).
+    fn control_page(&mut self, p: &P, id: &DeviceId) -> Result<Option<ControlPage>, String>;
     /// The vif is gone for good.
     fn forget(&mut self, p: &P, id: &DeviceId);
     /// The domain's vifs that something is kept of, whether there are such vifs or not. `own` is the domain.

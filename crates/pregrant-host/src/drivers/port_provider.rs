@@ -7,19 +7,20 @@
 //!   front at 5     closed()     the ports are dropped
 //!   vif removed    removed()    nothing of it stays
 //! ```
-//! A closure that makes ports is a far side too: one where nothing is to be plugged, such as the switch.
+//! A closure that makes ports is a far side too: one where nothing is to be plugged.
 //!
 //! What a guest may do: nothing here; the keys are the toolstack's.
 
 use pregrant::net::back::BackVif;
 use pregrant::platform::Platform;
-use pregrant::port::{FramePort, Offloads};
+use pregrant::port::{Arena, Burst, FramePort, Offloads};
 use pregrant::xenbus::{Device, DeviceError, DeviceId};
 use pregrant::xenstore::{Client, Transport};
+use std::time::Duration;
 
 /// What the toolstack says of a vif's far side, from the back's directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Place {
+pub struct HotplugConfig {
     /// The interface's name: `vifname`, else `vif<domid>.<handle>`.
     pub name: String,
     /// `bridge`: to be joined.
@@ -28,6 +29,8 @@ pub struct Place {
     pub script: Option<String>,
     /// `mtu`: the interface gets it. One that no interface can have counts as absent.
     pub mtu: Option<u32>,
+    /// `mac`: the guest's address.
+    pub mac: Option<String>,
     /// The back's directory, which the script is told.
     pub dir: String,
 }
@@ -42,7 +45,7 @@ pub fn usual_name(id: &DeviceId) -> String {
     format!("vif{}.{}", id.front.0, id.handle)
 }
 
-impl Place {
+impl HotplugConfig {
     /// Reads it.
     ///
     /// # Errors
@@ -57,13 +60,14 @@ impl Place {
             name: text("vifname")?.unwrap_or_else(|| usual_name(&id)),
             bridge: text("bridge")?,
             script: text("script")?,
+            mac: text("mac")?,
             mtu: text("mtu")?.as_deref().and_then(mtu),
             dir: device.own_dir().to_owned(),
         })
     }
 }
 
-/// Who plugs a vif's far side in (PROTOCOL.md 2.10). Never two of them.
+/// Who plugs a vif's far side in (docs/protocol 2.10). Never two of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Hotplug {
     /// The toolstack: its script says "connected" in `hotplug-status`, and the front is connected after that.
@@ -86,8 +90,12 @@ pub enum Plugged {
     No(String),
 }
 
-/// See the module.
-pub trait FarSide {
+/// Lines for the log about a vif.
+pub type Notes = Vec<(log::Level, String)>;
+
+/// See the module. None of it writes lines into the log: what failed is said to the backend, which writes it as long as
+/// the vif has lines left.
+pub trait PortProvider {
     /// Whether the kernel's netback serves it, and it is about to be taken from there.
     fn is_kernels(&self, id: &DeviceId) -> bool {
         let _ = id;
@@ -98,12 +106,12 @@ pub trait FarSide {
     ///
     /// # Errors
     /// In words for the log and the store. The vif is not served.
-    fn found(&mut self, id: &DeviceId, place: &Place, live: bool) -> Result<(), String> {
+    fn found(&mut self, id: &DeviceId, place: &HotplugConfig, live: bool) -> Result<Notes, String> {
         let _ = (id, place, live);
-        Ok(())
+        Ok(Notes::new())
     }
     /// [`Hotplug::Own`]: begins to plug it in, or goes on with it; asked again until it is over.
-    fn plug(&mut self, id: &DeviceId, place: &Place) -> Plugged {
+    fn plug(&mut self, id: &DeviceId, place: &HotplugConfig) -> Plugged {
         let _ = (id, place);
         Plugged::Yes
     }
@@ -114,17 +122,50 @@ pub trait FarSide {
         Plugged::Yes
     }
     /// The front is connected: a port for each of `queues`. `front` is what the guest takes unfinished.
-    fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Vec<Box<dyn FramePort>>;
+    ///
+    /// # Errors
+    /// In words for the log. The vif's frames are dropped.
+    fn connected(
+        &mut self,
+        id: &DeviceId,
+        queues: usize,
+        front: Offloads,
+    ) -> Result<Vec<Box<dyn FramePort>>, String>;
     /// Whether the guest takes frames, when that changed: it is connected, and has posted slots for them. Required: a far
     /// side that stands before another and does not hand it on leaves that one without a link.
-    fn link(&mut self, id: &DeviceId, up: bool);
+    ///
+    /// # Errors
+    /// In words for the log.
+    fn link(&mut self, id: &DeviceId, up: bool) -> Result<(), String>;
     /// The front is no longer connected; its ports are gone.
-    fn closed(&mut self, id: &DeviceId) {
+    ///
+    /// # Errors
+    /// In words for the log.
+    fn closed(&mut self, id: &DeviceId) -> Result<(), String> {
         let _ = id;
+        Ok(())
     }
     /// The vif is gone.
-    fn removed(&mut self, id: &DeviceId) {
+    ///
+    /// # Errors
+    /// In words for the log: what stays behind.
+    fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
         let _ = id;
+        Ok(())
+    }
+    /// Whether something is still under way for a vif that is gone, of which [`failures`](Self::failures) may tell.
+    fn is_ending(&self, id: &DeviceId) -> bool {
+        let _ = id;
+        false
+    }
+    /// What failed since the last call while nobody asked, for the log: of vifs that are there, and of those that
+    /// [end](Self::is_ending).
+    fn failures(&mut self) -> Vec<(DeviceId, String)> {
+        Vec::new()
+    }
+    /// When it wants another [`turn`](Self::turn), from now, though nothing wakes for it. None: never.
+    fn due(&self) -> Option<Duration> {
+        None
     }
     /// Between batches, once in a while, and before sleeping. True: frames have come that nobody looked at, so do not sleep.
     fn turn(&mut self) -> bool {
@@ -132,20 +173,46 @@ pub trait FarSide {
     }
 }
 
-impl<F: FnMut(&DeviceId, usize, Offloads) -> Vec<Box<dyn FramePort>>> FarSide for F {
-    fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Vec<Box<dyn FramePort>> {
-        self(id, queues, front)
+impl<F: FnMut(&DeviceId, usize, Offloads) -> Vec<Box<dyn FramePort>>> PortProvider for F {
+    fn connected(
+        &mut self,
+        id: &DeviceId,
+        queues: usize,
+        front: Offloads,
+    ) -> Result<Vec<Box<dyn FramePort>>, String> {
+        Ok(self(id, queues, front))
     }
-    fn link(&mut self, _: &DeviceId, _: bool) {}
+    fn link(&mut self, _: &DeviceId, _: bool) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Ports of a vif that has no place: every frame is refused, and counted as such.
+pub fn unplugged(queues: usize) -> Vec<Box<dyn FramePort>> {
+    (0..queues).map(|_| Box::new(Unplugged) as Box<dyn FramePort>).collect()
+}
+
+struct Unplugged;
+
+impl FramePort for Unplugged {
+    fn caps(&self) -> Offloads {
+        Offloads { csum: true, gso: true }
+    }
+    fn tx_burst(&mut self, _frames: &Burst<'_>) -> usize {
+        0
+    }
+    fn rx_burst(&mut self, _into: &mut Arena) -> usize {
+        0
+    }
 }
 
 /// Where one vif's plugging stands, in the backend.
 #[derive(Debug)]
-pub(super) enum Plug {
+pub(super) enum HotplugState {
     /// Nothing to do, or done.
     Done,
     /// By this process: to be asked again.
-    Own(Place),
+    Own(HotplugConfig),
     /// The vif is over, and what this process plugged in is being undone.
     Undone,
 }
@@ -158,26 +225,26 @@ pub(super) enum PlugStep {
     Out(Option<String>),
 }
 
-impl Plug {
+impl HotplugState {
     /// Makes the far side's place, and begins to plug it in. A vif that was taken up (`live`) is plugged in already.
     pub(super) fn begin<P: Platform>(
-        far: &mut dyn FarSide,
+        far: &mut dyn PortProvider,
         hotplug: Hotplug,
         device: &Device,
-        place: Place,
+        place: HotplugConfig,
         vif: &mut BackVif<P>,
         live: bool,
-    ) -> Result<Self, String> {
-        far.found(&device.id(), &place, live)?;
+    ) -> Result<(Self, Notes), String> {
+        let notes = far.found(&device.id(), &place, live)?;
         if live || hotplug == Hotplug::None {
-            return Ok(Self::Done);
+            return Ok((Self::Done, notes));
         }
         vif.await_hotplug();
-        Ok(if hotplug == Hotplug::Own { Self::Own(place) } else { Self::Done })
+        Ok((if hotplug == Hotplug::Own { Self::Own(place) } else { Self::Done }, notes))
     }
 
     /// Asks again. What it came to, once it is over.
-    pub(super) fn turn(&mut self, far: &mut dyn FarSide, id: &DeviceId) -> Option<PlugStep> {
+    pub(super) fn turn(&mut self, far: &mut dyn PortProvider, id: &DeviceId) -> Option<PlugStep> {
         let plugged = match self {
             Self::Done => return None,
             Self::Own(place) => far.plug(id, place),

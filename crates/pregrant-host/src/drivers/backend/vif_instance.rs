@@ -1,8 +1,9 @@
 //! One vif as the backend keeps it, and as it reports it.
 
-use crate::drivers::far_side::Plug;
-use crate::drivers::turns::Turn;
-use log::{Level, log};
+use super::vif_log::VifLog;
+use crate::drivers::fair_scheduler::Turn;
+use crate::drivers::port_provider::HotplugState;
+use log::Level;
 use pregrant::net::back::BackVif;
 use pregrant::net::back::credit::BadRate;
 use pregrant::net::back::vif::RATE;
@@ -16,8 +17,6 @@ use std::any::Any;
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// Lines that one vif can cause in the log; then it is quiet.
-pub const LINES_PER_VIF: u32 = 16;
 /// One vif as others see it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VifReport {
@@ -40,39 +39,41 @@ pub struct VifReport {
     /// How often that happened.
     pub faults: u64,
     /// How often its front was not listened to for a while, since it asked for too many steps.
-    pub rests: u64,
+    pub throttled: u64,
+    /// Lines that the log does not have of it, since it caused more than [`LINES_PER_VIF`](super::LINES_PER_VIF).
+    pub lines_left_out: u64,
     /// Why it was the last time, also when it is connected again.
     pub last_failure: Option<String>,
     /// Whether a predecessor's live rings were taken up.
-    pub taken_up: bool,
+    pub reattached: bool,
     /// For how long its queues have been live.
     pub connected: Option<Duration>,
     /// What its ports dropped.
     pub port_drops: Vec<PortDrop>,
 }
 
-pub(super) struct Served<P: Platform> {
+pub(super) struct VifInstance<P: Platform> {
     pub(super) device: Device,
     pub(super) vif: BackVif<P>,
     pub(super) ports: Vec<Box<dyn FramePort>>,
-    pub(super) lines: u32,
+    pub(super) log: VifLog,
     pub(super) failed: Option<String>,
     pub(super) faults: u64,
-    pub(super) rests: u64,
+    pub(super) throttled: u64,
     pub(super) last_failure: Option<String>,
-    pub(super) taken_up: bool,
+    pub(super) reattached: bool,
     pub(super) connected_at: Option<Instant>,
     /// The log was told that its guest takes no frames.
     pub(super) stalled: bool,
     pub(super) turn: Turn,
     /// Its front is not listened to before.
-    pub(super) rests_until: Option<Instant>,
-    pub(super) plug: Plug,
+    pub(super) throttled_until: Option<Instant>,
+    pub(super) plug: HotplugState,
     /// The vif's lock, where there is one.
     pub(super) _owned: Option<Box<dyn Any>>,
 }
 
-impl<P: Platform> Served<P> {
+impl<P: Platform> VifInstance<P> {
     /// Whether this vif's front changed a key that we watch.
     pub(super) fn is_about(&self, event: &WatchEvent) -> bool {
         self.device.is_peer_event(event) || self.device.is_peer_key_event(event, REQUEST_MULTICAST)
@@ -108,12 +109,7 @@ impl<P: Platform> Served<P> {
     }
 
     /// A line in the log, as long as this vif has some left.
-    pub(super) fn say(&mut self, level: Level, text: &dyn Display) {
-        self.lines += 1;
-        if self.lines < LINES_PER_VIF {
-            log!(level, "{}: {text}", self.device.id());
-        } else if self.lines == LINES_PER_VIF {
-            log!(level, "{}: {text} (the last line of this vif)", self.device.id());
-        }
+    pub(super) fn say(&self, level: Level, text: &dyn Display) {
+        self.log.say(level, text);
     }
 }

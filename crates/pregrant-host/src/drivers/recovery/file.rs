@@ -13,7 +13,7 @@
 //! What a peer may do: nothing, it has no part of it. Who is root in this domain may truncate a file and so end the
 //! process by SIGBUS.
 
-use super::{QUEUES_MAX, Succession, control_name, name, page_name, vif_of};
+use super::{QUEUES_MAX, Recovery, control_name, name, page_name, vif_of};
 use crate::mapping::Mapping;
 use pregrant::DomId;
 use pregrant::net::back::ControlPage;
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 
 /// Below a directory, such as `/run/pregrant`.
 #[derive(Clone, Debug)]
-pub struct FileSuccession {
+pub struct FileRecovery {
     dir: PathBuf,
 }
 
@@ -96,7 +96,7 @@ fn open(path: &Path) -> Result<File, Errno> {
     rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map(File::from)
 }
 
-impl FileSuccession {
+impl FileRecovery {
     /// Keeps everything below `dir`.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
@@ -107,7 +107,7 @@ impl FileSuccession {
         self.dir.join(name(id)).join("lock")
     }
 
-    fn page(&self, id: &DeviceId, page: &str, bytes: usize) -> Option<Mapping> {
+    fn page(&self, page: &str, bytes: usize) -> Result<Mapping, String> {
         let path = self.dir.join(page);
         let made = || -> std::io::Result<Mapping> {
             if let Some(dir) = path.parent() {
@@ -119,15 +119,11 @@ impl FileSuccession {
             }
             Ok(Mapping::new(&file, bytes)?)
         };
-        made()
-            .inspect_err(|e| {
-                log::warn!("{id}: {}: {e}; a crash of this process will be felt", path.display());
-            })
-            .ok()
+        made().map_err(|e| format!("{}: {e}; a crash of this process will be felt", path.display()))
     }
 }
 
-impl<P> Succession<P> for FileSuccession {
+impl<P> Recovery<P> for FileRecovery {
     fn own(&mut self, _: &P, id: &DeviceId) -> Result<Box<dyn Any>, String> {
         match Lock::take(&self.lock_of(id)) {
             Ok(lock) => Ok(Box::new(lock)),
@@ -135,12 +131,18 @@ impl<P> Succession<P> for FileSuccession {
         }
     }
 
-    fn redo_page(&mut self, _: &P, id: &DeviceId, queue: usize, dir: &'static str) -> Option<RedoPage> {
-        self.page(id, &page_name(id, queue, dir), REDO_BYTES).and_then(RedoPage::new)
+    fn redo_page(
+        &mut self,
+        _: &P,
+        id: &DeviceId,
+        queue: usize,
+        dir: &'static str,
+    ) -> Result<Option<RedoPage>, String> {
+        self.page(&page_name(id, queue, dir), REDO_BYTES).map(RedoPage::new)
     }
 
-    fn control_page(&mut self, _: &P, id: &DeviceId) -> Option<ControlPage> {
-        self.page(id, &control_name(id), CONTROL_BYTES).and_then(ControlPage::new)
+    fn control_page(&mut self, _: &P, id: &DeviceId) -> Result<Option<ControlPage>, String> {
+        self.page(&control_name(id), CONTROL_BYTES).map(ControlPage::new)
     }
 
     fn forget(&mut self, _: &P, id: &DeviceId) {
@@ -175,7 +177,7 @@ mod tests {
 
     impl Scratch {
         fn new(test: &str) -> Self {
-            let dir = std::env::temp_dir().join(format!("pregrant-succession-{}-{test}", std::process::id()));
+            let dir = std::env::temp_dir().join(format!("pregrant-recovery-{}-{test}", std::process::id()));
             let _ = fs::remove_dir_all(&dir);
             Self(dir)
         }
@@ -194,43 +196,43 @@ mod tests {
     #[test]
     fn a_vif_has_one_owner_who_may_go() {
         let scratch = Scratch::new("owner");
-        let mut files = FileSuccession::new(&scratch.0);
-        let first = Succession::<()>::own(&mut files, &(), &vif(5)).unwrap();
-        let error = Succession::<()>::own(&mut files, &(), &vif(5)).unwrap_err();
+        let mut files = FileRecovery::new(&scratch.0);
+        let first = Recovery::<()>::own(&mut files, &(), &vif(5)).unwrap();
+        let error = Recovery::<()>::own(&mut files, &(), &vif(5)).unwrap_err();
         let pid = std::process::id().to_string();
         assert!(error.contains("vif5.1/lock") && error.contains(&format!("process {pid}")), "{error}");
-        Succession::<()>::own(&mut files, &(), &vif(6)).unwrap();
+        Recovery::<()>::own(&mut files, &(), &vif(6)).unwrap();
         drop(first);
-        Succession::<()>::own(&mut files, &(), &vif(5)).unwrap();
+        Recovery::<()>::own(&mut files, &(), &vif(5)).unwrap();
     }
 
     #[test]
     fn a_lock_that_was_removed_is_nobodys() {
         let scratch = Scratch::new("removed");
-        let mut files = FileSuccession::new(&scratch.0);
-        let first = Succession::<()>::own(&mut files, &(), &vif(5)).unwrap();
-        Succession::<()>::forget(&mut files, &(), &vif(5));
-        let second = Succession::<()>::own(&mut files, &(), &vif(5)).unwrap();
+        let mut files = FileRecovery::new(&scratch.0);
+        let first = Recovery::<()>::own(&mut files, &(), &vif(5)).unwrap();
+        Recovery::<()>::forget(&mut files, &(), &vif(5));
+        let second = Recovery::<()>::own(&mut files, &(), &vif(5)).unwrap();
         drop(first);
-        assert!(Succession::<()>::own(&mut files, &(), &vif(5)).is_err());
+        assert!(Recovery::<()>::own(&mut files, &(), &vif(5)).is_err());
         drop(second);
     }
 
     #[test]
     fn pages_are_found_again_and_forgotten() {
         let scratch = Scratch::new("pages");
-        let mut files = FileSuccession::new(&scratch.0);
-        let page = files.page(&vif(5), "vif5.1/0/tx", REDO_BYTES).unwrap();
+        let mut files = FileRecovery::new(&scratch.0);
+        let page = files.page("vif5.1/0/tx", REDO_BYTES).unwrap();
         page.u32(8).store(7, std::sync::atomic::Ordering::Relaxed);
-        let again = files.page(&vif(5), "vif5.1/0/tx", REDO_BYTES).unwrap();
+        let again = files.page("vif5.1/0/tx", REDO_BYTES).unwrap();
         assert_eq!((again.u32(8).load(std::sync::atomic::Ordering::Relaxed), again.len()), (7, REDO_BYTES));
-        assert!(Succession::<()>::control_page(&mut files, &(), &vif(6)).is_some());
-        let mut kept = Succession::<()>::kept(&mut files, &(), DomId(0));
+        assert!(Recovery::<()>::control_page(&mut files, &(), &vif(6)).unwrap().is_some());
+        let mut kept = Recovery::<()>::kept(&mut files, &(), DomId(0));
         kept.sort_by_key(|id| id.front);
         assert_eq!(kept, [vif(5), vif(6)]);
-        Succession::<()>::forget(&mut files, &(), &vif(5));
-        assert_eq!(Succession::<()>::kept(&mut files, &(), DomId(0)), [vif(6)]);
-        let fresh = files.page(&vif(5), "vif5.1/0/tx", REDO_BYTES).unwrap();
+        Recovery::<()>::forget(&mut files, &(), &vif(5));
+        assert_eq!(Recovery::<()>::kept(&mut files, &(), DomId(0)), [vif(6)]);
+        let fresh = files.page("vif5.1/0/tx", REDO_BYTES).unwrap();
         assert_eq!(fresh.u32(8).load(std::sync::atomic::Ordering::Relaxed), 0);
     }
 }

@@ -27,7 +27,7 @@ pub struct Turn {
 
 /// The worker's account.
 #[derive(Clone, Copy, Debug)]
-pub struct Turns {
+pub struct FairScheduler {
     /// Least time among those that are busy, as of the last round.
     floor_ns: u64,
     /// The same of this round, so far.
@@ -42,14 +42,14 @@ pub struct Turns {
     worked: bool,
 }
 
-impl Default for Turns {
+impl Default for FairScheduler {
     fn default() -> Self {
         let none = u64::MAX;
         Self { floor_ns: none, next_floor_ns: none, top_ns: 0, began_ns: 0, waited_ns: 0, worked: true }
     }
 }
 
-impl Turns {
+impl FairScheduler {
     /// A new round begins now.
     #[inline]
     pub fn begin(&mut self, now_ns: u64) {
@@ -109,7 +109,7 @@ mod tests {
     /// Each vif: how long a batch takes, and how long after its end there is another one. Returns the time that each got
     /// of `total`.
     fn shares(vifs: &[(u64, u64)], total: u64) -> Vec<u64> {
-        let (mut turns, mut now) = (Turns::default(), 0);
+        let (mut turns, mut now) = (FairScheduler::default(), 0);
         let mut state = vec![(Turn::default(), 0u64, 0u64); vifs.len()];
         while now < total {
             turns.begin(now);
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn rest_is_not_saved_up() {
-        let mut turns = Turns::default();
+        let mut turns = FairScheduler::default();
         let (mut early, mut late) = (Turn::default(), Turn::default());
         turns.served(&mut early, 1_000_000_000);
         turns.served(&mut late, 1_000);

@@ -1,6 +1,6 @@
 //! What outlives a back of the loopback: kept by the broker, as long as the back's domain lives.
 
-use super::{QUEUES_MAX, Succession, control_name, name, page_name, vif_of};
+use super::{QUEUES_MAX, Recovery, control_name, name, page_name, vif_of};
 use crate::loopback::Loopback;
 use pregrant::DomId;
 use pregrant::net::back::ControlPage;
@@ -11,9 +11,9 @@ use std::any::Any;
 
 /// With the loopback's broker.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct BrokerSuccession;
+pub struct BrokerRecovery;
 
-impl Succession<Loopback> for BrokerSuccession {
+impl Recovery<Loopback> for BrokerRecovery {
     fn own(&mut self, p: &Loopback, id: &DeviceId) -> Result<Box<dyn Any>, String> {
         match p.own(&name(id)) {
             Ok(owned) => Ok(Box::new(owned)),
@@ -27,24 +27,16 @@ impl Succession<Loopback> for BrokerSuccession {
         id: &DeviceId,
         queue: usize,
         dir: &'static str,
-    ) -> Option<RedoPage> {
-        match p.persist(&page_name(id, queue, dir), REDO_BYTES) {
-            Ok(memory) => RedoPage::new(memory),
-            Err(e) => {
-                log::warn!("{id}: queue {queue} {dir} will not survive a crash of this process: {e}");
-                None
-            }
-        }
+    ) -> Result<Option<RedoPage>, String> {
+        let memory = p.persist(&page_name(id, queue, dir), REDO_BYTES);
+        let lost = |e| format!("queue {queue} {dir} will not survive a crash of this process: {e}");
+        memory.map(RedoPage::new).map_err(lost)
     }
 
-    fn control_page(&mut self, p: &Loopback, id: &DeviceId) -> Option<ControlPage> {
-        match p.persist(&control_name(id), CONTROL_BYTES) {
-            Ok(memory) => ControlPage::new(memory),
-            Err(e) => {
-                log::warn!("{id}: what its guest sets by control requests will not survive a crash: {e}");
-                None
-            }
-        }
+    fn control_page(&mut self, p: &Loopback, id: &DeviceId) -> Result<Option<ControlPage>, String> {
+        let memory = p.persist(&control_name(id), CONTROL_BYTES);
+        let lost = |e| format!("what its guest sets by control requests will not survive a crash: {e}");
+        memory.map(ControlPage::new).map_err(lost)
     }
 
     fn forget(&mut self, p: &Loopback, id: &DeviceId) {

@@ -3,11 +3,11 @@
 //! ```text
 //!   a step of a vif of it ---took t---> two accounts, filled by time alone:  steps (bursts of 32, then 4 a second)
 //!                                                                      time  (bursts of 20 ms, then 2 % of it)
-//!   one of them is not empty: listen on          both are empty: rest, for two seconds at most, then listen again
+//!   one of them is not empty: listen on          both are empty: throttled, for two seconds at most
 //! ```
 //! An honest guest connects and goes down now and then, and never empties the first account. One that breaks its rings and
 //! comes back without end, or writes its state without end, empties both, and from then on costs its neighbours the
-//! second's share of the worker's time. Its backend takes its watches away while it rests, so that what is written then
+//! second's share of the worker's time. Its backend takes its watches away while it is throttled, so that what is written then
 //! costs nothing.
 //!
 //! A machine whose steps take long (an emulated one: 5 ms and more) has the first account, a fast one the second.
@@ -22,12 +22,12 @@ const STEPS: u32 = 32;
 const SHARE: u32 = 50;
 /// Time that is saved up.
 const TIME: Duration = Duration::from_millis(20);
-/// Longest rest: a guest that mends its ways, or a vif that is detached, is heard after it.
-pub const LONGEST_REST: Duration = Duration::from_secs(2);
+/// The longest that a vif is throttled: a guest that mends its ways, or a vif that is detached, is heard after it.
+pub const LONGEST_THROTTLE: Duration = Duration::from_secs(2);
 
 /// One guest's accounts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Attention {
+pub struct Throttle {
     /// When the last step ended, by any clock.
     at: Duration,
     /// What is spent of each account, in the time that fills it again.
@@ -35,11 +35,11 @@ pub struct Attention {
     time: Duration,
 }
 
-impl Attention {
-    /// A step that ended at `now` and took so long. When both accounts are empty: how long to rest.
+impl Throttle {
+    /// A step that ended at `now` and took so long. When both accounts are empty: for how long its vif is throttled.
     pub fn step(&mut self, now: Duration, took: Duration) -> Option<Duration> {
         self.spend(now, took);
-        self.steps = (self.steps + PER_STEP).min(PER_STEP * STEPS + LONGEST_REST);
+        self.steps = (self.steps + PER_STEP).min(PER_STEP * STEPS + LONGEST_THROTTLE);
         let steps = self.steps.saturating_sub(PER_STEP * STEPS);
         let overdrawn = steps.min(self.time.saturating_sub(TIME * SHARE));
         (!overdrawn.is_zero()).then_some(overdrawn)
@@ -51,7 +51,7 @@ impl Attention {
         self.at = now;
         self.steps = self.steps.saturating_sub(passed);
         let time = self.time.saturating_sub(passed).saturating_add(took.saturating_mul(SHARE));
-        self.time = time.min(TIME * SHARE + LONGEST_REST);
+        self.time = time.min(TIME * SHARE + LONGEST_THROTTLE);
     }
 }
 
@@ -61,14 +61,14 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Steps of `took`, as fast as rests allow or one each `every`, for a minute: how many, and how long they took together.
+    /// Steps of `took`, as fast as it may or one each `every`, for a minute: how many, and how long they took together.
     fn minute(took: Duration, every: Duration) -> (u32, Duration) {
-        let (mut attention, mut now, mut steps) = (Attention::default(), Duration::from_secs(7), 0);
+        let (mut throttle, mut now, mut steps) = (Throttle::default(), Duration::from_secs(7), 0);
         while now < Duration::from_secs(67) {
             now += took;
             steps += 1;
-            let rest = attention.step(now, took).unwrap_or_default();
-            now += rest.max(every);
+            let pause = throttle.step(now, took).unwrap_or_default();
+            now += pause.max(every);
         }
         (steps, took * steps)
     }
@@ -88,26 +88,26 @@ mod tests {
     fn a_slow_machine_has_its_steps() {
         // Each takes as long as a fast machine's hundred.
         let (steps, _) = minute(100 * MS, 150 * MS);
-        assert_eq!(steps, 240, "none had to rest");
+        assert_eq!(steps, 240, "none was throttled");
     }
 
     #[test]
-    fn who_rested_is_trusted_again() {
-        let mut attention = Attention::default();
+    fn who_was_throttled_is_trusted_again() {
+        let mut throttle = Throttle::default();
         let mut now = Duration::ZERO;
-        while attention.step(now, 10 * MS).is_none() {
+        while throttle.step(now, 10 * MS).is_none() {
             now += 10 * MS;
         }
         // One that is not listened to asks for steps still: those of the toolstack.
         for _ in 0..20 {
-            let _ = attention.step(now, Duration::from_secs(100));
+            let _ = throttle.step(now, Duration::from_secs(100));
         }
-        assert_eq!(attention.step(now, MS), Some(LONGEST_REST));
+        assert_eq!(throttle.step(now, MS), Some(LONGEST_THROTTLE));
         now += Duration::from_secs(33);
-        assert_eq!(attention.step(now, 10 * MS), None, "the steps are saved up again");
-        let mut full = Attention::default();
+        assert_eq!(throttle.step(now, 10 * MS), None, "the steps are saved up again");
+        let mut full = Throttle::default();
         now += Duration::from_secs(6000);
-        assert_eq!((full.step(now, MS), attention.step(now, MS)), (None, None));
-        assert_eq!(full, attention);
+        assert_eq!((full.step(now, MS), throttle.step(now, MS)), (None, None));
+        assert_eq!(full, throttle);
     }
 }

@@ -1,0 +1,57 @@
+//! A worker's sleep: until an event, or until something is due of which nobody tells.
+//!
+//! ```text
+//!   sleep: arm --work--> no sleep
+//!              '-none--> until an event, a descriptor, or the first of what is due  (drivers::wait)
+//!   due:   a vif's frames expire, its credit is there     a front that is throttled is heard again
+//!          a script that runs is looked at                what the far side says
+//! ```
+//! What a guest may do: nothing more than before; a time that is due is bounded from below by what sets it.
+
+use super::Backend;
+use crate::wake::WakeOn;
+use pregrant::platform::{Clock, Platform};
+use pregrant::xenstore::Transport;
+use std::time::Duration;
+
+/// Between two looks at a plug that is being put in, or pulled.
+const PLUG_LOOK: Duration = Duration::from_millis(10);
+
+impl<P: Platform, T: Transport> Backend<P, T> {
+    /// Sleeps until there may be something to do, and at most until `due`, for the caller's own sake. Arms every queue
+    /// first. The connection to xenstore is to wake the platform's events.
+    pub fn sleep(&mut self, due: Option<Duration>)
+    where
+        P::Events: WakeOn,
+    {
+        if self.arm() {
+            return;
+        }
+        let due = self.due().into_iter().chain(due).min();
+        let mut waiter = std::mem::take(&mut self.waiter);
+        let what = |backend: &Self| {
+            let (own, vifs) = (backend.platform.domid(), backend.live.len());
+            format!("the backend of {own} waits for frames or slots of {vifs} live vif(s), or for xenstore")
+        };
+        waiter.sleep(self, |b| b.platform.events(), Self::is_pending, &what, due);
+        self.waiter = waiter;
+    }
+
+    /// Waits that ended with work pending, whose event did not come.
+    pub fn missed_wakeups(&self) -> u64 {
+        self.waiter.missed_wakeups()
+    }
+
+    /// Whether a guest showed work, of which an event has told or is to tell.
+    fn is_pending(&mut self) -> bool {
+        self.live.iter().any(|key| self.vifs.get_mut(key).is_some_and(|served| served.vif.is_pending()))
+    }
+
+    /// When something is due, from now, of which nobody tells.
+    fn due(&self) -> Option<Duration> {
+        let plugs = self.vifs.values().any(|served| served.plug.is_pending()).then_some(PLUG_LOOK);
+        let vifs = self.live.iter().filter_map(|key| self.vifs.get(key)?.vif.deadline_ns()).min();
+        let vifs = vifs.map(|due| Duration::from_nanos(due.saturating_sub(self.platform.clock().now_ns())));
+        [plugs, vifs, self.throttle_left(), self.far.due()].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,270 @@
+//! A backend in one process, with its xenstore: what it asks of xenstore, and what it keeps of what guests write.
+
+use super::{Backend, Changed, below_watch};
+use crate::drivers::Frontend;
+use crate::drivers::port_provider::{Hotplug, HotplugConfig, Notes, Plugged, PortProvider};
+use crate::drivers::recovery::Recovery;
+use pregrant::DomId;
+use pregrant::net::back::{ControlPage, FallbackPath, Patience};
+use pregrant::net::features::BackFeatures;
+use pregrant::net::front::FrontConfig;
+use pregrant::platform::local::{LocalDomain, LocalXen};
+use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
+use pregrant::ring::RedoPage;
+use pregrant::xenbus::toolstack::Vif;
+use pregrant::xenbus::{DeviceId, XenbusState};
+use pregrant::xenstore::local::{LocalLink, LocalStore};
+use pregrant::xenstore::{Client, Transport, WatchEvent};
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+const BACK: DomId = DomId(0);
+
+/// A link that keeps what is sent over it, as text.
+struct Heard {
+    link: LocalLink,
+    sent: Rc<RefCell<String>>,
+}
+
+impl Transport for Heard {
+    type Error = &'static str;
+    fn send(&mut self, bytes: &[u8]) -> Result<(), Self::Error> {
+        self.sent.borrow_mut().push_str(&String::from_utf8_lossy(bytes));
+        self.link.send(bytes)
+    }
+    fn recv(&mut self, buf: &mut [u8], wait: Option<Duration>) -> Result<usize, Self::Error> {
+        self.link.recv(buf, wait)
+    }
+}
+
+/// No place for vifs that are live; others are plugged in when the test says so, and have frames without end.
+struct NoRoom {
+    plugs: Rc<Cell<bool>>,
+    links: Rc<RefCell<Vec<bool>>>,
+}
+
+/// Takes what comes, and always has a burst.
+struct Endless;
+
+impl FramePort for Endless {
+    fn caps(&self) -> Offloads {
+        Offloads::default()
+    }
+    fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
+        frames.frames.len()
+    }
+    fn rx_burst(&mut self, into: &mut Arena) -> usize {
+        let before = into.len();
+        while into.push(&[7; 60], Offload::default()) {}
+        into.len() - before
+    }
+}
+
+impl PortProvider for NoRoom {
+    fn found(&mut self, _: &DeviceId, _: &HotplugConfig, live: bool) -> Result<Notes, String> {
+        if live { Err("no place".into()) } else { Ok(Notes::new()) }
+    }
+    fn plug(&mut self, _: &DeviceId, _: &HotplugConfig) -> Plugged {
+        if self.plugs.get() { Plugged::Yes } else { Plugged::NotYet }
+    }
+    fn connected(&mut self, _: &DeviceId, n: usize, _: Offloads) -> Result<Vec<Box<dyn FramePort>>, String> {
+        Ok((0..n).map(|_| Box::new(Endless) as Box<dyn FramePort>).collect())
+    }
+    fn link(&mut self, _: &DeviceId, up: bool) -> Result<(), String> {
+        self.links.borrow_mut().push(up);
+        Ok(())
+    }
+}
+
+/// Nothing outlives the process, and nobody is in the way.
+struct Nothing;
+
+impl Recovery<LocalDomain> for Nothing {
+    fn own(&mut self, _: &LocalDomain, _: &DeviceId) -> Result<Box<dyn Any>, String> {
+        Ok(Box::new(()))
+    }
+    fn redo_page(
+        &mut self,
+        _: &LocalDomain,
+        _: &DeviceId,
+        _: usize,
+        _: &'static str,
+    ) -> Result<Option<RedoPage>, String> {
+        Ok(None)
+    }
+    fn control_page(&mut self, _: &LocalDomain, _: &DeviceId) -> Result<Option<ControlPage>, String> {
+        Ok(None)
+    }
+    fn forget(&mut self, _: &LocalDomain, _: &DeviceId) {}
+    fn kept(&mut self, _: &LocalDomain, _: DomId) -> Vec<DeviceId> {
+        Vec::new()
+    }
+}
+
+struct Stage {
+    xen: LocalXen,
+    store: LocalStore,
+    /// The toolstack's.
+    xs: Client<LocalLink>,
+    backend: Backend<LocalDomain, Heard>,
+    sent: Rc<RefCell<String>>,
+    plugs: Rc<Cell<bool>>,
+    /// What the far side was told.
+    links: Rc<RefCell<Vec<bool>>>,
+}
+
+impl Stage {
+    fn set() -> Self {
+        let (xen, store) = (LocalXen::new(), LocalStore::new());
+        let sent = Rc::<RefCell<String>>::default();
+        let link = Heard { link: store.link(BACK), sent: Rc::clone(&sent) };
+        let plugs = Rc::<Cell<bool>>::default();
+        let links = Rc::<RefCell<Vec<bool>>>::default();
+        let far = Box::new(NoRoom { plugs: Rc::clone(&plugs), links: Rc::clone(&links) });
+        let platform = xen.domain(BACK.0);
+        let features = BackFeatures::default();
+        let mut backend =
+            Backend::new(platform, Client::new(link), features, FallbackPath::Copy, far).unwrap();
+        backend.succeed(Box::new(Nothing));
+        Self { xs: store.client(BACK), xen, store, backend, sent, plugs, links }
+    }
+
+    fn vif(&mut self, front: u16) -> DeviceId {
+        self.store.with_server(|s| s.introduce(DomId(front))).unwrap();
+        let vif = Vif::new(DomId(front), BACK, 0, [2, 0, 0, 0, 0, 1]);
+        vif.create(&mut self.xs).unwrap();
+        vif.id
+    }
+
+    /// Until it would sleep.
+    fn rest(&mut self) {
+        while self.backend.control().unwrap() || self.backend.arm() {}
+    }
+
+    /// What was asked of xenstore since the last call.
+    fn sent(&self) -> String {
+        self.sent.take()
+    }
+}
+
+#[test]
+fn only_events_of_the_own_directory_s_watch_say_what_to_do() {
+    let event = |path: &str, token: &str| WatchEvent { path: path.into(), token: token.into() };
+    let of = |path: &str| below_watch(&event(path, "backend/vif"), DomId(3));
+    assert!(matches!(of("backend/vif/7/0/online"), Changed::Wish((7, 0))));
+    assert!(matches!(of("/local/domain/3/backend/vif/7/0/online"), Changed::Wish((7, 0))));
+    assert!(matches!(of("backend/vif/7/0/state"), Changed::State((7, 0))));
+    assert!(matches!(of("backend/vif/7/0/rate"), Changed::Rate((7, 0))));
+    assert!(matches!(of("backend/vif/7/0/hotplug-status"), Changed::Wish((7, 0))));
+    assert!(matches!(of("backend/vif/7/0/feature-sg"), Changed::Nothing));
+    for all in ["backend/vif", "backend/vif/7", "backend/vif/7/0", "backend", "/local/domain/3/backend/vif"] {
+        assert!(matches!(of(all), Changed::Vifs), "{all}");
+    }
+    // A guest's, who puts there what it likes.
+    let token = "/local/domain/5/device/vif/0/state";
+    for below in ["", "/backend/vif/7/0/online", "/backend/vif", "/backend/vif/7/0/state"] {
+        assert!(matches!(below_watch(&event(&format!("{token}{below}"), token), DomId(3)), Changed::Nothing));
+    }
+}
+
+/// A guest whose vif is watched and not served makes a node below its state that is called as another's key.
+#[test]
+fn a_guest_s_node_steps_nobody_else_s_vif() {
+    let mut stage = Stage::set();
+    let (held, other) = (stage.vif(5), stage.vif(7));
+    // A predecessor left it connected, and there is no place for it here: it is left for the next backend.
+    for dir in [held.front_dir(), held.back_dir()] {
+        stage.xs.write(&format!("{dir}/state"), "4").unwrap();
+    }
+    // Until nothing is left to be done for the other.
+    while {
+        stage.sent();
+        stage.backend.control().unwrap();
+        stage.sent.borrow().contains("vif/7")
+    } {}
+    let served: Vec<_> = stage.backend.reports().iter().map(|r| (r.id, r.state)).collect();
+    assert_eq!(served, [(other, XenbusState::InitWait)]);
+    let mut guest = stage.store.client(held.front);
+    let node = format!("{}/state/backend/vif/7/0/online", held.front_dir());
+    stage.sent();
+    guest.write(&node, "").unwrap();
+    stage.backend.control().unwrap();
+    let sent = stage.sent();
+    assert!(!sent.contains("vif/7"), "asked for the sake of vif 7.0: {sent:?}");
+    // When it is given up nobody listens to its front any more.
+    stage.rest();
+    stage.sent();
+    guest.write(&node, "").unwrap();
+    assert!(!stage.backend.control().unwrap(), "{:?}", stage.sent());
+}
+
+/// 100 000 nodes of its own choice, while the backend steps: one event waits for each watch.
+#[test]
+fn xsa_349_a_guest_s_nodes_are_kept_once() {
+    let mut stage = Stage::set();
+    stage.backend.limit_steps(false);
+    let ids = [stage.vif(5), stage.vif(7)];
+    stage.rest();
+    let mut guest = stage.store.client(ids[0].front);
+    let mut most = 0;
+    for n in 0..100_000 {
+        let node = format!("{}/state/{n}", ids[0].front_dir());
+        guest.write(&node, "").unwrap();
+        guest.rm(&node).unwrap();
+        if n % 500 == 0 {
+            stage.backend.control().unwrap();
+            most = most.max(stage.backend.xs.nr_waiting());
+        }
+    }
+    // Its state and its wish of each vif, the own directory.
+    assert!(most <= 2 * ids.len() + 1, "{most} events waited");
+    stage.rest();
+    assert_eq!(stage.backend.xs.nr_waiting(), 0);
+}
+
+/// The step that the own writing of a key asks for: nothing that is due waits behind a sleep.
+#[test]
+fn what_a_turn_asks_for_is_done_before_the_sleep() {
+    let mut stage = Stage::set();
+    stage.backend.set_hotplug(Hotplug::Own);
+    let id = stage.vif(5);
+    stage.rest();
+    assert_eq!(stage.backend.reports()[0].state, XenbusState::InitWait);
+    // A script ends, and nothing else happens: the event of what is written then comes with the reply.
+    stage.plugs.set(true);
+    stage.rest();
+    assert!(!stage.backend.xs.has_events(), "an event waits, and the backend would sleep");
+    let status = stage.xs.read(&format!("{}/hotplug-status", id.back_dir())).unwrap();
+    assert_eq!(status, b"connected");
+}
+
+/// Whether a guest takes frames is looked at in control turns, and nowhere else.
+#[test]
+fn control_turns_tell_the_far_side_of_links() {
+    let mut stage = Stage::set();
+    stage.xen.stop_clock(0);
+    let id = stage.vif(5);
+    let (guest, xs) = (stage.xen.domain(5), stage.store.client(id.front));
+    let mut front = Frontend::new(guest, xs, id.handle, FrontConfig::default(), false).unwrap();
+    for _ in 0..20 {
+        front.control(Duration::ZERO).unwrap();
+        stage.backend.control().unwrap();
+    }
+    assert!(front.vif().is_live());
+    assert_eq!(*stage.links.borrow(), [true], "its front posts slots at once");
+    // It reads none of the frames that there are for it.
+    while stage.backend.round() {}
+    stage.backend.control().unwrap();
+    assert_eq!(*stage.links.borrow(), [true]);
+    stage.xen.stop_clock(Patience::default().stall_ns);
+    stage.backend.control().unwrap();
+    assert_eq!(*stage.links.borrow(), [true, false]);
+    let mut read = Arena::new();
+    while front.recv(0, &mut read, 1).unwrap() > 0 {
+        read.clear();
+    }
+    stage.backend.control().unwrap();
+    assert_eq!(*stage.links.borrow(), [true, false, true]);
+}

@@ -1,0 +1,78 @@
+//! Listening to fronts, each as long as its guest's account has it ([`Throttle`](crate::drivers::throttle::Throttle)).
+//!
+//! ```text
+//!   run_throttled:  a step, or what a fault comes to; its time is charged --both accounts empty--> watches away, throttled
+//!   wake_throttled: watches set again, which gives an event, and with it the step that was missed
+//! ```
+//! What the toolstack does with a vif that is throttled (`online`, its directory) is heard at once.
+//!
+//! What a guest may do: ask for steps without end. It gets a bounded share of the worker's time, and one line in the log.
+
+use super::{Backend, VifInstance};
+use crate::drivers::throttle::LONGEST_THROTTLE;
+use log::Level;
+use pregrant::platform::Platform;
+use pregrant::xenstore::Transport;
+use std::time::{Duration, Instant};
+
+/// What the log says when a vif is throttled for the first time.
+const THROTTLED: &str = "its front asks for too many steps, and is not listened to now and again";
+
+impl<P: Platform, T: Transport> Backend<P, T> {
+    /// Does what a vif's front made necessary, at its guest's expense.
+    pub(super) fn run_throttled(&mut self, key: (u16, u32), what: impl FnOnce(&mut Self)) {
+        let start = Instant::now();
+        what(self);
+        let Some(served) = self.vifs.get_mut(&key) else { return };
+        let now = Instant::now();
+        let throttle = self.throttle.entry(key.0).or_default();
+        let pause = throttle.step(now.duration_since(self.began), now.duration_since(start));
+        let Some(pause) = pause.filter(|_| self.limits_steps && served.throttled_until.is_none()) else {
+            return;
+        };
+        if let Err(e) = VifInstance::<P>::hush(&served.device, &mut self.xs) {
+            served.say(Level::Warn, &e); // one of its watches may be gone: they are set again in any case
+        }
+        throttle.spend(self.began.elapsed(), now.elapsed());
+        served.throttled_until = Some(now + pause);
+        served.throttled += 1;
+        if served.throttled == 1 {
+            served.say(Level::Warn, &THROTTLED);
+        }
+    }
+
+    /// Listens to all, whatever they did.
+    pub(super) fn wake_all(&mut self) {
+        self.wake_those_until(Instant::now() + LONGEST_THROTTLE);
+    }
+
+    /// Listens again to those that were throttled for long enough. True: there are such, and what they missed may have come already.
+    pub(super) fn wake_throttled(&mut self) -> bool {
+        self.wake_those_until(Instant::now())
+    }
+
+    fn wake_those_until(&mut self, end: Instant) -> bool {
+        let mut woke = false;
+        let is_over = |s: &VifInstance<P>| s.throttled_until.is_some_and(|until| until <= end);
+        for (key, served) in self.vifs.iter_mut().filter(|(_, s)| is_over(s)) {
+            let throttle = self.throttle.entry(key.0).or_default();
+            woke = true;
+            let start = Instant::now();
+            served.throttled_until = match VifInstance::<P>::listen(&served.device, &mut self.xs) {
+                Ok(()) => None,
+                Err(e) => {
+                    served.say(Level::Warn, &e);
+                    Some(start + LONGEST_THROTTLE)
+                }
+            };
+            throttle.spend(self.began.elapsed(), start.elapsed());
+        }
+        woke
+    }
+
+    /// When the first of those that are throttled is to be listened to again, from now.
+    pub(super) fn throttle_left(&self) -> Option<Duration> {
+        let first = self.vifs.values().filter_map(|s| s.throttled_until).min();
+        first.map(|until| until.saturating_duration_since(Instant::now()))
+    }
+}

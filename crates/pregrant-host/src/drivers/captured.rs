@@ -1,0 +1,199 @@
+//! A far side of whose vifs some have a capture file.
+//!
+//! ```text
+//!   before anything begins   CaptureFile::open     each file can be made; a predecessor may still write to it
+//!   found, plug, ...         handed on to the far side inside
+//!   connected                its ports, each within a Pcap; all connects of a vif go into one file
+//!   control turns            what is buffered is written; a failure is told at the vif's expense, once
+//! ```
+//! What a guest may do: fill the file system that its file is on. It is written by the worker that serves all vifs, so a slow disk
+//! makes them slow; a pipe that is full ends the capture.
+
+use super::port_provider::{HotplugConfig, Notes, Plugged, PortProvider};
+use crate::ports::pcap::{Capture, Pcap, WHOLE_FRAMES};
+use pregrant::port::{FramePort, Offloads};
+use pregrant::xenbus::DeviceId;
+use rustix::fs::OFlags;
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A file that is open, and as it was before.
+#[derive(Debug)]
+pub struct CaptureFile {
+    /// The guest, and its device.
+    vif: (u16, u32),
+    path: PathBuf,
+    file: File,
+}
+
+impl CaptureFile {
+    /// Opens a file for vif `handle` of guest `front`, or makes it, for its owner alone: it will have what guests say.
+    ///
+    /// # Errors
+    /// In words, with the path.
+    pub fn open(front: u16, handle: u32, path: PathBuf) -> Result<Self, String> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        // A pipe without a reader, or with a slow one, is to hold nobody up.
+        options.custom_flags(OFlags::NONBLOCK.bits() as i32);
+        match options.open(&path) {
+            Ok(file) => Ok(Self { vif: (front, handle), path, file }),
+            Err(e) => Err(cannot(&path, &e)),
+        }
+    }
+
+    /// Empties it, and begins the capture.
+    fn begin(self) -> io::Result<Capture<File>> {
+        if self.file.metadata()?.is_file() {
+            self.file.set_len(0)?;
+        }
+        Capture::new(self.file, WHOLE_FRAMES)
+    }
+
+    /// Which file it is; None: it is no file on a disk.
+    fn number(&self) -> Option<(u64, u64)> {
+        self.file.metadata().ok().filter(|of| of.is_file()).map(|of| (of.dev(), of.ino()))
+    }
+}
+
+fn cannot(path: &std::path::Path, e: &io::Error) -> String {
+    format!("{}: the capture file cannot be made: {e}", path.display())
+}
+
+/// One vif's.
+struct Capturing {
+    path: PathBuf,
+    capture: Capture<File>,
+    /// Whose, once it was connected.
+    id: Option<DeviceId>,
+}
+
+/// See the module.
+pub struct Captured {
+    inner: Box<dyn PortProvider>,
+    vifs: BTreeMap<(u16, u32), Capturing>,
+}
+
+impl Captured {
+    /// Captures vifs of `inner`. What was in the files before is gone.
+    ///
+    /// # Errors
+    /// In words. A file cannot be written, or is there for two vifs, or a vif has two.
+    pub fn new(inner: Box<dyn PortProvider>, files: Vec<CaptureFile>) -> Result<Self, String> {
+        for (i, one) in files.iter().enumerate() {
+            for other in &files[..i] {
+                let (front, handle) = one.vif;
+                if one.vif == other.vif {
+                    return Err(format!("vif {front}.{handle} has two capture files; choose one"));
+                }
+                if one.number().is_some_and(|number| other.number() == Some(number)) {
+                    let path = one.path.display();
+                    return Err(format!("{path}: two vifs cannot share a capture file; give each its own"));
+                }
+            }
+        }
+        let mut vifs = BTreeMap::new();
+        for file in files {
+            let (vif, path) = (file.vif, file.path.clone());
+            let capture = file.begin().map_err(|e| cannot(&path, &e))?;
+            vifs.insert(vif, Capturing { path, capture, id: None });
+        }
+        Ok(Self { inner, vifs })
+    }
+}
+
+impl PortProvider for Captured {
+    fn connected(
+        &mut self,
+        id: &DeviceId,
+        queues: usize,
+        front: Offloads,
+    ) -> Result<Vec<Box<dyn FramePort>>, String> {
+        let ports = self.inner.connected(id, queues, front)?;
+        let Some(capturing) = self.vifs.get_mut(&(id.front.0, id.handle)) else { return Ok(ports) };
+        capturing.id = Some(*id);
+        let captured = |port| Box::new(Pcap::new(port, &capturing.capture)) as Box<dyn FramePort>;
+        Ok(ports.into_iter().map(captured).collect())
+    }
+    fn failures(&mut self) -> Vec<(DeviceId, String)> {
+        let mut failures = self.inner.failures();
+        for Capturing { path, capture, id } in self.vifs.values() {
+            capture.flush();
+            if let Some((id, e)) = id.zip(capture.failure()) {
+                let path = path.display();
+                failures.push((id, format!("the capture into {path} has ended: {e}; its frames go on")));
+            }
+        }
+        failures
+    }
+    fn is_kernels(&self, id: &DeviceId) -> bool {
+        self.inner.is_kernels(id)
+    }
+    fn found(&mut self, id: &DeviceId, place: &HotplugConfig, live: bool) -> Result<Notes, String> {
+        self.inner.found(id, place, live)
+    }
+    fn plug(&mut self, id: &DeviceId, place: &HotplugConfig) -> Plugged {
+        self.inner.plug(id, place)
+    }
+    fn unplug(&mut self, id: &DeviceId) -> Plugged {
+        self.inner.unplug(id)
+    }
+    fn link(&mut self, id: &DeviceId, up: bool) -> Result<(), String> {
+        self.inner.link(id, up)
+    }
+    fn closed(&mut self, id: &DeviceId) -> Result<(), String> {
+        self.inner.closed(id)
+    }
+    fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
+        self.inner.removed(id)
+    }
+    fn is_ending(&self, id: &DeviceId) -> bool {
+        self.inner.is_ending(id)
+    }
+    fn due(&self) -> Option<Duration> {
+        self.inner.due()
+    }
+    fn turn(&mut self) -> bool {
+        self.inner.turn()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drivers::port_provider::unplugged;
+    use std::fs;
+
+    #[test]
+    fn each_vif_has_a_file_of_its_own_that_begins_anew() {
+        let dir = std::env::temp_dir().join(format!("pregrant-captured-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let [a, b] = ["a.pcap", "b.pcap"].map(|name| dir.join(name));
+        fs::write(&a, [7; 100]).unwrap();
+        let far = || Box::new(|_: &DeviceId, queues, _| unplugged(queues));
+        let all = |files: &[(u32, &PathBuf)]| -> Result<Captured, String> {
+            let open = |(handle, path): &(u32, &PathBuf)| CaptureFile::open(5, *handle, path.to_path_buf());
+            Captured::new(far(), files.iter().map(open).collect::<Result<_, _>>()?)
+        };
+        let why = |files: &[(u32, &PathBuf)]| all(files).map(|_| ()).unwrap_err();
+        assert_eq!(why(&[(0, &a), (0, &b)]), "vif 5.0 has two capture files; choose one");
+        assert!(why(&[(0, &a), (1, &b), (2, &a)]).starts_with(&format!("{}: two vifs", a.display())));
+        assert_eq!(fs::read(&a).unwrap(), [7; 100], "nothing has begun");
+        // What cannot be written says so, and no pipe is waited for.
+        let full = PathBuf::from("/dev/full");
+        assert!(why(&[(0, &full)]).starts_with("/dev/full: the capture file cannot be made: No space left"));
+        let pipe = dir.join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(why(&[(0, &pipe)]).contains("pipe: the capture file cannot be made: No such device"));
+        all(&[(0, &a), (1, &b)]).unwrap();
+        for file in [&a, &b] {
+            assert_eq!(fs::read(file).unwrap().len(), 24);
+        }
+        assert_eq!(fs::metadata(&b).unwrap().mode() & 0o777, 0o600);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,82 @@
+//! A script that the hotplug service runs for this process.
+
+use super::script::SCRIPT;
+use super::{REQUEST_BYTES, Request};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
+    socket_with,
+};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How much longer than a script's own time the service may take.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// A request that is under way. Nothing of it blocks.
+#[derive(Debug)]
+pub struct Asked {
+    /// None: ended.
+    socket: Option<OwnedFd>,
+    began: Instant,
+}
+
+impl Asked {
+    /// Asks the service at `path`. None: too many ask already; to be tried again.
+    ///
+    /// # Errors
+    /// In words. Nobody is there.
+    pub fn of(path: &Path, request: &Request) -> Result<Option<Self>, String> {
+        let asked = || -> Result<OwnedFd, Errno> {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+            connect(&socket, &SocketAddrUnix::new(path)?)?;
+            send(&socket, request.encode().as_bytes(), SendFlags::NOSIGNAL)?;
+            Ok(socket)
+        };
+        match asked() {
+            Ok(socket) => Ok(Some(Self { socket: Some(socket), began: Instant::now() })),
+            // Its queue of connections is full.
+            Err(Errno::AGAIN) => Ok(None),
+            Err(e) => {
+                let remedy = match e {
+                    Errno::NOENT | Errno::CONNREFUSED => "; systemctl start pregrant-hotplug.socket",
+                    _ => "",
+                };
+                Err(format!("cannot be asked for at {}: {e}{remedy}", path.display()))
+            }
+        }
+    }
+
+    /// None: it still runs.
+    pub fn turn(&mut self) -> Option<Result<(), String>> {
+        let ended = || Err("was ended, without a word of the hotplug service".to_string());
+        let Some(socket) = &self.socket else { return Some(ended()) };
+        let mut message = [0; REQUEST_BYTES];
+        let answer = match recv(socket, &mut message, RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN | Errno::INTR) if self.began.elapsed() < SCRIPT + GRACE => return None,
+            Err(Errno::AGAIN | Errno::INTR) => Err("was not over in its time".into()),
+            Err(_) | Ok((0, _)) => ended(),
+            Ok((n, _)) => match message.get(..n) {
+                Some(b"done") => Ok(()),
+                Some(why) => Err(plain(why)),
+                None => ended(),
+            },
+        };
+        self.socket = None;
+        Some(answer)
+    }
+
+    /// Ends it: the service ends the script when nobody waits for it.
+    pub fn end(&mut self) {
+        self.socket = None;
+    }
+}
+
+/// What the service says, for the log and the store.
+fn plain(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    let text = text.strip_prefix("failed: ").unwrap_or(&text);
+    text.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect()
+}

@@ -1,0 +1,159 @@
+//! Hotplug scripts, which need root: run by this process, or by another one that it asks for it.
+//!
+//! ```text
+//!   taps --> Run --+--> Script: a child of this process                               (without systemd)
+//!                  |
+//!                  '--> Asked --request--> /run/pregrant-hotplug/socket --> Service --> Script       (in its own unit)
+//!                            <---"done", "failed: why"---
+//! ```
+//! The service is one process for each request (systemd starts it, `dist/pregrant-hotplug.socket`): a backend that may
+//! neither run programs nor load modules nor write files asks it for the one thing that it needs of root.
+//!
+//! What somebody may do who has the backend's process: have scripts run that are below `/etc/xen/scripts`, with `online` or
+//! `offline`, for an interface that is a tap or is not there, and a vif's directory; 64 at a time, each for a minute.
+//! Everything else is refused ([`Request::parse`], [`Service::check`]), and nothing of what it sends reaches a shell but
+//! as a value in the environment, of letters, digits and `/ . _ -`. What the scripts read from xenstore is another matter
+//! (docs/threat-model.md).
+
+mod asked;
+mod request;
+mod script;
+mod service;
+
+pub use asked::Asked;
+pub use request::{REQUEST_BYTES, Request, RequestError, What};
+pub use script::{SCRIPT, Script};
+pub use service::{Service, ServiceError};
+
+use super::port_provider::{HotplugConfig, Plugged};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Scripts that a backend has run at a time; other vifs wait. Fewer than the service's socket takes.
+pub const RUNS_MAX: usize = 32;
+
+/// How long a script that may run waits for a service that takes no more.
+const TAKEN: Duration = Duration::from_secs(65);
+
+/// A script that runs, here or there, or is to.
+#[derive(Debug)]
+pub struct Run {
+    request: Request,
+    /// Where it is asked for, if another process runs it.
+    socket: Option<PathBuf>,
+    how: How,
+}
+
+#[derive(Debug)]
+enum How {
+    /// It has not begun. Since when it is the service that takes no more, if it is.
+    Waits(Option<Instant>),
+    Here(Script),
+    There(Asked),
+}
+
+/// Whether another script may begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Room {
+    /// Yes.
+    Free,
+    /// As many run as run at a time ([`RUNS_MAX`]).
+    None,
+    /// The service took none a moment ago.
+    Refused,
+}
+
+impl Run {
+    /// A vif's script, to be run as the toolstack would; by the service at `socket` if there is one. It begins in one of
+    /// its [turns](Self::turn).
+    pub fn new(script: &str, place: &HotplugConfig, what: What, socket: Option<PathBuf>) -> Self {
+        let request =
+            Request { what, script: script.into(), vif: place.name.clone(), dir: place.dir.clone() };
+        Self { request, socket, how: How::Waits(None) }
+    }
+
+    /// What it is told.
+    pub fn what(&self) -> What {
+        self.request.what
+    }
+
+    /// Whether it has begun.
+    pub fn has_begun(&self) -> bool {
+        !matches!(self.how, How::Waits(_))
+    }
+
+    /// How far it came. One that has not begun does if there is [room](Room); one that takes too long is ended, and so is one
+    /// that the service does not take.
+    pub fn turn(&mut self, room: Room) -> Plugged {
+        if let How::Waits(since) = self.how {
+            match (room, self.begin(room)) {
+                (_, Err(why)) => return Plugged::No(self.failed(&why)),
+                (_, Ok(Some(how))) => self.how = how,
+                (Room::None, Ok(None)) => {
+                    self.how = How::Waits(None);
+                    return Plugged::NotYet;
+                }
+                (_, Ok(None)) => {
+                    let since = since.unwrap_or_else(Instant::now);
+                    self.how = How::Waits(Some(since));
+                    if since.elapsed() < TAKEN {
+                        return Plugged::NotYet;
+                    }
+                    let why = format!("was not run: the hotplug service took no more for {TAKEN:?}");
+                    return Plugged::No(self.failed(&why));
+                }
+            }
+        }
+        let turned = match &mut self.how {
+            How::Waits(_) => None,
+            How::Here(script) => script.turn(),
+            How::There(asked) => asked.turn(),
+        };
+        match turned {
+            None => Plugged::NotYet,
+            Some(Ok(())) => Plugged::Yes,
+            Some(Err(why)) => Plugged::No(self.failed(&why)),
+        }
+    }
+
+    /// None: not now.
+    fn begin(&self, room: Room) -> Result<Option<How>, String> {
+        match &self.socket {
+            _ if room != Room::Free => Ok(None),
+            None => Script::start(&self.request).map(|script| Some(How::Here(script))),
+            Some(socket) => Ok(Asked::of(socket, &self.request)?.map(How::There)),
+        }
+    }
+
+    fn failed(&self, why: &str) -> String {
+        format!("{} {} {why}", self.request.script, self.request.what)
+    }
+
+    /// Ends it, with what it started.
+    pub fn end(&mut self) {
+        match &mut self.how {
+            How::Waits(_) => {}
+            How::Here(script) => script.end(),
+            How::There(asked) => asked.end(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_that_takes_nothing_for_a_minute_is_told_of() {
+        let run = |how| Run { how, ..Run::new("/vif", &HotplugConfig::default(), What::Offline, None) };
+        let long_ago = Instant::now().checked_sub(TAKEN).expect("it is up for longer");
+        assert_eq!(run(How::Waits(None)).turn(Room::Refused), Plugged::NotYet);
+        let why = run(How::Waits(Some(long_ago))).turn(Room::Refused);
+        let text = "/vif offline was not run: the hotplug service took no more for 65s";
+        assert_eq!(why, Plugged::No(text.into()));
+        // As long as others of ours run it is no fault of the service's.
+        let mut waits = run(How::Waits(Some(long_ago)));
+        assert_eq!(waits.turn(Room::None), Plugged::NotYet);
+        assert_eq!(waits.turn(Room::Refused), Plugged::NotYet);
+    }
+}

@@ -1,0 +1,85 @@
+//! A backend's process tells its status: what [`BackStatus`] needs beside the backend's own reports.
+
+use crate::counters::Counters;
+use crate::drivers::status::{FORMAT, ProcessStatus, socket_path};
+use crate::drivers::{BackStatus, Backend, StatusSocket};
+use crate::linux::Xen;
+use crate::listener::ListenError;
+use crate::loopback::Loopback;
+use crate::program;
+use pregrant::platform::{Clock, Platform};
+use pregrant::xenstore::Transport;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// See the module.
+pub struct StatusTeller<P> {
+    socket: StatusSocket,
+    started: Instant,
+    counters: fn(&P) -> Counters,
+    describe: fn(&P) -> String,
+}
+
+impl StatusTeller<Loopback> {
+    /// For the backend of domain `domid` of the machine in `dir`.
+    pub fn on_loopback(dir: &Path, domid: u16) -> Result<Self, ListenError> {
+        Ok(Self {
+            socket: StatusSocket::bind(&socket_path(dir, domid))?,
+            started: Instant::now(),
+            counters: Loopback::counters,
+            describe: Loopback::describe,
+        })
+    }
+}
+
+impl StatusTeller<Xen> {
+    /// For the backend of domain `domid` of a real Xen.
+    pub fn on_xen(dir: &Path, domid: u16) -> Result<Self, ListenError> {
+        Ok(Self {
+            socket: StatusSocket::bind(&socket_path(dir, domid))?,
+            started: Instant::now(),
+            counters: Xen::counters,
+            describe: Xen::describe,
+        })
+    }
+}
+
+impl<P: Platform> StatusTeller<P> {
+    /// When it wants another turn, from now, though nobody asks. None: never.
+    pub fn due(&self) -> Option<Duration> {
+        self.socket.due()
+    }
+
+    /// Answers who asks; to be called between batches, as often as is convenient.
+    pub fn turn<T: Transport>(&mut self, backend: &Backend<P, T>) {
+        let Self { socket, started, counters, describe } = self;
+        socket.turn(Instant::now(), || {
+            let platform = backend.platform();
+            let status = BackStatus {
+                format: FORMAT,
+                domain: platform.domid().0,
+                pid: std::process::id(),
+                version: program::VERSION.into(),
+                rev: program::commit().unwrap_or_default().into(),
+                uptime_s: started.elapsed().as_secs_f64(),
+                at_ns: platform.clock().now_ns(),
+                platform: describe(platform),
+                process: ProcessStatus {
+                    missed_wakeups: backend.missed_wakeups(),
+                    ..counters(platform).into()
+                },
+                vifs: backend.reports().into_iter().map(Into::into).collect(),
+            };
+            // Plain figures and texts: there is nothing in it that JSON cannot say.
+            serde_json::to_vec(&status).unwrap_or_default()
+        });
+    }
+}
+
+impl<P> AsFd for StatusTeller<P> {
+    /// Readable when somebody asks.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,114 @@
+//! How a loop sleeps, and what becomes of a wake-up that is lost.
+//!
+//! ```text
+//!   armed, no work --wait--> an event, a descriptor ----------------------------> go on
+//!                            a time that is due (a rate, an expiry, a script) --> go on
+//!                            the bound --work?-- no ----------------------------> go on
+//!                                        yes, and its event does not come ------> counted, go on
+//! ```
+//! The bound is a guard: whoever forgets to notify, to arm or to unmask costs a guest a tenth of a second and no more. It
+//! would also hide every such mistake from every test. So it counts ([`Waiter::missed_wakeups`]), and where [`UNBOUNDED`] is
+//! set it is lifted: a wait goes on until it is woken, and one with work whose event does not come ends the process with what
+//! it waited for. A test that hangs at both ends is its own watchdog's business; each end says then what it waits for.
+//!
+//! What a peer may do: show work and not notify. It is served late, and counted as if the mistake were ours.
+
+use crate::wake::WakeOn;
+use pregrant::platform::{Events, ReadySet};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// The environment variable that lifts the bound, when it is `unbounded`.
+pub const UNBOUNDED: &str = "PREGRANT_WAITS";
+
+/// After this long a wait looks for work that it was not woken for.
+const BOUND: Duration = Duration::from_millis(100);
+/// How long after that an event may still come: its sender may be between showing the work and telling of it.
+const LATE: Duration = Duration::from_millis(20);
+/// The same two where the bound is lifted: long, for a busy machine has senders that stand still there for long.
+const UNBOUNDED_LOOK: Duration = Duration::from_secs(5);
+const UNBOUNDED_LATE: Duration = Duration::from_secs(2);
+/// After this long such a wait says what it waits for.
+const SAYS: Duration = Duration::from_secs(60);
+
+static LIFTED: AtomicBool = AtomicBool::new(false);
+
+/// Lifts the bound for all waits of this process that begin from now on, as [`UNBOUNDED`] does. For tests.
+pub fn lift_bounds() {
+    LIFTED.store(true, Ordering::Relaxed);
+}
+
+fn is_lifted() -> bool {
+    static ASKED: OnceLock<bool> = OnceLock::new();
+    LIFTED.load(Ordering::Relaxed)
+        || *ASKED.get_or_init(|| std::env::var_os(UNBOUNDED).is_some_and(|v| v == "unbounded"))
+}
+
+/// Sleeps for a driver, and keeps account of wake-ups that were lost.
+#[derive(Default)]
+pub struct Waiter {
+    ready: ReadySet,
+    missed_wakeups: u64,
+}
+
+impl Waiter {
+    /// Waits that ended by their bound with work pending, whose event did not come.
+    pub fn missed_wakeups(&self) -> u64 {
+        self.missed_wakeups
+    }
+
+    /// Sleeps until an event or a descriptor ends it, or for as long as `due` says. `driver` is armed, and has no work; `pending` looks
+    /// whether it has some, without arming anything. `what` says in words what is waited for.
+    pub fn sleep<D, E: Events + WakeOn>(
+        &mut self,
+        driver: &mut D,
+        events: for<'a> fn(&'a D) -> &'a E,
+        mut pending: impl FnMut(&mut D) -> bool,
+        what: &dyn Fn(&D) -> String,
+        due: Option<Duration>,
+    ) {
+        let lifted = is_lifted();
+        let (bound, late) = if lifted { (UNBOUNDED_LOOK, UNBOUNDED_LATE) } else { (BOUND, LATE) };
+        let (began, mut said) = (Instant::now(), false);
+        loop {
+            let left = due.map(|due| due.saturating_sub(began.elapsed()));
+            if self.is_woken(events(driver), left.map_or(bound, |left| left.min(bound))) {
+                return;
+            }
+            let is_due = due.is_some_and(|due| began.elapsed() >= due);
+            if began.elapsed() < BOUND {
+                return;
+            }
+            if pending(driver) {
+                // The event may be on its way; what comes is taken, and so ends the wait.
+                if self.is_woken(events(driver), late) {
+                    return;
+                }
+                self.missed_wakeups += 1;
+                let what = what(driver);
+                if lifted {
+                    eprintln!(
+                        "pregrant: a wake-up was lost: {what}: waited for {:?}, and there is work",
+                        began.elapsed()
+                    );
+                    std::process::abort();
+                }
+                log::debug!("a wake-up was lost: {what}");
+                return;
+            }
+            if is_due || !lifted {
+                return;
+            }
+            if began.elapsed() > SAYS && !std::mem::replace(&mut said, true) {
+                eprintln!("pregrant: process {}: {} for {SAYS:?}", std::process::id(), what(driver));
+            }
+        }
+    }
+
+    /// Waits; true: something ended it.
+    fn is_woken<E: Events + WakeOn>(&mut self, events: &E, most: Duration) -> bool {
+        events.wait(&mut self.ready, Some(most));
+        !self.ready.ports.is_empty() || events.woken_by_any()
+    }
+}

@@ -1,0 +1,256 @@
+//! A port whose frames come spread over queues by somebody else (a tap: by the kernel), spread as the guest says.
+//!
+//! ```text
+//!   the kernel's queue i --read--> which queue does the guest want?  i: on its way
+//!                                                                    j: queue j's frames, until j's port is asked
+//! ```
+//! All ports of a vif belong to one worker, which asks each of them before it sleeps: [`Moved`] says when one that was asked
+//! before has frames since. Frames that moved wait in this process' memory and count as [held](FramePort::held).
+//!
+//! What a guest may do: have all frames in one queue, and take none there. That queue is bounded ([`QUEUE_BYTES`]); what does not
+//! fit is dropped and counted. Until a guest steers, no memory is taken, and frames pass as they come.
+
+use super::queue::FrameQueue;
+use pregrant::port::{Arena, Burst, FramePort, Offloads, PortDrop, Steering};
+use rustix::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes that may wait for each queue of the guest's.
+pub const QUEUE_BYTES: usize = 512 * 1024;
+
+/// Whether frames moved to another queue's port since this was last asked.
+#[derive(Clone, Debug, Default)]
+pub struct Moved(Arc<AtomicBool>);
+
+impl Moved {
+    /// Says so, and forgets it.
+    pub fn take(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// What the ports of one vif share.
+#[derive(Debug, Default)]
+struct Shared {
+    by: Option<Arc<dyn Steering>>,
+    /// One a queue; none until the guest steers.
+    queues: Vec<FrameQueue>,
+    /// Frames that found no room.
+    overflow: u64,
+}
+
+/// One queue's port.
+#[derive(Debug)]
+pub struct Steered<P> {
+    inner: P,
+    queue: usize,
+    nr_queues: usize,
+    shared: Arc<Mutex<Shared>>,
+    moved: Moved,
+    /// What was read and is to be sorted; None until the guest steers.
+    read: Option<Box<Arena>>,
+}
+
+impl<P: FramePort> Steered<P> {
+    /// The ports of one vif, in the order of its queues.
+    pub fn all(ports: Vec<P>, moved: &Moved) -> Vec<Self> {
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        let nr_queues = ports.len();
+        let steered = |(queue, inner)| Self {
+            inner,
+            queue,
+            nr_queues,
+            shared: Arc::clone(&shared),
+            moved: moved.clone(),
+            read: None,
+        };
+        ports.into_iter().enumerate().map(steered).collect()
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        // Every state that a panic could leave is a legal one.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<P: FramePort> FramePort for Steered<P> {
+    fn caps(&self) -> Offloads {
+        self.inner.caps()
+    }
+
+    fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
+        self.inner.tx_burst(frames)
+    }
+
+    fn rx_burst(&mut self, into: &mut Arena) -> usize {
+        let before = into.len();
+        let by = {
+            let Shared { by, queues, .. } = &mut *self.shared();
+            match queues.get_mut(self.queue) {
+                None => None,
+                Some(queue) => {
+                    queue.pop_into(into);
+                    // What came first goes first.
+                    if !queue.is_empty() {
+                        return into.len() - before;
+                    }
+                    by.clone()
+                }
+            }
+        };
+        let Some(by) = by else {
+            self.inner.rx_burst(into);
+            return into.len() - before;
+        };
+        let mut read = self.read.take().unwrap_or_default();
+        read.clear();
+        self.inner.rx_burst(&mut read);
+        let mut shared = self.shared();
+        let Shared { queues, overflow, .. } = &mut *shared;
+        for (frame, offload) in read.burst().iter() {
+            let to = by.queue_of(frame) % self.nr_queues;
+            let Some(queue) = queues.get_mut(to) else { break };
+            if to == self.queue && queue.is_empty() && into.push(frame, offload) {
+                continue;
+            }
+            // That one may have been asked already; and there may be more behind these, though none was this queue's.
+            self.moved.0.store(true, Ordering::Relaxed);
+            *overflow += u64::from(!queue.push(frame, offload));
+        }
+        drop(shared);
+        self.read = Some(read);
+        into.len() - before
+    }
+
+    fn drops(&self) -> Vec<PortDrop> {
+        let mut drops = self.inner.drops();
+        drops.push(PortDrop { dir: "rx", reason: "queue_full", frames: self.shared().overflow });
+        drops
+    }
+
+    fn held(&self) -> usize {
+        self.inner.held() + self.shared().queues.get(self.queue).map_or(0, FrameQueue::len)
+    }
+
+    /// Frames that moved already stay where they are.
+    fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
+        let nr_queues = self.nr_queues;
+        let mut shared = self.shared();
+        if by.is_some() && shared.queues.is_empty() {
+            shared.queues.extend((0..nr_queues).map(|_| FrameQueue::new(QUEUE_BYTES)));
+        }
+        shared.by = by;
+    }
+}
+
+impl<P: AsFd> AsFd for Steered<P> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pregrant::port::Offload;
+    use std::collections::VecDeque;
+
+    /// Gives its frames, a few a burst.
+    #[derive(Default)]
+    struct Source(VecDeque<Vec<u8>>);
+
+    impl FramePort for Source {
+        fn caps(&self) -> Offloads {
+            Offloads::default()
+        }
+        fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
+            frames.frames.len()
+        }
+        fn rx_burst(&mut self, into: &mut Arena) -> usize {
+            let mut n = 0;
+            while n < 8 && self.0.front().is_some_and(|frame| into.push(frame, Offload::default())) {
+                self.0.pop_front();
+                n += 1;
+            }
+            n
+        }
+    }
+
+    /// By the first byte.
+    #[derive(Debug)]
+    struct ByFirst;
+
+    impl Steering for ByFirst {
+        fn queue_of(&self, frame: &[u8]) -> usize {
+            frame[0].into()
+        }
+    }
+
+    /// Asks each port, and again as long as one says that frames moved: what a worker does before it sleeps.
+    fn all(ports: &mut [Steered<Source>], moved: &Moved) -> Vec<Vec<Vec<u8>>> {
+        let mut got = vec![Vec::new(); ports.len()];
+        let mut arena = Arena::new();
+        loop {
+            for (port, got) in ports.iter_mut().zip(&mut got) {
+                arena.clear();
+                port.rx_burst(&mut arena);
+                got.extend(arena.burst().iter().map(|(frame, _)| frame.to_vec()));
+            }
+            if !moved.take() {
+                return got;
+            }
+        }
+    }
+
+    fn frames(queue: impl Fn(u8) -> u8) -> VecDeque<Vec<u8>> {
+        (0..200).map(|n| vec![queue(n), n]).collect()
+    }
+
+    #[test]
+    fn each_frame_comes_where_the_guest_wants_it_and_in_order() {
+        let moved = Moved::default();
+        let mut ports = Steered::all(vec![Source::default(), Source::default(), Source::default()], &moved);
+        ports[2].inner.0 = frames(|n| n % 3);
+        assert_eq!(
+            all(&mut ports, &moved).iter().map(Vec::len).collect::<Vec<_>>(),
+            [0, 0, 8],
+            "as they come"
+        );
+        ports[2].inner.0.clear();
+        // 200 frames, of which the last queue is asked for last: those of the first two were asked before.
+        ports[0].steer(Some(Arc::new(ByFirst)));
+        ports[2].inner.0 = frames(|n| n % 4);
+        let got = all(&mut ports, &moved);
+        for (queue, got) in got.iter().enumerate() {
+            let due: Vec<Vec<u8>> =
+                frames(|n| n % 4).into_iter().filter(|f| usize::from(f[0]) % 3 == queue).collect();
+            assert_eq!(*got, due);
+        }
+        assert!(ports.iter().all(|port| port.held() == 0));
+        // What moved is not lost when the guest steers no more.
+        ports[2].inner.0 = frames(|_| 1);
+        ports[2].rx_burst(&mut Arena::new());
+        assert_eq!(ports[1].held(), 8);
+        ports[1].steer(None);
+        ports[2].inner.0.clear();
+        assert_eq!(all(&mut ports, &moved)[1].len(), 8);
+    }
+
+    #[test]
+    fn a_queue_that_nobody_empties_is_bounded_and_its_drops_counted() {
+        let moved = Moved::default();
+        let mut ports = Steered::all(vec![Source::default(), Source::default()], &moved);
+        ports[0].steer(Some(Arc::new(ByFirst)));
+        let mut sent = 0;
+        while ports[0].drops().iter().all(|drop| drop.frames == 0) {
+            ports[0].inner.0.extend((0..8).map(|_| vec![1; 9000]));
+            sent += 8;
+            assert_eq!(ports[0].rx_burst(&mut Arena::new()), 0);
+        }
+        let held = ports[1].held();
+        assert!(held * 9000 <= QUEUE_BYTES && held * 9000 > QUEUE_BYTES / 2);
+        let dropped: u64 = ports[1].drops().iter().map(|drop| drop.frames).sum();
+        assert_eq!(held as u64 + dropped, sent);
+    }
+}

@@ -1,0 +1,20 @@
+//! Which program this process runs, for its status and its reports: the version, and the commit where it is known.
+//!
+//! A command tells its commit once, as it starts: only the command is built anew for a commit, not the libraries.
+
+use std::sync::OnceLock;
+
+/// The version of all these crates.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+static COMMIT: OnceLock<&str> = OnceLock::new();
+
+/// Tells the commit; the first that is told stays.
+pub fn set_commit(commit: &'static str) {
+    let _ = COMMIT.set(commit);
+}
+
+/// The commit that the command told.
+pub fn commit() -> Option<&'static str> {
+    COMMIT.get().copied()
+}

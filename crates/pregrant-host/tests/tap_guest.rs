@@ -1,0 +1,308 @@
+//! A guest's queues with a real tap behind them, in a network namespace of its own: what its frames are when the kernel has
+//! cut them, and in which of its queues the kernel's frames come. Needs root, /dev/net/tun and `ip`.
+//!
+//! ```text
+//!   front --ring--> TxQueue --> vif7.0 --bridge--> vif8.0, whose guest takes nothing unfinished: the kernel cuts
+//! ```
+
+#[path = "../../pregrant/tests/rig/mod.rs"]
+mod rig;
+#[path = "../../pregrant/tests/skip/mod.rs"]
+mod skip;
+
+use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
+use pregrant::DomId;
+use pregrant::net::back::{Control, Polled};
+use pregrant::net::path::copy::front::Granting;
+use pregrant::port::{Arena, FramePort, Offload, Offloads, Steering};
+use pregrant::xenbus::{Class, DeviceId};
+use pregrant_host::drivers::{CaptureFile, Captured, HotplugConfig, PortProvider, Taps};
+use pregrant_host::ports::tap::{Tap, TapPort};
+use rig::{GUEST, Rig, Way};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use skip::skip;
+use std::net::UdpSocket;
+use std::process::Command;
+use std::sync::Arc;
+
+const BOTH: Offloads = Offloads { csum: true, gso: true };
+const GUEST_MAC: [u8; 6] = [0x00, 0x16, 0x3e, 0, 0, 7];
+const OTHER_MAC: [u8; 6] = [0x00, 0x16, 0x3e, 0, 0, 8];
+
+/// In a namespace of its own without IPv6 (whose stack sends of its own accord), or why not.
+fn apart(test: impl FnOnce() + Send + 'static) {
+    let ended = std::thread::spawn(move || {
+        // SAFETY: this thread alone changes its network namespace; it holds no file descriptors of the old one that matter.
+        if let Err(e) = unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
+            return skip(format!("no network namespace of its own ({e}); needs root"));
+        }
+        if !std::path::Path::new("/dev/net/tun").exists() {
+            return skip("there is no /dev/net/tun; modprobe tun");
+        }
+        for of in ["all", "default"] {
+            let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{of}/disable_ipv6"), "1");
+        }
+        test();
+    });
+    ended.join().expect("see above");
+}
+
+fn ip(args: &str) -> bool {
+    Command::new("ip").args(args.split(' ')).status().is_ok_and(|s| s.success())
+}
+
+/// A tap at the bridge, up.
+fn bridged(name: &str, front: Offloads) -> (Tap, TapPort) {
+    let tap = Tap::open(name).unwrap();
+    let port = tap.ports(1, front).unwrap().remove(0);
+    tap.interface().join("br7").unwrap();
+    tap.interface().set_up(true).unwrap();
+    (tap, port)
+}
+
+/// A TCP packet of the guest's, its checksum finished.
+fn tcp(v6: bool, payload: &[u8]) -> Vec<u8> {
+    let link = PacketBuilder::ethernet2(GUEST_MAC, OTHER_MAC);
+    let ip = if v6 { link.ipv6([7; 16], [8; 16], 64) } else { link.ipv4([10, 77, 0, 7], [10, 77, 0, 8], 64) };
+    let mut frame = Vec::new();
+    ip.tcp(4000, 5000, 1_000_000, 500).ack(7).write(&mut frame, payload).unwrap();
+    frame
+}
+
+/// The payload of a segment, whose checksums are right.
+fn payload_of(frame: &[u8]) -> (u32, Vec<u8>) {
+    let packet = SlicedPacket::from_ethernet(frame).unwrap();
+    let Some(TransportSlice::Tcp(slice)) = packet.transport else { panic!("no TCP: {frame:02x?}") };
+    let tcp = slice.to_header();
+    let sum = match packet.net {
+        Some(NetSlice::Ipv4(ip)) => {
+            let ip = ip.header().to_header();
+            assert_eq!(ip.header_checksum, ip.calc_header_checksum());
+            tcp.calc_checksum_ipv4(&ip, slice.payload()).unwrap()
+        }
+        Some(NetSlice::Ipv6(ip)) => {
+            tcp.calc_checksum_ipv6(&ip.header().to_header(), slice.payload()).unwrap()
+        }
+        _ => panic!("no IP"),
+    };
+    assert_eq!(tcp.checksum, sum, "a segment of {} bytes", frame.len());
+    (tcp.sequence_number, slice.payload().to_vec())
+}
+
+#[test]
+fn what_the_kernel_cuts_of_a_guest_s_frames_has_right_checksums() {
+    apart(|| {
+        if !ip("link add br7 type bridge") || !ip("link set br7 up") {
+            return skip("no bridge can be made; apt-get install iproute2, modprobe bridge");
+        }
+        let (_tap, mut port) = bridged("vif7.0", BOTH);
+        let (_other, mut heard) = bridged("vif8.0", Offloads::default());
+        // Ports of a bridge forward a moment after they came up.
+        let mut probe = Arena::new();
+        assert!(
+            probe.push(&[&OTHER_MAC[..], &GUEST_MAC, &[0x88, 0xb5], &[0; 46]].concat(), Offload::default())
+        );
+        let is_probe = |frame: &[u8]| frame[12..14] == [0x88, 0xb5];
+        let mut came = Arena::new();
+        while !came.burst().iter().any(|(frame, _)| is_probe(frame)) {
+            came.clear();
+            port.tx_burst(&probe.burst());
+            heard.rx_burst(&mut came);
+            std::thread::yield_now();
+        }
+        let payload: Vec<u8> = (0..50_000u32).map(|k| ((k * 7) ^ (k >> 8)) as u8).collect();
+        for (way, v6, csum_blank) in
+            [(Way::Copy, false, false), (Way::Staging(65535), true, false), (Way::Copy, true, true)]
+        {
+            let rig = Rig::new();
+            let mut ends = rig.tx(way, Granting::PerFrame, 0);
+            let mut frame = tcp(v6, &payload);
+            if csum_blank {
+                pregrant::net::checksum::make_blank(&mut frame).unwrap();
+            }
+            let gso = Offload { csum_blank, csum_ok: true, gso_type: 1 + u8::from(v6), gso_size: 1400 };
+            let mut arena = Arena::new();
+            assert!(arena.push(&frame, gso));
+            assert_eq!(ends.front.send(&rig.guest, &ends.front_chan, &arena.burst()), Ok(1));
+            let mut control = Control::default();
+            while ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &mut control)
+                == Ok(Polled::More)
+            {}
+            assert_eq!(ends.back.stats().gso_checksum_fixups, u64::from(!csum_blank));
+            assert!(port.drops().iter().all(|d| d.frames == 0), "{:?}", port.drops());
+            ends.front.reclaim(&rig.guest, 1).unwrap();
+            ends.close(&rig);
+            let (mut came, mut segments) = (vec![0; payload.len()], 0);
+            while segments < payload.len().div_ceil(1400) {
+                arena.clear();
+                heard.rx_burst(&mut arena);
+                for (frame, offload) in
+                    arena.burst().iter().filter(|(f, _)| f[..6] == OTHER_MAC && !is_probe(f))
+                {
+                    assert!(offload.gso_type == 0 && !offload.csum_blank, "{offload:?}");
+                    let (seq, piece) = payload_of(frame);
+                    let at = (seq - 1_000_000) as usize;
+                    came[at..at + piece.len()].copy_from_slice(&piece);
+                    segments += 1;
+                }
+            }
+            assert!(came == payload, "{way:?}");
+        }
+    });
+}
+
+/// By the UDP port to which a frame goes.
+#[derive(Debug)]
+struct ByPort;
+
+impl ByPort {
+    fn port(frame: &[u8]) -> u16 {
+        u16::from_be_bytes([frame[36], frame[37]])
+    }
+}
+
+impl Steering for ByPort {
+    fn queue_of(&self, frame: &[u8]) -> usize {
+        usize::from(Self::port(frame)) % 2
+    }
+}
+
+#[test]
+fn the_kernel_s_frames_come_in_the_queues_that_the_guest_chose() {
+    const FLOWS: u16 = 64;
+    // All of them fit one queue of the kernel.
+    const EACH: u16 = 6;
+    apart(|| {
+        let mut taps = Taps::new().unwrap();
+        let id = DeviceId { class: Class::Vif, front: DomId(7), back: DomId(0), handle: 0 };
+        let place = HotplugConfig { name: "vif7.0".into(), ..HotplugConfig::default() };
+        taps.found(&id, &place, true).unwrap();
+        let mut ports = taps.connected(&id, 2, BOTH).unwrap();
+        if !ip("addr add 10.77.0.1/24 dev vif7.0") {
+            return skip("`ip` does not run; apt-get install iproute2");
+        }
+        assert!(ip("neigh add 10.77.0.2 lladdr 00:16:3e:00:00:07 dev vif7.0"));
+        let socket = UdpSocket::bind("10.77.0.1:5000").unwrap();
+        let mut arena = Arena::new();
+        // How many frames came in the queue that the guest would choose, and in the other; a worker sleeps when nothing says
+        // that it should not.
+        let mut round = |taps: &mut Taps, ports: &mut [Box<dyn FramePort>]| {
+            for n in 0..FLOWS * EACH {
+                socket.send_to(&[n as u8; 100], ("10.77.0.2", 4000 + n % FLOWS)).unwrap();
+            }
+            let mut came = [0; 2];
+            taps.turn();
+            loop {
+                let mut moved = false;
+                for (queue, port) in ports.iter_mut().enumerate() {
+                    arena.clear();
+                    moved |= port.rx_burst(&mut arena) > 0;
+                    for (frame, _) in arena.burst().iter().filter(|(f, _)| f[..6] == GUEST_MAC && f[23] == 17)
+                    {
+                        came[usize::from(ByPort.queue_of(frame) != queue)] += 1;
+                    }
+                }
+                if !moved && !taps.turn() {
+                    return came;
+                }
+            }
+        };
+        let [right, wrong] = round(&mut taps, &mut ports);
+        assert_eq!(right + wrong, FLOWS * EACH);
+        assert!(wrong > 0, "the kernel chose as the guest would: this shows nothing");
+        ports.iter_mut().for_each(|port| port.steer(Some(Arc::new(ByPort))));
+        assert_eq!(round(&mut taps, &mut ports), [FLOWS * EACH, 0]);
+        assert!(ports.iter().all(|port| port.held() == 0));
+        let [right, wrong] = {
+            ports.iter_mut().for_each(|port| port.steer(None));
+            round(&mut taps, &mut ports)
+        };
+        assert_eq!(right + wrong, FLOWS * EACH);
+        drop(ports);
+        taps.removed(&id).unwrap();
+    });
+}
+
+/// An interface that somebody renames or removes under a vif: its guest gets no ports, its backend the reason, and nothing is
+/// left of the attempt.
+#[test]
+fn a_vif_whose_tap_is_renamed_or_gone_is_told_so_when_it_connects() {
+    apart(|| {
+        let mut taps = Taps::new().unwrap();
+        let vif = |handle| DeviceId { class: Class::Vif, front: DomId(7), back: DomId(0), handle };
+        let nobody = taps.connected(&vif(0), 1, BOTH).map(|ports| ports.len());
+        assert_eq!(nobody, Err("it has no interface".into()));
+        for handle in 0..2 {
+            let place = HotplugConfig { name: format!("vif7.{handle}"), ..HotplugConfig::default() };
+            taps.found(&vif(handle), &place, false).unwrap();
+        }
+        if !ip("link set vif7.0 name other0") {
+            return skip("`ip` does not run; apt-get install iproute2");
+        }
+        for queues in [1, 2] {
+            let why = taps.connected(&vif(0), queues, BOTH).map(|ports| ports.len()).unwrap_err();
+            assert!(
+                why.contains("tap vif7.0: it was removed or renamed") && why.contains("name back"),
+                "{why}"
+            );
+            assert!(!ip("link show vif7.0"), "another interface was made, and is left");
+        }
+        assert!(ip("link set other0 name vif7.0"));
+        assert_eq!(taps.connected(&vif(0), 2, BOTH).map(|ports| ports.len()), Ok(2), "it has its name again");
+        assert!(ip("link del vif7.1"));
+        let why = taps.connected(&vif(1), 2, BOTH).map(|ports| ports.len()).unwrap_err();
+        assert!(why.contains("tap vif7.1: take offloads"), "{why}");
+        assert!(!ip("link show vif7.1"));
+        taps.removed(&vif(0)).unwrap();
+    });
+}
+
+#[test]
+fn both_directions_of_all_queues_of_a_tap_are_captured() {
+    const DATAGRAMS: u16 = 64;
+    apart(|| {
+        let path = std::env::temp_dir().join(format!("pregrant-tap-{}.pcap", std::process::id()));
+        let file = CaptureFile::open(7, 0, path.clone()).unwrap();
+        let mut far = Captured::new(Box::new(Taps::new().unwrap()), vec![file]).unwrap();
+        let id = DeviceId { class: Class::Vif, front: DomId(7), back: DomId(0), handle: 0 };
+        let place = HotplugConfig { name: "vif7.0".into(), ..HotplugConfig::default() };
+        far.found(&id, &place, true).unwrap();
+        let mut ports = far.connected(&id, 2, BOTH).unwrap();
+        if !ip("addr add 10.77.0.1/24 dev vif7.0") {
+            return skip("`ip` does not run; apt-get install iproute2");
+        }
+        assert!(ip("neigh add 10.77.0.2 lladdr 00:16:3e:00:00:07 dev vif7.0"));
+        let socket = UdpSocket::bind("10.77.0.1:5000").unwrap();
+        for n in 0..DATAGRAMS {
+            socket.send_to(&[n as u8; 100], ("10.77.0.2", 4000 + n)).unwrap();
+        }
+        let mut arena = Arena::new();
+        let mut due = Vec::new();
+        for port in &mut ports {
+            let mut empty = 0;
+            while empty < 2 {
+                arena.clear();
+                empty = if port.rx_burst(&mut arena) == 0 { empty + 1 } else { 0 };
+                due.extend(arena.burst().iter().map(|(frame, _)| frame.to_vec()));
+            }
+            arena.clear();
+            let sent = tcp(false, &[due.len() as u8; 30]);
+            assert!(arena.push(&sent, Offload::default()));
+            assert_eq!(port.tx_burst(&arena.burst()), 1);
+            due.push(sent);
+        }
+        assert_eq!(far.failures(), [], "what is buffered is written in control turns");
+        let file = std::fs::read(&path).unwrap();
+        let (mut rest, mut came) = (&file[24..], Vec::new());
+        while !rest.is_empty() {
+            let len = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize;
+            came.push(rest[16..16 + len].to_vec());
+            rest = &rest[16 + len..];
+        }
+        assert!(came == due, "{} of {} frames, or others", came.len(), due.len());
+        assert!(came.len() >= usize::from(DATAGRAMS) + 2);
+        drop(ports);
+        far.removed(&id).unwrap();
+        std::fs::remove_file(path).unwrap();
+    });
+}
