@@ -11,7 +11,7 @@ fn git(args: &[&str]) -> Option<String> {
 }
 
 fn main() {
-    for sources in ["src", "../pregrant/src", "../pregrant-host/src"] {
+    for sources in ["src", "../pregrant/src", "../pregrant-host/src", "../pregrant-lab/src"] {
         println!("cargo:rerun-if-changed={sources}");
     }
     // Every commit and every checkout adds a line here.

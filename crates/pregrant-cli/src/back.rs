@@ -6,8 +6,8 @@
 //!   SIGTERM: drain, leave state 4 (or --close: 5, 6)      status socket <-- pregrant top
 //! ```
 //! One owner for each domain: the lock dies with its process, so a successor takes over after a crash as after an orderly
-//! stop, on the live rings (PROTOCOL.md 1.1). The loop is generic over the platform; a platform brings its attachment, its
-//! succession and its directory.
+//! stop, on the live rings (docs/protocol 1.1). The loop is generic over the platform; a platform brings its
+//! attachment, its recovery and its directory.
 
 mod hold;
 mod loopback;
@@ -15,19 +15,23 @@ mod xen;
 
 pub use xen::RUN_DIR;
 
-use crate::status_teller::StatusTeller;
+use crate::notify::Notify;
 use crate::stop::Stop;
 use clap::{Args, ValueEnum};
-use pregrant::net::back::Ordinary;
-use pregrant::platform::{Clock, Events, Platform, ReadySet};
-use pregrant::port::{FramePort, Offloads};
-use pregrant::xenbus::DeviceId;
+use pregrant::net::back::FallbackPath;
+use pregrant::net::path::persistent;
+use pregrant::platform::{Clock, Platform};
+use pregrant::xenbus::XenbusState;
 use pregrant::xenstore::Transport;
-use pregrant_host::drivers::pace::CONTROL_EVERY;
-use pregrant_host::drivers::taps::unplugged;
-use pregrant_host::drivers::{Backend, Chosen, FarSide, Hotplug, Mode, Next, Pace};
+use pregrant_host::drivers::StatusTeller;
+use pregrant_host::drivers::poll_controller::CONTROL_EVERY;
+use pregrant_host::drivers::stations::{Spoofing, Stations};
+use pregrant_host::drivers::{
+    Backend, CaptureFile, Captured, Chosen, Hotplug, Mode, Next, PollController, PortProvider, VifReport,
+};
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::ports::tap::TapWay;
+use pregrant_host::wake::WakeOn;
 use std::error::Error;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -43,6 +47,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
   pregrant back --take 5.0 --give-back 5.0
   pregrant back --give-back 5.0
   pregrant back --port switch
+  pregrant back --capture 5.0=/tmp/vif5.0.pcap
   pregrant back --loopback /tmp/xen
 
 On Xen it serves the vifs of the domain in which it runs (dom0 or a driver domain), each as a tap, vif5.0; on the
@@ -66,12 +71,21 @@ pub struct BackArgs {
     /// What stands behind the vifs: an interface for each, or one switch in this process
     #[arg(long, value_name = "PORT", conflicts_with = "loopback")]
     port: Option<Port>,
+    /// At a switch, let this guest (or this vif of it, or all) send with other MAC addresses than its vif's `mac`; may be repeated
+    #[arg(long, value_name = "DOMID[.HANDLE]|all", value_parser = whose)]
+    allow_mac_spoofing: Vec<Whose>,
+    /// Write the frames of this vif, both directions, into a pcap file (for tcpdump or Wireshark), which begins anew; may be repeated
+    #[arg(long, value_name = "VIF=FILE", value_parser = capture)]
+    capture: Vec<Wanted>,
     /// How frames travel to a tap and from it
     #[arg(long, value_name = "WAY", default_value = "cheaper", conflicts_with = "loopback")]
     tap_way: Way,
     /// Who runs the vifs' scripts; without it the toolstack in dom0, and this process elsewhere
     #[arg(long, value_name = "WHO", conflicts_with = "loopback")]
     hotplug: Option<Plugging>,
+    /// Where scripts that this process would run are run for it, by dist/pregrant-hotplug.socket
+    #[arg(long, value_name = "PATH", conflicts_with = "loopback")]
+    hotplug_socket: Option<PathBuf>,
     /// At the end close the vifs, instead of leaving them to the next backend
     #[arg(long)]
     close: bool,
@@ -81,9 +95,13 @@ pub struct BackArgs {
     /// How to wait for frames
     #[arg(long, value_name = "MODE", default_value = "adaptive")]
     mode: Waiting,
-    /// What fetches frames of guests without staging buffers
+    /// What fetches frames that are neither in staging buffers nor in pages that stay mapped
     #[arg(long, value_name = "PATH", default_value = "copy")]
     path: OrdinaryPath,
+    /// Pages of each queue and direction that stay mapped once they were seen, for fronts that say feature-persistent; 0: none,
+    /// and it is not offered
+    #[arg(long, value_name = "PAGES", default_value_t = persistent::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=4096))]
+    persistent_grants: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -182,7 +200,7 @@ impl From<Waiting> for Mode {
     }
 }
 
-impl From<OrdinaryPath> for Ordinary {
+impl From<OrdinaryPath> for FallbackPath {
     fn from(path: OrdinaryPath) -> Self {
         match path {
             OrdinaryPath::Copy => Self::Copy,
@@ -191,21 +209,56 @@ impl From<OrdinaryPath> for Ordinary {
     }
 }
 
-/// A vif's place at the switch: one station, whatever its queues.
-fn ports(switch: &Switch, id: &DeviceId, n: usize, caps: Offloads) -> Vec<Box<dyn FramePort>> {
-    match switch.add_multi_queue_port(n, caps) {
-        Ok(ports) => ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect(),
-        Err(e) => {
-            log::warn!("{id}: its frames are dropped: {e}");
-            unplugged(n)
-        }
+/// The switch, as a far side.
+fn at_switch(switch: &Switch, args: &BackArgs) -> Box<dyn PortProvider> {
+    let mut stations = Stations::at(switch);
+    stations.allow_mac_spoofing(args.allow_mac_spoofing.iter().map(|whose| whose.0));
+    Box::new(stations)
+}
+
+/// A capture that is wanted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Wanted {
+    front: u16,
+    handle: u32,
+    path: PathBuf,
+}
+
+/// `5.0=/tmp/x.pcap`.
+fn capture(text: &str) -> std::result::Result<Wanted, String> {
+    let expected = "one vif and a file: 5.0=/tmp/x.pcap";
+    let (vif, path) = text.split_once('=').filter(|(_, path)| !path.is_empty()).ok_or(expected)?;
+    match chosen(vif) {
+        Ok(Chosen { front, handle: Some(handle) }) => Ok(Wanted { front, handle, path: path.into() }),
+        _ => Err(expected.into()),
     }
 }
 
-/// The switch, as a far side.
-fn at_switch(switch: &Switch) -> Box<dyn FarSide> {
-    let switch = switch.clone();
-    Box::new(move |id: &DeviceId, n: usize, caps: Offloads| ports(&switch, id, n, caps))
+/// Makes the files of captures, before anything else begins.
+fn capture_files(args: &BackArgs) -> Result<Vec<CaptureFile>> {
+    let open = |wanted: &Wanted| CaptureFile::open(wanted.front, wanted.handle, wanted.path.clone());
+    Ok(args.capture.iter().map(open).collect::<std::result::Result<_, _>>()?)
+}
+
+/// The far side, captured as far as that is wanted. This process is the domain's only backend: files of captures are its own.
+fn captured(far: Box<dyn PortProvider>, files: Vec<CaptureFile>) -> Result<Box<dyn PortProvider>> {
+    if files.is_empty() {
+        return Ok(far);
+    }
+    Ok(Box::new(Captured::new(far, files)?))
+}
+
+/// Whose guests may send with other addresses than their own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Whose(Spoofing);
+
+/// `all`, or as [`chosen`].
+fn whose(text: &str) -> std::result::Result<Whose, String> {
+    if text == "all" {
+        return Ok(Whose(None));
+    }
+    let chosen = chosen(text).map_err(|e| format!("all, or {e}"))?;
+    Ok(Whose(Some(chosen)))
 }
 
 /// A backend with what belongs to its process.
@@ -214,27 +267,31 @@ struct Daemon<P: Platform, T: Transport> {
     switch: Switch,
     status: StatusTeller<P>,
     stop: Stop,
-    /// What else is to be looked after in control turns.
-    between: Box<dyn FnMut()>,
+    notify: Notify,
+    /// What else is to be looked after in control turns, and how often.
+    between: Option<(Duration, Box<dyn FnMut()>)>,
 }
 
-/// Longest sleep: how late a reader of the status may be heard.
-const NAP: Duration = Duration::from_millis(100);
-
-impl<P: Platform, T: Transport> Daemon<P, T> {
+impl<P: Platform, T: Transport> Daemon<P, T>
+where
+    P::Events: WakeOn,
+{
     /// Serves until a signal, and ends as `close` says.
     fn run(&mut self, mode: Mode, close: bool) -> Result<()> {
-        let mut pace = Pace::new(mode);
-        let mut ready = ReadySet::default();
+        let mut pace = PollController::new(mode);
         let mut controlled = Instant::now();
+        // What a predecessor left is taken up in this turn, or waits for its channels.
+        self.control()?;
+        self.notify.ready();
         while !self.stop.asked() {
             match pace.after(self.backend.round()) {
                 Next::Again => continue,
                 Next::Control => {}
                 Next::Sleep => {
-                    if !self.backend.control()? && !self.backend.arm() {
-                        let nap = self.backend.nap(NAP);
-                        self.backend.platform().events().wait(&mut ready, Some(nap));
+                    if !self.backend.control()? {
+                        let every = self.between.as_ref().map(|(every, _)| *every);
+                        let due = [every, self.status.due(), self.notify.due()];
+                        self.backend.sleep(due.into_iter().flatten().min());
                     }
                     // Frames woke it, mostly: control had its turn before the sleep, and has the next before the next.
                     if controlled.elapsed() < CONTROL_EVERY {
@@ -245,11 +302,12 @@ impl<P: Platform, T: Transport> Daemon<P, T> {
             self.control()?;
             controlled = Instant::now();
         }
+        self.notify.stopping();
         // Both say in the log what became of the vifs, and how many frames are lost.
         if close {
             self.backend.close_all();
         } else {
-            self.backend.leave();
+            self.backend.detach();
         }
         Ok(())
     }
@@ -259,9 +317,18 @@ impl<P: Platform, T: Transport> Daemon<P, T> {
         self.backend.control()?;
         self.switch.set_now(self.backend.platform().clock().now_ns());
         self.status.turn(&self.backend);
-        (self.between)();
+        self.notify.status(Instant::now(), || status(&self.backend.reports()));
+        if let Some((_, between)) = &mut self.between {
+            between();
+        }
         Ok(())
     }
+}
+
+/// What a backend does, in a line.
+fn status(vifs: &[VifReport]) -> String {
+    let connected = vifs.iter().filter(|vif| vif.state == XenbusState::Connected).count();
+    format!("vifs: {}, connected: {connected}", vifs.len())
 }
 
 #[cfg(test)]
@@ -272,8 +339,19 @@ mod tests {
     fn vifs_are_chosen_by_guest_or_one_by_one() {
         assert_eq!(chosen("5"), Ok(Chosen { front: 5, handle: None }));
         assert_eq!(chosen("vif5.1"), Ok(Chosen { front: 5, handle: Some(1) }));
+        assert_eq!((whose("all"), whose("5")), (Ok(Whose(None)), Ok(Whose(chosen("5").ok()))));
         for bad in ["", "5.", ".0", "x", "70000", "5.0.0"] {
-            assert!(chosen(bad).is_err(), "{bad}");
+            assert!(chosen(bad).is_err() && whose(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_capture_is_of_one_vif() {
+        let wanted = |front, handle, path: &str| Ok(Wanted { front, handle, path: path.into() });
+        assert_eq!(capture("5.0=/tmp/x.pcap"), wanted(5, 0, "/tmp/x.pcap"));
+        assert_eq!(capture("vif5.1=a=b"), wanted(5, 1, "a=b"));
+        for bad in ["", "5.0", "5.0=", "5=/tmp/x", "all=/tmp/x", "=/tmp/x", "/tmp/x"] {
+            assert!(capture(bad).is_err_and(|why| why.contains("5.0=/tmp/x.pcap")), "{bad}");
         }
     }
 }

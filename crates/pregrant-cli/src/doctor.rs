@@ -11,13 +11,13 @@ mod finding;
 mod machine;
 mod vifs;
 
-use crate::machine::store_socket;
-use crate::screen;
 use clap::Args;
 use finding::{Finding, Rank};
 use pregrant::xenbus::device::own_domid;
 use pregrant::xenstore::Client;
 use pregrant_host::xenstored::UnixTransport;
+use pregrant_lab::machine::store_socket;
+use pregrant_lab::screen;
 use std::error::Error;
 use std::path::PathBuf;
 

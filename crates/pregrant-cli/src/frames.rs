@@ -6,11 +6,11 @@
 //!   at most a window of them without an acknowledgement; one that nobody acknowledged is sent again, and counted
 //! ```
 //! Nothing but UDP sockets: what lies between (vifs, bridges, switches) may drop, and then frames are sent again; it may
-//! not lose for good, and never change an octet. A datagram that came damaged is counted and not acknowledged. What the
+//! not lose for good, and never change a byte. A datagram that came damaged is counted and not acknowledged. What the
 //! kernel itself finds damaged (a checksum of UDP or IP) never comes here, and shows as sent again.
 //!
 //! What others on the network may do: send anything; each address has counters of its own, and what is no datagram of ours
-//! is damaged. Served are at most [`receiver::RUNS_MAX`] senders at a time.
+//! counts as damaged. At most [`receiver::RUNS_MAX`] senders are served at a time.
 
 mod datagram;
 mod receiver;
@@ -35,7 +35,7 @@ const PORT: u16 = 5002;
   pregrant frames --to fd09::2 --count 100000 --size 64..9000
 
 At the end it prints what was sent, received, damaged, out of order and sent again, and fails when anything was damaged
-or lost. Sizes are octets of UDP payload: with an MTU of 1500 what is longer than 1472 travels in fragments.")]
+or lost. Sizes are bytes of UDP payload: with an MTU of 1500 what is longer than 1472 travels in fragments.")]
 pub struct FramesArgs {
     #[command(flatten)]
     end: End,
@@ -45,7 +45,7 @@ pub struct FramesArgs {
     /// How many
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..), requires = "to")]
     count: u64,
-    /// Octets of one: a number, or from..to, of which each length is as likely
+    /// Bytes of one: a number, or from..to, of which each length is as likely
     #[arg(long, value_name = "N[..N]", default_value = "64..1472", value_parser = sizes, requires = "to")]
     size: RangeInclusive<u16>,
     /// How many may be without an acknowledgement
@@ -75,7 +75,7 @@ fn sizes(text: &str) -> std::result::Result<RangeInclusive<u16>, String> {
         !r.is_empty() && *r.start() >= datagram::LEAST as u16 && *r.end() <= datagram::MOST as u16
     };
     range.filter(legal).ok_or_else(|| {
-        format!("octets, or two numbers with .. between them, {} to {}", datagram::LEAST, datagram::MOST)
+        format!("bytes, or two numbers with .. between them, {} to {}", datagram::LEAST, datagram::MOST)
     })
 }
 

@@ -12,23 +12,23 @@ mod loopback;
 mod tap;
 mod xen;
 
-use crate::guest_stack::{GuestStack, StackConfig};
 use crate::loopback::guest_domid;
-use crate::ping::Pinger;
-use crate::screen;
-use crate::station::Station;
 use crate::stop::Stop;
-use crate::transfer::{Progress, TransferClient, TransferError, TransferServer};
 use clap::{Args, ValueEnum};
 use pregrant::DomId;
-use pregrant::net::front::Wishes;
-use pregrant::net::front::pages::Granting;
+use pregrant::net::front::FrontConfig;
 use pregrant::net::headers::MacAddr;
-use pregrant::net::staging_list::DataLen;
+use pregrant::net::path::copy::front::Granting;
+use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::{Frontend, FrontendError};
 use pregrant_host::wake::WakeOn;
+use pregrant_lab::screen;
+use pregrant_lab::station::Station;
+use pregrant_lab::station::guest_stack::{GuestStack, StackConfig};
+use pregrant_lab::station::ping::Pinger;
+use pregrant_lab::station::transfer::{Progress, TransferClient, TransferError, TransferServer};
 use std::error::Error;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -59,17 +59,17 @@ pub struct FrontArgs {
     /// Which of its vifs
     #[arg(long, value_name = "HANDLE", default_value_t = 0)]
     vif: u32,
-    /// The guest's address; without it 10.0.x.y, where x and y are the domain's number in octets
+    /// The guest's address; without it 10.0.x.y, where x and y are the domain's number in bytes
     #[arg(long, value_name = "IP")]
     address: Option<Ipv4Addr>,
-    /// How frames travel: through buffers granted at connect, or by grants of their own
+    /// How frames travel: through buffers granted at connect, in pages granted once that the back keeps, or by grants of their own
     #[arg(long, value_name = "PATH", default_value = "staging")]
     path: WishedPath,
-    /// Octets of a frame that fit a staging buffer: 64 to 4096, or 65535 for frames of any length; without it 2048 on the
+    /// Bytes of a frame that fit a staging buffer: 64 to 4096, or 65535 for frames of any length; without it 2048 on the
     /// loopback, and 65535 on Xen, where that takes the least memory
     #[arg(long, value_name = "N")]
     data_len: Option<u32>,
-    /// Octets of an IP packet; without it 1500, and with --tap what the toolstack says
+    /// Bytes of an IP packet; without it 1500, and with --tap what the toolstack says
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(576..=65521))]
     mtu: Option<u32>,
     /// Queues, as far as the backend and the memory that can be granted allow; without it as many as there are processors
@@ -83,8 +83,8 @@ pub struct FrontArgs {
     /// With --ping: seconds between two requests
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval, requires = "ping")]
     interval: f64,
-    /// With --send: how many octets; K, M and G are powers of 1024
-    #[arg(long, value_name = "N", default_value = "256M", value_parser = octets, requires = "send")]
+    /// With --send: how many bytes; K, M and G are powers of 1024
+    #[arg(long, value_name = "N", default_value = "256M", value_parser = amount, requires = "send")]
     bytes: u64,
 }
 
@@ -100,7 +100,7 @@ struct Task {
     /// Receive transfers, until a signal
     #[arg(long)]
     serve: bool,
-    /// Transfer octets to a guest that serves
+    /// Transfer bytes to a guest that serves
     #[arg(long, value_name = "IP")]
     send: Option<Ipv4Addr>,
 }
@@ -109,12 +109,14 @@ struct Task {
 enum WishedPath {
     /// Staging buffers, where the backend has them too
     Staging,
+    /// Pages granted once, which a backend that can keeps mapped
+    Persistent,
     /// Each frame by a grant: what a guest without Pregrant does
     Copy,
 }
 
 /// A number with a unit: `64K`, `2G`.
-fn octets(text: &str) -> std::result::Result<u64, String> {
+fn amount(text: &str) -> std::result::Result<u64, String> {
     let (digits, unit) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 1 << 10),
         Some((at, 'm' | 'M')) => (&text[..at], 1 << 20),
@@ -122,7 +124,7 @@ fn octets(text: &str) -> std::result::Result<u64, String> {
         _ => (text, 1),
     };
     let number = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
-    number.ok_or_else(|| "a number of octets, such as 1500, 64K or 2G".into())
+    number.ok_or_else(|| "a number of bytes, such as 1500, 64K or 2G".into())
 }
 
 fn interval(text: &str) -> std::result::Result<f64, String> {
@@ -134,7 +136,7 @@ fn interval(text: &str) -> std::result::Result<f64, String> {
 
 /// Where transfers are served.
 const PORT: u16 = 5001;
-/// What their octets are made from.
+/// What their bytes are made from.
 const SEED: u64 = 0x5eed;
 /// Transfers that are served at a time.
 const TRANSFERS_MAX: usize = 8;
@@ -144,6 +146,8 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 const MOVE_PATIENCE: Duration = Duration::from_secs(30);
 /// How long nothing may be heard of one who has a place, while there is a backend.
 const SILENCE_MOST: Duration = Duration::from_secs(40);
+/// Between two looks at these three.
+const PATIENCE_LOOK: Duration = Duration::from_secs(1);
 /// How long the backend may take to let go of the guest's memory.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long an end stays after its connection is over: late acknowledgements still go out.
@@ -157,14 +161,14 @@ pub fn run(args: FrontArgs) -> Result<()> {
     }
 }
 
-/// Octets of an IP packet, where nobody says.
+/// Bytes of an IP packet, where nobody says.
 const MTU: u32 = 1500;
 /// Queues that are not asked for by number.
 const QUEUES_MAX: usize = 8;
 
 impl FrontArgs {
     /// What to ask of the back; `data_len` where nothing is asked for.
-    fn wishes(&self, data_len: u32) -> Wishes {
+    fn config(&self, data_len: u32) -> FrontConfig {
         let len = self.data_len.unwrap_or(data_len);
         let len = (self.path == WishedPath::Staging).then(|| DataLen::new(len)).flatten();
         // The station has one queue's worth to say.
@@ -173,12 +177,13 @@ impl FrontArgs {
             (_, Some(queues)) => queues,
             _ => std::thread::available_parallelism().map_or(1, |n| n.get().min(QUEUES_MAX) as u32),
         };
-        Wishes {
+        FrontConfig {
             queues,
             tx_data_len: len,
             rx_data_len: len,
+            persistent: self.path == WishedPath::Persistent,
             granting: Granting::PerFrame,
-            ..Wishes::default()
+            ..FrontConfig::default()
         }
     }
 
@@ -230,7 +235,10 @@ fn ping<P: Platform, T: Transport>(
     to: Ipv4Addr,
     args: &FrontArgs,
     stop: &Stop,
-) -> Result<()> {
+) -> Result<()>
+where
+    P::Events: WakeOn,
+{
     let interval_ns = (args.interval * 1e9) as u64;
     let domid = station.guest().platform().domid();
     let mut pinger = Pinger::new(station.stack(), to, domid.0);
@@ -290,16 +298,20 @@ fn send<P: Platform, T: Transport>(
     to: Ipv4Addr,
     bytes: u64,
     stop: &Stop,
-) -> Result<()> {
+) -> Result<()>
+where
+    P::Events: WakeOn,
+{
     let now = station.now_ns();
     let mut client = TransferClient::new(station.stack(), (to, PORT), bytes, SEED, now)?;
     let mut watch = Watch::new(now);
     let answered_by = Instant::now() + ANSWER_PATIENCE;
     let mut quiet_since: Option<Instant> = None;
-    let mut standstill = Standstill { octets: 0, since_ns: now };
+    let mut standstill = Standstill { bytes: 0, since_ns: now };
     let report = loop {
         let mut progress = Progress::Waiting;
-        let came = station.turn::<Box<dyn Error>>(Duration::MAX, |stack, now| {
+        let due = if quiet_since.is_some() { LINGER } else { PATIENCE_LOOK };
+        let came = station.turn::<Box<dyn Error>>(due, |stack, now| {
             progress = client.pump(stack, now).map_err(|e| no_server(e, to))?;
             Ok(())
         })?;
@@ -318,7 +330,7 @@ fn send<P: Platform, T: Transport>(
                     "{to} is gone: nothing has moved for {} s, after {} bytes; is that guest still running? If so, start \
                      the transfer anew",
                     MOVE_PATIENCE.as_secs(),
-                    standstill.octets
+                    standstill.bytes
                 )
                 .into());
             }
@@ -369,7 +381,10 @@ fn no_server(e: TransferError, to: Ipv4Addr) -> Box<dyn Error> {
 }
 
 /// Answers pings, and serves transfers where that is asked for, until a signal.
-fn serve<P: Platform, T: Transport>(station: &mut Station<P, T>, transfers: bool, stop: &Stop) -> Result<()> {
+fn serve<P: Platform, T: Transport>(station: &mut Station<P, T>, transfers: bool, stop: &Stop) -> Result<()>
+where
+    P::Events: WakeOn,
+{
     let mut open: Vec<(TransferServer, Watch)> = Vec::new();
     let mut away_ns = station.now_ns();
     let mut refusing = false;
@@ -387,7 +402,8 @@ fn serve<P: Platform, T: Transport>(station: &mut Station<P, T>, transfers: bool
         let counts = now.saturating_sub(away_ns) > SILENCE_MOST.as_nanos() as u64 / 2;
         open.iter().for_each(|(server, _)| server.limit_silence(station.stack(), SILENCE_MOST, counts));
         let mut steps = Vec::new();
-        let came = station.turn::<Box<dyn Error>>(Duration::MAX, |stack, now| {
+        let due = if open.is_empty() { Duration::MAX } else { PATIENCE_LOOK };
+        let came = station.turn::<Box<dyn Error>>(due, |stack, now| {
             steps.extend(open.iter_mut().map(|(server, _)| server.pump(stack, now)));
             Ok(())
         })?;
@@ -440,15 +456,15 @@ fn serve<P: Platform, T: Transport>(station: &mut Station<P, T>, transfers: bool
 
 /// Since when nothing moves.
 struct Standstill {
-    octets: u64,
+    bytes: u64,
     since_ns: u64,
 }
 
 impl Standstill {
-    /// For how long, where `octets` are through. Time that is not `live` (without a backend, or a connection) is none.
-    fn look(&mut self, octets: u64, live: bool, now_ns: u64) -> Duration {
-        if octets != self.octets || !live {
-            *self = Self { octets, since_ns: now_ns };
+    /// For how long, where `bytes` are through. Time that is not `live` (without a backend, or a connection) is none.
+    fn look(&mut self, bytes: u64, live: bool, now_ns: u64) -> Duration {
+        if bytes != self.bytes || !live {
+            *self = Self { bytes, since_ns: now_ns };
         }
         Duration::from_nanos(now_ns.saturating_sub(self.since_ns))
     }
@@ -498,18 +514,18 @@ mod tests {
 
     #[test]
     fn a_standstill_is_time_with_a_backend_in_which_nothing_moves() {
-        let mut standstill = Standstill { octets: 0, since_ns: 5 };
+        let mut standstill = Standstill { bytes: 0, since_ns: 5 };
         let stands =
             [(0, true, 9), (0, true, 10), (1, true, 11), (1, true, 14), (1, false, 90), (1, true, 92)];
-        let stands = stands.map(|(octets, live, now)| standstill.look(octets, live, now).as_nanos());
+        let stands = stands.map(|(bytes, live, now)| standstill.look(bytes, live, now).as_nanos());
         assert_eq!(stands, [4, 5, 0, 3, 0, 2]);
     }
 
     #[test]
-    fn octets_have_units() {
-        assert_eq!([octets("0"), octets("64k"), octets("2G")], [Ok(0), Ok(65536), Ok(2 << 30)]);
+    fn bytes_have_units() {
+        assert_eq!([amount("0"), amount("64k"), amount("2G")], [Ok(0), Ok(65536), Ok(2 << 30)]);
         for bad in ["", "k", "-1", "1.5G", "1T", "99999999999G"] {
-            assert!(octets(bad).is_err(), "{bad}");
+            assert!(amount(bad).is_err(), "{bad}");
         }
     }
 }

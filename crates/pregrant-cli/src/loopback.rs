@@ -8,15 +8,15 @@
 //! Which guests there are to be stands in xenstore alone: a guest without a vif is not made again, so that `detach` needs
 //! no word with `serve`.
 
-use crate::machine::{self, DRIVER, Machine};
-use crate::screen;
-use crate::toolstack::{self, Removal};
 use clap::{Args, Subcommand};
 use pregrant::DomId;
 use pregrant::xenstore::Client;
 use pregrant_host::drivers::status;
 use pregrant_host::loopback::{Control, DomainSpec, LoopbackError};
 use pregrant_host::xenstored::UnixTransport;
+use pregrant_lab::machine::{self, DRIVER, Machine};
+use pregrant_lab::screen;
+use pregrant_lab::toolstack::{self, Removal};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::error::Error;

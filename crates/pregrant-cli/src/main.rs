@@ -1,30 +1,20 @@
 //! The one command, `pregrant`. Exit codes: 0 done, 1 failed (stderr says what, where and what to do), 2 wrong usage,
 //! 3 the machine that the process was on has ended.
 
-mod actor;
 mod back;
-mod bench;
-mod demo;
 mod doctor;
 mod frames;
 mod front;
-mod guest_stack;
+mod hotplug;
 mod loopback;
-mod machine;
-mod ping;
-mod report;
-mod scene;
-mod screen;
-mod station;
+mod notify;
 mod status_reader;
-mod status_teller;
 mod stop;
 mod store;
-mod toolstack;
 mod top;
-mod transfer;
 
 use clap::{Parser, Subcommand};
+use pregrant_lab::{bench, demo, machine, process, report, screen};
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -60,6 +50,8 @@ enum Command {
     Back(back::BackArgs),
     /// Be a guest: its network interface, for its kernel or with a small tool for traffic
     Front(front::FrontArgs),
+    /// Run a hotplug script for a backend: a unit of systemd
+    Hotplug(hotplug::HotplugArgs),
     /// What is missing here, what each vif does and why, and what to do about it
     Doctor(doctor::DoctorArgs),
     /// Check an interface: numbered datagrams, each acknowledged, none lost or damaged
@@ -79,16 +71,19 @@ enum Command {
     Bench(bench::BenchCommand),
     /// Make a page with plots of results that --json wrote
     Report(report::ReportArgs),
-    /// A process of a scene, started by the program itself
+    /// A process of a testbed, started by the program itself
     #[command(hide = true)]
-    Actor(actor::ActorArgs),
+    Process(process::ProcessArgs),
 }
 
 fn main() -> ExitCode {
+    if let Some(commit) = option_env!("PREGRANT_COMMIT") {
+        pregrant_host::program::set_commit(commit);
+    }
     let cli = Cli::parse();
     // Who stays tells what happens to its guests; the others are silent unless something is wrong.
     let level = match cli.command {
-        Command::Loopback(_) | Command::Back(_) | Command::Front(_) => "info",
+        Command::Loopback(_) | Command::Back(_) | Command::Front(_) | Command::Hotplug(_) => "info",
         _ => "warn",
     };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
@@ -98,13 +93,14 @@ fn main() -> ExitCode {
         Command::Loopback(args) => loopback::run(args),
         Command::Back(args) => back::run(args),
         Command::Front(args) => front::run(args),
+        Command::Hotplug(args) => hotplug::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Frames(args) => frames::run(args),
         Command::Top(args) => top::run(args),
         Command::Store(args) => store::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Report(args) => report::run(args),
-        Command::Actor(args) => actor::run(args),
+        Command::Process(args) => process::run(args),
         Command::Bench(command) => bench::run(command),
     };
     match result {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// How long a backend may take. An idle one looks for readers ten times a second.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Octets of a document at most.
+/// Bytes of a document at most.
 const DOCUMENT_MAX: u64 = 16 << 20;
 
 /// Why there is no status to be had.

@@ -52,8 +52,16 @@ fn every_subcommand_explains_itself() {
         }
         seen.insert(path.join(" "));
     }
-    let by_hand =
-        ["loopback", "loopback serve", "loopback attach", "loopback detach", "back", "front", "top"];
+    let by_hand = [
+        "loopback",
+        "loopback serve",
+        "loopback attach",
+        "loopback detach",
+        "back",
+        "front",
+        "top",
+        "hotplug",
+    ];
     let others = [
         "",
         "demo",

@@ -7,14 +7,23 @@ use pregrant::xenstore::Client;
 use pregrant_host::drivers::BackStatus;
 use pregrant_host::loopback::{Control, DomainSpec};
 use pregrant_host::xenstored::UnixTransport;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const PREGRANT: &str = env!("CARGO_BIN_EXE_pregrant");
+/// `pregrant`, none of whose waits is ended by its bound: a wake-up that is lost ends the process.
+fn pregrant() -> Command {
+    let mut command = Command::new(PREGRANT);
+    command.env("PREGRANT_WAITS", "unbounded");
+    command
+}
+
 /// Against hangs only.
 const GUARD: Duration = Duration::from_secs(120);
 
@@ -77,7 +86,7 @@ struct Machine {
 impl Machine {
     fn start(name: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("pregrant-d-{}-{name}", std::process::id()));
-        let mut command = Command::new(PREGRANT);
+        let mut command = pregrant();
         command.args(["loopback", "serve", "--guest", "5", "--guest", "6", "--dir"]).arg(&dir);
         let mut serve = Process::start(&mut command);
         assert!(serve.line().starts_with("machine ready"));
@@ -88,7 +97,7 @@ impl Machine {
 
     /// A command on this machine.
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(PREGRANT);
+        let mut command = pregrant();
         command.args(args).arg("--loopback").arg(&self.dir);
         command
     }
@@ -99,13 +108,7 @@ impl Machine {
 
     /// The toolstack's verbs.
     fn loopback(&self, args: &[&str]) -> Output {
-        Command::new(PREGRANT)
-            .arg("loopback")
-            .args(args)
-            .arg("--dir")
-            .arg(&self.dir)
-            .output()
-            .expect("it starts")
+        pregrant().arg("loopback").args(args).arg("--dir").arg(&self.dir).output().expect("it starts")
     }
 
     fn back(&self, more: &[&str]) -> Process {
@@ -141,7 +144,7 @@ impl Machine {
     /// What guest 5 has sent since the back took it up.
     fn sent_by_5(status: &BackStatus) -> u64 {
         let vif = status.vifs.iter().find(|vif| vif.front == 5);
-        vif.map_or(0, |vif| vif.queues.iter().map(|q| q.tx.octets).sum())
+        vif.map_or(0, |vif| vif.queues.iter().map(|q| q.tx.bytes).sum())
     }
 
     /// The back's state of a guest's vif.
@@ -186,7 +189,7 @@ fn a_transfer_outlives_its_backends() {
     assert_eq!((machine.state(5), machine.state(6)), ("4".into(), "4".into()));
     let back = machine.back(&[]);
     let status = machine.status_when(|s| Machine::sent_by_5(s) > SOME);
-    assert!(status.vifs.iter().all(|vif| vif.taken_up), "{status:?}");
+    assert!(status.vifs.iter().all(|vif| vif.reattached), "{status:?}");
     assert_eq!(status.pid, back.child.id());
 
     // Stopped in good order: the same.
@@ -211,7 +214,7 @@ fn a_transfer_outlives_its_backends() {
     // The guest waits, and a new backend gets it back.
     let back = machine.back(&[]);
     machine.status_when(|s| {
-        s.vifs.iter().any(|vif| vif.front == 6 && vif.state == "Connected" && !vif.taken_up)
+        s.vifs.iter().any(|vif| vif.front == 6 && vif.state == "Connected" && !vif.reattached)
     });
     server.stop();
     back.stop();
@@ -243,7 +246,7 @@ fn top_shows_what_travels() {
             "{flow}"
         );
         assert_eq!((&flow["state"], &flow["faults"]), (&"Connected".into(), &0.into()));
-        // Whole frames of 98 octets: by staging buffer without an operation, by grant with one.
+        // Whole frames of 98 bytes: by staging buffer without an operation, by grant with one.
         let (path, ops) = if flow["front"] == 5 { ("staging", 0.0) } else { ("copy", 1.0) };
         assert_eq!(
             (flow["path"].as_str(), flow["grant_ops_per_frame"].as_f64()),
@@ -285,7 +288,7 @@ fn what_is_in_the_way_is_said() {
             assert!(err.contains(part), "no {part:?} in {err}");
         }
     };
-    let pregrant = |args: &[&str]| Command::new(PREGRANT).args(args).output().expect("the program starts");
+    let pregrant = |args: &[&str]| pregrant().args(args).output().expect("the program starts");
     failed(pregrant(&["back"]), &["Not on Xen?", "pregrant loopback serve"]);
     failed(pregrant(&["front", "--domain", "5"]), &["Not on Xen?", "pregrant loopback serve"]);
     for command in [&["back"][..], &["front", "--domain", "5"], &["top", "--once"]] {
@@ -318,6 +321,15 @@ fn what_is_in_the_way_is_said() {
         machine.run(&["front", "--domain", "6", "--send", "10.0.0.5"]),
         &["refuses the connection", "--serve"],
     );
+
+    // A guest of the loopback has no name, and is there all the same.
+    machine.status_when(|s| s.vifs.iter().any(|vif| vif.front == 5 && vif.state == "Connected"));
+    let doctor = text(&machine.run(&["doctor"]).stdout);
+    for part in ["vif 5.0: served here", "vif 5.0: its front has feature-sg (frames over several pages), "] {
+        assert!(doctor.contains(part), "no {part:?} in {doctor}");
+    }
+    // Of domain 6, whose process has ended, either may be said.
+    assert!(!doctor.contains("vif 5.0 (gone)"), "{doctor}");
 
     // A guest that comes and goes.
     assert!(machine.loopback(&["attach", "7"]).status.success());
@@ -455,4 +467,108 @@ fn the_end_of_the_machine_is_told_as_such() {
         assert!(last.starts_with(&format!("pregrant: the machine in {dir} has ended")), "{err}");
         assert_eq!(process.child.wait().expect("it ends").code(), Some(3), "{err}");
     }
+}
+
+/// The frames of a capture file, which is whole.
+fn captured(path: &Path) -> Vec<Vec<u8>> {
+    let file = std::fs::read(path).expect("a capture file");
+    let (head, mut rest) = file.split_at(24);
+    assert_eq!(head[..8], [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0], "pcap, version 2.4");
+    let mut frames = Vec::new();
+    while !rest.is_empty() {
+        let field = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().expect("four bytes"));
+        let len = field(8);
+        assert_eq!(len, field(12), "a frame was cut");
+        let (frame, more) = rest[16..].split_at(len as usize);
+        frames.push(frame.to_vec());
+        rest = more;
+    }
+    frames
+}
+
+/// How many echo requests and replies domain 5's guest sent, and how many it got.
+fn echoes_of_5(frames: &[Vec<u8>]) -> [usize; 4] {
+    let echoes = |from: u8, to: u8, kind: u8| {
+        let is_one = |f: &&Vec<u8>| {
+            f.len() > 34
+                && f[23] == 1
+                && f[26..30] == [10, 0, 0, from]
+                && f[30..34] == [10, 0, 0, to]
+                && f[34] == kind
+        };
+        frames.iter().filter(is_one).count()
+    };
+    [echoes(5, 6, 8), echoes(5, 6, 0), echoes(6, 5, 8), echoes(6, 5, 0)]
+}
+
+/// Both directions of a vif, as many connects as there are; and nothing of others.
+#[test]
+fn what_passes_a_vif_is_captured() {
+    let machine = Machine::start("captured");
+    let [five, seven] = ["five.pcap", "seven.pcap"].map(|name| machine.dir.join(name));
+    let option = |vif: &str, path: &Path| format!("{vif}={}", path.display());
+    let options = [option("5.0", &five), option("7.0", &seven)];
+    std::fs::write(&five, "of another day").expect("a file");
+    let back = machine.back(&["--capture", &options[0], "--capture", &options[1]]);
+    let six = machine.front("6", &[]);
+    let ping = |from: &str, to: &str| {
+        let args = ["front", "--domain", from, "--ping", to, "--count", "20", "--interval", "0.01"];
+        let out = machine.run(&args);
+        assert!(text(&out.stdout).contains(" 0 lost"), "{out:?}");
+    };
+    ping("5", "10.0.0.6");
+    six.stop();
+    // Its guest ends with each.
+    let front = machine.front("5", &[]);
+    ping("6", "10.0.0.5");
+    front.stop();
+    back.stop();
+    assert_eq!(echoes_of_5(&captured(&five)), [20; 4]);
+    assert_eq!(captured(&seven), [[0; 0]; 0], "it was never there");
+    // A backend that cannot make one serves nobody, and leaves those that there are.
+    for (path, why) in [("/nonexistent/x.pcap", "No such file or directory"), ("/dev/full", "No space left")]
+    {
+        let out = machine.run(&["back", "--capture", &format!("5.0={path}")]);
+        let err = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{err}");
+        assert!(err.contains(&format!("{path}: the capture file cannot be made: {why}")), "{err}");
+    }
+    [five, seven].iter().for_each(|file| std::fs::remove_file(file).expect("it is there"));
+    machine.end();
+}
+
+/// A capture that cannot be written any more is told of once; its vif goes on.
+#[test]
+fn a_capture_that_fails_ends_alone() {
+    let machine = Machine::start("capture-fails");
+    let pipe = machine.dir.join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("it runs").success());
+    let reader = File::options()
+        .read(true)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
+        .open(&pipe)
+        .expect("a pipe");
+    let option = format!("5.0={}", pipe.display());
+    let mut back = Process::start(machine.command(&["back", "--capture", &option]).stderr(Stdio::piped()));
+    assert!(back.line().contains("ready"));
+    drop(reader);
+    let six = machine.front("6", &[]);
+    for _ in 0..2 {
+        let args = ["front", "--domain", "5", "--ping", "10.0.0.6", "--count", "20", "--interval", "0.01"];
+        let out = machine.run(&args);
+        assert!(text(&out.stdout).contains(" 0 lost"), "{out:?}");
+    }
+    six.stop();
+    let mut err = back.child.stderr.take().expect("it is piped");
+    back.stop();
+    let mut log = String::new();
+    err.read_to_string(&mut log).expect("text");
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("capture")).collect();
+    let expected = format!(
+        "vif 0 of domain 5, back in domain 0: the capture into {} has ended: Broken pipe",
+        pipe.display()
+    );
+    assert!(lines.len() == 1 && lines[0].contains(&expected) && lines[0].contains("WARN"), "{log}");
+    std::fs::remove_file(pipe).expect("it is there");
+    machine.end();
 }

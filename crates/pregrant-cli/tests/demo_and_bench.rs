@@ -4,8 +4,15 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+/// No wait of it is ended by its bound: a wake-up that is lost ends the process.
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pregrant"));
+    command.args(args).env("PREGRANT_WAITS", "unbounded");
+    command
+}
+
 fn pregrant(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_pregrant")).args(args).output().expect("the program starts")
+    command(args).output().expect("the program starts")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -34,7 +41,7 @@ impl Drop for File {
     }
 }
 
-/// DESIGN.md 7.
+/// Those of docs/benchmarks.md, JSON.
 const FIELDS: [&str; 24] = [
     "bench",
     "path",
@@ -148,6 +155,8 @@ fn bench_net_loses_nothing_and_counts_what_its_paths_do() {
             let object = line.as_object().expect("an object");
             assert!(FIELDS.iter().all(|f| object.contains_key(*f)), "{line}");
             assert_eq!((line["lost"].as_u64(), line["mode"].as_str()), (Some(0), Some(mode)), "{line}");
+            nothing_went_wrong(line);
+            assert!(number(line, "checked") >= 64.0 * number(line, "queues"), "{line}");
             let frames = number(line, "frames");
             assert!(frames > 0.0, "{line}");
             let counted = |field| number(line, field);
@@ -167,6 +176,49 @@ fn bench_net_loses_nothing_and_counts_what_its_paths_do() {
                 _ => {}
             }
         }
+    }
+}
+
+/// Beside losses.
+fn nothing_went_wrong(line: &serde_json::Value) {
+    for field in ["repeated", "damaged", "missed_wakeups"] {
+        assert_eq!(line[field].as_u64(), Some(0), "{line}");
+    }
+}
+
+/// One byte of one frame, the last: a row that reads heads alone would not see it.
+#[test]
+fn a_row_with_a_wrong_byte_fails() {
+    for (dir, size, path) in
+        [("tx", "64", "staging"), ("rx", "64", "copy"), ("tx", "65535", "copy"), ("rx", "1500", "staging")]
+    {
+        let json = File::new("damage.jsonl");
+        let args = ["bench", "net", "--path", path, "--dir", dir, "--size", size];
+        let out =
+            command(&[&args[..], &["--seconds", "0.02", "--repeats", "1", "--json", json.path()]].concat())
+                .env("PREGRANT_FAULT", "damage")
+                .output()
+                .expect("the program starts");
+        assert_eq!(out.status.code(), Some(1), "{dir} {size}: {}", text(&out.stderr));
+        assert!(text(&out.stderr).contains("1 frames damaged"), "{dir} {size}: {}", text(&out.stderr));
+        assert_eq!(json.lines()[0]["damaged"].as_u64(), Some(1), "{dir} {size}");
+    }
+}
+
+/// A loss and a repeat are two faults, and do not make up for each other.
+#[test]
+fn an_echo_that_comes_twice_hides_none_that_is_lost() {
+    let json = File::new("echoes.jsonl");
+    let args = ["bench", "latency", "--path", "staging", "--mode", "poll", "--seconds", "0.5"];
+    let out = command(&[&args[..], &["--json", json.path()]].concat())
+        .env("PREGRANT_FAULT", "lose,repeat")
+        .output()
+        .expect("the program starts");
+    let err = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{err}");
+    assert!(err.contains("1 frames lost, 1 frames repeated"), "{err}");
+    for line in json.lines() {
+        assert_eq!((line["lost"].as_u64(), line["repeated"].as_u64()), (Some(1), Some(1)), "{line}");
     }
 }
 
@@ -199,6 +251,9 @@ fn bench_neighbour_has_a_line_for_each_kind_and_load() {
         let paced = i >= once.len();
         assert_eq!((line["lost"].as_u64(), line["offered_per_s"].is_f64()), (Some(0), paced), "{line}");
         assert!(number(line, "frames") > 0.0, "{line}");
+        nothing_went_wrong(line);
+        assert!(0.0 < number(line, "gap_p99_ns"), "{line}");
+        assert!(number(line, "gap_p99_ns") <= number(line, "longest_gap_ns"), "{line}");
         // It has the lowest priority: on a busy machine nothing of it may run in so short a row.
         let sends = kinds[i] == "greedy-long";
         assert!(number(line, "neighbour_frames_per_s") == 0.0 || sends, "{line}");
@@ -227,6 +282,7 @@ fn bench_latency_brings_every_frame_back() {
     assert_eq!(lines.len(), 2 * 2 * 2);
     for line in lines {
         assert_eq!(line["lost"].as_u64(), Some(0), "{line}");
+        nothing_went_wrong(&line);
         assert!(number(&line, "latency_p50_ns") > 1.0, "{line}");
         assert!(number(&line, "latency_p50_ns") <= number(&line, "latency_p99_ns"), "{line}");
         let histogram: Vec<(u64, u64)> =
@@ -296,7 +352,7 @@ fn the_killed_backend_had_a_successor(story: &str, lines: &[serde_json::Value]) 
     // A guest's first frame cannot come before the new process is there.
     assert!(n("silence_ns") > n("start_ns"), "{line}");
     assert!(n("duplicated") <= 64, "{line}");
-    assert_eq!(line["lost"].as_u64(), Some(n("lost")), "{line}");
+    assert_eq!(line["missed_wakeups"].as_u64(), Some(0), "{line}");
     let frames: Vec<u64> =
         pause["frames"].as_array().expect("a timeline").iter().filter_map(|f| f.as_u64()).collect();
     let (before, after) = frames.split_at(n("kill_bucket") as usize);
@@ -340,25 +396,25 @@ fn long_bench() -> (std::process::Child, Vec<u32>, PathBuf) {
         .spawn()
         .expect("the program starts");
     let pid = child.id();
-    let actors = wait_for("the start of both ends", || Some(children(pid)).filter(|c| c.len() == 2));
-    let scene = PathBuf::from(format!("/tmp/pregrant-{pid}-0"));
-    assert!(scene.exists());
-    (child, actors, scene)
+    let processes = wait_for("the start of both ends", || Some(children(pid)).filter(|c| c.len() == 2));
+    let testbed = PathBuf::from(format!("/tmp/pregrant-{pid}-0"));
+    assert!(testbed.exists());
+    (child, processes, testbed)
 }
 
 #[test]
 fn an_end_that_is_killed_is_named_and_nothing_stays() {
     for victim in [0, 1] {
-        let (child, actors, scene) = long_bench();
+        let (child, processes, testbed) = long_bench();
         std::thread::sleep(Duration::from_millis(300)); // well into the row
-        kill(actors[victim], "-KILL");
+        kill(processes[victim], "-KILL");
         let out = child.wait_with_output().expect("it ends");
         let err = text(&out.stderr);
         assert_eq!(out.status.code(), Some(1), "{err}");
         assert!(err.contains("ended early") && err.contains("signal"), "{err}");
-        assert!(!scene.exists(), "{} stays", scene.display());
-        for pid in actors {
-            wait_for("the end of an actor", || {
+        assert!(!testbed.exists(), "{} stays", testbed.display());
+        for pid in processes {
+            wait_for("the end of a process", || {
                 (!PathBuf::from(format!("/proc/{pid}")).exists()).then_some(())
             });
         }
@@ -368,16 +424,16 @@ fn an_end_that_is_killed_is_named_and_nothing_stays() {
 #[test]
 fn a_program_that_is_stopped_takes_everything_with_it() {
     for (signal, keeps_dir) in [("-INT", false), ("-TERM", false), ("-KILL", true)] {
-        let (mut child, actors, scene) = long_bench();
+        let (mut child, processes, testbed) = long_bench();
         kill(child.id(), signal);
         child.wait().expect("it ends");
-        for pid in actors {
-            wait_for("the end of an actor", || {
+        for pid in processes {
+            wait_for("the end of a process", || {
                 (!PathBuf::from(format!("/proc/{pid}")).exists()).then_some(())
             });
         }
-        assert_eq!(scene.exists(), keeps_dir, "{signal}");
-        let _ = std::fs::remove_dir_all(scene); // nobody can clean up after SIGKILL
+        assert_eq!(testbed.exists(), keeps_dir, "{signal}");
+        let _ = std::fs::remove_dir_all(testbed); // nobody can clean up after SIGKILL
     }
 }
 

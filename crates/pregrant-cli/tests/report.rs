@@ -67,7 +67,8 @@ fn a_bench_reports_and_its_records_make_the_same_page_again() {
     ]);
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert!(text(&out.stdout).contains(&format!("Report: {first}/index.html")), "{}", text(&out.stdout));
-    assert_eq!(place.files("new/first"), ["frames.svg", "index.html", "machine.json", "records.jsonl"]);
+    let files = ["figures.md", "frames.svg", "index.html", "machine.json", "records.jsonl"];
+    assert_eq!(place.files("new/first"), files);
     assert_eq!(place.read("new/first/records.jsonl"), place.read("out.jsonl"));
     let page = place.read("new/first/index.html");
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
@@ -81,6 +82,10 @@ fn a_bench_reports_and_its_records_make_the_same_page_again() {
         assert!(page.contains(part), "{part} is missing");
     }
     assert!(!page.contains("not recorded"));
+    // The laboratory is a library, and is told by the program which commit it is.
+    if let Some(commit) = option_env!("PREGRANT_COMMIT") {
+        assert!(page.contains(&format!("commit {commit}")), "{commit} is missing");
+    }
 
     let out = pregrant(&["report", &format!("{first}/records.jsonl"), "--out", &place.path("second")]);
     assert!(out.status.success(), "{}", text(&out.stderr));
@@ -90,7 +95,8 @@ fn a_bench_reports_and_its_records_make_the_same_page_again() {
     assert!(out.status.success(), "{}", text(&out.stderr));
     let page = place.read("new/first/index.html");
     assert!(page.contains("not recorded") && !page.contains(kernel.trim()));
-    assert_eq!(place.files("new/first").len(), 4);
+    assert_eq!(place.files("new/first"), files);
+    assert!(place.read("new/first/figures.md").contains("| tx | 1500 | staging 256 |"));
 }
 
 #[test]

@@ -5,8 +5,9 @@
 //!   give back:  hold              | bind: the kernel reads the ring before the bridge forwards | let go
 //! ```
 //! Netback hears of the vif's key `rate` at any time, as the toolstack's limit: a rate of next to nothing stops it from
-//! reading the guest's ring (PROTOCOL.md 6, Credit, is the same limit at our end). The key is put back as it was. If this process is
-//! killed in between, what the toolstack wished stands in [`KEPT`], and the next backend that finds the vif puts it back.
+//! reading the guest's ring (docs/protocol 6, Credit, is the same limit at our end). The key is put back as it was.
+//! If this process is killed in between, what the toolstack wished stands in [`KEPT`], and the next backend that
+//! finds the vif puts it back.
 //!
 //! What a guest may do: nothing; its own directory has no such key.
 
@@ -15,7 +16,7 @@ use pregrant::xenbus::{Device, DeviceError};
 use pregrant::xenstore::{Client, Transport};
 use std::time::Duration;
 
-/// An octet in a hundred seconds.
+/// A byte in a hundred seconds.
 const HELD: &str = "1,100000000";
 /// The toolstack's rate meanwhile; empty: none.
 const KEPT: &str = "pregrant-rate";

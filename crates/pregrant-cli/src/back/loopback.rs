@@ -1,39 +1,44 @@
 //! `pregrant back --loopback DIR`: domain 0 of a software Xen.
 
-use super::{BackArgs, Daemon, Result, at_switch};
+use super::{BackArgs, Daemon, Result, at_switch, capture_files, captured};
 use crate::loopback::no_machine;
-use crate::machine::{self, DRIVER};
-use crate::screen;
+use crate::notify::Notify;
 use crate::status_reader::{self, NoStatus};
-use crate::status_teller::StatusTeller;
 use crate::stop::Stop;
 use pregrant::net::features::BackFeatures;
 use pregrant::platform::Platform;
+use pregrant_host::drivers::StatusTeller;
 use pregrant_host::drivers::status::socket_path;
-use pregrant_host::drivers::{Backend, BrokerSuccession};
+use pregrant_host::drivers::{Backend, BrokerRecovery};
 use pregrant_host::loopback::{Loopback, LoopbackError, Owned};
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
+use pregrant_lab::machine::{self, DRIVER};
+use pregrant_lab::screen;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 pub(super) fn run(dir: &Path, args: &BackArgs) -> Result<()> {
     let stop = Stop::on_signals()?;
+    let files = capture_files(args)?;
     let platform = Loopback::attach(&machine::broker_socket(dir), DRIVER).map_err(|e| no_machine(dir, e))?;
     let xs = machine::store_of(&platform)?;
     let Some(_owner) = own_domain(&platform, dir, args.wait, &stop)? else { return Ok(()) };
     let status = StatusTeller::on_loopback(dir, DRIVER.0)?;
     platform.events().also_wake_on(xs.transport().as_fd())?;
     platform.events().also_wake_on(stop.as_fd())?;
+    platform.events().also_wake_on(status.as_fd())?;
     let switch = Switch::new();
-    let far = at_switch(&switch);
+    let far = captured(at_switch(&switch, args), files)?;
     let mut backend = Backend::new(platform, xs, BackFeatures::default(), args.path.into(), far)?;
+    backend.limit_persistent(args.persistent_grants as usize);
     backend.choose(args.vif.clone());
-    backend.succeed(Box::new(BrokerSuccession));
+    backend.succeed(Box::new(BrokerRecovery));
     let who = format!("backend of {DRIVER}, process {}", std::process::id());
     let _ = screen::print(format_args!("{who}: ready; status: pregrant top --loopback {}", dir.display()));
-    let mut daemon = Daemon { backend, switch, status, stop, between: Box::new(|| {}) };
+    let mut daemon =
+        Daemon { backend, switch, status, stop, notify: Notify::from_environment(), between: None };
     daemon.run(args.mode.into(), args.close).map_err(|e| machine::ended_or(dir, e))
 }
 

@@ -9,27 +9,30 @@
 //! Where the kernel's netback is loaded too, the vifs that are served here are kept from it, and the others are left to it.
 
 use super::hold::Hold;
-use super::{BackArgs, Daemon, Port, Result, at_switch};
-use crate::screen;
-use crate::status_teller::StatusTeller;
+use super::{BackArgs, Daemon, Port, Result, at_switch, capture_files, captured};
+use crate::notify::Notify;
 use crate::stop::Stop;
+use log::Level;
 use pregrant::DomId;
 use pregrant::net::back::vif::HOTPLUG_STATUS;
-use pregrant::net::features::BackFeatures;
+use pregrant::net::features::{BackFeatures, staging_is_active, unknown_to_netback};
 use pregrant::platform::Platform;
 use pregrant::port::{FramePort, Offloads};
+use pregrant::xenbus::bus::{OwnKeys, StoreBus};
 use pregrant::xenbus::device::own_domid;
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::Client;
-use pregrant_host::drivers::far_side::usual_name;
-use pregrant_host::drivers::succession::{FileSuccession, Lock, LockError};
+use pregrant_host::drivers::StatusTeller;
+use pregrant_host::drivers::port_provider::{Notes, usual_name};
+use pregrant_host::drivers::recovery::{FileRecovery, Lock, LockError};
 use pregrant_host::drivers::taps::{plug_in, remove_left};
-use pregrant_host::drivers::{Backend, Chosen, FarSide, Hotplug, Place, Plugged, Taps};
+use pregrant_host::drivers::{Backend, Chosen, Hotplug, HotplugConfig, Plugged, PortProvider, Taps};
 use pregrant_host::linux::{KernelNetback, Xen};
 use pregrant_host::ports::interface::Interface;
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
+use pregrant_lab::screen;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -45,6 +48,13 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Serves until a signal.
 pub(super) fn run(args: &BackArgs) -> Result<()> {
+    if args.port.is_none_or(|port| port == Port::Tap) && !args.allow_mac_spoofing.is_empty() {
+        return Err(
+            "--allow-mac-spoofing is for --port switch; a tap's guest sends with any address, unless this machine's bridge or \
+             its packet filter says otherwise"
+                .into(),
+        );
+    }
     let stop = Stop::on_signals()?;
     let transport = UnixTransport::find().map_err(|e| {
         format!("{e}. Not on Xen? `pregrant loopback serve --dir DIR --guest 5`, then `pregrant back --loopback DIR`")
@@ -54,23 +64,29 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     if args.take.is_empty() && !args.give_back.is_empty() {
         return give_back(domid, &mut xs, &args.give_back);
     }
+    let files = capture_files(args)?;
     let platform = Xen::open(domid)?;
     platform.ready_for_back()?;
     let Some(_owner) = own_domain(args.wait, &stop)? else { return Ok(()) };
     let status = StatusTeller::on_xen(Path::new(RUN_DIR), domid.0)?;
     platform.events().also_wake_on(xs.transport().as_fd())?;
     platform.events().also_wake_on(stop.as_fd())?;
+    platform.events().also_wake_on(status.as_fd())?;
     let kept_off = keep_kernel_off(domid, &mut xs, args)?;
     let switch = Switch::new();
-    let far: Box<dyn FarSide> = match args.port.unwrap_or(Port::Tap) {
-        Port::Switch => at_switch(&switch),
+    let far: Box<dyn PortProvider> = match args.port.unwrap_or(Port::Tap) {
+        Port::Switch => at_switch(&switch, args),
         Port::Tap => {
             let mut taps = Taps::new()?;
             taps.set_way(args.tap_way.into());
+            if let Some(socket) = &args.hotplug_socket {
+                taps.ask_for_scripts_at(socket.clone());
+            }
             platform.events().also_wake_on(taps.wake().as_fd())?;
             Box::new(taps)
         }
     };
+    let far = captured(far, files)?;
     let far = Box::new(Taken {
         kernel: KernelNetback::default(),
         xs: Client::new(UnixTransport::find()?),
@@ -79,7 +95,8 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
         inner: far,
     });
     let mut backend = Backend::new(platform, xs, BackFeatures::default(), args.path.into(), far)?;
-    backend.succeed(Box::new(FileSuccession::new(RUN_DIR)));
+    backend.limit_persistent(args.persistent_grants as usize);
+    backend.succeed(Box::new(FileRecovery::new(RUN_DIR)));
     let usual = if domid == DOM0 { Hotplug::Toolstack } else { Hotplug::Own };
     backend.set_hotplug(args.hotplug.map_or(usual, Into::into));
     backend.set_removes(domid != DOM0);
@@ -89,7 +106,7 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
         std::process::id()
     ));
     let between = looking_after(&kept_off);
-    let mut daemon = Daemon { backend, switch, status, stop, between };
+    let mut daemon = Daemon { backend, switch, status, stop, notify: Notify::from_environment(), between };
     daemon.run(args.mode.into(), args.close)?;
     drop(daemon); // its taps and channels
     if args.give_back.is_empty() {
@@ -105,73 +122,101 @@ struct Taken {
     take: Vec<Chosen>,
     /// Unbound, and not connected since.
     taken: Vec<DeviceId>,
-    inner: Box<dyn FarSide>,
+    inner: Box<dyn PortProvider>,
 }
 
 impl Taken {
     /// Takes a vif from the kernel, when what its guest sent is answered.
-    fn unbind(&mut self, id: &DeviceId) -> Result<()> {
+    fn unbind(&mut self, id: &DeviceId) -> Result<Notes> {
         let hold = Hold::begin(Device::new(*id, Side::Back), &mut self.xs)?;
         hold.drain();
         let unbound = self.kernel.unbind(id);
-        let_go(hold, id, &mut self.xs);
-        Ok(unbound?)
+        let notes = let_go(hold, &mut self.xs);
+        unbound?;
+        Ok(notes)
     }
 }
 
 /// What the guest sends is read again. Its vif has changed hands whatever xenstore says.
-fn let_go(hold: Hold, id: &DeviceId, xs: &mut Client<UnixTransport>) {
-    if let Err(e) = hold.let_go(xs) {
-        log::warn!("{id}: its key rate is not as the toolstack left it: {e}");
-    }
+fn let_go(hold: Hold, xs: &mut Client<UnixTransport>) -> Notes {
+    let note = |e| (Level::Warn, format!("its key rate is not as the toolstack left it: {e}"));
+    hold.let_go(xs).err().map(note).into_iter().collect()
 }
 
-impl FarSide for Taken {
+impl PortProvider for Taken {
     fn is_kernels(&self, id: &DeviceId) -> bool {
         // One that was unbound and is tried again, for its channels are not free yet, is as the kernel left it.
         let taken = self.taken.contains(id);
         taken || self.take.iter().any(|c| c.names(id.front.0, id.handle)) && self.kernel.has(id)
     }
-    fn found(&mut self, id: &DeviceId, place: &Place, live: bool) -> std::result::Result<(), String> {
+    fn found(
+        &mut self,
+        id: &DeviceId,
+        place: &HotplugConfig,
+        live: bool,
+    ) -> std::result::Result<Notes, String> {
         if self.is_kernels(id) && self.kernel.has(id) {
-            self.unbind(id).map_err(|e| e.to_string())?;
+            let mut notes = self.unbind(id).map_err(|e| e.to_string())?;
             self.taken.push(*id);
-            log::info!("{id}: taken from the kernel's netback");
-            let found = self.inner.found(id, place, live);
-            if found.is_err() {
-                // A running guest: it is not to be left with nobody, nor to change hands again and again.
-                self.take.retain(|c| !c.names(id.front.0, id.handle));
-                self.taken.retain(|taken| taken != id);
-                if let Err(e) = self.kernel.bind(id) {
-                    log::error!("{id}: nobody serves it: {e}");
+            notes.insert(0, (Level::Info, "taken from the kernel's netback".into()));
+            return match self.inner.found(id, place, live) {
+                Ok(more) => {
+                    notes.extend(more);
+                    Ok(notes)
                 }
-            }
-            return found;
+                Err(why) => {
+                    // A running guest: it is not to be left with nobody, nor to change hands again and again.
+                    self.take.retain(|c| !c.names(id.front.0, id.handle));
+                    self.taken.retain(|taken| taken != id);
+                    match self.kernel.bind(id) {
+                        Ok(()) => Err(format!("{why}; the kernel's netback has it again")),
+                        Err(e) => {
+                            Err(format!("{why}; nor does the kernel take it back: {e}; nobody serves it"))
+                        }
+                    }
+                }
+            };
         }
         // Of one that was killed while a vif changed hands.
-        if let Ok(Some(left)) = Hold::left(Device::new(*id, Side::Back), &mut self.xs) {
-            let_go(left, id, &mut self.xs);
-        }
-        self.inner.found(id, place, live)
+        let mut notes = match Hold::left(Device::new(*id, Side::Back), &mut self.xs) {
+            Ok(Some(left)) => let_go(left, &mut self.xs),
+            _ => Notes::new(),
+        };
+        notes.extend(self.inner.found(id, place, live)?);
+        Ok(notes)
     }
-    fn plug(&mut self, id: &DeviceId, place: &Place) -> Plugged {
+    fn plug(&mut self, id: &DeviceId, place: &HotplugConfig) -> Plugged {
         self.inner.plug(id, place)
     }
     fn unplug(&mut self, id: &DeviceId) -> Plugged {
         self.inner.unplug(id)
     }
-    fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Vec<Box<dyn FramePort>> {
+    fn connected(
+        &mut self,
+        id: &DeviceId,
+        queues: usize,
+        front: Offloads,
+    ) -> std::result::Result<Vec<Box<dyn FramePort>>, String> {
         self.taken.retain(|taken| taken != id);
         self.inner.connected(id, queues, front)
     }
-    fn link(&mut self, id: &DeviceId, up: bool) {
-        self.inner.link(id, up);
+    fn link(&mut self, id: &DeviceId, up: bool) -> std::result::Result<(), String> {
+        self.inner.link(id, up)
     }
-    fn closed(&mut self, id: &DeviceId) {
-        self.inner.closed(id);
+    fn closed(&mut self, id: &DeviceId) -> std::result::Result<(), String> {
+        self.inner.closed(id)
     }
-    fn removed(&mut self, id: &DeviceId) {
-        self.inner.removed(id);
+    fn removed(&mut self, id: &DeviceId) -> std::result::Result<(), String> {
+        self.inner.removed(id)
+    }
+    fn is_ending(&self, id: &DeviceId) -> bool {
+        self.inner.is_ending(id)
+    }
+    fn failures(&mut self) -> Vec<(DeviceId, String)> {
+        self.inner.failures()
+    }
+    fn due(&self) -> Option<Duration> {
+        self.inner.due()
     }
     fn turn(&mut self) -> bool {
         self.inner.turn()
@@ -231,6 +276,7 @@ impl KeptOff {
 impl Drop for KeptOff {
     fn drop(&mut self) {
         if let Err(e) = self.kernel.set_autoprobe(true) {
+            // LOG: once, at this process' end.
             log::warn!("the kernel takes no new devices by itself: {e}");
         }
         // What came since the last look is not looked at again by the kernel.
@@ -275,15 +321,16 @@ fn keep_kernel_off(
 }
 
 /// What is to be done in control turns so that the kernel gets the devices that are not ours.
-fn looking_after(kept_off: &Option<std::rc::Rc<KeptOff>>) -> Box<dyn FnMut()> {
-    let Some(kept) = kept_off.clone() else { return Box::new(|| {}) };
+fn looking_after(kept_off: &Option<std::rc::Rc<KeptOff>>) -> Option<(Duration, Box<dyn FnMut()>)> {
+    let kept = kept_off.clone()?;
     let mut looked = Instant::now() - LOOK;
-    Box::new(move || {
+    let look = move || {
         if looked.elapsed() >= LOOK {
             looked = Instant::now();
             kept.hand_on();
         }
-    })
+    };
+    Some((LOOK, Box::new(look)))
 }
 
 /// The domain's vifs that are chosen; all when nothing is.
@@ -334,23 +381,25 @@ fn give_one(kernel: &KernelNetback, id: &DeviceId, xs: &mut Client<UnixTransport
     let device = Device::new(*id, Side::Back);
     if kernel.has(id) {
         if let Some(left) = Hold::left(device, xs)? {
-            let_go(left, id, xs);
+            tell(id, let_go(left, xs));
         }
         return Ok("the kernel's netback has it already");
     }
     if matches!(device.state(xs)?, XenbusState::Closing | XenbusState::Closed) {
         return Ok("it is closed, and left alone");
     }
-    let _lock = Lock::take(&FileSuccession::new(RUN_DIR).lock_of(id))
+    let _lock = Lock::take(&FileRecovery::new(RUN_DIR).lock_of(id))
         .map_err(|e| format!("{e} (its vifs stay connected meanwhile)"))?;
+    refuse_staged(&device, xs)?;
     // A tap of this name would be in the way of the kernel's interface.
-    let place = Place::read(&device, xs)?;
+    let place = HotplugConfig::read(&device, xs)?;
     remove_left(&place.name)?;
     let hold = Hold::begin(device.clone(), xs)?;
-    let given = bind_and_plug_in(kernel, id, &place);
+    let forgotten = device.replace_in_transaction(xs, &[], unknown_to_netback);
+    let given = forgotten.map_err(Into::into).and_then(|()| bind_and_plug_in(kernel, id, &place));
     // The kernel took the key when it was unbound, and does not say 4 without it.
     let told = device.set(xs, HOTPLUG_STATUS, "connected");
-    let_go(hold, id, xs);
+    tell(id, let_go(hold, xs));
     given?;
     told?;
     let until = Instant::now() + DYING;
@@ -360,8 +409,34 @@ fn give_one(kernel: &KernelNetback, id: &DeviceId, xs: &mut Client<UnixTransport
     Ok("given to the kernel's netback")
 }
 
+/// A front that sends through staging buffers would go on doing so, and netback would take what is in them for grants.
+fn refuse_staged(device: &Device, xs: &mut Client<UnixTransport>) -> Result<()> {
+    if !matches!(device.peer_state(xs)?, XenbusState::Connected | XenbusState::Reconfiguring) {
+        return Ok(());
+    }
+    let mut bus = StoreBus { device, xs };
+    let mut own = OwnKeys(&mut bus);
+    let queues = BackFeatures::read(&mut own)?.max_queues;
+    if staging_is_active(&mut own, queues)? {
+        return Err(
+            "its front uses staging grants, which the kernel's netback does not know; stop the front in the guest, give the \
+             vif back, and start the front again (until then `pregrant back` serves it)"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+/// What is to be said of a vif that changes hands.
+fn tell(id: &DeviceId, notes: Notes) {
+    for (level, text) in notes {
+        // LOG: of a command that ends with it; no vif is served.
+        log::log!(level, "{id}: {text}");
+    }
+}
+
 /// Gives a vif to the kernel, and plugs its interface in.
-fn bind_and_plug_in(kernel: &KernelNetback, id: &DeviceId, place: &Place) -> Result<()> {
+fn bind_and_plug_in(kernel: &KernelNetback, id: &DeviceId, place: &HotplugConfig) -> Result<()> {
     kernel.bind(id)?;
     // No script comes for an interface of a vif that was connected before, nor renames it.
     let interface = Interface::new(&usual_name(id))?;

@@ -19,6 +19,7 @@ pub fn findings() -> Vec<Finding> {
         fs::read_to_string("/sys/module/xen_gntalloc/parameters/limit").ok().as_deref(),
     ));
     all.push(tun(Path::new("/dev/net/tun").exists()));
+    all.extend(bridge_netfilter(Path::new("/proc/sys/net/bridge")));
     let kernel = KernelNetback::default();
     all.extend(kernels_netback(kernel.is_loaded(), kernel.autoprobe() || !kernel.has_bus()));
     all
@@ -86,6 +87,24 @@ fn tun(there: bool) -> Finding {
     }
 }
 
+/// Whether the kernel shows frames that it bridges to netfilter too, from `/proc/sys/net/bridge`. The directory is there
+/// once `br_netfilter` is loaded, which Docker and Kubernetes do, and which sets all three.
+fn bridge_netfilter(dir: &Path) -> Option<Finding> {
+    let keys = ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables", "bridge-nf-call-arptables"];
+    let on: Vec<_> = keys.into_iter().filter(|key| word(dir, key).is_some_and(|text| text != "0")).collect();
+    let off: Vec<_> = on.iter().map(|key| format!("net.bridge.{key}=0")).collect();
+    (!on.is_empty()).then(|| {
+        Finding::note(format_args!(
+            "bridged frames go through netfilter too ({} is 1): each costs more, and rules for this machine may drop them",
+            on.join(", ")
+        ))
+        .then(format_args!(
+            "unless bridged frames are to be filtered: sysctl -w {}; at each boot: the same in /etc/sysctl.d",
+            off.join(" ")
+        ))
+    })
+}
+
 fn kernels_netback(loaded: bool, autoprobe: bool) -> Vec<Finding> {
     let mut found = Vec::new();
     if loaded {
@@ -113,6 +132,40 @@ mod tests {
         assert!(found.remedy.unwrap().contains("echo 2048"));
         assert_eq!(gntalloc_limit(Some("4096")).unwrap().rank, Rank::Ok);
         assert_eq!(gntalloc_limit(None), None);
+    }
+
+    /// A `/proc/sys/net/bridge` as a machine had it.
+    fn bridge(iptables: &str, ip6tables: &str, arptables: &str) -> Option<Finding> {
+        let name = format!("pregrant-bridge-{}-{}{}{}", std::process::id(), iptables, ip6tables, arptables);
+        let dir = std::env::temp_dir().join(name);
+        fs::create_dir_all(&dir).unwrap();
+        let files = [
+            ("bridge-nf-call-arptables", arptables),
+            ("bridge-nf-call-ip6tables", ip6tables),
+            ("bridge-nf-call-iptables", iptables),
+            ("bridge-nf-filter-pppoe-tagged", "0"),
+            ("bridge-nf-filter-vlan-tagged", "0"),
+            ("bridge-nf-pass-vlan-input-dev", "0"),
+        ];
+        files.iter().for_each(|(file, text)| fs::write(dir.join(file), format!("{text}\n")).unwrap());
+        let found = bridge_netfilter(&dir);
+        fs::remove_dir_all(&dir).unwrap();
+        found
+    }
+
+    #[test]
+    fn netfilter_on_bridges_is_told_with_how_to_turn_it_off() {
+        let found = bridge("1", "1", "0").unwrap();
+        assert_eq!(found.rank, Rank::Note);
+        let both = "(bridge-nf-call-iptables, bridge-nf-call-ip6tables is 1)";
+        assert!(found.text.contains(both), "{}", found.text);
+        let remedy = found.remedy.unwrap();
+        let off = "sysctl -w net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0;";
+        assert!(remedy.contains(off), "{remedy}");
+        let one = bridge("1", "0", "0").unwrap().remedy.unwrap();
+        assert!(one.contains("sysctl -w net.bridge.bridge-nf-call-iptables=0;"), "{one}");
+        assert_eq!(bridge("0", "0", "0"), None);
+        assert_eq!(bridge_netfilter(Path::new("/nonexistent")), None, "br_netfilter is not loaded");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use pregrant::DomId;
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
 use pregrant_host::drivers::status::{VifStatus, socket_path};
-use pregrant_host::drivers::{BackStatus, FileSuccession};
+use pregrant_host::drivers::{BackStatus, FileRecovery};
 use pregrant_host::linux::KernelNetback;
 use std::path::Path;
 
@@ -52,9 +52,7 @@ fn served<T: Transport>(
 ) -> Result<Vec<Finding>> {
     let device = Device::new(id, Side::Back);
     let (own, front) = (device.state(xs)?, device.peer_state(xs)?);
-    let name = xs.read_if_there(&format!("/local/domain/{}/name", id.front.0))?;
-    let name = name.map_or_else(|| "gone".into(), |n| plain(&n));
-    let vif = format!("vif {}.{} ({name})", id.front.0, id.handle);
+    let vif = format!("vif {}.{}{}", id.front.0, id.handle, who(xs, id.front));
     let ours = status.and_then(|s| s.vifs.iter().find(|v| (v.front, v.handle) == (id.front.0, id.handle)));
     let (front_no, handle) = (id.front.0, id.handle);
     let mut found = Vec::new();
@@ -75,7 +73,7 @@ fn served<T: Transport>(
         );
     } else {
         let line = format!("{vif}: nobody serves it, back {own}, front {front}");
-        let left = real && FileSuccession::new(run_dir).lock_of(&id).exists();
+        let left = real && FileRecovery::new(run_dir).lock_of(&id).exists();
         found.push(match own {
             XenbusState::Connected => Finding::wrong(line).then(if left {
                 "its backend has ended and left it connected: start pregrant back, which goes on with its rings".into()
@@ -103,6 +101,17 @@ fn served<T: Transport>(
         );
     }
     Ok(found)
+}
+
+/// A guest's name, in brackets; nothing where it has none that this domain may read; "gone" where xenstore knows no such
+/// domain.
+fn who<T: Transport>(xs: &mut Client<T>, guest: DomId) -> String {
+    match xs.read(&format!("/local/domain/{}/name", guest.0)) {
+        Ok(name) if !name.is_empty() => format!(" ({})", plain(&name)),
+        // A xenstored that does not say is no reason to call it gone.
+        _ if xs.is_domain_introduced(guest).is_ok_and(|is_there| !is_there) => " (gone)".into(),
+        _ => String::new(),
+    }
 }
 
 /// Which path a vif's frames take, and why no faster one.
@@ -159,7 +168,7 @@ pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<
         let offers = keys(xs, &device, &["feature-staging-grants", "staging-grants-sizes", "feature-sg"])?;
         found.push(if offers[0].as_deref() == Some("1") {
             let sizes = plain(offers[1].as_deref().unwrap_or_default().as_bytes());
-            Finding::ok(format_args!("{vif}: its back takes staging grants, of {sizes} octets"))
+            Finding::ok(format_args!("{vif}: its back takes staging grants, of {sizes} bytes"))
         } else {
             Finding::note(format_args!(
                 "{vif}: its back knows no staging grants, so each frame costs a grant operation"
@@ -170,17 +179,17 @@ pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<
     Ok(found)
 }
 
-/// What a front may have, by the keys that say so; `!` where the key says that it has not.
+/// What a front may have: the key that says so, and what that is; `!` where the key says that it has not.
 const FRONT_KEYS: [(&str, &str); 9] = [
     ("feature-sg", "frames over several pages"),
     ("feature-gso-tcpv4", "uncut TCP over IPv4"),
     ("feature-gso-tcpv6", "uncut TCP over IPv6"),
     ("!feature-no-csum-offload", "blank checksums over IPv4"),
     ("feature-ipv6-csum-offload", "blank checksums over IPv6"),
-    ("feature-rx-notify", "a word when it posts slots"),
-    ("request-multicast-control", "multicast control"),
+    ("feature-rx-notify", "tells when it posts RX slots"),
+    ("request-multicast-control", "asks for the multicast that it names alone"),
     ("ctrl-ring-ref", "a control ring"),
-    ("feature-staging-grants", "staging grants"),
+    ("feature-staging-grants", "staging buffers, granted once"),
 ];
 
 /// What a back may have.
@@ -190,23 +199,29 @@ const BACK_KEYS: [(&str, &str); 10] = [
     ("feature-gso-tcpv6", "uncut TCP over IPv6"),
     ("feature-ipv6-csum-offload", "blank checksums over IPv6"),
     ("feature-split-event-channels", "an event channel for each direction"),
-    ("feature-multicast-control", "multicast control"),
+    ("feature-multicast-control", "leaves out multicast that the guest does not name"),
     ("feature-ctrl-ring", "a control ring"),
-    ("feature-xdp-headroom", "XDP headroom"),
+    ("feature-xdp-headroom", "room ahead of frames, for XDP"),
     ("multi-queue-max-queues", "several queues"),
-    ("feature-staging-grants", "staging grants"),
+    ("feature-staging-grants", "staging buffers, granted once"),
 ];
 
-/// What the peer has of these, and what not.
+/// What the peer has of these, and what not: by the keys' own names, with plain words behind.
 fn abilities<T: Transport>(xs: &mut Client<T>, device: &Device, all: &[(&str, &str)]) -> Result<String> {
     let (mut has, mut lacks) = (Vec::new(), Vec::new());
     for (key, words) in all {
         let (name, wanted) = key.strip_prefix('!').map_or((*key, true), |name| (name, false));
         let value: Option<String> = device.get(xs, name)?;
         let there = value.is_some_and(|v| v.trim() != "0");
-        if there == wanted { has.push(*words) } else { lacks.push(*words) }
+        // Such a key is read by what stands in it, not by its being there.
+        let says = match (wanted, there) {
+            (true, _) => String::new(),
+            (false, there) => format!("={}", u8::from(there)),
+        };
+        let line = format!("{name}{says} ({words})");
+        if there == wanted { has.push(line) } else { lacks.push(line) }
     }
-    let list = |words: Vec<&str>| if words.is_empty() { "nothing".into() } else { words.join(", ") };
+    let list = |lines: Vec<String>| if lines.is_empty() { "nothing".into() } else { lines.join(", ") };
     Ok(format!("has {}; not {}", list(has), list(lacks)))
 }
 
@@ -221,5 +236,67 @@ fn names<T: Transport>(xs: &mut Client<T>, path: &str) -> Result<Vec<String>> {
     match xs.directory(path) {
         Err(e) if e.is_not_found() => Ok(Vec::new()),
         other => Ok(other?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pregrant::xenbus::toolstack::Vif;
+    use pregrant::xenstore::local::LocalStore;
+
+    /// What is said of vif 5.0, whose guest is there or not and has a name or none.
+    fn said(is_there: bool, name: Option<&str>) -> Vec<Finding> {
+        let store = LocalStore::new();
+        let mut xs = store.client(DomId(0));
+        if is_there {
+            store.with_server(|s| s.introduce(DomId(5))).unwrap();
+        }
+        Vif::new(DomId(5), DomId(0), 0, [2, 0, 0, 0, 0, 5]).create(&mut xs).unwrap();
+        if let Some(name) = name {
+            xs.write("/local/domain/5/name", name).unwrap();
+        }
+        served_here(&mut xs, DomId(0), Path::new("/nonexistent"), false).unwrap()
+    }
+
+    #[test]
+    fn a_guest_without_a_name_is_not_gone() {
+        let begins = |found: &[Finding], text: &str| {
+            assert!(found.iter().any(|f| f.text.starts_with(text)), "no {text:?}: {found:?}");
+        };
+        begins(&said(true, Some("web\u{1b}[1m")), "vif 5.0 (web?[1m): ");
+        begins(&said(true, None), "vif 5.0: ");
+        begins(&said(true, Some("")), "vif 5.0: ");
+        // Its directory stays where the toolstack forgot it.
+        begins(&said(false, None), "vif 5.0 (gone): ");
+    }
+
+    #[test]
+    fn features_stand_under_their_own_names() {
+        let store = LocalStore::new();
+        store.with_server(|s| s.introduce(DomId(5))).unwrap();
+        let mut xs = store.client(DomId(0));
+        let vif = Vif::new(DomId(5), DomId(0), 0, [2, 0, 0, 0, 0, 5]);
+        vif.create(&mut xs).unwrap();
+        let device = Device::new(vif.id, Side::Back);
+        let mut says = |no_csum: &str| {
+            for (key, value) in
+                [("feature-sg", "1"), ("feature-gso-tcpv4", "0"), ("feature-no-csum-offload", no_csum)]
+            {
+                xs.write(&format!("{}/{key}", device.peer_dir()), value).unwrap();
+            }
+            let text = abilities(&mut xs, &device, &FRONT_KEYS).unwrap();
+            let (has, lacks) = text.split_once("; not ").unwrap();
+            (has.to_string(), lacks.to_string())
+        };
+        let (has, lacks) = says("0");
+        assert_eq!(
+            has,
+            "has feature-sg (frames over several pages), feature-no-csum-offload=0 (blank checksums over IPv4)"
+        );
+        assert!(lacks.starts_with("feature-gso-tcpv4 (uncut TCP over IPv4), feature-gso-tcpv6 ("), "{lacks}");
+        let (has, lacks) = says("1");
+        assert_eq!(has, "has feature-sg (frames over several pages)");
+        assert!(lacks.contains("feature-no-csum-offload=1 (blank checksums over IPv4)"), "{lacks}");
     }
 }

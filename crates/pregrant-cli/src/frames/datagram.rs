@@ -1,15 +1,15 @@
-//! The two kinds of datagram, as octets.
+//! The two kinds of datagram, as bytes.
 //!
 //! ```text
-//!   data   magic u32 | kind 1 u8, repeat u8, 0 u16 | run u64 | number u64 | sum u64 | octets made from run and number
+//!   data   magic u32 | kind 1 u8, repeat u8, 0 u16 | run u64 | number u64 | sum u64 | bytes made from run and number
 //!   acks   magic u32 | kind 2 u8, 0 u8, n u16      | run u64 | counters 4 x u64 | sum u64 | n numbers u64
 //! ```
-//! Little endian. The sum is over all octets but its own, and over the length; the octets after it are known to both ends, so
+//! Little endian. The sum is over all bytes but its own, and over the length; the bytes after it are known to both ends, so
 //! that a change shows even if the sum were right.
 
-/// Octets of the shortest data.
+/// Bytes of the shortest data.
 pub(super) const LEAST: usize = 32;
-/// Octets of the longest: what UDP over IPv4 carries.
+/// Bytes of the longest: what UDP over IPv4 carries.
 pub(super) const MOST: usize = 65_507;
 /// Numbers in one acknowledgement at most.
 pub(super) const ACKS_MOST: usize = 64;
@@ -49,7 +49,7 @@ pub(super) fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A sum of octets in which every bit, and every place, counts.
+/// A sum of bytes in which every bit, and every place, counts.
 fn sum(parts: [&[u8]; 2]) -> u64 {
     let mut sum = parts.iter().map(|p| p.len() as u64).sum();
     for chunk in parts.iter().flat_map(|p| p.chunks(8)) {
@@ -82,7 +82,7 @@ fn header(kind: u8, flag: u8, n: u16) -> [u8; 8] {
 }
 
 impl Data {
-    /// Writes a datagram of `len` octets over `into`.
+    /// Writes a datagram of `len` bytes over `into`.
     pub(super) fn write(&self, len: usize, into: &mut Vec<u8>) {
         into.clear();
         into.resize(len.max(LEAST), 0);
@@ -150,7 +150,7 @@ mod tests {
             assert_eq!((bytes.len(), Data::read(&bytes)), (len, Some(data)));
             for bit in 0..len * 8 {
                 bytes[bit / 8] ^= 1 << (bit % 8);
-                assert_eq!(Data::read(&bytes), None, "bit {bit} of {len} octets");
+                assert_eq!(Data::read(&bytes), None, "bit {bit} of {len} bytes");
                 bytes[bit / 8] ^= 1 << (bit % 8);
             }
             assert_eq!(Data::read(&bytes[..len - 1]), None);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn octets_of_another_number_do_not_pass_with_a_right_sum() {
+    fn bytes_of_another_number_do_not_pass_with_a_right_sum() {
         let mut bytes = Vec::new();
         Data { run: 7, number: 3, repeat: false }.write(100, &mut bytes);
         bytes[16] = 4;
@@ -179,7 +179,7 @@ mod tests {
         assert!(read_acks(&bytes, 8).is_none());
         for at in 0..bytes.len() {
             bytes[at] ^= 0x10;
-            assert!(read_acks(&bytes, 7).is_none(), "octet {at}");
+            assert!(read_acks(&bytes, 7).is_none(), "byte {at}");
             bytes[at] ^= 0x10;
         }
     }

@@ -2,8 +2,8 @@
 
 use super::Result;
 use super::datagram::{ACKS_MOST, Counters, Data, MOST, write_acks};
-use crate::screen;
 use crate::stop::Stop;
+use pregrant_lab::screen;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::AsFd;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// Senders at a time; the one that was silent for longest makes room.
 pub(super) const RUNS_MAX: usize = 16;
-/// Octets that the kernel is asked to keep for us.
+/// Bytes that the kernel is asked to keep for us.
 pub(super) const SOCKET_BYTES: usize = 4 << 20;
 
 /// Receives until a signal.

@@ -3,8 +3,8 @@
 use super::Result;
 use super::datagram::{Counters, Data, MOST, mix, read_acks};
 use super::receiver::SOCKET_BYTES;
-use crate::screen;
 use crate::stop::Stop;
+use pregrant_lab::screen;
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -105,7 +105,7 @@ struct Flight<'a> {
     patience: Duration,
     bytes: Vec<u8>,
     began: Instant,
-    octets: u64,
+    sent_bytes: u64,
     progress: screen::Progress,
 }
 
@@ -129,12 +129,12 @@ impl<'a> Flight<'a> {
             patience: PATIENCE,
             bytes: Vec::new(),
             began: now,
-            octets: 0,
+            sent_bytes: 0,
             progress: screen::Progress::new(),
         }
     }
 
-    /// Octets of a number's datagram: the same each time.
+    /// Bytes of a number's datagram: the same each time.
     fn size(&self, number: u64) -> usize {
         let (from, to) = (u64::from(*self.plan.size.start()), u64::from(*self.plan.size.end()));
         (from + mix(self.run ^ number) % (to - from + 1)) as usize
@@ -174,7 +174,7 @@ impl<'a> Flight<'a> {
     fn transmit(&mut self, number: u64, repeat: bool, now: Instant) -> Result<()> {
         let mut bytes = std::mem::take(&mut self.bytes);
         Data { run: self.run, number, repeat }.write(self.size(number), &mut bytes);
-        self.octets += bytes.len() as u64;
+        self.sent_bytes += bytes.len() as u64;
         let sent = self.socket.send(&bytes);
         self.bytes = bytes;
         self.open.push_back(Open { number, sent: now, repeat, acked: false });
@@ -183,7 +183,7 @@ impl<'a> Flight<'a> {
             // Nobody there, or no room in a queue on the way: it is sent again.
             Err(e) if is_away(&e) || e.kind() == ErrorKind::WouldBlock => Ok(()),
             Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => Ok(()),
-            Err(e) => Err(format!("{}: {e}; datagrams of {} octets", self.plan.to, self.bytes.len()).into()),
+            Err(e) => Err(format!("{}: {e}; datagrams of {} bytes", self.plan.to, self.bytes.len()).into()),
         }
     }
 
@@ -267,7 +267,7 @@ impl<'a> Flight<'a> {
             self.next,
             self.retransmitted,
             self.acked as f64 / seconds,
-            self.octets as f64 * 8.0 / seconds / 1e6
+            self.sent_bytes as f64 * 8.0 / seconds / 1e6
         ))?;
         if damaged > 0 || lost > 0 || self.acked < self.plan.count {
             return Err(format!(

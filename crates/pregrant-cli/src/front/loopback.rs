@@ -2,9 +2,7 @@
 
 use super::{FrontArgs, Result, run_guest};
 use crate::loopback::no_machine;
-use crate::machine;
 use crate::stop::Stop;
-use crate::toolstack;
 use pregrant::DomId;
 use pregrant::platform::Platform;
 use pregrant::xenstore::{Client, XsError, path};
@@ -12,6 +10,8 @@ use pregrant_host::drivers::Frontend;
 use pregrant_host::loopback::{Loopback, LoopbackError, Owned};
 use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
+use pregrant_lab::machine;
+use pregrant_lab::toolstack;
 use std::error::Error;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const LONG_PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(5);
-/// Octets of a staging buffer, where nothing is asked for.
+/// Bytes of a staging buffer, where nothing is asked for.
 const DATA_LEN: u32 = 2048;
 
 pub(super) fn run(dir: &Path, args: &FrontArgs) -> Result<()> {
@@ -126,6 +126,6 @@ fn join(
     await_vif(&mut xs, domid, args.vif, stop)?;
     platform.events().also_wake_on(xs.transport().as_fd())?;
     platform.events().also_wake_on(stop.as_fd())?;
-    let guest = Frontend::new(platform, xs, args.vif, args.wishes(DATA_LEN), true);
+    let guest = Frontend::new(platform, xs, args.vif, args.config(DATA_LEN), true);
     Ok((guest.map_err(|e| NotYet::Perhaps(e.into()))?, owned))
 }

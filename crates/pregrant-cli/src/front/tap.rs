@@ -12,22 +12,19 @@
 //! What a back may do: as for any front; frames that it makes up reach the kernel as from any wire.
 
 use super::{CLOSE_PATIENCE, MTU, Result};
-use crate::screen;
-use crate::station::log_state;
 use crate::stop::Stop;
 use pregrant::net::front::FrontStep;
-use pregrant::platform::{Events, Platform, ReadySet};
+use pregrant::platform::Platform;
 use pregrant::port::{Arena, FramePort};
 use pregrant::xenstore::Transport;
-use pregrant_host::drivers::{Frontend, FrontendError, Mode, Next, Pace};
+use pregrant_host::drivers::{Frontend, FrontendError, Mode, Next, PollController};
 use pregrant_host::ports::arrivals::Arrivals;
 use pregrant_host::ports::tap::{Tap, TapPort};
 use pregrant_host::wake::WakeOn;
+use pregrant_lab::screen;
+use pregrant_lab::station::log_state;
 use std::os::fd::AsFd;
 use std::time::Duration;
-
-/// Longest sleep between two looks at the control connection.
-const NAP: Duration = Duration::from_millis(100);
 
 /// Moves frames until a signal; the interface is `name`.
 pub(super) fn run<P: Platform, T: Transport>(
@@ -53,15 +50,8 @@ where
     }
     let arrivals = Arrivals::new()?;
     guest.platform().events().also_wake_on(arrivals.as_fd())?;
-    let mut uplink = Uplink {
-        guest,
-        tap,
-        arrivals,
-        ports: Vec::new(),
-        waiting: Vec::new(),
-        came: Arena::new(),
-        ready: ReadySet::default(),
-    };
+    let mut uplink =
+        Uplink { guest, tap, arrivals, ports: Vec::new(), waiting: Vec::new(), came: Arena::new() };
     uplink.follow()?;
     let _ = screen::print(format_args!("interface {name}: ready, MTU {mtu}"));
     let done = uplink.run(stop);
@@ -94,7 +84,6 @@ struct Uplink<P: Platform, T: Transport> {
     waiting: Vec<Waiting>,
     /// Frames on their way to the kernel.
     came: Arena,
-    ready: ReadySet,
 }
 
 /// Frames that were read from the tap.
@@ -110,24 +99,28 @@ impl Waiting {
     }
 }
 
-impl<P: Platform, T: Transport> Uplink<P, T> {
+impl<P: Platform, T: Transport> Uplink<P, T>
+where
+    P::Events: WakeOn,
+{
     fn run(&mut self, stop: &Stop) -> Result<()> {
-        let mut pace = Pace::new(Mode::Adaptive);
+        let mut pace = PollController::new(Mode::Adaptive);
         while !stop.asked() {
             if self.ports.is_empty() {
-                self.control(NAP)?;
+                self.guest.sleep(false, None)?;
+                self.control()?;
                 continue;
             }
             match pace.after(self.round()?) {
                 Next::Again => {}
-                Next::Control => self.control(Duration::ZERO)?,
+                Next::Control => self.control()?,
                 Next::Sleep => {
                     // In this order: what comes after is seen by the round below, or wakes.
                     self.arrivals.clear();
-                    if !self.round()? && !self.guest.arm(self.is_full())? {
-                        self.guest.platform().events().wait(&mut self.ready, Some(NAP));
+                    if !self.round()? {
+                        self.guest.sleep(self.is_full(), None)?;
                     }
-                    self.control(Duration::ZERO)?;
+                    self.control()?;
                 }
             }
         }
@@ -165,9 +158,9 @@ impl<P: Platform, T: Transport> Uplink<P, T> {
         Ok(moved)
     }
 
-    /// Follows the backend's state, waiting at most so long for it to change.
-    fn control(&mut self, wait: Duration) -> Result<()> {
-        let step = self.guest.control(wait)?;
+    /// Follows the backend's state.
+    fn control(&mut self) -> Result<()> {
+        let step = self.guest.control(Duration::ZERO)?;
         if step != FrontStep::Waiting || self.ports.is_empty() == self.guest.vif().is_live() {
             self.follow()?;
         }

@@ -14,14 +14,14 @@ use pregrant::platform::Platform;
 use pregrant::xenbus::device::own_domid;
 use pregrant::xenstore::Client;
 use pregrant_host::drivers::Frontend;
-use pregrant_host::drivers::succession::{Lock, LockError};
+use pregrant_host::drivers::recovery::{Lock, LockError};
 use pregrant_host::linux::Xen;
 use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// Octets of a staging buffer, where nothing is asked for: all of a frame, so that no other page is needed beside.
+/// Bytes of a staging buffer, where nothing is asked for: all of a frame, so that no other page is needed beside.
 const DATA_LEN: u32 = 65535;
 
 /// Runs until a signal.
@@ -54,7 +54,7 @@ pub(super) fn run(args: &FrontArgs) -> Result<()> {
     platform.ready_for_front()?;
     platform.events().also_wake_on(xs.transport().as_fd())?;
     platform.events().also_wake_on(stop.as_fd())?;
-    let guest = Frontend::new(platform, xs, args.vif, args.wishes(DATA_LEN), true)?;
+    let guest = Frontend::new(platform, xs, args.vif, args.config(DATA_LEN), true)?;
     run_guest(guest, args, &stop)
 }
 

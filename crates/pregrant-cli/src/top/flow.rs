@@ -50,10 +50,12 @@ pub struct Flow {
 pub struct Counts {
     /// Frames handed on.
     pub frames: u64,
-    /// Their octets.
-    pub octets: u64,
+    /// Their bytes.
+    pub bytes: u64,
     /// Frames through staging buffers alone.
     pub staged: u64,
+    /// Frames whose pages were mapped before they came.
+    pub persistent: u64,
     /// Copies, maps and unmaps.
     pub grant_ops: u64,
     /// Events sent to the guest.
@@ -81,8 +83,9 @@ pub struct Rate {
 impl Counts {
     fn add(&mut self, queue: &DirStatus) {
         self.frames += queue.frames;
-        self.octets += queue.octets;
+        self.bytes += queue.bytes;
         self.staged += queue.staged;
+        self.persistent += queue.persistent;
         self.grant_ops += queue.grant_ops();
         self.notifications += queue.notifications;
         self.repeated += queue.repeated;
@@ -104,8 +107,9 @@ impl Counts {
         }
         Some(Self {
             frames: self.frames.checked_sub(before.frames)?,
-            octets: self.octets.checked_sub(before.octets)?,
+            bytes: self.bytes.checked_sub(before.bytes)?,
             staged: self.staged.checked_sub(before.staged)?,
+            persistent: self.persistent.checked_sub(before.persistent)?,
             grant_ops: self.grant_ops.checked_sub(before.grant_ops)?,
             notifications: self.notifications.checked_sub(before.notifications)?,
             repeated: self.repeated.checked_sub(before.repeated)?,
@@ -161,7 +165,7 @@ impl Flow {
         self.rate = Rate {
             seconds: Some(seconds),
             frames_per_s: Some(grown.frames as f64 / seconds),
-            bits_per_s: Some(grown.octets as f64 * 8.0 / seconds),
+            bits_per_s: Some(grown.bytes as f64 * 8.0 / seconds),
             grant_ops_per_frame: per_frame(grown.grant_ops),
             notifications_per_frame: per_frame(grown.notifications),
             dropped: grown.drops.into_iter().filter(|(_, n)| *n > 0).collect(),
@@ -198,8 +202,7 @@ mod tests {
         let mut now = before.clone();
         now.at_ns += 2_000_000_000;
         let tx = &mut now.vifs[0].queues[0].tx;
-        (tx.frames, tx.octets, tx.grant_copies) =
-            (tx.frames + 1000, tx.octets + 64_000, tx.grant_copies + 250);
+        (tx.frames, tx.bytes, tx.grant_copies) = (tx.frames + 1000, tx.bytes + 64_000, tx.grant_copies + 250);
         *tx.drops.get_mut("refused").unwrap() += 3;
         now.vifs[0].port_drops.get_mut("rx").unwrap().insert("queue_full".into(), 45);
         let one = std::slice::from_ref;

@@ -1,7 +1,7 @@
 //! The smallest HTTP server that a Prometheus can scrape: one request a connection, one connection at a time.
 //!
 //! Only on a loopback address, since it asks nobody for a password. What a client may do: send anything or nothing. It has
-//! [`PATIENCE`] for its request and as long for taking the answer, and [`HEAD_MAX`] octets; then it is cut off, and the
+//! [`PATIENCE`] for its request and as long for taking the answer, and [`HEAD_MAX`] bytes; then it is cut off, and the
 //! next one is served.
 
 use super::prometheus;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// For a request, and for its answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Octets of a request at most.
+/// Bytes of a request at most.
 const HEAD_MAX: usize = 8192;
 
 /// Serves until a signal. `text` makes what is scraped, or says why not.
@@ -33,7 +33,7 @@ pub fn serve(
     let listener =
         TcpListener::bind(at).map_err(|e| format!("cannot listen on {at}: {e}; choose another port"))?;
     listener.set_nonblocking(true)?; // a client may be gone between poll and accept
-    let _ = crate::screen::print(format_args!("serving http://{}/metrics", listener.local_addr()?));
+    let _ = pregrant_lab::screen::print(format_args!("serving http://{}/metrics", listener.local_addr()?));
     while !stop.asked() {
         let mut fds = [PollFd::new(&listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         match rustix::event::poll(&mut fds, None) {

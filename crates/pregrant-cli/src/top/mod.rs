@@ -15,11 +15,11 @@ mod table;
 mod terminal;
 
 use crate::back::RUN_DIR;
-use crate::screen;
 use crate::status_reader;
 use crate::stop::Stop;
 use clap::Args;
 use pregrant_host::drivers::BackStatus;
+use pregrant_lab::screen;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::error::Error;
 use std::io::IsTerminal;
@@ -37,7 +37,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
   pregrant top --loopback /tmp/xen --once
   pregrant top --loopback /tmp/xen --json | jq .frames_per_s
   pregrant top --loopback /tmp/xen --prometheus - | grep dropped
-  pregrant top --loopback /tmp/xen --prometheus 127.0.0.1:9090
+  pregrant top --loopback /tmp/xen --prometheus 127.0.0.1:9912
 
 Two lines for each vif: tx is what its guest sends. Rates are of the time between two readings; JSON also has the
 counters since the vif connected. Keys: q ends.")]
@@ -75,7 +75,7 @@ pub fn run(args: TopArgs) -> Result<()> {
         Some("-") => Ok(screen::print(prometheus::text(&some(dir)?).trim_end())?),
         Some(at) => {
             let at: SocketAddr = at.parse().map_err(|_| {
-                format!("{at}: not an address and port such as 127.0.0.1:9090, and not - for standard output")
+                format!("{at}: not an address and port such as 127.0.0.1:9912, and not - for standard output")
             })?;
             readable(dir)?;
             // No backend, for a moment or for longer, is a scrape without samples and not a failure.

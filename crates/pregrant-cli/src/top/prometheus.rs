@@ -1,8 +1,9 @@
 //! The status of backends in Prometheus' text format, version 0.0.4.
 //!
-//! Each metric has its HELP and TYPE once, and its samples together. Counters end in `_total` and begin anew when a vif
-//! connects or another process takes over, which Prometheus' `rate` knows. Labels: `domain` (the back's), `vif`
-//! (guest and handle, `5.0`), `queue`, `dir` (`tx`, `rx`), `path`, `op`, `reason`.
+//! Each metric has its HELP and TYPE once, and its samples together. Names follow Prometheus' conventions: the unit in
+//! full and in the plural, `_total` behind counters, `_info` for a gauge whose labels are what it tells. Counters begin
+//! anew when a vif connects or another process takes over, which Prometheus' `rate` knows. Labels: `domain` (the back's),
+//! `vif` (guest and handle, `5.0`), `queue`, `dir` (`tx`, `rx`), `path`, `op`, `reason`.
 
 use pregrant_host::drivers::BackStatus;
 use pregrant_host::drivers::status::{DirStatus, VifStatus};
@@ -53,6 +54,10 @@ pub fn text(backs: &[BackStatus]) -> String {
 }
 
 fn of_backs(backs: &[BackStatus]) -> Vec<Metric> {
+    let mut build = Metric::gauge(
+        "pregrant_build_info",
+        "1; the labels name the version and the commit of the backend's program.",
+    );
     let mut uptime = Metric::gauge("pregrant_back_uptime_seconds", "Age of the backend's process.");
     let mut ops = Metric::counter(
         "pregrant_back_grant_operations_total",
@@ -64,9 +69,14 @@ fn of_backs(backs: &[BackStatus]) -> Vec<Metric> {
     );
     let mut events =
         Metric::counter("pregrant_back_notifications_total", "Events sent by the whole process.");
+    let mut missed = Metric::counter(
+        "pregrant_back_missed_wakeups_total",
+        "Sleeps that ended by their bound with work that no event had told of.",
+    );
     for back in backs {
         let domain = back.domain.to_string();
         let labels = [("domain", domain.as_str())];
+        build.sample(&[labels[0], ("version", &back.version), ("rev", &back.rev)], 1);
         uptime.sample(&labels, format_args!("{:.3}", back.uptime_s));
         let process = &back.process;
         let each =
@@ -76,8 +86,9 @@ fn of_backs(backs: &[BackStatus]) -> Vec<Metric> {
         }
         syscalls.sample(&labels, process.syscalls);
         events.sample(&labels, process.notifications);
+        missed.sample(&labels, process.missed_wakeups);
     }
-    vec![uptime, ops, syscalls, events]
+    vec![build, uptime, ops, syscalls, events, missed]
 }
 
 fn of_vifs(backs: &[BackStatus]) -> Vec<Metric> {
@@ -86,9 +97,13 @@ fn of_vifs(backs: &[BackStatus]) -> Vec<Metric> {
         "pregrant_vif_faults_total",
         "How often the vif was closed for something that its guest did.",
     );
-    let mut rests = Metric::counter(
-        "pregrant_vif_rests_total",
+    let mut throttled = Metric::counter(
+        "pregrant_vif_throttles_total",
         "How often the vif's front was not listened to for a while, since it asked for too many steps.",
+    );
+    let mut left_out = Metric::counter(
+        "pregrant_vif_unwritten_log_lines_total",
+        "Lines that the log does not have of the vif, since it caused too many.",
     );
     let mut drops = Metric::counter(
         "pregrant_vif_port_dropped_frames_total",
@@ -110,24 +125,32 @@ fn of_vifs(backs: &[BackStatus]) -> Vec<Metric> {
         waits.sample(&labels, vif.credit_waits);
         state.sample(&[labels[0], labels[1], ("state", &vif.state)], 1);
         faults.sample(&labels, vif.faults);
-        rests.sample(&labels, vif.rests);
+        throttled.sample(&labels, vif.throttled);
+        left_out.sample(&labels, vif.lines_left_out);
         for (dir, reasons) in &vif.port_drops {
             for (reason, n) in reasons {
                 drops.sample(&[labels[0], labels[1], ("dir", dir), ("reason", reason)], n);
             }
         }
     });
-    vec![state, faults, rests, link, stalls, waits, drops]
+    vec![state, faults, throttled, left_out, link, stalls, waits, drops]
 }
 
 fn of_queues(backs: &[BackStatus]) -> Vec<Metric> {
     type Figure = fn(&DirStatus) -> u64;
     let mut plain: Vec<(Metric, Figure)> = vec![
         (Metric::counter("pregrant_queue_frames_total", "Frames handed on."), |d| d.frames),
-        (Metric::counter("pregrant_queue_octets_total", "Octets of the frames handed on."), |d| d.octets),
+        (Metric::counter("pregrant_queue_bytes_total", "Bytes of the frames handed on."), |d| d.bytes),
         (
             Metric::counter("pregrant_queue_staged_frames_total", "Frames through staging buffers alone."),
             |d| d.staged,
+        ),
+        (
+            Metric::counter(
+                "pregrant_queue_persistent_frames_total",
+                "Frames whose pages were mapped before they came.",
+            ),
+            |d| d.persistent,
         ),
         (Metric::counter("pregrant_queue_batches_total", "Batches published on the ring."), |d| d.batches),
         (
@@ -136,6 +159,13 @@ fn of_queues(backs: &[BackStatus]) -> Vec<Metric> {
                 "Frames that may have come to the port twice, because a backend ended while it had them.",
             ),
             |d| d.repeated,
+        ),
+        (
+            Metric::counter(
+                "pregrant_queue_gso_checksum_fixups_total",
+                "Large segments whose checksum was not blank, and was made so.",
+            ),
+            |d| d.gso_checksum_fixups,
         ),
         (Metric::counter("pregrant_queue_notifications_total", "Events sent to the guest."), |d| {
             d.notifications
@@ -220,6 +250,37 @@ mod tests {
                 assert!(rest.rsplit_once("} ").unwrap().1.parse::<f64>().is_ok(), "{line}");
             }
         }
-        assert_eq!(seen.len(), 19);
+        assert_eq!(seen.len(), 24);
+    }
+
+    /// Prometheus' conventions for names: what stands in the text, whatever is added to it.
+    #[test]
+    fn names_follow_the_conventions() {
+        let text = text(&[sample::status()]);
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        let mut units = std::collections::BTreeSet::new();
+        for (name, kind) in types {
+            let words: Vec<_> = name.split('_').collect();
+            assert_eq!(words[0], "pregrant", "{name}");
+            let plain = |word: &&str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase());
+            assert!(words.iter().all(plain), "{name}");
+            // Base units, no others, and not shortened.
+            for odd in ["octets", "bits", "kb", "mb", "ms", "us", "ns", "sec", "msec", "count", "pct"] {
+                assert!(!words.contains(&odd), "{name}");
+            }
+            let what = match kind {
+                "counter" => *words[..words.len() - 1].last().unwrap(),
+                _ => *words.last().unwrap(),
+            };
+            assert_eq!(words.last() == Some(&"total"), kind == "counter", "{name}");
+            assert_eq!(words.last() == Some(&"info"), what == "info", "{name}");
+            if kind == "counter" {
+                assert!(what.ends_with('s'), "{name}: what is counted stands in the plural");
+            }
+            units.insert(what);
+        }
+        assert!(units.is_superset(&["bytes", "frames", "seconds", "info"].into()), "{units:?}");
+        let info = "pregrant_build_info{domain=\"0\",version=\"1.2.3\",rev=\"0123456789ab\"} 1\n";
+        assert!(text.contains(info), "{text}");
     }
 }

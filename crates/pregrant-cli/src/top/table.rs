@@ -3,8 +3,8 @@
 //! Texts that guests can steer lose their control characters: nothing that a guest does moves the reader's cursor.
 
 use super::flow::Flow;
-use crate::bench::table::{Align, Table, figure, width};
 use pregrant_host::drivers::BackStatus;
+use pregrant_lab::table::{Align, Table, figure, width};
 
 /// A column: heading, side, how soon it gives way on a narrow terminal (0: never), and its cell.
 struct Column {
@@ -68,6 +68,12 @@ pub fn render(
             let (front, handle, times) = (flow.front, flow.handle, flow.faults);
             below.push(format!("vif {front}.{handle} was closed {times} time(s), last: {}", plain(why)));
         }
+    }
+    for back in backs.iter().filter(|back| back.process.missed_wakeups > 0) {
+        let (domain, missed) = (back.domain, back.process.missed_wakeups);
+        below.push(format!(
+            "domain {domain}: {missed} wake-up(s) missed: work was seen late that no event had told of"
+        ));
     }
     for vif in backs.iter().flat_map(|back| &back.vifs) {
         let twice: u64 = vif.queues.iter().map(|q| q.tx.repeated).sum();
@@ -170,8 +176,8 @@ mod tests {
         let mut now = before.clone();
         now.at_ns += 1_000_000_000;
         let tx = &mut now.vifs[0].queues[0].tx;
-        (tx.frames, tx.octets, tx.notifications) =
-            (tx.frames + 1_234_567, tx.octets + 98_765_432, tx.notifications + 12_345);
+        (tx.frames, tx.bytes, tx.notifications) =
+            (tx.frames + 1_234_567, tx.bytes + 98_765_432, tx.notifications + 12_345);
         now.vifs[0].port_drops.get_mut("rx").unwrap().insert("queue_full".into(), 1542);
         let flows = flow::flows(&[before], std::slice::from_ref(&now));
         (vec![now], flows)
@@ -192,6 +198,7 @@ vif  dir  back  state      queues  path          frames/s  bit/s  grant ops/fram
 6.1  rx      0  Closed          0                       0      0                -             -  0
 /tmp/back-1.status: ?no answer
 vif 6.1 was closed 2 time(s), last: its \"ring\"?lied ?[31m\\
+domain 0: 2 wake-up(s) missed: work was seen late that no event had told of
 vif 5.0 took no frames and lost its link 3 time(s), was held back by its rate 17 time(s)";
         assert_eq!(text, golden);
     }

@@ -1,0 +1,50 @@
+//! `pregrant hotplug` as systemd starts it: a request on standard input, an answer there, an exit code for the journal.
+
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// Starts it with a request for `script`. What it answers, and how it ended.
+fn ask(scripts: &Path, script: &str) -> (String, Output) {
+    let (asker, served) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    // The form is written out here: an old backend may ask a new service.
+    let request = format!(
+        "pregrant hotplug 1\nwhat=online\nscript={script}\nvif=vif31.7\ndir=/local/domain/0/backend/vif/31/7\n"
+    );
+    send(&asker, request.as_bytes(), SendFlags::NOSIGNAL).unwrap();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_pregrant"));
+    program.args(["hotplug", "--scripts"]).arg(scripts).stdin(Stdio::from(served));
+    let out = program.output().unwrap();
+    drop(program); // its end of the socket
+    let mut answer = [0; 512];
+    let (n, _) = recv(&asker, &mut answer, RecvFlags::empty()).unwrap();
+    (String::from_utf8(answer[..n].to_vec()).unwrap(), out)
+}
+
+#[test]
+fn one_request_is_one_process() {
+    let dir = std::env::temp_dir().join(format!("pregrant-hotplug-cli-{}", std::process::id()));
+    let scripts = dir.join("scripts");
+    std::fs::create_dir_all(&scripts).unwrap();
+    let script = scripts.join("vif-test");
+    std::fs::write(&script, "#!/bin/sh\necho \"$1 $vif $XENBUS_PATH\" > ${0%/*}/../told\n").unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (answer, out) = ask(&scripts, &script.display().to_string());
+    assert_eq!((answer.as_str(), out.status.code()), ("done", Some(0)), "{out:?}");
+    let told = std::fs::read_to_string(dir.join("told")).unwrap();
+    assert_eq!(told, "online vif31.7 /local/domain/0/backend/vif/31/7\n");
+
+    let (answer, out) = ask(&scripts, "/bin/sh");
+    let error = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(answer.starts_with("failed: refused: /bin/sh is not in"), "{answer}");
+    assert!(out.status.code() == Some(1) && error.contains("refused: /bin/sh"), "{out:?}");
+
+    // By hand it has nobody to serve.
+    let mut by_hand = Command::new(env!("CARGO_BIN_EXE_pregrant"));
+    let out = by_hand.arg("hotplug").stdin(Stdio::null()).output().unwrap();
+    let error = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.code() == Some(1) && error.contains("pregrant-hotplug.socket"), "{error}");
+    let _ = std::fs::remove_dir_all(&dir);
+}

@@ -1,0 +1,441 @@
+//! `pregrant bench net`: frames through a vif, path by path.
+//!
+//! A guest and a backend process, each pinned to a core of its own; every row of every repeat is a vif of its own, from
+//! connect to close. Rows take turns within a repeat, so that a slow phase of the machine hits all alike.
+
+use crate::process::mark::whole_frames;
+use crate::process::order::{Case, Dir, Order, Played, Report, Waiting};
+use crate::record::published::{self, line_rate};
+use crate::record::stats::Summary;
+use crate::record::{Record, RecordWriter};
+use crate::report::Report as Page;
+use crate::screen::{Progress, print};
+use crate::table::{Align, Table, figure};
+use crate::testbed::{Process, Testbed};
+use std::error::Error;
+use std::path::PathBuf;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Arguments of `bench net`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  pregrant bench net --path copy,staging --dir tx,rx --size 64,1500
+  pregrant bench net --path staging --dir tx --size 64 --data-len 256 --seconds 1 --json out.jsonl
+  pregrant bench net --path staging --size 64 --redo on,off --repeats 9
+
+Frames/s are those that arrived, in the time between two marks; lost is sent minus received by number.
+A row whose untimed burst comes with a wrong byte fails.
+Run it on an idle machine with two cores; figures of a busy one say nothing.")]
+pub struct NetArgs {
+    /// Paths, with commas between them
+    #[arg(long, value_delimiter = ',', default_values_t = [PathName::Copy, PathName::Staging])]
+    pub path: Vec<PathName>,
+    /// Directions, as the guest sees them
+    #[arg(long, value_delimiter = ',', default_values_t = [DirName::Tx, DirName::Rx])]
+    pub dir: Vec<DirName>,
+    /// Bytes of a frame, headers included
+    #[arg(long, value_delimiter = ',', default_values_t = [64u32, 1500], value_parser = clap::value_parser!(u32).range(60..=65535))]
+    pub size: Vec<u32>,
+    /// Queues
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4))]
+    pub queues: u32,
+    /// Seconds of each row and repeat
+    #[arg(long, default_value_t = 0.5, value_parser = seconds)]
+    pub seconds: f64,
+    /// Bytes of a frame that fit a staging buffer: 64, 128, 256, 2048, 4096 or 65535
+    #[arg(long, default_value_t = 256, value_parser = data_len)]
+    pub data_len: u32,
+    /// Whether the backend keeps the redo page that lets its rings survive it; both to see what it costs
+    #[arg(long, value_delimiter = ',', default_values_t = [Redo::On])]
+    pub redo: Vec<Redo>,
+    /// Frames in a burst at most
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub burst: u32,
+    /// Repeats of each row, interleaved
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeats: u32,
+    /// How both ends wait
+    #[arg(long, default_value = "poll")]
+    pub mode: Waiting,
+    /// Write a JSON object per row and repeat to this file ("-": standard output, without the table)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write a page with plots of the results to this folder, as index.html with the records beside it
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+}
+
+/// The paths that can be measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum PathName {
+    /// Batched grant copy
+    Copy,
+    /// Copy of the headers, map and unmap of the rest
+    Map,
+    /// Pages that stay mapped once they were seen
+    Persistent,
+    /// Buffers granted before the data comes
+    Staging,
+}
+
+impl std::fmt::Display for PathName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Copy => "copy",
+            Self::Map => "map",
+            Self::Persistent => "persistent",
+            Self::Staging => "staging",
+        })
+    }
+}
+
+/// The directions that can be measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum DirName {
+    /// From the guest
+    Tx,
+    /// To the guest
+    Rx,
+}
+
+impl std::fmt::Display for DirName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Tx => "tx",
+            Self::Rx => "rx",
+        })
+    }
+}
+
+/// Whether redo pages are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Redo {
+    /// Redo pages are kept
+    On,
+    /// Redo pages are not kept
+    Off,
+}
+
+impl std::fmt::Display for Redo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if *self == Self::On { "on" } else { "off" })
+    }
+}
+
+/// A number of seconds that a row can take.
+pub fn seconds(text: &str) -> std::result::Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(s) if (0.01..=3600.0).contains(&s) => Ok(s),
+        _ => Err("a number of seconds from 0.01 to 3600, for example 0.5".into()),
+    }
+}
+
+fn data_len(text: &str) -> std::result::Result<u32, String> {
+    let offered = pregrant::net::features::ALL_DATA_LENS;
+    match text.parse() {
+        Ok(n) if offered.contains(&n) => Ok(n),
+        _ => Err(format!("one of {offered:?}, which are the lengths that the backend offers")),
+    }
+}
+
+/// The machine with one guest and one backend, each on a core of its own.
+pub struct Stand {
+    testbed: Testbed,
+    back: Process,
+    guest: Process,
+    vifs: u32,
+}
+
+/// The guest of a [`Stand`].
+const GUEST: u16 = 5;
+
+impl Stand {
+    /// Starts both processes.
+    pub fn start() -> Result<Self> {
+        let cores = pregrant_host::limit::cores()?;
+        let (a, b) = match cores[..] {
+            [a, b, ..] => (Some(a), Some(b)),
+            _ => (None, None),
+        };
+        let testbed = Testbed::start()?;
+        testbed.guest_domain(GUEST)?;
+        let back = testbed.process("back", 0, b)?;
+        let guest = testbed.process("guest", GUEST, a)?;
+        Ok(Self { testbed, back, guest, vifs: 0 })
+    }
+
+    /// Whether each end has a core of its own.
+    pub fn has_two_cores() -> Result<bool> {
+        Ok(pregrant_host::limit::cores()?.len() >= 2)
+    }
+
+    /// Runs one case; the vif is made and removed here.
+    pub fn play(&mut self, mut case: Case) -> Result<(Played, Played)> {
+        case.front = GUEST;
+        case.handle = self.vifs;
+        self.vifs += 1;
+        self.testbed.make_vif(GUEST, case.handle)?;
+        let handle = case.handle;
+        self.back.order(&Order::Case(case.clone()))?;
+        self.guest.order(&Order::Case(case))?;
+        // The guest's first: when it cannot, the back waits for a vif that will not come.
+        let guest = self.guest.report(&mut [&mut self.back])?;
+        let back = self.back.report(&mut [&mut self.guest])?;
+        let (guest, back) = match (guest, back) {
+            (Report::Case(guest), Report::Case(back)) => (*guest, *back),
+            other => return Err(format!("an answer to another order: {other:?}").into()),
+        };
+        self.testbed.remove_vif(GUEST, handle)?;
+        Ok((guest, back))
+    }
+}
+
+/// One row of the table.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The path.
+    pub path: PathName,
+    /// The direction.
+    pub dir: Dir,
+    /// Bytes of a frame.
+    pub size: usize,
+    /// Staging's data length, for `staging`.
+    pub data_len: Option<u32>,
+    /// Whether the backend keeps redo pages.
+    pub redo: Redo,
+    /// Records, one for each repeat.
+    pub records: Vec<Record>,
+    /// How the platform did it, in words.
+    pub platform: String,
+}
+
+impl Row {
+    /// A row of nothing yet.
+    pub fn new(path: PathName, dir: Dir, size: usize, data_len: u32) -> Self {
+        let data_len = (path == PathName::Staging).then_some(data_len);
+        Self { path, dir, size, data_len, redo: Redo::On, records: Vec::new(), platform: String::new() }
+    }
+
+    /// Measures it once more.
+    pub fn measure(
+        &mut self,
+        stand: &mut Stand,
+        seconds: f64,
+        burst: u32,
+        mode: Waiting,
+        queues: u32,
+    ) -> Result<&Record> {
+        let case = Case {
+            front: 0,
+            handle: 0,
+            dir: self.dir,
+            size: self.size,
+            burst: burst as usize,
+            seconds,
+            mode,
+            path: self.path.to_string(),
+            data_len: self.data_len,
+            queues,
+            redo: self.redo == Redo::On,
+            rate: None,
+            gives_way: false,
+        };
+        let (guest, back) = stand.play(case)?;
+        if back.path != self.path.to_string() {
+            return Err(
+                format!("the back ran the path {} where {} was asked for", back.path, self.path).into()
+            );
+        }
+        let (taker, giver) = if self.dir == Dir::Tx { (&back, &guest) } else { (&guest, &back) };
+        // Both ends know how long the untimed burst is: what did not come is not taken for good.
+        let whole = whole_frames(self.size) * u64::from(queues);
+        let mut record = Record::new("net", &self.path.to_string(), self.dir.name(), self.size as u64);
+        record.count(guest.frames, guest.seconds);
+        record.data_len = self.data_len.map(u64::from);
+        record.queues = queues;
+        record.redo = Some(self.redo == Redo::On);
+        record.burst = burst;
+        record.repeat = self.records.len() as u32;
+        record.mode = mode.name().into();
+        record.lost = taker.missing + giver.sent.saturating_sub(taker.next);
+        record.account(&guest, &back);
+        record.checked = Some(taker.checked.min(whole));
+        record.set_ops(guest.counters.plus(back.counters));
+        record.frontend_cpu_ns = guest.cpu_ns;
+        record.backend_cpu_ns = back.cpu_ns;
+        let by = self.path.to_string();
+        // The RFC's staging had a data length of 256.
+        let comparable = self.data_len.is_none_or(|n| n == 256);
+        let published = published::find(&by, self.dir.name(), self.size as u64, queues);
+        record.published = published.filter(|_| comparable).map(|p| p.frames_per_s);
+        if record.checked != Some(whole) {
+            return Err(format!("{} of {whole} frames of the untimed burst came", taker.checked).into());
+        }
+        self.platform = back.platform;
+        self.records.push(record);
+        Ok(&self.records[self.records.len() - 1])
+    }
+
+    /// Of the repeats: frames per second.
+    pub fn rate(&self) -> Option<Summary> {
+        Summary::of(&self.records.iter().map(|r| r.frames_per_s).collect::<Vec<_>>())
+    }
+
+    /// Of the repeats' sum: some count for each frame.
+    pub fn per_frame(&self, count: impl Fn(&Record) -> u64) -> f64 {
+        let frames: u64 = self.records.iter().map(|r| r.frames).sum();
+        self.records.iter().map(count).sum::<u64>() as f64 / frames.max(1) as f64
+    }
+
+    /// Frames lost in all repeats.
+    pub fn lost(&self) -> u64 {
+        self.records.iter().map(|r| r.lost).sum()
+    }
+}
+
+/// The ratio of two rows, repeat by repeat, and its median.
+pub fn ratio(a: &Row, b: &Row) -> Option<Summary> {
+    let pairs = a.records.iter().zip(&b.records);
+    Summary::of_ratios(pairs.map(|(a, b)| (a.frames_per_s, b.frames_per_s)))
+}
+
+/// Runs the benchmark.
+pub fn run(args: NetArgs) -> Result<()> {
+    super::reported(args.json.as_deref(), args.report.as_deref(), |json, page| measure(&args, json, page))
+}
+
+fn measure(args: &NetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<()> {
+    let mut rows = Vec::new();
+    for &size in &args.size {
+        for &dir in &args.dir {
+            let dir = if dir == DirName::Tx { Dir::Tx } else { Dir::Rx };
+            // RX is copied by a back that maps TX, as Linux's does: there is no such row to measure.
+            let paths = args.path.iter().filter(|&&p| p != PathName::Map || dir == Dir::Tx);
+            for &path in paths {
+                let row = |&redo: &Redo| Row { redo, ..Row::new(path, dir, size as usize, args.data_len) };
+                rows.extend(args.redo.iter().map(row));
+            }
+        }
+    }
+    if args.path.contains(&PathName::Map) && args.dir.contains(&DirName::Rx) {
+        eprintln!("pregrant: the path map serves TX alone (RX is copied): its rows for rx are left out");
+    }
+    if rows.is_empty() {
+        return Err("nothing is left to measure; add --dir tx, or another path".into());
+    }
+    let mut stand = Stand::start()?;
+    let progress = Progress::new();
+    for repeat in 0..args.repeats {
+        for row in &mut rows {
+            let (path, dir, size) = (row.path, row.dir.name(), row.size);
+            progress.show(format_args!("repeat {} of {}: {path} {dir} {size} B", repeat + 1, args.repeats));
+            let record = row.measure(&mut stand, args.seconds, args.burst, args.mode, args.queues)?;
+            json.write(record)?;
+            page.platform(&row.platform);
+        }
+    }
+    progress.clear();
+    if !json.is_stdout() {
+        print(table(&rows))?;
+        print(method(&rows, args))?;
+    }
+    super::none_went_wrong(rows.iter().flat_map(|row| &row.records))
+}
+
+/// The rows as a table.
+pub fn table(rows: &[Row]) -> Table {
+    let mut t = Table::new(&[
+        ("path", Align::Left),
+        ("dir", Align::Left),
+        ("size B", Align::Right),
+        ("data len", Align::Right),
+        ("redo", Align::Left),
+        ("M frames/s", Align::Right),
+        ("(range)", Align::Right),
+        ("Gbit/s", Align::Right),
+        ("grant ops/frame", Align::Right),
+        ("syscalls/frame", Align::Right),
+        ("events/frame", Align::Right),
+        ("lost", Align::Right),
+        ("published M/s", Align::Right),
+        ("of 40G line", Align::Right),
+    ]);
+    let mut last = None;
+    for row in rows {
+        if last.is_some_and(|l| l != (row.size, row.dir)) {
+            t.gap();
+        }
+        last = Some((row.size, row.dir));
+        let Some(rate) = row.rate() else { continue };
+        let m = |v: f64| figure(v / 1e6);
+        t.row([
+            row.path.to_string(),
+            row.dir.name().into(),
+            row.size.to_string(),
+            row.data_len.map_or("-".into(), |n| n.to_string()),
+            row.redo.to_string(),
+            m(rate.median),
+            format!("({}..{})", m(rate.min), m(rate.max)),
+            figure(rate.median * row.size as f64 * 8.0 / 1e9),
+            figure(row.per_frame(|r| r.grant_copies + r.grant_maps + r.grant_unmaps)),
+            figure(row.per_frame(|r| r.syscalls)),
+            figure(row.per_frame(|r| r.notifications)),
+            row.lost().to_string(),
+            row.records[0].published.map_or("-".into(), m),
+            format!("{:.2}", rate.median / line_rate(40.0, row.size as u64)),
+        ]);
+    }
+    t
+}
+
+/// Rows that differ in the redo page alone: with it, without it.
+fn redo_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
+    let same = |a: &Row, b: &Row| (a.path, a.dir, a.size) == (b.path, b.dir, b.size);
+    rows.iter().filter(|r| r.redo == Redo::On).filter_map(move |on| {
+        rows.iter().find(|off| off.redo == Redo::Off && same(on, off)).map(|off| (on, off))
+    })
+}
+
+fn method(rows: &[Row], args: &NetArgs) -> String {
+    let mut text = format!(
+        "Medians of {} interleaved repeats of {} s, {} mode, {} queue(s), bursts of {}.\n",
+        args.repeats,
+        args.seconds,
+        args.mode.name(),
+        args.queues,
+        args.burst
+    );
+    if Stand::has_two_cores().unwrap_or(false) {
+        text += "Guest and backend are pinned to a core each.\n";
+    } else {
+        text += "This process may use one core only: both ends share it, and the figures say little.\n";
+    }
+    text += "Either way one generator writes the head of each frame, 32 bytes with its number, and one checker reads them; the \
+             rest of a frame is moved and not looked at. Before each row, untimed, 64 to 512 whole frames go the same way, and \
+             every byte of them is checked.\n";
+    if let Some(row) = rows.first() {
+        text += &format!("Platform: {}.\n", row.platform);
+    }
+    if args.repeats < 5 {
+        text += "So few repeats scatter, the range says how far: --repeats 9 scatters less.\n";
+    }
+    text += "Operations, system calls and events a frame are over all repeats: fractions where one serves several.\n";
+    for (on, off) in redo_pairs(rows) {
+        if let Some(cost) = ratio(on, off) {
+            text += &format!(
+                "With the redo page, {} {} {} B moves {} ({}..{}) times the frames that it moves without: the median of \
+                 the repeats' ratios, not the ratio of the medians above.\n",
+                on.path,
+                on.dir.name(),
+                on.size,
+                figure(cost.median),
+                figure(cost.min),
+                figure(cost.max)
+            );
+        }
+    }
+    text +=
+        "Published: other machines, real Xen, other years; they show the shape. Sources: docs/benchmarks.md.";
+    text
+}

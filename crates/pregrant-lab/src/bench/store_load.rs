@@ -1,0 +1,254 @@
+//! What `bench store` asks for, byte by byte, and where it sends it: sockets, or the server's core alone.
+
+use pregrant::wire::xs::{Header, MsgType, TX_NONE};
+use pregrant::xenstore::codec;
+use pregrant::xenstore::server::{ConnId, Server};
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+
+/// Bytes of the values that are read and written.
+pub const VALUE_BYTES: usize = 16;
+/// Children of the node that is listed.
+pub const CHILDREN: usize = 8;
+
+/// What one operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Op {
+    /// READ of a value
+    Read,
+    /// WRITE of a value
+    Write,
+    /// DIRECTORY of a node with 8 children
+    Directory,
+    /// START, READ, WRITE and END
+    Transaction,
+    /// WRITE of a node that the connection watches, and the event
+    Watch,
+}
+
+impl Op {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Directory => "directory",
+            Self::Transaction => "transaction",
+            Self::Watch => "watch",
+        }
+    }
+
+    /// Messages of the server for one operation.
+    pub fn answers(self) -> usize {
+        match self {
+            Self::Transaction => 4,
+            Self::Watch => 2,
+            _ => 1,
+        }
+    }
+}
+
+/// A client's way to a store, over several connections.
+pub trait Way {
+    /// Sends requests on a connection.
+    fn send(&mut self, conn: usize, requests: &[u8]) -> io::Result<()>;
+
+    /// Waits for that many messages of a connection.
+    fn receive(&mut self, conn: usize, answers: usize, into: &mut Answers) -> io::Result<()>;
+}
+
+/// Messages that came.
+#[derive(Default)]
+pub struct Answers {
+    bytes: Vec<u8>,
+    filled: usize,
+}
+
+impl Answers {
+    /// Forgets them.
+    pub fn clear(&mut self) {
+        self.filled = 0;
+    }
+
+    /// Room for more bytes.
+    fn room(&mut self) -> &mut [u8] {
+        if self.bytes.len() < self.filled + 4096 {
+            self.bytes.resize(self.filled + 64 * 1024, 0);
+        }
+        &mut self.bytes[self.filled..]
+    }
+
+    /// The messages' headers and payloads.
+    fn messages(&self) -> impl Iterator<Item = (Header, &[u8])> {
+        let mut rest = &self.bytes[..self.filled];
+        std::iter::from_fn(move || {
+            let (head, body) = rest.split_first_chunk::<{ Header::SIZE }>()?;
+            let header = Header::from_bytes(*head);
+            let payload = body.get(..header.len_bytes as usize)?;
+            rest = &body[payload.len()..];
+            Some((header, payload))
+        })
+    }
+
+    /// Are that many there? An error among them is one here.
+    fn complete(&self, answers: usize) -> io::Result<bool> {
+        let mut count = 0;
+        for (header, payload) in self.messages() {
+            if header.msg_type == MsgType::Error.raw() {
+                let name = String::from_utf8_lossy(payload);
+                return Err(io::Error::other(format!(
+                    "xenstored answered {}; this is a fault of pregrant, please report it",
+                    name.trim_end_matches('\0')
+                )));
+            }
+            count += 1;
+        }
+        Ok(count >= answers)
+    }
+}
+
+/// Sockets to a server that runs elsewhere.
+pub struct Sockets(pub Vec<UnixStream>);
+
+impl Way for Sockets {
+    fn send(&mut self, conn: usize, requests: &[u8]) -> io::Result<()> {
+        self.0[conn].write_all(requests)
+    }
+
+    fn receive(&mut self, conn: usize, answers: usize, into: &mut Answers) -> io::Result<()> {
+        while !into.complete(answers)? {
+            let n = self.0[conn].read(into.room())?;
+            if n == 0 {
+                return Err(io::Error::other("xenstored closed the connection"));
+            }
+            into.filled += n;
+        }
+        Ok(())
+    }
+}
+
+/// The server's core in this thread.
+pub struct Core {
+    /// The store.
+    pub server: Server,
+    /// Its connections.
+    pub conns: Vec<ConnId>,
+}
+
+impl Way for Core {
+    fn send(&mut self, conn: usize, requests: &[u8]) -> io::Result<()> {
+        self.server.feed(self.conns[conn], requests);
+        Ok(())
+    }
+
+    fn receive(&mut self, conn: usize, answers: usize, into: &mut Answers) -> io::Result<()> {
+        into.bytes.truncate(into.filled);
+        while !into.complete(answers)? {
+            self.server.take_output(self.conns[conn], &mut into.bytes);
+            if into.bytes.len() == into.filled {
+                return Err(io::Error::other("a request was not answered"));
+            }
+            into.filled = into.bytes.len();
+        }
+        Ok(())
+    }
+}
+
+/// Requests of one connection for one round: `depth` operations at once.
+pub struct Load {
+    op: Op,
+    requests: Vec<u8>,
+    depth: usize,
+}
+
+fn request(out: &mut Vec<u8>, kind: MsgType, tx: u32, slot: usize, payload: &[&[u8]]) {
+    codec::encode(out, kind.raw(), slot as u32, tx, payload);
+}
+
+/// The node that an operation works on; each of a round has its own, so that no two wait for one another.
+fn node(slot: usize) -> String {
+    format!("data/{slot}\0")
+}
+
+impl Load {
+    /// For a connection of a guest whose `data` is its own.
+    pub fn new(op: Op, depth: usize) -> Self {
+        let mut requests = vec![];
+        for slot in 0..depth {
+            let out = &mut requests;
+            match op {
+                Op::Read => request(out, MsgType::Read, TX_NONE, slot, &[node(slot).as_bytes()]),
+                Op::Write | Op::Watch => {
+                    let value = [b'w'; VALUE_BYTES];
+                    request(out, MsgType::Write, TX_NONE, slot, &[node(slot).as_bytes(), &value]);
+                }
+                Op::Directory => request(out, MsgType::Directory, TX_NONE, slot, &[b"data/list\0"]),
+                Op::Transaction => request(out, MsgType::TransactionStart, TX_NONE, slot, &[b"\0"]),
+            }
+        }
+        Self { op, requests, depth }
+    }
+
+    /// What must be there before: requests and the number of their answers.
+    pub fn set_up(&self) -> (Vec<u8>, usize) {
+        let (mut out, mut answers) = (vec![], 0);
+        for slot in 0..self.depth {
+            request(&mut out, MsgType::Write, TX_NONE, slot, &[node(slot).as_bytes(), &[b's'; VALUE_BYTES]]);
+        }
+        for child in 0..CHILDREN {
+            let at = format!("data/list/child-{child}\0");
+            request(&mut out, MsgType::Mkdir, TX_NONE, child, &[at.as_bytes()]);
+        }
+        answers += self.depth + CHILDREN;
+        if self.op == Op::Watch {
+            request(&mut out, MsgType::Watch, TX_NONE, 0, &[b"data\0bench\0"]);
+            answers += 2;
+        }
+        (out, answers)
+    }
+
+    /// Undoes it.
+    pub fn tear_down(&self) -> (Vec<u8>, usize) {
+        let mut out = vec![];
+        request(&mut out, MsgType::ResetWatches, TX_NONE, 0, &[b"\0"]);
+        (out, 1)
+    }
+
+    /// One round over all connections, each with a load of its own: all are asked, then all are heard. Gives the
+    /// operations that were done.
+    pub fn round(loads: &mut [Load], way: &mut impl Way, answers: &mut Answers) -> io::Result<u64> {
+        for (conn, load) in loads.iter().enumerate() {
+            way.send(conn, &load.requests)?;
+        }
+        let mut done = 0;
+        for (conn, load) in loads.iter_mut().enumerate() {
+            answers.clear();
+            match load.op {
+                Op::Transaction => {
+                    way.receive(conn, load.depth, answers)?;
+                    way.send(conn, &load.in_transactions(answers)?)?;
+                    answers.clear();
+                    way.receive(conn, 3 * load.depth, answers)?;
+                }
+                op => way.receive(conn, op.answers() * load.depth, answers)?,
+            }
+            done += load.depth as u64;
+        }
+        Ok(done)
+    }
+
+    /// What is done in the transactions that were just opened.
+    fn in_transactions(&self, opened: &Answers) -> io::Result<Vec<u8>> {
+        let mut out = vec![];
+        for (slot, (_, payload)) in opened.messages().enumerate() {
+            let number = codec::exactly(payload).and_then(|[n]| codec::decimal(n));
+            let tx = number.and_then(|n| u32::try_from(n).ok());
+            let tx = tx.ok_or_else(|| io::Error::other("xenstored gave a transaction without a number"))?;
+            let node = node(slot);
+            request(&mut out, MsgType::Read, tx, slot, &[node.as_bytes()]);
+            request(&mut out, MsgType::Write, tx, slot, &[node.as_bytes(), &[b't'; VALUE_BYTES]]);
+            request(&mut out, MsgType::TransactionEnd, tx, slot, &[b"T\0"]);
+        }
+        Ok(out)
+    }
+}

@@ -1,0 +1,180 @@
+//! Two guests that talk TCP through a backend's switch, as often as is asked.
+
+use super::Result;
+use crate::process::order::{Numbered, Order, Report, SwitchFrames, Switched, Transfer, Transferred};
+use crate::table::figure;
+use crate::testbed::{Process, Testbed};
+
+/// The guests.
+pub const CLIENT: u16 = 5;
+pub const SERVER: u16 = 6;
+/// Bytes of a transfer.
+pub const TRANSFER_BYTES: u64 = 64 << 20;
+/// Bytes of a packet.
+pub const MTU: usize = 1500;
+/// Staging's data length: a frame of 1514 bytes fits.
+pub const DATA_LEN: u32 = 2048;
+
+/// The machine and its three processes.
+pub struct Stage {
+    pub testbed: Testbed,
+    pub back: Process,
+    pub client: Process,
+    pub server: Process,
+}
+
+impl Stage {
+    /// Starts them; there are no vifs yet.
+    pub fn start() -> Result<Self> {
+        let testbed = Testbed::start()?;
+        testbed.guest_domain(CLIENT)?;
+        testbed.guest_domain(SERVER)?;
+        let back = testbed.process("back", 0, None)?;
+        let client = testbed.process("guest", CLIENT, None)?;
+        let server = testbed.process("guest", SERVER, None)?;
+        Ok(Self { testbed, back, client, server })
+    }
+
+    /// Makes the vifs and begins a transfer; returns when both are connected. With `tell_at`, the server reports when so
+    /// many bytes are there, and both guests when frames arrived.
+    pub fn begin(&mut self, tell_at: Option<u64>) -> Result<()> {
+        self.back.order(&Order::Switch { vifs: 2, succeed: false })?;
+        for front in [CLIENT, SERVER] {
+            self.testbed.make_vif(front, 0)?;
+        }
+        let part = |own, to| {
+            Order::Transfer(Transfer {
+                own,
+                to,
+                bytes: TRANSFER_BYTES,
+                data_len: Some(DATA_LEN),
+                mtu: MTU,
+                tell_at,
+                arrivals: tell_at.is_some(),
+            })
+        };
+        self.server.order(&part(6, None))?;
+        self.server.report(&mut [&mut self.back, &mut self.client])?; // connected
+        self.client.order(&part(5, Some(6)))?;
+        self.client.report(&mut [&mut self.back, &mut self.server])?;
+        Ok(())
+    }
+
+    /// Waits for the transfer's end, and removes the vifs. Damage is an error.
+    pub fn end(&mut self) -> Result<Done> {
+        let sent = transferred(self.client.report(&mut [&mut self.back, &mut self.server])?)?;
+        let received = transferred(self.server.report(&mut [&mut self.back])?)?;
+        for front in [CLIENT, SERVER] {
+            self.testbed.remove_vif(front, 0)?;
+        }
+        let switched = match self.back.report(&mut [])? {
+            Report::Switch(switched) => switched,
+            other => return Err(format!("an answer to another order: {other:?}").into()),
+        };
+        if (sent.bytes, sent.sum) != (received.bytes, received.sum) {
+            return Err(format!(
+                "the transfer is damaged: {} bytes with sum {:016x} were sent, {} bytes with sum {:016x} arrived",
+                sent.bytes, sent.sum, received.bytes, received.sum
+            )
+            .into());
+        }
+        Ok(Done { sent, received, switched })
+    }
+}
+
+fn transferred(report: Report) -> Result<Transferred> {
+    match report {
+        Report::Transfer(t) => Ok(*t),
+        other => Err(format!("an answer to another order: {other:?}").into()),
+    }
+}
+
+/// A transfer whose sums were equal.
+pub struct Done {
+    /// The client's account.
+    pub sent: Transferred,
+    /// The server's.
+    pub received: Transferred,
+    /// The account of the back that served its end.
+    pub switched: Switched,
+}
+
+impl Done {
+    /// Bytes, time and sum in a line.
+    pub fn summary(&self) -> String {
+        format!(
+            "{} bytes in {:.2} s, {} Gbit/s; sum {:016x} at both ends: equal",
+            self.received.bytes,
+            self.sent.seconds,
+            figure(self.received.bytes as f64 * 8.0 / self.sent.seconds / 1e9),
+            self.received.sum
+        )
+    }
+
+    /// Frames sent and received at both guests' vifs.
+    pub fn frames(&self) -> u64 {
+        self.sent.frames.iter().chain(&self.received.frames).sum()
+    }
+
+    /// Of these through staging buffers.
+    pub fn staged(&self) -> u64 {
+        self.sent.staged.iter().chain(&self.received.staged).sum()
+    }
+
+    /// Frames that came to the back's ports twice, and frames that no guest got although its queue had room: each by its
+    /// number, where it comes.
+    ///
+    /// A frame comes twice when the back died between the port and the answer; what the port had was in the dead
+    /// process's switch, so no guest gets it twice. A frame that came to no port is an error: that must not happen.
+    pub fn repeated_and_lost(&self) -> Result<(u64, u64)> {
+        let (client, server) = (self.sent.numbers, self.received.numbers);
+        let missing = |from: Numbered, to: Numbered| to.missing + from.sent.saturating_sub(to.next);
+        let SwitchFrames { seen, repeated, missing: unseen, overflow, left } = self.switched.frames;
+        let (sent, again) = (client.sent + server.sent, client.again + server.again);
+        if unseen > 0 || seen != sent || again > 0 {
+            return Err(format!(
+                "of {sent} frames that guests sent the ports saw {seen}, and {unseen} before one that they saw are missing; \
+                 {again} came to a guest twice or late: answered requests were not served, or frames were made up"
+            )
+            .into());
+        }
+        let not_got = missing(client, server) + missing(server, client);
+        Ok((repeated, not_got.saturating_sub(overflow + left)))
+    }
+
+    /// Sleeps of anybody that ended by their bound with work pending.
+    pub fn missed_wakeups(&self) -> u64 {
+        self.sent.missed_wakeups + self.received.missed_wakeups + self.switched.missed_wakeups
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A transfer in which the client sent 10 frames and the server 5.
+    fn done(to_server: Numbered, frames: SwitchFrames) -> Done {
+        let client = Numbered { sent: 10, next: 5, ..Numbered::default() };
+        let of = |numbers| Transferred { numbers, ..Transferred::default() };
+        let switched = Switched { frames, ..Switched::default() };
+        Done { sent: of(client), received: of(to_server), switched }
+    }
+
+    #[test]
+    fn a_frame_that_comes_twice_makes_up_for_none_that_is_lost() {
+        let all = Numbered { sent: 5, next: 10, ..Numbered::default() };
+        let seen = SwitchFrames { seen: 15, ..SwitchFrames::default() };
+        assert_eq!(done(all, seen).repeated_and_lost().unwrap(), (0, 0));
+        let twice = SwitchFrames { repeated: 2, ..seen };
+        let two_lost = Numbered { next: 9, missing: 1, ..all };
+        assert_eq!(done(two_lost, twice).repeated_and_lost().unwrap(), (2, 2));
+        let dropped = SwitchFrames { overflow: 1, left: 1, ..twice };
+        assert_eq!(done(two_lost, dropped).repeated_and_lost().unwrap(), (2, 0));
+        // One came to no port, and another twice: as many as were sent, and yet not those.
+        let unseen = SwitchFrames { seen: 14, missing: 1, repeated: 1, ..seen };
+        assert!(done(all, unseen).repeated_and_lost().is_err());
+        // The same at a guest.
+        let again = Numbered { missing: 1, again: 1, ..all };
+        assert!(done(again, seen).repeated_and_lost().is_err());
+    }
+}

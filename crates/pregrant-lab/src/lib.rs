@@ -1,0 +1,32 @@
+//! The laboratory: all that tries and measures the drivers, and needs no Xen.
+//!
+//! ```text
+//!   demo    bench          what the command runs
+//!     |       |  '------> report      records to one HTML page
+//!     v       v
+//!   testbed --------> process         a machine, and the domains on it: each a process of this program
+//!     |                  |
+//!     v                  v
+//!   machine, toolstack   station      broker and xenstored in a directory; a guest's vif with a TCP/IP stack
+//!
+//!   record                 one measurement as a line of JSON; what others published
+//!   screen, table          what a command prints
+//! ```
+//! It stands on the loopback, and names nothing of a real Xen. The command shares with it what both need: machines
+//! (`pregrant loopback`), stations (`pregrant front`), `screen` and `table`. A driver needs none of it.
+//!
+//! A testbed starts its own program again, as `process ...` and `bench limit-target`: a program that runs [`demo`] or
+//! [`mod@bench`] must have these subcommands.
+#![deny(missing_docs)]
+
+pub mod bench;
+pub mod demo;
+pub mod machine;
+pub mod process;
+pub(crate) mod record;
+pub mod report;
+pub mod screen;
+pub mod station;
+pub mod table;
+mod testbed;
+pub mod toolstack;

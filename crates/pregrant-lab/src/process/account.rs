@@ -1,0 +1,178 @@
+//! What the ports of a switch counted, in memory that outlives the back's process.
+//!
+//! ```text
+//!   guest --ring--> CountedPort --seen--> switch --> queue --overflow, left--> CountedPort --ring--> guest
+//! ```
+//! When a back is killed, its successor opens the same account and goes on. Frames are told by their numbers
+//! ([`frame_number`]), guest by guest: one below the next that is due came before, and one above it leaves numbers out. So
+//! a frame that comes twice makes up for none that is lost. A number is noted before its frame goes on, so a death in
+//! between shows as a frame that was lost, and never as one that nobody saw.
+//!
+//! [`frame_number`]: crate::station::frame_number
+
+use super::Result;
+use super::order::SwitchFrames;
+use crate::station::frame_number;
+use pregrant::platform::Clock;
+use pregrant::port::{Arena, Burst, FramePort, Offloads, PortDrop, Steering};
+use pregrant::shm::SharedBytes;
+use pregrant_host::MonotonicClock;
+use pregrant_host::loopback::{Loopback, Persistent};
+use pregrant_host::ports::switch::SwitchPort;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The name under which the broker keeps it.
+const NAME: &str = "pregrant/switch-account";
+
+/// A count's place in the memory.
+#[derive(Clone, Copy)]
+enum Count {
+    Repeated,
+    Missing,
+    Overflow,
+    Left,
+    /// The first of [`GUESTS`]: the next number of each guest's.
+    Next,
+}
+
+/// Guests that are told apart, by their domains' numbers.
+const GUESTS: usize = 8;
+
+/// Whose frame it is, as the address says that the testbed gives: 00:16:3e:0:DOMAIN:0.
+fn guest_of(frame: &[u8]) -> usize {
+    usize::from(frame.get(10).copied().unwrap_or(0)) % GUESTS
+}
+
+/// The counts of all ports together. One process at a time counts.
+pub struct Account {
+    kept: Mutex<Persistent>,
+    /// 0: no frame came to this process yet.
+    first_frame_at_ns: AtomicU64,
+}
+
+impl Account {
+    /// Opens it; without `succeed` it begins at nothing.
+    pub fn open(platform: &Loopback, succeed: bool) -> Result<Self> {
+        let kept = Mutex::new(platform.persist(NAME, pregrant::PAGE_SIZE)?);
+        let account = Self { kept, first_frame_at_ns: AtomicU64::new(0) };
+        if !succeed {
+            for word in 0..Count::Next as usize + GUESTS {
+                account.with(word, |n| n.store(0, Ordering::Relaxed));
+            }
+        }
+        Ok(account)
+    }
+
+    /// Does something with a count.
+    fn with<R>(&self, word: usize, act: impl FnOnce(&AtomicU32) -> R) -> R {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        act(kept.word(word * 4).expect("a page has room for a dozen counts"))
+    }
+
+    /// A guest sent this frame.
+    fn note(&self, frame: &[u8]) {
+        let Some(number) = frame_number::read(frame) else { return };
+        let due = self.with(Count::Next as usize + guest_of(frame), |next| {
+            let due = next.load(Ordering::Relaxed);
+            next.store(due.max(number as u32 + 1), Ordering::Relaxed);
+            u64::from(due)
+        });
+        self.add(Count::Repeated, usize::from(number < due));
+        self.add(Count::Missing, number.saturating_sub(due) as usize);
+    }
+
+    fn add(&self, count: Count, frames: usize) {
+        self.with(count as usize, |n| n.fetch_add(frames as u32, Ordering::Relaxed));
+    }
+
+    fn get(&self, count: Count) -> u64 {
+        self.with(count as usize, |n| n.load(Ordering::Relaxed)).into()
+    }
+
+    fn a_frame_moves(&self) {
+        if self.first_frame_at_ns.load(Ordering::Relaxed) == 0 {
+            self.first_frame_at_ns.store(MonotonicClock.now_ns(), Ordering::Relaxed);
+        }
+    }
+
+    /// When this process saw its first frame; 0: it saw none.
+    pub fn first_frame_at_ns(&self) -> u64 {
+        self.first_frame_at_ns.load(Ordering::Relaxed)
+    }
+
+    /// The counts.
+    pub fn frames(&self) -> SwitchFrames {
+        SwitchFrames {
+            seen: (0..GUESTS)
+                .map(|guest| self.with(Count::Next as usize + guest, |n| n.load(Ordering::Relaxed)))
+                .map(u64::from)
+                .sum::<u64>()
+                .saturating_sub(self.get(Count::Missing)),
+            repeated: self.get(Count::Repeated),
+            missing: self.get(Count::Missing),
+            overflow: self.get(Count::Overflow),
+            left: self.get(Count::Left),
+        }
+    }
+}
+
+/// A switch's port that keeps the account.
+pub struct CountedPort {
+    port: SwitchPort,
+    account: Arc<Account>,
+    /// What of the port's overflow stands in the account.
+    overflow: u64,
+}
+
+impl CountedPort {
+    /// Counts what passes `port`.
+    pub fn new(port: SwitchPort, account: Arc<Account>) -> Self {
+        Self { port, account, overflow: 0 }
+    }
+
+    fn note_overflow(&mut self) {
+        let overflow = self.port.stats().rx_overflow;
+        self.account.add(Count::Overflow, (overflow - self.overflow) as usize);
+        self.overflow = overflow;
+    }
+}
+
+impl FramePort for CountedPort {
+    fn caps(&self) -> Offloads {
+        self.port.caps()
+    }
+    fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
+        self.account.a_frame_moves();
+        frames.iter().for_each(|(frame, _)| self.account.note(frame));
+        self.port.tx_burst(frames)
+    }
+    fn rx_burst(&mut self, into: &mut Arena) -> usize {
+        let n = self.port.rx_burst(into);
+        if n > 0 {
+            self.account.a_frame_moves();
+            self.note_overflow();
+        }
+        n
+    }
+    fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
+        self.port.steer(by);
+    }
+    fn drops(&self) -> Vec<PortDrop> {
+        self.port.drops()
+    }
+}
+
+impl Drop for CountedPort {
+    fn drop(&mut self) {
+        self.note_overflow();
+        let mut rest = Arena::new();
+        loop {
+            rest.clear();
+            match self.port.rx_burst(&mut rest) {
+                0 => return,
+                n => self.account.add(Count::Left, n),
+            }
+        }
+    }
+}

@@ -1,0 +1,480 @@
+//! A guest's process: one vif, as its own program would use it.
+
+use super::fault::Fault;
+use super::mark::{mark, whole_frames};
+use super::order::{Case, Dir, Latencies, Order, Played, Report};
+use super::{ProcessArgs, Result, cpu_ns, next_order, tell};
+use hdrhistogram::Histogram;
+use pregrant::net::front::FrontConfig;
+use pregrant::net::path::copy::front::Granting;
+use pregrant::net::path::staging::list::DataLen;
+use pregrant::platform::{Clock, Platform};
+use pregrant::port::{Arena, Offload};
+use pregrant_host::MonotonicClock;
+use pregrant_host::drivers::{Frontend, Mode, Next, PollController};
+use pregrant_host::loopback::Loopback;
+use pregrant_host::ports::generator::{Filling, Generator};
+use pregrant_host::ports::sequence::{self, Head, Tracker};
+use pregrant_host::ports::sink::{Check, Sink};
+use pregrant_host::wake::WakeOn;
+use pregrant_host::xenstored::UnixTransport;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// A guest's driver with its connection.
+pub type Guest = Frontend<Loopback, UnixTransport>;
+
+/// How long both ends run before the time is counted.
+const WARM_UP: Duration = Duration::from_millis(20);
+/// After this long an echo counts as lost.
+const LOST_AFTER: Duration = Duration::from_secs(1);
+/// Longest wait for a handshake.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Carries out orders.
+pub fn play(args: &ProcessArgs) -> Result<()> {
+    // The domain lives as long as its first process' attachment.
+    let keep = Loopback::attach(&args.broker, pregrant::DomId(args.domid))?;
+    while let Some(order) = next_order()? {
+        let played = match order {
+            Order::Case(case) => case_of(args, &case).map(|p| Report::Case(Box::new(p))),
+            Order::Transfer(transfer) => super::transfer::play(args, &transfer),
+            Order::Annoy { nuisance, size } => super::neighbour::play(args, nuisance, size),
+            Order::Switch { .. } | Order::Beside { .. } => Err("that is the back's order".into()),
+        };
+        tell(&played.unwrap_or_else(|e| Report::Failed(e.to_string())))?;
+    }
+    drop(keep);
+    Ok(())
+}
+
+/// Attaches, connects vif `handle`, wakes on xenstore.
+pub fn connect(args: &ProcessArgs, handle: u32, config: FrontConfig) -> Result<Guest> {
+    let (platform, xs) = args.attach()?;
+    platform.events().also_wake_on(xs.transport().as_fd())?;
+    let mut guest = Frontend::new(platform, xs, handle, config, false)?;
+    if !guest.connect(PATIENCE)? {
+        let (own, back) = guest.states()?;
+        let at = guest.device().id();
+        return Err(
+            format!("{at}: not connected after {PATIENCE:?}: we are {own:?}, the back is {back:?}").into()
+        );
+    }
+    Ok(guest)
+}
+
+/// What a guest wishes for, by data length.
+pub fn config(data_len: Option<u32>, queues: u32) -> FrontConfig {
+    let len = data_len.and_then(DataLen::new);
+    let granting = Granting::PerFrame;
+    FrontConfig { queues, tx_data_len: len, rx_data_len: len, granting, ..FrontConfig::default() }
+}
+
+/// One case, from connect to close.
+fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
+    let persistent = case.path == "persistent";
+    let config = FrontConfig { persistent, ..config(case.data_len, case.queues) };
+    let mut guest = connect(args, case.handle, config)?;
+    let staged = guest.vif().staging_accepted(0);
+    if case.data_len.is_some() != staged {
+        return Err(format!(
+            "staging with data length {:?} was asked for, and {}",
+            case.data_len,
+            if staged { "given without need" } else { "not accepted: the back's log says why" }
+        )
+        .into());
+    }
+    let mut played = match case.dir {
+        Dir::Tx => Sender::new(&mut guest, case).run()?,
+        Dir::Rx => receive(&mut guest, case)?,
+        Dir::Echo => echo(&mut guest, case)?,
+    };
+    let path = match (staged, guest.vif().persists()) {
+        (true, _) => "staging",
+        (false, true) => "persistent",
+        (false, false) => "ordinary",
+    };
+    played.path = path.into();
+    played.platform = guest.platform().describe();
+    played.missed_wakeups = guest.missed_wakeups();
+    if !guest.close(PATIENCE)? {
+        return Err(format!(
+            "{}: the back did not let go of our memory in {PATIENCE:?}",
+            guest.device().id()
+        )
+        .into());
+    }
+    Ok(played)
+}
+
+/// What a guest waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum For {
+    /// Frames.
+    Rx,
+    /// Answers to what it sent (and frames).
+    Answers,
+}
+
+/// Waits between rounds as the mode says, and gives up when nothing moves for a long time.
+struct Waiter {
+    pace: PollController,
+    gives_way: bool,
+    /// Of its own accord it wakes then.
+    until: Option<Instant>,
+    /// What was waited for did not come in time.
+    late: bool,
+    quiet_since: Option<Instant>,
+}
+
+impl Waiter {
+    fn new(mode: Mode) -> Self {
+        Self {
+            pace: PollController::new(mode),
+            gives_way: false,
+            until: None,
+            late: false,
+            quiet_since: None,
+        }
+    }
+
+    /// After a round in which something moved or nothing.
+    #[inline]
+    fn after(&mut self, guest: &mut Guest, moved: bool, what: For) -> Result<()> {
+        if moved {
+            self.quiet_since = None;
+        }
+        match self.pace.after(moved) {
+            Next::Again => {
+                if self.gives_way && !moved {
+                    std::thread::yield_now();
+                }
+                Ok(())
+            }
+            Next::Control => self.control(guest),
+            Next::Sleep => {
+                let due = self.until.map_or(PATIENCE, |at| at.saturating_duration_since(Instant::now()));
+                guest.sleep(what == For::Answers, Some(due.min(PATIENCE)))?;
+                self.control(guest)
+            }
+        }
+    }
+
+    /// From now on something is waited for, for so long.
+    fn expect(&mut self, most: Duration) {
+        (self.until, self.late) = (Some(Instant::now() + most), false);
+    }
+
+    /// Whether it did not come, as of the last look at the clock.
+    fn is_late(&self) -> bool {
+        self.late
+    }
+
+    fn control(&mut self, guest: &mut Guest) -> Result<()> {
+        self.late = self.until.is_some_and(|until| Instant::now() >= until);
+        guest.control(Duration::ZERO)?;
+        if !guest.vif().is_live() {
+            return Err("the back closed the vif; its log says why".into());
+        }
+        let since = *self.quiet_since.get_or_insert_with(Instant::now);
+        if since.elapsed() > PATIENCE {
+            let n: u32 = (0..guest.vif().nr_queues()).map(|i| guest.vif().in_flight(i)).sum();
+            return Err(format!("nothing moved for {PATIENCE:?}; {n} TX requests have no answer").into());
+        }
+        Ok(())
+    }
+}
+
+/// Sends one mark, alone: after everything before it was answered, before anything else.
+fn send_mark(guest: &mut Guest, mode: Mode) -> Result<()> {
+    let mut alone = Arena::new();
+    if !alone.push(&mark(), Offload::default()) {
+        return Err("no room for a mark".into());
+    }
+    settle(guest, mode)?;
+    let mut waiter = Waiter::new(mode);
+    while guest.send(0, &alone.burst())? == 0 {
+        let moved = guest.reclaim(0, 1)? > 0;
+        waiter.after(guest, moved, For::Answers)?;
+    }
+    settle(guest, mode)
+}
+
+/// Waits until every TX request is answered.
+fn settle(guest: &mut Guest, mode: Mode) -> Result<()> {
+    let mut waiter = Waiter::new(mode);
+    for i in 0..guest.vif().nr_queues() {
+        while guest.vif().in_flight(i) > 0 {
+            let moved = guest.reclaim(i, 1)? > 0;
+            waiter.after(guest, moved, For::Answers)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sends numbered frames as fast as they are taken.
+struct Sender<'a> {
+    guest: &'a mut Guest,
+    /// By queue.
+    frames: Vec<(Generator, Arena)>,
+    burst: u64,
+    /// Frames of the untimed burst, on each queue.
+    whole: u64,
+    mode: Mode,
+    seconds: f64,
+    /// Frames a second at most.
+    rate: Option<f64>,
+    gives_way: bool,
+    /// Answers to wait for before the ring's lines are touched.
+    want: u32,
+}
+
+impl<'a> Sender<'a> {
+    fn new(guest: &'a mut Guest, case: &Case) -> Self {
+        let frames = || (Generator::new(Head::default(), case.size), Arena::new());
+        let slots = case.size.div_ceil(4096) as u32;
+        let want = if slots > 1 { slots } else { (case.burst as u32 / 2).max(1) };
+        Self {
+            frames: std::iter::repeat_with(frames).take(guest.vif().nr_queues()).collect(),
+            guest,
+            burst: case.burst as u64,
+            whole: whole_frames(case.size),
+            mode: case.mode.into(),
+            seconds: case.seconds,
+            rate: case.rate,
+            gives_way: case.gives_way,
+            want,
+        }
+    }
+
+    fn run(mut self) -> Result<Played> {
+        send_mark(self.guest, self.mode)?;
+        self.send_whole()?;
+        send_mark(self.guest, self.mode)?;
+        self.send_for(WARM_UP)?;
+        send_mark(self.guest, self.mode)?;
+        let counters = self.guest.platform().counters();
+        let (cpu, before, start) = (cpu_ns(), self.sent(), Instant::now());
+        self.send_for(Duration::from_secs_f64(self.seconds))?;
+        settle(self.guest, self.mode)?;
+        let played = Played {
+            frames: self.sent() - before,
+            seconds: start.elapsed().as_secs_f64(),
+            sent: self.sent(),
+            checked: self.whole * self.frames.len() as u64,
+            counters: self.guest.platform().counters().since(&counters).into(),
+            cpu_ns: cpu_ns() - cpu,
+            ..Played::default()
+        };
+        send_mark(self.guest, self.mode)?;
+        Ok(played)
+    }
+
+    fn sent(&self) -> u64 {
+        self.frames.iter().map(|(generator, _)| generator.made()).sum()
+    }
+
+    /// The untimed burst: each byte of it is made, and looked at.
+    fn send_whole(&mut self) -> Result<()> {
+        let mut waiter = Waiter { gives_way: self.gives_way, ..Waiter::new(self.mode) };
+        for i in 0..self.frames.len() {
+            while self.frames[i].0.made() < self.whole {
+                let left = self.whole - self.frames[i].0.made();
+                self.send_burst(i, self.burst.min(left), &mut waiter)?;
+            }
+            self.frames[i].0.set_filling(Filling::Head);
+        }
+        settle(self.guest, self.mode)
+    }
+
+    fn send_for(&mut self, time: Duration) -> Result<()> {
+        let mut waiter = Waiter { gives_way: self.gives_way, ..Waiter::new(self.mode) };
+        let start = Instant::now();
+        // When the next burst is due.
+        let mut due = start;
+        while start.elapsed() < time {
+            let before = self.sent();
+            for i in 0..self.frames.len() {
+                self.send_burst(i, self.burst, &mut waiter)?;
+            }
+            if let Some(rate) = self.rate {
+                // Whoever was kept waiting makes up for one burst and no more: what is not sent then shows.
+                let burst = Duration::from_secs_f64((self.sent() - before) as f64 / rate);
+                due = (due + burst).max(Instant::now().checked_sub(burst).unwrap_or(due));
+                while Instant::now() < due {
+                    std::thread::yield_now();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One burst of `n` frames on queue `i`, or as many as there is room for, whole.
+    #[inline(always)]
+    fn send_burst(&mut self, i: usize, n: u64, waiter: &mut Waiter) -> Result<()> {
+        let (generator, arena) = &mut self.frames[i];
+        let first = generator.made();
+        arena.clear();
+        generator.fill(arena, n);
+        if first < self.whole {
+            Fault::wanted().damage(arena, first);
+        }
+        let n = arena.len();
+        let mut done = 0;
+        while done < n {
+            let sent = self.guest.send(i, &self.frames[i].1.burst().skip(done))?;
+            done += sent;
+            let freed = self.guest.reclaim(i, self.want)?;
+            if sent == 0 {
+                waiter.after(self.guest, freed > 0, For::Answers)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What receives: a sink for each queue.
+struct Receiver {
+    waiter: Waiter,
+    arena: Arena,
+    sinks: Vec<Sink>,
+}
+
+impl Receiver {
+    /// Takes frames until `until`, or until so many of the back's `marks` came on every queue.
+    fn take_until(&mut self, guest: &mut Guest, until: Option<Instant>, marks: u64) -> Result<u64> {
+        let mut frames = 0;
+        self.waiter.until = until;
+        loop {
+            match until {
+                Some(until) if Instant::now() >= until => return Ok(frames),
+                // A mark is no numbered frame, and the only such that the back sends.
+                None if self.sinks.iter().all(|s| s.report().foreign >= marks) => return Ok(frames),
+                _ => {}
+            }
+            let mut moved = false;
+            for (i, sink) in self.sinks.iter_mut().enumerate() {
+                self.arena.clear();
+                let n = guest.recv(i, &mut self.arena, 1)?;
+                if n > 0 {
+                    sink.take(&self.arena.burst());
+                    frames += n as u64;
+                    moved = true;
+                }
+            }
+            self.waiter.after(guest, moved, For::Rx)?;
+        }
+    }
+}
+
+/// Receives numbered frames.
+fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
+    let mode: Mode = case.mode.into();
+    let mut receiver = Receiver { waiter: Waiter::new(mode), arena: Arena::new(), sinks: Vec::new() };
+    receiver.sinks.resize_with(guest.vif().nr_queues(), || Sink::new(Check::Payload));
+    send_mark(guest, mode)?;
+    // The untimed burst. The back says on each queue when it is over.
+    receiver.take_until(guest, None, 1)?;
+    let checked = receiver.sinks.iter().map(|s| s.report().frames + s.report().damaged).sum();
+    receiver.sinks.iter_mut().for_each(|sink| sink.set_check(Check::Number));
+    send_mark(guest, mode)?;
+    receiver.take_until(guest, Some(Instant::now() + WARM_UP), 0)?;
+    send_mark(guest, mode)?;
+    let (counters, cpu, start) = (guest.platform().counters(), cpu_ns(), Instant::now());
+    let frames = receiver.take_until(guest, Some(start + Duration::from_secs_f64(case.seconds)), 0)?;
+    let mut played = Played {
+        frames,
+        seconds: start.elapsed().as_secs_f64(),
+        counters: guest.platform().counters().since(&counters).into(),
+        cpu_ns: cpu_ns() - cpu,
+        checked,
+        ..Played::default()
+    };
+    // The back hears that it is over, and says on each queue that nothing comes any more.
+    send_mark(guest, mode)?;
+    receiver.take_until(guest, None, 2)?;
+    for r in receiver.sinks.iter().map(Sink::report) {
+        played.next += r.next;
+        played.missing += r.lost;
+        played.wrong += r.duplicated + r.reordered;
+        played.damaged += r.damaged;
+    }
+    Ok(played)
+}
+
+/// One frame at a time, there and back.
+fn echo(guest: &mut Guest, case: &Case) -> Result<Played> {
+    let mode: Mode = case.mode.into();
+    let mut out = Arena::new();
+    let Some(frame) = out.room(case.size.max(64), Offload::default()) else {
+        return Err("no room for a frame".into());
+    };
+    Head::default().fill(frame, 0);
+    let mut into = Arena::new();
+    let mut there = Histogram::<u64>::new_with_bounds(1, 100_000_000_000, 3)?;
+    let mut back = Histogram::<u64>::new_with_bounds(1, 100_000_000_000, 3)?;
+    let mut played = Played::default();
+    for _ in 0..3 {
+        send_mark(guest, mode)?; // neither untimed burst nor warm-up; the third begins the count
+    }
+    let mut came = Tracker::new();
+    let mut waiter = Waiter::new(mode);
+    let counters = guest.platform().counters();
+    let (cpu, start) = (cpu_ns(), Instant::now());
+    let until = start + Duration::from_secs_f64(case.seconds);
+    while Instant::now() < until {
+        let at = out.desc(0).at as usize;
+        let bytes = &mut out.bytes_mut()[at..];
+        Head::renumber(&mut bytes[..case.size.max(64)], played.sent);
+        waiter.expect(LOST_AFTER);
+        bytes[32..40].copy_from_slice(&MonotonicClock.now_ns().to_le_bytes());
+        while guest.send(0, &out.burst())? == 0 {
+            guest.reclaim(0, 1)?;
+        }
+        let own = played.sent;
+        played.sent += 1;
+        // A frame's own echo alone ends the wait: one that comes twice is no answer to the next.
+        while !waiter.is_late() {
+            into.clear();
+            let n = guest.recv(0, &mut into, 1)?;
+            let now = MonotonicClock.now_ns();
+            let mut answered = false;
+            for (frame, _) in into.burst().iter() {
+                match sequence::number(frame) {
+                    Ok(seq) => {
+                        came.note(seq);
+                        answered |= seq == own && note_round_trip(frame, now, &mut there, &mut back);
+                    }
+                    Err(_) => played.damaged += 1,
+                }
+            }
+            if answered {
+                played.frames += 1;
+                waiter.after(guest, true, For::Rx)?;
+                break;
+            }
+            guest.reclaim(0, 1)?;
+            waiter.after(guest, n > 0, For::Rx)?;
+        }
+        guest.reclaim(0, 1)?;
+    }
+    played.seconds = start.elapsed().as_secs_f64();
+    played.next = came.next();
+    played.missing = came.lost_of(played.sent);
+    played.wrong = came.reordered() + came.duplicated();
+    played.counters = guest.platform().counters().since(&counters).into();
+    played.cpu_ns = cpu_ns() - cpu;
+    played.latency = Some([Latencies::of(&there), Latencies::of(&back)]);
+    send_mark(guest, mode)?;
+    Ok(played)
+}
+
+/// Notes how long a frame took there and back, by the stamps in it. False: it has none.
+fn note_round_trip(frame: &[u8], now: u64, there: &mut Histogram<u64>, back: &mut Histogram<u64>) -> bool {
+    let stamps = frame.get(32..48).map(|stamps| stamps.as_chunks::<8>().0);
+    let Some(&[sent, seen]) = stamps.map(|stamps| [stamps[0], stamps[1]]).as_ref() else { return false };
+    let (sent, seen) = (u64::from_le_bytes(sent), u64::from_le_bytes(seen));
+    there.saturating_record(seen.saturating_sub(sent));
+    back.saturating_record(now.saturating_sub(seen));
+    true
+}

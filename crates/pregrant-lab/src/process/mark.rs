@@ -1,0 +1,28 @@
+//! What both ends of a case know of its frames: how many are checked whole, and the mark between what is counted and what is
+//! not.
+
+use pregrant::port::Burst;
+
+/// Ethertype of a mark: the second of the two for local experiments.
+const MARK_ETHERTYPE: [u8; 2] = [0x88, 0xb6];
+
+/// A frame that marks the begin or the end of the time that is counted.
+pub fn mark() -> [u8; 60] {
+    let mut frame = [0; 60];
+    frame[..6].fill(0xff);
+    frame[6] = 2;
+    frame[12..14].copy_from_slice(&MARK_ETHERTYPE);
+    frame
+}
+
+/// Whether a burst is a mark.
+#[inline(always)]
+pub fn is_mark(burst: &Burst<'_>) -> bool {
+    burst.frames.len() == 1 && burst.frame(0).get(12..14) == Some(&MARK_ETHERTYPE)
+}
+
+/// Frames of the untimed burst, on each queue: so many that each buffer and each slot has one where frames are short, and
+/// 4 MiB of long ones.
+pub fn whole_frames(size: usize) -> u64 {
+    ((4 << 20) / size.max(1) as u64).clamp(64, 512)
+}

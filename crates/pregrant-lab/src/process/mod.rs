@@ -1,0 +1,112 @@
+//! The processes of a testbed: `pregrant process back` and `pregrant process guest`. Started by the program itself.
+
+pub(crate) mod account;
+pub(crate) mod back;
+pub(crate) mod fault;
+pub(crate) mod guest;
+pub(crate) mod mark;
+pub(crate) mod neighbour;
+pub(crate) mod order;
+pub(crate) mod transfer;
+
+use crate::machine;
+use clap::{Args, ValueEnum};
+use order::{Order, Report};
+use pregrant::DomId;
+use pregrant::xenstore::Client;
+use pregrant_host::loopback::{Loopback, LoopbackError};
+use pregrant_host::xenstored::UnixTransport;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::error::Error;
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Which domain to play.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Role {
+    /// The driver domain.
+    Back,
+    /// A guest.
+    Guest,
+}
+
+/// Arguments of `pregrant process`.
+#[derive(Debug, Args)]
+pub struct ProcessArgs {
+    role: Role,
+    /// The broker's socket
+    #[arg(long)]
+    broker: PathBuf,
+    /// The domain to attach to
+    #[arg(long)]
+    domid: u16,
+    /// The processor to stay on
+    #[arg(long)]
+    cpu: Option<usize>,
+}
+
+/// Attaches, and carries out orders until there are no more.
+pub fn run(args: ProcessArgs) -> Result<()> {
+    // Nobody is left behind when the testbed is killed.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    stay_on(args.cpu)?;
+    let played = match args.role {
+        Role::Back => back::play(&args),
+        Role::Guest => guest::play(&args),
+    };
+    // A testbed that is told to end takes its broker with it, and then its processes: there is nothing to be said.
+    if played.as_ref().is_err_and(|e| is_end_of_machine(&**e)) {
+        std::thread::sleep(Duration::from_millis(200));
+        if rustix::process::getppid().is_none_or(|parent| parent == rustix::process::Pid::INIT) {
+            return Ok(());
+        }
+    }
+    played
+}
+
+/// Whether the broker is not there, or not any more.
+fn is_end_of_machine(e: &(dyn Error + 'static)) -> bool {
+    matches!(e.downcast_ref(), Some(LoopbackError::NoBroker { .. } | LoopbackError::Gone { .. }))
+}
+
+/// Pins the calling thread, and those that it starts from now on.
+pub fn stay_on(cpu: Option<usize>) -> Result<()> {
+    let Some(cpu) = cpu else { return Ok(()) };
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(sched_setaffinity(None, &set).map_err(|e| format!("cannot stay on processor {cpu}: {e}"))?)
+}
+
+impl ProcessArgs {
+    /// Attaches to the domain, with its xenstore connection.
+    fn attach(&self) -> Result<(Loopback, Client<UnixTransport>)> {
+        let platform = Loopback::attach(&self.broker, DomId(self.domid))?;
+        let xs = machine::store_of(&platform)?;
+        Ok((platform, xs))
+    }
+}
+
+/// The next order; None at the end of them.
+fn next_order() -> Result<Option<Order>> {
+    let mut line = String::new();
+    if std::io::stdin().lock().read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    Ok(Some(serde_json::from_str(&line)?))
+}
+
+/// Sends a report.
+fn tell(report: &Report) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all((serde_json::to_string(report)? + "\n").as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// CPU time of this thread.
+pub fn cpu_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

@@ -1,0 +1,332 @@
+//! One measurement as one line of JSON.
+//!
+//! The fields are a contract (docs/benchmarks.md, JSON): programs read them. A field that a measurement has no value
+//! for is 0, or null where 0 would be a claim; `stride` and `copies` are there for
+//! `bench limit` only, the latencies for `bench latency`.
+
+pub mod published;
+pub mod stats;
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use crate::process::order::{Ops, Played};
+use pregrant_host::limit::remote;
+use serde::{Deserialize, Serialize};
+
+/// The line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Which benchmark: `net`, `blk`, `latency`, `limit`, `store` (operations are its frames, connections its queues).
+    pub bench: String,
+    /// The path of the bytes, or what else was measured.
+    pub path: String,
+    /// `tx` or `rx`, as the guest sees it; `read` or `write`.
+    pub dir: String,
+    /// Bytes of a frame.
+    pub size_bytes: u64,
+    /// The negotiated data length, where there is one.
+    pub data_len: Option<u64>,
+    /// Queues.
+    pub queues: u32,
+    /// Frames in a burst at most.
+    pub burst: u32,
+    /// Requests in flight, where that is set.
+    pub depth: Option<u32>,
+    /// Which repeat, from 0.
+    pub repeat: u32,
+    /// How long it was measured.
+    pub seconds: f64,
+    /// Frames that arrived.
+    pub frames: u64,
+    /// Of these, per second.
+    pub frames_per_s: f64,
+    /// Bits of frames per second, headers included, no preamble.
+    pub bits_per_s: f64,
+    /// Sent minus received, by sequence number at the consumer.
+    pub lost: u64,
+    /// Grant copy operations.
+    pub grant_copies: u64,
+    /// Pages mapped.
+    pub grant_maps: u64,
+    /// Pages unmapped.
+    pub grant_unmaps: u64,
+    /// System calls.
+    pub syscalls: u64,
+    /// Notifications sent by either end.
+    pub notifications: u64,
+    /// CPU time of the frontend, or of what gives.
+    pub frontend_cpu_ns: u64,
+    /// CPU time of the backend, or of what takes.
+    pub backend_cpu_ns: u64,
+    /// `loopback`, `xen`, `local`; `host` for the machine itself; `socket` and `core` for the store.
+    pub platform: String,
+    /// `poll`, `event` or `adaptive`.
+    pub mode: String,
+    /// The published figure that this row is shown beside, in frames (or operations) per second.
+    pub published: Option<f64>,
+    /// Bytes from one slot to the next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stride: Option<u64>,
+    /// How often each byte is copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<u32>,
+    /// Whether the backend kept redo pages (`bench net` only).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redo: Option<bool>,
+    /// Sleeps of either end that ended by their bound with work pending: each is a wake-up that was lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missed_wakeups: Option<u64>,
+    /// Frames that came twice, or after a later one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeated: Option<u64>,
+    /// Frames that came with a wrong byte: in the head, or anywhere in the untimed burst.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damaged: Option<u64>,
+    /// Frames of the untimed burst, each byte of which was checked (`bench net` only).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checked: Option<u64>,
+    /// What the guest beside the measured one does (`bench neighbour` only, as the next two).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub neighbour: Option<String>,
+    /// Frames a second that it sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub neighbour_frames_per_s: Option<f64>,
+    /// Frames a second that the measured guest offers; missing: as many as are taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offered_per_s: Option<f64>,
+    /// The longest time between two bursts of the measured guest at the backend's port (`bench neighbour` only, as the next).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub longest_gap_ns: Option<u64>,
+    /// 99 of 100 of these gaps were at most so long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gap_p99_ns: Option<u64>,
+    /// Half of the frames took at most so long (`bench latency` only).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_p50_ns: Option<u64>,
+    /// 99 of 100 frames took at most so long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_p99_ns: Option<u64>,
+    /// All latencies: the bucket's upper bound in ns and how many frames fell into it, bounds rising.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_histogram: Option<Vec<(u64, u64)>>,
+    /// A backend that died in the middle (`bench` is `restart`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<Pause>,
+}
+
+/// A backend that was killed while frames moved, and the one that took its rings up.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pause {
+    /// From the kill to the start of the new process's attach: the old one's end, fork, exec.
+    pub start_ns: u64,
+    /// From the start of the new process's attach to the first frame at one of its ports: the pause.
+    pub attach_ns: u64,
+    /// From the kill to the first frame that a guest took from its ring after the new process began to attach.
+    pub silence_ns: u64,
+    /// The longest time in which one guest took no frame, from its last one before the kill, or later, to its next: TCP may
+    /// be still for longer than the backend was.
+    #[serde(default)]
+    pub longest_gap_ns: u64,
+    /// Bytes of the transfer that had arrived at the kill.
+    pub bytes_before: u64,
+    /// Frames that the ports saw twice (at most 64 for each kill, docs/protocol 1.1 R7).
+    pub duplicated: u64,
+    /// Frames that were in the switch, or taken from it and not published, and went with the old process.
+    pub lost: u64,
+    /// Width of a bucket of the timeline.
+    pub bucket_ns: u64,
+    /// The bucket that begins with the kill.
+    pub kill_bucket: usize,
+    /// Frames that both guests took from their rings in each bucket, from before the kill until some time after it.
+    pub frames: Vec<u64>,
+}
+
+impl Record {
+    /// A record of nothing yet: one queue, poll mode, loopback.
+    pub fn new(bench: &str, path: &str, dir: &str, size_bytes: u64) -> Self {
+        Self {
+            bench: bench.into(),
+            path: path.into(),
+            dir: dir.into(),
+            size_bytes,
+            data_len: None,
+            queues: 1,
+            burst: 1,
+            depth: None,
+            repeat: 0,
+            seconds: 0.0,
+            frames: 0,
+            frames_per_s: 0.0,
+            bits_per_s: 0.0,
+            lost: 0,
+            grant_copies: 0,
+            grant_maps: 0,
+            grant_unmaps: 0,
+            syscalls: 0,
+            notifications: 0,
+            frontend_cpu_ns: 0,
+            backend_cpu_ns: 0,
+            platform: "loopback".into(),
+            mode: "poll".into(),
+            published: None,
+            stride: None,
+            copies: None,
+            redo: None,
+            missed_wakeups: None,
+            repeated: None,
+            damaged: None,
+            checked: None,
+            longest_gap_ns: None,
+            gap_p99_ns: None,
+            neighbour: None,
+            neighbour_frames_per_s: None,
+            offered_per_s: None,
+            latency_p50_ns: None,
+            latency_p99_ns: None,
+            latency_histogram: None,
+            pause: None,
+        }
+    }
+
+    /// What a record of `bench limit` measured, in words.
+    pub fn ceiling(&self) -> String {
+        let stride = self.stride.unwrap_or(0);
+        match &*self.path {
+            "lines" => format!("lines, slots {stride} B apart"),
+            "lines-copied" => format!("lines, {stride} B apart, copied in and out"),
+            "memcpy" => "memcpy in cache".into(),
+            "process-vm-readv" => format!("process_vm_readv, {} pieces a call", remote::PIECES),
+            "eventfd-round-trip" => "eventfd there and back".into(),
+            other => other.into(),
+        }
+    }
+
+    /// Sets what the platform counted.
+    pub fn set_ops(&mut self, ops: Ops) {
+        self.grant_copies = ops.grant_copies;
+        self.grant_maps = ops.grant_maps;
+        self.grant_unmaps = ops.grant_unmaps;
+        self.syscalls = ops.syscalls;
+        self.notifications = ops.notifications;
+    }
+
+    /// Sets what went wrong at either end, beside losses.
+    pub fn account(&mut self, guest: &Played, back: &Played) {
+        self.repeated = Some(guest.wrong + back.wrong);
+        self.damaged = Some(guest.damaged + back.damaged);
+        self.missed_wakeups = Some(guest.missed_wakeups + back.missed_wakeups);
+    }
+
+    /// Sets frames and time, and the rates that follow from them.
+    pub fn count(&mut self, frames: u64, seconds: f64) {
+        self.frames = frames;
+        self.seconds = seconds;
+        self.frames_per_s = if seconds > 0.0 { frames as f64 / seconds } else { 0.0 };
+        self.bits_per_s = self.frames_per_s * self.size_bytes as f64 * 8.0;
+    }
+}
+
+/// Where JSON lines go: a file, standard output for `-`, or nowhere. What was written is kept for a report.
+pub struct RecordWriter {
+    out: Option<Box<dyn Write>>,
+    path: PathBuf,
+    written: Vec<Record>,
+}
+
+impl RecordWriter {
+    /// Opens `path` anew; None writes nothing.
+    pub fn open(path: Option<&Path>) -> io::Result<Self> {
+        let out: Option<Box<dyn Write>> = match path {
+            None => None,
+            Some(p) if p.as_os_str() == "-" => Some(Box::new(io::stdout())),
+            Some(p) => Some(Box::new(BufWriter::new(
+                File::create(p).map_err(|e| named(p, "cannot write the JSON lines", e))?,
+            ))),
+        };
+        Ok(Self { out, path: path.unwrap_or(Path::new("")).into(), written: Vec::new() })
+    }
+
+    /// Whether the lines go to standard output, where a table would be in their way.
+    pub fn is_stdout(&self) -> bool {
+        self.path.as_os_str() == "-"
+    }
+
+    /// All records so far.
+    pub fn written(&self) -> &[Record] {
+        &self.written
+    }
+
+    /// Writes a line.
+    pub fn write(&mut self, record: &Record) -> io::Result<()> {
+        self.written.push(record.clone());
+        let Some(out) = &mut self.out else { return Ok(()) };
+        let mut line = serde_json::to_string(record)?;
+        line.push('\n');
+        // Whole lines, at once visible: a run that is interrupted leaves what it measured.
+        out.write_all(line.as_bytes())
+            .and_then(|()| out.flush())
+            .map_err(|e| named(&self.path, "cannot write the JSON lines", e))
+    }
+}
+
+fn named(path: &Path, what: &str, error: io::Error) -> io::Error {
+    let remedy = match error.kind() {
+        io::ErrorKind::NotFound => "make its directory first",
+        io::ErrorKind::StorageFull => "make room there",
+        _ => "choose a file that you may write to",
+    };
+    io::Error::new(
+        error.kind(),
+        format!("{what} to {}: {error}; {remedy}, or use - for standard output", path.display()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The names that checks rely on, in the order in which docs/benchmarks.md gives them.
+    const CONTRACT: &str = "bench path dir size_bytes data_len queues burst depth repeat seconds frames frames_per_s \
+        bits_per_s lost grant_copies grant_maps grant_unmaps syscalls notifications frontend_cpu_ns backend_cpu_ns \
+        platform mode published";
+
+    #[test]
+    fn a_line_has_the_promised_fields_in_order() {
+        let mut record = Record::new("net", "staging", "tx", 1500);
+        record.count(3000, 1.5);
+        let line = serde_json::to_string(&record).unwrap();
+        assert!(!line.contains('\n'));
+        let mut at = 0;
+        for name in CONTRACT.split_whitespace() {
+            let key = format!("\"{name}\":");
+            at += line[at..]
+                .find(&key)
+                .unwrap_or_else(|| panic!("{name} is missing or out of order in {line}"));
+        }
+        assert!(!line.contains("stride") && line.contains("\"published\":null"));
+        assert_eq!((record.frames_per_s, record.bits_per_s), (2000.0, 24e6));
+        assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record);
+    }
+
+    #[test]
+    fn a_limit_line_adds_stride_and_copies() {
+        let record = Record { stride: Some(256), copies: Some(0), ..Record::new("limit", "lines", "tx", 64) };
+        let line = serde_json::to_string(&record).unwrap();
+        assert!(line.ends_with("\"stride\":256,\"copies\":0}"), "{line}");
+    }
+
+    #[test]
+    fn no_time_is_no_rate() {
+        let mut record = Record::new("net", "copy", "rx", 64);
+        record.count(5, 0.0);
+        assert_eq!((record.frames, record.frames_per_s), (5, 0.0));
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_written_is_named() {
+        let error = RecordWriter::open(Some(Path::new("/nonexistent/out.jsonl"))).err().unwrap();
+        assert!(error.to_string().contains("/nonexistent/out.jsonl"), "{error}");
+    }
+}

@@ -1,0 +1,241 @@
+//! Records to rows: the repeats of one measurement together, with a name that tells it from the others.
+
+use crate::record::Record;
+use crate::record::stats::Summary;
+
+/// The repeats of one measurement.
+#[derive(Clone, Debug)]
+pub struct Row<'a> {
+    /// Its records, at least one, in the order of the run.
+    pub records: Vec<&'a Record>,
+    /// Frames per second.
+    pub rate: Summary,
+    /// The path, with its data length and whatever else differs between the rows: `staging 256`.
+    pub name: String,
+}
+
+impl<'a> Row<'a> {
+    /// What all of its records share.
+    pub fn first(&self) -> &'a Record {
+        self.records[0]
+    }
+
+    /// The sum over the repeats.
+    pub fn sum(&self, count: impl Fn(&Record) -> u64) -> u64 {
+        self.records.iter().map(|r| count(r)).fold(0, u64::saturating_add)
+    }
+
+    /// All grant operations of both ends.
+    pub fn grant_ops(&self) -> u64 {
+        self.sum(|r| r.grant_copies.saturating_add(r.grant_maps).saturating_add(r.grant_unmaps))
+    }
+
+    /// A count for each frame.
+    pub fn per_frame(&self, count: u64) -> f64 {
+        count as f64 / self.sum(|r| r.frames).max(1) as f64
+    }
+
+    /// The middle of the repeats' bits per second.
+    pub fn bits(&self) -> f64 {
+        Summary::of(&self.records.iter().map(|r| r.bits_per_s).collect::<Vec<_>>()).map_or(0.0, |s| s.median)
+    }
+
+    /// The middle of a field that not every record has.
+    pub fn middle(&self, field: impl Fn(&Record) -> Option<u64>) -> Option<f64> {
+        let values: Vec<f64> = self.records.iter().filter_map(|r| field(r)).map(|v| v as f64).collect();
+        Summary::of(&values).map(|s| s.median)
+    }
+}
+
+/// All records of a report, by what they are.
+#[derive(Debug, Default)]
+pub struct Digest<'a> {
+    /// `bench net`.
+    pub net: Vec<Row<'a>>,
+    /// `bench latency`.
+    pub latency: Vec<Row<'a>>,
+    /// `bench limit`.
+    pub limit: Vec<Row<'a>>,
+    /// Backends that died.
+    pub restarts: Vec<&'a Record>,
+    /// What this page knows nothing more of.
+    pub others: Vec<Row<'a>>,
+    /// The names of `net` and `latency`, each once, `copy` first: a name's place is its colour and its mark.
+    pub series: Vec<String>,
+}
+
+impl<'a> Digest<'a> {
+    /// Of `records`, in the order of the run.
+    pub fn of(records: &'a [Record]) -> Self {
+        let is = |names: &'static [&'static str]| move |r: &&Record| names.contains(&&*r.bench);
+        let mut digest = Self {
+            net: rows(records.iter().filter(is(&["net"]))),
+            latency: rows(records.iter().filter(is(&["latency"]))),
+            limit: rows(records.iter().filter(is(&["limit"]))),
+            restarts: records.iter().filter(|r| r.pause.is_some()).collect(),
+            ..Self::default()
+        };
+        let known = is(&["net", "latency", "limit"]);
+        digest.others = rows(records.iter().filter(|r| !known(r) && r.pause.is_none()));
+        // A latency is shown with others of its mode; a rate with all others of its size.
+        name_by(&mut digest.net, true);
+        name_by(&mut digest.latency, false);
+        name_by(&mut digest.others, true);
+        for row in digest.net.iter().chain(&digest.latency) {
+            if !digest.series.contains(&row.name) {
+                digest.series.push(row.name.clone());
+            }
+        }
+        let rank = |name: &str| ["copy", "map"].iter().position(|p| name.starts_with(p)).unwrap_or(2);
+        digest.series.sort_by_key(|name| rank(name));
+        digest
+    }
+
+    /// The place of a name.
+    pub fn series_of(&self, name: &str) -> usize {
+        self.series.iter().position(|s| s == name).unwrap_or(0)
+    }
+
+    /// The row of plain `copy` that did the same work as `row`.
+    pub fn baseline(&self, row: &Row) -> Option<&Row<'a>> {
+        let r = row.first();
+        self.net.iter().find(|c| {
+            let c = c.first();
+            c.path == "copy" && shape(c) == shape(r) && (c.burst, &c.dir) == (r.burst, &r.dir)
+        })
+    }
+
+    /// How many times as many frames as `copy`, as the middle of the repeats' ratios.
+    pub fn gain(&self, row: &Row) -> Option<f64> {
+        self.gains(row).map(|s| s.median)
+    }
+
+    /// The same with the least and the greatest of the ratios.
+    pub fn gains(&self, row: &Row) -> Option<Summary> {
+        let copy = self.baseline(row)?;
+        let pairs = row.records.iter().zip(&copy.records);
+        Summary::of_ratios(pairs.map(|(r, c)| (r.frames_per_s, c.frames_per_s)))
+    }
+
+    /// The ceiling that bounds staged short frames: single lines handed over (`bench limit`'s headline).
+    pub fn lines(&self) -> Option<&Row<'a>> {
+        self.limit.iter().find(|row| {
+            let r = row.first();
+            (&*r.path, r.size_bytes, r.stride, r.copies) == ("lines", 64, Some(256), Some(0))
+        })
+    }
+
+    /// The ceiling of `copy`: its system call alone, in pieces of 64 bytes.
+    pub fn remote(&self) -> Option<&Row<'a>> {
+        self.limit.iter().find(|row| (&*row.first().path, row.first().size_bytes) == ("process-vm-readv", 64))
+    }
+
+    /// Frames that were lost where none may be: paths and round trips.
+    pub fn lost(&self) -> u64 {
+        let round_trips = self.latency.iter().filter(|row| row.first().dir == "tx"); // both directions' lines have it
+        self.net.iter().chain(round_trips).map(|row| row.sum(|r| r.lost)).fold(0, u64::saturating_add)
+    }
+}
+
+/// The work apart from the path.
+fn shape(r: &Record) -> (u64, u32, &str, &str, Option<bool>) {
+    (r.size_bytes, r.queues, &r.mode, &r.platform, r.redo)
+}
+
+/// Whether two records are repeats of one measurement.
+fn same(a: &Record, b: &Record) -> bool {
+    let ends = |r: &Record| (r.data_len, r.burst, r.depth, r.stride, r.copies);
+    (&a.bench, &a.path, &a.dir) == (&b.bench, &b.path, &b.dir) && shape(a) == shape(b) && ends(a) == ends(b)
+}
+
+fn rows<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Row<'a>> {
+    let mut groups: Vec<Vec<&Record>> = Vec::new();
+    for record in records {
+        match groups.iter_mut().find(|group| same(group[0], record)) {
+            Some(group) => group.push(record),
+            None => groups.push(vec![record]),
+        }
+    }
+    let row = |records: Vec<&'a Record>| {
+        let rates: Vec<f64> = records.iter().map(|r| r.frames_per_s).collect();
+        Some(Row { rate: Summary::of(&rates)?, records, name: String::new() })
+    };
+    groups.into_iter().filter_map(row).collect()
+}
+
+/// Names rows by path and data length, and by what else is not the same in all of them.
+fn name_by(rows: &mut [Row], by_mode: bool) {
+    let differs = |field: &dyn Fn(&Record) -> String| {
+        rows.iter().any(|row| rows.first().is_some_and(|first| field(row.first()) != field(first.first())))
+    };
+    let queues = differs(&|r| r.queues.to_string());
+    let bursts = differs(&|r| r.burst.to_string());
+    let modes = by_mode && differs(&|r| r.mode.clone());
+    let redo = differs(&|r| format!("{:?}", r.redo));
+    let platforms = differs(&|r| r.platform.clone());
+    for row in rows {
+        let r = row.first();
+        let mut name = r.path.clone();
+        if let Some(len) = r.data_len {
+            name += &format!(" {len}");
+        }
+        let mut also = |differs: bool, text: String| {
+            if differs {
+                name += &format!(", {text}");
+            }
+        };
+        also(queues, format!("{} queue{}", r.queues, if r.queues == 1 { "" } else { "s" }));
+        also(bursts, format!("bursts of {}", r.burst));
+        also(modes, r.mode.clone());
+        also(redo, if r.redo == Some(false) { "no redo page" } else { "redo page" }.into());
+        also(platforms, r.platform.clone());
+        row.name = name;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(path: &str, data_len: Option<u64>, rate: f64, repeat: u32) -> Record {
+        let mut r = Record { data_len, repeat, ..Record::new("net", path, "tx", 64) };
+        r.count(rate as u64, 1.0);
+        r
+    }
+
+    #[test]
+    fn repeats_come_together_and_names_tell_rows_apart() {
+        let mut records = vec![net("staging", Some(256), 40.0, 0), net("copy", None, 2.0, 0)];
+        records.extend([net("staging", Some(256), 60.0, 1), net("copy", None, 4.0, 1)]);
+        let digest = Digest::of(&records);
+        assert_eq!(digest.series, ["copy", "staging 256"]);
+        let staging = &digest.net[0];
+        assert_eq!((staging.records.len(), staging.rate.median, staging.rate.max), (2, 50.0, 60.0));
+        // The middle of 20 and 15, not 50 over 3.
+        assert_eq!(digest.gain(staging), Some(17.5));
+        records.push(Record { queues: 2, ..net("copy", None, 9.0, 0) });
+        let digest = Digest::of(&records);
+        assert_eq!(digest.series, ["copy, 1 queue", "copy, 2 queues", "staging 256, 1 queue"]);
+        assert_eq!(digest.gain(&digest.net[0]), Some(17.5), "compared with copy of another number of queues");
+        let redo = [true, false].map(|on| Record { redo: Some(on), ..net("copy", None, 9.0, 0) });
+        assert_eq!(Digest::of(&redo).series, ["copy, redo page", "copy, no redo page"]);
+    }
+
+    #[test]
+    fn records_go_where_they_belong() {
+        let pause = Some(crate::record::Pause::default());
+        let records = [
+            Record { pause, ..Record::new("restart", "staging", "tx", 1514) },
+            Record::new("neighbour", "copy", "tx", 64),
+            Record { lost: 3, ..Record::new("latency", "copy", "tx", 64) },
+            Record { lost: 3, ..Record::new("latency", "copy", "rx", 64) },
+            Record { stride: Some(256), copies: Some(0), ..Record::new("limit", "lines", "tx", 64) },
+        ];
+        let d = Digest::of(&records);
+        assert_eq!(
+            (d.net.len(), d.latency.len(), d.limit.len(), d.restarts.len(), d.others.len()),
+            (0, 2, 1, 1, 1)
+        );
+        assert_eq!((d.lost(), d.lines().is_some(), d.remote().is_none()), (3, true, true));
+    }
+}

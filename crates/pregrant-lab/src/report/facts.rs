@@ -1,0 +1,117 @@
+//! What a run should say about itself beside its records: the machine, the code, the command. All of it is optional: old
+//! results have none, and the page then says so.
+
+use pregrant_host::program;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::time::SystemTime;
+
+/// The facts, as the page shows them and as `machine.json` keeps them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Facts {
+    /// The processor's name.
+    pub cpu: Option<String>,
+    /// Cores that are online, as the kernel lists them (`0-1`).
+    pub cores_online: Option<String>,
+    /// On which cores the two ends ran.
+    pub pinned: Option<String>,
+    /// Name, release and architecture.
+    pub kernel: Option<String>,
+    /// Whether the kernel knows that it runs in a virtual machine.
+    pub virtual_machine: Option<bool>,
+    /// How the platform did copies and maps.
+    pub platform: Option<String>,
+    /// When the run began, UTC.
+    pub date: Option<String>,
+    /// Version of this program, with the commit where it is known.
+    pub version: Option<String>,
+    /// What was typed.
+    pub command: Option<String>,
+    /// Why the run ended early, if it did.
+    pub failed: Option<String>,
+}
+
+impl Facts {
+    /// Of this machine, this program and its command line, now.
+    pub fn here() -> Self {
+        let read = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_string());
+        let cpuinfo = read("/proc/cpuinfo").unwrap_or_default();
+        let kernel = [read("/proc/sys/kernel/ostype"), read("/proc/sys/kernel/osrelease")];
+        let kernel: Vec<String> = kernel.into_iter().flatten().collect();
+        Self {
+            cpu: field(&cpuinfo, "model name").map(Into::into),
+            cores_online: read("/sys/devices/system/cpu/online"),
+            pinned: pregrant_host::limit::cores().ok().map(|cores| pinned(&cores)),
+            kernel: (!kernel.is_empty()).then(|| format!("{}, {}", kernel.join(" "), std::env::consts::ARCH)),
+            virtual_machine: field(&cpuinfo, "flags")
+                .map(|flags| flags.split_whitespace().any(|f| f == "hypervisor")),
+            platform: None,
+            date: Some(humantime::format_rfc3339_seconds(SystemTime::now()).to_string()),
+            version: Some(match program::commit() {
+                Some(commit) => format!("{}, commit {commit}", program::VERSION),
+                None => program::VERSION.into(),
+            }),
+            command: Some(command(std::env::args().skip(1))),
+            failed: None,
+        }
+    }
+}
+
+/// The first line of that name in `/proc/cpuinfo`.
+fn field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
+    let pairs = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+    pairs.map(|(key, value)| (key.trim(), value.trim())).find(|(key, _)| *key == name).map(|(_, value)| value)
+}
+
+/// As `bench net` and the demo use the cores that this process may use.
+fn pinned(cores: &[usize]) -> String {
+    match cores {
+        [a, b, ..] => format!("yes: the guest on core {a}, the backend on core {b}"),
+        [only] => format!("no: both ends share core {only}, the only one; these figures say little"),
+        [] => "no".into(),
+    }
+}
+
+/// The command line as one would type it.
+fn command(args: impl Iterator<Item = String>) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,=:+@%".contains(c);
+    let mut line = String::from("pregrant");
+    for arg in args {
+        line.push(' ');
+        if !arg.is_empty() && arg.chars().all(plain) {
+            line += &arg;
+        } else {
+            line += &format!("'{}'", arg.replace('\'', "'\\''"));
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpuinfo_is_read_by_name() {
+        let text = "processor\t: 0\nmodel name\t: Some CPU @ 3.5 GHz: fast\nflags\t\t: fpu hypervisor\n";
+        assert_eq!(field(text, "model name"), Some("Some CPU @ 3.5 GHz: fast"));
+        assert_eq!(field(text, "model"), None);
+    }
+
+    #[test]
+    fn a_command_can_be_typed_again() {
+        let args = ["demo", "--report", "my dir", "it's", ""].map(String::from);
+        assert_eq!(command(args.into_iter()), r"pregrant demo --report 'my dir' 'it'\''s' ''");
+    }
+
+    #[test]
+    fn what_is_not_known_is_left_open() {
+        assert_eq!(
+            serde_json::from_str::<Facts>("{\"cpu\":\"x\",\"later\":1}").unwrap().cpu.as_deref(),
+            Some("x")
+        );
+        let here = Facts::here();
+        assert!(here.version.is_some_and(|v| v.starts_with(program::VERSION)));
+        assert!(here.date.is_some_and(|d| d.ends_with('Z')));
+    }
+}

@@ -1,0 +1,256 @@
+//! The figures as Markdown, for a page of documentation: one sentence, then the machine, then tables with ranges.
+//!
+//! `cargo xtask figures` puts it into docs/benchmarks.md, and its first paragraph into README.md.
+
+use super::digest::{Digest, Row};
+use super::facts::Facts;
+use super::quantity::{duration, per_frame};
+use super::story::direction;
+use crate::record::stats::Summary;
+use crate::record::{Pause, Record};
+use crate::table::figure;
+use std::fmt::Write;
+
+/// Frames of this size are what the ceilings bound.
+const SHORT: u64 = 64;
+
+/// The text; None without rates.
+pub fn markdown(d: &Digest, facts: &Facts) -> Option<String> {
+    if d.net.is_empty() {
+        return None;
+    }
+    let mut parts: Vec<String> = headline(d).into_iter().collect();
+    parts.push(machine(d, facts));
+    parts.push(rates(d));
+    parts.extend(ceilings(d));
+    parts.extend(latencies(d));
+    parts.extend(restarts(d));
+    Some(parts.join("\n\n") + "\n")
+}
+
+/// Staging beside `copy` at the shortest frames, for readers who read no more.
+fn headline(d: &Digest) -> Option<String> {
+    let row = d.net.iter().find(|row| {
+        let r = row.first();
+        (&*r.path, &*r.dir, r.size_bytes) == ("staging", "tx", SHORT)
+    })?;
+    let (copy, gain) = (d.baseline(row)?, d.gains(row)?);
+    Some(format!(
+        "Frames of {SHORT} bytes {}, on the loopback: {} million a second by `staging`, {} million by this project's own `copy`: {} \
+         times as many (medians of {} repeats; ranges in parentheses).",
+        direction("tx"),
+        ranged(row.rate, 1e6),
+        ranged(copy.rate, 1e6),
+        ranged(gain, 1.0),
+        row.records.len(),
+    ))
+}
+
+fn machine(d: &Digest, facts: &Facts) -> String {
+    let mut known = vec![format!("Pregrant {}", facts.version.as_deref().unwrap_or("of an unknown version"))];
+    let texts = [&facts.cpu, &facts.kernel, &facts.date];
+    known.extend(texts.into_iter().flatten().map(|text| plain(text)));
+    if facts.virtual_machine == Some(true) {
+        known.push("a virtual machine".into());
+    }
+    if let Some(cores) = &facts.pinned {
+        known.push(format!("cores pinned: {}", plain(cores)));
+    }
+    let mut text = format!("{}. Frames lost in all rows: {}.", known.join("; "), d.lost());
+    if let Some(platform) = &facts.platform {
+        let _ = write!(text, " Platform: {}.", plain(platform));
+    }
+    if let Some(why) = &facts.failed {
+        let _ = write!(text, " **The run failed: {}.**", plain(why));
+    }
+    text
+}
+
+fn rates(d: &Digest) -> String {
+    let heads = [
+        "dir",
+        "bytes",
+        "path",
+        "M frames/s",
+        "Gbit/s",
+        "grant ops/frame",
+        "events/frame",
+        "times copy",
+        "published M/s",
+        "lost",
+    ];
+    let row = |row: &Row| {
+        let r = row.first();
+        let frames = row.sum(|r| r.frames);
+        vec![
+            r.dir.clone(),
+            r.size_bytes.to_string(),
+            row.name.clone(),
+            ranged(row.rate, 1e6),
+            figure(row.bits() / 1e9),
+            per_frame(row.grant_ops(), frames),
+            per_frame(row.sum(|r| r.notifications), frames),
+            d.gains(row).map_or("-".into(), |gain| ranged(gain, 1.0)),
+            r.published.map_or("-".into(), |p| figure(p / 1e6)),
+            row.sum(|r| r.lost).to_string(),
+        ]
+    };
+    table(&heads, d.net.iter().map(row))
+}
+
+fn ceilings(d: &Digest) -> Option<String> {
+    let of = |path: &str| {
+        d.net.iter().find(|row| {
+            let r = row.first();
+            (&*r.path, &*r.dir, r.size_bytes) == (path, "tx", SHORT)
+        })
+    };
+    let line = |ceiling: Option<&Row>, what: &str, row: Option<&Row>, path: &str| {
+        let (ceiling, row) = (ceiling?, row?);
+        Some(format!(
+            "{what}: {} million a second; `{path}` reaches {} of that.",
+            ranged(ceiling.rate, 1e6),
+            figure(row.rate.median / ceiling.rate.median)
+        ))
+    };
+    let lines = line(d.lines(), "Cache lines from core to core", of("staging"), "staging");
+    let calls = line(d.remote(), "Pieces of 64 bytes by a bare `process_vm_readv`", of("copy"), "copy");
+    let text: Vec<String> = lines.into_iter().chain(calls).collect();
+    (!text.is_empty()).then(|| format!("Ceilings at {SHORT} bytes, TX. {}", text.join(" ")))
+}
+
+fn latencies(d: &Digest) -> Option<String> {
+    let heads = ["path", "mode", "way", "median us", "99 % us", "round trips", "events/round trip"];
+    let us = |ns: Option<f64>| ns.map_or("-".into(), |ns| figure(ns / 1e3));
+    let row = |row: &Row| {
+        let r = row.first();
+        let frames = row.sum(|r| r.frames);
+        vec![
+            row.name.clone(),
+            r.mode.clone(),
+            if r.dir == "tx" { "request" } else { "response" }.into(),
+            us(row.middle(|r| r.latency_p50_ns)),
+            us(row.middle(|r| r.latency_p99_ns)),
+            frames.to_string(),
+            per_frame(row.sum(|r| r.notifications), frames),
+        ]
+    };
+    (!d.latency.is_empty()).then(|| table(&heads, d.latency.iter().map(row)))
+}
+
+fn restarts(d: &Digest) -> Option<String> {
+    let pauses: Vec<&Pause> = d.restarts.iter().filter_map(|r: &&Record| r.pause.as_ref()).collect();
+    let row = |what: &str, field: &dyn Fn(&Pause) -> u64| {
+        let values: Vec<f64> = pauses.iter().map(|p| field(p) as f64).collect();
+        let s = Summary::of(&values)?;
+        Some(vec![
+            what.to_string(),
+            duration(s.median),
+            format!("{} to {}", duration(s.min), duration(s.max)),
+        ])
+    };
+    let rows = [
+        row("startup of the new process", &|p| p.start_ns),
+        row("the pause: from its attach to the first frame at a port", &|p| p.attach_ns),
+        row("no frame at any guest, from the kill", &|p| p.silence_ns),
+        row("no frame at one guest, at most", &|p| p.longest_gap_ns),
+    ];
+    let rows: Vec<Vec<String>> = rows.into_iter().flatten().collect();
+    if rows.is_empty() {
+        return None;
+    }
+    let sum = |field: fn(&Pause) -> u64| pauses.iter().map(|p| field(p)).fold(0, u64::saturating_add);
+    Some(format!(
+        "The backend killed in the middle of a TCP transfer, {} time(s). Frames that came to a port twice: {}; lost: {}.\n\n{}",
+        pauses.len(),
+        sum(|p| p.duplicated),
+        sum(|p| p.lost),
+        table(&["time", "median", "range"], rows.into_iter())
+    ))
+}
+
+/// A middle with its ends, in units of `unit`.
+fn ranged(s: Summary, unit: f64) -> String {
+    format!("{} ({}..{})", figure(s.median / unit), figure(s.min / unit), figure(s.max / unit))
+}
+
+fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut text = format!("| {} |\n|{}", heads.join(" | "), "---|".repeat(heads.len()));
+    for row in rows {
+        let cells: Vec<String> = row.iter().map(|cell| plain(cell)).collect();
+        let _ = write!(text, "\n| {} |", cells.join(" | "));
+    }
+    text
+}
+
+/// Text out of any file stays text: no cell ends early, and nothing is markup.
+fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '|' | '<' | '>' | '[' | ']' | '`' | '*' | '_' | '\\' | '&' => out.extend(['\\', c]),
+            c if c.is_control() => out.push(' '),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(path: &str, rate: u64, repeat: u32) -> Record {
+        let copies = if path == "copy" { rate } else { 0 };
+        let mut r = Record { repeat, grant_copies: copies, ..Record::new("net", path, "tx", 64) };
+        r.count(rate, 1.0);
+        r
+    }
+
+    fn records() -> Vec<Record> {
+        let rates = [(2_000_000, 40_000_000), (2_500_000, 45_000_000), (3_000_000, 50_000_000)];
+        let pairs = rates.iter().zip(0..);
+        let mut records: Vec<Record> = pairs
+            .flat_map(|(&(copy, staging), i)| [net("copy", copy, i), net("staging", staging, i)])
+            .collect();
+        for silence_ns in [7_000_000, 9_000_000, 8_000_000] {
+            let pause = Pause { silence_ns, lost: 1, ..Pause::default() };
+            records.push(Record { pause: Some(pause), ..Record::new("restart", "staging", "tx", 1514) });
+        }
+        records
+    }
+
+    #[test]
+    fn each_figure_has_its_range() {
+        let facts = Facts { version: Some("0.1.0, commit abc".into()), ..Facts::default() };
+        let text = markdown(&Digest::of(&records()), &facts).unwrap();
+        let first = text.lines().next().unwrap();
+        assert!(
+            first.contains("45.0 (40.0..50.0) million") && first.contains("18.0 (16.7..20.0) times"),
+            "{first}"
+        );
+        for line in [
+            "Pregrant 0.1.0, commit abc. Frames lost in all rows: 0.",
+            "| tx | 64 | copy | 2.50 (2.00..3.00) | 1.28 | 1.00 | 0 | 1.00 (1.00..1.00) | - | 0 |",
+            "| no frame at any guest, from the kill | 8.00 ms | 7.00 ms to 9.00 ms |",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");
+        }
+        assert!(text.contains("3 time(s). Frames that came to a port twice: 0; lost: 3."), "{text}");
+    }
+
+    #[test]
+    fn strange_texts_end_no_cell() {
+        let mut records = records();
+        for r in &mut records {
+            r.path += "|<b>\n";
+        }
+        let text = markdown(&Digest::of(&records), &Facts::default()).unwrap();
+        assert!(text.contains("copy\\|\\<b\\> "), "{text}");
+    }
+
+    #[test]
+    fn nothing_measured_is_no_text() {
+        assert_eq!(markdown(&Digest::of(&[]), &Facts::default()), None);
+    }
+}

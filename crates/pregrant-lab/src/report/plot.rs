@@ -1,0 +1,108 @@
+//! What every plot is made of: a frame with title and description, marks by series, and its numbers as a table.
+//!
+//! Plots have a height in pixels and no width: positions along x are percentages, so a plot is as wide as its column and
+//! its text never shrinks. Colours are classes (`s0` to `s7`, style.css); a series also has a mark of its own shape, and
+//! its name stands beside it: nothing is told by colour alone.
+
+use super::scale::Percent;
+use crate::table::Align;
+use maud::{Markup, html};
+
+/// Colours in style.css.
+const COLOURS: usize = 8;
+
+/// The class of a series' colour.
+pub fn colour(series: usize) -> String {
+    format!("s{}", series % COLOURS)
+}
+
+/// The frame of a plot. `id` is unique in the page; screen readers read `title` and `about` in place of the drawing.
+pub fn drawing(id: &str, title: &str, about: &str, height: u32, inner: Markup) -> Markup {
+    html! {
+        svg role="img" aria-labelledby={ (id) "-t " (id) "-d" } width="100%" height=(height) {
+            title id={ (id) "-t" } { (title) }
+            desc id={ (id) "-d" } { (about) }
+            (inner)
+        }
+    }
+}
+
+/// The mark of a series, with its middle at a point.
+pub fn mark(series: usize, x: Percent, y: f64) -> Markup {
+    html! {
+        svg x=(x) y=(format!("{y:.1}")) class={ "mark " (colour(series)) } { (shape(series)) }
+    }
+}
+
+/// Four shapes, filled and then hollow.
+fn shape(series: usize) -> Markup {
+    let class = if series % 8 < 4 { "solid" } else { "hollow" };
+    html! {
+        @match series % 4 {
+            0 => circle class=(class) r="4.5" {},
+            1 => path class=(class) d="M-4.5-4.5h9v9h-9z" {},
+            2 => path class=(class) d="M0-6L6 5H-6z" {},
+            _ => path class=(class) d="M0-6.5L6.5 0L0 6.5L-6.5 0z" {},
+        }
+    }
+}
+
+/// Names beside their marks.
+pub fn legend(names: &[(usize, &str)]) -> Markup {
+    html! {
+        ul.legend {
+            @for (series, name) in names {
+                li {
+                    svg width="16" height="14" aria-hidden="true" { svg x="8" y="7" class={ "mark " (colour(*series)) } { (shape(*series)) } }
+                    (name)
+                }
+            }
+        }
+    }
+}
+
+/// A table of numbers.
+pub struct Numbers {
+    columns: Vec<(&'static str, Align)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Numbers {
+    /// With these headings; the unit belongs into the heading.
+    pub fn new(columns: &[(&'static str, Align)]) -> Self {
+        Self { columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// The table, which scrolls in its box where it is too wide.
+    pub fn table(&self, caption: &str) -> Markup {
+        let class = |column: usize| match self.columns.get(column) {
+            Some((_, Align::Right)) => "n",
+            _ => "w",
+        };
+        html! {
+            div.wide tabindex="0" role="region" aria-label=(caption) {
+                table {
+                    caption { (caption) }
+                    thead { tr { @for (i, (name, _)) in self.columns.iter().enumerate() { th scope="col" class=(class(i)) { (name) } } } }
+                    tbody {
+                        @for row in &self.rows {
+                            tr { @for (i, cell) in row.iter().enumerate() { td class=(class(i)) { (cell) } } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The table, folded away behind a plot.
+    pub fn folded(&self, caption: &str) -> Markup {
+        html! {
+            details { summary { "Numbers: " (caption) } (self.table(caption)) }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Frames a second: all sizes in one picture, then size by size as bars, then the numbers with every repeat.
+
+use super::bars::{Bar, Panel};
+use super::curve::{self, Curve};
+use super::digest::{Digest, Row};
+use super::plot::{Numbers, legend};
+use super::quantity::{gbit, si};
+use super::story::direction;
+use crate::record::published::{self, line_rate};
+use crate::table::{Align, figure};
+use maud::{Markup, html};
+
+/// The section's content; None without `bench net`.
+pub fn section(d: &Digest) -> Option<Markup> {
+    if d.net.is_empty() {
+        return None;
+    }
+    let overview = ["tx", "rx"].map(|dir| overview(d, dir));
+    let any_overview = overview.iter().any(Option::is_some);
+    let names: Vec<(usize, &str)> = d
+        .series
+        .iter()
+        .enumerate()
+        .filter(|(_, name)| d.net.iter().any(|row| row.name == **name))
+        .map(|(i, name)| (i, name.as_str()))
+        .collect();
+    let mut sizes: Vec<u64> = d.net.iter().map(|row| row.first().size_bytes).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    Some(html! {
+        @if any_overview {
+            h3 { "All sizes" }
+            p { "Both axes are logarithmic. Dashed lines: frames that fill an Ethernet line of 10, 40 and 100 Gbit/s." @if has_published(d) { " Hollow diamonds: figures that others published for the same path and size, on real Xen and other machines." } }
+            (legend(&names))
+            div.columns { @for plot in overview.into_iter().flatten() { (plot) } }
+        }
+        h3 { "Size by size" }
+        p { "Bars are medians on a linear axis from 0, whiskers the range of the repeats. Dashed lines are line rates, where they fit the axis." }
+        @for size in sizes {
+            h4 { (size) " B" }
+            p.lines { (line_rates(size)) }
+            div.columns {
+                @for dir in ["tx", "rx"] {
+                    @if let Some(panel) = panel(d, dir, size) { (figure_of(dir, panel.draw())) }
+                }
+            }
+        }
+        (numbers(d).folded("frames a second, with every repeat"))
+        @if has_published(d) { (sources(d).folded("published figures shown here")) }
+    })
+}
+
+fn figure_of(dir: &str, drawn: Markup) -> Markup {
+    html! { figure { figcaption { strong { (dir.to_uppercase()) } ", " (direction(dir)) ", frames/s" } (drawn) } }
+}
+
+fn line_rates(size: u64) -> String {
+    let rate = |gbit: f64| format!("{gbit:.0} Gbit/s = {}", si(line_rate(gbit, size))).replace(' ', "\u{a0}");
+    format!("Line rates, frames/s: {}", [10.0, 40.0, 100.0].map(rate).join(" · "))
+}
+
+/// What others measured for the same work.
+fn published_for(row: &Row) -> Option<(f64, String)> {
+    let r = row.first();
+    let value = r.published?;
+    let known = published::find(&r.path, &r.dir, r.size_bytes, r.queues).filter(|p| p.frames_per_s == value);
+    let source = known.map_or("source not recorded", |p| p.source);
+    Some((value, source.into()))
+}
+
+fn has_published(d: &Digest) -> bool {
+    d.net.iter().any(|row| row.first().published.is_some())
+}
+
+fn overview(d: &Digest, dir: &str) -> Option<Markup> {
+    let rows = || d.net.iter().filter(|row| row.first().dir == dir);
+    let mut curves = Vec::new();
+    for (series, name) in d.series.iter().enumerate() {
+        let of = || rows().filter(|row| row.name == *name);
+        let sorted = |mut points: Vec<(u64, f64)>| {
+            points.sort_unstable_by_key(|p| p.0);
+            points
+        };
+        let points = sorted(of().map(|row| (row.first().size_bytes, row.rate.median)).collect());
+        let published =
+            of().filter_map(|row| Some((row.first().size_bytes, row.first().published?))).collect();
+        if !points.is_empty() {
+            curves.push(Curve { series, points, published });
+        }
+    }
+    let title = format!("Frames a second by size of the frame, {}", direction(dir));
+    let about: Vec<String> = rows().map(in_words).collect();
+    let drawn = curve::draw(&format!("all-{dir}"), &title, &about.join("; "), &curves)?;
+    Some(figure_of(dir, drawn))
+}
+
+fn in_words(row: &Row) -> String {
+    let r = row.first();
+    format!("{} B by {}: {} frames a second", r.size_bytes, row.name, si(row.rate.median))
+}
+
+/// The bars of one size and direction; None where nothing was measured.
+pub fn panel(d: &Digest, dir: &str, size: u64) -> Option<Panel> {
+    let mut rows: Vec<&Row> =
+        d.net.iter().filter(|row| row.first().dir == dir && row.first().size_bytes == size).collect();
+    rows.sort_by_key(|row| d.series_of(&row.name));
+    if rows.is_empty() {
+        return None;
+    }
+    let bar = |row: &&Row| Bar {
+        name: row.name.clone(),
+        figure: figures(d, row),
+        value: row.rate,
+        series: d.series_of(&row.name),
+        published: published_for(row).map(|(v, source)| (v, format!("published {}/s: {source}", si(v)))),
+    };
+    Some(Panel {
+        id: format!("bars-{dir}-{size}"),
+        title: format!("Frames of {size} B a second, {}", direction(dir)),
+        about: rows.iter().map(|row| in_words(row)).collect::<Vec<_>>().join("; "),
+        bars: rows.iter().map(bar).collect(),
+        lines: vec![
+            (line_rate(10.0, size), "10 Gbit/s"),
+            (line_rate(40.0, size), "40 Gbit/s"),
+            (line_rate(100.0, size), "100 Gbit/s"),
+        ],
+    })
+}
+
+fn figures(d: &Digest, row: &Row) -> String {
+    let mut text = format!("{}/s · {}", si(row.rate.median), gbit(row.bits()));
+    if let (Some(gain), true) = (d.gain(row), row.first().path != "copy") {
+        text += &format!(" · {}×", figure(gain));
+    }
+    text
+}
+
+fn numbers(d: &Digest) -> Numbers {
+    let mut numbers = Numbers::new(&[
+        ("dir", Align::Left),
+        ("size B", Align::Right),
+        ("path", Align::Left),
+        ("M frames/s", Align::Right),
+        ("least", Align::Right),
+        ("most", Align::Right),
+        ("Gbit/s", Align::Right),
+        ("times copy", Align::Right),
+        ("of 40 Gbit/s line", Align::Right),
+        ("published M/s", Align::Right),
+        ("lost", Align::Right),
+        ("repeats, M frames/s", Align::Left),
+    ]);
+    let m = |v: f64| figure(v / 1e6);
+    for row in &d.net {
+        let r = row.first();
+        let repeats: Vec<String> = row.records.iter().map(|r| m(r.frames_per_s)).collect();
+        numbers.row(vec![
+            r.dir.clone(),
+            r.size_bytes.to_string(),
+            row.name.clone(),
+            m(row.rate.median),
+            m(row.rate.min),
+            m(row.rate.max),
+            figure(row.bits() / 1e9),
+            d.gain(row).map_or("-".into(), figure),
+            figure(row.rate.median / line_rate(40.0, r.size_bytes)),
+            r.published.map_or("-".into(), m),
+            row.sum(|r| r.lost).to_string(),
+            repeats.join(" "),
+        ]);
+    }
+    numbers
+}
+
+fn sources(d: &Digest) -> Numbers {
+    let mut numbers = Numbers::new(&[
+        ("dir", Align::Left),
+        ("size B", Align::Right),
+        ("path", Align::Left),
+        ("M frames/s", Align::Right),
+        ("source", Align::Left),
+    ]);
+    for row in &d.net {
+        let Some((value, source)) = published_for(row) else { continue };
+        let r = row.first();
+        let source = published::in_full(&source).map_or(source.clone(), Into::into);
+        numbers.row(vec![
+            r.dir.clone(),
+            r.size_bytes.to_string(),
+            row.name.clone(),
+            figure(value / 1e6),
+            source,
+        ]);
+    }
+    numbers
+}

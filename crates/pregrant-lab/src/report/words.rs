@@ -1,0 +1,77 @@
+//! What the page says in words that do not depend on figures.
+
+/// What a path does for a frame, in a sentence.
+pub fn path(name: &str) -> Option<&'static str> {
+    PATHS.iter().find(|(path, _)| *path == name).map(|(_, text)| *text)
+}
+
+const PATHS: [(&str, &str); 8] = [
+    (
+        "copy",
+        "From the guest: it grants the pages of each frame, the backend has the hypervisor copy them, a whole batch in one \
+         call, and the guest ends the grants. To the guest: the same copy, into pages that stay granted from connect on.",
+    ),
+    (
+        "map",
+        "From the guest only: the backend copies the first 128 bytes and maps the pages of the rest, and unmaps them when \
+         the frame is done with. This is what Linux's netback does.",
+    ),
+    (
+        "persistent",
+        "The guest never ends a grant; the backend maps each page when it first sees it, and from then on copies with memcpy.",
+    ),
+    (
+        "staging",
+        "At connect, before any data comes, the guest grants a list of buffers and the backend maps them. A frame is then a \
+         memcpy and no grant operation. The number behind the name is the data length: longer frames go by copy.",
+    ),
+    (
+        "gref-mapping",
+        "The guest names pages that the backend shall keep mapped; frames in them are copied with memcpy.",
+    ),
+    (
+        "zerocopy",
+        "A staging buffer that was received is sent on as it is: its bytes are not copied again by the guest.",
+    ),
+    (
+        "data-ring",
+        "Frames go through one ring of bytes that is mapped at connect; grants serve when it is full.",
+    ),
+    ("foreign", "The backend, which is trusted here, reads any page of the guest with memcpy."),
+];
+
+/// How `bench net` and the demo measure.
+pub const NET_METHOD: &str = "A guest and a backend are processes of their own. Every row of every repeat is a new network interface, from the \
+    handshake to the close; it runs for some milliseconds before the count begins. What is counted are frames that \
+    arrived, between two marks that both ends see; every frame carries a number that is checked. Rows take turns within \
+    a repeat, so that a slow phase of the machine hits all of them alike; the figure is the median of the repeats, the \
+    whisker their range, and \u{201c}times copy\u{201d} the median of the ratios within the repeats.";
+
+/// How `bench latency` and the demo measure.
+pub const LATENCY_METHOD: &str = "For latencies one frame of 64 bytes is in flight. The guest stamps it before it sends, the backend\u{2019}s port \
+    stamps it (the request ends there), and the guest reads the clock when it has it again (the response).";
+
+/// How `bench limit` and the demo measure the machine itself.
+pub const LIMIT_METHOD: &str = "The ceilings are measured with no driver in the way: numbered cache lines handed from one core to the other, and \
+     the system call under grant copy out of a second process.";
+
+/// How the death of a backend is measured.
+pub const RESTART_METHOD: &str = "For the restart the backend\u{2019}s process is killed with SIGKILL while frames move; a new process attaches to the \
+    same domain and takes up the rings as they lie in the guest\u{2019}s memory.";
+
+/// How to read it all.
+pub const CAVEAT: &str = "Compare figures of one run on one machine, and nothing else. A virtual machine shares its cores with others that it \
+    does not see, and has fast and slow phases of minutes. The loopback is Xen in user space: its grant operations cost \
+    what the Linux kernel takes for the same service, not what Xen takes; figures of real Xen are not comparable. TX is \
+    from the guest, RX to the guest. Gbit/s count the frames\u{2019} bytes with their headers, without preamble and FCS; a \
+    line rate counts 20 bytes of preamble and gap for each frame, as line rates are quoted.";
+
+/// The modes of waiting.
+pub fn mode(name: &str) -> &'static str {
+    match name {
+        "poll" => "both ends look all the time",
+        "event" => "both ends sleep until they are notified",
+        "adaptive" => "both ends look for a while, then sleep",
+        _ => "",
+    }
+}

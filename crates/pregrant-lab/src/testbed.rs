@@ -1,0 +1,233 @@
+//! A loopback machine with its toolstack in this process, and the domains that it starts as processes of their own.
+//!
+//! ```text
+//!   this process: broker + xenstored (threads, asleep) + toolstack
+//!        |  stdin/stdout, a JSON object a line: orders out, reports back
+//!        +-- `pregrant process back`   domain 0        +-- `pregrant process guest`  domain 5, 6 ...
+//! ```
+//! A process that dies shows as an end of its output, and in its exit code; when this one dies they all do.
+
+use crate::machine::{self, DRIVER, Machine};
+use crate::process::order::{Order, Report};
+use pregrant::DomId;
+use pregrant::xenbus::toolstack::{self, Vif};
+use pregrant::xenstore::Client;
+use pregrant_host::xenstored::UnixTransport;
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::error::Error;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// The machine.
+pub struct Testbed {
+    machine: Machine,
+    dir: TestbedDir,
+}
+
+impl Testbed {
+    /// Starts broker and xenstored in a new directory, with domain 0 as the driver domain.
+    pub fn start() -> Result<Self> {
+        let dir = TestbedDir::make()?;
+        Ok(Self { machine: Machine::start(&dir.path, |_| ())?, dir })
+    }
+
+    /// Where Xen's own tools find this machine's xenstore (`XENSTORED_PATH`).
+    pub fn store_socket(&self) -> PathBuf {
+        machine::store_socket(&self.dir.path)
+    }
+
+    /// The toolstack's connection to xenstore: domain 0's.
+    pub fn xs(&mut self) -> &mut Client<UnixTransport> {
+        self.machine.xs()
+    }
+
+    /// Makes a guest domain.
+    pub fn guest_domain(&self, domid: u16) -> Result<()> {
+        self.machine.guest_domain(DomId(domid))
+    }
+
+    /// Makes a vif of guest `front` served by domain 0, as libxl does.
+    pub fn make_vif(&mut self, front: u16, handle: u32) -> Result<()> {
+        crate::toolstack::make_vif(self.xs(), DomId(front), handle)
+    }
+
+    /// Removes a vif whose ends have closed.
+    pub fn remove_vif(&mut self, front: u16, handle: u32) -> Result<()> {
+        let vif = Vif::new(DomId(front), DRIVER, handle, [0; 6]);
+        Ok(toolstack::remove(self.xs(), &vif.id)?)
+    }
+
+    /// Starts a process that attaches to domain `domid`; `cpu` pins it.
+    pub fn process(&self, role: &str, domid: u16, cpu: Option<usize>) -> Result<Process> {
+        let program = std::env::current_exe()
+            .map_err(|e| format!("cannot find this program to start it again: {e}"))?;
+        let mut command = Command::new(program);
+        command.arg("process").arg(role).arg("--broker").arg(machine::broker_socket(&self.dir.path));
+        command.arg("--domid").arg(domid.to_string());
+        if let Some(cpu) = cpu {
+            command.arg("--cpu").arg(cpu.to_string());
+        }
+        Process::start(command, format!("{role} (domain {domid})"))
+    }
+}
+
+/// The directory of the sockets: of this user alone, and gone with the testbed, also when a signal ends the program.
+struct TestbedDir {
+    path: PathBuf,
+}
+
+/// Bytes of a directory's name at most: a socket's path has 107, and the sockets' own names are to fit.
+const DIR_NAME_MAX: usize = 80;
+
+impl TestbedDir {
+    fn make() -> Result<Self> {
+        let mut base = std::env::temp_dir();
+        if base.as_os_str().len() > DIR_NAME_MAX {
+            base = PathBuf::from("/tmp"); // sockets of a longer path cannot be bound
+        }
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = base.join(format!("pregrant-{}-{number}", std::process::id()));
+        std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(|e| {
+            format!("cannot make {}: {e}; set TMPDIR to a directory that you can write to", path.display())
+        })?;
+        remove_on_signal()?;
+        directories().push(path.clone());
+        Ok(Self { path })
+    }
+}
+
+impl Drop for TestbedDir {
+    fn drop(&mut self) {
+        directories().retain(|p| *p != self.path);
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// The directories that are to go when the program ends.
+fn directories() -> MutexGuard<'static, Vec<PathBuf>> {
+    static DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+    DIRECTORIES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The processes die with this one; their directory would stay. Starts one thread, once.
+fn remove_on_signal() -> Result<()> {
+    static STARTED: AtomicBool = AtomicBool::new(false);
+    if STARTED.swap(true, Ordering::Relaxed) {
+        return Ok(());
+    }
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            for path in directories().iter() {
+                let _ = std::fs::remove_dir_all(path);
+            }
+            std::process::exit(128 + signal);
+        }
+    })?;
+    Ok(())
+}
+
+/// A process that plays a domain.
+pub struct Process {
+    name: String,
+    child: Child,
+    /// Readable once it has ended.
+    life: OwnedFd,
+    orders: Option<ChildStdin>,
+    reports: BufReader<ChildStdout>,
+}
+
+impl Process {
+    fn start(mut command: Command, name: String) -> Result<Self> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|e| {
+            format!("cannot start the process of the {name}: {e}; see ulimit -u and ulimit -n")
+        })?;
+        let pid = Pid::from_child(&child);
+        let life = pidfd_open(pid, PidfdFlags::empty())
+            .map_err(|e| format!("cannot watch the process of the {name}: {e}; see ulimit -n"))?;
+        let orders = child.stdin.take();
+        let reports = BufReader::new(child.stdout.take().ok_or("a child without output")?);
+        Ok(Self { name, child, life, orders, reports })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Tells it what to do.
+    pub fn order(&mut self, order: &Order) -> Result<()> {
+        let line = serde_json::to_string(order)? + "\n";
+        let orders = self.orders.as_mut().ok_or("the process was told to end already")?;
+        orders
+            .write_all(line.as_bytes())
+            .map_err(|e| format!("the {} does not listen any more: {e}", self.name))?;
+        Ok(orders.flush()?)
+    }
+
+    /// Waits for its next report, or until it or one of `others` ends: whoever dies first is the one to tell of.
+    pub fn report(&mut self, others: &mut [&mut Process]) -> Result<Report> {
+        while self.reports.buffer().is_empty() {
+            let mut fds = vec![PollFd::new(self.reports.get_ref(), PollFlags::IN)];
+            fds.extend(others.iter().map(|o| PollFd::new(&o.life, PollFlags::IN)));
+            match rustix::event::poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+            let ended = fds[1..].iter().position(|fd| !fd.revents().is_empty());
+            if !fds[0].revents().is_empty() {
+                break;
+            }
+            if let Some(i) = ended {
+                return Err(others[i].ended()?.into());
+            }
+        }
+        let mut line = String::new();
+        if self.reports.read_line(&mut line)? == 0 {
+            return Err(self.ended()?.into());
+        }
+        match serde_json::from_str(&line)? {
+            Report::Failed(why) => Err(format!("{}: {why}", self.name).into()),
+            report => Ok(report),
+        }
+    }
+
+    /// Ends it by SIGKILL, at once and without a word to it; returns when it is gone. Expected: nobody is told.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill().map_err(|e| format!("cannot kill the process of the {}: {e}", self.name))?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// How it ended, in words.
+    fn ended(&mut self) -> Result<String> {
+        let status = self.child.wait()?;
+        let more = if status.code().is_some() { "; its last lines are above" } else { "" };
+        Ok(format!("the process of the {} ended early ({status}){more}", self.name))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.orders.take()); // the end of its orders: it stops by itself
+        for _ in 0..200 {
+            if let Ok(Some(_)) = self.child.try_wait() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
