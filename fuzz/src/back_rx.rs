@@ -1,25 +1,25 @@
 //! The guest lies to the back's RX: requests, indices, grants, pages; while frames of any kind come for it.
 //!
 //! After each run the model front (`net::model`) takes the answers, and each frame that was due is found: in its place,
-//! with its octets and flags, or refused for a reason. The guest's pages are poisoned before, and nothing but frames may
+//! with its bytes and flags, or refused for a reason. The guest's pages are poisoned before, and nothing but frames may
 //! have been written to them: what else the back has in its memory stays there. At the end nothing is mapped or granted.
 
-use crate::guest_pages::{GuestPages, Right, granted, octets};
+use crate::guest_pages::{GuestPages, Right, bytes_of, granted};
 use crate::rig::{GUEST, Rig, Ring};
 use crate::staged::Staged;
 use crate::tape::Tape;
 use pregrant::net::back::hash::FrameHash;
 use pregrant::net::back::multicast::MulticastAsk;
-use pregrant::net::back::path::{AnyPath, CopyPath, StagingPath};
 use pregrant::net::back::rx_batch::{RxAccepts, slots_needed};
 use pregrant::net::back::{Control, Polled, RxQueue};
 use pregrant::net::checksum;
-use pregrant::net::headers::{MacAddr, addresses};
+use pregrant::net::headers::{IpHeaders, IpVersion, MacAddr, addresses};
 use pregrant::net::model::{RxFrame, RxModel};
+use pregrant::net::path::{AnyPath, CopyPath, PersistentPath, StagingPath};
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalRegion};
 use pregrant::platform::{Access, Events, GrantPool};
 use pregrant::port::{BURST_FRAMES, MAX_FRAME, Offload};
-use pregrant::ring::{BackRing, NetRx, RingKind, RingPages, Word};
+use pregrant::ring::{BackRing, NetRx, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
     Extra, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest,
@@ -44,7 +44,7 @@ struct Due {
 
 struct Game {
     rig: Rig,
-    model: RxModel<Ring>,
+    model: RxModel<Ring<NetRx>>,
     ring: LocalRegion,
     /// Requests without an answer, as posted.
     posted: VecDeque<RxRequest>,
@@ -97,16 +97,20 @@ impl Game {
         }
         let (front_ring, back_ring) = rig.ring::<NetRx>();
         let chans = rig.channel();
-        let (staged, path) = match tape.below(3) {
+        let way = tape.below(4);
+        let (staged, path) = match way {
             0 => (None, AnyPath::Copy(CopyPath::default())),
+            1 => (None, AnyPath::Persistent(PersistentPath::new(tape.below(PAGES + 1), Access::ReadWrite))),
             _ => {
                 let (staged, buffers) = Staged::new(&rig, tape, Access::ReadWrite);
                 (Some(staged), AnyPath::Staging(StagingPath::new(buffers)))
             }
         };
         let ring_memory = front_ring.into_pages();
-        let model = RxModel::starting_at(RingPages::new(ring_memory.clone(), NetRx::SLOT_WORDS), start);
+        let model = RxModel::starting_at(RingPages::<NetRx, _>::new(ring_memory.clone()), start);
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
+        let mut pages = GuestPages::new(&rig, PAGES, Right::Write);
+        pages.kept = way == 1;
         Self {
             model,
             ring: ring_memory,
@@ -114,7 +118,7 @@ impl Game {
             lied: false,
             back: RxQueue::new(ring, path, accepts),
             chans,
-            pages: GuestPages::new(&rig, PAGES, Right::Write),
+            pages,
             staged,
             accepts,
             control,
@@ -223,7 +227,12 @@ impl Game {
         if bytes.is_empty() || !gso || bytes.len() > PAGE_SIZE && !a.sg {
             return None;
         }
-        let takes_blank = if bytes.get(12..14) == Some(&[0x86, 0xdd]) { a.ipv6_csum } else { a.csum };
+        // Of a frame of which nobody can say what it is, only who takes both versions gets it blank.
+        let takes_blank = match IpHeaders::parse(&bytes).map(|headers| headers.version) {
+            Ok(IpVersion::V4) => a.csum,
+            Ok(IpVersion::V6) => a.ipv6_csum,
+            Err(_) => a.csum && a.ipv6_csum,
+        };
         if offload.csum_blank && !takes_blank {
             checksum::finish_blank(&mut bytes).ok()?;
             offload.csum_blank = false;
@@ -282,6 +291,15 @@ impl Game {
             let due = self.due.pop_front().expect("a frame that nobody sent");
             self.frame_arrived(frame, reqs, &due, &twice, &mut written);
         }
+        // Where pages stay mapped, a frame all of whose pages are there is written before one that is copied. A guest that posts a
+        // page twice finds either frame in it.
+        if self.pages.kept {
+            let mut seen = BTreeSet::new();
+            let pages = requests.iter().flatten().filter_map(|r| self.pages.page_of(r.gref));
+            pages.filter(|page| !seen.insert(*page)).for_each(|page| {
+                written.maybe(Some((0, page * PAGE_SIZE)), PAGE_SIZE);
+            });
+        }
         if let Some(due) = self.due.front() {
             let need = slots_needed(due.bytes.len(), PAGE_SIZE, due.extras.len() as u32);
             assert!(self.model.in_flight() < need, "a frame waits though its slots are there");
@@ -302,8 +320,8 @@ impl Game {
         let is_staged = |s: &Staged| s.copy_only || bytes.len() <= s.len;
         let staged = self.staged.as_ref().filter(|s| is_staged(s));
         let pieces: Vec<&[u8]> = bytes.chunks(PAGE_SIZE).collect();
-        assert_eq!(pieces.len(), frame.slots.len(), "slots for {} octets", bytes.len());
-        // Where each piece should be: in which memory, and from which octet on.
+        assert_eq!(pieces.len(), frame.slots.len(), "slots for {} bytes", bytes.len());
+        // Where each piece should be: in which memory, and from which byte on.
         let places: Vec<Option<(usize, usize)>> = frame
             .slots
             .iter()
@@ -358,7 +376,7 @@ struct Written {
 
 impl Written {
     fn new(regions: [Option<&LocalRegion>; 2]) -> Self {
-        let found = regions.map(|r| r.map_or(Vec::new(), |r| octets(r, 0, r.len())));
+        let found = regions.map(|r| r.map_or(Vec::new(), |r| bytes_of(r, 0, r.len())));
         Self { expected: found.clone().map(|f| vec![POISON; f.len()]), found }
     }
 
@@ -376,7 +394,7 @@ impl Written {
     fn check(&self) {
         for (found, expected) in self.found.iter().zip(&self.expected) {
             let wrong = || found.iter().zip(expected).position(|(f, e)| f != e);
-            assert!(found == expected, "octet {:?} is not what a frame put there, or not this one", wrong());
+            assert!(found == expected, "byte {:?} is not what a frame put there, or not this one", wrong());
         }
     }
 }

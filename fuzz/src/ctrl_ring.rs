@@ -1,9 +1,9 @@
 //! The guest asks anything on the control ring, changes the pages that it names, lies about the index; and the back dies
 //! in between and is taken up by another one.
 //!
-//! The answers are those of PROTOCOL.md 2.11, computed here by a second, plain reading of it: one for each request, in
-//! order. A back that takes the ring up goes on with what its predecessor answered, no more and no less. With what was
-//! set each frame has the hash that the algorithm says, bit by bit, and a queue that is there.
+//! The answers are those of docs/protocol 2.11, computed here by a second, plain reading of it: one for each request,
+//! in order. A back that takes the ring up goes on with what its predecessor answered, no more and no less. With what
+//! was set each frame has the hash that the algorithm says, bit by bit, and a queue that is there.
 
 use crate::guest_pages::{GuestPages, Right};
 use crate::rig::{GUEST, HOST, Rig, Ring};
@@ -14,7 +14,7 @@ use pregrant::net::back::multicast::MulticastList;
 use pregrant::net::back::{Control, ControlPage, Polled};
 use pregrant::platform::local::{LocalChan, LocalDomain, Pages};
 use pregrant::platform::{Access, Events, GrantPool, PeerMem};
-use pregrant::ring::{NetCtrl, RingKind, RingMem, RingPages, Word};
+use pregrant::ring::{NetCtrl, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlStatus};
 use pregrant::{EvtchnPort, GrantRef, PAGE_SIZE, PeerFault};
@@ -27,7 +27,7 @@ const PAGES: usize = 4;
 const SLOTS: u32 = 128;
 /// Entries of the table from hash to queue at most.
 const TABLE: u32 = 128;
-/// Octets of the key at most.
+/// Bytes of the key at most.
 const KEY: u32 = 40;
 
 /// What was set, by a plain reading of the rules.
@@ -40,7 +40,7 @@ struct Rules {
 
 struct Game {
     rig: Rig,
-    ring: Ring,
+    ring: Ring<NetCtrl>,
     ring_ref: GrantRef,
     /// The guest's channel, and its number. The back's end goes and comes.
     chan: (LocalChan, EvtchnPort),
@@ -75,7 +75,7 @@ impl Game {
         let queues = 1 + tape.below(4);
         let mut ring_ref = [GrantRef::NONE];
         let memory = rig.guest.alloc(HOST, Access::ReadWrite, &mut ring_ref).expect("a ring page");
-        let ring = RingPages::new(memory, NetCtrl::SLOT_WORDS);
+        let ring = RingPages::new(memory);
         ring.init();
         for word in [Word::ReqProd, Word::RspProd] {
             ring.store(word, start);
@@ -107,7 +107,7 @@ impl Game {
         let host = &self.rig.host;
         let map = host.map(GUEST, &[self.ring_ref], Access::ReadWrite).expect("the ring is granted");
         let chan = host.bind(GUEST, self.chan.1).expect("the channel is offered");
-        CtrlRing::attach(RingPages::new(map, NetCtrl::SLOT_WORDS), chan, last)
+        CtrlRing::attach(RingPages::new(map), chan, last)
     }
 
     /// One operation; `Err`: the back reported a fault, rightly.
@@ -122,10 +122,10 @@ impl Game {
                 let right = tape.one_of(&[Right::None, Right::Read, Right::Write, Right::Stranger]);
                 self.pages.grant(&self.rig, tape.below(PAGES), right);
             }
-            // A page as a table or a key: small numbers, or any octets.
+            // A page as a table or a key: small numbers, or any bytes.
             6 => {
-                let (page, octets) = (tape.below(PAGES), tape.string());
-                assert!(self.pages.region.copy_in(page * PAGE_SIZE, octets));
+                let (page, bytes) = (tape.below(PAGES), tape.string());
+                assert!(self.pages.region.copy_in(page * PAGE_SIZE, bytes));
             }
             7 => {
                 let (page, entry) = (tape.below(PAGES), u32::from(tape.u8()));
@@ -171,7 +171,7 @@ impl Game {
     }
 
     fn push(&mut self, words: [u32; 4]) {
-        self.ring.write::<4, 4>(self.req_prod, words);
+        self.ring.write::<4>(self.req_prod, words);
         self.req_prod = self.req_prod.wrapping_add(1);
     }
 
@@ -189,7 +189,7 @@ impl Game {
         let mut moved = true;
         while moved {
             let before: Vec<[u32; 4]> =
-                (0..shown.min(SLOTS)).map(|k| self.ring.read::<4, 4>(self.cons.wrapping_add(k))).collect();
+                (0..shown.min(SLOTS)).map(|k| self.ring.read::<4>(self.cons.wrapping_add(k))).collect();
             let start = self.cons;
             match ring.poll(&self.rig.host, GUEST, self.queues, control) {
                 Ok(polled) => moved = polled == Polled::More,
@@ -205,9 +205,9 @@ impl Game {
             while self.cons != end {
                 let asked = before[k];
                 let due = self.rules.answer(&self.rig, self.queues, CtrlRequest::from_words(asked));
-                let found: [u32; 4] = self.ring.read::<4, 4>(self.cons);
+                let found: [u32; 4] = self.ring.read::<4>(self.cons);
                 assert_eq!(CtrlResponse::from_words([found[0], found[1], found[2]]), due, "{asked:?}");
-                assert_eq!(found[3], asked[3], "octets of the slot that are the front's");
+                assert_eq!(found[3], asked[3], "bytes of the slot that are the front's");
                 self.cons = self.cons.wrapping_add(1);
                 k += 1;
             }
@@ -226,7 +226,7 @@ impl Game {
         let shown = self.show();
         let kept = with_an_answer && shown > 0 && shown <= SLOTS;
         if kept {
-            let request = CtrlRequest::from_words(self.ring.read::<4, 4>(self.cons));
+            let request = CtrlRequest::from_words(self.ring.read::<4>(self.cons));
             let next = self.cons.wrapping_add(1);
             let answer = control.answer(&self.rig.host, GUEST, self.queues, &request, next);
             assert_eq!(answer, self.rules.answer(&self.rig, self.queues, request));
@@ -255,8 +255,8 @@ impl Game {
         let ports = tape.u8();
         let (mut frame, mut input) = ([0; 74], [0; 12]);
         frame[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 60, 0, 0, 0, 0, 64, 6]);
-        for (k, octet) in input.iter_mut().enumerate() {
-            *octet = ports.wrapping_mul(k as u8 + 1);
+        for (k, byte) in input.iter_mut().enumerate() {
+            *byte = ports.wrapping_mul(k as u8 + 1);
         }
         frame[26..38].copy_from_slice(&input);
         let found = control.hash.hash(&frame);
@@ -322,8 +322,8 @@ impl Rules {
             6 if b > TABLE => CtrlStatus::BufferOverflow,
             6 if u64::from(b) + u64::from(c) > self.table.len() as u64 => InvalidParameter,
             6 => match page(b * 4) {
-                Some(octets) => {
-                    let words = octets.chunks_exact(4);
+                Some(bytes) => {
+                    let words = bytes.chunks_exact(4);
                     let entries: Vec<u32> =
                         words.map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])).collect();
                     if entries.iter().all(|&q| (q as usize) < queues) {
@@ -347,7 +347,7 @@ impl Rules {
 
     /// Toeplitz as it is defined: for each bit of the input that is set, the 32 bits of the key from there on.
     fn hash(&self, input: &[u8]) -> u32 {
-        let bit = |octets: &[u8], k: usize| octets.get(k / 8).is_some_and(|o| o >> (7 - k % 8) & 1 == 1);
+        let bit = |bytes: &[u8], k: usize| bytes.get(k / 8).is_some_and(|o| o >> (7 - k % 8) & 1 == 1);
         let window = |from: usize| (0..32).fold(0, |w, k| w << 1 | u32::from(bit(&self.key, from + k)));
         (0..input.len() * 8).filter(|&k| bit(input, k)).fold(0, |hash, k| hash ^ window(k))
     }

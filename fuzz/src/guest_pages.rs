@@ -28,13 +28,15 @@ pub struct GuestPages {
     /// Their memory.
     pub region: LocalRegion,
     refs: Vec<(GrantRef, Right)>,
+    /// The back keeps pages mapped that it has seen: their grants stand.
+    pub kept: bool,
 }
 
 impl GuestPages {
-    /// `n` pages, all granted to the back with `right`, filled with [`octet`](crate::rig::octet).
+    /// `n` pages, all granted to the back with `right`, filled with [`byte`](crate::rig::byte).
     pub fn new(rig: &Rig, n: usize, right: Right) -> Self {
         let region = GrantTable::pages(&rig.guest, n).expect("the guest's pages");
-        let mut pages = Self { region, refs: vec![(GrantRef::NONE, Right::None); n] };
+        let mut pages = Self { region, refs: vec![(GrantRef::NONE, Right::None); n], kept: false };
         for page in 0..n {
             pages.grant(rig, page, right);
         }
@@ -47,6 +49,9 @@ impl GuestPages {
         let page = page % self.refs.len();
         if self.refs[page].1 != Right::None {
             let old = rig.guest.revoke(self.refs[page].0);
+            if old.is_err() && self.kept {
+                return;
+            }
             assert!(old.is_ok(), "between two calls the back has no page of an ordinary grant mapped");
         }
         let to = if right == Right::Stranger { STRANGER } else { HOST };
@@ -70,6 +75,7 @@ impl GuestPages {
 
     /// Ends all grants.
     pub fn close(mut self, rig: &Rig) {
+        self.kept = false;
         for page in 0..self.refs.len() {
             self.grant(rig, page, Right::None);
         }
@@ -80,19 +86,18 @@ impl GuestPages {
 /// What the back reads through a grant of the guest's, if it is its to read.
 pub fn granted(rig: &Rig, gref: u32, offset: u16, len: usize) -> Option<Vec<u8>> {
     let map = rig.host.map(GUEST, &[GrantRef(gref)], Access::ReadOnly).ok()?;
-    Some(octets(&map, offset.into(), len))
+    Some(bytes_of(&map, offset.into(), len))
 }
 
 /// Fills memory, of 64 pages at most, so that no two neighbours, lines or pages look alike.
 pub fn fill(memory: &impl SharedBytes) {
     // Made once: this is what most of an input's time would go to.
-    static PATTERN: LazyLock<Vec<u8>> =
-        LazyLock::new(|| (0..64 * PAGE_SIZE).map(crate::rig::octet).collect());
+    static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| (0..64 * PAGE_SIZE).map(crate::rig::byte).collect());
     assert!(memory.copy_in(0, &PATTERN[..memory.len()]));
 }
 
-/// `len` octets of shared memory.
-pub fn octets(memory: &impl SharedBytes, at: usize, len: usize) -> Vec<u8> {
+/// `len` bytes of shared memory.
+pub fn bytes_of(memory: &impl SharedBytes, at: usize, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
     assert!(memory.copy_out(at, &mut out), "inside of the memory");
     out

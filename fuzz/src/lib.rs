@@ -1,4 +1,4 @@
-//! Fuzz targets, one for each trust boundary: a function over octets, that panics on what must not be.
+//! Fuzz targets, one for each trust boundary: a function over bytes, that panics on what must not be.
 //!
 //! ```text
 //!   fuzz_targets/NAME.rs  (libFuzzer, nightly: `cargo xtask fuzz`)  --+

@@ -1,10 +1,10 @@
 //! Staging buffers as no honest front lists them: any length, any gap, any number up to a list page's 512.
 
-use crate::guest_pages::{fill, octets};
+use crate::guest_pages::{bytes_of, fill};
 use crate::rig::{GUEST, HOST, Rig};
 use crate::tape::Tape;
-use pregrant::net::back::path::StagedBuffers;
-use pregrant::net::staging_list::{self, DataLen};
+use pregrant::net::path::StagedBuffers;
+use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::platform::local::{LocalMap, LocalRegion};
 use pregrant::platform::{Access, GrantPool, PeerMem};
 use pregrant::wire::staging::StagingEntry;
@@ -20,7 +20,7 @@ pub struct Staged {
     list: LocalRegion,
     /// By id: where its buffer starts in `region`.
     pub places: Vec<usize>,
-    /// Octets of a buffer.
+    /// Bytes of a buffer.
     pub len: usize,
     /// Every slot is staged.
     pub copy_only: bool,
@@ -73,15 +73,15 @@ impl Staged {
         (Self { region, list, places, len: bytes, copy_only: len.copy_only() }, buffers)
     }
 
-    /// Where in the region a piece of `len` octets lies, when the buffer of `id` has it.
+    /// Where in the region a piece of `len` bytes lies, when the buffer of `id` has it.
     pub fn place(&self, id: u16, offset: u16, len: usize) -> Option<usize> {
         let place = self.places.get(id as usize)?;
         (offset as usize + len <= self.len).then_some(place + offset as usize)
     }
 
     /// What the buffer of `id` holds at `offset`.
-    pub fn octets(&self, id: u16, offset: u16, len: usize) -> Option<Vec<u8>> {
-        Some(octets(&self.region, self.place(id, offset, len)?, len))
+    pub fn bytes_of(&self, id: u16, offset: u16, len: usize) -> Option<Vec<u8>> {
+        Some(bytes_of(&self.region, self.place(id, offset, len)?, len))
     }
 
     /// Ends the grants; the back has let go.

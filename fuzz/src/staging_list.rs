@@ -1,10 +1,10 @@
-//! The guest writes the list of staging buffers: any octets, or a good list with something wrong in it.
+//! The guest writes the list of staging buffers: any bytes, or a good list with something wrong in it.
 //!
 //! `judge` sorts and compares neighbours; here every entry is compared with every other one of its page, and both must agree. Of what
-//! was accepted each buffer lies within the mapping and shares no octet with another.
+//! was accepted each buffer lies within the mapping and shares no byte with another.
 
 use crate::tape::Tape;
-use pregrant::net::staging_list::{self, DataLen};
+use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::platform::local::Pages;
 use pregrant::shm::SharedBytes;
 use pregrant::wire::staging::{ENTRIES_PER_PAGE, StagingEntry};
@@ -20,7 +20,7 @@ pub fn staging_list(data: &[u8]) {
     let bytes = len.buffer_bytes();
     let page = Pages::new(1);
 
-    // A good list, as far as the page goes, then octets of it changed; or octets as they come.
+    // A good list, as far as the page goes, then bytes of it changed; or bytes as they come.
     let entries = usize::from(tape.u16()) % (ENTRIES_PER_PAGE + 2);
     let per_page = PAGE_SIZE / usize::from(bytes);
     let good = (0..entries).map(|k| StagingEntry {

@@ -1,6 +1,6 @@
 //! An input as a tape of values, read from the front: when it has run out everything is 0.
 //!
-//! Taken octet by octet and never from the end, so that a change in one place of an input changes one operation, and an
+//! Taken byte by byte and never from the end, so that a change in one place of an input changes one operation, and an
 //! input that was kept means the same next year.
 
 use arbitrary::Unstructured;
@@ -17,7 +17,7 @@ impl<'a> Tape<'a> {
     pub fn is_over(&self) -> bool {
         self.0.is_empty()
     }
-    /// An octet.
+    /// A byte.
     pub fn u8(&mut self) -> u8 {
         self.0.arbitrary().unwrap_or_default()
     }
@@ -37,7 +37,7 @@ impl<'a> Tape<'a> {
     pub fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
-    /// At most `n` octets, as they stand.
+    /// At most `n` bytes, as they stand.
     pub fn bytes(&mut self, n: usize) -> &'a [u8] {
         self.0.bytes(n.min(self.0.len())).unwrap_or_default()
     }
@@ -45,7 +45,7 @@ impl<'a> Tape<'a> {
     pub fn rest(&mut self) -> &'a [u8] {
         self.bytes(usize::MAX)
     }
-    /// Some octets: a length of one octet, then as many.
+    /// Some bytes: a length of one byte, then as many.
     pub fn string(&mut self) -> &'a [u8] {
         let n = self.u8() as usize;
         self.bytes(n)

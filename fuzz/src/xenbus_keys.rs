@@ -10,17 +10,17 @@ use crate::guest_pages::{GuestPages, Right};
 use crate::rig::{GUEST, HOST, Rig, TestPort};
 use crate::tape::Tape;
 use pregrant::net::back::control_page::CONTROL_BYTES;
-use pregrant::net::back::{BackVif, ControlPage, Ordinary, Polled};
-use pregrant::net::bus::StoreBus;
+use pregrant::net::back::{BackVif, ControlPage, FallbackPath, Polled};
 use pregrant::net::features::{BackFeatures, queue_prefix};
-use pregrant::net::front::pages::Granting;
-use pregrant::net::front::{FrontVif, Wishes};
-use pregrant::net::staging_list::DataLen;
+use pregrant::net::front::{FrontConfig, FrontVif};
+use pregrant::net::path::copy::front::Granting;
+use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::Events;
 use pregrant::platform::local::{LocalChan, LocalDomain, Pages};
 use pregrant::port::{Arena, Offload};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::staging::StagingEntry;
+use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenbus::{Device, DeviceId, Side};
 use pregrant::xenstore::Client;
@@ -190,7 +190,7 @@ fn hostile_front(tape: &mut Tape<'_>) {
     let numbers = |pages: &GuestPages| -> Vec<u32> {
         (0..PAGES).map(|k| pages.gref(k)).chain(channels.iter().map(|c| c.1)).chain([2, 4, 0]).collect()
     };
-    let ordinary = if tape.below(2) == 0 { Ordinary::Copy } else { Ordinary::Map };
+    let ordinary = if tape.below(2) == 0 { FallbackPath::Copy } else { FallbackPath::Map };
     // Memory that outlives this back, as a file does, and what it may have mapped.
     let (kept, limit) = (Pages::new(CONTROL_BYTES / PAGE_SIZE), tape.one_of(&[usize::MAX, 6, 2, 0]));
     let fresh = || {
@@ -240,7 +240,7 @@ fn hostile_front(tape: &mut Tape<'_>) {
             // This process is killed, and another one finds what is left.
             8 => {
                 vif = fresh();
-                if let Err(e) = vif.take_up(&rig.host, &mut store.bus(), &mut |_, _| None) {
+                if let Err(e) = vif.reattach(&rig.host, &mut store.bus(), &mut |_, _| None) {
                     shown(&e.to_string());
                     let _ = vif.close(&rig.host, &mut store.bus(), Some(&e.to_string()));
                 }
@@ -329,23 +329,26 @@ fn honest_front(store: &mut Store, pages: &GuestPages, channels: &[(LocalChan, u
 fn hostile_back(tape: &mut Tape<'_>) {
     let rig = Rig::new();
     let mut store = Store::new(Side::Front);
-    let wishes = Wishes {
+    let config = FrontConfig {
         queues: 2,
         tx_data_len: DataLen::new(tape.one_of(&[256, 65535])),
         rx_data_len: DataLen::new(tape.one_of(&[256, 65535])),
         granting: tape.one_of(&[Granting::PerFrame, Granting::Standing]),
         split_channels: tape.below(2) == 0,
+        persistent: tape.below(2) == 0,
         ctrl_ring: tape.below(2) == 0,
         multicast_control: tape.below(2) == 0,
     };
     let reconnect = tape.below(2) == 0;
-    let mut vif = FrontVif::<LocalDomain>::new(HOST, wishes, reconnect);
+    let mut vif = FrontVif::<LocalDomain>::new(HOST, config, reconnect);
     let mut arena = Arena::new();
     let numbers = [0, 1, 2, 4, 128, 256, 65535, u32::MAX];
-    for _ in 0..OPS {
+    for op in 0..OPS {
         if tape.is_over() {
             break;
         }
+        // Time enough to begin anew.
+        rig.xen.stop_clock(op as u64 * 1_000_000_000);
         let mut failed = false;
         match tape.below(8) {
             0..=3 => store.play(tape, &numbers),
@@ -378,7 +381,7 @@ fn hostile_back(tape: &mut Tape<'_>) {
             let _ = vif.close(&mut store.bus(), Some("a fault"));
         }
         assert!(vif.nr_queues() <= 2);
-        // Two queues with all that they may have, and their predecessors that were not let go.
+        // Two queues with all that they may have, whatever was offered before.
         assert!(rig.xen.counts().grants <= 2 * 2 * (1 + 1 + 2 * 256) + 4, "memory without bound");
     }
     store.make_sure_of_it();

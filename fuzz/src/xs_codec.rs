@@ -1,4 +1,4 @@
-//! Octets of the xenstore protocol, both ways: what a client may send, what a server may answer, cut anywhere.
+//! Bytes of the xenstore protocol, both ways: what a client may send, what a server may answer, cut anywhere.
 //!
 //! However a stream is cut, the same messages come of it, and what is kept is no more than what came. A client whose
 //! server answers nonsense gets errors: it neither panics nor waits for ever, and remembers no more than it was told.
@@ -17,7 +17,7 @@ pub fn xs_codec(data: &[u8]) {
     let calls = tape.string();
     let stream = tape.rest();
     let (messages, lost) = parsed(stream, stream.len().max(1));
-    assert_eq!(parsed(stream, cut), (messages.clone(), lost), "cut every {cut} octets");
+    assert_eq!(parsed(stream, cut), (messages.clone(), lost), "cut every {cut} bytes");
     let (whole, too_long) = by_hand(stream);
     assert_eq!((messages.len(), lost), (whole, too_long), "messages in the stream");
     for message in &messages {
@@ -73,7 +73,7 @@ fn encoded(message: &Message) {
     assert!(known.is_none_or(|kind| kind.raw() == msg_type));
 }
 
-/// Each reader of payloads over the same octets.
+/// Each reader of payloads over the same bytes.
 fn payload(bytes: &[u8]) {
     let strings: Option<Vec<&[u8]>> = codec::strings(bytes).map(Iterator::collect);
     assert_eq!(strings.is_some(), bytes.ends_with(b"\0"));

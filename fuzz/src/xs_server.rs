@@ -1,4 +1,4 @@
-//! Several domains talk to the xenstore server: well-formed requests, malformed ones, octets of any kind, connections
+//! Several domains talk to the xenstore server: well-formed requests, malformed ones, bytes of any kind, connections
 //! that come, go, and do not read.
 //!
 //! After each operation: quotas hold, the tree's counts are right, what waits for a connection is bounded. Each whole

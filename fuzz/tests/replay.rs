@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Octets of inputs that a target may keep in the project.
+/// Bytes of inputs that a target may keep in the project.
 const CORPUS_BYTES: u64 = 256 * 1024;
 
 fn package() -> &'static Path {
@@ -51,7 +51,7 @@ fn every_input_of_the_corpora() {
         let inputs = inputs("corpus", target);
         let bytes: u64 = inputs.iter().map(|p| p.metadata().expect("a file").len()).sum();
         assert!(!inputs.is_empty(), "{} has no corpus: cargo xtask fuzz {} --keep", target.name, target.name);
-        assert!(bytes <= CORPUS_BYTES, "{}'s corpus has {bytes} octets", target.name);
+        assert!(bytes <= CORPUS_BYTES, "{}'s corpus has {bytes} bytes", target.name);
     }
 }
 

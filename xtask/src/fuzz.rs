@@ -8,17 +8,20 @@
 //! The flags are those of cargo-fuzz, given to plain cargo: one tool less to install. The targets are in `fuzz/`, and
 //! its `src/lib.rs` says what they are.
 
+mod log;
+
 use crate::tool;
 use crate::workspace::{Workspace, run};
+use log::{Log, heads};
 use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Seconds for each target in CI.
-const CI_SECONDS: u64 = 30;
-/// Octets that a target's inputs in the project may have together; `fuzz/tests/replay.rs` checks it.
+/// Seconds for each target in CI, after its kept inputs.
+const CI_SECONDS: u64 = log::FLOOR_SECONDS;
+/// Bytes that a target's inputs in the project may have together; `fuzz/tests/replay.rs` checks it.
 const CORPUS_BYTES: u64 = 256 * 1024;
 /// Inputs are not longer than this.
 const INPUT_BYTES: u32 = 4096;
@@ -74,6 +77,35 @@ struct Running {
     name: String,
     child: Child,
     log: PathBuf,
+    /// When its time is over, once it has played what was kept.
+    until: Option<Instant>,
+}
+
+/// How long a target may take to hear that its time is over.
+const HEARS: Duration = Duration::from_secs(10);
+
+impl Running {
+    fn log(&self) -> Log {
+        Log::new(String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()))
+    }
+
+    /// Asks it to end once its time is over. LibFuzzer's own limit counts from the process's start: a target with many
+    /// or slow inputs would never come to new ones.
+    fn turn(&mut self, seconds: u64) -> Result<(), String> {
+        let now = Instant::now();
+        match self.until {
+            None => self.until = self.log().kept().map(|_| now + Duration::from_secs(seconds)),
+            Some(until) if now >= until => {
+                // It ends at its next execution, with its figures.
+                let pid = self.child.id().to_string();
+                let asked = Command::new("kill").args(["-USR1", &pid]).stderr(Stdio::null()).status();
+                asked.map_err(|e| format!("kill: {e}"))?;
+                self.until = Some(now + HEARS);
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
 }
 
 /// Builds and runs what the plan says. An error names the targets that found something.
@@ -87,37 +119,37 @@ pub fn fuzz(w: &Workspace, plan: &Plan) -> Result<(), String> {
     let bins = build(w)?;
     let work = w.target().join("fuzz");
     println!(
-        "Each target for {} s, {} at a time; their logs are in {}",
+        "Each target for {} s beyond its kept inputs, {} at a time; their logs are in {}",
         plan.seconds,
         plan.jobs,
         work.display()
     );
-    println!(
-        "{:14} {:>10} {:>8} {:>6} {:>7} {:>7}",
-        "target", "executions", "a second", "edges", "features", "corpus"
-    );
+    println!("{}", heads());
 
     let mut waiting: VecDeque<String> = chosen.iter().cloned().collect();
     let mut running: Vec<Running> = Vec::new();
-    let mut found = Vec::new();
+    let (mut found, mut idle) = (Vec::new(), Vec::new());
     while !waiting.is_empty() || !running.is_empty() {
         while running.len() < plan.jobs
             && let Some(name) = waiting.pop_front()
         {
-            running.push(start(&package, &bins, &work, name, plan.seconds)?);
+            running.push(start(&package, &bins, &work, name)?);
         }
         std::thread::sleep(Duration::from_millis(100));
         let mut still = Vec::new();
         for mut one in running {
             match one.child.try_wait().map_err(|e| format!("{}: {e}", one.name))? {
-                None => still.push(one),
+                None => {
+                    one.turn(plan.seconds)?;
+                    still.push(one);
+                }
                 Some(status) => {
-                    let log = fs::read(&one.log).unwrap_or_default();
-                    let log = String::from_utf8_lossy(&log);
+                    let log = one.log();
                     if status.success() {
-                        println!("{}", row(&one.name, &log));
+                        println!("{}", log.row(&one.name));
+                        idle.extend(log.judge(&one.name, plan.seconds).err());
                     } else {
-                        print!("{:14} {status}\n{}", one.name, finding(&one.name, &one.log, &log));
+                        print!("{:14} {status}\n{}", one.name, finding(&one.name, &one.log, log.text()));
                         found.push(one.name);
                     }
                 }
@@ -127,6 +159,9 @@ pub fn fuzz(w: &Workspace, plan: &Plan) -> Result<(), String> {
     }
     if !found.is_empty() {
         return Err(format!("fuzz targets ended early: {}; what to do is above", found.join(", ")));
+    }
+    if !idle.is_empty() {
+        return Err(idle.join("; "));
     }
     if plan.keep {
         chosen.iter().try_for_each(|name| keep(&package, &bins, &work, name))?;
@@ -146,23 +181,23 @@ fn targets(package: &Path) -> Result<Vec<String>, String> {
 
 /// Builds all targets; gives the folder with the binaries.
 fn build(w: &Workspace) -> Result<PathBuf, String> {
-    tool::nightly(w, &[])?;
+    let nightly = tool::nightly(w, &[])?;
     tool::debian(w, "c++", "g++")?; // libFuzzer itself is C++
-    let host = host(w)?;
+    let host = host(w, &nightly)?;
     let target = w.target().join("fuzz");
     let mut cargo = w.program("rustup");
-    cargo.args(["run", "nightly", "cargo", "build", "--manifest-path", "fuzz/Cargo.toml", "--release"]);
+    cargo.args(["run", &nightly, "cargo", "build", "--manifest-path", "fuzz/Cargo.toml", "--release"]);
     // With a target given, build scripts and libFuzzer are built without the flags.
     cargo.args(["--features", "libfuzzer", "--target", &host]);
     run(cargo.env("RUSTFLAGS", RUSTFLAGS).env("CARGO_TARGET_DIR", &target))?;
     Ok(target.join(host).join("release"))
 }
 
-fn host(w: &Workspace) -> Result<String, String> {
-    let out = w.program("rustup").args(["run", "nightly", "rustc", "-vV"]).output();
+fn host(w: &Workspace, nightly: &str) -> Result<String, String> {
+    let out = w.program("rustup").args(["run", nightly, "rustc", "-vV"]).output();
     let text = out.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(String::from).ok_or_else(|| "`rustc -vV` of toolchain nightly names no host".into())
+    host.map(String::from).ok_or_else(|| format!("`rustc -vV` of toolchain {nightly} names no host"))
 }
 
 fn make(dir: &Path) -> Result<(), String> {
@@ -177,12 +212,11 @@ fn binary(bins: &Path, name: &str) -> Command {
     command
 }
 
-fn start(package: &Path, bins: &Path, work: &Path, name: String, seconds: u64) -> Result<Running, String> {
+fn start(package: &Path, bins: &Path, work: &Path, name: String) -> Result<Running, String> {
     let (corpus, artifacts) = (work.join("corpus").join(&name), work.join("artifacts"));
     let log = work.join(format!("{name}.log"));
     [&corpus, &artifacts].into_iter().try_for_each(|dir| make(dir))?;
     let mut command = binary(bins, &name);
-    command.arg(format!("-max_total_time={seconds}"));
     command.arg(format!("-artifact_prefix={}/{name}-", artifacts.display()));
     // One allocation of more than 64 MiB, or an input that takes a minute, is a finding too.
     command.args(["-print_final_stats=1", "-timeout=60", "-malloc_limit_mb=64", "-len_control=10"]);
@@ -190,33 +224,13 @@ fn start(package: &Path, bins: &Path, work: &Path, name: String, seconds: u64) -
     command.arg(&corpus).args(kept(package, &name));
     let out = fs::File::create(&log).map_err(|e| format!("{}: {e}", log.display()))?;
     let child = command.stderr(out).spawn().map_err(|e| format!("{name} did not start: {e}"))?;
-    Ok(Running { name, child, log })
+    Ok(Running { name, child, log, until: None })
 }
 
 /// The folders with the target's inputs in the project.
 fn kept(package: &Path, name: &str) -> Vec<PathBuf> {
     let folders = ["corpus", "regressions"].map(|f| package.join(f).join(name));
     folders.into_iter().filter(|f| f.is_dir()).collect()
-}
-
-/// What a run without a finding came to.
-fn row(name: &str, log: &str) -> String {
-    let stat = |key: &str| {
-        let line = log.lines().rev().find(|l| l.starts_with(key));
-        line.and_then(|l| l.split_whitespace().last()).unwrap_or("?")
-    };
-    let done: Vec<&str> =
-        log.lines().rev().find(|l| l.contains("DONE")).unwrap_or("").split_whitespace().collect();
-    let after =
-        |key: &str| done.iter().position(|w| *w == key).and_then(|at| done.get(at + 1)).unwrap_or(&"?");
-    let corpus = after("corp:").split('/').next().unwrap_or("?");
-    format!(
-        "{name:14} {:>10} {:>8} {:>6} {:>8} {corpus:>7}",
-        stat("stat::number_of_executed_units"),
-        stat("stat::average_exec_per_sec"),
-        after("cov:"),
-        after("ft:"),
-    )
 }
 
 /// What was found, and how to see it again.
@@ -287,7 +301,7 @@ fn keep(package: &Path, bins: &Path, work: &Path, name: &str) -> Result<(), Stri
 
 #[cfg(test)]
 mod tests {
-    use super::{Plan, finding, row};
+    use super::{Plan, finding};
     use std::path::Path;
 
     #[test]
@@ -300,25 +314,15 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_run_s_figures_are_found_in_its_log() {
-        let log = "#2\tINITED cov: 1 ft: 2 corp: 1/1b\n\
-                   #26891\tDONE   cov: 1907 ft: 7661 corp: 511/7274b lim: 33 exec/s: 655 rss: 287Mb\n\
-                   stat::number_of_executed_units: 26891\nstat::average_exec_per_sec:     655\n";
-        let row = row("back_tx", log);
-        let words: Vec<_> = row.split_whitespace().collect();
-        assert_eq!(words, ["back_tx", "26891", "655", "1907", "7661", "511"]);
-    }
-
     /// The log is one of a real finding, without its backtrace.
     #[test]
     fn a_finding_is_shown_with_what_to_do() {
-        let log = "thread '<unnamed>' (22552) panicked at src/back_tx.rs:339:17:\n60 octets that are not\n\
+        let log = "thread '<unnamed>' (22552) panicked at src/back_tx.rs:339:17:\n60 bytes that are not\n\
                    ==22552== ERROR: libFuzzer: deadly signal\n    #0 0x55 in f\nSUMMARY: libFuzzer: deadly signal\n\
                    artifact_prefix='/t/back_tx-'; Test unit written to /t/back_tx-crash-17\nBase64: AQAA\n";
         let shown = finding("back_tx", Path::new("/t/back_tx.log"), log);
         for part in [
-            "60 octets that are not\n",
+            "60 bytes that are not\n",
             "Base64: AQAA\n",
             "--bin replay -- back_tx /t/back_tx-crash-17\n",
             "cp /t/back_tx-crash-17 fuzz/regressions/back_tx/ ",

@@ -1,5 +1,6 @@
 //! The layers: what each runs. docs/testing.md says what each is for, with its budget.
 
+use crate::tally::Tally;
 use crate::tool;
 use crate::workspace::{Workspace, run};
 
@@ -13,23 +14,28 @@ pub struct Layer {
     pub run: fn(&Workspace) -> Result<(), String>,
 }
 
-/// All layers, cheap ones first.
+/// All layers: first the tests, the one that a newcomer runs, then cheap ones before dear ones.
 pub const LAYERS: &[Layer] = &[
+    Layer { name: "test", shows: "unit, property, differential and end-to-end tests", run: test },
     Layer { name: "fmt", shows: "the code is formatted", run: fmt },
     Layer {
         name: "tidy",
         shows: "names, file lengths, import directions, where unsafe is",
         run: crate::tidy::run,
     },
+    Layer {
+        name: "units",
+        shows: "systemd takes the units of dist, and finds them little exposed",
+        run: crate::units::layer,
+    },
     Layer { name: "clippy", shows: "no warnings, in tests neither", run: clippy },
     Layer { name: "docs", shows: "the API's documentation builds without warnings", run: docs },
     Layer { name: "no_std", shows: "the core builds where there is no operating system", run: no_std },
-    Layer { name: "test", shows: "unit, property, differential and end-to-end tests", run: test },
     Layer { name: "loom", shows: "no lost wake-up in any order of the ring's memory accesses", run: loom },
     Layer { name: "miri", shows: "no undefined behaviour in the core while a peer races", run: miri },
     Layer {
         name: "fuzz",
-        shows: "no peer's octets make an end panic, leak or pass on what is not its own",
+        shows: "no peer's bytes make an end panic, leak or pass on what is not its own",
         run: crate::fuzz::layer,
     },
     Layer {
@@ -64,12 +70,16 @@ fn no_std(w: &Workspace) -> Result<(), String> {
     run(&mut w.cargo(&["build", "-p", "pregrant", "--target", TARGET]))
 }
 
-fn test(w: &Workspace) -> Result<(), String> {
+/// What `cargo xtask test` runs, too.
+pub fn test(w: &Workspace) -> Result<(), String> {
     tool::debian(w, "xenstore-ls", "xenstore-utils")?;
     tool::debian(w, "gcc", "gcc")?;
     tool::debian(w, "ip", "iproute2")?;
-    run(&mut w.cargo(&["test", "--workspace", "--no-fail-fast"]))?;
-    run(w.cargo(&["test", FUZZ]).env("CARGO_TARGET_DIR", w.target()))
+    let mut tally = Tally::default();
+    let tests = tally.run(&mut w.cargo(&["test", "--workspace", "--no-fail-fast"]));
+    let replays = tally.run(w.cargo(&["test", FUZZ]).env("CARGO_TARGET_DIR", w.target()));
+    println!("All tests: {tally}");
+    tests.and(replays)
 }
 
 fn loom(w: &Workspace) -> Result<(), String> {
@@ -83,12 +93,13 @@ fn loom(w: &Workspace) -> Result<(), String> {
 }
 
 /// The tests of the core that Miri runs: those that touch shared memory, at sizes that it finishes.
-const MIRI_TESTS: &[&str] = &["golden", "golden_round_trip", "ring_model", "ring_redo", "ring_threads"];
+const MIRI_TESTS: &[&str] =
+    &["data_path_race", "golden", "golden_round_trip", "ring_model", "ring_redo", "ring_threads"];
 
 fn miri(w: &Workspace) -> Result<(), String> {
-    tool::miri(w)?;
+    let nightly = tool::miri(w)?;
     let mut cargo = w.program("rustup");
-    cargo.args(["run", "nightly", "cargo", "miri", "test", "-p", "pregrant", "--no-fail-fast", "--lib"]);
+    cargo.args(["run", &nightly, "cargo", "miri", "test", "-p", "pregrant", "--no-fail-fast", "--lib"]);
     cargo.args(MIRI_TESTS.iter().flat_map(|test| ["--test", test]));
     // Neither has unsafe code or shared memory; their tests build trees as deep as the protocol allows.
     cargo.args(["--", "--skip", "xenstore::", "--skip", "xenbus::"]);

@@ -2,21 +2,26 @@
 //!
 //! ```text
 //!   cargo xtask ci              every layer, one after the other
-//!   cargo xtask ci LAYER...     only these
-//!   cargo xtask test            the layer `test`
+//!   cargo xtask ci LAYER...     only these; `ci rest` is every layer but `test`
+//!   cargo xtask test            the layer `test`; its last line counts tests
 //!   cargo xtask rig [NAME...]   real Xen in QEMU: all scenarios of rig/scenarios, or those with such names
 //!   cargo xtask list            the layers, and what each shows; `rig list` the scenarios
 //!   cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
 //!                               fuzz targets for longer (60 s each); --keep: into fuzz/corpus with what is new
+//!   cargo xtask figures [--runs N] [--anyway]
+//!                               the demo's figures anew, into docs/ and README.md; on a machine that does nothing else
 //! ```
 //!
 //! A layer is one kind of check (docs/testing.md). All of them run even when one fails; the last line counts them.
 
+mod figures;
 mod fuzz;
 mod layer;
 mod rig;
+mod tally;
 mod tidy;
 mod tool;
+mod units;
 mod workspace;
 
 use layer::{LAYERS, Layer};
@@ -24,9 +29,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 use workspace::Workspace;
 
-const USAGE: &str = "usage: cargo xtask ci [LAYER...] | cargo xtask test | cargo xtask list
+const USAGE: &str = "usage: cargo xtask ci [rest|LAYER...] | cargo xtask test | cargo xtask list
        cargo xtask rig [NAME...|list]
-       cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]";
+       cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
+       cargo xtask figures [--runs N] [--anyway]";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -48,8 +54,13 @@ fn main() -> ExitCode {
             Ok(plan) => return end(fuzz::fuzz(&Workspace::find(), &plan)),
             Err(what) => Err(what),
         },
-        ["test"] => select(&["test"]),
+        ["figures", args @ ..] => match figures::Plan::parse(args) {
+            Ok(plan) => return end(figures::make(&Workspace::find(), &plan)),
+            Err(what) => Err(what),
+        },
+        ["test"] => return end(layer::test(&Workspace::find())),
         ["ci"] => Ok(LAYERS.iter().collect()),
+        ["ci", "rest"] => Ok(LAYERS.iter().filter(|layer| layer.name != "test").collect()),
         ["ci", names @ ..] => select(names),
         [] => Err("no command given".to_string()),
         [other, ..] => Err(format!("there is no command {other:?}")),

@@ -14,43 +14,63 @@ pub fn target(w: &Workspace, target: &str) -> Result<(), String> {
     run(w.program("rustup").args(["target", "add", target]))
 }
 
-/// A nightly toolchain, with components if asked.
-pub fn nightly(w: &Workspace, components: &[&str]) -> Result<(), String> {
-    if succeeds(w.program("rustup").args(["run", "nightly", "rustc", "--version"])) {
-        if components.is_empty() {
-            return Ok(());
+/// The nightly compiler of Miri and of the fuzz targets: its date, and what `rustc --version` says of it. A newer one is
+/// a change of these two lines: no layer fails for what another project did overnight.
+const NIGHTLY: (&str, &str) = ("2026-05-20", "rustc 1.97.0-nightly (e50aa6fba 2026-05-19)");
+
+/// The name of the pinned nightly toolchain, which is installed if need be, with these components.
+pub fn nightly(w: &Workspace, components: &[&str]) -> Result<String, String> {
+    let dated = format!("nightly-{}", NIGHTLY.0);
+    // Rustup knows one compiler by two names; what is installed as `nightly` may be this very one.
+    let installed = [dated.as_str(), "nightly"].into_iter().find(|name| is_pinned(&version(w, name)));
+    let Some(name) = installed else {
+        let mut install = w.program("rustup");
+        install.args(["toolchain", "install", &dated, "--profile", "minimal"]);
+        if !components.is_empty() {
+            install.args(["--component", &components.join(",")]);
         }
-        return run(w
-            .program("rustup")
-            .args(["component", "add", "--toolchain", "nightly"])
-            .args(components));
-    }
-    let mut install = w.program("rustup");
-    install.args(["toolchain", "install", "nightly", "--profile", "minimal"]);
+        run(&mut install)?;
+        let found = version(w, &dated);
+        return match is_pinned(&found) {
+            true => Ok(dated),
+            false => Err(format!("toolchain {dated} is {found:?} and not {:?}", NIGHTLY.1)),
+        };
+    };
     if !components.is_empty() {
-        install.args(["--component", &components.join(",")]);
+        run(w.program("rustup").args(["component", "add", "--toolchain", name]).args(components))?;
     }
-    run(&mut install)
+    Ok(name.into())
 }
 
-/// Miri, which exists only in nightly toolchains.
-pub fn miri(w: &Workspace) -> Result<(), String> {
-    let works = || succeeds(w.program("rustup").args(["run", "nightly", "cargo", "miri", "--version"]));
-    if works() {
-        return Ok(());
+/// What `rustc --version` of a toolchain says; empty where there is none.
+fn version(w: &Workspace, toolchain: &str) -> String {
+    let out = w.program("rustup").args(["run", toolchain, "rustc", "--version"]).output();
+    out.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_string()).unwrap_or_default()
+}
+
+fn is_pinned(version: &str) -> bool {
+    version == NIGHTLY.1
+}
+
+/// The pinned nightly with Miri, which exists only in nightly toolchains.
+pub fn miri(w: &Workspace) -> Result<String, String> {
+    let works = |name: &str| succeeds(w.program("rustup").args(["run", name, "cargo", "miri", "--version"]));
+    let name = nightly(w, &[])?;
+    if works(&name) {
+        return Ok(name);
     }
-    nightly(w, &["miri", "rust-src"])?;
-    if works() {
-        Ok(())
+    let name = nightly(w, &["miri", "rust-src"])?;
+    if works(&name) {
+        Ok(name)
     } else {
-        Err("`cargo miri` of toolchain nightly does not run after its installation".into())
+        Err(format!("`cargo miri` of toolchain {name} does not run after its installation"))
     }
 }
 
-/// A program from a Debian package.
-pub fn debian(w: &Workspace, program: &str, package: &str) -> Result<(), String> {
+/// A program from a Debian package. False: it is not there, and this is a desk.
+pub fn debian(w: &Workspace, program: &str, package: &str) -> Result<bool, String> {
     if on_path(program) {
-        return Ok(());
+        return Ok(true);
     }
     let installed = if is_root(w) {
         apt(w, package)
@@ -58,12 +78,12 @@ pub fn debian(w: &Workspace, program: &str, package: &str) -> Result<(), String>
         Err(format!("`{program}` is missing; as root: apt-get update && apt-get install -y {package}"))
     };
     match installed {
-        Ok(()) if on_path(program) => Ok(()),
+        Ok(()) if on_path(program) => Ok(true),
         Ok(()) => Err(format!("package {package} is installed and brought no `{program}`")),
         Err(why) if in_ci() => Err(why),
         Err(why) => {
             println!("note: {why}");
-            Ok(())
+            Ok(false)
         }
     }
 }

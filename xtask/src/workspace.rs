@@ -62,7 +62,7 @@ pub fn succeeds(command: &mut Command) -> bool {
 }
 
 /// As one would type it, with the environment that was set for it.
-fn show(command: &Command) -> String {
+pub fn show(command: &Command) -> String {
     let env = command.get_envs().filter_map(|(k, v)| Some(format!("{}={:?} ", k.to_str()?, v?)));
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     env.collect::<String>() + &words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")

@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// Until dom0 plays its first scenario.
 const BOOT: Duration = Duration::from_secs(240);
+/// The machine whose dom0 has systemd as its first process (`# boot: systemd`).
+const SYSTEMD: &str = "systemd";
 /// Lines of the log that a failure shows.
 const TAIL: usize = 30;
 
@@ -38,7 +40,7 @@ pub(super) fn play(rig: &Rig<'_>, boot: &str, scenarios: &[Scenario]) -> Result<
     let log_path = logs.join(format!("boot-{boot}.log"));
     let mut log = File::create(&log_path).map_err(|e| format!("{}: {e}", log_path.display()))?;
     let names: Vec<&str> = scenarios.iter().map(|s| s.name.as_str()).collect();
-    let mut qemu = Qemu::start(rig, &names)?;
+    let mut qemu = Qemu::start(rig, boot, &names)?;
     let start = Instant::now();
     let (lines, console) = mpsc::channel();
     let out = qemu.0.stdout.take().ok_or("QEMU without a console")?;
@@ -132,13 +134,17 @@ pub(super) fn play(rig: &Rig<'_>, boot: &str, scenarios: &[Scenario]) -> Result<
 struct Qemu(Child);
 
 impl Qemu {
-    fn start(rig: &Rig<'_>, names: &[&str]) -> Result<Self, String> {
+    fn start(rig: &Rig<'_>, boot: &str, names: &[&str]) -> Result<Self, String> {
         let images = images(rig);
+        let (dom0_image, first) = match boot {
+            SYSTEMD => (images.systemd, "systemd.log_target=console systemd.show_status=no "),
+            _ => (images.dom0, ""),
+        };
         let xen = "console=com1 com1=115200,8n1 dom0_mem=640M,max:640M dom0_max_vcpus=2 spec-ctrl=no xpti=no pv-l1tf=no \
                    gnttab_max_frames=64";
         let dom0 = format!(
             "console=hvc0 quiet loglevel=4 panic=-1 rootfstype=ramfs mitigations=off random.trust_cpu=on nokaslr \
-             rig.play={}",
+             {first}rig.play={}",
             names.join(",")
         );
         let mut command = Command::new("qemu-system-x86_64");
@@ -148,7 +154,7 @@ impl Qemu {
         command.args(["-serial", "stdio"]).arg("-kernel").arg(&images.xen).args(["-append", xen]);
         // QEMU separates modules by commas: those in arguments are doubled.
         let modules =
-            format!("{} {},{}", images.kernel.display(), dom0.replace(',', ",,"), images.dom0.display());
+            format!("{} {},{}", images.kernel.display(), dom0.replace(',', ",,"), dom0_image.display());
         command.arg("-initrd").arg(modules);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         command.spawn().map(Self).map_err(|e| format!("qemu-system-x86_64 does not start: {e}"))

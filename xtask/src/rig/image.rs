@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Where Debian keeps libraries.
-const LIBRARIES: [&str; 2] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];
+const LIBRARIES: [&str; 3] =
+    ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/systemd"];
 const DOM0_PROGRAMS: [&str; 17] = [
     "bin/busybox",
     "usr/bin/iperf3",
@@ -60,16 +61,36 @@ const GUEST_MODULES: [&str; 9] = [
     "pktgen",
 ];
 
+const SYSTEMD_PROGRAMS: [&str; 2] = ["lib/systemd/systemd", "bin/systemctl"];
+/// What units depend on where they do not say otherwise. Nothing else of systemd's is started.
+const SYSTEMD_UNITS: [&str; 8] = [
+    "sysinit.target",
+    "basic.target",
+    "sockets.target",
+    "slices.target",
+    "paths.target",
+    "timers.target",
+    "shutdown.target",
+    "umount.target",
+];
+
 /// Files for QEMU.
 pub(super) struct Images {
     pub(super) xen: PathBuf,
     pub(super) kernel: PathBuf,
     pub(super) dom0: PathBuf,
+    /// The same with systemd as its first process.
+    pub(super) systemd: PathBuf,
 }
 
 pub(super) fn images(rig: &Rig<'_>) -> Images {
     let dir = rig.dir.join("image");
-    Images { xen: dir.join("xen"), kernel: dir.join("vmlinux"), dom0: dir.join("dom0.cpio") }
+    Images {
+        xen: dir.join("xen"),
+        kernel: dir.join("vmlinux"),
+        dom0: dir.join("dom0.cpio"),
+        systemd: dir.join("systemd.cpio"),
+    }
 }
 
 /// Makes them all.
@@ -111,7 +132,32 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf]) -> Result<(), String> {
     fs::create_dir_all(dom0.dir.join("etc/xen/scripts")).map_err(|e| at(&dom0.dir, e))?;
     let conf = dom0.dir.join("etc/xen/xl.conf");
     fs::write(&conf, "autoballoon=\"off\"\nclaim_mode=0\n").map_err(|e| at(&conf, e))?;
-    dom0.pack(&out.dom0)
+    dom0.pack(&out.dom0)?;
+    systemd(rig, programs, &out)
+}
+
+/// Dom0 with systemd, and the units of `dist` installed as docs/operate.md says: an archive behind dom0's own, which the kernel
+/// unpacks over it.
+fn systemd(rig: &Rig<'_>, programs: &[PathBuf], out: &Images) -> Result<(), String> {
+    let (root, of_project) = (root(rig), |path: &str| rig.workspace.root().join(path));
+    let tree = Tree::new(&root, rig.dir.join("image/systemd"))?;
+    tree.programs(&SYSTEMD_PROGRAMS)?;
+    let units = SYSTEMD_UNITS.map(|unit| root.join("lib/systemd/system").join(unit));
+    tree.put_all(&units, "lib/systemd/system")?;
+    tree.put_all(&listed(&of_project("rig/systemd"))?, "etc/systemd/system")?;
+    let is_unit = |file: &PathBuf| file.extension().is_some_and(|e| e == "service" || e == "socket");
+    let units: Vec<PathBuf> = listed(&of_project("dist"))?.into_iter().filter(is_unit).collect();
+    tree.put_all(&units, "etc/systemd/system")?;
+    let drop_in = "etc/systemd/system/pregrant-back.service.d";
+    tree.put_all(&[tree.dir.join("etc/systemd/system/rig.conf")], drop_in)?;
+    tree.put_all(&programs[..1], "usr/local/bin")?;
+    tree.put_all(&["rig/systemd-init", "rig/dom0-init"].map(of_project), "rig")?;
+    copy(&tree.dir.join("rig/systemd-init"), &tree.dir.join("init"))?;
+    let over = rig.dir.join("image/over.cpio");
+    tree.pack(&over)?;
+    let mut both = fs::read(&out.dom0).map_err(|e| at(&out.dom0, e))?;
+    both.extend(fs::read(&over).map_err(|e| at(&over, e))?);
+    fs::write(&out.systemd, both).map_err(|e| at(&out.systemd, e))
 }
 
 /// The one kernel that was unpacked.
@@ -139,7 +185,7 @@ fn unpack_kernels(root: &Path, version: &str, out: &Images) -> Result<(), String
     };
     let payload = payload().ok_or_else(|| format!("{} is no bzImage", path.display()))?;
     let packed = out.kernel.with_extension("xz");
-    // The last four octets are the unpacked size, which xz does not know of.
+    // The last four bytes are the unpacked size, which xz does not know of.
     fs::write(&packed, &payload[..payload.len().saturating_sub(4)]).map_err(|e| at(&packed, e))?;
     let kernel = tool_output(Command::new("xz").arg("-dc").arg("--single-stream").arg(&packed))?;
     fs::write(&out.kernel, kernel).map_err(|e| at(&out.kernel, e))?;

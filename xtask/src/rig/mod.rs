@@ -24,7 +24,7 @@ use std::time::Instant;
 const TARGET: &str = "x86_64-unknown-linux-musl";
 
 /// Examples of pregrant-host that are played inside.
-const EXAMPLES: [&str; 3] = ["conformance", "misbehaviour", "store_transcript"];
+const EXAMPLES: [&str; 4] = ["conformance", "cycling_back", "misbehaviour", "store_transcript"];
 
 /// Where the rig keeps its things.
 pub(crate) struct Rig<'a> {
@@ -40,9 +40,7 @@ pub fn play(w: &Workspace, names: &[&str]) -> Result<(), String> {
 
 /// The layer: the scenarios that say so, in as few boots as they need.
 pub fn layer(w: &Workspace) -> Result<(), String> {
-    let mut all = scenario::all(w)?;
-    all.retain(|s| s.in_ci);
-    play_these(w, all)
+    play_these(w, scenario::of_ci(scenario::all(w)?)?)
 }
 
 fn play_these(w: &Workspace, chosen: Vec<Scenario>) -> Result<(), String> {

@@ -46,6 +46,28 @@ const INSIDE: [&str; 25] = [
 ];
 /// Libraries of the last few.
 const MORE: [&str; 3] = ["libsctp1", "libssl3", "libmnl0"];
+/// systemd, with its libraries, where it is dom0's first process.
+const SYSTEMD: [&str; 19] = [
+    "systemd",
+    "libsystemd-shared",
+    "libacl1",
+    "libapparmor1",
+    "libaudit1",
+    "libblkid1",
+    "libcap-ng0",
+    "libcap2",
+    "libcrypt1",
+    "libgcrypt20",
+    "libgpg-error0",
+    "libip4tc2",
+    "libkmod2",
+    "liblz4-1",
+    "libmount1",
+    "libpam0g",
+    "libpcre2-8-0",
+    "libseccomp2",
+    "libselinux1",
+];
 
 /// The unpacked packages.
 pub(super) fn root(rig: &Rig<'_>) -> PathBuf {
@@ -104,6 +126,6 @@ fn wanted(rig: &Rig<'_>) -> Result<Vec<String>, String> {
     }
     let kernel =
         found.ok_or("apt knows no package linux-image-amd64: is this Debian? as root: apt-get update")?;
-    let names = INSIDE.iter().chain(&MORE).map(|s| s.to_string());
+    let names = INSIDE.iter().chain(&MORE).chain(&SYSTEMD).map(|s| s.to_string());
     Ok(names.chain([kernel]).collect())
 }

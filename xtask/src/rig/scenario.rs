@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   # shows: what a pass shows, in a line
-//!   # boot: 2          (optional) which machine; scenarios of one machine share a boot
+//!   # boot: 2          (optional) which machine; scenarios of one machine share a boot; `systemd`: its first process
 //!   # seconds: 90      (optional) how long it may be silent before it counts as hung
 //!   # ci: yes          (optional) one of those that CI plays
 //!   # unproven: why    (optional) was not seen to pass yet; played only when it is named
@@ -76,6 +76,16 @@ pub(super) fn choose(all: &[Scenario], names: &[&str]) -> Result<Vec<Scenario>, 
     Ok(all.iter().filter(|s| names.iter().any(|n| s.name.contains(n))).cloned().collect())
 }
 
+/// Those that CI plays.
+pub(super) fn of_ci(mut all: Vec<Scenario>) -> Result<Vec<Scenario>, String> {
+    all.retain(|s| s.in_ci);
+    match all.is_empty() {
+        // A layer that does nothing shows nothing.
+        true => Err("no scenario of rig/scenarios says `# ci: yes`: nothing was played".into()),
+        false => Ok(all),
+    }
+}
+
 /// Grouped by machine.
 pub(super) fn boots(chosen: &[Scenario]) -> BTreeMap<String, Vec<Scenario>> {
     let mut boots = BTreeMap::<String, Vec<Scenario>>::new();
@@ -96,6 +106,15 @@ mod tests {
         assert!(parse("10-x".into(), "# shows: pings\n# ci: yes\n").unwrap().in_ci);
         assert!(parse("10-x".into(), "echo\n").is_err());
         assert!(parse("10-x".into(), "# shows: a\n# seconds: b\n").is_err());
+    }
+
+    #[test]
+    fn a_layer_that_would_play_nothing_fails() {
+        let scenario = |head: &str| parse("10-x".into(), head).unwrap();
+        let (in_ci, not) = (scenario("# shows: a\n# ci: yes\n"), scenario("# shows: a\n# ci: no\n"));
+        assert_eq!(of_ci(vec![in_ci, not.clone()]).unwrap().len(), 1);
+        assert!(of_ci(vec![not]).unwrap_err().contains("nothing was played"));
+        assert!(of_ci(Vec::new()).is_err());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::token::{Kind, Token};
 
 /// Our crates, as code names them.
-const CRATES: &[&str] = &["pregrant", "pregrant_host"];
+const CRATES: &[&str] = &["pregrant", "pregrant_host", "pregrant_lab"];
 
 /// A whole path, such as `pregrant::net::back::TxBatch`, and the line that names it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -138,6 +138,7 @@ mod tests {
             module("crates/pregrant/src/net/front/tx.rs").as_deref(),
             Some("pregrant::net::front::tx")
         );
+        assert_eq!(module("crates/pregrant-lab/src/demo.rs").as_deref(), Some("pregrant_lab::demo"));
         assert_eq!(module("crates/pregrant/tests/ring.rs"), None);
     }
 

@@ -1,4 +1,4 @@
-//! Who may not name whom (DESIGN.md 2): dependencies run one way, and the two ends never meet.
+//! Who may not name whom (docs/architecture.md, "The parts"): dependencies run one way, and the two ends never meet.
 
 use super::import::{imports, module_of};
 use super::token::Token;
@@ -44,7 +44,61 @@ const WALLS: &[Wall] = &[
             "pregrant_host::linux",
         ],
     },
+    // The laboratory needs no Xen; in it a report is made of records, and what measures stands on what is measured.
+    Wall { from: "pregrant_lab", never: &["pregrant_host::linux"] },
+    Wall { from: "pregrant_lab::station", never: &ABOVE_STATION },
+    Wall { from: "pregrant_lab::machine", never: &ABOVE_STATION },
+    Wall { from: "pregrant_lab::toolstack", never: &ABOVE_STATION },
+    Wall {
+        from: "pregrant_lab::process",
+        never: &[
+            "pregrant_lab::testbed",
+            "pregrant_lab::record",
+            "pregrant_lab::report",
+            "pregrant_lab::bench",
+            "pregrant_lab::demo",
+        ],
+    },
+    Wall {
+        from: "pregrant_lab::testbed",
+        never: &["pregrant_lab::record", "pregrant_lab::report", "pregrant_lab::bench", "pregrant_lab::demo"],
+    },
+    Wall {
+        from: "pregrant_lab::record",
+        never: &[
+            "pregrant_lab::testbed",
+            "pregrant_lab::report",
+            "pregrant_lab::bench",
+            "pregrant_lab::demo",
+        ],
+    },
+    Wall {
+        from: "pregrant_lab::report",
+        never: &[
+            "pregrant_lab::process",
+            "pregrant_lab::testbed",
+            "pregrant_lab::bench",
+            "pregrant_lab::demo",
+        ],
+    },
+    Wall { from: "pregrant_lab::bench", never: &["pregrant_lab::demo"] },
+    // What serves guests measures nothing.
+    Wall { from: "pregrant_cli::back", never: &MEASURES },
+    Wall { from: "pregrant_cli::front", never: &MEASURES },
 ];
+
+/// What a testbed is made of knows none.
+const ABOVE_STATION: [&str; 6] = [
+    "pregrant_lab::process",
+    "pregrant_lab::testbed",
+    "pregrant_lab::record",
+    "pregrant_lab::report",
+    "pregrant_lab::bench",
+    "pregrant_lab::demo",
+];
+
+const MEASURES: [&str; 4] =
+    ["pregrant_lab::process", "pregrant_lab::report", "pregrant_lab::bench", "pregrant_lab::demo"];
 
 const ABOVE_WIRE: [&str; 6] = [
     "pregrant::net",
@@ -98,6 +152,18 @@ mod tests {
     fn a_longer_name_is_another_module() {
         let text = tokens("use crate::net::backlog;");
         assert_eq!(check("crates/pregrant/src/net/front/tx.rs", &text).len(), 0);
+    }
+
+    #[test]
+    fn the_laboratory_s_arrows_run_downwards() {
+        let offences = |file, text| check(file, &tokens(text)).len();
+        let report = "crates/pregrant-lab/src/report/page.rs";
+        assert_eq!(offences(report, "use crate::bench::limit;"), 1);
+        assert_eq!(offences(report, "use crate::record::Record;"), 0);
+        assert_eq!(offences("crates/pregrant-lab/src/machine.rs", "use pregrant_host::linux::Xen;"), 1);
+        let back = "crates/pregrant-cli/src/back/xen.rs";
+        assert_eq!(offences(back, "use pregrant_lab::{bench, screen};"), 1);
+        assert_eq!(offences("crates/pregrant-cli/src/main.rs", "use pregrant_lab::bench;"), 0);
     }
 
     #[test]

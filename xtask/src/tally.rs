@@ -1,0 +1,143 @@
+//! What test runners said at their ends, added up: a person reads one line after a dozen binaries.
+//!
+//! Two kinds of closing line are known: libtest's `test result: ok. 5 passed; 0 failed; 1 ignored; ...`, and that of the
+//! tests that run themselves one after the other (`harness = false`), `5 passed, 0 failed`. A test that says `skipped: why`
+//! has passed for its runner, and is counted here as well. One of the latter that panics ends its binary without a closing line:
+//! what was begun and did not end has failed.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+/// Tests by how they ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tally {
+    passed: u64,
+    failed: u64,
+    skipped: u64,
+    /// A test said its name, and not yet how it ended.
+    begun: bool,
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { passed, failed, skipped, .. } = self;
+        write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
+    }
+}
+
+impl Tally {
+    /// Takes a line of a runner's output.
+    fn hear(&mut self, line: &str) {
+        let line = line.trim();
+        if let Some(test) = line.strip_prefix("test ") {
+            let begins = test.ends_with(" ...");
+            if begins {
+                self.end();
+            }
+            self.begun = begins;
+        } else if line.starts_with("running ") && line.ends_with(" tests") {
+            self.end();
+        }
+        let counts = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "));
+        // Without the prefix the whole line has to be counts: what a test prints is none.
+        let (counts, own) = counts.map_or((line, true), |(_, counts)| (counts, false));
+        let mut heard = Self::default();
+        for part in counts.split([';', ',']) {
+            match part.trim().split_once(' ').map(|(n, what)| (n.parse::<u64>(), what)) {
+                Some((Ok(n), "passed")) => heard.passed += n,
+                Some((Ok(n), "failed")) => heard.failed += n,
+                Some((Ok(n), "ignored" | "skipped")) => heard.skipped += n,
+                _ if own => {
+                    self.skipped += u64::from(line.starts_with("skipped: "));
+                    return;
+                }
+                _ => {}
+            }
+        }
+        self.passed += heard.passed;
+        self.failed += heard.failed;
+        self.skipped += heard.skipped;
+    }
+
+    /// A test that was begun has no end.
+    fn end(&mut self) {
+        self.failed += u64::from(std::mem::take(&mut self.begun));
+    }
+
+    /// Runs a command whose output is passed on line by line, and counted.
+    pub fn run(&mut self, command: &mut Command) -> Result<(), String> {
+        let shown = crate::workspace::show(command);
+        println!("$ {shown}");
+        let ran = (|| -> io::Result<_> {
+            let mut child = command.stdout(Stdio::piped()).spawn()?;
+            if let Some(out) = child.stdout.take() {
+                for line in BufReader::new(out).split(b'\n') {
+                    let line = String::from_utf8_lossy(&line?).into_owned();
+                    println!("{line}");
+                    self.hear(&line);
+                }
+                self.end();
+            }
+            child.wait()
+        })();
+        match ran {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(format!("`{shown}` ended with {status}")),
+            Err(e) => Err(format!("`{shown}` could not be run: {e}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Tally;
+
+    fn of(lines: &[&str]) -> Tally {
+        let mut tally = Tally::default();
+        lines.iter().for_each(|line| tally.hear(line));
+        tally
+    }
+
+    #[test]
+    fn a_binary_that_ends_in_a_test_has_failed_one() {
+        let heard = of(&[
+            "test a ...",
+            "test a ... ok",
+            "test b ...",
+            "running 2 tests",
+            "test c ... ok",
+            "test result: ok. 2 passed; 0 failed; 0 ignored",
+            "test d ...",
+            "test e ...",
+            "test e ... ok",
+            "1 passed, 0 failed",
+        ]);
+        assert_eq!(heard.to_string(), "3 passed, 2 failed, 0 skipped");
+    }
+
+    #[test]
+    fn both_runners_closing_lines_count() {
+        let heard = of(&[
+            "running 3 tests",
+            "test a ... ok",
+            "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.01s",
+            "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s",
+            "13 passed, 0 failed",
+            "skipped: no tool",
+        ]);
+        assert_eq!(heard.to_string(), "16 passed, 2 failed, 2 skipped");
+    }
+
+    #[test]
+    fn what_a_test_prints_is_no_closing_line() {
+        let none = of(&[
+            "",
+            "13 passed",
+            "3 passed, and more",
+            "x 13 passed, 0 failed",
+            "rows: 4 passed, -1 failed",
+        ]);
+        assert_eq!(none, Tally { passed: 13, ..Tally::default() }, "a bare count is one");
+    }
+}

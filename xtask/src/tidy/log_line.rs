@@ -1,0 +1,71 @@
+//! Lines in the log that a guest could cause go through a budget: `VifLog`, or `LineBudget` where no vif is at hand.
+//!
+//! A line of another kind says beside it, after `LOG:`, why no guest repeats it.
+
+use super::token::Token;
+
+/// What runs for guests.
+const DRIVERS: &[&str] = &[
+    "crates/pregrant-host/src/drivers/",
+    "crates/pregrant-host/src/linux/",
+    "crates/pregrant-host/src/loopback/",
+    "crates/pregrant-host/src/ports/",
+    "crates/pregrant-host/src/mapping.rs",
+    "crates/pregrant-cli/src/back.rs",
+    "crates/pregrant-cli/src/back/",
+];
+
+/// Where lines are counted.
+const BUDGETS: &[&str] = &["crates/pregrant-host/src/drivers/backend/vif_log.rs"];
+
+/// Levels that are written unless somebody asks for less.
+const LEVELS: &[&str] = &["error", "warn", "info", "log"];
+
+/// Lines above a call among which its reason may stand.
+const NEAR: usize = 3;
+
+/// The offences of a file, one line each.
+pub fn check(path: &str, text: &str, tokens: &[Token]) -> Vec<String> {
+    if BUDGETS.contains(&path) || !DRIVERS.iter().any(|drivers| path.starts_with(drivers)) {
+        return Vec::new();
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    let has_reason =
+        |line: usize| lines[line.saturating_sub(NEAR + 1)..line].iter().any(|l| l.contains("// LOG: "));
+    let call = |pair: &[Token]| match pair {
+        [name, bang] if bang.is_mark('!') && name.ident().is_some_and(|n| LEVELS.contains(&n)) => {
+            Some(name.line)
+        }
+        _ => None,
+    };
+    let offence = |line: usize| {
+        format!(
+            "{path}:{line}: a line in the log without a budget: return it to the backend, or use a LineBudget, or say after `// LOG:` why no guest repeats it"
+        )
+    };
+    tokens.windows(2).filter_map(call).filter(|line| !has_reason(*line)).map(offence).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::token::tokens;
+
+    fn offences(path: &str, text: &str) -> usize {
+        super::check(path, text, &tokens(text)).len()
+    }
+
+    #[test]
+    fn a_line_in_the_drivers_has_a_budget_or_a_reason() {
+        let taps = "crates/pregrant-host/src/drivers/taps.rs";
+        assert_eq!(offences(taps, "fn f() {\n    log::warn!(\"x\");\n}\n"), 1);
+        assert_eq!(offences(taps, "use log::{Level, log};\nfn f() {\n    log!(Level::Warn, \"x\");\n}\n"), 1);
+        assert_eq!(offences(taps, "fn f() {\n    // LOG: once.\n    log::warn!(\"x\");\n}\n"), 0);
+        assert_eq!(offences(taps, "fn f() {\n    // LOG: once.\n\n\n\n    log::warn!(\"x\");\n}\n"), 1);
+        assert_eq!(offences(taps, "// log::warn!(x)\nfn f() {\n    log::debug!(\"x\");\n}\n"), 0);
+        assert_eq!(offences("crates/pregrant-cli/src/top/mod.rs", "fn f() { log::warn!(\"x\"); }"), 0);
+        assert_eq!(
+            offences("crates/pregrant-host/src/drivers/backend/vif_log.rs", "fn f() { log!(a, b); }"),
+            0
+        );
+    }
+}
