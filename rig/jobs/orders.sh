@@ -11,11 +11,8 @@ addresses() {
 # news: what the kernel has said since /tmp/before was written, but for its remarks on emulated clocks; true when nothing.
 news() {
 	[ -s /tmp/before ] || { echo "there is no /tmp/before"; return 1; }
-	! dmesg | diff /tmp/before - | grep '^[+>]' | grep -v '^+++' | grep -v -E '\] (clocksource|hrtimer|rcu): '
+	! dmesg | diff /tmp/before - | grep '^[+>]' | grep -v '^+++' | grep -v -E '\] (clocksource|hrtimer|rcu|sched_clock|tsc): '
 }
-
-# echoes: how many pings this kernel has sent, and how many answers came to it.
-echoes() { awk '$1 == "Icmp:" { if (!rows++) { for (i = 2; i <= NF; i++) at[$i] = i } else print $at["OutEchos"], $at["InEchoReps"] }' /proc/net/snmp; }
 
 # small_frames COUNT MAC [DEVICE]: as fast as the device takes them, from the kernel's pktgen; says frames a second.
 small_frames() {

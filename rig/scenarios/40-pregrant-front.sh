@@ -1,5 +1,5 @@
-# shows: `pregrant front --tap` in a guest, on Linux's netback and on `pregrant back` by staging and by copy: ping, iperf3, 10^5 frames each
-# seconds: 800
+# shows: `pregrant front --tap` in a guest, on Linux's netback and on `pregrant back` by staging, by persistent grants and by copy: ping, iperf3, 10^5 frames each
+# seconds: 1100
 bridge
 frames_serve
 # trial NAME: what a guest at 10.9.0.2 does; a line of the table.
@@ -35,6 +35,10 @@ back_says "connected, .*TX staging, RX staging" || { cat $BACK_LOG; fail "no sta
 trial "on pregrant back, staging "
 end_front one || fail "the front does not end"
 # The same vif again: it is brought up anew.
+front one 2 --path persistent
+back_says "connected, .*TX persistent, RX persistent" || { cat $BACK_LOG; fail "no persistent grants"; }
+trial "on pregrant back, persistent"
+end_front one || fail "the front does not end"
 front one 2 --path copy
 back_says "connected, .*TX copy, RX copy" || { cat $BACK_LOG; fail "no copy"; }
 trial "on pregrant back, copy    "

@@ -8,7 +8,7 @@ ask one "iperf3 -s -D" || fail "iperf3 does not serve"
 ask one "dmesg > /tmp/before"
 iperf3 -c 10.9.0.2 -t 3600 -i 0 > /run/iperf &
 transfer=$!
-# lives: the connection is there, and its octets go on.
+# lives: the connection is there, and its bytes go on.
 lives() {
 	_sent=$(count "vif$id.0" tx bytes)
 	within 30 eval '[ $(count vif'"$id"'.0 tx bytes) -gt $(('"$_sent"' + 1000000)) ]' && kill -0 $transfer

@@ -27,7 +27,7 @@ for n in 1 2 3; do
 done
 note "attached and detached by xl 3 times; no ping lost"
 
-# By hand: what PROTOCOL.md 2.1 says a toolstack writes, and no more.
+# By hand: what docs/protocol 2.8 says a toolstack writes, and no more.
 front=/local/domain/$id/device/vif/2 back=/local/domain/0/backend/vif/$id/2
 xenstore-write $front "" $back ""
 xenstore-chmod $front "n$id" r0

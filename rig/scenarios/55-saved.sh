@@ -12,7 +12,7 @@ for n in 1 2; do
 	xl save one /run/image || fail "xl save"
 	wait $packing
 	within 10 [ ! -e "/sys/class/net/vif$old.0" ] || fail "vif$old.0 stays"
-	say "saved: $(wc -c < /run/one.gz) octets packed"
+	say "saved: $(wc -c < /run/one.gz) bytes packed"
 	gzip -dc < /run/one.gz > /run/image & packing=$!
 	xl restore /run/image || fail "xl restore"
 	wait $packing

@@ -8,7 +8,7 @@ ask one "addresses 2" || fail "one has no network"
 front_guest two 3
 front two 3
 ask one "within 60 ping -q -c 1 -W 5 10.9.0.3" || fail "two does not answer"
-ask one "pings 10.9.0.3 20 0.1" || fail "$ANSWER"
+ask one "pings 10.9.0.3 20 0.1 || { echo \$LOST; false; }" || fail "$ANSWER of 20 pings lost"
 ask two "iperf3 -s -D" || fail "iperf3 does not serve"
 for way in to from; do
 	ask one "iperf3 -J -c 10.9.0.3 -t 4 $([ $way = from ] && echo -R) > /tmp/iperf.json; mbits /tmp/iperf.json" || fail "iperf3 $way: $ANSWER"

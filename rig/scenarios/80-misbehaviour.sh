@@ -29,14 +29,14 @@ misbehave() {
 as_listed() {
 	# A fault: Linux serves the vif no more and leaves its state at 4, so that nobody is told. Ours goes to 6 and writes the
 	# reason to the store.
-	# A first slot of fewer than 14 octets: Linux looks at what is left for it once the others are taken off, and answers
+	# A first slot of fewer than 14 bytes: Linux looks at what is left for it once the others are taken off, and answers
 	# ERROR; the rule is for the whole frame (netif.h says nothing of the first slot), so ours takes it.
 	# An address that is added twice takes two of the 64 places of Linux's list, and one of ours.
 	# Grant 0 is the console's page, which dom0 may read: Linux sends what is there. To ours 0 names no grant.
 	sed -e '/^CASE fatal-/s/vif=dead state=6$/vif=dead state=4/' \
 		-e '/^CASE multicast-the-65th /s/answers=0-63:0,64:-1 /answers=0-62:0,63-64:-1 /' \
 		-e '/^CASE grant-0 /s/answers=0:-1 /answers=0:0 /' \
-		-e '/^CASE xsa-423-432-18-slots-of-an-octet /s/answers=0-17:0 /answers=0-17:-1 /'
+		-e '/^CASE xsa-423-432-18-slots-of-a-byte /s/answers=0-17:0 /answers=0-17:-1 /'
 }
 
 netback
