@@ -24,8 +24,8 @@ use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenbus::{Device, DeviceId, Side};
 use pregrant::xenstore::Client;
-use pregrant::xenstore::local::{LocalLink, LocalStore};
 use pregrant::{DomId, PAGE_SIZE};
+use pregrant_xenstored::{LocalLink, LocalStore};
 
 /// Operations of one input at most.
 const OPS: usize = 120;

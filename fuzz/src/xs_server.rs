@@ -9,7 +9,7 @@ use crate::tape::Tape;
 use pregrant::DomId;
 use pregrant::wire::xs::{Errno, Header, MsgType, PAYLOAD_MAX};
 use pregrant::xenstore::codec::{self, Parser};
-use pregrant::xenstore::server::{ConnId, Limits, Server};
+use pregrant_xenstored::{ConnId, Limits, Server};
 use std::collections::VecDeque;
 
 /// Operations of one input at most.

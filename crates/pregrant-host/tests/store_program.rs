@@ -2,7 +2,7 @@
 //! `crates/pregrant/tests/store_program.rs`, fewer of them. Here events are sent as they come, and a domain that is
 //! released finds its sockets closed.
 
-#[path = "../../pregrant/tests/store_model/mod.rs"]
+#[path = "../../pregrant-xenstored/tests/store_model/mod.rs"]
 mod store_model;
 
 use pregrant::DomId;

@@ -4,7 +4,7 @@
 //!   toolstack --makes vif 0, vif 1--> xenstore <--keys and states--> FrontVif, BackVif
 //!                                     FrontVif --frames--> BackVif --> a port that counts
 //! ```
-//! Everything is in one process: `pregrant::platform::local` is its Xen and `pregrant::xenstore::local` its xenstore.
+//! Everything is in one process: `pregrant::platform::local` is its Xen and `pregrant_xenstored::local` its xenstore.
 //! Run it: `cargo run -p pregrant --features local --example two_paths`
 
 use pregrant::DomId;
@@ -17,7 +17,7 @@ use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::toolstack::Vif;
 use pregrant::xenbus::{Class, Device, Side};
 use pregrant::xenstore::Client;
-use pregrant::xenstore::local::{LocalLink, LocalStore};
+use pregrant_xenstored::{LocalLink, LocalStore};
 use std::error::Error;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;

@@ -3,7 +3,7 @@
 use super::token::{Kind, Token};
 
 /// Our crates, as code names them.
-const CRATES: &[&str] = &["pregrant", "pregrant_host", "pregrant_lab"];
+const CRATES: &[&str] = &["pregrant", "pregrant_xenstored", "pregrant_host", "pregrant_lab"];
 
 /// A whole path, such as `pregrant::net::back::TxBatch`, and the line that names it.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -27,6 +27,18 @@ const WALLS: &[Wall] = &[
         never: &["pregrant::net", "pregrant::blk", "pregrant::xenbus", "pregrant::ring"],
     },
     Wall { from: "pregrant::xenbus", never: &["pregrant::net", "pregrant::blk"] },
+    Wall {
+        from: "pregrant_xenstored",
+        never: &[
+            "pregrant::net",
+            "pregrant::blk",
+            "pregrant::grants",
+            "pregrant::ring",
+            "pregrant::platform",
+            "pregrant::xenbus",
+            "pregrant::shm",
+        ],
+    },
     Wall { from: "pregrant_host::loopback", never: &["pregrant_host::linux"] },
     Wall { from: "pregrant_host::linux", never: &["pregrant_host::loopback"] },
     Wall {

@@ -243,7 +243,7 @@ fn names<T: Transport>(xs: &mut Client<T>, path: &str) -> Result<Vec<String>> {
 mod tests {
     use super::*;
     use pregrant::xenbus::toolstack::Vif;
-    use pregrant::xenstore::local::LocalStore;
+    use pregrant_xenstored::LocalStore;
 
     /// What is said of vif 5.0, whose guest is there or not and has a name or none.
     fn said(is_there: bool, name: Option<&str>) -> Vec<Finding> {

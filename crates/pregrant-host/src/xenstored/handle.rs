@@ -1,7 +1,7 @@
 //! Orders to a running xenstored from other threads: a channel, and an eventfd that wakes its epoll.
 
 use pregrant::DomId;
-use pregrant::xenstore::server::DomainError;
+use pregrant_xenstored::DomainError;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! xenstored: [`pregrant::xenstore::server`] on unix sockets.
+//! xenstored: [`pregrant_xenstored`] on unix sockets.
 //!
 //! ```text
 //!   listen_unix(path) ──► accepted: domain 0   ┐
@@ -22,7 +22,7 @@ use crate::listener::{ListenError, Listener};
 use handle::{Order, Orders};
 use pregrant::DomId;
 use pregrant::xenstore::codec;
-use pregrant::xenstore::server::{ConnId, DomainError, Limits, Server};
+use pregrant_xenstored::{ConnId, DomainError, Limits, Server};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};

@@ -2,7 +2,7 @@
 
 use pregrant::wire::xs::{Header, MsgType, TX_NONE};
 use pregrant::xenstore::codec;
-use pregrant::xenstore::server::{ConnId, Server};
+use pregrant_xenstored::{ConnId, Server};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 

@@ -17,10 +17,8 @@ use super::permission::Caller;
 use super::quota::Limits;
 use super::tree::{Stamp, Tree};
 use super::view::{Change, Edit, View};
-use crate::wire::xs::Errno;
-use alloc::collections::BTreeMap;
-use alloc::string::String;
-use alloc::vec::Vec;
+use pregrant::wire::xs::Errno;
+use std::collections::BTreeMap;
 
 /// Which nodes the outcome of a transaction's requests depended on.
 #[derive(Default, Debug)]

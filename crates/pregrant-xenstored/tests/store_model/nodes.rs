@@ -1,7 +1,7 @@
 //! The model's nodes: a flat map from absolute paths, and what a request does to it.
 
 use super::{Reply, err, ok};
-use pregrant::xenstore::server::Limits;
+use pregrant_xenstored::Limits;
 use std::collections::BTreeMap;
 
 /// A letter and a domain.

@@ -6,12 +6,10 @@ mod transactions;
 mod watches;
 
 use super::{ConnId, Limits, Server};
-use crate::units::DomId;
-use crate::wire::xs::{MsgType, TX_NONE};
-use crate::xenstore::codec::{self, Parser};
-use alloc::string::{String, ToString};
-use alloc::vec;
-use alloc::vec::Vec;
+use pregrant::DomId;
+use pregrant::wire::xs::{MsgType, TX_NONE};
+use pregrant::xenstore::codec::{self, Parser};
+use std::string::{String, ToString};
 
 type Reply = Result<Vec<u8>, String>;
 

@@ -7,7 +7,7 @@ mod store_model;
 use pregrant::DomId;
 use pregrant::wire::xs::MsgType;
 use pregrant::xenstore::codec::{self, Parser};
-use pregrant::xenstore::server::{ConnId, Server};
+use pregrant_xenstored::{ConnId, Server};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use store_model::Reply;

@@ -2,7 +2,6 @@
 
 use super::*;
 use MsgType::*;
-use alloc::format;
 use proptest::prelude::*;
 
 fn small() -> Limits {

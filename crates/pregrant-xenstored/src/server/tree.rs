@@ -13,14 +13,11 @@
 //!
 //! Paths may be 1500 levels deep: nothing here recurses, dropping included.
 
-use super::super::path;
-use super::super::permission::Permission;
-use crate::units::DomId;
-use alloc::collections::BTreeMap;
-use alloc::string::String;
-use alloc::sync::Arc;
-use alloc::vec;
-use alloc::vec::Vec;
+use pregrant::DomId;
+use pregrant::xenstore::path;
+use pregrant::xenstore::permission::Permission;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A list of permissions. Most nodes have that of the node above, and share it.
 pub type Perms = Arc<[Permission]>;
@@ -231,8 +228,8 @@ impl Tree {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::permission::Access;
     use super::*;
+    use pregrant::xenstore::permission::Access;
 
     fn owned(domid: u16) -> Perms {
         [Permission::new(Access::None, DomId(domid))].into()
@@ -274,11 +271,11 @@ mod tests {
     fn the_deepest_legal_path_is_dropped_without_recursion() {
         let mut tree = Tree::new(owned(0));
         let mut at = String::new();
-        while at.len() + 2 <= crate::wire::xs::ABS_PATH_MAX {
+        while at.len() + 2 <= pregrant::wire::xs::ABS_PATH_MAX {
             at.push_str("/x");
             tree.insert(&at, b"", owned(1));
         }
-        assert_eq!(tree.owned_by(DomId(1)), crate::wire::xs::ABS_PATH_MAX / 2);
+        assert_eq!(tree.owned_by(DomId(1)), pregrant::wire::xs::ABS_PATH_MAX / 2);
         let snapshot = tree.clone();
         drop(tree.remove("/x"));
         assert_eq!(tree.owned_by(DomId(1)), 0);

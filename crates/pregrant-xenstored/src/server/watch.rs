@@ -9,15 +9,13 @@
 //! beyond a limit a watch's events are replaced by one that names the watched node: a watch only ever says "look
 //! again", so nothing is lost (XSA-349).
 
-use super::super::path;
 use super::ConnId;
 use super::quota::Limits;
 use super::view::{Change, ChangeKind};
-use crate::wire::xs::{ABS_PATH_MAX, Errno, PAYLOAD_MAX};
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
-use alloc::sync::Arc;
-use alloc::vec;
-use alloc::vec::Vec;
+use pregrant::wire::xs::{ABS_PATH_MAX, Errno, PAYLOAD_MAX};
+use pregrant::xenstore::path;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// The longest token: with it and the longest path an event fits one message, whatever changes.
 pub const TOKEN_MAX: usize = PAYLOAD_MAX - ABS_PATH_MAX - 2;

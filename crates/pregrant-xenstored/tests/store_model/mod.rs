@@ -10,7 +10,7 @@ pub mod nodes;
 pub mod program;
 
 use nodes::{Caller, Change, NodeOp, Perm, Seen, Tree};
-use pregrant::xenstore::server::Limits;
+use pregrant_xenstored::Limits;
 use std::collections::BTreeMap;
 
 /// A reply's payload, or the error's name.

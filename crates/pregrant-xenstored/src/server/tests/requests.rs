@@ -1,8 +1,8 @@
 //! What each request answers.
 
 use super::*;
-use crate::wire::xs::{Header, PAYLOAD_MAX};
 use MsgType::*;
+use pregrant::wire::xs::{Header, PAYLOAD_MAX};
 
 #[test]
 fn nodes_by_the_table() {
@@ -98,7 +98,7 @@ fn an_overlong_message_ends_the_connection_after_what_was_answered() {
 fn long_directories_come_in_parts() {
     let (mut s, mut d, _) = server();
     for i in 0..600 {
-        assert_eq!(d.ask(&mut s, Mkdir, alloc::format!("/many/a-long-name-{i}\0").as_bytes()), ok());
+        assert_eq!(d.ask(&mut s, Mkdir, format!("/many/a-long-name-{i}\0").as_bytes()), ok());
     }
     assert_eq!(d.ask(&mut s, Directory, b"/many\0"), err("E2BIG"));
     let part = d.ask(&mut s, DirectoryPart, b"/many\x000\0").unwrap();
@@ -234,7 +234,7 @@ fn quotas_are_the_common_ones_until_they_are_set() {
     assert_eq!(g.ask(&mut s, Mkdir, b"data/b\0"), err("ENOSPC"));
     assert_eq!(d.ask(&mut s, SetQuota, b"7\0nodes\x000\0"), ok());
     for i in 0..1200 {
-        assert_eq!(g.ask(&mut s, Mkdir, alloc::format!("data/{i}\0").as_bytes()), ok());
+        assert_eq!(g.ask(&mut s, Mkdir, format!("data/{i}\0").as_bytes()), ok());
     }
     assert_eq!(d.ask(&mut s, Control, b"quota\0set\0watches\x009\0"), ok());
     assert!(d.ask(&mut s, Control, b"quota\0").unwrap().starts_with(b"nodes: 4\nwatches: 9\n"));

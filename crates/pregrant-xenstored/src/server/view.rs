@@ -3,16 +3,13 @@
 //! The same code serves three times: on the live tree, on a transaction's own tree, where it also notes what the
 //! outcome depended on, and at the commit, when the transaction's changes are made on the live tree.
 
-use super::super::path;
 use super::permission::{Caller, Need};
 use super::quota::Limits;
 use super::transaction::Seen;
 use super::tree::{Node, Perms, Tree};
-use crate::wire::xs::Errno;
-use alloc::string::String;
-use alloc::sync::Arc;
-use alloc::vec;
-use alloc::vec::Vec;
+use pregrant::wire::xs::Errno;
+use pregrant::xenstore::path;
+use std::sync::Arc;
 
 /// A change that a caller asks for. Paths are absolute.
 #[derive(Clone, PartialEq, Eq, Debug)]

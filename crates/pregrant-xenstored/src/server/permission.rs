@@ -1,8 +1,8 @@
-//! Who asks, and what the lists of [`crate::xenstore::permission`] allow them.
+//! Who asks, and what the lists of [`pregrant::xenstore::permission`] allow them.
 
-use super::super::permission::Permission;
 use super::tree::Perms;
-use crate::units::DomId;
+use pregrant::DomId;
+use pregrant::xenstore::permission::Permission;
 
 /// The one who asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,7 +65,7 @@ impl Caller {
 mod tests {
     use super::*;
 
-    fn list(text: &[u8]) -> alloc::vec::Vec<Permission> {
+    fn list(text: &[u8]) -> Vec<Permission> {
         Permission::parse_list(text).unwrap()
     }
 

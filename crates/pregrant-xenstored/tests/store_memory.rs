@@ -2,13 +2,14 @@
 //! halfway. Bytes on the heap are counted, before and after; nothing depends on time.
 #![cfg(not(any(loom, miri)))]
 
+#[path = "../../pregrant/tests/counting/mod.rs"]
 mod counting;
 
 use counting::live;
 use pregrant::DomId;
 use pregrant::wire::xs::{Header, MsgType, PAYLOAD_MAX};
 use pregrant::xenstore::codec;
-use pregrant::xenstore::server::{ConnId, Limits, Server};
+use pregrant_xenstored::{ConnId, Limits, Server};
 
 const GUEST: DomId = DomId(7);
 const EVENTS: usize = 100_000;

@@ -6,7 +6,7 @@
 use super::nodes::{NodeOp, Perm};
 use super::{Model, Reply, err, ok};
 use pregrant::wire::xs::MsgType;
-use pregrant::xenstore::server::Limits;
+use pregrant_xenstored::Limits;
 use proptest::prelude::*;
 
 /// A real store with clients that speak bytes.

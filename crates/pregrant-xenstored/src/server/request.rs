@@ -1,19 +1,15 @@
 //! What each request does (the table of docs/protocol 8.4).
 
-use super::super::codec::{self, Message};
-use super::super::path;
-use super::super::permission::Permission;
 use super::domain::domids;
 use super::transaction::Transaction;
 use super::view::{Edit, View};
 use super::watch::Watch;
 use super::{ConnId, Server};
-use crate::wire::xs::{Errno, Header, MsgType, PAYLOAD_MAX, SERVER_FEATURE_WATCHDEPTH, TX_NONE};
-use alloc::format;
-use alloc::string::String;
-use alloc::sync::Arc;
-use alloc::vec;
-use alloc::vec::Vec;
+use pregrant::wire::xs::{Errno, Header, MsgType, PAYLOAD_MAX, SERVER_FEATURE_WATCHDEPTH, TX_NONE};
+use pregrant::xenstore::codec::{self, Message};
+use pregrant::xenstore::path;
+use pregrant::xenstore::permission::Permission;
+use std::sync::Arc;
 
 /// The payload of a reply that only says that it worked.
 pub const OK: &[u8] = b"OK\0";

@@ -1,15 +1,14 @@
 //! A xenstore within one process: a [`Server`] behind a lock, and clients that reach it without any socket.
 //!
-//! For tests and examples, beside [`crate::platform::local`]. Threads may be domains; a wait sleeps until another
+//! For tests and examples, beside [`pregrant::platform::local`]. Threads may be domains; a wait sleeps until another
 //! thread's request brings something.
 
-use super::client::{Client, Transport};
 use super::server::{ConnId, Server};
-use crate::units::DomId;
-use core::time::Duration;
+use pregrant::DomId;
+use pregrant::xenstore::client::{Client, Transport};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use std::time::Instant;
-use std::vec::Vec;
 
 /// The store. Clones are the same store.
 #[derive(Clone, Debug, Default)]

@@ -3,7 +3,7 @@
 //! Each limit is there so that one hostile domain can neither fill the memory nor starve the others. `SET_QUOTA`
 //! and `GET_QUOTA` name them by [`NAMES`]; there 0 means that nothing is checked, which is [`UNLIMITED`] here.
 
-use crate::wire::xs::Errno;
+use pregrant::wire::xs::Errno;
 
 /// A limit that nothing reaches.
 pub const UNLIMITED: usize = usize::MAX;

@@ -1,12 +1,11 @@
 //! One client's connection: what came in, what goes out, and what ends with it.
 
-use super::super::codec::{self, Message, Parser};
 use super::transaction::Transaction;
 use super::watch::{PendingEvents, Watches};
-use crate::units::DomId;
-use crate::wire::xs::{MsgType, TX_NONE, WATCH_EVENT_REQ_ID};
-use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
+use pregrant::DomId;
+use pregrant::wire::xs::{MsgType, TX_NONE, WATCH_EVENT_REQ_ID};
+use pregrant::xenstore::codec::{self, Message, Parser};
+use std::collections::BTreeMap;
 
 /// See the module.
 #[derive(Debug)]

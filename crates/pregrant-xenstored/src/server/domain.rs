@@ -10,20 +10,16 @@
 //! What a client may do: all of this is domain 0's alone, but to ask for its own features, for a home's path, and
 //! whether a domain is known.
 
-use super::super::codec;
-use super::super::path;
-use super::super::permission::{Access, Permission, parse_domid};
 use super::quota::{Limits, NAMES};
 use super::tree::Perms;
 use super::view::{Change, ChangeKind};
 use super::{ConnId, Server};
-use crate::units::DomId;
-use crate::wire::xs::{Errno, SERVER_FEATURE_WATCHDEPTH};
-use alloc::collections::btree_map::Entry;
-use alloc::format;
-use alloc::string::String;
-use alloc::vec;
-use alloc::vec::Vec;
+use pregrant::DomId;
+use pregrant::wire::xs::{Errno, SERVER_FEATURE_WATCHDEPTH};
+use pregrant::xenstore::codec;
+use pregrant::xenstore::path;
+use pregrant::xenstore::permission::{Access, Permission, parse_domid};
+use std::collections::btree_map::Entry;
 
 /// What this server can do beyond the oldest one. The other features are about rings, which it has none of.
 const FEATURES: u32 = SERVER_FEATURE_WATCHDEPTH;
