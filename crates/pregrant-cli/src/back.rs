@@ -24,8 +24,8 @@ use pregrant::platform::{Clock, Platform};
 use pregrant::xenbus::XenbusState;
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::StatusTeller;
+use pregrant_host::drivers::net::stations::{Spoofing, Stations};
 use pregrant_host::drivers::poll_controller::CONTROL_EVERY;
-use pregrant_host::drivers::stations::{Spoofing, Stations};
 use pregrant_host::drivers::{
     Backend, CaptureFile, Captured, Chosen, Hotplug, Mode, Next, PollController, PortProvider, VifReport,
 };

@@ -15,8 +15,8 @@ use pregrant::wire::staging::StagingEntry;
 use pregrant::xenbus::{Class, DeviceId, XenbusState};
 use pregrant::{DomId, GrantRef};
 use pregrant_host::drivers::VifReport;
-use pregrant_host::drivers::backend::LINES_PER_VIF;
 use pregrant_host::drivers::recovery::FileRecovery;
+use pregrant_host::drivers::registry::LINES_PER_DEVICE;
 use pregrant_host::loopback::{Audit, Loopback};
 use pregrant_host::xenstored::UnixTransport;
 use std::io::{BufRead, BufReader};
@@ -397,7 +397,7 @@ fn xsa_350_states_at_random() {
     guest.play(&[Slot::Data(guest.request(0, 64))]);
     assert_eq!(guest.answers(), [RSP_OKAY]);
     let lines = log_lines::with(&id.to_string());
-    assert!(lines.len() <= LINES_PER_VIF as usize, "{lines:?}");
+    assert!(lines.len() <= LINES_PER_DEVICE as usize, "{lines:?}");
     // Garbage is no state.
     let state = format!("{}/state", id.front_dir());
     for garbage in ["", "9", "44", "four", "\0"] {
@@ -435,7 +435,7 @@ fn xsa_350_a_state_that_never_rests() {
     stop.store(true, Ordering::Relaxed);
     assert!(writer.join().unwrap() > 100, "it was busy all the time");
     let lines = log_lines::with(&id.to_string());
-    assert!(lines.len() <= LINES_PER_VIF as usize, "{lines:?}");
+    assert!(lines.len() <= LINES_PER_DEVICE as usize, "{lines:?}");
     stage.clear(id, guest);
     stage.end();
 }
@@ -663,7 +663,7 @@ fn xsa_43_ten_thousand_bad_connects() {
     let grown = resident_pages().saturating_sub(before);
     assert!(grown < 1024, "{grown} pages more than after the first thousand");
     let lines = log_lines::take();
-    assert!(lines.len() <= 2 * LINES_PER_VIF as usize, "{} lines: {:?}", lines.len(), lines.last());
+    assert!(lines.len() <= 2 * LINES_PER_DEVICE as usize, "{} lines: {:?}", lines.len(), lines.last());
     assert!(lines.iter().any(|line| line.contains("the last line of this vif")), "{lines:?}");
     // The guest that mends its ways is served.
     guest.set_state(XenbusState::Closed);
@@ -702,7 +702,7 @@ fn xsa_43_reconnects_of_which_everything_complains() {
     }
     let lines = log_lines::take();
     assert!(
-        lines.len() <= LINES_PER_VIF as usize,
+        lines.len() <= LINES_PER_DEVICE as usize,
         "{} lines: {:?}",
         lines.len(),
         &lines[..40.min(lines.len())]

@@ -14,7 +14,7 @@ use pregrant::ring::{NetCtrl, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlType};
 use pregrant::xenbus::XenbusState;
-use pregrant_host::drivers::backend::LINES_PER_VIF;
+use pregrant_host::drivers::registry::LINES_PER_DEVICE;
 
 fn main() {
     machine::run(&[
@@ -118,7 +118,7 @@ fn xsa_43_a_million_requests_and_a_quiet_log() {
         let id = guest.device.id();
         assert_eq!(back.report(id).unwrap().failed, None);
         let lines = log_lines::with(&id.to_string());
-        assert!(lines.len() < LINES_PER_VIF as usize && lines.len() <= 3, "{lines:?}");
+        assert!(lines.len() < LINES_PER_DEVICE as usize && lines.len() <= 3, "{lines:?}");
         guest.more.push(ring.into_pages());
     });
 }

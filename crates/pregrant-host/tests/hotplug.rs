@@ -1,6 +1,6 @@
 //! The hotplug service: what it runs for a backend, and what it refuses to whoever has the backend's process.
 
-use pregrant_host::drivers::hotplug::{
+use pregrant_host::drivers::net::hotplug::{
     Asked, REQUEST_BYTES, Request, Room, Run, Service, ServiceError, What,
 };
 use pregrant_host::drivers::{HotplugConfig, Plugged};

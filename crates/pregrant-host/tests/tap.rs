@@ -11,7 +11,7 @@ use pregrant::DomId;
 use pregrant::net::checksum;
 use pregrant::port::{Arena, FramePort, Offload, Offloads};
 use pregrant::xenbus::{Class, DeviceId};
-use pregrant_host::drivers::hotplug::{RUNS_MAX, Service};
+use pregrant_host::drivers::net::hotplug::{RUNS_MAX, Service};
 use pregrant_host::drivers::{HotplugConfig, Plugged, PortProvider, Taps};
 use pregrant_host::ports::arrivals::Arrivals;
 use pregrant_host::ports::tap::{Tap, TapPort, TapWay};

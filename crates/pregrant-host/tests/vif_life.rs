@@ -15,7 +15,7 @@ use pregrant::port::{FramePort, Offloads};
 use pregrant::wire::netif::RSP_OKAY;
 use pregrant::xenbus::{Class, DeviceId, XenbusState, toolstack};
 use pregrant::xenstore::{Access, Permission};
-use pregrant_host::drivers::port_provider::Notes;
+use pregrant_host::drivers::net::port_provider::Notes;
 use pregrant_host::drivers::recovery::BrokerRecovery;
 use pregrant_host::drivers::{Backend, Hotplug, HotplugConfig, PortProvider};
 use pregrant_host::loopback::Audit;

@@ -10,7 +10,7 @@ use pregrant::net::front::FrontConfig;
 use pregrant::net::model::Slot;
 use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, TXF_MORE_DATA, TxRequest};
 use pregrant::xenbus::{DeviceId, XenbusState};
-use pregrant_host::drivers::backend::LINES_PER_VIF;
+use pregrant_host::drivers::registry::LINES_PER_DEVICE;
 use pregrant_host::loopback::{Audit, Loopback};
 use pregrant_host::xenstored::UnixTransport;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -117,7 +117,7 @@ fn xsa_43_a_million_bad_requests_are_a_few_lines() {
     let report = stage.back.report(id).unwrap();
     assert_eq!((report.state, report.queues[0].1.errors), (XenbusState::Connected, errors));
     let lines = log_lines::take();
-    assert!(lines.len() <= LINES_PER_VIF as usize, "{} lines for {errors} errors: {lines:?}", lines.len());
+    assert!(lines.len() <= LINES_PER_DEVICE as usize, "{} lines for {errors} errors: {lines:?}", lines.len());
     drop(guest);
     stage.remove(id);
     stage.end();
@@ -315,7 +315,7 @@ fn xsa_349_state_flips_while_nobody_listens() {
     guest.play(&[Slot::Data(guest.request(0, 64))]);
     assert_eq!(guest.answers(), [RSP_OKAY]);
     let lines = log_lines::with(&id.to_string());
-    assert!(lines.len() <= LINES_PER_VIF as usize, "{lines:?}");
+    assert!(lines.len() <= LINES_PER_DEVICE as usize, "{lines:?}");
     drop(guest);
     stage.remove(id);
     stage.end();

@@ -1,4 +1,4 @@
-//! Lines in the log that a guest could cause go through a budget: `VifLog`, or `LineBudget` where no vif is at hand.
+//! Lines in the log that a guest could cause go through a budget: `DeviceLog`, or `LineBudget` where no device is at hand.
 //!
 //! A line of another kind says beside it, after `LOG:`, why no guest repeats it.
 
@@ -16,7 +16,7 @@ const DRIVERS: &[&str] = &[
 ];
 
 /// Where lines are counted.
-const BUDGETS: &[&str] = &["crates/pregrant-host/src/drivers/backend/vif_log.rs"];
+const BUDGETS: &[&str] = &["crates/pregrant-host/src/drivers/registry/device_log.rs"];
 
 /// Levels that are written unless somebody asks for less.
 const LEVELS: &[&str] = &["error", "warn", "info", "log"];
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_line_in_the_drivers_has_a_budget_or_a_reason() {
-        let taps = "crates/pregrant-host/src/drivers/taps.rs";
+        let taps = "crates/pregrant-host/src/drivers/net/taps.rs";
         assert_eq!(offences(taps, "fn f() {\n    log::warn!(\"x\");\n}\n"), 1);
         assert_eq!(offences(taps, "use log::{Level, log};\nfn f() {\n    log!(Level::Warn, \"x\");\n}\n"), 1);
         assert_eq!(offences(taps, "fn f() {\n    // LOG: once.\n    log::warn!(\"x\");\n}\n"), 0);
@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(offences(taps, "// log::warn!(x)\nfn f() {\n    log::debug!(\"x\");\n}\n"), 0);
         assert_eq!(offences("crates/pregrant-cli/src/top/mod.rs", "fn f() { log::warn!(\"x\"); }"), 0);
         assert_eq!(
-            offences("crates/pregrant-host/src/drivers/backend/vif_log.rs", "fn f() { log!(a, b); }"),
+            offences("crates/pregrant-host/src/drivers/registry/device_log.rs", "fn f() { log!(a, b); }"),
             0
         );
     }

@@ -9,7 +9,7 @@
 //! Texts that a guest can steer (why its vif was closed) are escaped by JSON and shortened to [`TEXT_MAX`]; the number of
 //! vifs and queues is the toolstack's and the backend's.
 
-use super::backend::VifReport;
+use super::registry::VifReport;
 use crate::counters::Counters;
 use pregrant::net::stats::DirStats;
 use serde::{Deserialize, Serialize};

@@ -19,7 +19,7 @@ use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenbus::{Class, DeviceId, Side};
 use pregrant::xenstore::Client;
-use pregrant_host::drivers::port_provider::Notes;
+use pregrant_host::drivers::net::port_provider::Notes;
 use pregrant_host::drivers::{Backend, HotplugConfig, Plugged, PortProvider, Stations, VifReport};
 use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback, ProcessCounts};
 use pregrant_host::ports::switch::Switch;

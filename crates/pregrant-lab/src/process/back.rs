@@ -19,7 +19,7 @@ use pregrant::xenbus::DeviceId;
 use pregrant_host::MonotonicClock;
 use pregrant_host::counters::Counters;
 use pregrant_host::drivers::StatusTeller;
-use pregrant_host::drivers::port_provider::Notes;
+use pregrant_host::drivers::net::port_provider::Notes;
 use pregrant_host::drivers::{
     Backend, BrokerRecovery, HotplugConfig, Mode, Next, PollController, PortProvider, Recovery, Stations,
 };

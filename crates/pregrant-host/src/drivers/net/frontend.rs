@@ -5,7 +5,7 @@
 //! The guest's own program calls [`Frontend::control`] when xenstore has something to say, and sends and receives in
 //! between. What the back may do: offer anything, close at any time; the guest hears of it as a state or an error.
 
-use super::wait::Waiter;
+use crate::drivers::wait::Waiter;
 use crate::wake::WakeOn;
 use pregrant::net::front::vif::FrontError;
 use pregrant::net::front::{FrontConfig, FrontStep, FrontVif};

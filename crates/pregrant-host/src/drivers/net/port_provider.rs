@@ -208,7 +208,7 @@ impl FramePort for Unplugged {
 
 /// Where one vif's plugging stands, in the backend.
 #[derive(Debug)]
-pub(super) enum HotplugState {
+pub(in crate::drivers) enum HotplugState {
     /// Nothing to do, or done.
     Done,
     /// By this process: to be asked again.
@@ -218,7 +218,7 @@ pub(super) enum HotplugState {
 }
 
 /// What a plugging came to.
-pub(super) enum PlugStep {
+pub(in crate::drivers) enum PlugStep {
     /// The text for `hotplug-status`, and why it failed if it did.
     In(&'static str, Option<String>),
     /// It is undone, and why that failed if it did.
@@ -227,7 +227,7 @@ pub(super) enum PlugStep {
 
 impl HotplugState {
     /// Makes the far side's place, and begins to plug it in. A vif that was taken up (`live`) is plugged in already.
-    pub(super) fn begin<P: Platform>(
+    pub(in crate::drivers) fn begin<P: Platform>(
         far: &mut dyn PortProvider,
         hotplug: Hotplug,
         device: &Device,
@@ -244,7 +244,7 @@ impl HotplugState {
     }
 
     /// Asks again. What it came to, once it is over.
-    pub(super) fn turn(&mut self, far: &mut dyn PortProvider, id: &DeviceId) -> Option<PlugStep> {
+    pub(in crate::drivers) fn turn(&mut self, far: &mut dyn PortProvider, id: &DeviceId) -> Option<PlugStep> {
         let plugged = match self {
             Self::Done => return None,
             Self::Own(place) => far.plug(id, place),
@@ -264,12 +264,12 @@ impl HotplugState {
     }
 
     /// Whether the vif is over.
-    pub(super) fn is_out(&self) -> bool {
+    pub(in crate::drivers) fn is_out(&self) -> bool {
         matches!(self, Self::Undone)
     }
 
     /// Whether it is to be asked again.
-    pub(super) fn is_pending(&self) -> bool {
+    pub(in crate::drivers) fn is_pending(&self) -> bool {
         !matches!(self, Self::Done)
     }
 }

@@ -1,8 +1,8 @@
 //! One vif as the backend keeps it, and as it reports it.
 
-use super::vif_log::VifLog;
+use super::device_log::DeviceLog;
 use crate::drivers::fair_scheduler::Turn;
-use crate::drivers::port_provider::HotplugState;
+use crate::drivers::net::port_provider::HotplugState;
 use log::Level;
 use pregrant::net::back::BackVif;
 use pregrant::net::back::credit::BadRate;
@@ -40,7 +40,7 @@ pub struct VifReport {
     pub faults: u64,
     /// How often its front was not listened to for a while, since it asked for too many steps.
     pub throttled: u64,
-    /// Lines that the log does not have of it, since it caused more than [`LINES_PER_VIF`](super::LINES_PER_VIF).
+    /// Lines that the log does not have of it, since it caused more than [`LINES_PER_DEVICE`](super::LINES_PER_DEVICE).
     pub lines_left_out: u64,
     /// Why it was the last time, also when it is connected again.
     pub last_failure: Option<String>,
@@ -56,7 +56,7 @@ pub(super) struct VifInstance<P: Platform> {
     pub(super) device: Device,
     pub(super) vif: BackVif<P>,
     pub(super) ports: Vec<Box<dyn FramePort>>,
-    pub(super) log: VifLog,
+    pub(super) log: DeviceLog,
     pub(super) failed: Option<String>,
     pub(super) faults: u64,
     pub(super) throttled: u64,

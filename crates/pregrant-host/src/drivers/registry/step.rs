@@ -2,9 +2,9 @@
 //!
 //! A failure closes that vif alone, with a line that says why; the store has the same text.
 
-use super::vif_log::VifLog;
+use super::device_log::DeviceLog;
 use super::{Backend, VifInstance, WATCH};
-use crate::drivers::port_provider::{Hotplug, HotplugState, PlugStep, PortProvider, unplugged};
+use crate::drivers::net::port_provider::{Hotplug, HotplugState, PlugStep, PortProvider, unplugged};
 use log::Level;
 use pregrant::PeerFault;
 use pregrant::net::back::BackStep;
@@ -226,7 +226,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         for (id, why) in self.far.failures() {
             let log = self.ending.iter().find(|log| log.id() == id);
             let log = log.or_else(|| self.logs.get(&(id.front.0, id.handle))).cloned();
-            log.unwrap_or_else(|| VifLog::new(id)).say(Level::Warn, &why);
+            log.unwrap_or_else(|| DeviceLog::new(id)).say(Level::Warn, &why);
         }
         let far = &self.far;
         self.ending.retain(|log| {

@@ -8,17 +8,18 @@
 //!   link    what becomes of it with time: frames that wait, a guest that takes none, its rate
 //!   throttled  whose front asks for too many steps     vif_instance  one vif, and its report
 //!   sleep   until there may be something to do
-//!   end     all of them left or closed    vif_log  what the log says of one
+//!   end     all of them left or closed    device_log  what the log says of one
 //! ```
 //! A vif that a predecessor left at state 4 is taken up with its live rings ([`Backend::succeed`]); [`Backend::detach`]
 //! leaves it so, [`Backend::close_all`] closes it. What a predecessor closed stays closed until its front comes down.
 //!
 //! What a guest may do: close, vanish, lie, come back again and again. Its own vif is closed with a line that says why
-//! (at most [`LINES_PER_VIF`] lines for each vif); the others go on. A guest that writes its state without end is heard
+//! (at most [`LINES_PER_DEVICE`] lines for each vif); the others go on. A guest that writes its state without end is heard
 //! in turns ([`EVENTS_PER_TURN`]), so that frames move in between, and then not for a while ([`throttle`]).
 //!
 //! [`throttle`]: crate::drivers::throttle
 
+mod device_log;
 mod end;
 mod find;
 mod link;
@@ -28,16 +29,16 @@ mod step;
 mod tests;
 mod throttled;
 mod vif_instance;
-mod vif_log;
 
+pub use device_log::LINES_PER_DEVICE;
 pub use vif_instance::VifReport;
-pub use vif_log::LINES_PER_VIF;
 
 use super::fair_scheduler::FairScheduler;
-use super::port_provider::{Hotplug, PortProvider};
+use super::net::port_provider::{Hotplug, PortProvider};
 use super::recovery::Recovery;
 use super::throttle::Throttle;
 use super::wait::Waiter;
+use device_log::DeviceLog;
 use find::{Changed, Held, below_watch};
 use pregrant::net::back::Patience;
 use pregrant::net::back::{FallbackPath, Polled};
@@ -50,7 +51,6 @@ use pregrant::xenstore::{Client, Transport, XsError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use vif_instance::VifInstance;
-use vif_log::VifLog;
 
 /// Events of xenstore that one call of [`Backend::control`] takes at most.
 pub const EVENTS_PER_TURN: usize = 128;
@@ -111,9 +111,9 @@ pub struct Backend<P: Platform, T: Transport> {
     forgot: bool,
     vifs: BTreeMap<(u16, u32), VifInstance<P>>,
     /// What the log was told of each, also of those that somebody else holds.
-    logs: BTreeMap<(u16, u32), VifLog>,
+    logs: BTreeMap<(u16, u32), DeviceLog>,
     /// Those of vifs that are gone, as long as the far side has something under way for them.
-    ending: Vec<VifLog>,
+    ending: Vec<DeviceLog>,
     /// Vifs that somebody else still holds.
     held: BTreeMap<(u16, u32), Held>,
     /// Those with live queues, for the round.

@@ -165,7 +165,7 @@ impl PortProvider for Captured {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drivers::port_provider::unplugged;
+    use crate::drivers::net::port_provider::unplugged;
     use std::fs;
 
     #[test]

@@ -7,10 +7,10 @@
 //! ```
 //! What a guest may do: nothing here; the directory is the toolstack's.
 
-use super::vif_log::VifLog;
+use super::device_log::DeviceLog;
 use super::{Backend, BackendError, VifInstance, WATCH};
 use crate::drivers::fair_scheduler::Turn;
-use crate::drivers::port_provider::{HotplugConfig, HotplugState};
+use crate::drivers::net::port_provider::{HotplugConfig, HotplugState};
 use log::Level;
 use pregrant::DomId;
 use pregrant::net::back::vif::{HOTPLUG_STATUS, RATE};
@@ -80,7 +80,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
             let dir = format!("{WATCH}/{}/{}", id.front.0, id.handle);
             if self.xs.read_if_there(&dir)?.is_none() {
                 recovery.forget(&self.platform, &id);
-                VifLog::new(id).failed(Level::Warn, self.far.removed(&id));
+                DeviceLog::new(id).failed(Level::Warn, self.far.removed(&id));
             }
         }
         Ok(())
@@ -90,7 +90,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
     pub(super) fn find(&mut self, key: (u16, u32)) {
         let own = self.platform.domid();
         let id = DeviceId { class: Class::Vif, front: DomId(key.0), back: own, handle: key.1 };
-        let log = self.logs.entry(key).or_insert_with(|| VifLog::new(id)).clone();
+        let log = self.logs.entry(key).or_insert_with(|| DeviceLog::new(id)).clone();
         let owned = match self.recovery.as_mut().map(|s| s.own(&self.platform, &id)).transpose() {
             Ok(owned) => owned,
             Err(why) => return self.hold(key, &id, &why),
@@ -201,7 +201,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         let held = self.held.entry(key).or_insert(first);
         if !held.given_up && Instant::now() >= held.until {
             held.given_up = true;
-            let log = self.logs.entry(key).or_insert_with(|| VifLog::new(*id));
+            let log = self.logs.entry(key).or_insert_with(|| DeviceLog::new(*id));
             log.say(Level::Warn, &format_args!("not served: {why}"));
         }
         // Nobody listens to its front: what that writes is not to keep this process awake.

@@ -2,7 +2,7 @@
 
 use super::{Backend, Changed, below_watch};
 use crate::drivers::Frontend;
-use crate::drivers::port_provider::{Hotplug, HotplugConfig, Notes, Plugged, PortProvider};
+use crate::drivers::net::port_provider::{Hotplug, HotplugConfig, Notes, Plugged, PortProvider};
 use crate::drivers::recovery::Recovery;
 use pregrant::DomId;
 use pregrant::net::back::{ControlPage, FallbackPath, Patience};

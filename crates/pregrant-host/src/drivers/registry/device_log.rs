@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   backend's own lines ---------------------------------+
-//!   far side: connected, link, closed, removed --Err(..)--+--> VifLog::say --> LINES_PER_VIF lines, then a count,
+//!   far side: connected, link, closed, removed --Err(..)--+--> DeviceLog::say --> LINES_PER_DEVICE lines, then a count,
 //!             failures, also of vifs that are gone -------+                    which is told once, at the vif's end
 //!   recovery: a page that cannot be had ---------Err(..)--+
 //! ```
@@ -17,16 +17,16 @@ use std::fmt::Display;
 use std::rc::Rc;
 
 /// Lines that one vif can cause in the log; then it is quiet.
-pub const LINES_PER_VIF: u32 = 16;
+pub const LINES_PER_DEVICE: u32 = 16;
 
 /// See the module. Clones are the same vif's.
 #[derive(Clone, Debug)]
-pub(super) struct VifLog {
+pub(super) struct DeviceLog {
     id: DeviceId,
     lines: Rc<Cell<u64>>,
 }
 
-impl VifLog {
+impl DeviceLog {
     /// Of a vif that was just found.
     pub(super) fn new(id: DeviceId) -> Self {
         Self { id, lines: Rc::default() }
@@ -41,8 +41,8 @@ impl VifLog {
     pub(super) fn say(&self, level: Level, text: &dyn Display) {
         self.lines.set(self.lines.get() + 1);
         match self.lines.get() {
-            n if n < LINES_PER_VIF.into() => log!(level, "{}: {text}", self.id),
-            n if n == u64::from(LINES_PER_VIF) => {
+            n if n < LINES_PER_DEVICE.into() => log!(level, "{}: {text}", self.id),
+            n if n == u64::from(LINES_PER_DEVICE) => {
                 log!(level, "{}: {text} (the last line of this vif)", self.id)
             }
             _ => {}
@@ -56,7 +56,7 @@ impl VifLog {
 
     /// Lines that were not written.
     pub(super) fn left_out(&self) -> u64 {
-        self.lines.get().saturating_sub(LINES_PER_VIF.into())
+        self.lines.get().saturating_sub(LINES_PER_DEVICE.into())
     }
 
     /// At the vif's end: how many were not written.

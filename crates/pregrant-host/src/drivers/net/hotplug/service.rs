@@ -155,7 +155,7 @@ fn readable(socket: &impl AsFd, time: Duration) -> Result<bool, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drivers::hotplug::What;
+    use crate::drivers::net::hotplug::What;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     #[test]

@@ -11,8 +11,8 @@
 //!
 //! What a guest may do: as for a [switch](crate::ports::switch).
 
-use super::Chosen;
 use super::port_provider::{HotplugConfig, Notes, PortProvider};
+use crate::drivers::Chosen;
 use crate::ports::switch::{Sources, Switch, SwitchFull, SwitchPort};
 use pregrant::net::headers::MacAddr;
 use pregrant::port::{FramePort, Offloads};
