@@ -13,7 +13,7 @@ mod skip;
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use pregrant::DomId;
 use pregrant::net::back::{Control, Polled};
-use pregrant::net::path::copy::front::Granting;
+use pregrant::net::front::Granting;
 use pregrant::port::{Arena, FramePort, Offload, Offloads, Steering};
 use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::drivers::{CaptureFile, Captured, HotplugConfig, PortProvider, Taps};

@@ -9,9 +9,10 @@
 //! `cargo run -p pregrant --features local --example first_ring`
 
 use pregrant::net::back::{Control, TxQueue};
+use pregrant::net::front::Granting;
 use pregrant::net::front::regions::Regions;
 use pregrant::net::front::{Buffers, TxFront};
-use pregrant::net::path::copy::front::{Granting, OrdinaryPages};
+use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::{AnyPath, CopyPath};
 use pregrant::platform::local::LocalXen;
 use pregrant::platform::{Access, Events, GrantPool, PeerMem};

@@ -5,8 +5,8 @@
 mod rig;
 
 use pregrant::net::back::{Control, Polled};
+use pregrant::net::front::Granting;
 use pregrant::net::gso::MIN_GSO_SIZE;
-use pregrant::net::path::copy::front::Granting;
 use pregrant::port::{Arena, Offload};
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -8,8 +8,8 @@
 mod rig;
 
 use pregrant::net::back::{Control, Polled};
+use pregrant::net::front::Granting;
 use pregrant::net::model::Slot;
-use pregrant::net::path::copy::front::Granting;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::platform::local::{LocalRegion, Pages};
 use pregrant::port::{Arena, Offload};

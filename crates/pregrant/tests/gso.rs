@@ -7,9 +7,9 @@ mod rig;
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use pregrant::net::back::assemble::BATCH_SEGMENTS;
 use pregrant::net::back::{Control, Polled};
+use pregrant::net::front::Granting;
 use pregrant::net::gso::{HEADERS_MAX, MIN_GSO_SIZE, Segments};
 use pregrant::net::headers::HeaderFault;
-use pregrant::net::path::copy::front::Granting;
 use pregrant::port::{Arena, Offload};
 use rig::{Frame, GUEST, Rig, TestPort, TxEnds, WAYS, Way};
 

@@ -8,7 +8,7 @@ mod rig;
 use counting::{calls, live};
 use pregrant::PAGE_SIZE;
 use pregrant::net::back::{Control, Polled};
-use pregrant::net::path::copy::front::Granting;
+use pregrant::net::front::Granting;
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
 use rig::{GUEST, Rig, RxEnds, SLOTS, TxEnds, Way};
 

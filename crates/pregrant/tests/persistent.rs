@@ -4,8 +4,8 @@ mod rig;
 
 use pregrant::net::back::{BackVif, FallbackPath};
 use pregrant::net::features::{BackFeatures, FrontRequest};
+use pregrant::net::front::Granting;
 use pregrant::net::front::{FrontConfig, FrontVif};
-use pregrant::net::path::copy::front::Granting;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::local::{LocalCounts, LocalDomain, LocalXen};
 use pregrant::port::{Arena, Offload};

@@ -6,9 +6,9 @@ mod rig;
 
 use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{Control, Polled};
+use pregrant::net::front::Granting;
 use pregrant::net::front::regions::Regions;
 use pregrant::net::model::{RxFrame, Slot};
-use pregrant::net::path::copy::front::Granting;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen, ListFault, colour};
 use pregrant::platform::local::Pages;

@@ -11,8 +11,8 @@ mod rig;
 
 use pregrant::net::back::{BackVif, FallbackPath};
 use pregrant::net::features::{BackFeatures, of_front_connection, staging_is_active, unknown_to_netback};
+use pregrant::net::front::Granting;
 use pregrant::net::front::{FrontConfig, FrontVif};
-use pregrant::net::path::copy::front::Granting;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{Arena, Offload};

@@ -375,7 +375,7 @@ fn xsa_376_403_trusted_or_not_the_back_is_shown_nothing_but_frames() {
         if let Some(trusted) = trusted {
             fb.own.borrow_mut().insert("trusted".into(), trusted.into());
         }
-        let granting = pregrant::net::path::copy::front::Granting::Standing;
+        let granting = pregrant::net::front::Granting::Standing;
         let config = FrontConfig { tx_data_len: None, rx_data_len: None, granting, ..FrontConfig::default() };
         let mut front = FrontVif::new(HOST, config, false);
         let mut back = back(BackFeatures::default());

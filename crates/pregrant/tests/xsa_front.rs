@@ -4,9 +4,10 @@
 
 mod rig;
 
+use pregrant::net::front::Granting;
 use pregrant::net::front::regions::Regions;
 use pregrant::net::front::{Buffers, TxFront};
-use pregrant::net::path::copy::front::{Granting, OrdinaryPages};
+use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::platform::local::{LocalDomain, LocalMap, LocalRegion};
 use pregrant::platform::{Access, Events, GrantPool, GrantTable, InUse, PeerMem, Platform, ReadySet};
 use pregrant::port::{Arena, Offload};

@@ -3,9 +3,10 @@
 
 mod rig;
 
+use pregrant::net::front::Granting;
 use pregrant::net::front::regions::Regions;
 use pregrant::net::front::{Buffers, RxFront};
-use pregrant::net::path::copy::front::{Granting, OrdinaryPages};
+use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::local::{LocalDomain, LocalRegion};

@@ -8,8 +8,8 @@ mod rig;
 use pregrant::net::back::refusal::ConnectError;
 use pregrant::net::back::{BackStep, BackVif, FallbackPath, Polled};
 use pregrant::net::features::BackFeatures;
+use pregrant::net::front::Granting;
 use pregrant::net::front::{FrontConfig, FrontVif};
-use pregrant::net::path::copy::front::Granting;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap, LocalXen};
 use pregrant::platform::{

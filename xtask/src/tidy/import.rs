@@ -45,14 +45,7 @@ pub fn imports(module: &[String], tokens: &[Token]) -> Vec<Import> {
                 }
             }
             Kind::Ident(word) if starts_path(tokens, at) => {
-                let root = match word.as_str() {
-                    "crate" => Some(here[..1].to_vec()),
-                    "self" => Some(here.clone()),
-                    "super" => Some(here[..here.len().saturating_sub(1)].to_vec()),
-                    known if CRATES.contains(&known) => Some(vec![known.to_string()]),
-                    _ => None,
-                };
-                if let Some(root) = root {
+                if let Some(root) = root(&here, word) {
                     at = tree(tokens, at + 1, root, &mut out);
                     continue;
                 }
@@ -66,6 +59,28 @@ pub fn imports(module: &[String], tokens: &[Token]) -> Vec<Import> {
         at += 1;
     }
     out
+}
+
+/// The paths of a `use` tree that begins at `at`, from a root or by the name of a child of `module`.
+pub fn group_or_path(module: &[String], tokens: &[Token], at: usize) -> Vec<Import> {
+    let mut out = Vec::new();
+    let Some(word) = tokens.get(at).and_then(Token::ident).filter(|_| starts_path(tokens, at)) else {
+        return out;
+    };
+    let child = || module.iter().cloned().chain([word.to_string()]).collect();
+    tree(tokens, at + 1, root(module, word).unwrap_or_else(child), &mut out);
+    out
+}
+
+/// Where a path begins whose first word is `word`; None: at none of the roots.
+fn root(here: &[String], word: &str) -> Option<Vec<String>> {
+    match word {
+        "crate" => Some(here[..1].to_vec()),
+        "self" => Some(here.to_vec()),
+        "super" => Some(here[..here.len().saturating_sub(1)].to_vec()),
+        known if CRATES.contains(&known) => Some(vec![known.to_string()]),
+        _ => None,
+    }
 }
 
 /// An identifier that `::` follows and none precedes.

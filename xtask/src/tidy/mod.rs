@@ -1,12 +1,14 @@
 //! The rules that the compiler does not know: names, lengths, import directions, and where `unsafe` may stand.
 //!
 //! ```text
-//!   files -> token (comments and strings gone) -> import (use trees to whole paths) -> wall (who may name whom)
+//!   files -> token (comments and strings gone) -> import (use trees to whole paths) -> wall (who may name whom),
+//!   pair (no two files of the core need each other)
 //! ```
 
 mod claim;
 mod import;
 mod log_line;
+mod pair;
 mod section;
 mod token;
 mod unsafety;
@@ -53,6 +55,7 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     let mut offences: Vec<String> = sources.iter().flat_map(check).collect();
     offences.extend(claim::check(&page(claim::PAGE)?, &sources));
     offences.extend(unsafety::check_table(&page(unsafety::PAGE)?, &sources));
+    offences.extend(pair::check(&sources));
     offences.extend(section::check(sources.iter().chain(&others)));
     for offence in &offences {
         println!("{offence}");

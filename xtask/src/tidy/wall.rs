@@ -3,7 +3,7 @@
 use super::import::{imports, module_of};
 use super::token::Token;
 
-/// Modules below `from` name nothing below any of `never`.
+/// Modules below `from` name nothing below any of `never`; `*` is any one name.
 struct Wall {
     from: &'static str,
     never: &'static [&'static str],
@@ -12,6 +12,14 @@ struct Wall {
 const WALLS: &[Wall] = &[
     Wall { from: "pregrant::net::front", never: &["pregrant::net::back"] },
     Wall { from: "pregrant::net::back", never: &["pregrant::net::front"] },
+    Wall {
+        from: "pregrant::net::path::*::front",
+        never: &["pregrant::net::back", "pregrant::net::path::*::back"],
+    },
+    Wall {
+        from: "pregrant::net::path::*::back",
+        never: &["pregrant::net::front", "pregrant::net::path::*::front"],
+    },
     Wall { from: "pregrant::blk::front", never: &["pregrant::blk::back"] },
     Wall { from: "pregrant::blk::back", never: &["pregrant::blk::front"] },
     Wall { from: "pregrant::net", never: &["pregrant::blk"] },
@@ -38,6 +46,10 @@ const WALLS: &[Wall] = &[
             "pregrant::xenbus",
             "pregrant::shm",
         ],
+    },
+    Wall {
+        from: "pregrant::grants",
+        never: &["pregrant::net", "pregrant::blk", "pregrant::ring", "pregrant::xenbus"],
     },
     Wall { from: "pregrant_host::loopback", never: &["pregrant_host::linux"] },
     Wall { from: "pregrant_host::linux", never: &["pregrant_host::loopback"] },
@@ -144,7 +156,7 @@ pub fn check(file: &str, tokens: &[Token]) -> Vec<String> {
 /// Whether `path` is `top` or lies in it.
 fn below(path: &[String], top: &str) -> bool {
     let mut parts = path.iter();
-    top.split("::").all(|t| parts.next().is_some_and(|p| p == t))
+    top.split("::").all(|t| parts.next().is_some_and(|p| t == "*" || p == t))
 }
 
 #[cfg(test)]
@@ -158,6 +170,19 @@ mod tests {
         assert_eq!(check("crates/pregrant/src/net/front/tx.rs", &names_back).len(), 1);
         assert_eq!(check("crates/pregrant/src/net/offload.rs", &names_back).len(), 0);
         assert_eq!(check("crates/pregrant/src/net/front/tests.rs", &names_back).len(), 0);
+    }
+
+    #[test]
+    fn a_path_s_ends_know_their_own_side_and_the_store_of_pages_neither() {
+        let offences = |file, text| check(file, &tokens(text)).len();
+        let front = "crates/pregrant/src/net/path/persistent/front.rs";
+        assert_eq!(offences(front, "use crate::net::back::tx::TxQueue;"), 1);
+        assert_eq!(offences(front, "use crate::net::path::copy::back::CopyPath;"), 1);
+        assert_eq!(offences(front, "use crate::net::front::regions::Regions;"), 0);
+        let back = "crates/pregrant/src/net/path/persistent/back.rs";
+        assert_eq!(offences(back, "use crate::net::front::regions::Regions;"), 1);
+        assert_eq!(offences(back, "use crate::net::back::tx::TxQueue;"), 0);
+        assert_eq!(offences("crates/pregrant/src/grants/store.rs", "use crate::net::path::Chain;"), 1);
     }
 
     #[test]

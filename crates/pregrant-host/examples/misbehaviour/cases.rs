@@ -8,7 +8,7 @@
 //! Each case stands between two good frames of its own vif. A vif that a case killed is not used again. The back may be any:
 //! nothing is demanded of the order of answers, nor of where the index stops.
 
-use pregrant::net::features::{ChannelKeys, DataRequest, FrontRequest, QueueKeys, of_front_connection};
+use pregrant::net::features::{ChannelKeys, FrontRequest, QueueKeys, of_front_connection};
 use pregrant::platform::{Access, Clock, Events, GrantPool, Platform};
 use pregrant::ring::{NetRx, NetTx, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
@@ -209,26 +209,8 @@ impl<'a, P: Platform> Vif<'a, P> {
             let _ = pages.copy_in(page * 4096, &head); // inside of them
         }
         let (chan, port) = p.events().offer(back)?;
-        let queue = QueueKeys {
-            tx_ring,
-            rx_ring,
-            channels: ChannelKeys::Single(port),
-            tx_data: DataRequest::None,
-            rx_data: DataRequest::None,
-        };
-        let request = FrontRequest {
-            rx_copy: true,
-            rx_notify: true,
-            sg: true,
-            gso_tcpv4: true,
-            gso_tcpv6: true,
-            csum: true,
-            ipv6_csum: true,
-            persistent: false,
-            multicast_control: true,
-            ctrl: None,
-            queues: vec![queue],
-        };
+        let queue = QueueKeys::new(tx_ring, rx_ring, ChannelKeys::Single(port));
+        let request = FrontRequest { multicast_control: true, ..FrontRequest::new(vec![queue]) };
         let minute = Some(Duration::from_secs(60));
         device.wait_peer(xs, p.clock(), minute, |s| s == XenbusState::InitWait)?;
         let pairs = request.pairs();

@@ -2,8 +2,8 @@
 
 use super::{Back, Machine, Store, until};
 use pregrant::net::front::FrontConfig;
+use pregrant::net::front::Granting;
 use pregrant::net::headers::MacAddr;
-use pregrant::net::path::copy::front::Granting;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::port::{Arena, Offload};
 use pregrant::xenbus::{DeviceId, XenbusState};

@@ -1,7 +1,7 @@
 //! A guest by hand: rings, grants and keys as a driver would make them, each open to a test's mischief.
 
 use super::{BACK, Machine, Store, until};
-use pregrant::net::features::{ChannelKeys, DataRequest, FrontRequest, QueueKeys, of_front_connection};
+use pregrant::net::features::{ChannelKeys, FrontRequest, QueueKeys, of_front_connection};
 use pregrant::net::model::{RxModel, Slot, TxModel};
 use pregrant::net::path::staging::list as staging_list;
 use pregrant::platform::{Access, Events, GrantPool, Platform};
@@ -110,26 +110,8 @@ impl RawGuest {
 
     /// The keys of an honest front with one queue, one channel and no staging.
     pub fn keys(&self) -> Keys {
-        let queue = QueueKeys {
-            tx_ring: self.tx_ring,
-            rx_ring: self.rx_ring,
-            channels: ChannelKeys::Single(self.port),
-            tx_data: DataRequest::None,
-            rx_data: DataRequest::None,
-        };
-        let request = FrontRequest {
-            rx_copy: true,
-            rx_notify: true,
-            sg: true,
-            gso_tcpv4: true,
-            gso_tcpv6: true,
-            csum: true,
-            ipv6_csum: true,
-            persistent: false,
-            multicast_control: false,
-            ctrl: None,
-            queues: vec![queue],
-        };
+        let queue = QueueKeys::new(self.tx_ring, self.rx_ring, ChannelKeys::Single(self.port));
+        let request = FrontRequest::new(vec![queue]);
         request.pairs().into_iter().collect()
     }
 

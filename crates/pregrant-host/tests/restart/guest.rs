@@ -3,7 +3,7 @@
 use crate::traffic::Traffic;
 use crate::world::{self, GUEST};
 use pregrant::net::front::FrontConfig;
-use pregrant::net::path::copy::front::Granting;
+use pregrant::net::front::Granting;
 use pregrant_host::drivers::wait::UNBOUNDED;
 use pregrant_host::loopback::Loopback;
 use std::io::Read;

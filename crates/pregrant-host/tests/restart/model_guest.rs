@@ -93,19 +93,7 @@ impl ModelGuest {
             tx_data: staging.as_ref().map_or(DataRequest::None, |(tx, _)| keys(tx)),
             rx_data: staging.as_ref().map_or(DataRequest::None, |(_, rx)| keys(rx)),
         };
-        let request = FrontRequest {
-            rx_copy: true,
-            rx_notify: true,
-            sg: true,
-            gso_tcpv4: true,
-            gso_tcpv6: true,
-            csum: true,
-            ipv6_csum: true,
-            persistent,
-            multicast_control: false,
-            ctrl: None,
-            queues: vec![queue],
-        };
+        let request = FrontRequest { persistent, ..FrontRequest::new(vec![queue]) };
         let start = u32::MAX - 20; // the indices wrap
         let mut guest = Self {
             tx: TxModel::starting_at(tx_ring, start),

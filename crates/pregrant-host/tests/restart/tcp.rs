@@ -4,7 +4,7 @@
 use crate::world::World;
 use pregrant::DomId;
 use pregrant::net::front::FrontConfig;
-use pregrant::net::path::copy::front::Granting;
+use pregrant::net::front::Granting;
 use pregrant::platform::Clock;
 use pregrant::port::{Arena, Offload};
 use pregrant_host::MonotonicClock;

@@ -6,7 +6,7 @@ use super::order::{Case, Dir, Latencies, Order, Played, Report};
 use super::{ProcessArgs, Result, cpu_ns, next_order, tell};
 use hdrhistogram::Histogram;
 use pregrant::net::front::FrontConfig;
-use pregrant::net::path::copy::front::Granting;
+use pregrant::net::front::Granting;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::{Clock, Platform};
 use pregrant::port::{Arena, Offload};

@@ -5,7 +5,7 @@
 
 use super::order::{Nuisance, Report};
 use super::{ProcessArgs, Result, tell};
-use pregrant::net::features::{ChannelKeys, DataRequest, FrontRequest, QueueKeys, of_front_connection};
+use pregrant::net::features::{ChannelKeys, FrontRequest, QueueKeys, of_front_connection};
 use pregrant::platform::{Access, Events, GrantPool, Platform};
 use pregrant::ring::{NetRx, NetTx, Notify, RingKind, RingMem, RingPages, Word};
 use pregrant::wire::netif::{RxRequest, TXF_MORE_DATA, TxRequest};
@@ -157,26 +157,8 @@ impl RawVif {
         self.wait_back(&[XenbusState::InitWait])?;
         self.tx.init();
         self.rx.init();
-        let queue = QueueKeys {
-            tx_ring: self.refs[0],
-            rx_ring: self.refs[1],
-            channels: ChannelKeys::Single(self.port),
-            tx_data: DataRequest::None,
-            rx_data: DataRequest::None,
-        };
-        let request = FrontRequest {
-            rx_copy: true,
-            rx_notify: true,
-            sg: true,
-            gso_tcpv4: true,
-            gso_tcpv6: true,
-            csum: true,
-            ipv6_csum: true,
-            ctrl: None,
-            persistent: false,
-            multicast_control: false,
-            queues: vec![queue],
-        };
+        let queue = QueueKeys::new(self.refs[0], self.refs[1], ChannelKeys::Single(self.port));
+        let request = FrontRequest::new(vec![queue]);
         let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
         pregrant::xenbus::bus::DeviceBus::publish(&mut bus, &request.pairs(), of_front_connection)?;
         self.set_state(XenbusState::Connected)?;

@@ -201,6 +201,13 @@ pub struct QueueKeys {
     pub rx_data: DataRequest,
 }
 
+impl QueueKeys {
+    /// A queue without staging.
+    pub fn new(tx_ring: GrantRef, rx_ring: GrantRef, channels: ChannelKeys) -> Self {
+        Self { tx_ring, rx_ring, channels, tx_data: DataRequest::None, rx_data: DataRequest::None }
+    }
+}
+
 /// A front's control ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CtrlKeys {
@@ -308,6 +315,23 @@ pub fn of_front_connection(name: &str) -> bool {
 }
 
 impl FrontRequest {
+    /// A front that takes every kind of frame and asks for no extension.
+    pub fn new(queues: Vec<QueueKeys>) -> Self {
+        Self {
+            rx_copy: true,
+            rx_notify: true,
+            sg: true,
+            gso_tcpv4: true,
+            gso_tcpv6: true,
+            csum: true,
+            ipv6_csum: true,
+            multicast_control: false,
+            persistent: false,
+            ctrl: None,
+            queues,
+        }
+    }
+
     /// As keys of the front's directory.
     pub fn pairs(&self) -> Pairs {
         let mut p = Pairs::new();

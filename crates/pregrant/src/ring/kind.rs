@@ -1,8 +1,48 @@
-//! What is in the slots: one type per ring of the protocol.
+//! What is in the slots: one type per ring of the protocol; and how a ring's words are reached.
 
-use super::memory::RingMem;
 use crate::wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse};
 use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse};
+
+/// The four indices of the shared header (offsets 0, 4, 8, 12).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Word {
+    /// Requests published (f).
+    ReqProd = 0,
+    /// "Notify me when `req_prod` passes this" (b).
+    ReqEvent = 1,
+    /// Responses published (b).
+    RspProd = 2,
+    /// "Notify me when `rsp_prod` passes this" (f).
+    RspEvent = 3,
+}
+
+/// A ring's words. Slots are addressed by free-running index and masked inside, so that no index can miss.
+pub trait RingMem {
+    /// What the slots hold; their size is its [`SLOT_WORDS`](RingKind::SLOT_WORDS).
+    type Kind: RingKind;
+    /// Slots in the ring, a power of two; private, never read from the page.
+    fn size(&self) -> u32;
+    /// Loads an index with acquire order.
+    fn load(&self, w: Word) -> u32;
+    /// Stores an index with release order.
+    fn store(&self, w: Word, v: u32);
+    /// Asks for the cache lines of `n` slots from `idx` on in the exclusive state: whoever reads a slot here writes into
+    /// it next, so that each line crosses between the cores once for each direction.
+    #[inline(always)]
+    fn prefetch(&self, idx: u32, n: u32) {
+        let _ = (idx, n);
+    }
+    /// Reads the first `W` words of the slot at `idx`, relaxed. More than a slot has do not compile.
+    fn read<const W: usize>(&self, idx: u32) -> [u32; W];
+    /// Writes the first `W` words of the slot at `idx`, relaxed. More than a slot has do not compile.
+    fn write<const W: usize>(&self, idx: u32, words: [u32; W]);
+    /// The full fence between telling the peer something and looking at what it told us. The loom tests have memory
+    /// without it, to show that they find the wake-up that is lost then.
+    #[inline(always)]
+    fn full_fence(&self) {
+        crate::sync::fence(crate::sync::Ordering::SeqCst);
+    }
+}
 
 /// A ring's slot size, and how its requests and responses are read and written: each exactly once, as relaxed words.
 pub trait RingKind {

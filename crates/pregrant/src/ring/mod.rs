@@ -26,8 +26,8 @@ mod redo_words;
 
 pub use back::BackRing;
 pub use front::FrontRing;
-pub use kind::{NetCtrl, NetRx, NetTx, RingKind};
-pub use memory::{RingMem, RingPages, Word};
+pub use kind::{NetCtrl, NetRx, NetTx, RingKind, RingMem, Word};
+pub use memory::RingPages;
 pub use redo::{InFlight, REDO_RECORDS, RedoPage};
 pub use redo_words::{REDO_BYTES, RedoMem, RedoWords};
 

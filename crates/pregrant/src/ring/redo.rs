@@ -27,8 +27,9 @@
 //! Private to the back's domain: no peer can write the page, but the ring's indices, with which it is compared,
 //! a peer can, and a predecessor may have died at any instruction.
 
+use super::Notify;
+use super::kind::{RingKind, RingMem, Word};
 use super::redo_words::{REDO_BYTES, RedoMem, RedoWords};
-use super::{Notify, kind::RingKind, memory::RingMem, memory::Word};
 use crate::error::PeerFault;
 use crate::shm::SharedBytes;
 use core::sync::atomic::{Ordering, compiler_fence};

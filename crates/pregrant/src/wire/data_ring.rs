@@ -48,7 +48,7 @@ const _: () = assert!(REFS_MAX == 991 && ORDER_MAX == 9);
 /// [`WireError::DataRingOrder`] unless the order is in [`ORDER_MIN`]`..=`[`ORDER_MAX`].
 pub const fn half_bytes(order: u32) -> Result<u32, WireError> {
     if order < ORDER_MIN || order > ORDER_MAX {
-        return Err(WireError::DataRingOrder { found: order });
+        return Err(WireError::DataRingOrder { found: order, allowed: [ORDER_MIN, ORDER_MAX] });
     }
     Ok(1 << (order + 11))
 }
@@ -71,11 +71,11 @@ mod tests {
 
     #[test]
     fn orders_1_to_9_are_served() {
-        assert_eq!(half_bytes(0), Err(WireError::DataRingOrder { found: 0 }));
+        assert_eq!(half_bytes(0), Err(WireError::DataRingOrder { found: 0, allowed: [1, 9] }));
         assert_eq!(half_bytes(1), Ok(4096));
         assert_eq!(half_bytes(9), Ok(1 << 20));
-        assert_eq!(half_bytes(10), Err(WireError::DataRingOrder { found: 10 }));
-        assert_eq!(half_bytes(u32::MAX), Err(WireError::DataRingOrder { found: u32::MAX }));
+        assert_eq!(half_bytes(10), Err(WireError::DataRingOrder { found: 10, allowed: [1, 9] }));
+        assert_eq!(half_bytes(u32::MAX), Err(WireError::DataRingOrder { found: u32::MAX, allowed: [1, 9] }));
         for order in ORDER_MIN..=ORDER_MAX {
             assert!(REFS + 4 * (1 << order) <= crate::PAGE_SIZE);
         }

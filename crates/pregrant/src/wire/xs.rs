@@ -91,7 +91,7 @@ impl Header {
     /// [`WireError::XsTooLong`] above [`PAYLOAD_MAX`]: the stream cannot be followed any further, close it.
     pub const fn payload_len(self) -> Result<usize, WireError> {
         if self.len_bytes as usize > PAYLOAD_MAX {
-            return Err(WireError::XsTooLong { len_bytes: self.len_bytes });
+            return Err(WireError::XsTooLong { len_bytes: self.len_bytes, max_bytes: PAYLOAD_MAX });
         }
         Ok(self.len_bytes as usize)
     }
@@ -312,9 +312,12 @@ mod tests {
         let h = Header { len_bytes: 4096, ..Header::default() };
         assert_eq!(h.payload_len(), Ok(4096));
         let h = Header { len_bytes: 4097, ..Header::default() };
-        assert_eq!(h.payload_len(), Err(WireError::XsTooLong { len_bytes: 4097 }));
+        assert_eq!(h.payload_len(), Err(WireError::XsTooLong { len_bytes: 4097, max_bytes: PAYLOAD_MAX }));
         let h = Header { len_bytes: u32::MAX, ..Header::default() };
-        assert_eq!(h.payload_len(), Err(WireError::XsTooLong { len_bytes: u32::MAX }));
+        assert_eq!(
+            h.payload_len(),
+            Err(WireError::XsTooLong { len_bytes: u32::MAX, max_bytes: PAYLOAD_MAX })
+        );
     }
 
     #[test]

@@ -14,9 +14,10 @@ pub mod raw_back;
 
 use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{Control, Polled, RxQueue, TxQueue};
+use pregrant::net::front::Granting;
 use pregrant::net::front::{Buffers, Regions, RxFront, TxFront};
 use pregrant::net::model::{RxModel, TxModel};
-use pregrant::net::path::copy::front::{Granting, OrdinaryPages};
+use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::net::path::{AnyPath, CopyPath, MapPath, PersistentPath, StagedBuffers, StagingPath};

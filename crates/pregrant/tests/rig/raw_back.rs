@@ -1,8 +1,8 @@
 //! A back in the hands of a test, against our front: it reads and writes the ring's words as it likes.
 
 use super::{Rig, SLOTS, Way, release_front};
+use pregrant::net::front::Granting;
 use pregrant::net::front::{Buffers, RxFront, TxFront};
-use pregrant::net::path::copy::front::Granting;
 use pregrant::platform::Access;
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap};
 use pregrant::port::{Arena, Offload};

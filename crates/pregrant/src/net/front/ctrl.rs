@@ -10,7 +10,7 @@
 use super::regions::{Granted, Grants, Region, Regions};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::CtrlKeys;
-use crate::net::path::copy::front::Granting;
+use crate::net::front::regions::Granting;
 use crate::platform::{Access, Events, Platform};
 use crate::ring::{FrontRing, NetCtrl, RingPages};
 use crate::shm::SharedBytes;

@@ -17,7 +17,7 @@ pub mod vif;
 
 pub use buffers::Buffers;
 pub use ctrl::CtrlFront;
-pub use regions::Regions;
+pub use regions::{Granting, Regions};
 pub use rx::RxFront;
 pub use tx::TxFront;
 pub use vif::{FrontConfig, FrontStep, FrontVif};

@@ -21,7 +21,6 @@
 //! connection: references can be guessed, so later ones are put by like all others.
 
 use crate::error::PlatformError;
-use crate::net::path::copy::front::Granting;
 use crate::platform::{Access, GrantPool, InUse, Platform};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef};
@@ -32,6 +31,15 @@ use core::ops::RangeInclusive;
 
 /// The region of a platform's grant pool.
 pub type Region<P> = <<P as Platform>::Grants as GrantPool>::Region;
+
+/// How pages are granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Granting {
+    /// Once, at set-up.
+    Standing,
+    /// For each frame, as an ordinary netfront does; standing where the platform cannot.
+    PerFrame,
+}
 
 /// The grants of a region's pages.
 #[derive(Debug)]

@@ -22,8 +22,9 @@ use crate::net::features::{
     BackFeatures, ChannelKeys, DataKeys, DataRequest, FrontRequest, QueueKeys, active_key,
     of_front_connection,
 };
+use crate::net::front::regions::Granting;
 use crate::net::headers::MacAddr;
-use crate::net::path::copy::front::{Granting, OrdinaryPages};
+use crate::net::path::copy::front::OrdinaryPages;
 use crate::net::path::staging::front::StagingArea;
 use crate::net::path::staging::list::DataLen;
 use crate::net::stats::DirStats;
@@ -322,17 +323,10 @@ impl<P: Platform> FrontVif<P> {
             None
         };
         let request = FrontRequest {
-            rx_copy: true,
-            rx_notify: true,
-            sg: true,
-            gso_tcpv4: true,
-            gso_tcpv6: true,
-            csum: true,
-            ipv6_csum: true,
             multicast_control: self.config.multicast_control && back.multicast_control,
             persistent: self.persistent,
             ctrl,
-            queues: keys,
+            ..FrontRequest::new(keys)
         };
         self.regions.tell();
         bus.publish(&request.pairs(), of_front_connection).map_err(FrontError::Keys)

@@ -15,6 +15,7 @@
 //!
 //! The back asks the paths of a queue one after another ([`chain`]); each serves what it can of a batch.
 
+pub mod any;
 pub mod back;
 pub mod chain;
 pub mod copy;
@@ -22,7 +23,8 @@ pub mod map;
 pub mod persistent;
 pub mod staging;
 
-pub use back::{AnyPath, BackPath, Counted};
+pub use any::AnyPath;
+pub use back::{BackPath, Counted};
 pub use chain::{Chain, Served};
 pub use copy::back::CopyPath;
 pub use map::back::{MAP_HEADER_BYTES, MapPath};

@@ -2,18 +2,9 @@
 //! standing pool (with Linux's gntalloc an allocation *is* the grant).
 
 use crate::error::PlatformError;
-use crate::net::front::regions::{Granted, Region, Regions};
+use crate::net::front::regions::{Granted, Granting, Region, Regions};
 use crate::platform::{Access, Platform};
 use crate::units::GrantRef;
-
-/// How the pages are granted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Granting {
-    /// Once, at set-up.
-    Standing,
-    /// For each frame, as an ordinary netfront does; standing where the platform cannot.
-    PerFrame,
-}
 
 /// One page for each id.
 pub struct OrdinaryPages<P: Platform> {

@@ -6,8 +6,8 @@
 
 use super::list::{self, DataLen};
 use crate::error::PlatformError;
+use crate::net::front::regions::Granting;
 use crate::net::front::regions::{Granted, Region, Regions};
-use crate::net::path::copy::front::Granting;
 use crate::platform::{Access, Platform};
 use crate::shm::SharedBytes;
 use crate::units::{GrantRef, PAGE_SIZE};

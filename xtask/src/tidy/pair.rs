@@ -1,0 +1,136 @@
+//! Files of the core that need each other. What a `mod.rs` passes on (`pub use child::Name`) is needed of the file that
+//! has it; tests may name anything.
+//!
+//! ```text
+//!   imports, by file --re-exports followed to where a name stands--> file -> files --> pairs with arrows both ways
+//! ```
+
+use super::Source;
+use super::import::{group_or_path, imports, module_of};
+use super::token::{Token, tokens};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The files that are looked at.
+const CORE: &str = "crates/pregrant/src/";
+
+type Module = Vec<String>;
+
+/// One line for each pair.
+pub fn check(sources: &[Source]) -> Vec<String> {
+    let core = sources.iter().filter(|s| s.path.starts_with(CORE));
+    let files: BTreeMap<Module, (&str, Vec<Token>)> = core
+        .filter_map(|s| Some((module_of(&s.path)?, (s.path.as_str(), before_tests(tokens(&s.text))))))
+        .collect();
+    let passed_on: BTreeMap<Module, Module> =
+        files.iter().flat_map(|(module, (_, tokens))| re_exports(module, tokens)).collect();
+    let mut needs: BTreeSet<(&Module, &Module)> = BTreeSet::new();
+    for (module, (_, tokens)) in &files {
+        let own: BTreeSet<Module> = re_exports(module, tokens).map(|(_, from)| from).collect();
+        let named =
+            imports(module, tokens).into_iter().map(|i| i.path).chain(of_children(module, tokens, &files));
+        for path in named.filter(|path| !own.contains(path)) {
+            if let Some(file) = file_of(&path, &files, &passed_on).filter(|file| *file != module) {
+                needs.insert((module, file));
+            }
+        }
+    }
+    let both = needs.iter().filter(|(a, b)| a < b && needs.contains(&(*b, *a)));
+    both.map(|(a, b)| format!("{} and {} need each other", files[*a].0, files[*b].0)).collect()
+}
+
+/// The file that has what `path` names.
+fn file_of<'a>(
+    path: &Module,
+    files: &'a BTreeMap<Module, (&str, Vec<Token>)>,
+    passed_on: &BTreeMap<Module, Module>,
+) -> Option<&'a Module> {
+    let mut path = path.clone();
+    // Passed on from file to file; a circle would not compile.
+    while let Some((whole, from)) =
+        (1..=path.len()).find_map(|n| Some((n, passed_on.get(&path[..n]).filter(|f| **f != path[..n])?)))
+    {
+        path = from.iter().chain(&path[whole..]).cloned().collect();
+    }
+    (1..=path.len()).rev().find_map(|n| files.get_key_value(&path[..n])).map(|(module, _)| module)
+}
+
+/// What `pub use` makes of others' names: ours, and whose it is.
+fn re_exports<'a>(module: &'a Module, tokens: &'a [Token]) -> impl Iterator<Item = (Module, Module)> + 'a {
+    let starts = (0..tokens.len()).filter(|&at| {
+        let before = at.checked_sub(1).map(|b| &tokens[b]);
+        tokens[at].is_ident("use") && before.is_some_and(|t| t.is_ident("pub") || t.is_mark(')'))
+    });
+    starts.flat_map(move |at| group_or_path(module, tokens, at + 1)).filter_map(move |import| {
+        let ours = module.iter().chain(import.path.last()).cloned().collect();
+        Some((ours, import.path)).filter(|(ours, from)| ours != from)
+    })
+}
+
+/// What a file names of its child modules, by their bare names.
+fn of_children(
+    module: &Module,
+    tokens: &[Token],
+    files: &BTreeMap<Module, (&str, Vec<Token>)>,
+) -> impl Iterator<Item = Module> {
+    let named = (0..tokens.len()).filter_map(|at| {
+        let child: Module = module.iter().cloned().chain([tokens[at].ident()?.to_string()]).collect();
+        files.contains_key(&child).then(|| group_or_path(module, tokens, at))
+    });
+    named.flatten().map(|import| import.path).collect::<Vec<_>>().into_iter()
+}
+
+/// Tests stand at the end of a file.
+fn before_tests(mut tokens: Vec<Token>) -> Vec<Token> {
+    let tests =
+        tokens.windows(3).position(|t| t[0].is_ident("mod") && t[1].is_ident("tests") && t[2].is_mark('{'));
+    tokens.truncate(tests.unwrap_or(tokens.len()));
+    tokens
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Source, check};
+
+    fn offences(files: &[(&str, &str)]) -> Vec<String> {
+        let source = |(path, text): &(&str, &str)| Source {
+            path: format!("crates/pregrant/src/{path}"),
+            text: (*text).into(),
+        };
+        check(&files.iter().map(source).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn two_files_that_need_each_other_are_named() {
+        let back = ("net/path/back.rs", "use super::any::AnyPath;");
+        let found = offences(&[back, ("net/path/any.rs", "use super::back::BackPath;")]);
+        assert_eq!(
+            found,
+            ["crates/pregrant/src/net/path/any.rs and crates/pregrant/src/net/path/back.rs need each other"]
+        );
+        assert!(offences(&[back, ("net/path/any.rs", "use crate::port::Arena;")]).is_empty());
+        let in_tests = "mod tests { use crate::net::path::back::BackPath; }";
+        assert!(offences(&[back, ("net/path/any.rs", in_tests)]).is_empty());
+    }
+
+    #[test]
+    fn what_a_folder_passes_on_is_needed_of_the_file_that_has_it() {
+        let folder =
+            ("net/path/mod.rs", "pub mod back; pub use back::{BackPath, Counted}; pub use copy::CopyPath;");
+        let back = ("net/path/back.rs", "use super::CopyPath;");
+        let copy = ("net/path/copy.rs", "use crate::net::path::{BackPath, Counted};");
+        let found = offences(&[folder, back, copy]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("path/back.rs and") && found[0].contains("path/copy.rs"), "{found:?}");
+        assert!(offences(&[folder, ("net/path/back.rs", ""), copy]).is_empty());
+    }
+
+    #[test]
+    fn a_folder_that_uses_its_child_is_not_used_by_it() {
+        let folder = ("vif/mod.rs", "mod turn; use turn::Turn; pub struct Vif;");
+        assert_eq!(offences(&[folder, ("vif/turn.rs", "use super::Vif;")]).len(), 1);
+        assert!(
+            offences(&[("vif/mod.rs", "mod turn; pub struct Vif;"), ("vif/turn.rs", "use super::Vif;")])
+                .is_empty()
+        );
+    }
+}
