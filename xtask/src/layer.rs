@@ -93,8 +93,15 @@ fn loom(w: &Workspace) -> Result<(), String> {
 }
 
 /// The tests of the core that Miri runs: those that touch shared memory, at sizes that it finishes.
-const MIRI_TESTS: &[&str] =
-    &["data_path_race", "golden", "golden_round_trip", "ring_model", "ring_redo", "ring_threads"];
+const MIRI_TESTS: &[&str] = &[
+    "data_path_race",
+    "golden",
+    "golden_round_trip",
+    "ring_by_id",
+    "ring_model",
+    "ring_redo",
+    "ring_threads",
+];
 
 fn miri(w: &Workspace) -> Result<(), String> {
     let nightly = tool::miri(w)?;

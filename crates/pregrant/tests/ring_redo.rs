@@ -122,7 +122,7 @@ impl RedoMem for Recorded<RedoWords> {
 }
 
 /// A back under test.
-type Back<K> = BackRing<K, Recorded<RingPages<K, Pages>>, Recorded<RedoWords>>;
+type Back<K> = BackRing<K, Recorded<RingPages<K, Pages>>, RedoPage<Recorded<RedoWords>>>;
 
 /// All words of both.
 #[derive(Clone, PartialEq, Eq)]

@@ -1,13 +1,14 @@
-//! The back's end: takes requests, answers them in order.
+//! The back's end: takes requests, answers them; in order where its journal is a [`RedoPage`].
 
 use super::crash::{self, Point};
-use super::{InFlight, Notify, RedoMem, RedoPage, RedoWords, RingKind, RingMem, Word};
+use super::journal::{Journal, Resumed, asked};
+use super::{InFlight, Notify, RedoMem, RedoPage, RingKind, RingMem, Word};
 use crate::error::PeerFault;
 use core::marker::PhantomData;
 
 /// The back's private view of a ring.
 #[derive(Debug)]
-pub struct BackRing<K, M, W = RedoWords> {
+pub struct BackRing<K, M, J = RedoPage> {
     mem: M,
     size: u32,
     /// Next request to take.
@@ -16,21 +17,20 @@ pub struct BackRing<K, M, W = RedoWords> {
     req_prod: u32,
     /// Next response to write. What stands in the page is only ever stored, never read back.
     rsp_prod: u32,
-    redo: Option<RedoPage<W>>,
+    journal: Option<J>,
     kind: PhantomData<K>,
 }
 
-impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, W> {
-    /// Takes a ring up: a fresh one (its redo page [`clear`](RedoPage::clear)ed), one that an orderly predecessor left, or
-    /// (with its redo page) one whose back died. The result says whether the front asked for the answers that were
+impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
+    /// Takes a ring up: a fresh one (its journal cleared), one that an orderly predecessor left, or (with its journal) one whose back died. The result says whether the front asked for the answers that were
     /// replayed; a predecessor may also have died just before it notified, so a live ring's front is notified once anyhow
     /// (docs/protocol 1.1, R5).
-    pub fn attach(mem: M, redo: Option<RedoPage<W>>) -> Result<(Self, Notify), PeerFault> {
-        let (rsp_prod, notify) = match &redo {
-            Some(redo) => redo.replay(&mem)?,
-            None => (mem.load(Word::RspProd), Notify::No),
+    pub fn attach(mem: M, mut journal: Option<J>) -> Result<(Self, Notify), PeerFault> {
+        let resumed = match &mut journal {
+            Some(journal) => journal.resume(&mem)?,
+            None => Resumed::at(mem.load(Word::RspProd), Notify::No),
         };
-        Ok((Self::attach_at(mem, redo, rsp_prod)?, notify))
+        Ok((Self::attach_at(mem, journal, resumed)?, resumed.notify))
     }
 
     /// Takes a ring up whose back keeps its `last` answer itself, together with what the request changed: the index after
@@ -40,7 +40,7 @@ impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, W> {
         let old = mem.load(Word::RspProd);
         let (rsp_prod, rsp) = last;
         let asked = mem.load(Word::ReqProd) != old;
-        let mut ring = Self::attach_at(mem, None, old)?;
+        let mut ring = Self::attach_at(mem, None, Resumed::at(old, Notify::No))?;
         if rsp_prod != old.wrapping_add(1) || !asked {
             return Ok((ring, Notify::No));
         }
@@ -52,16 +52,10 @@ impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, W> {
         Ok((ring, notify))
     }
 
-    fn attach_at(mem: M, mut redo: Option<RedoPage<W>>, rsp_prod: u32) -> Result<Self, PeerFault> {
-        let size = mem.size();
-        let req_prod = mem.load(Word::ReqProd);
-        if req_prod.wrapping_sub(rsp_prod) > size {
-            return Err(PeerFault::BadAttach { req_prod, rsp_prod });
-        }
-        if let Some(redo) = &mut redo {
-            redo.settle(rsp_prod);
-        }
-        Ok(Self { mem, size, req_cons: rsp_prod, req_prod: rsp_prod, rsp_prod, redo, kind: PhantomData })
+    fn attach_at(mem: M, journal: Option<J>, at: Resumed) -> Result<Self, PeerFault> {
+        asked(&mem, at.rsp_prod)?;
+        let (size, req_cons, rsp_prod) = (mem.size(), at.req_cons, at.rsp_prod);
+        Ok(Self { mem, size, req_cons, req_prod: req_cons, rsp_prod, journal, kind: PhantomData })
     }
 
     /// Requests that can be taken. Re-reads the front's index when fewer than `want` are cached.
@@ -112,65 +106,6 @@ impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, W> {
         self.req_cons.wrapping_sub(self.rsp_prod)
     }
 
-    /// Answers the oldest `rsps.len()` requests: redo page, slots, publish. Give whole frames only (R2), and with a redo
-    /// page at most [`REDO_RECORDS`](super::REDO_RECORDS) answers.
-    #[inline(always)]
-    pub fn answer(&mut self, rsps: &[K::Rsp]) -> Notify {
-        self.answer_frames(rsps, 0)
-    }
-
-    /// The same, with which `frames` leave our hands: those of [`in_flight`](Self::in_flight) that are answered so.
-    #[inline(always)]
-    pub fn answer_frames(&mut self, rsps: &[K::Rsp], frames: u32) -> Notify {
-        debug_assert!(rsps.len() as u32 <= self.unanswered());
-        if rsps.is_empty() {
-            return Notify::No;
-        }
-        crash::here(Point::AfterCopy);
-        let old = self.rsp_prod;
-        if let Some(redo) = &mut self.redo {
-            redo.begin::<K>(old, rsps, frames);
-        }
-        for (k, rsp) in rsps.iter().enumerate() {
-            K::write_rsp(&self.mem, old.wrapping_add(k as u32), rsp);
-            if k == 0 {
-                crash::here(Point::MidFrame);
-            }
-            if k == rsps.len() / 2 {
-                crash::here(Point::InResponses);
-            }
-        }
-        crash::here(Point::BeforePublish);
-        self.rsp_prod = old.wrapping_add(rsps.len() as u32);
-        self.mem.store(Word::RspProd, self.rsp_prod);
-        self.mem.full_fence();
-        crash::here(Point::BeforeNotify);
-        Notify::test(old, self.rsp_prod, self.mem.load(Word::RspEvent))
-    }
-
-    /// Tells a successor that `frames` are in our hands (what the port is about to get, or gave) and not answered, and
-    /// that the port holds `held` more for the guest (docs/protocol 1.1, R7).
-    #[inline(always)]
-    pub fn in_flight(&self, frames: u32, held: u32) {
-        if let Some(redo) = &self.redo {
-            redo.in_flight(frames, held);
-        }
-    }
-
-    /// Tells a successor that the port is being asked for frames: nobody knows how many it gave, until the next
-    /// [`in_flight`](Self::in_flight).
-    #[inline(always)]
-    pub fn asking(&self) {
-        if let Some(redo) = &self.redo {
-            redo.asking();
-        }
-    }
-
-    /// What predecessors had in their hands when they ended; None: there is no redo page, and nobody knows.
-    pub fn inherited(&self) -> Option<InFlight> {
-        self.redo.as_ref().map(RedoPage::inherited)
-    }
-
     /// Before sleeping: asks to be notified of the next request (or of the `more`-th, to wait for room), and looks once
     /// more. True: there is work, do not sleep.
     pub fn final_check(&mut self, more: u32) -> Result<bool, PeerFault> {
@@ -188,13 +123,101 @@ impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, W> {
         self.size
     }
 
-    /// Whether a redo page is kept.
-    pub fn has_redo(&self) -> bool {
-        self.redo.is_some()
+    /// Whether a journal is kept.
+    pub fn has_journal(&self) -> bool {
+        self.journal.is_some()
     }
 
     /// The memory back, when the queue is closed.
     pub fn into_mem(self) -> M {
         self.mem
+    }
+
+    /// Writes these answers into the next slots, and publishes them.
+    #[inline(always)]
+    pub(super) fn publish<'a>(&mut self, rsps: impl ExactSizeIterator<Item = &'a K::Rsp>) -> Notify
+    where
+        K::Rsp: 'a,
+    {
+        let (old, n) = (self.rsp_prod, rsps.len());
+        for (k, rsp) in rsps.enumerate() {
+            K::write_rsp(&self.mem, old.wrapping_add(k as u32), rsp);
+            if k == 0 {
+                crash::here(Point::MidFrame);
+            }
+            if k == n / 2 {
+                crash::here(Point::InResponses);
+            }
+        }
+        crash::here(Point::BeforePublish);
+        self.rsp_prod = old.wrapping_add(n as u32);
+        self.mem.store(Word::RspProd, self.rsp_prod);
+        self.mem.full_fence();
+        crash::here(Point::BeforeNotify);
+        Notify::test(old, self.rsp_prod, self.mem.load(Word::RspEvent))
+    }
+
+    /// The next answer's ring index.
+    pub(super) fn rsp_prod(&self) -> u32 {
+        self.rsp_prod
+    }
+
+    pub(super) fn mem(&self) -> &M {
+        &self.mem
+    }
+
+    pub(super) fn journal(&self) -> Option<&J> {
+        self.journal.as_ref()
+    }
+
+    pub(super) fn journal_mut(&mut self) -> Option<&mut J> {
+        self.journal.as_mut()
+    }
+}
+
+/// Answers in request order (R1).
+impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, RedoPage<W>> {
+    /// Answers the oldest `rsps.len()` requests: redo page, slots, publish. Give whole frames only (R2), and with a redo
+    /// page at most [`REDO_RECORDS`](super::REDO_RECORDS) answers.
+    #[inline(always)]
+    pub fn answer(&mut self, rsps: &[K::Rsp]) -> Notify {
+        self.answer_frames(rsps, 0)
+    }
+
+    /// The same, with which `frames` leave our hands: those of [`in_flight`](Self::in_flight) that are answered so.
+    #[inline(always)]
+    pub fn answer_frames(&mut self, rsps: &[K::Rsp], frames: u32) -> Notify {
+        debug_assert!(rsps.len() as u32 <= self.unanswered());
+        if rsps.is_empty() {
+            return Notify::No;
+        }
+        crash::here(Point::AfterCopy);
+        if let Some(redo) = &mut self.journal {
+            redo.begin::<K>(self.rsp_prod, rsps, frames);
+        }
+        self.publish(rsps.iter())
+    }
+
+    /// Tells a successor that `frames` are in our hands (what the port is about to get, or gave) and not answered, and
+    /// that the port holds `held` more for the guest (docs/protocol 1.1, R7).
+    #[inline(always)]
+    pub fn in_flight(&self, frames: u32, held: u32) {
+        if let Some(redo) = &self.journal {
+            redo.in_flight(frames, held);
+        }
+    }
+
+    /// Tells a successor that the port is being asked for frames: nobody knows how many it gave, until the next
+    /// [`in_flight`](Self::in_flight).
+    #[inline(always)]
+    pub fn asking(&self) {
+        if let Some(redo) = &self.journal {
+            redo.asking();
+        }
+    }
+
+    /// What predecessors had in their hands when they ended; None: there is no redo page, and nobody knows.
+    pub fn inherited(&self) -> Option<InFlight> {
+        self.journal.as_ref().map(RedoPage::inherited)
     }
 }

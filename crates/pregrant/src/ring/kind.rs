@@ -1,5 +1,6 @@
 //! What is in the slots: one type per ring of the protocol; and how a ring's words are reached.
 
+use crate::wire::blkif::{self, Abi};
 use crate::wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse};
 use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse};
 
@@ -68,6 +69,18 @@ pub trait RingKind {
     fn rsp_words(rsp: &Self::Rsp) -> Self::Record;
     /// The response back from its record.
     fn rsp_from_words(words: Self::Record) -> Self::Rsp;
+}
+
+/// A kind of ring that is answered in any order.
+pub trait AnyOrder: RingKind<Record = [u32; 4]> {
+    /// A slot's words.
+    type Slot: AsRef<[u32]> + AsMut<[u32]> + Copy;
+    /// All zero.
+    const ZERO: Self::Slot;
+    /// Reads the slot at index `idx`, once.
+    fn read_slot<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> Self::Slot;
+    /// The request in it.
+    fn req_from_slot(slot: &Self::Slot) -> Self::Req;
 }
 
 /// netif's TX ring: slots of 12 bytes, responses of 4 (the other 8 stay the front's own).
@@ -175,3 +188,71 @@ impl RingKind for NetCtrl {
         CtrlResponse::from_words(words)
     }
 }
+
+/// blkif's ring of a front that says `x86_64-abi`, or nothing: slots of 112 bytes, responses of 16.
+#[derive(Clone, Copy, Debug)]
+pub struct Blkif64;
+
+/// blkif's ring of a front that says `x86_32-abi`: slots of 108 bytes, responses of 12.
+#[derive(Clone, Copy, Debug)]
+pub struct Blkif32;
+
+macro_rules! blkif {
+    ($kind:ty, $abi:expr) => {
+        impl RingKind for $kind {
+            const SLOT_WORDS: usize = $abi.slot_words();
+            type Req = blkif::Request;
+            type Rsp = blkif::Response;
+            type Record = [u32; 4];
+            #[inline(always)]
+            fn prefetch<M: RingMem<Kind = Self>>(m: &M, idx: u32, n: u32) {
+                m.prefetch(idx, n);
+            }
+            #[inline(always)]
+            fn read_req<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> blkif::Request {
+                Self::req_from_slot(&Self::read_slot(m, idx))
+            }
+            #[inline(always)]
+            fn write_req<M: RingMem<Kind = Self>>(m: &M, idx: u32, req: &blkif::Request) {
+                const N: usize = $abi.slot_words();
+                let words = req.to_words($abi);
+                m.write::<N>(idx, core::array::from_fn(|i| words[i]));
+            }
+            #[inline(always)]
+            fn read_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> blkif::Response {
+                const N: usize = $abi.response_words();
+                let words = m.read::<N>(idx);
+                blkif::Response::from_words(core::array::from_fn(|i| words.get(i).copied().unwrap_or(0)))
+            }
+            #[inline(always)]
+            fn write_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32, rsp: &blkif::Response) {
+                const N: usize = $abi.response_words();
+                let words = rsp.to_words();
+                m.write::<N>(idx, core::array::from_fn(|i| words[i]));
+            }
+            fn rsp_words(rsp: &blkif::Response) -> [u32; 4] {
+                rsp.to_words()
+            }
+            fn rsp_from_words(words: [u32; 4]) -> blkif::Response {
+                blkif::Response::from_words(words)
+            }
+        }
+
+        impl AnyOrder for $kind {
+            type Slot = [u32; $abi.slot_words()];
+            const ZERO: Self::Slot = [0; $abi.slot_words()];
+            #[inline(always)]
+            fn read_slot<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> Self::Slot {
+                m.read(idx)
+            }
+            #[inline(always)]
+            fn req_from_slot(slot: &Self::Slot) -> blkif::Request {
+                let words = core::array::from_fn(|i| slot.get(i).copied().unwrap_or(0));
+                blkif::Request::from_words($abi, &words)
+            }
+        }
+    };
+}
+
+blkif!(Blkif64, Abi::X86_64);
+blkif!(Blkif32, Abi::X86_32);

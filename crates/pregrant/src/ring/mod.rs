@@ -17,16 +17,20 @@
 //! ([`PeerFault`](crate::PeerFault)), or a slot whose contents do not survive validation, or never being woken.
 
 mod back;
+mod by_id;
 pub(crate) mod crash;
 mod front;
+mod journal;
 mod kind;
 mod memory;
 mod redo;
 mod redo_words;
 
 pub use back::BackRing;
+pub use by_id::{ById, Taken, by_id_words};
 pub use front::FrontRing;
-pub use kind::{NetCtrl, NetRx, NetTx, RingKind, RingMem, Word};
+pub use journal::{Journal, Resumed};
+pub use kind::{AnyOrder, Blkif32, Blkif64, NetCtrl, NetRx, NetTx, RingKind, RingMem, Word};
 pub use memory::RingPages;
 pub use redo::{InFlight, REDO_RECORDS, RedoPage};
 pub use redo_words::{REDO_BYTES, RedoMem, RedoWords};

@@ -28,6 +28,7 @@
 //! a peer can, and a predecessor may have died at any instruction.
 
 use super::Notify;
+use super::journal::{Journal, Resumed, asked};
 use super::kind::{RingKind, RingMem, Word};
 use super::redo_words::{REDO_BYTES, RedoMem, RedoWords};
 use crate::error::PeerFault;
@@ -96,7 +97,7 @@ impl<W: RedoMem> RedoPage<W> {
     }
 
     /// Makes the invariant true at `rsp_prod`, in an order in which a death leaves nothing to replay.
-    pub(super) fn settle(&mut self, rsp_prod: u32) {
+    fn settle(&mut self, rsp_prod: u32) {
         self.inherit(rsp_prod);
         self.words.store(INTENT, rsp_prod, Ordering::Release);
         self.words.store(FROM, rsp_prod, Ordering::Release);
@@ -171,8 +172,8 @@ impl<W: RedoMem> RedoPage<W> {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// Finishes what a predecessor began on `mem`, and gives the `rsp_prod` from which to go on.
-    pub(super) fn replay<M: RingMem>(&self, mem: &M) -> Result<(u32, Notify), PeerFault> {
+    /// Publishes what a predecessor intended, and gives the `rsp_prod` from which to go on.
+    fn replay<M: RingMem>(&self, mem: &M) -> Result<(u32, Notify), PeerFault> {
         let rsp_prod = mem.load(Word::RspProd);
         if self.words.load(MAGIC, Ordering::Acquire) != MAGIC_VALUE {
             return Ok((rsp_prod, Notify::No));
@@ -184,10 +185,9 @@ impl<W: RedoMem> RedoPage<W> {
         if from != rsp_prod || n == 0 || n as usize > REDO_RECORDS {
             return Ok((rsp_prod, Notify::No));
         }
-        let req_prod = mem.load(Word::ReqProd);
-        let asked = req_prod.wrapping_sub(rsp_prod);
-        if asked > mem.size() || n > asked {
-            return Err(PeerFault::BadAttach { req_prod, rsp_prod });
+        let asked = asked(mem, rsp_prod)?;
+        if n > asked {
+            return Err(PeerFault::BadAttach { req_prod: rsp_prod.wrapping_add(asked), rsp_prod });
         }
         for k in 0..n {
             let mut words = <M::Kind as RingKind>::Record::default();
@@ -199,5 +199,14 @@ impl<W: RedoMem> RedoPage<W> {
         mem.store(Word::RspProd, intent);
         mem.full_fence();
         Ok((intent, Notify::test(from, intent, mem.load(Word::RspEvent))))
+    }
+}
+
+impl<K: RingKind, W: RedoMem> Journal<K> for RedoPage<W> {
+    fn resume<M: RingMem<Kind = K>>(&mut self, mem: &M) -> Result<Resumed, PeerFault> {
+        let (rsp_prod, notify) = self.replay(mem)?;
+        asked(mem, rsp_prod)?;
+        self.settle(rsp_prod);
+        Ok(Resumed::at(rsp_prod, notify))
     }
 }

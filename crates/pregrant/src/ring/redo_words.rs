@@ -10,10 +10,10 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes of a redo page's memory (at most three words for each record and a line of header).
+/// Bytes of a redo page (at most three words for each record and a line of header).
 pub const REDO_BYTES: usize = 4096;
 
-/// A redo page's words: [`REDO_BYTES`] of them, in fours. Every store of a back that its successor may find goes through
+/// A journal's words, in fours of bytes. Every store of a back that its successor may find goes through
 /// here or through [`RingMem`](super::RingMem), so that a test which stands behind both sees them all in their order.
 pub trait RedoMem {
     /// Loads word `i`.
@@ -22,20 +22,21 @@ pub trait RedoMem {
     fn store(&self, i: usize, value: u32, order: Ordering);
 }
 
-/// A redo page's words in memory that outlives the process.
-pub struct RedoWords {
+/// A redo page's words in memory that outlives the process; `BYTES` of them, a power of two.
+pub struct RedoWords<const BYTES: usize = REDO_BYTES> {
     base: NonNull<AtomicU32>,
     /// Owner of the memory, kept mapped until the words are dropped.
     _owner: Box<dyn Any + Send>,
 }
 
 // SAFETY: `S: Send` is required at construction; the words are atomics.
-unsafe impl Send for RedoWords {}
+unsafe impl<const BYTES: usize> Send for RedoWords<BYTES> {}
 
-impl RedoWords {
-    /// The first [`REDO_BYTES`] of `memory`; None when it is shorter.
+impl<const BYTES: usize> RedoWords<BYTES> {
+    /// The first `BYTES` of `memory`; None when it is shorter.
     pub fn new<S: SharedBytes + Send + 'static>(memory: S) -> Option<Self> {
-        if memory.len() < REDO_BYTES {
+        const { assert!(BYTES.is_power_of_two()) };
+        if memory.len() < BYTES {
             return None;
         }
         Some(Self { base: memory.base().cast(), _owner: Box::new(memory) })
@@ -43,14 +44,14 @@ impl RedoWords {
 
     #[inline(always)]
     fn word(&self, i: usize) -> &AtomicU32 {
-        debug_assert!(i < REDO_BYTES / 4);
-        // SAFETY: masked, so it lies in the first REDO_BYTES, which `new` checked to exist; the owner keeps the range
+        debug_assert!(i < BYTES / 4);
+        // SAFETY: masked, so it lies in the first BYTES, which `new` checked to exist; the owner keeps the range
         // mapped and page aligned.
-        unsafe { &*self.base.as_ptr().add(i % (REDO_BYTES / 4)) }
+        unsafe { &*self.base.as_ptr().add(i % (BYTES / 4)) }
     }
 }
 
-impl RedoMem for RedoWords {
+impl<const BYTES: usize> RedoMem for RedoWords<BYTES> {
     #[inline(always)]
     fn load(&self, i: usize, order: Ordering) -> u32 {
         self.word(i).load(order)
@@ -61,7 +62,7 @@ impl RedoMem for RedoWords {
     }
 }
 
-impl fmt::Debug for RedoWords {
+impl<const BYTES: usize> fmt::Debug for RedoWords<BYTES> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RedoWords at {:p}", self.base)
     }

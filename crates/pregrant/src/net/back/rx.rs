@@ -132,7 +132,7 @@ impl<P: Platform> RxQueue<P> {
     /// the port holds.
     #[inline(always)]
     fn tell(&self, port: &dyn FramePort, laid_out: usize) {
-        if self.ring.has_redo() {
+        if self.ring.has_journal() {
             self.ring.in_flight((self.waiting() + laid_out) as u32, port.held() as u32);
         }
     }

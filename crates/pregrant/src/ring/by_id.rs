@@ -1,0 +1,225 @@
+//! The journal of a ring whose requests are answered in any order: a block device's (docs/protocol 1.1, "The journal by id").
+//!
+//! ```text
+//!   word 0 intent   rsp_prod after the batch    (stored last, release: the records below are whole)
+//!   word 1 from     rsp_prod before the batch
+//!   word 2 magic    "PGI1": the memory was used before
+//!   word 3 taken    req_cons: requests before it are answered, or in an entry
+//!   word 16..       a record for each slot of the ring: entry, its index, 4 words of the answer
+//!   then            an entry for each slot of the ring: 1 in use, its index, the request's words
+//! ```
+//! An answer overlays some other request, which may not be answered yet. So a request is copied here as it is taken: entry,
+//! then `taken`. A batch: `from`, records, `intent`, the ring's answers, its `rsp_prod`, and the entries are free.
+//!
+//! Invariants: `from <= intent`, and `intent` is the ring's `rsp_prod` between batches; entries in use with an index before
+//! `taken` are the requests that nobody answered, `taken - rsp_prod` of them. An entry is freed only for the index that its
+//! record names, so that a successor which frees it again frees no later request.
+//!
+//! A successor does what its predecessor took once more ([`BackRing::pending`]): at least once towards the disk, once on
+//! the ring. Who wants writes to land once and in order waits for the old process's end before.
+//!
+//! Private to the back's domain, as the redo page. What a front may do: move its ring's indices, or write over answers; then
+//! journal and ring disagree, and the ring cannot be taken up.
+
+use super::journal::{Journal, Resumed, asked};
+use super::redo_words::{RedoMem, RedoWords};
+use super::{AnyOrder, BackRing, Notify, RingKind, RingMem, Word};
+use crate::error::PeerFault;
+use alloc::vec::Vec;
+use core::sync::atomic::{Ordering, compiler_fence};
+
+const INTENT: usize = 0;
+const FROM: usize = 1;
+const MAGIC: usize = 2;
+const TAKEN: usize = 3;
+const RECORDS: usize = 16;
+const MAGIC_VALUE: u32 = u32::from_le_bytes(*b"PGI1");
+/// Entry and index, then the answer.
+const RECORD_WORDS: usize = 2 + 4;
+/// In use and index, then the request.
+const ENTRY_HEAD: usize = 2;
+
+/// Words of a journal for a ring of `size` slots of `slot_words`.
+pub const fn by_id_words(size: u32, slot_words: usize) -> usize {
+    RECORDS + size as usize * (RECORD_WORDS + ENTRY_HEAD + slot_words)
+}
+
+/// A request that was taken: what answers it is given this back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Taken {
+    entry: u32,
+    index: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct ById<W = RedoWords> {
+    words: W,
+    size: u32,
+    /// Entries that are free.
+    free: Vec<u32>,
+}
+
+impl<W: RedoMem> ById<W> {
+    /// A journal in these words, for a ring of `size` slots. There must be [`by_id_words`] of them.
+    pub fn over(words: W, size: u32) -> Self {
+        Self { words, size, free: Vec::new() }
+    }
+
+    /// Forgets all, for a new connection.
+    pub fn clear(&self) {
+        self.put(MAGIC, 0);
+    }
+
+    fn get(&self, i: usize) -> u32 {
+        self.words.load(i, Ordering::Acquire)
+    }
+
+    fn put(&self, i: usize, value: u32) {
+        self.words.store(i, value, Ordering::Release);
+    }
+
+    fn record(k: u32) -> usize {
+        RECORDS + k as usize * RECORD_WORDS
+    }
+
+    fn entry<K: RingKind>(&self, entry: u32) -> usize {
+        Self::record(self.size) + entry as usize * (ENTRY_HEAD + K::SLOT_WORDS)
+    }
+
+    /// Frees the entry of a record, unless a later request has it.
+    fn release<K: RingKind>(&mut self, taken: Taken) {
+        let at = self.entry::<K>(taken.entry % self.size);
+        if self.get(at) == 1 && self.get(at + 1) == taken.index {
+            self.put(at, 0);
+            self.free.push(taken.entry % self.size);
+        }
+    }
+
+    fn records(&self, n: u32) -> impl Iterator<Item = (Taken, [u32; 4])> + '_ {
+        (0..n).map(|k| {
+            let at = Self::record(k);
+            let taken = Taken { entry: self.get(at), index: self.get(at + 1) };
+            (taken, core::array::from_fn(|i| self.get(at + 2 + i)))
+        })
+    }
+
+    /// The first connection's state: every entry free, nothing taken.
+    fn begin_anew<K: RingKind>(&mut self, rsp_prod: u32) {
+        self.clear();
+        (0..self.size).for_each(|entry| self.put(self.entry::<K>(entry), 0));
+        [INTENT, FROM, TAKEN].into_iter().for_each(|i| self.put(i, rsp_prod));
+        self.put(MAGIC, MAGIC_VALUE);
+    }
+
+    /// Entries in use, oldest first.
+    fn in_use<K: RingKind>(&self) -> Vec<Taken> {
+        let rsp_prod = self.get(INTENT);
+        let in_use = (0..self.size).filter(|entry| self.get(self.entry::<K>(*entry)) == 1);
+        let mut all: Vec<Taken> =
+            in_use.map(|entry| Taken { entry, index: self.get(self.entry::<K>(entry) + 1) }).collect();
+        all.sort_by_key(|taken| taken.index.wrapping_sub(rsp_prod) as i32);
+        all
+    }
+}
+
+impl<K: AnyOrder, W: RedoMem> Journal<K> for ById<W> {
+    fn resume<M: RingMem<Kind = K>>(&mut self, mem: &M) -> Result<Resumed, PeerFault> {
+        let rsp_prod = mem.load(Word::RspProd);
+        asked(mem, rsp_prod)?;
+        if self.get(MAGIC) != MAGIC_VALUE {
+            self.begin_anew::<K>(rsp_prod);
+            self.free = (0..self.size).collect();
+            return Ok(Resumed::at(rsp_prod, Notify::No));
+        }
+        let (intent, from, req_cons) = (self.get(INTENT), self.get(FROM), self.get(TAKEN));
+        let n = intent.wrapping_sub(from);
+        let disagree = PeerFault::BadAttach { req_prod: req_cons, rsp_prod };
+        if n > self.size || ![from, intent].contains(&rsp_prod) {
+            return Err(disagree);
+        }
+        let mut notify = Notify::No;
+        if from == rsp_prod && n > 0 {
+            for (k, (_, words)) in (0..n).zip(self.records(n)) {
+                K::write_rsp(mem, from.wrapping_add(k), &K::rsp_from_words(words));
+            }
+            mem.store(Word::RspProd, intent);
+            mem.full_fence();
+            notify = Notify::test(from, intent, mem.load(Word::RspEvent));
+        }
+        let answered: Vec<Taken> = self.records(n).map(|(taken, _)| taken).collect();
+        answered.into_iter().for_each(|taken| self.release::<K>(taken));
+        // Copied, and not counted as taken: they are on the ring still.
+        for taken in self.in_use::<K>() {
+            if (taken.index.wrapping_sub(req_cons) as i32) >= 0 {
+                self.put(self.entry::<K>(taken.entry), 0);
+            }
+        }
+        self.free = (0..self.size).filter(|entry| self.get(self.entry::<K>(*entry)) == 0).collect();
+        let left = self.size - self.free.len() as u32;
+        if left != req_cons.wrapping_sub(intent) || asked(mem, intent)? < left {
+            return Err(disagree);
+        }
+        Ok(Resumed { rsp_prod: intent, req_cons, notify })
+    }
+}
+
+impl<K: AnyOrder, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, ById<W>> {
+    /// Requests that predecessors took and did not answer, oldest first: to be done before others are taken.
+    pub fn pending(&self) -> Vec<(Taken, K::Req)> {
+        let Some(journal) = self.journal() else { return Vec::new() };
+        let req = |taken: Taken| {
+            let at = journal.entry::<K>(taken.entry) + ENTRY_HEAD;
+            let mut slot = K::ZERO;
+            slot.as_mut().iter_mut().enumerate().for_each(|(i, word)| *word = journal.get(at + i));
+            (taken, K::req_from_slot(&slot))
+        };
+        journal.in_use::<K>().into_iter().map(req).collect()
+    }
+
+    /// Takes the next request, once [`available`](Self::available) says that there is one. None: the ring cannot have it.
+    pub fn take(&mut self) -> Option<(Taken, K::Req)> {
+        let index = self.req_cons();
+        let slot = K::read_slot(self.mem(), index);
+        let req = K::req_from_slot(&slot);
+        let Some(journal) = self.journal_mut() else {
+            self.consume(1);
+            return Some((Taken { entry: 0, index }, req));
+        };
+        let entry = journal.free.pop()?;
+        let at = journal.entry::<K>(entry);
+        slot.as_ref().iter().enumerate().for_each(|(i, word)| journal.put(at + ENTRY_HEAD + i, *word));
+        journal.put(at + 1, index);
+        journal.put(at, 1);
+        journal.put(TAKEN, index.wrapping_add(1));
+        self.consume(1);
+        Some((Taken { entry, index }, req))
+    }
+
+    /// Answers these requests, in any order.
+    pub fn answer_taken(&mut self, rsps: &[(Taken, K::Rsp)]) -> Notify {
+        let n = rsps.len() as u32;
+        debug_assert!(n <= self.unanswered());
+        if rsps.is_empty() {
+            return Notify::No;
+        }
+        let from = self.rsp_prod();
+        if let Some(journal) = self.journal_mut() {
+            journal.put(FROM, from);
+            for (k, (taken, rsp)) in (0..n).zip(rsps) {
+                let at = ById::<W>::record(k);
+                journal.put(at, taken.entry);
+                journal.put(at + 1, taken.index);
+                K::rsp_words(rsp).iter().enumerate().for_each(|(i, word)| journal.put(at + 2 + i, *word));
+            }
+            journal.put(INTENT, from.wrapping_add(n));
+            // As in the redo page: the ring's slots must not rise above.
+            compiler_fence(Ordering::SeqCst);
+        }
+        let notify = self.publish(rsps.iter().map(|(_, rsp)| rsp));
+        if let Some(journal) = self.journal_mut() {
+            rsps.iter().for_each(|(taken, _)| journal.release::<K>(*taken));
+        }
+        notify
+    }
+}
