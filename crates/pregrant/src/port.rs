@@ -1,13 +1,22 @@
-//! The far side of a netback: frames in bursts, in private memory.
+//! The far side of a netback: frames in bursts.
 //!
 //! ```text
-//!   guest --TX--> net::back --tx_burst(Burst)--> port (switch, tap, pcap, sink)
-//!   guest <--RX-- net::back <--rx_burst(Arena)-- port
+//!   guest --TX--> net::back --tx_burst(Burst)-----> port (switch, pcap, sink): private bytes
+//!                          \--tx_lent(LentBurst)--> port (tap): private heads, payload where the guest put it
+//!   guest <--RX-- net::back <--rx_burst(Arena)---- port
 //! ```
 //!
 //! TX and RX are the guest's, also here: `tx_burst` takes what a guest sent. A [`Burst`] is one byte area with up to
 //! [`BURST_FRAMES`] frames in it, so that a batch stays in the cache. The bytes are private copies; nothing that a peer
 //! does can change them. Ports are called once per burst, through `dyn`.
+//!
+//! A port that says [`Payload::Lent`] may get a [`LentBurst`]: of each frame the first bytes are a private copy, with all
+//! headers that anybody has to understand; the rest is [pieces](Piece) of memory that its guest can still write. It copies
+//! them, hands them on, or never looks, and then they are not even mapped. What it hands on beyond the call it [keeps](LentBurst::keep)
+//! and tells of through its [`Keeper`].
+//!
+//! What a guest may do: change lent payload at any time, so that two readers, or two readings, see two things. It cannot change
+//! a head, a length or an offload.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -15,6 +24,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
+pub use crate::shm::Piece;
 pub use crate::wire::netif::MAX_FRAME;
 
 /// Frames in a burst at most.
@@ -227,6 +237,163 @@ impl Arena {
     }
 }
 
+/// What a port wants of a frame's payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Payload {
+    /// A private copy.
+    #[default]
+    Private,
+    /// To copy it, hand it on or skip it itself: [`FramePort::tx_lent`].
+    Lent,
+}
+
+/// Names a frame that a port keeps, to whoever lent it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Token(pub u64);
+
+/// A port's frames that it keeps beyond the call that gave them, as the queue sees it. The queue has it for as long as it lives.
+///
+/// A frame that is kept is not answered, nor are those behind it, and its pages stay mapped. A port that never completes so
+/// stops its own guest's queue when the ring is full, and nothing else.
+pub trait Keeper: Send + Sync {
+    /// Appends those that are no longer read. Asked once a round; whoever completes one while the worker sleeps wakes it as
+    /// for a frame for the guest.
+    fn complete(&self, done: &mut Vec<Token>);
+    /// The queue ends: returns, soon, when none of them is read any more, nor will be. Their pages go then. Frames that were
+    /// not sent are lost, as on a link that goes down.
+    fn give_up(&self);
+}
+
+/// Who lends the payload of one burst. Frames are numbered as in the burst.
+pub trait Lender {
+    /// Makes payload reachable. Returns a bit for each frame of which that failed.
+    fn look(&mut self) -> u64;
+    /// Piece `k` of frame `i`, in order; None: there are no more.
+    fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>>;
+    /// Frame `i` is kept from now on. None: it has nothing that could be.
+    fn keep(&mut self, i: usize) -> Option<Token>;
+}
+
+/// A burst whose payload is lent. Frames that are short, or whose path gives private bytes, are whole.
+pub struct LentBurst<'a> {
+    arena: &'a mut Arena,
+    lent: u64,
+    heads: &'a [u16; BURST_FRAMES],
+    lender: &'a mut dyn Lender,
+    keeper: &'a mut Option<Arc<dyn Keeper>>,
+    looked: bool,
+}
+
+impl<'a> LentBurst<'a> {
+    /// The frames of `arena`. Of those in `lent`, a bit each, only so many bytes as `heads` says are there; the others are
+    /// whole. `keeper` is the port's, as soon as it has kept one.
+    pub fn new(
+        arena: &'a mut Arena,
+        lent: u64,
+        heads: &'a [u16; BURST_FRAMES],
+        lender: &'a mut dyn Lender,
+        keeper: &'a mut Option<Arc<dyn Keeper>>,
+    ) -> Self {
+        Self { arena, lent, heads, lender, keeper, looked: false }
+    }
+
+    /// Frames, those that were dropped on the way included.
+    pub fn len(&self) -> usize {
+        self.arena.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.arena.is_empty()
+    }
+
+    /// Bytes of frame `i`, lent ones included; 0: it was dropped, skip it.
+    #[inline(always)]
+    pub fn len_of(&self, i: usize) -> usize {
+        self.arena.desc(i).len as usize
+    }
+
+    /// What is to be done to frame `i`.
+    #[inline(always)]
+    pub fn offload(&self, i: usize) -> Offload {
+        self.arena.desc(i).offload
+    }
+
+    /// The private bytes at the front of frame `i`: all of it, or at least its headers as far as its offload speaks of them.
+    #[inline(always)]
+    pub fn head(&self, i: usize) -> &[u8] {
+        let desc = self.arena.desc(i);
+        let len = if self.is_whole(i) { desc.len } else { u32::from(self.heads[i]).min(desc.len) };
+        &self.arena.bytes[desc.at as usize..(desc.at + len) as usize]
+    }
+
+    /// Whether [`head`](Self::head) is all of frame `i`.
+    #[inline(always)]
+    pub fn is_whole(&self, i: usize) -> bool {
+        self.lent >> i & 1 == 0
+    }
+
+    /// Makes the payload of all frames reachable, in one go; those whose is not are dropped from the burst. Before it there are
+    /// no pieces.
+    pub fn look(&mut self) {
+        if self.lent == 0 || core::mem::replace(&mut self.looked, true) {
+            return;
+        }
+        let mut failed = self.lender.look();
+        while failed != 0 {
+            self.arena.drop_frame(failed.trailing_zeros() as usize);
+            failed &= failed - 1;
+        }
+    }
+
+    /// What follows the head of frame `i`, in order.
+    #[inline(always)]
+    pub fn pieces(&self, i: usize) -> impl Iterator<Item = Piece<'_>> {
+        let lent = self.looked && !self.is_whole(i) && self.len_of(i) != 0;
+        let (lender, mut k) = (&*self.lender, 0);
+        core::iter::from_fn(move || {
+            k += 1;
+            lent.then(|| lender.piece(i, k - 1)).flatten()
+        })
+    }
+
+    /// Keeps frame `i` beyond this call, until `by` completes it: its [pieces](Self::pieces) stay where they are, and as they are
+    /// [named to the kernel](Piece::as_raw) they may be read for so long. Its head does not stay. None: it is not kept, for it is
+    /// whole, was not looked at, or another keeper has frames of this queue.
+    pub fn keep(&mut self, i: usize, by: &Arc<dyn Keeper>) -> Option<Token> {
+        if !self.looked || self.is_whole(i) || self.len_of(i) == 0 {
+            return None;
+        }
+        if !Arc::ptr_eq(self.keeper.get_or_insert_with(|| Arc::clone(by)), by) {
+            return None;
+        }
+        self.lender.keep(i)
+    }
+
+    /// Copies what is lent: the burst as [`FramePort::tx_burst`] takes it.
+    pub fn private(&mut self) -> Burst<'_> {
+        self.look();
+        for i in 0..self.len() {
+            let desc = self.arena.desc(i);
+            if desc.len == 0 || self.is_whole(i) {
+                continue;
+            }
+            let mut at = desc.at as usize + self.head(i).len();
+            let end = (desc.at + desc.len) as usize;
+            let mut k = 0;
+            while let Some(piece) = self.lender.piece(i, k) {
+                at += piece.copy_out(&mut self.arena.bytes[at..end]);
+                k += 1;
+            }
+            if at != end {
+                self.arena.drop_frame(i);
+            }
+        }
+        self.lent = 0;
+        self.arena.burst()
+    }
+}
+
 /// What a port can take unfinished. What it cannot is finished in software before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offloads {
@@ -260,6 +427,14 @@ pub trait FramePort: Send {
     /// Takes frames that the guest sent. Returns how many of them (from the first) it took; the rest are dropped and
     /// counted by the caller.
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize;
+    /// What it wants of payload, always the same. What it gets then depends on the queue's paths.
+    fn payload(&self) -> Payload {
+        Payload::Private
+    }
+    /// As [`tx_burst`](Self::tx_burst), which goes on being called where nothing is lent.
+    fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
+        self.tx_burst(&frames.private())
+    }
     /// Appends frames for the guest to `into`, as many as it has and as fit. Returns how many.
     fn rx_burst(&mut self, into: &mut Arena) -> usize;
     /// What it took, or had for the guest, and dropped: of the whole vif, whichever of its queues' ports is asked. Never

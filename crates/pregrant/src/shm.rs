@@ -8,9 +8,11 @@
 //! Invariants: no `&` or `&mut` to shared memory is ever formed; words are relaxed atomics, payload is copied once by
 //! [`copy_from_shared`] and [`copy_to_shared`] (a plain copy in release, relaxed bytes under Miri); every access is
 //! checked against the length. What a peer may do: change any byte at any time. So whatever was copied out is
-//! validated as a copy, and nothing is read twice.
+//! validated as a copy, and nothing is read twice. A [`Piece`] of it may also be named to the kernel, which then copies
+//! in our place.
 #![allow(unsafe_code)]
 
+use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -101,11 +103,58 @@ pub unsafe trait SharedBytes {
         }
     }
 
+    /// `len` bytes of the range, starting at `at`. None when they pass its end.
+    #[inline(always)]
+    fn piece(&self, at: usize, len: usize) -> Option<Piece<'_>> {
+        if at > self.len() || len > self.len() - at {
+            return None;
+        }
+        // SAFETY: `at <= self.len()`, so the address is inside the range or one past it.
+        let base = unsafe { self.base().add(at) };
+        Some(Piece { base, len, of: PhantomData })
+    }
+
     /// Zeroes the whole range: a page is zeroed before it is shared.
     fn zero(&self) {
         for at in (0..self.len()).step_by(4) {
             let _ = self.store_u32(at, 0);
         }
+    }
+}
+
+/// Some bytes of shared memory, for as long as whoever mapped it lends them. Made by [`SharedBytes::piece`].
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'a> {
+    base: NonNull<u8>,
+    len: usize,
+    of: PhantomData<&'a ()>,
+}
+
+impl Piece<'_> {
+    /// Bytes.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies the bytes at the beginning of `dst`, as many as there are in both. Returns how many. Read twice, they may differ.
+    #[inline(always)]
+    pub fn copy_out(&self, dst: &mut [u8]) -> usize {
+        let n = self.len.min(dst.len());
+        // SAFETY: `n` bytes from `base` lie in the range of the `SharedBytes` that this is borrowed from; `dst` is private.
+        unsafe { copy_from_shared(self.base.as_ptr(), dst.as_mut_ptr(), n) };
+        n
+    }
+
+    /// Where they are: for a request to the kernel, which reads them in our place. No reference to them is ever formed.
+    #[inline(always)]
+    pub fn as_raw(&self) -> (*const u8, usize) {
+        (self.base.as_ptr(), self.len)
     }
 }
 
