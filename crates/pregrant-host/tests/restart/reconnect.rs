@@ -66,7 +66,7 @@ pub fn fronts_come_back() {
         }
         // The back makes frames up to the limit that it read: how many there are is known once it has made them all.
         let made = u64::from(world.log.get(Word::Limit));
-        while world.log.account(last.0..traffic.numbers.start).0 > 0 || traffic.next() < made {
+        while world.log.account(last.0..traffic.numbers.start).0 > 0 || traffic.missing(last.1..made) > 0 {
             traffic.step_and_follow(false);
         }
         assert_eq!(u64::from(world.log.get(Word::Next)), made);
@@ -80,7 +80,7 @@ pub fn fronts_come_back() {
             "{lost} frames lost, {most} at most may; {twice} came twice"
         );
         assert_eq!((world.log.get(Word::Damaged), world.log.get(Word::Reordered)), (0, 0));
-        assert_eq!((traffic.missing(last.1..made), traffic.next()), (0, made));
+        assert_eq!(traffic.next(), made);
         assert!(traffic.missing(0..made) <= most, "{} frames for the guest lost", traffic.missing(0..made));
         assert!(traffic.front.close(Duration::from_secs(60)).unwrap());
         drop(traffic);
@@ -124,6 +124,10 @@ pub fn a_back_dies_while_it_closes() {
         let mut traffic = Traffic::new(world.guest(), FrontConfig::default(), true, 0..2000);
         while traffic.numbers.start < 1000 {
             traffic.step(true);
+        }
+        // What is on a ring that closes is lost: here nothing is.
+        while world.log.account(0..traffic.numbers.start).0 > 0 {
+            traffic.step(false);
         }
         // As if it had died right after it wrote this.
         back.stop();
