@@ -10,13 +10,13 @@ use std::io::{self, BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 /// Tests by how they ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
     passed: u64,
     failed: u64,
     skipped: u64,
-    /// A test said its name, and not yet how it ended.
-    begun: bool,
+    /// A test that said its name, and not yet how it ended.
+    begun: Option<String>,
 }
 
 impl fmt::Display for Tally {
@@ -30,13 +30,12 @@ impl Tally {
     /// Takes a line of a runner's output.
     fn hear(&mut self, line: &str) {
         let line = line.trim();
-        if let Some(test) = line.strip_prefix("test ") {
-            let begins = test.ends_with(" ...");
-            if begins {
+        if let Some((name, rest)) = line.strip_prefix("test ").and_then(|test| test.split_once(" ...")) {
+            if rest.is_empty() || self.begun.as_deref() != Some(name) {
                 self.end();
             }
-            self.begun = begins;
-        } else if line.starts_with("running ") && line.ends_with(" tests") {
+            self.begun = rest.is_empty().then(|| name.into());
+        } else if line.starts_with("running ") && (line.ends_with(" tests") || line.ends_with(" test")) {
             self.end();
         }
         let counts = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "));
@@ -62,7 +61,7 @@ impl Tally {
 
     /// A test that was begun has no end.
     fn end(&mut self) {
-        self.failed += u64::from(std::mem::take(&mut self.begun));
+        self.failed += u64::from(self.begun.take().is_some());
     }
 
     /// Runs a command whose output is passed on line by line, and counted.
@@ -109,11 +108,15 @@ mod tests {
             "test c ... ok",
             "test result: ok. 2 passed; 0 failed; 0 ignored",
             "test d ...",
+            "running 1 test",
+            "test f ... ok",
+            "test result: ok. 1 passed; 0 failed; 0 ignored",
+            "test g ...",
             "test e ...",
             "test e ... ok",
             "1 passed, 0 failed",
         ]);
-        assert_eq!(heard.to_string(), "3 passed, 2 failed, 0 skipped");
+        assert_eq!(heard.to_string(), "4 passed, 3 failed, 0 skipped");
     }
 
     #[test]
