@@ -12,26 +12,45 @@ pub const EXTRAS_MAX: usize = 16;
 
 /// Event channels whose `wait` can also be ended by descriptors: both platforms' here.
 pub trait WakeOn {
+    /// The descriptors.
+    fn extras(&self) -> &Extras;
+    /// Looks at them without sleeping, in one system call.
+    fn look_now(&self);
+
     /// Makes [`Events::wait`](pregrant::platform::Events::wait) return also when `fd` becomes readable. A duplicate is
     /// kept until [`forget`](Self::forget). Returns the number for [`woken_by`](Self::woken_by).
     ///
     /// # Errors
     /// No descriptor left, or more than [`EXTRAS_MAX`].
-    fn also_wake_on(&self, fd: BorrowedFd<'_>) -> Result<usize, PlatformError>;
+    fn also_wake_on(&self, fd: BorrowedFd<'_>) -> Result<usize, PlatformError> {
+        self.extras().add(fd)
+    }
     /// Stops waking on a descriptor.
-    fn forget(&self, number: usize);
+    fn forget(&self, number: usize) {
+        self.extras().forget(number);
+    }
     /// Whether descriptor `number` was readable when the last wait slept, or at the last [`look`](Self::look).
-    fn woken_by(&self, number: usize) -> bool;
+    fn woken_by(&self, number: usize) -> bool {
+        self.extras().woken_by(number)
+    }
     /// Whether any of them was.
-    fn woken_by_any(&self) -> bool;
+    fn woken_by_any(&self) -> bool {
+        self.extras().woke()
+    }
     /// Looks at the descriptors without sleeping (one system call). A wait that finds events does not look at them, so
     /// a busy loop calls this once in a while. True when one is readable.
-    fn look(&self) -> bool;
+    fn look(&self) -> bool {
+        if self.extras().is_empty() {
+            return false;
+        }
+        self.look_now();
+        self.extras().woke()
+    }
 }
 
 /// The descriptors, by number.
 #[derive(Debug, Default)]
-pub(crate) struct Extras {
+pub struct Extras {
     fds: RefCell<Vec<Option<OwnedFd>>>,
     woken: Cell<u32>,
 }

@@ -19,7 +19,7 @@ use crate::line_budget::LineBudget;
 use crate::wake::{Extras, WakeOn};
 use pregrant::platform::{Events, ReadySet};
 use pregrant::{DomId, EvtchnPort, PlatformError};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -145,25 +145,12 @@ impl Events for Evtchn {
 }
 
 impl WakeOn for Evtchn {
-    fn also_wake_on(&self, fd: BorrowedFd<'_>) -> Result<usize, PlatformError> {
-        self.extras.add(fd)
+    fn extras(&self) -> &Extras {
+        &self.extras
     }
-    fn forget(&self, number: usize) {
-        self.extras.forget(number);
-    }
-    fn woken_by(&self, number: usize) -> bool {
-        self.extras.woken_by(number)
-    }
-    fn woken_by_any(&self) -> bool {
-        self.extras.woke()
-    }
-    fn look(&self) -> bool {
-        if self.extras.is_empty() {
-            return false;
-        }
+    fn look_now(&self) {
         add(&self.tally.syscalls, 1);
         self.extras.sleep(&*self.node, Some(Duration::ZERO));
-        self.extras.woke()
     }
 }
 

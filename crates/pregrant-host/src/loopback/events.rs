@@ -20,7 +20,6 @@ use crate::line_budget::LineBudget;
 use crate::wake::{Extras, WakeOn};
 use pregrant::platform::{Events, ReadySet};
 use pregrant::{DomId, EvtchnPort, PlatformError};
-use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -155,24 +154,11 @@ impl Events for LoopbackEvents {
 }
 
 impl WakeOn for LoopbackEvents {
-    fn also_wake_on(&self, fd: BorrowedFd<'_>) -> Result<usize, PlatformError> {
-        self.extras.add(fd)
+    fn extras(&self) -> &Extras {
+        &self.extras
     }
-    fn forget(&self, number: usize) {
-        self.extras.forget(number);
-    }
-    fn woken_by(&self, number: usize) -> bool {
-        self.extras.woken_by(number)
-    }
-    fn woken_by_any(&self) -> bool {
-        self.extras.woke()
-    }
-    fn look(&self) -> bool {
-        if self.extras.is_empty() {
-            return false;
-        }
+    fn look_now(&self) {
         self.sleep(Some(Duration::ZERO));
-        self.extras.woke()
     }
 }
 
