@@ -21,7 +21,7 @@ use pregrant::net::headers::MacAddr;
 use pregrant::net::path::{AnyPath, CopyPath, MapPath, PersistentPath, StagingPath};
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalRegion};
 use pregrant::platform::{Access, Events, GrantPool};
-use pregrant::port::{Arena, BURST_FRAMES, Burst, FramePort, Offload, Offloads};
+use pregrant::port::{Arena, BURST_FRAMES, Burst, FramePort, Offload, Offloads, Payload};
 use pregrant::ring::{BackRing, NetTx, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
@@ -64,11 +64,16 @@ struct Port {
     meanwhile: Option<Meanwhile>,
     ring: LocalRegion,
     pages: LocalRegion,
+    lent: bool,
 }
 
 impl FramePort for Port {
     fn caps(&self) -> Offloads {
         Offloads { csum: true, gso: true }
+    }
+    /// Now private bytes, now the same copied from where they lie: none may differ.
+    fn payload(&self) -> Payload {
+        if self.lent { Payload::Lent } else { Payload::Private }
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         self.took.extend(frames.iter().map(|(bytes, offload)| (bytes.to_vec(), offload)));
@@ -164,6 +169,7 @@ impl Game {
             meanwhile: None,
             ring: ring_memory.clone(),
             pages: pages.region.clone(),
+            lent: false,
         };
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
         let (mut control, offered) = (Control::default(), tape.below(2) == 0);
@@ -361,6 +367,7 @@ impl Game {
             self.arena.bytes_mut().fill(POISON);
         }
         self.port.took.clear();
+        self.port.lent = !self.port.lent;
 
         let (port, arena) = (&mut self.port, &mut self.arena);
         let polled = self.back.poll(&self.rig.host, GUEST, &self.chans.1, port, arena, &mut self.control);

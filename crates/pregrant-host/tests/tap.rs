@@ -9,7 +9,9 @@ mod skip;
 
 use pregrant::DomId;
 use pregrant::net::checksum;
-use pregrant::port::{Arena, FramePort, Offload, Offloads};
+use pregrant::platform::local::Pages;
+use pregrant::port::{Arena, BURST_FRAMES, FramePort, Lender, LentBurst, Offload, Offloads, Piece, Token};
+use pregrant::shm::SharedBytes;
 use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::drivers::net::hotplug::{RUNS_MAX, Service};
 use pregrant_host::drivers::{HotplugConfig, Plugged, PortProvider, Taps};
@@ -268,11 +270,60 @@ fn mixed(number: usize) -> usize {
     [60, 61, 1514, 2037, 2038, 2039, 64, 5000, 9014, 128][number % 10]
 }
 
+/// Lends what follows the heads of frames, in pieces of odd lengths.
+struct Pieces {
+    memory: Pages,
+    /// Of each frame.
+    at: Vec<Vec<(usize, usize)>>,
+}
+
+impl Pieces {
+    const HEAD: usize = 128;
+
+    fn of(frames: &[Vec<u8>]) -> Self {
+        let (memory, mut used) = (Pages::new(128), 0);
+        let place = |frame: &Vec<u8>| {
+            let mut rest = frame.get(Self::HEAD..).unwrap_or_default();
+            let mut at = Vec::new();
+            while !rest.is_empty() {
+                let (piece, behind) = rest.split_at(rest.len().min(1 + used * 7 % 4096));
+                assert!(memory.copy_in(used, piece));
+                at.push((used, piece.len()));
+                used += piece.len() + 3;
+                rest = behind;
+            }
+            at
+        };
+        let at = frames.iter().map(place).collect();
+        Self { memory, at }
+    }
+
+    /// A bit for each frame that has some.
+    fn lent(&self) -> u64 {
+        self.at.iter().rev().fold(0, |lent, at| lent << 1 | u64::from(!at.is_empty()))
+    }
+}
+
+impl Lender for Pieces {
+    fn look(&mut self) -> u64 {
+        0
+    }
+    fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
+        let (at, len) = *self.at[i].get(k)?;
+        self.memory.piece(at, len)
+    }
+    fn keep(&mut self, _: usize) -> Option<Token> {
+        None
+    }
+}
+
 #[test]
 fn a_burst_arrives_in_its_order_and_byte_by_byte() {
     each_way(|tap, mut port, way| {
         let seen = Packets::on(tap, PROTOCOL, false);
-        for round in 0..50 {
+        for round in 0..100 {
+            // All of it private, or payload where it lies.
+            let lent = round % 2 == 1;
             let (mut arena, mut sent) = (Arena::new(), Vec::new());
             while sent.len() < 64 {
                 let frame = numbered(round + sent.len(), mixed(round + sent.len()));
@@ -281,8 +332,22 @@ fn a_burst_arrives_in_its_order_and_byte_by_byte() {
             }
             // A malformed one among them is left out.
             arena.set_offload(20, Offload { csum_blank: true, ..Offload::default() });
+            let mut pieces = Pieces::of(&sent);
             sent.remove(20);
-            assert_eq!(port.tx_burst(&arena.burst()), 64);
+            if lent {
+                for i in 0..64 {
+                    let at = arena.desc(i).at as usize;
+                    let len = arena.desc(i).len as usize;
+                    arena.bytes_mut()[at + Pieces::HEAD.min(len)..at + len].fill(0xEE);
+                }
+                let (bits, heads) = (pieces.lent(), [Pieces::HEAD as u16; BURST_FRAMES]);
+                let mut keeper = None;
+                let mut burst = LentBurst::new(&mut arena, bits, &heads, &mut pieces, &mut keeper);
+                assert_eq!(port.tx_lent(&mut burst), 64);
+                assert!(keeper.is_none(), "the kernel has its own copy");
+            } else {
+                assert_eq!(port.tx_burst(&arena.burst()), 64);
+            }
             for (i, frame) in sent.iter().enumerate() {
                 let came = seen.next().expect("a frame is missing");
                 assert!(came == *frame, "{way:?}, round {round}, frame {i}: {} bytes", came.len());
@@ -290,7 +355,7 @@ fn a_burst_arrives_in_its_order_and_byte_by_byte() {
             assert_eq!(seen.next(), None, "a frame came twice");
         }
         let drops: Vec<(&str, u64)> = port.drops().iter().map(|d| (d.reason, d.frames)).collect();
-        assert_eq!(drops, [("tap_refused", 0), ("bad_headers", 50)]);
+        assert_eq!(drops, [("tap_refused", 0), ("bad_headers", 100)]);
     });
 }
 

@@ -11,11 +11,11 @@ mod rig;
 mod skip;
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
-use pregrant::DomId;
 use pregrant::net::back::{Control, Polled};
 use pregrant::net::front::Granting;
 use pregrant::port::{Arena, FramePort, Offload, Offloads, Steering};
 use pregrant::xenbus::{Class, DeviceId};
+use pregrant::{DomId, PAGE_SIZE};
 use pregrant_host::drivers::{CaptureFile, Captured, HotplugConfig, PortProvider, Taps};
 use pregrant_host::ports::tap::{Tap, TapPort};
 use rig::{GUEST, Rig, Way};
@@ -111,9 +111,13 @@ fn what_the_kernel_cuts_of_a_guest_s_frames_has_right_checksums() {
             std::thread::yield_now();
         }
         let payload: Vec<u8> = (0..50_000u32).map(|k| ((k * 7) ^ (k >> 8)) as u8).collect();
-        for (way, v6, csum_blank) in
-            [(Way::Copy, false, false), (Way::Staging(65535), true, false), (Way::Copy, true, true)]
-        {
+        for (way, v6, csum_blank) in [
+            (Way::Copy, false, false),
+            (Way::Staging(65535), true, false),
+            (Way::Copy, true, true),
+            (Way::Map, false, false),
+            (Way::Map, true, true),
+        ] {
             let rig = Rig::new();
             let mut ends = rig.tx(way, Granting::PerFrame, 0);
             let mut frame = tcp(v6, &payload);
@@ -130,6 +134,12 @@ fn what_the_kernel_cuts_of_a_guest_s_frames_has_right_checksums() {
             {}
             assert_eq!(ends.back.stats().gso_checksum_fixups, u64::from(!csum_blank));
             assert!(port.drops().iter().all(|d| d.frames == 0), "{:?}", port.drops());
+            let ops = ends.back.stats().grant_ops;
+            let pages = if way == Way::Map { frame.len().div_ceil(PAGE_SIZE) as u64 } else { 0 };
+            assert_eq!((ops.maps, ops.unmaps), (pages, pages), "{way:?}");
+            if pages > 0 {
+                assert_eq!(ops.copies, 1, "the kernel took the payload from the guest's pages");
+            }
             ends.front.reclaim(&rig.guest, 1).unwrap();
             ends.close(&rig);
             let (mut came, mut segments) = (vec![0; payload.len()], 0);

@@ -39,6 +39,7 @@ proptest! {
     fn any_mix_of_sources_gives_the_bytes_of_the_guest(
         limit in 0usize..30,
         map in any::<bool>(),
+        lent in any::<bool>(),
         rounds in prop::collection::vec(prop::collection::vec(prop::collection::vec((src(), 0u16..1500, 0u16..1800), 1..6), 1..40), 1..8),
     ) {
         let rig = Rig::new();
@@ -55,7 +56,8 @@ proptest! {
         if limit > 0 { paths.push(AnyPath::Persistent(PersistentPath::new(limit, Access::ReadOnly))); }
         if map { paths.push(AnyPath::Map(MapPath::default())); }
         let mut back = TxQueue::new(ring, Chain::new(paths));
-        let (mut port, mut arena, mut control) = (TestPort::default(), Arena::new(), Control::default());
+        let mut port = TestPort { lent, ..TestPort::default() };
+        let (mut arena, mut control) = (Arena::new(), Control::default());
         let mut id = 0u16;
         let mut salt = 1u8;
         let (mut total_given, mut total_failed) = (0u64, 0u64);

@@ -16,13 +16,14 @@ use pregrant::net::model::{RxModel, Slot, TxModel};
 use pregrant::net::path::{AnyPath, CopyPath, MapPath};
 use pregrant::platform::local::{LocalDomain, LocalMap, LocalRegion, Pages};
 use pregrant::platform::{Access, GrantPool};
-use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
+use pregrant::port::{Arena, Burst, FramePort, Keeper, LentBurst, Offload, Offloads, Payload, Token};
 use pregrant::ring::{BackRing, InFlight, NetRx, NetTx, RedoPage, RingKind, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
-use pregrant::wire::netif::{RxRequest, TxRequest};
+use pregrant::wire::netif::{RxRequest, TXF_MORE_DATA, TxRequest};
 use rig::{GUEST, HOST, Rig};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
+use std::sync::{Arc, Mutex};
 
 /// What outlives a back.
 struct Survives<K> {
@@ -139,6 +140,79 @@ fn frames_are_in_hand_before_the_port_has_them_until_they_are_answered() {
         assert!(rig.guest.release(memory).is_ok());
         survives.release(&rig);
     }
+}
+
+/// Keeps every frame until it is told otherwise.
+#[derive(Default)]
+struct Shelf(Mutex<(Vec<Token>, bool)>);
+
+impl Keeper for Shelf {
+    fn complete(&self, done: &mut Vec<Token>) {
+        let mut shelf = self.0.lock().expect("nobody panics");
+        if shelf.1 {
+            done.append(&mut shelf.0);
+        }
+    }
+    fn give_up(&self) {}
+}
+
+struct KeepingPort(Arc<Shelf>);
+
+impl FramePort for KeepingPort {
+    fn caps(&self) -> Offloads {
+        Offloads { csum: true, gso: true }
+    }
+    fn payload(&self) -> Payload {
+        Payload::Lent
+    }
+    fn tx_burst(&mut self, _: &Burst<'_>) -> usize {
+        unreachable!("all frames are lent")
+    }
+    fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
+        let keeper: Arc<dyn Keeper> = self.0.clone();
+        frames.look();
+        let kept = (0..frames.len()).filter_map(|i| frames.keep(i, &keeper));
+        self.0.0.lock().expect("nobody panics").0.extend(kept);
+        frames.len()
+    }
+    fn rx_burst(&mut self, _: &mut Arena) -> usize {
+        0
+    }
+}
+
+/// A frame that the port keeps is in hand until the port has completed it and it is answered: the port of a successor may get it
+/// a second time. One that the port found unreadable is not.
+#[test]
+fn frames_that_a_port_keeps_are_in_hand_until_they_are_answered() {
+    let rig = Rig::new();
+    let (survives, ring) = Survives::<NetTx>::new(&rig);
+    let (_front_chan, chan) = rig.channel();
+    let mut refs = [GrantRef::NONE];
+    let memory = rig.guest.alloc(HOST, Access::ReadOnly, &mut refs).expect("the guest's page");
+    let mut model = TxModel::new(RingPages::new(survives.ring.clone()));
+    let mut back = TxQueue::new(ring, AnyPath::Map(MapPath::default()));
+    let mut port = KeepingPort(Arc::default());
+    let (mut arena, mut control, mut id) = (Arena::new(), Control::default(), 0);
+    for (bad, due) in [(0, 3), (1, 5), (3, 5), (0, 8)] {
+        for k in 0..3 {
+            // The head's page is there, and its payload's is not.
+            let second = if k < bad { 77_777 } else { refs[0].0 };
+            model.play(&[
+                Slot::Data(TxRequest { gref: refs[0].0, offset: 0, flags: TXF_MORE_DATA, id, size: 900 }),
+                Slot::Data(TxRequest { gref: second, offset: 0, flags: 0, id: id + 1, size: 500 }),
+            ]);
+            id += 2;
+        }
+        back.poll(&rig.host, GUEST, &chan, &mut port, &mut arena, &mut control).expect("an honest front");
+        assert_eq!(survives.look(), known(due));
+    }
+    assert_eq!(survives.answered(), 0);
+    port.0.0.lock().expect("nobody panics").1 = true;
+    back.poll(&rig.host, GUEST, &chan, &mut port, &mut arena, &mut control).expect("an honest front");
+    assert_eq!((survives.answered(), survives.look()), (24, known(0)));
+    drop((back, chan));
+    assert!(rig.guest.release(memory).is_ok());
+    survives.release(&rig);
 }
 
 /// What the port was asked for, what waits, and what the port has left: lost with the back until it is answered.

@@ -9,7 +9,7 @@ use counting::{calls, live};
 use pregrant::PAGE_SIZE;
 use pregrant::net::back::{Control, Polled};
 use pregrant::net::front::Granting;
-use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
+use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Payload};
 use rig::{GUEST, Rig, RxEnds, SLOTS, TxEnds, Way};
 
 /// Frames that are counted, for each way and direction.
@@ -67,11 +67,16 @@ impl Mix {
 struct MixPort {
     mix: Mix,
     frames: u64,
+    /// Takes payload where it lies.
+    lent: bool,
 }
 
 impl FramePort for MixPort {
     fn caps(&self) -> Offloads {
         Offloads { csum: true, gso: true }
+    }
+    fn payload(&self) -> Payload {
+        if self.lent { Payload::Lent } else { Payload::Private }
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         for (bytes, offload) in frames.iter() {
@@ -138,10 +143,14 @@ fn receive(rig: &Rig, ends: &mut RxEnds, mix: &mut Mix, port: &mut MixPort, aren
 }
 
 fn tx(way: Way, granting: Granting, lens: &'static [(usize, bool)]) {
+    tx_to(false, way, granting, lens);
+}
+
+fn tx_to(lent: bool, way: Way, granting: Granting, lens: &'static [(usize, bool)]) {
     let rig = Rig::new();
     let mut ends = rig.tx(way, granting, 0);
     let mut arenas = (Arena::new(), Arena::new());
-    let (mut mix, mut port) = (Mix::new(lens), MixPort { mix: Mix::new(lens), frames: 0 });
+    let (mut mix, mut port) = (Mix::new(lens), MixPort { mix: Mix::new(lens), frames: 0, lent });
     send(&rig, &mut ends, &mut mix, &mut port, &mut arenas, WARM_UP);
     let before = (calls(), live());
     send(&rig, &mut ends, &mut mix, &mut port, &mut arenas, WARM_UP + FRAMES);
@@ -154,7 +163,7 @@ fn rx(way: Way, granting: Granting, lens: &'static [(usize, bool)]) {
     let rig = Rig::new();
     let mut ends = rig.rx(way, granting, 0, false);
     let mut arena = Arena::new();
-    let (mut mix, mut port) = (Mix::new(lens), MixPort { mix: Mix::new(lens), frames: 0 });
+    let (mut mix, mut port) = (Mix::new(lens), MixPort { mix: Mix::new(lens), frames: 0, lent: false });
     receive(&rig, &mut ends, &mut mix, &mut port, &mut arena, WARM_UP);
     let before = (calls(), live());
     receive(&rig, &mut ends, &mut mix, &mut port, &mut arena, WARM_UP + FRAMES);
@@ -192,6 +201,7 @@ fn copy_allocates_nothing() {
 #[test]
 fn map_allocates_nothing() {
     tx(Way::Map, Granting::Standing, ALL_LENGTHS);
+    tx_to(true, Way::Map, Granting::Standing, ALL_LENGTHS);
 }
 
 #[test]

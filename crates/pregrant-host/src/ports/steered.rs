@@ -11,7 +11,7 @@
 //! fit is dropped and counted. Until a guest steers, no memory is taken, and frames pass as they come.
 
 use super::queue::FrameQueue;
-use pregrant::port::{Arena, Burst, FramePort, Offloads, PortDrop, Steering};
+use pregrant::port::{Arena, Burst, FramePort, LentBurst, Offloads, Payload, PortDrop, Steering};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,6 +81,12 @@ impl<P: FramePort> FramePort for Steered<P> {
 
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         self.inner.tx_burst(frames)
+    }
+    fn payload(&self) -> Payload {
+        self.inner.payload()
+    }
+    fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
+        self.inner.tx_lent(frames)
     }
 
     fn rx_burst(&mut self, into: &mut Arena) -> usize {

@@ -146,6 +146,11 @@ pub(super) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
 impl IpHeaders {
     /// Finds the headers of `frame`.
     pub fn parse(frame: &[u8]) -> Result<Self, HeaderFault> {
+        Self::parse_head(frame, frame.len())
+    }
+
+    /// The same for a frame of `len` bytes of which `frame` has the first. Headers that are not all there are truncated.
+    pub fn parse_head(frame: &[u8], len: usize) -> Result<Self, HeaderFault> {
         let mut ethertype = be16(frame, 12).ok_or(HeaderFault::Truncated)?;
         let mut l2_len = ETHERNET_LEN;
         let mut tags = 0;
@@ -158,13 +163,22 @@ impl IpHeaders {
             l2_len += 4;
         }
         match ethertype {
-            ETHERTYPE_IPV4 => Self::parse_v4(frame, l2_len),
-            ETHERTYPE_IPV6 => Self::parse_v6(frame, l2_len),
+            ETHERTYPE_IPV4 => Self::parse_v4(frame, l2_len, len),
+            ETHERTYPE_IPV6 => Self::parse_v6(frame, l2_len, len),
             _ => Err(HeaderFault::NotIp),
         }
     }
 
-    fn parse_v4(frame: &[u8], l2_len: usize) -> Result<Self, HeaderFault> {
+    /// Whether `head`, the first bytes of a frame of `len`, has all headers that a TCP or UDP checksum, or segmentation, needs.
+    pub fn are_in(head: &[u8], len: usize) -> bool {
+        let l4_end = |headers: Self| match headers.protocol {
+            PROTOCOL_TCP => headers.tcp_header_len(head).map(|tcp| headers.l4_at + tcp),
+            _ => headers.checksum_at().map(|field| field + 2),
+        };
+        Self::parse_head(head, len).and_then(l4_end).is_ok_and(|end| end <= head.len())
+    }
+
+    fn parse_v4(frame: &[u8], l2_len: usize, len: usize) -> Result<Self, HeaderFault> {
         let ip = frame.get(l2_len..l2_len + 20).ok_or(HeaderFault::Truncated)?;
         let header_len = usize::from(ip[0] & 0x0F) * 4;
         let total = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
@@ -172,7 +186,7 @@ impl IpHeaders {
             return Err(HeaderFault::Malformed);
         }
         let end = l2_len + total;
-        if end > frame.len() {
+        if end > len {
             return Err(HeaderFault::Truncated);
         }
         let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3FFF != 0; // more-fragments, or an offset
@@ -180,7 +194,7 @@ impl IpHeaders {
         Ok(Self { l2_len, version: IpVersion::V4, l4_at, end, protocol: ip[9], fragment, routed: false })
     }
 
-    fn parse_v6(frame: &[u8], l2_len: usize) -> Result<Self, HeaderFault> {
+    fn parse_v6(frame: &[u8], l2_len: usize, len: usize) -> Result<Self, HeaderFault> {
         const HOP_BY_HOP: u8 = 0;
         const ROUTING: u8 = 43;
         const FRAGMENT: u8 = 44;
@@ -192,7 +206,7 @@ impl IpHeaders {
             return Err(HeaderFault::Malformed);
         }
         let end = l2_len + 40 + usize::from(u16::from_be_bytes([ip[4], ip[5]]));
-        if end > frame.len() {
+        if end > len {
             return Err(HeaderFault::Truncated);
         }
         let mut protocol = ip[6];
@@ -210,8 +224,8 @@ impl IpHeaders {
                     routed,
                 });
             }
-            let ext = frame[..end].get(at..at + 8).ok_or(HeaderFault::Truncated)?;
-            let len = match protocol {
+            let ext = frame.get(at..at + 8).filter(|_| at + 8 <= end).ok_or(HeaderFault::Truncated)?;
+            let ext_len = match protocol {
                 FRAGMENT => {
                     let word = u16::from_be_bytes([ext[2], ext[3]]);
                     fragment |= word & 0xFFF9 != 0; // an offset, or more to come; else an "atomic fragment"
@@ -222,7 +236,7 @@ impl IpHeaders {
             };
             routed |= protocol == ROUTING && ext[3] != 0;
             protocol = ext[0];
-            at += len;
+            at += ext_len;
             if at > end {
                 return Err(HeaderFault::Truncated);
             }

@@ -23,7 +23,7 @@ use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::net::path::{AnyPath, CopyPath, MapPath, PersistentPath, StagedBuffers, StagingPath};
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap, LocalRegion, LocalXen};
 use pregrant::platform::{Access, Events, GrantPool, PeerMem};
-use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
+use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Payload};
 use pregrant::ring::{BackRing, FrontRing, RingKind, RingPages};
 use pregrant::ring::{NetRx, NetTx};
 use pregrant::shm::SharedBytes;
@@ -374,11 +374,16 @@ pub type Frame = (Vec<u8>, Offload);
 pub struct TestPort {
     pub took: Vec<Frame>,
     pub gives: VecDeque<Frame>,
+    /// Takes payload where it lies, and copies it itself.
+    pub lent: bool,
 }
 
 impl FramePort for TestPort {
     fn caps(&self) -> Offloads {
         Offloads { csum: true, gso: true }
+    }
+    fn payload(&self) -> Payload {
+        if self.lent { Payload::Lent } else { Payload::Private }
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         self.took.extend(frames.iter().map(|(bytes, offload)| (bytes.to_vec(), offload)));

@@ -16,15 +16,16 @@ const VIRTIO_TCPV6: u8 = 4;
 /// `VIRTIO_NET_HDR_GSO_ECN`: congestion was signalled; segmentation is the same.
 const VIRTIO_ECN: u8 = 0x80;
 
-/// The header of a frame that a guest sent. None: it claims what its headers do not bear out.
-pub fn header_of(frame: &[u8], offload: Offload) -> Option<[u8; HEADER]> {
+/// The header of a frame of `len` bytes that a guest sent, of which `frame` has the first, with all headers. None: it claims
+/// what its headers do not bear out.
+pub fn header_of(frame: &[u8], len: usize, offload: Offload) -> Option<[u8; HEADER]> {
     let mut header = [0; HEADER];
     // Whoever cuts a large segment starts from a blank checksum, the kernel too.
     if offload.gso_type != 0 && !offload.csum_blank {
         return None;
     }
     if offload.csum_blank {
-        let ip = IpHeaders::parse(frame).ok()?;
+        let ip = IpHeaders::parse_head(frame, len).ok()?;
         let field = ip.checksum_at().ok()?.checked_sub(ip.l4_at)?;
         header[0] = NEEDS_CSUM;
         header[6..8].copy_from_slice(&u16::try_from(ip.l4_at).ok()?.to_ne_bytes());
@@ -76,6 +77,13 @@ mod tests {
         frame[23] = 6;
         frame[46] = 0x50;
         frame
+    }
+
+    fn header_of(frame: &[u8], offload: Offload) -> Option<[u8; HEADER]> {
+        let whole = super::header_of(frame, frame.len(), offload);
+        let head = super::header_of(&frame[..frame.len().min(128)], frame.len(), offload);
+        assert_eq!(whole, head, "only headers are looked at");
+        whole
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! | `ring` | many writes or reads in one system call |
 //! | `inbox` | frames that one call read, and how many the next one asks for |
 //! | `outbox` | frames that one call is to write |
+//! | `gather` | a frame in pieces, some of them its guest's |
 //! | `way` | which of both ways is cheaper here |
 //! | `header` | what is still to be done to a frame |
 //!
@@ -26,9 +27,14 @@
 //! room wait in the port, 32 at most, and count as [held](pregrant::port::FramePort::held). A queue takes 2 MiB of address space
 //! for them, of which those pages count into which frames were read, and 128 KiB for frames on their way out.
 //!
-//! What a guest may do: send any frame, as it could on a wire; the kernel checks the header once more. What the kernel
-//! cannot take (its queue is full) is dropped and counted.
+//! Where a path lends payload (`map`), the kernel takes it from the guest's pages: no copy is ours, and when the call is over
+//! it has its own.
+//!
+//! What a guest may do: send any frame, as it could on a wire; the kernel checks the header once more. Lent payload it may
+//! change until the kernel has copied it: that is what it sent then. What the kernel cannot take (its queue is full) is
+//! dropped and counted.
 
+mod gather;
 mod header;
 mod inbox;
 mod outbox;

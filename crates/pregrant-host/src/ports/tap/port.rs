@@ -1,11 +1,12 @@
 //! One queue of a tap: bursts of frames to and from its descriptor.
 
+use super::gather::Frame;
 use super::header::{HEADER, header_of, offload_of};
 use super::inbox::{Inbox, STRIDE};
 use super::outbox::Outbox;
 use super::ring::{DEPTH, Ring};
 use super::way::TapWay;
-use pregrant::port::{Arena, Burst, FramePort, Offloads, PortDrop};
+use pregrant::port::{Arena, Burst, FramePort, LentBurst, Offloads, Payload, PortDrop};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::IoSlice;
 use std::io;
@@ -56,7 +57,7 @@ impl TapPort {
 
     /// Writes what is in the outbox, in order. Returns how many frames were refused.
     fn flush(&mut self) -> usize {
-        let refused = |frame| usize::from(rustix::io::write(&self.fd, frame).is_err());
+        let refused = |frame: Frame<'_>| usize::from(frame.write(self.fd.as_fd()).is_err());
         let frames = self.outbox.iter();
         let total = match self.ring.as_mut().filter(|_| frames.len() > 1) {
             None => frames.map(refused).sum(),
@@ -78,6 +79,25 @@ impl TapPort {
         };
         self.outbox.clear();
         total
+    }
+
+    /// Has a whole frame written, behind those before it. Returns how many were refused meanwhile.
+    #[inline(always)]
+    fn put(&mut self, header: &[u8; HEADER], frame: &[u8]) -> usize {
+        if self.outbox.put(header, frame) {
+            return 0;
+        }
+        let mut refused = self.flush();
+        if !self.outbox.put(header, frame) {
+            let pieces = [IoSlice::new(header), IoSlice::new(frame)];
+            refused += usize::from(rustix::io::writev(&self.fd, &pieces).is_err());
+        }
+        refused
+    }
+
+    fn count(&self, malformed: u64, refused: usize) {
+        self.drops.malformed.fetch_add(malformed, Ordering::Relaxed);
+        self.drops.refused.fetch_add(refused as u64, Ordering::Relaxed);
     }
 
     /// Reads `n` frames, or as many as there are. True: there may be more.
@@ -138,23 +158,47 @@ impl FramePort for TapPort {
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         let (mut malformed, mut refused) = (0, 0);
         for (frame, offload) in frames.iter() {
-            let Some(header) = header_of(frame, offload) else {
+            let Some(header) = header_of(frame, frame.len(), offload) else {
                 malformed += 1;
                 continue;
             };
-            if self.outbox.put(&header, frame) {
+            refused += self.put(&header, frame);
+        }
+        refused += self.flush();
+        self.count(malformed, refused);
+        frames.frames.len()
+    }
+
+    fn payload(&self) -> Payload {
+        Payload::Lent
+    }
+
+    fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
+        let (mut malformed, mut refused) = (0, 0);
+        frames.look();
+        for i in 0..frames.len() {
+            let (head, len) = (frames.head(i), frames.len_of(i));
+            if len == 0 {
                 continue;
             }
-            refused += self.flush();
-            if !self.outbox.put(&header, frame) {
-                let pieces = [IoSlice::new(&header), IoSlice::new(frame)];
-                refused += usize::from(rustix::io::writev(&self.fd, &pieces).is_err());
+            let Some(header) = header_of(head, len, frames.offload(i)) else {
+                malformed += 1;
+                continue;
+            };
+            if frames.is_whole(i) {
+                refused += self.put(&header, head);
+                continue;
+            }
+            // SAFETY: the pieces are lent for longer than this function runs, and at its end the outbox is empty.
+            if !unsafe { self.outbox.put_lent(&header, head, frames.pieces(i)) } {
+                refused += self.flush();
+                // SAFETY: as above. A head is short, and the outbox empty: there is room.
+                let _ = unsafe { self.outbox.put_lent(&header, head, frames.pieces(i)) };
             }
         }
         refused += self.flush();
-        self.drops.malformed.fetch_add(malformed, Ordering::Relaxed);
-        self.drops.refused.fetch_add(refused as u64, Ordering::Relaxed);
-        frames.frames.len()
+        self.count(malformed, refused);
+        frames.len()
     }
 
     fn rx_burst(&mut self, into: &mut Arena) -> usize {

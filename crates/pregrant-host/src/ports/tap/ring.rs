@@ -8,10 +8,11 @@
 //! that is awake just then escapes it, may find that another took its frame, and waits anew: what is open after a call is
 //! ended once more, until nothing is.
 //!
-//! Invariants: the kernel reads and writes the caller's memory only within a call: a call returns when every request that
+//! Invariants: the kernel reads and writes the caller's memory, and reads a guest's that the caller names, only within a call: a call returns when every request that
 //! the kernel took has ended, whatever interrupted it. A ring with requests that the kernel did not take is never entered
 //! again. The kernel holds no reference to the descriptor between calls, so it closes when it is closed.
 
+use super::gather::Frame;
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::fmt;
@@ -69,15 +70,14 @@ impl Ring {
     /// # Errors
     /// The kernel does not take requests. Those that are not [done](Self::done) were not written, and the ring is of no more
     /// use.
-    pub fn write<'a>(
+    pub fn write<'a, F: Into<Frame<'a>>>(
         &mut self,
         fd: BorrowedFd<'_>,
-        frames: impl Iterator<Item = &'a [u8]>,
+        frames: impl Iterator<Item = F>,
     ) -> io::Result<()> {
         let (fd, flags) = (types::Fd(fd.as_raw_fd()), self.flags());
-        let writes = frames
-            .map(|frame| opcode::Write::new(fd, frame.as_ptr(), frame.len() as u32).rw_flags(flags).build());
-        // SAFETY: what the frames' slices name is borrowed for longer than this function runs.
+        let writes = frames.map(|frame| frame.into().request(fd, flags));
+        // SAFETY: what the frames name is borrowed for longer than this function runs, or vouched for (`Vector`).
         unsafe { self.carry_out(writes.take(DEPTH)) }
     }
 
@@ -102,8 +102,8 @@ impl Ring {
     /// One system call for all requests, DEPTH at most; more only where it is interrupted.
     ///
     /// # Safety
-    /// What the requests point to stays, and nobody else has it (or changes it, where they read it), until this function
-    /// returns.
+    /// What the requests point to stays, and nobody else has it (or changes it, where they read it and it is private), until
+    /// this function returns.
     unsafe fn carry_out(&mut self, requests: impl Iterator<Item = squeue::Entry>) -> io::Result<()> {
         self.done.clear();
         // Until all have ended; also where `requests` panics.

@@ -19,7 +19,7 @@ use super::multicast::MulticastAsk;
 use crate::error::PeerFault;
 use crate::net::gso::MIN_GSO_SIZE;
 use crate::net::headers::MacAddr;
-use crate::port::{Arena, BURST_FRAMES, Offload};
+use crate::port::{Arena, BURST_FRAMES, Offload, Offloads};
 use crate::ring::{BackRing, NetTx, RingMem};
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
@@ -85,6 +85,13 @@ pub struct TxBatch {
     nr_rsps: usize,
     /// Frames whose answers must wait until their path [retires](crate::net::path::BackPath::retire) them.
     pub held: Todo,
+    /// The port takes payload where it lies, and frames as unfinished as this says: a path may leave it there. None: it wants
+    /// private bytes.
+    pub lend: Option<Offloads>,
+    /// Frames of which only [`heads`](Self::heads) bytes are in the arena.
+    pub lent: Todo,
+    /// Bytes at the front of a lent frame that are.
+    pub heads: [u16; BURST_FRAMES],
     /// Frames that failed.
     pub failed: Todo,
     /// Requests that carry no frame but a wish of the guest's: not to be fetched.
@@ -109,6 +116,9 @@ impl Default for TxBatch {
             rsps: [TxResponse::default(); BATCH_SLOTS],
             nr_rsps: 0,
             held: 0,
+            lend: None,
+            lent: 0,
+            heads: [0; BURST_FRAMES],
             failed: 0,
             no_frame: 0,
             unblanked: 0,
@@ -157,6 +167,7 @@ impl TxBatch {
         self.nr_slots = 0;
         self.nr_rsps = 0;
         self.held = 0;
+        self.lent = 0;
         self.failed = 0;
         self.no_frame = 0;
         self.unblanked = 0;

@@ -4,9 +4,16 @@
 //!   ring --take--> TxBatch --fetch--> arena --tx_burst--> port
 //!     ^                      |  what the path does not serve: copy
 //!     +------ answer --------+  (late answers first, in request order)
+//!                                ^          \--tx_lent--> port that takes payload where it lies
+//!                                +----- look, keep ----------'   (its keeper completes, or is told to give up)
 //! ```
 //! One call moves one batch: one index load, one publish, one notify test. The bytes reach the port before their
 //! requests are answered.
+//!
+//! Invariants: pages that were lent are unmapped when the port's call is over, or, of frames that it keeps, when its
+//! [`Keeper`] has completed them or has given them up, which is asked of it before a queue ends, however it ends. Until then
+//! their requests are not answered, and count as in flight for a successor. A guest whose port keeps frames for ever has a
+//! queue that stands; nobody else waits.
 
 use super::Polled;
 use super::assemble::{BATCH_SLOTS, Todo, TxBatch, bits};
@@ -15,14 +22,15 @@ use super::credit::Credit;
 use super::late::LateAnswers;
 use crate::error::PeerFault;
 use crate::net::gso;
-use crate::net::path::Chain;
+use crate::net::path::{Chain, Lends};
 use crate::net::stats::DirStats;
 use crate::platform::{Clock, Events, PeerMem, Platform};
-use crate::port::{Arena, FramePort};
+use crate::port::{Arena, FramePort, Keeper, Lender, LentBurst, Payload, Piece, Token};
 use crate::ring::{BackRing, InFlight, NetTx, Notify, RingPages};
 use crate::units::DomId;
 use crate::wire::netif::TxResponse;
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// The memory of a ring `K` in a peer's pages.
@@ -37,6 +45,32 @@ pub struct TxQueue<P: Platform> {
     done: Vec<u64>,
     answers: Vec<TxResponse>,
     stats: DirStats,
+    /// Whether its chain can lend.
+    lends: bool,
+    /// The port's, since it kept a frame.
+    keeper: Option<Arc<dyn Keeper>>,
+    /// The port keeps frames now.
+    keeps: bool,
+    completed: Vec<Token>,
+}
+
+/// The chain's path that lends, for one burst.
+struct BatchLender<'a, P: Platform> {
+    path: &'a mut dyn Lends<P>,
+    p: &'a P,
+    of: DomId,
+}
+
+impl<P: Platform> Lender for BatchLender<'_, P> {
+    fn look(&mut self) -> u64 {
+        self.path.look(self.p, self.of)
+    }
+    fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
+        self.path.piece(i, k)
+    }
+    fn keep(&mut self, i: usize) -> Option<Token> {
+        self.path.keep(i)
+    }
 }
 
 impl<P: Platform> TxQueue<P> {
@@ -44,14 +78,19 @@ impl<P: Platform> TxQueue<P> {
     pub fn new(ring: BackRing<NetTx, PeerRing<NetTx, P>>, chain: impl Into<Chain<P>>) -> Self {
         let size = ring.size();
         let interrupted = ring.inherited().map_or(0, |i| i.total.into());
+        let mut chain = chain.into();
         Self {
             ring,
-            chain: chain.into(),
+            lends: chain.lends().is_some(),
+            chain,
             batch: Box::default(),
             late: LateAnswers::new(size),
             done: Vec::with_capacity(size as usize),
             answers: Vec::with_capacity(BATCH_SLOTS),
             stats: DirStats { interrupted, ..DirStats::default() },
+            keeper: None,
+            keeps: false,
+            completed: Vec::new(),
         }
     }
 
@@ -77,10 +116,13 @@ impl<P: Platform> TxQueue<P> {
         };
         let nr_frames = self.batch.nr_frames;
         if nr_frames == 0 {
-            return Ok(if self.late.is_empty() { Polled::Idle } else { Polled::More });
+            return Ok(if self.is_late() { Polled::More } else { Polled::Idle });
         }
         if self.batch.no_frame != 0 {
             self.ask(control);
+        }
+        if self.lends {
+            self.batch.lend = (port.payload() == Payload::Lent).then(|| port.caps());
         }
         let before = p.peer().grant_ops();
         let served = self.chain.fetch(p, of, &mut self.batch, todo, arena);
@@ -88,8 +130,10 @@ impl<P: Platform> TxQueue<P> {
         if self.batch.unblanked & !self.batch.failed != 0 {
             self.blank_checksums(arena);
         }
-        let good = self.batch.given().count_ones() as usize;
-        if good > 0 {
+        let mut good = self.batch.given().count_ones() as usize;
+        if self.batch.lent != 0 {
+            good = self.lend(p, of, port, arena);
+        } else if good > 0 {
             self.ring.in_flight(self.late.given() + good as u32, 0);
             let burst = arena.burst();
             let took = port.tx_burst(&burst);
@@ -162,9 +206,41 @@ impl<P: Platform> TxQueue<P> {
         }
     }
 
+    /// Hands the batch to a port that takes payload where it lies. Returns how many frames it had.
+    #[cold]
+    #[inline(never)]
+    fn lend(&mut self, p: &P, of: DomId, port: &mut dyn FramePort, arena: &mut Arena) -> usize {
+        let batch = &mut *self.batch;
+        let Some(path) = self.chain.lends() else { return 0 };
+        let good = batch.given().count_ones();
+        let before = p.peer().grant_ops();
+        if good > 0 {
+            self.ring.in_flight(self.late.given() + good, 0);
+            let mut lender = BatchLender { path: &mut *path, p, of };
+            let mut burst = LentBurst::new(arena, batch.lent, &batch.heads, &mut lender, &mut self.keeper);
+            let took = port.tx_lent(&mut burst);
+            self.stats.dropped += burst.len().saturating_sub(took) as u64;
+        }
+        path.settle(batch, arena);
+        self.keeps |= path.keeps();
+        self.stats.grant_ops.add_between(&before, &p.peer().grant_ops());
+        self.stats.bytes += arena.burst().frames.iter().map(|d| d.len as u64).sum::<u64>();
+        let had = batch.given().count_ones();
+        if had != good {
+            self.ring.in_flight(self.late.given() + had, 0);
+        }
+        had as usize
+    }
+
     /// Lets the path retire what it held, and answers what may be answered now.
     #[cold]
     fn answer_late(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
+        if let (true, Some(keeper), Some(path)) = (self.keeps, &self.keeper, self.chain.lends()) {
+            keeper.complete(&mut self.completed);
+            path.complete(Some(&self.completed));
+            self.completed.clear();
+            self.keeps = path.keeps();
+        }
         let before = p.peer().grant_ops();
         self.chain.retire(p, &mut self.done);
         self.stats.grant_ops.add_between(&before, &p.peer().grant_ops());
@@ -181,7 +257,7 @@ impl<P: Platform> TxQueue<P> {
 
     /// Before sleeping; true: there is work.
     pub fn final_check(&mut self) -> Result<bool, PeerFault> {
-        Ok(!self.late.is_empty() || self.ring.final_check(1)?)
+        Ok(self.is_late() || self.ring.final_check(1)?)
     }
 
     /// Whether there is work, as [`final_check`](Self::final_check) says it, and nothing is armed.
@@ -194,9 +270,10 @@ impl<P: Platform> TxQueue<P> {
         self.ring.inherited()
     }
 
-    /// Whether frames wait for their path, to be answered.
+    /// Whether frames wait for their path, to be answered. Those that wait for the port do not count: whoever completes them
+    /// wakes the worker.
     pub fn is_late(&self) -> bool {
-        !self.late.is_empty()
+        !self.late.is_empty() && !self.keeps
     }
 
     /// What happened so far.
@@ -219,10 +296,26 @@ impl<P: Platform> TxQueue<P> {
         self.chain.name()
     }
 
-    /// Ends the queue in good order: retires what is held, answers it.
+    /// Ends the queue in good order: has the port give up what it keeps, retires what is held, answers it.
     pub fn drain(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
+        self.recall();
         if !self.late.is_empty() {
             self.answer_late(p, chan);
         }
+    }
+
+    /// Has the port give up what it keeps, for pages are to go.
+    fn recall(&mut self) {
+        if let (true, Some(keeper), Some(path)) = (self.keeps, &self.keeper, self.chain.lends()) {
+            keeper.give_up();
+            path.complete(None);
+            self.keeps = false;
+        }
+    }
+}
+
+impl<P: Platform> Drop for TxQueue<P> {
+    fn drop(&mut self) {
+        self.recall();
     }
 }

@@ -4,7 +4,7 @@
 //!   Chain --> AnyPath --match, once a batch--> CopyPath, MapPath, PersistentPath, StagingPath
 //! ```
 
-use super::back::{BackPath, Counted};
+use super::back::{BackPath, Counted, Lends};
 use super::copy::back::CopyPath;
 use super::map::back::MapPath;
 use super::persistent::back::PersistentPath;
@@ -89,6 +89,16 @@ impl<P: Platform> AnyPath<P> {
             Self::Map(path) => path.retire(p, done),
             Self::Persistent(path) => path.retire(p, done),
             Self::Staging(path) => path.retire(p, done),
+        }
+    }
+
+    /// [`BackPath::lends`].
+    pub fn lends(&mut self) -> Option<&mut dyn Lends<P>> {
+        match self {
+            Self::Copy(path) => path.lends(),
+            Self::Map(path) => path.lends(),
+            Self::Persistent(path) => path.lends(),
+            Self::Staging(path) => path.lends(),
         }
     }
 

@@ -4,6 +4,7 @@
 //!   TxBatch --fetch--> arena bytes        what a path does not serve comes back in the Todo,
 //!   burst --deliver--> RX slots           and the next of its [chain](super::Chain) is asked
 //!           retire --> frames whose pages a path held longer than the call
+//!            lends --> payload that it left where the guest put it, for a port that takes it there
 //! ```
 //!
 //! A path is asked once per batch, with a bit per frame. It reads grefs, ids and lengths only from the batch's private
@@ -13,7 +14,7 @@
 use crate::net::back::assemble::{Todo, TxBatch};
 use crate::net::back::rx_batch::RxBatch;
 use crate::platform::Platform;
-use crate::port::{Arena, Burst};
+use crate::port::{Arena, Burst, Piece, Token};
 use crate::units::DomId;
 use alloc::vec::Vec;
 
@@ -26,6 +27,22 @@ pub enum Counted {
     Persistent,
     /// It went through buffers that were mapped at connect.
     Staged,
+}
+
+/// What a path does besides, that leaves payload where the guest put it ([`TxBatch::lent`]) for a port that takes it there.
+pub trait Lends<P: Platform> {
+    /// Makes the payload of the batch's frames reachable. Returns those of which it is not.
+    fn look(&mut self, p: &P, of: DomId) -> Todo;
+    /// As [`Lender::piece`](crate::port::Lender::piece).
+    fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>>;
+    /// As [`Lender::keep`](crate::port::Lender::keep).
+    fn keep(&mut self, i: usize) -> Option<Token>;
+    /// The port has had the batch: fails what could not be read, and marks what is held.
+    fn settle(&mut self, batch: &mut TxBatch, out: &mut Arena);
+    /// Whether the port keeps any.
+    fn keeps(&self) -> bool;
+    /// The port has done with these; `None`: with all. [`retire`](BackPath::retire) names them then.
+    fn complete(&mut self, tokens: Option<&[Token]>);
 }
 
 /// A path, for one direction of one queue. Both directions default to serving nothing.
@@ -59,5 +76,9 @@ pub trait BackPath<P: Platform> {
     /// frame's number in [`TxBatch::held`] order). Called after the port has seen the burst.
     fn retire(&mut self, p: &P, done: &mut Vec<u64>) {
         let _ = (p, done);
+    }
+    /// What it can leave where it is; None: it gives private bytes only.
+    fn lends(&mut self) -> Option<&mut dyn Lends<P>> {
+        None
     }
 }

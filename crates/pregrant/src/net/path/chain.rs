@@ -4,10 +4,10 @@
 //! ```text
 //!   batch --> staging --rest--> persistent, or map --rest--> copy
 //! ```
-//! At most one of them holds frames longer than the call ([`BackPath::retire`]): frames are
+//! At most one of them holds frames longer than the call ([`BackPath::retire`]), or [lends](Lends) their payload: frames are
 //! numbered in the order in which they are held.
 
-use super::{AnyPath, BackPath, CopyPath, Counted};
+use super::{AnyPath, BackPath, CopyPath, Counted, Lends};
 use crate::net::back::assemble::{Todo, TxBatch};
 use crate::net::back::rx_batch::RxBatch;
 use crate::platform::Platform;
@@ -99,6 +99,11 @@ impl<P: Platform> Chain<P> {
         let refused = self.copy.deliver(p, of, batch, frames, rest);
         debug_assert_eq!(refused, 0, "copy serves every frame");
         served
+    }
+
+    /// Which of them lends payload; None: all give private bytes.
+    pub fn lends(&mut self) -> Option<&mut dyn Lends<P>> {
+        self.ahead.iter_mut().find_map(AnyPath::lends)
     }
 
     /// Pages that its paths mapped since the connect and keep; None: none of them does so.

@@ -9,7 +9,7 @@
 //! | path | who copies | granted | keys |
 //! |---|---|---|---|
 //! | [`copy`] | the back, by grant copy | for each frame, or once | none |
-//! | [`map`] | the back: headers by grant copy, the rest from pages that it maps | as `copy` | none |
+//! | [`map`] | the back: heads by grant copy, the rest from pages that it maps; or nobody, where the port takes it there | as `copy` | none |
 //! | [`persistent`] | both, from and to pages that the back maps at first sight | once | `feature-persistent` |
 //! | [`staging`] | both, from and to pages that the back maps at connect | once | `feature-staging-grants` and its lists |
 //!
@@ -24,7 +24,7 @@ pub mod persistent;
 pub mod staging;
 
 pub use any::AnyPath;
-pub use back::{BackPath, Counted};
+pub use back::{BackPath, Counted, Lends};
 pub use chain::{Chain, Served};
 pub use copy::back::CopyPath;
 pub use map::back::{MAP_HEADER_BYTES, MapPath};

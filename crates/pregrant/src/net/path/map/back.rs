@@ -1,24 +1,30 @@
-//! `map`: grant copy of the first 128 bytes, map and unmap of the rest, as Linux's netback does for TX.
+//! The back: heads by grant copy, pages mapped together and unmapped together.
 //!
-//! One call maps the pages of a batch. They stay mapped until the port has seen the burst; then [`retire`](BackPath::retire)
-//! unmaps them together, and only then may the frames be answered: the path that completes late. RX it does not serve
-//! (Linux copies there too).
+//! ```text
+//!   fetch --port takes private bytes--> look, copied out  --> retire: unmapped, answered
+//!         \--port takes lent payload--> look, if it does --> settle --+--> retire
+//!                                                                     +--> kept, until complete --> retire
+//! ```
+//! The pages of a batch go together: where the port keeps one of its frames, all of them stay mapped, and unanswered,
+//! until it has completed the last.
 
 use crate::net::back::assemble::{BATCH_SLOTS, Todo, TxBatch, bits};
-use crate::net::path::BackPath;
+use crate::net::headers::IpHeaders;
+use crate::net::path::back::{BackPath, Lends};
 use crate::platform::{Access, CopyOp, LocalBytes, PeerMem, Platform};
-use crate::port::Arena;
+use crate::port::{Arena, BURST_FRAMES, Piece, Token};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
 use crate::wire::grant::GrantStatus;
 use alloc::vec::Vec;
+use core::mem;
 
 /// Bytes of each frame that are copied, never mapped: the headers (Linux's `XEN_NETBACK_TX_COPY_LEN`).
 pub const MAP_HEADER_BYTES: u16 = 128;
 
 /// A page of the batch under way, and what of it is wanted.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct Part {
     frame: u8,
     slot: u8,
     /// In the page.
@@ -28,17 +34,42 @@ struct Piece {
     at: u32,
 }
 
+/// A batch of which the port keeps frames.
+struct Kept<M> {
+    serial: u64,
+    /// Those that it has not completed.
+    open: Todo,
+    maps: Vec<M>,
+    /// Its held frames' numbers.
+    numbers: core::ops::Range<u64>,
+}
+
 /// Pages that are mapped, with the frames that wait for them.
 pub struct MapPath<P: Platform> {
     headers: Vec<CopyOp>,
-    header_of: Vec<u8>,
+    header_of: Vec<(u8, u8)>,
     /// The pages of the batch under way: one call maps them all.
     refs: Vec<GrantRef>,
-    pieces: Vec<Piece>,
+    parts: Vec<Part>,
+    /// The first part of each of its frames.
+    first: [u16; BURST_FRAMES],
+    /// The frames that are this path's.
+    own: Todo,
+    /// Where the parts are, when they are mapped: all in the first, or each in its own, in order.
     mapped: Vec<<P::Peer as PeerMem>::Map>,
-    /// Numbers of the held frames, oldest first.
-    waiting: Vec<u64>,
-    next: u64,
+    looked: bool,
+    /// Not the whole list in one.
+    apart: bool,
+    /// Parts that could not be mapped.
+    bad: Vec<u16>,
+    /// Counts batches.
+    serial: u64,
+    /// Its frames that the port keeps.
+    keeping: Todo,
+    /// Numbers of its held frames.
+    waiting: core::ops::Range<u64>,
+    /// Batches before it.
+    kept: Vec<Kept<<P::Peer as PeerMem>::Map>>,
 }
 
 impl<P: Platform> Default for MapPath<P> {
@@ -47,40 +78,121 @@ impl<P: Platform> Default for MapPath<P> {
             headers: Vec::with_capacity(64),
             header_of: Vec::with_capacity(64),
             refs: Vec::with_capacity(BATCH_SLOTS),
-            pieces: Vec::with_capacity(BATCH_SLOTS),
+            parts: Vec::with_capacity(BATCH_SLOTS),
+            first: [0; BURST_FRAMES],
+            own: 0,
             mapped: Vec::with_capacity(BATCH_SLOTS),
-            waiting: Vec::with_capacity(BATCH_SLOTS),
-            next: 0,
+            looked: false,
+            apart: false,
+            bad: Vec::with_capacity(BATCH_SLOTS),
+            serial: 0,
+            keeping: 0,
+            waiting: 0..0,
+            kept: Vec::new(),
         }
     }
 }
 
 impl<P: Platform> MapPath<P> {
-    /// Maps the batch's pages in one call, and copies what is wanted of them. Where the list is refused, for one bad reference
-    /// or because the platform cannot map these pages as one range, page by page: only those frames fail whose pages do.
-    fn fetch_pages(&mut self, p: &P, of: DomId, batch: &mut TxBatch, out: &mut Arena) {
-        if self.refs.is_empty() {
+    /// Plans frame `i`: the head, and the parts of the rest. The head ends in the slot in which it has its bytes.
+    fn plan(&mut self, i: usize, batch: &mut TxBatch, out: &mut Arena) {
+        let (start, first) = (out.desc(i).at, self.parts.len());
+        let mut at = start;
+        let mut lent = batch.lend.is_some();
+        for k in 0..batch.frames[i].nr_slots as usize {
+            let slot = batch.slots_of(i)[k];
+            if slot.fetched {
+                // What is private already, behind what is not: no head has it.
+                lent &= self.parts.len() == first || slot.len == 0;
+                at += slot.len as u32;
+                continue;
+            }
+            if slot.gref == GrantRef::NONE.0 && slot.len > 0 {
+                batch.fail_slot(i, k, out);
+                break;
+            }
+            let gref = GrantRef(slot.gref);
+            let head = u32::from(MAP_HEADER_BYTES).saturating_sub(at - start);
+            let copied = if self.parts.len() == first { head.min(slot.len as u32) as u16 } else { 0 };
+            if copied > 0 {
+                let offset = slot.offset;
+                self.headers.push(CopyOp { gref, offset, len: copied, at, status: GrantStatus::OKAY });
+                self.header_of.push((i as u8, k as u8));
+            }
+            if slot.len > copied {
+                if self.parts.len() == first {
+                    batch.heads[i] = (at - start) as u16 + copied;
+                }
+                self.refs.push(gref);
+                self.parts.push(Part {
+                    frame: i as u8,
+                    slot: k as u8,
+                    from: slot.offset + copied,
+                    len: slot.len - copied,
+                    at: at + copied as u32,
+                });
+            }
+            at += slot.len as u32;
+        }
+        self.first[i] = first as u16;
+        self.own |= 1 << i;
+        batch.lent |= Todo::from(lent && self.parts.len() > first) << i;
+    }
+
+    /// Maps the batch's pages in one call. Where the list is refused, for one bad reference or because the platform cannot map
+    /// these pages as one range, page by page: only those frames fail whose pages do.
+    fn map(&mut self, p: &P, of: DomId) {
+        if mem::replace(&mut self.looked, true) || self.refs.is_empty() {
             return;
         }
-        let whole = p.peer().map(of, &self.refs, Access::ReadOnly).ok();
-        for (k, piece) in self.pieces.iter().enumerate() {
-            let to = &mut out.bytes_mut()[piece.at as usize..][..piece.len as usize];
-            let copied = match &whole {
-                Some(map) => map.copy_out(k * PAGE_SIZE + piece.from as usize, to),
-                None => match p.peer().map(of, &self.refs[k..=k], Access::ReadOnly) {
-                    Ok(map) => {
-                        let copied = map.copy_out(piece.from as usize, to);
-                        self.mapped.push(map);
-                        copied
-                    }
-                    Err(_) => false,
-                },
-            };
-            if !copied {
-                batch.fail_slot(piece.frame as usize, piece.slot as usize, out);
+        if let Ok(map) = p.peer().map(of, &self.refs, Access::ReadOnly) {
+            self.mapped.push(map);
+            return;
+        }
+        self.apart = true;
+        for (k, gref) in self.refs.iter().enumerate() {
+            match p.peer().map(of, &[*gref], Access::ReadOnly) {
+                Ok(map) => self.mapped.push(map),
+                Err(_) => self.bad.push(k as u16),
             }
         }
-        self.mapped.extend(whole);
+    }
+
+    /// Part `k`, if it is mapped.
+    fn part(&self, k: usize) -> Option<Piece<'_>> {
+        let part = self.parts[k];
+        let (map, page) = match (self.apart, self.bad.binary_search(&(k as u16))) {
+            (false, _) => (0, k),
+            (true, Ok(_)) => return None,
+            (true, Err(bad_before)) => (k - bad_before, 0),
+        };
+        self.mapped.get(map)?.piece(page * PAGE_SIZE + part.from as usize, part.len as usize)
+    }
+
+    /// Copies the payload of `frames` to where it belongs.
+    fn copy_out(&mut self, p: &P, of: DomId, frames: Todo, batch: &mut TxBatch, out: &mut Arena) {
+        self.map(p, of);
+        for (k, part) in self.parts.iter().enumerate().filter(|(_, part)| frames >> part.frame & 1 != 0) {
+            let to = &mut out.bytes_mut()[part.at as usize..][..part.len as usize];
+            if self.part(k).map(|piece| piece.copy_out(to)) != Some(part.len as usize) {
+                batch.fail_slot(part.frame as usize, part.slot as usize, out);
+            }
+        }
+    }
+
+    /// Fails the frames of which a page could not be mapped.
+    fn fail_bad(&self, batch: &mut TxBatch, out: &mut Arena) {
+        for &k in &self.bad {
+            let part = self.parts[k as usize];
+            batch.fail_slot(part.frame as usize, part.slot as usize, out);
+        }
+    }
+
+    /// Frames are held, also those that failed: their pages are mapped until they are retired.
+    fn hold(&mut self, batch: &mut TxBatch) {
+        let held = if self.mapped.is_empty() { 0 } else { self.own };
+        batch.held |= held;
+        self.waiting.end += u64::from(held.count_ones());
     }
 }
 
@@ -92,63 +204,113 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
         self.headers.clear();
         self.header_of.clear();
         self.refs.clear();
-        self.pieces.clear();
+        self.parts.clear();
+        self.bad.clear();
+        (self.own, self.looked, self.apart) = (0, false, false);
+        self.serial += 1;
         for i in bits(todo) {
-            let desc = out.desc(i);
-            let slots = batch.frames[i].nr_slots as usize;
-            if desc.len <= MAP_HEADER_BYTES as u32 {
+            if out.desc(i).len <= MAP_HEADER_BYTES as u32 {
                 rest |= 1 << i;
-                continue;
+            } else {
+                self.plan(i, batch, out);
             }
-            let mut at = desc.at;
-            for k in 0..slots {
-                let slot = batch.slots_of(i)[k];
-                if slot.fetched {
-                    at += slot.len as u32;
-                    continue;
-                }
-                let copied = if k == 0 { slot.len.min(MAP_HEADER_BYTES) } else { 0 };
-                if slot.gref == GrantRef::NONE.0 && slot.len > 0 {
-                    batch.fail_slot(i, k, out);
-                    break;
-                }
-                let gref = GrantRef(slot.gref);
-                if copied > 0 {
-                    let offset = slot.offset;
-                    self.headers.push(CopyOp { gref, offset, len: copied, at, status: GrantStatus::OKAY });
-                    self.header_of.push(i as u8);
-                }
-                if slot.len > copied {
-                    self.refs.push(gref);
-                    self.pieces.push(Piece {
-                        frame: i as u8,
-                        slot: k as u8,
-                        from: slot.offset + copied,
-                        len: slot.len - copied,
-                        at: at + copied as u32,
-                    });
-                }
-                at += slot.len as u32;
-            }
-            // Held even when it failed: its pages are mapped until they are retired.
-            batch.held |= 1 << i;
-            self.waiting.push(self.next);
-            self.next += 1;
         }
-        self.fetch_pages(p, of, batch, out);
         if !self.headers.is_empty() {
             let tried = p.peer().copy(of, LocalBytes::FromPeer(out.bytes_mut()), &mut self.headers).is_ok();
-            for (op, &i) in self.headers.iter().zip(&self.header_of) {
+            for (op, &(i, k)) in self.headers.iter().zip(&self.header_of) {
                 if !tried || op.status != GrantStatus::OKAY {
-                    batch.fail_slot(i as usize, 0, out);
+                    batch.fail_slot(i as usize, k as usize, out);
                 }
             }
+        }
+        // Whoever finishes or cuts a frame reads headers, and never what a guest can still write. A sum is over all bytes.
+        let takes = batch.lend.unwrap_or_default();
+        for i in bits(batch.lent & !batch.failed) {
+            let desc = out.desc(i);
+            let (blank, cut) = (desc.offload.csum_blank, desc.offload.gso_type != 0);
+            let head = &out.bytes_mut()[desc.at as usize..][..batch.heads[i] as usize];
+            let unfit = blank && !takes.csum || cut && !takes.gso;
+            if unfit || (blank || cut) && !IpHeaders::are_in(head, desc.len as usize) {
+                batch.lent &= !(1 << i);
+            }
+        }
+        let whole = self.own & !batch.lent & !batch.failed;
+        if whole != 0 {
+            self.copy_out(p, of, whole, batch, out);
+            // Also those that are lent: the port may never look, and must not have had what is answered with ERROR.
+            self.fail_bad(batch, out);
+        }
+        batch.lent &= !batch.failed;
+        if batch.lent == 0 {
+            self.hold(batch);
         }
         rest
     }
 
     fn retire(&mut self, p: &P, done: &mut Vec<u64>) {
-        p.peer().unmap(&mut self.mapped);
-        done.append(&mut self.waiting);
+        let next = self.waiting.end;
+        let numbers = mem::replace(&mut self.waiting, next..next);
+        let open = mem::take(&mut self.keeping);
+        if open == 0 {
+            p.peer().unmap(&mut self.mapped);
+            done.extend(numbers);
+        } else {
+            let maps = mem::replace(&mut self.mapped, Vec::with_capacity(BATCH_SLOTS));
+            self.kept.push(Kept { serial: self.serial, open, maps, numbers });
+        }
+        self.kept.retain_mut(|batch| {
+            if batch.open == 0 {
+                p.peer().unmap(&mut batch.maps);
+                done.extend(batch.numbers.clone());
+            }
+            batch.open != 0
+        });
+    }
+
+    fn lends(&mut self) -> Option<&mut dyn Lends<P>> {
+        Some(self)
+    }
+}
+
+impl<P: Platform> Lends<P> for MapPath<P> {
+    fn look(&mut self, p: &P, of: DomId) -> Todo {
+        self.map(p, of);
+        self.bad.iter().fold(0, |failed, &k| failed | 1 << self.parts[k as usize].frame)
+    }
+
+    #[inline]
+    fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
+        let k = self.first[i] as usize + k;
+        self.parts.get(k).filter(|part| part.frame as usize == i).and_then(|_| self.part(k))
+    }
+
+    fn keep(&mut self, i: usize) -> Option<Token> {
+        self.keeping |= 1 << i & self.own;
+        (self.keeping >> i & 1 != 0).then_some(Token(self.serial << 6 | i as u64))
+    }
+
+    fn settle(&mut self, batch: &mut TxBatch, out: &mut Arena) {
+        self.fail_bad(batch, out);
+        self.hold(batch);
+    }
+
+    fn keeps(&self) -> bool {
+        self.keeping != 0 || !self.kept.is_empty()
+    }
+
+    fn complete(&mut self, tokens: Option<&[Token]>) {
+        let Some(tokens) = tokens else {
+            self.keeping = 0;
+            self.kept.iter_mut().for_each(|batch| batch.open = 0);
+            return;
+        };
+        for &Token(token) in tokens {
+            let (serial, i) = (token >> 6, token & 63);
+            if let Some(batch) = self.kept.iter_mut().find(|batch| batch.serial == serial) {
+                batch.open &= !(1 << i);
+            } else if serial == self.serial {
+                self.keeping &= !(1 << i);
+            }
+        }
     }
 }
