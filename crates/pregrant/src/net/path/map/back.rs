@@ -16,6 +16,7 @@ use crate::port::{Arena, BURST_FRAMES, Piece, Token};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
 use crate::wire::grant::GrantStatus;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
 
@@ -52,7 +53,7 @@ pub struct MapPath<P: Platform> {
     refs: Vec<GrantRef>,
     parts: Vec<Part>,
     /// The first part of each of its frames.
-    first: [u16; BURST_FRAMES],
+    first: Box<[u16; BURST_FRAMES]>,
     /// The frames that are this path's.
     own: Todo,
     /// Where the parts are, when they are mapped: all in the first, or each in its own, in order.
@@ -79,7 +80,7 @@ impl<P: Platform> Default for MapPath<P> {
             header_of: Vec::with_capacity(64),
             refs: Vec::with_capacity(BATCH_SLOTS),
             parts: Vec::with_capacity(BATCH_SLOTS),
-            first: [0; BURST_FRAMES],
+            first: Box::new([0; BURST_FRAMES]),
             own: 0,
             mapped: Vec::with_capacity(BATCH_SLOTS),
             looked: false,
