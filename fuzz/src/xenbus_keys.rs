@@ -10,7 +10,7 @@ use crate::guest_pages::{GuestPages, Right};
 use crate::rig::{GUEST, HOST, Rig, TestPort};
 use crate::tape::Tape;
 use pregrant::net::back::control_page::CONTROL_BYTES;
-use pregrant::net::back::{BackVif, ControlPage, FallbackPath, Polled};
+use pregrant::net::back::{BackVif, ControlPage, FallbackPath, Polled, VifConfig};
 use pregrant::net::features::{BackFeatures, queue_prefix};
 use pregrant::net::front::Granting;
 use pregrant::net::front::{FrontConfig, FrontVif};
@@ -194,7 +194,8 @@ fn hostile_front(tape: &mut Tape<'_>) {
     // Memory that outlives this back, as a file does, and what it may have mapped.
     let (kept, limit) = (Pages::new(CONTROL_BYTES / PAGE_SIZE), tape.one_of(&[usize::MAX, 6, 2, 0]));
     let fresh = || {
-        let mut vif = BackVif::<LocalDomain>::new(GUEST, 0, BackFeatures::default(), ordinary);
+        let config = VifConfig { fallback: ordinary, ..VifConfig::default() };
+        let mut vif = BackVif::<LocalDomain>::new(GUEST, 0, config);
         vif.keep_control(ControlPage::new(kept.clone()).expect("a page"));
         vif.limit_pages(limit);
         vif

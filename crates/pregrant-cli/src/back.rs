@@ -18,16 +18,16 @@ pub use xen::RUN_DIR;
 use crate::notify::Notify;
 use crate::stop::Stop;
 use clap::{Args, ValueEnum};
-use pregrant::net::back::FallbackPath;
+use pregrant::net::back::{FallbackPath, VifConfig};
 use pregrant::net::path::persistent;
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenbus::XenbusState;
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::StatusTeller;
 use pregrant_host::drivers::net::stations::{Spoofing, Stations};
-use pregrant_host::drivers::poll_controller::CONTROL_EVERY;
 use pregrant_host::drivers::{
-    Backend, CaptureFile, Captured, Chosen, Hotplug, Mode, Next, PollController, PortProvider, VifReport,
+    Backend, CaptureFile, Captured, Chosen, DeviceClass, Hotplug, Mode, Net, NetConfig, PortProvider, Rest,
+    VifReport, Work, Worker,
 };
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::ports::tap::TapWay;
@@ -209,6 +209,18 @@ impl From<OrdinaryPath> for FallbackPath {
     }
 }
 
+/// The classes of devices that `pregrant back` serves.
+fn classes<P: Platform, T: Transport + 'static>(
+    args: &BackArgs,
+    hotplug: Hotplug,
+    chosen: Vec<Chosen>,
+    far: Box<dyn PortProvider>,
+) -> Vec<Box<dyn DeviceClass<P, T>>> {
+    let (fallback, persistent_pages) = (args.path.into(), args.persistent_grants as usize);
+    let vif = VifConfig { fallback, persistent_pages, ..VifConfig::default() };
+    vec![Box::new(Net::new(NetConfig { vif, hotplug, chosen }, far))]
+}
+
 /// The switch, as a far side.
 fn at_switch(switch: &Switch, args: &BackArgs) -> Box<dyn PortProvider> {
     let mut stations = Stations::at(switch);
@@ -262,7 +274,7 @@ fn whose(text: &str) -> std::result::Result<Whose, String> {
 }
 
 /// A backend with what belongs to its process.
-struct Daemon<P: Platform, T: Transport> {
+struct Daemon<P: Platform, T: Transport + 'static> {
     backend: Backend<P, T>,
     switch: Switch,
     status: StatusTeller<P>,
@@ -272,42 +284,40 @@ struct Daemon<P: Platform, T: Transport> {
     between: Option<(Duration, Box<dyn FnMut()>)>,
 }
 
-impl<P: Platform, T: Transport> Daemon<P, T>
+impl<P: Platform, T: Transport + 'static> Daemon<P, T>
 where
     P::Events: WakeOn,
 {
     /// Serves until a signal, and ends as `close` says.
     fn run(&mut self, mode: Mode, close: bool) -> Result<()> {
-        let mut pace = PollController::new(mode);
-        let mut controlled = Instant::now();
         // What a predecessor left is taken up in this turn, or waits for its channels.
         self.control()?;
         self.notify.ready();
-        while !self.stop.asked() {
-            match pace.after(self.backend.round()) {
-                Next::Again => continue,
-                Next::Control => {}
-                Next::Sleep => {
-                    if !self.backend.control()? {
-                        let every = self.between.as_ref().map(|(every, _)| *every);
-                        let due = [every, self.status.due(), self.notify.due()];
-                        self.backend.sleep(due.into_iter().flatten().min());
-                    }
-                    // Frames woke it, mostly: control had its turn before the sleep, and has the next before the next.
-                    if controlled.elapsed() < CONTROL_EVERY {
-                        continue;
-                    }
-                }
-            }
-            self.control()?;
-            controlled = Instant::now();
-        }
+        Worker::new(mode).run(self)?;
         self.notify.stopping();
         // Both say in the log what became of the vifs, and how many frames are lost.
         if close {
             self.backend.close_all();
         } else {
             self.backend.detach();
+        }
+        Ok(())
+    }
+}
+
+impl<P: Platform, T: Transport + 'static> Rest for Daemon<P, T>
+where
+    P::Events: WakeOn,
+{
+    type Error = Box<dyn Error>;
+    // Frames wake it, mostly: control has its turn before the sleep, and the next before the next.
+    const CONTROL_AFTER_SLEEP: bool = false;
+
+    fn sleep(&mut self) -> Result<()> {
+        if !self.backend.control()? {
+            let every = self.between.as_ref().map(|(every, _)| *every);
+            let due = [every, self.status.due(), self.notify.due()];
+            self.backend.sleep(due.into_iter().flatten().min());
         }
         Ok(())
     }
@@ -322,6 +332,18 @@ where
             between();
         }
         Ok(())
+    }
+}
+
+impl<P: Platform, T: Transport + 'static> Work for Daemon<P, T>
+where
+    P::Events: WakeOn,
+{
+    fn round(&mut self) -> Result<bool> {
+        Ok(self.backend.round())
+    }
+    fn is_over(&mut self) -> bool {
+        self.stop.asked()
     }
 }
 

@@ -125,7 +125,7 @@ fn main() -> Result<()> {
     };
     let xen = Xen::open(DomId(0))?;
     xen.ready_for_back()?;
-    let id = DeviceId { class: Class::Vif, front: DomId(front), back: DomId(0), handle: 0 };
+    let id = DeviceId { class: Class::VIF, front: DomId(front), back: DomId(0), handle: 0 };
     let mut back = Back { xs: Client::new(UnixTransport::find()?), xen, id, maps: BTreeMap::new() };
     back.close()?;
     let start = Instant::now();

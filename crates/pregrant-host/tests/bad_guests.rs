@@ -364,7 +364,7 @@ fn frames_whose_pages_are_gone() {
     });
     assert_eq!(frames.iter().map(|f| f.failed()).collect::<Vec<_>>(), [true, true, true, true, false]);
     let report = stage.report(id);
-    assert_eq!((report.state, report.failed), (XenbusState::Connected, None));
+    assert_eq!((report.state, report.device.failed), (XenbusState::Connected, None));
     assert_eq!((report.queues[0].1.errors, report.queues[0].3.errors), (5, 4));
     sender.close();
     stage.machine.remove_vif(other);
@@ -577,7 +577,7 @@ fn xsa_392_a_guest_that_takes_no_frames() {
 }
 
 /// The domain that dies with its process.
-const MORTAL: DeviceId = DeviceId { class: Class::Vif, front: DomId(7), back: BACK, handle: 0 };
+const MORTAL: DeviceId = DeviceId { class: Class::VIF, front: DomId(7), back: BACK, handle: 0 };
 
 /// A child: connects, and sends until it is killed.
 fn play_until_killed(broker: &Path) {
@@ -646,7 +646,7 @@ fn xsa_43_ten_thousand_bad_connects() {
     set(&mut keys, "tx-ring-ref", "x".repeat(1000));
     guest.connect(&keys);
     guest.wait_back(&[XenbusState::Closed]);
-    stage.back.ask(|backend| backend.limit_steps(false));
+    stage.back.ask(|backend| backend.config_mut().limits_steps = false);
     let mut before = 0;
     for turn in 0..10_000 {
         guest.set_state(XenbusState::Initialising);
@@ -684,8 +684,8 @@ fn xsa_43_reconnects_of_which_everything_complains() {
     std::fs::write(vif.join("0"), "").unwrap();
     let files = FileRecovery::new(&dir);
     stage.back.ask(move |backend| {
-        backend.succeed(Box::new(files));
-        backend.limit_steps(false);
+        backend.config_mut().recovery = Some(Box::new(files));
+        backend.config_mut().limits_steps = false;
     });
     stage.back.refuses();
     let (id, mut guest) = stage.guest();

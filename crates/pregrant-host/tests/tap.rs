@@ -499,7 +499,7 @@ fn a_script_is_run_when_a_vif_comes_and_when_it_goes() {
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
         let said = || std::fs::read_to_string(&log).unwrap_or_default();
 
-        let id = DeviceId { class: Class::Vif, front: DomId(9), back: DomId(0), handle: 0 };
+        let id = DeviceId { class: Class::VIF, front: DomId(9), back: DomId(0), handle: 0 };
         let script = Some(script.display().to_string());
         let place = HotplugConfig { name: "vif9.0".into(), script, ..HotplugConfig::default() };
         let mut taps = Taps::new().unwrap();
@@ -583,7 +583,7 @@ fn vifs_beyond_the_scripts_that_run_at_a_time_wait() {
             format!("#!/bin/sh\n: > {at}/began-$vif\nuntil [ -e {at}/go-$vif ]; do sleep 0.02; done\n");
         std::fs::write(&script, text).unwrap();
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let vif = |handle| DeviceId { class: Class::Vif, front: DomId(9), back: DomId(0), handle };
+        let vif = |handle| DeviceId { class: Class::VIF, front: DomId(9), back: DomId(0), handle };
         let place = |handle| HotplugConfig {
             name: format!("vif9.{handle}"),
             script: Some(script.display().to_string()),
@@ -681,7 +681,7 @@ fn vifs_that_go_at_once_lose_no_script() {
         let mut taps = Taps::new().unwrap();
         taps.ask_for_scripts_at(socket.clone());
         let peak = serve_scripts(&socket, Service::new(&dir, "/sys/class/net"), 64);
-        let vif = |handle| DeviceId { class: Class::Vif, front: DomId(9), back: DomId(0), handle };
+        let vif = |handle| DeviceId { class: Class::VIF, front: DomId(9), back: DomId(0), handle };
         for handle in 0..VIFS {
             let place = HotplugConfig {
                 name: format!("vif9.{handle}"),

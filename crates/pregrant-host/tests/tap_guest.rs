@@ -184,7 +184,7 @@ fn the_kernel_s_frames_come_in_the_queues_that_the_guest_chose() {
     const EACH: u16 = 6;
     apart(|| {
         let mut taps = Taps::new().unwrap();
-        let id = DeviceId { class: Class::Vif, front: DomId(7), back: DomId(0), handle: 0 };
+        let id = DeviceId { class: Class::VIF, front: DomId(7), back: DomId(0), handle: 0 };
         let place = HotplugConfig { name: "vif7.0".into(), ..HotplugConfig::default() };
         taps.found(&id, &place, true).unwrap();
         let mut ports = taps.connected(&id, 2, BOTH).unwrap();
@@ -239,7 +239,7 @@ fn the_kernel_s_frames_come_in_the_queues_that_the_guest_chose() {
 fn a_vif_whose_tap_is_renamed_or_gone_is_told_so_when_it_connects() {
     apart(|| {
         let mut taps = Taps::new().unwrap();
-        let vif = |handle| DeviceId { class: Class::Vif, front: DomId(7), back: DomId(0), handle };
+        let vif = |handle| DeviceId { class: Class::VIF, front: DomId(7), back: DomId(0), handle };
         let nobody = taps.connected(&vif(0), 1, BOTH).map(|ports| ports.len());
         assert_eq!(nobody, Err("it has no interface".into()));
         for handle in 0..2 {
@@ -274,7 +274,7 @@ fn both_directions_of_all_queues_of_a_tap_are_captured() {
         let path = std::env::temp_dir().join(format!("pregrant-tap-{}.pcap", std::process::id()));
         let file = CaptureFile::open(7, 0, path.clone()).unwrap();
         let mut far = Captured::new(Box::new(Taps::new().unwrap()), vec![file]).unwrap();
-        let id = DeviceId { class: Class::Vif, front: DomId(7), back: DomId(0), handle: 0 };
+        let id = DeviceId { class: Class::VIF, front: DomId(7), back: DomId(0), handle: 0 };
         let place = HotplugConfig { name: "vif7.0".into(), ..HotplugConfig::default() };
         far.found(&id, &place, true).unwrap();
         let mut ports = far.connected(&id, 2, BOTH).unwrap();

@@ -5,7 +5,7 @@ mod machine;
 
 use machine::guest::{Guest, exchange, ordinary, staging};
 use machine::raw_guest::RawGuest;
-use machine::{BACK, Back, Machine, log_lines, until};
+use machine::{BACK, Back, Machine, log_lines, net, until};
 use pregrant::DomId;
 use pregrant::net::back::{Drained, FallbackPath};
 use pregrant::net::features::BackFeatures;
@@ -17,7 +17,7 @@ use pregrant::xenbus::{Class, DeviceId, XenbusState, toolstack};
 use pregrant::xenstore::{Access, Permission};
 use pregrant_host::drivers::net::port_provider::Notes;
 use pregrant_host::drivers::recovery::BrokerRecovery;
-use pregrant_host::drivers::{Backend, Hotplug, HotplugConfig, PortProvider};
+use pregrant_host::drivers::{Backend, BackendConfig, Hotplug, HotplugConfig, Net, NetConfig, PortProvider};
 use pregrant_host::loopback::Audit;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -277,7 +277,7 @@ fn a_closed_vif_is_taken_away_at_once() {
 /// nothing is written there that the guest could not read.
 fn a_directory_that_is_written_key_by_key() {
     with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
-        let id = DeviceId { class: Class::Vif, front: DomId(5), back: BACK, handle: 3 };
+        let id = DeviceId { class: Class::VIF, front: DomId(5), back: BACK, handle: 3 };
         machine.xs.write(&format!("{}/state", id.front_dir()), "1").unwrap();
         machine.xs.write(&id.back_dir(), "").unwrap();
         let settled = |back: &Back| back.ask(|b| drop(b.control()));
@@ -323,10 +323,9 @@ fn a_live_vif_without_a_far_side_stays_as_it_is() {
     drop(back);
     {
         let (platform, xs) = machine.attach(BACK);
-        let far = Box::new(NoTap);
-        let mut second =
-            Backend::new(platform, xs, BackFeatures::default(), FallbackPath::Copy, far).unwrap();
-        second.succeed(Box::new(BrokerRecovery));
+        let net = Net::new(NetConfig::default(), Box::new(NoTap));
+        let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
+        let mut second = Backend::new(platform, xs, config, vec![Box::new(net)]).unwrap();
         // More than a second: that is how long a vif is tried again.
         for _ in 0..150 {
             second.control().unwrap();
@@ -351,7 +350,7 @@ fn a_live_vif_without_a_far_side_stays_as_it_is() {
 /// Nobody else does: the toolstack's daemon is not there, and xl cleans its own domain alone.
 fn a_driver_domain_takes_the_directories_away() {
     with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
-        back.ask(|backend| backend.set_removes(true));
+        back.ask(|backend| backend.config_mut().removes = true);
         let before = machine.broker.audit();
         let ids = two_vifs(machine);
         let guests = ids.map(|id| Guest::connected(machine, id, ordinary()));
@@ -435,8 +434,8 @@ fn what_the_toolstack_does_costs_no_front_its_hearing() {
 fn a_directory_stays_until_its_vif_is_unplugged() {
     with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
         back.ask(|backend| {
-            backend.set_removes(true);
-            backend.set_hotplug(Hotplug::Own);
+            backend.config_mut().removes = true;
+            net(backend).config.hotplug = Hotplug::Own;
         });
         machine.guest_domain(5);
         let id = machine.make_vif(5, 0);
@@ -519,7 +518,7 @@ fn what_a_predecessor_closed_stays_closed() {
     let mut honest = RawGuest::attach(&machine, other);
     honest.connect_honestly();
     let report = back.report(id).unwrap();
-    assert_eq!((report.state, report.failed), (XenbusState::Closed, Some(told)));
+    assert_eq!((report.state, report.device.failed), (XenbusState::Closed, Some(told)));
     assert_eq!(machine.back_state(id).as_deref(), Some("6"));
 
     guest.set_state(XenbusState::Closing);

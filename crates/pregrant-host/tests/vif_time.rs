@@ -5,7 +5,7 @@ mod machine;
 
 use machine::guest::{Guest, ordinary};
 use machine::raw_guest::RawGuest;
-use machine::{Back, Machine, log_lines, mac, run, until};
+use machine::{Back, Machine, log_lines, mac, net, run, until};
 use pregrant::DomId;
 use pregrant::net::back::Patience;
 use pregrant::net::model::Slot;
@@ -28,7 +28,7 @@ fn xsa_392_a_guest_that_takes_no_frames_loses_its_link() {
     let ms = |n: u64| n * 1_000_000;
     // As the rules are, a thousand times as fast.
     let patience = Patience { expiry_ns: ms(10), unnotified_expiry_ns: ms(1), stall_ns: ms(60) };
-    back.ask(move |backend| backend.set_patience(patience));
+    back.ask(move |backend| net(backend).config.vif.patience = patience);
     [5, 6].into_iter().for_each(|domid| machine.guest_domain(domid));
     let (bad, good) = (machine.make_vif(5, 0), machine.make_vif(6, 0));
     let keep = machine.attach(DomId(5));
@@ -53,7 +53,7 @@ fn xsa_392_a_guest_that_takes_no_frames_loses_its_link() {
     });
     let report = back.report(bad).unwrap();
     assert_eq!((back.links(bad), report.link, report.stalls), (vec![true, false], false, 1));
-    assert_eq!((report.state, report.failed), (XenbusState::Connected, None));
+    assert_eq!((report.state, report.device.failed), (XenbusState::Connected, None));
     // A first frame that comes late finds the patience at its end, and waits for its own.
     until(|| back.report(bad).is_some_and(|report| report.queues[0].3.expired > 0));
     assert_eq!(back.report(bad).unwrap().queues[0].3.frames, 0);

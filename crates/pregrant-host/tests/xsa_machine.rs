@@ -127,7 +127,7 @@ fn xsa_43_a_million_bad_requests_are_a_few_lines() {
 fn xsa_300_one_guest_s_vifs_share_its_pages() {
     let mut stage = Stage::set();
     // Rings of two vifs, and buffers of one: 16 pages a direction.
-    stage.back.ask(|backend| backend.limit_pages(4 + 32));
+    stage.back.ask(|backend| backend.config_mut().page_limit = 4 + 32);
     let ids = [stage.vif(0), stage.vif(1)];
     let wishes = staging(Some(256), Some(256));
     let [first, second] = ids.map(|id| Guest::connected(&stage.machine, id, wishes));
@@ -163,7 +163,7 @@ fn xsa_300_one_guest_s_vifs_share_its_pages() {
 fn xsa_300_pages_that_are_kept_count_too() {
     let mut stage = Stage::set();
     let limit = 4 + 100;
-    stage.back.ask(move |backend| backend.limit_pages(limit));
+    stage.back.ask(move |backend| backend.config_mut().page_limit = limit);
     let ids = [0, 1, 2].map(|handle| stage.vif(handle));
     let persistent = FrontConfig { persistent: true, ..ordinary() };
     let mapped = |stage: &Stage| stage.machine.broker.audit().maptrack - stage.calm.maptrack;
@@ -259,7 +259,7 @@ fn xsa_332_an_event_storm_with_empty_rings() {
         })
     };
     until(|| sent.load(Ordering::Relaxed) > 1000);
-    let seen = |stage: &Stage| stage.back.report(id).map(|r| (r.state, r.queues, r.failed));
+    let seen = |stage: &Stage| stage.back.report(id).map(|r| (r.device.state, r.queues, r.device.failed));
     let (before, memory) = (seen(&stage), resident_pages());
     log_lines::take();
     let begun = sent.load(Ordering::Relaxed);

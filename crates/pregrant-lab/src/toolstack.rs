@@ -26,7 +26,7 @@ pub fn make_vif<T: Transport>(xs: &mut Client<T>, front: DomId, handle: u32) -> 
 
 /// The vifs of a guest.
 pub fn vifs_of<T: Transport>(xs: &mut Client<T>, front: DomId) -> Result<Vec<DeviceId>> {
-    let mut all = toolstack::backs_of(xs, DRIVER, Class::Vif)?;
+    let mut all = toolstack::backs_of(xs, DRIVER, Class::VIF)?;
     all.retain(|id| id.front == front);
     Ok(all)
 }

@@ -8,8 +8,7 @@
 //! Run it: `cargo run -p pregrant --features local --example two_paths`
 
 use pregrant::DomId;
-use pregrant::net::back::{BackVif, FallbackPath, Polled};
-use pregrant::net::features::BackFeatures;
+use pregrant::net::back::{BackVif, Polled, VifConfig};
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
@@ -82,11 +81,11 @@ fn run(xen: &LocalXen, store: &LocalStore, handle: u32, config: FrontConfig) -> 
     vif.create(&mut store.client(HOST))?;
 
     let mut front_xs = store.client(GUEST);
-    let device = Device::front(&mut front_xs, Class::Vif, handle)?;
+    let device = Device::front(&mut front_xs, Class::VIF, handle)?;
     let mut front_end = End { device, xs: front_xs };
     let mut back_end = End { device: Device::new(vif.id, Side::Back), xs: store.client(HOST) };
     let mut front = FrontVif::new(HOST, config, false);
-    let mut back = BackVif::new(GUEST, handle, BackFeatures::default(), FallbackPath::Copy);
+    let mut back = BackVif::new(GUEST, handle, VifConfig::default());
     settle(&guest, &host, (&mut front, &mut front_end), (&mut back, &mut back_end))?;
     let (tx_path, _) = back.path_names(0);
     println!("vif {handle}: front {:?}, back {:?}, TX by {tx_path}", front.state(), back.state());

@@ -158,6 +158,16 @@ impl Piece<'_> {
     }
 }
 
+// SAFETY: what is in the box vouches for its range, which stays where it is when the box moves.
+unsafe impl<S: SharedBytes + ?Sized> SharedBytes for alloc::boxed::Box<S> {
+    fn base(&self) -> NonNull<u8> {
+        (**self).base()
+    }
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+}
+
 /// A real `prefetchw`. The intrinsics of Rust and C silently emit `prefetcht0` on the baseline target, which is worse
 /// than none: measured, it makes filling slots slower than no prefetch at all.
 #[inline(always)]

@@ -28,7 +28,7 @@ fn vif() -> (LocalStore, [Client<LocalLink>; 3], Device, Device) {
         ..Vif::new(FRONT, BACK, 3, [0, 0x16, 0x3e, 1, 2, 3])
     };
     vif.create(&mut clients[0]).unwrap();
-    let front = Device::front(&mut clients[1], Class::Vif, 3).unwrap();
+    let front = Device::front(&mut clients[1], Class::VIF, 3).unwrap();
     let back = Device::new(vif.id, Side::Back);
     assert_eq!(front.id(), back.id());
     (store, clients, front, back)
@@ -59,7 +59,7 @@ fn each_end_finds_what_libxl_would_have_written() {
     assert!(back.online(b).unwrap());
     assert_eq!(back.state(b).unwrap(), XenbusState::Initialising);
     assert_eq!(back.peer_state(b).unwrap(), XenbusState::Initialising);
-    assert_eq!(toolstack::backs_of(b, BACK, Class::Vif).unwrap(), [back.id()]);
+    assert_eq!(toolstack::backs_of(b, BACK, Class::VIF).unwrap(), [back.id()]);
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_removed_device_is_unknown_and_is_not_written_back() {
     assert_eq!(front.peer_state(f).unwrap(), XenbusState::Unknown);
     assert_eq!(back.peer_state(b).unwrap(), XenbusState::Unknown);
     assert!(back.set_state(b, XenbusState::Closed).is_err());
-    assert!(toolstack::backs_of(b, BACK, Class::Vif).unwrap().is_empty());
+    assert!(toolstack::backs_of(b, BACK, Class::VIF).unwrap().is_empty());
     // Making and removing leaves no more nodes than before.
     Vif { id: back.id(), mac: [2; 6], front_keys: &[("mtu", "1500")], back_keys: &[] }.create(t).unwrap();
     assert_eq!(store.with_server(|s| s.usage(FRONT).0), before);

@@ -2,13 +2,14 @@
 
 mod rig;
 
-use pregrant::net::back::{BackVif, FallbackPath};
+use pregrant::net::back::{BackVif, FallbackPath, VifConfig};
 use pregrant::net::features::{BackFeatures, FrontRequest};
 use pregrant::net::front::Granting;
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::local::{LocalCounts, LocalDomain, LocalXen};
 use pregrant::port::{Arena, Offload};
+use pregrant::xenbus::BackDevice;
 use rig::bus::{MapBus, connect, device};
 use rig::{GUEST, HOST, TestPort};
 
@@ -56,8 +57,13 @@ impl Pair {
         let xen = LocalXen::new();
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
         let (fb, bb) = device();
-        let mut back = BackVif::new(GUEST, 0, told.features, told.fallback);
-        back.limit_persistent(told.limit);
+        let config = VifConfig {
+            features: told.features,
+            fallback: told.fallback,
+            persistent_pages: told.limit,
+            ..VifConfig::default()
+        };
+        let mut back = BackVif::new(GUEST, 0, config);
         back.limit_pages(told.page_limit);
         let front = FrontVif::new(HOST, told.config, false);
         let mut pair = Self { xen, g, h, front, back, fb, bb };
@@ -202,13 +208,13 @@ fn lists_come_before_pages_that_are_kept() {
     // Rings and all lists, and a hundred.
     let pair = Pair::new(Told { config, page_limit: 2 * (2 + 32) + 100, ..Told::default() });
     assert!(pair.front.staging_accepted(0) && pair.front.staging_accepted(1));
-    assert_eq!((pair.back.needed_pages(), pair.back.allowed_persistent()), (68, 100));
+    assert_eq!((pair.back.needed_pages(), pair.back.allowed_pages()), (68, 100));
     pair.close();
     // Where staging serves every frame nothing is kept besides.
     let len = DataLen::new(65535);
     let config = FrontConfig { tx_data_len: len, rx_data_len: len, ..Told::default().config };
     let pair = Pair::new(Told { config, ..Told::default() });
-    assert_eq!(pair.back.allowed_persistent(), 0);
+    assert_eq!(pair.back.allowed_pages(), 0);
     pair.close();
 }
 
@@ -221,7 +227,7 @@ fn a_list_that_is_lost_at_a_restart_is_no_connection() {
     for page_limit in [2, 17, 33, 34] {
         let mut pair = Pair::new(Told { config, ..Told::default() });
         pair.back.detach(&pair.h, &mut []);
-        let mut next = BackVif::new(GUEST, 0, BackFeatures::default(), FallbackPath::Copy);
+        let mut next = BackVif::new(GUEST, 0, VifConfig::default());
         next.limit_pages(page_limit);
         next.inherit(&mut pair.bb).expect("a map");
         let taken = next.reattach(&pair.h, &mut pair.bb, &mut |_, _| None);

@@ -9,7 +9,7 @@
 
 mod rig;
 
-use pregrant::net::back::{BackVif, FallbackPath};
+use pregrant::net::back::{BackVif, VifConfig};
 use pregrant::net::features::{BackFeatures, of_front_connection, staging_is_active, unknown_to_netback};
 use pregrant::net::front::Granting;
 use pregrant::net::front::{FrontConfig, FrontVif};
@@ -98,7 +98,7 @@ fn a_front_that_grants_each_frame_anew_follows_one_that_persisted() {
     let xen = LocalXen::new();
     let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
     let (mut fb, mut bb) = device();
-    let mut back = BackVif::new(GUEST, 0, BackFeatures::default(), FallbackPath::Copy);
+    let mut back = BackVif::new(GUEST, 0, VifConfig::default());
     let mut front = FrontVif::new(HOST, wishes(None, true), false);
     connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
     assert!(front.is_live());
@@ -136,7 +136,7 @@ fn a_closed_front_leaves_no_key_of_its_connection_and_all_of_the_toolstacks() {
     let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
     let (mut fb, mut bb) = device();
     fb.own.borrow_mut().insert("mac".into(), "00:16:3e:00:00:01".into());
-    let mut back = BackVif::new(GUEST, 0, BackFeatures::default(), FallbackPath::Copy);
+    let mut back = BackVif::new(GUEST, 0, VifConfig::default());
     let config = FrontConfig { queues: 2, ctrl_ring: true, ..wishes(Some(256), true) };
     let mut front = FrontVif::new(HOST, config, false);
     connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
@@ -154,7 +154,7 @@ fn a_kernel_back_that_follows_ours_is_not_taken_for_ours() {
     let xen = LocalXen::new();
     let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
     let (mut fb, mut bb) = device();
-    let mut back = BackVif::new(GUEST, 0, BackFeatures::default(), FallbackPath::Copy);
+    let mut back = BackVif::new(GUEST, 0, VifConfig::default());
     let mut front = FrontVif::new(HOST, wishes(Some(65535), false), false);
     connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
     assert!(front.is_live() && front.staging_accepted(0));
@@ -167,7 +167,7 @@ fn a_kernel_back_that_follows_ours_is_not_taken_for_ours() {
     }
     let mut kernel = Kernel(bb);
     let plain = BackFeatures { staging_sizes: Vec::new(), persistent: false, ..BackFeatures::default() };
-    let mut back = BackVif::new(GUEST, 0, plain, FallbackPath::Copy);
+    let mut back = BackVif::new(GUEST, 0, VifConfig { features: plain, ..VifConfig::default() });
     let mut front = FrontVif::new(HOST, wishes(Some(65535), true), false);
     for _ in 0..8 {
         back.step(&h, &mut kernel, &mut |_, _| None).unwrap();
@@ -189,7 +189,7 @@ fn lists_count_only_where_the_connected_back_offers_their_length() {
         let xen = LocalXen::new();
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
         let (mut fb, mut bb) = device();
-        let mut back = BackVif::new(GUEST, 0, BackFeatures::default(), FallbackPath::Copy);
+        let mut back = BackVif::new(GUEST, 0, VifConfig::default());
         let mut front = FrontVif::new(HOST, wishes(Some(256), false), false);
         back.step(&h, &mut bb, &mut |_, _| None).unwrap();
         front.step(&g, &mut fb).unwrap();
@@ -216,7 +216,7 @@ fn active_lists_are_seen_in_the_backs_directory_whatever_the_number_of_queues() 
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
         for len in [None, Some(256)] {
             let (mut fb, mut bb) = device();
-            let mut back = BackVif::new(GUEST, 0, BackFeatures::default(), FallbackPath::Copy);
+            let mut back = BackVif::new(GUEST, 0, VifConfig::default());
             let mut front = FrontVif::new(HOST, FrontConfig { queues, ..wishes(len, true) }, false);
             connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
             assert!(front.is_live());

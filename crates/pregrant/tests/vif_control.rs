@@ -4,7 +4,7 @@
 
 mod rig;
 
-use pregrant::net::back::{BackVif, Drained, FallbackPath, Polled};
+use pregrant::net::back::{BackVif, Drained, Polled, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::{FrontConfig, FrontStep, FrontVif};
 use pregrant::net::path::staging::list::DataLen;
@@ -21,7 +21,7 @@ use rig::{GUEST, HOST, TestPort};
 use std::cell::Cell;
 
 fn back(features: BackFeatures) -> BackVif<LocalDomain> {
-    BackVif::new(GUEST, 0, features, FallbackPath::Copy)
+    BackVif::new(GUEST, 0, VifConfig { features, ..VifConfig::default() })
 }
 
 /// A guest whose n-th allocation fails, and which has so many pages.

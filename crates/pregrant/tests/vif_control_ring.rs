@@ -5,7 +5,7 @@
 mod rig;
 
 use pregrant::PeerFault;
-use pregrant::net::back::{BackVif, ControlPage, FallbackPath, Polled};
+use pregrant::net::back::{BackVif, ControlPage, Polled, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::ctrl::NotAsked;
 use pregrant::net::front::{CtrlFront, FrontConfig, FrontVif, Regions};
@@ -19,7 +19,7 @@ use rig::bus::{connect, device};
 use rig::{GUEST, HOST};
 
 fn back(features: BackFeatures) -> BackVif<LocalDomain> {
-    BackVif::new(GUEST, 0, features, FallbackPath::Copy)
+    BackVif::new(GUEST, 0, VifConfig { features, ..VifConfig::default() })
 }
 
 /// Asks, and gives the answer once the back has had its control turn.

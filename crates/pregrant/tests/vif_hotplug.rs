@@ -3,8 +3,7 @@
 
 mod rig;
 
-use pregrant::net::back::{BackStep, BackVif, FallbackPath, PreviousState};
-use pregrant::net::features::BackFeatures;
+use pregrant::net::back::{BackStep, BackVif, PreviousState, VifConfig};
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::xenbus::XenbusState as S;
@@ -12,7 +11,7 @@ use rig::bus::{MapBus, connect, device};
 use rig::{GUEST, HOST};
 
 fn back() -> BackVif<LocalDomain> {
-    BackVif::new(GUEST, 0, BackFeatures::default(), FallbackPath::Copy)
+    BackVif::new(GUEST, 0, VifConfig::default())
 }
 
 /// A vif whose back has gone, its front connected: the front, which keeps the rings, the back's domain, both directories.

@@ -10,8 +10,7 @@
 mod rig;
 
 use pregrant::net::back::rx_batch::RxAccepts;
-use pregrant::net::back::{BackVif, FallbackPath, Link, Patience, Polled};
-use pregrant::net::features::BackFeatures;
+use pregrant::net::back::{BackVif, Link, Patience, Polled, VifConfig};
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::platform::{Events, ReadySet};
@@ -42,7 +41,7 @@ impl Pair {
         let (mut fb, mut bb) = device();
         let config = FrontConfig { split_channels, ctrl_ring: true, ..FrontConfig::default() };
         let mut front = FrontVif::new(HOST, config, false);
-        let mut back = BackVif::new(GUEST, 0, BackFeatures::default(), FallbackPath::Copy);
+        let mut back = BackVif::new(GUEST, 0, VifConfig::default());
         connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
         assert!(front.ctrl().is_some() && back.nr_queues() == 1);
         Self { g, h, front, back, port: TestPort::default(), arena: Arena::new(), buses: (fb, bb) }

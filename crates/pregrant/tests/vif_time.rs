@@ -5,8 +5,7 @@
 mod rig;
 
 use pregrant::net::back::rx_batch::RxAccepts;
-use pregrant::net::back::{BackVif, Credit, FallbackPath, Link, Patience, Polled, Rate};
-use pregrant::net::features::BackFeatures;
+use pregrant::net::back::{BackVif, Credit, Link, Patience, Polled, Rate, VifConfig};
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::net::model::Slot;
 use pregrant::platform::local::{LocalDomain, LocalXen};
@@ -187,7 +186,7 @@ impl Pair {
         bb.own.borrow_mut().insert("rate".into(), rate.into());
         let config = FrontConfig { queues, tx_data_len: None, rx_data_len: None, ..FrontConfig::default() };
         let mut front = FrontVif::new(HOST, config, false);
-        let mut back = BackVif::new(GUEST, 0, BackFeatures::default(), FallbackPath::Copy);
+        let mut back = BackVif::new(GUEST, 0, VifConfig::default());
         connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
         assert_eq!(back.nr_queues(), queues as usize);
         let ports = (0..queues).map(|_| Box::new(TestPort::default()) as Box<dyn FramePort>).collect();

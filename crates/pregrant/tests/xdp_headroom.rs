@@ -4,8 +4,7 @@
 mod rig;
 
 use pregrant::net::back::rx_batch::RxAccepts;
-use pregrant::net::back::{BackStep, BackVif, FallbackPath, Polled, PreviousState};
-use pregrant::net::features::BackFeatures;
+use pregrant::net::back::{BackStep, BackVif, Polled, PreviousState, VifConfig};
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::platform::local::LocalXen;
 use pregrant::port::Offload;
@@ -115,7 +114,7 @@ fn a_front_asks_while_it_is_connected() {
     let (mut fb, mut bb) = device();
     let config = FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() };
     let mut front = FrontVif::new(HOST, config, false);
-    let mut back = BackVif::new(GUEST, 0, BackFeatures::default(), FallbackPath::Copy);
+    let mut back = BackVif::new(GUEST, 0, VifConfig::default());
     connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
     assert_eq!(bb.own.borrow()["feature-xdp-headroom"], "1");
     let gref: u32 = fb.own.borrow()["rx-ring-ref"].parse().expect("a number");
@@ -174,7 +173,7 @@ fn a_front_asks_while_it_is_connected() {
         assert_eq!(back.step(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Waiting));
         fb.own.borrow_mut().insert("state".into(), front_state.into());
         drop(back);
-        back = BackVif::new(GUEST, 0, BackFeatures::default(), FallbackPath::Copy);
+        back = BackVif::new(GUEST, 0, VifConfig::default());
         assert_eq!(back.inherit(&mut bb), Ok(PreviousState::Connected));
         assert_eq!(back.reattach(&h, &mut bb, &mut |_, _| None).ok(), Some(true));
         assert_eq!(deliver(&mut back), 128);

@@ -5,8 +5,7 @@
 
 mod rig;
 
-use pregrant::net::back::refusal::ConnectError;
-use pregrant::net::back::{BackStep, BackVif, FallbackPath, Polled};
+use pregrant::net::back::{BackStep, BackVif, Polled, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::Granting;
 use pregrant::net::front::{FrontConfig, FrontVif};
@@ -24,6 +23,7 @@ use pregrant::wire::staging::StagingEntry;
 use pregrant::xenbus::XenbusState;
 use pregrant::xenbus::bus::DeviceBus;
 use pregrant::xenbus::key_source::{KeySource, Pairs};
+use pregrant::xenbus::refusal::ConnectError;
 use pregrant::{DomId, EvtchnPort, GrantRef, PlatformError};
 use rig::bus::{MapBus, connect, device};
 use rig::{GUEST, HOST, TestPort};
@@ -88,7 +88,7 @@ impl Pair {
 }
 
 fn back() -> BackVif<LocalDomain> {
-    BackVif::new(GUEST, 0, BackFeatures::default(), FallbackPath::Copy)
+    BackVif::new(GUEST, 0, VifConfig::default())
 }
 
 fn staged(queues: u32) -> FrontConfig {
@@ -231,7 +231,7 @@ fn xsa_371_a_connect_that_fails_half_way_leaves_nothing_mapped() {
             binds_till_failure: Cell::new(binds),
         };
         let mut front = FrontVif::new(HOST, staged(2), false);
-        let mut back: BackVif<Failing> = BackVif::new(GUEST, 0, BackFeatures::default(), FallbackPath::Copy);
+        let mut back: BackVif<Failing> = BackVif::new(GUEST, 0, VifConfig::default());
         back.step(&p, &mut pair.bb, &mut |_, _| None).expect("keys");
         front.step(&pair.g, &mut pair.fb).expect("an honest back");
         let of_the_front = pair.xen.counts().channels;

@@ -92,7 +92,7 @@ mod tests {
         let handle = server.handle();
         let serving = std::thread::spawn(move || server.run(None).unwrap());
         let mut xs = Client::new(UnixTransport::connect(&socket).unwrap());
-        let id = DeviceId { class: Class::Vif, front: DomId(5), back: DomId(0), handle: 0 };
+        let id = DeviceId { class: Class::VIF, front: DomId(5), back: DomId(0), handle: 0 };
         let device = || Device::new(id, Side::Back);
         assert!(Hold::begin(device(), &mut xs).is_err(), "there is no such vif");
         xs.write(device().own_dir(), "").unwrap();

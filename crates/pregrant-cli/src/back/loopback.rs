@@ -1,15 +1,14 @@
 //! `pregrant back --loopback DIR`: domain 0 of a software Xen.
 
-use super::{BackArgs, Daemon, Result, at_switch, capture_files, captured};
+use super::{BackArgs, Daemon, Result, at_switch, capture_files, captured, classes};
 use crate::loopback::no_machine;
 use crate::notify::Notify;
 use crate::status_reader::{self, NoStatus};
 use crate::stop::Stop;
-use pregrant::net::features::BackFeatures;
 use pregrant::platform::Platform;
 use pregrant_host::drivers::StatusTeller;
 use pregrant_host::drivers::status::socket_path;
-use pregrant_host::drivers::{Backend, BrokerRecovery};
+use pregrant_host::drivers::{Backend, BackendConfig, BrokerRecovery, Hotplug};
 use pregrant_host::loopback::{Loopback, LoopbackError, Owned};
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
@@ -31,10 +30,9 @@ pub(super) fn run(dir: &Path, args: &BackArgs) -> Result<()> {
     platform.events().also_wake_on(status.as_fd())?;
     let switch = Switch::new();
     let far = captured(at_switch(&switch, args), files)?;
-    let mut backend = Backend::new(platform, xs, BackFeatures::default(), args.path.into(), far)?;
-    backend.limit_persistent(args.persistent_grants as usize);
-    backend.choose(args.vif.clone());
-    backend.succeed(Box::new(BrokerRecovery));
+    let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
+    let classes = classes(args, Hotplug::None, args.vif.clone(), far);
+    let backend = Backend::new(platform, xs, config, classes)?;
     let who = format!("backend of {DRIVER}, process {}", std::process::id());
     let _ = screen::print(format_args!("{who}: ready; status: pregrant top --loopback {}", dir.display()));
     let mut daemon =

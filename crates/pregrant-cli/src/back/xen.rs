@@ -9,7 +9,7 @@
 //! Where the kernel's netback is loaded too, the vifs that are served here are kept from it, and the others are left to it.
 
 use super::hold::Hold;
-use super::{BackArgs, Daemon, Port, Result, at_switch, capture_files, captured};
+use super::{BackArgs, Daemon, Port, Result, at_switch, capture_files, captured, classes};
 use crate::notify::Notify;
 use crate::stop::Stop;
 use log::Level;
@@ -26,7 +26,9 @@ use pregrant_host::drivers::StatusTeller;
 use pregrant_host::drivers::net::port_provider::{Notes, usual_name};
 use pregrant_host::drivers::net::taps::{plug_in, remove_left};
 use pregrant_host::drivers::recovery::{FileRecovery, Lock, LockError};
-use pregrant_host::drivers::{Backend, Chosen, Hotplug, HotplugConfig, Plugged, PortProvider, Taps};
+use pregrant_host::drivers::{
+    Backend, BackendConfig, Chosen, Hotplug, HotplugConfig, Plugged, PortProvider, Taps,
+};
 use pregrant_host::linux::{KernelNetback, Xen};
 use pregrant_host::ports::interface::Interface;
 use pregrant_host::ports::switch::Switch;
@@ -94,13 +96,14 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
         taken: Vec::new(),
         inner: far,
     });
-    let mut backend = Backend::new(platform, xs, BackFeatures::default(), args.path.into(), far)?;
-    backend.limit_persistent(args.persistent_grants as usize);
-    backend.succeed(Box::new(FileRecovery::new(RUN_DIR)));
     let usual = if domid == DOM0 { Hotplug::Toolstack } else { Hotplug::Own };
-    backend.set_hotplug(args.hotplug.map_or(usual, Into::into));
-    backend.set_removes(domid != DOM0);
-    backend.choose(args.chosen());
+    let classes = classes(args, args.hotplug.map_or(usual, Into::into), args.chosen(), far);
+    let config = BackendConfig {
+        recovery: Some(Box::new(FileRecovery::new(RUN_DIR))),
+        removes: domid != DOM0,
+        ..BackendConfig::default()
+    };
+    let backend = Backend::new(platform, xs, config, classes)?;
     let _ = screen::print(format_args!(
         "backend of {domid}, process {}: ready; status: pregrant top",
         std::process::id()
@@ -344,7 +347,7 @@ fn vifs_of(back: DomId, xs: &mut Client<UnixTransport>, chosen: &[Chosen]) -> Re
         for handle in list(xs, &format!("backend/vif/{front}"))? {
             let (Ok(front), Ok(handle)) = (front.parse(), handle.parse()) else { continue };
             if Chosen::serve(chosen, front, handle) {
-                found.push(DeviceId { class: Class::Vif, front: DomId(front), back, handle });
+                found.push(DeviceId { class: Class::VIF, front: DomId(front), back, handle });
             }
         }
     }

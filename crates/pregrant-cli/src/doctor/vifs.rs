@@ -35,7 +35,7 @@ pub fn served_here<T: Transport>(
     for front in names(xs, "backend/vif")? {
         for handle in names(xs, &format!("backend/vif/{front}"))? {
             let (Ok(front), Ok(handle)) = (front.parse(), handle.parse()) else { continue };
-            let id = DeviceId { class: Class::Vif, front: DomId(front), back: domid, handle };
+            let id = DeviceId { class: Class::VIF, front: DomId(front), back: domid, handle };
             found.extend(served(xs, id, status.as_ref(), run_dir, real)?);
         }
     }
@@ -145,7 +145,7 @@ pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<
     let mut found = Vec::new();
     for handle in names(xs, "device/vif")? {
         let Ok(handle) = handle.parse() else { continue };
-        let device = match Device::front(xs, Class::Vif, handle) {
+        let device = match Device::front(xs, Class::VIF, handle) {
             Ok(device) => device,
             Err(e) => {
                 found.push(Finding::wrong(e).then("detach and attach the vif"));

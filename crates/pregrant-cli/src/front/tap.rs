@@ -17,12 +17,12 @@ use pregrant::net::front::FrontStep;
 use pregrant::platform::Platform;
 use pregrant::port::{Arena, FramePort};
 use pregrant::xenstore::Transport;
-use pregrant_host::drivers::{Frontend, FrontendError, Mode, Next, PollController};
+use pregrant_host::drivers::{Frontend, FrontendError, Mode, Rest, Work, Worker};
 use pregrant_host::ports::arrivals::Arrivals;
 use pregrant_host::ports::tap::{Tap, TapPort};
 use pregrant_host::wake::WakeOn;
 use pregrant_lab::screen;
-use pregrant_lab::station::log_state;
+use std::error::Error;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -51,10 +51,10 @@ where
     let arrivals = Arrivals::new()?;
     guest.platform().events().also_wake_on(arrivals.as_fd())?;
     let mut uplink =
-        Uplink { guest, tap, arrivals, ports: Vec::new(), waiting: Vec::new(), came: Arena::new() };
+        Uplink { guest, tap, arrivals, stop, ports: Vec::new(), waiting: Vec::new(), came: Arena::new() };
     uplink.follow()?;
     let _ = screen::print(format_args!("interface {name}: ready, MTU {mtu}"));
-    let done = uplink.run(stop);
+    let done = Worker::new(Mode::Adaptive).run(&mut uplink);
     uplink.link(false);
     let Uplink { mut guest, .. } = uplink;
     if guest.vif().is_live() && !guest.close(CLOSE_PATIENCE)? {
@@ -74,7 +74,8 @@ fn told_mtu<P: Platform, T: Transport>(guest: &mut Frontend<P, T>) -> Result<Opt
 }
 
 /// A vif and its interface.
-struct Uplink<P: Platform, T: Transport> {
+struct Uplink<'a, P: Platform, T: Transport> {
+    stop: &'a Stop,
     guest: Frontend<P, T>,
     tap: Tap,
     arrivals: Arrivals,
@@ -99,38 +100,44 @@ impl Waiting {
     }
 }
 
-impl<P: Platform, T: Transport> Uplink<P, T>
+impl<P: Platform, T: Transport> Rest for Uplink<'_, P, T>
 where
     P::Events: WakeOn,
 {
-    fn run(&mut self, stop: &Stop) -> Result<()> {
-        let mut pace = PollController::new(Mode::Adaptive);
-        while !stop.asked() {
-            if self.ports.is_empty() {
-                self.guest.sleep(false, None)?;
-                self.control()?;
-                continue;
-            }
-            match pace.after(self.round()?) {
-                Next::Again => {}
-                Next::Control => self.control()?,
-                Next::Sleep => {
-                    // In this order: what comes after is seen by the round below, or wakes.
-                    self.arrivals.clear();
-                    if !self.round()? {
-                        self.guest.sleep(self.is_full(), None)?;
-                    }
-                    self.control()?;
-                }
-            }
+    type Error = Box<dyn Error>;
+
+    fn sleep(&mut self) -> Result<()> {
+        if !self.is_live() {
+            return Ok(self.guest.sleep(false, None)?);
+        }
+        // In this order: what comes after is seen by the round below, or wakes.
+        self.arrivals.clear();
+        if !self.round()? {
+            self.guest.sleep(self.is_full(), None)?;
         }
         Ok(())
     }
 
-    /// Whether frames wait for room on a ring, to which alone TX answers matter. Asked after the last round: it may be the one
-    /// that read frames from the tap and found no room.
-    fn is_full(&self) -> bool {
-        self.waiting.iter().any(|w| !w.is_empty())
+    /// Follows the backend's state.
+    fn control(&mut self) -> Result<()> {
+        let step = self.guest.control(Duration::ZERO)?;
+        if step != FrontStep::Waiting || self.ports.is_empty() == self.guest.vif().is_live() {
+            self.follow()?;
+        }
+        Ok(())
+    }
+}
+
+impl<P: Platform, T: Transport> Work for Uplink<'_, P, T>
+where
+    P::Events: WakeOn,
+{
+    fn is_live(&self) -> bool {
+        !self.ports.is_empty()
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.stop.asked()
     }
 
     /// A burst each way on each queue. True: something moved.
@@ -157,14 +164,16 @@ where
         }
         Ok(moved)
     }
+}
 
-    /// Follows the backend's state.
-    fn control(&mut self) -> Result<()> {
-        let step = self.guest.control(Duration::ZERO)?;
-        if step != FrontStep::Waiting || self.ports.is_empty() == self.guest.vif().is_live() {
-            self.follow()?;
-        }
-        Ok(())
+impl<P: Platform, T: Transport> Uplink<'_, P, T>
+where
+    P::Events: WakeOn,
+{
+    /// Whether frames wait for room on a ring, to which alone TX answers matter. Asked after the last round: it may be the one
+    /// that read frames from the tap and found no room.
+    fn is_full(&self) -> bool {
+        self.waiting.iter().any(|w| !w.is_empty())
     }
 
     /// The vif came, went, or both: the interface does as it did.
@@ -179,7 +188,7 @@ where
             self.waiting.resize_with(queues, || Waiting { frames: Arena::new(), sent: 0 });
             self.link(true);
         }
-        log_state(&self.guest);
+        self.guest.log_state();
         Ok(())
     }
 

@@ -85,5 +85,6 @@ pub fn status() -> BackStatus {
                 port_drops: BTreeMap::new(),
             },
         ],
+        devices: Vec::new(),
     }
 }

@@ -190,7 +190,7 @@ struct Vif<'a, P: Platform> {
 
 impl<'a, P: Platform> Vif<'a, P> {
     fn connect<T: Transport>(p: &'a P, xs: &mut Client<T>, back: DomId, handle: u32) -> Result<Self> {
-        let id = DeviceId { class: Class::Vif, front: p.domid(), back, handle };
+        let id = DeviceId { class: Class::VIF, front: p.domid(), back, handle };
         let device = Device::new(id, Side::Front);
         device.watch_peer(xs)?;
         let page = || -> Result<_> {

@@ -3,6 +3,7 @@
 //! ```text
 //!   registry         watches the backend's directory, steps each device, polls all queues round robin
 //!   net/             what only vifs have: what stands behind them, scripts, and the front
+//!   worker           the one loop: rounds, control when it is due, sleep
 //!   poll_controller  when to look again, and when to sleep: poll, event, adaptive
 //!   wait             how a loop sleeps, and what becomes of a wake-up that is lost
 //!   recovery         what outlives this process: locks and redo pages
@@ -22,15 +23,18 @@ pub mod status_socket;
 pub mod status_teller;
 pub mod throttle;
 pub mod wait;
+pub mod worker;
 
 pub use net::captured::{CaptureFile, Captured};
 pub use net::frontend::{Frontend, FrontendError};
 pub use net::port_provider::{Hotplug, HotplugConfig, Plugged, PortProvider};
 pub use net::stations::Stations;
 pub use net::taps::Taps;
-pub use poll_controller::{Mode, Next, PollController};
+pub use net::{Chosen, Net, NetConfig, VifReport};
+pub use poll_controller::Mode;
 pub use recovery::{BrokerRecovery, FileRecovery, Recovery};
-pub use registry::{Backend, BackendError, Chosen, VifReport};
+pub use registry::{Backend, BackendConfig, BackendError, DeviceClass, DeviceReport, ServedDevice};
 pub use status::{BackStatus, VifStatus};
 pub use status_socket::StatusSocket;
 pub use status_teller::StatusTeller;
+pub use worker::{Rest, Work, Worker};

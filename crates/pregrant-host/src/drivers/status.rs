@@ -1,4 +1,4 @@
-//! What a backend's process tells others of its vifs: one JSON document, read by `pregrant top` and by scripts.
+//! What a backend's process tells others of its devices: one JSON document, read by `pregrant top` and by scripts.
 //!
 //! ```text
 //!   Backend::reports --> BackStatus --JSON--> StatusSocket --> whoever connects
@@ -9,7 +9,8 @@
 //! Texts that a guest can steer (why its vif was closed) are escaped by JSON and shortened to [`TEXT_MAX`]; the number of
 //! vifs and queues is the toolstack's and the backend's.
 
-use super::registry::VifReport;
+use super::net::VifReport;
+use super::registry::DeviceReport;
 use crate::counters::Counters;
 use pregrant::net::stats::DirStats;
 use serde::{Deserialize, Serialize};
@@ -54,6 +55,55 @@ pub struct BackStatus {
     pub process: ProcessStatus,
     /// Its vifs.
     pub vifs: Vec<VifStatus>,
+    /// Its devices of other classes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<DeviceStatus>,
+}
+
+/// A device that is no vif.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// Its class, as paths name it.
+    pub class: String,
+    /// The guest.
+    pub front: u16,
+    /// The guest's number of the device.
+    pub handle: u32,
+    /// The back's state, as xenbus names it.
+    pub state: String,
+    /// Whether the live rings of a predecessor were taken up.
+    pub reattached: bool,
+    /// Seconds since it became live; null where it is not.
+    pub connected_s: Option<f64>,
+    /// How often it was closed for something that its guest did.
+    pub faults: u64,
+    /// How often its front was not listened to for a while, since it asked for too many steps.
+    pub throttled: u64,
+    /// Lines that the log does not have of it, since it caused too many.
+    pub lines_left_out: u64,
+    /// Why it was closed last, also when it is connected again.
+    pub last_failure: Option<String>,
+    /// What its class counts.
+    pub counters: BTreeMap<String, u64>,
+}
+
+impl DeviceStatus {
+    /// What is said of any device, and what its class counts.
+    pub fn new(report: DeviceReport, counters: &[(&str, u64)]) -> Self {
+        Self {
+            class: report.id.class.name().into(),
+            front: report.id.front.0,
+            handle: report.id.handle,
+            state: format!("{:?}", report.state),
+            reattached: report.reattached,
+            connected_s: report.connected.map(|d| d.as_secs_f64()),
+            faults: report.faults,
+            throttled: report.throttled,
+            lines_left_out: report.lines_left_out,
+            last_failure: report.last_failure.as_deref().map(short),
+            counters: counters.iter().map(|(name, n)| ((*name).into(), *n)).collect(),
+        }
+    }
 }
 
 /// What the whole process asked of its platform.
@@ -205,16 +255,28 @@ impl From<VifReport> for VifStatus {
         }
         let refused =
             |(queue, dir, why): &(usize, &str, String)| short(&format!("queue {queue} {dir}: {why}"));
+        let DeviceStatus {
+            front,
+            handle,
+            state,
+            reattached,
+            connected_s,
+            faults,
+            throttled,
+            lines_left_out,
+            last_failure,
+            ..
+        } = DeviceStatus::new(report.device, &[]);
         Self {
-            front: report.id.front.0,
-            handle: report.id.handle,
-            state: format!("{:?}", report.state),
-            reattached: report.reattached,
-            connected_s: report.connected.map(|d| d.as_secs_f64()),
-            faults: report.faults,
-            throttled: report.throttled,
-            lines_left_out: report.lines_left_out,
-            last_failure: report.last_failure.as_deref().map(short),
+            front,
+            handle,
+            state,
+            reattached,
+            connected_s,
+            faults,
+            throttled,
+            lines_left_out,
+            last_failure,
             link: report.link,
             stalls: report.stalls,
             credit_waits: report.credit_waits,

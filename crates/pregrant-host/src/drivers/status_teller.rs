@@ -1,13 +1,14 @@
 //! A backend's process tells its status: what [`BackStatus`] needs beside the backend's own reports.
 
 use crate::counters::Counters;
-use crate::drivers::status::{FORMAT, ProcessStatus, socket_path};
+use crate::drivers::status::{DeviceStatus, FORMAT, ProcessStatus, socket_path};
 use crate::drivers::{BackStatus, Backend, StatusSocket};
 use crate::linux::Xen;
 use crate::listener::ListenError;
 use crate::loopback::Loopback;
 use crate::program;
 use pregrant::platform::{Clock, Platform};
+use pregrant::xenbus::Class;
 use pregrant::xenstore::Transport;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -52,10 +53,13 @@ impl<P: Platform> StatusTeller<P> {
     }
 
     /// Answers who asks; to be called between batches, as often as is convenient.
-    pub fn turn<T: Transport>(&mut self, backend: &Backend<P, T>) {
+    pub fn turn<T: Transport + 'static>(&mut self, backend: &Backend<P, T>) {
         let Self { socket, started, counters, describe } = self;
         socket.turn(Instant::now(), || {
             let platform = backend.platform();
+            let others = backend.devices().filter(|(device, _)| device.id.class != Class::VIF);
+            let others =
+                others.map(|(device, served)| DeviceStatus::new(device, &served.counters())).collect();
             let status = BackStatus {
                 format: FORMAT,
                 domain: platform.domid().0,
@@ -70,6 +74,7 @@ impl<P: Platform> StatusTeller<P> {
                     ..counters(platform).into()
                 },
                 vifs: backend.reports().into_iter().map(Into::into).collect(),
+                devices: others,
             };
             // Plain figures and texts: there is nothing in it that JSON cannot say.
             serde_json::to_vec(&status).unwrap_or_default()

@@ -118,7 +118,7 @@ impl KernelNetback {
 
 /// `vif-5-0`, as domain and handle.
 fn vif_of(device: &str) -> Option<(u16, u32)> {
-    let (front, handle) = device.strip_prefix(Class::Vif.name())?.strip_prefix('-')?.split_once('-')?;
+    let (front, handle) = device.strip_prefix(Class::VIF.name())?.strip_prefix('-')?.split_once('-')?;
     Some((front.parse().ok()?, handle.parse().ok()?))
 }
 
@@ -154,7 +154,7 @@ mod tests {
     }
 
     fn vif(front: u16) -> DeviceId {
-        DeviceId { class: Class::Vif, front: DomId(front), back: DomId(0), handle: 0 }
+        DeviceId { class: Class::VIF, front: DomId(front), back: DomId(0), handle: 0 }
     }
 
     #[test]

@@ -204,7 +204,7 @@ impl Traffic {
     pub fn assert_unharmed(&self, back: &Back) {
         for id in self.ids {
             let report = back.report(id).unwrap();
-            assert_eq!((report.failed, report.refused.len()), (None, 0));
+            assert_eq!((report.device.failed, report.refused.len()), (None, 0));
             for (_, tx, _, rx) in report.queues {
                 assert_eq!((tx.errors, tx.dropped, rx.errors, rx.dropped), (0, 0, 0, 0));
             }

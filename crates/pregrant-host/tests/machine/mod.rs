@@ -11,7 +11,7 @@ pub mod log_lines;
 pub mod raw_guest;
 
 use pregrant::DomId;
-use pregrant::net::back::FallbackPath;
+use pregrant::net::back::{FallbackPath, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::headers::MacAddr;
 use pregrant::platform::Platform;
@@ -20,7 +20,9 @@ use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenbus::{Class, DeviceId, Side};
 use pregrant::xenstore::Client;
 use pregrant_host::drivers::net::port_provider::Notes;
-use pregrant_host::drivers::{Backend, HotplugConfig, Plugged, PortProvider, Stations, VifReport};
+use pregrant_host::drivers::{
+    Backend, BackendConfig, HotplugConfig, Net, NetConfig, Plugged, PortProvider, Stations, VifReport,
+};
 use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback, ProcessCounts};
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
@@ -218,6 +220,11 @@ impl Drop for Machine {
     }
 }
 
+/// How it serves vifs that are found from now on.
+pub fn net(backend: &mut LoopbackBackend) -> &mut Net<Loopback> {
+    backend.class_mut().expect("vifs are served")
+}
+
 type Job = Box<dyn FnOnce(&mut LoopbackBackend) + Send>;
 
 /// The address that the toolstack gives to a vif, and the switch pins.
@@ -315,7 +322,7 @@ impl Back {
 
     /// What the backend says of a vif.
     pub fn report(&self, id: DeviceId) -> Option<VifReport> {
-        assert_eq!(id.class, Class::Vif);
+        assert_eq!(id.class, Class::VIF);
         self.ask(move |backend| backend.reports().into_iter().find(|r| r.id == id))
     }
 
@@ -419,7 +426,9 @@ fn serve(
     let xs = Client::new(UnixTransport::new(fd).unwrap());
     platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
     platform.events().also_wake_on(rings.as_fd()).unwrap();
-    let mut backend = Backend::new(platform, xs, features, fallback, Box::new(far)).unwrap();
+    let vif = VifConfig { features, fallback, ..VifConfig::default() };
+    let net = Net::new(NetConfig { vif, ..NetConfig::default() }, Box::new(far));
+    let mut backend = Backend::new(platform, xs, BackendConfig::default(), vec![Box::new(net)]).unwrap();
     let mut rounds = 0u32;
     loop {
         let _ = rings.read(&mut [0; 64]); // before the jobs: one that comes later rings again

@@ -4,13 +4,13 @@
 use crate::control::SpreadPort;
 use crate::world::{self, BACK, LOGGED, Log, Word};
 use pregrant::DomId;
-use pregrant::net::back::FallbackPath;
-use pregrant::net::features::BackFeatures;
+use pregrant::net::back::{FallbackPath, VifConfig};
 use pregrant::platform::{Clock, Platform};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
 use pregrant::xenbus::DeviceId;
 use pregrant_host::MonotonicClock;
-use pregrant_host::drivers::{Backend, BrokerRecovery, Mode, Next, PollController, VifReport};
+use pregrant_host::drivers::poll_controller::{Next, PollController};
+use pregrant_host::drivers::{Backend, BackendConfig, BrokerRecovery, Mode, Net, NetConfig, VifReport};
 use pregrant_host::loopback::{Loopback, ProcessCounts};
 use pregrant_host::ports::sequence;
 use pregrant_host::ports::switch::Switch;
@@ -157,8 +157,10 @@ pub fn play(ordinary: &str, path: &Path) {
         (0..n).map(port).collect()
     });
     let ordinary = if ordinary == "map" { FallbackPath::Map } else { FallbackPath::Copy };
-    let mut backend = Backend::new(platform, xs, BackFeatures::default(), ordinary, ports).unwrap();
-    backend.succeed(Box::new(BrokerRecovery));
+    let vif = VifConfig { fallback: ordinary, ..VifConfig::default() };
+    let net = Net::new(NetConfig { vif, ..NetConfig::default() }, ports);
+    let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
+    let mut backend = Backend::new(platform, xs, config, vec![Box::new(net)]).unwrap();
     let mut bell = bell_of(watched);
     backend.platform().events().also_wake_on(bell.as_fd()).unwrap();
     let mut pace = PollController::new(Mode::Adaptive);

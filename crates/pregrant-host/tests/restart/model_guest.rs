@@ -63,7 +63,7 @@ impl ModelGuest {
         staged: bool,
         persistent: bool,
     ) -> Self {
-        let device = Device::front(&mut xs, Class::Vif, 0).unwrap();
+        let device = Device::front(&mut xs, Class::VIF, 0).unwrap();
         device.watch_peer(&mut xs).unwrap();
         let state = device.wait_peer(&mut xs, &MonotonicClock, None, |s| s == XenbusState::InitWait);
         assert_eq!(state.unwrap(), XenbusState::InitWait);

@@ -10,18 +10,19 @@ use super::order::{Case, Dir, Latencies, Nuisance, Order, Played, Report, Switch
 use super::{ProcessArgs, Result, cpu_ns, next_order, tell};
 use hdrhistogram::Histogram;
 use pregrant::DomId;
-use pregrant::net::back::{ControlPage, FallbackPath};
-use pregrant::net::features::BackFeatures;
+use pregrant::net::back::FallbackPath;
 use pregrant::platform::{Clock, Platform};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
-use pregrant::ring::RedoPage;
-use pregrant::xenbus::DeviceId;
+use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::MonotonicClock;
 use pregrant_host::counters::Counters;
 use pregrant_host::drivers::StatusTeller;
+use pregrant_host::drivers::net::CONTROL_PAGE;
 use pregrant_host::drivers::net::port_provider::Notes;
+use pregrant_host::drivers::recovery::KeptBytes;
 use pregrant_host::drivers::{
-    Backend, BrokerRecovery, HotplugConfig, Mode, Next, PollController, PortProvider, Recovery, Stations,
+    Backend, BackendConfig, BrokerRecovery, HotplugConfig, Mode, Net, NetConfig, PortProvider, Recovery,
+    Rest, Stations, Work, Worker,
 };
 use pregrant_host::loopback::Loopback;
 use pregrant_host::ports::generator::{Filling, Generator};
@@ -32,6 +33,7 @@ use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::error::Error;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::rc::Rc;
@@ -340,27 +342,21 @@ impl Recovery<Loopback> for RedoSwitch {
     fn own(&mut self, p: &Loopback, id: &DeviceId) -> std::result::Result<Box<dyn Any>, String> {
         self.inner.own(p, id)
     }
-    fn redo_page(
+    fn page(
         &mut self,
         p: &Loopback,
         id: &DeviceId,
-        queue: usize,
-        dir: &'static str,
-    ) -> std::result::Result<Option<RedoPage>, String> {
-        if self.redo.get() { self.inner.redo_page(p, id, queue, dir) } else { Ok(None) }
-    }
-    fn control_page(
-        &mut self,
-        p: &Loopback,
-        id: &DeviceId,
-    ) -> std::result::Result<Option<ControlPage>, String> {
-        self.inner.control_page(p, id)
+        name: &str,
+        bytes: usize,
+    ) -> std::result::Result<Option<KeptBytes>, String> {
+        let wanted = self.redo.get() || name == CONTROL_PAGE;
+        if wanted { self.inner.page(p, id, name, bytes) } else { Ok(None) }
     }
     fn forget(&mut self, p: &Loopback, id: &DeviceId) {
         self.inner.forget(p, id);
     }
-    fn kept(&mut self, p: &Loopback, own: DomId) -> Vec<DeviceId> {
-        self.inner.kept(p, own)
+    fn kept(&mut self, p: &Loopback, class: Class, own: DomId) -> Vec<DeviceId> {
+        self.inner.kept(p, class, own)
     }
 }
 
@@ -373,12 +369,14 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
     platform.events().also_wake_on(xs.transport().as_fd())?;
     let far = Rc::new(RefCell::new(Far::Nothing));
     let ordered = Box::new(Ordered(Rc::clone(&far)));
-    let mut backend = Backend::new(platform, xs, BackFeatures::default(), FallbackPath::Copy, ordered)?;
+    let redo = Rc::new(Cell::new(true));
+    let recovery = RedoSwitch { inner: BrokerRecovery, redo: Rc::clone(&redo) };
+    let config = BackendConfig { recovery: Some(Box::new(recovery)), ..BackendConfig::default() };
+    let net = Net::new(NetConfig::default(), ordered);
+    let mut backend = Backend::new(platform, xs, config, vec![Box::new(net)])?;
     // For `pregrant top`, beside the broker's socket; a testbed goes on without.
     let dir = args.broker.parent().unwrap_or(Path::new("."));
     let mut status = StatusTeller::on_loopback(dir, args.domid).inspect_err(|e| log::info!("{e}")).ok();
-    let redo = Rc::new(Cell::new(true));
-    backend.succeed(Box::new(RedoSwitch { inner: BrokerRecovery, redo: Rc::clone(&redo) }));
     while let Some(order) = next_order()? {
         let report = match order {
             Order::Case(case) => played(case_of(&mut backend, &far, &redo, &case, None)),
@@ -409,33 +407,43 @@ fn rounds(
     backend: &mut LoopbackBackend,
     mode: Mode,
     most: Duration,
-    mut done: impl FnMut(&mut LoopbackBackend) -> bool,
+    done: impl FnMut(&mut LoopbackBackend) -> bool,
 ) -> Result<bool> {
-    let mut pace = PollController::new(mode);
-    let until = Instant::now() + most;
-    loop {
-        let moved = backend.round();
-        match pace.after(moved) {
-            Next::Again => {}
-            Next::Control => {
-                backend.control()?;
-                if Instant::now() > until {
-                    return Ok(false);
-                }
-            }
-            Next::Sleep => {
-                if !backend.control()? {
-                    backend.sleep(Some(until.saturating_duration_since(Instant::now())));
-                }
-                backend.control()?;
-                if Instant::now() > until {
-                    return Ok(false);
-                }
-            }
+    let mut rounds = Rounds { backend, until: Instant::now() + most, late: false, done };
+    Worker::new(mode).run(&mut rounds)?;
+    Ok(!rounds.late)
+}
+
+/// See [`rounds`].
+struct Rounds<'a, F> {
+    backend: &'a mut LoopbackBackend,
+    until: Instant,
+    late: bool,
+    done: F,
+}
+
+impl<F> Rest for Rounds<'_, F> {
+    type Error = Box<dyn Error>;
+    fn control(&mut self) -> Result<()> {
+        self.backend.control()?;
+        self.late = Instant::now() > self.until;
+        Ok(())
+    }
+    fn sleep(&mut self) -> Result<()> {
+        if !self.backend.control()? {
+            self.backend.sleep(Some(self.until.saturating_duration_since(Instant::now())));
         }
-        if done(backend) {
-            return Ok(true);
-        }
+        Ok(())
+    }
+}
+
+impl<F: FnMut(&mut LoopbackBackend) -> bool> Work for Rounds<'_, F> {
+    #[inline(always)]
+    fn round(&mut self) -> Result<bool> {
+        Ok(self.backend.round())
+    }
+    fn is_over(&mut self) -> bool {
+        self.late || (self.done)(self.backend)
     }
 }
 
@@ -472,7 +480,9 @@ fn case_of(
             feed: (nuisance == Nuisance::Stalled).then_some(case.size),
         },
     };
-    backend.set_fallback(if case.path == "map" { FallbackPath::Map } else { FallbackPath::Copy });
+    if let Some(net) = backend.class_mut::<Net<Loopback>>() {
+        net.config.vif.fallback = if case.path == "map" { FallbackPath::Map } else { FallbackPath::Copy };
+    }
     let mut played = Played::default();
     let mut marks = 0;
     let mut begin = (Counters::default(), 0, Instant::now(), 0);

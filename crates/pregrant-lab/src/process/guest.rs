@@ -11,13 +11,14 @@ use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::{Clock, Platform};
 use pregrant::port::{Arena, Offload};
 use pregrant_host::MonotonicClock;
-use pregrant_host::drivers::{Frontend, Mode, Next, PollController};
+use pregrant_host::drivers::{Frontend, Mode, Rest, Worker};
 use pregrant_host::loopback::Loopback;
 use pregrant_host::ports::generator::{Filling, Generator};
 use pregrant_host::ports::sequence::{self, Head, Tracker};
 use pregrant_host::ports::sink::{Check, Sink};
 use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
+use std::error::Error;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -118,7 +119,7 @@ enum For {
 
 /// Waits between rounds as the mode says, and gives up when nothing moves for a long time.
 struct Waiter {
-    pace: PollController,
+    worker: Worker,
     gives_way: bool,
     /// Of its own accord it wakes then.
     until: Option<Instant>,
@@ -129,13 +130,7 @@ struct Waiter {
 
 impl Waiter {
     fn new(mode: Mode) -> Self {
-        Self {
-            pace: PollController::new(mode),
-            gives_way: false,
-            until: None,
-            late: false,
-            quiet_since: None,
-        }
+        Self { worker: Worker::new(mode), gives_way: false, until: None, late: false, quiet_since: None }
     }
 
     /// After a round in which something moved or nothing.
@@ -144,20 +139,9 @@ impl Waiter {
         if moved {
             self.quiet_since = None;
         }
-        match self.pace.after(moved) {
-            Next::Again => {
-                if self.gives_way && !moved {
-                    std::thread::yield_now();
-                }
-                Ok(())
-            }
-            Next::Control => self.control(guest),
-            Next::Sleep => {
-                let due = self.until.map_or(PATIENCE, |at| at.saturating_duration_since(Instant::now()));
-                guest.sleep(what == For::Answers, Some(due.min(PATIENCE)))?;
-                self.control(guest)
-            }
-        }
+        let Self { worker, gives_way, until, late, quiet_since } = self;
+        worker
+            .after(&mut Pause { guest, what, gives_way: *gives_way, until: *until, late, quiet_since }, moved)
     }
 
     /// From now on something is waited for, for so long.
@@ -169,16 +153,42 @@ impl Waiter {
     fn is_late(&self) -> bool {
         self.late
     }
+}
 
-    fn control(&mut self, guest: &mut Guest) -> Result<()> {
-        self.late = self.until.is_some_and(|until| Instant::now() >= until);
-        guest.control(Duration::ZERO)?;
-        if !guest.vif().is_live() {
+/// What a waiter does between two rounds.
+struct Pause<'a> {
+    guest: &'a mut Guest,
+    what: For,
+    gives_way: bool,
+    until: Option<Instant>,
+    late: &'a mut bool,
+    quiet_since: &'a mut Option<Instant>,
+}
+
+impl Rest for Pause<'_> {
+    type Error = Box<dyn Error>;
+
+    #[inline(always)]
+    fn again(&mut self, moved: bool) {
+        if self.gives_way && !moved {
+            std::thread::yield_now();
+        }
+    }
+
+    fn sleep(&mut self) -> Result<()> {
+        let due = self.until.map_or(PATIENCE, |at| at.saturating_duration_since(Instant::now()));
+        Ok(self.guest.sleep(self.what == For::Answers, Some(due.min(PATIENCE)))?)
+    }
+
+    fn control(&mut self) -> Result<()> {
+        *self.late = self.until.is_some_and(|until| Instant::now() >= until);
+        self.guest.control(Duration::ZERO)?;
+        if !self.guest.vif().is_live() {
             return Err("the back closed the vif; its log says why".into());
         }
         let since = *self.quiet_since.get_or_insert_with(Instant::now);
         if since.elapsed() > PATIENCE {
-            let n: u32 = (0..guest.vif().nr_queues()).map(|i| guest.vif().in_flight(i)).sum();
+            let n: u32 = (0..self.guest.vif().nr_queues()).map(|i| self.guest.vif().in_flight(i)).sum();
             return Err(format!("nothing moved for {PATIENCE:?}; {n} TX requests have no answer").into());
         }
         Ok(())

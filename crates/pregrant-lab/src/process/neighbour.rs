@@ -141,7 +141,7 @@ struct RawVif {
 impl RawVif {
     fn make(args: &ProcessArgs) -> Result<Self> {
         let (platform, mut xs) = args.attach()?;
-        let device = Device::front(&mut xs, Class::Vif, 0)?;
+        let device = Device::front(&mut xs, Class::VIF, 0)?;
         device.watch_peer(&mut xs)?;
         let back: DomId = device.peer_domid();
         let mut refs = [GrantRef::NONE; 3];

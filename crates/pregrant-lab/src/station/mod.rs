@@ -14,21 +14,35 @@ pub mod transfer;
 
 use guest_stack::{GuestStack, asks_to_connect};
 use pregrant::net::front::FrontStep;
-use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::{Clock, Platform};
 use pregrant::port::Arena;
 use pregrant::xenstore::Transport;
-use pregrant_host::drivers::{Frontend, FrontendError, Mode, Next, PollController};
+use pregrant_host::drivers::{Frontend, FrontendError, Mode, Rest, Work, Worker};
 use pregrant_host::wake::WakeOn;
 use std::time::Duration;
 
 /// See the module.
 pub struct Station<P: Platform, T: Transport> {
+    ends: Ends<P, T>,
+    worker: Worker,
+}
+
+/// The vif and the stack on it.
+struct Ends<P: Platform, T: Transport> {
     guest: Frontend<P, T>,
     stack: GuestStack,
     arena: Arena,
-    pace: PollController,
     live: bool,
+}
+
+/// One turn of a station, as its worker takes it.
+struct Turn<'a, P: Platform, T: Transport, F> {
+    ends: &'a mut Ends<P, T>,
+    due: Duration,
+    /// Until it has worked.
+    app: Option<F>,
+    /// Frames that came.
+    came: usize,
 }
 
 impl<P: Platform, T: Transport> Station<P, T>
@@ -37,40 +51,39 @@ where
 {
     /// A vif that may still wait for its backend.
     pub fn new(guest: Frontend<P, T>, stack: GuestStack) -> Self {
-        let (arena, pace) = (Arena::new(), PollController::new(Mode::Adaptive));
-        let mut station = Self { guest, stack, arena, pace, live: false };
-        station.tell();
-        station
+        let mut ends = Ends { guest, stack, arena: Arena::new(), live: false };
+        ends.tell();
+        Self { ends, worker: Worker::new(Mode::Adaptive) }
     }
 
     /// Nanoseconds, on the clock of the stack.
     pub fn now_ns(&self) -> u64 {
-        self.guest.platform().clock().now_ns()
+        self.ends.now_ns()
     }
 
     /// The stack.
     pub fn stack(&mut self) -> &mut GuestStack {
-        &mut self.stack
+        &mut self.ends.stack
     }
 
     /// The vif.
     pub fn guest(&mut self) -> &mut Frontend<P, T> {
-        &mut self.guest
+        &mut self.ends.guest
     }
 
     /// Whether frames travel at present.
     pub fn is_live(&self) -> bool {
-        self.live
+        self.ends.live
     }
 
     /// Whether nothing waits to be sent, or to be answered.
     pub fn is_quiet(&self) -> bool {
-        self.stack.outgoing().frames.is_empty() && (!self.live || self.guest.vif().in_flight(0) == 0)
+        self.ends.is_quiet()
     }
 
     /// Of the frames that came in the last turn, those that ask for a TCP connection to `port`.
     pub fn requests(&self, port: u16) -> usize {
-        self.arena.burst().iter().filter(|(frame, _)| asks_to_connect(frame, port)).count()
+        self.ends.arena.burst().iter().filter(|(frame, _)| asks_to_connect(frame, port)).count()
     }
 
     /// One turn. `app` works on the stack between what came and what goes; `due` is how long this may sleep for its sake.
@@ -80,38 +93,30 @@ where
         due: Duration,
         app: impl FnOnce(&mut GuestStack, u64) -> Result<(), E>,
     ) -> Result<usize, E> {
-        self.arena.clear();
-        let came = if self.live { self.guest.recv(0, &mut self.arena, 1)? } else { 0 };
-        let now = self.now_ns();
-        self.stack.receive(&self.arena.burst());
-        self.stack.poll(now);
-        app(&mut self.stack, now)?;
-        self.stack.poll(now);
-        if !self.live {
-            self.sleep(due)?;
-            return Ok(came);
-        }
-        let mut moved = came > 0;
-        if !self.stack.outgoing().frames.is_empty() {
-            let sent = self.guest.send(0, &self.stack.outgoing()).map_err(FrontendError::from)?;
-            self.stack.sent(sent);
-            moved |= sent > 0;
-        }
-        moved |= self.guest.reclaim(0, 1)? > 0;
-        match self.pace.after(moved) {
-            Next::Again => {}
-            Next::Control => self.control()?,
-            Next::Sleep => self.sleep(due)?,
-        }
-        Ok(came)
+        let mut turn = Turn { ends: &mut self.ends, due, app: Some(app), came: 0 };
+        self.worker.turn(&mut turn)?;
+        Ok(turn.came)
+    }
+}
+
+impl<P: Platform, T: Transport> Ends<P, T>
+where
+    P::Events: WakeOn,
+{
+    fn now_ns(&self) -> u64 {
+        self.guest.platform().clock().now_ns()
+    }
+
+    /// Whether nothing waits to be sent, or to be answered.
+    fn is_quiet(&self) -> bool {
+        self.stack.outgoing().frames.is_empty() && (!self.live || self.guest.vif().in_flight(0) == 0)
     }
 
     /// Sleeps until something comes, or until a timer of the stack or `due` says so.
     fn sleep(&mut self, due: Duration) -> Result<(), FrontendError> {
         let timer = self.stack.idle_for_ns(self.now_ns()).map_or(Duration::MAX, Duration::from_nanos);
         let due = timer.min(due);
-        self.guest.sleep(!self.is_quiet(), (due < Duration::MAX).then_some(due))?;
-        self.control()
+        self.guest.sleep(!self.is_quiet(), (due < Duration::MAX).then_some(due))
     }
 
     /// Follows the backend's state.
@@ -127,30 +132,60 @@ where
     /// What became of the vif, for the log.
     fn tell(&mut self) {
         self.live = self.guest.vif().is_live();
-        log_state(&self.guest);
+        self.guest.log_state();
     }
 }
 
-/// What became of a vif, for the log: its peer and path, and what it could not have.
-pub fn log_state<P: Platform, T: Transport>(guest: &Frontend<P, T>) {
-    let (id, vif) = (guest.device().id(), guest.vif());
-    if !vif.is_live() {
-        return log::info!("{id}: waits for a backend ({})", id.back);
+impl<P, T, E, F> Rest for Turn<'_, P, T, F>
+where
+    P: Platform,
+    T: Transport,
+    P::Events: WakeOn,
+    E: From<FrontendError>,
+    F: FnOnce(&mut GuestStack, u64) -> Result<(), E>,
+{
+    type Error = E;
+    fn control(&mut self) -> Result<(), E> {
+        Ok(self.ends.control()?)
     }
-    let path = match vif.staging_lens(0) {
-        _ if !vif.staging_accepted(0) => "ordinary grants".to_string(),
-        (Some(tx), Some(rx)) if tx == rx => format!("path staging {}", tx.value()),
-        (tx, rx) => {
-            let of = |len: Option<DataLen>| len.map_or("none".to_string(), |len| len.value().to_string());
-            format!("path staging, TX {}, RX {}", of(tx), of(rx))
+    fn sleep(&mut self) -> Result<(), E> {
+        Ok(self.ends.sleep(self.due)?)
+    }
+}
+
+impl<P, T, E, F> Work for Turn<'_, P, T, F>
+where
+    P: Platform,
+    T: Transport,
+    P::Events: WakeOn,
+    E: From<FrontendError>,
+    F: FnOnce(&mut GuestStack, u64) -> Result<(), E>,
+{
+    fn round(&mut self) -> Result<bool, E> {
+        let ends = &mut *self.ends;
+        ends.arena.clear();
+        if ends.live {
+            self.came = ends.guest.recv(0, &mut ends.arena, 1)?;
         }
-    };
-    let queues = vif.nr_queues();
-    log::info!("{id}: connected to {}, {path}, {queues} queue(s)", id.back);
-    if let Some(e) = vif.shortage() {
-        log::warn!(
-            "{id}: not all that was wished for: {queues} queue(s), {} TX requests each, {path}; {e}",
-            vif.tx_ids(0)
-        );
+        let now = ends.now_ns();
+        ends.stack.receive(&ends.arena.burst());
+        ends.stack.poll(now);
+        if let Some(app) = self.app.take() {
+            app(&mut ends.stack, now)?;
+        }
+        ends.stack.poll(now);
+        if !ends.live {
+            return Ok(false);
+        }
+        let mut moved = self.came > 0;
+        if !ends.stack.outgoing().frames.is_empty() {
+            let sent = ends.guest.send(0, &ends.stack.outgoing()).map_err(FrontendError::from)?;
+            ends.stack.sent(sent);
+            moved |= sent > 0;
+        }
+        Ok(moved | (ends.guest.reclaim(0, 1)? > 0))
+    }
+    fn is_live(&self) -> bool {
+        self.ends.live
     }
 }

@@ -33,7 +33,7 @@ pub enum Access {
 }
 
 /// A domain's machine: what both drivers are generic over. Resolved statically.
-pub trait Platform {
+pub trait Platform: 'static {
     /// Memory that this domain grants.
     type Grants: GrantPool;
     /// Memory of others that this domain reaches.

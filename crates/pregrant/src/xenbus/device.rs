@@ -22,23 +22,24 @@ use core::time::Duration;
 /// The key that both ends watch.
 const STATE: &str = "state";
 
-/// The kind of device, as paths name it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum Class {
-    /// A network interface.
-    Vif,
-    /// A disk.
-    Vbd,
-}
+/// The kind of device, by the name that paths have of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Class(&'static str);
 
 impl Class {
+    /// A network interface.
+    pub const VIF: Self = Self("vif");
+    /// A disk.
+    pub const VBD: Self = Self("vbd");
+
+    /// A class that this crate does not know: a path's component.
+    pub const fn new(name: &'static str) -> Self {
+        Self(name)
+    }
+
     /// The path's component.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Vif => "vif",
-            Self::Vbd => "vbd",
-        }
+        self.0
     }
 }
 
@@ -52,7 +53,7 @@ pub enum Side {
 }
 
 /// A device, as both ends and the toolstack know it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DeviceId {
     /// Its kind.
     pub class: Class,

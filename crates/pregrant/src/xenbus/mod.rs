@@ -9,17 +9,20 @@
 //! ```
 //! Each end writes its own directory and watches the other's `state`. [`state`] has the states and what each end
 //! does about the other's; [`device`] one end's directories, with keys that are parsed as hostile ([`key_source`]); [`bus`] what a
-//! driver of any class sees of both; [`toolstack`] the part that makes and removes both directories.
+//! driver of any class sees of both; [`back`] the back's end of a device of any class; [`toolstack`] the part that makes and removes both directories.
 //!
 //! Which keys a device has is not here: see `net::features` for vifs.
 
+pub mod back;
 pub mod bus;
 pub mod device;
 pub mod key;
 pub mod key_source;
+pub mod refusal;
 pub mod state;
 pub mod toolstack;
 
+pub use back::{Back, BackDevice};
 pub use bus::{DeviceBus, OwnKeys, StoreBus};
 pub use device::{Class, Device, DeviceId, Side};
 pub use key::{DeviceError, KeyError, KeyValue};

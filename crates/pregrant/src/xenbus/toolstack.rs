@@ -30,7 +30,7 @@ pub struct Vif<'a> {
 impl<'a> Vif<'a> {
     /// One without further keys.
     pub fn new(front: DomId, back: DomId, handle: u32, mac: [u8; 6]) -> Self {
-        Self { id: DeviceId { class: Class::Vif, front, back, handle }, mac, front_keys: &[], back_keys: &[] }
+        Self { id: DeviceId { class: Class::VIF, front, back, handle }, mac, front_keys: &[], back_keys: &[] }
     }
 
     /// Makes both directories, in place of what is there. Needs a connection of domain 0.

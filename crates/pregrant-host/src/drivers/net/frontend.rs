@@ -9,6 +9,7 @@ use crate::drivers::wait::Waiter;
 use crate::wake::WakeOn;
 use pregrant::net::front::vif::FrontError;
 use pregrant::net::front::{FrontConfig, FrontStep, FrontVif};
+use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::{Clock, Platform};
 use pregrant::port::{Arena, Burst};
 use pregrant::xenbus::bus::StoreBus;
@@ -75,7 +76,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         config: FrontConfig,
         reconnect: bool,
     ) -> Result<Self, FrontendError> {
-        let device = Device::front(&mut xs, Class::Vif, handle)?;
+        let device = Device::front(&mut xs, Class::VIF, handle)?;
         device.watch_peer(&mut xs)?;
         let mut vif = FrontVif::new(device.peer_domid(), config, reconnect);
         if reconnect {
@@ -259,5 +260,32 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     /// Our state and the back's.
     pub fn states(&mut self) -> Result<(XenbusState, XenbusState), FrontendError> {
         Ok((self.vif.state(), self.device.peer_state(&mut self.xs)?))
+    }
+
+    /// What became of the vif, for the log: its peer and path, and what it could not have.
+    pub fn log_state(&self) {
+        let (id, vif) = (self.device.id(), &self.vif);
+        // LOG: these are of the process' own front, and no guest's.
+        if !vif.is_live() {
+            return log::info!("{id}: waits for a backend ({})", id.back);
+        }
+        let path = match vif.staging_lens(0) {
+            _ if !vif.staging_accepted(0) => "ordinary grants".to_string(),
+            (Some(tx), Some(rx)) if tx == rx => format!("path staging {}", tx.value()),
+            (tx, rx) => {
+                let of = |len: Option<DataLen>| len.map_or("none".to_string(), |len| len.value().to_string());
+                format!("path staging, TX {}, RX {}", of(tx), of(rx))
+            }
+        };
+        let queues = vif.nr_queues();
+        // LOG: as above.
+        log::info!("{id}: connected to {}, {path}, {queues} queue(s)", id.back);
+        if let Some(e) = vif.shortage() {
+            // LOG: as above.
+            log::warn!(
+                "{id}: not all that was wished for: {queues} queue(s), {} TX requests each, {path}; {e}",
+                vif.tx_ids(0)
+            );
+        }
     }
 }

@@ -1,15 +1,137 @@
-//! What only vifs have: what stands behind them, and the front of one.
+//! Vifs, as a backend serves them: the class, and what only vifs have.
 //!
 //! ```text
+//!   vif              one vif that is served: its queues, joined with their ports    report  what others see of it
 //!   port_provider    what stands behind the vifs of a backend: taps, interfaces of this machine; or stations, a switch
 //!   captured         the same, and some vifs' frames in a file
 //!   hotplug          the scripts of vifs, run here or by a service that may do more than this process
 //!   frontend         one vif of the own domain
 //! ```
+//! [`Net`] is a [`DeviceClass`]: the registry, the worker and the recovery serve vifs through it, as devices of any class.
 
 pub mod captured;
 pub mod frontend;
 pub mod hotplug;
 pub mod port_provider;
+mod report;
 pub mod stations;
 pub mod taps;
+mod vif;
+
+pub use report::VifReport;
+
+use super::registry::{DeviceClass, ServedDevice};
+use port_provider::{Hotplug, PortProvider};
+use pregrant::net::back::control_page::CONTROL_BYTES;
+use pregrant::net::back::{BackVif, ControlPage, Vif, VifConfig};
+use pregrant::platform::Platform;
+use pregrant::xenbus::back::KeptMemory;
+use pregrant::xenbus::{BackDevice, Class, DeviceId};
+use pregrant::xenstore::Transport;
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::rc::Rc;
+use std::time::Duration;
+use vif::VifInstance;
+
+/// Pages that one queue may need: two rings, and a buffer a page for each of their slots.
+const VIF_QUEUE_PAGES: usize = 2 + 2 * 256;
+
+/// The name of a vif's control page among what is kept of it.
+pub const CONTROL_PAGE: &str = "control";
+
+/// Which vifs a backend serves: all of a guest's, or one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chosen {
+    /// The guest.
+    pub front: u16,
+    /// Its device; None: all.
+    pub handle: Option<u32>,
+}
+
+impl Chosen {
+    /// Whether a vif is served where these are chosen: none chooses all.
+    pub fn serve(chosen: &[Self], front: u16, handle: u32) -> bool {
+        chosen.is_empty() || chosen.iter().any(|c| c.names(front, handle))
+    }
+
+    /// Whether this names the vif.
+    pub fn names(&self, front: u16, handle: u32) -> bool {
+        self.front == front && self.handle.is_none_or(|h| h == handle)
+    }
+}
+
+/// How vifs are served: those that are found from now on.
+#[derive(Clone, Debug, Default)]
+pub struct NetConfig {
+    /// What is offered, and how frames move.
+    pub vif: VifConfig,
+    /// Who plugs them in.
+    pub hotplug: Hotplug,
+    /// These vifs alone; all when there are none. Before the first vif is found.
+    pub chosen: Vec<Chosen>,
+}
+
+/// What stands behind all vifs of a backend.
+type Far = Rc<RefCell<Box<dyn PortProvider>>>;
+
+/// The class of vifs, on platform `P`.
+pub struct Net<P> {
+    /// How they are served.
+    pub config: NetConfig,
+    far: Far,
+    platform: PhantomData<fn(&P)>,
+}
+
+impl<P: Platform> Net<P> {
+    /// Vifs with `far` behind them.
+    pub fn new(config: NetConfig, far: Box<dyn PortProvider>) -> Self {
+        Self { config, far: Rc::new(RefCell::new(far)), platform: PhantomData }
+    }
+}
+
+impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Net<P> {
+    fn class(&self) -> Class {
+        Vif::<P>::CLASS
+    }
+    fn front_keys(&self) -> &'static [&'static str] {
+        Vif::<P>::FRONT_KEYS
+    }
+    fn own_keys(&self) -> &'static [&'static str] {
+        Vif::<P>::OWN_KEYS
+    }
+    fn serves(&self, front: u16, handle: u32) -> bool {
+        Chosen::serve(&self.config.chosen, front, handle)
+    }
+    fn make(&mut self, id: &DeviceId, kept: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>> {
+        let mut config = self.config.vif.clone();
+        // It is not offered where nothing may be kept.
+        config.features.persistent &= config.persistent_pages > 0;
+        let mut vif = BackVif::new(id.front, id.handle, config);
+        if let Some(page) = kept(CONTROL_PAGE, CONTROL_BYTES).and_then(ControlPage::new) {
+            vif.keep_control(page);
+        }
+        if self.far.borrow().is_kernels(id) {
+            vif.take_from_kernel();
+        }
+        Box::new(VifInstance::new(vif, Rc::clone(&self.far), self.config.hotplug))
+    }
+    fn most_pages(&self) -> usize {
+        1 + self.config.vif.features.max_queues as usize * VIF_QUEUE_PAGES
+    }
+    fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
+        self.far.borrow_mut().removed(id)
+    }
+    fn is_ending(&self, id: &DeviceId) -> bool {
+        self.far.borrow().is_ending(id)
+    }
+    fn failures(&mut self) -> Vec<(DeviceId, String)> {
+        self.far.borrow_mut().failures()
+    }
+    fn due(&self) -> Option<Duration> {
+        self.far.borrow().due()
+    }
+    fn turn(&mut self) -> bool {
+        self.far.borrow_mut().turn()
+    }
+}

@@ -11,6 +11,7 @@
 //!
 //! What a guest may do: nothing here; the keys are the toolstack's.
 
+use crate::drivers::registry::PlugStep;
 use pregrant::net::back::BackVif;
 use pregrant::platform::Platform;
 use pregrant::port::{Arena, Burst, FramePort, Offloads};
@@ -90,8 +91,7 @@ pub enum Plugged {
     No(String),
 }
 
-/// Lines for the log about a vif.
-pub type Notes = Vec<(log::Level, String)>;
+pub use crate::drivers::registry::Notes;
 
 /// See the module. None of it writes lines into the log: what failed is said to the backend, which writes it as long as
 /// the vif has lines left.
@@ -206,9 +206,9 @@ impl FramePort for Unplugged {
     }
 }
 
-/// Where one vif's plugging stands, in the backend.
+/// Where one vif's plugging stands.
 #[derive(Debug)]
-pub(in crate::drivers) enum HotplugState {
+pub(super) enum HotplugState {
     /// Nothing to do, or done.
     Done,
     /// By this process: to be asked again.
@@ -217,17 +217,9 @@ pub(in crate::drivers) enum HotplugState {
     Undone,
 }
 
-/// What a plugging came to.
-pub(in crate::drivers) enum PlugStep {
-    /// The text for `hotplug-status`, and why it failed if it did.
-    In(&'static str, Option<String>),
-    /// It is undone, and why that failed if it did.
-    Out(Option<String>),
-}
-
 impl HotplugState {
     /// Makes the far side's place, and begins to plug it in. A vif that was taken up (`live`) is plugged in already.
-    pub(in crate::drivers) fn begin<P: Platform>(
+    pub(super) fn begin<P: Platform>(
         far: &mut dyn PortProvider,
         hotplug: Hotplug,
         device: &Device,
@@ -244,7 +236,7 @@ impl HotplugState {
     }
 
     /// Asks again. What it came to, once it is over.
-    pub(in crate::drivers) fn turn(&mut self, far: &mut dyn PortProvider, id: &DeviceId) -> Option<PlugStep> {
+    pub(super) fn turn(&mut self, far: &mut dyn PortProvider, id: &DeviceId) -> Option<PlugStep> {
         let plugged = match self {
             Self::Done => return None,
             Self::Own(place) => far.plug(id, place),
@@ -264,12 +256,12 @@ impl HotplugState {
     }
 
     /// Whether the vif is over.
-    pub(in crate::drivers) fn is_out(&self) -> bool {
+    pub(super) fn is_out(&self) -> bool {
         matches!(self, Self::Undone)
     }
 
     /// Whether it is to be asked again.
-    pub(in crate::drivers) fn is_pending(&self) -> bool {
+    pub(super) fn is_pending(&self) -> bool {
         !matches!(self, Self::Done)
     }
 }

@@ -120,7 +120,7 @@ mod tests {
     const BOTH: Offloads = Offloads { csum: true, gso: true };
 
     fn id(front: u16) -> DeviceId {
-        DeviceId { class: Class::Vif, front: DomId(front), back: DomId(0), handle: 0 }
+        DeviceId { class: Class::VIF, front: DomId(front), back: DomId(0), handle: 0 }
     }
 
     fn place(mac: Option<&str>) -> HotplugConfig {

@@ -1,12 +1,9 @@
 //! What outlives a back of the loopback: kept by the broker, as long as the back's domain lives.
 
-use super::{QUEUES_MAX, Recovery, control_name, name, page_name, vif_of};
+use super::{KeptBytes, Recovery, device_of, name};
 use crate::loopback::Loopback;
 use pregrant::DomId;
-use pregrant::net::back::ControlPage;
-use pregrant::net::back::control_page::CONTROL_BYTES;
-use pregrant::ring::{REDO_BYTES, RedoPage};
-use pregrant::xenbus::DeviceId;
+use pregrant::xenbus::{Class, DeviceId};
 use std::any::Any;
 
 /// With the loopback's broker.
@@ -21,38 +18,30 @@ impl Recovery<Loopback> for BrokerRecovery {
         }
     }
 
-    fn redo_page(
+    fn page(
         &mut self,
         p: &Loopback,
         id: &DeviceId,
-        queue: usize,
-        dir: &'static str,
-    ) -> Result<Option<RedoPage>, String> {
-        let memory = p.persist(&page_name(id, queue, dir), REDO_BYTES);
-        let lost = |e| format!("queue {queue} {dir} will not survive a crash of this process: {e}");
-        memory.map(RedoPage::new).map_err(lost)
-    }
-
-    fn control_page(&mut self, p: &Loopback, id: &DeviceId) -> Result<Option<ControlPage>, String> {
-        let memory = p.persist(&control_name(id), CONTROL_BYTES);
-        let lost = |e| format!("what its guest sets by control requests will not survive a crash: {e}");
-        memory.map(ControlPage::new).map_err(lost)
-    }
-
-    fn forget(&mut self, p: &Loopback, id: &DeviceId) {
-        p.forget(&control_name(id));
-        for queue in 0..QUEUES_MAX {
-            let first = p.forget(&page_name(id, queue, "tx"));
-            let second = p.forget(&page_name(id, queue, "rx"));
-            if !first && !second {
-                return;
-            }
+        page: &str,
+        bytes: usize,
+    ) -> Result<Option<KeptBytes>, String> {
+        match p.persist(&format!("{}/{page}", name(id)), bytes) {
+            Ok(memory) => Ok(Some(Box::new(memory))),
+            Err(e) => Err(format!("{page} will not survive a crash of this process: {e}")),
         }
     }
 
-    fn kept(&mut self, p: &Loopback, own: DomId) -> Vec<DeviceId> {
-        let mut vifs: Vec<_> = p.persisted().iter().filter_map(|page| vif_of(page, own)).collect();
-        vifs.dedup();
-        vifs
+    fn forget(&mut self, p: &Loopback, id: &DeviceId) {
+        let own = name(id) + "/";
+        for page in p.persisted().iter().filter(|page| page.starts_with(&own)) {
+            p.forget(page);
+        }
+    }
+
+    fn kept(&mut self, p: &Loopback, class: Class, own: DomId) -> Vec<DeviceId> {
+        let mut devices: Vec<_> =
+            p.persisted().iter().filter_map(|page| device_of(page, class, own)).collect();
+        devices.dedup();
+        devices
     }
 }

@@ -13,13 +13,10 @@
 //! What a peer may do: nothing, it has no part of it. Who is root in this domain may truncate a file and so end the
 //! process by SIGBUS.
 
-use super::{QUEUES_MAX, Recovery, control_name, name, page_name, vif_of};
+use super::{KeptBytes, Recovery, device_of, name};
 use crate::mapping::Mapping;
 use pregrant::DomId;
-use pregrant::net::back::ControlPage;
-use pregrant::net::back::control_page::CONTROL_BYTES;
-use pregrant::ring::{REDO_BYTES, RedoPage};
-use pregrant::xenbus::DeviceId;
+use pregrant::xenbus::{Class, DeviceId};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::any::Any;
@@ -32,6 +29,9 @@ use std::path::{Path, PathBuf};
 pub struct FileRecovery {
     dir: PathBuf,
 }
+
+/// A device's lock, in its directory.
+const LOCK: &str = "lock";
 
 /// A file that this process has locked; free again on drop, or when the process dies.
 #[derive(Debug)]
@@ -104,10 +104,10 @@ impl FileRecovery {
 
     /// Where a vif's lock is.
     pub fn lock_of(&self, id: &DeviceId) -> PathBuf {
-        self.dir.join(name(id)).join("lock")
+        self.dir.join(name(id)).join(LOCK)
     }
 
-    fn page(&self, page: &str, bytes: usize) -> Result<Mapping, String> {
+    fn file(&self, page: &str, bytes: usize) -> Result<Mapping, String> {
         let path = self.dir.join(page);
         let made = || -> std::io::Result<Mapping> {
             if let Some(dir) = path.parent() {
@@ -131,47 +131,35 @@ impl<P> Recovery<P> for FileRecovery {
         }
     }
 
-    fn redo_page(
-        &mut self,
-        _: &P,
-        id: &DeviceId,
-        queue: usize,
-        dir: &'static str,
-    ) -> Result<Option<RedoPage>, String> {
-        self.page(&page_name(id, queue, dir), REDO_BYTES).map(RedoPage::new)
-    }
-
-    fn control_page(&mut self, _: &P, id: &DeviceId) -> Result<Option<ControlPage>, String> {
-        self.page(&control_name(id), CONTROL_BYTES).map(ControlPage::new)
+    fn page(&mut self, _: &P, id: &DeviceId, page: &str, bytes: usize) -> Result<Option<KeptBytes>, String> {
+        Ok(Some(Box::new(self.file(&format!("{}/{page}", name(id)), bytes)?)))
     }
 
     fn forget(&mut self, _: &P, id: &DeviceId) {
-        let remove = |page: &str| fs::remove_file(self.dir.join(page)).is_ok();
-        remove(&control_name(id));
-        for queue in 0..QUEUES_MAX {
-            let pages = ["tx", "rx"].map(|dir| remove(&page_name(id, queue, dir)));
-            if pages == [false; 2] {
-                break;
-            }
-            let _ = fs::remove_dir(self.dir.join(name(id)).join(queue.to_string()));
+        let own = self.dir.join(name(id));
+        let Ok(entries) = fs::read_dir(&own) else { return };
+        for entry in entries.flatten().filter(|entry| entry.file_name() != LOCK) {
+            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let _ = if is_dir { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) };
         }
         // The lock goes last: who takes it from here on finds nothing.
-        remove(&format!("{}/lock", name(id)));
-        let _ = fs::remove_dir(self.dir.join(name(id)));
+        let _ = fs::remove_file(own.join(LOCK));
+        let _ = fs::remove_dir(own);
     }
 
-    fn kept(&mut self, _: &P, own: DomId) -> Vec<DeviceId> {
+    fn kept(&mut self, _: &P, class: Class, own: DomId) -> Vec<DeviceId> {
         let Ok(entries) = fs::read_dir(&self.dir) else { return Vec::new() };
-        let vif = |entry: fs::DirEntry| vif_of(&format!("{}/", entry.file_name().to_str()?), own);
-        entries.flatten().filter_map(vif).collect()
+        let device =
+            |entry: fs::DirEntry| device_of(&format!("{}/", entry.file_name().to_str()?), class, own);
+        entries.flatten().filter_map(device).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pregrant::ring::REDO_BYTES;
     use pregrant::shm::SharedBytes;
-    use pregrant::xenbus::Class;
 
     struct Scratch(PathBuf);
 
@@ -190,7 +178,7 @@ mod tests {
     }
 
     fn vif(front: u16) -> DeviceId {
-        DeviceId { class: Class::Vif, front: DomId(front), back: DomId(0), handle: 1 }
+        DeviceId { class: Class::VIF, front: DomId(front), back: DomId(0), handle: 1 }
     }
 
     #[test]
@@ -222,17 +210,17 @@ mod tests {
     fn pages_are_found_again_and_forgotten() {
         let scratch = Scratch::new("pages");
         let mut files = FileRecovery::new(&scratch.0);
-        let page = files.page("vif5.1/0/tx", REDO_BYTES).unwrap();
+        let page = files.file("vif5.1/0/tx", REDO_BYTES).unwrap();
         page.u32(8).store(7, std::sync::atomic::Ordering::Relaxed);
-        let again = files.page("vif5.1/0/tx", REDO_BYTES).unwrap();
+        let again = files.file("vif5.1/0/tx", REDO_BYTES).unwrap();
         assert_eq!((again.u32(8).load(std::sync::atomic::Ordering::Relaxed), again.len()), (7, REDO_BYTES));
-        assert!(Recovery::<()>::control_page(&mut files, &(), &vif(6)).unwrap().is_some());
-        let mut kept = Recovery::<()>::kept(&mut files, &(), DomId(0));
+        assert!(Recovery::<()>::page(&mut files, &(), &vif(6), "control", 4096).unwrap().is_some());
+        let mut kept = Recovery::<()>::kept(&mut files, &(), Class::VIF, DomId(0));
         kept.sort_by_key(|id| id.front);
         assert_eq!(kept, [vif(5), vif(6)]);
         Recovery::<()>::forget(&mut files, &(), &vif(5));
-        assert_eq!(Recovery::<()>::kept(&mut files, &(), DomId(0)), [vif(6)]);
-        let fresh = files.page("vif5.1/0/tx", REDO_BYTES).unwrap();
+        assert_eq!(Recovery::<()>::kept(&mut files, &(), Class::VIF, DomId(0)), [vif(6)]);
+        let fresh = files.file("vif5.1/0/tx", REDO_BYTES).unwrap();
         assert_eq!(fresh.u32(8).load(std::sync::atomic::Ordering::Relaxed), 0);
     }
 }

@@ -1,6 +1,7 @@
-//! How a backend ends: its vifs left to a successor, or closed.
+//! How a backend ends: its devices left to a successor, or closed.
 
-use super::{Backend, VifInstance};
+use super::Backend;
+use super::devices::{Devices, Instance};
 use log::{Level, log};
 use pregrant::net::back::Drained;
 use pregrant::platform::Platform;
@@ -12,18 +13,18 @@ use std::time::{Duration, Instant};
 /// How long fronts have to follow when all vifs are closed.
 const FRONTS_FOLLOW: Duration = Duration::from_secs(1);
 
-impl<P: Platform, T: Transport> Backend<P, T> {
+impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Stops without closing, at once: answers what was taken from guests, delivers to them what was taken from ports
     /// and what these hold as far as there are slots, lets go of everything, and leaves every vif at the state at which
     /// it is, for a successor.
     pub fn detach(&mut self) -> Drained {
         let mut drained = Drained::default();
-        for served in self.vifs.values_mut() {
-            drained += served.vif.detach(&self.platform, &mut served.ports);
+        for served in self.devices.iter_mut() {
+            drained += served.served.detach(&self.platform);
         }
-        self.ended(self.vifs.len(), "left to a successor", drained);
-        self.vifs.values().for_each(|served| served.log.end());
-        self.vifs.clear();
+        self.ended(self.devices.iter().count(), "left to a successor", drained);
+        self.devices.iter().for_each(|served| served.log.end());
+        self.devices = Devices::default();
         self.relive();
         drained
     }
@@ -32,41 +33,41 @@ impl<P: Platform, T: Transport> Backend<P, T> {
     /// fronts (a second at most), says 6. The others stay as they are.
     pub fn close_all(&mut self) -> Drained {
         let mut drained = Drained::default();
-        for served in self.vifs.values_mut() {
+        for served in self.devices.iter_mut() {
             let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
-            match served.vif.end(&self.platform, &mut bus, &mut served.ports) {
+            match served.served.end(&self.platform, &mut bus) {
                 Ok(more) => drained += more,
                 Err(e) => served.say(Level::Info, &e), // its directory may be gone
             }
         }
         self.relive();
         self.wake_all();
-        let closing = |s: &VifInstance<P>| s.vif.state() == XenbusState::Closing;
-        let n = self.vifs.values().filter(|s| closing(s)).count();
+        let closing = |s: &Instance<P, T>| s.served.back().state() == XenbusState::Closing;
+        let n = self.devices.iter().filter(|s| closing(s)).count();
         let until = Instant::now() + FRONTS_FOLLOW;
-        while self.vifs.values().any(closing) && Instant::now() < until {
+        while self.devices.iter().any(closing) && Instant::now() < until {
             let left = until.saturating_duration_since(Instant::now());
             // Without a store there is nobody to follow.
             let Ok(event) = self.xs.next_event(Some(left)) else { break };
             let Some(event) = event else { continue };
-            for served in self.vifs.values_mut().filter(|s| s.device.is_peer_event(&event)) {
+            for served in self.devices.iter_mut().filter(|s| s.device.is_peer_event(&event)) {
                 let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
-                if let Err(e) = served.vif.step(&self.platform, &mut bus, &mut |_, _| None) {
+                if let Err(e) = served.served.back_mut().step(&self.platform, &mut bus, &mut |_, _| None) {
                     served.say(Level::Info, &e);
                 }
             }
         }
         self.ended(n, "closed", drained);
-        for (_, mut served) in std::mem::take(&mut self.vifs) {
+        for mut served in std::mem::take(&mut self.devices).into_all() {
             let id = served.device.id();
             if closing(&served) {
                 served.say(Level::Info, &"its front did not follow; closed all the same");
                 let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
-                let _ = served.vif.close(&self.platform, &mut bus, None); // as above
+                let _ = served.served.back_mut().close(&self.platform, &mut bus, None); // as above
             }
             served.log.end();
             let _ = served.device.unwatch_peer(&mut self.xs);
-            if let Some(recovery) = &mut self.recovery {
+            if let Some(recovery) = &mut self.config.recovery {
                 recovery.forget(&self.platform, &id);
             }
         }
@@ -83,7 +84,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         // LOG: once, at this process' end.
         log!(
             level,
-            "{n} vif(s) {how}; {delivered} frame(s) for guests were delivered at the last moment, {lost} are lost"
+            "{n} device(s) {how}; {delivered} frame(s) or answer(s) for guests were delivered at the last moment, {lost} are lost"
         );
     }
 }

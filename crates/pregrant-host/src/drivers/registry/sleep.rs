@@ -3,8 +3,8 @@
 //! ```text
 //!   sleep: arm --work--> no sleep
 //!              '-none--> until an event, a descriptor, or the first of what is due  (drivers::wait)
-//!   due:   a vif's frames expire, its credit is there     a front that is throttled is heard again
-//!          a script that runs is looked at                what the far side says
+//!   due:   what a device waits for (an expiry, a credit)   a front that is throttled is heard again
+//!          a script that runs is looked at                 what a class says
 //! ```
 //! What a guest may do: nothing more than before; a time that is due is bounded from below by what sets it.
 
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Between two looks at a plug that is being put in, or pulled.
 const PLUG_LOOK: Duration = Duration::from_millis(10);
 
-impl<P: Platform, T: Transport> Backend<P, T> {
+impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Sleeps until there may be something to do, and at most until `due`, for the caller's own sake. Arms every queue
     /// first. The connection to xenstore is to wake the platform's events.
     pub fn sleep(&mut self, due: Option<Duration>)
@@ -30,8 +30,10 @@ impl<P: Platform, T: Transport> Backend<P, T> {
         let due = self.due().into_iter().chain(due).min();
         let mut waiter = std::mem::take(&mut self.waiter);
         let what = |backend: &Self| {
-            let (own, vifs) = (backend.platform.domid(), backend.live.len());
-            format!("the backend of {own} waits for frames or slots of {vifs} live vif(s), or for xenstore")
+            let (own, live) = (backend.platform.domid(), backend.live.len());
+            format!(
+                "the backend of {own} waits for frames or slots of {live} live device(s), or for xenstore"
+            )
         };
         waiter.sleep(self, |b| b.platform.events(), Self::is_pending, &what, due);
         self.waiter = waiter;
@@ -44,14 +46,17 @@ impl<P: Platform, T: Transport> Backend<P, T> {
 
     /// Whether a guest showed work, of which an event has told or is to tell.
     fn is_pending(&mut self) -> bool {
-        self.live.iter().any(|key| self.vifs.get_mut(key).is_some_and(|served| served.vif.is_pending()))
+        self.live.iter().any(|&at| self.devices.at(at).served.is_pending())
     }
 
     /// When something is due, from now, of which nobody tells.
     fn due(&self) -> Option<Duration> {
-        let plugs = self.vifs.values().any(|served| served.plug.is_pending()).then_some(PLUG_LOOK);
-        let vifs = self.live.iter().filter_map(|key| self.vifs.get(key)?.vif.deadline_ns()).min();
-        let vifs = vifs.map(|due| Duration::from_nanos(due.saturating_sub(self.platform.clock().now_ns())));
-        [plugs, vifs, self.throttle_left(), self.far.due()].into_iter().flatten().min()
+        let plugs = self.devices.iter().any(|served| served.served.is_plugging()).then_some(PLUG_LOOK);
+        let live = self.devices.iter().filter(|s| s.is_connected());
+        let devices = live.filter_map(|s| s.served.deadline_ns()).min();
+        let devices =
+            devices.map(|due| Duration::from_nanos(due.saturating_sub(self.platform.clock().now_ns())));
+        let classes = self.classes.iter().filter_map(|class| class.due()).min();
+        [plugs, devices, self.throttle_left(), classes].into_iter().flatten().min()
     }
 }

@@ -1,18 +1,17 @@
 //! A backend in one process, with its xenstore: what it asks of xenstore, and what it keeps of what guests write.
 
-use super::{Backend, Changed, below_watch};
-use crate::drivers::Frontend;
+use super::find::Changed;
+use super::{Backend, BackendConfig};
 use crate::drivers::net::port_provider::{Hotplug, HotplugConfig, Notes, Plugged, PortProvider};
-use crate::drivers::recovery::Recovery;
+use crate::drivers::recovery::{KeptBytes, Recovery};
+use crate::drivers::{Frontend, Net, NetConfig};
 use pregrant::DomId;
-use pregrant::net::back::{ControlPage, FallbackPath, Patience};
-use pregrant::net::features::BackFeatures;
+use pregrant::net::back::Patience;
 use pregrant::net::front::FrontConfig;
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
-use pregrant::ring::RedoPage;
 use pregrant::xenbus::toolstack::Vif;
-use pregrant::xenbus::{DeviceId, XenbusState};
+use pregrant::xenbus::{Class, DeviceId, XenbusState};
 use pregrant::xenstore::{Client, Transport, WatchEvent};
 use pregrant_xenstored::{LocalLink, LocalStore};
 use std::any::Any;
@@ -85,20 +84,17 @@ impl Recovery<LocalDomain> for Nothing {
     fn own(&mut self, _: &LocalDomain, _: &DeviceId) -> Result<Box<dyn Any>, String> {
         Ok(Box::new(()))
     }
-    fn redo_page(
+    fn page(
         &mut self,
         _: &LocalDomain,
         _: &DeviceId,
+        _: &str,
         _: usize,
-        _: &'static str,
-    ) -> Result<Option<RedoPage>, String> {
-        Ok(None)
-    }
-    fn control_page(&mut self, _: &LocalDomain, _: &DeviceId) -> Result<Option<ControlPage>, String> {
+    ) -> Result<Option<KeptBytes>, String> {
         Ok(None)
     }
     fn forget(&mut self, _: &LocalDomain, _: &DeviceId) {}
-    fn kept(&mut self, _: &LocalDomain, _: DomId) -> Vec<DeviceId> {
+    fn kept(&mut self, _: &LocalDomain, _: Class, _: DomId) -> Vec<DeviceId> {
         Vec::new()
     }
 }
@@ -124,10 +120,9 @@ impl Stage {
         let links = Rc::<RefCell<Vec<bool>>>::default();
         let far = Box::new(NoRoom { plugs: Rc::clone(&plugs), links: Rc::clone(&links) });
         let platform = xen.domain(BACK.0);
-        let features = BackFeatures::default();
-        let mut backend =
-            Backend::new(platform, Client::new(link), features, FallbackPath::Copy, far).unwrap();
-        backend.succeed(Box::new(Nothing));
+        let config = BackendConfig { recovery: Some(Box::new(Nothing)), ..BackendConfig::default() };
+        let net = Net::new(NetConfig::default(), far);
+        let backend = Backend::new(platform, Client::new(link), config, vec![Box::new(net)]).unwrap();
         Self { xs: store.client(BACK), xen, store, backend, sent, plugs, links }
     }
 
@@ -152,20 +147,22 @@ impl Stage {
 #[test]
 fn only_events_of_the_own_directory_s_watch_say_what_to_do() {
     let event = |path: &str, token: &str| WatchEvent { path: path.into(), token: token.into() };
-    let of = |path: &str| below_watch(&event(path, "backend/vif"), DomId(3));
-    assert!(matches!(of("backend/vif/7/0/online"), Changed::Wish((7, 0))));
-    assert!(matches!(of("/local/domain/3/backend/vif/7/0/online"), Changed::Wish((7, 0))));
-    assert!(matches!(of("backend/vif/7/0/state"), Changed::State((7, 0))));
-    assert!(matches!(of("backend/vif/7/0/rate"), Changed::Rate((7, 0))));
-    assert!(matches!(of("backend/vif/7/0/hotplug-status"), Changed::Wish((7, 0))));
-    assert!(matches!(of("backend/vif/7/0/feature-sg"), Changed::Nothing));
-    for all in ["backend/vif", "backend/vif/7", "backend/vif/7/0", "backend", "/local/domain/3/backend/vif"] {
-        assert!(matches!(of(all), Changed::Vifs), "{all}");
+    let vif = DeviceId { class: Class::VIF, front: DomId(7), back: BACK, handle: 0 };
+    let stage = Stage::set();
+    let of = |path: &str| stage.backend.meaning_of(&event(path, "backend/vif"));
+    assert_eq!(of("backend/vif/7/0/online"), Changed::Wish(vif));
+    assert_eq!(of("/local/domain/0/backend/vif/7/0/online"), Changed::Wish(vif));
+    assert_eq!(of("backend/vif/7/0/state"), Changed::State(vif));
+    assert_eq!(of("backend/vif/7/0/rate"), Changed::Own(vif, "rate"));
+    assert_eq!(of("backend/vif/7/0/hotplug-status"), Changed::Wish(vif));
+    assert_eq!(of("backend/vif/7/0/feature-sg"), Changed::Nothing);
+    for all in ["backend/vif", "backend/vif/7", "backend/vif/7/0", "backend", "/local/domain/0/backend/vif"] {
+        assert_eq!(of(all), Changed::Devices, "{all}");
     }
     // A guest's, who puts there what it likes.
     let token = "/local/domain/5/device/vif/0/state";
     for below in ["", "/backend/vif/7/0/online", "/backend/vif", "/backend/vif/7/0/state"] {
-        assert!(matches!(below_watch(&event(&format!("{token}{below}"), token), DomId(3)), Changed::Nothing));
+        assert_eq!(stage.backend.meaning_of(&event(&format!("{token}{below}"), token)), Changed::Nothing);
     }
 }
 
@@ -204,7 +201,7 @@ fn a_guest_s_node_steps_nobody_else_s_vif() {
 #[test]
 fn xsa_349_a_guest_s_nodes_are_kept_once() {
     let mut stage = Stage::set();
-    stage.backend.limit_steps(false);
+    stage.backend.config_mut().limits_steps = false;
     let ids = [stage.vif(5), stage.vif(7)];
     stage.rest();
     let mut guest = stage.store.client(ids[0].front);
@@ -228,7 +225,7 @@ fn xsa_349_a_guest_s_nodes_are_kept_once() {
 #[test]
 fn what_a_turn_asks_for_is_done_before_the_sleep() {
     let mut stage = Stage::set();
-    stage.backend.set_hotplug(Hotplug::Own);
+    stage.backend.class_mut::<Net<LocalDomain>>().unwrap().config.hotplug = Hotplug::Own;
     let id = stage.vif(5);
     stage.rest();
     assert_eq!(stage.backend.reports()[0].state, XenbusState::InitWait);

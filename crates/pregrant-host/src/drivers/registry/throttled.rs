@@ -4,33 +4,36 @@
 //!   run_throttled:  a step, or what a fault comes to; its time is charged --both accounts empty--> watches away, throttled
 //!   wake_throttled: watches set again, which gives an event, and with it the step that was missed
 //! ```
-//! What the toolstack does with a vif that is throttled (`online`, its directory) is heard at once.
+//! What the toolstack does with a device that is throttled (`online`, its directory) is heard at once.
 //!
 //! What a guest may do: ask for steps without end. It gets a bounded share of the worker's time, and one line in the log.
 
-use super::{Backend, VifInstance};
+use super::Backend;
+use super::devices::Instance;
 use crate::drivers::throttle::LONGEST_THROTTLE;
 use log::Level;
 use pregrant::platform::Platform;
+use pregrant::xenbus::DeviceId;
 use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
-/// What the log says when a vif is throttled for the first time.
+/// What the log says when a device is throttled for the first time.
 const THROTTLED: &str = "its front asks for too many steps, and is not listened to now and again";
 
-impl<P: Platform, T: Transport> Backend<P, T> {
-    /// Does what a vif's front made necessary, at its guest's expense.
-    pub(super) fn run_throttled(&mut self, key: (u16, u32), what: impl FnOnce(&mut Self)) {
+impl<P: Platform, T: Transport + 'static> Backend<P, T> {
+    /// Does what a device's front made necessary, at its guest's expense.
+    pub(super) fn run_throttled(&mut self, id: DeviceId, what: impl FnOnce(&mut Self)) {
         let start = Instant::now();
         what(self);
-        let Some(served) = self.vifs.get_mut(&key) else { return };
+        let Some(served) = self.devices.get_mut(&id) else { return };
         let now = Instant::now();
-        let throttle = self.throttle.entry(key.0).or_default();
+        let throttle = self.throttle.entry(id.front.0).or_default();
         let pause = throttle.step(now.duration_since(self.began), now.duration_since(start));
-        let Some(pause) = pause.filter(|_| self.limits_steps && served.throttled_until.is_none()) else {
+        let Some(pause) = pause.filter(|_| self.config.limits_steps && served.throttled_until.is_none())
+        else {
             return;
         };
-        if let Err(e) = VifInstance::<P>::hush(&served.device, &mut self.xs) {
+        if let Err(e) = served.hush(&mut self.xs) {
             served.say(Level::Warn, &e); // one of its watches may be gone: they are set again in any case
         }
         throttle.spend(self.began.elapsed(), now.elapsed());
@@ -53,12 +56,12 @@ impl<P: Platform, T: Transport> Backend<P, T> {
 
     fn wake_those_until(&mut self, end: Instant) -> bool {
         let mut woke = false;
-        let is_over = |s: &VifInstance<P>| s.throttled_until.is_some_and(|until| until <= end);
-        for (key, served) in self.vifs.iter_mut().filter(|(_, s)| is_over(s)) {
-            let throttle = self.throttle.entry(key.0).or_default();
+        let is_over = |s: &Instance<P, T>| s.throttled_until.is_some_and(|until| until <= end);
+        for served in self.devices.iter_mut().filter(|s| is_over(s)) {
+            let throttle = self.throttle.entry(served.device.id().front.0).or_default();
             woke = true;
             let start = Instant::now();
-            served.throttled_until = match VifInstance::<P>::listen(&served.device, &mut self.xs) {
+            served.throttled_until = match served.listen(&mut self.xs) {
                 Ok(()) => None,
                 Err(e) => {
                     served.say(Level::Warn, &e);
@@ -72,7 +75,7 @@ impl<P: Platform, T: Transport> Backend<P, T> {
 
     /// When the first of those that are throttled is to be listened to again, from now.
     pub(super) fn throttle_left(&self) -> Option<Duration> {
-        let first = self.vifs.values().filter_map(|s| s.throttled_until).min();
+        let first = self.devices.iter().filter_map(|s| s.throttled_until).min();
         first.map(|until| until.saturating_duration_since(Instant::now()))
     }
 }

@@ -24,6 +24,7 @@ pub mod stall;
 pub mod tx;
 pub mod vif;
 
+pub use crate::xenbus::back::{BackStep, Drained, PreviousState};
 pub use control::Control;
 pub use control_page::ControlPage;
 pub use credit::{Credit, Rate};
@@ -31,7 +32,7 @@ pub use interrupted::Interrupted;
 pub use rx::RxQueue;
 pub use stall::{Link, Patience};
 pub use tx::TxQueue;
-pub use vif::{BackStep, BackVif, Drained, FallbackPath, PreviousState};
+pub use vif::{BackVif, FallbackPath, Vif, VifConfig};
 
 /// What a poll of a queue found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,7 +2,7 @@
 
 use super::super::credit::{BadRate, Credit, Rate};
 use super::super::stall::Link;
-use super::BackVif;
+use super::Vif;
 use crate::error::PeerFault;
 use crate::net::features::xdp_headroom;
 use crate::platform::{Clock, Platform};
@@ -13,10 +13,10 @@ use alloc::boxed::Box;
 /// The back's key in which the toolstack says how much the guest may send: "bytes,microseconds".
 pub const RATE: &str = "rate";
 
-impl<P: Platform> BackVif<P> {
+impl<P: Platform> Vif<P> {
     /// Reads the headroom that the front asks for, and gives it from the next frame on.
     pub(super) fn reload_headroom<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
-        let bytes = if self.features.xdp_headroom { xdp_headroom(bus)? } else { 0 };
+        let bytes = if self.config.features.xdp_headroom { xdp_headroom(bus)? } else { 0 };
         self.queues.iter_mut().for_each(|q| q.rx.set_headroom(bytes));
         Ok(())
     }
@@ -54,7 +54,7 @@ impl<P: Platform> BackVif<P> {
 
     /// In a control turn: drops frames for the guest that waited too long, and looks whether it still takes any
     /// ([`stall`](super::super::stall)). The link's new state, when that changed; true: all queues are ready. A fault: call
-    /// [`close`](Self::close) with its text.
+    /// [`close`](crate::xenbus::Back::close) with its text.
     pub fn turn(
         &mut self,
         p: &P,

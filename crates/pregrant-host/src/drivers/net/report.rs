@@ -1,0 +1,79 @@
+//! What others see of a vif: what is said of any device, and its queues, link and ports.
+
+use super::vif::VifInstance;
+use crate::drivers::registry::{Backend, DeviceReport, ServedDevice};
+use pregrant::net::stats::DirStats;
+use pregrant::platform::Platform;
+use pregrant::port::{FramePort, PortDrop};
+use pregrant::xenbus::{Class, DeviceId};
+use pregrant::xenstore::Transport;
+use std::any::Any;
+use std::ops::Deref;
+
+/// One vif as others see it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VifReport {
+    /// As of any device.
+    pub device: DeviceReport,
+    /// By queue: path and counters of TX, then of RX.
+    pub queues: Vec<(&'static str, DirStats, &'static str, DirStats)>,
+    /// Whether the guest takes frames: it has slots for them, or had not long ago.
+    pub link: bool,
+    /// How often it did not for so long that its link went down, in all of its connections.
+    pub stalls: u64,
+    /// How often its frames had to wait for credit, since it connected.
+    pub credit_waits: u64,
+    /// Staging lists that were refused: queue, direction, why.
+    pub refused: Vec<(usize, &'static str, String)>,
+    /// What its ports dropped.
+    pub port_drops: Vec<PortDrop>,
+}
+
+impl Deref for VifReport {
+    type Target = DeviceReport;
+    fn deref(&self) -> &DeviceReport {
+        &self.device
+    }
+}
+
+impl VifReport {
+    /// Of this device, if it is a vif.
+    fn of<P: Platform, T: Transport + 'static>(
+        device: DeviceReport,
+        served: &dyn ServedDevice<P, T>,
+    ) -> Option<Self> {
+        let s = (served as &dyn Any).downcast_ref::<VifInstance<P>>()?;
+        let queue = |i| {
+            let ((tx, rx), (tx_path, rx_path)) = (s.vif.stats(i), s.vif.path_names(i));
+            (tx_path, tx, rx_path, rx)
+        };
+        Some(Self {
+            device,
+            queues: (0..s.vif.nr_queues()).map(queue).collect(),
+            link: s.vif.link_is_up(),
+            stalls: s.vif.stalls(),
+            credit_waits: s.vif.credit_waits(),
+            refused: s.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.to_string())).collect(),
+            port_drops: s.ports.first().map(|p| p.drops()).unwrap_or_default(),
+        })
+    }
+}
+
+impl<P: Platform, T: Transport + 'static> Backend<P, T> {
+    /// All vifs.
+    pub fn reports(&self) -> Vec<VifReport> {
+        self.devices().filter_map(|(device, served)| VifReport::of(device, served)).collect()
+    }
+
+    /// The ports of a vif, to look into them.
+    pub fn ports_mut(&mut self, front: u16, handle: u32) -> Option<&mut [Box<dyn FramePort>]> {
+        let id = DeviceId {
+            class: Class::VIF,
+            front: pregrant::DomId(front),
+            back: self.platform().domid(),
+            handle,
+        };
+        let served: &mut dyn ServedDevice<P, T> = &mut *self.devices.get_mut(&id)?.served;
+        (served as &mut dyn Any).downcast_mut::<VifInstance<P>>().map(|s| &mut s.ports[..])
+    }
+}

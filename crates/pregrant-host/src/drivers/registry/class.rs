@@ -1,0 +1,252 @@
+//! What a class of devices brings to a backend: how its devices are made, and what each does when it is asked.
+//!
+//! ```text
+//!   DeviceClass   one for each class: makes its devices, and has what they share (a switch, scripts that run)
+//!   ServedDevice  one for each device: its handshake (AnyBack) joined with what stands behind it
+//!   AnyBack       `xenbus::Back` of any class, over a connection to xenstore
+//! ```
+//! The registry calls these between batches, but for [`ServedDevice::poll`]: one call by table for each device and round, and
+//! none for each queue, batch or frame.
+//!
+//! What a guest may do is each class's to say. Lines that a guest can cause go through the [`DeviceLog`].
+
+use super::device_log::DeviceLog;
+use pregrant::PeerFault;
+use pregrant::net::back::{BackStep, Drained, PreviousState};
+use pregrant::platform::Platform;
+use pregrant::port::Arena;
+use pregrant::xenbus::back::{Changed, KeptMemory};
+use pregrant::xenbus::bus::StoreBus;
+use pregrant::xenbus::refusal::ConnectError;
+use pregrant::xenbus::{Back, BackDevice, Class, Device, DeviceError, DeviceId, XenbusState};
+use pregrant::xenstore::{Client, Transport};
+use std::any::Any;
+use std::time::Duration;
+
+/// Lines for the log about a device.
+pub type Notes = Vec<(log::Level, String)>;
+
+/// One class of devices in a backend.
+pub trait DeviceClass<P: Platform, T: Transport + 'static>: Any {
+    /// Which.
+    fn class(&self) -> Class;
+    /// Keys of a front that may change while it is connected ([`BackDevice::FRONT_KEYS`]).
+    fn front_keys(&self) -> &'static [&'static str] {
+        &[]
+    }
+    /// Keys of the own directory that the toolstack may change ([`BackDevice::OWN_KEYS`]).
+    fn own_keys(&self) -> &'static [&'static str] {
+        &[]
+    }
+    /// Whether this device is to be served, if there is one.
+    fn serves(&self, front: u16, handle: u32) -> bool {
+        let _ = (front, handle);
+        true
+    }
+    /// A device that was found. `kept` is memory of it that outlives the process.
+    fn make(&mut self, id: &DeviceId, kept: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>>;
+    /// Pages that one device may come to need: so many are made free before one connects.
+    fn most_pages(&self) -> usize;
+    /// A device is gone that nobody here has served, or serves still: nothing of it stays.
+    ///
+    /// # Errors
+    /// In words for the log: what stays behind.
+    fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
+        let _ = id;
+        Ok(())
+    }
+    /// Whether something is still under way for a device that is gone, of which [`failures`](Self::failures) may tell.
+    fn is_ending(&self, id: &DeviceId) -> bool {
+        let _ = id;
+        false
+    }
+    /// What failed since the last call while nobody asked.
+    fn failures(&mut self) -> Vec<(DeviceId, String)> {
+        Vec::new()
+    }
+    /// When it wants another [`turn`](Self::turn), from now, though nothing wakes for it. None: never.
+    fn due(&self) -> Option<Duration> {
+        None
+    }
+    /// Between batches, and before sleeping. True: something has come that nobody looked at, so do not sleep.
+    fn turn(&mut self) -> bool {
+        false
+    }
+}
+
+/// A ring of a device broke its protocol.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RingFault {
+    /// The front's key that names the ring, below its directory.
+    pub key: String,
+    /// How.
+    pub fault: PeerFault,
+}
+
+/// What a plugging came to.
+pub enum PlugStep {
+    /// The text for `hotplug-status`, and why it failed if it did.
+    In(&'static str, Option<String>),
+    /// It is undone, and why that failed if it did.
+    Out(Option<String>),
+}
+
+/// One device that is served.
+pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
+    /// Its handshake.
+    fn back(&self) -> &dyn AnyBack<P, T>;
+    /// The same, to take its steps.
+    fn back_mut(&mut self) -> &mut dyn AnyBack<P, T>;
+    /// Stops in good order without closing ([`Back::detach`]).
+    fn detach(&mut self, p: &P) -> Drained;
+    /// Begins to close for good, in good order ([`Back::end`]).
+    ///
+    /// # Errors
+    /// The directory is gone, or xenstore.
+    fn end(&mut self, p: &P, bus: &mut StoreBus<'_, T>) -> Result<Drained, DeviceError>;
+
+    /// Makes what stands behind it, before its front is told of anything; or finds it again, where a predecessor left the
+    /// device connected (`live`). May come again.
+    ///
+    /// # Errors
+    /// In words for the log and the store. The device is not served.
+    fn place(&mut self, device: &Device, xs: &mut Client<T>, live: bool) -> Result<Notes, String> {
+        let _ = (device, xs, live);
+        Ok(Notes::new())
+    }
+    /// It is connected: says so, and how.
+    fn connected(&mut self, device: &Device, log: &DeviceLog);
+    /// What a predecessor had in its hands, in words for the log.
+    fn interrupted(&self) -> String {
+        String::new()
+    }
+    /// It is connected no longer.
+    fn closed(&mut self, id: &DeviceId, log: &DeviceLog) {
+        let _ = (id, log);
+    }
+
+    /// One batch of each queue, both directions. True: there may be more. `scratch` is for what a batch needs, and is nobody's
+    /// between calls.
+    ///
+    /// # Errors
+    /// A ring broke its protocol: the device is closed.
+    fn poll(&mut self, p: &P, scratch: &mut Arena) -> Result<bool, RingFault>;
+    /// Before sleeping: arms every queue. True: there is work.
+    ///
+    /// # Errors
+    /// As for [`poll`](Self::poll).
+    fn arm(&mut self, p: &P) -> Result<bool, RingFault>;
+    /// Whether the guest showed work, of which an event has told or is to tell. Arms nothing.
+    fn is_pending(&mut self) -> bool;
+    /// When it wants the worker awake though nothing comes from the guest, by the platform's clock. None: never.
+    fn deadline_ns(&self) -> Option<u64> {
+        None
+    }
+    /// In a control turn, while it is connected. True: there was something to do, so do not sleep.
+    ///
+    /// # Errors
+    /// As for [`poll`](Self::poll).
+    fn turn(&mut self, p: &P, id: &DeviceId, log: &DeviceLog) -> Result<bool, RingFault> {
+        let _ = (p, id, log);
+        Ok(false)
+    }
+    /// One of the class's own keys changed, and was looked at: for what is to be said of that.
+    fn key_changed(&mut self, device: &Device, log: &DeviceLog) {
+        let _ = (device, log);
+    }
+
+    /// Goes on with what is being plugged in by this process, or out. What it came to, once it is over.
+    fn plug(&mut self, id: &DeviceId) -> Option<PlugStep> {
+        let _ = id;
+        None
+    }
+    /// Whether [`plug`](Self::plug) is to be asked again.
+    fn is_plugging(&self) -> bool {
+        false
+    }
+    /// The device is over: begins to undo its plugging. False: there is nothing to undo.
+    fn unplug(&mut self) -> bool {
+        false
+    }
+    /// Whether it is over, and its plugging is being undone.
+    fn is_out(&self) -> bool {
+        false
+    }
+
+    /// What the status says of it beside what it says of any device.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+/// The handshake of a device of any class; see [`Back`] for each.
+#[allow(missing_docs)] // each is Back's
+pub trait AnyBack<P: Platform, T: Transport + 'static> {
+    fn state(&self) -> XenbusState;
+    fn is_connected(&self) -> bool;
+    fn inherit(&mut self, bus: &mut StoreBus<'_, T>) -> Result<PreviousState, DeviceError>;
+    fn reattach(
+        &mut self,
+        p: &P,
+        bus: &mut StoreBus<'_, T>,
+        kept: KeptMemory<'_>,
+    ) -> Result<bool, ConnectError<DeviceError>>;
+    fn step(
+        &mut self,
+        p: &P,
+        bus: &mut StoreBus<'_, T>,
+        kept: KeptMemory<'_>,
+    ) -> Result<BackStep, ConnectError<DeviceError>>;
+    fn close(&mut self, p: &P, bus: &mut StoreBus<'_, T>, why: Option<&str>) -> Result<(), DeviceError>;
+    fn own_key_changed(&mut self, p: &P, bus: &mut StoreBus<'_, T>, key: &str) -> Result<(), DeviceError>;
+    fn limit_pages(&mut self, pages: usize);
+    fn needed_pages(&self) -> usize;
+    fn allowed_pages(&self) -> usize;
+    fn allow_pages(&mut self, p: &P, pages: usize);
+}
+
+impl<P: Platform, T: Transport + 'static, D: BackDevice<Platform = P>> AnyBack<P, T> for Back<D> {
+    fn state(&self) -> XenbusState {
+        self.state()
+    }
+    fn is_connected(&self) -> bool {
+        (**self).is_connected()
+    }
+    fn inherit(&mut self, bus: &mut StoreBus<'_, T>) -> Result<PreviousState, DeviceError> {
+        self.inherit(bus)
+    }
+    fn reattach(
+        &mut self,
+        p: &P,
+        bus: &mut StoreBus<'_, T>,
+        kept: KeptMemory<'_>,
+    ) -> Result<bool, ConnectError<DeviceError>> {
+        self.reattach(p, bus, kept)
+    }
+    fn step(
+        &mut self,
+        p: &P,
+        bus: &mut StoreBus<'_, T>,
+        kept: KeptMemory<'_>,
+    ) -> Result<BackStep, ConnectError<DeviceError>> {
+        self.step(p, bus, kept)
+    }
+    fn close(&mut self, p: &P, bus: &mut StoreBus<'_, T>, why: Option<&str>) -> Result<(), DeviceError> {
+        self.close(p, bus, why)
+    }
+    fn own_key_changed(&mut self, p: &P, bus: &mut StoreBus<'_, T>, key: &str) -> Result<(), DeviceError> {
+        if (**self).is_connected() { self.changed(p, bus, Changed::Own(key)) } else { Ok(()) }
+    }
+    fn limit_pages(&mut self, pages: usize) {
+        self.limit_pages(pages);
+    }
+    fn needed_pages(&self) -> usize {
+        (**self).needed_pages()
+    }
+    fn allowed_pages(&self) -> usize {
+        (**self).allowed_pages()
+    }
+    fn allow_pages(&mut self, p: &P, pages: usize) {
+        (**self).allow_pages(p, pages);
+    }
+}

@@ -1,0 +1,167 @@
+//! The devices of a backend, of all classes, in the order of their numbers.
+
+use super::class::ServedDevice;
+use super::device_log::DeviceLog;
+use crate::drivers::fair_scheduler::Turn;
+use log::Level;
+use pregrant::platform::Platform;
+use pregrant::xenbus::{Device, DeviceId, XenbusState};
+use pregrant::xenstore::{Client, Transport, WatchEvent, XsError};
+use std::any::Any;
+use std::fmt::Display;
+use std::time::{Duration, Instant};
+
+/// One device as others see it, whatever its class.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceReport {
+    /// Which.
+    pub id: DeviceId,
+    /// Our state.
+    pub state: XenbusState,
+    /// Why it was closed by us, if it was.
+    pub failed: Option<String>,
+    /// How often that happened.
+    pub faults: u64,
+    /// How often its front was not listened to for a while, since it asked for too many steps.
+    pub throttled: u64,
+    /// Lines that the log does not have of it, since it caused more than [`LINES_PER_DEVICE`](super::LINES_PER_DEVICE).
+    pub lines_left_out: u64,
+    /// Why it was the last time, also when it is connected again.
+    pub last_failure: Option<String>,
+    /// Whether a predecessor's live rings were taken up.
+    pub reattached: bool,
+    /// For how long its queues have been live.
+    pub connected: Option<Duration>,
+}
+
+/// One device that is served.
+pub(in crate::drivers) struct Instance<P: Platform, T: Transport + 'static> {
+    pub(super) device: Device,
+    pub(super) front_keys: &'static [&'static str],
+    pub(in crate::drivers) served: Box<dyn ServedDevice<P, T>>,
+    pub(super) log: DeviceLog,
+    pub(super) failed: Option<String>,
+    pub(super) faults: u64,
+    pub(super) throttled: u64,
+    pub(super) last_failure: Option<String>,
+    pub(super) reattached: bool,
+    pub(super) connected_at: Option<Instant>,
+    pub(super) turn: Turn,
+    /// Its front is not listened to before.
+    pub(super) throttled_until: Option<Instant>,
+    /// The device's lock, where there is one.
+    pub(super) _owned: Option<Box<dyn Any>>,
+}
+
+impl<P: Platform, T: Transport + 'static> Instance<P, T> {
+    /// Whether this device's front changed a key that we watch.
+    pub(super) fn is_about(&self, event: &WatchEvent) -> bool {
+        let mut keys = self.front_keys.iter();
+        self.device.is_peer_event(event) || keys.any(|key| self.device.is_peer_key_event(event, key))
+    }
+
+    /// Asks for an event whenever the front changes its state or another key that we watch, and now.
+    pub(super) fn listen(&self, xs: &mut Client<T>) -> Result<(), XsError> {
+        listen(&self.device, self.front_keys, xs)
+    }
+
+    /// No more.
+    pub(super) fn hush(&self, xs: &mut Client<T>) -> Result<(), XsError> {
+        hush(&self.device, self.front_keys, xs)
+    }
+
+    /// A line in the log, as long as this device has some left.
+    pub(super) fn say(&self, level: Level, text: &dyn Display) {
+        self.log.say(level, text);
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.served.back().is_connected()
+    }
+
+    pub(in crate::drivers) fn report(&self) -> DeviceReport {
+        DeviceReport {
+            id: self.device.id(),
+            state: self.served.back().state(),
+            failed: self.failed.clone(),
+            faults: self.faults,
+            throttled: self.throttled,
+            lines_left_out: self.log.left_out(),
+            last_failure: self.last_failure.clone(),
+            reattached: self.reattached,
+            connected: self.connected_at.filter(|_| self.is_connected()).map(|at| at.elapsed()),
+        }
+    }
+}
+
+/// Watches a front's keys.
+pub(super) fn listen<T: Transport>(
+    device: &Device,
+    keys: &[&str],
+    xs: &mut Client<T>,
+) -> Result<(), XsError> {
+    device.watch_peer(xs)?;
+    keys.iter().try_for_each(|key| device.watch_peer_key(xs, key))
+}
+
+/// No more.
+pub(super) fn hush<T: Transport>(device: &Device, keys: &[&str], xs: &mut Client<T>) -> Result<(), XsError> {
+    device.unwatch_peer(xs)?;
+    keys.iter().try_for_each(|key| device.unwatch_peer_key(xs, key))
+}
+
+/// By their numbers: a place holds until one comes or goes.
+pub(in crate::drivers) struct Devices<P: Platform, T: Transport + 'static>(Vec<Instance<P, T>>);
+
+impl<P: Platform, T: Transport + 'static> Default for Devices<P, T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<P: Platform, T: Transport + 'static> Devices<P, T> {
+    fn find(&self, id: &DeviceId) -> Result<usize, usize> {
+        self.0.binary_search_by_key(id, |served| served.device.id())
+    }
+
+    /// The one at this place.
+    #[inline(always)]
+    pub(super) fn at(&mut self, place: usize) -> &mut Instance<P, T> {
+        &mut self.0[place]
+    }
+
+    pub(super) fn has(&self, id: &DeviceId) -> bool {
+        self.find(id).is_ok()
+    }
+
+    pub(super) fn get(&self, id: &DeviceId) -> Option<&Instance<P, T>> {
+        self.find(id).ok().map(|at| &self.0[at])
+    }
+
+    pub(in crate::drivers) fn get_mut(&mut self, id: &DeviceId) -> Option<&mut Instance<P, T>> {
+        self.find(id).ok().map(|at| &mut self.0[at])
+    }
+
+    pub(super) fn insert(&mut self, served: Instance<P, T>) {
+        match self.find(&served.device.id()) {
+            Ok(at) => self.0[at] = served,
+            Err(at) => self.0.insert(at, served),
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: &DeviceId) -> Option<Instance<P, T>> {
+        self.find(id).ok().map(|at| self.0.remove(at))
+    }
+
+    pub(in crate::drivers) fn iter(&self) -> std::slice::Iter<'_, Instance<P, T>> {
+        self.0.iter()
+    }
+
+    pub(super) fn into_all(self) -> Vec<Instance<P, T>> {
+        self.0
+    }
+
+    pub(super) fn iter_mut(&mut self) -> std::slice::IterMut<'_, Instance<P, T>> {
+        self.0.iter_mut()
+    }
+}

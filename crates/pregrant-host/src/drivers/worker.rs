@@ -1,0 +1,125 @@
+//! The loop of a driver: rounds, control when it is due, sleep.
+//!
+//! ```text
+//!   round --moved or spinning--> again --> round
+//!     '-----2 ms of rounds------> control --> round             (PollController decides)
+//!     '-----nothing moves-------> sleep, control --> round
+//! ```
+//! All that a loop does of its own is in a [`Work`]: this is resolved when compiling, and a round costs no call by table.
+//!
+//! Invariant: nobody sleeps on work. [`Rest::sleep`] arms, and looks once more before it sleeps; what comes after that look
+//! wakes it. Control has its turn after each sleep, or, where it had it just before, once [`CONTROL_EVERY`] is over.
+
+use super::poll_controller::{CONTROL_EVERY, Mode, Next, PollController};
+use std::time::Instant;
+
+/// What a worker does between rounds.
+pub trait Rest {
+    /// Why it cannot go on.
+    type Error;
+    /// Whether control follows each sleep. False: [`sleep`](Self::sleep) has had a look itself, and the next is due in time.
+    const CONTROL_AFTER_SLEEP: bool = true;
+
+    /// Follows xenstore, and looks after what else is not of the data path.
+    ///
+    /// # Errors
+    /// The loop ends.
+    fn control(&mut self) -> Result<(), Self::Error>;
+    /// Arms, looks once more, and sleeps when there is still nothing.
+    ///
+    /// # Errors
+    /// The loop ends.
+    fn sleep(&mut self) -> Result<(), Self::Error>;
+    /// Another round follows at once.
+    #[inline(always)]
+    fn again(&mut self, moved: bool) {
+        let _ = moved;
+    }
+}
+
+/// What a worker does.
+pub trait Work: Rest {
+    /// A batch of all that there is. True: something moved.
+    ///
+    /// # Errors
+    /// The loop ends.
+    fn round(&mut self) -> Result<bool, Self::Error>;
+    /// Whether anything can move at all; else it sleeps after each round.
+    fn is_live(&self) -> bool {
+        true
+    }
+    /// Whether it is over: asked before each round of [`Worker::run`].
+    fn is_over(&mut self) -> bool {
+        false
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Worker {
+    pace: PollController,
+    controlled: Instant,
+}
+
+impl Worker {
+    /// At the start of a loop.
+    pub fn new(mode: Mode) -> Self {
+        Self { pace: PollController::new(mode), controlled: Instant::now() }
+    }
+
+    /// Goes on until it is over.
+    ///
+    /// # Errors
+    /// As its rounds, control or sleep say.
+    #[inline]
+    pub fn run<W: Work>(&mut self, work: &mut W) -> Result<(), W::Error> {
+        while !work.is_over() {
+            self.turn(work)?;
+        }
+        Ok(())
+    }
+
+    /// One round, and what follows.
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run).
+    #[inline(always)]
+    pub fn turn<W: Work>(&mut self, work: &mut W) -> Result<(), W::Error> {
+        let moved = work.round()?;
+        if !work.is_live() {
+            work.sleep()?;
+            return self.control(work);
+        }
+        self.after(work, moved)
+    }
+
+    /// What follows a round in which something `moved`, or nothing: for those whose rounds are their own.
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run).
+    #[inline(always)]
+    pub fn after<W: Rest>(&mut self, work: &mut W, moved: bool) -> Result<(), W::Error> {
+        match self.pace.after(moved) {
+            Next::Again => {
+                work.again(moved);
+                return Ok(());
+            }
+            Next::Control => {}
+            Next::Sleep => {
+                work.sleep()?;
+                if !W::CONTROL_AFTER_SLEEP && self.controlled.elapsed() < CONTROL_EVERY {
+                    return Ok(());
+                }
+            }
+        }
+        self.control(work)
+    }
+
+    fn control<W: Rest>(&mut self, work: &mut W) -> Result<(), W::Error> {
+        work.control()?;
+        if !W::CONTROL_AFTER_SLEEP {
+            self.controlled = Instant::now();
+        }
+        Ok(())
+    }
+}

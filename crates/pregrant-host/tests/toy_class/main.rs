@@ -1,0 +1,267 @@
+//! A device class is a folder: `vtoy`, of which nothing but this test knows, connects, dies with its back, is taken up by a
+//! successor, is throttled and shows in the status; through the registry, the worker and the recovery that serve vifs, and beside
+//! vifs of the same backend.
+//!
+//! The binary starts itself as `back BROKER DIR`, a backend of both classes that tells its status in DIR. It is killed with
+//! SIGKILL, or ends in good order when its standard input does.
+
+mod front;
+#[path = "../machine/mod.rs"]
+mod machine;
+mod vtoy;
+
+use front::ToyFront;
+use machine::guest::{Guest, exchange, ordinary};
+use machine::{BACK, Machine, until};
+use pregrant::DomId;
+use pregrant::platform::Platform;
+use pregrant::xenbus::toolstack::{self, Vif};
+use pregrant::xenbus::{DeviceId, Side, XenbusState};
+use pregrant_host::drivers::status::{DeviceStatus, socket_path};
+use pregrant_host::drivers::{
+    BackStatus, Backend, BackendConfig, BrokerRecovery, Mode, Net, NetConfig, Rest, Stations, StatusTeller,
+    Work, Worker,
+};
+use pregrant_host::loopback::Loopback;
+use pregrant_host::ports::switch::Switch;
+use pregrant_host::wake::WakeOn;
+use pregrant_host::xenstored::UnixTransport;
+use std::error::Error;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use vtoy::{MOST, Toys, VTOY};
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [back, broker, dir] = args.as_slice()
+        && back == "back"
+    {
+        return serve(Path::new(broker), Path::new(dir));
+    }
+    machine::run(&[
+        ("a_toy_outlives_its_back_beside_vifs", a_toy_outlives_its_back_beside_vifs),
+        ("a_toy_s_front_is_bounded", a_toy_s_front_is_bounded),
+    ]);
+}
+
+/// A back of both classes.
+struct Serving {
+    backend: Backend<Loopback, UnixTransport>,
+    status: StatusTeller<Loopback>,
+    over: Arc<AtomicBool>,
+}
+
+impl Rest for Serving {
+    type Error = Box<dyn Error>;
+    const CONTROL_AFTER_SLEEP: bool = false;
+    fn control(&mut self) -> Result<(), Self::Error> {
+        self.backend.control()?;
+        self.status.turn(&self.backend);
+        Ok(())
+    }
+    fn sleep(&mut self) -> Result<(), Self::Error> {
+        if !self.backend.control()? {
+            self.backend.sleep(self.status.due());
+        }
+        Ok(())
+    }
+}
+
+impl Work for Serving {
+    fn round(&mut self) -> Result<bool, Self::Error> {
+        Ok(self.backend.round())
+    }
+    fn is_over(&mut self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+}
+
+/// The process: serves until its standard input ends.
+fn serve(broker: &Path, dir: &Path) {
+    let platform = Loopback::attach(broker, BACK).unwrap();
+    let xs = machine::Store::new(UnixTransport::new(platform.take_store_fd().unwrap()).unwrap());
+    let status = StatusTeller::on_loopback(dir, BACK.0).unwrap();
+    platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
+    platform.events().also_wake_on(status.as_fd()).unwrap();
+    platform.events().also_wake_on(std::io::stdin().as_fd()).unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&over);
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read(&mut [0]);
+        told.store(true, Ordering::Relaxed);
+    });
+    let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
+    let net = Net::new(NetConfig::default(), Box::new(Stations::at(&Switch::new())));
+    let backend = Backend::new(platform, xs, config, vec![Box::new(net), Box::new(Toys)]).unwrap();
+    let mut serving = Serving { backend, status, over };
+    serving.control().unwrap();
+    println!("ready");
+    Worker::new(Mode::Adaptive).run(&mut serving).unwrap();
+    serving.backend.detach();
+}
+
+/// The process, as the test has it.
+struct Back {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Back {
+    fn start(machine: &Machine) -> Self {
+        let dir =
+            machine.broker_path().parent().unwrap().join(format!("pregrant-toy-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.arg("back").arg(machine.broker_path()).arg(&dir).env("PREGRANT_WAITS", "unbounded");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Self { child, dir }
+    }
+
+    fn status(&self) -> BackStatus {
+        let mut document = Vec::new();
+        let socket = socket_path(&self.dir, BACK.0);
+        UnixStream::connect(socket).unwrap().read_to_end(&mut document).unwrap();
+        serde_json::from_slice(&document).unwrap()
+    }
+
+    /// What the status says of a toy.
+    fn toy(&self, id: DeviceId) -> Option<DeviceStatus> {
+        let is_it = |d: &DeviceStatus| (&*d.class, d.front, d.handle) == ("vtoy", id.front.0, id.handle);
+        self.status().devices.into_iter().find(is_it)
+    }
+
+    /// SIGKILL.
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// In good order: devices are left connected.
+    fn leave(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+        let _ = std::fs::remove_dir_all(&self.dir); // the next test makes it anew
+    }
+}
+
+/// The toolstack makes a toy.
+fn make_toy(machine: &mut Machine, front: u16) -> DeviceId {
+    let id = DeviceId { class: VTOY, front: DomId(front), back: BACK, handle: 0 };
+    Vif { id, mac: [0; 6], front_keys: &[], back_keys: &[] }.create(&mut machine.xs).unwrap();
+    id
+}
+
+fn a_toy_outlives_its_back_beside_vifs() {
+    let mut machine = Machine::start();
+    [5, 6].into_iter().for_each(|domid| machine.guest_domain(domid));
+    let vifs = [5, 6].map(|domid| machine.make_vif(domid, 0));
+    let toy = make_toy(&mut machine, 5);
+    let back = Back::start(&machine);
+    let [mut a, mut b] = vifs.map(|id| Guest::connected(&machine, id, ordinary()));
+    let mut front = ToyFront::attach(&machine, toy);
+    front.connect();
+    front.ask(100);
+    until(|| front.answered() == 100);
+    exchange(&mut a, &mut b, &[64]);
+    let status = back.status();
+    assert_eq!((status.vifs.len(), status.devices.len()), (2, 1));
+    let seen = back.toy(toy).unwrap();
+    assert_eq!((&*seen.state, seen.reattached, seen.connected_s.is_some()), ("Connected", false, true));
+    assert_eq!((seen.counters["answered"], seen.counters["answered_by_this"]), (100, 100));
+    // Killed between any two of these; each successor goes on where it stopped, and the front sees no state change.
+    let mut back = back;
+    for asked in [150, 200, 250] {
+        back.kill();
+        front.ask(50);
+        back = Back::start(&machine);
+        until(|| front.answered() == asked);
+        exchange(&mut a, &mut b, &[64]);
+        let seen = back.toy(toy).unwrap();
+        assert_eq!((&*seen.state, seen.reattached), ("Connected", true));
+        assert_eq!((seen.counters["answered"], seen.counters["answered_by_this"]), (asked.into(), 50));
+        assert!(back.status().vifs.iter().all(|vif| vif.reattached));
+        assert_eq!(machine.back_state(toy).as_deref(), Some("4"));
+    }
+    // So does one that follows a good end.
+    front.ask(1);
+    until(|| front.answered() == 251);
+    back.leave();
+    let back = Back::start(&machine);
+    front.ask(1);
+    until(|| front.answered() == 252);
+    // It closes, and comes again with a count of its own.
+    front.set_state(XenbusState::Closing);
+    front.wait_back(XenbusState::Closing);
+    front.set_state(XenbusState::Closed);
+    front.wait_back(XenbusState::Closed);
+    front.set_state(XenbusState::Initialising);
+    front.connect();
+    front.ask(3);
+    until(|| front.answered() == 3);
+    // Gone for good: nothing is kept of it, and the vifs are as they were.
+    drop(front);
+    toolstack::remove(&mut machine.xs, &toy).unwrap();
+    until(|| back.toy(toy).is_none());
+    exchange(&mut a, &mut b, &[64]);
+    let (platform, _xs) = machine.attach(BACK);
+    assert!(platform.persisted().iter().all(|page| page.starts_with("vif")), "{:?}", platform.persisted());
+    drop((platform, _xs));
+    a.close();
+    b.close();
+    vifs.into_iter().for_each(|id| machine.remove_vif(id));
+    until(|| back.status().vifs.is_empty());
+    back.leave();
+    machine.end();
+}
+
+fn a_toy_s_front_is_bounded() {
+    let mut machine = Machine::start();
+    [5, 6].into_iter().for_each(|domid| machine.guest_domain(domid));
+    let toys = [5, 6].map(|domid| make_toy(&mut machine, domid));
+    let back = Back::start(&machine);
+    let [mut good, mut bad] = toys.map(|id| ToyFront::attach(&machine, id));
+    good.connect();
+    bad.connect();
+    // One that is further ahead than it may be: its toy is closed, with a reason, until it comes down.
+    bad.ask(MOST + 1);
+    bad.wait_back(XenbusState::Closed);
+    let why = machine.key(&toys[1].error_path(Side::Back)).unwrap();
+    assert!(
+        why.contains("domain 6 broke the protocol on its ring /local/domain/6/device/vtoy/0/ring-ref"),
+        "{why}"
+    );
+    let seen = back.toy(toys[1]).unwrap();
+    assert_eq!((seen.faults, seen.last_failure.as_deref()), (1, Some(&*why)));
+    good.ask(10);
+    until(|| good.answered() == 10);
+    bad.set_state(XenbusState::Closed);
+    bad.set_state(XenbusState::Initialising);
+    bad.connect();
+    // One that asks for steps without end is heard now and again; its neighbour is served as ever.
+    let mut asked = 0u32;
+    until(|| {
+        for _ in 0..50 {
+            bad.device.set(&mut bad.xs, "mood", "swinging").unwrap();
+        }
+        asked += 1;
+        good.ask(1);
+        until(|| good.answered() == 10 + asked);
+        back.toy(toys[1]).unwrap().throttled > 0
+    });
+    assert_eq!(back.toy(toys[0]).unwrap().throttled, 0);
+    drop((good, bad));
+    for toy in toys {
+        toolstack::remove(&mut machine.xs, &toy).unwrap();
+    }
+    until(|| back.status().devices.is_empty());
+    back.leave();
+    machine.end();
+}

@@ -1,0 +1,195 @@
+//! `vtoy`, a class of devices that this test alone knows: its front counts in a page that it granted, its back says how far
+//! it has followed.
+//!
+//! ```text
+//!   front  device/vtoy/N          ring-ref, event-channel, state           word 0 of the page: asked
+//!   back   backend/vtoy/GUEST/N   feature-count, state                     word 1: answered
+//!   kept   "count": answered, before the page says so; a successor goes on from there
+//! ```
+//! All of a class is here: what it is at the back ([`BackDevice`]), how it is served ([`ServedDevice`]), and the class.
+
+use pregrant::error::PeerFault;
+use pregrant::net::back::Drained;
+use pregrant::platform::{Access, Events, PeerMem, Platform};
+use pregrant::port::Arena;
+use pregrant::shm::SharedBytes;
+use pregrant::units::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
+use pregrant::xenbus::back::{Begin, Changed, Connect, KeptMemory};
+use pregrant::xenbus::bus::{DeviceBus, StoreBus};
+use pregrant::xenbus::key_source::needed;
+use pregrant::xenbus::refusal::ConnectError;
+use pregrant::xenbus::{Back, BackDevice, Class, Device, DeviceError, DeviceId};
+use pregrant::xenstore::Transport;
+use pregrant_host::drivers::registry::{AnyBack, DeviceLog, RingFault};
+use pregrant_host::drivers::{DeviceClass, ServedDevice};
+
+pub const VTOY: Class = Class::new("vtoy");
+/// Words of the page.
+pub const ASKED: usize = 0;
+pub const ANSWERED: usize = 4;
+/// How far a front may be ahead.
+pub const MOST: u32 = 1000;
+
+type Kept = Box<dyn SharedBytes + Send>;
+
+/// A live page.
+struct Line<P: Platform> {
+    page: <P::Peer as PeerMem>::Map,
+    channel: <P::Events as Events>::Chan,
+    kept: Option<Kept>,
+    answered: u32,
+}
+
+/// What a toy is at the back.
+pub struct Toy<P: Platform> {
+    of: DomId,
+    line: Option<Line<P>>,
+    /// What this process answered.
+    own: u64,
+}
+
+impl<P: Platform> Toy<P> {
+    /// Follows its front. True: there was something to follow.
+    fn follow(&mut self, p: &P) -> Result<bool, PeerFault> {
+        let Some(line) = &mut self.line else { return Ok(false) };
+        let asked = line.page.load_u32(ASKED).unwrap();
+        match asked.wrapping_sub(line.answered) {
+            0 => return Ok(false),
+            n if n > MOST => {
+                return Err(PeerFault::ReqProdOverrun {
+                    req_prod: asked,
+                    req_cons: line.answered,
+                    size: MOST,
+                });
+            }
+            n => self.own += u64::from(n),
+        }
+        line.answered = asked;
+        assert!(line.kept.as_ref().is_none_or(|kept| kept.store_u32(0, asked)));
+        assert!(line.page.store_u32(ANSWERED, asked));
+        p.events().notify(&line.channel);
+        Ok(true)
+    }
+
+    fn is_behind(&self) -> bool {
+        self.line.as_ref().is_some_and(|line| line.page.load_u32(ASKED) != Some(line.answered))
+    }
+}
+
+impl<P: Platform> BackDevice for Toy<P> {
+    type Platform = P;
+    type Far = ();
+    const CLASS: Class = VTOY;
+    const FRONT_KEYS: &'static [&'static str] = &["mood"];
+
+    fn offer<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
+        bus.publish(&vec![("feature-count".into(), "1".into())], |_| false)
+    }
+
+    fn connect<B: DeviceBus>(
+        &mut self,
+        p: &P,
+        bus: &mut B,
+        with: Connect<'_>,
+    ) -> Result<(), ConnectError<B::Error>> {
+        let gref = GrantRef(needed(bus, "ring-ref").map_err(ConnectError::Keys)?);
+        let port = EvtchnPort(needed(bus, "event-channel").map_err(ConnectError::Keys)?);
+        let of = self.of;
+        let page = p.peer().map(of, &[gref], Access::ReadWrite);
+        let page = page.map_err(|error| ConnectError::Map { key: "ring-ref".into(), of, gref, error })?;
+        let channel = p.events().bind(of, port);
+        let channel =
+            channel.map_err(|error| ConnectError::Bind { key: "event-channel".into(), of, port, error })?;
+        let kept = (with.kept)("count", PAGE_SIZE);
+        let answered = match (&kept, with.begin) {
+            (Some(kept), Begin::Reattach) => kept.load_u32(0).unwrap(),
+            (kept, _) => {
+                assert!(kept.as_ref().is_none_or(|kept| kept.store_u32(0, 0)));
+                0
+            }
+        };
+        // A predecessor may have died between what it kept and the page, or before its event.
+        assert!(page.store_u32(ANSWERED, answered));
+        p.events().notify(&channel);
+        self.line = Some(Line { page, channel, kept, answered });
+        Ok(())
+    }
+
+    fn is_connected(&self) -> bool {
+        self.line.is_some()
+    }
+
+    fn drain(&mut self, p: &P, (): &mut ()) -> Drained {
+        let before = self.own;
+        let _ = self.follow(p); // who lies gets no last answer
+        Drained { delivered: (self.own - before) as usize, lost: 0 }
+    }
+
+    fn disconnect(&mut self, _: &P) {
+        self.line = None;
+    }
+
+    fn changed<B: DeviceBus>(&mut self, _: &P, bus: &mut B, _: Changed<'_>) -> Result<(), B::Error> {
+        bus.text("mood").map(drop)
+    }
+
+    fn needed_pages(&self) -> usize {
+        usize::from(self.line.is_some())
+    }
+}
+
+/// A toy that is served.
+struct ToyInstance<P: Platform>(Back<Toy<P>>);
+
+impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for ToyInstance<P> {
+    fn back(&self) -> &dyn AnyBack<P, T> {
+        &self.0
+    }
+    fn back_mut(&mut self) -> &mut dyn AnyBack<P, T> {
+        &mut self.0
+    }
+    fn detach(&mut self, p: &P) -> Drained {
+        self.0.detach(p, &mut ())
+    }
+    fn end(&mut self, p: &P, bus: &mut StoreBus<'_, T>) -> Result<Drained, DeviceError> {
+        self.0.end(p, bus, &mut ())
+    }
+    fn connected(&mut self, _: &Device, log: &DeviceLog) {
+        log.say(log::Level::Info, &"connected, a toy");
+    }
+    fn poll(&mut self, p: &P, _: &mut Arena) -> Result<bool, RingFault> {
+        self.0.follow(p).map_err(|fault| RingFault { key: "ring-ref".into(), fault })
+    }
+    fn arm(&mut self, p: &P) -> Result<bool, RingFault> {
+        if let Some(line) = &self.0.line {
+            p.events().unmask(&line.channel);
+        }
+        Ok(self.0.is_behind())
+    }
+    fn is_pending(&mut self) -> bool {
+        self.0.is_behind()
+    }
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let all = self.0.line.as_ref().map_or(0, |line| line.answered);
+        vec![("answered", all.into()), ("answered_by_this", self.0.own)]
+    }
+}
+
+/// The class.
+pub struct Toys;
+
+impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Toys {
+    fn class(&self) -> Class {
+        VTOY
+    }
+    fn front_keys(&self) -> &'static [&'static str] {
+        Toy::<P>::FRONT_KEYS
+    }
+    fn make(&mut self, id: &DeviceId, _: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>> {
+        let toy = Toy { of: id.front, line: None, own: 0 };
+        Box::new(ToyInstance(Back::around(toy, id.front, id.handle)))
+    }
+    fn most_pages(&self) -> usize {
+        1
+    }
+}

@@ -1,0 +1,429 @@
+//! The back's end of one device, whatever its class: from keys and states to a live connection, and back.
+//!
+//! ```text
+//!   toolstack: 1 --offer--> 2 InitWait --front at 4: connect--> 4 Connected
+//!                    ^                                              | front at 5, or a fault: disconnect
+//!                    +-- front again at 1 (reconnect) -- 6 Closed <-- 5 <--+
+//! ```
+//! [`Back`] has the handshake, once for all classes; a [`BackDevice`] has what a class makes of it: which keys it writes,
+//! what it maps and binds. A device that stands at 4 at both ends when this process starts was left by a predecessor, in good
+//! order ([`Back::detach`]) or not: [`Back::reattach`] goes on with its live rings, and the front sees nothing but a pause
+//! (docs/protocol 1.1). One that a predecessor closed stays closed until its front comes down ([`Back::inherit`]).
+//!
+//! Every step is taken in [`Back::step`], which the owner calls when a watch fired; none runs on the data path.
+//! What a front may do: write any keys, in any order, change state at any time, vanish. The worst is a device that closes
+//! with a line that names what was wrong; nothing stays mapped or bound.
+
+use super::bus::DeviceBus;
+use super::device::Class;
+use super::refusal::ConnectError;
+use super::state::{self, Handshake, Reaction, STEPS_AT_ONCE, XenbusState};
+use crate::platform::Platform;
+use crate::shm::SharedBytes;
+use crate::units::DomId;
+use alloc::boxed::Box;
+use alloc::string::String;
+use core::ops::{Deref, DerefMut};
+
+/// The back's key in which a script tells how far it came: empty, "connected" or "error".
+pub const HOTPLUG_STATUS: &str = "hotplug-status";
+
+/// Memory that outlives this process, and is this device's: by name, of so many bytes at least. None: there is to be none.
+pub type KeptMemory<'a> = &'a mut dyn FnMut(&str, usize) -> Option<Box<dyn SharedBytes + Send>>;
+
+/// How a connection begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Begin {
+    /// New rings: what is kept of old ones is cleared, and the front is told what was accepted.
+    Fresh,
+    /// A predecessor's rings: what is kept of them is replayed, what was offered and told then still holds. Nothing is written.
+    Reattach,
+}
+
+/// What a class is told when its front is connected.
+pub struct Connect<'a> {
+    /// How it begins.
+    pub begin: Begin,
+    /// Pages that it may have mapped (XSA-300).
+    pub page_limit: usize,
+    /// What outlives the process.
+    pub kept: KeptMemory<'a>,
+}
+
+/// What changed while a device is connected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Changed<'a> {
+    /// One of the [front's keys](BackDevice::FRONT_KEYS), perhaps.
+    FrontKeys,
+    /// The front says 7, or 4 after it: Linux's writes the key between the two, so the second look sees what the first may
+    /// have missed.
+    Reconfigured,
+    /// This one of the [own keys](BackDevice::OWN_KEYS).
+    Own(&'a str),
+}
+
+/// What an end in good order came to, for the guest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Drained {
+    /// What was delivered at the last moment: frames, answers.
+    pub delivered: usize,
+    /// What found no room, and is lost with this process.
+    pub lost: usize,
+}
+
+impl core::ops::AddAssign for Drained {
+    fn add_assign(&mut self, other: Self) {
+        self.delivered += other.delivered;
+        self.lost += other.lost;
+    }
+}
+
+/// What a class of devices brings to the back's end of one.
+pub trait BackDevice {
+    /// Where it runs.
+    type Platform: Platform;
+    /// What stands behind it and may hold something for the guest.
+    type Far: ?Sized;
+    /// Which class.
+    const CLASS: Class;
+    /// When its front tells of its rings.
+    const HANDSHAKE: Handshake = Handshake::Direct;
+    /// Keys of the front that may change while it is connected, beside `state`.
+    const FRONT_KEYS: &'static [&'static str] = &[];
+    /// Keys of the own directory that the toolstack may change, beside `online` and [`HOTPLUG_STATUS`].
+    const OWN_KEYS: &'static [&'static str] = &[];
+
+    /// Writes what this back can do, and removes what is left of an old connection: in one transaction.
+    fn offer<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error>;
+    /// Reads the front's keys, maps, binds; says what was accepted, if that is to be said. After an error nothing is mapped.
+    fn connect<B: DeviceBus>(
+        &mut self,
+        p: &Self::Platform,
+        bus: &mut B,
+        with: Connect<'_>,
+    ) -> Result<(), ConnectError<B::Error>>;
+    /// Whether it is connected.
+    fn is_connected(&self) -> bool;
+    /// Answers what was taken from the guest, delivers what was taken from `far` and what that holds as far as there is room:
+    /// before [`disconnect`](Self::disconnect), in good order.
+    fn drain(&mut self, p: &Self::Platform, far: &mut Self::Far) -> Drained;
+    /// Lets go of rings, pages and channels.
+    fn disconnect(&mut self, p: &Self::Platform);
+    /// Looks at what changed; only while it is connected.
+    fn changed<B: DeviceBus>(
+        &mut self,
+        p: &Self::Platform,
+        bus: &mut B,
+        what: Changed<'_>,
+    ) -> Result<(), B::Error>;
+
+    /// Pages that are mapped from connect to disconnect.
+    fn needed_pages(&self) -> usize;
+    /// Pages that it may keep beyond those, since it saw them, as of the last [`allow_pages`](Self::allow_pages).
+    fn allowed_pages(&self) -> usize {
+        0
+    }
+    /// From now on it keeps so many at most; those that are too many are unmapped.
+    fn allow_pages(&mut self, p: &Self::Platform, pages: usize) {
+        let _ = (p, pages);
+    }
+}
+
+/// What a predecessor left of a device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PreviousState {
+    /// Nothing that matters.
+    Nothing,
+    /// Rings that may be live: for [`Back::reattach`].
+    Connected,
+    /// It closed the device, or was about to. With what it said of the reason, if there was one.
+    Closed(Option<String>),
+}
+
+/// A front's state in which its rings may be live.
+fn is_connected<D: BackDevice>(front: XenbusState) -> bool {
+    matches!(front, XenbusState::Connected | XenbusState::Reconfiguring)
+        || D::HANDSHAKE == Handshake::Confirmed && front == XenbusState::Initialised
+}
+
+/// What [`Back::step`] came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BackStep {
+    /// Nothing to do until the next watch event.
+    Waiting,
+    /// It is live now.
+    Connected,
+    /// It is live no longer; the front may come back.
+    Closed,
+    /// The toolstack wants the device gone, and it is closed: forget it.
+    Removed,
+}
+
+/// One device of domain `of`: its handshake, around what its class makes of it.
+pub struct Back<D> {
+    of: DomId,
+    handle: u32,
+    state: XenbusState,
+    /// Closed from this end, by us or a predecessor: a front that goes on saying 4 is not connected again, it must come
+    /// down first.
+    shut: bool,
+    /// The store has a reason for which the device is closed.
+    reported: bool,
+    /// Closed for good: [`step`](Self::step) goes to 6 and no further.
+    ending: bool,
+    /// Not connected before the toolstack's script has said that the far side is ready.
+    awaits_hotplug: bool,
+    /// A driver of the kernel's served it until now.
+    of_kernel: bool,
+    /// Pages that it may have mapped.
+    page_limit: usize,
+    device: D,
+}
+
+impl<D> Deref for Back<D> {
+    type Target = D;
+    #[inline(always)]
+    fn deref(&self) -> &D {
+        &self.device
+    }
+}
+
+impl<D> DerefMut for Back<D> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+}
+
+impl<D: BackDevice> Back<D> {
+    /// A device that the toolstack created; nothing is written yet.
+    pub fn around(device: D, of: DomId, handle: u32) -> Self {
+        Self {
+            of,
+            handle,
+            state: XenbusState::Initialising,
+            shut: false,
+            reported: false,
+            ending: false,
+            awaits_hotplug: false,
+            of_kernel: false,
+            page_limit: usize::MAX,
+            device,
+        }
+    }
+
+    /// Before [`inherit`](Self::inherit): the kernel's driver serves it until now. A predecessor of ours that died at state 2
+    /// connected nobody; netback may have.
+    pub fn take_from_kernel(&mut self) {
+        self.of_kernel = true;
+    }
+
+    /// From now on the front is connected only when [`HOTPLUG_STATUS`] says "connected": a script of the toolstack's
+    /// makes the far side ready (docs/protocol 2.10). Call [`step`](Self::step) when that key changes.
+    pub fn await_hotplug(&mut self) {
+        self.awaits_hotplug = true;
+    }
+
+    /// What later connects may have mapped: what it needs, and pages that stay mapped since they were seen.
+    pub fn limit_pages(&mut self, pages: usize) {
+        self.page_limit = pages;
+    }
+
+    /// The guest.
+    pub fn front(&self) -> DomId {
+        self.of
+    }
+
+    /// The guest's number of the device.
+    pub fn handle(&self) -> u32 {
+        self.handle
+    }
+
+    /// Our own state.
+    pub fn state(&self) -> XenbusState {
+        self.state
+    }
+
+    /// Looks at what a predecessor left, before anything else. What it closed, for a fault or because it was told to, is
+    /// not opened again behind its back.
+    pub fn inherit<B: DeviceBus>(&mut self, bus: &mut B) -> Result<PreviousState, B::Error> {
+        match bus.own_state()? {
+            // 8 is 4 with a wish of the front's granted.
+            XenbusState::Connected | XenbusState::Reconfigured => Ok(PreviousState::Connected),
+            // Linux's netback with live rings, after it was bound again: its last unbinding took the key, for which its 4
+            // waits ever since.
+            XenbusState::InitWait
+                if self.of_kernel
+                    && bus.own_text(HOTPLUG_STATUS)?.is_none()
+                    && is_connected::<D>(bus.peer_state()?) =>
+            {
+                Ok(PreviousState::Connected)
+            }
+            own @ (XenbusState::Closing | XenbusState::Closed) => {
+                self.state = own;
+                self.shut = true;
+                let why = bus.reported()?;
+                self.reported = why.is_some();
+                Ok(PreviousState::Closed(why))
+            }
+            _ => Ok(PreviousState::Nothing),
+        }
+    }
+
+    /// Goes on where a predecessor stopped, where [`inherit`](Self::inherit) said [`PreviousState::Connected`], before the first
+    /// [`step`](Self::step). True: it is live, the front was notified once, and the owner polls before it arms (R5). Writes
+    /// nothing but a 4 that was never said, so that the front does not react; whatever was advertised and accepted then is so
+    /// now. False: there is nothing to take up, step as ever.
+    ///
+    /// A channel that a process held until just now may not be free yet: when [`ConnectError::is_too_early`], call it
+    /// again for a second. After any other error call [`close`](Self::close).
+    pub fn reattach<B: DeviceBus>(
+        &mut self,
+        p: &D::Platform,
+        bus: &mut B,
+        kept: KeptMemory<'_>,
+    ) -> Result<bool, ConnectError<B::Error>> {
+        // From here on the store and this end agree; a front that left meanwhile is followed by `step`.
+        let own = bus.own_state().map_err(ConnectError::Keys)?;
+        self.state = match own {
+            XenbusState::Reconfigured => XenbusState::Reconfigured,
+            _ => XenbusState::Connected,
+        };
+        if !is_connected::<D>(bus.peer_state().map_err(ConnectError::Keys)?) {
+            return Ok(false);
+        }
+        self.connect(p, bus, Begin::Reattach, kept)?;
+        if own == XenbusState::InitWait {
+            bus.set_state(XenbusState::Connected).map_err(ConnectError::Keys)?;
+        }
+        Ok(true)
+    }
+
+    fn connect<B: DeviceBus>(
+        &mut self,
+        p: &D::Platform,
+        bus: &mut B,
+        begin: Begin,
+        kept: KeptMemory<'_>,
+    ) -> Result<(), ConnectError<B::Error>> {
+        self.device.connect(p, bus, Connect { begin, page_limit: self.page_limit, kept })?;
+        if core::mem::take(&mut self.reported) {
+            bus.recant().map_err(ConnectError::Keys)?;
+        }
+        Ok(())
+    }
+
+    /// Stops in good order without closing: [drains](BackDevice::drain), lets go, writes nothing. State 4 stays, for a successor
+    /// to [`reattach`](Self::reattach).
+    pub fn detach(&mut self, p: &D::Platform, far: &mut D::Far) -> Drained {
+        let drained = self.device.drain(p, far);
+        self.device.disconnect(p);
+        drained
+    }
+
+    /// Begins to close for good, in good order: drains as [`detach`](Self::detach) does, lets go, and says 5.
+    /// [`step`](Self::step) then follows the front to 6, and no further. A device that is not connected stays as it is.
+    pub fn end<B: DeviceBus>(
+        &mut self,
+        p: &D::Platform,
+        bus: &mut B,
+        far: &mut D::Far,
+    ) -> Result<Drained, B::Error> {
+        let drained = self.detach(p, far);
+        self.ending = true;
+        if matches!(self.state, XenbusState::Connected | XenbusState::Reconfigured) {
+            self.shut = true;
+            self.state = XenbusState::Closing;
+            bus.set_state(XenbusState::Closing)?;
+        }
+        Ok(drained)
+    }
+
+    /// Looks at the front's state and takes what steps it allows. After an error call [`close`](Self::close).
+    pub fn step<B: DeviceBus>(
+        &mut self,
+        p: &D::Platform,
+        bus: &mut B,
+        kept: KeptMemory<'_>,
+    ) -> Result<BackStep, ConnectError<B::Error>> {
+        use XenbusState as S;
+        let mut came_to = BackStep::Waiting;
+        for _ in 0..STEPS_AT_ONCE {
+            let front = bus.peer_state().map_err(ConnectError::Keys)?;
+            let online = bus.online().map_err(ConnectError::Keys)?;
+            // A toolstack that asks for the end waits for 6, and may have written 5 over ours, whatever the front says.
+            if !online
+                && self.state == S::Closed
+                && bus.own_state().map_err(ConnectError::Keys)? == S::Closing
+            {
+                bus.set_state(S::Closed).map_err(ConnectError::Keys)?;
+            }
+            self.shut &= is_connected::<D>(front);
+            if self.shut {
+                return Ok(came_to);
+            }
+            let next = match state::back(self.state, front, D::HANDSHAKE, online) {
+                Reaction::Stay => {
+                    if self.state == S::Connected {
+                        self.device.changed(p, bus, Changed::FrontKeys).map_err(ConnectError::Keys)?;
+                    }
+                    return Ok(came_to);
+                }
+                Reaction::Remove => {
+                    self.device.disconnect(p);
+                    return Ok(BackStep::Removed);
+                }
+                Reaction::Enter(S::InitWait | S::Connected) if self.ending => return Ok(came_to),
+                Reaction::Enter(next) => next,
+            };
+            match next {
+                S::InitWait => self.device.offer(bus).map_err(ConnectError::Keys)?,
+                S::Connected if !self.device.is_connected() => {
+                    let plugged = |status: Option<String>| status.as_deref() == Some("connected");
+                    if self.awaits_hotplug
+                        && !plugged(bus.own_text(HOTPLUG_STATUS).map_err(ConnectError::Keys)?)
+                    {
+                        return Ok(came_to);
+                    }
+                    self.connect(p, bus, Begin::Fresh, kept)?;
+                    came_to = BackStep::Connected;
+                }
+                S::Reconfigured | S::Connected => {
+                    self.device.changed(p, bus, Changed::Reconfigured).map_err(ConnectError::Keys)?;
+                }
+                S::Closing | S::Closed => {
+                    if self.device.is_connected() {
+                        came_to = BackStep::Closed;
+                    }
+                    self.device.disconnect(p);
+                }
+                _ => {}
+            }
+            bus.set_state(next).map_err(ConnectError::Keys)?;
+            self.state = next;
+        }
+        Ok(came_to) // the front's state changed meanwhile, and there is an event that says so
+    }
+
+    /// Closes from this end: after a fault, an error, or when the toolstack or the operator wants it. The text goes to
+    /// the store, where `xenstore-ls` shows it.
+    pub fn close<B: DeviceBus>(
+        &mut self,
+        p: &D::Platform,
+        bus: &mut B,
+        why: Option<&str>,
+    ) -> Result<(), B::Error> {
+        self.device.disconnect(p);
+        self.shut = true;
+        self.reported |= why.is_some();
+        // The state matters more than the text: it is written even where the text has no place.
+        let told = why.map_or(Ok(()), |text| bus.report(text));
+        if self.state != XenbusState::Closed {
+            self.state = XenbusState::Closing;
+            bus.set_state(XenbusState::Closing)?;
+            self.state = XenbusState::Closed;
+            bus.set_state(XenbusState::Closed)?;
+        }
+        told
+    }
+}

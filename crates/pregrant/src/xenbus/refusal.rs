@@ -1,0 +1,98 @@
+//! Why a device is not connected, in words that name the front's key.
+//!
+//! What a front may do: cause any of these, again and again. The owner of the device limits what is logged.
+
+use crate::error::{PeerFault, PlatformError};
+use crate::platform::MapError;
+use crate::units::{DomId, EvtchnPort, GrantRef};
+use alloc::string::String;
+use core::fmt;
+
+/// What went wrong while a device was connected. The device is closed; others go on.
+#[derive(Debug)]
+pub enum ConnectError<E> {
+    /// Keys: missing, garbled, or the store failed. Says path, key and remedy itself.
+    Keys(E),
+    /// A grant of the front could not be mapped.
+    Map {
+        /// Which key named it, below the front's directory.
+        key: String,
+        /// The guest.
+        of: DomId,
+        /// The grant.
+        gref: GrantRef,
+        /// Why.
+        error: MapError,
+    },
+    /// A channel of the front could not be bound.
+    Bind {
+        /// Which key named it, below the front's directory.
+        key: String,
+        /// The guest.
+        of: DomId,
+        /// The front's end.
+        port: EvtchnPort,
+        /// Why.
+        error: PlatformError,
+    },
+    /// A ring cannot be taken up.
+    Ring(PeerFault),
+    /// The rings alone pass what this back maps of one guest.
+    TooManyPages(TooManyPages),
+    /// What a predecessor accepted, and the front uses, cannot be had again: what it is, and why.
+    Lost(String),
+}
+
+/// A guest asks to have more mapped than this back allows it (XSA-300).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooManyPages {
+    /// Pages that would be mapped.
+    pub asked: usize,
+    /// Pages that are left of the guest's share.
+    pub left: usize,
+}
+
+impl fmt::Display for TooManyPages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { asked, left } = self;
+        write!(f, "{asked} pages are to be mapped, and {left} are left of what one guest may have mapped")
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for ConnectError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Keys(e) => e.fmt(f),
+            Self::Map { key, of, gref, error } => write!(
+                f,
+                "{key} names {gref} of {of}, which cannot be mapped: {}; the front must grant it to this domain, \
+                 writable, first",
+                error.status
+            ),
+            Self::Bind { key, of, port, error } => write!(
+                f,
+                "{key} names {port} of {of}, which cannot be bound: {error}; the front must offer it to this domain \
+                 first"
+            ),
+            Self::Ring(fault) => fault.fmt(f),
+            Self::TooManyPages(e) => write!(f, "its rings: {e}"),
+            Self::Lost(what) => {
+                write!(f, "{what}; the front must connect anew")
+            }
+        }
+    }
+}
+
+impl<E> ConnectError<E> {
+    /// Whether the channel may be free in a moment: its last owner is dying.
+    pub fn is_too_early(&self) -> bool {
+        const EINVAL: i32 = 22;
+        matches!(self, Self::Bind { error: PlatformError { code: EINVAL, .. }, .. })
+    }
+}
+
+impl<E> From<PeerFault> for ConnectError<E> {
+    fn from(fault: PeerFault) -> Self {
+        Self::Ring(fault)
+    }
+}
