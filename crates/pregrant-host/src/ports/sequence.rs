@@ -153,13 +153,19 @@ pub fn fill(frame: &mut [u8], seq: u64) {
 /// The number of `frame`, when its head is right. The pattern is not looked at.
 #[inline(always)]
 pub fn number(frame: &[u8]) -> Result<u64, Wrong> {
+    number_of(frame, frame.len())
+}
+
+/// The same of a frame of `len` bytes, of which `frame` has the first.
+#[inline(always)]
+pub fn number_of(frame: &[u8], len: usize) -> Result<u64, Wrong> {
     let Some(head) = frame.first_chunk::<MIN_LEN>() else { return Err(Wrong::Foreign) };
     if head[12..16] != MARK {
         return Err(Wrong::Foreign);
     }
     let (words, _) = head.as_chunks::<8>();
     let seq = u64::from_le_bytes(words[2]);
-    if u64::from_le_bytes(words[3]) != length_and_check(seq, frame.len()) {
+    if u64::from_le_bytes(words[3]) != length_and_check(seq, len) {
         return Err(Wrong::Damaged);
     }
     Ok(seq)

@@ -1,12 +1,12 @@
 //! A port that takes numbered frames and tells what happened to them on the way.
 //!
-//! It has nothing for the guest. Counters are published once per burst, and read by other threads through
+//! Payload that is lent it leaves where it is, unless it is to look at every byte. It has nothing for the guest. Counters are published once per burst, and read by other threads through
 //! [`Sink::counters`] without a lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pregrant::port::{Arena, Burst, FramePort, Offloads};
+use pregrant::port::{Arena, Burst, FramePort, LentBurst, Offloads, Payload};
 
 use super::sequence::{self, Tracker, Wrong};
 
@@ -108,14 +108,36 @@ impl Sink {
         }
     }
 
+    /// The same where payload is lent: it is looked at only where every byte is.
+    pub fn take_lent(&mut self, frames: &mut LentBurst<'_>) {
+        match self.check {
+            Check::Number => {
+                let frames = &*frames;
+                let there = (0..frames.len()).map(|i| (frames.head(i), frames.len_of(i)));
+                self.take_each(
+                    there
+                        .filter(|(_, len)| *len > 0)
+                        .map(|(head, len)| (sequence::number_of(head, len), len)),
+                );
+            }
+            Check::Payload => self.take(&frames.private()),
+        }
+    }
+
     #[inline(always)]
     fn take_with(&mut self, burst: &Burst<'_>, check: impl Fn(&[u8]) -> Result<u64, Wrong>) {
+        self.take_each(burst.iter().map(|(frame, _)| (check(frame), frame.len())));
+    }
+
+    /// What each frame is, and its length.
+    #[inline(always)]
+    fn take_each(&mut self, checked: impl Iterator<Item = (Result<u64, Wrong>, usize)>) {
         let (mut frames, mut bytes) = (0, 0);
-        for (frame, _) in burst.iter() {
-            match check(frame) {
+        for (number, len) in checked {
+            match number {
                 Ok(seq) => {
                     frames += 1;
-                    bytes += frame.len() as u64;
+                    bytes += len as u64;
                     self.tracker.note(seq);
                 }
                 Err(Wrong::Foreign) => self.report.foreign += 1,
@@ -141,6 +163,15 @@ impl FramePort for Sink {
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         self.take(frames);
         frames.frames.len()
+    }
+
+    fn payload(&self) -> Payload {
+        Payload::Lent
+    }
+
+    fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
+        self.take_lent(frames);
+        frames.len()
     }
 
     fn rx_burst(&mut self, _into: &mut Arena) -> usize {

@@ -78,6 +78,7 @@ pub fn measure(stand: &mut Stand, path: PathName, mode: Waiting, seconds: f64) -
         data_len: (path == PathName::Staging).then_some(DATA_LEN),
         queues: 1,
         redo: true,
+        look: false,
         rate: None,
         gives_way: false,
     })?;

@@ -145,6 +145,7 @@ impl Stand {
             data_len: row.data_len(),
             queues: 1,
             redo: true,
+            look: false,
             rate,
             gives_way: true,
         };

@@ -49,6 +49,10 @@ pub struct NetArgs {
     /// Whether the backend keeps the redo page that lets its rings survive it; both to see what it costs
     #[arg(long, value_delimiter = ',', default_values_t = [Redo::On])]
     pub redo: Vec<Redo>,
+    /// TX: have private copies of whole frames made for the sink, as a switch or a capture has, so that `map` maps; without
+    /// it the sink reads heads alone
+    #[arg(long)]
+    pub look: bool,
     /// Frames in a burst at most
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub burst: u32,
@@ -204,6 +208,8 @@ pub struct Row {
     pub data_len: Option<u32>,
     /// Whether the backend keeps redo pages.
     pub redo: Redo,
+    /// Whether the sink has private copies of whole frames.
+    pub look: bool,
     /// Records, one for each repeat.
     pub records: Vec<Record>,
     /// How the platform did it, in words.
@@ -214,7 +220,8 @@ impl Row {
     /// A row of nothing yet.
     pub fn new(path: PathName, dir: Dir, size: usize, data_len: u32) -> Self {
         let data_len = (path == PathName::Staging).then_some(data_len);
-        Self { path, dir, size, data_len, redo: Redo::On, records: Vec::new(), platform: String::new() }
+        let (records, platform) = (Vec::new(), String::new());
+        Self { path, dir, size, data_len, redo: Redo::On, look: false, records, platform }
     }
 
     /// Measures it once more.
@@ -238,6 +245,7 @@ impl Row {
             data_len: self.data_len,
             queues,
             redo: self.redo == Redo::On,
+            look: self.look,
             rate: None,
             gives_way: false,
         };
@@ -255,6 +263,7 @@ impl Row {
         record.data_len = self.data_len.map(u64::from);
         record.queues = queues;
         record.redo = Some(self.redo == Redo::On);
+        record.look = self.look.then_some(true);
         record.burst = burst;
         record.repeat = self.records.len() as u32;
         record.mode = mode.name().into();
@@ -268,6 +277,8 @@ impl Row {
         // The RFC's staging had a data length of 256.
         let comparable = self.data_len.is_none_or(|n| n == 256);
         let published = published::find(&by, self.dir.name(), self.size as u64, queues);
+        // Theirs mapped and unmapped each page.
+        let comparable = comparable && (self.path != PathName::Map || self.look);
         record.published = published.filter(|_| comparable).map(|p| p.frames_per_s);
         if record.checked != Some(whole) {
             return Err(format!("{} of {whole} frames of the untimed burst came", taker.checked).into());
@@ -313,7 +324,9 @@ fn measure(args: &NetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<(
             // RX is copied by a back that maps TX, as Linux's does: there is no such row to measure.
             let paths = args.path.iter().filter(|&&p| p != PathName::Map || dir == Dir::Tx);
             for &path in paths {
-                let row = |&redo: &Redo| Row { redo, ..Row::new(path, dir, size as usize, args.data_len) };
+                let look = args.look && dir == Dir::Tx;
+                let row =
+                    |&redo: &Redo| Row { redo, look, ..Row::new(path, dir, size as usize, args.data_len) };
                 rows.extend(args.redo.iter().map(row));
             }
         }
@@ -412,7 +425,13 @@ fn method(rows: &[Row], args: &NetArgs) -> String {
         text += "This process may use one core only: both ends share it, and the figures say little.\n";
     }
     text += "Either way one generator writes the head of each frame, 32 bytes with its number, and one checker reads them; the \
-             rest of a frame is moved and not looked at. Before each row, untimed, 64 to 512 whole frames go the same way, and \
+             rest of a frame is moved and not looked at";
+    text += if args.look {
+        ", but for a private copy of it that each path makes for the sink (TX). "
+    } else {
+        ". Where a path can leave it where the guest put it, it is not even mapped (`map`, TX; --look has it copied). "
+    };
+    text += "Before each row, untimed, 64 to 512 whole frames go the same way, and \
              every byte of them is checked.\n";
     if let Some(row) = rows.first() {
         text += &format!("Platform: {}.\n", row.platform);

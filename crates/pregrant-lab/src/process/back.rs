@@ -12,7 +12,7 @@ use hdrhistogram::Histogram;
 use pregrant::DomId;
 use pregrant::net::back::FallbackPath;
 use pregrant::platform::{Clock, Platform};
-use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
+use pregrant::port::{Arena, Burst, FramePort, LentBurst, Offload, Offloads, Payload};
 use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::MonotonicClock;
 use pregrant_host::counters::Counters;
@@ -84,6 +84,8 @@ impl Drop for Presence {
 /// Takes numbered frames.
 struct SinkPort {
     sink: Sink,
+    /// Has private bytes, though it reads heads alone.
+    look: bool,
     signals: Presence,
     /// When the last burst came, where gaps are measured.
     gaps: Option<Gaps>,
@@ -114,28 +116,55 @@ impl FramePort for SinkPort {
         Offloads { csum: true, gso: true }
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
-        if let Some(gaps) = &mut self.gaps {
-            // The mark that ends the count ends the last gap too: a back that froze before it shows.
-            let counted = self.signals.marks.load(Ordering::Relaxed) == COUNTED;
-            gaps.note(MonotonicClock.now_ns(), counted);
-            if counted && is_mark(frames) {
-                *self.signals.gaps.lock().unwrap_or_else(PoisonError::into_inner) = Some(gaps.all.clone());
-            }
-        }
+        self.burst_came(|| is_mark(frames));
         if is_mark(frames) {
             self.signals.marks.fetch_add(1, Ordering::Relaxed);
             return frames.frames.len();
         }
-        let whole = self.signals.marks.load(Ordering::Relaxed) == WHOLE;
-        self.sink.set_check(if whole { Check::Payload } else { Check::Number });
+        let whole = self.wants_whole();
         self.sink.take(frames);
         if whole {
             self.signals.checked.fetch_add(frames.iter().count() as u64, Ordering::Relaxed);
         }
         frames.frames.len()
     }
+    fn payload(&self) -> Payload {
+        if self.look { Payload::Private } else { Payload::Lent }
+    }
+    fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
+        // A mark is short, and comes alone: never here.
+        self.burst_came(|| false);
+        let whole = self.wants_whole();
+        self.sink.take_lent(frames);
+        if whole {
+            let checked = (0..frames.len()).filter(|&i| frames.len_of(i) > 0).count();
+            self.signals.checked.fetch_add(checked as u64, Ordering::Relaxed);
+        }
+        frames.len()
+    }
     fn rx_burst(&mut self, _into: &mut Arena) -> usize {
         0
+    }
+}
+
+impl SinkPort {
+    /// Notes the gap that ends now.
+    fn burst_came(&mut self, is_mark: impl Fn() -> bool) {
+        if let Some(gaps) = &mut self.gaps {
+            // The mark that ends the count ends the last gap too: a back that froze before it shows.
+            let counted = self.signals.marks.load(Ordering::Relaxed) == COUNTED;
+            gaps.note(MonotonicClock.now_ns(), counted);
+            if counted && is_mark() {
+                *self.signals.gaps.lock().unwrap_or_else(PoisonError::into_inner) = Some(gaps.all.clone());
+            }
+        }
+    }
+
+    /// Whether frames are to be checked whole now; told to the sink.
+    fn wants_whole(&mut self) -> bool {
+        let whole = self.signals.marks.load(Ordering::Relaxed) == WHOLE;
+        self.sink.set_check(if whole { Check::Payload } else { Check::Number });
+        whole
     }
 }
 
@@ -238,6 +267,7 @@ enum Far {
         dir: Dir,
         size: usize,
         burst: usize,
+        look: bool,
         signals: Arc<Signals>,
         /// Whether the time between bursts is measured.
         gaps: bool,
@@ -284,15 +314,15 @@ impl Far {
             Self::Case { dir: Dir::Echo, signals, .. } => {
                 Box::new(EchoPort { back: Arena::new(), nr: 0, signals: Presence(Arc::clone(signals)) })
             }
-            Self::Case { signals, gaps, .. } => {
+            Self::Case { signals, gaps, look, .. } => {
                 let sink = Sink::new(Check::Number);
                 signals.sinks.lock().unwrap_or_else(PoisonError::into_inner).push(sink.counters());
                 let gaps = if *gaps { Gaps::new() } else { None };
-                Box::new(SinkPort { sink, signals: Presence(Arc::clone(signals)), gaps })
+                Box::new(SinkPort { sink, look: *look, signals: Presence(Arc::clone(signals)), gaps })
             }
             Self::Nothing | Self::Switch(..) | Self::Beside { .. } => {
                 let sink = Sink::new(Check::Number);
-                Box::new(SinkPort { sink, signals: Presence::default(), gaps: None })
+                Box::new(SinkPort { sink, look: false, signals: Presence::default(), gaps: None })
             }
         }
     }
@@ -468,6 +498,7 @@ fn case_of(
         dir: case.dir,
         size: case.size,
         burst: case.burst,
+        look: case.look,
         signals: Arc::clone(&signals),
         gaps: beside.is_some(),
     };

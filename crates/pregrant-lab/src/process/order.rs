@@ -81,6 +81,8 @@ pub struct Case {
     pub queues: u32,
     /// Whether the back keeps redo pages, without which its rings do not survive it.
     pub redo: bool,
+    /// TX: the sink has private copies of whole frames made for it, as a switch has; else it reads heads where they are.
+    pub look: bool,
     /// Frames a second that the guest offers (TX only); None: as many as are taken.
     pub rate: Option<f64>,
     /// The guest lets others have its processor for a moment whenever it finds nothing to do.

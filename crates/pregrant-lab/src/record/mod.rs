@@ -75,6 +75,9 @@ pub struct Record {
     /// Whether the backend kept redo pages (`bench net` only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redo: Option<bool>,
+    /// Whether the consumer had private copies of whole frames made (`bench net --look`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub look: Option<bool>,
     /// Sleeps of either end that ended by their bound with work pending: each is a wake-up that was lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed_wakeups: Option<u64>,
@@ -174,6 +177,7 @@ impl Record {
             stride: None,
             copies: None,
             redo: None,
+            look: None,
             missed_wakeups: None,
             repeated: None,
             damaged: None,

@@ -138,8 +138,8 @@ impl<'a> Digest<'a> {
 }
 
 /// The work apart from the path.
-fn shape(r: &Record) -> (u64, u32, &str, &str, Option<bool>) {
-    (r.size_bytes, r.queues, &r.mode, &r.platform, r.redo)
+fn shape(r: &Record) -> (u64, u32, &str, &str, Option<bool>, Option<bool>) {
+    (r.size_bytes, r.queues, &r.mode, &r.platform, r.redo, r.look)
 }
 
 /// Whether two records are repeats of one measurement.
@@ -172,6 +172,7 @@ fn name_by(rows: &mut [Row], by_mode: bool) {
     let bursts = differs(&|r| r.burst.to_string());
     let modes = by_mode && differs(&|r| r.mode.clone());
     let redo = differs(&|r| format!("{:?}", r.redo));
+    let look = differs(&|r| format!("{:?}", r.look));
     let platforms = differs(&|r| r.platform.clone());
     for row in rows {
         let r = row.first();
@@ -188,6 +189,7 @@ fn name_by(rows: &mut [Row], by_mode: bool) {
         also(bursts, format!("bursts of {}", r.burst));
         also(modes, r.mode.clone());
         also(redo, if r.redo == Some(false) { "no redo page" } else { "redo page" }.into());
+        also(look, if r.look == Some(true) { "whole frames read" } else { "heads read" }.into());
         also(platforms, r.platform.clone());
         row.name = name;
     }
