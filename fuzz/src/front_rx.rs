@@ -15,9 +15,10 @@ use crate::tape::Tape;
 use pregrant::net::checksum;
 use pregrant::net::front::Granting;
 use pregrant::net::front::regions::Regions;
-use pregrant::net::front::{Buffers, RxFront, TxFront};
+use pregrant::net::front::{RxFront, TxFront};
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::{FrontChain, FrontPath};
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap};
 use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{Arena, MAX_FRAME, Offload};
@@ -120,10 +121,8 @@ impl Game {
         let (tx_mem, tx_back) = rig.ring::<NetTx>();
         let (rx_mem, rx_back) = rig.ring::<NetRx>();
         let ((a, b), (c, d)) = (rig.channel(), rig.channel());
-        let buffers = |way, acc, granting| Buffers {
-            staging: staging(&rig, way, acc),
-            pages: rig.ordinary(way, acc, granting),
-        };
+        let buffers =
+            |way, acc, granting| FrontChain::new(staging(&rig, way, acc), rig.ordinary(way, acc, granting));
         Self {
             tx: TxFront::new(
                 FrontRing::starting_at(tx_mem, start),
@@ -132,6 +131,7 @@ impl Game {
             rx: RxFront::new(
                 FrontRing::starting_at(rx_mem, start),
                 buffers(rx_way, Access::ReadWrite, Granting::Standing),
+                1,
             ),
             tx_ring: RawRing::new(tx_back, start),
             rx_ring: RawRing::new(rx_back, start),
@@ -254,10 +254,8 @@ impl Game {
                 let held = self.held.iter().any(|(id, answered, _)| *id == req.id && *answered);
                 assert!(!held, "the page of id {} is used again, and the back still has it", req.id);
             }
-            bytes.extend(match (req.gref, &self.tx.buffers().staging) {
-                (0, Some(area)) => {
-                    bytes_of(area.bytes(), area.place(req.id.into()) as usize + req.offset as usize, len)
-                }
+            bytes.extend(match (req.gref, self.tx.chain().staging()) {
+                (0, Some(area)) => bytes_of(area.bytes(), area.start(req.id) + req.offset as usize, len),
                 (gref, _) => granted(&self.rig, gref, req.offset, len).expect("a granted page"),
             });
             if first {
@@ -357,11 +355,11 @@ impl Game {
         let index = self.rx_ring.rsp_prod;
         let id = index & (SLOTS - 1);
         let fill = [index as u8 ^ 0x5A; 4096];
-        let buffers = self.rx.buffers();
-        if let Some(area) = &buffers.staging {
-            assert!(area.bytes().copy_in(area.place(id) as usize, &fill[..area.buffer_bytes()]));
+        let buffers = self.rx.chain();
+        if let Some(area) = buffers.staging() {
+            assert!(area.bytes().copy_in(area.start(id as u16), &fill[..area.slot_bytes()]));
         }
-        if let Some(pages) = &buffers.pages {
+        if let Some(pages) = buffers.pages() {
             assert!(pages.bytes().copy_in(id as usize * PAGE_SIZE, &fill.map(|b| !b)));
         }
         self.rx_ring.mem.write::<2>(index, words);
@@ -480,18 +478,18 @@ impl Game {
     /// The bytes of a frame, where they are by docs/protocol 3.3.
     fn frame_there(&self, pieces: &[(u32, RxResponse)], offload: Offload) -> Option<Next> {
         let total: usize = pieces.iter().map(|(_, rsp)| rsp.status as usize).sum();
-        let staging = self.rx.buffers().staging.as_ref();
+        let staging = self.rx.chain().staging();
         let staged = staging
-            .filter(|area| area.data_len().copy_only() || pieces.len() == 1 && total <= area.buffer_bytes());
+            .filter(|area| area.data_len().copy_only() || pieces.len() == 1 && total <= area.slot_bytes());
         let mut bytes = Vec::new();
         for (index, rsp) in pieces {
             let (id, offset, len) = (index & (SLOTS - 1), rsp.offset as usize, rsp.status as usize);
-            let limit = staged.map_or(PAGE_SIZE, |area| area.buffer_bytes());
+            let limit = staged.map_or(PAGE_SIZE, |area| area.slot_bytes());
             if offset + len > limit {
                 return None;
             }
-            bytes.extend(match (staged, &self.rx.buffers().pages) {
-                (Some(area), _) => bytes_of(area.bytes(), area.place(id) as usize + offset, len),
+            bytes.extend(match (staged, self.rx.chain().pages()) {
+                (Some(area), _) => bytes_of(area.bytes(), area.start(id as u16) + offset, len),
                 (None, Some(pages)) => bytes_of(pages.bytes(), id as usize * PAGE_SIZE + offset, len),
                 (None, None) => return None,
             });

@@ -10,10 +10,10 @@
 
 use pregrant::net::back::{Control, TxQueue};
 use pregrant::net::front::Granting;
+use pregrant::net::front::TxFront;
 use pregrant::net::front::regions::Regions;
-use pregrant::net::front::{Buffers, TxFront};
 use pregrant::net::path::copy::front::OrdinaryPages;
-use pregrant::net::path::{AnyPath, CopyPath};
+use pregrant::net::path::{AnyPath, CopyPath, FrontChain};
 use pregrant::platform::local::LocalXen;
 use pregrant::platform::{Access, Events, GrantPool, PeerMem};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ring.size(),
         Granting::PerFrame,
     )?;
-    let mut front = TxFront::new(ring, Buffers { staging: None, pages: Some(pages) });
+    let mut front = TxFront::new(ring, FrontChain::new(None, Some(pages)));
 
     // The backend maps the same page and binds the same channel.
     let map = host.map(GUEST, &ring_ref, Access::ReadWrite).map_err(|e| e.status.to_string())?;
@@ -86,10 +86,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Down again: the backend lets go first, then the guest can end its grants.
     drop((back, host_chan));
-    let (ring, buffers) = front.into_parts();
+    let (ring, chain) = front.into_parts();
     guest.release(ring.into_pages()).map_err(|_| "the backend still maps the ring")?;
-    buffers
-        .pages
+    let (_, pages) = chain.into_parts();
+    pages
         .map_or(Ok(()), |p| p.into_granted().release(&guest))
         .map_err(|_| "the backend still uses a page")?;
     drop(guest_chan);

@@ -5,7 +5,7 @@ mod rig;
 use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{Control, Polled, RxQueue};
 use pregrant::net::model::RxModel;
-use pregrant::net::path::{AnyPath, Chain, PersistentPath, StagingPath};
+use pregrant::net::path::{AnyPath, Chain, FrontPath, PersistentPath, StagingPath};
 use pregrant::platform::{Access, GrantPool};
 use pregrant::port::Offload;
 use pregrant::ring::{BackRing, NetRx, RingPages};
@@ -87,7 +87,7 @@ proptest! {
                     let mut is = vec![0u8; want.len()];
                     if staged {
                         assert!(off + want.len() <= 256);
-                        assert!(area.bytes().copy_out(area.place(k) as usize + off, &mut is));
+                        assert!(area.bytes().copy_out(area.start(k as u16) + off, &mut is));
                     } else {
                         let p = refs.iter().position(|r| r.0 == k).expect("a page that may be written");
                         assert!(memory.copy_out(p * PAGE_SIZE + off, &mut is));

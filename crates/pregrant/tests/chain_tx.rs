@@ -5,6 +5,7 @@ mod rig;
 
 use pregrant::net::back::{Control, Polled, TxQueue};
 use pregrant::net::model::{Slot, TxModel};
+use pregrant::net::path::FrontPath;
 use pregrant::net::path::{AnyPath, Chain, MapPath, PersistentPath, StagingPath};
 use pregrant::platform::{Access, GrantPool};
 use pregrant::port::Arena;
@@ -81,7 +82,7 @@ proptest! {
                     let (gref, offset) = match src {
                         Src::Staged => {
                             let offset = offset % (2048 - len + 1).max(1);
-                            let at = area.place(id as u32) as usize + offset as usize;
+                            let at = area.start(id) + offset as usize;
                             bytes.extend_from_slice(&staged[at..at + len as usize]);
                             (0, offset)
                         }

@@ -3,7 +3,7 @@
 
 mod rig;
 
-use pregrant::net::front::Buffers;
+use pregrant::net::path::FrontChain;
 use pregrant::platform::{Access, InUse, PeerMem};
 use pregrant::port::{MAX_FRAME, Offload};
 use pregrant::wire::netif::{
@@ -140,8 +140,9 @@ fn xsa_396_pages_in_use_stay_granted_after_the_end() {
     let map = t.rig.host.map(GUEST, &[gref], Access::ReadOnly).expect("a frame's page");
     let Tx { rig, front, back, chans, .. } = t;
     drop((back, chans));
-    let (ring, Buffers { staging, pages }) = front.into_parts();
-    rig::release_front(&rig.guest, (ring, Buffers { staging, pages: None }));
+    let (ring, chain) = front.into_parts();
+    let (staging, pages) = chain.into_parts();
+    rig::release_front(&rig.guest, (ring, FrontChain::new(staging, None)));
     let mut pages = pages.expect("the copy way has ordinary pages").into_granted();
     for _ in 0..2 {
         match pages.release(&rig.guest) {

@@ -10,6 +10,7 @@ mod rig;
 use pregrant::net::back::{Control, Polled};
 use pregrant::net::front::Granting;
 use pregrant::net::model::Slot;
+use pregrant::net::path::FrontPath;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::platform::local::{LocalRegion, Pages};
 use pregrant::port::{Arena, Offload};
@@ -78,7 +79,7 @@ fn buffers_rewritten_while_they_are_copied_are_survived() {
         let rig = Rig::new();
         let mut g = rig.tx_model(Way::Staging(octets), 0, 1);
         let area = g.area.as_ref().expect("a staging way");
-        let places: Vec<usize> = (0..IDS).map(|id| area.place(id as u32) as usize).collect();
+        let places: Vec<usize> = (0..IDS).map(|id| area.start(id)).collect();
         let memory: LocalRegion = area.bytes().clone();
         let written = [vec![0x11; size as usize], vec![0x22; size as usize]];
         let rewrite = |x: u32| {

@@ -7,6 +7,7 @@ mod rig;
 use pregrant::PeerFault;
 use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::model::RxFrame;
+use pregrant::net::path::FrontPath;
 use pregrant::port::Offload;
 use pregrant::ring::{NetRx, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
@@ -37,11 +38,11 @@ fn octets(g: &RxGame, way: Way, frame: &RxFrame) -> Vec<u8> {
     let mut bytes = Vec::new();
     for slot in &frame.slots {
         let mut piece = vec![0; slot.status as usize];
-        let staged = g.area.as_ref().filter(|area| total <= area.buffer_bytes() || way.copy_only());
+        let staged = g.area.as_ref().filter(|area| total <= area.slot_bytes() || way.copy_only());
         let copied = match staged {
             Some(area) => {
-                assert!(slot.offset % 64 == 0 && slot.offset as usize + piece.len() <= area.buffer_bytes());
-                area.bytes().copy_out(area.place(slot.id as u32) as usize + slot.offset as usize, &mut piece)
+                assert!(slot.offset % 64 == 0 && slot.offset as usize + piece.len() <= area.slot_bytes());
+                area.bytes().copy_out(area.start(slot.id) + slot.offset as usize, &mut piece)
             }
             None => {
                 assert_eq!(slot.offset, 0);

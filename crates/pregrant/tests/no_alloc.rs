@@ -243,9 +243,9 @@ fn a_vif_with_staging_takes_less_than_a_mebibyte() {
     let boxes =
         (size_of_val(&tx.front) + size_of_val(&tx.back) + size_of_val(&rx.front) + size_of_val(&rx.back))
             as isize;
-    let staging: usize = [tx.front.buffers(), rx.front.buffers()]
+    let staging: usize = [tx.front.chain(), rx.front.chain()]
         .iter()
-        .filter_map(|b| b.staging.as_ref())
+        .filter_map(|chain| chain.staging())
         .map(|a| a.memory_bytes())
         .sum();
     let taken = all - frames + boxes;

@@ -9,6 +9,7 @@ use pregrant::net::back::{Control, Polled};
 use pregrant::net::front::Granting;
 use pregrant::net::front::regions::Regions;
 use pregrant::net::model::{RxFrame, Slot};
+use pregrant::net::path::FrontPath;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen, ListFault, colour};
 use pregrant::platform::local::Pages;
@@ -254,10 +255,7 @@ fn a_read_only_rx_list_cannot_be_mapped_for_writing() {
 /// Fills buffer `id` with `id + 1`.
 fn fill(g: &TxGame, id: u16) {
     let area = g.area.as_ref().expect("a staging way");
-    assert!(
-        area.bytes()
-            .copy_in(area.place(id as u32) as usize, &vec![(id as u8).wrapping_add(1); area.buffer_bytes()])
-    );
+    assert!(area.bytes().copy_in(area.start(id), &vec![(id as u8).wrapping_add(1); area.slot_bytes()]));
 }
 
 fn staged(id: u16, offset: u16, size: u16) -> Slot {
@@ -374,7 +372,7 @@ fn rx_ids_twice_in_a_batch_are_an_error() {
     assert_eq!(failed(g.model.frames().unwrap()), [false, true, false, true]);
     let mut first = [0; 60];
     let area = g.area.as_ref().unwrap();
-    assert!(area.bytes().copy_out(area.place(9) as usize + colour(9, 60, 256), &mut first));
+    assert!(area.bytes().copy_out(area.start(9) + colour(9, 60, 256), &mut first));
     assert_eq!(first, [1; 60]);
     // In the next batch the id is free again.
     post(&mut g, &[9]);
@@ -460,15 +458,15 @@ fn a_long_frame_s_first_bytes_are_in_a_buffer_too_and_its_grants_hold_all_of_it(
     assert!(arena.push(&frame, Offload::default()));
     let buffer = |ends: &rig::TxEnds| {
         let mut octets = [0; 256];
-        let area = ends.front.buffers().staging.as_ref().expect("a staging area");
-        assert!(area.bytes().copy_out(area.place(0) as usize, &mut octets));
+        let area = ends.front.chain().staging().expect("a staging area");
+        assert!(area.bytes().copy_out(area.start(0), &mut octets));
         octets
     };
     assert_eq!(buffer(&ends), [0; 256]);
     assert_eq!(ends.front.send(&rig.guest, &ends.front_chan, &arena.burst()), Ok(1));
     assert_eq!(buffer(&ends), frame[..256]);
     // A back that reads the grants alone is not misled by what happens to the buffer.
-    let area = ends.front.buffers().staging.as_ref().expect("a staging area");
+    let area = ends.front.chain().staging().expect("a staging area");
     assert!(area.bytes().copy_in(0, &[0xee; 256]));
     let mut port = TestPort::default();
     let polled = ends.back.poll(

@@ -5,9 +5,10 @@
 mod rig;
 
 use pregrant::net::front::Granting;
+use pregrant::net::front::TxFront;
 use pregrant::net::front::regions::Regions;
-use pregrant::net::front::{Buffers, TxFront};
 use pregrant::net::path::copy::front::OrdinaryPages;
+use pregrant::net::path::{FrontChain, FrontPath};
 use pregrant::platform::local::{LocalDomain, LocalMap, LocalRegion};
 use pregrant::platform::{Access, Events, GrantPool, GrantTable, InUse, PeerMem, Platform, ReadySet};
 use pregrant::port::{Arena, Offload};
@@ -97,10 +98,10 @@ fn staged_pages_changed_during_the_copy_are_survived() {
     for (way, len) in [(Way::Copy, 4096usize), (Way::Staging(256), 256), (Way::Staging(65535), 4096)] {
         let mut r = Rx::new(way);
         let Rx { rig, front, back, arena, chans } = &mut r;
-        let (memory, stride): (LocalRegion, usize) = match &front.buffers().staging {
-            Some(area) => (area.bytes().clone(), area.buffer_bytes()),
+        let (memory, stride): (LocalRegion, usize) = match front.chain().staging() {
+            Some(area) => (area.bytes().clone(), area.slot_bytes()),
             None => {
-                let pages = front.buffers().pages.as_ref().expect("one of the two");
+                let pages = front.chain().pages().expect("one of the two");
                 (pages.bytes().clone(), PAGE_SIZE)
             }
         };
@@ -178,10 +179,10 @@ fn xsa_376_403_shared_pages_show_frames_and_nothing_else() {
             let frame: Vec<u8> = (0..len).map(|k| 1 + (k % 50) as u8).collect();
             assert!(t.burst.push(&frame, Offload::default()));
             assert_eq!(t.front.send(&t.rig.guest, &t.chans.0, &t.burst.burst()), Ok(1));
-            let buffers = t.front.buffers();
+            let buffers = t.front.chain();
             let mut shown = Vec::new();
             for region in
-                buffers.staging.iter().map(|a| a.bytes()).chain(buffers.pages.iter().map(|p| p.bytes()))
+                buffers.staging().map(|a| a.bytes()).into_iter().chain(buffers.pages().map(|p| p.bytes()))
             {
                 let mut bytes = vec![SECRET; region.len()];
                 assert!(region.copy_out(0, &mut bytes));
@@ -326,7 +327,7 @@ fn xsa_457_tx_with_failures_leaks_neither_pages_nor_ids() {
     let pages = OrdinaryPages::new(&p, &mut Regions::new(HOST), Access::ReadOnly, SLOTS, Granting::PerFrame)
         .expect("pages");
     let mut front: TxFront<Flaky> =
-        TxFront::new(FrontRing::new(front_ring), Buffers { staging: None, pages: Some(pages) });
+        TxFront::new(FrontRing::new(front_ring), FrontChain::new(None, Some(pages)));
     let mut back = RawBack { ring, rsp_prod: 0 };
     let before = rig.xen.counts().grants;
     let (mut seen, mut refused, mut held) = (0u32, 0, Vec::<LocalMap>::new());
@@ -358,9 +359,10 @@ fn xsa_457_tx_with_failures_leaks_neither_pages_nor_ids() {
     assert!(refused > 100, "grants did fail: {refused} times");
     assert_eq!((rig.xen.counts().grants, front.room()), (before, SLOTS));
     drop((back, near, far));
-    let (ring, Buffers { pages, .. }) = front.into_parts();
+    let (ring, chain) = front.into_parts();
+    let (_, pages) = chain.into_parts();
     assert!(pages.expect("they are").into_granted().release(&p).is_ok());
-    rig::release_front(&rig.guest, (ring, Buffers { staging: None, pages: None }));
+    rig::release_front(&rig.guest, (ring, FrontChain::new(None, None)));
     rig.assert_empty();
 }
 

@@ -4,8 +4,10 @@
 mod rig;
 
 use pregrant::net::front::Granting;
+use pregrant::net::front::RxFront;
 use pregrant::net::front::regions::Regions;
-use pregrant::net::front::{Buffers, RxFront};
+use pregrant::net::path::FrontChain;
+use pregrant::net::path::FrontPath;
 use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::DataLen;
@@ -126,7 +128,7 @@ fn run(way: Way, now: &Answers, then: &Answers, at: usize) -> (Came, usize) {
             let len = DataLen::new(len).expect("a length that buffers can have");
             let area = StagingArea::new(&guest, &mut Regions::new(HOST), Access::ReadWrite, len, SLOTS, 0)
                 .expect("buffers");
-            fill(area.bytes(), area.buffer_bytes());
+            fill(area.bytes(), area.slot_bytes());
             Some(area)
         }
         _ => None,
@@ -135,7 +137,7 @@ fn run(way: Way, now: &Answers, then: &Answers, at: usize) -> (Came, usize) {
         OrdinaryPages::new(&guest, &mut Regions::new(HOST), Access::ReadWrite, SLOTS, Granting::Standing)
             .expect("pages");
     fill(pages.bytes(), PAGE_SIZE);
-    let mut front = RxFront::new(ring, Buffers { staging, pages: Some(pages) });
+    let mut front = RxFront::new(ring, FrontChain::new(staging, Some(pages)), 1);
     let chan = rig.channel();
     front.post(&guest, &chan.0).expect("standing grants");
     write(&rewriter.back, now);

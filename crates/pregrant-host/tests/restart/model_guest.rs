@@ -6,6 +6,7 @@ use pregrant::net::features::{
 };
 use pregrant::net::front::regions::Regions;
 use pregrant::net::model::{RxFrame, RxModel, Slot, TxModel};
+use pregrant::net::path::FrontPath;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::{Access, Events, GrantPool, Platform};
@@ -153,7 +154,7 @@ impl ModelGuest {
                 assert!(self.tx_pages.0.copy_in((id + 1) * PAGE_SIZE, &frame[PAGE_SIZE..]));
                 if let Some((area, _)) = &self.staging {
                     let head = &frame[..STAGED as usize];
-                    assert!(area.bytes().copy_in(area.place(id as u32) as usize, head));
+                    assert!(area.bytes().copy_in(area.start(id as u16), head));
                 }
                 self.tx.write(&[
                     data(id, LARGE | TXF_MORE_DATA | TXF_EXTRA_INFO, frame.len()),
@@ -164,7 +165,7 @@ impl ModelGuest {
                 let frame = frame(900);
                 let mut slot = data(id, 0, frame.len());
                 if let (Some((area, _)), Slot::Data(req)) = (&self.staging, &mut slot) {
-                    assert!(area.bytes().copy_in(area.place(id as u32) as usize, &frame));
+                    assert!(area.bytes().copy_in(area.start(id as u16), &frame));
                     req.gref = 0;
                 } else {
                     assert!(self.tx_pages.0.copy_in(id * PAGE_SIZE, &frame));
@@ -216,7 +217,7 @@ impl ModelGuest {
             let staged = self.staging.as_ref().filter(|_| frame.bytes() <= STAGED as usize);
             let there = match staged {
                 Some((_, area)) => {
-                    let at = area.place(rsp.id.into()) as usize + rsp.offset as usize;
+                    let at = area.start(rsp.id) + rsp.offset as usize;
                     area.bytes().copy_out(at, &mut piece)
                 }
                 None => {

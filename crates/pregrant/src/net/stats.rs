@@ -2,6 +2,17 @@
 
 use crate::platform::GrantOps;
 
+/// Which counter of [`DirStats`] a frame belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Counted {
+    /// It took grant operations.
+    Granted,
+    /// Its pages were mapped before.
+    Persistent,
+    /// It went through buffers that were mapped at connect.
+    Staged,
+}
+
 /// One direction of one queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DirStats {
@@ -48,5 +59,16 @@ impl DirStats {
         self.granted += granted;
         self.persistent += persistent;
         self.staged += good - granted - persistent;
+    }
+
+    /// Counts frames that all went one way.
+    #[inline(always)]
+    pub(crate) fn handed_on_by(&mut self, by: Counted, frames: u64) {
+        self.frames += frames;
+        match by {
+            Counted::Granted => self.granted += frames,
+            Counted::Persistent => self.persistent += frames,
+            Counted::Staged => self.staged += frames,
+        }
     }
 }

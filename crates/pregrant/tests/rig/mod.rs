@@ -15,12 +15,14 @@ pub mod raw_back;
 use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{Control, Polled, RxQueue, TxQueue};
 use pregrant::net::front::Granting;
-use pregrant::net::front::{Buffers, Regions, RxFront, TxFront};
+use pregrant::net::front::{Regions, RxFront, TxFront};
 use pregrant::net::model::{RxModel, TxModel};
 use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
-use pregrant::net::path::{AnyPath, CopyPath, MapPath, PersistentPath, StagedBuffers, StagingPath};
+use pregrant::net::path::{
+    AnyPath, CopyPath, FrontChain, MapPath, PersistentPath, StagedBuffers, StagingPath,
+};
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap, LocalRegion, LocalXen};
 use pregrant::platform::{Access, Events, GrantPool, PeerMem};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Payload};
@@ -149,10 +151,8 @@ impl Rig {
         let (front_chan, back_chan) = self.channel();
         let front_ring = FrontRing::starting_at(front_ring, start);
         let (area, buffers) = self.stage(way, Access::ReadOnly, 0).unzip();
-        let front = TxFront::new(
-            front_ring,
-            Buffers { staging: area, pages: self.ordinary(way, Access::ReadOnly, granting) },
-        );
+        let front =
+            TxFront::new(front_ring, FrontChain::new(area, self.ordinary(way, Access::ReadOnly, granting)));
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
         TxEnds {
             front,
@@ -171,7 +171,8 @@ impl Rig {
         let (area, buffers) = self.stage(way, Access::ReadWrite, first_id).unzip();
         let front = RxFront::new(
             front_ring,
-            Buffers { staging: area, pages: self.ordinary(way, Access::ReadWrite, granting) },
+            FrontChain::new(area, self.ordinary(way, Access::ReadWrite, granting)),
+            1,
         );
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
         let back = RxQueue::new(ring, Self::path(way, buffers, Access::ReadWrite), RxAccepts::ALL);
@@ -249,10 +250,8 @@ fn release_area(p: &LocalDomain, area: Option<StagingArea<LocalDomain>>) {
     }
 }
 
-pub fn release_front<K: RingKind>(
-    p: &LocalDomain,
-    (ring, Buffers { staging: area, pages }): (Ring<K>, Buffers<LocalDomain>),
-) {
+pub fn release_front<K: RingKind>(p: &LocalDomain, (ring, chain): (Ring<K>, FrontChain<LocalDomain>)) {
+    let (area, pages) = chain.into_parts();
     release_region(p, ring.into_pages());
     release_area(p, area);
     if let Some(pages) = pages {

@@ -2,7 +2,8 @@
 
 use super::{Rig, SLOTS, Way, release_front};
 use pregrant::net::front::Granting;
-use pregrant::net::front::{Buffers, RxFront, TxFront};
+use pregrant::net::front::{RxFront, TxFront};
+use pregrant::net::path::{FrontChain, FrontPath};
 use pregrant::platform::Access;
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap};
 use pregrant::port::{Arena, Offload};
@@ -62,7 +63,7 @@ impl Tx {
         let chans = rig.channel();
         let area = rig.stage(way, Access::ReadOnly, 0).map(|(area, _)| area);
         let pages = rig.ordinary(way, Access::ReadOnly, Granting::PerFrame);
-        let front = TxFront::new(FrontRing::new(front_ring), Buffers { staging: area, pages });
+        let front = TxFront::new(FrontRing::new(front_ring), FrontChain::new(area, pages));
         Self { rig, front, back: RawBack { ring, rsp_prod: 0 }, chans, burst: Arena::new() }
     }
     pub fn send(&mut self, len: usize, offload: Offload) -> usize {
@@ -99,10 +100,10 @@ impl Rx {
         let area = rig.stage(way, Access::ReadWrite, 0).map(|(area, _)| area);
         if let Some(area) = &area {
             for id in 0..area.entries() {
-                assert!(area.bytes().copy_in(
-                    area.place(id) as usize,
-                    &vec![(id as u8).wrapping_add(1); area.buffer_bytes()]
-                ));
+                assert!(
+                    area.bytes()
+                        .copy_in(area.start(id as u16), &vec![(id as u8).wrapping_add(1); area.slot_bytes()])
+                );
             }
         }
         let pages = rig.ordinary(way, Access::ReadWrite, Granting::PerFrame);
@@ -111,7 +112,7 @@ impl Rx {
                 assert!(pages.bytes().copy_in(id * PAGE_SIZE, &[(id as u8).wrapping_add(1); PAGE_SIZE]));
             }
         }
-        let mut front = RxFront::new(FrontRing::new(front_ring), Buffers { staging: area, pages });
+        let mut front = RxFront::new(FrontRing::new(front_ring), FrontChain::new(area, pages), 1);
         front.post(&rig.guest, &chans.0).expect("grants to be had");
         Self { rig, front, back: RawBack { ring, rsp_prod: 0 }, chans, arena: Arena::new() }
     }

@@ -2,21 +2,24 @@
 //!
 //! ```text
 //!   TX: Burst -> tx.send -> ring          answers -> tx.reclaim
-//!   RX: rx.post -> ring                   answers -> rx.recv -> Arena
+//!   RX: rx.post -> ring                   answers -> rx.recv -> Arena, or lent until release
 //! ```
 //! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, grants of the set-up; [`ctrl`]: the control ring).
 
 pub mod backoff;
-pub mod buffers;
 pub mod ctrl;
+pub mod lent_pages;
+pub mod loans;
 pub mod plan;
+pub mod queue;
 pub mod regions;
 pub mod rx;
 pub mod tx;
 pub mod vif;
 
-pub use buffers::Buffers;
 pub use ctrl::CtrlFront;
+pub use loans::{Lent, UnknownToken};
+pub use queue::FrontQueue;
 pub use regions::{Granting, Regions};
 pub use rx::RxFront;
 pub use tx::TxFront;

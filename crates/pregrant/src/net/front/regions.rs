@@ -22,6 +22,7 @@
 
 use crate::error::PlatformError;
 use crate::platform::{Access, GrantPool, InUse, Platform};
+use crate::ring::RingPages;
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef};
 use alloc::boxed::Box;
@@ -40,6 +41,9 @@ pub enum Granting {
     /// For each frame, as an ordinary netfront does; standing where the platform cannot.
     PerFrame,
 }
+
+/// The memory of a ring in one's own granted pages.
+pub type OwnRing<K, P> = RingPages<K, Region<P>>;
 
 /// The grants of a region's pages.
 #[derive(Debug)]

@@ -1,29 +1,33 @@
-//! RX of one queue, at the guest: the back's frames to private memory.
+//! RX of one queue, at the guest: the back's frames to private memory, or lent where they are.
 //!
 //! ```text
-//!   post: every free slot gets a request (id = slot number, that id's page or no page at all)
+//!   post: every free slot gets a request (id = slot number, a page, or no page at all)
 //!   recv: answers --> one copy into the caller's arena --> post again
+//!   recv_by_reference: answers --> a copy of the head, the rest stays where it is --> release --> post again
 //! ```
 //!
-//! Which memory a slot's bytes are in follows from the protocol, not from a flag: a frame of at most N bytes is in the
-//! staging buffer of its slot's id, a longer one in the slots' pages, and where N is 65535 every slot is staged. Bytes
-//! are copied to private memory before anybody parses them. What the back may do: answer with offsets, lengths or
-//! chains that make no sense (faults), or change the memory while it is copied (the copy is what counts).
+//! Which memory a slot's bytes are in follows from the protocol, not from a flag: each path of the [chain](FrontChain) knows
+//! which frames it [holds](FrontPath::holds), and the first that does has it. Bytes are copied to private memory before
+//! anybody parses them. What the back may do: answer with offsets, lengths or chains that make no sense (faults), or change the
+//! memory while it is copied (the copy is what counts), or while it is lent ([`loans`](super::loans)).
 
-use super::buffers::Buffers;
-use super::tx::OwnRing;
+use super::loans::{HEAD_BYTES, Lent, Loans, UnknownToken};
+use super::regions::OwnRing;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::gso;
+use crate::net::path::any_front::with_path;
+use crate::net::path::copy::front::OrdinaryPages;
+use crate::net::path::{AnyFrontPath, Counted, FrontChain, FrontPath};
 use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
-use crate::port::{Arena, BURST_FRAMES, MAX_FRAME, Offload};
+use crate::port::{Arena, BURST_FRAMES, MAX_FRAME, Offload, Piece, Token};
 use crate::ring::{FrontRing, NetRx};
 use crate::shm::SharedBytes;
-use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
     Extra, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest, RxResponse,
 };
 use alloc::boxed::Box;
+use core::ops::Range;
 
 /// Longer frames are left to the hardware's own prefetcher.
 const SHORT: i16 = 256;
@@ -33,7 +37,8 @@ const MAX_CHAIN: usize = 32;
 /// The front's RX half of a queue.
 pub struct RxFront<P: Platform> {
     ring: FrontRing<NetRx, OwnRing<NetRx, P>>,
-    buffers: Buffers<P>,
+    chain: FrontChain<P>,
+    loans: Loans,
     /// Answers that are here and belong to a frame whose last one is not.
     cut: u32,
     /// Scratch: a run of answers that were read.
@@ -41,37 +46,37 @@ pub struct RxFront<P: Platform> {
     stats: DirStats,
 }
 
-/// One piece of a frame: which slot's memory, where in it, how much.
+/// A slot's part of a frame: where in its memory, how much.
 #[derive(Clone, Copy, Default)]
-struct Piece {
-    id: u32,
+struct Part {
+    slot: u16,
     offset: u16,
     len: u16,
 }
 
 impl<P: Platform> RxFront<P> {
-    /// A queue over a ring that was just initialised. `pages` may be missing where staging serves every slot.
-    pub fn new(ring: FrontRing<NetRx, OwnRing<NetRx, P>>, buffers: Buffers<P>) -> Self {
+    /// A queue over a ring that was just initialised. Pages beyond the ring's slots are spare, for those that are lent. `tag` is no
+    /// other queue's of this vif.
+    pub fn new(ring: FrontRing<NetRx, OwnRing<NetRx, P>>, chain: FrontChain<P>, tag: u16) -> Self {
+        let loans = Loans::new(ring.size(), chain.pages().map_or(0, FrontPath::ids), tag);
         Self {
             ring,
-            buffers,
+            chain,
+            loans,
             cut: 0,
             run: Box::new([RxResponse::default(); BURST_FRAMES]),
             stats: DirStats::default(),
         }
     }
 
-    /// Posts a request in every free slot and publishes them.
+    /// Posts a request in every free slot, as far as there are pages for them, and publishes them.
     #[inline(always)]
     pub fn post(&mut self, p: &P, chan: &<P::Events as Events>::Chan) -> Result<(), PlatformError> {
-        let mask = self.ring.size() - 1;
         for _ in 0..self.ring.free() {
-            let id = self.ring.next_index() & mask;
-            let gref = match &mut self.buffers.pages {
-                Some(pages) => pages.grant(p, id as usize)?.0,
-                None => 0,
-            };
-            self.ring.push(&RxRequest { id: id as u16, gref });
+            let slot = self.slot_at(self.ring.next_index());
+            let Some(page) = self.loans.page_to_post(slot) else { break };
+            let gref = self.chain.grant(p, page)?;
+            self.ring.push(&RxRequest { id: slot, gref });
         }
         if self.ring.publish().wanted() {
             self.stats.notifications += 1;
@@ -85,6 +90,36 @@ impl<P: Platform> RxFront<P> {
     /// frames were added. The slots are free afterwards: call [`post`](Self::post).
     #[inline(always)]
     pub fn recv(&mut self, out: &mut Arena, want: u32) -> Result<usize, PeerFault> {
+        self.take(out, None, want)
+    }
+
+    /// As [`recv`](Self::recv), but of frames in pages that are longer than [`HEAD_BYTES`] no more than these are copied: the rest
+    /// is read where it is ([`piece`](Self::piece)) until it is [released](Self::release). Frames in staging buffers are copied,
+    /// since a buffer is its slot's for good.
+    #[inline(always)]
+    pub fn recv_by_reference(
+        &mut self,
+        out: &mut Arena,
+        lent: &mut Lent,
+        want: u32,
+    ) -> Result<usize, PeerFault> {
+        self.take(out, Some(lent), want)
+    }
+
+    /// Piece `k` of what follows the head of the frame that was lent with `token`, in order. None: there are no more.
+    #[inline(always)]
+    pub fn piece(&self, token: Token, k: usize) -> Option<Piece<'_>> {
+        lent_piece(&self.loans, &self.chain, token, k)
+    }
+
+    /// The frame of `token` is not read any more: its pages can be posted again ([`post`](Self::post)).
+    #[inline(always)]
+    pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
+        self.loans.release(token)
+    }
+
+    #[inline(always)]
+    fn take(&mut self, out: &mut Arena, mut lent: Option<&mut Lent>, want: u32) -> Result<usize, PeerFault> {
         let want = want.max(self.cut + 1);
         let mut n = self.ring.available(want)?;
         if n < want {
@@ -95,25 +130,20 @@ impl<P: Platform> RxFront<P> {
         let mut taken = 0;
         self.ring.prefetch(n.min(BURST_FRAMES as u32));
         while taken < n && out.has_room() {
-            // The common case, one slot and no extras: a run of answers is read, their buffers' lines asked for, and then
+            // The common case, one slot and no extras: a run of answers is read, their memory's lines asked for, and then
             // the frames are copied.
             let most = ((n - taken) as usize).min(BURST_FRAMES - out.len());
             let (run, long) = self.plain_run(taken, most);
-            for k in 0..run {
-                if !out.has_room() {
-                    break;
-                }
-                let rsp = self.run[k];
-                let id = self.id_at(taken);
-                let piece = Piece { id, offset: rsp.offset, len: rsp.status as u16 };
-                self.copy_frame(out, &[piece], offload_of(rsp.flags))?;
-                taken += 1;
+            let mut done = 0;
+            while done < run && out.has_room() {
+                done += self.take_some(taken + done as u32, done..run, out, lent.as_deref_mut())?;
             }
+            taken += done as u32;
             let Some(rsp) = long else { continue };
             if !out.has_room() {
                 break;
             }
-            match self.recv_long(rsp, taken, n, out)? {
+            match self.recv_long(rsp, taken, n, out, lent.as_deref_mut())? {
                 // The rest of the frame is not there yet: look again, then wait for more than there is.
                 0 => match self.ring.available(n + 1)? {
                     more if more > n => n = more,
@@ -140,10 +170,12 @@ impl<P: Platform> RxFront<P> {
                 return (n, Some(rsp));
             }
             if rsp.status <= SHORT
-                && let Some(area) = &self.buffers.staging
+                && let Some(path) = self.chain.paths().first()
             {
-                let place = area.place(self.id_at(at + n as u32)) as usize;
-                area.bytes().prefetch_read(place + rsp.offset as usize, rsp.status as usize);
+                let slot = self.slot_ahead(at + n as u32);
+                let start = with_path!(path, path => memory(&self.loans, path, slot));
+                let bytes = with_path!(path, path => path.bytes());
+                bytes.prefetch_read(start + rsp.offset as usize, rsp.status as usize);
             }
             self.run[n] = rsp;
             n += 1;
@@ -152,14 +184,64 @@ impl<P: Platform> RxFront<P> {
     }
 
     #[inline(always)]
-    fn id_at(&self, ahead: u32) -> u32 {
-        self.ring.rsp_cons().wrapping_add(ahead) & (self.ring.size() - 1)
+    fn slot_ahead(&self, ahead: u32) -> u16 {
+        self.slot_at(self.ring.rsp_cons().wrapping_add(ahead))
+    }
+
+    #[inline(always)]
+    fn slot_at(&self, index: u32) -> u16 {
+        (index & (self.ring.size() - 1)) as u16
+    }
+
+    /// Frames of one slot each, from the first of `run` on, that are in one path's memory. `at`: how far ahead that is.
+    #[inline(always)]
+    fn take_some(
+        &mut self,
+        at: u32,
+        run: Range<usize>,
+        out: &mut Arena,
+        mut lent: Option<&mut Lent>,
+    ) -> Result<usize, PeerFault> {
+        let (first, mask) = (self.slot_ahead(at), (self.ring.size() - 1) as u16);
+        let rsps = &self.run[run];
+        let mut longer_than = -1;
+        for path in self.chain.paths() {
+            let n = with_path!(path, path => {
+                let mut n = 0;
+                for rsp in rsps {
+                    let len = rsp.status as u16;
+                    if i32::from(len) <= longer_than || !path.holds(usize::from(len), 1) || !out.has_room() {
+                        break;
+                    }
+                    let slot = first.wrapping_add(n as u16) & mask;
+                    let part = Part { slot, offset: rsp.offset, len };
+                    let offload = offload_of(rsp.flags);
+                    take_frame(path, &mut self.loans, out, (&[part], offload), lent.as_deref_mut())?;
+                    self.stats.bytes += u64::from(len);
+                    n += 1;
+                }
+                self.stats.handed_on_by(counted(path), n as u64);
+                n
+            });
+            if n > 0 {
+                return Ok(n);
+            }
+            longer_than = path.slot_bytes() as i32;
+        }
+        Err(rsps.first().map_or(PeerFault::TooManySlots, |rsp| fault(rsp.offset, rsp.status)))
     }
 
     /// A frame of several slots, with extras, or an error. Returns the answers used; 0: they are not all there.
     #[cold]
     #[inline(never)]
-    fn recv_long(&mut self, first: RxResponse, at: u32, n: u32, out: &mut Arena) -> Result<u32, PeerFault> {
+    fn recv_long(
+        &mut self,
+        first: RxResponse,
+        at: u32,
+        n: u32,
+        out: &mut Arena,
+        lent: Option<&mut Lent>,
+    ) -> Result<u32, PeerFault> {
         let mut used = 1;
         let mut offload = offload_of(first.flags);
         let mut extra = first.flags & RXF_EXTRA_INFO != 0;
@@ -179,17 +261,17 @@ impl<P: Platform> RxFront<P> {
             used += 1;
             extra = more;
         }
-        let mut pieces = [Piece::default(); MAX_CHAIN];
+        let mut parts = [Part::default(); MAX_CHAIN];
         let mut nr = 0;
         let mut error = false;
         let mut rsp = first;
-        let mut id = self.id_at(at);
+        let mut slot = self.slot_ahead(at);
         let mut total = 0usize;
         loop {
             if rsp.status < 0 {
                 error = true;
             } else {
-                pieces[nr] = Piece { id, offset: rsp.offset, len: rsp.status as u16 };
+                parts[nr] = Part { slot, offset: rsp.offset, len: rsp.status as u16 };
                 total += rsp.status as usize;
             }
             nr += 1;
@@ -202,7 +284,7 @@ impl<P: Platform> RxFront<P> {
             if nr == MAX_CHAIN {
                 return Err(PeerFault::TooManySlots);
             }
-            id = self.id_at(at + used);
+            slot = self.slot_ahead(at + used);
             rsp = self.ring.read(at + used);
             used += 1;
         }
@@ -210,10 +292,20 @@ impl<P: Platform> RxFront<P> {
             self.stats.errors += 1;
             return Ok(used);
         }
+        let fault = fault(first.offset, first.status);
         if total > MAX_FRAME {
-            return Err(PeerFault::BadResponse { offset: first.offset, status: first.status });
+            return Err(fault);
         }
-        self.copy_frame(out, &pieces[..nr], offload)?;
+        // A checksum that is to be made blank is the whole frame's.
+        let lent = lent.filter(|_| offload.gso_type == 0 || offload.csum_blank);
+        let parts = &parts[..nr];
+        let holds = |path: &&AnyFrontPath<P>| with_path!(path, path => path.holds(total, nr));
+        let path = self.chain.paths().iter().find(holds).ok_or(fault)?;
+        with_path!(path, path => {
+            take_frame(path, &mut self.loans, out, (parts, offload), lent)?;
+            self.stats.bytes += total as u64;
+            self.stats.handed_on_by(counted(path), 1);
+        });
         if offload.gso_type != 0 && !offload.csum_blank {
             self.stats.gso_checksum_fixups += 1;
             let newest = out.len() - 1;
@@ -223,47 +315,6 @@ impl<P: Platform> RxFront<P> {
             }
         }
         Ok(used)
-    }
-
-    /// The one copy: from the slots' memory into the arena.
-    #[inline(always)]
-    fn copy_frame(&mut self, out: &mut Arena, pieces: &[Piece], offload: Offload) -> Result<(), PeerFault> {
-        let total: usize = pieces.iter().map(|p| p.len as usize).sum();
-        let staged = match &self.buffers.staging {
-            Some(area) => total <= area.buffer_bytes() && pieces.len() == 1 || area.data_len().copy_only(),
-            None => false,
-        };
-        let Some(mut to) = out.room(total, offload) else {
-            return Ok(()); // cannot be: the caller saw room for the longest frame
-        };
-        for piece in pieces {
-            let fault = PeerFault::BadResponse { offset: piece.offset, status: piece.len as i16 };
-            let (len, offset) = (piece.len as usize, piece.offset as usize);
-            let (dst, rest) = core::mem::take(&mut to).split_at_mut(len);
-            to = rest;
-            let copied = match (&self.buffers.staging, &self.buffers.pages) {
-                (Some(area), _) if staged => {
-                    offset + len <= area.buffer_bytes()
-                        && area.bytes().copy_out(area.place(piece.id) as usize + offset, dst)
-                }
-                (_, Some(pages)) => {
-                    offset + len <= PAGE_SIZE
-                        && pages.bytes().copy_out(piece.id as usize * PAGE_SIZE + offset, dst)
-                }
-                _ => false,
-            };
-            if !copied {
-                return Err(fault);
-            }
-        }
-        self.stats.frames += 1;
-        self.stats.bytes += total as u64;
-        if staged {
-            self.stats.staged += 1;
-        } else {
-            self.stats.granted += 1;
-        }
-        Ok(())
     }
 
     /// Before sleeping: asks for an event at the `ahead`-th answer from here. True: there is work.
@@ -280,7 +331,12 @@ impl<P: Platform> RxFront<P> {
     /// Whether a slot is free to be posted.
     #[inline(always)]
     pub fn has_free(&self) -> bool {
-        self.ring.free() > 0
+        self.ring.free() > 0 && self.loans.can_post(self.slot_at(self.ring.next_index()))
+    }
+
+    /// Frames that are lent.
+    pub fn lent(&self) -> u32 {
+        self.loans.out()
     }
 
     /// What happened so far.
@@ -294,19 +350,113 @@ impl<P: Platform> RxFront<P> {
     }
 
     /// The memory of its frames.
-    pub fn buffers(&self) -> &Buffers<P> {
-        &self.buffers
+    pub fn chain(&self) -> &FrontChain<P> {
+        &self.chain
     }
 
     /// The memory of its frames, to be changed before the first one.
-    pub fn buffers_mut(&mut self) -> &mut Buffers<P> {
-        &mut self.buffers
+    pub fn chain_mut(&mut self) -> &mut FrontChain<P> {
+        &mut self.chain
+    }
+
+    /// Pages for what its paths do not carry, before the first frame.
+    pub fn append(&mut self, pages: OrdinaryPages<P>) {
+        self.loans.add_pages(pages.ids());
+        self.chain.append(pages);
     }
 
     /// Ends the queue: its memory, to be released once the back has closed.
-    pub fn into_parts(self) -> (OwnRing<NetRx, P>, Buffers<P>) {
-        (self.ring.into_mem(), self.buffers)
+    pub fn into_parts(self) -> (OwnRing<NetRx, P>, FrontChain<P>) {
+        (self.ring.into_mem(), self.chain)
     }
+
+    /// As [`into_parts`](Self::into_parts), and which of it is lent.
+    pub fn end(self) -> (OwnRing<NetRx, P>, FrontChain<P>, Loans) {
+        (self.ring.into_mem(), self.chain, self.loans)
+    }
+}
+
+fn fault(offset: u16, status: i16) -> PeerFault {
+    PeerFault::BadResponse { offset, status }
+}
+
+fn counted<P: Platform, F: FrontPath<P>>(_: &F) -> Counted {
+    F::COUNTED
+}
+
+/// Where the memory of `slot` starts.
+#[inline(always)]
+fn memory<P: Platform, F: FrontPath<P>>(loans: &Loans, path: &F, slot: u16) -> usize {
+    path.start(if F::LENDS { loans.page(slot) } else { slot })
+}
+
+/// The one copy: from the slots' memory into the arena; no more than the head, where it is lent.
+#[inline(always)]
+fn take_frame<P: Platform, F: FrontPath<P>>(
+    path: &F,
+    loans: &mut Loans,
+    out: &mut Arena,
+    (parts, offload): (&[Part], Offload),
+    lent: Option<&mut Lent>,
+) -> Result<(), PeerFault> {
+    let total: usize = parts.iter().map(|part| usize::from(part.len)).sum();
+    let lent = lent.filter(|_| F::LENDS && total > HEAD_BYTES);
+    let mut wanted = if lent.is_some() { HEAD_BYTES } else { total };
+    let i = out.len();
+    let Some(mut to) = out.room(total, offload) else {
+        return Ok(()); // cannot be: the caller saw room for the longest frame
+    };
+    for &Part { slot, offset, len } in parts {
+        let (from, len) = (usize::from(offset), usize::from(len));
+        let copied = len.min(wanted);
+        let (dst, rest) = core::mem::take(&mut to).split_at_mut(copied);
+        to = rest;
+        let start = memory(loans, path, slot) + from;
+        if from + len > path.slot_bytes() || !path.bytes().copy_out(start, dst) {
+            return Err(fault(offset, len as i16));
+        }
+        wanted -= copied;
+    }
+    if let Some(lent) = lent {
+        lend(loans, parts, i, lent);
+    }
+    Ok(())
+}
+
+/// Lends what is behind the head. All parts were looked at: a frame is lent whole or not at all.
+#[inline(always)]
+fn lend(loans: &mut Loans, parts: &[Part], i: usize, lent: &mut Lent) {
+    let mut head = HEAD_BYTES as u16;
+    let mut last = None;
+    for &Part { slot, offset, len } in parts {
+        let copied = head.min(len);
+        head -= copied;
+        if copied == len {
+            continue; // all of it was copied: the page stays with its slot
+        }
+        let (offset, len) = (offset + copied, len - copied);
+        last = Some(match last {
+            Some(page) => loans.lend_more(page, slot, offset, len),
+            None => {
+                let page = loans.page(slot);
+                lent.note(i, loans.lend(slot, offset, len));
+                page
+            }
+        });
+    }
+}
+
+/// See [`RxFront::piece`].
+#[inline(always)]
+pub fn lent_piece<'a, P: Platform>(
+    loans: &Loans,
+    chain: &'a FrontChain<P>,
+    token: Token,
+    k: usize,
+) -> Option<Piece<'a>> {
+    let (page, offset, len) = loans.piece(token, k)?;
+    let pages = chain.pages()?;
+    pages.bytes().piece(pages.start(page) + usize::from(offset), usize::from(len))
 }
 
 #[inline(always)]

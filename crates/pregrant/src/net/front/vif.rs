@@ -13,24 +13,19 @@
 
 use super::backoff::Backoff;
 use super::ctrl::CtrlFront;
+use super::lent_pages::LentPages;
+use super::loans::{Lent, UnknownToken};
 use super::plan::{Plan, plans};
-use super::regions::{Granted, Grants, Region, Regions};
+use super::queue::{FrontQueue, QueueConfig};
+use super::regions::{Granting, Regions};
 use super::tx::TxLimits;
-use super::{Buffers, RxFront, TxFront};
 use crate::error::{PeerFault, PlatformError};
-use crate::net::features::{
-    BackFeatures, ChannelKeys, DataKeys, DataRequest, FrontRequest, QueueKeys, active_key,
-    of_front_connection,
-};
-use crate::net::front::regions::Granting;
+use crate::net::features::{BackFeatures, FrontRequest, QueueKeys, active_key, of_front_connection};
 use crate::net::headers::MacAddr;
-use crate::net::path::copy::front::OrdinaryPages;
-use crate::net::path::staging::front::StagingArea;
 use crate::net::path::staging::list::DataLen;
 use crate::net::stats::DirStats;
-use crate::platform::{Access, Clock, Events, Platform};
-use crate::port::{Arena, Burst, Offloads};
-use crate::ring::{FrontRing, NetRx, NetTx, RingKind, RingMem, RingPages};
+use crate::platform::{Clock, Platform};
+use crate::port::{Arena, Burst, Offloads, Piece, Token};
 use crate::units::{DomId, EvtchnPort};
 use crate::xenbus::bus::DeviceBus;
 use crate::xenbus::key_source::Pairs;
@@ -53,6 +48,10 @@ pub struct FrontConfig {
     pub split_channels: bool,
     /// Pages are granted once and used again and again, where the back keeps them mapped.
     pub persistent: bool,
+    /// RX pages of each queue beyond its slots, for [frames that are lent](FrontVif::recv_by_reference); at most as many as there
+    /// are slots. A back that keeps pages mapped knows as many as it has slots, unless it was told otherwise: with more, some
+    /// frames come by grant copy.
+    pub spare_rx_pages: u32,
     /// A control ring, where the back answers one.
     pub ctrl_ring: bool,
     /// Only those multicast frames that are [named](FrontVif::multicast), where the back can leave the others out.
@@ -69,11 +68,15 @@ impl Default for FrontConfig {
             granting: Granting::PerFrame,
             split_channels: true,
             persistent: false,
+            spare_rx_pages: 0,
             ctrl_ring: false,
             multicast_control: false,
         }
     }
 }
+
+/// Spare RX pages of a queue at most: as many as a ring of one page has slots.
+const SPARE_MAX: u32 = 256;
 
 /// What went wrong. The vif is to be closed.
 #[derive(Debug)]
@@ -104,25 +107,6 @@ impl<E> From<PlatformError> for FrontError<E> {
     }
 }
 
-type Chan<P> = <<P as Platform>::Events as Events>::Chan;
-
-/// The memory of one direction of a queue that is being set up.
-struct Direction<K, P: Platform> {
-    ring: RingPages<K, Region<P>>,
-    ring_grants: Grants,
-    buffers: Buffers<P>,
-}
-
-struct FrontQueue<P: Platform> {
-    tx: TxFront<P>,
-    rx: RxFront<P>,
-    /// Of the two rings.
-    ring_grants: [Grants; 2],
-    tx_chan: Chan<P>,
-    /// None: `tx_chan` serves both rings.
-    rx_chan: Option<Chan<P>>,
-}
-
 /// What [`FrontVif::step`] came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrontStep {
@@ -139,6 +123,10 @@ pub struct FrontVif<P: Platform> {
     state: XenbusState,
     config: FrontConfig,
     queues: Vec<FrontQueue<P>>,
+    /// Of queues that are gone.
+    lent: Vec<LentPages<P>>,
+    /// Queues that were made so far.
+    made: u16,
     ctrl: Option<CtrlFront<P>>,
     live: bool,
     reconnect: bool,
@@ -163,6 +151,8 @@ impl<P: Platform> FrontVif<P> {
             state: XenbusState::Initialising,
             config,
             queues: Vec::new(),
+            lent: Vec::new(),
+            made: 0,
             ctrl: None,
             live: false,
             reconnect,
@@ -268,10 +258,13 @@ impl<P: Platform> FrontVif<P> {
         self.state = XenbusState::Closed;
     }
 
-    /// Whether the vif is closed and all of its memory is our own again. Never so of one that reconnects and was connected
+    /// Whether the vif is closed and all of its memory is our own again, and no frame is lent. Never so of one that reconnects and was connected
     /// before: it keeps its pages for the next time.
     pub fn is_closed(&self) -> bool {
-        self.state == XenbusState::Closed && self.queues.is_empty() && self.regions.is_empty()
+        self.state == XenbusState::Closed
+            && self.queues.is_empty()
+            && self.lent.is_empty()
+            && self.regions.is_empty()
     }
 
     /// Pages that are granted to the back and not in use.
@@ -306,7 +299,7 @@ impl<P: Platform> FrontVif<P> {
         self.persistent = self.config.persistent && back.persistent;
         let plans = plans(tx_len, rx_len, &back.staging_sizes);
         let keys = self.make_queues(p, self.config.queues.clamp(1, back.max_queues), &plans, split)?;
-        self.queues.iter_mut().for_each(|q| q.tx.limit(limits));
+        self.queues.iter_mut().for_each(|q| q.limit(limits));
         // One that there is no memory for is done without, as queues and buffers are.
         let ctrl = if self.config.ctrl_ring && back.ctrl_ring {
             match CtrlFront::new(p, &mut self.regions) {
@@ -397,7 +390,12 @@ impl<P: Platform> FrontVif<P> {
     ) -> (Vec<QueueKeys>, Option<PlatformError>) {
         let mut keys = Vec::new();
         for _ in 0..n {
-            match self.queue(p, plan, split) {
+            // The back keeps what it has seen: a reference must go on naming its page.
+            let granting = if self.persistent { Granting::Standing } else { self.config.granting };
+            let spare = self.config.spare_rx_pages.min(SPARE_MAX);
+            self.made = self.made.wrapping_add(1);
+            let config = QueueConfig { plan, split, granting, spare, tag: self.made };
+            match FrontQueue::new(p, &mut self.regions, config) {
                 Ok((queue, queue_keys)) => {
                     self.queues.push(queue);
                     keys.push(queue_keys);
@@ -408,114 +406,11 @@ impl<P: Platform> FrontVif<P> {
         (keys, None)
     }
 
-    fn queue(&mut self, p: &P, plan: Plan, split: bool) -> Result<(FrontQueue<P>, QueueKeys), PlatformError> {
-        let Plan { tx_len, rx_len, tx_share } = plan;
-        let tx = self.direction::<NetTx>(p, Access::ReadOnly, tx_len, (0, tx_share))?;
-        let first_rx = tx.buffers.staging.as_ref().map_or(0, |a| a.entries() as u16);
-        let rx = match self.direction::<NetRx>(p, Access::ReadWrite, rx_len, (first_rx, 1)) {
-            Ok(rx) => rx,
-            Err(e) => {
-                self.give_up(p, tx);
-                return Err(e);
-            }
-        };
-        let to = self.regions.to();
-        let offered = p.events().offer(to).and_then(|tx| {
-            let rx = if split { Some(p.events().offer(to)?) } else { None };
-            Ok((tx, rx))
-        });
-        let ((tx_chan, tx_port), rx_chan) = match offered {
-            Ok(offered) => offered,
-            Err(e) => {
-                self.give_up(p, tx);
-                self.give_up(p, rx);
-                return Err(e);
-            }
-        };
-        let (rx_chan, channels) = match rx_chan {
-            Some((chan, rx)) => (Some(chan), ChannelKeys::Split { tx: tx_port, rx }),
-            None => (None, ChannelKeys::Single(tx_port)),
-        };
-        let data = |buffers: &Buffers<P>| {
-            let keys =
-                |a: &StagingArea<P>| DataKeys { list_refs: Vec::from([a.list_ref()]), len: a.data_len() };
-            DataRequest::from(buffers.staging.as_ref().map(keys))
-        };
-        let (tx_data, rx_data) = (data(&tx.buffers), data(&rx.buffers));
-        let (tx_ring, rx_ring) = (tx.ring_grants.first(), rx.ring_grants.first());
-        let keys = QueueKeys { tx_ring, rx_ring, channels, tx_data, rx_data };
-        let queue = FrontQueue {
-            tx: TxFront::new(FrontRing::new(tx.ring), tx.buffers),
-            rx: RxFront::new(FrontRing::new(rx.ring), rx.buffers),
-            ring_grants: [tx.ring_grants, rx.ring_grants],
-            tx_chan,
-            rx_chan,
-        };
-        Ok((queue, keys))
-    }
-
-    /// The memory of one direction: all of it, or none and an error. `ids`: the first, and for one in how many slots.
-    fn direction<K: RingKind>(
-        &mut self,
-        p: &P,
-        acc: Access,
-        len: Option<DataLen>,
-        (first_id, share): (u16, u32),
-    ) -> Result<Direction<K, P>, PlatformError> {
-        let page = self.regions.take(p, Access::ReadWrite, 1, Granting::Standing)?;
-        let (page, ring_grants) = page.into_parts();
-        let ring = RingPages::new(page);
-        ring.init();
-        let n = ring.size() / share;
-        let mut buffers = Buffers { staging: None, pages: None };
-        let filled = len
-            .map(|len| StagingArea::new(p, &mut self.regions, acc, len, n, first_id))
-            .transpose()
-            .map(|area| buffers.staging = area)
-            .and_then(|()| {
-                if !buffers.copy_only() {
-                    let pages =
-                        if acc == Access::ReadOnly { self.tx_pages(p, n) } else { self.rx_pages(p, n) };
-                    buffers.pages = Some(pages?);
-                }
-                Ok(())
-            });
-        let direction = Direction { ring, ring_grants, buffers };
-        match filled {
-            Ok(()) => Ok(direction),
-            Err(e) => {
-                self.give_up(p, direction);
-                Err(e)
-            }
-        }
-    }
-
-    /// Gives up the memory of one direction.
-    fn give_up<K: RingKind>(&mut self, p: &P, direction: Direction<K, P>) {
-        let Direction { ring, ring_grants, buffers: Buffers { staging, pages } } = direction;
-        let staging = staging.into_iter().flat_map(StagingArea::into_granted);
-        let all = staging.chain(pages.map(OrdinaryPages::into_granted));
-        for granted in all.chain([Granted::from_parts(ring.into_pages(), ring_grants)]) {
-            self.regions.put(p, granted);
-        }
-    }
-
     /// One that never comes back has no use for pages that are not in use.
     fn release_unneeded(&mut self, p: &P) {
         if !self.reconnect {
             self.regions.release(p);
         }
-    }
-
-    fn tx_pages(&mut self, p: &P, n: u32) -> Result<OrdinaryPages<P>, PlatformError> {
-        // The back keeps what it has seen: a reference must go on naming its page.
-        let granting = if self.persistent { Granting::Standing } else { self.config.granting };
-        OrdinaryPages::new(p, &mut self.regions, Access::ReadOnly, n, granting)
-    }
-
-    /// RX pages stay granted: the same reference is posted again and again.
-    fn rx_pages(&mut self, p: &P, n: u32) -> Result<OrdinaryPages<P>, PlatformError> {
-        OrdinaryPages::new(p, &mut self.regions, Access::ReadWrite, n, Granting::Standing)
     }
 
     /// The back is connected: reads which lists it accepted, and posts RX.
@@ -532,25 +427,7 @@ impl<P: Platform> FrontVif<P> {
             let active =
                 asked && known && bus.text(&key).map_err(FrontError::Keys)?.is_some_and(|t| t.trim() == "1");
             self.accepted.push(active);
-            if asked && !active {
-                let q = &mut self.queues[i];
-                let (tx_ids, rx_ids) = (q.tx.buffers().ids(), q.rx.buffers().ids());
-                // First what goes: memory may be short.
-                let gone = [q.tx.buffers_mut().staging.take(), q.rx.buffers_mut().staging.take()];
-                for granted in gone.into_iter().flatten().flat_map(StagingArea::into_granted) {
-                    self.regions.put(p, granted);
-                }
-                if self.queues[i].tx.buffers().pages.is_none() {
-                    let pages = self.tx_pages(p, tx_ids)?;
-                    self.queues[i].tx.buffers_mut().pages = Some(pages);
-                }
-                if self.queues[i].rx.buffers().pages.is_none() {
-                    let pages = self.rx_pages(p, rx_ids)?;
-                    self.queues[i].rx.buffers_mut().pages = Some(pages);
-                }
-            }
-            let q = &mut self.queues[i];
-            q.rx.post(p, q.rx_chan.as_ref().unwrap_or(&q.tx_chan))?;
+            self.queues[i].go_live(p, &mut self.regions, active || !asked)?;
         }
         self.release_unneeded(p);
         self.live = true;
@@ -564,10 +441,7 @@ impl<P: Platform> FrontVif<P> {
             ctrl.into_granted().into_iter().for_each(|granted| self.regions.put(p, granted));
         }
         for q in core::mem::take(&mut self.queues) {
-            let ((tx, tx_buffers), (rx, rx_buffers)) = (q.tx.into_parts(), q.rx.into_parts());
-            let [tx_grants, rx_grants] = q.ring_grants;
-            self.give_up(p, Direction { ring: tx, ring_grants: tx_grants, buffers: tx_buffers });
-            self.give_up(p, Direction { ring: rx, ring_grants: rx_grants, buffers: rx_buffers });
+            self.lent.extend(q.end(p, &mut self.regions));
         }
         self.release_unneeded(p);
     }
@@ -577,15 +451,15 @@ impl<P: Platform> FrontVif<P> {
         self.ctrl.as_mut().filter(|_| self.live)
     }
 
-    /// Names a multicast address that frames are wanted for, or no longer (queue 0; see [`TxFront::multicast`]).
+    /// Names a multicast address that frames are wanted for, or no longer (queue 0; see [`TxFront::multicast`](super::TxFront::multicast)).
     pub fn multicast(&mut self, p: &P, mac: MacAddr, wanted: bool) -> bool {
         let Some(q) = self.queues.first_mut().filter(|_| self.live) else { return false };
-        q.tx.multicast(p, &q.tx_chan, mac, wanted)
+        q.multicast(p, mac, wanted)
     }
 
     /// Multicast wishes on the way, and how many were refused so far: the back's list is full.
     pub fn multicast_wishes(&self) -> (usize, u64) {
-        self.queues.first().map_or((0, 0), |q| q.tx.multicast_wishes())
+        self.queues.first().map_or((0, 0), FrontQueue::multicast_wishes)
     }
 
     /// Live queues.
@@ -610,13 +484,12 @@ impl<P: Platform> FrontVif<P> {
 
     /// Bytes of a frame that fit a staging buffer of queue `i`, TX and RX; None: ordinary grants.
     pub fn staging_lens(&self, i: usize) -> (Option<DataLen>, Option<DataLen>) {
-        let of = |b: &Buffers<P>| b.staging.as_ref().map(StagingArea::data_len);
-        self.queues.get(i).map_or((None, None), |q| (of(q.tx.buffers()), of(q.rx.buffers())))
+        self.queues.get(i).map_or((None, None), FrontQueue::staging_lens)
     }
 
     /// TX requests that queue `i` can have in flight.
     pub fn tx_ids(&self, i: usize) -> u32 {
-        self.queues.get(i).map_or(0, |q| q.tx.buffers().ids())
+        self.queues.get(i).map_or(0, FrontQueue::tx_ids)
     }
 
     /// What the back takes unfinished; the rest is to be finished before it is sent.
@@ -624,23 +497,22 @@ impl<P: Platform> FrontVif<P> {
         self.takes
     }
 
-    /// Sends frames on queue `i`; see [`TxFront::send`]. None are taken while the vif is not live.
+    /// Sends frames on queue `i`; see [`TxFront::send`](super::TxFront::send). None are taken while the vif is not live.
     #[inline(always)]
     pub fn send(&mut self, p: &P, i: usize, burst: &Burst<'_>) -> Result<usize, PlatformError> {
         if !self.live {
             return Ok(0);
         }
-        let q = &mut self.queues[i];
-        q.tx.send(p, &q.tx_chan, burst)
+        self.queues[i].send(p, burst)
     }
 
-    /// Takes TX answers of queue `i`; see [`TxFront::reclaim`].
+    /// Takes TX answers of queue `i`; see [`TxFront::reclaim`](super::TxFront::reclaim).
     #[inline(always)]
     pub fn reclaim(&mut self, p: &P, i: usize, want: u32) -> Result<u32, PeerFault> {
         if !self.live {
             return Ok(0);
         }
-        self.queues[i].tx.reclaim(p, want)
+        self.queues[i].reclaim(p, want)
     }
 
     /// Receives frames of queue `i` and posts its slots again.
@@ -649,64 +521,101 @@ impl<P: Platform> FrontVif<P> {
         if !self.live {
             return Ok(0);
         }
-        let q = &mut self.queues[i];
-        let n = q.rx.recv(out, want)?;
-        // Not only after frames: a ringful of error answers frees slots too.
-        if q.rx.has_free() {
-            // Standing grants: posting cannot fail.
-            let _ = q.rx.post(p, q.rx_chan.as_ref().unwrap_or(&q.tx_chan));
+        self.queues[i].recv(p, out, want)
+    }
+
+    /// Receives frames of queue `i` by reference: those that `lent` says (it is cleared first, as `out` is to be) are to be
+    /// [released](Self::release), each by its token, before their pages are posted again.
+    #[inline(always)]
+    pub fn recv_by_reference(
+        &mut self,
+        p: &P,
+        i: usize,
+        out: &mut Arena,
+        lent: &mut Lent,
+        want: u32,
+    ) -> Result<usize, PeerFault> {
+        lent.clear();
+        if !self.live {
+            return Ok(0);
         }
-        Ok(n)
+        self.queues[i].recv_by_reference(p, out, lent, want)
+    }
+
+    /// Piece `k` of what follows the head of a lent frame; None: there are no more. The back may change its bytes at any time.
+    #[inline(always)]
+    pub fn piece(&self, token: Token, k: usize) -> Option<Piece<'_>> {
+        let live = self.queues.iter().find_map(|q| q.piece(token, k));
+        live.or_else(|| self.lent.iter().find_map(|pages| pages.piece(token, k)))
+    }
+
+    /// Gives lent frames back, of whichever queue, also of one that is gone. The first token that names none is told; the others
+    /// count all the same.
+    #[inline(always)]
+    pub fn release(&mut self, p: &P, tokens: impl IntoIterator<Item = Token>) -> Result<(), UnknownToken> {
+        let mut told = Ok(());
+        for token in tokens {
+            if self.queues.iter_mut().any(|q| q.release(token).is_ok()) {
+                continue;
+            }
+            told = told.and(self.release_of_gone(p, token));
+        }
+        if self.live {
+            self.queues.iter_mut().for_each(|q| q.post_released(p));
+        }
+        told
+    }
+
+    #[cold]
+    fn release_of_gone(&mut self, p: &P, token: Token) -> Result<(), UnknownToken> {
+        if !self.lent.iter_mut().any(|pages| pages.release(token).is_ok()) {
+            return Err(UnknownToken(token));
+        }
+        let lent = core::mem::take(&mut self.lent);
+        self.lent = lent.into_iter().filter_map(|pages| pages.release_unlent(p, &mut self.regions)).collect();
+        self.release_unneeded(p);
+        Ok(())
+    }
+
+    /// Frames that are lent.
+    pub fn lent(&self) -> u32 {
+        let gone: u32 = self.lent.iter().map(LentPages::lent).sum();
+        gone + self.queues.iter().map(FrontQueue::lent).sum::<u32>()
     }
 
     /// TX slots of queue `i` that are free.
     pub fn room(&self, i: usize) -> u32 {
-        if self.live { self.queues[i].tx.room() } else { 0 }
+        if self.live { self.queues[i].room() } else { 0 }
     }
 
     /// TX requests of queue `i` without an answer.
     pub fn in_flight(&self, i: usize) -> u32 {
-        if self.live { self.queues[i].tx.in_flight() } else { 0 }
+        if self.live { self.queues[i].in_flight() } else { 0 }
     }
 
     /// Before sleeping: arms queue `i` for RX, and (`tx_too`: somebody waits for room or for the end of what was sent) for
     /// TX answers; else the back need not wake us for them. True: there is work.
     pub fn final_check(&mut self, p: &P, i: usize, tx_too: bool) -> Result<bool, PeerFault> {
-        let q = &mut self.queues[i];
-        let rx = q.rx.final_check(1)?;
-        let tx = tx_too && q.tx.in_flight() > 0 && q.tx.final_check(1)?;
-        // Last: an event that came since the rings were armed is kept until here.
-        p.events().unmask(&q.tx_chan);
-        if let Some(chan) = &q.rx_chan {
-            p.events().unmask(chan);
-        }
-        Ok(rx || tx)
+        self.queues[i].final_check(p, tx_too)
     }
 
     /// Whether any ring has work for us, as [`final_check`](Self::final_check) says it; nothing is armed.
     pub fn is_pending(&mut self, tx_too: bool) -> bool {
-        self.queues
-            .iter_mut()
-            .any(|q| q.rx.is_pending() || tx_too && q.tx.in_flight() > 0 && q.tx.is_pending())
+        self.queues.iter_mut().any(|q| q.is_pending(tx_too))
     }
 
     /// Counters of queue `i`.
     pub fn stats(&self, i: usize) -> (DirStats, DirStats) {
-        (self.queues[i].tx.stats(), self.queues[i].rx.stats())
+        self.queues[i].stats()
     }
 
     /// Our channels of queue `i`: which local ends mean it.
     pub fn channels(&self, p: &P, i: usize) -> (EvtchnPort, Option<EvtchnPort>) {
-        let q = &self.queues[i];
-        (p.events().local(&q.tx_chan), q.rx_chan.as_ref().map(|c| p.events().local(c)))
+        self.queues[i].channels(p)
     }
 
     /// Bytes of shared memory in staging buffers and lists of all queues.
     pub fn staging_bytes(&self) -> usize {
-        let of = |a: Option<&StagingArea<P>>| a.map_or(0, StagingArea::memory_bytes);
-        self.queues
-            .iter()
-            .map(|q| of(q.tx.buffers().staging.as_ref()) + of(q.rx.buffers().staging.as_ref()))
-            .sum()
+        self.queues.iter().map(FrontQueue::staging_bytes).sum()
     }
 }

@@ -4,13 +4,14 @@
 //!   Chain --> AnyPath --match, once a batch--> CopyPath, MapPath, PersistentPath, StagingPath
 //! ```
 
-use super::back::{BackPath, Counted, Lends};
+use super::back::{BackPath, Lends};
 use super::copy::back::CopyPath;
 use super::map::back::MapPath;
 use super::persistent::back::PersistentPath;
 use super::staging::back::StagingPath;
 use crate::net::back::assemble::{Todo, TxBatch};
 use crate::net::back::rx_batch::RxBatch;
+use crate::net::stats::Counted;
 use crate::platform::Platform;
 use crate::port::{Arena, Burst};
 use crate::units::DomId;

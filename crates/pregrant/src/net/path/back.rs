@@ -13,21 +13,11 @@
 
 use crate::net::back::assemble::{Todo, TxBatch};
 use crate::net::back::rx_batch::RxBatch;
+use crate::net::stats::Counted;
 use crate::platform::Platform;
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::units::DomId;
 use alloc::vec::Vec;
-
-/// Which counter of [`DirStats`](crate::net::stats::DirStats) a frame belongs to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Counted {
-    /// It took grant operations.
-    Granted,
-    /// Its pages were mapped before.
-    Persistent,
-    /// It went through buffers that were mapped at connect.
-    Staged,
-}
 
 /// What a path does besides, that leaves payload where the guest put it ([`TxBatch::lent`]) for a port that takes it there.
 pub trait Lends<P: Platform> {

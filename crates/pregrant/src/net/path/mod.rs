@@ -3,7 +3,7 @@
 //! ```text
 //!   NAME/mod.rs    what is agreed on, what it costs, what a peer may do
 //!   NAME/back.rs   BackPath: fetch (TX), deliver (RX), retire
-//!   NAME/front.rs  the memory that frames travel in, and its grants
+//!   NAME/front.rs  FrontPath: where the bytes of an id go, and the grant of it
 //! ```
 //!
 //! | path | who copies | granted | keys |
@@ -13,20 +13,28 @@
 //! | [`persistent`] | both, from and to pages that the back maps at first sight | once | `feature-persistent` |
 //! | [`staging`] | both, from and to pages that the back maps at connect | once | `feature-staging-grants` and its lists |
 //!
-//! The back asks the paths of a queue one after another ([`chain`]); each serves what it can of a batch.
+//! Either end asks the paths of a queue one after another ([`chain`], [`front_chain`]); each serves what it can of a batch.
 
 pub mod any;
+pub mod any_front;
 pub mod back;
 pub mod chain;
 pub mod copy;
+pub mod front;
+pub mod front_chain;
 pub mod map;
 pub mod persistent;
 pub mod staging;
 
 pub use any::AnyPath;
-pub use back::{BackPath, Counted, Lends};
+pub use any_front::AnyFrontPath;
+pub use back::{BackPath, Lends};
 pub use chain::{Chain, Served};
 pub use copy::back::CopyPath;
+pub use front::FrontPath;
+pub use front_chain::FrontChain;
 pub use map::back::{MAP_HEADER_BYTES, MapPath};
 pub use persistent::back::PersistentPath;
 pub use staging::back::{StagedBuffers, StagingPath};
+
+pub use super::stats::Counted;

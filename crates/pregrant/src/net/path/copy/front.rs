@@ -3,8 +3,10 @@
 
 use crate::error::PlatformError;
 use crate::net::front::regions::{Granted, Granting, Region, Regions};
+use crate::net::path::FrontPath;
+use crate::net::stats::Counted;
 use crate::platform::{Access, Platform};
-use crate::units::GrantRef;
+use crate::units::PAGE_SIZE;
 
 /// One page for each id.
 pub struct OrdinaryPages<P: Platform> {
@@ -25,33 +27,44 @@ impl<P: Platform> OrdinaryPages<P> {
         Ok(Self { granted: regions.take(p, acc, n as usize, granting)?, count: n })
     }
 
-    /// Pages, and so ids.
-    pub fn count(&self) -> u32 {
-        self.count
-    }
-
-    /// The shared memory; the page of `id` is the `id`-th.
-    #[inline(always)]
-    pub fn bytes(&self) -> &Region<P> {
-        self.granted.bytes()
-    }
-
-    /// The grant of `id`'s page, made now where grants are per frame.
-    #[inline(always)]
-    pub fn grant(&mut self, p: &P, id: usize) -> Result<GrantRef, PlatformError> {
-        self.granted.grant(p, id)
-    }
-
-    /// The frame of `id` is answered: ends its grant where grants are per frame. False: the peer still uses the page, so
-    /// the id is not free; try again later.
-    #[inline(always)]
-    #[must_use]
-    pub fn settle(&mut self, p: &P, id: usize) -> bool {
-        self.granted.settle(p, id)
-    }
-
     /// The pages, for [`Regions::put`].
     pub fn into_granted(self) -> Granted<P> {
         self.granted
+    }
+}
+
+impl<P: Platform> FrontPath<P> for OrdinaryPages<P> {
+    const COUNTED: Counted = Counted::Granted;
+    const LENDS: bool = true;
+
+    fn ids(&self) -> u32 {
+        self.count
+    }
+    #[inline(always)]
+    fn slot_bytes(&self) -> usize {
+        PAGE_SIZE
+    }
+    #[inline(always)]
+    fn carries_all(&self) -> bool {
+        true
+    }
+    #[inline(always)]
+    fn bytes(&self) -> &Region<P> {
+        self.granted.bytes()
+    }
+    #[inline(always)]
+    fn start(&self, id: u16) -> usize {
+        usize::from(id) * PAGE_SIZE
+    }
+    #[inline(always)]
+    fn grant(&mut self, p: &P, id: u16) -> Result<u32, PlatformError> {
+        Ok(self.granted.grant(p, usize::from(id))?.0)
+    }
+    #[inline(always)]
+    fn settle(&mut self, p: &P, id: u16) -> bool {
+        self.granted.settle(p, usize::from(id))
+    }
+    fn release(self, p: &P, regions: &mut Regions<P>) {
+        regions.put(p, self.granted);
     }
 }

@@ -4,10 +4,11 @@
 //!   page 0: | id 0 | id 1 | ... |   page 1: | ... |        buffers of `len` bytes, as many to a page as fit
 //! ```
 
-use super::list::{self, DataLen};
+use super::list::{self, DataLen, colour};
 use crate::error::PlatformError;
-use crate::net::front::regions::Granting;
-use crate::net::front::regions::{Granted, Region, Regions};
+use crate::net::front::regions::{Granted, Granting, Region, Regions};
+use crate::net::path::FrontPath;
+use crate::net::stats::Counted;
 use crate::platform::{Access, Platform};
 use crate::shm::SharedBytes;
 use crate::units::{GrantRef, PAGE_SIZE};
@@ -48,7 +49,7 @@ impl<P: Platform> StagingArea<P> {
             (0..entries).map(|id| id / per_page * PAGE_SIZE as u32 + id % per_page * bytes).collect();
         let area = Self { buffers, list, len, places };
         let list_entries = (0..entries).map(|id| {
-            let place = area.place(id) as usize;
+            let place = area.start(id as u16);
             StagingEntry {
                 id: first_id + id as u16,
                 gref: area.buffers.refs()[place / PAGE_SIZE].0,
@@ -58,24 +59,6 @@ impl<P: Platform> StagingArea<P> {
         let fits = list::write(area.list.bytes(), list_entries);
         debug_assert!(fits, "one list page holds 512 entries");
         Ok(area)
-    }
-
-    /// Where the buffer of `id` starts in the region, bytes.
-    #[inline(always)]
-    pub fn place(&self, id: u32) -> u32 {
-        self.places[id as usize]
-    }
-
-    /// The shared memory of the buffers.
-    #[inline(always)]
-    pub fn bytes(&self) -> &Region<P> {
-        self.buffers.bytes()
-    }
-
-    /// Bytes of one buffer.
-    #[inline(always)]
-    pub fn buffer_bytes(&self) -> usize {
-        self.len.buffer_bytes() as usize
     }
 
     /// The negotiated length.
@@ -93,7 +76,7 @@ impl<P: Platform> StagingArea<P> {
         self.buffers.bytes().len() + self.list.bytes().len()
     }
 
-    /// Buffers.
+    /// Buffers, and entries of the list.
     pub fn entries(&self) -> u32 {
         self.places.len() as u32
     }
@@ -101,5 +84,49 @@ impl<P: Platform> StagingArea<P> {
     /// The buffers and their list, for [`Regions::put`].
     pub fn into_granted(self) -> [Granted<P>; 2] {
         [self.buffers, self.list]
+    }
+}
+
+impl<P: Platform> FrontPath<P> for StagingArea<P> {
+    const COUNTED: Counted = Counted::Staged;
+
+    fn ids(&self) -> u32 {
+        self.entries()
+    }
+    #[inline(always)]
+    fn slot_bytes(&self) -> usize {
+        usize::from(self.len.buffer_bytes())
+    }
+    #[inline(always)]
+    fn carries_all(&self) -> bool {
+        self.len.copy_only()
+    }
+    #[inline(always)]
+    fn bytes(&self) -> &Region<P> {
+        self.buffers.bytes()
+    }
+    #[inline(always)]
+    fn start(&self, id: u16) -> usize {
+        self.places[usize::from(id)] as usize
+    }
+    /// Consecutive buffers start in different L1 sets where the frame leaves room for it.
+    #[inline(always)]
+    fn offset(&self, id: u16, len: usize) -> usize {
+        colour(id, len, self.slot_bytes())
+    }
+    /// 0 says that the bytes are in the buffer.
+    #[inline(always)]
+    fn grant(&mut self, _p: &P, _id: u16) -> Result<u32, PlatformError> {
+        Ok(0)
+    }
+    /// The grants describe the whole frame; its first N bytes are in the first id's buffer too, for a back that splits
+    /// headers off (docs/protocol 3.3). Ours takes each byte from the grants.
+    #[inline(always)]
+    fn head(&mut self, id: u16, frame: &[u8]) {
+        let fits = self.bytes().copy_in(self.start(id), &frame[..frame.len().min(self.slot_bytes())]);
+        debug_assert!(fits, "a buffer lies in its region");
+    }
+    fn release(self, p: &P, regions: &mut Regions<P>) {
+        self.into_granted().into_iter().for_each(|granted| regions.put(p, granted));
     }
 }

@@ -1,0 +1,260 @@
+//! The pages of RX slots, and those that a consumer holds.
+//!
+//! ```text
+//!   spare --post--> slot --answer--> lent, with a token --release--> spare        slot --answer, copied--> the same slot
+//! ```
+//! A frame that is [received by reference](super::RxFront::recv_by_reference) has private bytes at its front ([`HEAD_BYTES`]) and
+//! the rest in the pages that the back wrote to. Their slots get other pages, where some are spare; none is posted again, nor is
+//! its grant ended, before its token comes back. A token is good once: it has a number that no other one had in its vif.
+//!
+//! What the back may do: write to a page that is lent, which it could keep mapped. So lent bytes are payload: whoever reads them
+//! twice may read two things, and nobody parses them. It cannot have a page posted, released or lent twice.
+
+use crate::port::{BURST_FRAMES, Token};
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// Bytes of a lent frame that are copied: all headers. Frames that are no longer are copied whole.
+pub const HEAD_BYTES: usize = 256;
+
+/// No page.
+const NONE: u16 = u16::MAX;
+
+/// A token that was given back before, or never given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnknownToken(pub Token);
+
+impl fmt::Display for UnknownToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "token {:#x} names no frame that is lent", self.0.0)
+    }
+}
+
+impl core::error::Error for UnknownToken {}
+
+/// Which frames of an arena are lent.
+#[derive(Clone, Debug)]
+pub struct Lent {
+    frames: u64,
+    heads: [u16; BURST_FRAMES],
+    tokens: [Token; BURST_FRAMES],
+}
+
+impl Default for Lent {
+    fn default() -> Self {
+        Self { frames: 0, heads: [0; BURST_FRAMES], tokens: [Token(0); BURST_FRAMES] }
+    }
+}
+
+impl Lent {
+    /// For an arena that was cleared.
+    pub fn clear(&mut self) {
+        self.frames = 0;
+    }
+
+    /// A bit for each frame that is lent.
+    pub fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// By frame: private bytes of those that are lent.
+    pub fn heads(&self) -> &[u16; BURST_FRAMES] {
+        &self.heads
+    }
+
+    /// What gives frame `i` back; None: it is whole.
+    #[inline(always)]
+    pub fn token(&self, i: usize) -> Option<Token> {
+        (self.frames >> i & 1 == 1).then(|| self.tokens[i])
+    }
+
+    /// All of them.
+    pub fn tokens(&self) -> impl Iterator<Item = Token> {
+        (0..BURST_FRAMES).filter_map(|i| self.token(i))
+    }
+
+    #[inline(always)]
+    pub(super) fn note(&mut self, i: usize, token: Token) {
+        self.frames |= 1 << i;
+        self.heads[i] = HEAD_BYTES as u16;
+        self.tokens[i] = token;
+    }
+}
+
+/// What is lent of a page.
+#[derive(Clone, Copy)]
+struct Loan {
+    /// The token of the frame, where it begins here, and 0 in its other pages and those that are not lent.
+    token: u64,
+    /// The frame's next page.
+    next: u16,
+    offset: u16,
+    len: u16,
+}
+
+/// The pages.
+pub struct Loans {
+    /// By slot: its page.
+    of_slot: Box<[u16]>,
+    /// Those that no slot has, the one that came back last on top: it is warm.
+    spare: Vec<u16>,
+    /// By page.
+    loans: Box<[Loan]>,
+    /// Frames that are lent.
+    out: u32,
+    number: u64,
+}
+
+impl Loans {
+    /// Each of `slots` has a page, which is the one of its number; the others of `pages` are spare. `tag` is no other queue's.
+    pub fn new(slots: u32, pages: u32, tag: u16) -> Self {
+        let mut all = Self {
+            of_slot: (0..slots as u16).collect(),
+            spare: Vec::new(),
+            loans: Box::default(),
+            out: 0,
+            number: u64::from(tag) << 48,
+        };
+        all.add_pages(pages);
+        all
+    }
+
+    /// There are so many pages; before the first slot is posted.
+    pub fn add_pages(&mut self, pages: u32) {
+        let slots = self.of_slot.len();
+        self.loans =
+            vec![Loan { token: 0, next: NONE, offset: 0, len: 0 }; pages as usize].into_boxed_slice();
+        self.spare = Vec::with_capacity(pages as usize);
+        self.spare.extend((slots..pages as usize).map(|page| page as u16));
+    }
+
+    /// The page with which `slot` was posted.
+    #[inline(always)]
+    pub fn page(&self, slot: u16) -> u16 {
+        self.of_slot[usize::from(slot)]
+    }
+
+    /// The page with which `slot` is to be posted; None: there is none at present.
+    #[inline(always)]
+    pub fn page_to_post(&mut self, slot: u16) -> Option<u16> {
+        let page = &mut self.of_slot[usize::from(slot)];
+        if *page == NONE {
+            *page = self.spare.pop()?;
+        }
+        Some(*page)
+    }
+
+    /// Whether `slot` could be posted.
+    #[inline(always)]
+    pub fn can_post(&self, slot: u16) -> bool {
+        self.page(slot) != NONE || !self.spare.is_empty()
+    }
+
+    /// Lends `len` bytes of the page of `slot`, as the first of a frame's. The page is not the slot's any more.
+    #[inline(always)]
+    pub fn lend(&mut self, slot: u16, offset: u16, len: u16) -> Token {
+        let page = core::mem::replace(&mut self.of_slot[usize::from(slot)], NONE);
+        // 2^32 frames of a queue may be lent before a number comes again.
+        self.number = (self.number & !0xffff_ffff_0000) | (self.number + 0x1_0000) & 0xffff_ffff_0000;
+        let token = self.number | u64::from(page) | 1 << 63;
+        self.loans[usize::from(page)] = Loan { token, next: NONE, offset, len };
+        self.out += 1;
+        Token(token)
+    }
+
+    /// Lends more of the frame that was lent last, which ends in page `last`. Gives the page.
+    pub fn lend_more(&mut self, last: u16, slot: u16, offset: u16, len: u16) -> u16 {
+        let page = core::mem::replace(&mut self.of_slot[usize::from(slot)], NONE);
+        self.loans[usize::from(page)] = Loan { token: 0, next: NONE, offset, len };
+        self.loans[usize::from(last)].next = page;
+        page
+    }
+
+    /// The page with which the frame of `token` begins.
+    #[inline(always)]
+    fn first(&self, token: Token) -> Option<u16> {
+        let page = token.0 as u16;
+        let loan = self.loans.get(usize::from(page))?;
+        (token.0 != 0 && loan.token == token.0).then_some(page)
+    }
+
+    /// Piece `k` of what is lent with `token`: its page, where it begins there, and its bytes.
+    #[inline(always)]
+    pub fn piece(&self, token: Token, k: usize) -> Option<(u16, u16, u16)> {
+        let mut page = self.first(token)?;
+        for _ in 0..k {
+            page = self.loans[usize::from(page)].next;
+            if page == NONE {
+                return None;
+            }
+        }
+        let Loan { offset, len, .. } = self.loans[usize::from(page)];
+        Some((page, offset, len))
+    }
+
+    /// The frame is not read any more: its pages are spare.
+    #[inline(always)]
+    pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
+        let mut page = self.first(token).ok_or(UnknownToken(token))?;
+        self.loans[usize::from(page)].token = 0;
+        while page != NONE {
+            self.spare.push(page);
+            page = core::mem::replace(&mut self.loans[usize::from(page)].next, NONE);
+        }
+        self.out -= 1;
+        Ok(())
+    }
+
+    /// Frames that are lent.
+    pub fn out(&self) -> u32 {
+        self.out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_lent_once_and_comes_back_once() {
+        let mut loans = Loans::new(4, 5, 7);
+        let first = loans.lend(2, 256, 1000);
+        assert_eq!(loans.piece(first, 0), Some((2, 256, 1000)));
+        assert_eq!((loans.piece(first, 1), loans.out()), (None, 1));
+        // The spare page, then none.
+        assert_eq!(loans.page_to_post(2), Some(4));
+        let long = loans.lend(2, 256, 3840);
+        assert_eq!(loans.lend_more(4, 3, 0, 17), 3);
+        assert_eq!((loans.piece(long, 1), loans.piece(long, 2)), (Some((3, 0, 17)), None));
+        assert!(!loans.can_post(2) && !loans.can_post(3) && loans.can_post(0));
+        assert_eq!(loans.release(first), Ok(()));
+        assert_eq!(loans.release(first), Err(UnknownToken(first)));
+        assert_eq!(loans.page_to_post(3), Some(2));
+        assert_eq!(loans.page_to_post(2), None);
+        assert_eq!(loans.release(long), Ok(()));
+        assert_eq!((loans.page_to_post(2), loans.out()), (Some(3), 0));
+        assert_eq!(loans.page_to_post(2), Some(3), "it has one");
+    }
+
+    #[test]
+    fn a_token_names_its_frame_alone() {
+        let (mut one, mut other) = (Loans::new(2, 2, 1), Loans::new(2, 2, 2));
+        let (token, same_place) = (one.lend(0, 0, 1), other.lend(0, 0, 1));
+        assert_ne!(token, same_place);
+        for forged in
+            [Token(0), Token(1), Token(u64::MAX), same_place, Token(token.0 ^ 1), Token(token.0 + 0x1_0000)]
+        {
+            assert_eq!(one.release(forged), Err(UnknownToken(forged)), "{forged:?}");
+            assert_eq!(one.piece(forged, 0), None);
+        }
+        assert_eq!(one.release(token), Ok(()));
+        assert_eq!(one.page_to_post(0), Some(0));
+        let again = one.lend(0, 0, 1);
+        assert!(again != token && one.release(token).is_err(), "the same page with another frame");
+        // A frame's second page is no frame.
+        one.lend_more(0, 1, 0, 1);
+        assert_eq!(one.release(Token(1)), Err(UnknownToken(Token(1))));
+    }
+}

@@ -1,0 +1,357 @@
+//! One queue at the front, whole: rings, paths, channels, statistics. Owned by one loop; nothing of it is anybody else's.
+//!
+//! ```text
+//!   Regions --new--> | TX ring, chain, channel | RX ring, chain, channel | --end--> Regions
+//!                        send, reclaim             recv, release                     what is lent: LentPages
+//! ```
+//! What the back may do is said where it does so: [`tx`](super::tx), [`rx`](super::rx), [`loans`](super::loans).
+
+use super::lent_pages::LentPages;
+use super::loans::{Lent, UnknownToken};
+use super::plan::Plan;
+use super::regions::{Granted, Granting, Grants, OwnRing, Regions};
+use super::rx::RxFront;
+use super::tx::{TxFront, TxLimits};
+use crate::error::{PeerFault, PlatformError};
+use crate::net::features::{ChannelKeys, DataKeys, DataRequest, QueueKeys};
+use crate::net::headers::MacAddr;
+use crate::net::path::FrontChain;
+use crate::net::path::copy::front::OrdinaryPages;
+use crate::net::path::staging::front::StagingArea;
+use crate::net::path::staging::list::DataLen;
+use crate::net::stats::DirStats;
+use crate::platform::{Access, Events, Platform};
+use crate::port::{Arena, Burst, Piece, Token};
+use crate::ring::{FrontRing, NetRx, NetTx, RingKind, RingMem, RingPages};
+use crate::units::EvtchnPort;
+use alloc::vec::Vec;
+
+type Chan<P> = <<P as Platform>::Events as Events>::Chan;
+
+/// What a queue is made with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueConfig {
+    /// Its memory.
+    pub plan: Plan,
+    /// A channel for each direction.
+    pub split: bool,
+    /// How TX pages are granted. Those of RX stay granted: the same reference is posted again and again.
+    pub granting: Granting,
+    /// RX pages beyond the ring's slots.
+    pub spare: u32,
+    /// No other queue's of the vif.
+    pub tag: u16,
+}
+
+/// The memory of one direction of a queue that is being set up, or was ended.
+struct Direction<K, P: Platform> {
+    ring: OwnRing<K, P>,
+    grants: Grants,
+    chain: FrontChain<P>,
+}
+
+impl<K: RingKind, P: Platform> Direction<K, P> {
+    /// All of it, or none and an error. `first_id`: of its staging list. `pages`: how they are granted, and how many beyond the ids.
+    fn new(
+        p: &P,
+        regions: &mut Regions<P>,
+        acc: Access,
+        (len, share, first_id): (Option<DataLen>, u32, u16),
+        pages: (Granting, u32),
+    ) -> Result<Self, PlatformError> {
+        let (page, grants) = regions.take(p, Access::ReadWrite, 1, Granting::Standing)?.into_parts();
+        let ring = RingPages::new(page);
+        ring.init();
+        let n = ring.size() / share;
+        let staging = match len.map(|len| StagingArea::new(p, regions, acc, len, n, first_id)).transpose() {
+            Ok(staging) => staging,
+            Err(e) => {
+                regions.put(p, Granted::from_parts(ring.into_pages(), grants));
+                return Err(e);
+            }
+        };
+        let mut direction = Self { ring, grants, chain: FrontChain::new(staging, None) };
+        if !direction.chain.is_whole() {
+            match OrdinaryPages::new(p, regions, acc, n + pages.1, pages.0) {
+                Ok(pages) => direction.chain.append(pages),
+                Err(e) => {
+                    direction.release(p, regions);
+                    return Err(e);
+                }
+            }
+        }
+        Ok(direction)
+    }
+
+    fn keys(&self) -> DataRequest {
+        let keys = |area: &StagingArea<P>| DataKeys {
+            list_refs: Vec::from([area.list_ref()]),
+            len: area.data_len(),
+        };
+        DataRequest::from(self.chain.staging().map(keys))
+    }
+
+    fn release(self, p: &P, regions: &mut Regions<P>) {
+        self.chain.release(p, regions);
+        regions.put(p, Granted::from_parts(self.ring.into_pages(), self.grants));
+    }
+}
+
+/// The queue.
+pub struct FrontQueue<P: Platform> {
+    tx: TxFront<P>,
+    rx: RxFront<P>,
+    /// Of the two rings.
+    ring_grants: [Grants; 2],
+    tx_chan: Chan<P>,
+    /// None: `tx_chan` serves both rings.
+    rx_chan: Option<Chan<P>>,
+    config: QueueConfig,
+    /// TX ids and RX slots.
+    ids: [u32; 2],
+}
+
+impl<P: Platform> FrontQueue<P> {
+    /// Grants rings and buffers, offers channels; and the keys that say so. Where something of it is not to be had, nothing is.
+    pub fn new(
+        p: &P,
+        regions: &mut Regions<P>,
+        config: QueueConfig,
+    ) -> Result<(Self, QueueKeys), PlatformError> {
+        let Plan { tx_len, rx_len, tx_share } = config.plan;
+        let tx = Direction::<NetTx, P>::new(
+            p,
+            regions,
+            Access::ReadOnly,
+            (tx_len, tx_share, 0),
+            (config.granting, 0),
+        )?;
+        let first_rx = tx.chain.staging().map_or(0, |area| area.entries() as u16);
+        let standing = (Granting::Standing, config.spare);
+        let rx = match Direction::<NetRx, P>::new(
+            p,
+            regions,
+            Access::ReadWrite,
+            (rx_len, 1, first_rx),
+            standing,
+        ) {
+            Ok(rx) => rx,
+            Err(e) => {
+                tx.release(p, regions);
+                return Err(e);
+            }
+        };
+        let to = regions.to();
+        let offered = p.events().offer(to).and_then(|tx| {
+            let rx = if config.split { Some(p.events().offer(to)?) } else { None };
+            Ok((tx, rx))
+        });
+        let ((tx_chan, tx_port), rx_chan) = match offered {
+            Ok(offered) => offered,
+            Err(e) => {
+                tx.release(p, regions);
+                rx.release(p, regions);
+                return Err(e);
+            }
+        };
+        let (rx_chan, channels) = match rx_chan {
+            Some((chan, rx)) => (Some(chan), ChannelKeys::Split { tx: tx_port, rx }),
+            None => (None, ChannelKeys::Single(tx_port)),
+        };
+        let keys = QueueKeys {
+            tx_data: tx.keys(),
+            rx_data: rx.keys(),
+            ..QueueKeys::new(tx.grants.first(), rx.grants.first(), channels)
+        };
+        let queue = Self {
+            ids: [tx.chain.ids(), rx.ring.size()],
+            tx: TxFront::new(FrontRing::new(tx.ring), tx.chain),
+            rx: RxFront::new(FrontRing::new(rx.ring), rx.chain, config.tag),
+            ring_grants: [tx.grants, rx.grants],
+            tx_chan,
+            rx_chan,
+            config,
+        };
+        Ok((queue, keys))
+    }
+
+    /// Tells what the back takes.
+    pub fn limit(&mut self, limits: TxLimits) {
+        self.tx.limit(limits);
+    }
+
+    /// The back is connected: goes on without the staging lists if it did not accept them, and posts RX.
+    pub fn go_live(&mut self, p: &P, regions: &mut Regions<P>, staged: bool) -> Result<(), PlatformError> {
+        if !staged {
+            // First what goes: memory may be short.
+            self.tx.chain_mut().give_up_staging(p, regions);
+            self.rx.chain_mut().give_up_staging(p, regions);
+            let [tx_ids, rx_slots] = self.ids;
+            if !self.tx.chain().is_whole() {
+                let pages = OrdinaryPages::new(p, regions, Access::ReadOnly, tx_ids, self.config.granting)?;
+                self.tx.chain_mut().append(pages);
+            }
+            if !self.rx.chain().is_whole() {
+                let n = rx_slots + self.config.spare;
+                let pages = OrdinaryPages::new(p, regions, Access::ReadWrite, n, Granting::Standing)?;
+                self.rx.append(pages);
+            }
+        }
+        self.post(p)
+    }
+
+    fn post(&mut self, p: &P) -> Result<(), PlatformError> {
+        self.rx.post(p, self.rx_chan.as_ref().unwrap_or(&self.tx_chan))
+    }
+
+    /// Gives the memory back, but for what is lent.
+    pub fn end(self, p: &P, regions: &mut Regions<P>) -> Option<LentPages<P>> {
+        let ((tx, tx_chain), (rx, rx_chain, loans)) = (self.tx.into_parts(), self.rx.end());
+        let [tx_grants, rx_grants] = self.ring_grants;
+        Direction { ring: tx, grants: tx_grants, chain: tx_chain }.release(p, regions);
+        regions.put(p, Granted::from_parts(rx.into_pages(), rx_grants));
+        LentPages::or_release(rx_chain, loans, p, regions)
+    }
+
+    /// Sends frames; see [`TxFront::send`].
+    #[inline(always)]
+    pub fn send(&mut self, p: &P, burst: &Burst<'_>) -> Result<usize, PlatformError> {
+        self.tx.send(p, &self.tx_chan, burst)
+    }
+
+    /// Takes TX answers; see [`TxFront::reclaim`].
+    #[inline(always)]
+    pub fn reclaim(&mut self, p: &P, want: u32) -> Result<u32, PeerFault> {
+        self.tx.reclaim(p, want)
+    }
+
+    /// Receives frames and posts their slots again.
+    #[inline(always)]
+    pub fn recv(&mut self, p: &P, out: &mut Arena, want: u32) -> Result<usize, PeerFault> {
+        let n = self.rx.recv(out, want)?;
+        self.post_free(p);
+        Ok(n)
+    }
+
+    /// Receives frames by reference; see [`RxFront::recv_by_reference`].
+    #[inline(always)]
+    pub fn recv_by_reference(
+        &mut self,
+        p: &P,
+        out: &mut Arena,
+        lent: &mut Lent,
+        want: u32,
+    ) -> Result<usize, PeerFault> {
+        let n = self.rx.recv_by_reference(out, lent, want)?;
+        self.post_free(p);
+        Ok(n)
+    }
+
+    #[inline(always)]
+    fn post_free(&mut self, p: &P) {
+        // Not only after frames: a ringful of error answers frees slots too.
+        if self.rx.has_free() {
+            // Standing grants: posting cannot fail.
+            let _ = self.post(p);
+        }
+    }
+
+    /// See [`RxFront::piece`].
+    #[inline(always)]
+    pub fn piece(&self, token: Token, k: usize) -> Option<Piece<'_>> {
+        self.rx.piece(token, k)
+    }
+
+    /// See [`RxFront::release`]. Slots that waited for a page are posted by [`post_released`](Self::post_released).
+    #[inline(always)]
+    pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
+        self.rx.release(token)
+    }
+
+    /// Posts the slots that there are pages for again.
+    #[inline(always)]
+    pub fn post_released(&mut self, p: &P) {
+        self.post_free(p);
+    }
+
+    /// See [`TxFront::multicast`].
+    pub fn multicast(&mut self, p: &P, mac: MacAddr, wanted: bool) -> bool {
+        self.tx.multicast(p, &self.tx_chan, mac, wanted)
+    }
+
+    /// See [`TxFront::multicast_wishes`].
+    pub fn multicast_wishes(&self) -> (usize, u64) {
+        self.tx.multicast_wishes()
+    }
+
+    /// TX slots that are free.
+    pub fn room(&self) -> u32 {
+        self.tx.room()
+    }
+
+    /// TX requests without an answer.
+    pub fn in_flight(&self) -> u32 {
+        self.tx.in_flight()
+    }
+
+    /// TX requests that can be in flight.
+    pub fn tx_ids(&self) -> u32 {
+        self.tx.chain().ids()
+    }
+
+    /// Frames that are lent.
+    pub fn lent(&self) -> u32 {
+        self.rx.lent()
+    }
+
+    /// Before sleeping; see [`FrontVif::final_check`](super::FrontVif::final_check).
+    pub fn final_check(&mut self, p: &P, tx_too: bool) -> Result<bool, PeerFault> {
+        let rx = self.rx.final_check(1)?;
+        let tx = tx_too && self.tx.in_flight() > 0 && self.tx.final_check(1)?;
+        // Last: an event that came since the rings were armed is kept until here.
+        p.events().unmask(&self.tx_chan);
+        if let Some(chan) = &self.rx_chan {
+            p.events().unmask(chan);
+        }
+        Ok(rx || tx)
+    }
+
+    /// Whether either ring has work for us; nothing is armed.
+    pub fn is_pending(&mut self, tx_too: bool) -> bool {
+        self.rx.is_pending() || tx_too && self.tx.in_flight() > 0 && self.tx.is_pending()
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> (DirStats, DirStats) {
+        (self.tx.stats(), self.rx.stats())
+    }
+
+    /// Our channels: which local ends mean it.
+    pub fn channels(&self, p: &P) -> (EvtchnPort, Option<EvtchnPort>) {
+        (p.events().local(&self.tx_chan), self.rx_chan.as_ref().map(|c| p.events().local(c)))
+    }
+
+    /// Bytes of a frame that fit a staging buffer, TX and RX; None: ordinary grants.
+    pub fn staging_lens(&self) -> (Option<DataLen>, Option<DataLen>) {
+        let of = |chain: &FrontChain<P>| chain.staging().map(StagingArea::data_len);
+        (of(self.tx.chain()), of(self.rx.chain()))
+    }
+
+    /// Bytes of shared memory in staging buffers and lists.
+    pub fn staging_bytes(&self) -> usize {
+        let of = |chain: &FrontChain<P>| chain.staging().map_or(0, StagingArea::memory_bytes);
+        of(self.tx.chain()) + of(self.rx.chain())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FrontQueue;
+    use crate::platform::local::LocalDomain;
+
+    #[test]
+    fn a_queue_can_go_to_another_thread() {
+        fn is_send<T: Send>() {}
+        is_send::<FrontQueue<LocalDomain>>();
+    }
+}
