@@ -5,7 +5,7 @@ use pregrant::net::front::Granting;
 use pregrant::net::front::{RxFront, TxFront};
 use pregrant::net::path::{FrontChain, FrontPath};
 use pregrant::platform::Access;
-use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap};
+use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap, LocalRegion};
 use pregrant::port::{Arena, Offload};
 use pregrant::ring::{FrontRing, NetRx, NetTx, RingKind, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
@@ -119,6 +119,14 @@ impl Rx {
     pub fn recv(&mut self) -> Result<usize, PeerFault> {
         self.arena.clear();
         self.front.recv(&mut self.arena, 1)
+    }
+    /// Slots that were posted so far.
+    pub fn posted(&self) -> u32 {
+        self.back.ring.load(Word::ReqProd)
+    }
+    /// The pages; that of slot 0 is the first.
+    pub fn pages(&self) -> LocalRegion {
+        self.front.chain().pages().expect("a queue with pages").bytes().clone()
     }
     pub fn frames(&self) -> Vec<Vec<u8>> {
         self.arena.burst().iter().map(|(bytes, _)| bytes.to_vec()).collect()

@@ -8,10 +8,10 @@
 use crate::drivers::wait::Waiter;
 use crate::wake::WakeOn;
 use pregrant::net::front::vif::FrontError;
-use pregrant::net::front::{FrontConfig, FrontStep, FrontVif};
+use pregrant::net::front::{FrontConfig, FrontStep, FrontVif, Lent, UnknownToken};
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::{Clock, Platform};
-use pregrant::port::{Arena, Burst};
+use pregrant::port::{Arena, Burst, Token};
 use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::{Class, Device, DeviceError, XenbusState};
 use pregrant::xenstore::{Client, Transport, XsError};
@@ -208,6 +208,26 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     pub fn recv(&mut self, i: usize, out: &mut Arena, want: u32) -> Result<usize, FrontendError> {
         let n = self.vif.recv(&self.platform, i, out, want);
         n.map_err(|fault| self.fault(fault))
+    }
+
+    /// Receives frames of queue `i` by reference; see [`FrontVif::recv_by_reference`]. They are given back by
+    /// [`release`](Self::release).
+    #[inline(always)]
+    pub fn recv_by_reference(
+        &mut self,
+        i: usize,
+        out: &mut Arena,
+        lent: &mut Lent,
+        want: u32,
+    ) -> Result<usize, FrontendError> {
+        let n = self.vif.recv_by_reference(&self.platform, i, out, lent, want);
+        n.map_err(|fault| self.fault(fault))
+    }
+
+    /// See [`FrontVif::release`].
+    #[inline(always)]
+    pub fn release(&mut self, tokens: impl IntoIterator<Item = Token>) -> Result<(), UnknownToken> {
+        self.vif.release(&self.platform, tokens)
     }
 
     /// Before sleeping: arms all queues for RX, and for TX answers where somebody waits for them. True: there is work.

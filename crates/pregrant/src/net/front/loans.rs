@@ -10,7 +10,7 @@
 //! What the back may do: write to a page that is lent, which it could keep mapped. So lent bytes are payload: whoever reads them
 //! twice may read two things, and nobody parses them. It cannot have a page posted, released or lent twice.
 
-use crate::port::{BURST_FRAMES, Token};
+use crate::port::{Arena, BURST_FRAMES, Piece, Token};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -73,6 +73,25 @@ impl Lent {
     /// All of them.
     pub fn tokens(&self) -> impl Iterator<Item = Token> {
         (0..BURST_FRAMES).filter_map(|i| self.token(i))
+    }
+
+    /// Copies what is lent, as [`piece`](super::RxFront::piece) gives it, to where the frames of `out` have room for it: they are
+    /// whole then, as the back had them at this moment. The tokens are still to be given back.
+    pub fn copy<'a>(&self, out: &mut Arena, piece: impl Fn(Token, usize) -> Option<Piece<'a>>) {
+        for i in 0..out.len() {
+            let Some(token) = self.token(i) else { continue };
+            let desc = out.desc(i);
+            let mut at = desc.at as usize + usize::from(self.heads[i]);
+            let end = (desc.at + desc.len) as usize;
+            let mut k = 0;
+            while let Some(piece) = piece(token, k) {
+                at += piece.copy_out(&mut out.bytes_mut()[at..end]);
+                k += 1;
+            }
+            if at != end {
+                out.drop_frame(i);
+            }
+        }
     }
 
     #[inline(always)]
