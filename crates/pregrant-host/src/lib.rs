@@ -5,7 +5,6 @@ mod clock;
 pub mod conformance;
 pub mod counters;
 pub mod drivers;
-pub mod limit;
 mod line_budget;
 pub mod linux;
 pub mod listener;

@@ -9,6 +9,7 @@
 //!     v                  v
 //!   machine, toolstack   station      broker and xenstored in a directory; a guest's vif with a TCP/IP stack
 //!
+//!   limit                  what the bare machine can do, with no driver in the way
 //!   record                 one measurement as a line of JSON; what others published
 //!   screen, table          what a command prints
 //! ```
@@ -21,6 +22,7 @@
 
 pub mod bench;
 pub mod demo;
+pub(crate) mod limit;
 pub mod machine;
 pub mod process;
 pub(crate) mod record;

@@ -22,8 +22,8 @@ const PLACES: &[&str] = &[
     "pregrant-host/src/linux/",
     "pregrant-host/src/ports/interface.rs",
     "pregrant-host/src/ports/tap/",
-    "pregrant-host/src/limit/lines.rs",
-    "pregrant-host/src/limit/remote.rs",
+    "pregrant-lab/src/limit/lines.rs",
+    "pregrant-lab/src/limit/remote.rs",
 ];
 
 /// Tests may use it too; the table has no row for them.

@@ -1,7 +1,9 @@
-//! A status for tests: two vifs, one of them with two queues of unlike paths, one that was closed.
+//! A status for tests: two vifs, one of them with two queues of unlike paths, one that was closed; and another device.
 
 use pregrant_host::drivers::BackStatus;
-use pregrant_host::drivers::status::{DirStatus, FORMAT, ProcessStatus, QueueStatus, VifStatus};
+use pregrant_host::drivers::status::{
+    DeviceStatus, DirStatus, FORMAT, ProcessStatus, QueueStatus, VifStatus,
+};
 use std::collections::BTreeMap;
 
 fn dir(path: &str, frames: u64, drops: [(&str, u64); 2]) -> DirStatus {
@@ -86,5 +88,22 @@ pub fn status() -> BackStatus {
             },
         ],
         devices: Vec::new(),
+    }
+}
+
+/// A device that is no vif.
+pub fn device() -> DeviceStatus {
+    DeviceStatus {
+        class: "vtoy".into(),
+        front: 5,
+        handle: 0,
+        state: "Closed".into(),
+        reattached: false,
+        connected_s: None,
+        faults: 1,
+        throttled: 3,
+        lines_left_out: 0,
+        last_failure: Some("it \u{1b}[31mran ahead".into()),
+        counters: [("answered".to_string(), 100)].into(),
     }
 }

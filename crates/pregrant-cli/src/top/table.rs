@@ -93,6 +93,7 @@ pub fn render(
     }
     // The table matters more.
     below.truncate(rows.saturating_sub(above.len() + 3).max(1));
+    above.extend(others(backs).into_iter().take(rows / 3));
     let mut table = if flows.is_empty() { Vec::new() } else { fitting(flows, columns) };
     let room = rows.saturating_sub(above.len() + below.len() + 1).max(3);
     if table.len() > room {
@@ -101,6 +102,36 @@ pub fn render(
         table.push(format!("... {left_out} more line(s)"));
     }
     above.into_iter().chain(table).chain(below).map(|line| cut(&line, columns)).collect()
+}
+
+/// Devices that are no vifs, with what their class counts.
+fn others(backs: &[BackStatus]) -> Vec<String> {
+    let mut table = Table::new(&[
+        ("device", Align::Left),
+        ("back", Align::Right),
+        ("state", Align::Left),
+        ("throttled", Align::Right),
+        ("counted", Align::Left),
+    ]);
+    for (back, device) in backs.iter().flat_map(|b| b.devices.iter().map(move |d| (b.domain, d))) {
+        let counted: Vec<_> =
+            device.counters.iter().map(|(name, n)| format!("{} {n}", plain(name))).collect();
+        let last = device
+            .last_failure
+            .as_ref()
+            .map(|why| format!("; closed {} time(s), last: {}", device.faults, plain(why)));
+        table.row([
+            format!("{} {}.{}", plain(&device.class), device.front, device.handle),
+            back.to_string(),
+            plain(&device.state),
+            device.throttled.to_string(),
+            counted.join(", ") + &last.unwrap_or_default(),
+        ]);
+    }
+    if backs.iter().all(|back| back.devices.is_empty()) {
+        return Vec::new();
+    }
+    table.to_string().lines().map(String::from).collect()
 }
 
 /// The table with as many columns as fit.
@@ -201,6 +232,22 @@ vif 6.1 was closed 2 time(s), last: its \"ring\"?lied ?[31m\\
 domain 0: 2 wake-up(s) missed: work was seen late that no event had told of
 vif 5.0 took no frames and lost its link 3 time(s), was held back by its rate 17 time(s)";
         assert_eq!(text, golden);
+    }
+
+    #[test]
+    fn a_device_of_another_class_has_a_row() {
+        let (mut backs, flows) = later();
+        backs[0].devices = vec![sample::device()];
+        let lines = render(&backs, &flows, &[], 200, 50);
+        let golden = "\
+device    back  state   throttled  counted
+--------  ----  ------  ---------  -------------------------------------------------------
+vtoy 5.0     0  Closed          3  answered 100; closed 1 time(s), last: it ?[31mran ahead";
+        assert_eq!(lines[1..4].join("\n"), golden);
+        assert_eq!(
+            lines.len(),
+            render(&[BackStatus { devices: Vec::new(), ..backs[0].clone() }], &flows, &[], 200, 50).len() + 3
+        );
     }
 
     #[test]

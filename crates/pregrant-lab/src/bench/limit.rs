@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use pregrant_host::limit::lines::{self, Copies};
-use pregrant_host::limit::remote::{self, Target};
-use pregrant_host::limit::{self, Measured, memory, wake};
+use crate::limit::lines::{self, Copies};
+use crate::limit::remote::{self, Target};
+use crate::limit::{self, Measured, memory, wake};
 
 use crate::record::published::line_rate;
 use crate::record::stats::Summary;

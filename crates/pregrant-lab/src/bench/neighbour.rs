@@ -111,7 +111,7 @@ struct Stand {
 
 impl Stand {
     fn start() -> Result<Self> {
-        let cores = match pregrant_host::limit::cores()?[..] {
+        let cores = match crate::limit::cores()?[..] {
             [a, b, ..] => [Some(a), Some(b)],
             _ => [None, None],
         };

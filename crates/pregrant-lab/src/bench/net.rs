@@ -157,7 +157,7 @@ const GUEST: u16 = 5;
 impl Stand {
     /// Starts both processes.
     pub fn start() -> Result<Self> {
-        let cores = pregrant_host::limit::cores()?;
+        let cores = crate::limit::cores()?;
         let (a, b) = match cores[..] {
             [a, b, ..] => (Some(a), Some(b)),
             _ => (None, None),
@@ -171,7 +171,7 @@ impl Stand {
 
     /// Whether each end has a core of its own.
     pub fn has_two_cores() -> Result<bool> {
-        Ok(pregrant_host::limit::cores()?.len() >= 2)
+        Ok(crate::limit::cores()?.len() >= 2)
     }
 
     /// Runs one case; the vif is made and removed here.

@@ -10,6 +10,7 @@
 use super::limit::pair;
 pub use super::store_load::Op;
 use super::store_load::{Answers, CHILDREN, Core, Load, Sockets, VALUE_BYTES, Way};
+use crate::limit::{cores, pin};
 use crate::process::cpu_ns;
 use crate::record::stats::Summary;
 use crate::record::{Record, RecordWriter};
@@ -18,7 +19,6 @@ use crate::table::{Align, Table, figure};
 use pregrant::DomId;
 use pregrant::wire::xs::{MsgType, TX_NONE};
 use pregrant::xenstore::codec;
-use pregrant_host::limit::{cores, pin};
 use pregrant_host::xenstored::{Handle, Xenstored};
 use pregrant_xenstored::{Limits, Server};
 use std::error::Error;

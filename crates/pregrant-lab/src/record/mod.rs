@@ -11,8 +11,8 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use crate::limit::remote;
 use crate::process::order::{Ops, Played};
-use pregrant_host::limit::remote;
 use serde::{Deserialize, Serialize};
 
 /// The line.
