@@ -4,8 +4,7 @@ use super::vif::VifInstance;
 use crate::drivers::registry::{Backend, DeviceReport, ServedDevice};
 use pregrant::net::stats::DirStats;
 use pregrant::platform::Platform;
-use pregrant::port::{FramePort, PortDrop};
-use pregrant::xenbus::{Class, DeviceId};
+use pregrant::port::PortDrop;
 use pregrant::xenstore::Transport;
 use std::any::Any;
 use std::ops::Deref;
@@ -63,17 +62,5 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// All vifs.
     pub fn reports(&self) -> Vec<VifReport> {
         self.devices().filter_map(|(device, served)| VifReport::of(device, served)).collect()
-    }
-
-    /// The ports of a vif, to look into them.
-    pub fn ports_mut(&mut self, front: u16, handle: u32) -> Option<&mut [Box<dyn FramePort>]> {
-        let id = DeviceId {
-            class: Class::VIF,
-            front: pregrant::DomId(front),
-            back: self.platform().domid(),
-            handle,
-        };
-        let served: &mut dyn ServedDevice<P, T> = &mut *self.devices.get_mut(&id)?.served;
-        (served as &mut dyn Any).downcast_mut::<VifInstance<P>>().map(|s| &mut s.ports[..])
     }
 }

@@ -35,10 +35,10 @@ pub struct DeviceReport {
 }
 
 /// One device that is served.
-pub(in crate::drivers) struct Instance<P: Platform, T: Transport + 'static> {
+pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) device: Device,
     pub(super) front_keys: &'static [&'static str],
-    pub(in crate::drivers) served: Box<dyn ServedDevice<P, T>>,
+    pub(super) served: Box<dyn ServedDevice<P, T>>,
     pub(super) log: DeviceLog,
     pub(super) failed: Option<String>,
     pub(super) faults: u64,
@@ -79,7 +79,7 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
         self.served.back().is_connected()
     }
 
-    pub(in crate::drivers) fn report(&self) -> DeviceReport {
+    pub(super) fn report(&self) -> DeviceReport {
         DeviceReport {
             id: self.device.id(),
             state: self.served.back().state(),
@@ -111,7 +111,7 @@ pub(super) fn hush<T: Transport>(device: &Device, keys: &[&str], xs: &mut Client
 }
 
 /// By their numbers: a place holds until one comes or goes.
-pub(in crate::drivers) struct Devices<P: Platform, T: Transport + 'static>(Vec<Instance<P, T>>);
+pub(super) struct Devices<P: Platform, T: Transport + 'static>(Vec<Instance<P, T>>);
 
 impl<P: Platform, T: Transport + 'static> Default for Devices<P, T> {
     fn default() -> Self {
@@ -138,7 +138,7 @@ impl<P: Platform, T: Transport + 'static> Devices<P, T> {
         self.find(id).ok().map(|at| &self.0[at])
     }
 
-    pub(in crate::drivers) fn get_mut(&mut self, id: &DeviceId) -> Option<&mut Instance<P, T>> {
+    pub(super) fn get_mut(&mut self, id: &DeviceId) -> Option<&mut Instance<P, T>> {
         self.find(id).ok().map(|at| &mut self.0[at])
     }
 
@@ -153,7 +153,7 @@ impl<P: Platform, T: Transport + 'static> Devices<P, T> {
         self.find(id).ok().map(|at| self.0.remove(at))
     }
 
-    pub(in crate::drivers) fn iter(&self) -> std::slice::Iter<'_, Instance<P, T>> {
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, Instance<P, T>> {
         self.0.iter()
     }
 

@@ -92,7 +92,7 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     classes: Vec<Box<dyn DeviceClass<P, T>>>,
     /// What former devices left in the recovery is gone.
     forgot: bool,
-    pub(super) devices: Devices<P, T>,
+    devices: Devices<P, T>,
     /// What the log was told of each, also of those that somebody else holds.
     logs: BTreeMap<DeviceId, DeviceLog>,
     /// Those of devices that are gone, as long as their class has something under way for them.
