@@ -358,8 +358,11 @@ fn a_queue_that_ends_asks_for_what_is_kept_before_it_unmaps() {
             self.1.lock().unwrap().push(self.0.xen.counts().mapped);
         }
     }
+    struct Place(*const u8, usize);
+    // SAFETY: an address and a length.
+    unsafe impl Send for Place {}
     /// Keeps all, and where they are.
-    struct Kernel(Arc<dyn Keeper>, Vec<(usize, usize)>);
+    struct Kernel(Arc<dyn Keeper>, Vec<Place>);
     impl FramePort for Kernel {
         fn caps(&self) -> Offloads {
             Offloads::default()
@@ -376,7 +379,7 @@ fn a_queue_that_ends_asks_for_what_is_kept_before_it_unmaps() {
                 assert!(frames.keep(i, &self.0).is_some());
                 let other: Arc<dyn Keeper> = Arc::new(Shelf::default());
                 assert_eq!(frames.keep(i, &other), None, "a queue has one keeper");
-                self.1.extend(frames.pieces(i).map(|piece| (piece.as_raw().0 as usize, piece.len())));
+                self.1.extend(frames.pieces(i).map(|piece| Place(piece.as_raw().0, piece.len())));
             }
             frames.len()
         }
@@ -397,10 +400,10 @@ fn a_queue_that_ends_asks_for_what_is_kept_before_it_unmaps() {
         run(&mut g, &rig, &mut port).unwrap();
         let whole = [bytes_of(&g, FRAMES[0]), bytes_of(&g, FRAMES[2])].concat();
         let mut read = Vec::new();
-        for &(at, len) in &port.1 {
+        for &Place(at, len) in &port.1 {
             let mut bytes = vec![0; len];
             // SAFETY: the frames are kept, so their pages are mapped; `len` bytes were named.
-            unsafe { pregrant::shm::copy_from_shared(at as *const u8, bytes.as_mut_ptr(), len) };
+            unsafe { pregrant::shm::copy_from_shared(at, bytes.as_mut_ptr(), len) };
             read.extend(bytes);
         }
         assert!(read == [&whole[128..1500], &whole[1500 + 128..]].concat(), "what is kept stays readable");
