@@ -11,13 +11,21 @@ mod rig;
 mod skip;
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
-use pregrant::net::back::{Control, Polled};
+use pregrant::net::back::{Control, Polled, TxQueue};
 use pregrant::net::front::Granting;
+use pregrant::net::model::{Slot, TxModel};
+use pregrant::net::path::{AnyPath, MapPath};
+use pregrant::platform::{Access, Events, GrantPool, PeerMem, Platform};
 use pregrant::port::{Arena, FramePort, Offload, Offloads, Steering};
+use pregrant::ring::{BackRing, NetTx, RingPages};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::netif::{TXF_MORE_DATA, TxRequest};
 use pregrant::xenbus::{Class, DeviceId};
-use pregrant::{DomId, PAGE_SIZE};
+
+use pregrant::{DomId, GrantRef, PAGE_SIZE};
 use pregrant_host::drivers::{CaptureFile, Captured, HotplugConfig, PortProvider, Taps};
-use pregrant_host::ports::tap::{Tap, TapPort};
+use pregrant_host::loopback::{Broker, DomainSpec, Hooks};
+use pregrant_host::ports::tap::{Tap, TapPort, TapWay};
 use rig::{GUEST, Rig, Way};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use skip::skip;
@@ -89,6 +97,23 @@ fn payload_of(frame: &[u8]) -> (u32, Vec<u8>) {
     (tcp.sequence_number, slice.payload().to_vec())
 }
 
+/// Waits until frames go from one port of the bridge to the other: a moment after they came up.
+fn forwards(from: &mut TapPort, to: &mut TapPort) {
+    let mut probe = Arena::new();
+    assert!(probe.push(&[&OTHER_MAC[..], &GUEST_MAC, &[0x88, 0xb5], &[0; 46]].concat(), Offload::default()));
+    let mut came = Arena::new();
+    while !came.burst().iter().any(|(frame, _)| is_probe(frame)) {
+        came.clear();
+        from.tx_burst(&probe.burst());
+        to.rx_burst(&mut came);
+        std::thread::yield_now();
+    }
+}
+
+fn is_probe(frame: &[u8]) -> bool {
+    frame[12..14] == [0x88, 0xb5]
+}
+
 #[test]
 fn what_the_kernel_cuts_of_a_guest_s_frames_has_right_checksums() {
     apart(|| {
@@ -97,19 +122,7 @@ fn what_the_kernel_cuts_of_a_guest_s_frames_has_right_checksums() {
         }
         let (_tap, mut port) = bridged("vif7.0", BOTH);
         let (_other, mut heard) = bridged("vif8.0", Offloads::default());
-        // Ports of a bridge forward a moment after they came up.
-        let mut probe = Arena::new();
-        assert!(
-            probe.push(&[&OTHER_MAC[..], &GUEST_MAC, &[0x88, 0xb5], &[0; 46]].concat(), Offload::default())
-        );
-        let is_probe = |frame: &[u8]| frame[12..14] == [0x88, 0xb5];
-        let mut came = Arena::new();
-        while !came.burst().iter().any(|(frame, _)| is_probe(frame)) {
-            came.clear();
-            port.tx_burst(&probe.burst());
-            heard.rx_burst(&mut came);
-            std::thread::yield_now();
-        }
+        forwards(&mut port, &mut heard);
         let payload: Vec<u8> = (0..50_000u32).map(|k| ((k * 7) ^ (k >> 8)) as u8).collect();
         for (way, v6, csum_blank) in [
             (Way::Copy, false, false),
@@ -157,6 +170,86 @@ fn what_the_kernel_cuts_of_a_guest_s_frames_has_right_checksums() {
                 }
             }
             assert!(came == payload, "{way:?}");
+        }
+    });
+}
+
+/// The kernel reads what the loopback mapped, by either way, of short frames and of several pages; afterwards nothing is mapped.
+#[test]
+fn a_guest_s_pages_reach_a_tap_from_where_they_are_mapped() {
+    const LENGTHS: [usize; 9] = [60, 128, 129, 1514, 4096, 5000, 8300, 9014, 300];
+    const BACK: DomId = DomId(0);
+    apart(|| {
+        if !ip("link add br7 type bridge") || !ip("link set br7 mtu 9000 up") {
+            return skip("no bridge can be made; apt-get install iproute2, modprobe bridge");
+        }
+        let (mut tap, port) = bridged("vif7.0", BOTH);
+        let (other, mut heard) = bridged("vif8.0", BOTH);
+        for tap in [&tap, &other] {
+            tap.interface().set_mtu(9000).unwrap();
+        }
+        drop(port);
+        let broker = Broker::start(None, Hooks::default()).unwrap();
+        broker.create_domain(DomainSpec::driver(BACK)).unwrap();
+        broker.create_domain(DomainSpec::guest(GUEST)).unwrap();
+        let (guest, host) = (broker.attach(GUEST).unwrap(), broker.attach(BACK).unwrap());
+        for way in [TapWay::Frame, TapWay::Burst] {
+            tap.set_way(way);
+            let mut port = tap.ports(1, BOTH).unwrap().remove(0);
+            if port.way() != way {
+                return skip("no io_uring here");
+            }
+            forwards(&mut port, &mut heard);
+            let mut refs = [GrantRef::NONE];
+            let page = guest.grants().alloc(BACK, Access::ReadWrite, &mut refs).unwrap();
+            let mut model = TxModel::new(RingPages::<NetTx, _>::new(page));
+            let map = host.peer().map(GUEST, &refs, Access::ReadWrite).unwrap();
+            let (_front_chan, number) = guest.events().offer(BACK).unwrap();
+            let back_chan = host.events().bind(GUEST, number).unwrap();
+            let mut refs = [GrantRef::NONE; 32];
+            let memory = guest.grants().alloc(BACK, Access::ReadOnly, &mut refs).unwrap();
+            let (ring, _) = BackRing::attach(RingPages::<NetTx, _>::new(map), None).unwrap();
+            let mut back = TxQueue::new(ring, AnyPath::Map(MapPath::default()));
+            let (mut arena, mut control) = (Arena::new(), Control::default());
+            for round in 0..30 {
+                let (mut sent, mut page) = (Vec::new(), 0);
+                for len in LENGTHS {
+                    let byte = |at: usize| (at * 7 + at / 251 + round * 31 + sent.len()) as u8;
+                    let head = [&OTHER_MAC[..], &GUEST_MAC, &[0x88, 0xb6]].concat();
+                    let frame = [head, (14..len).map(byte).collect()].concat();
+                    assert!(memory.copy_in(page * PAGE_SIZE, &frame));
+                    let pages = frame.chunks(PAGE_SIZE).zip(&refs[page..]).enumerate();
+                    let slots = pages.map(|(k, (piece, gref))| {
+                        let flags = if (k + 1) * PAGE_SIZE < len { TXF_MORE_DATA } else { 0 };
+                        let size = if k == 0 { len } else { piece.len() } as u16;
+                        Slot::Data(TxRequest { gref: gref.0, offset: 0, flags, id: k as u16, size })
+                    });
+                    model.play(&slots.collect::<Vec<_>>());
+                    page += len.div_ceil(PAGE_SIZE);
+                    sent.push(frame);
+                }
+                while back.poll(&host, GUEST, &back_chan, &mut port, &mut arena, &mut control)
+                    == Ok(Polled::More)
+                {}
+                assert_eq!(model.answers().unwrap().len(), LENGTHS.len());
+                let mut came = Vec::new();
+                while came.len() < sent.len() {
+                    arena.clear();
+                    heard.rx_burst(&mut arena);
+                    let frames = arena.burst();
+                    came.extend(
+                        frames.iter().filter(|(f, _)| f[12..14] == [0x88, 0xb6]).map(|f| f.0.to_vec()),
+                    );
+                }
+                assert!(came == sent, "{way:?}, round {round}");
+            }
+            let stats = back.stats();
+            let pieces = LENGTHS.iter().filter(|&&len| len > 128).map(|len| len.div_ceil(PAGE_SIZE) as u64);
+            let maps = 30 * pieces.sum::<u64>();
+            assert_eq!((stats.frames, stats.grant_ops.maps, stats.grant_ops.unmaps), (270, maps, maps));
+            assert_eq!(stats.grant_ops.copies, 270, "each head, and no payload");
+            drop(back);
+            assert!(guest.grants().release(memory).is_ok(), "a page is still mapped");
         }
     });
 }
