@@ -1,7 +1,8 @@
-# shows: an unmodified Linux guest on `pregrant back` with a tap: ping, iperf3 with GSO both ways, MTU 9000, IPv6
-# seconds: 180
+# shows: an unmodified Linux guest on `pregrant back` with a tap: ping, iperf3 with GSO both ways, MTU 9000, IPv6; and again with `--path map`, its frames written from the mapped pages
+# seconds: 300
 # ci: yes
 bridge
+frames_serve
 back
 linux_guest one 2
 vif=vif$(xl domid one).0
@@ -28,3 +29,25 @@ ask one end
 over one || fail "the guest does not end"
 end_back || fail "the back ends with $?"
 ! grep -E 'WARN|ERROR' $BACK_LOG || fail "the back complains"
+
+# The kernel of the tap takes the payload from the guest's pages, which are mapped for that.
+ip link set xenbr0 mtu 1500
+back --path map
+linux_guest two 3
+vif=vif$(xl domid two).0
+back_says "connected, .*TX map" || { cat $BACK_LOG; fail "no map"; }
+pings 10.9.0.3 20 || fail "map: $LOST of 20 pings lost"
+ping -q -c 5 -s 1400 10.9.0.3 > /run/ping || fail "map: no frames of 1442 bytes"
+ask two "iperf3 -s -D" || fail "iperf3 does not serve"
+bytes=$(count "$vif" rx bytes) frames=$(count "$vif" rx packets)
+rate=$(iperf 10.9.0.3 -R) || fail "map: iperf3 from the guest"
+size=$((($(count "$vif" rx bytes) - bytes) / ($(count "$vif" rx packets) - frames)))
+note "TCP from the guest, by map: $rate Mbit/s, $size bytes a frame"
+[ $size -gt 3000 ] || fail "map: no GSO from the guest: $size bytes a frame at MTU 1500"
+ask two "killall iperf3"
+frames two 10.9.0.1 --count 20000
+note "by map: $(echo "$ANSWER" | rate) frames/s of 20000, none lost or damaged"
+ask two end
+over two || fail "the second guest does not end"
+end_back || fail "the back ends with $? after map"
+! grep -E 'WARN|ERROR' $BACK_LOG || fail "the back complains of map"

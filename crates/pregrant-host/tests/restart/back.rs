@@ -6,7 +6,7 @@ use crate::world::{self, BACK, LOGGED, Log, Word};
 use pregrant::DomId;
 use pregrant::net::back::{FallbackPath, VifConfig};
 use pregrant::platform::{Clock, Platform};
-use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
+use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Payload};
 use pregrant::xenbus::DeviceId;
 use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::poll_controller::{Next, PollController};
@@ -71,6 +71,10 @@ impl FramePort for LogPort {
         log.set(Word::Served, log.get(Word::Served) | 1 << self.queue);
         self.process.lock().unwrap().frames(frames.frames.len());
         frames.frames.len()
+    }
+    /// Where the first of several queues' frames lie, for paths that leave them there; private copies of the next one's.
+    fn payload(&self) -> Payload {
+        if self.queue.is_multiple_of(2) { Payload::Lent } else { Payload::Private }
     }
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
         let log = self.log.lock().unwrap();
