@@ -29,97 +29,77 @@ pub enum AnyPath<P: Platform> {
     Staging(StagingPath<P>),
 }
 
-impl<P: Platform> AnyPath<P> {
-    /// The path's name in keys, tables and records.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Copy(_) => <CopyPath as BackPath<P>>::NAME,
-            Self::Map(_) => MapPath::<P>::NAME,
-            Self::Persistent(_) => PersistentPath::<P>::NAME,
-            Self::Staging(_) => StagingPath::<P>::NAME,
+/// Evaluates `$call` with `$path` bound to the path that it is.
+macro_rules! with_path {
+    ($any:expr, $path:ident => $call:expr) => {
+        match $any {
+            Self::Copy($path) => $call,
+            Self::Map($path) => $call,
+            Self::Persistent($path) => $call,
+            Self::Staging($path) => $call,
         }
+    };
+}
+
+fn name<P: Platform, B: BackPath<P>>(_: &B) -> &'static str {
+    B::NAME
+}
+
+#[inline(always)]
+fn counted<P: Platform, B: BackPath<P>>(_: &B) -> Counted {
+    B::COUNTED
+}
+
+fn places<P: Platform, B: BackPath<P>>(_: &B) -> bool {
+    B::PLACES
+}
+
+impl<P: Platform> AnyPath<P> {
+    /// [`BackPath::NAME`].
+    pub fn name(&self) -> &'static str {
+        with_path!(self, path => name::<P, _>(path))
     }
 
     /// [`BackPath::COUNTED`].
     #[inline(always)]
     pub fn counted(&self) -> Counted {
-        match self {
-            Self::Copy(_) => <CopyPath as BackPath<P>>::COUNTED,
-            Self::Map(_) => MapPath::<P>::COUNTED,
-            Self::Persistent(_) => PersistentPath::<P>::COUNTED,
-            Self::Staging(_) => StagingPath::<P>::COUNTED,
-        }
+        with_path!(self, path => counted::<P, _>(path))
     }
 
     /// [`BackPath::PLACES`].
     pub fn places(&self) -> bool {
-        match self {
-            Self::Copy(_) => <CopyPath as BackPath<P>>::PLACES,
-            Self::Map(_) => MapPath::<P>::PLACES,
-            Self::Persistent(_) => PersistentPath::<P>::PLACES,
-            Self::Staging(_) => StagingPath::<P>::PLACES,
-        }
+        with_path!(self, path => places::<P, _>(path))
     }
 
     /// [`BackPath::fetch`].
     #[inline(always)]
     pub fn fetch(&mut self, p: &P, of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
-        match self {
-            Self::Copy(path) => path.fetch(p, of, batch, todo, out),
-            Self::Map(path) => path.fetch(p, of, batch, todo, out),
-            Self::Persistent(path) => path.fetch(p, of, batch, todo, out),
-            Self::Staging(path) => path.fetch(p, of, batch, todo, out),
-        }
+        with_path!(self, path => path.fetch(p, of, batch, todo, out))
     }
 
     /// [`BackPath::deliver`].
     #[inline(always)]
     pub fn deliver(&mut self, p: &P, of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
-        match self {
-            Self::Copy(path) => path.deliver(p, of, batch, frames, todo),
-            Self::Map(path) => path.deliver(p, of, batch, frames, todo),
-            Self::Persistent(path) => path.deliver(p, of, batch, frames, todo),
-            Self::Staging(path) => path.deliver(p, of, batch, frames, todo),
-        }
+        with_path!(self, path => path.deliver(p, of, batch, frames, todo))
     }
 
     /// [`BackPath::retire`].
     pub fn retire(&mut self, p: &P, done: &mut Vec<u64>) {
-        match self {
-            Self::Copy(path) => path.retire(p, done),
-            Self::Map(path) => path.retire(p, done),
-            Self::Persistent(path) => path.retire(p, done),
-            Self::Staging(path) => path.retire(p, done),
-        }
+        with_path!(self, path => path.retire(p, done))
     }
 
     /// [`BackPath::lends`].
     pub fn lends(&mut self) -> Option<&mut dyn Lends<P>> {
-        match self {
-            Self::Copy(path) => path.lends(),
-            Self::Map(path) => path.lends(),
-            Self::Persistent(path) => path.lends(),
-            Self::Staging(path) => path.lends(),
-        }
+        with_path!(self, path => path.lends())
     }
 
     /// [`BackPath::pages`].
     pub fn pages(&self) -> Option<usize> {
-        match self {
-            Self::Copy(path) => BackPath::<P>::pages(path),
-            Self::Map(path) => path.pages(),
-            Self::Persistent(path) => path.pages(),
-            Self::Staging(path) => path.pages(),
-        }
+        with_path!(self, path => BackPath::<P>::pages(path))
     }
 
     /// [`BackPath::limit_pages`].
     pub fn limit_pages(&mut self, p: &P, pages: usize) {
-        match self {
-            Self::Copy(path) => path.limit_pages(p, pages),
-            Self::Map(path) => path.limit_pages(p, pages),
-            Self::Persistent(path) => path.limit_pages(p, pages),
-            Self::Staging(path) => path.limit_pages(p, pages),
-        }
+        with_path!(self, path => path.limit_pages(p, pages))
     }
 }
