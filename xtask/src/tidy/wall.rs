@@ -68,6 +68,12 @@ const WALLS: &[Wall] = &[
             "pregrant_host::linux",
         ],
     },
+    // What serves devices of any class knows none of them.
+    Wall { from: "pregrant_host::drivers::registry", never: &ANY_CLASS },
+    Wall { from: "pregrant_host::drivers::recovery", never: &ANY_CLASS },
+    Wall { from: "pregrant_host::drivers::worker", never: &ANY_CLASS },
+    Wall { from: "pregrant_host::drivers::throttle", never: &ANY_CLASS },
+    Wall { from: "pregrant_host::drivers::fair_scheduler", never: &ANY_CLASS },
     // The laboratory needs no Xen; in it a report is made of records, and what measures stands on what is measured.
     Wall { from: "pregrant_lab", never: &["pregrant_host::linux"] },
     Wall { from: "pregrant_lab::station", never: &ABOVE_STATION },
@@ -121,6 +127,9 @@ const ABOVE_STATION: [&str; 6] = [
     "pregrant_lab::demo",
 ];
 
+/// Classes of devices, and what serves them.
+const ANY_CLASS: [&str; 3] = ["pregrant::net", "pregrant::blk", "pregrant_host::drivers::net"];
+
 const MEASURES: [&str; 4] =
     ["pregrant_lab::process", "pregrant_lab::report", "pregrant_lab::bench", "pregrant_lab::demo"];
 
@@ -163,6 +172,13 @@ fn below(path: &[String], top: &str) -> bool {
 mod tests {
     use super::super::token::tokens;
     use super::check;
+
+    #[test]
+    fn a_registry_knows_no_class() {
+        let names_net = tokens("use crate::drivers::net::Net;\nuse pregrant::net::back::Drained;");
+        assert_eq!(check("crates/pregrant-host/src/drivers/registry/step.rs", &names_net).len(), 2);
+        assert_eq!(check("crates/pregrant-host/src/drivers/status.rs", &names_net).len(), 0);
+    }
 
     #[test]
     fn the_ends_never_meet() {

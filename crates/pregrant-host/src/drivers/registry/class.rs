@@ -12,10 +12,9 @@
 
 use super::device_log::DeviceLog;
 use pregrant::PeerFault;
-use pregrant::net::back::{BackStep, Drained, PreviousState};
 use pregrant::platform::Platform;
 use pregrant::port::Arena;
-use pregrant::xenbus::back::{Changed, KeptMemory};
+use pregrant::xenbus::back::{BackStep, Changed, Drained, KeptMemory, PreviousState};
 use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::refusal::ConnectError;
 use pregrant::xenbus::{Back, BackDevice, Class, Device, DeviceError, DeviceId, XenbusState};

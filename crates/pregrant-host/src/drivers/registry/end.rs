@@ -3,9 +3,9 @@
 use super::Backend;
 use super::devices::{Devices, Instance};
 use log::{Level, log};
-use pregrant::net::back::Drained;
 use pregrant::platform::Platform;
 use pregrant::xenbus::XenbusState;
+use pregrant::xenbus::back::Drained;
 use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};

@@ -14,13 +14,12 @@ use crate::drivers::fair_scheduler::Turn;
 use crate::drivers::recovery::Recovery;
 use log::Level;
 use pregrant::DomId;
-use pregrant::net::back::PreviousState;
 use pregrant::platform::Platform;
 use pregrant::shm::SharedBytes;
-use pregrant::xenbus::back::HOTPLUG_STATUS;
+use pregrant::xenbus::back::{HOTPLUG_STATUS, PreviousState};
 use pregrant::xenbus::bus::StoreBus;
-use pregrant::xenbus::{Class, Device, DeviceId, Side};
-use pregrant::xenstore::{Client, Transport, WatchEvent, XsError, path};
+use pregrant::xenbus::{Class, Device, DeviceId, Side, toolstack};
+use pregrant::xenstore::{Transport, WatchEvent, XsError, path};
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
@@ -63,15 +62,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub(super) fn scan(&mut self) -> Result<(), BackendError> {
         let mut seen = Vec::new();
         let back = self.platform.domid();
-        for class in self.classes.iter().map(|c| c.class()) {
-            let watch = watch_of(class);
-            for front in list(&mut self.xs, &watch)? {
-                let Ok(front) = front.parse::<u16>() else { continue };
-                for handle in list(&mut self.xs, &format!("{watch}/{front}"))? {
-                    let Ok(handle) = handle.parse::<u32>() else { continue };
-                    seen.push(DeviceId { class, front: DomId(front), back, handle });
-                }
-            }
+        for class in &self.classes {
+            seen.extend(toolstack::backs_of(&mut self.xs, back, class.class())?);
         }
         seen.retain(|id| self.serves(id));
         let gone: Vec<_> =
@@ -286,13 +278,5 @@ pub(super) fn below_watch(
             _ => Changed::Nothing,
         },
         _ => Changed::Devices,
-    }
-}
-
-/// The names in a directory; none when it is not there.
-fn list<T: Transport>(xs: &mut Client<T>, path: &str) -> Result<Vec<String>, XsError> {
-    match xs.directory(path) {
-        Err(e) if e.is_not_found() => Ok(Vec::new()),
-        other => other,
     }
 }
