@@ -9,12 +9,14 @@ use pregrant::platform::{Clock, Platform};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Payload};
 use pregrant::xenbus::DeviceId;
 use pregrant_host::MonotonicClock;
-use pregrant_host::drivers::poll_controller::{Next, PollController};
-use pregrant_host::drivers::{Backend, BackendConfig, BrokerRecovery, Mode, Net, NetConfig, VifReport};
+use pregrant_host::drivers::{
+    Backend, BackendConfig, BackendError, BrokerRecovery, Mode, Net, NetConfig, Rest, VifReport, Work, Worker,
+};
 use pregrant_host::loopback::{Loopback, ProcessCounts};
 use pregrant_host::ports::sequence;
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
+use pregrant_host::xenstored::UnixTransport;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -164,24 +166,42 @@ pub fn play(ordinary: &str, path: &Path) {
     let vif = VifConfig { fallback: ordinary, ..VifConfig::default() };
     let net = Net::new(NetConfig { vif, ..NetConfig::default() }, ports);
     let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
-    let mut backend = Backend::new(platform, xs, config, vec![Box::new(net)]).unwrap();
-    let mut bell = bell_of(watched);
+    let backend = Backend::new(platform, xs, config, vec![Box::new(net)]).unwrap();
+    let bell = bell_of(watched);
     backend.platform().events().also_wake_on(bell.as_fd()).unwrap();
-    let mut pace = PollController::new(Mode::Adaptive);
-    while told.load(Ordering::Relaxed) == 0 {
-        match pace.after(backend.round()) {
-            Next::Again => continue,
-            Next::Control => {}
-            Next::Sleep => {
-                if !backend.control().unwrap() {
-                    backend.sleep(None);
-                }
-                let _ = bell.read(&mut [0; 64]);
-            }
+    let told_to = Arc::clone(&told);
+    let mut serving = Serving { backend, bell, state, told: told_to, told_of };
+    Worker::new(Mode::Adaptive).run(&mut serving).unwrap();
+    let Serving { mut backend, state, .. } = serving;
+    let drained = if told.load(Ordering::Relaxed) == CLOSE { backend.close_all() } else { backend.detach() };
+    state.add(Word::Lost, drained.lost);
+}
+
+/// A back that keeps account of itself in control turns.
+struct Serving {
+    backend: Backend<Loopback, UnixTransport>,
+    bell: UnixStream,
+    state: Log,
+    told: Arc<AtomicU8>,
+    told_of: [(DomId, Arc<Mutex<Log>>); 2],
+}
+
+impl Rest for Serving {
+    type Error = BackendError;
+
+    fn sleep(&mut self) -> Result<(), BackendError> {
+        if !self.backend.control()? {
+            self.backend.sleep(None);
         }
-        backend.control().unwrap();
-        tell_of_predecessors(&told_of, &backend.reports());
-        if state.get(Word::Stage) == 1 && backend.nr_live() > 0 {
+        let _ = self.bell.read(&mut [0; 64]);
+        Ok(())
+    }
+
+    fn control(&mut self) -> Result<(), BackendError> {
+        self.backend.control()?;
+        let state = &self.state;
+        tell_of_predecessors(&self.told_of, &self.backend.reports());
+        if state.get(Word::Stage) == 1 && self.backend.nr_live() > 0 {
             state.set(Word::Stage, 2);
             println!("live");
         }
@@ -199,7 +219,15 @@ pub fn play(ordinary: &str, path: &Path) {
             }
             state.set(Word::Answered, asked);
         }
+        Ok(())
     }
-    let drained = if told.load(Ordering::Relaxed) == CLOSE { backend.close_all() } else { backend.detach() };
-    state.add(Word::Lost, drained.lost);
+}
+
+impl Work for Serving {
+    fn round(&mut self) -> Result<bool, BackendError> {
+        Ok(self.backend.round())
+    }
+    fn is_over(&mut self) -> bool {
+        self.told.load(Ordering::Relaxed) != 0
+    }
 }
