@@ -186,6 +186,28 @@ fn bench_net_loses_nothing_and_counts_what_its_paths_do() {
     }
 }
 
+/// A guest that reads frames where the backend put them, beside one that copies them; what is in staging buffers is copied.
+#[test]
+fn bench_net_by_reference_loses_nothing_and_says_which_rows_they_are() {
+    let json = File::new("net-by-reference.jsonl");
+    let args = ["bench", "net", "--path", "persistent,staging", "--dir", "rx", "--size", "64,1500,65535"];
+    let more = ["--rx", "copy,reference", "--seconds", "0.05", "--repeats", "1", "--json", json.path()];
+    let out = pregrant(&[&args[..], &more].concat());
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert!(text(&out.stdout).contains("By reference, persistent rx 1500 B moves"), "{}", text(&out.stdout));
+    let lines = json.lines();
+    let of = |path: &str, rx: Option<&str>| {
+        lines.iter().filter(|l| l["path"] == path && l["rx"].as_str() == rx).count()
+    };
+    assert_eq!([of("persistent", None), of("persistent", Some("reference")), of("staging", None)], [3; 3]);
+    assert_eq!(lines.len(), 9);
+    for line in &lines {
+        assert_eq!(line["lost"].as_u64(), Some(0), "{line}");
+        nothing_went_wrong(line);
+        assert!(number(line, "checked") >= 64.0 && number(line, "frames") > 0.0, "{line}");
+    }
+}
+
 /// Beside losses.
 fn nothing_went_wrong(line: &serde_json::Value) {
     for field in ["repeated", "damaged", "missed_wakeups"] {
@@ -202,9 +224,11 @@ fn a_row_with_a_wrong_byte_fails() {
         ("tx", "65535", "copy"),
         ("rx", "1500", "staging"),
         ("tx", "1500", "map"),
+        ("rx", "1500", "persistent"),
     ] {
         let json = File::new("damage.jsonl");
-        let args = ["bench", "net", "--path", path, "--dir", dir, "--size", size];
+        let rx = if path == "persistent" { "reference" } else { "copy" };
+        let args = ["bench", "net", "--path", path, "--dir", dir, "--size", size, "--rx", rx];
         let out =
             command(&[&args[..], &["--seconds", "0.02", "--repeats", "1", "--json", json.path()]].concat())
                 .env("PREGRANT_FAULT", "damage")

@@ -1,7 +1,7 @@
 //! `pregrant bench latency`: one frame at a time, there and back; how long a request and a response take.
 
 use super::net::{PathName, Stand, seconds};
-use crate::process::order::{Case, Dir, Latencies, Ops, Played, Waiting};
+use crate::process::order::{Case, Dir, Latencies, Ops, Played, RxWay, Waiting};
 use crate::record::{Record, RecordWriter};
 use crate::screen::print;
 use crate::table::{Align, Table, figure};
@@ -79,6 +79,7 @@ pub fn measure(stand: &mut Stand, path: PathName, mode: Waiting, seconds: f64) -
         queues: 1,
         redo: true,
         look: false,
+        rx: RxWay::Copy,
         rate: None,
         gives_way: false,
     })?;

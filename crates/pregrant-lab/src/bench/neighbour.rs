@@ -9,7 +9,7 @@
 //! `spinning`, a process that uses up the core and has no vif, shows how much that is, and the others are held against it.
 
 use super::net::{PathName, seconds};
-use crate::process::order::{Case, Dir, Nuisance, Order, Played, Report, Waiting};
+use crate::process::order::{Case, Dir, Nuisance, Order, Played, Report, RxWay, Waiting};
 use crate::record::stats::Summary;
 use crate::record::{Record, RecordWriter};
 use crate::screen::{Progress, print};
@@ -146,6 +146,7 @@ impl Stand {
             queues: 1,
             redo: true,
             look: false,
+            rx: RxWay::Copy,
             rate,
             gives_way: true,
         };

@@ -4,7 +4,7 @@
 //! connect to close. Rows take turns within a repeat, so that a slow phase of the machine hits all alike.
 
 use crate::process::mark::whole_frames;
-use crate::process::order::{Case, Dir, Order, Played, Report, Waiting};
+use crate::process::order::{Case, Dir, Order, Played, Report, RxWay, Waiting};
 use crate::record::published::{self, line_rate};
 use crate::record::stats::Summary;
 use crate::record::{Record, RecordWriter};
@@ -53,6 +53,10 @@ pub struct NetArgs {
     /// it the sink reads heads alone
     #[arg(long)]
     pub look: bool,
+    /// RX: whether the guest copies frames, or reads them in the pages that the backend wrote to; both to see what the copy
+    /// costs. By reference only where frames come in pages: `copy` and `persistent`
+    #[arg(long, value_delimiter = ',', default_value = "copy")]
+    pub rx: Vec<RxWay>,
     /// Frames in a burst at most
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub burst: u32,
@@ -210,6 +214,8 @@ pub struct Row {
     pub redo: Redo,
     /// Whether the sink has private copies of whole frames.
     pub look: bool,
+    /// What the guest does with frames that came.
+    pub rx: RxWay,
     /// Records, one for each repeat.
     pub records: Vec<Record>,
     /// How the platform did it, in words.
@@ -221,7 +227,7 @@ impl Row {
     pub fn new(path: PathName, dir: Dir, size: usize, data_len: u32) -> Self {
         let data_len = (path == PathName::Staging).then_some(data_len);
         let (records, platform) = (Vec::new(), String::new());
-        Self { path, dir, size, data_len, redo: Redo::On, look: false, records, platform }
+        Self { path, dir, size, data_len, redo: Redo::On, look: false, rx: RxWay::Copy, records, platform }
     }
 
     /// Measures it once more.
@@ -246,6 +252,7 @@ impl Row {
             queues,
             redo: self.redo == Redo::On,
             look: self.look,
+            rx: self.rx,
             rate: None,
             gives_way: false,
         };
@@ -264,6 +271,7 @@ impl Row {
         record.queues = queues;
         record.redo = Some(self.redo == Redo::On);
         record.look = self.look.then_some(true);
+        record.rx = (self.rx != RxWay::Copy).then(|| self.rx.name().into());
         record.burst = burst;
         record.repeat = self.records.len() as u32;
         record.mode = mode.name().into();
@@ -325,9 +333,16 @@ fn measure(args: &NetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<(
             let paths = args.path.iter().filter(|&&p| p != PathName::Map || dir == Dir::Tx);
             for &path in paths {
                 let look = args.look && dir == Dir::Tx;
-                let row =
-                    |&redo: &Redo| Row { redo, look, ..Row::new(path, dir, size as usize, args.data_len) };
-                rows.extend(args.redo.iter().map(row));
+                let in_pages = dir == Dir::Rx && path != PathName::Staging;
+                for &rx in args.rx.iter().filter(|&&rx| rx == RxWay::Copy || in_pages) {
+                    let row = |&redo: &Redo| Row {
+                        redo,
+                        look,
+                        rx,
+                        ..Row::new(path, dir, size as usize, args.data_len)
+                    };
+                    rows.extend(args.redo.iter().map(row));
+                }
             }
         }
     }
@@ -335,7 +350,7 @@ fn measure(args: &NetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<(
         eprintln!("pregrant: the path map serves TX alone (RX is copied): its rows for rx are left out");
     }
     if rows.is_empty() {
-        return Err("nothing is left to measure; add --dir tx, or another path".into());
+        return Err("nothing is left to measure; add --dir tx, another path, or --rx copy".into());
     }
     let mut stand = Stand::start()?;
     let progress = Progress::new();
@@ -384,7 +399,10 @@ pub fn table(rows: &[Row]) -> Table {
         let m = |v: f64| figure(v / 1e6);
         t.row([
             row.path.to_string(),
-            row.dir.name().into(),
+            match row.rx {
+                RxWay::Copy => row.dir.name().into(),
+                RxWay::Reference => format!("{} by reference", row.dir.name()),
+            },
             row.size.to_string(),
             row.data_len.map_or("-".into(), |n| n.to_string()),
             row.redo.to_string(),
@@ -404,9 +422,17 @@ pub fn table(rows: &[Row]) -> Table {
 
 /// Rows that differ in the redo page alone: with it, without it.
 fn redo_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
-    let same = |a: &Row, b: &Row| (a.path, a.dir, a.size) == (b.path, b.dir, b.size);
+    let same = |a: &Row, b: &Row| (a.path, a.dir, a.size, a.rx) == (b.path, b.dir, b.size, b.rx);
     rows.iter().filter(|r| r.redo == Redo::On).filter_map(move |on| {
         rows.iter().find(|off| off.redo == Redo::Off && same(on, off)).map(|off| (on, off))
+    })
+}
+
+/// Rows that differ in what the guest does with frames alone: by reference, copied.
+fn rx_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
+    let same = |a: &Row, b: &Row| (a.path, a.dir, a.size, a.redo) == (b.path, b.dir, b.size, b.redo);
+    rows.iter().filter(|r| r.rx == RxWay::Reference).filter_map(move |lent| {
+        rows.iter().find(|copied| copied.rx == RxWay::Copy && same(lent, copied)).map(|copied| (lent, copied))
     })
 }
 
@@ -451,6 +477,20 @@ fn method(rows: &[Row], args: &NetArgs) -> String {
                 figure(cost.median),
                 figure(cost.min),
                 figure(cost.max)
+            );
+        }
+    }
+    for (lent, copied) in rx_pairs(rows) {
+        if let Some(gain) = ratio(lent, copied) {
+            text += &format!(
+                "By reference, {} {} {} B moves {} ({}..{}) times the frames that it moves with a copy at the guest: the \
+                 median of the repeats' ratios.\n",
+                lent.path,
+                lent.dir.name(),
+                lent.size,
+                figure(gain.median),
+                figure(gain.min),
+                figure(gain.max)
             );
         }
     }

@@ -2,11 +2,10 @@
 
 use super::fault::Fault;
 use super::mark::{mark, whole_frames};
-use super::order::{Case, Dir, Latencies, Order, Played, Report};
+use super::order::{Case, Dir, Latencies, Order, Played, Report, RxWay};
 use super::{ProcessArgs, Result, cpu_ns, next_order, tell};
 use hdrhistogram::Histogram;
-use pregrant::net::front::FrontConfig;
-use pregrant::net::front::Granting;
+use pregrant::net::front::{FrontConfig, Granting, Lent};
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::{Clock, Platform};
 use pregrant::port::{Arena, Offload};
@@ -348,6 +347,10 @@ struct Receiver {
     waiter: Waiter,
     arena: Arena,
     sinks: Vec<Sink>,
+    rx: RxWay,
+    lent: Lent,
+    /// Every byte is looked at.
+    whole: bool,
 }
 
 impl Receiver {
@@ -365,9 +368,18 @@ impl Receiver {
             let mut moved = false;
             for (i, sink) in self.sinks.iter_mut().enumerate() {
                 self.arena.clear();
-                let n = guest.recv(i, &mut self.arena, 1)?;
+                let n = match self.rx {
+                    RxWay::Copy => guest.recv(i, &mut self.arena, 1)?,
+                    RxWay::Reference => guest.recv_by_reference(i, &mut self.arena, &mut self.lent, 1)?,
+                };
                 if n > 0 {
+                    if self.whole {
+                        self.lent.copy(&mut self.arena, |token, k| guest.vif().piece(token, k));
+                    }
                     sink.take(&self.arena.burst());
+                    if self.lent.frames() != 0 {
+                        guest.release(self.lent.tokens())?;
+                    }
                     frames += n as u64;
                     moved = true;
                 }
@@ -380,13 +392,21 @@ impl Receiver {
 /// Receives numbered frames.
 fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
     let mode: Mode = case.mode.into();
-    let mut receiver = Receiver { waiter: Waiter::new(mode), arena: Arena::new(), sinks: Vec::new() };
+    let mut receiver = Receiver {
+        waiter: Waiter::new(mode),
+        arena: Arena::new(),
+        sinks: Vec::new(),
+        rx: case.rx,
+        lent: Lent::default(),
+        whole: true,
+    };
     receiver.sinks.resize_with(guest.vif().nr_queues(), || Sink::new(Check::Payload));
     send_mark(guest, mode)?;
     // The untimed burst. The back says on each queue when it is over.
     receiver.take_until(guest, None, 1)?;
     let checked = receiver.sinks.iter().map(|s| s.report().frames + s.report().damaged).sum();
     receiver.sinks.iter_mut().for_each(|sink| sink.set_check(Check::Number));
+    receiver.whole = false;
     send_mark(guest, mode)?;
     receiver.take_until(guest, Some(Instant::now() + WARM_UP), 0)?;
     send_mark(guest, mode)?;

@@ -56,6 +56,27 @@ impl From<Waiting> for pregrant_host::drivers::Mode {
     }
 }
 
+/// What the guest does with frames that came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum RxWay {
+    /// Copies them to private memory
+    #[default]
+    Copy,
+    /// Copies their heads; the rest stays in the pages that the backend wrote to, until the guest has done with it
+    Reference,
+}
+
+impl RxWay {
+    /// As records name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::Reference => "reference",
+        }
+    }
+}
+
 /// One vif's life: connect, move numbered frames for so long, close.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Case {
@@ -83,6 +104,8 @@ pub struct Case {
     pub redo: bool,
     /// TX: the sink has private copies of whole frames made for it, as a switch has; else it reads heads where they are.
     pub look: bool,
+    /// RX: what the guest does with frames.
+    pub rx: RxWay,
     /// Frames a second that the guest offers (TX only); None: as many as are taken.
     pub rate: Option<f64>,
     /// The guest lets others have its processor for a moment whenever it finds nothing to do.

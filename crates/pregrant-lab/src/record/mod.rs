@@ -78,6 +78,9 @@ pub struct Record {
     /// Whether the consumer had private copies of whole frames made (`bench net --look`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub look: Option<bool>,
+    /// What the guest did with frames that came, where it did not copy them (`bench net --rx reference`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx: Option<String>,
     /// Sleeps of either end that ended by their bound with work pending: each is a wake-up that was lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed_wakeups: Option<u64>,
@@ -178,6 +181,7 @@ impl Record {
             copies: None,
             redo: None,
             look: None,
+            rx: None,
             missed_wakeups: None,
             repeated: None,
             damaged: None,

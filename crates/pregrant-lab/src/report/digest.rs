@@ -138,8 +138,8 @@ impl<'a> Digest<'a> {
 }
 
 /// The work apart from the path.
-fn shape(r: &Record) -> (u64, u32, &str, &str, Option<bool>, Option<bool>) {
-    (r.size_bytes, r.queues, &r.mode, &r.platform, r.redo, r.look)
+fn shape(r: &Record) -> (u64, u32, &str, &str, [Option<bool>; 2], Option<&str>) {
+    (r.size_bytes, r.queues, &r.mode, &r.platform, [r.redo, r.look], r.rx.as_deref())
 }
 
 /// Whether two records are repeats of one measurement.
@@ -173,6 +173,7 @@ fn name_by(rows: &mut [Row], by_mode: bool) {
     let modes = by_mode && differs(&|r| r.mode.clone());
     let redo = differs(&|r| format!("{:?}", r.redo));
     let look = differs(&|r| format!("{:?}", r.look));
+    let rx = differs(&|r| format!("{:?}", r.rx));
     let platforms = differs(&|r| r.platform.clone());
     for row in rows {
         let r = row.first();
@@ -190,6 +191,7 @@ fn name_by(rows: &mut [Row], by_mode: bool) {
         also(modes, r.mode.clone());
         also(redo, if r.redo == Some(false) { "no redo page" } else { "redo page" }.into());
         also(look, if r.look == Some(true) { "whole frames read" } else { "heads read" }.into());
+        also(rx, if r.rx.is_some() { "by reference" } else { "copied by the guest" }.into());
         also(platforms, r.platform.clone());
         row.name = name;
     }
