@@ -10,7 +10,8 @@ use crate::guest_pages::{GuestPages, Right};
 use crate::rig::{GUEST, HOST, Rig, TestPort};
 use crate::tape::Tape;
 use pregrant::net::back::control_page::CONTROL_BYTES;
-use pregrant::net::back::{BackVif, ControlPage, FallbackPath, Polled, VifConfig};
+use pregrant::net::back::{BackVif, ControlPage, Polled, VifConfig};
+use pregrant::net::path::PathName;
 use pregrant::net::features::{BackFeatures, queue_prefix};
 use pregrant::net::front::Granting;
 use pregrant::net::front::{FrontConfig, FrontVif};
@@ -190,7 +191,7 @@ fn hostile_front(tape: &mut Tape<'_>) {
     let numbers = |pages: &GuestPages| -> Vec<u32> {
         (0..PAGES).map(|k| pages.gref(k)).chain(channels.iter().map(|c| c.1)).chain([2, 4, 0]).collect()
     };
-    let ordinary = if tape.below(2) == 0 { FallbackPath::Copy } else { FallbackPath::Map };
+    let ordinary = if tape.below(2) == 0 { PathName::Copy } else { PathName::Map };
     // Memory that outlives this back, as a file does, and what it may have mapped.
     let (kept, limit) = (Pages::new(CONTROL_BYTES / PAGE_SIZE), tape.one_of(&[usize::MAX, 6, 2, 0]));
     let fresh = || {

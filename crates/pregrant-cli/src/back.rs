@@ -18,8 +18,8 @@ pub use xen::RUN_DIR;
 use crate::notify::Notify;
 use crate::stop::Stop;
 use clap::{Args, ValueEnum};
-use pregrant::net::back::{FallbackPath, VifConfig};
-use pregrant::net::path::persistent;
+use pregrant::net::back::VifConfig;
+use pregrant::net::path::{PathName, persistent};
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenbus::XenbusState;
 use pregrant::xenstore::Transport;
@@ -32,6 +32,7 @@ use pregrant_host::drivers::{
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::ports::tap::TapWay;
 use pregrant_host::wake::WakeOn;
+use pregrant_lab::choice::choice;
 use std::error::Error;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -93,11 +94,11 @@ pub struct BackArgs {
     #[arg(long)]
     wait: bool,
     /// How to wait for frames
-    #[arg(long, value_name = "MODE", default_value = "adaptive")]
-    mode: Waiting,
+    #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = choice(MODES, Mode::name))]
+    mode: Mode,
     /// What fetches frames that are neither in staging buffers nor in pages that stay mapped
-    #[arg(long, value_name = "PATH", default_value = "copy")]
-    path: OrdinaryPath,
+    #[arg(long, value_name = "PATH", default_value = "copy", value_parser = choice(PATHS, PathName::name))]
+    path: PathName,
     /// Pages of each queue and direction that stay mapped once they were seen, for fronts that say feature-persistent; 0: none,
     /// and it is not offered
     #[arg(long, value_name = "PAGES", default_value_t = persistent::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=4096))]
@@ -143,23 +144,14 @@ enum Plugging {
     None,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Waiting {
-    /// Spin for a short time, then sleep
-    Adaptive,
-    /// Sleep at once
-    Event,
-    /// Never sleep: a whole core
-    Poll,
-}
+const MODES: &[(Mode, &str)] = &[
+    (Mode::Adaptive, "Spin for a short time, then sleep"),
+    (Mode::Event, "Sleep at once"),
+    (Mode::Poll, "Never sleep: a whole core"),
+];
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum OrdinaryPath {
-    /// Batched grant copy
-    Copy,
-    /// Map and unmap, as Linux's netback does
-    Map,
-}
+const PATHS: &[(PathName, &str)] =
+    &[(PathName::Copy, "Batched grant copy"), (PathName::Map, "Map and unmap, as Linux's netback does")];
 
 /// `5` or `5.0`, as a guest's vifs or one of them.
 fn chosen(text: &str) -> std::result::Result<Chosen, String> {
@@ -190,25 +182,6 @@ impl From<Plugging> for Hotplug {
     }
 }
 
-impl From<Waiting> for Mode {
-    fn from(waiting: Waiting) -> Self {
-        match waiting {
-            Waiting::Adaptive => Self::Adaptive,
-            Waiting::Event => Self::Event,
-            Waiting::Poll => Self::Poll,
-        }
-    }
-}
-
-impl From<OrdinaryPath> for FallbackPath {
-    fn from(path: OrdinaryPath) -> Self {
-        match path {
-            OrdinaryPath::Copy => Self::Copy,
-            OrdinaryPath::Map => Self::Map,
-        }
-    }
-}
-
 /// The classes of devices that `pregrant back` serves.
 fn classes<P: Platform, T: Transport + 'static>(
     args: &BackArgs,
@@ -216,7 +189,7 @@ fn classes<P: Platform, T: Transport + 'static>(
     chosen: Vec<Chosen>,
     far: Box<dyn PortProvider>,
 ) -> Vec<Box<dyn DeviceClass<P, T>>> {
-    let (fallback, persistent_pages) = (args.path.into(), args.persistent_grants as usize);
+    let (fallback, persistent_pages) = (args.path, args.persistent_grants as usize);
     let vif = VifConfig { fallback, persistent_pages, ..VifConfig::default() };
     vec![Box::new(Net::new(NetConfig { vif, hotplug, chosen }, far))]
 }

@@ -14,16 +14,18 @@ mod xen;
 
 use crate::loopback::guest_domid;
 use crate::stop::Stop;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use pregrant::DomId;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::front::Granting;
 use pregrant::net::headers::MacAddr;
+use pregrant::net::path::PathName;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::{Frontend, FrontendError};
 use pregrant_host::wake::WakeOn;
+use pregrant_lab::choice::choice;
 use pregrant_lab::screen;
 use pregrant_lab::station::Station;
 use pregrant_lab::station::guest_stack::{GuestStack, StackConfig};
@@ -63,8 +65,8 @@ pub struct FrontArgs {
     #[arg(long, value_name = "IP")]
     address: Option<Ipv4Addr>,
     /// How frames travel: through buffers granted at connect, in pages granted once that the back keeps, or by grants of their own
-    #[arg(long, value_name = "PATH", default_value = "staging")]
-    path: WishedPath,
+    #[arg(long, value_name = "PATH", default_value = "staging", value_parser = choice(PATHS, PathName::name))]
+    path: PathName,
     /// Bytes of a frame that fit a staging buffer: 64 to 4096, or 65535 for frames of any length; without it 2048 on the
     /// loopback, and 65535 on Xen, where that takes the least memory
     #[arg(long, value_name = "N")]
@@ -105,15 +107,11 @@ struct Task {
     send: Option<Ipv4Addr>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum WishedPath {
-    /// Staging buffers, where the backend has them too
-    Staging,
-    /// Pages granted once, which a backend that can keeps mapped
-    Persistent,
-    /// Each frame by a grant: what a guest without Pregrant does
-    Copy,
-}
+const PATHS: &[(PathName, &str)] = &[
+    (PathName::Staging, "Staging buffers, where the backend has them too"),
+    (PathName::Persistent, "Pages granted once, which a backend that can keeps mapped"),
+    (PathName::Copy, "Each frame by a grant: what a guest without Pregrant does"),
+];
 
 /// A number with a unit: `64K`, `2G`.
 fn amount(text: &str) -> std::result::Result<u64, String> {
@@ -170,7 +168,7 @@ impl FrontArgs {
     /// What to ask of the back; `data_len` where nothing is asked for.
     fn config(&self, data_len: u32) -> FrontConfig {
         let len = self.data_len.unwrap_or(data_len);
-        let len = (self.path == WishedPath::Staging).then(|| DataLen::new(len)).flatten();
+        let len = (self.path == PathName::Staging).then(|| DataLen::new(len)).flatten();
         // The station has one queue's worth to say.
         let queues = match (&self.task.tap, self.queues) {
             (None, _) => 1,
@@ -181,7 +179,7 @@ impl FrontArgs {
             queues,
             tx_data_len: len,
             rx_data_len: len,
-            persistent: self.path == WishedPath::Persistent,
+            persistent: self.path == PathName::Persistent,
             granting: Granting::PerFrame,
             ..FrontConfig::default()
         }

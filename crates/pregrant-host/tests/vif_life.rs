@@ -7,10 +7,11 @@ use machine::guest::{Guest, exchange, ordinary, staging};
 use machine::raw_guest::RawGuest;
 use machine::{BACK, Back, Machine, log_lines, net, until};
 use pregrant::DomId;
-use pregrant::net::back::{Drained, FallbackPath};
+use pregrant::net::back::Drained;
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::model::Slot;
+use pregrant::net::path::PathName;
 use pregrant::port::{FramePort, Offloads};
 use pregrant::wire::netif::RSP_OKAY;
 use pregrant::xenbus::{Class, DeviceId, XenbusState, toolstack};
@@ -85,7 +86,7 @@ fn life(machine: &mut Machine, back: &Back, config: [FrontConfig; 2], paths: [(&
     machine.settles(before);
 }
 
-fn with_machine(features: BackFeatures, fallback: FallbackPath, test: impl FnOnce(&mut Machine, &Back)) {
+fn with_machine(features: BackFeatures, fallback: PathName, test: impl FnOnce(&mut Machine, &Back)) {
     let mut machine = Machine::start();
     let back = Back::start(&machine, features, fallback);
     back.ask(|_| ()); // attached
@@ -95,7 +96,7 @@ fn with_machine(features: BackFeatures, fallback: FallbackPath, test: impl FnOnc
 }
 
 fn frames_both_ways_by_copy_and_by_map() {
-    for (kind, tx_path) in [(FallbackPath::Copy, "copy"), (FallbackPath::Map, "map")] {
+    for (kind, tx_path) in [(PathName::Copy, "copy"), (PathName::Map, "map")] {
         with_machine(BackFeatures::default(), kind, |machine, back| {
             life(machine, back, [ordinary(); 2], [(tx_path, "copy"); 2]);
         });
@@ -103,7 +104,7 @@ fn frames_both_ways_by_copy_and_by_map() {
 }
 
 fn frames_both_ways_in_pages_that_stay_mapped() {
-    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
+    with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         let config = FrontConfig { persistent: true, ..ordinary() };
         life(machine, back, [config, ordinary()], [("persistent", "persistent"), ("copy", "copy")]);
         let config = FrontConfig { queues: 2, ..config };
@@ -112,7 +113,7 @@ fn frames_both_ways_in_pages_that_stay_mapped() {
 }
 
 fn each_data_length_each_direction() {
-    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
+    with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         let both = ("staging", "staging");
         for (tx, rx) in [(64, 65535), (128, 4096), (256, 2048), (2048, 256), (4096, 128), (65535, 64)] {
             life(machine, back, [staging(Some(tx), Some(rx)), staging(Some(rx), Some(tx))], [both; 2]);
@@ -127,7 +128,7 @@ fn each_data_length_each_direction() {
 }
 
 fn one_or_two_channels() {
-    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, _| {
+    with_machine(BackFeatures::default(), PathName::Copy, |machine, _| {
         let before = machine.broker.audit();
         for split in [false, true] {
             let ids = two_vifs(machine);
@@ -149,7 +150,7 @@ fn one_or_two_channels() {
 }
 
 fn two_queues() {
-    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
+    with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         for (config, path, active) in
             [(ordinary(), "copy", None), (staging(Some(256), Some(256)), "staging", Some("1"))]
         {
@@ -183,7 +184,7 @@ fn a_back_without_staging() {
     let plain = BackFeatures { staging_sizes: Vec::new(), ..BackFeatures::default() };
     let old = BackFeatures { max_queues: 1, split_channels: false, ..plain.clone() };
     for features in [plain, old] {
-        with_machine(features, FallbackPath::Copy, |machine, back| {
+        with_machine(features, PathName::Copy, |machine, back| {
             let config = FrontConfig { queues: 2, ..staging(Some(256), Some(65535)) };
             life(machine, back, [config; 2], [("copy", "copy"); 2]);
         });
@@ -192,7 +193,7 @@ fn a_back_without_staging() {
 
 /// Front 4 -> 5 -> 6 -> 1 -> 4, with the back following, several times over one attachment.
 fn a_front_comes_back() {
-    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
+    with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         let before = machine.broker.audit();
         let ids = two_vifs(machine);
         let (keep, _) = machine.attach(ids[0].front); // the domain outlives its vif's drivers
@@ -221,7 +222,7 @@ fn a_front_comes_back() {
 
 /// `online` = 0 and state 5, as `xl network-detach` does it.
 fn the_toolstack_takes_a_vif_away() {
-    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
+    with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         let before = machine.broker.audit();
         let ids = two_vifs(machine);
         let [mut a, mut b] = ids.map(|id| Guest::connected(machine, id, staging(Some(256), Some(256))));
@@ -249,7 +250,7 @@ fn the_toolstack_takes_a_vif_away() {
 /// The front closed before the toolstack asked, or is gone: a toolstack that looks first leaves 6 as it is (libxl), another writes
 /// 5 over it, and 6 must be said again, or that one waits until it loses its patience.
 fn a_closed_vif_is_taken_away_at_once() {
-    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, _back| {
+    with_machine(BackFeatures::default(), PathName::Copy, |machine, _back| {
         let before = machine.broker.audit();
         let ids = two_vifs(machine);
         for (id, stays) in [(ids[0], true), (ids[1], false)] {
@@ -276,7 +277,7 @@ fn a_closed_vif_is_taken_away_at_once() {
 /// By hand, or by a script: the directory comes first, its permissions later, `state` last. Until then it is no vif, and
 /// nothing is written there that the guest could not read.
 fn a_directory_that_is_written_key_by_key() {
-    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
+    with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         let id = DeviceId { class: Class::VIF, front: DomId(5), back: BACK, handle: 3 };
         machine.xs.write(&format!("{}/state", id.front_dir()), "1").unwrap();
         machine.xs.write(&id.back_dir(), "").unwrap();
@@ -349,7 +350,7 @@ fn a_live_vif_without_a_far_side_stays_as_it_is() {
 
 /// Nobody else does: the toolstack's daemon is not there, and xl cleans its own domain alone.
 fn a_driver_domain_takes_the_directories_away() {
-    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
+    with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         back.ask(|backend| backend.config_mut().removes = true);
         let before = machine.broker.audit();
         let ids = two_vifs(machine);
@@ -374,7 +375,7 @@ fn a_driver_domain_takes_the_directories_away() {
 
 /// A script that runs behind a vif that is gone: its line is one of that vif's sixteen, and none is lost without a count.
 fn what_fails_when_a_vif_is_gone_is_told_at_its_expense() {
-    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
+    with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         let ids = two_vifs(machine);
         let guests = ids.map(|id| machine.attach(id.front));
         until(|| ids.iter().all(|id| back.report(*id).is_some()));
@@ -415,7 +416,7 @@ fn what_fails_when_a_vif_is_gone_is_told_at_its_expense() {
 
 /// Vifs come and go beside one, which is looked at each time: not at its expense.
 fn what_the_toolstack_does_costs_no_front_its_hearing() {
-    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
+    with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         let ids = two_vifs(machine);
         let guests = ids.map(|id| Guest::connected(machine, id, ordinary()));
         for _ in 0..150 {
@@ -432,7 +433,7 @@ fn what_the_toolstack_does_costs_no_front_its_hearing() {
 
 /// A script that undoes the plugging finds the vif's directory.
 fn a_directory_stays_until_its_vif_is_unplugged() {
-    with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
+    with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         back.ask(|backend| {
             backend.config_mut().removes = true;
             net(backend).config.hotplug = Hotplug::Own;
@@ -543,7 +544,7 @@ fn an_orderly_end_delivers_what_there_are_slots_for() {
     /// More than a ring has slots.
     const SENT: u64 = 300;
     for (closes, posted) in [(false, true), (false, false), (true, true), (true, false)] {
-        with_machine(BackFeatures::default(), FallbackPath::Copy, |machine, back| {
+        with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
             let ids = two_vifs(machine);
             let [mut a, mut b] = ids.map(|id| Guest::connected(machine, id, ordinary()));
             // The switch knows where `b` is.

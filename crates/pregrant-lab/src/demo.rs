@@ -9,8 +9,8 @@ mod stage;
 
 use crate::bench::latency::{self, Latency};
 use crate::bench::limit::Ceiling;
-use crate::bench::net::{PathName, Row, Stand, ratio};
-use crate::process::order::{Dir, Waiting};
+use crate::bench::net::{Row, Stand, ratio};
+use crate::process::order::Dir;
 use crate::record::published::line_rate;
 use crate::record::stats::Summary;
 use crate::record::{Record, RecordWriter};
@@ -18,8 +18,10 @@ use crate::report::Report as Page;
 use crate::screen::{Progress, print};
 use crate::table::{Align, Table, figure};
 use crate::testbed::Testbed;
+use pregrant::net::path::PathName;
 use pregrant::xenbus::XenbusState;
 use pregrant::xenstore::Client;
+use pregrant_host::drivers::Mode;
 use pregrant_host::xenstored::UnixTransport;
 use stage::{CLIENT, SERVER, Stage, TRANSFER_BYTES};
 use std::error::Error;
@@ -257,14 +259,14 @@ fn frames_act(out: &mut Screen, json: &mut RecordWriter, page: &mut Page, start:
             let (dir, size) = (group[0].dir.name(), group[0].size);
             out.progress.show(format_args!("   repeat {}: {dir} {size} B", repeats + 1));
             for row in group {
-                json.write(row.measure(&mut stand, ROW_SECONDS, 64, Waiting::Poll, 1)?)?;
+                json.write(row.measure(&mut stand, ROW_SECONDS, 64, Mode::Poll, 1)?)?;
                 page.platform(&row.platform);
             }
         }
         repeats += 1;
     }
     let mut latencies: Vec<Latency> = Vec::new();
-    for mode in [Waiting::Poll, Waiting::Event] {
+    for mode in [Mode::Poll, Mode::Event] {
         for path in [PathName::Copy, PathName::Staging] {
             out.progress.show(format_args!("   latency: {path}"));
             let row = latency::measure(&mut stand, path, mode, 0.2)?;

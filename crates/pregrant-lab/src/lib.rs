@@ -21,6 +21,7 @@
 #![deny(missing_docs)]
 
 pub mod bench;
+pub mod choice;
 pub mod demo;
 pub(crate) mod limit;
 pub mod machine;

@@ -2,10 +2,11 @@
 
 mod rig;
 
-use pregrant::net::back::{BackVif, FallbackPath, VifConfig};
+use pregrant::net::back::{BackVif, VifConfig};
 use pregrant::net::features::{BackFeatures, FrontRequest};
 use pregrant::net::front::Granting;
 use pregrant::net::front::{FrontConfig, FrontVif};
+use pregrant::net::path::PathName;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::local::{LocalCounts, LocalDomain, LocalXen};
 use pregrant::port::{Arena, Offload};
@@ -27,7 +28,7 @@ struct Pair {
 /// What the two ends are told.
 struct Told {
     features: BackFeatures,
-    fallback: FallbackPath,
+    fallback: PathName,
     config: FrontConfig,
     limit: usize,
     page_limit: usize,
@@ -44,7 +45,7 @@ impl Default for Told {
         };
         Self {
             features: BackFeatures::default(),
-            fallback: FallbackPath::Copy,
+            fallback: PathName::Copy,
             config,
             limit: 256,
             page_limit: usize::MAX,
@@ -179,7 +180,7 @@ fn map_serves_what_is_longer_than_a_staging_buffer() {
     let len = DataLen::new(256);
     let config =
         FrontConfig { tx_data_len: len, rx_data_len: len, persistent: false, ..Told::default().config };
-    let mut pair = Pair::new(Told { config, fallback: FallbackPath::Map, ..Told::default() });
+    let mut pair = Pair::new(Told { config, fallback: PathName::Map, ..Told::default() });
     assert_eq!(pair.paths(), ("staging", "staging"));
     let ops = pair.exchange(50, 900);
     assert_eq!((ops.maps, ops.unmaps), (50, 50), "TX by map, RX by copy");

@@ -37,7 +37,7 @@ pub(super) fn run(dir: &Path, args: &BackArgs) -> Result<()> {
     let _ = screen::print(format_args!("{who}: ready; status: pregrant top --loopback {}", dir.display()));
     let mut daemon =
         Daemon { backend, switch, status, stop, notify: Notify::from_environment(), between: None };
-    daemon.run(args.mode.into(), args.close).map_err(|e| machine::ended_or(dir, e))
+    daemon.run(args.mode, args.close).map_err(|e| machine::ended_or(dir, e))
 }
 
 /// The name under which the broker keeps the lock of a domain's backend.

@@ -110,7 +110,7 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     ));
     let between = looking_after(&kept_off);
     let mut daemon = Daemon { backend, switch, status, stop, notify: Notify::from_environment(), between };
-    daemon.run(args.mode.into(), args.close)?;
+    daemon.run(args.mode, args.close)?;
     drop(daemon); // its taps and channels
     if args.give_back.is_empty() {
         return Ok(());

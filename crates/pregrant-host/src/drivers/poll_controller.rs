@@ -8,6 +8,8 @@
 //! Whatever it does, it looks at its control connection once in [`CONTROL_EVERY`]: rounds may take a microsecond or a
 //! thousand, and a new vif beside a busy one is to connect as soon.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 /// How a worker waits.
@@ -23,13 +25,31 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// As records name it.
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Poll, Self::Event, Self::Adaptive];
+
+    /// As it is written.
     pub fn name(self) -> &'static str {
         match self {
             Self::Poll => "poll",
             Self::Event => "event",
             Self::Adaptive => "adaptive",
         }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = || Self::ALL.map(Self::name).join(", ");
+        let found = Self::ALL.into_iter().find(|mode| mode.name() == text);
+        found.ok_or_else(|| format!("{text:?} is no way to wait; there are {}", known()))
     }
 }
 
@@ -134,6 +154,14 @@ impl PollController {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mode_that_is_written_is_read() {
+        for mode in Mode::ALL {
+            assert_eq!(mode.to_string().parse(), Ok(mode));
+        }
+        assert!("Poll".parse::<Mode>().is_err_and(|e| e.contains("poll, event, adaptive")));
+    }
     use std::cell::Cell;
 
     /// Rounds with frames that take `round` each, for a second: how long it ever went on without control.

@@ -11,9 +11,10 @@ pub mod log_lines;
 pub mod raw_guest;
 
 use pregrant::DomId;
-use pregrant::net::back::{FallbackPath, VifConfig};
+use pregrant::net::back::VifConfig;
 use pregrant::net::features::BackFeatures;
 use pregrant::net::headers::MacAddr;
+use pregrant::net::path::PathName;
 use pregrant::platform::Platform;
 use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::toolstack::{self, Vif};
@@ -247,7 +248,7 @@ pub struct Back {
 
 impl Back {
     /// Serves all vifs of domain 0.
-    pub fn start(machine: &Machine, features: BackFeatures, fallback: FallbackPath) -> Self {
+    pub fn start(machine: &Machine, features: BackFeatures, fallback: PathName) -> Self {
         let connection = machine.broker.connect().unwrap();
         let (jobs, todo) = mpsc::channel();
         let links = Links::default();
@@ -269,7 +270,7 @@ impl Back {
 
     /// With all features, by copy where nothing else is negotiated.
     pub fn plain(machine: &Machine) -> Self {
-        Self::start(machine, BackFeatures::default(), FallbackPath::Copy)
+        Self::start(machine, BackFeatures::default(), PathName::Copy)
     }
 
     /// Asks the backend, in its thread.
@@ -417,7 +418,7 @@ impl PortProvider for AtSwitch {
 fn serve(
     connection: OwnedFd,
     features: BackFeatures,
-    fallback: FallbackPath,
+    fallback: PathName,
     (jobs, mut rings): (&mpsc::Receiver<Job>, UnixStream),
     far: AtSwitch,
 ) {

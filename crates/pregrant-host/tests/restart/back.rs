@@ -4,7 +4,8 @@
 use crate::control::SpreadPort;
 use crate::world::{self, BACK, LOGGED, Log, Word};
 use pregrant::DomId;
-use pregrant::net::back::{FallbackPath, VifConfig};
+use pregrant::net::back::VifConfig;
+use pregrant::net::path::PathName;
 use pregrant::platform::{Clock, Platform};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Payload};
 use pregrant::xenbus::DeviceId;
@@ -162,7 +163,7 @@ pub fn play(ordinary: &str, path: &Path) {
         };
         (0..n).map(port).collect()
     });
-    let ordinary = if ordinary == "map" { FallbackPath::Map } else { FallbackPath::Copy };
+    let ordinary = if ordinary == "map" { PathName::Map } else { PathName::Copy };
     let vif = VifConfig { fallback: ordinary, ..VifConfig::default() };
     let net = Net::new(NetConfig { vif, ..NetConfig::default() }, ports);
     let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };

@@ -1,10 +1,13 @@
 //! `pregrant bench latency`: one frame at a time, there and back; how long a request and a response take.
 
-use super::net::{PathName, Stand, seconds};
-use crate::process::order::{Case, Dir, Latencies, Ops, Played, RxWay, Waiting};
+use super::net::{MODES, PATHS, Stand, seconds};
+use crate::choice::choice;
+use crate::process::order::{Case, Dir, Latencies, Ops, Played, RxWay};
 use crate::record::{Record, RecordWriter};
 use crate::screen::print;
 use crate::table::{Align, Table, figure};
+use pregrant::net::path::PathName;
+use pregrant_host::drivers::Mode;
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -23,11 +26,11 @@ Request: from the guest's stamp before it sends to the stamp at the backend's po
 guest's stamp after it received. One frame of 64 B in flight.")]
 pub struct LatencyArgs {
     /// Paths, with commas between them
-    #[arg(long, value_delimiter = ',', default_values_t = [PathName::Copy, PathName::Staging])]
+    #[arg(long, value_delimiter = ',', default_values_t = [PathName::Copy, PathName::Staging], value_parser = choice(PATHS, PathName::name))]
     pub path: Vec<PathName>,
     /// How both ends wait, with commas between the modes
-    #[arg(long, value_delimiter = ',', default_values = ["poll", "event"])]
-    pub mode: Vec<Waiting>,
+    #[arg(long, value_delimiter = ',', default_values = ["poll", "event"], value_parser = choice(MODES, Mode::name))]
+    pub mode: Vec<Mode>,
     /// Seconds of each row
     #[arg(long, default_value_t = 0.5, value_parser = seconds)]
     pub seconds: f64,
@@ -45,7 +48,7 @@ pub struct Latency {
     /// The path.
     pub path: PathName,
     /// How both ends waited.
-    pub mode: Waiting,
+    pub mode: Mode,
     /// Frames that came back.
     pub frames: u64,
     /// In how long.
@@ -65,7 +68,7 @@ pub struct Latency {
 }
 
 /// Measures one row.
-pub fn measure(stand: &mut Stand, path: PathName, mode: Waiting, seconds: f64) -> Result<Latency> {
+pub fn measure(stand: &mut Stand, path: PathName, mode: Mode, seconds: f64) -> Result<Latency> {
     let (guest, back) = stand.play(Case {
         front: 0,
         handle: 0,
@@ -74,7 +77,7 @@ pub fn measure(stand: &mut Stand, path: PathName, mode: Waiting, seconds: f64) -
         burst: 1,
         seconds,
         mode,
-        path: path.to_string(),
+        path,
         data_len: (path == PathName::Staging).then_some(DATA_LEN),
         queues: 1,
         redo: true,

@@ -8,14 +8,17 @@
 //! `staging` a batch is short, and the neighbour's are long. What the neighbour takes of the guests' core is no fault of the backend: the row
 //! `spinning`, a process that uses up the core and has no vif, shows how much that is, and the others are held against it.
 
-use super::net::{PathName, seconds};
-use crate::process::order::{Case, Dir, Nuisance, Order, Played, Report, RxWay, Waiting};
+use super::net::{PATHS, seconds};
+use crate::choice::choice;
+use crate::process::order::{Case, Dir, Nuisance, Order, Played, Report, RxWay};
 use crate::record::stats::Summary;
 use crate::record::{Record, RecordWriter};
 use crate::screen::{Progress, print};
 use crate::table::{Align, Table, figure};
 use crate::testbed::{Process, Testbed};
 use clap::ValueEnum;
+use pregrant::net::path::PathName;
+use pregrant_host::drivers::Mode;
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -35,7 +38,7 @@ pub struct NeighbourArgs {
     #[arg(long, value_delimiter = ',', default_values_t = KINDS.map(Shown))]
     pub neighbour: Vec<Shown>,
     /// The measured guest's path: copy, persistent or staging, with commas between them; its neighbours know copy alone
-    #[arg(long, value_delimiter = ',', default_values_t = [PathName::Copy, PathName::Staging])]
+    #[arg(long, value_delimiter = ',', default_values_t = [PathName::Copy, PathName::Staging], value_parser = choice(PATHS, PathName::name))]
     pub path: Vec<PathName>,
     /// What the measured guest offers in its second rows, in per cent of what is taken from it alone
     #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -140,8 +143,8 @@ impl Stand {
             size,
             burst: 64,
             seconds: args.seconds,
-            mode: Waiting::Adaptive,
-            path: row.path.to_string(),
+            mode: Mode::Adaptive,
+            path: row.path,
             data_len: row.data_len(),
             queues: 1,
             redo: true,

@@ -3,8 +3,9 @@
 //! A guest and a backend process, each pinned to a core of its own; every row of every repeat is a vif of its own, from
 //! connect to close. Rows take turns within a repeat, so that a slow phase of the machine hits all alike.
 
+use crate::choice::choice;
 use crate::process::mark::whole_frames;
-use crate::process::order::{Case, Dir, Order, Played, Report, RxWay, Waiting};
+use crate::process::order::{Case, Dir, Order, Played, Report, RxWay};
 use crate::record::published::{self, line_rate};
 use crate::record::stats::Summary;
 use crate::record::{Record, RecordWriter};
@@ -12,6 +13,8 @@ use crate::report::Report as Page;
 use crate::screen::{Progress, print};
 use crate::table::{Align, Table, figure};
 use crate::testbed::{Process, Testbed};
+use pregrant::net::path::PathName;
+use pregrant_host::drivers::Mode;
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -29,7 +32,7 @@ A row whose untimed burst comes with a wrong byte fails.
 Run it on an idle machine with two cores; figures of a busy one say nothing.")]
 pub struct NetArgs {
     /// Paths, with commas between them
-    #[arg(long, value_delimiter = ',', default_values_t = [PathName::Copy, PathName::Staging])]
+    #[arg(long, value_delimiter = ',', default_values_t = [PathName::Copy, PathName::Staging], value_parser = choice(PATHS, PathName::name))]
     pub path: Vec<PathName>,
     /// Directions, as the guest sees them
     #[arg(long, value_delimiter = ',', default_values_t = [DirName::Tx, DirName::Rx])]
@@ -64,8 +67,8 @@ pub struct NetArgs {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
     /// How both ends wait
-    #[arg(long, default_value = "poll")]
-    pub mode: Waiting,
+    #[arg(long, default_value = "poll", value_parser = choice(MODES, Mode::name))]
+    pub mode: Mode,
     /// Write a JSON object per row and repeat to this file ("-": standard output, without the table)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -75,28 +78,19 @@ pub struct NetArgs {
 }
 
 /// The paths that can be measured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum PathName {
-    /// Batched grant copy
-    Copy,
-    /// Copy of the headers, map and unmap of the rest
-    Map,
-    /// Pages that stay mapped once they were seen
-    Persistent,
-    /// Buffers granted before the data comes
-    Staging,
-}
+pub const PATHS: &[(PathName, &str)] = &[
+    (PathName::Copy, "Batched grant copy"),
+    (PathName::Map, "Copy of the headers, map and unmap of the rest"),
+    (PathName::Persistent, "Pages that stay mapped once they were seen"),
+    (PathName::Staging, "Buffers granted before the data comes"),
+];
 
-impl std::fmt::Display for PathName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Copy => "copy",
-            Self::Map => "map",
-            Self::Persistent => "persistent",
-            Self::Staging => "staging",
-        })
-    }
-}
+/// How both ends can wait.
+pub const MODES: &[(Mode, &str)] = &[
+    (Mode::Poll, "Never sleep"),
+    (Mode::Event, "Sleep as soon as nothing moves"),
+    (Mode::Adaptive, "Spin for a bounded time, then sleep"),
+];
 
 /// The directions that can be measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -236,7 +230,7 @@ impl Row {
         stand: &mut Stand,
         seconds: f64,
         burst: u32,
-        mode: Waiting,
+        mode: Mode,
         queues: u32,
     ) -> Result<&Record> {
         let case = Case {
@@ -247,7 +241,7 @@ impl Row {
             burst: burst as usize,
             seconds,
             mode,
-            path: self.path.to_string(),
+            path: self.path,
             data_len: self.data_len,
             queues,
             redo: self.redo == Redo::On,

@@ -10,7 +10,6 @@ use super::order::{Case, Dir, Latencies, Nuisance, Order, Played, Report, Switch
 use super::{ProcessArgs, Result, cpu_ns, next_order, tell};
 use hdrhistogram::Histogram;
 use pregrant::DomId;
-use pregrant::net::back::FallbackPath;
 use pregrant::platform::{Clock, Platform};
 use pregrant::port::{Arena, Burst, FramePort, LentBurst, Offload, Offloads, Payload};
 use pregrant::xenbus::{Class, DeviceId};
@@ -512,14 +511,14 @@ fn case_of(
         },
     };
     if let Some(net) = backend.class_mut::<Net<Loopback>>() {
-        net.config.vif.fallback = if case.path == "map" { FallbackPath::Map } else { FallbackPath::Copy };
+        net.config.vif.fallback = case.path;
     }
     let mut played = Played::default();
     let mut marks = 0;
     let mut begin = (Counters::default(), 0, Instant::now(), 0);
     let most = Duration::from_secs_f64(case.seconds * 4.0 + 20.0);
     backend.control()?;
-    let ended = rounds(backend, case.mode.into(), most, |backend| {
+    let ended = rounds(backend, case.mode, most, |backend| {
         let now = signals.marks.load(Ordering::Relaxed);
         if now != marks {
             marks = now;

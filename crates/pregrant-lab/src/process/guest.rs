@@ -6,6 +6,7 @@ use super::order::{Case, Dir, Latencies, Order, Played, Report, RxWay};
 use super::{ProcessArgs, Result, cpu_ns, next_order, tell};
 use hdrhistogram::Histogram;
 use pregrant::net::front::{FrontConfig, Granting, Lent};
+use pregrant::net::path::PathName;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::{Clock, Platform};
 use pregrant::port::{Arena, Offload};
@@ -72,7 +73,7 @@ pub fn config(data_len: Option<u32>, queues: u32) -> FrontConfig {
 
 /// One case, from connect to close.
 fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
-    let persistent = case.path == "persistent";
+    let persistent = case.path == PathName::Persistent;
     let config = FrontConfig { persistent, ..config(case.data_len, case.queues) };
     let mut guest = connect(args, case.handle, config)?;
     let staged = guest.vif().staging_accepted(0);
@@ -248,7 +249,7 @@ impl<'a> Sender<'a> {
             guest,
             burst: case.burst as u64,
             whole: whole_frames(case.size),
-            mode: case.mode.into(),
+            mode: case.mode,
             seconds: case.seconds,
             rate: case.rate,
             gives_way: case.gives_way,
@@ -391,7 +392,7 @@ impl Receiver {
 
 /// Receives numbered frames.
 fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
-    let mode: Mode = case.mode.into();
+    let mode = case.mode;
     let mut receiver = Receiver {
         waiter: Waiter::new(mode),
         arena: Arena::new(),
@@ -434,7 +435,7 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
 
 /// One frame at a time, there and back.
 fn echo(guest: &mut Guest, case: &Case) -> Result<Played> {
-    let mode: Mode = case.mode.into();
+    let mode = case.mode;
     let mut out = Arena::new();
     let Some(frame) = out.room(case.size.max(64), Offload::default()) else {
         return Err("no room for a frame".into());

@@ -1,7 +1,9 @@
 //! What is said between the testbed and its processes: one JSON object a line.
 
 use hdrhistogram::Histogram;
+use pregrant::net::path::PathName;
 use pregrant_host::counters::Counters;
+use pregrant_host::drivers::Mode;
 use serde::{Deserialize, Serialize};
 
 /// Which way the frames of a case go, as the guest sees it.
@@ -27,35 +29,6 @@ impl Dir {
     }
 }
 
-/// How both ends wait.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Waiting {
-    /// Never sleep.
-    Poll,
-    /// Sleep as soon as nothing moves.
-    Event,
-    /// Spin for a bounded time, then sleep.
-    Adaptive,
-}
-
-impl Waiting {
-    /// How it is called on the command line and in records.
-    pub fn name(self) -> &'static str {
-        pregrant_host::drivers::Mode::from(self).name()
-    }
-}
-
-impl From<Waiting> for pregrant_host::drivers::Mode {
-    fn from(w: Waiting) -> Self {
-        match w {
-            Waiting::Poll => Self::Poll,
-            Waiting::Event => Self::Event,
-            Waiting::Adaptive => Self::Adaptive,
-        }
-    }
-}
-
 /// What the guest does with frames that came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -77,6 +50,21 @@ impl RxWay {
     }
 }
 
+/// What has a name, as that.
+mod by_name {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    pub fn serialize<T: Display, S: Serializer>(named: &T, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(named)
+    }
+
+    pub fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+        String::deserialize(from)?.parse().map_err(de::Error::custom)
+    }
+}
+
 /// One vif's life: connect, move numbered frames for so long, close.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Case {
@@ -93,9 +81,11 @@ pub struct Case {
     /// How long frames are counted.
     pub seconds: f64,
     /// How both ends wait.
-    pub mode: Waiting,
-    /// `copy`, `map` or `staging`.
-    pub path: String,
+    #[serde(with = "by_name")]
+    pub mode: Mode,
+    /// How frames travel.
+    #[serde(with = "by_name")]
+    pub path: PathName,
     /// Staging's data length for both directions, when the path is `staging`.
     pub data_len: Option<u32>,
     /// Queues.

@@ -32,7 +32,7 @@ pub use interrupted::Interrupted;
 pub use rx::RxQueue;
 pub use stall::{Link, Patience};
 pub use tx::TxQueue;
-pub use vif::{BackVif, FallbackPath, Vif, VifConfig};
+pub use vif::{BackVif, Vif, VifConfig};
 
 /// What a poll of a queue found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,6 +7,7 @@
 use super::back::{BackPath, Lends};
 use super::copy::back::CopyPath;
 use super::map::back::MapPath;
+use super::name::PathName;
 use super::persistent::back::PersistentPath;
 use super::staging::back::StagingPath;
 use crate::net::back::assemble::{Todo, TxBatch};
@@ -41,7 +42,7 @@ macro_rules! with_path {
     };
 }
 
-fn name<P: Platform, B: BackPath<P>>(_: &B) -> &'static str {
+fn name<P: Platform, B: BackPath<P>>(_: &B) -> PathName {
     B::NAME
 }
 
@@ -56,7 +57,7 @@ fn places<P: Platform, B: BackPath<P>>(_: &B) -> bool {
 
 impl<P: Platform> AnyPath<P> {
     /// [`BackPath::NAME`].
-    pub fn name(&self) -> &'static str {
+    pub fn name(&self) -> PathName {
         with_path!(self, path => name::<P, _>(path))
     }
 

@@ -13,6 +13,7 @@
 
 use crate::net::back::assemble::{Todo, TxBatch};
 use crate::net::back::rx_batch::RxBatch;
+use crate::net::path::name::PathName;
 use crate::net::stats::Counted;
 use crate::platform::Platform;
 use crate::port::{Arena, Burst, Piece, Token};
@@ -38,7 +39,7 @@ pub trait Lends<P: Platform> {
 /// A path, for one direction of one queue. Both directions default to serving nothing.
 pub trait BackPath<P: Platform> {
     /// Its name in keys, tables and records.
-    const NAME: &'static str;
+    const NAME: PathName;
     /// Where the frames that it serves are counted.
     const COUNTED: Counted = Counted::Granted;
     /// It chooses where in a slot's memory a frame begins, so that nobody else can leave room there.

@@ -52,7 +52,7 @@ impl<P: Platform> Chain<P> {
 
     /// The name of the first.
     pub fn name(&self) -> &'static str {
-        self.ahead.first().map_or(<CopyPath as BackPath<P>>::NAME, AnyPath::name)
+        self.ahead.first().map_or(<CopyPath as BackPath<P>>::NAME, AnyPath::name).name()
     }
 
     /// Whether one of them chooses where in its slot a frame begins.

@@ -23,6 +23,7 @@ pub mod copy;
 pub mod front;
 pub mod front_chain;
 pub mod map;
+pub mod name;
 pub mod persistent;
 pub mod staging;
 
@@ -34,6 +35,7 @@ pub use copy::back::CopyPath;
 pub use front::FrontPath;
 pub use front_chain::FrontChain;
 pub use map::back::{MAP_HEADER_BYTES, MapPath};
+pub use name::PathName;
 pub use persistent::back::PersistentPath;
 pub use staging::back::{StagedBuffers, StagingPath};
 

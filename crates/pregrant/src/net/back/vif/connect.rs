@@ -3,7 +3,7 @@
 //! What a front may do: name any grant and any channel; what cannot be mapped or bound is said with its key. Rings come
 //! first: what passes the bound of its guest's pages (XSA-300) connects nothing.
 
-use super::{BackQueue, FallbackPath, Vif};
+use super::{BackQueue, Vif};
 use crate::net::back::ctrl::CtrlRing;
 use crate::net::back::multicast::MulticastList;
 use crate::net::back::rx_batch::RxAccepts;
@@ -12,7 +12,7 @@ use crate::net::features::{
     BackFeatures, ChannelKeys, CtrlKeys, DataRequest, FrontRequest, QueueKeys, active_key,
     of_back_connection, queue_prefix,
 };
-use crate::net::path::{AnyPath, Chain, MapPath, PersistentPath, StagingPath};
+use crate::net::path::{AnyPath, Chain, MapPath, PathName, PersistentPath, StagingPath};
 use crate::platform::{Access, Clock, Events, PeerMem, Platform};
 use crate::ring::{BackRing, REDO_BYTES, RedoPage, RingPages};
 use crate::xenbus::back::{BackDevice, Begin, Connect, KeptMemory};
@@ -91,8 +91,8 @@ impl<P: Platform> Vif<P> {
         let limit = if front.persistent { self.config.persistent_pages } else { 0 };
         for ((i, keys), (tx_staging, rx_staging, pages)) in front.queues.iter().enumerate().zip(staged) {
             let fallback = match self.config.fallback {
-                FallbackPath::Copy => None,
-                FallbackPath::Map => Some(AnyPath::Map(MapPath::default())),
+                PathName::Map => Some(AnyPath::Map(MapPath::default())),
+                _ => None, // ends each chain
             };
             let tx_chain = chain(tx_staging, (limit, Access::ReadOnly), fallback);
             let rx_chain = chain(rx_staging, (limit, Access::ReadWrite), None);

@@ -28,6 +28,7 @@ use super::stall::Patience;
 use super::{Interrupted, Polled, RxQueue, TxQueue};
 use crate::error::PeerFault;
 use crate::net::features::{BackFeatures, REQUEST_MULTICAST, of_back_connection, requests_multicast};
+use crate::net::path::PathName;
 use crate::net::path::persistent;
 use crate::net::stats::DirStats;
 use crate::platform::{Clock, Events, Platform};
@@ -42,23 +43,13 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// Which strategy serves frames that no staging list was accepted for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum FallbackPath {
-    /// Batched grant copy of whole frames.
-    #[default]
-    Copy,
-    /// Header copy, map and unmap of the rest, for TX.
-    Map,
-}
-
 /// What a back offers to vifs, and how it serves them.
 #[derive(Clone, Debug)]
 pub struct VifConfig {
     /// What is advertised.
     pub features: BackFeatures,
-    /// What serves frames where no staging list is accepted.
-    pub fallback: FallbackPath,
+    /// What fetches frames that are neither in staging buffers nor in pages that stay mapped: `map`, or `copy` as for any other.
+    pub fallback: PathName,
     /// How many pages of each queue and direction may stay mapped once they were seen, where the front persists.
     pub persistent_pages: usize,
     /// How long frames wait for the front's RX slots, and how long it may take none before its link goes down.
@@ -69,7 +60,7 @@ impl Default for VifConfig {
     fn default() -> Self {
         Self {
             features: BackFeatures::default(),
-            fallback: FallbackPath::default(),
+            fallback: PathName::Copy,
             persistent_pages: persistent::DEFAULT_LIMIT,
             patience: Patience::default(),
         }

@@ -2,7 +2,7 @@
 
 use crate::net::back::assemble::{BATCH_SLOTS, Todo, TxBatch, bits};
 use crate::net::back::rx_batch::RxBatch;
-use crate::net::path::BackPath;
+use crate::net::path::{BackPath, PathName};
 use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
 use crate::port::{Arena, Burst};
 use crate::units::{DomId, GrantRef};
@@ -38,7 +38,7 @@ impl CopyPath {
 }
 
 impl<P: Platform> BackPath<P> for CopyPath {
-    const NAME: &'static str = "copy";
+    const NAME: PathName = PathName::Copy;
 
     #[inline(always)]
     fn fetch(&mut self, p: &P, of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {

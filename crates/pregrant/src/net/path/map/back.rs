@@ -10,7 +10,7 @@
 
 use crate::net::back::assemble::{BATCH_SLOTS, Todo, TxBatch, bits};
 use crate::net::headers::IpHeaders;
-use crate::net::path::back::{BackPath, Lends};
+use crate::net::path::{BackPath, Lends, PathName};
 use crate::platform::{Access, CopyOp, LocalBytes, PeerMem, Platform};
 use crate::port::{Arena, BURST_FRAMES, Piece, Token};
 use crate::shm::SharedBytes;
@@ -198,7 +198,7 @@ impl<P: Platform> MapPath<P> {
 }
 
 impl<P: Platform> BackPath<P> for MapPath<P> {
-    const NAME: &'static str = "map";
+    const NAME: PathName = PathName::Map;
 
     fn fetch(&mut self, p: &P, of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         let mut rest: Todo = 0;

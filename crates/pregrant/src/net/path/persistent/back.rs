@@ -8,7 +8,7 @@
 use crate::grants::GrantStore;
 use crate::net::back::assemble::{Todo, TxBatch, bits};
 use crate::net::back::rx_batch::RxBatch;
-use crate::net::path::{BackPath, Counted};
+use crate::net::path::{BackPath, Counted, PathName};
 use crate::platform::{Access, PeerMem, Platform};
 use crate::port::{Arena, Burst};
 use crate::shm::SharedBytes;
@@ -40,7 +40,7 @@ impl<P: Platform> PersistentPath<P> {
 }
 
 impl<P: Platform> BackPath<P> for PersistentPath<P> {
-    const NAME: &'static str = "persistent";
+    const NAME: PathName = PathName::Persistent;
     const COUNTED: Counted = Counted::Persistent;
 
     fn pages(&self) -> Option<usize> {

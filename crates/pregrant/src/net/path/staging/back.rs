@@ -14,7 +14,7 @@
 use super::list::colour;
 use crate::net::back::assemble::{Todo, TxBatch, bits};
 use crate::net::back::rx_batch::RxBatch;
-use crate::net::path::{BackPath, Counted};
+use crate::net::path::{BackPath, Counted, PathName};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst};
 use crate::shm::SharedBytes;
@@ -73,7 +73,7 @@ impl<P: Platform> StagingPath<P> {
 }
 
 impl<P: Platform> BackPath<P> for StagingPath<P> {
-    const NAME: &'static str = "staging";
+    const NAME: PathName = PathName::Staging;
     const COUNTED: Counted = Counted::Staged;
     const PLACES: bool = true;
 

@@ -1,0 +1,75 @@
+//! The paths by name: one table, from which keys, records and command lines are written and read.
+
+use core::fmt;
+use core::str::FromStr;
+
+/// A path.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum PathName {
+    /// Batched grant copy.
+    #[default]
+    Copy,
+    /// Copy of the headers, map and unmap of the rest.
+    Map,
+    /// Pages that stay mapped once they were seen.
+    Persistent,
+    /// Buffers granted before the data comes.
+    Staging,
+}
+
+impl PathName {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Copy, Self::Map, Self::Persistent, Self::Staging];
+
+    /// As it is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::Map => "map",
+            Self::Persistent => "persistent",
+            Self::Staging => "staging",
+        }
+    }
+}
+
+impl fmt::Display for PathName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// There is no such path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnknownPath;
+
+impl fmt::Display for UnknownPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("paths are copy, map, persistent and staging")
+    }
+}
+
+impl core::error::Error for UnknownPath {}
+
+impl FromStr for PathName {
+    type Err = UnknownPath;
+    fn from_str(text: &str) -> Result<Self, UnknownPath> {
+        Self::ALL.into_iter().find(|path| path.name() == text).ok_or(UnknownPath)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for path in PathName::ALL {
+            assert_eq!(path.to_string().parse(), Ok(path));
+            assert!(UnknownPath.to_string().contains(path.name()));
+        }
+        for other in ["", "Copy", "copy ", "gref-mapping"] {
+            assert_eq!(other.parse::<PathName>(), Err(UnknownPath));
+        }
+    }
+}
