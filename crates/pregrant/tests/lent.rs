@@ -282,6 +282,25 @@ fn one_bad_reference_costs_its_own_frame() {
     }
 }
 
+/// Where another frame of the batch has to be mapped, what cannot be is found before the port is called: it has nothing of a
+/// frame that is answered with ERROR.
+#[test]
+fn what_is_found_unreadable_in_time_is_not_handed_on() {
+    let rig = Rig::new();
+    let mut g = rig.tx_model(Way::Map, 0, 16);
+    let mut port = LentPort::new(Act::Skip);
+    play(&mut g, FRAMES[0], 0, None);
+    play(&mut g, &[(2, 0, 1000), (99, 0, 1000)], 0, None);
+    play(&mut g, FRAMES[LONG], TXF_CSUM_BLANK, None); // no headers: copied whole
+    run(&mut g, &rig, &mut port).unwrap();
+    assert_eq!(port.seen.iter().map(|seen| seen.whole).collect::<Vec<_>>(), [false, true]);
+    assert_eq!(port.seen[1].head, bytes_of(&g, FRAMES[LONG]));
+    let answers = g.model.answers().unwrap();
+    assert_eq!(answers, [vec![RSP_OKAY], vec![RSP_OKAY, RSP_ERROR], vec![RSP_OKAY; 5]]);
+    g.close();
+    rig.assert_empty();
+}
+
 /// Answered when the port has done with them and not before, in the order of the requests, their pages unmapped; frames that
 /// come meanwhile go on to the port.
 #[test]
