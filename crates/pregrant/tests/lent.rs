@@ -29,6 +29,8 @@ enum Act {
     Skip,
     Copy,
     Keep,
+    /// And be done with it at once.
+    KeepShortly,
 }
 
 /// Frames that a port keeps.
@@ -127,11 +129,12 @@ impl FramePort for LentPort<'_> {
             let (head, offload) = (frames.head(i).to_vec(), frames.offload(i));
             let (len, whole) = (frames.len_of(i), frames.is_whole(i));
             self.seen.push(Seen { head, len, whole, offload, bytes });
-            if self.act == Act::Keep
-                && let Some(token) = frames.keep(i, &keeper)
-            {
-                self.shelf.kept.lock().unwrap().push(token);
-            }
+            let shelf = match self.act {
+                Act::Keep => &self.shelf.kept,
+                Act::KeepShortly => &self.shelf.done,
+                Act::Skip | Act::Copy => continue,
+            };
+            shelf.lock().unwrap().extend(frames.keep(i, &keeper));
         }
         frames.len()
     }
@@ -336,10 +339,14 @@ fn kept_frames_are_answered_late_and_in_order() {
     play(&mut g, FRAMES[0], 0, None);
     run(&mut g, &rig, &mut port).unwrap();
     assert_eq!((g.model.answers().unwrap().len(), mapped()), (0, 1));
-    // One that completes before the call is over needs no later look.
     port.shelf.finish(0);
     run(&mut g, &rig, &mut port).unwrap();
     assert_eq!((g.model.answers().unwrap().len(), g.back.stats().frames), (1, 5));
+    // One that is done with before the port's call is over needs no later poll.
+    port.act = Act::KeepShortly;
+    play(&mut g, FRAMES[0], 0, None);
+    g.back.poll(&rig.host, GUEST, &g.chans.1, &mut port, &mut g.arena, &mut g.control).unwrap();
+    assert_eq!((g.model.answers().unwrap().len(), mapped()), (1, 0));
     assert_eq!(port.shelf.given_up.load(Ordering::Relaxed), 0);
     g.close();
     rig.assert_empty();
