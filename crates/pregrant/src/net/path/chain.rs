@@ -7,10 +7,10 @@
 //! At most one of them holds frames longer than the call ([`BackPath::retire`]), or [lends](Lends) their payload: frames are
 //! numbered in the order in which they are held.
 
-use super::{AnyPath, BackPath, CopyPath, Counted, Lends};
+use super::{AnyPath, BackPath, CopyPath, Counted, Lends, MapPath, PathName, PersistentPath, StagingPath};
 use crate::net::back::assemble::{Todo, TxBatch};
 use crate::net::back::rx_batch::RxBatch;
-use crate::platform::Platform;
+use crate::platform::{Access, Platform};
 use crate::port::{Arena, Burst};
 use crate::units::DomId;
 use alloc::vec::Vec;
@@ -48,6 +48,16 @@ impl<P: Platform> Chain<P> {
     /// These, then `copy`.
     pub fn new(ahead: Vec<AnyPath<P>>) -> Self {
         Self { ahead, copy: CopyPath::default() }
+    }
+
+    /// What serves one direction of a queue: its staging buffers, `kept.0` pages that stay mapped with access `kept.1`, and
+    /// `fallback` for what is left.
+    pub fn of(staging: Option<StagingPath<P>>, kept: (usize, Access), fallback: PathName) -> Self {
+        let serves_all = staging.as_ref().is_some_and(StagingPath::serves_all);
+        let persistent =
+            (kept.0 > 0 && !serves_all).then(|| AnyPath::Persistent(PersistentPath::new(kept.0, kept.1)));
+        let map = (fallback == PathName::Map).then(|| AnyPath::Map(MapPath::default()));
+        Self::new(staging.map(AnyPath::Staging).into_iter().chain(persistent).chain(map).collect())
     }
 
     /// The name of the first.

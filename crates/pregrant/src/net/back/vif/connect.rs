@@ -12,7 +12,7 @@ use crate::net::features::{
     BackFeatures, ChannelKeys, CtrlKeys, DataRequest, FrontRequest, QueueKeys, active_key,
     of_back_connection, queue_prefix,
 };
-use crate::net::path::{AnyPath, Chain, MapPath, PathName, PersistentPath, StagingPath};
+use crate::net::path::{Chain, PathName};
 use crate::platform::{Access, Clock, Events, PeerMem, Platform};
 use crate::ring::{BackRing, REDO_BYTES, RedoPage, RingPages};
 use crate::xenbus::back::{BackDevice, Begin, Connect, KeptMemory};
@@ -90,12 +90,8 @@ impl<P: Platform> Vif<P> {
         let mut queues = Vec::<BackQueue<P>>::with_capacity(front.queues.len());
         let limit = if front.persistent { self.config.persistent_pages } else { 0 };
         for ((i, keys), (tx_staging, rx_staging, pages)) in front.queues.iter().enumerate().zip(staged) {
-            let fallback = match self.config.fallback {
-                PathName::Map => Some(AnyPath::Map(MapPath::default())),
-                _ => None, // ends each chain
-            };
-            let tx_chain = chain(tx_staging, (limit, Access::ReadOnly), fallback);
-            let rx_chain = chain(rx_staging, (limit, Access::ReadWrite), None);
+            let tx_chain = Chain::of(tx_staging, (limit, Access::ReadOnly), self.config.fallback);
+            let rx_chain = Chain::of(rx_staging, (limit, Access::ReadWrite), PathName::Copy);
             queues.push(self.connect_queue(
                 p,
                 (i, front.queues.len()),
@@ -208,17 +204,4 @@ impl<P: Platform> Vif<P> {
         let rx = RxQueue::new(rx_ring, rx_chain, accepts);
         Ok(BackQueue { tx, rx, tx_chan, rx_chan, pages: RING_PAGES + kept_pages })
     }
-}
-
-/// What serves one direction of a queue: its staging buffers, `kept.0` pages that stay mapped with access `kept.1`, and the
-/// fall-back.
-fn chain<P: Platform>(
-    staging: Option<StagingPath<P>>,
-    kept: (usize, Access),
-    fallback: Option<AnyPath<P>>,
-) -> Chain<P> {
-    let serves_all = staging.as_ref().is_some_and(StagingPath::serves_all);
-    let persistent =
-        (kept.0 > 0 && !serves_all).then(|| AnyPath::Persistent(PersistentPath::new(kept.0, kept.1)));
-    Chain::new(staging.map(AnyPath::Staging).into_iter().chain(persistent).chain(fallback).collect())
 }
