@@ -85,8 +85,9 @@ struct Slots<P: Platform> {
     /// By id: a request is in flight.
     in_flight: Box<[bool]>,
     extras_in_flight: u32,
-    /// Scratch of a burst: where its frames go.
+    /// Scratch of a burst: where its frames go, and the references of those that have one.
     places: Box<[Place; BURST_FRAMES]>,
+    grefs: Box<[u32; BURST_FRAMES]>,
     stats: DirStats,
 }
 
@@ -119,7 +120,6 @@ impl TxLimits {
 /// Where a frame goes.
 #[derive(Clone, Copy, Default)]
 struct Place {
-    gref: u32,
     id: u16,
     /// In the slot's memory.
     offset: u16,
@@ -136,7 +136,9 @@ impl<P: Platform> Slots<P> {
 
     /// Frames from the first that fit a slot of `path`, but none of those that go by one ahead of it, and that need no extra
     /// info. An error of the platform (no grant to be had) ends the run, and is told where it is the first frame's.
-    #[inline(always)]
+    ///
+    /// Compiled for each path apart, and called once a run.
+    #[inline(never)]
     fn send_run<F: FrontPath<P>>(
         &mut self,
         p: &P,
@@ -156,26 +158,28 @@ impl<P: Platform> Slots<P> {
                 break;
             }
             let id = self.free.take();
-            let gref = match path.grant(p, id) {
-                Ok(gref) => gref,
-                Err(e) => {
-                    self.free.give(id);
-                    if n == 0 {
-                        return Err(e);
+            if F::GRANTS {
+                match path.grant(p, id) {
+                    Ok(gref) => self.grefs[n] = gref,
+                    Err(e) => {
+                        self.free.give(id);
+                        if n == 0 {
+                            return Err(e);
+                        }
+                        break;
                     }
-                    break;
                 }
-            };
+            }
             let offset = path.offset(id, len);
             let at = path.start(id) + offset;
             if len <= SHORT {
                 path.bytes().prefetch_write(at, len);
             }
-            places[n] = Place { gref, id, offset: offset as u16, at: at as u32 };
+            places[n] = Place { id, offset: offset as u16, at: at as u32 };
             n += 1;
         }
         let mut bytes = 0;
-        for (k, (desc, Place { gref, id, offset, at })) in
+        for (k, (desc, Place { id, offset, at })) in
             burst.frames.iter().zip(places.iter().copied()).take(n).enumerate()
         {
             if let Some(next) = burst.frames[..n].get(k + 2)
@@ -187,11 +191,14 @@ impl<P: Platform> Slots<P> {
             let frame = &burst.bytes[from..from + desc.len as usize];
             let fits = path.bytes().copy_in(at as usize, frame);
             debug_assert!(fits, "a slot lies in its region");
-            ahead.iter_mut().for_each(|other| other.head(id, frame));
             self.in_flight[id as usize] = true;
             bytes += desc.len as u64;
             let flags = flags_of(desc.offload);
+            let gref = if F::GRANTS { self.grefs[k] } else { 0 };
             self.ring.write(k as u32, &TxRequest { gref, offset, flags, id, size: desc.len as u16 });
+        }
+        if !ahead.is_empty() {
+            self.heads(ahead, burst, n);
         }
         self.ring.advance(n as u32);
         self.stats.bytes += bytes;
@@ -206,6 +213,14 @@ impl<P: Platform> Slots<P> {
             }
         }
         Ok(n)
+    }
+
+    /// Tells the paths ahead of the heads of a run.
+    #[inline(never)]
+    fn heads(&self, ahead: &mut [AnyFrontPath<P>], burst: &Burst<'_>, n: usize) {
+        for (k, place) in self.places[..n].iter().enumerate() {
+            ahead.iter_mut().for_each(|other| other.head(place.id, burst.frame(k)));
+        }
     }
 
     /// One frame over slots of `path`, which is the last one, with an extra info where it is to be cut. None: no room now; else
@@ -274,6 +289,7 @@ impl<P: Platform> TxFront<P> {
                 in_flight: vec![false; n as usize].into_boxed_slice(),
                 extras_in_flight: 0,
                 places: Box::new([Place::default(); BURST_FRAMES]),
+                grefs: Box::new([0; BURST_FRAMES]),
                 stats: DirStats::default(),
             },
             chain,

@@ -16,6 +16,8 @@ use crate::platform::Platform;
 pub trait FrontPath<P: Platform> {
     /// Where the frames that it carries are counted.
     const COUNTED: Counted;
+    /// Requests carry a reference of its memory; else 0.
+    const GRANTS: bool = true;
     /// RX: its memory is pages that any slot may have, so that one can be lent while its slot has another.
     const LENDS: bool = false;
 

@@ -89,6 +89,7 @@ impl<P: Platform> StagingArea<P> {
 
 impl<P: Platform> FrontPath<P> for StagingArea<P> {
     const COUNTED: Counted = Counted::Staged;
+    const GRANTS: bool = false;
 
     fn ids(&self) -> u32 {
         self.entries()
