@@ -67,7 +67,7 @@ impl Mapping {
         let end = byte.checked_add(size_of::<T>());
         assert!(
             end.is_some_and(|end| end <= self.len) && byte.is_multiple_of(align_of::<T>()),
-            "offset {byte} is outside of a mapping of {} octets or not aligned",
+            "offset {byte} is outside of a mapping of {} bytes or not aligned",
             self.len
         );
         // SAFETY: `byte + size_of::<T>() <= len`, so the address lies in the mapping.

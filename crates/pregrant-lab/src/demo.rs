@@ -28,6 +28,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -107,7 +108,7 @@ fn transfer_acts(out: &mut Screen, json: &mut RecordWriter) -> Result<()> {
 
     out.line("\n2. The handshake: states and keys in xenstore")?;
     let watcher = StateWatcher::start(&stage.testbed.store_socket(), &[CLIENT, SERVER])?;
-    stage.begin(None)?;
+    stage.begin(None, || watcher.wait_for_vifs())?;
     for line in watcher.finish() {
         out.line(&format!("   {line}"))?;
     }
@@ -177,8 +178,13 @@ fn keys(testbed: &mut Testbed, front: u16) -> Result<Vec<String>> {
 /// Watches the states of vifs from a thread, through a connection of its own.
 struct StateWatcher {
     stop: Arc<AtomicBool>,
+    /// Says that all fronts were seen at 1 and all backs at 2.
+    offered: mpsc::Receiver<()>,
     thread: std::thread::JoinHandle<Vec<String>>,
 }
+
+/// The story goes on without the first states where they are not seen for so long.
+const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
 impl StateWatcher {
     fn start(socket: &Path, fronts: &[u16]) -> Result<Self> {
@@ -199,6 +205,7 @@ impl StateWatcher {
         }
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = Arc::clone(&stop);
+        let (tell, offered) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let mut seen: Vec<Vec<XenbusState>> = vec![Vec::new(); ends.len()];
             while let Ok(event) = xs.next_event(Some(Duration::from_millis(5))) {
@@ -212,6 +219,12 @@ impl StateWatcher {
                         seen.push(state);
                     }
                 }
+                let all = |end: usize, state| {
+                    seen.iter().skip(end).step_by(2).all(|states| states.last() == Some(&state))
+                };
+                if all(0, XenbusState::Initialising) && all(1, XenbusState::InitWait) {
+                    let _ = tell.send(()); // nobody listens any more: they connect
+                }
             }
             let text = |states: &[XenbusState]| {
                 let names: Vec<String> = states.iter().map(|s| format!("{} {s:?}", s.digit())).collect();
@@ -219,7 +232,12 @@ impl StateWatcher {
             };
             ends.iter().zip(&seen).map(|((name, _), seen)| format!("{name}  {}", text(seen))).collect()
         });
-        Ok(Self { stop, thread })
+        Ok(Self { stop, offered, thread })
+    }
+
+    /// Returns when all fronts and backs were seen before they connect, so that no state of theirs is missed.
+    fn wait_for_vifs(&self) {
+        let _ = self.offered.recv_timeout(SEEN_WITHIN);
     }
 
     fn finish(self) -> Vec<String> {

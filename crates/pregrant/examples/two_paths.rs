@@ -37,7 +37,7 @@ impl FramePort for Counter {
         Offloads::default()
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
-        self.frames += frames.iter().filter(|(octets, _)| *octets == FRAME).count() as u64;
+        self.frames += frames.iter().filter(|(frame, _)| *frame == FRAME).count() as u64;
         frames.frames.len()
     }
     fn rx_burst(&mut self, _: &mut Arena) -> usize {

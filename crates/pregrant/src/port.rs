@@ -247,7 +247,7 @@ pub enum Payload {
     Lent,
 }
 
-/// Names a frame that a port keeps, to whoever lent it.
+/// Names a frame that a port keeps, to whoever lent it: that frame alone, of all queues of the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token(pub u64);
 
@@ -259,7 +259,7 @@ pub trait Keeper: Send + Sync {
     /// Appends those that are no longer read. Asked once a round; whoever completes one while the worker sleeps wakes it as
     /// for a frame for the guest.
     fn complete(&self, done: &mut Vec<Token>);
-    /// The queue ends: returns, soon, when none of them is read any more, nor will be. Their pages go then. Frames that were
+    /// The queue ends: returns, soon, when none of them is read any more, nor will be. Their pages go then; none of them is completed later. Frames that were
     /// not sent are lost, as on a link that goes down.
     fn give_up(&self);
 }
@@ -372,25 +372,28 @@ impl<'a> LentBurst<'a> {
 
     /// Copies what is lent: the burst as [`FramePort::tx_burst`] takes it.
     pub fn private(&mut self) -> Burst<'_> {
-        self.look();
-        for i in 0..self.len() {
-            let desc = self.arena.desc(i);
-            if desc.len == 0 || self.is_whole(i) {
-                continue;
-            }
-            let mut at = desc.at as usize + self.head(i).len();
-            let end = (desc.at + desc.len) as usize;
-            let mut k = 0;
-            while let Some(piece) = self.lender.piece(i, k) {
-                at += piece.copy_out(&mut self.arena.bytes[at..end]);
-                k += 1;
-            }
-            if at != end {
-                self.arena.drop_frame(i);
-            }
-        }
-        self.lent = 0;
+        (0..self.len()).for_each(|i| self.make_whole(i));
         self.arena.burst()
+    }
+
+    /// Copies what is lent of frame `i`, which is whole then; or dropped, where that cannot be read.
+    pub fn make_whole(&mut self, i: usize) {
+        self.look();
+        let desc = self.arena.desc(i);
+        if desc.len == 0 || self.is_whole(i) {
+            return;
+        }
+        let mut at = desc.at as usize + self.head(i).len();
+        let end = (desc.at + desc.len) as usize;
+        let mut k = 0;
+        while let Some(piece) = self.lender.piece(i, k) {
+            at += piece.copy_out(&mut self.arena.bytes[at..end]);
+            k += 1;
+        }
+        self.lent &= !(1 << i);
+        if at != end {
+            self.arena.drop_frame(i);
+        }
     }
 }
 

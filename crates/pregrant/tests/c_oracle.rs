@@ -31,15 +31,15 @@ struct Layout {
 
 fn any(_: &mut [u8]) {}
 
-fn words<const N: usize>(octets: &[u8]) -> [u32; N] {
+fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
     let mut w = [0; N];
-    for (w, o) in w.iter_mut().zip(octets.chunks_exact(4)) {
+    for (w, o) in w.iter_mut().zip(bytes.chunks_exact(4)) {
         *w = u32::from_le_bytes(o.try_into().unwrap());
     }
     w
 }
 
-fn octets(words: &[u32]) -> Vec<u8> {
+fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }
 
@@ -48,8 +48,8 @@ macro_rules! values {
     ($($v:expr),* $(,)?) => { vec![$(i128::from($v)),*] };
 }
 
-fn parsed(octets: &[u8]) -> (Extra, bool) {
-    Extra::parse(words(octets)).expect("`fix` made it valid")
+fn parsed(bytes: &[u8]) -> (Extra, bool) {
+    Extra::parse(words(bytes)).expect("`fix` made it valid")
 }
 
 fn mac_values(extra_type: u8, mac: [u8; 6], more: bool) -> Vec<i128> {
@@ -79,7 +79,7 @@ fn netif_layouts() -> Vec<Layout> {
                     id: v[3] as u16,
                     size: v[4] as u16,
                 };
-                octets(&r.to_words())
+                bytes(&r.to_words())
             },
         },
         Layout {
@@ -90,7 +90,7 @@ fn netif_layouts() -> Vec<Layout> {
                 let r = TxResponse::from_word(w);
                 values![r.id, r.status]
             },
-            write: |v| octets(&[TxResponse { id: v[0] as u16, status: v[1] as i16 }.to_word()]),
+            write: |v| bytes(&[TxResponse { id: v[0] as u16, status: v[1] as i16 }.to_word()]),
         },
         Layout {
             name: "rx_request",
@@ -99,7 +99,7 @@ fn netif_layouts() -> Vec<Layout> {
                 let r = RxRequest::from_words(words(o));
                 values![r.id, r.gref]
             },
-            write: |v| octets(&RxRequest { id: v[0] as u16, gref: v[1] as u32 }.to_words()),
+            write: |v| bytes(&RxRequest { id: v[0] as u16, gref: v[1] as u32 }.to_words()),
         },
         Layout {
             name: "rx_response",
@@ -115,7 +115,7 @@ fn netif_layouts() -> Vec<Layout> {
                     flags: v[2] as u16,
                     status: v[3] as i16,
                 };
-                octets(&r.to_words())
+                bytes(&r.to_words())
             },
         },
         Layout {
@@ -127,7 +127,7 @@ fn netif_layouts() -> Vec<Layout> {
             },
             write: |v| {
                 let data = [v[2] as u32, v[3] as u32, v[4] as u32];
-                octets(&CtrlRequest { id: v[0] as u16, msg_type: v[1] as u16, data }.to_words())
+                bytes(&CtrlRequest { id: v[0] as u16, msg_type: v[1] as u16, data }.to_words())
             },
         },
         Layout {
@@ -139,7 +139,7 @@ fn netif_layouts() -> Vec<Layout> {
             },
             write: |v| {
                 let (status, data) = (v[2] as u32, v[3] as u32);
-                octets(&CtrlResponse { id: v[0] as u16, msg_type: v[1] as u16, status, data }.to_words())
+                bytes(&CtrlResponse { id: v[0] as u16, msg_type: v[1] as u16, status, data }.to_words())
             },
         },
         Layout {
@@ -184,7 +184,7 @@ fn extra_layouts() -> Vec<Layout> {
                 (Extra::Gso { size, gso_type }, more) => values![1, more, size, gso_type],
                 other => panic!("{other:?}"),
             },
-            write: |v| octets(&Extra::Gso { size: v[2] as u16, gso_type: v[3] as u8 }.to_words(v[1] != 0)),
+            write: |v| bytes(&Extra::Gso { size: v[2] as u16, gso_type: v[3] as u8 }.to_words(v[1] != 0)),
         },
         Layout {
             name: "extra_mcast",
@@ -196,7 +196,7 @@ fn extra_layouts() -> Vec<Layout> {
             },
             write: |v| {
                 let make = if v[0] == 2 { Extra::McastAdd } else { Extra::McastDel };
-                octets(&make(mac_of(v)).to_words(v[1] != 0))
+                bytes(&make(mac_of(v)).to_words(v[1] != 0))
             },
         },
         Layout {
@@ -212,7 +212,7 @@ fn extra_layouts() -> Vec<Layout> {
             write: |v| {
                 let value = u32::from_le_bytes(std::array::from_fn(|i| v[4 + i] as u8));
                 let extra = Extra::Hash { hash_type: v[2] as u8, algorithm: v[3] as u8, value };
-                octets(&extra.to_words(v[1] != 0))
+                bytes(&extra.to_words(v[1] != 0))
             },
         },
         Layout {
@@ -222,7 +222,7 @@ fn extra_layouts() -> Vec<Layout> {
                 (Extra::Xdp { headroom }, more) => values![5, more, headroom],
                 other => panic!("{other:?}"),
             },
-            write: |v| octets(&Extra::Xdp { headroom: v[2] as u16 }.to_words(v[1] != 0)),
+            write: |v| bytes(&Extra::Xdp { headroom: v[2] as u16 }.to_words(v[1] != 0)),
         },
     ]
 }
@@ -238,7 +238,7 @@ fn grant_layouts() -> Vec<Layout> {
             },
             write: |v| {
                 let e = GrantEntryV1 { flags: v[0] as u16, domid: v[1] as u16, frame: v[2] as u32 };
-                octets(&e.to_words())
+                bytes(&e.to_words())
             },
         },
         Layout {
@@ -253,7 +253,7 @@ fn grant_layouts() -> Vec<Layout> {
             },
             write: |v| {
                 let e = GrantEntryV2::Full { flags: v[0] as u16, domid: v[1] as u16, frame: v[2] as u64 };
-                octets(&e.to_words())
+                bytes(&e.to_words())
             },
         },
         Layout {
@@ -276,7 +276,7 @@ fn grant_layouts() -> Vec<Layout> {
                     length: v[3] as u16,
                     frame: v[4] as u64,
                 };
-                octets(&e.to_words())
+                bytes(&e.to_words())
             },
         },
         Layout {
@@ -295,7 +295,7 @@ fn grant_layouts() -> Vec<Layout> {
                     trans_domid: v[2] as u16,
                     gref: v[3] as u32,
                 };
-                octets(&e.to_words())
+                bytes(&e.to_words())
             },
         },
     ]
@@ -352,7 +352,7 @@ fn write_blk(abi: Abi, v: &[i128]) -> Vec<u8> {
             }),
         }),
     };
-    octets(&request.to_words(abi)[..abi.slot_words()])
+    bytes(&request.to_words(abi)[..abi.slot_words()])
 }
 
 fn read_blk_response(o: &[u8]) -> Vec<i128> {
@@ -362,7 +362,7 @@ fn read_blk_response(o: &[u8]) -> Vec<i128> {
 
 fn write_blk_response(abi: Abi, v: &[i128]) -> Vec<u8> {
     let r = Response { id: v[0] as u64, op: v[1] as u8, status: v[2] as i16 };
-    octets(&r.to_words()[..abi.response_words()])
+    bytes(&r.to_words()[..abi.response_words()])
 }
 
 fn blk_layouts() -> Vec<Layout> {
@@ -552,7 +552,7 @@ impl Random {
     }
 
     /// Random bytes, now and then all the same: the ends of every range.
-    fn octets(&mut self, size: usize, case: usize) -> Vec<u8> {
+    fn bytes(&mut self, size: usize, case: usize) -> Vec<u8> {
         match case {
             0..=3 => vec![[0x00, 0xFF, 0x7F, 0x80][case]; size],
             _ => (0..size).map(|_| (self.next() >> 56) as u8).collect(),
@@ -560,8 +560,8 @@ impl Random {
     }
 }
 
-fn hex(octets: &[u8]) -> String {
-    octets.iter().map(|o| format!("{o:02x}")).collect()
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|o| format!("{o:02x}")).collect()
 }
 
 /// Each struct with its size and bytes for [`CASES`] cases.
@@ -571,12 +571,12 @@ fn cases(program: &Path) -> Vec<(Layout, Vec<Vec<u8>>)> {
     let with_bytes = |l: Layout| {
         let size = sizes.iter().find(|(name, _)| name == l.name).expect("the lists agree").1;
         let mut one = |case| {
-            let mut o = random.octets(size, case);
+            let mut o = random.bytes(size, case);
             (l.fix)(&mut o);
             o
         };
-        let octets = (0..CASES).map(&mut one).collect();
-        (l, octets)
+        let bytes = (0..CASES).map(&mut one).collect();
+        (l, bytes)
     };
     layouts().into_iter().map(with_bytes).collect()
 }

@@ -233,29 +233,29 @@ proptest! {
 #[test]
 fn the_data_length_is_where_staging_ends() {
     for len in [64usize, 128, 256, 2048, 4096] {
-        for (octets, staged) in [(len, 1), (len + 1, 0)] {
+        for (content, staged) in [(len, 1), (len + 1, 0)] {
             let rig = Rig::new();
             let mut ends = rig.tx(Way::Staging(len as u32), Granting::PerFrame, 0);
             let (mut arena, mut burst, mut port) = (Arena::new(), Arena::new(), TestPort::default());
-            assert!(burst.push(&noise(octets, 1), Offload::default()));
+            assert!(burst.push(&noise(content, 1), Offload::default()));
             assert_eq!(ends.front.send(&rig.guest, &ends.front_chan, &burst.burst()), Ok(1));
             ends.back
                 .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &mut Control::default())
                 .expect("an honest front");
             let stats = ends.back.stats();
-            assert_eq!((stats.staged, stats.granted), (staged, 1 - staged), "TX {octets} of {len}");
+            assert_eq!((stats.staged, stats.granted), (staged, 1 - staged), "TX {content} of {len}");
             assert_eq!(rig.xen.counts().copies == 0, staged == 1);
             ends.close(&rig);
 
             let mut ends = rig.rx(Way::Staging(len as u32), Granting::PerFrame, 0, false);
             let mut port =
-                TestPort { gives: [(noise(octets, 1), Offload::default())].into(), ..TestPort::default() };
+                TestPort { gives: [(noise(content, 1), Offload::default())].into(), ..TestPort::default() };
             ends.front.post(&rig.guest, &ends.front_chan).expect("grants to be had");
             ends.back
                 .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &Control::default())
                 .expect("an honest front");
             let stats = ends.back.stats();
-            assert_eq!((stats.staged, stats.granted), (staged, 1 - staged), "RX {octets} of {len}");
+            assert_eq!((stats.staged, stats.granted), (staged, 1 - staged), "RX {content} of {len}");
             ends.close(&rig);
             rig.assert_empty();
         }

@@ -75,9 +75,9 @@ fn buffers_rewritten_while_they_are_copied_are_survived() {
     const IDS: u16 = if cfg!(miri) { 2 } else { 60 };
     let lengths: &[(u32, u16)] =
         if cfg!(miri) { &[(256, 256)] } else { &[(256, 256), (4096, 1500), (65535, 4096)] };
-    for &(octets, size) in lengths {
+    for &(content, size) in lengths {
         let rig = Rig::new();
-        let mut g = rig.tx_model(Way::Staging(octets), 0, 1);
+        let mut g = rig.tx_model(Way::Staging(content), 0, 1);
         let area = g.area.as_ref().expect("a staging way");
         let places: Vec<usize> = (0..IDS).map(|id| area.start(id)).collect();
         let memory: LocalRegion = area.bytes().clone();

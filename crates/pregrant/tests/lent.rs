@@ -10,9 +10,9 @@ mod rig;
 
 use pregrant::net::back::{Polled, TxQueue};
 use pregrant::net::model::Slot;
-use pregrant::net::path::MAP_HEADER_BYTES;
-use pregrant::platform::GrantOps;
+use pregrant::net::path::{Chain, MAP_HEADER_BYTES, PathName};
 use pregrant::platform::local::LocalDomain;
+use pregrant::platform::{Access, GrantOps};
 use pregrant::port::{Arena, Burst, FramePort, Keeper, LentBurst, Offload, Offloads, Payload, Token};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
@@ -163,7 +163,7 @@ fn play(g: &mut TxGame, fragments: &[(usize, u16, u16)], flags: u16, extra: Opti
 }
 
 fn bytes_of(g: &TxGame, fragments: &[(usize, u16, u16)]) -> Vec<u8> {
-    fragments.iter().flat_map(|&(page, at, len)| g.octets(page, at as usize, len as usize)).collect()
+    fragments.iter().flat_map(|&(page, at, len)| g.content(page, at as usize, len as usize)).collect()
 }
 
 /// Until nothing moves.
@@ -544,7 +544,7 @@ fn a_blank_checksum_without_headers_is_copied_whole() {
     play(&mut g, &[(0, 0, 1000)], TXF_CSUM_BLANK, None);
     run(&mut g, &rig, &mut port).unwrap();
     assert_eq!((port.seen.len(), port.private.len()), (0, 1), "nothing is lent: an ordinary burst");
-    assert_eq!(port.private[0], g.octets(0, 0, 1000));
+    assert_eq!(port.private[0], g.content(0, 0, 1000));
     assert_eq!(ops(&g.back).maps, 1);
     g.close();
     rig.assert_empty();
@@ -582,4 +582,43 @@ fn xsa_155_a_frame_that_is_rewritten_after_the_check_changes_in_its_payload_alon
         g.close();
         rig.assert_empty();
     }
+}
+
+/// Pages that stay mapped are private bytes by then: a head may be a whole page, and what follows is lent.
+#[test]
+fn a_head_is_as_long_as_what_another_path_fetched() {
+    let rig = Rig::new();
+    let chain = Chain::of(None, (256, Access::ReadOnly), PathName::Map);
+    let mut g = rig.tx_model_by(chain, None, 0, 4);
+    let mut port = LentPort::new(Act::Copy);
+    // The first page is seen here, and stays mapped.
+    play(&mut g, &[(0, 0, 1500)], 0, None);
+    run(&mut g, &rig, &mut port).unwrap();
+    let frame = [(0, 0, 4000), (1, 0, 3000)];
+    play(&mut g, &frame, 0, None);
+    run(&mut g, &rig, &mut port).unwrap();
+    let seen = port.seen.last().unwrap();
+    assert_eq!((seen.head.len(), seen.whole, seen.len), (4000, false, 7000));
+    assert!(seen.bytes == bytes_of(&g, &frame));
+    g.close();
+}
+
+/// A port may serve several queues: what it completes of one is not another's.
+#[test]
+fn a_token_is_one_frame_s_alone() {
+    let rig = Rig::new();
+    let (mut a, mut b) = (rig.tx_model(Way::Map, 0, 16), rig.tx_model(Way::Map, 0, 16));
+    let mut port = LentPort::new(Act::Keep);
+    for g in [&mut a, &mut b] {
+        play(g, FRAMES[0], 0, None);
+        run(g, &rig, &mut port).unwrap();
+    }
+    let kept = port.shelf.kept.lock().unwrap().clone();
+    assert!(kept.len() == 2 && kept[0] != kept[1], "{kept:?}");
+    let mapped = rig.xen.counts().mapped;
+    port.shelf.finish(0); // that of `a`
+    run(&mut b, &rig, &mut port).unwrap();
+    assert_eq!(rig.xen.counts().mapped, mapped, "the frame of `b` is kept still");
+    a.close();
+    b.close();
 }

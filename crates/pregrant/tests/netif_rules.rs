@@ -40,7 +40,7 @@ fn frame(g: &TxGame, id: u16, pieces: &[Piece], flags: u16, extras: &[Extra]) ->
     let mut slots = Vec::new();
     for (k, &(offset, len)) in pieces.iter().enumerate() {
         let page = (id as usize + k) % PAGES;
-        bytes.extend(g.octets(page, offset as usize, len as usize));
+        bytes.extend(g.content(page, offset as usize, len as usize));
         let mut req = TxRequest { gref: g.refs[page].0, offset, flags: 0, id: id + k as u16, size: len };
         if k + 1 < pieces.len() {
             req.flags |= TXF_MORE_DATA;

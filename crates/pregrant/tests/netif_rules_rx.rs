@@ -33,7 +33,7 @@ fn post(g: &mut RxGame, n: u32) {
 }
 
 /// The bytes of a delivered frame, from where the protocol says that they are.
-fn octets(g: &RxGame, way: Way, frame: &RxFrame) -> Vec<u8> {
+fn content(g: &RxGame, way: Way, frame: &RxFrame) -> Vec<u8> {
     let total = frame.bytes();
     let mut bytes = Vec::new();
     for slot in &frame.slots {
@@ -76,7 +76,7 @@ fn frames_arrive_in_the_slots_of_their_requests() {
         assert_eq!(frames.len(), lens.len());
         for (got, &len) in frames.iter().zip(&lens) {
             assert_eq!(got.slots.len(), len.div_ceil(PAGE_SIZE));
-            assert!(octets(g, way, got) == frame(len, len as u8).0, "{way:?}, {len} bytes");
+            assert!(content(g, way, got) == frame(len, len as u8).0, "{way:?}, {len} bytes");
             let (last, first) = got.slots.split_last().expect("a slot");
             assert!(first.iter().all(|s| s.flags == RXF_MORE_DATA && s.status == 4096));
             assert_eq!(last.flags, 0);
@@ -157,7 +157,7 @@ fn pages_that_cannot_be_written_cost_their_frame() {
                 assert_eq!(g.run(), Ok(()));
                 let frames = g.model.frames().expect("answers by the rules");
                 assert_eq!(frames[0].slots.iter().map(|s| s.status).collect::<Vec<_>>(), [-1; 3], "{way:?}");
-                assert!(!frames[1].failed() && octets(&g, way, &frames[1]) == frame(4096, 2).0);
+                assert!(!frames[1].failed() && content(&g, way, &frames[1]) == frame(4096, 2).0);
                 assert_eq!((g.back.stats().frames, g.back.stats().errors), (1, 1));
                 assert_eq!(g.back.stats().bytes, 4096, "of the frame handed on");
                 g.close();
@@ -182,7 +182,7 @@ fn staged_frames_need_no_page() {
         assert_eq!(g.run(), Ok(()));
         let frames = g.model.frames().expect("answers by the rules");
         assert!(
-            octets(&g, way, &frames[0]) == frame(60, 1).0 && octets(&g, way, &frames[1]) == frame(64, 2).0
+            content(&g, way, &frames[0]) == frame(60, 1).0 && content(&g, way, &frames[1]) == frame(64, 2).0
         );
         assert_eq!((g.back.stats().staged, rig.xen.counts().copies), (2, 0));
         g.close();
@@ -204,7 +204,7 @@ fn staged_ids_that_are_not_in_the_list_cost_their_frame() {
             assert_eq!(g.run(), Ok(()));
             let frames = g.model.frames().expect("answers by the rules");
             assert_eq!((frames[0].failed(), frames[1].failed()), (true, false), "id {id}");
-            assert!(octets(&g, way, &frames[1]) == frame(64, 2).0);
+            assert!(content(&g, way, &frames[1]) == frame(64, 2).0);
             g.close();
             rig.assert_empty();
         }
@@ -277,7 +277,7 @@ fn what_a_front_did_not_offer_to_take_is_finished_or_dropped() {
             assert!(got.extras.is_empty() && got.slots[0].flags == RXF_DATA_VALIDATED, "{way:?}");
             let mut whole = tcp(ipv6);
             pregrant::net::checksum::finish_blank(&mut whole).expect("a TCP frame");
-            assert_eq!(octets(g, way, got), whole, "{way:?}");
+            assert_eq!(content(g, way, got), whole, "{way:?}");
         }
         assert_eq!(g.back.stats().dropped, 2);
     });

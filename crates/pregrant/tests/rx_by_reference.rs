@@ -302,3 +302,22 @@ fn tokens_of_another_kind_of_receiving_do_not_exist() {
     }
     assert_eq!(pair.front.release(&pair.g, token), Ok(()));
 }
+
+/// Whoever is told of a fault was told of no frame before it: nothing of that call is lent, and nothing is left to release.
+#[test]
+fn a_call_that_ends_in_a_fault_lends_nothing() {
+    let mut r = Rx::new(Way::Persistent(256));
+    let mut lent = Lent::default();
+    r.back.answer_rx(answer(0, 0, 0, 1500));
+    assert_eq!(take(&mut r, &mut lent), Ok(1));
+    let token = lent.token(0).expect("a lent frame");
+    r.back.answer_rx(answer(1, 0, 0, 1500));
+    r.back.answer_rx(answer(2, 4000, 0, 1500));
+    r.arena.clear();
+    lent.clear();
+    let fault = r.front.recv_by_reference(&mut r.arena, &mut lent, 1);
+    assert!(matches!(fault, Err(PeerFault::BadResponse { offset: 4000, .. })), "{fault:?}");
+    assert_eq!((lent.frames(), r.front.lent()), (0, 1), "that of the call before");
+    assert_eq!(r.front.release(token), Ok(()));
+    assert_eq!(r.front.lent(), 0);
+}

@@ -26,13 +26,13 @@ use rig::{GUEST, HOST, Rig, RxGame, SLOTS, TestPort, TxGame, Way};
 const OKAY: i16 = RSP_OKAY;
 const ERROR: i16 = RSP_ERROR;
 
-fn len(octets: u32) -> DataLen {
-    DataLen::new(octets).expect("a length that buffers can have")
+fn len(content: u32) -> DataLen {
+    DataLen::new(content).expect("a length that buffers can have")
 }
 
 /// A list as an honest front with pages 8, 9, ... writes it.
-fn entries(n: u32, octets: u32, first_id: u16) -> Vec<StagingEntry> {
-    let bytes = len(octets).buffer_bytes() as u32;
+fn entries(n: u32, content: u32, first_id: u16) -> Vec<StagingEntry> {
+    let bytes = len(content).buffer_bytes() as u32;
     let per_page = PAGE_SIZE as u32 / bytes;
     (0..n)
         .map(|k| StagingEntry {
@@ -71,9 +71,9 @@ fn entries_are_unaligned() {
         &pages,
         [StagingEntry { id: 0x0102, gref: 0x0304_0506, offset: 0x0708 }].into_iter()
     ));
-    let mut octets = [0xFF; 16];
-    assert!(pages.copy_out(0, &mut octets));
-    assert_eq!(octets, [2, 1, 6, 5, 4, 3, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let mut content = [0xFF; 16];
+    assert!(pages.copy_out(0, &mut content));
+    assert_eq!(content, [2, 1, 6, 5, 4, 3, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
 }
 
 #[test]
@@ -103,10 +103,10 @@ fn a_list_ends_at_its_terminator_its_page_or_the_most_that_is_wanted() {
 
 #[test]
 fn honest_lists_are_accepted() {
-    for octets in [16, 64, 100, 128, 256, 2048, 2000, 4096, 65535] {
+    for content in [16, 64, 100, 128, 256, 2048, 2000, 4096, 65535] {
         for (n, first_id) in [(1, 0), (256, 0), (256, 256), (512, 0)] {
-            let list = entries(n, octets, first_id);
-            let got = staging_list::judge(&list, first_id, len(octets)).expect("an honest list");
+            let list = entries(n, content, first_id);
+            let got = staging_list::judge(&list, first_id, len(content)).expect("an honest list");
             let pages = list.last().map_or(0, |e| e.gref - 7);
             assert_eq!(
                 got.refs,
@@ -161,13 +161,16 @@ fn ids_out_of_their_places_are_refused() {
 
 #[test]
 fn buffers_past_their_page_are_refused() {
-    for (octets, offset) in
+    for (content, offset) in
         [(128, 3969u16), (128, 4096), (128, u16::MAX), (4096, 1), (65535, 64), (2048, 2049)]
     {
-        let mut list = entries(2, octets, 0);
+        let mut list = entries(2, content, 0);
         list[1].offset = offset;
         list[1].gref = 99;
-        assert_eq!(staging_list::judge(&list, 0, len(octets)), Err(ListFault::PastPage { entry: 1, offset }));
+        assert_eq!(
+            staging_list::judge(&list, 0, len(content)),
+            Err(ListFault::PastPage { entry: 1, offset })
+        );
     }
     let mut list = entries(2, 128, 0);
     list[1].offset = 4096 - 128;
@@ -211,16 +214,16 @@ proptest! {
     /// Whatever is accepted lies within its pages, apart from all others.
     #[test]
     fn accepted_buffers_are_apart(
-        octets in prop_oneof![Just(64u32), Just(128), Just(1500), Just(4096)],
+        content in prop_oneof![Just(64u32), Just(128), Just(1500), Just(4096)],
         list in proptest::collection::vec((8..12u32, 0..4200u16), 1..8),
     ) {
         let list: Vec<StagingEntry> =
             (0..).zip(list).map(|(id, (gref, offset))| StagingEntry { id, gref, offset }).collect();
-        let bytes = octets as usize;
+        let bytes = content as usize;
         let mut taken = std::collections::HashSet::new();
         let apart = list.iter().all(|e| (0..bytes).all(|k| taken.insert((e.gref, e.offset as usize + k))));
         let inside = list.iter().all(|e| e.offset as usize + bytes <= PAGE_SIZE);
-        match staging_list::judge(&list, 0, len(octets)) {
+        match staging_list::judge(&list, 0, len(content)) {
             Ok(got) => {
                 prop_assert!(apart && inside);
                 for (e, &place) in list.iter().zip(&got.place) {
@@ -274,9 +277,9 @@ fn play(g: &mut TxGame, frames: &[&[Slot]]) -> (Vec<Vec<i16>>, Vec<Vec<u8>>) {
 
 #[test]
 fn a_request_without_a_grant_is_in_the_buffer_of_its_id() {
-    for octets in [64, 256, 4096, 65535] {
+    for content in [64, 256, 4096, 65535] {
         let rig = Rig::new();
-        let mut g = rig.tx_model(Way::Staging(octets), 5, 1);
+        let mut g = rig.tx_model(Way::Staging(content), 5, 1);
         for id in [0, 1, 17, 255] {
             fill(&g, id);
         }
@@ -294,7 +297,7 @@ fn a_request_without_a_grant_is_in_the_buffer_of_its_id() {
 /// `offset + size` may reach the buffer's end and not pass it, though the page goes on.
 #[test]
 fn bytes_past_the_buffer_are_an_error() {
-    for (octets, offset, size, status) in [
+    for (content, offset, size, status) in [
         (256, 0, 256, OKAY),
         (256, 192, 64, OKAY),
         (256, 0, 257, ERROR),
@@ -307,9 +310,9 @@ fn bytes_past_the_buffer_are_an_error() {
         (65535, 4082, 14, OKAY),
     ] {
         let rig = Rig::new();
-        let mut g = rig.tx_model(Way::Staging(octets), 0, 1);
+        let mut g = rig.tx_model(Way::Staging(content), 0, 1);
         let (answers, took) = play(&mut g, &[&[staged(3, offset, size)], &[staged(4, 0, 60)]]);
-        assert_eq!(answers, [[status], [OKAY]], "{octets}: {size} at {offset}");
+        assert_eq!(answers, [[status], [OKAY]], "{content}: {size} at {offset}");
         assert_eq!(took.len(), 1 + (status == OKAY) as usize);
         g.close();
         rig.assert_empty();
@@ -325,10 +328,10 @@ fn bytes_past_the_buffer_are_an_error() {
 
 #[test]
 fn ids_that_are_not_in_the_list_are_an_error() {
-    for octets in [64, 65535] {
+    for content in [64, 65535] {
         for id in [SLOTS as u16, 257, 511, 512, 513, u16::MAX] {
             let rig = Rig::new();
-            let mut g = rig.tx_model(Way::Staging(octets), 0, 1);
+            let mut g = rig.tx_model(Way::Staging(content), 0, 1);
             let (answers, took) = play(&mut g, &[&[staged(id, 0, 60)], &[staged(255, 0, 60)]]);
             assert_eq!((answers, took.len()), (vec![vec![ERROR], vec![OKAY]], 1), "id {id}");
             g.close();
@@ -391,9 +394,9 @@ fn rx_ids_twice_in_a_batch_are_an_error() {
 /// Frames over several staged slots, and over staged and granted ones: each byte from exactly one of the two.
 #[test]
 fn frames_may_mix_buffers_and_grants() {
-    for octets in [256, 65535] {
+    for content in [256, 65535] {
         let rig = Rig::new();
-        let mut g = rig.tx_model(Way::Staging(octets), 0, 4);
+        let mut g = rig.tx_model(Way::Staging(content), 0, 4);
         for id in 0..4 {
             fill(&g, id);
         }
@@ -406,7 +409,7 @@ fn frames_may_mix_buffers_and_grants() {
         let (answers, took) = play(&mut g, &frames);
         assert_eq!(answers, [vec![OKAY; 3], vec![OKAY; 2]]);
         assert!(took[0] == [vec![1; 150], vec![2; 100], vec![3; 50]].concat());
-        assert!(took[1] == [vec![4; 100], g.octets(2, 100, 600)].concat());
+        assert!(took[1] == [vec![4; 100], g.content(2, 100, 600)].concat());
         assert_eq!(rig.xen.counts().copies, 1);
         // One bad buffer costs the whole frame.
         let bad: [&[Slot]; 1] =
@@ -425,7 +428,7 @@ fn a_request_with_a_grant_is_not_in_the_buffer() {
     fill(&g, 6);
     let granted = Slot::Data(TxRequest { gref: g.refs[0].0, offset: 40, flags: 0, id: 6, size: 60 });
     let (answers, took) = play(&mut g, &[&[granted]]);
-    assert_eq!((answers, took), (vec![vec![OKAY]], vec![g.octets(0, 40, 60)]));
+    assert_eq!((answers, took), (vec![vec![OKAY]], vec![g.content(0, 40, 60)]));
     g.close();
     rig.assert_empty();
 }
@@ -457,10 +460,10 @@ fn a_long_frame_s_first_bytes_are_in_a_buffer_too_and_its_grants_hold_all_of_it(
     let mut arena = Arena::new();
     assert!(arena.push(&frame, Offload::default()));
     let buffer = |ends: &rig::TxEnds| {
-        let mut octets = [0; 256];
+        let mut content = [0; 256];
         let area = ends.front.chain().staging().expect("a staging area");
-        assert!(area.bytes().copy_out(area.start(0), &mut octets));
-        octets
+        assert!(area.bytes().copy_out(area.start(0), &mut content));
+        content
     };
     assert_eq!(buffer(&ends), [0; 256]);
     assert_eq!(ends.front.send(&rig.guest, &ends.front_chan, &arena.burst()), Ok(1));

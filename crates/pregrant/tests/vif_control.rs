@@ -389,16 +389,16 @@ fn xsa_376_403_trusted_or_not_the_back_is_shown_nothing_but_frames() {
             .filter(|(key, _)| key.ends_with("ring-ref"))
             .map(|(_, gref)| gref.parse().expect("a number"))
             .collect();
-        let (mut pages, mut octets) = (0, 0);
+        let (mut pages, mut filled) = (0, 0);
         for gref in (1..2000).filter(|gref| !rings.contains(gref)) {
             let Ok(map) = h.map(GUEST, &[GrantRef(gref)], Access::ReadOnly) else { continue };
             let mut page = vec![0; map.len()];
             assert!(map.copy_out(0, &mut page));
             pages += 1;
-            octets += page.iter().filter(|b| **b == 0xa5).count();
+            filled += page.iter().filter(|b| **b == 0xa5).count();
             assert!(page.iter().all(|b| [0, 0xa5].contains(b)), "grant {gref} shows what nobody sent");
         }
-        assert_eq!(octets, 900);
+        assert_eq!(filled, 900);
         let keys: Vec<_> =
             own.iter().filter(|(k, _)| *k != "trusted").map(|(k, v)| format!("{k}={v}")).collect();
         shown.push((pages, keys));

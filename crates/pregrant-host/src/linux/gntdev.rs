@@ -168,14 +168,14 @@ unsafe impl PeerMem for Gntdev {
         for ops in ops.chunks_mut(SEGMENTS) {
             segments.clear();
             for op in ops.iter_mut() {
-                let (offset, octets, at) = (usize::from(op.offset), usize::from(op.len), op.at as usize);
+                let (offset, count, at) = (usize::from(op.offset), usize::from(op.len), op.at as usize);
                 // One piece that the kernel would refuse makes it refuse all of them.
-                if offset + octets > PAGE_SIZE || at > len || octets > len - at {
+                if offset + count > PAGE_SIZE || at > len || count > len - at {
                     op.status = GrantStatus::BAD_COPY_ARG;
                     continue;
                 }
                 op.status = GrantStatus::OKAY;
-                if octets == 0 {
+                if count == 0 {
                     continue;
                 }
                 let (near, far) = (base + u64::from(op.at), gref_side(op.gref.0, op.offset, of.0));

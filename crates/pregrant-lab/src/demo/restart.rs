@@ -40,7 +40,7 @@ pub struct Restarted {
 /// Begins a transfer, kills the backend when half of the bytes are there, starts another one, waits for the end.
 /// `undisturbed_s` is what that took before.
 pub fn play(stage: &mut Stage, undisturbed_s: f64) -> Result<Restarted> {
-    stage.begin(Some(TRANSFER_BYTES / 2))?;
+    stage.begin(Some(TRANSFER_BYTES / 2), || ())?;
     match stage.server.report(&mut [&mut stage.back, &mut stage.client])? {
         Report::Reached(_) => {}
         other => return Err(format!("an answer to another order: {other:?}").into()),

@@ -36,12 +36,13 @@ impl Stage {
     }
 
     /// Makes the vifs and begins a transfer; returns when both are connected. With `tell_at`, the server reports when so
-    /// many bytes are there, and both guests when frames arrived.
-    pub fn begin(&mut self, tell_at: Option<u64>) -> Result<()> {
+    /// many bytes are there, and both guests when frames arrived. `made` is called before any of them connects.
+    pub fn begin(&mut self, tell_at: Option<u64>, made: impl FnOnce()) -> Result<()> {
         self.back.order(&Order::Switch { vifs: 2, succeed: false })?;
         for front in [CLIENT, SERVER] {
             self.testbed.make_vif(front, 0)?;
         }
+        made();
         let part = |own, to| {
             Order::Transfer(Transfer {
                 own,

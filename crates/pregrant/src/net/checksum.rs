@@ -57,11 +57,11 @@ pub fn pseudo(frame: &[u8], headers: &IpHeaders, l4_len: usize) -> Result<u32, H
     if headers.routed {
         return Err(HeaderFault::Unsupported);
     }
-    let (at, octets) = match headers.version {
+    let (at, count) = match headers.version {
         IpVersion::V4 => (headers.l2_len + 12, 8),
         IpVersion::V6 => (headers.l2_len + 8, 32),
     };
-    let both = frame.get(at..at + octets).ok_or(HeaderFault::Truncated)?;
+    let both = frame.get(at..at + count).ok_or(HeaderFault::Truncated)?;
     let len = l4_len as u32;
     Ok(sum(both) + u32::from(headers.protocol) + (len >> 16) + (len & 0xFFFF))
 }

@@ -2,7 +2,7 @@
  * The wire structs of docs/protocol as a C compiler lays them out: what tests/c_oracle.rs compares with.
  * SPDX-License-Identifier: MIT OR Apache-2.0
  *
- *   oracle list           one line for each struct: name, octets, then width and sign of each field
+ *   oracle list           one line for each struct: name, content, then width and sign of each field
  *   oracle run < lines    "dec NAME HEX"          -> fields, in decimal
  *                         "enc NAME V V ..."      -> hex, pads zero
  *                         "ring BYTES SLOT_BYTES" -> slots
@@ -23,7 +23,7 @@
 #define AT(type, field, offset) _Static_assert(offsetof(struct type, field) == (offset), #type "." #field)
 #define SIZE(type, size) _Static_assert(sizeof(struct type) == (size), #type)
 
-/* A 32-bit x86 compiler aligns 64-bit integers to 4 octets only, others to 8: say it, whatever compiles this. */
+/* A 32-bit x86 compiler aligns 64-bit integers to 4 content only, others to 8: say it, whatever compiles this. */
 typedef uint64_t u64_32 __attribute__((aligned(4)));
 typedef uint64_t u64_64 __attribute__((aligned(8)));
 
@@ -220,7 +220,7 @@ static void dec(const struct layout *l)
 	unsigned char b[256];
 	const char *hex = word();
 	if (strlen(hex) != 2 * l->size)
-		die("wrong number of octets");
+		die("wrong number of content");
 	for (size_t i = 0; i < l->size; i++) {
 		unsigned v;
 		if (sscanf(hex + 2 * i, "%2x", &v) != 1)
@@ -256,7 +256,7 @@ static void enc(const struct layout *l)
 	putchar('\n');
 }
 
-/* The largest power of two of slots behind a header of 64 octets. */
+/* The largest power of two of slots behind a header of 64 content. */
 static void ring(void)
 {
 	unsigned long long bytes = strtoull(word(), NULL, 10), slot = strtoull(word(), NULL, 10), n = 1;

@@ -21,7 +21,7 @@ use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::net::path::{
-    AnyPath, CopyPath, FrontChain, MapPath, PersistentPath, StagedBuffers, StagingPath,
+    AnyPath, Chain, CopyPath, FrontChain, MapPath, PersistentPath, StagedBuffers, StagingPath,
 };
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap, LocalRegion, LocalXen};
 use pregrant::platform::{Access, Events, GrantPool, PeerMem};
@@ -181,11 +181,22 @@ impl Rig {
 
     /// The model front against our back over TX, with `pages` granted pages filled with [`byte`].
     pub fn tx_model(&self, way: Way, start: u32, pages: usize) -> TxGame {
+        let (area, buffers) = self.stage(way, Access::ReadOnly, 0).unzip();
+        self.tx_model_by(Self::path(way, buffers, Access::ReadOnly).into(), area, start, pages)
+    }
+
+    /// The same, by these paths.
+    pub fn tx_model_by(
+        &self,
+        chain: Chain<LocalDomain>,
+        area: Option<StagingArea<LocalDomain>>,
+        start: u32,
+        pages: usize,
+    ) -> TxGame {
         let (front_ring, back_ring) = self.ring::<NetTx>();
         let (front_chan, back_chan) = self.channel();
         let ring_memory = front_ring.into_pages();
         let model = TxModel::starting_at(RingPages::<NetTx, _>::new(ring_memory.clone()), start);
-        let (area, buffers) = self.stage(way, Access::ReadOnly, 0).unzip();
         let mut refs = vec![GrantRef::NONE; pages];
         let memory = self.guest.alloc(HOST, Access::ReadOnly, &mut refs).expect("the guest's pages");
         assert!(memory.copy_in(0, &(0..memory.len()).map(byte).collect::<Vec<u8>>()));
@@ -194,7 +205,7 @@ impl Rig {
             host: self.host.clone(),
             guest: self.guest.clone(),
             model,
-            back: TxQueue::new(ring, Self::path(way, buffers, Access::ReadOnly)),
+            back: TxQueue::new(ring, chain),
             chans: (front_chan, back_chan),
             ring_memory,
             memory,
@@ -320,7 +331,7 @@ impl TxGame {
     }
 
     /// The bytes of page `page` of the model's memory.
-    pub fn octets(&self, page: usize, offset: usize, len: usize) -> Vec<u8> {
+    pub fn content(&self, page: usize, offset: usize, len: usize) -> Vec<u8> {
         (page * PAGE_SIZE + offset..page * PAGE_SIZE + offset + len).map(byte).collect()
     }
 

@@ -106,8 +106,10 @@ pub(super) fn listen<T: Transport>(
 
 /// No more.
 pub(super) fn hush<T: Transport>(device: &Device, keys: &[&str], xs: &mut Client<T>) -> Result<(), XsError> {
+    // Each of them, whatever becomes of the others; the first error counts.
+    let keys: Vec<_> = keys.iter().map(|key| device.unwatch_peer_key(xs, key)).collect();
     device.unwatch_peer(xs)?;
-    keys.iter().try_for_each(|key| device.unwatch_peer_key(xs, key))
+    keys.into_iter().collect()
 }
 
 /// By their numbers: a place holds until one comes or goes.

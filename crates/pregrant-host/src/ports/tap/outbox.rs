@@ -50,11 +50,16 @@ impl Outbox {
         }
     }
 
+    /// Whether it can have a frame with these bytes, or such a head.
+    pub fn takes(bytes: &[u8]) -> bool {
+        HEADER + bytes.len() <= SHORT
+    }
+
     /// Appends a frame. False: it is too long, or there is no room.
     #[must_use]
     pub fn put(&mut self, header: &[u8; HEADER], frame: &[u8]) -> bool {
         let len = HEADER + frame.len();
-        if len > SHORT || self.frames.len() == DEPTH {
+        if !Self::takes(frame) || self.frames.len() == DEPTH {
             return false;
         }
         let to = &mut self.bytes[self.used..self.used + len];

@@ -193,8 +193,8 @@ impl Control {
             return CtrlStatus::InvalidParameter;
         }
         let mut entries = [0; MAPPING_MAX];
-        for (entry, octets) in entries.iter_mut().zip(bytes.chunks_exact(4)) {
-            *entry = u32::from_le_bytes([octets[0], octets[1], octets[2], octets[3]]);
+        for (entry, word) in entries.iter_mut().zip(bytes.chunks_exact(4)) {
+            *entry = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
         }
         self.hash.set_mapping(&entries[..count as usize], first, queues)
     }

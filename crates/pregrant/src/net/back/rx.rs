@@ -169,8 +169,8 @@ impl<P: Platform> RxQueue<P> {
 
     /// Leaves `bytes` free ahead of a frame's in each page, from the next frame on. With staging buffers there is none:
     /// what is in them is copied out anyhow.
-    pub fn set_headroom(&mut self, octets: u16) {
-        self.batch.headroom = if self.chain.places() { 0 } else { octets };
+    pub fn set_headroom(&mut self, bytes: u16) {
+        self.batch.headroom = if self.chain.places() { 0 } else { bytes };
     }
 
     /// How long frames wait from now on, and for whom: a guest that `notified` when it posts slots, or not; whose queue

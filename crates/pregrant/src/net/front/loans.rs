@@ -54,6 +54,14 @@ impl Lent {
         self.frames = 0;
     }
 
+    /// The tokens of frames from the `from`-th on, which count as lent no longer.
+    pub(super) fn forget_from(&mut self, from: usize) -> impl Iterator<Item = Token> + use<> {
+        let gone = if from < BURST_FRAMES { self.frames & u64::MAX << from } else { 0 };
+        self.frames &= !gone;
+        let tokens = self.tokens;
+        (0..BURST_FRAMES).filter(move |i| gone >> i & 1 == 1).map(move |i| tokens[i])
+    }
+
     /// A bit for each frame that is lent.
     pub fn frames(&self) -> u64 {
         self.frames

@@ -103,7 +103,16 @@ impl<P: Platform> RxFront<P> {
         lent: &mut Lent,
         want: u32,
     ) -> Result<usize, PeerFault> {
-        self.take(out, Some(lent), want)
+        let before = out.len();
+        let taken = self.take(out, Some(lent), want);
+        if taken.is_err() {
+            // Nobody is told of frames that came before the fault.
+            for token in lent.forget_from(before) {
+                let known = self.loans.release(token);
+                debug_assert!(known.is_ok(), "it was lent in this call");
+            }
+        }
+        taken
     }
 
     /// Piece `k` of what follows the head of the frame that was lent with `token`, in order. None: there are no more.

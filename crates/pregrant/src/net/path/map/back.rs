@@ -19,9 +19,13 @@ use crate::wire::grant::GrantStatus;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of each frame that are copied, never mapped: the headers (Linux's `XEN_NETBACK_TX_COPY_LEN`).
 pub const MAP_HEADER_BYTES: u16 = 128;
+
+/// Paths that were made.
+static PATHS: AtomicU64 = AtomicU64::new(0);
 
 /// A page of the batch under way, and what of it is wanted.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +67,7 @@ pub struct MapPath<P: Platform> {
     apart: bool,
     /// Parts that could not be mapped.
     bad: Vec<u16>,
-    /// Counts batches.
+    /// Counts batches; no other path's.
     serial: u64,
     /// Its frames that the port keeps.
     keeping: Todo,
@@ -86,7 +90,8 @@ impl<P: Platform> Default for MapPath<P> {
             looked: false,
             apart: false,
             bad: Vec::with_capacity(BATCH_SLOTS),
-            serial: 0,
+            // No two paths of a process number a batch alike: a port may serve many queues, one after another too.
+            serial: PATHS.fetch_add(1, Ordering::Relaxed) << 40,
             keeping: 0,
             waiting: 0..0,
             kept: Vec::new(),
