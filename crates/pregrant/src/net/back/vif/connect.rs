@@ -3,11 +3,11 @@
 //! What a front may do: name any grant and any channel; what cannot be mapped or bound is said with its key. Rings come
 //! first: what passes the bound of its guest's pages (XSA-300) connects nothing.
 
-use super::{BackQueue, Vif};
+use super::Vif;
 use crate::net::back::ctrl::CtrlRing;
 use crate::net::back::multicast::MulticastList;
 use crate::net::back::rx_batch::RxAccepts;
-use crate::net::back::{RxQueue, TxQueue};
+use crate::net::back::{BackQueue, RxQueue, TxQueue};
 use crate::net::features::{
     BackFeatures, ChannelKeys, CtrlKeys, DataRequest, FrontRequest, QueueKeys, active_key,
     of_back_connection, queue_prefix,
@@ -202,6 +202,6 @@ impl<P: Platform> Vif<P> {
         }
         let tx = TxQueue::new(tx_ring, tx_chain);
         let rx = RxQueue::new(rx_ring, rx_chain, accepts);
-        Ok(BackQueue { tx, rx, tx_chan, rx_chan, pages: RING_PAGES + kept_pages })
+        Ok(BackQueue::new(tx, rx, (tx_chan, rx_chan), RING_PAGES + kept_pages))
     }
 }

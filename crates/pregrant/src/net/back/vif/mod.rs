@@ -19,19 +19,18 @@ pub use turn::RATE;
 
 use super::control::Control;
 use super::control_page::ControlPage;
-use super::credit::Credit;
 use super::ctrl::CtrlRing;
 use super::hash::HashSteering;
 use super::refusal::ListRefusal;
 use super::rx_batch::RxAccepts;
 use super::stall::Patience;
-use super::{Interrupted, Polled, RxQueue, TxQueue};
+use super::{BackQueue, Interrupted, Polled};
 use crate::error::PeerFault;
 use crate::net::features::{BackFeatures, REQUEST_MULTICAST, of_back_connection, requests_multicast};
 use crate::net::path::PathName;
 use crate::net::path::persistent;
 use crate::net::stats::DirStats;
-use crate::platform::{Clock, Events, Platform};
+use crate::platform::Platform;
 use crate::port::{Arena, FramePort, Offloads, Steering};
 use crate::units::DomId;
 use crate::xenbus::Class;
@@ -65,19 +64,6 @@ impl Default for VifConfig {
             patience: Patience::default(),
         }
     }
-}
-
-type Chan<P> = <<P as Platform>::Events as Events>::Chan;
-
-/// One live queue.
-struct BackQueue<P: Platform> {
-    tx: TxQueue<P>,
-    rx: RxQueue<P>,
-    tx_chan: Chan<P>,
-    /// None: `tx_chan` serves both rings.
-    rx_chan: Option<Chan<P>>,
-    /// Pages that it has mapped from connect to disconnect.
-    pages: usize,
 }
 
 /// One vif of domain `of`, with its handshake.
@@ -152,26 +138,13 @@ impl<P: Platform> BackDevice for Vif<P> {
     fn drain(&mut self, p: &P, ports: &mut [Box<dyn FramePort>]) -> Drained {
         let mut drained = Drained::default();
         for (q, port) in self.queues.iter_mut().zip(ports) {
-            let before = q.rx.stats().frames;
-            // Others may go on to fill the port: what it holds now is what is owed.
-            let mut most = q.rx.waiting() + port.held();
-            while most > 0 && q.rx.waiting() + port.held() > 0 {
-                let chan = q.rx_chan.as_ref().unwrap_or(&q.tx_chan);
-                if q.rx.poll(p, self.of, chan, &mut **port, &self.control) != Ok(Polled::More) {
-                    break;
-                }
-                most -= 1;
-            }
-            drained.delivered += (q.rx.stats().frames - before) as usize;
-            drained.lost += q.rx.waiting() + port.held();
+            drained += q.deliver(p, self.of, &mut **port, &self.control);
         }
         drained
     }
 
     fn disconnect(&mut self, p: &P) {
-        for q in &mut self.queues {
-            q.tx.drain(p, &q.tx_chan);
-        }
+        self.queues.iter_mut().for_each(|q| q.retire(p));
         self.link = false;
         self.past_stalls = self.stalls();
         self.queues.clear(); // maps are unmapped and channels closed on drop
@@ -193,7 +166,7 @@ impl<P: Platform> BackDevice for Vif<P> {
     }
 
     fn needed_pages(&self) -> usize {
-        self.queues.iter().map(|q| q.pages).sum::<usize>() + usize::from(self.ctrl.is_some())
+        self.queues.iter().map(BackQueue::needed_pages).sum::<usize>() + usize::from(self.ctrl.is_some())
     }
 
     fn allowed_pages(&self) -> usize {
@@ -202,7 +175,7 @@ impl<P: Platform> BackDevice for Vif<P> {
 
     fn allow_pages(&mut self, p: &P, pages: usize) {
         let most = self.config.persistent_pages;
-        let chains = self.queues.iter_mut().flat_map(|q| [q.tx.chain_mut(), q.rx.chain_mut()]);
+        let chains = self.queues.iter_mut().flat_map(BackQueue::chains_mut);
         let mut chains: Vec<_> = chains.filter(|c| c.pages().is_some()).collect();
         let each = (pages / chains.len().max(1)).min(most);
         chains.iter_mut().for_each(|chain| chain.limit_pages(p, each));
@@ -213,10 +186,7 @@ impl<P: Platform> BackDevice for Vif<P> {
 impl<P: Platform> Vif<P> {
     /// Pages that it has mapped: those that it [needs](BackDevice::needed_pages), and those that it keeps since it saw them.
     pub fn mapped_pages(&self) -> usize {
-        let kept = |q: &BackQueue<P>| {
-            [q.tx.chain().pages(), q.rx.chain().pages()].into_iter().flatten().sum::<usize>()
-        };
-        self.needed_pages() + self.queues.iter().map(kept).sum::<usize>()
+        self.needed_pages() + self.queues.iter().map(BackQueue::kept_pages).sum::<usize>()
     }
 
     /// Keeps what the front sets by control requests in memory that outlives this process, for a successor. Before the
@@ -265,15 +235,13 @@ impl<P: Platform> Vif<P> {
         port: &mut dyn FramePort,
         scratch: &mut Arena,
     ) -> Result<Polled, PeerFault> {
-        let q = &mut self.queues[i];
-        q.tx.poll(p, self.of, &q.tx_chan, port, scratch, &mut self.control)
+        self.queues[i].poll_tx(p, self.of, port, scratch, &mut self.control)
     }
 
     /// Moves one batch of queue `i` from `port` to the guest.
     #[inline(always)]
     pub fn poll_rx(&mut self, p: &P, i: usize, port: &mut dyn FramePort) -> Result<Polled, PeerFault> {
-        let q = &mut self.queues[i];
-        q.rx.poll(p, self.of, q.rx_chan.as_ref().unwrap_or(&q.tx_chan), port, &self.control)
+        self.queues[i].poll_rx(p, self.of, port, &self.control)
     }
 
     /// Serves some control requests: in the owner's control turn, never between frames. A fault: call
@@ -304,19 +272,7 @@ impl<P: Platform> Vif<P> {
     /// Before sleeping: arms both rings of queue `i` and its channels. True: there is work.
     /// A fault comes with its direction.
     pub fn final_check(&mut self, p: &P, i: usize) -> Result<bool, (&'static str, PeerFault)> {
-        let q = &mut self.queues[i];
-        // One that has to wait for credit is not told of requests, and sleeps until then.
-        let tx = match self.control.credit.as_ref().and_then(Credit::deadline_ns) {
-            Some(until) => q.tx.is_late() || p.clock().now_ns() >= until,
-            None => q.tx.final_check().map_err(|e| ("tx", e))?,
-        };
-        let rx = q.rx.final_check().map_err(|e| ("rx", e))?;
-        // Last: an event that came since the rings were armed is kept until here.
-        p.events().unmask(&q.tx_chan);
-        if let Some(chan) = &q.rx_chan {
-            p.events().unmask(chan);
-        }
-        Ok(tx || rx)
+        self.queues[i].arm(p, self.control.credit.as_ref())
     }
 
     /// Counters of queue `i`.
