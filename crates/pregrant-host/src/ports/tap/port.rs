@@ -247,56 +247,7 @@ impl AsFd for TapPort {
 mod tests {
     use super::super::ring::tests::{cut, ends, ring};
     use super::*;
-    use pregrant::platform::local::Pages;
-    use pregrant::port::{BURST_FRAMES, Lender, Offload, Piece, Token};
-    use pregrant::shm::SharedBytes;
-
-    /// Lends the first 500 bytes of a page.
-    struct Page(Pages);
-
-    impl Lender for Page {
-        fn look(&mut self) -> u64 {
-            0
-        }
-        fn piece(&self, _: usize, k: usize) -> Option<Piece<'_>> {
-            (k == 0).then(|| self.0.piece(0, 500)).flatten()
-        }
-        fn keep(&mut self, _: usize) -> Option<Token> {
-            None
-        }
-    }
-
-    /// A head may be longer than what is copied behind its header: pages of it were private before.
-    #[test]
-    fn a_lent_frame_goes_out_whatever_the_length_of_its_head() {
-        for with_ring in [false, true] {
-            let ring = if with_ring { ring(true) } else { None };
-            let (fd, far) = ends();
-            let drops = Arc::default();
-            let mut port =
-                TapPort { fd: Arc::new(fd), ring, inbox: Inbox::new(), outbox: Outbox::new(), drops };
-            let mut page = Page(Pages::new(1));
-            assert!(page.0.copy_in(0, &[2; 500]));
-            let heads = [128u16, 2000, 2036, 2037, 3000];
-            let mut arena = Arena::new();
-            let mut all = [0; BURST_FRAMES];
-            for (i, head) in heads.into_iter().enumerate() {
-                let frame = [vec![1; head.into()], vec![0; 500]].concat();
-                assert!(arena.push(&frame, Offload::default()));
-                all[i] = head;
-            }
-            let mut keeper = None;
-            let mut burst = LentBurst::new(&mut arena, 0b11111, &all, &mut page, &mut keeper);
-            assert_eq!(port.tx_lent(&mut burst), heads.len());
-            for head in heads {
-                let mut read = vec![0; 9000];
-                let n = rustix::io::read(&far, &mut read).expect("a frame");
-                let wanted = [vec![1; head.into()], vec![2; 500]].concat();
-                assert!(read[HEADER..n] == wanted, "head {head}, {n} bytes came");
-            }
-            assert!(port.drops().iter().all(|d| d.frames == 0));
-        }
-    }
+    use pregrant::port::Offload;
 
     #[test]
     fn frames_go_on_one_by_one_where_io_uring_ceases_to_work() {
