@@ -203,11 +203,11 @@ impl<P: Platform> Slots<P> {
         self.ring.advance(n as u32);
         self.stats.bytes += bytes;
         self.stats.handed_on_by(F::COUNTED, n as u64);
-        // The next burst's lines begin to come while this one's stores drain into the fence of `publish`.
+        // The next burst's lines, as many as this one had, begin to come while this one's stores drain into the fence of `publish`.
         if let Some(last) = burst.frames[..n].last()
             && last.len as usize <= SHORT
         {
-            for k in 0..self.free.len().min(BURST_FRAMES as u32) {
+            for k in 0..self.free.len().min(n as u32) {
                 let (id, len) = (self.free.peek(k), last.len as usize);
                 path.bytes().prefetch_write(path.start(id) + path.offset(id, len), len);
             }
