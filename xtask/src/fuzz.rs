@@ -286,16 +286,16 @@ fn keep(package: &Path, bins: &Path, work: &Path, name: &str) -> Result<(), Stri
     inputs.sort();
     let _ = fs::remove_dir_all(&corpus);
     make(&corpus)?;
-    let (mut octets, mut files) = (0, 0);
+    let (mut bytes, mut files) = (0, 0);
     for (len, path) in &inputs {
-        if octets + len > CORPUS_BYTES {
+        if bytes + len > CORPUS_BYTES {
             break;
         }
         let to = corpus.join(path.file_name().unwrap_or_default());
         fs::copy(path, &to).map_err(|e| failed(&to, e))?;
-        (octets, files) = (octets + len, files + 1);
+        (bytes, files) = (bytes + len, files + 1);
     }
-    println!("{name}: {files} of {} inputs, {octets} octets, in fuzz/corpus/{name}", inputs.len());
+    println!("{name}: {files} of {} inputs, {bytes} bytes, in fuzz/corpus/{name}", inputs.len());
     Ok(())
 }
 
