@@ -1,20 +1,20 @@
 //! The guest lies to the back's RX: requests, indices, grants, pages; while frames of any kind come for it.
 //!
-//! After each run the model front (`net::model`) takes the answers, and each frame that was due is found: in its place,
+//! After each run the model front (`rig::model`) takes the answers, and each frame that was due is found: in its place,
 //! with its bytes and flags, or refused for a reason. The guest's pages are poisoned before, and nothing but frames may
 //! have been written to them: what else the back has in its memory stays there. At the end nothing is mapped or granted.
 
 use crate::guest_pages::{GuestPages, Right, bytes_of, granted};
+use crate::rig::model::{RxFrame, RxModel};
 use crate::rig::{GUEST, Rig, Ring};
 use crate::staged::Staged;
 use crate::tape::Tape;
 use pregrant::net::back::hash::FrameHash;
 use pregrant::net::back::multicast::MulticastAsk;
 use pregrant::net::back::rx_batch::{RxAccepts, slots_needed};
-use pregrant::net::back::{Control, Polled, RxQueue};
+use pregrant::net::back::{Polled, RxQueue, SharedControl};
 use pregrant::net::checksum;
 use pregrant::net::headers::{IpHeaders, IpVersion, MacAddr, addresses};
-use pregrant::net::model::{RxFrame, RxModel};
 use pregrant::net::path::{AnyPath, CopyPath, PersistentPath, StagingPath};
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalRegion};
 use pregrant::platform::{Access, Events, GrantPool};
@@ -55,7 +55,7 @@ struct Game {
     pages: GuestPages,
     staged: Option<Staged>,
     accepts: RxAccepts,
-    control: Control,
+    control: SharedControl,
     port: crate::rig::TestPort,
     /// Frames that the back was given and has not delivered, as they should arrive.
     due: VecDeque<Due>,
@@ -85,14 +85,14 @@ impl Game {
             csum: bits & 8 == 0,
             ipv6_csum: bits & 16 == 0,
         };
-        let mut control = Control::default();
+        let control = SharedControl::default();
         if bits & 32 != 0 {
-            control.multicast.request(true);
-            assert!(control.multicast.apply(MulticastAsk::Add(MacAddr([1, 0, 0, 0, 0, 9]))));
+            control.lock().multicast.request(true);
+            assert!(control.lock().multicast.apply(MulticastAsk::Add(MacAddr([1, 0, 0, 0, 0, 9]))));
         }
         if bits & 64 != 0 {
-            let set = [control.hash.set_algorithm(1), control.hash.set_flags(tape.u8().into())];
-            let key = control.hash.set_key(tape.bytes(40));
+            let set = [control.lock().hash.set_algorithm(1), control.lock().hash.set_flags(tape.u8().into())];
+            let key = control.lock().hash.set_key(tape.bytes(40));
             assert!(set[0] == CtrlStatus::Success && key == CtrlStatus::Success);
         }
         let (front_ring, back_ring) = rig.ring::<NetRx>();
@@ -238,13 +238,13 @@ impl Game {
             offload.csum_blank = false;
         }
         let (dst, _) = addresses(&bytes).unwrap_or_default();
-        if bytes.len() >= 14 && !self.control.multicast.wants(dst) {
+        if bytes.len() >= 14 && !self.control.lock().multicast.wants(dst) {
             return None;
         }
         let gso = Extra::Gso { size: offload.gso_size, gso_type: offload.gso_type };
         let mut extras = if offload.gso_type == 0 { vec![] } else { vec![gso] };
-        if self.control.hash.is_on() {
-            extras.extend(self.control.hash.hash(&bytes).map(FrameHash::extra));
+        if self.control.lock().hash.is_on() {
+            extras.extend(self.control.lock().hash.hash(&bytes).map(FrameHash::extra));
         }
         Some(Due { bytes, offload, extras })
     }

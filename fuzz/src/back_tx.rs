@@ -14,7 +14,7 @@ use crate::rig::{GUEST, Rig, Ring, SLOTS};
 use crate::staged::Staged;
 use crate::tape::Tape;
 use pregrant::net::back::multicast::MulticastAsk;
-use pregrant::net::back::{Control, Polled, TxQueue};
+use pregrant::net::back::{Polled, SharedControl, TxQueue};
 use pregrant::net::checksum;
 use pregrant::net::gso::MIN_GSO_SIZE;
 use pregrant::net::headers::MacAddr;
@@ -123,7 +123,7 @@ struct Game {
     unfit: u64,
     /// Pages that may be mapped between two polls.
     mapped: RangeInclusive<usize>,
-    control: Control,
+    control: SharedControl,
     /// What the guest was told; and the addresses that it named, as the rules have them.
     offered: bool,
     named: BTreeSet<[u8; 6]>,
@@ -172,8 +172,8 @@ impl Game {
             lent: false,
         };
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
-        let (mut control, offered) = (Control::default(), tape.below(2) == 0);
-        control.offer_multicast(offered);
+        let (control, offered) = (SharedControl::default(), tape.below(2) == 0);
+        control.lock().offer_multicast(offered);
         let mapped = rig.xen.counts().mapped;
         Self {
             ring: RingPages::new(ring_memory),
@@ -370,7 +370,7 @@ impl Game {
         self.port.lent = !self.port.lent;
 
         let (port, arena) = (&mut self.port, &mut self.arena);
-        let polled = self.back.poll(&self.rig.host, GUEST, &self.chans.1, port, arena, &mut self.control);
+        let polled = self.back.poll(&self.rig.host, GUEST, &self.chans.1, port, arena, &self.control);
         let polled = match polled {
             Ok(polled) => polled,
             Err(e) => {
@@ -560,7 +560,8 @@ impl Game {
     fn close(self) {
         let stats = self.back.stats();
         assert_eq!((stats.frames, stats.errors, stats.dropped), (self.frames, self.errors, self.unfit));
-        let named: BTreeSet<[u8; 6]> = self.control.multicast.addresses().iter().map(|m| m.0).collect();
+        let named: BTreeSet<[u8; 6]> =
+            self.control.lock().multicast.addresses().iter().map(|m| m.0).collect();
         assert_eq!(named, self.named);
         let Self { rig, ring, back, pages, staged, chans, port, .. } = self;
         drop((back, port, chans));

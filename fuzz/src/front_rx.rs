@@ -6,22 +6,25 @@
 //! ```
 //! RX: frames arrive with exactly the bytes that stand where the answers say, which differ from slot to
 //! slot and from time to time, errors are counted, and a fault is reported if and only if there is one. TX: each request describes the frame that was sent, an
-//! id is in flight once, and no page that the back holds is used for another frame. At the end, fault or not, everything
-//! that was granted can be taken back.
+//! id is in flight once, and no page that the back holds is used for another frame. Frames that are received by reference stay
+//! as they came until their tokens are back: no page of theirs is posted, and a fault leaves none lent. At the end, fault or not,
+//! everything that was granted can be taken back.
 
 use crate::guest_pages::{bytes_of, granted};
 use crate::rig::{GUEST, HOST, Rig, SLOTS, Way, release_front};
 use crate::tape::Tape;
 use pregrant::net::checksum;
 use pregrant::net::front::Granting;
+use pregrant::net::front::loans::HEAD_BYTES;
 use pregrant::net::front::regions::Regions;
-use pregrant::net::front::{RxFront, TxFront};
+use pregrant::net::front::{Lent, RxFront, TxFront};
+use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::{FrontChain, FrontPath};
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap};
 use pregrant::platform::{Access, PeerMem};
-use pregrant::port::{Arena, MAX_FRAME, Offload};
+use pregrant::port::{Arena, MAX_FRAME, Offload, Token};
 use pregrant::ring::{FrontRing, NetRx, NetTx, RingKind, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
@@ -82,11 +85,24 @@ struct Game {
     held: Vec<(u16, bool, LocalMap)>,
     per_frame: bool,
     rx_errors: u64,
+    /// By RX slot: the reference with which it was posted when it was answered last.
+    rx_grefs: [u32; SLOTS as usize],
+    /// RX pages by reference, once one was written: they stay granted.
+    rx_pages: BTreeMap<u32, LocalMap>,
+    lent: Vec<Loan>,
+}
+
+/// A frame that was received by reference.
+struct Loan {
+    token: Token,
+    /// The references of its pages, and what is in them, as the rules have it; None: the index was a lie by then.
+    rest: Option<(Vec<u32>, Vec<u8>)>,
 }
 
 /// What comes next on the RX ring.
 enum Next {
-    Frame(Vec<u8>, Offload),
+    /// Its bytes, and the pages behind its head if it can be lent.
+    Frame(Vec<u8>, Offload, Vec<u32>),
     Error,
     Incomplete,
     Fault,
@@ -117,20 +133,28 @@ impl Game {
         let ways = [Way::Copy, Way::Staging(128), Way::Staging(256), Way::Staging(4096), Way::Staging(65535)];
         let (tx_way, rx_way) = (tape.one_of(&ways), tape.one_of(&ways));
         let granting = tape.one_of(&[Granting::PerFrame, Granting::Standing]);
-        let start = if tape.below(2) == 0 { 0 } else { u32::MAX - u32::from(tape.u8()) };
+        let how = tape.u8();
+        let start = if how & 1 == 0 { 0 } else { u32::MAX - u32::from(tape.u8()) };
+        let spare = if how & 2 == 0 { 0 } else { SLOTS / 4 };
         let (tx_mem, tx_back) = rig.ring::<NetTx>();
         let (rx_mem, rx_back) = rig.ring::<NetRx>();
         let ((a, b), (c, d)) = (rig.channel(), rig.channel());
-        let buffers =
-            |way, acc, granting| FrontChain::new(staging(&rig, way, acc), rig.ordinary(way, acc, granting));
+        let rx_pages = || {
+            let (regions, n) = (&mut Regions::new(HOST), SLOTS + spare);
+            OrdinaryPages::new(&rig.guest, regions, Access::ReadWrite, n, Granting::Standing).expect("pages")
+        };
+        let rx_pages = (!rx_way.copy_only()).then(rx_pages);
         Self {
             tx: TxFront::new(
                 FrontRing::starting_at(tx_mem, start),
-                buffers(tx_way, Access::ReadOnly, granting),
+                FrontChain::new(
+                    staging(&rig, tx_way, Access::ReadOnly),
+                    rig.ordinary(tx_way, Access::ReadOnly, granting),
+                ),
             ),
             rx: RxFront::new(
                 FrontRing::starting_at(rx_mem, start),
-                buffers(rx_way, Access::ReadWrite, Granting::Standing),
+                FrontChain::new(staging(&rig, rx_way, Access::ReadWrite), rx_pages),
                 1,
             ),
             tx_ring: RawRing::new(tx_back, start),
@@ -143,6 +167,9 @@ impl Game {
             held: Vec::new(),
             per_frame: granting == Granting::PerFrame,
             rx_errors: 0,
+            rx_grefs: [0; SLOTS as usize],
+            rx_pages: BTreeMap::new(),
+            lent: Vec::new(),
             rig,
         }
     }
@@ -209,7 +236,11 @@ impl Game {
                     self.reclaim(false)?;
                 }
             }
-            _ => return self.recv(tape.below(2) == 0),
+            _ => {
+                let how = tape.u8();
+                self.release(usize::from(how >> 2));
+                return self.recv(how & 1 == 0, how & 2 != 0);
+            }
         }
         Ok(())
     }
@@ -354,20 +385,49 @@ impl Game {
         }
         let index = self.rx_ring.rsp_prod;
         let id = index & (SLOTS - 1);
-        let fill = [index as u8 ^ 0x5A; 4096];
-        let buffers = self.rx.chain();
-        if let Some(area) = buffers.staging() {
+        let fill: [u8; PAGE_SIZE] = std::array::from_fn(|at| (at ^ at >> 8) as u8 ^ index as u8 ^ 0x5A);
+        if let Some(area) = self.rx.chain().staging() {
             assert!(area.bytes().copy_in(area.start(id as u16), &fill[..area.slot_bytes()]));
         }
-        if let Some(pages) = buffers.pages() {
-            assert!(pages.bytes().copy_in(id as usize * PAGE_SIZE, &fill.map(|b| !b)));
+        let gref = NetRx::read_req(&self.rx_ring.mem, index).gref;
+        if !self.rx_ring.lied && gref != 0 {
+            self.rx_grefs[id as usize] = gref;
+            let lent = self.lent.iter().filter_map(|loan| loan.rest.as_ref());
+            assert!(
+                lent.into_iter().all(|(pages, _)| !pages.contains(&gref)),
+                "a page that is lent is posted"
+            );
+            let host = &self.rig.host;
+            let map = || host.map(GUEST, &[GrantRef(gref)], Access::ReadWrite).expect("a page for the back");
+            assert!(self.rx_pages.entry(gref).or_insert_with(map).copy_in(0, &fill.map(|b| !b)));
         }
         self.rx_ring.mem.write::<2>(index, words);
         self.rx_ring.rsp_prod = index.wrapping_add(1);
     }
 
+    /// Gives so many frames back, from the one that was lent first on: they are as they came.
+    fn release(&mut self, n: usize) {
+        for Loan { token, rest } in self.lent.drain(..n.min(self.lent.len())) {
+            let mut pieces = Vec::new();
+            while let Some(piece) = self.rx.piece(token, pieces.len()) {
+                let mut bytes = vec![0; piece.len()];
+                piece.copy_out(&mut bytes);
+                pieces.push(bytes);
+            }
+            if let Some((pages, due)) = rest {
+                assert!(
+                    pieces.len() == pages.len() && pieces.concat() == due,
+                    "a frame that is lent changed"
+                );
+            }
+            assert!(self.rx.release(Token(token.0 ^ 1 << 40)).is_err() && self.rx.release(token).is_ok());
+            assert!(self.rx.release(token).is_err(), "a token is good twice");
+        }
+        assert_eq!(self.rx.lent() as usize, self.lent.len());
+    }
+
     /// Receives until nothing comes, and compares.
-    fn recv(&mut self, check_first: bool) -> Result<(), PeerFault> {
+    fn recv(&mut self, check_first: bool, by_reference: bool) -> Result<(), PeerFault> {
         if !self.rx_ring.lied {
             self.rx_ring.show();
         }
@@ -376,10 +436,17 @@ impl Game {
             assert!(self.rx_ring.lied || work.is_ok(), "{work:?} of an honest index");
             work?;
         }
+        let mut lent = Lent::default();
         loop {
             self.arena.clear();
-            let n = self.rx.recv(&mut self.arena, 1);
+            lent.clear();
+            let n = match by_reference {
+                true => self.rx.recv_by_reference(&mut self.arena, &mut lent, 1),
+                false => self.rx.recv(&mut self.arena, 1),
+            };
             if self.rx_ring.lied {
+                self.lent.extend(lent.tokens().map(|token| Loan { token, rest: None }));
+                assert_eq!(self.rx.lent() as usize, self.lent.len());
                 n?;
                 self.rx.post(&self.rig.guest, &self.chans[2]).expect("standing grants");
                 return Ok(());
@@ -390,23 +457,29 @@ impl Game {
                 Err(e) => {
                     while let Next::Frame(..) | Next::Error = self.next_rx() {}
                     assert!(matches!(self.next_rx(), Next::Fault), "{e} where there is no fault");
+                    assert_eq!(self.rx.lent() as usize, self.lent.len(), "a fault leaves frames lent");
                     return Err(e);
                 }
             };
-            let mut frames =
-                (0..n).map(|i| (self.arena.burst().frame(i).to_vec(), self.arena.desc(i).offload));
-            let frames: Vec<_> = frames.by_ref().collect();
-            for (bytes, offload) in frames {
+            lent.copy(&mut self.arena, |token, k| self.rx.piece(token, k));
+            for i in 0..n {
                 let mut next = self.next_rx();
                 while let Next::Error = next {
                     next = self.next_rx();
                 }
-                let Next::Frame(due, due_offload) = next else {
+                let Next::Frame(due, due_offload, pages) = next else {
                     panic!("a frame that the back did not send")
                 };
+                let (burst, offload) = (self.arena.burst(), self.arena.desc(i).offload);
+                let bytes = burst.frame(i);
                 assert!(bytes == due, "{} bytes that are not what the back put there", bytes.len());
                 assert!(offload == due_offload || due.is_empty());
+                assert_eq!(lent.token(i).is_some(), by_reference && !pages.is_empty());
+                if let Some(token) = lent.token(i) {
+                    self.lent.push(Loan { token, rest: Some((pages, due[HEAD_BYTES..].to_vec())) });
+                }
             }
+            assert_eq!(self.rx.lent() as usize, self.lent.len());
             if n == 0 {
                 while let Next::Error = self.next_rx() {}
                 assert!(
@@ -481,33 +554,39 @@ impl Game {
         let staging = self.rx.chain().staging();
         let staged = staging
             .filter(|area| area.data_len().copy_only() || pieces.len() == 1 && total <= area.slot_bytes());
-        let mut bytes = Vec::new();
+        let (mut bytes, mut behind_head) = (Vec::new(), Vec::new());
         for (index, rsp) in pieces {
             let (id, offset, len) = (index & (SLOTS - 1), rsp.offset as usize, rsp.status as usize);
             let limit = staged.map_or(PAGE_SIZE, |area| area.slot_bytes());
             if offset + len > limit {
                 return None;
             }
-            bytes.extend(match (staged, self.rx.chain().pages()) {
+            let gref = self.rx_grefs[id as usize];
+            bytes.extend(match (staged, self.rx_pages.get(&gref)) {
                 (Some(area), _) => bytes_of(area.bytes(), area.start(id as u16) + offset, len),
-                (None, Some(pages)) => bytes_of(pages.bytes(), id as usize * PAGE_SIZE + offset, len),
+                (None, Some(page)) => bytes_of(page, offset, len),
                 (None, None) => return None,
             });
+            if staged.is_none() && len > 0 && bytes.len() > HEAD_BYTES {
+                behind_head.push(gref);
+            }
         }
         let mut offload = offload;
         if offload.gso_type != 0 && !offload.csum_blank {
-            // Its checksum is made blank; one that has none is dropped.
+            // Its checksum is made blank, for which all of it is read; one that has none is dropped.
+            behind_head.clear();
             match checksum::make_blank(&mut bytes) {
                 Ok(()) => (offload.csum_blank, offload.csum_ok) = (true, true),
                 Err(_) => bytes.clear(),
             }
         }
-        (total <= MAX_FRAME).then_some(Next::Frame(bytes, offload))
+        (total <= MAX_FRAME).then_some(Next::Frame(bytes, offload, behind_head))
     }
 
-    fn close(self) {
-        let Self { rig, tx, rx, tx_ring, rx_ring, chans, held, .. } = self;
-        drop((held, tx_ring, rx_ring, chans));
+    fn close(mut self) {
+        self.release(usize::MAX);
+        let Self { rig, tx, rx, tx_ring, rx_ring, chans, held, rx_pages, .. } = self;
+        drop((held, rx_pages, tx_ring, rx_ring, chans));
         release_front(&rig.guest, tx.into_parts());
         release_front(&rig.guest, rx.into_parts());
         rig.assert_empty();

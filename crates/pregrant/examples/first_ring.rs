@@ -8,7 +8,7 @@
 //! Everything is in one process, on the small Xen of `pregrant::platform::local`. Run it:
 //! `cargo run -p pregrant --features local --example first_ring`
 
-use pregrant::net::back::{Control, TxQueue};
+use pregrant::net::back::{SharedControl, TxQueue};
 use pregrant::net::front::Granting;
 use pregrant::net::front::TxFront;
 use pregrant::net::front::regions::Regions;
@@ -77,7 +77,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let sent = front.send(&guest, &guest_chan, &burst.burst())?;
     println!("guest    sent {sent} frame, {} request in flight", front.in_flight());
 
-    back.poll(&host, GUEST, &host_chan, &mut Printer, &mut Arena::new(), &mut Control::default())?;
+    back.poll(&host, GUEST, &host_chan, &mut Printer, &mut Arena::new(), &SharedControl::default())?;
 
     let answers = front.reclaim(&guest, 1)?;
     let counts = xen.counts();

@@ -10,6 +10,7 @@ extern crate alloc;
 #[cfg(any(test, loom, feature = "local", feature = "crash-points"))]
 extern crate std;
 
+pub mod doorbell;
 pub mod error;
 pub mod grants;
 pub mod net;

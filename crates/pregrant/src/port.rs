@@ -31,6 +31,8 @@ pub use crate::wire::netif::MAX_FRAME;
 pub const BURST_FRAMES: usize = 64;
 /// Bytes in an arena: four frames of the largest size.
 pub const ARENA_BYTES: usize = 256 * 1024;
+/// A batch of fewer bytes is not worth memory of its own: [`FramePort::tx_room`] is not asked.
+pub const ROOM_BYTES_MIN: usize = 2048;
 
 /// What is still to be done to a frame, or known of it: checksum state and segmentation (docs/protocol 2.7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -90,9 +92,20 @@ impl<'a> Burst<'a> {
 }
 
 /// Room for one burst: filled frame by frame, read as a [`Burst`], cleared, filled again. Allocates once.
+///
+/// A port that moves bursts instead of copying them puts memory of its own in the place of the arena's
+/// ([`move_in`](Self::move_in)), until it takes it back ([`move_out`](Self::move_out)):
+///
+/// ```text
+///   move_in(theirs)    frames lie in theirs    ours waits
+///   clear()            frames lie in ours      theirs waits for move_out
+/// ```
 #[derive(Debug)]
 pub struct Arena {
     bytes: Box<[u8]>,
+    /// Its own bytes while others are in their place; then those, until somebody takes them back.
+    other: Option<Box<[u8]>>,
+    moved_in: bool,
     used: usize,
     frames: [FrameDesc; BURST_FRAMES],
     n: usize,
@@ -124,17 +137,73 @@ impl Arena {
     pub fn new() -> Self {
         Self {
             bytes: vec![0; ARENA_BYTES].into_boxed_slice(),
+            other: None,
+            moved_in: false,
             used: 0,
             frames: [FrameDesc::default(); BURST_FRAMES],
             n: 0,
         }
     }
 
-    /// Forgets the frames.
+    /// Forgets the frames. They lie in the arena's own bytes again.
     #[inline(always)]
     pub fn clear(&mut self) {
         self.used = 0;
         self.n = 0;
+        if self.moved_in {
+            self.exchange();
+        }
+    }
+
+    #[cold]
+    fn exchange(&mut self) {
+        if let Some(other) = &mut self.other {
+            core::mem::swap(&mut self.bytes, other);
+            self.moved_in = !self.moved_in;
+        }
+    }
+
+    /// Has the frames that were placed lie in `bytes`, before they are filled. Refused: it is too small for them.
+    pub fn move_in(&mut self, bytes: Box<[u8]>) -> Result<(), Box<[u8]>> {
+        if bytes.len() < self.used_bytes() {
+            return Err(bytes);
+        }
+        if self.moved_in {
+            self.exchange();
+        }
+        self.other = Some(bytes);
+        self.exchange();
+        Ok(())
+    }
+
+    /// Has these frames, which lie in `bytes`, instead of what it had. Those that pass the end are left out.
+    pub fn move_in_filled(&mut self, bytes: Box<[u8]>, frames: &[FrameDesc]) {
+        self.clear();
+        for desc in frames.iter().take(BURST_FRAMES) {
+            let end = desc.at as usize + desc.len as usize;
+            if end <= bytes.len() {
+                self.frames[self.n] = *desc;
+                self.n += 1;
+                self.used = self.used.max((end + 63) & !63);
+            }
+        }
+        self.other = Some(bytes);
+        self.exchange();
+    }
+
+    /// Gives back what was moved in, before or after it was cleared. Frames that lay there are without bytes then: only
+    /// their lengths are still right.
+    pub fn move_out(&mut self) -> Option<Box<[u8]>> {
+        if self.moved_in {
+            self.exchange();
+        }
+        self.other.take()
+    }
+
+    /// Bytes that its frames take, gaps included.
+    #[inline(always)]
+    pub fn used_bytes(&self) -> usize {
+        self.used.min(ARENA_BYTES)
     }
 
     /// Frames in it.
@@ -156,13 +225,15 @@ impl Arena {
 
     /// How many more frames of `len` bytes fit.
     pub fn fits(&self, len: usize) -> usize {
-        (BURST_FRAMES - self.n).min((ARENA_BYTES - self.used) / len.max(1).next_multiple_of(64))
+        let room = self.bytes.len().saturating_sub(self.used);
+        (BURST_FRAMES - self.n).min(room / len.max(1).next_multiple_of(64))
     }
 
     /// How far it is filled, to be carried in registers while many frames are placed.
     #[inline(always)]
     pub fn cursor(&self) -> Cursor {
-        Cursor { n: self.n, used: self.used }
+        // Nothing is added behind what was moved in: that is as long as its owner needed it.
+        Cursor { n: self.n, used: if self.moved_in { ARENA_BYTES } else { self.used } }
     }
 
     /// Places a frame as [`room`](Self::room) does, behind `cursor`. The caller has seen that it
@@ -187,7 +258,7 @@ impl Arena {
     #[inline(always)]
     pub fn room(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {
         let at = self.used;
-        if self.n == BURST_FRAMES || len > ARENA_BYTES - at {
+        if self.n == BURST_FRAMES || len > self.bytes.len().saturating_sub(at) {
             return None;
         }
         self.frames[self.n] = FrameDesc { at: at as u32, len: len as u32, offload };
@@ -423,6 +494,12 @@ pub trait Steering: fmt::Debug + Send + Sync {
     fn queue_of(&self, frame: &[u8]) -> usize;
 }
 
+/// What a vif's ports dropped, for whoever wants to know, in any thread.
+pub trait DropCounts: Send + Sync {
+    /// How it stands.
+    fn read(&self) -> Vec<PortDrop>;
+}
+
 /// The far side of one queue of a netback.
 pub trait FramePort: Send {
     /// What it can take unfinished.
@@ -430,6 +507,18 @@ pub trait FramePort: Send {
     /// Takes frames that the guest sent. Returns how many of them (from the first) it took; the rest are dropped and
     /// counted by the caller.
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize;
+    /// Memory for a batch of so many bytes, which is to be fetched. A port that moves bursts to others gives some of its own, and
+    /// gets it filled by [`tx_filled`](Self::tx_filled); all others copy what they want. It may not come back: a batch can
+    /// fail as a whole.
+    fn tx_room(&mut self, bytes: usize) -> Option<Box<[u8]>> {
+        let _ = bytes;
+        None
+    }
+    /// As [`tx_burst`](Self::tx_burst), of a batch that lies in memory of [`tx_room`](Self::tx_room)'s: the port may
+    /// [take](Arena::move_out) it.
+    fn tx_filled(&mut self, arena: &mut Arena) -> usize {
+        self.tx_burst(&arena.burst())
+    }
     /// What it wants of payload, always the same. What it gets then depends on the queue's paths.
     fn payload(&self) -> Payload {
         Payload::Private
@@ -438,12 +527,18 @@ pub trait FramePort: Send {
     fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
         self.tx_burst(&frames.private())
     }
-    /// Appends frames for the guest to `into`, as many as it has and as fit. Returns how many.
+    /// Appends frames for the guest to `into`, as many as it has and as fit, or [moves](Arena::move_in_filled) them into an empty
+    /// one: nobody else has that memory then. Returns how many. After a call that gave none it is not asked again before its
+    /// queue's guest or its [bell](Self::owned_by) rings.
     fn rx_burst(&mut self, into: &mut Arena) -> usize;
-    /// What it took, or had for the guest, and dropped: of the whole vif, whichever of its queues' ports is asked. Never
-    /// called on the data path.
+    /// Who counts what it took, or had for the guest, and dropped: of the whole vif, whichever of its queues' ports is asked. None:
+    /// it drops nothing.
+    fn drop_counts(&self) -> Option<Arc<dyn DropCounts>> {
+        None
+    }
+    /// What it dropped so far. Never called on the data path.
     fn drops(&self) -> Vec<PortDrop> {
-        Vec::new()
+        self.drop_counts().map_or_else(Vec::new, |counts| counts.read())
     }
     /// Frames for the guest that wait in this process' memory, and are lost with it: a queue of the program's own counts,
     /// the kernel's does not.
@@ -455,4 +550,25 @@ pub trait FramePort: Send {
     fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
         let _ = by;
     }
+    /// This worker calls the port from now on. A port that comes to have frames outside of a call to it rings its bell, whoever has
+    /// them come; one that nobody gave to a worker has no bell to ring.
+    fn owned_by(&mut self, owner: &PortOwner) {
+        let _ = owner;
+    }
+}
+
+/// Wakes a worker.
+pub trait Bell: Send + Sync + fmt::Debug {
+    /// There is something for the port to which this bell belongs. Rung often, it does no more than rung once. From any thread, also
+    /// while another port holds its lock: it calls no port.
+    fn ring(&self);
+}
+
+/// Who calls a port.
+#[derive(Clone, Debug)]
+pub struct PortOwner {
+    /// The worker's number, of those that there are: the one producer of what its ports send to others.
+    pub worker: usize,
+    /// Has the worker ask this port for frames.
+    pub bell: Arc<dyn Bell>,
 }

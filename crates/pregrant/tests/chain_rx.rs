@@ -3,8 +3,7 @@
 mod rig;
 
 use pregrant::net::back::rx_batch::RxAccepts;
-use pregrant::net::back::{Control, Polled, RxQueue};
-use pregrant::net::model::RxModel;
+use pregrant::net::back::{Polled, RxQueue, SharedControl};
 use pregrant::net::path::{AnyPath, Chain, FrontPath, PersistentPath, StagingPath};
 use pregrant::platform::{Access, GrantPool};
 use pregrant::port::Offload;
@@ -13,6 +12,7 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::RxRequest;
 use pregrant::{GrantRef, PAGE_SIZE};
 use proptest::prelude::*;
+use rig::model::RxModel;
 use rig::{GUEST, HOST, Rig, TestPort, Way};
 
 proptest! {
@@ -38,7 +38,7 @@ proptest! {
             AnyPath::Staging(StagingPath::new(buffers.unwrap())),
             AnyPath::Persistent(PersistentPath::new(limit, Access::ReadWrite)),
         ]), RxAccepts::ALL);
-        let (mut port, control) = (TestPort::default(), Control::default());
+        let (mut port, control) = (TestPort::default(), SharedControl::default());
         let mut asked: std::collections::VecDeque<RxRequest> = Default::default();
         let mut frames: std::collections::VecDeque<Vec<u8>> = Default::default();
         let mut page = 0usize;

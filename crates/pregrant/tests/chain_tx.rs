@@ -3,8 +3,7 @@
 
 mod rig;
 
-use pregrant::net::back::{Control, Polled, TxQueue};
-use pregrant::net::model::{Slot, TxModel};
+use pregrant::net::back::{Polled, SharedControl, TxQueue};
 use pregrant::net::path::FrontPath;
 use pregrant::net::path::{AnyPath, Chain, MapPath, PersistentPath, StagingPath};
 use pregrant::platform::{Access, GrantPool};
@@ -14,6 +13,7 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{TXF_MORE_DATA, TxRequest};
 use pregrant::{GrantRef, PAGE_SIZE};
 use proptest::prelude::*;
+use rig::model::{Slot, TxModel};
 use rig::{GUEST, HOST, Rig, TestPort, Way};
 
 /// Where a fragment is.
@@ -58,7 +58,7 @@ proptest! {
         if map { paths.push(AnyPath::Map(MapPath::default())); }
         let mut back = TxQueue::new(ring, Chain::new(paths));
         let mut port = TestPort { lent, ..TestPort::default() };
-        let (mut arena, mut control) = (Arena::new(), Control::default());
+        let (mut arena, control) = (Arena::new(), SharedControl::default());
         let mut id = 0u16;
         let mut salt = 1u8;
         let (mut total_given, mut total_failed) = (0u64, 0u64);
@@ -103,7 +103,7 @@ proptest! {
                 if good { want.push(bytes); }
                 good_frames.push(good);
             }
-            while back.poll(&rig.host, GUEST, &bc, &mut port, &mut arena, &mut control).unwrap() == Polled::More {}
+            while back.poll(&rig.host, GUEST, &bc, &mut port, &mut arena, &control).unwrap() == Polled::More {}
             let answers = model.answers().unwrap();
             prop_assert_eq!(answers.len(), good_frames.len());
             for (a, good) in answers.iter().zip(&good_frames) {

@@ -4,7 +4,7 @@
 
 mod rig;
 
-use pregrant::net::back::{Control, Polled};
+use pregrant::net::back::{Polled, SharedControl};
 use pregrant::net::front::Granting;
 use pregrant::net::gso::MIN_GSO_SIZE;
 use pregrant::port::{Arena, Offload};
@@ -104,7 +104,7 @@ fn carry_tx(
         // At the end of the frames everybody gets a turn, whatever the script says.
         for _ in 0..polls.max(todo.is_empty() as u8) {
             ends.back
-                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &mut Control::default())
+                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &SharedControl::default())
                 .expect("an honest front");
         }
         for _ in 0..reclaims.max((sent == 0) as u8) {
@@ -112,7 +112,7 @@ fn carry_tx(
         }
         if sent == 0 {
             ends.back
-                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &mut Control::default())
+                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &SharedControl::default())
                 .expect("an honest front");
         }
     }
@@ -159,7 +159,7 @@ fn carry_rx(
         for _ in 0..=polls {
             let polled = ends
                 .back
-                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &Control::default())
+                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &SharedControl::default())
                 .expect("an honest front");
             idle = polled == Polled::Idle && !ends.back.final_check().expect("an honest front");
         }
@@ -240,7 +240,7 @@ fn the_data_length_is_where_staging_ends() {
             assert!(burst.push(&noise(content, 1), Offload::default()));
             assert_eq!(ends.front.send(&rig.guest, &ends.front_chan, &burst.burst()), Ok(1));
             ends.back
-                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &mut Control::default())
+                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &SharedControl::default())
                 .expect("an honest front");
             let stats = ends.back.stats();
             assert_eq!((stats.staged, stats.granted), (staged, 1 - staged), "TX {content} of {len}");
@@ -252,7 +252,7 @@ fn the_data_length_is_where_staging_ends() {
                 TestPort { gives: [(noise(content, 1), Offload::default())].into(), ..TestPort::default() };
             ends.front.post(&rig.guest, &ends.front_chan).expect("grants to be had");
             ends.back
-                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &Control::default())
+                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &SharedControl::default())
                 .expect("an honest front");
             let stats = ends.back.stats();
             assert_eq!((stats.staged, stats.granted), (staged, 1 - staged), "RX {content} of {len}");

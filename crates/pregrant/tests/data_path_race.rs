@@ -7,9 +7,8 @@
 
 mod rig;
 
-use pregrant::net::back::{Control, Polled};
+use pregrant::net::back::{Polled, SharedControl};
 use pregrant::net::front::Granting;
-use pregrant::net::model::Slot;
 use pregrant::net::path::FrontPath;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::platform::local::{LocalRegion, Pages};
@@ -19,6 +18,7 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RSP_OKAY, TXF_MORE_DATA, TxRequest};
 use pregrant::wire::staging::StagingEntry;
 use pregrant::{GrantRef, PAGE_SIZE};
+use rig::model::Slot;
 use rig::mutator::{Outcomes, until_both, while_mutating};
 use rig::{GUEST, Rig, TestPort, Way};
 
@@ -149,12 +149,12 @@ fn frames_pass_between_two_honest_ends() {
         let rig = Rig::new();
         let mut tx = rig.tx(way, Granting::PerFrame, u32::MAX);
         let (mut arena, mut burst, mut port) = (Arena::new(), Arena::new(), TestPort::default());
-        let mut control = Control::default();
+        let control = SharedControl::default();
         for (bytes, offload) in &frames {
             assert!(burst.push(bytes, *offload));
         }
         assert_eq!(tx.front.send(&rig.guest, &tx.front_chan, &burst.burst()), Ok(2));
-        while tx.back.poll(&rig.host, GUEST, &tx.back_chan, &mut port, &mut arena, &mut control)
+        while tx.back.poll(&rig.host, GUEST, &tx.back_chan, &mut port, &mut arena, &control)
             == Ok(Polled::More)
         {}
         let slots = 3;

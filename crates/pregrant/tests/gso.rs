@@ -6,7 +6,7 @@ mod rig;
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use pregrant::net::back::assemble::BATCH_SEGMENTS;
-use pregrant::net::back::{Control, Polled};
+use pregrant::net::back::{Polled, SharedControl};
 use pregrant::net::front::Granting;
 use pregrant::net::gso::{HEADERS_MAX, MIN_GSO_SIZE, Segments};
 use pregrant::net::headers::HeaderFault;
@@ -40,7 +40,7 @@ fn blank(gso_type: u8, gso_size: u16) -> Offload {
 
 /// Sends frames and has the back hand them on, a batch a poll. Gives how many each poll handed on.
 fn carry(rig: &Rig, ends: &mut TxEnds, port: &mut TestPort, frames: &[Frame]) -> Vec<usize> {
-    let (mut arena, mut scratch, mut control) = (Arena::new(), Arena::new(), Control::default());
+    let (mut arena, mut scratch, control) = (Arena::new(), Arena::new(), SharedControl::default());
     for (bytes, offload) in frames {
         assert!(arena.push(bytes, *offload));
     }
@@ -49,7 +49,7 @@ fn carry(rig: &Rig, ends: &mut TxEnds, port: &mut TestPort, frames: &[Frame]) ->
     let mut batches = Vec::new();
     loop {
         let before = port.took.len();
-        let polled = ends.back.poll(&rig.host, GUEST, &ends.back_chan, port, &mut scratch, &mut control);
+        let polled = ends.back.poll(&rig.host, GUEST, &ends.back_chan, port, &mut scratch, &control);
         if polled == Ok(Polled::Idle) {
             break;
         }
@@ -135,7 +135,7 @@ fn a_back_s_large_segments_come_with_blank_checksums() {
             (tcp(2, 9001), finished(2, 1000)),
         ]);
         ends.front.post(&rig.guest, &ends.front_chan).unwrap();
-        let control = Control::default();
+        let control = SharedControl::default();
         while ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &control) == Ok(Polled::More) {}
         ends.front.recv(&mut out, 1).unwrap();
         let got: Vec<Frame> = out.burst().iter().map(|(f, o)| (f.to_vec(), o)).collect();

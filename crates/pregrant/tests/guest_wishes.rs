@@ -8,12 +8,12 @@ use pregrant::PeerFault;
 use pregrant::net::back::multicast::{MulticastAsk, MulticastList};
 use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::headers::MacAddr;
-use pregrant::net::model::Slot;
 use pregrant::port::Offload;
 use pregrant::wire::netif::{
     Extra, MCAST_LIST_MAX, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest,
     TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
 };
+use rig::model::Slot;
 use rig::{Rig, RxGame, SLOTS, TxGame, WAYS};
 
 const OKAY: i16 = RSP_OKAY;
@@ -41,7 +41,7 @@ fn on_all_ways(test: impl Fn(&mut TxGame)) {
     for way in WAYS {
         let rig = Rig::new();
         let mut g = rig.tx_model(way, u32::MAX - 9, 8);
-        g.control.offer_multicast(true);
+        g.control.lock().offer_multicast(true);
         test(&mut g);
         assert_eq!(g.model.finish(), Ok(()));
         g.close();
@@ -56,7 +56,7 @@ fn play(g: &mut TxGame, requests: &[Vec<Slot>]) -> Vec<Vec<i16>> {
 }
 
 fn named(g: &TxGame) -> Vec<MacAddr> {
-    g.control.multicast.addresses().to_vec()
+    g.control.lock().multicast.addresses().to_vec()
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn wishes_that_make_no_sense_are_errors_or_faults() {
 fn the_list_is_bounded() {
     let rig = Rig::new();
     let mut g = rig.tx_model(WAYS[0], 0, 8);
-    g.control.offer_multicast(true);
+    g.control.lock().offer_multicast(true);
     let wishes: Vec<_> = (0..66).map(|n| wish(n, 0, &[Extra::McastAdd(mac(n as u8))])).collect();
     let answers = play(&mut g, &wishes);
     assert!(
@@ -179,17 +179,17 @@ fn frames_to_groups_that_were_not_named_are_left_out() {
         };
         give(g);
         assert_eq!(lens(g), [60, 61, 62, 63, 64], "nothing was requested");
-        g.control.multicast.request(true);
+        g.control.lock().multicast.request(true);
         give(g);
         assert_eq!(lens(g), [62, 63]);
-        assert!(g.control.multicast.apply(MulticastAsk::Add(MacAddr(mac(2)))));
+        assert!(g.control.lock().multicast.apply(MulticastAsk::Add(MacAddr(mac(2)))));
         give(g);
         assert_eq!(lens(g), [61, 62, 63]);
         let stats = g.back.stats();
         assert_eq!((stats.frames, stats.filtered, stats.dropped, stats.errors), (10, 5, 0, 0));
         // A successor that does not know the list leaves nothing out.
-        g.control.multicast = MulticastList::lost();
-        g.control.multicast.request(true);
+        g.control.lock().multicast = MulticastList::lost();
+        g.control.lock().multicast.request(true);
         give(g);
         assert_eq!(lens(g), [60, 61, 62, 63, 64]);
     });
@@ -205,7 +205,7 @@ const KEY: [u8; 40] = [
 const HASH: Extra = Extra::Hash { hash_type: 1, algorithm: 1, value: 0x51cc_c178 };
 
 fn hashing(g: &mut RxGame) {
-    let hash = &mut g.control.hash;
+    let hash = &mut g.control.lock().hash;
     let _ = (hash.set_algorithm(1), hash.set_flags(0xF), hash.set_key(&KEY));
     assert!(hash.is_on());
 }
@@ -234,7 +234,7 @@ fn frames_carry_the_hash_that_was_asked_for() {
         assert_eq!(frames[3].slots[0].flags, RXF_EXTRA_INFO | RXF_MORE_DATA);
         assert_eq!(g.model.in_flight(), 20 - (1 + 1) - (3 + 2) - 1 - (2 + 1), "a slot for each extra info");
         // Turned off: no more.
-        let _ = g.control.hash.set_flags(0);
+        let _ = g.control.lock().hash.set_flags(0);
         g.port.gives.push_back((tcp(to, 60), Offload::default()));
         assert_eq!(g.run(), Ok(()));
         assert_eq!(g.model.frames().expect("by the rules")[0].extras, []);

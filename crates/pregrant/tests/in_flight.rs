@@ -11,8 +11,7 @@ mod rig;
 
 use pregrant::GrantRef;
 use pregrant::net::back::rx_batch::RxAccepts;
-use pregrant::net::back::{Control, Patience, Polled, RxQueue, TxQueue};
-use pregrant::net::model::{RxModel, Slot, TxModel};
+use pregrant::net::back::{Patience, Polled, RxQueue, SharedControl, TxQueue};
 use pregrant::net::path::{AnyPath, CopyPath, MapPath};
 use pregrant::platform::local::{LocalDomain, LocalMap, LocalRegion, Pages};
 use pregrant::platform::{Access, GrantPool};
@@ -20,6 +19,7 @@ use pregrant::port::{Arena, Burst, FramePort, Keeper, LentBurst, Offload, Offloa
 use pregrant::ring::{BackRing, InFlight, NetRx, NetTx, RedoPage, RingKind, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RxRequest, TXF_MORE_DATA, TxRequest};
+use rig::model::{RxModel, Slot, TxModel};
 use rig::{GUEST, HOST, Rig};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -122,15 +122,15 @@ fn frames_are_in_hand_before_the_port_has_them_until_they_are_answered() {
         let mut model = TxModel::new(RingPages::new(survives.ring.clone()));
         let mut back = TxQueue::new(ring, path());
         let mut port = LookingPort::new(&survives);
-        let (mut arena, mut control, mut id) = (Arena::new(), Control::default(), 0);
+        let (mut arena, control, mut id) = (Arena::new(), SharedControl::default(), 0);
         for frames in [3, 1, 5, 0, 2] {
             for _ in 0..frames {
                 model.play(&[Slot::Data(TxRequest { gref: refs[0].0, offset: 0, flags: 0, id, size: 900 })]);
                 id += 1;
             }
-            back.poll(&rig.host, GUEST, &chan, &mut port, &mut arena, &mut control).expect("an honest front");
+            back.poll(&rig.host, GUEST, &chan, &mut port, &mut arena, &control).expect("an honest front");
         }
-        while back.poll(&rig.host, GUEST, &chan, &mut port, &mut arena, &mut control) == Ok(Polled::More) {}
+        while back.poll(&rig.host, GUEST, &chan, &mut port, &mut arena, &control) == Ok(Polled::More) {}
         assert_eq!(port.in_flight.len(), 4, "one burst for each batch with frames");
         for (due, found) in &port.in_flight {
             assert_eq!(*found, known(*due), "{:?}", port.in_flight);
@@ -192,7 +192,7 @@ fn frames_that_a_port_keeps_are_in_hand_until_they_are_answered() {
     let mut model = TxModel::new(RingPages::new(survives.ring.clone()));
     let mut back = TxQueue::new(ring, AnyPath::Map(MapPath::default()));
     let mut port = KeepingPort(Arc::default());
-    let (mut arena, mut control, mut id) = (Arena::new(), Control::default(), 0);
+    let (mut arena, control, mut id) = (Arena::new(), SharedControl::default(), 0);
     for (bad, due) in [(0, 3), (1, 5), (3, 5), (0, 8)] {
         for k in 0..3 {
             // The head's page is there, and its payload's is not.
@@ -203,12 +203,12 @@ fn frames_that_a_port_keeps_are_in_hand_until_they_are_answered() {
             ]);
             id += 2;
         }
-        back.poll(&rig.host, GUEST, &chan, &mut port, &mut arena, &mut control).expect("an honest front");
+        back.poll(&rig.host, GUEST, &chan, &mut port, &mut arena, &control).expect("an honest front");
         assert_eq!(survives.look(), known(due));
     }
     assert_eq!(survives.answered(), 0);
     port.0.0.lock().expect("nobody panics").1 = true;
-    back.poll(&rig.host, GUEST, &chan, &mut port, &mut arena, &mut control).expect("an honest front");
+    back.poll(&rig.host, GUEST, &chan, &mut port, &mut arena, &control).expect("an honest front");
     assert_eq!((survives.answered(), survives.look()), (24, known(0)));
     drop((back, chan));
     assert!(rig.guest.release(memory).is_ok());
@@ -227,7 +227,7 @@ fn frames_for_the_guest_are_in_hand_from_the_port_to_the_answer() {
     let no_sg = RxAccepts { sg: false, ..RxAccepts::ALL };
     let mut back = RxQueue::new(ring, AnyPath::Copy(CopyPath::default()), no_sg);
     let mut port = LookingPort::new(&survives);
-    let control = Control::default();
+    let control = SharedControl::default();
     let mut id = 0;
     let mut post = |n: u16| {
         for _ in 0..n {
@@ -275,7 +275,7 @@ fn frames_that_expire_leave_the_hands_of_the_back() {
     let mut port = LookingPort::new(&survives);
     back.watch(Patience::default(), true, true, 0);
     port.gives.extend([60; 70]);
-    let polled = back.poll(&rig.host, GUEST, &chan, &mut port, &Control::default());
+    let polled = back.poll(&rig.host, GUEST, &chan, &mut port, &SharedControl::default());
     assert_eq!((polled, survives.look()), (Ok(Polled::Idle), known(64 + 6)));
     assert_eq!(back.turn(0, &mut port), Ok(()));
     assert_eq!(survives.look(), known(70), "nothing has expired yet");

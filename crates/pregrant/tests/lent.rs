@@ -9,7 +9,6 @@
 mod rig;
 
 use pregrant::net::back::{Polled, TxQueue};
-use pregrant::net::model::Slot;
 use pregrant::net::path::{Chain, MAP_HEADER_BYTES, PathName};
 use pregrant::platform::local::LocalDomain;
 use pregrant::platform::{Access, GrantOps};
@@ -19,6 +18,7 @@ use pregrant::wire::netif::{
     Extra, RSP_ERROR, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
 };
 use pregrant::{PAGE_SIZE, PeerFault};
+use rig::model::Slot;
 use rig::{GUEST, Rig, TxGame, Way};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -168,7 +168,7 @@ fn bytes_of(g: &TxGame, fragments: &[(usize, u16, u16)]) -> Vec<u8> {
 
 /// Until nothing moves.
 fn run(g: &mut TxGame, rig: &Rig, port: &mut dyn FramePort) -> Result<(), PeerFault> {
-    while g.back.poll(&rig.host, GUEST, &g.chans.1, port, &mut g.arena, &mut g.control)? == Polled::More {}
+    while g.back.poll(&rig.host, GUEST, &g.chans.1, port, &mut g.arena, &g.control)? == Polled::More {}
     Ok(())
 }
 
@@ -190,6 +190,7 @@ const LONG: usize = 5;
 const COPIES: u64 = 1 + 1 + 1 + 3 + 1 + 1;
 
 #[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_port_that_never_looks_never_maps() {
     let rig = Rig::new();
     let mut g = rig.tx_model(Way::Map, 0, 16);
@@ -213,6 +214,7 @@ fn a_port_that_never_looks_never_maps() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn what_is_lent_is_the_frame_and_one_call_maps_a_batch() {
     let rig = Rig::new();
     let mut g = rig.tx_model(Way::Map, u32::MAX - 3, 16);
@@ -254,6 +256,7 @@ fn what_is_lent_is_the_frame_and_one_call_maps_a_batch() {
 /// A list with one bad reference is refused as a whole: then page by page, and only that frame fails. Where nobody looks,
 /// nobody finds out, as for a frame that is dropped unseen.
 #[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn one_bad_reference_costs_its_own_frame() {
     const BAD: usize = 99;
     for (act, failed) in [(Act::Copy, true), (Act::Keep, true), (Act::Skip, false)] {
@@ -288,6 +291,7 @@ fn one_bad_reference_costs_its_own_frame() {
 /// Where another frame of the batch has to be mapped, what cannot be is found before the port is called: it has nothing of a
 /// frame that is answered with ERROR.
 #[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn what_is_found_unreadable_in_time_is_not_handed_on() {
     let rig = Rig::new();
     let mut g = rig.tx_model(Way::Map, 0, 16);
@@ -307,6 +311,7 @@ fn what_is_found_unreadable_in_time_is_not_handed_on() {
 /// Answered when the port has done with them and not before, in the order of the requests, their pages unmapped; frames that
 /// come meanwhile go on to the port.
 #[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn kept_frames_are_answered_late_and_in_order() {
     let rig = Rig::new();
     let mut g = rig.tx_model(Way::Map, 0, 16);
@@ -345,7 +350,7 @@ fn kept_frames_are_answered_late_and_in_order() {
     // One that is done with before the port's call is over needs no later poll.
     port.act = Act::KeepShortly;
     play(&mut g, FRAMES[0], 0, None);
-    g.back.poll(&rig.host, GUEST, &g.chans.1, &mut port, &mut g.arena, &mut g.control).unwrap();
+    g.back.poll(&rig.host, GUEST, &g.chans.1, &mut port, &mut g.arena, &g.control).unwrap();
     assert_eq!((g.model.answers().unwrap().len(), mapped()), (1, 0));
     assert_eq!(port.shelf.given_up.load(Ordering::Relaxed), 0);
     g.close();
@@ -354,6 +359,7 @@ fn kept_frames_are_answered_late_and_in_order() {
 
 /// A port that never completes: the ring fills and stands, its worker sleeps; a queue beside it goes on.
 #[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_port_that_never_completes_stops_its_own_queue_alone() {
     let rig = Rig::new();
     let (mut g, mut other) = (rig.tx_model(Way::Map, 0, 16), rig.tx_model(Way::Map, 0, 16));
@@ -413,14 +419,14 @@ fn a_queue_that_ends_asks_for_what_is_kept_before_it_unmaps() {
             0
         }
     }
-    for drain in [true, false] {
+    for drain in if cfg!(miri) { &[false][..] } else { &[true, false] } {
         let rig = Rig::new();
         let looks = Arc::new(Looks(
             Rig { guest: rig.guest.clone(), host: rig.host.clone(), xen: rig.xen.clone() },
             Mutex::default(),
         ));
         let mut port = Kernel(looks.clone(), Vec::new());
-        let mut g = rig.tx_model(Way::Map, 0, 16);
+        let mut g = rig.tx_model(Way::Map, 0, 5);
         play(&mut g, FRAMES[0], 0, None);
         play(&mut g, FRAMES[2], 0, None);
         run(&mut g, &rig, &mut port).unwrap();
@@ -433,7 +439,7 @@ fn a_queue_that_ends_asks_for_what_is_kept_before_it_unmaps() {
             read.extend(bytes);
         }
         assert!(read == [&whole[128..1500], &whole[1500 + 128..]].concat(), "what is kept stays readable");
-        if drain {
+        if *drain {
             g.back.drain(&rig.host, &g.chans.1);
             assert_eq!(g.model.answers().unwrap().len(), 2, "in good order all is answered");
         }
@@ -463,6 +469,7 @@ fn headers(options: u8, payload: usize) -> Vec<u8> {
 
 /// Nobody parses what a guest can still write: where headers matter and are not all in the head, the frame is copied whole.
 #[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn frames_whose_headers_are_longer_than_the_head_are_copied_whole() {
     let blank = TXF_CSUM_BLANK | TXF_DATA_VALIDATED;
     let gso = Some(Extra::Gso { size: 500, gso_type: 2 });
@@ -511,6 +518,7 @@ fn frames_whose_headers_are_longer_than_the_head_are_copied_whole() {
 
 /// Who has to finish a checksum, or to cut, reads all of a frame: more than once, so it has private bytes.
 #[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_port_gets_private_bytes_of_what_it_cannot_hand_on_unfinished() {
     let blank = TXF_CSUM_BLANK | TXF_DATA_VALIDATED;
     let gso = Some(Extra::Gso { size: 500, gso_type: 2 });
@@ -553,6 +561,7 @@ fn a_blank_checksum_without_headers_is_copied_whole() {
 /// The time of check and the time of use: a guest that rewrites a frame after its head was judged changes payload, and neither
 /// head nor length nor what is to be done to it.
 #[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn xsa_155_a_frame_that_is_rewritten_after_the_check_changes_in_its_payload_alone() {
     for private in [false, true] {
         let rig = Rig::new();
@@ -586,6 +595,7 @@ fn xsa_155_a_frame_that_is_rewritten_after_the_check_changes_in_its_payload_alon
 
 /// Pages that stay mapped are private bytes by then: a head may be a whole page, and what follows is lent.
 #[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_head_is_as_long_as_what_another_path_fetched() {
     let rig = Rig::new();
     let chain = Chain::of(None, (256, Access::ReadOnly), PathName::Map);
@@ -607,7 +617,7 @@ fn a_head_is_as_long_as_what_another_path_fetched() {
 #[test]
 fn a_token_is_one_frame_s_alone() {
     let rig = Rig::new();
-    let (mut a, mut b) = (rig.tx_model(Way::Map, 0, 16), rig.tx_model(Way::Map, 0, 16));
+    let (mut a, mut b) = (rig.tx_model(Way::Map, 0, 1), rig.tx_model(Way::Map, 0, 1));
     let mut port = LentPort::new(Act::Keep);
     for g in [&mut a, &mut b] {
         play(g, FRAMES[0], 0, None);

@@ -1,7 +1,10 @@
 //! The model front judged: each wrong answer that it is there to find, played by hand on the ring.
 #![cfg(not(loom))]
 
-use pregrant::net::model::{ModelFault, RxModel, Slot, TxModel};
+#[path = "rig/model.rs"]
+mod model;
+
+use model::{ModelFault, RxModel, Slot, TxModel};
 use pregrant::platform::local::Pages;
 use pregrant::ring::{NetRx, NetTx, RingKind, RingMem, RingPages, Word};
 use pregrant::wire::netif::{

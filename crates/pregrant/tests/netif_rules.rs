@@ -6,7 +6,6 @@ mod rig;
 
 use pregrant::PeerFault;
 use pregrant::net::gso::MIN_GSO_SIZE;
-use pregrant::net::model::Slot;
 use pregrant::port::Offload;
 use pregrant::ring::RingMem;
 use pregrant::wire::netif::{
@@ -14,6 +13,7 @@ use pregrant::wire::netif::{
     TxRequest,
 };
 use proptest::prelude::*;
+use rig::model::Slot;
 use rig::{Frame, Rig, TxGame, WAYS, Way};
 
 const OKAY: i16 = RSP_OKAY;

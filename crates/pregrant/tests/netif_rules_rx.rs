@@ -6,7 +6,6 @@ mod rig;
 
 use pregrant::PeerFault;
 use pregrant::net::back::rx_batch::RxAccepts;
-use pregrant::net::model::RxFrame;
 use pregrant::net::path::FrontPath;
 use pregrant::port::Offload;
 use pregrant::ring::{NetRx, RingMem, RingPages, Word};
@@ -15,6 +14,7 @@ use pregrant::wire::netif::{
     Extra, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest,
 };
 use pregrant::{GrantRef, PAGE_SIZE};
+use rig::model::RxFrame;
 use rig::{Frame, Rig, RxGame, SLOTS, WAYS, Way};
 
 const BAD_GREF: u32 = 4_000_000;

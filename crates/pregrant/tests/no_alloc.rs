@@ -7,7 +7,7 @@ mod rig;
 
 use counting::{calls, live};
 use pregrant::PAGE_SIZE;
-use pregrant::net::back::{Control, Polled};
+use pregrant::net::back::{Polled, SharedControl};
 use pregrant::net::front::Granting;
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Payload};
 use rig::{GUEST, Rig, RxEnds, SLOTS, TxEnds, Way};
@@ -119,7 +119,7 @@ fn send(
         mix.at = at + sent;
         while ends
             .back
-            .poll(&rig.host, GUEST, &ends.back_chan, port, arena, &mut Control::default())
+            .poll(&rig.host, GUEST, &ends.back_chan, port, arena, &SharedControl::default())
             .expect("an honest front")
             == Polled::More
         {}
@@ -132,7 +132,7 @@ fn receive(rig: &Rig, ends: &mut RxEnds, mix: &mut Mix, port: &mut MixPort, aren
     while ends.front.stats().frames < frames {
         ends.front.post(&rig.guest, &ends.front_chan).expect("grants to be had");
         ends.back
-            .poll(&rig.host, GUEST, &ends.back_chan, port, &Control::default())
+            .poll(&rig.host, GUEST, &ends.back_chan, port, &SharedControl::default())
             .expect("an honest front");
         arena.clear();
         ends.front.recv(arena, 1).expect("an honest back");

@@ -5,10 +5,9 @@
 mod rig;
 
 use pregrant::net::back::rx_batch::RxAccepts;
-use pregrant::net::back::{Control, Polled};
+use pregrant::net::back::{Polled, SharedControl};
 use pregrant::net::front::Granting;
 use pregrant::net::front::regions::Regions;
-use pregrant::net::model::{RxFrame, Slot};
 use pregrant::net::path::FrontPath;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen, ListFault, colour};
@@ -21,6 +20,7 @@ use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, RxRequest, TXF_MORE_DATA, TxReq
 use pregrant::wire::staging::StagingEntry;
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
 use proptest::prelude::*;
+use rig::model::{RxFrame, Slot};
 use rig::{GUEST, HOST, Rig, RxGame, SLOTS, TestPort, TxGame, Way};
 
 const OKAY: i16 = RSP_OKAY;
@@ -478,7 +478,7 @@ fn a_long_frame_s_first_bytes_are_in_a_buffer_too_and_its_grants_hold_all_of_it(
         &ends.back_chan,
         &mut port,
         &mut Arena::new(),
-        &mut Control::default(),
+        &SharedControl::default(),
     );
     assert_eq!(polled, Ok(Polled::More));
     assert_eq!(port.took.iter().map(|f| &f.0[..]).collect::<Vec<_>>(), [&frame[..]]);

@@ -9,7 +9,7 @@ use pregrant::net::features::BackFeatures;
 use pregrant::net::front::{FrontConfig, FrontStep, FrontVif};
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::local::{LocalDomain, LocalRegion, LocalXen};
-use pregrant::platform::{Access, GrantPool, GrantTable, InUse, PeerMem, Platform};
+use pregrant::platform::{Access, GrantPool, GrantTable, InUse, PeerMem};
 use pregrant::port::{Arena, Offload};
 use pregrant::ring::{BackRing, NetRx, RingPages};
 use pregrant::shm::SharedBytes;
@@ -17,6 +17,7 @@ use pregrant::wire::netif::{RSP_ERROR, RxResponse};
 use pregrant::xenbus::XenbusState;
 use pregrant::{DomId, GrantRef, PlatformError};
 use rig::bus::{connect, device};
+use rig::own_grants::OwnGrants;
 use rig::{GUEST, HOST, TestPort};
 use std::cell::Cell;
 
@@ -56,25 +57,13 @@ unsafe impl GrantPool for Failing {
     }
 }
 
-impl Platform for Failing {
-    type Grants = Self;
-    type Peer = LocalDomain;
-    type Events = LocalDomain;
-    type Clock = LocalDomain;
-    fn domid(&self) -> DomId {
-        self.domain.domid()
-    }
-    fn grants(&self) -> &Self {
-        self
-    }
-    fn peer(&self) -> &LocalDomain {
-        &self.domain
-    }
-    fn events(&self) -> &LocalDomain {
-        &self.domain
-    }
-    fn clock(&self) -> &LocalDomain {
-        &self.domain
+impl Failing {
+    fn of(domain: LocalDomain, allocations: u32, pages: usize) -> OwnGrants<Self> {
+        OwnGrants::new(domain, |domain| Self {
+            domain,
+            left: Cell::new(allocations),
+            pages: Cell::new(pages),
+        })
     }
 }
 
@@ -84,11 +73,7 @@ fn a_set_up_that_fails_half_way_leaves_nothing() {
     for queues in [1, 2] {
         for allocations in 0..17 {
             let xen = LocalXen::new();
-            let p = Failing {
-                domain: xen.domain(GUEST.0),
-                left: Cell::new(allocations),
-                pages: Cell::new(usize::MAX >> 1),
-            };
+            let p = Failing::of(xen.domain(GUEST.0), allocations, usize::MAX >> 1);
             let (mut fb, bb) = device();
             bb.own.borrow_mut().extend(BackFeatures::default().pairs());
             bb.own.borrow_mut().insert("state".into(), "2".into());
@@ -125,7 +110,7 @@ fn where_pages_are_short_a_vif_has_fewer_queues_ids_or_buffers() {
         (387, whole, 1, None, 128),
     ] {
         let xen = LocalXen::new();
-        let p = Failing { domain: xen.domain(GUEST.0), left: Cell::new(u32::MAX), pages: Cell::new(pages) };
+        let p = Failing::of(xen.domain(GUEST.0), u32::MAX, pages);
         let h = xen.domain(HOST.0);
         let (mut fb, mut bb) = device();
         let len_of = |n: Option<u32>| n.and_then(DataLen::new);

@@ -12,11 +12,12 @@ use pregrant::net::front::{CtrlFront, FrontConfig, FrontVif, Regions};
 use pregrant::net::headers::MacAddr;
 use pregrant::platform::local::{LocalDomain, LocalXen, Pages};
 use pregrant::platform::{Access, PeerMem};
-use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
+use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Steering};
 use pregrant::ring::{NetCtrl, RingMem, RingPages, Word};
 use pregrant::wire::netif_ctrl::{CtrlResponse, CtrlType};
 use rig::bus::{connect, device};
 use rig::{GUEST, HOST};
+use std::sync::{Arc, Mutex};
 
 fn back(features: BackFeatures) -> BackVif<LocalDomain> {
     BackVif::new(GUEST, 0, VifConfig { features, ..VifConfig::default() })
@@ -94,6 +95,35 @@ fn kept(pages: &Pages) -> ControlPage {
     ControlPage::new(pages.clone()).expect("a page")
 }
 
+/// A port that keeps what it is told of the guest's queues.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Steerings>>);
+
+type Steerings = Vec<Option<Arc<dyn Steering>>>;
+
+impl FramePort for Told {
+    fn caps(&self) -> Offloads {
+        Offloads::default()
+    }
+    fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
+        frames.frames.len()
+    }
+    fn rx_burst(&mut self, _into: &mut Arena) -> usize {
+        0
+    }
+    fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
+        self.0.lock().expect("one thread").push(by);
+    }
+}
+
+/// What the ports of a vif's two queues are told in a turn.
+fn steerings(h: &LocalDomain, back: &mut BackVif<LocalDomain>) -> Steerings {
+    let told = Told::default();
+    let mut ports: Vec<Box<dyn FramePort>> = vec![Box::new(told.clone()), Box::new(told.clone())];
+    back.turn(h, &mut ports).expect("an honest front");
+    std::mem::take(&mut told.0.lock().expect("one thread"))
+}
+
 /// Control ring, multicast and the hash from end to end, over a back's death.
 #[test]
 fn what_a_front_set_outlives_its_back() {
@@ -106,8 +136,8 @@ fn what_a_front_set_outlives_its_back() {
     let (pages, mut first) = (Pages::new(1), back(BackFeatures::default()));
     first.keep_control(kept(&pages));
     connect((&g, &mut front, &mut fb), (&h, &mut first, &mut bb));
-    assert!(matches!(first.new_steering(), Some(None)), "as the port likes");
-    assert!(first.new_steering().is_none(), "said once");
+    assert!(matches!(steerings(&h, &mut first)[..], [None, None]), "as the port likes");
+    assert!(steerings(&h, &mut first).is_empty(), "said once");
     assert_eq!(heard((&g, &mut front), (&h, &mut first)), [], "none was named");
 
     let say = |first: &mut BackVif<_>, front: &mut FrontVif<_>, t: CtrlType, n: u32| {
@@ -125,8 +155,8 @@ fn what_a_front_set_outlives_its_back() {
         (2, 0),
         "two queues"
     );
-    let Some(Some(steering)) = first.new_steering() else { panic!("no steering") };
-    assert_eq!(steering.queue_of(&[0; 60]), 1);
+    let told = steerings(&h, &mut first);
+    assert!(told.len() == 2 && told.iter().flatten().all(|by| by.queue_of(&[0; 60]) == 1));
     for n in [2, 3, 4] {
         assert_eq!(wish((&g, &mut front), (&h, &mut first), (n, true)), (0, 0));
     }
@@ -138,9 +168,9 @@ fn what_a_front_set_outlives_its_back() {
     let mut second = back(BackFeatures::default());
     second.keep_control(kept(&pages));
     assert!(second.reattach(&h, &mut bb, &mut |_, _| None).expect("live rings"));
+    let told = steerings(&h, &mut second);
+    assert!(told.len() == 2 && told.iter().flatten().all(|by| by.queue_of(&[0; 60]) == 1));
     assert_eq!(heard((&g, &mut front), (&h, &mut second)), [2, 4]);
-    let Some(Some(steering)) = second.new_steering() else { panic!("no steering") };
-    assert_eq!(steering.queue_of(&[0; 60]), 1);
     assert_eq!(front.ctrl().expect("a control ring").answer(), Ok(None), "answered once");
     assert_eq!(say(&mut second, &mut front, CtrlType::GetHashFlags, 0), (0, 15), "the algorithm is set");
 
@@ -156,8 +186,8 @@ fn what_a_front_set_outlives_its_back() {
     drop(second);
     let mut third = back(BackFeatures::default());
     assert!(third.reattach(&h, &mut bb, &mut |_, _| None).expect("live rings"));
+    assert!(matches!(steerings(&h, &mut third)[..], [None, None]));
     assert_eq!(heard((&g, &mut front), (&h, &mut third)), [0, 1, 2, 3, 4]);
-    assert!(matches!(third.new_steering(), Some(None)));
 
     front.close(&mut fb, None).expect("a map");
     for _ in 0..4 {

@@ -7,12 +7,12 @@ mod rig;
 use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{BackVif, Credit, Link, Patience, Polled, Rate, VifConfig};
 use pregrant::net::front::{FrontConfig, FrontVif};
-use pregrant::net::model::Slot;
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{Arena, FramePort, Offload};
 use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, RxRequest, TXF_MORE_DATA, TxRequest};
 use pregrant::{PAGE_SIZE, PeerFault};
 use rig::bus::{MapBus, connect, device};
+use rig::model::Slot;
 use rig::{GUEST, HOST, Rig, RxGame, TestPort, Way};
 
 const MS: u64 = 1_000_000;
@@ -206,7 +206,7 @@ impl Pair {
         let before: Vec<_> = (0..n).map(|i| self.back.stats(i).0.frames).collect();
         loop {
             let mut moved = false;
-            let first = self.back.first_tx();
+            let first = self.back.credit_waits() as usize % n;
             for i in (0..n).map(|k| (first + k) % n) {
                 let tx = self.back.poll_tx(&self.h, i, &mut *self.ports[i], &mut Arena::new());
                 moved |= tx == Ok(Polled::More);
@@ -296,6 +296,28 @@ fn queues_share_a_rate_and_none_starves() {
     let _ = &pair.fb;
 }
 
+/// Its worker sleeps until the window's end; what a queue at another worker does then must not leave it asleep.
+#[cfg(not(miri))]
+#[test]
+fn a_queue_that_waits_for_credit_is_looked_at_when_it_was_said() {
+    let mut pair = Pair::connected(2, "3000,1000");
+    pair.xen.stop_clock(0);
+    assert_eq!(pair.back.turn(&pair.h, &mut pair.ports), Ok(Some(true)));
+    (0..2).for_each(|i| pair.fill(i));
+    assert_eq!(pair.rounds().iter().sum::<u64>(), 3);
+    assert_eq!(pair.back.final_check(&pair.h, 1), Ok(false));
+    assert_eq!(pair.back.deadline_ns(), Some(MS));
+    pair.xen.stop_clock(MS);
+    let mut port = TestPort::default();
+    while pair.back.poll_tx(&pair.h, 0, &mut port, &mut Arena::new()) == Ok(Polled::More) {}
+    assert_eq!(pair.back.final_check(&pair.h, 0), Ok(false), "it has had all of the window's");
+    assert_eq!(pair.back.deadline_ns(), Some(MS), "the other wakes now, and not a window later");
+    pair.xen.stop_clock(2 * MS);
+    while pair.back.poll_tx(&pair.h, 1, &mut port, &mut Arena::new()) == Ok(Polled::More) {}
+    assert_eq!(pair.back.final_check(&pair.h, 1), Ok(false));
+    assert_eq!(pair.back.stats(1).0.frames + pair.back.stats(0).0.frames, 9);
+}
+
 #[cfg(not(miri))]
 #[test]
 fn a_garbled_rate_is_none_and_is_told() {
@@ -315,7 +337,7 @@ fn refused_frames_cost_credit_too() {
     let rig = Rig::new();
     rig.xen.stop_clock(0);
     let mut g = rig.tx_model(Way::Copy, 0, 1);
-    g.control.credit = Some(Credit::new(Rate { bytes: 3000, usec: 1000 }, 0));
+    g.control.lock().credit = Some(Credit::new(Rate { bytes: 3000, usec: 1000 }, 0));
     let gref = g.refs[0].0;
     let slot = move |id, size, flags| Slot::Data(TxRequest { gref, offset: 0, flags, id, size });
     g.model.play(&[slot(0, 1000, TXF_MORE_DATA), slot(1, 600, TXF_MORE_DATA), slot(2, 600, 0)]); // too long

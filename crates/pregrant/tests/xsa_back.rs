@@ -6,7 +6,6 @@ mod rig;
 
 use pregrant::net::back::assemble::TxBatch;
 use pregrant::net::back::rx_batch::{RxAccepts, RxBatch};
-use pregrant::net::model::Slot;
 use pregrant::platform::{Access, GrantPool, PeerMem};
 use pregrant::port::{Arena, BURST_FRAMES, Offload};
 use pregrant::ring::{BackRing, NetRx, NetTx, RingKind, RingMem, RingPages, Word};
@@ -16,6 +15,7 @@ use pregrant::wire::netif::{
 };
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
 use proptest::prelude::*;
+use rig::model::Slot;
 use rig::mutator::while_mutating;
 use rig::{GUEST, HOST, Rig, SLOTS, WAYS, Way};
 use std::cell::{Cell, RefCell};

@@ -10,7 +10,7 @@ use pregrant::net::front::regions::Regions;
 use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::{FrontChain, FrontPath};
 use pregrant::platform::local::{LocalDomain, LocalMap, LocalRegion};
-use pregrant::platform::{Access, Events, GrantPool, GrantTable, InUse, PeerMem, Platform, ReadySet};
+use pregrant::platform::{Access, Events, GrantPool, GrantTable, InUse, PeerMem, ReadySet};
 use pregrant::port::{Arena, Offload};
 use pregrant::ring::{FrontRing, NetTx, RingMem, Word};
 use pregrant::shm::SharedBytes;
@@ -19,6 +19,7 @@ use pregrant::wire::netif::{
 };
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PeerFault, PlatformError};
 use rig::mutator::{Outcomes, Stop, until_both, while_mutating};
+use rig::own_grants::OwnGrants;
 use rig::raw_back::{RawBack, Rx, Tx};
 use rig::{GUEST, HOST, Rig, SLOTS, Way};
 use std::cell::Cell;
@@ -294,39 +295,17 @@ impl GrantTable for Flaky {
     }
 }
 
-impl Platform for Flaky {
-    type Grants = Self;
-    type Peer = LocalDomain;
-    type Events = LocalDomain;
-    type Clock = LocalDomain;
-    fn domid(&self) -> DomId {
-        self.domain.domid()
-    }
-    fn grants(&self) -> &Self {
-        self
-    }
-    fn peer(&self) -> &LocalDomain {
-        &self.domain
-    }
-    fn events(&self) -> &LocalDomain {
-        &self.domain
-    }
-    fn clock(&self) -> &LocalDomain {
-        &self.domain
-    }
-}
-
 /// Steady TX traffic with grants that fail half way through a frame, answers that say ERROR, and a back that holds on to
 /// pages for a while: in the end every id is free, and as many pages are granted as before.
 #[test]
 fn xsa_457_tx_with_failures_leaks_neither_pages_nor_ids() {
     let rig = Rig::new();
-    let p = Flaky { domain: rig.guest.clone(), dice: Cell::new(7) };
+    let p = OwnGrants::new(rig.guest.clone(), |domain| Flaky { domain, dice: Cell::new(7) });
     let (front_ring, ring) = rig.ring::<NetTx>();
     let (near, far) = rig.channel();
     let pages = OrdinaryPages::new(&p, &mut Regions::new(HOST), Access::ReadOnly, SLOTS, Granting::PerFrame)
         .expect("pages");
-    let mut front: TxFront<Flaky> =
+    let mut front: TxFront<OwnGrants<Flaky>> =
         TxFront::new(FrontRing::new(front_ring), FrontChain::new(None, Some(pages)));
     let mut back = RawBack { ring, rsp_prod: 0 };
     let before = rig.xen.counts().grants;

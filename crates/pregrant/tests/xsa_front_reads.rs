@@ -12,12 +12,13 @@ use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::local::{LocalDomain, LocalRegion};
-use pregrant::platform::{Access, GrantPool, GrantTable, InUse, Platform};
+use pregrant::platform::{Access, GrantPool, GrantTable, InUse};
 use pregrant::port::{Arena, Offload};
 use pregrant::ring::{FrontRing, NetRx, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{Extra, RSP_ERROR, RXF_EXTRA_INFO, RXF_MORE_DATA, RxResponse};
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PeerFault, PlatformError};
+use rig::own_grants::OwnGrants;
 use rig::{HOST, Rig, SLOTS, Way};
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -76,28 +77,6 @@ unsafe impl GrantPool for Guest {
     }
 }
 
-impl Platform for Guest {
-    type Grants = Self;
-    type Peer = LocalDomain;
-    type Events = LocalDomain;
-    type Clock = LocalDomain;
-    fn domid(&self) -> DomId {
-        self.0.domid()
-    }
-    fn grants(&self) -> &Self {
-        self
-    }
-    fn peer(&self) -> &LocalDomain {
-        &self.0
-    }
-    fn events(&self) -> &LocalDomain {
-        &self.0
-    }
-    fn clock(&self) -> &LocalDomain {
-        &self.0
-    }
-}
-
 fn write(back: &RingPages<NetRx, LocalRegion>, answers: &Answers) {
     for (k, words) in answers.iter().enumerate() {
         back.write::<2>(k as u32, *words);
@@ -111,7 +90,7 @@ type Came = (Result<usize, PeerFault>, Vec<(Vec<u8>, Offload)>, u64);
 /// accesses that `recv` made.
 fn run(way: Way, now: &Answers, then: &Answers, at: usize) -> (Came, usize) {
     let rig = Rig::new();
-    let guest = Guest(rig.guest.clone());
+    let guest = OwnGrants::new(rig.guest.clone(), Guest);
     let memory = rig.ring::<NetRx>().0.into_pages();
     let back = RingPages::<NetRx, _>::new(memory.clone());
     let rewriter = Rc::new(Rewriter { back, accesses: Cell::new(0), at: Cell::new(usize::MAX), then: *then });

@@ -13,6 +13,7 @@ use pregrant::port::{Arena, Offload};
 use pregrant::shm::SharedBytes;
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PeerFault, PlatformError};
 use rig::bus::{MapBus, device};
+use rig::own_grants::OwnGrants;
 use rig::{GUEST, HOST};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -30,9 +31,9 @@ struct Gntalloc {
 }
 
 impl Gntalloc {
-    fn new(domain: LocalDomain, limit: usize) -> Self {
+    fn of(domain: LocalDomain, limit: usize) -> OwnGrants<Self> {
         let (counted, ever) = (Cell::new(0), Cell::new(0));
-        Self { domain, deferred: RefCell::default(), counted, limit, ever }
+        OwnGrants::new(domain, |domain| Self { domain, deferred: RefCell::default(), counted, limit, ever })
     }
 }
 
@@ -57,28 +58,6 @@ unsafe impl GrantPool for Gntalloc {
     }
     fn per_frame(&self) -> Option<&dyn GrantTable<Region = LocalRegion>> {
         None
-    }
-}
-
-impl Platform for Gntalloc {
-    type Grants = Self;
-    type Peer = LocalDomain;
-    type Events = LocalDomain;
-    type Clock = LocalDomain;
-    fn domid(&self) -> DomId {
-        self.domain.domid()
-    }
-    fn grants(&self) -> &Self {
-        self
-    }
-    fn peer(&self) -> &LocalDomain {
-        &self.domain
-    }
-    fn events(&self) -> &LocalDomain {
-        &self.domain
-    }
-    fn clock(&self) -> &LocalDomain {
-        &self.domain
     }
 }
 
@@ -213,7 +192,7 @@ fn xsa_396_a_back_that_cycles_gets_one_connection_s_pages() {
         [(256, &all[..1], 300), (256, &all[..], 100), (65535, &all[..1], 100), (65535, &all[..], 100)]
     {
         let xen = LocalXen::new();
-        let p = Gntalloc::new(xen.domain(GUEST.0), 1 << 20);
+        let p = Gntalloc::of(xen.domain(GUEST.0), 1 << 20);
         let (mut fb, bb) = device();
         let mut back = Hoarder::new(xen.domain(HOST.0), bb);
         let mut front = FrontVif::new(HOST, config(len), true);
@@ -251,7 +230,7 @@ fn xsa_396_a_back_that_cycles_where_memory_is_short_gets_what_there_is() {
     let all = offers();
     for limit in [400, 600, 775, 800, 1024] {
         let xen = LocalXen::new();
-        let p = Gntalloc::new(xen.domain(GUEST.0), limit);
+        let p = Gntalloc::of(xen.domain(GUEST.0), limit);
         let (mut fb, bb) = device();
         let mut back = Hoarder::new(xen.domain(HOST.0), bb);
         let mut front = FrontVif::new(HOST, config(65535), true);
@@ -279,7 +258,7 @@ fn pages_of_the_last_connection_do_not_stand_in_the_way_of_the_next() {
         // By the queues that each back takes: those of the last connection, and the pages granted then.
         let of = |takes: &[u32]| {
             let xen = LocalXen::new();
-            let p = Gntalloc::new(xen.domain(GUEST.0), limit);
+            let p = Gntalloc::of(xen.domain(GUEST.0), limit);
             let (mut fb, bb) = device();
             let mut back = Hoarder::new(xen.domain(HOST.0), bb);
             let mut front = FrontVif::new(HOST, FrontConfig { ctrl_ring: false, ..config(65535) }, true);
@@ -314,7 +293,7 @@ fn pages_of_the_last_connection_do_not_stand_in_the_way_of_the_next() {
 #[test]
 fn xsa_396_pages_come_back_with_the_access_that_they_had_and_to_nobody_else() {
     let xen = LocalXen::new();
-    let p = Gntalloc::new(xen.domain(GUEST.0), 1 << 20);
+    let p = Gntalloc::of(xen.domain(GUEST.0), 1 << 20);
     let (mut fb, bb) = device();
     let mut back = Hoarder::new(xen.domain(HOST.0), bb);
     let mut front = FrontVif::new(HOST, config(256), true);
@@ -347,7 +326,7 @@ fn xsa_396_pages_come_back_with_the_access_that_they_had_and_to_nobody_else() {
 fn a_ring_that_is_written_to_through_an_old_mapping_is_a_fault_at_most() {
     for before in [true, false] {
         let xen = LocalXen::new();
-        let p = Gntalloc::new(xen.domain(GUEST.0), 1 << 20);
+        let p = Gntalloc::of(xen.domain(GUEST.0), 1 << 20);
         let (mut fb, bb) = device();
         let mut back = Hoarder::new(xen.domain(HOST.0), bb);
         let mut front = FrontVif::new(HOST, FrontConfig { queues: 1, ..config(256) }, true);
@@ -378,7 +357,7 @@ fn a_ring_that_is_written_to_through_an_old_mapping_is_a_fault_at_most() {
 #[test]
 fn a_front_backs_off_from_a_back_that_cycles() {
     let xen = LocalXen::new();
-    let p = Gntalloc::new(xen.domain(GUEST.0), 1 << 20);
+    let p = Gntalloc::of(xen.domain(GUEST.0), 1 << 20);
     let (mut fb, bb) = device();
     let back = Hoarder::new(xen.domain(HOST.0), bb);
     let mut front = FrontVif::new(HOST, config(256), true);

@@ -181,6 +181,9 @@ impl Events for Failing {
         }
         self.domain.bind(to, port)
     }
+    fn adopt(&self, chan: LocalChan) -> Result<LocalChan, PlatformError> {
+        self.domain.adopt(chan)
+    }
     fn local(&self, chan: &LocalChan) -> EvtchnPort {
         self.domain.local(chan)
     }

@@ -47,11 +47,6 @@ pub fn pseudo_v4(src: [u8; 4], dst: [u8; 4], protocol: u8, l4_len: u16) -> u32 {
     sum(&src) + sum(&dst) + u32::from(protocol) + u32::from(l4_len)
 }
 
-/// The sum over the IPv6 pseudo-header.
-pub fn pseudo_v6(src: [u8; 16], dst: [u8; 16], protocol: u8, l4_len: u32) -> u32 {
-    sum(&src) + sum(&dst) + u32::from(protocol) + (l4_len >> 16) + (l4_len & 0xFFFF)
-}
-
 /// The sum over the pseudo-header of the packet in `frame`, as if its L4 part had `l4_len` bytes.
 pub fn pseudo(frame: &[u8], headers: &IpHeaders, l4_len: usize) -> Result<u32, HeaderFault> {
     if headers.routed {

@@ -16,8 +16,6 @@ use core::fmt;
 pub const ETHERNET_LEN: usize = 14;
 /// EtherType of IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
-/// EtherType of ARP.
-pub const ETHERTYPE_ARP: u16 = 0x0806;
 /// EtherType of IPv6.
 pub const ETHERTYPE_IPV6: u16 = 0x86DD;
 /// EtherType of an 802.1Q tag.

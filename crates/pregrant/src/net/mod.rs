@@ -8,8 +8,6 @@ pub mod features;
 pub mod front;
 pub mod gso;
 pub mod headers;
-#[cfg(any(test, feature = "local"))]
-pub mod model;
 pub mod path;
 pub mod stats;
 pub mod toeplitz;

@@ -1,6 +1,13 @@
-//! Plain counters, one set for each direction of a queue, the same at both ends. Written by the queue's own worker only.
+//! Plain counters, one set for each direction of a queue, the same at both ends.
+//!
+//! ```text
+//!   DirStats    a reading                                 what a front counts in, and what is reported
+//!   LiveStats   what a back's queue adds to, in its worker --read()--> DirStats, in any thread, without a lock
+//! ```
+//! Of two counters that one thread reads while another adds, either may be ahead by a batch; none is ever half written.
 
 use crate::platform::GrantOps;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Which counter of [`DirStats`] a frame belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,54 +20,91 @@ pub enum Counted {
     Staged,
 }
 
-/// One direction of one queue.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct DirStats {
+/// A counter with one writer, which any thread may read.
+#[derive(Default, Debug)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds. By its one writer alone: this is a load and a store, and no locked operation.
+    #[inline(always)]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// How many so far.
+    #[inline(always)]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// One direction of one queue.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct DirStats {
+            $($(#[$doc])* pub $name: u64,)*
+            /// At a back: grant operations for this direction's frames.
+            pub grant_ops: GrantOps,
+        }
+
+        /// The same, while they are counted.
+        #[derive(Default, Debug)]
+        pub struct LiveStats {
+            $($(#[$doc])* pub $name: Counter,)*
+            copies: Counter,
+            maps: Counter,
+            unmaps: Counter,
+        }
+
+        impl LiveStats {
+            /// How they stand.
+            pub fn read(&self) -> DirStats {
+                DirStats {
+                    $($name: self.$name.get(),)*
+                    grant_ops: GrantOps {
+                        copies: self.copies.get(),
+                        maps: self.maps.get(),
+                        unmaps: self.unmaps.get(),
+                    },
+                }
+            }
+        }
+    };
+}
+
+counters! {
     /// Frames handed on.
-    pub frames: u64,
+    frames,
     /// Bytes of these frames.
-    pub bytes: u64,
+    bytes,
     /// Frames that went through staging buffers alone.
-    pub staged: u64,
+    staged,
     /// Frames that needed grant operations.
-    pub granted: u64,
+    granted,
     /// At a back: frames whose pages were mapped when an earlier frame came in them.
-    pub persistent: u64,
+    persistent,
     /// Frames answered with an error: bad lengths, failed grant operations, unknown ids.
-    pub errors: u64,
+    errors,
     /// Frames that could not be handed on: the port did not take them, the guest never can (too long for it), or they
     /// are large segments of no TCP packet.
-    pub dropped: u64,
+    dropped,
     /// Large segments from the peer whose checksum was not blank, and was made so (Linux: `rx_gso_checksum_fixup`).
-    pub gso_checksum_fixups: u64,
+    gso_checksum_fixups,
     /// Multicast frames that the guest does not want to hear.
-    pub filtered: u64,
+    filtered,
     /// At a back, RX: frames that waited too long for the guest's slots.
-    pub expired: u64,
+    expired,
     /// Batches of requests or answers published.
-    pub batches: u64,
+    batches,
     /// Events sent.
-    pub notifications: u64,
+    notifications,
     /// At a back: frames that predecessors had in their hands when they ended. Of TX these may have come to the port
     /// twice, of RX they are lost.
-    pub interrupted: u64,
-    /// At a back: grant operations for this direction's frames.
-    pub grant_ops: GrantOps,
+    interrupted,
 }
 
 impl DirStats {
-    /// Counts the frames of a batch that were handed on, a bit for each: among them those that needed grant operations, and
-    /// those whose pages stayed mapped.
-    #[inline(always)]
-    pub(crate) fn handed_on(&mut self, good: u64, granted: u64, persistent: u64) {
-        let [good, granted, persistent] =
-            [good, good & granted, good & persistent].map(|frames| u64::from(frames.count_ones()));
-        self.frames += good;
-        self.granted += granted;
-        self.persistent += persistent;
-        self.staged += good - granted - persistent;
-    }
-
     /// Counts frames that all went one way.
     #[inline(always)]
     pub(crate) fn handed_on_by(&mut self, by: Counted, frames: u64) {
@@ -70,5 +114,27 @@ impl DirStats {
             Counted::Persistent => self.persistent += frames,
             Counted::Staged => self.staged += frames,
         }
+    }
+}
+
+impl LiveStats {
+    /// Counts the frames of a batch that were handed on, a bit for each: among them those that needed grant operations, and
+    /// those whose pages stayed mapped.
+    #[inline(always)]
+    pub(crate) fn handed_on(&self, good: u64, granted: u64, persistent: u64) {
+        let [good, granted, persistent] =
+            [good, good & granted, good & persistent].map(|frames| u64::from(frames.count_ones()));
+        self.frames.add(good);
+        self.granted.add(granted);
+        self.persistent.add(persistent);
+        self.staged.add(good - granted - persistent);
+    }
+
+    /// Counts the grant operations between two readings.
+    #[inline(always)]
+    pub(crate) fn add_grant_ops(&self, before: &GrantOps, after: &GrantOps) {
+        self.copies.add(after.copies - before.copies);
+        self.maps.add(after.maps - before.maps);
+        self.unmaps.add(after.unmaps - before.unmaps);
     }
 }

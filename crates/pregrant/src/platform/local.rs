@@ -59,6 +59,7 @@ struct State {
     free_refs: HashMap<DomId, Vec<GrantRef>>,
     channels: HashMap<(DomId, EvtchnPort), Channel>,
     next_port: u32,
+    handles: u32,
     counts: LocalCounts,
     /// Lists of maps that are over, for the next: mapping allocates nothing once there was as much of it.
     spare: Vec<Vec<GrantRef>>,
@@ -74,6 +75,8 @@ struct Grant {
 }
 
 struct Channel {
+    /// The handle that hears its events.
+    heard_by: u32,
     remote_dom: DomId,
     remote: Option<EvtchnPort>,
     pending: bool,
@@ -144,9 +147,10 @@ impl LocalXen {
         Self { state: Arc::default(), start: Instant::now() }
     }
 
-    /// A domain on it. Asking twice for the same number gives two handles on one domain.
+    /// A domain on it. Asking twice for the same number gives the same handle twice, as a clone is: both hear of the
+    /// domain's events, unless they are those of [another](Platform::another).
     pub fn domain(&self, domid: u16) -> LocalDomain {
-        LocalDomain { xen: self.clone(), domid: DomId(domid) }
+        LocalDomain { xen: self.clone(), domid: DomId(domid), handle: 0 }
     }
 
     /// What happened, and what exists now.
@@ -176,6 +180,7 @@ impl LocalXen {
 pub struct LocalDomain {
     xen: LocalXen,
     domid: DomId,
+    handle: u32,
 }
 
 impl Platform for LocalDomain {
@@ -197,6 +202,11 @@ impl Platform for LocalDomain {
     }
     fn clock(&self) -> &Self {
         self
+    }
+    fn another(&self) -> Result<Self, PlatformError> {
+        let mut s = self.xen.lock();
+        s.handles += 1;
+        Ok(Self { handle: s.handles, ..self.clone() })
     }
 }
 
@@ -420,6 +430,8 @@ unsafe impl PeerMem for LocalDomain {
 pub struct LocalChan {
     by: LocalDomain,
     port: EvtchnPort,
+    /// Unless it was offered.
+    bound_to: Option<(DomId, EvtchnPort)>,
 }
 
 impl Drop for LocalChan {
@@ -440,9 +452,10 @@ impl Events for LocalDomain {
         let mut s = self.xen.lock();
         s.next_port += 1;
         let port = EvtchnPort(s.next_port);
-        let chan = Channel { remote_dom: to, remote: None, pending: false, masked: false };
+        let heard_by = self.handle;
+        let chan = Channel { heard_by, remote_dom: to, remote: None, pending: false, masked: false };
         s.channels.insert((self.domid, port), chan);
-        Ok((LocalChan { by: self.clone(), port }, port))
+        Ok((LocalChan { by: self.clone(), port, bound_to: None }, port))
     }
     fn bind(&self, to: DomId, remote: EvtchnPort) -> Result<LocalChan, PlatformError> {
         let mut s = self.xen.lock();
@@ -457,10 +470,17 @@ impl Events for LocalDomain {
             }
         }
         s.next_port += 1;
-        let chan = Channel { remote_dom: to, remote: Some(remote), pending: true, masked: false };
+        let heard_by = self.handle;
+        let chan = Channel { heard_by, remote_dom: to, remote: Some(remote), pending: true, masked: false };
         s.channels.insert((self.domid, port), chan);
         self.xen.state.1.notify_all();
-        Ok(LocalChan { by: self.clone(), port })
+        Ok(LocalChan { by: self.clone(), port, bound_to: Some((to, remote)) })
+    }
+    fn adopt(&self, chan: LocalChan) -> Result<LocalChan, PlatformError> {
+        let op = "take over an event channel's end that was offered, not bound";
+        let (to, remote) = chan.bound_to.ok_or(PlatformError { op, code: -22 })?;
+        drop(chan);
+        self.bind(to, remote)
     }
     fn local(&self, chan: &LocalChan) -> EvtchnPort {
         chan.port
@@ -488,7 +508,7 @@ impl Events for LocalDomain {
         let mut s = self.xen.lock();
         loop {
             for ((dom, port), c) in s.channels.iter_mut() {
-                if *dom == self.domid && c.pending && !c.masked {
+                if *dom == self.domid && c.heard_by == self.handle && c.pending && !c.masked {
                     c.pending = false;
                     c.masked = true;
                     ready.ports.push(*port);

@@ -32,8 +32,12 @@ pub enum Access {
     ReadWrite,
 }
 
-/// A domain's machine: what both drivers are generic over. Resolved statically.
-pub trait Platform: 'static {
+/// A domain's machine, as one thread uses it: what both drivers are generic over. Resolved statically.
+///
+/// Such a handle may move to another thread, and is used by one at a time. A second thread of the same process has a handle
+/// of its own ([`another`](Self::another)). Of what a handle gave, [maps](PeerMem::Map) and [ends](Events::Chan) may go to another
+/// thread: a map is used and unmapped there, an end is [adopted](Events::adopt) there.
+pub trait Platform: Send + Sized + 'static {
     /// Memory that this domain grants.
     type Grants: GrantPool;
     /// Memory of others that this domain reaches.
@@ -52,7 +56,17 @@ pub trait Platform: 'static {
     fn events(&self) -> &Self::Events;
     /// Time.
     fn clock(&self) -> &Self::Clock;
+    /// Another handle of this domain, for another thread of this process, with event channel ends of its own: each of the
+    /// two hears of those alone that it offered, bound or adopted itself. Each counts what was asked of it.
+    ///
+    /// As written here: a platform that serves one thread has none.
+    fn another(&self) -> Result<Self, PlatformError> {
+        Err(PlatformError { op: "make a second handle of a platform for one thread", code: NOT_SUPPORTED })
+    }
 }
+
+/// `EOPNOTSUPP`.
+const NOT_SUPPORTED: i32 = -95;
 
 /// A grant that could not be revoked because the peer still uses it. The memory is kept and retried; it goes to no other peer.
 #[derive(Debug)]
@@ -160,8 +174,9 @@ impl GrantOps {
 /// For the implementor: a `Map` is one contiguous range that shows the pages of `refs` in their order, and stays valid
 /// until it is dropped or drained by `unmap`.
 pub unsafe trait PeerMem {
-    /// Mapped pages of a peer; unmapped on drop.
-    type Map: SharedBytes;
+    /// Mapped pages of a peer; unmapped on drop. A thread with another handle may use it, and unmap it through that handle or by
+    /// dropping it, while this one maps and unmaps others.
+    type Map: SharedBytes + Send;
     /// Maps a list of a peer's grants as one contiguous range, all or nothing.
     fn map(&self, of: DomId, refs: &[GrantRef], acc: Access) -> Result<Self::Map, MapError>;
     /// Unmaps all of `done` (which it drains); one flush for at most 32 pages.
@@ -169,7 +184,8 @@ pub unsafe trait PeerMem {
     /// Copies a batch, in order, in one system call. Each op has its own status; `Err` only where nothing could be
     /// tried. An op whose `at + len` passes the local bytes or whose page range is wrong gets `bad_copy_arg`.
     fn copy(&self, of: DomId, local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError>;
-    /// What was asked for so far, through all handles of this attachment. Read twice a batch: as cheap as three loads.
+    /// What was asked of this handle so far. A map that is dropped counts with the handle that made it, one that `unmap` drains with
+    /// that handle. Read twice a batch: as cheap as three loads.
     fn grant_ops(&self) -> GrantOps;
 }
 
@@ -183,12 +199,17 @@ pub struct ReadySet {
 /// Event channels (docs/protocol 8.2): edge-like, coalescing, possibly spurious; always look at the ring.
 pub trait Events {
     /// One end; closed on drop.
-    type Chan;
+    type Chan: Send;
     /// Allocates an end for `to` to bind to (`EVTCHNOP_alloc_unbound`); the number goes into xenstore.
     fn offer(&self, to: DomId) -> Result<(Self::Chan, EvtchnPort), PlatformError>;
     /// Binds to the end that `to` offered (`EVTCHNOP_bind_interdomain`); also after a predecessor's death. One event is
     /// pending at once afterwards.
     fn bind(&self, to: DomId, port: EvtchnPort) -> Result<Self::Chan, PlatformError>;
+    /// Takes over an end that another handle of this domain [bound](Self::bind): it is closed there, and bound here to the same end of the
+    /// same peer. One event is pending at once afterwards, for whatever the peer sent meanwhile; the old handle hears no more of
+    /// it, but perhaps once of what came before. The local number may be another one. An error leaves it closed. An end that was offered cannot move: its number
+    /// is the one that the peer knows.
+    fn adopt(&self, chan: Self::Chan) -> Result<Self::Chan, PlatformError>;
     /// This end's local number, as [`ReadySet`] names it.
     fn local(&self, chan: &Self::Chan) -> EvtchnPort;
     /// Sends.

@@ -234,10 +234,6 @@ impl GrantStatus {
     pub const fn is_okay(self) -> bool {
         self.0 == Self::OKAY.0
     }
-    /// Whether the same operation may work a little later (the page is paged out).
-    pub const fn is_retry(self) -> bool {
-        self.0 == Self::EAGAIN.0
-    }
     /// `Ok` when the operation did what was asked.
     ///
     /// # Errors
@@ -294,7 +290,6 @@ mod tests {
             assert_eq!(s.meaning().is_some(), (-13..=0).contains(&raw));
             assert_eq!(s.check().is_ok(), raw == 0);
         }
-        assert!(GrantStatus::EAGAIN.is_retry() && !GrantStatus::GENERAL_ERROR.is_retry());
     }
 
     #[test]

@@ -382,10 +382,6 @@ pub const FATAL_SLOTS: usize = 22;
 pub const MAX_FRAME: usize = 65535;
 /// Least bytes of a frame: an Ethernet header. Also what a front must put into the first slot.
 pub const MIN_FRAME: usize = 14;
-/// Free TX slots that a front keeps before it takes a further frame: a whole frame's and one extra.
-pub const TX_FREE_SLOTS_MIN: usize = NR_SLOTS_MIN + 1;
-/// RX requests below which a front refills.
-pub const RX_SLOTS_MIN: usize = NR_SLOTS_MIN + 1;
 /// Most multicast addresses that Linux's back keeps for a front.
 pub const MCAST_LIST_MAX: usize = 64;
 

@@ -104,6 +104,10 @@ pub trait BackDevice {
     ) -> Result<(), ConnectError<B::Error>>;
     /// Whether it is connected.
     fn is_connected(&self) -> bool;
+    /// Whether somebody else has a part of it that it needs to [drain](Self::drain) or to [disconnect](Self::disconnect).
+    fn is_lent(&self) -> bool {
+        false
+    }
     /// Answers what was taken from the guest, delivers what was taken from `far` and what that holds as far as there is room:
     /// before [`disconnect`](Self::disconnect), in good order.
     fn drain(&mut self, p: &Self::Platform, far: &mut Self::Far) -> Drained;
@@ -151,6 +155,8 @@ fn is_connected<D: BackDevice>(front: XenbusState) -> bool {
 pub enum BackStep {
     /// Nothing to do until the next watch event.
     Waiting,
+    /// It is to close, and [parts of it are lent](BackDevice::is_lent): bring them back and call again.
+    Recall,
     /// It is live now.
     Connected,
     /// It is live no longer; the front may come back.
@@ -369,6 +375,7 @@ impl<D: BackDevice> Back<D> {
                     }
                     return Ok(came_to);
                 }
+                Reaction::Remove if self.device.is_lent() => return Ok(BackStep::Recall),
                 Reaction::Remove => {
                     self.device.disconnect(p);
                     return Ok(BackStep::Removed);
@@ -391,6 +398,7 @@ impl<D: BackDevice> Back<D> {
                 S::Reconfigured | S::Connected => {
                     self.device.changed(p, bus, Changed::Reconfigured).map_err(ConnectError::Keys)?;
                 }
+                S::Closing | S::Closed if self.device.is_lent() => return Ok(BackStep::Recall),
                 S::Closing | S::Closed => {
                     if self.device.is_connected() {
                         came_to = BackStep::Closed;

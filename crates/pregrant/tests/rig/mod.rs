@@ -9,14 +9,16 @@
 #![allow(dead_code)] // each test binary uses its part of it
 
 pub mod bus;
+pub mod model;
 pub mod mutator;
+pub mod own_grants;
 pub mod raw_back;
 
+use self::model::{RxModel, TxModel};
 use pregrant::net::back::rx_batch::RxAccepts;
-use pregrant::net::back::{Control, Polled, RxQueue, TxQueue};
+use pregrant::net::back::{Polled, RxQueue, SharedControl, TxQueue};
 use pregrant::net::front::Granting;
 use pregrant::net::front::{Regions, RxFront, TxFront};
-use pregrant::net::model::{RxModel, TxModel};
 use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
@@ -213,7 +215,7 @@ impl Rig {
             area,
             port: TestPort::default(),
             arena: Arena::new(),
-            control: Control::default(),
+            control: SharedControl::default(),
         }
     }
 
@@ -238,7 +240,7 @@ impl Rig {
             refs,
             area,
             port: TestPort::default(),
-            control: Control::default(),
+            control: SharedControl::default(),
         }
     }
 }
@@ -317,14 +319,14 @@ pub struct TxGame {
     pub port: TestPort,
     pub arena: Arena,
     /// What the front set.
-    pub control: Control,
+    pub control: SharedControl,
 }
 
 impl TxGame {
     /// Polls until nothing moves.
     pub fn run(&mut self) -> Result<(), PeerFault> {
         let chan = &self.chans.1;
-        while self.back.poll(&self.host, GUEST, chan, &mut self.port, &mut self.arena, &mut self.control)?
+        while self.back.poll(&self.host, GUEST, chan, &mut self.port, &mut self.arena, &self.control)?
             == Polled::More
         {}
         Ok(())
@@ -358,7 +360,7 @@ pub struct RxGame {
     /// What the back is to deliver.
     pub port: TestPort,
     /// What the front set.
-    pub control: Control,
+    pub control: SharedControl,
 }
 
 impl RxGame {

@@ -4,7 +4,7 @@
 //! ```text
 //!   control ring --ask--> Control { multicast, hash } --commit--> ControlPage      then the ring is answered
 //!   TX extras ---------->        |
-//!                                '--> RX: which frames, which hash, which queue
+//!                                '--> Wishes, a copy for each queue's RX: which frames, which hash, which queue
 //! ```
 //! Order: the state changes; the page has it; the guest hears of it. The page has also the last answer of the control
 //! ring, so that request and answer are one step: a successor finds either neither or both. MCAST_ADD and DEL are
@@ -14,19 +14,15 @@
 
 use super::control_page::ControlPage;
 use super::credit::Credit;
-use super::hash::{FrameHash, HashSettings, MAPPING_MAX};
+use super::hash::{HashSettings, MAPPING_MAX};
 use super::multicast::{MulticastAsk, MulticastList};
-use crate::net::headers::addresses;
+use super::wishes::Wishes;
 use crate::net::toeplitz::KEY_MAX;
 use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
-use crate::port::{Arena, BURST_FRAMES};
 use crate::ring::crash::{self, Point};
 use crate::units::{DomId, GrantRef};
 use crate::wire::grant::GrantStatus;
 use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlStatus, CtrlType};
-
-/// The hashes of a burst's frames, by their number in it.
-pub type Hashes = [Option<FrameHash>; BURST_FRAMES];
 
 /// What a guest set, and where that is kept; and what it may send.
 #[derive(Default)]
@@ -39,8 +35,8 @@ pub struct Control {
     last: (u32, CtrlResponse),
     /// `feature-multicast-control`: else no list is kept.
     offers_multicast: bool,
-    /// The settings of the hash changed, and ports were not told.
-    steer: bool,
+    /// How often the settings of the hash changed: ports are to be told of each.
+    steered: u32,
     page: Option<ControlPage>,
     /// The vif's `rate`, where it has one: the toolstack's, and not kept.
     pub credit: Option<Credit>,
@@ -63,7 +59,7 @@ impl Control {
         self.multicast = multicast;
         self.hash = HashSettings::default();
         self.last = (rsp_prod, CtrlResponse::default());
-        self.steer = true;
+        self.steered = self.steered.wrapping_add(1);
         self.save();
     }
 
@@ -72,7 +68,7 @@ impl Control {
     pub fn resume(&mut self) -> Option<(u32, CtrlResponse)> {
         let kept = self.page.as_mut().and_then(ControlPage::load)?;
         (self.multicast, self.hash, self.last) = (kept.multicast, kept.hash, kept.last);
-        self.steer = true;
+        self.steered = self.steered.wrapping_add(1);
         Some(self.last)
     }
 
@@ -82,32 +78,9 @@ impl Control {
         }
     }
 
-    /// Whether frames for the guest have to be looked at.
-    #[inline(always)]
-    pub fn touches_rx(&self) -> bool {
-        self.hash.is_on() || self.multicast.filters()
-    }
-
-    /// Drops the frames in `arena` that the guest does not want, and computes the others' hashes. Returns how many it
-    /// dropped.
-    pub fn prepare(&self, arena: &mut Arena, hashes: &mut Hashes) -> u64 {
-        let mut dropped = 0;
-        for (i, hash) in hashes.iter_mut().enumerate().take(arena.len()) {
-            let burst = arena.burst();
-            let frame = burst.frame(i);
-            let wanted = addresses(frame).is_none_or(|(dst, _)| self.multicast.wants(dst));
-            *hash = if wanted && self.hash.is_on() { self.hash.hash(frame) } else { None };
-            if !wanted {
-                arena.drop_frame(i);
-                dropped += 1;
-            }
-        }
-        dropped
-    }
-
-    /// Whether ports are to be told anew how frames are spread; once for each change.
-    pub(super) fn take_steer(&mut self) -> bool {
-        core::mem::take(&mut self.steer)
+    /// What of it RX has to know.
+    pub(super) fn wishes(&self) -> Wishes {
+        Wishes { multicast: self.multicast.clone(), hash: self.hash.clone(), steered: self.steered }
     }
 
     /// Does what a batch's MCAST extras ask; `refused` is told of each that is not done. Kept before this returns.
@@ -162,7 +135,7 @@ impl Control {
                 return (CtrlStatus::NotSupported, 0);
             }
         };
-        self.steer |= status == CtrlStatus::Success;
+        self.steered = self.steered.wrapping_add(u32::from(status == CtrlStatus::Success));
         (status, 0)
     }
 

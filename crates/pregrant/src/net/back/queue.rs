@@ -1,107 +1,239 @@
-//! One queue at the back, whole: rings, paths, channels, statistics. Owned by one loop; nothing of it is anybody else's.
+//! One queue at the back, whole: rings, paths, channels, statistics. Owned by one loop, and may be handed to another thread's.
 //!
 //! ```text
 //!   connect --> | TX: ring, chain, channel | RX: ring, chain, channel | --drop--> unmapped, channels closed
-//!                  poll_tx                   poll_rx                arm, before its owner sleeps
+//!                  poll_tx                   poll_rx     turn       arm, before its owner sleeps
+//!                                              ^
+//!   vif's owner, another thread: QueueShare ---'  what the queue is to keep to, and what it has come to
 //! ```
-//! What all queues of a vif share, its credit and what its front asked for, comes with each call ([`Control`]). What a guest may do
-//! is said where it does so: [`tx`](super::tx), [`rx`](super::rx).
+//! What all queues of a vif share is in [`SharedControl`]. What a guest may do is said where it does so: [`tx`](super::tx),
+//! [`rx`](super::rx).
 
-use super::control::Control;
-use super::credit::Credit;
+use super::shared_control::SharedControl;
+use super::stall::Link;
 use super::{Drained, Polled, RxQueue, TxQueue};
-use crate::error::PeerFault;
+use crate::error::{PeerFault, PlatformError};
 use crate::net::path::Chain;
+use crate::net::stats::LiveStats;
 use crate::platform::{Clock, Events, Platform};
 use crate::port::{Arena, FramePort};
 use crate::units::DomId;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 
-/// The queue.
-pub struct BackQueue<P: Platform> {
-    pub(super) tx: TxQueue<P>,
-    pub(super) rx: RxQueue<P>,
-    tx_chan: Chan<P>,
-    /// None: `tx_chan` serves both rings.
-    rx_chan: Option<Chan<P>>,
-    pages: usize,
+/// What a queue and its vif's owner know of each other, wherever each of them runs.
+#[derive(Debug)]
+pub struct QueueShare {
+    /// TX, counted.
+    pub tx: Arc<LiveStats>,
+    /// RX, counted.
+    pub rx: Arc<LiveStats>,
+    /// The paths of TX and RX.
+    pub paths: [&'static str; 2],
+    /// Pages that are mapped from connect to disconnect.
+    pub needed_pages: usize,
+    /// Of TX and RX: whether pages stay mapped once they were seen.
+    pub keeps: [bool; 2],
+    kept_pages: AtomicUsize,
+    link: AtomicBool,
+    stalls: AtomicU64,
+    /// Orders, and how many there were.
+    orders: AtomicU32,
+    headroom: AtomicU16,
+    /// Pages that a direction may keep.
+    allowed: AtomicUsize,
 }
 
+impl QueueShare {
+    /// Whether its guest takes frames, as of its last turn.
+    pub fn link_is_up(&self) -> bool {
+        self.link.load(Ordering::Acquire)
+    }
+
+    /// How often its guest took none for so long that its link went down.
+    pub fn stalls(&self) -> u64 {
+        self.stalls.load(Ordering::Relaxed)
+    }
+
+    /// Pages that stay mapped since they were seen, as of its last turn.
+    pub fn kept_pages(&self) -> usize {
+        self.kept_pages.load(Ordering::Relaxed)
+    }
+
+    /// From its next batch on it leaves so many bytes free ahead of a frame's.
+    pub(super) fn order_headroom(&self, bytes: u16) {
+        self.headroom.store(bytes, Ordering::Relaxed);
+        self.orders.fetch_add(1, Ordering::Release);
+    }
+
+    /// From its next batch or turn on each direction that keeps pages keeps so many at most.
+    pub(super) fn order_pages(&self, each: usize) {
+        self.allowed.store(each, Ordering::Relaxed);
+        self.orders.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The queue.
+pub struct BackQueue<P: Platform> {
+    of: DomId,
+    pub(super) tx: TxQueue<P>,
+    pub(super) rx: RxQueue<P>,
+    /// None: it could not be [adopted](Self::adopt), and the queue stands still until its vif closes.
+    tx_chan: Option<Chan<P>>,
+    /// None: `tx_chan` serves both rings.
+    rx_chan: Option<Chan<P>>,
+    control: Arc<SharedControl>,
+    share: Arc<QueueShare>,
+    /// Orders that it has heard.
+    heard: u32,
+    /// Armed while there was no credit: TX asks for no event, and is looked at then, whatever other queues do meanwhile.
+    waits_until: Option<u64>,
+}
+
+/// Compiles for what goes from one worker's thread to another's: the queue does, on every platform, with all that it has mapped.
+const fn goes_to_another_thread<T: Send>() {}
+
 impl<P: Platform> BackQueue<P> {
-    /// Of these halves. `rx_chan` is missing where one channel serves both; `pages` are mapped from connect to disconnect.
+    /// Of these halves, of domain `of`. `rx_chan` is missing where one channel serves both; `pages` are mapped from connect to
+    /// disconnect.
     pub fn new(
+        of: DomId,
         tx: TxQueue<P>,
         rx: RxQueue<P>,
         (tx_chan, rx_chan): (Chan<P>, Option<Chan<P>>),
+        control: Arc<SharedControl>,
         pages: usize,
     ) -> Self {
-        Self { tx, rx, tx_chan, rx_chan, pages }
+        const { goes_to_another_thread::<Self>() };
+        let share = Arc::new(QueueShare {
+            tx: tx.live_stats(),
+            rx: rx.live_stats(),
+            paths: [tx.path_name(), rx.path_name()],
+            needed_pages: pages,
+            keeps: [tx.chain().pages().is_some(), rx.chain().pages().is_some()],
+            kept_pages: AtomicUsize::new(0),
+            link: AtomicBool::new(false),
+            stalls: AtomicU64::new(0),
+            orders: AtomicU32::new(0),
+            headroom: AtomicU16::new(0),
+            allowed: AtomicUsize::new(0),
+        });
+        Self { of, tx, rx, tx_chan: Some(tx_chan), rx_chan, control, share, heard: 0, waits_until: None }
     }
 
-    /// Pages that are mapped from connect to disconnect.
-    pub fn needed_pages(&self) -> usize {
-        self.pages
+    /// What its vif's owner knows of it.
+    pub fn share(&self) -> &Arc<QueueShare> {
+        &self.share
     }
 
-    /// Pages that stay mapped since they were seen.
-    pub fn kept_pages(&self) -> usize {
-        [self.tx.chain().pages(), self.rx.chain().pages()].into_iter().flatten().sum()
+    /// Its event channels.
+    pub fn channels(&self) -> impl Iterator<Item = &Chan<P>> {
+        self.tx_chan.iter().chain(&self.rx_chan)
+    }
+
+    /// Has its event channels come to `p`, another handle of the same domain: its new owner's. One event is pending afterwards.
+    pub fn adopt(&mut self, p: &P) -> Result<(), PlatformError> {
+        let rx = self.rx_chan.take();
+        let tx = self.tx_chan.take();
+        self.rx_chan = rx.map(|chan| p.events().adopt(chan)).transpose()?;
+        self.tx_chan = tx.map(|chan| p.events().adopt(chan)).transpose()?;
+        Ok(())
     }
 
     /// Its paths: TX, RX.
-    pub fn chains_mut(&mut self) -> [&mut Chain<P>; 2] {
+    fn chains_mut(&mut self) -> [&mut Chain<P>; 2] {
         [self.tx.chain_mut(), self.rx.chain_mut()]
     }
 
-    /// Moves one batch from the guest `of` to `port`.
+    /// Moves one batch from the guest to `port`.
     #[inline(always)]
     pub fn poll_tx(
         &mut self,
         p: &P,
-        of: DomId,
         port: &mut dyn FramePort,
         scratch: &mut Arena,
-        control: &mut Control,
     ) -> Result<Polled, PeerFault> {
-        self.tx.poll(p, of, &self.tx_chan, port, scratch, control)
+        let Some(chan) = &self.tx_chan else { return Ok(Polled::Idle) };
+        self.tx.poll(p, self.of, chan, port, scratch, &self.control)
     }
 
-    /// Moves one batch from `port` to the guest `of`.
+    /// Moves one batch from `port` to the guest.
     #[inline(always)]
-    pub fn poll_rx(
-        &mut self,
-        p: &P,
-        of: DomId,
-        port: &mut dyn FramePort,
-        control: &Control,
-    ) -> Result<Polled, PeerFault> {
-        self.rx.poll(p, of, self.rx_chan.as_ref().unwrap_or(&self.tx_chan), port, control)
+    pub fn poll_rx(&mut self, p: &P, port: &mut dyn FramePort) -> Result<Polled, PeerFault> {
+        if self.share.orders.load(Ordering::Acquire) != self.heard {
+            self.heed(p);
+        }
+        let Some(chan) = self.rx_chan.as_ref().or(self.tx_chan.as_ref()) else { return Ok(Polled::Idle) };
+        self.rx.poll(p, self.of, chan, port, &self.control)
+    }
+
+    /// Does what it was ordered to, and looks after what waits: between batches, and before it is armed. True: its link changed.
+    pub fn turn(&mut self, p: &P, port: &mut dyn FramePort) -> Result<bool, PeerFault> {
+        self.waits_until = None;
+        if self.share.orders.load(Ordering::Acquire) != self.heard {
+            self.heed(p);
+        }
+        self.rx.hear(&self.control, port);
+        self.rx.turn(p.clock().now_ns(), port)?;
+        let kept = [self.tx.chain().pages(), self.rx.chain().pages()].into_iter().flatten().sum();
+        self.share.kept_pages.store(kept, Ordering::Relaxed);
+        self.share.stalls.store(self.rx.stalls(), Ordering::Relaxed);
+        let up = self.rx.link() == Link::Up;
+        Ok(self.share.link.swap(up, Ordering::Release) != up)
+    }
+
+    /// Does what it was ordered to.
+    #[cold]
+    pub(super) fn heed(&mut self, p: &P) {
+        self.heard = self.share.orders.load(Ordering::Acquire);
+        self.rx.set_headroom(self.share.headroom.load(Ordering::Relaxed));
+        let each = self.share.allowed.load(Ordering::Relaxed);
+        self.chains_mut().into_iter().for_each(|chain| chain.limit_pages(p, each));
     }
 
     /// Before sleeping: arms both rings and their channels. True: there is work. A fault comes with its direction.
-    pub fn arm(&mut self, p: &P, credit: Option<&Credit>) -> Result<bool, (&'static str, PeerFault)> {
+    pub fn arm(&mut self, p: &P) -> Result<bool, (&'static str, PeerFault)> {
         // One that has to wait for credit is not told of requests, and sleeps until then.
-        let tx = match credit.and_then(Credit::deadline_ns) {
-            Some(until) => self.tx.is_late() || p.clock().now_ns() >= until,
+        let waits = self.control.credit_deadline_ns();
+        let waits = waits.filter(|until| !self.tx.is_late() && p.clock().now_ns() < *until);
+        self.waits_until = waits;
+        let tx = match self.control.credit_deadline_ns() {
+            _ if waits.is_some() => false,
+            Some(_) => true,
             None => self.tx.final_check().map_err(|e| ("tx", e))?,
         };
         let rx = self.rx.final_check().map_err(|e| ("rx", e))?;
         // Last: an event that came since the rings were armed is kept until here.
-        p.events().unmask(&self.tx_chan);
-        if let Some(chan) = &self.rx_chan {
-            p.events().unmask(chan);
-        }
+        self.channels().for_each(|chan| p.events().unmask(chan));
         Ok(tx || rx)
     }
 
+    /// Whether a ring has work for us, of which an event has told or is to tell. Nothing is armed.
+    pub fn is_pending(&mut self) -> bool {
+        // Who has to wait for credit is not asked for requests.
+        let waits = self.credit_deadline_ns().is_some();
+        !waits && self.tx.is_pending() || self.rx.is_pending()
+    }
+
+    /// When it wants its owner awake, by the platform's clock, though nothing comes from the guest: to let frames expire, or for
+    /// credit. None: never.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        [self.rx.deadline_ns(), self.credit_deadline_ns()].into_iter().flatten().min()
+    }
+
+    fn credit_deadline_ns(&self) -> Option<u64> {
+        self.waits_until.or_else(|| self.control.credit_deadline_ns())
+    }
+
     /// Delivers what `port` holds for the guest, as far as it has slots.
-    pub fn deliver(&mut self, p: &P, of: DomId, port: &mut dyn FramePort, control: &Control) -> Drained {
+    pub fn deliver(&mut self, p: &P, port: &mut dyn FramePort) -> Drained {
         let before = self.rx.stats().frames;
         // Others may go on to fill the port: what it holds now is what is owed.
         let mut most = self.rx.waiting() + port.held();
         while most > 0 && self.rx.waiting() + port.held() > 0 {
-            if self.poll_rx(p, of, port, control) != Ok(Polled::More) {
+            if self.poll_rx(p, port) != Ok(Polled::More) {
                 break;
             }
             most -= 1;
@@ -114,6 +246,8 @@ impl<P: Platform> BackQueue<P> {
 
     /// Has what is held of TX retired and answered, before it is dropped.
     pub fn retire(&mut self, p: &P) {
-        self.tx.drain(p, &self.tx_chan);
+        if let Some(chan) = &self.tx_chan {
+            self.tx.drain(p, chan);
+        }
     }
 }

@@ -7,18 +7,20 @@
 //! is bounded by one arena and by the port's own queue; and by time ([`RxQueue::turn`], see [`stall`](super::stall)).
 
 use super::Polled;
-use super::control::{Control, Hashes};
 use super::rx_batch::{RxAccepts, RxBatch};
+use super::shared_control::SharedControl;
 use super::stall::{Link, Look, Patience, Stall};
 use super::tx::PeerRing;
+use super::wishes::{Hashes, Wishes};
 use crate::error::PeerFault;
 use crate::net::path::Chain;
-use crate::net::stats::DirStats;
+use crate::net::stats::{DirStats, LiveStats};
 use crate::platform::{Events, PeerMem, Platform};
 use crate::port::{Arena, BURST_FRAMES, FramePort};
 use crate::ring::{BackRing, InFlight, NetRx};
 use crate::units::DomId;
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 
 /// Bursts of the port's that are dropped in one control turn at most.
 const EXPIRED_AT_ONCE: u32 = 64;
@@ -40,7 +42,12 @@ pub struct RxQueue<P: Platform> {
     /// Bursts taken from the port.
     bursts: u64,
     stall: Stall,
-    stats: DirStats,
+    stats: Arc<LiveStats>,
+    /// What the guest wants of its frames, as of so many changes.
+    wishes: Box<Wishes>,
+    changes: u32,
+    /// Of the vif.
+    queues: usize,
 }
 
 impl<P: Platform> RxQueue<P> {
@@ -50,7 +57,8 @@ impl<P: Platform> RxQueue<P> {
         chain: impl Into<Chain<P>>,
         accepts: RxAccepts,
     ) -> Self {
-        let interrupted = ring.inherited().map_or(0, |i| i.total.into());
+        let stats = Arc::new(LiveStats::default());
+        stats.interrupted.add(ring.inherited().map_or(0, |i| i.total.into()));
         Self {
             ring,
             chain: chain.into(),
@@ -63,7 +71,10 @@ impl<P: Platform> RxQueue<P> {
             hashed: false,
             bursts: 0,
             stall: Stall::new(Patience::default(), true, true, 0),
-            stats: DirStats { interrupted, ..DirStats::default() },
+            stats,
+            wishes: Box::default(),
+            changes: 0,
+            queues: 1,
         }
     }
 
@@ -75,9 +86,12 @@ impl<P: Platform> RxQueue<P> {
         of: DomId,
         chan: &<P::Events as Events>::Chan,
         port: &mut dyn FramePort,
-        control: &Control,
+        control: &SharedControl,
     ) -> Result<Polled, PeerFault> {
         if self.sent == self.arena.len() {
+            if control.changes() != self.changes {
+                self.hear(control, port);
+            }
             self.arena.clear();
             self.sent = 0;
             self.ring.asking();
@@ -87,11 +101,11 @@ impl<P: Platform> RxQueue<P> {
             }
             self.bursts += 1;
             if self.accepts != RxAccepts::ALL {
-                self.stats.dropped += self.accepts.finish(&mut self.arena) as u64;
+                self.stats.dropped.add(self.accepts.finish(&mut self.arena) as u64);
             }
-            self.hashed = control.touches_rx();
+            self.hashed = self.wishes.touches_rx();
             if self.hashed {
-                self.stats.filtered += control.prepare(&mut self.arena, &mut self.hashes);
+                self.stats.filtered.add(self.wishes.prepare(&mut self.arena, &mut self.hashes));
             }
             self.tell(port, 0);
         }
@@ -100,7 +114,7 @@ impl<P: Platform> RxQueue<P> {
         let (used, wait) = self.batch.lay_out(&mut self.ring, &burst, self.accepts, hashes)?;
         self.wait = wait;
         self.sent += used;
-        self.stats.dropped += self.batch.dropped as u64;
+        self.stats.dropped.add(self.batch.dropped as u64);
         let nr_frames = self.batch.nr_frames;
         if nr_frames == 0 || self.batch.dropped > 0 {
             self.tell(port, nr_frames);
@@ -111,21 +125,34 @@ impl<P: Platform> RxQueue<P> {
         let todo = self.batch.todo();
         let before = p.peer().grant_ops();
         let served = self.chain.deliver(p, of, &mut self.batch, &burst, todo);
-        self.stats.grant_ops.add_between(&before, &p.peer().grant_ops());
+        self.stats.add_grant_ops(&before, &p.peer().grant_ops());
         let good = nr_frames - self.batch.failed.count_ones() as usize;
         self.stats.handed_on(todo & !self.batch.failed, served.granted, served.persistent);
-        self.stats.errors += (nr_frames - good) as u64;
-        self.stats.bytes += if self.batch.failed == 0 && self.batch.dropped == 0 {
+        self.stats.errors.add((nr_frames - good) as u64);
+        self.stats.bytes.add(if self.batch.failed == 0 && self.batch.dropped == 0 {
             burst.frames[..used].iter().map(|d| d.len as u64).sum()
         } else {
             self.batch.good_bytes(&burst)
-        };
-        self.stats.batches += 1;
+        });
+        self.stats.batches.add(1);
         if self.ring.answer_frames(self.batch.answers(), nr_frames as u32).wanted() {
-            self.stats.notifications += 1;
+            self.stats.notifications.add(1);
             p.events().notify(chan);
         }
         Ok(Polled::More)
+    }
+
+    /// Makes its copy of what the guest wants anew, and tells `port` how frames are to be spread where that changed.
+    #[cold]
+    pub(super) fn hear(&mut self, control: &SharedControl, port: &mut dyn FramePort) {
+        if control.changes() == self.changes {
+            return;
+        }
+        let Some((changes, wishes)) = control.wishes() else { return };
+        if wishes.steered != self.wishes.steered {
+            port.steer(wishes.steering(self.queues));
+        }
+        (self.changes, *self.wishes) = (changes, wishes);
     }
 
     /// Tells a successor what is lost if this process dies now: `laid_out` frames, those that wait in the arena, and what
@@ -173,6 +200,11 @@ impl<P: Platform> RxQueue<P> {
         self.batch.headroom = if self.chain.places() { 0 } else { bytes };
     }
 
+    /// The vif has so many queues.
+    pub fn set_queues(&mut self, queues: usize) {
+        self.queues = queues;
+    }
+
     /// How long frames wait from now on, and for whom: a guest that `notified` when it posts slots, or not; whose queue
     /// was `live` before this process, or is new.
     pub fn watch(&mut self, patience: Patience, notified: bool, live: bool, now_ns: u64) {
@@ -184,7 +216,7 @@ impl<P: Platform> RxQueue<P> {
     pub fn turn(&mut self, now_ns: u64, port: &mut dyn FramePort) -> Result<(), PeerFault> {
         let needed = if self.waiting() > 0 { self.wait } else { 0 };
         let free = self.ring.available(self.stall.wanted(needed))?;
-        let look = Look { free, needed, burst: self.bursts, batches: self.stats.batches };
+        let look = Look { free, needed, burst: self.bursts, batches: self.stats.batches.get() };
         if !self.stall.turn(now_ns, look) {
             return Ok(());
         }
@@ -202,7 +234,7 @@ impl<P: Platform> RxQueue<P> {
     /// Drops what waits.
     fn expire(&mut self) {
         let gone = self.arena.burst().frames[self.sent..].iter().filter(|f| f.len > 0).count();
-        self.stats.expired += gone as u64;
+        self.stats.expired.add(gone as u64);
         self.arena.clear();
         (self.sent, self.wait) = (0, 0);
     }
@@ -229,7 +261,12 @@ impl<P: Platform> RxQueue<P> {
 
     /// What happened so far.
     pub fn stats(&self) -> DirStats {
-        self.stats
+        self.stats.read()
+    }
+
+    /// The counters, for whoever wants to look.
+    pub fn live_stats(&self) -> Arc<LiveStats> {
+        Arc::clone(&self.stats)
     }
 
     /// What serves its frames.

@@ -17,15 +17,15 @@
 
 use super::Polled;
 use super::assemble::{BATCH_SLOTS, Todo, TxBatch, bits};
-use super::control::Control;
 use super::credit::Credit;
 use super::late::LateAnswers;
+use super::shared_control::SharedControl;
 use crate::error::PeerFault;
 use crate::net::gso;
 use crate::net::path::{Chain, Lends};
-use crate::net::stats::DirStats;
+use crate::net::stats::{DirStats, LiveStats};
 use crate::platform::{Clock, Events, PeerMem, Platform};
-use crate::port::{Arena, FramePort, Keeper, Lender, LentBurst, Payload, Piece, Token};
+use crate::port::{Arena, FramePort, Keeper, Lender, LentBurst, Payload, Piece, ROOM_BYTES_MIN, Token};
 use crate::ring::{BackRing, InFlight, NetTx, Notify, RingPages};
 use crate::units::DomId;
 use crate::wire::netif::TxResponse;
@@ -44,7 +44,7 @@ pub struct TxQueue<P: Platform> {
     late: LateAnswers,
     done: Vec<u64>,
     answers: Vec<TxResponse>,
-    stats: DirStats,
+    stats: Arc<LiveStats>,
     /// Whether its chain can lend.
     lends: bool,
     /// The port's, since it kept a frame.
@@ -73,11 +73,18 @@ impl<P: Platform> Lender for BatchLender<'_, P> {
     }
 }
 
+/// Has the batch fetched into the port's own memory, where it gives some.
+#[inline(always)]
+fn take_room(port: &mut dyn FramePort, arena: &mut Arena) -> bool {
+    port.tx_room(arena.used_bytes()).is_some_and(|room| arena.move_in(room).is_ok())
+}
+
 impl<P: Platform> TxQueue<P> {
     /// A queue over a ring that was just taken up.
     pub fn new(ring: BackRing<NetTx, PeerRing<NetTx, P>>, chain: impl Into<Chain<P>>) -> Self {
         let size = ring.size();
-        let interrupted = ring.inherited().map_or(0, |i| i.total.into());
+        let stats = Arc::new(LiveStats::default());
+        stats.interrupted.add(ring.inherited().map_or(0, |i| i.total.into()));
         let mut chain = chain.into();
         Self {
             ring,
@@ -87,7 +94,7 @@ impl<P: Platform> TxQueue<P> {
             late: LateAnswers::new(size),
             done: Vec::with_capacity(size as usize),
             answers: Vec::with_capacity(BATCH_SLOTS),
-            stats: DirStats { interrupted, ..DirStats::default() },
+            stats,
             keeper: None,
             keeps: false,
             completed: Vec::new(),
@@ -105,14 +112,18 @@ impl<P: Platform> TxQueue<P> {
         chan: &<P::Events as Events>::Chan,
         port: &mut dyn FramePort,
         arena: &mut Arena,
-        control: &mut Control,
+        control: &SharedControl,
     ) -> Result<Polled, PeerFault> {
         if !self.late.is_empty() {
             self.answer_late(p, chan);
         }
-        let todo = match &mut control.credit {
-            None => self.batch.take(&mut self.ring, arena)?,
-            Some(credit) => self.take_within(credit, p.clock(), arena)?,
+        let todo = if control.is_limited() {
+            let Some(todo) = control.with_credit(|credit| self.take_within(credit, p.clock(), arena)) else {
+                return Ok(Polled::More);
+            };
+            todo?
+        } else {
+            self.batch.take(&mut self.ring, arena)?
         };
         let nr_frames = self.batch.nr_frames;
         if nr_frames == 0 {
@@ -124,9 +135,11 @@ impl<P: Platform> TxQueue<P> {
         if self.lends {
             self.batch.lend = (port.payload() == Payload::Lent).then(|| port.caps());
         }
+        let has_room =
+            arena.used_bytes() >= ROOM_BYTES_MIN && self.batch.lend.is_none() && take_room(port, arena);
         let before = p.peer().grant_ops();
         let served = self.chain.fetch(p, of, &mut self.batch, todo, arena);
-        self.stats.grant_ops.add_between(&before, &p.peer().grant_ops());
+        self.stats.add_grant_ops(&before, &p.peer().grant_ops());
         if self.batch.unblanked & !self.batch.failed != 0 {
             self.blank_checksums(arena);
         }
@@ -135,13 +148,13 @@ impl<P: Platform> TxQueue<P> {
             good = self.lend(p, of, port, arena);
         } else if good > 0 {
             self.ring.in_flight(self.late.given() + good as u32, 0);
+            let took = if has_room { port.tx_filled(arena) } else { port.tx_burst(&arena.burst()) };
             let burst = arena.burst();
-            let took = port.tx_burst(&burst);
-            self.stats.dropped += burst.frames.len().saturating_sub(took) as u64;
-            self.stats.bytes += burst.frames.iter().map(|d| d.len as u64).sum::<u64>();
+            self.stats.dropped.add(burst.frames.len().saturating_sub(took) as u64);
+            self.stats.bytes.add(burst.frames.iter().map(|d| d.len as u64).sum::<u64>());
         }
         self.stats.handed_on(self.batch.given(), served.granted, served.persistent);
-        self.stats.errors += self.batch.failed.count_ones() as u64;
+        self.stats.errors.add(self.batch.failed.count_ones() as u64);
         if self.batch.held == 0 && self.late.is_empty() {
             let notify = self.ring.answer_frames(self.batch.answers(), good as u32);
             self.notify(p, chan, notify);
@@ -177,10 +190,10 @@ impl<P: Platform> TxQueue<P> {
 
     /// Has the batch's wishes done, before anything of it is answered.
     #[cold]
-    fn ask(&mut self, control: &mut Control) {
+    fn ask(&mut self, control: &SharedControl) {
         let mut refused = 0u64;
-        control.multicast(self.batch.multicast.iter().map(|(_, ask)| *ask), |k| refused |= 1 << k);
-        self.stats.errors += u64::from(refused.count_ones());
+        control.lock().multicast(self.batch.multicast.iter().map(|(_, ask)| *ask), |k| refused |= 1 << k);
+        self.stats.errors.add(u64::from(refused.count_ones()));
         bits(refused).for_each(|k| self.batch.refuse(k));
     }
 
@@ -188,20 +201,20 @@ impl<P: Platform> TxQueue<P> {
     #[cold]
     fn blank_checksums(&mut self, arena: &mut Arena) {
         for i in bits(self.batch.unblanked & !self.batch.failed) {
-            self.stats.gso_checksum_fixups += 1;
+            self.stats.gso_checksum_fixups.add(1);
             if gso::blank_checksum(arena, i).is_err() {
                 arena.drop_frame(i);
                 self.batch.unfit |= 1 << i;
-                self.stats.dropped += 1;
+                self.stats.dropped.add(1);
             }
         }
     }
 
     #[inline(always)]
     fn notify(&mut self, p: &P, chan: &<P::Events as Events>::Chan, notify: Notify) {
-        self.stats.batches += 1;
+        self.stats.batches.add(1);
         if notify.wanted() {
-            self.stats.notifications += 1;
+            self.stats.notifications.add(1);
             p.events().notify(chan);
         }
     }
@@ -219,12 +232,12 @@ impl<P: Platform> TxQueue<P> {
             let mut lender = BatchLender { path: &mut *path, p, of };
             let mut burst = LentBurst::new(arena, batch.lent, &batch.heads, &mut lender, &mut self.keeper);
             let took = port.tx_lent(&mut burst);
-            self.stats.dropped += burst.len().saturating_sub(took) as u64;
+            self.stats.dropped.add(burst.len().saturating_sub(took) as u64);
         }
         path.settle(batch, arena);
         self.keeps |= path.keeps();
-        self.stats.grant_ops.add_between(&before, &p.peer().grant_ops());
-        self.stats.bytes += arena.burst().frames.iter().map(|d| d.len as u64).sum::<u64>();
+        self.stats.add_grant_ops(&before, &p.peer().grant_ops());
+        self.stats.bytes.add(arena.burst().frames.iter().map(|d| d.len as u64).sum::<u64>());
         let had = batch.given().count_ones();
         if had != good {
             self.ring.in_flight(self.late.given() + had, 0);
@@ -243,7 +256,7 @@ impl<P: Platform> TxQueue<P> {
         }
         let before = p.peer().grant_ops();
         self.chain.retire(p, &mut self.done);
-        self.stats.grant_ops.add_between(&before, &p.peer().grant_ops());
+        self.stats.add_grant_ops(&before, &p.peer().grant_ops());
         self.late.release(&mut self.done);
         loop {
             let given = self.late.take(BATCH_SLOTS, &mut self.answers);
@@ -278,7 +291,12 @@ impl<P: Platform> TxQueue<P> {
 
     /// What happened so far.
     pub fn stats(&self) -> DirStats {
-        self.stats
+        self.stats.read()
+    }
+
+    /// The counters, for whoever wants to look.
+    pub fn live_stats(&self) -> Arc<LiveStats> {
+        Arc::clone(&self.stats)
     }
 
     /// What serves its frames.

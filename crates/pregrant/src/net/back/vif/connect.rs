@@ -21,6 +21,7 @@ use crate::xenbus::key_source::Pairs;
 use crate::xenbus::refusal::{ConnectError, TooManyPages};
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// Rings of a queue, a page each.
@@ -103,17 +104,20 @@ impl<P: Platform> Vif<P> {
             )?);
         }
         self.connect_ctrl(p, front.ctrl, begin)?;
-        self.control.multicast.request(front.multicast_control);
+        self.control.lock().multicast.request(front.multicast_control);
         if begin == Begin::Fresh {
             bus.publish(&active, of_back_connection).map_err(ConnectError::Keys)?;
         }
         let now_ns = p.clock().now_ns();
+        let n = queues.len();
         for q in &mut queues {
             q.rx.watch(self.config.patience, front.rx_notify, begin == Begin::Reattach, now_ns);
+            q.rx.set_queues(n);
         }
+        self.shares = queues.iter().map(|q| Arc::clone(q.share())).collect();
         self.queues = queues;
         self.allow_pages(p, left);
-        self.reload_headroom(bus).map_err(ConnectError::Keys)?;
+        self.reload_headroom(p, bus).map_err(ConnectError::Keys)?;
         self.reload_rate(p, bus).map_err(ConnectError::Keys)
     }
 
@@ -125,8 +129,9 @@ impl<P: Platform> Vif<P> {
         begin: Begin,
     ) -> Result<(), ConnectError<E>> {
         let of = self.of;
-        self.control.offer_multicast(self.config.features.multicast_control);
-        let kept = if begin == Begin::Reattach { self.control.resume() } else { None };
+        let mut control = self.control.lock();
+        control.offer_multicast(self.config.features.multicast_control);
+        let kept = if begin == Begin::Reattach { control.resume() } else { None };
         self.ctrl = match keys {
             None => None,
             Some(CtrlKeys { ring: gref, channel: port }) => {
@@ -148,7 +153,7 @@ impl<P: Platform> Vif<P> {
                 Begin::Fresh => MulticastList::default(),
                 Begin::Reattach => MulticastList::lost(),
             };
-            self.control.begin(self.ctrl.as_ref().map_or(0, CtrlRing::rsp_prod), list);
+            control.begin(self.ctrl.as_ref().map_or(0, CtrlRing::rsp_prod), list);
         }
         Ok(())
     }
@@ -202,6 +207,7 @@ impl<P: Platform> Vif<P> {
         }
         let tx = TxQueue::new(tx_ring, tx_chain);
         let rx = RxQueue::new(rx_ring, rx_chain, accepts);
-        Ok(BackQueue::new(tx, rx, (tx_chan, rx_chan), RING_PAGES + kept_pages))
+        let control = Arc::clone(&self.control);
+        Ok(BackQueue::new(of, tx, rx, (tx_chan, rx_chan), control, RING_PAGES + kept_pages))
     }
 }

@@ -17,12 +17,12 @@ mod turn;
 pub use crate::xenbus::back::HOTPLUG_STATUS;
 pub use turn::RATE;
 
-use super::control::Control;
 use super::control_page::ControlPage;
 use super::ctrl::CtrlRing;
-use super::hash::HashSteering;
+use super::queue::QueueShare;
 use super::refusal::ListRefusal;
 use super::rx_batch::RxAccepts;
+use super::shared_control::SharedControl;
 use super::stall::Patience;
 use super::{BackQueue, Interrupted, Polled};
 use crate::error::PeerFault;
@@ -31,7 +31,7 @@ use crate::net::path::PathName;
 use crate::net::path::persistent;
 use crate::net::stats::DirStats;
 use crate::platform::Platform;
-use crate::port::{Arena, FramePort, Offloads, Steering};
+use crate::port::{Arena, FramePort, Offloads};
 use crate::units::DomId;
 use crate::xenbus::Class;
 use crate::xenbus::back::{Back, BackDevice, Changed, Connect, Drained};
@@ -73,9 +73,12 @@ pub type BackVif<P> = Back<Vif<P>>;
 pub struct Vif<P: Platform> {
     of: DomId,
     config: VifConfig,
+    /// Its queues; none while they are [lent](Vif::lend_queues).
     queues: Vec<BackQueue<P>>,
+    /// What is known of each queue, wherever it is; none while it is not connected.
+    shares: Vec<Arc<QueueShare>>,
     /// What the front set by control requests.
-    control: Control,
+    control: Arc<SharedControl>,
     ctrl: Option<CtrlRing<P>>,
     /// What the front takes, as of the last connect.
     accepts: RxAccepts,
@@ -98,7 +101,8 @@ impl<P: Platform> Back<Vif<P>> {
             of,
             config,
             queues: Vec::new(),
-            control: Control::default(),
+            shares: Vec::new(),
+            control: Arc::default(),
             ctrl: None,
             accepts: RxAccepts::ALL,
             refused: Vec::new(),
@@ -132,13 +136,17 @@ impl<P: Platform> BackDevice for Vif<P> {
     }
 
     fn is_connected(&self) -> bool {
-        !self.queues.is_empty()
+        !self.shares.is_empty()
+    }
+
+    fn is_lent(&self) -> bool {
+        self.queues.len() < self.shares.len()
     }
 
     fn drain(&mut self, p: &P, ports: &mut [Box<dyn FramePort>]) -> Drained {
         let mut drained = Drained::default();
         for (q, port) in self.queues.iter_mut().zip(ports) {
-            drained += q.deliver(p, self.of, &mut **port, &self.control);
+            drained += q.deliver(p, &mut **port);
         }
         drained
     }
@@ -148,6 +156,7 @@ impl<P: Platform> BackDevice for Vif<P> {
         self.link = false;
         self.past_stalls = self.stalls();
         self.queues.clear(); // maps are unmapped and channels closed on drop
+        self.shares.clear();
         self.ctrl = None;
     }
 
@@ -156,9 +165,9 @@ impl<P: Platform> BackDevice for Vif<P> {
             // It may ask for multicast control, or no longer, at any time (`feature-dynamic-multicast-control`).
             Changed::FrontKeys if self.config.features.dynamic_multicast_control => {
                 let on = self.config.features.multicast_control && requests_multicast(bus)?;
-                self.control.multicast.request(on);
+                self.control.lock().multicast.request(on);
             }
-            Changed::Reconfigured => self.reload_headroom(bus)?,
+            Changed::Reconfigured => self.reload_headroom(p, bus)?,
             Changed::Own(RATE) => self.reload_rate(p, bus)?,
             Changed::FrontKeys | Changed::Own(_) => {}
         }
@@ -166,33 +175,33 @@ impl<P: Platform> BackDevice for Vif<P> {
     }
 
     fn needed_pages(&self) -> usize {
-        self.queues.iter().map(BackQueue::needed_pages).sum::<usize>() + usize::from(self.ctrl.is_some())
+        self.shares.iter().map(|s| s.needed_pages).sum::<usize>() + usize::from(self.ctrl.is_some())
     }
 
     fn allowed_pages(&self) -> usize {
-        if self.queues.is_empty() { 0 } else { self.allowed }
+        if self.shares.is_empty() { 0 } else { self.allowed }
     }
 
     fn allow_pages(&mut self, p: &P, pages: usize) {
         let most = self.config.persistent_pages;
-        let chains = self.queues.iter_mut().flat_map(BackQueue::chains_mut);
-        let mut chains: Vec<_> = chains.filter(|c| c.pages().is_some()).collect();
-        let each = (pages / chains.len().max(1)).min(most);
-        chains.iter_mut().for_each(|chain| chain.limit_pages(p, each));
-        self.allowed = each * chains.len();
+        let nr_chains = self.shares.iter().flat_map(|s| s.keeps).filter(|keeps| *keeps).count();
+        let each = (pages / nr_chains.max(1)).min(most);
+        self.shares.iter().for_each(|s| s.order_pages(each));
+        self.queues.iter_mut().for_each(|q| q.heed(p));
+        self.allowed = each * nr_chains;
     }
 }
 
 impl<P: Platform> Vif<P> {
     /// Pages that it has mapped: those that it [needs](BackDevice::needed_pages), and those that it keeps since it saw them.
     pub fn mapped_pages(&self) -> usize {
-        self.needed_pages() + self.queues.iter().map(BackQueue::kept_pages).sum::<usize>()
+        self.needed_pages() + self.shares.iter().map(|s| s.kept_pages()).sum::<usize>()
     }
 
     /// Keeps what the front sets by control requests in memory that outlives this process, for a successor. Before the
     /// first connection.
     pub fn keep_control(&mut self, page: ControlPage) {
-        self.control.keep(page);
+        self.control.lock().keep(page);
     }
 
     /// Staging lists that were refused at the last connect: queue, direction, why.
@@ -221,9 +230,19 @@ impl<P: Platform> Vif<P> {
         sum
     }
 
-    /// Live queues.
+    /// Live queues, lent ones included.
     pub fn nr_queues(&self) -> usize {
-        self.queues.len()
+        self.shares.len()
+    }
+
+    /// Gives its queues to their workers, in their order. Until they are [back](Self::take_back) it neither closes nor detaches.
+    pub fn lend_queues(&mut self) -> Vec<BackQueue<P>> {
+        core::mem::take(&mut self.queues)
+    }
+
+    /// Takes all of its queues back, in their order.
+    pub fn take_back(&mut self, queues: Vec<BackQueue<P>>) {
+        self.queues = queues;
     }
 
     /// Moves one batch of queue `i` from the guest to `port`. A fault: call [`close`](Back::close) with its text.
@@ -235,21 +254,22 @@ impl<P: Platform> Vif<P> {
         port: &mut dyn FramePort,
         scratch: &mut Arena,
     ) -> Result<Polled, PeerFault> {
-        self.queues[i].poll_tx(p, self.of, port, scratch, &mut self.control)
+        self.queues[i].poll_tx(p, port, scratch)
     }
 
     /// Moves one batch of queue `i` from `port` to the guest.
     #[inline(always)]
     pub fn poll_rx(&mut self, p: &P, i: usize, port: &mut dyn FramePort) -> Result<Polled, PeerFault> {
-        self.queues[i].poll_rx(p, self.of, port, &self.control)
+        self.queues[i].poll_rx(p, port)
     }
 
     /// Serves some control requests: in the owner's control turn, never between frames. A fault: call
     /// [`close`](Back::close) with its text.
     pub fn poll_ctrl(&mut self, p: &P) -> Result<Polled, PeerFault> {
-        match &mut self.ctrl {
-            Some(ctrl) => ctrl.poll(p, self.of, self.queues.len(), &mut self.control),
-            None => Ok(Polled::Idle),
+        // Looked at first: a guest that asks for nothing makes no queue look for changes.
+        match self.ctrl.as_mut().map(|ctrl| (ctrl.is_pending(), ctrl)) {
+            Some((true, ctrl)) => ctrl.poll(p, self.of, self.shares.len(), &mut self.control.lock()),
+            Some((false, _)) | None => Ok(Polled::Idle),
         }
     }
 
@@ -258,30 +278,19 @@ impl<P: Platform> Vif<P> {
         self.ctrl.as_mut().map_or(Ok(false), |ctrl| ctrl.final_check(p))
     }
 
-    /// How the ports of this vif's queues are to spread frames over them ([`FramePort::steer`]), once for each change;
-    /// None: nothing changed.
-    pub fn new_steering(&mut self) -> Option<Option<Arc<dyn Steering>>> {
-        if !self.control.take_steer() {
-            return None;
-        }
-        let (settings, queues) = (&self.control.hash, self.queues.len());
-        let on = settings.is_on() && queues > 1;
-        Some(on.then(|| Arc::new(HashSteering { settings: settings.clone(), queues }) as Arc<dyn Steering>))
-    }
-
     /// Before sleeping: arms both rings of queue `i` and its channels. True: there is work.
     /// A fault comes with its direction.
     pub fn final_check(&mut self, p: &P, i: usize) -> Result<bool, (&'static str, PeerFault)> {
-        self.queues[i].arm(p, self.control.credit.as_ref())
+        self.queues[i].arm(p)
     }
 
     /// Counters of queue `i`.
     pub fn stats(&self, i: usize) -> (DirStats, DirStats) {
-        (self.queues[i].tx.stats(), self.queues[i].rx.stats())
+        (self.shares[i].tx.read(), self.shares[i].rx.read())
     }
 
     /// The paths that queue `i` runs: TX, RX.
     pub fn path_names(&self, i: usize) -> (&'static str, &'static str) {
-        (self.queues[i].tx.path_name(), self.queues[i].rx.path_name())
+        self.shares[i].paths.into()
     }
 }

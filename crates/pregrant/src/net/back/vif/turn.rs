@@ -1,12 +1,12 @@
 //! What a live vif's owner looks after in control turns: whether the guest takes frames, and what it may send.
 
-use super::super::credit::{BadRate, Credit, Rate};
-use super::super::stall::Link;
-use super::Vif;
+use super::super::credit::{BadRate, Rate};
+use super::{BackQueue, Vif};
 use crate::error::PeerFault;
 use crate::net::features::xdp_headroom;
 use crate::platform::{Clock, Platform};
 use crate::port::FramePort;
+use crate::xenbus::BackDevice;
 use crate::xenbus::bus::DeviceBus;
 use alloc::boxed::Box;
 
@@ -15,9 +15,10 @@ pub const RATE: &str = "rate";
 
 impl<P: Platform> Vif<P> {
     /// Reads the headroom that the front asks for, and gives it from the next frame on.
-    pub(super) fn reload_headroom<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
+    pub(super) fn reload_headroom<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), B::Error> {
         let bytes = if self.config.features.xdp_headroom { xdp_headroom(bus)? } else { 0 };
-        self.queues.iter_mut().for_each(|q| q.rx.set_headroom(bytes));
+        self.shares.iter().for_each(|s| s.order_headroom(bytes));
+        self.queues.iter_mut().for_each(|q| q.heed(p));
         Ok(())
     }
 
@@ -26,10 +27,7 @@ impl<P: Platform> Vif<P> {
         let text = bus.own_text(RATE)?.filter(|text| !text.is_empty());
         let rate = text.as_deref().map_or(Ok(None), Rate::parse);
         self.bad_rate = text.filter(|_| rate == Err(BadRate));
-        let rate = rate.unwrap_or(None);
-        if rate != self.control.credit.map(|c| c.rate()) {
-            self.control.credit = rate.map(|rate| Credit::new(rate, p.clock().now_ns()));
-        }
+        self.control.limit(rate.unwrap_or(None), p.clock().now_ns());
         Ok(())
     }
 
@@ -40,16 +38,7 @@ impl<P: Platform> Vif<P> {
 
     /// How often frames of the guest had to wait for credit.
     pub fn credit_waits(&self) -> u64 {
-        self.control.credit.map_or(0, |c| c.nr_waits())
-    }
-
-    /// The queue to be asked first for TX: with a rate, one after the other.
-    #[inline(always)]
-    pub fn first_tx(&self) -> usize {
-        match &self.control.credit {
-            None => 0,
-            Some(credit) => (credit.nr_waits() % self.queues.len().max(1) as u64) as usize,
-        }
+        self.control.credit_waits()
     }
 
     /// In a control turn: drops frames for the guest that waited too long, and looks whether it still takes any
@@ -60,24 +49,27 @@ impl<P: Platform> Vif<P> {
         p: &P,
         ports: &mut [Box<dyn FramePort>],
     ) -> Result<Option<bool>, (usize, PeerFault)> {
-        if self.queues.is_empty() {
-            return Ok(None);
-        }
-        let now_ns = p.clock().now_ns();
         for (i, (q, port)) in self.queues.iter_mut().zip(ports).enumerate() {
-            q.rx.turn(now_ns, &mut **port).map_err(|e| (i, e))?;
+            q.turn(p, &mut **port).map_err(|e| (i, e))?;
         }
-        let link = self.queues.iter().all(|q| q.rx.link() == Link::Up);
+        Ok(self.new_link())
+    }
+
+    /// The link's state, when that changed; true: all queues are ready, as of their last turns.
+    pub fn new_link(&mut self) -> Option<bool> {
+        let link = self.is_connected() && self.shares.iter().all(|s| s.link_is_up());
         let was = core::mem::replace(&mut self.link, link);
-        Ok((was != link).then_some(link))
+        (was != link).then_some(link)
     }
 
     /// Whether any ring has work for us, of which an event has told or is to tell. Nothing is armed.
     pub fn is_pending(&mut self) -> bool {
-        // Who has to wait for credit is not asked for requests.
-        let waits = self.control.credit.as_ref().and_then(Credit::deadline_ns).is_some();
+        self.ctrl_is_pending() || self.queues.iter_mut().any(BackQueue::is_pending)
+    }
+
+    /// Whether the control ring has.
+    pub fn ctrl_is_pending(&mut self) -> bool {
         self.ctrl.as_mut().is_some_and(|ctrl| ctrl.is_pending())
-            || self.queues.iter_mut().any(|q| !waits && q.tx.is_pending() || q.rx.is_pending())
     }
 
     /// Whether the link is up, as of the last [`turn`](Self::turn).
@@ -87,16 +79,12 @@ impl<P: Platform> Vif<P> {
 
     /// How often queues stalled, in all connections.
     pub fn stalls(&self) -> u64 {
-        self.past_stalls + self.queues.iter().map(|q| q.rx.stalls()).sum::<u64>()
+        self.past_stalls + self.shares.iter().map(|s| s.stalls()).sum::<u64>()
     }
 
     /// When this vif wants its owner awake, by the platform's clock, though nothing comes from the guest: to let frames
     /// expire, or for credit. None: never.
     pub fn deadline_ns(&self) -> Option<u64> {
-        if self.queues.is_empty() {
-            return None;
-        }
-        let credit = self.control.credit.as_ref().and_then(Credit::deadline_ns);
-        self.queues.iter().filter_map(|q| q.rx.deadline_ns()).chain(credit).min()
+        self.queues.iter().filter_map(BackQueue::deadline_ns).min()
     }
 }

@@ -9,15 +9,15 @@
 //! more than netif does: answers in request order (docs/protocol 1.1, R1) and an index that stops at frame ends only
 //! (R2), because a back that dies can be taken over only then. An answer may write its own bytes of a slot and no
 //! others.
+#![allow(dead_code)] // each test binary uses its part of it
 
-use crate::ring::{NetRx, NetTx, RingMem, Word};
-use crate::wire::netif::{
+use pregrant::ring::{NetRx, NetTx, RingMem, Word};
+use pregrant::wire::netif::{
     Extra, RSP_DROPPED, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest, RxResponse,
     TxRequest, TxResponse,
 };
-use alloc::collections::VecDeque;
-use alloc::vec::Vec;
-use core::fmt;
+use std::collections::VecDeque;
+use std::fmt;
 
 /// What a back did wrong. `index` is the free-running ring index of the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,0 +1,113 @@
+//! The control state of a vif, between the thread that serves its control ring and those that serve its queues.
+//!
+//! ```text
+//!   control ring, keys, rate --lock--> Control --changes--> a queue's RX makes its copy anew (wishes)
+//!   TX of a queue: MCAST extras --lock-->  |
+//!   TX of a queue: credit --try_lock-->    |   taken: nothing moves in this batch, and the worker looks again
+//! ```
+//! The data path takes no lock: RX compares a number, TX looks at one flag. A vif with a `rate` has one account for all of its
+//! queues; whose worker finds it in use goes on with others and comes back. A batch with MCAST extras waits, for at most one
+//! turn of the same guest's control requests; the wait counts as that guest's time.
+
+use super::control::Control;
+use super::credit::{Credit, Rate};
+use super::wishes::Wishes;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use spin::{Mutex, MutexGuard};
+
+/// See the module.
+#[derive(Default)]
+pub struct SharedControl {
+    control: Mutex<Control>,
+    changes: AtomicU32,
+    limited: AtomicBool,
+    /// Of the credit, for those who only look: 0 is none.
+    until_ns: AtomicU64,
+    waits: AtomicU64,
+}
+
+/// [`Control`], for as long as nobody else is to have it; queues know of what was changed afterwards.
+pub struct ControlGuard<'a> {
+    control: MutexGuard<'a, Control>,
+    shared: &'a SharedControl,
+}
+
+impl Deref for ControlGuard<'_> {
+    type Target = Control;
+    fn deref(&self) -> &Control {
+        &self.control
+    }
+}
+
+impl DerefMut for ControlGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Control {
+        &mut self.control
+    }
+}
+
+impl Drop for ControlGuard<'_> {
+    fn drop(&mut self) {
+        self.shared.tell_credit(self.control.credit.as_ref());
+        self.shared.changes.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl SharedControl {
+    /// The state, to look at and to change. Not for each batch: queues take it for changed.
+    pub fn lock(&self) -> ControlGuard<'_> {
+        ControlGuard { control: self.control.lock(), shared: self }
+    }
+
+    /// A number that differs once something changed.
+    #[inline(always)]
+    pub(super) fn changes(&self) -> u32 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// What RX has to know, and the number of changes that it is of; None: it is being changed just now.
+    #[cold]
+    pub(super) fn wishes(&self) -> Option<(u32, Wishes)> {
+        let control = self.control.try_lock()?;
+        Some((self.changes(), control.wishes()))
+    }
+
+    /// Whether the guest has a rate.
+    #[inline(always)]
+    pub(super) fn is_limited(&self) -> bool {
+        self.limited.load(Ordering::Relaxed)
+    }
+
+    /// Does something with the guest's account. None: another queue is at it, or it has none any more.
+    pub(super) fn with_credit<R>(&self, what: impl FnOnce(&mut Credit) -> R) -> Option<R> {
+        let mut control = self.control.try_lock()?;
+        let credit = control.credit.as_mut()?;
+        let done = what(credit);
+        self.tell_credit(Some(credit));
+        Some(done)
+    }
+
+    /// Sets what the guest may send from now on.
+    pub(super) fn limit(&self, rate: Option<Rate>, now_ns: u64) {
+        let control = &mut *self.lock();
+        if rate != control.credit.map(|c| c.rate()) {
+            control.credit = rate.map(|rate| Credit::new(rate, now_ns));
+        }
+    }
+
+    fn tell_credit(&self, credit: Option<&Credit>) {
+        self.limited.store(credit.is_some(), Ordering::Relaxed);
+        self.until_ns.store(credit.and_then(Credit::deadline_ns).unwrap_or(0), Ordering::Relaxed);
+        self.waits.store(credit.map_or(0, Credit::nr_waits), Ordering::Relaxed);
+    }
+
+    /// When the guest's frames may be taken again, where they wait for credit.
+    pub fn credit_deadline_ns(&self) -> Option<u64> {
+        Some(self.until_ns.load(Ordering::Relaxed)).filter(|until| *until > 0)
+    }
+
+    /// How often frames had to wait for credit.
+    pub fn credit_waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,57 @@
+//! What a guest wants of the frames that it gets, as one RX queue knows it.
+//!
+//! ```text
+//!   SharedControl --changed--> Wishes, the queue's own copy --> which multicast frames, which hash, which queue
+//! ```
+//! A copy, so that no queue takes a lock for a batch: it is made anew when the number of changes differs.
+//!
+//! What a guest may do: change its wishes at any rate. Each change costs its own queues a copy of some hundred bytes.
+
+use super::hash::{FrameHash, HashSettings, HashSteering};
+use super::multicast::MulticastList;
+use crate::net::headers::addresses;
+use crate::port::{Arena, BURST_FRAMES, Steering};
+use alloc::sync::Arc;
+
+/// The hashes of a burst's frames, by their number in it.
+pub type Hashes = [Option<FrameHash>; BURST_FRAMES];
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Wishes {
+    pub(super) multicast: MulticastList,
+    pub(super) hash: HashSettings,
+    /// How often what ports have to know has changed.
+    pub(super) steered: u32,
+}
+
+impl Wishes {
+    /// Whether frames for the guest have to be looked at.
+    #[inline(always)]
+    pub fn touches_rx(&self) -> bool {
+        self.hash.is_on() || self.multicast.filters()
+    }
+
+    /// Drops the frames in `arena` that the guest does not want, and computes the others' hashes. Returns how many it
+    /// dropped.
+    pub fn prepare(&self, arena: &mut Arena, hashes: &mut Hashes) -> u64 {
+        let mut dropped = 0;
+        for (i, hash) in hashes.iter_mut().enumerate().take(arena.len()) {
+            let burst = arena.burst();
+            let frame = burst.frame(i);
+            let wanted = addresses(frame).is_none_or(|(dst, _)| self.multicast.wants(dst));
+            *hash = if wanted && self.hash.is_on() { self.hash.hash(frame) } else { None };
+            if !wanted {
+                arena.drop_frame(i);
+                dropped += 1;
+            }
+        }
+        dropped
+    }
+
+    /// How ports are to spread frames over `queues` queues; None: as they like.
+    pub(super) fn steering(&self, queues: usize) -> Option<Arc<dyn Steering>> {
+        let on = self.hash.is_on() && queues > 1;
+        on.then(|| Arc::new(HashSteering { settings: self.hash.clone(), queues }) as Arc<dyn Steering>)
+    }
+}
