@@ -1,20 +1,22 @@
-//! One descriptor for many taps, readable when new frames came.
+//! One descriptor for many ports of which the kernel tells, readable when new frames came.
 //!
 //! ```text
-//!   tap, tap ... --edge--> epoll <-- a loop that sleeps
+//!   tap, tap ... --edge--> epoll <-- a worker that sleeps --take--> which ones
 //! ```
-//! Once for each new frame and not as long as there are frames: who has no room for what waits sleeps nevertheless, and
-//! looks at every port when it is woken.
+//! Once for each new frame and not as long as there are frames: who has no room for what waits sleeps nevertheless.
 
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::io;
-use std::rc::Rc;
+use std::sync::Arc;
+
+/// Ports that one look takes; what is more comes with the next.
+const AT_ONCE: usize = 64;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub struct Arrivals(Rc<OwnedFd>);
+pub struct Arrivals(Arc<OwnedFd>);
 
 impl Arrivals {
     /// Of no port yet.
@@ -22,28 +24,33 @@ impl Arrivals {
     /// # Errors
     /// No descriptor is left.
     pub fn new() -> io::Result<Self> {
-        Ok(Self(Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?)))
+        Ok(Self(Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?)))
     }
 
-    /// Of this port too, until it is closed.
+    /// Of this port too, as number `number`, until it is [removed](Self::remove).
     ///
     /// # Errors
     /// The kernel has no memory for it.
-    pub fn of(&self, port: impl AsFd) -> io::Result<()> {
+    pub fn add(&self, port: impl AsFd, number: u64) -> io::Result<()> {
         let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        match epoll::add(&self.0, port, epoll::EventData::new_u64(0), on) {
+        match epoll::add(&self.0, port, epoll::EventData::new_u64(number), on) {
             Err(Errno::EXIST) => Ok(()),
             other => Ok(other?),
         }
     }
 
-    /// Forgets what came up to now. True: some of it has not been read, and nothing will wake for it again: look at every
-    /// port before you sleep.
-    pub fn clear(&self) -> bool {
+    /// Of this port no longer.
+    pub fn remove(&self, port: impl AsFd) {
+        let _ = epoll::delete(&self.0, port); // it may not have been added
+    }
+
+    /// The numbers of those that have had frames since the last look.
+    pub fn take(&self, mut each: impl FnMut(u64)) {
         let mut events =
-            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; AT_ONCE];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        epoll::wait(&self.0, &mut events[..], Some(&now)).is_ok_and(|n| n > 0)
+        let n = epoll::wait(&self.0, &mut events[..], Some(&now)).unwrap_or(0);
+        events[..n].iter().for_each(|event| each(event.data.u64()));
     }
 }
 

@@ -16,7 +16,9 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use pregrant::port::{Arena, Burst, FrameDesc, FramePort, MAX_FRAME, Offloads, PortDrop, Steering};
+use pregrant::port::{
+    Arena, Burst, DropCounts, FrameDesc, FramePort, MAX_FRAME, Offloads, PortOwner, Steering,
+};
 
 /// The whole of any frame.
 pub const WHOLE_FRAMES: u32 = MAX_FRAME as u32;
@@ -157,8 +159,8 @@ impl<W: Write + Send> FramePort for Pcap<W> {
         n
     }
 
-    fn drops(&self) -> Vec<PortDrop> {
-        self.inner.drops()
+    fn drop_counts(&self) -> Option<Arc<dyn DropCounts>> {
+        self.inner.drop_counts()
     }
 
     fn held(&self) -> usize {
@@ -167,6 +169,10 @@ impl<W: Write + Send> FramePort for Pcap<W> {
 
     fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
         self.inner.steer(by);
+    }
+
+    fn owned_by(&mut self, owner: &PortOwner) {
+        self.inner.owned_by(owner);
     }
 }
 

@@ -4,31 +4,20 @@
 //!   the kernel's queue i --read--> which queue does the guest want?  i: on its way
 //!                                                                    j: queue j's frames, until j's port is asked
 //! ```
-//! All ports of a vif belong to one worker, which asks each of them before it sleeps: [`Moved`] says when one that was asked
-//! before has frames since. Frames that moved wait in this process' memory and count as [held](FramePort::held).
+//! A frame that moves rings the bell of the port that it is for, whichever worker has that one. Frames that moved wait in this process' memory and count as [held](FramePort::held).
 //!
 //! What a guest may do: have all frames in one queue, and take none there. That queue is bounded ([`QUEUE_BYTES`]); what does not
 //! fit is dropped and counted. Until a guest steers, no memory is taken, and frames pass as they come.
 
 use super::queue::FrameQueue;
-use pregrant::port::{Arena, Burst, FramePort, LentBurst, Offloads, Payload, PortDrop, Steering};
+use pregrant::port::{
+    Arena, Bell, Burst, DropCounts, FramePort, LentBurst, Offloads, Payload, PortDrop, PortOwner, Steering,
+};
 use rustix::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that may wait for each queue of the guest's.
 pub const QUEUE_BYTES: usize = 512 * 1024;
-
-/// Whether frames moved to another queue's port since this was last asked.
-#[derive(Clone, Debug, Default)]
-pub struct Moved(Arc<AtomicBool>);
-
-impl Moved {
-    /// Says so, and forgets it.
-    pub fn take(&self) -> bool {
-        self.0.swap(false, Ordering::Relaxed)
-    }
-}
 
 /// What the ports of one vif share.
 #[derive(Debug, Default)]
@@ -36,6 +25,8 @@ struct Shared {
     by: Option<Arc<dyn Steering>>,
     /// One a queue; none until the guest steers.
     queues: Vec<FrameQueue>,
+    /// By queue, of ports that a worker has.
+    bells: Vec<Option<Arc<dyn Bell>>>,
     /// Frames that found no room.
     overflow: u64,
 }
@@ -47,30 +38,39 @@ pub struct Steered<P> {
     queue: usize,
     nr_queues: usize,
     shared: Arc<Mutex<Shared>>,
-    moved: Moved,
     /// What was read and is to be sorted; None until the guest steers.
     read: Option<Box<Arena>>,
 }
 
 impl<P: FramePort> Steered<P> {
     /// The ports of one vif, in the order of its queues.
-    pub fn all(ports: Vec<P>, moved: &Moved) -> Vec<Self> {
-        let shared = Arc::new(Mutex::new(Shared::default()));
+    pub fn all(ports: Vec<P>) -> Vec<Self> {
         let nr_queues = ports.len();
-        let steered = |(queue, inner)| Self {
-            inner,
-            queue,
-            nr_queues,
-            shared: Arc::clone(&shared),
-            moved: moved.clone(),
-            read: None,
-        };
+        let shared = Shared { bells: vec![None; nr_queues], ..Shared::default() };
+        let shared = Arc::new(Mutex::new(shared));
+        let steered =
+            |(queue, inner)| Self { inner, queue, nr_queues, shared: Arc::clone(&shared), read: None };
         ports.into_iter().enumerate().map(steered).collect()
     }
 
     fn shared(&self) -> MutexGuard<'_, Shared> {
         // Every state that a panic could leave is a legal one.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the inner ports dropped, and the queues between them.
+struct SteeredDrops {
+    inner: Option<Arc<dyn DropCounts>>,
+    shared: Arc<Mutex<Shared>>,
+}
+
+impl DropCounts for SteeredDrops {
+    fn read(&self) -> Vec<PortDrop> {
+        let mut drops = self.inner.as_ref().map_or_else(Vec::new, |inner| inner.read());
+        let frames = self.shared.lock().unwrap_or_else(PoisonError::into_inner).overflow;
+        drops.push(PortDrop { dir: "rx", reason: "queue_full", frames });
+        drops
     }
 }
 
@@ -113,7 +113,8 @@ impl<P: FramePort> FramePort for Steered<P> {
         read.clear();
         self.inner.rx_burst(&mut read);
         let mut shared = self.shared();
-        let Shared { queues, overflow, .. } = &mut *shared;
+        let Shared { queues, overflow, bells, .. } = &mut *shared;
+        let mut moved = 0u64;
         for (frame, offload) in read.burst().iter() {
             let to = by.queue_of(frame) % self.nr_queues;
             let Some(queue) = queues.get_mut(to) else { break };
@@ -121,18 +122,20 @@ impl<P: FramePort> FramePort for Steered<P> {
                 continue;
             }
             // That one may have been asked already; and there may be more behind these, though none was this queue's.
-            self.moved.0.store(true, Ordering::Relaxed);
+            moved |= 1 << (to % 64) | 1 << (self.queue % 64);
             *overflow += u64::from(!queue.push(frame, offload));
         }
+        let is_moved = |queue: usize| moved & 1 << (queue % 64) != 0;
+        let bells = bells.iter().enumerate().filter(|(queue, _)| is_moved(*queue));
+        bells.filter_map(|(_, bell)| bell.as_ref()).for_each(|bell| bell.ring());
         drop(shared);
         self.read = Some(read);
         into.len() - before
     }
 
-    fn drops(&self) -> Vec<PortDrop> {
-        let mut drops = self.inner.drops();
-        drops.push(PortDrop { dir: "rx", reason: "queue_full", frames: self.shared().overflow });
-        drops
+    fn drop_counts(&self) -> Option<Arc<dyn DropCounts>> {
+        let (inner, shared) = (self.inner.drop_counts(), Arc::clone(&self.shared));
+        Some(Arc::new(SteeredDrops { inner, shared }))
     }
 
     fn held(&self) -> usize {
@@ -148,6 +151,11 @@ impl<P: FramePort> FramePort for Steered<P> {
         }
         shared.by = by;
     }
+
+    fn owned_by(&mut self, owner: &PortOwner) {
+        self.inner.owned_by(owner);
+        self.shared().bells[self.queue] = Some(Arc::clone(&owner.bell));
+    }
 }
 
 impl<P: AsFd> AsFd for Steered<P> {
@@ -161,6 +169,7 @@ mod tests {
     use super::*;
     use pregrant::port::Offload;
     use std::collections::VecDeque;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Gives its frames, a few a burst.
     #[derive(Default)]
@@ -193,17 +202,29 @@ mod tests {
         }
     }
 
-    /// Asks each port, and again as long as one says that frames moved: what a worker does before it sleeps.
-    fn all(ports: &mut [Steered<Source>], moved: &Moved) -> Vec<Vec<Vec<u8>>> {
+    /// A worker that was rung for.
+    #[derive(Debug, Default)]
+    struct Rung(AtomicBool);
+
+    impl Bell for Rung {
+        fn ring(&self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks each port, and again as long as one has its bell rung: what a worker does before it sleeps.
+    fn all(ports: &mut [Steered<Source>]) -> Vec<Vec<Vec<u8>>> {
         let mut got = vec![Vec::new(); ports.len()];
         let mut arena = Arena::new();
+        let bell = Arc::new(Rung::default());
+        ports.iter_mut().for_each(|port| port.owned_by(&PortOwner { worker: 0, bell: bell.clone() }));
         loop {
             for (port, got) in ports.iter_mut().zip(&mut got) {
                 arena.clear();
                 port.rx_burst(&mut arena);
                 got.extend(arena.burst().iter().map(|(frame, _)| frame.to_vec()));
             }
-            if !moved.take() {
+            if !bell.0.swap(false, Ordering::Relaxed) {
                 return got;
             }
         }
@@ -215,19 +236,14 @@ mod tests {
 
     #[test]
     fn each_frame_comes_where_the_guest_wants_it_and_in_order() {
-        let moved = Moved::default();
-        let mut ports = Steered::all(vec![Source::default(), Source::default(), Source::default()], &moved);
+        let mut ports = Steered::all(vec![Source::default(), Source::default(), Source::default()]);
         ports[2].inner.0 = frames(|n| n % 3);
-        assert_eq!(
-            all(&mut ports, &moved).iter().map(Vec::len).collect::<Vec<_>>(),
-            [0, 0, 8],
-            "as they come"
-        );
+        assert_eq!(all(&mut ports).iter().map(Vec::len).collect::<Vec<_>>(), [0, 0, 8], "as they come");
         ports[2].inner.0.clear();
         // 200 frames, of which the last queue is asked for last: those of the first two were asked before.
         ports[0].steer(Some(Arc::new(ByFirst)));
         ports[2].inner.0 = frames(|n| n % 4);
-        let got = all(&mut ports, &moved);
+        let got = all(&mut ports);
         for (queue, got) in got.iter().enumerate() {
             let due: Vec<Vec<u8>> =
                 frames(|n| n % 4).into_iter().filter(|f| usize::from(f[0]) % 3 == queue).collect();
@@ -240,13 +256,12 @@ mod tests {
         assert_eq!(ports[1].held(), 8);
         ports[1].steer(None);
         ports[2].inner.0.clear();
-        assert_eq!(all(&mut ports, &moved)[1].len(), 8);
+        assert_eq!(all(&mut ports)[1].len(), 8);
     }
 
     #[test]
     fn a_queue_that_nobody_empties_is_bounded_and_its_drops_counted() {
-        let moved = Moved::default();
-        let mut ports = Steered::all(vec![Source::default(), Source::default()], &moved);
+        let mut ports = Steered::all(vec![Source::default(), Source::default()]);
         ports[0].steer(Some(Arc::new(ByFirst)));
         let mut sent = 0;
         while ports[0].drops().iter().all(|drop| drop.frames == 0) {

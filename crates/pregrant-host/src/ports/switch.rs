@@ -1,9 +1,9 @@
-//! A learning switch between the vifs of one worker.
+//! A learning switch between the vifs of one host, on any number of workers.
 //!
 //! ```text
-//!   guest 1 --TX--> tx_burst --learn source--+      +--> queue --rx_burst--> guest 2
-//!                                            |      |
-//!                                    MAC table, find destination: one port, or all but the sender's
+//!   guest 1 --fetch--> memory of worker A's   tx_filled         rx_burst   the same memory --deliver--> guest 2
+//!                                \-- plan: source, MAC table, queue --mailbox--> |
+//!                                 \-- copy: frames for others, small bursts ---> |  (mail, 4 to 64 KiB)
 //! ```
 //!
 //! Known unicast goes to its port; broadcast, multicast and unknown unicast go to every other port; nothing returns to
@@ -13,288 +13,70 @@
 //! several queues is one port with several handles; a flow keeps to one of them, to the one that the guest said where it did
 //! ([`FramePort::steer`]).
 //!
-//! A switch belongs to one worker. The lock inside is taken once per burst, and twice more for each frame that is to be cut,
-//! and never contended there; it makes the handles `Send`, as a port has to be.
+//! **Copies.** A batch of 2 KiB and more is fetched into memory that the switch gives ([`FramePort::tx_room`]), and the receiver
+//! delivers from that memory: two copies, out of one guest and into the other. Frames of a batch of which most is for
+//! another queue, of one that goes to all, and of a smaller one are copied once more on the way.
+//!
+//! **Workers.** Each worker that has ports here has an outbox (`outbox.rs`), and each queue a mailbox of each worker that sends to it
+//! (`inbox.rs`, `mailbox.rs`). A frame takes no lock. A burst takes that of its worker's outbox, which is not contended; addresses are
+//! looked up without one. [`FramePort::owned_by`] says which worker a handle is at, and which bell wakes it. Handles that nobody
+//! gave to a worker have an outbox in common, wherever they are called, and are not woken.
 //!
 //! What a guest may do: forge addresses, as far as its port's [`Sources`] allow; send to everybody, but no large segments, for
 //! TCP is not for groups; send noise. It costs others no more than their own queue's room.
 
+mod fabric;
+mod inbox;
+mod mail;
+mod mailbox;
+mod outbox;
+mod vif;
+
+/// What the mailbox is made of; loom has its own.
+mod sync {
+    pub use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+    pub use std::sync::{Arc, Mutex, MutexGuard};
+}
+
+use self::fabric::Fabric;
+use self::inbox::Incoming;
+use self::outbox::Outbox;
+use self::vif::{Counters, Vif};
+use super::segments::CutFrame;
+use pregrant::port::{Arena, Burst, DropCounts, FramePort, Offloads, PortDrop, PortOwner, Steering};
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pregrant::net::headers::{IpHeaders, IpVersion, MacAddr, PROTOCOL_TCP, PROTOCOL_UDP, addresses};
-use pregrant::port::{Arena, Burst, FrameDesc, FramePort, Offload, Offloads, PortDrop, Steering};
-
-use super::mac_table::{Claim, MacTable, Source};
-use super::queue::FrameQueue;
-use super::segments::CutFrame;
-
-/// Bytes that may wait in each queue to a guest.
-pub const QUEUE_BYTES: usize = 512 * 1024;
+pub use self::inbox::QUEUE_BYTES;
+pub use self::vif::{Sources, SwitchFull, SwitchStats};
 /// Ports of one switch.
-pub const MAX_PORTS: usize = 256;
-
-/// What went through a port, seen from its guest: TX is what the guest sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SwitchStats {
-    /// Frames that the guest sent.
-    pub tx_frames: u64,
-    /// Of these, sent on to every other port.
-    pub flooded: u64,
-    /// Frames shorter than an Ethernet header, or with a source that no station may have: dropped.
-    pub bad_frames: u64,
-    /// Sources that were not learnt, since the port's share of the table is used up.
-    pub not_learnt: u64,
-    /// Frames with a source that this guest may not use: dropped.
-    pub forged: u64,
-    /// Large segments to a group: dropped.
-    pub gso_to_group: u64,
-    /// Frames queued for the guest.
-    pub rx_frames: u64,
-    /// Frames for the guest that found its queue full.
-    pub rx_overflow: u64,
-    /// Frames for the guest that needed a checksum or segmentation which their headers do not allow.
-    pub rx_unfinishable: u64,
-}
-
-/// With which source addresses a guest may send. Another port's pinned address is never among them, nor is a group's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Sources {
-    /// Any that is not believed to be another port's: nobody said which is its own.
-    #[default]
-    Learnt,
-    /// This one alone, which is pinned.
-    Own(MacAddr),
-    /// Any, also one that was learnt at another port; its own, if it has one, is pinned.
-    Any(Option<MacAddr>),
-}
-
-impl Sources {
-    fn pinned(self) -> Option<MacAddr> {
-        match self {
-            Self::Learnt => None,
-            Self::Own(mac) => Some(mac),
-            Self::Any(own) => own,
-        }
-    }
-}
-
-/// No further port fits into the switch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the switch has {MAX_PORTS} ports already; give this vif another switch (another bridge)")]
-pub struct SwitchFull;
-
-#[derive(Debug)]
-struct Vif {
-    queues: Vec<FrameQueue>,
-    handles: usize,
-    caps: Offloads,
-    sources: Sources,
-    /// Where the guest wants its frames; None: by flow.
-    steering: Option<Arc<dyn Steering>>,
-    stats: SwitchStats,
-}
-
-#[derive(Debug, Default)]
-struct Fabric {
-    vifs: Vec<Option<Vif>>,
-    macs: MacTable,
-    now_ns: u64,
-}
-
-/// Where a frame goes.
-#[derive(Clone, Copy)]
-enum Way {
-    To(u16),
-    All,
-    Nowhere,
-}
-
-impl Fabric {
-    fn way(&self, from: u16, dst: MacAddr) -> Way {
-        if dst.is_group() {
-            return Way::All;
-        }
-        match self.macs.find(dst, self.now_ns) {
-            Some(port) if port == from => Way::Nowhere,
-            Some(port) => Way::To(port),
-            None => Way::All,
-        }
-    }
-
-    /// Queues a frame for `port`, unless that one takes it cut only: then it is noted in `uncut`.
-    fn deliver(&mut self, port: u16, frame: &[u8], offload: Offload, uncut: &mut Vec<u16>) {
-        let Some(Some(vif)) = self.vifs.get_mut(usize::from(port)) else { return };
-        // A large segment's checksum is finished after it was cut, so it needs both.
-        if offload.gso_type != 0 && !(vif.caps.gso && vif.caps.csum) {
-            return uncut.push(port);
-        }
-        let caps = vif.caps;
-        let done = vif.queue_of(frame).push_finished(frame, offload, caps);
-        vif.stats.rx_frames += u64::from(done.frames);
-        vif.stats.rx_overflow += u64::from(done.overflow);
-        vif.stats.rx_unfinishable += u64::from(done.unfinishable);
-    }
-
-    /// Queues for each of `ports` what `frame` was cut into; None: it could not be.
-    fn deliver_cut(&mut self, ports: &[u16], frame: &[u8], cut: Option<&CutFrame>) {
-        for &port in ports {
-            let Some(Some(vif)) = self.vifs.get_mut(usize::from(port)) else { continue };
-            let Some(cut) = cut else {
-                vif.stats.rx_unfinishable += 1;
-                continue;
-            };
-            let finished = Offload { csum_ok: true, ..Offload::default() };
-            let queue = vif.queue_of(frame);
-            let (mut queued, mut overflow) = (0, 0);
-            for segment in cut.iter() {
-                // In order: behind one that found no room there is none for another.
-                if overflow == 0 && queue.push(segment, finished) {
-                    queued += 1;
-                } else {
-                    overflow += 1;
-                }
-            }
-            vif.stats.rx_frames += queued;
-            vif.stats.rx_overflow += overflow;
-        }
-    }
-
-    /// Whether `src` may send from `from`; the table and `stats` know of it then.
-    fn admit(&mut self, from: u16, src: MacAddr, stats: &mut SwitchStats) -> bool {
-        if src.is_group() || src.is_zero() {
-            stats.bad_frames += 1;
-            return false;
-        }
-        let Some(Some(vif)) = self.vifs.get(usize::from(from)) else { return false };
-        let claim = match vif.sources {
-            Sources::Own(own) if own == src => return true,
-            Sources::Own(_) => {
-                stats.forged += 1;
-                return false;
-            }
-            Sources::Learnt => Claim::Free,
-            Sources::Any(_) => Claim::Moved,
-        };
-        match self.macs.learn(src, from, claim, self.now_ns) {
-            Source::Here => {}
-            Source::NotLearnt => stats.not_learnt += 1,
-            Source::Elsewhere => {
-                stats.forged += 1;
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Forwards frames from the `at`-th on, up to one that some receivers take cut only: those are in `uncut` then. Returns
-    /// how many are done, that one included.
-    fn forward(&mut self, from: u16, frames: &Burst<'_>, at: usize, uncut: &mut Vec<u16>) -> usize {
-        let mut stats = SwitchStats::default();
-        // A burst is mostly one conversation: the table is asked when an address differs from the last frame's.
-        let mut last: Option<(MacAddr, MacAddr, Way)> = None;
-        let mut done = at;
-        while uncut.is_empty() && done < frames.frames.len() {
-            let (bytes, FrameDesc { at, len, offload }) = (frames.bytes, frames.frames[done]);
-            done += 1;
-            let Some(frame) = bytes.get(at as usize..).and_then(|b| b.get(..len as usize)) else { continue };
-            if frame.is_empty() {
-                continue;
-            }
-            stats.tx_frames += 1;
-            let Some((dst, src)) = addresses(frame) else {
-                stats.bad_frames += 1;
-                continue;
-            };
-            let way = match last {
-                Some((d, s, way)) if d == dst && s == src => way,
-                _ => {
-                    if !self.admit(from, src, &mut stats) {
-                        continue;
-                    }
-                    let way = self.way(from, dst);
-                    last = Some((dst, src, way));
-                    way
-                }
-            };
-            if offload.gso_type != 0 && dst.is_group() {
-                stats.gso_to_group += 1;
-                continue;
-            }
-            match way {
-                Way::To(port) => self.deliver(port, frame, offload, uncut),
-                Way::Nowhere => {}
-                Way::All => {
-                    stats.flooded += 1;
-                    for port in 0..self.vifs.len() as u16 {
-                        if port != from {
-                            self.deliver(port, frame, offload, uncut);
-                        }
-                    }
-                }
-            }
-        }
-        if let Some(Some(vif)) = self.vifs.get_mut(usize::from(from)) {
-            vif.stats.tx_frames += stats.tx_frames;
-            vif.stats.flooded += stats.flooded;
-            vif.stats.bad_frames += stats.bad_frames;
-            vif.stats.not_learnt += stats.not_learnt;
-            vif.stats.forged += stats.forged;
-            vif.stats.gso_to_group += stats.gso_to_group;
-        }
-        done
-    }
-
-    /// Gives a port's own address to it, or back to another vif that has the same.
-    fn pin(&mut self, port: u16) {
-        let Some(Some(vif)) = self.vifs.get(usize::from(port)) else { return };
-        if let Some(mac) = vif.sources.pinned() {
-            self.macs.pin(mac, port);
-        }
-    }
-}
-
-impl Vif {
-    /// The queue that a frame for the guest goes to.
-    fn queue_of(&mut self, frame: &[u8]) -> &mut FrameQueue {
-        let queue = match (self.queues.len(), &self.steering) {
-            (1, _) => 0,
-            (n, Some(steering)) => steering.queue_of(frame) % n,
-            (n, None) => flow_hash(frame) as usize % n,
-        };
-        &mut self.queues[queue]
-    }
-}
-
-/// A number that is the same for all frames of one flow: MAC and IP addresses, and ports where there are any.
-fn flow_hash(frame: &[u8]) -> u64 {
-    let mut hash = 0xCBF2_9CE4_8422_2325u64; // FNV-1a
-    let mut mix = |bytes: &[u8]| {
-        for b in bytes {
-            hash = (hash ^ u64::from(*b)).wrapping_mul(0x100_0000_01B3);
-        }
-    };
-    mix(&frame[..frame.len().min(12)]);
-    if let Ok(h) = IpHeaders::parse(frame) {
-        match h.version {
-            IpVersion::V4 => mix(&frame[h.l2_len + 12..h.l2_len + 20]),
-            IpVersion::V6 => mix(&frame[h.l2_len + 8..h.l2_len + 40]),
-        }
-        if matches!(h.protocol, PROTOCOL_TCP | PROTOCOL_UDP) && !h.fragment && h.l4_len() >= 4 {
-            mix(&frame[h.l4_at..h.l4_at + 4]);
-        }
-    }
-    hash ^ (hash >> 32)
-}
+pub use super::mac_table::MAX_PORTS;
 
 /// The switch. Clones are the same switch.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Switch {
-    fabric: Arc<Mutex<Fabric>>,
+    shared: Arc<Shared>,
 }
 
-fn lock(fabric: &Mutex<Fabric>) -> MutexGuard<'_, Fabric> {
-    // Every state that a panic could leave is a legal one.
-    fabric.lock().unwrap_or_else(PoisonError::into_inner)
+/// What its ports have in common.
+#[derive(Default)]
+struct Shared {
+    fabric: Fabric,
+    /// By the worker's number; None: of ports that nobody gave to a worker.
+    outboxes: Mutex<BTreeMap<Option<usize>, Arc<Mutex<Outbox>>>>,
+}
+
+impl Shared {
+    fn outbox(&self, worker: Option<usize>) -> Arc<Mutex<Outbox>> {
+        Arc::clone(lock(&self.outboxes).entry(worker).or_default())
+    }
+}
+
+impl fmt::Debug for Switch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Switch").finish_non_exhaustive()
+    }
 }
 
 impl Switch {
@@ -303,17 +85,15 @@ impl Switch {
         Self::default()
     }
 
-    /// Tells the time, for ageing; the worker calls it once per turn.
+    /// Tells the time, for ageing; a worker calls it once per turn.
     pub fn set_now(&self, now_ns: u64) {
-        let mut fabric = lock(&self.fabric);
-        fabric.now_ns = now_ns;
-        fabric.macs.sweep(now_ns);
+        self.shared.fabric.set_now(now_ns);
     }
 
     /// A port for a vif with one queue, whose guest can take what `caps` says.
     pub fn add_port(&self, caps: Offloads) -> Result<SwitchPort, SwitchFull> {
-        let port = self.add(1, caps)?;
-        Ok(SwitchPort::new(&self.fabric, port, 0))
+        let (port, vif) = self.shared.fabric.join(1, caps)?;
+        Ok(SwitchPort::new(&self.shared, port, 0, &vif))
     }
 
     /// A port for a vif with `queues` queues, one handle for each.
@@ -321,84 +101,85 @@ impl Switch {
         if queues == 0 {
             return Ok(Vec::new());
         }
-        let port = self.add(queues, caps)?;
-        Ok((0..queues).map(|queue| SwitchPort::new(&self.fabric, port, queue)).collect())
-    }
-
-    fn add(&self, queues: usize, caps: Offloads) -> Result<u16, SwitchFull> {
-        let mut fabric = lock(&self.fabric);
-        let free = fabric.vifs.iter().position(Option::is_none).unwrap_or(fabric.vifs.len());
-        if free == MAX_PORTS {
-            return Err(SwitchFull);
-        }
-        let vif = Vif {
-            queues: (0..queues).map(|_| FrameQueue::new(QUEUE_BYTES)).collect(),
-            handles: queues,
-            caps,
-            sources: Sources::default(),
-            steering: None,
-            stats: SwitchStats::default(),
-        };
-        if free == fabric.vifs.len() {
-            fabric.vifs.push(Some(vif));
-        } else {
-            fabric.vifs[free] = Some(vif);
-        }
-        Ok(free as u16)
+        let (port, vif) = self.shared.fabric.join(queues, caps)?;
+        Ok((0..queues).map(|queue| SwitchPort::new(&self.shared, port, queue, &vif)).collect())
     }
 
     /// Addresses that are known, pinned ones included.
     pub fn known_addresses(&self) -> usize {
-        lock(&self.fabric).macs.len()
+        self.shared.fabric.macs.len()
     }
 }
 
 /// One queue of a vif at the switch. When the last handle of a port is dropped, its frames and addresses go.
-#[derive(Debug)]
 pub struct SwitchPort {
-    fabric: Arc<Mutex<Fabric>>,
+    shared: Arc<Shared>,
     port: u16,
-    queue: usize,
-    /// Of the frame under way: who takes it cut only, and what it is cut into.
-    uncut: Vec<u16>,
+    incoming: Incoming,
+    counters: Arc<Counters>,
+    /// Of the worker that it is at.
+    outbox: Arc<Mutex<Outbox>>,
+    /// What the frame under way is cut into.
     cut: CutFrame,
 }
 
+impl fmt::Debug for SwitchPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SwitchPort").field("port", &self.port).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every state that a panic could leave is a legal one.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl SwitchPort {
-    fn new(fabric: &Arc<Mutex<Fabric>>, port: u16, queue: usize) -> Self {
-        Self { fabric: Arc::clone(fabric), port, queue, uncut: Vec::new(), cut: CutFrame::default() }
+    fn new(shared: &Arc<Shared>, port: u16, queue: usize, vif: &Vif) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            port,
+            incoming: Incoming::new(&vif.inboxes[queue]),
+            counters: Arc::clone(&vif.counters),
+            outbox: shared.outbox(None),
+            cut: CutFrame::default(),
+        }
     }
 
     /// Says what the guest behind this port can take unfinished, once that is negotiated. Frames that already wait are
     /// as they were queued.
     pub fn set_guest_caps(&self, caps: Offloads) {
-        if let Some(Some(vif)) = lock(&self.fabric).vifs.get_mut(usize::from(self.port)) {
-            vif.caps = caps;
-        }
+        self.shared.fabric.change(self.port, |vif| vif.caps = caps);
     }
 
     /// Says with which addresses the guest may send. Its own, where that is known, is behind this port from now on, whoever
     /// used it before; of two vifs with one address the later has it.
     pub fn set_sources(&self, sources: Sources) {
-        let mut fabric = lock(&self.fabric);
-        if let Some(Some(vif)) = fabric.vifs.get_mut(usize::from(self.port)) {
-            vif.sources = sources;
-            fabric.macs.forget_port(self.port);
-            fabric.pin(self.port);
-        }
+        self.shared.fabric.set_sources(self.port, sources);
     }
 
     /// What went through the port, all its queues together.
     pub fn stats(&self) -> SwitchStats {
-        let fabric = lock(&self.fabric);
-        fabric.vifs.get(usize::from(self.port)).and_then(Option::as_ref).map(|v| v.stats).unwrap_or_default()
+        self.counters.get()
     }
 
     /// Whether frames wait for the guest.
     pub fn has_frames(&self) -> bool {
-        let fabric = lock(&self.fabric);
-        let vif = fabric.vifs.get(usize::from(self.port)).and_then(Option::as_ref);
-        vif.is_some_and(|v| !v.queues[self.queue].is_empty())
+        self.held() > 0
+    }
+}
+
+impl DropCounts for Counters {
+    fn read(&self) -> Vec<PortDrop> {
+        let stats = self.get();
+        let drop = |dir, reason, frames| PortDrop { dir, reason, frames };
+        vec![
+            drop("tx", "bad_frame", stats.bad_frames),
+            drop("tx", "forged_source", stats.forged),
+            drop("tx", "gso_to_group", stats.gso_to_group),
+            drop("rx", "queue_full", stats.rx_overflow),
+            drop("rx", "unfinishable", stats.rx_unfinishable),
+        ]
     }
 }
 
@@ -410,70 +191,54 @@ impl FramePort for SwitchPort {
 
     /// Takes all of them; what a slow receiver has no room for is counted at its port.
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
-        let mut done = 0;
-        while done < frames.frames.len() {
-            self.uncut.clear();
-            done = lock(&self.fabric).forward(self.port, frames, done, &mut self.uncut);
-            if !self.uncut.is_empty() {
-                let (frame, offload) = (frames.frame(done - 1), frames.frames[done - 1].offload);
-                let cut = self.cut.cut(frame, offload).is_ok().then_some(&self.cut);
-                lock(&self.fabric).deliver_cut(&self.uncut, frame, cut);
-            }
-        }
+        lock(&self.outbox).forward(&self.shared.fabric, self.port, frames, None, &mut self.cut);
         frames.frames.len()
     }
 
-    fn rx_burst(&mut self, into: &mut Arena) -> usize {
-        let mut fabric = lock(&self.fabric);
-        match fabric.vifs.get_mut(usize::from(self.port)) {
-            Some(Some(vif)) => vif.queues[self.queue].pop_into(into),
-            _ => 0,
-        }
+    fn tx_room(&mut self, bytes: usize) -> Option<Box<[u8]>> {
+        Some(lock(&self.outbox).room(bytes))
     }
 
-    fn drops(&self) -> Vec<PortDrop> {
-        let stats = self.stats();
-        let drop = |dir, reason, frames| PortDrop { dir, reason, frames };
-        vec![
-            drop("tx", "bad_frame", stats.bad_frames),
-            drop("tx", "forged_source", stats.forged),
-            drop("tx", "gso_to_group", stats.gso_to_group),
-            drop("rx", "queue_full", stats.rx_overflow),
-            drop("rx", "unfinishable", stats.rx_unfinishable),
-        ]
+    fn tx_filled(&mut self, arena: &mut Arena) -> usize {
+        let memory = arena.move_out();
+        lock(&self.outbox).forward(&self.shared.fabric, self.port, &arena.burst(), memory, &mut self.cut);
+        arena.len()
+    }
+
+    fn rx_burst(&mut self, into: &mut Arena) -> usize {
+        self.incoming.pop_into(into)
+    }
+
+    fn drop_counts(&self) -> Option<Arc<dyn DropCounts>> {
+        Some(Arc::clone(&self.counters) as Arc<dyn DropCounts>)
     }
 
     fn held(&self) -> usize {
-        let fabric = lock(&self.fabric);
-        let vif = fabric.vifs.get(usize::from(self.port)).and_then(Option::as_ref);
-        vif.map_or(0, |v| v.queues[self.queue].len())
+        self.incoming.inbox().len()
     }
 
     /// Frames that already wait stay where they are.
     fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
-        if let Some(Some(vif)) = lock(&self.fabric).vifs.get_mut(usize::from(self.port)) {
-            vif.steering = by;
-        }
+        self.shared.fabric.change(self.port, |vif| vif.steering = by);
+    }
+
+    /// What it sent through another worker goes before what it sends through this one.
+    fn owned_by(&mut self, owner: &PortOwner) {
+        // Nor does that one take mail back that has frames of this port: for a moment later mail would be the oldest.
+        lock(&self.outbox).seal();
+        self.outbox = self.shared.outbox(Some(owner.worker));
+        lock(&self.outbox).seal();
+        self.incoming.set_bell(&owner.bell);
     }
 }
 
 impl Drop for SwitchPort {
     fn drop(&mut self) {
-        let mut fabric = lock(&self.fabric);
-        let Some(entry) = fabric.vifs.get_mut(usize::from(self.port)) else { return };
-        let Some(vif) = entry else { return };
-        vif.handles -= 1;
-        if vif.handles == 0 {
-            let own = entry.take().and_then(|vif| vif.sources.pinned());
-            fabric.macs.forget_port(self.port);
-            let has_it =
-                |v: &Option<Vif>| own.is_some() && v.as_ref().is_some_and(|v| v.sources.pinned() == own);
-            if let Some(heir) = fabric.vifs.iter().position(has_it) {
-                fabric.pin(heir as u16);
-            }
-        }
+        self.shared.fabric.leave(self.port);
     }
 }
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod worker_tests;

@@ -1,7 +1,10 @@
 //! The switch by itself: who gets what, and who may send as whom.
 
+use super::vif::flow_hash;
 use super::*;
 use pregrant::net::checksum;
+use pregrant::net::headers::MacAddr;
+use pregrant::port::Offload;
 
 const NONE: Offload = Offload { csum_blank: false, csum_ok: false, gso_type: 0, gso_size: 0 };
 const ALL: Offloads = Offloads { csum: true, gso: true };

@@ -6,7 +6,7 @@ use super::inbox::{Inbox, STRIDE};
 use super::outbox::Outbox;
 use super::ring::{DEPTH, Ring};
 use super::way::TapWay;
-use pregrant::port::{Arena, Burst, FramePort, LentBurst, Offloads, Payload, PortDrop};
+use pregrant::port::{Arena, Burst, DropCounts, FramePort, LentBurst, Offloads, Payload, PortDrop};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::IoSlice;
 use std::io;
@@ -31,6 +31,14 @@ pub struct Drops {
     refused: AtomicU64,
     /// Headers that do not fit what the guest said of them.
     malformed: AtomicU64,
+}
+
+impl DropCounts for Drops {
+    fn read(&self) -> Vec<PortDrop> {
+        let drop =
+            |reason, count: &AtomicU64| PortDrop { dir: "tx", reason, frames: count.load(Ordering::Relaxed) };
+        vec![drop("tap_refused", &self.refused), drop("bad_headers", &self.malformed)]
+    }
 }
 
 /// That io_uring ceased to work.
@@ -226,10 +234,8 @@ impl FramePort for TapPort {
         into.len() - before
     }
 
-    fn drops(&self) -> Vec<PortDrop> {
-        let drop =
-            |reason, count: &AtomicU64| PortDrop { dir: "tx", reason, frames: count.load(Ordering::Relaxed) };
-        vec![drop("tap_refused", &self.drops.refused), drop("bad_headers", &self.drops.malformed)]
+    fn drop_counts(&self) -> Option<Arc<dyn DropCounts>> {
+        Some(Arc::clone(&self.drops) as Arc<dyn DropCounts>)
     }
 
     fn held(&self) -> usize {

@@ -1,0 +1,245 @@
+//! Where one queue's frames wait for its guest: a mailbox of each worker that sends to it.
+//!
+//! ```text
+//!   worker 0 --mailbox--+                               +-- move_in --> the queue's arena, if that is empty
+//!   worker 1 --mailbox--+--> Incoming: the oldest mail--+-- copy -----> behind what is in it
+//!      ^                                                |
+//!      +---- spent mail, to be filled again ------------+
+//! ```
+//!
+//! The mail that was begun first goes first, so a port that moves from one worker to another keeps its frames in order. A
+//! mailbox is made when a worker first has a frame for the queue.
+//!
+//! Invariants: what waits takes [`QUEUE_BYTES`] at most, counted as the memory that is held for it, whoever sent it; what
+//! was moved on to the arena is one mail more. Spent mail waits for its worker, [`SPENT_MAX`] of each worker; it was
+//! within that bound when it was sent. What waits when the queue ends is dropped, also by a worker that has not heard of the end.
+//!
+//! What a guest may do: take no frames. That fills its own queue.
+
+use super::mail::Mail;
+use super::mailbox::{Reader, Waiting, Writer, mailbox};
+use pregrant::port::{Arena, Bell, ROOM_BYTES_MIN};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes that may wait in each queue to a guest.
+pub const QUEUE_BYTES: usize = 512 * 1024;
+/// Mail of one worker that may wait. All that fits into the bytes, for mail takes 4 KiB and more.
+const MAILBOX_SLOTS: usize = QUEUE_BYTES / super::mail::MAIL_BYTES_MIN;
+/// Spent mail that may wait for its worker.
+pub const SPENT_MAX: usize = 8;
+
+/// What senders know of a queue.
+#[derive(Default)]
+pub struct Inbox {
+    waiting: Waiting,
+    bell: Mutex<Option<Arc<dyn Bell>>>,
+    /// Frames that wait, in the upper half; bytes of the memory that they take, in the lower.
+    load: AtomicU64,
+    begun: AtomicU64,
+    is_closed: AtomicBool,
+    /// Mailboxes that the reader has not seen yet, and how many there are in all.
+    new: Mutex<Vec<Letterbox>>,
+    nr_boxes: AtomicU32,
+}
+
+/// One worker's mail, at the reader's end.
+struct Letterbox {
+    mail: Reader<Box<Mail>>,
+    spent: Writer<Box<Mail>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every state that a panic could leave is a legal one.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inbox {
+    /// A mailbox of one more worker: where mail goes in, and where it comes back.
+    pub fn open(&self) -> (Writer<Box<Mail>>, Reader<Box<Mail>>) {
+        let ((to, mail), (spent, back)) = (mailbox(MAILBOX_SLOTS), mailbox(SPENT_MAX));
+        let mut new = lock(&self.new);
+        new.push(Letterbox { mail, spent });
+        self.nr_boxes.fetch_add(1, Ordering::Release);
+        (to, back)
+    }
+
+    /// Holds memory for frames that are to wait, of which one is counted at once; false: there is no room.
+    pub fn charge(&self, bytes: usize) -> bool {
+        let before = self.load.fetch_add(1 << 32 | bytes as u64, Ordering::Relaxed) as u32;
+        if before as usize + bytes > QUEUE_BYTES {
+            self.discharge(1, bytes);
+            return false;
+        }
+        true
+    }
+
+    /// More frames wait from now on, in memory that is held.
+    pub fn add(&self, frames: usize) {
+        if frames > 0 {
+            self.load.fetch_add((frames as u64) << 32, Ordering::Relaxed);
+        }
+    }
+
+    /// Frames wait no longer, nor is their memory held.
+    pub fn discharge(&self, frames: usize, bytes: usize) {
+        self.load.fetch_sub((frames as u64) << 32 | bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Frames that wait.
+    pub fn len(&self) -> usize {
+        (self.load.load(Ordering::Relaxed) >> 32) as usize
+    }
+
+    /// Bytes of memory that is held for them.
+    #[cfg(test)]
+    pub fn bytes(&self) -> usize {
+        self.load.load(Ordering::Relaxed) as u32 as usize
+    }
+
+    /// The number of a mail that is begun. While there is one mailbox all have the same: who knows of another's mail knows of
+    /// its mailbox.
+    pub fn next_number(&self) -> u64 {
+        if self.nr_boxes.load(Ordering::Relaxed) == 1 {
+            return 0;
+        }
+        self.begun.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// After mail was posted: wakes the reader, if it may sleep. False: there is none any more, take it back.
+    #[must_use]
+    pub fn wake(&self) -> bool {
+        if self.waiting.is_over() {
+            let bell = lock(&self.bell).clone();
+            if let Some(bell) = bell {
+                bell.ring();
+            }
+        }
+        // Behind the fence in `is_over`, as the reader looks behind its own: one of them takes the mail out.
+        !self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// Whether the reader is gone.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+}
+
+/// The reader's end.
+pub struct Incoming {
+    inbox: Arc<Inbox>,
+    boxes: Vec<Letterbox>,
+    /// Mail that an arena took a part of, and whose.
+    current: Option<(usize, Box<Mail>)>,
+    /// Mail whose bytes are in the arena, and whose.
+    moved: Option<(usize, Box<Mail>)>,
+    has_bell: bool,
+}
+
+impl Incoming {
+    /// Of this queue.
+    pub fn new(inbox: &Arc<Inbox>) -> Self {
+        Self { inbox: Arc::clone(inbox), boxes: Vec::new(), current: None, moved: None, has_bell: false }
+    }
+
+    /// What senders know.
+    pub fn inbox(&self) -> &Inbox {
+        &self.inbox
+    }
+
+    /// This wakes the reader from now on.
+    pub fn set_bell(&mut self, bell: &Arc<dyn Bell>) {
+        *lock(&self.inbox.bell) = Some(Arc::clone(bell));
+        self.has_bell = true;
+        // Who took the old one before has posted before, and rings at the wrong door.
+        bell.ring();
+    }
+
+    fn see_new_boxes(&mut self) {
+        if self.inbox.nr_boxes.load(Ordering::Acquire) as usize != self.boxes.len() {
+            self.boxes.append(&mut lock(&self.inbox.new));
+        }
+    }
+
+    /// The oldest mail.
+    fn take(&mut self) -> Option<(usize, Box<Mail>)> {
+        self.see_new_boxes();
+        let whose = match &*self.boxes {
+            [] => return None,
+            [_] => 0,
+            boxes => {
+                // Looked at twice: what was posted before what the first look found, in another mailbox, the second finds.
+                if !boxes.iter().any(|b| b.mail.has_mail()) {
+                    return None;
+                }
+                let numbers = boxes.iter().enumerate();
+                numbers.filter_map(|(i, b)| Some((b.mail.peek(|mail| mail.number)?, i))).min()?.1
+            }
+        };
+        Some((whose, self.boxes[whose].mail.take()?))
+    }
+
+    fn give_back(&mut self, whose: usize, mail: Box<Mail>) {
+        // Full: its worker does not send any more, and has enough.
+        drop(self.boxes[whose].spent.post(mail));
+    }
+
+    /// Moves frames into `into`, or copies them behind what is there. Returns how many.
+    pub fn pop_into(&mut self, into: &mut Arena) -> usize {
+        if into.is_empty()
+            && let Some((whose, mut mail)) = self.moved.take()
+            && let Some(bytes) = into.move_out()
+        {
+            mail.bytes = bytes;
+            self.give_back(whose, mail);
+        }
+        let mut n = self.fill(into);
+        if n == 0 && self.has_bell && self.inbox.waiting.begin() {
+            n = self.fill(into);
+        }
+        if n > 0 && self.has_bell {
+            self.inbox.waiting.end();
+        }
+        n
+    }
+
+    fn fill(&mut self, into: &mut Arena) -> usize {
+        let begin = into.len();
+        while let Some((whose, mut mail)) = self.current.take().or_else(|| self.take()) {
+            let size = mail.bytes.len();
+            let before = into.len();
+            if into.is_empty() {
+                into.move_in_filled(std::mem::take(&mut mail.bytes), mail.rest());
+                self.moved = Some((whose, mail));
+                self.inbox.discharge(into.len(), size);
+                continue;
+            }
+            // Behind what was moved there may be room for a little more; what is large is moved in its turn.
+            if self.moved.is_none() || mail.rest_bytes() < ROOM_BYTES_MIN {
+                while mail.front().is_some_and(|(frame, offload)| into.push(frame, offload)) {
+                    mail.pop();
+                }
+            }
+            let n = into.len() - before;
+            if !mail.rest().is_empty() {
+                self.inbox.discharge(n, 0);
+                self.current = Some((whose, mail));
+                break;
+            }
+            self.inbox.discharge(n, size);
+            self.give_back(whose, mail);
+        }
+        into.len() - begin
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        self.inbox.is_closed.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.see_new_boxes();
+        for mut letterbox in self.boxes.drain(..) {
+            while letterbox.mail.take().is_some() {}
+        }
+    }
+}

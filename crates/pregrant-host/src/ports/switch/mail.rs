@@ -1,0 +1,251 @@
+//! What is in a mailbox: a burst for one queue, in memory that nobody else has.
+//!
+//! ```text
+//!   bytes   | frame | frame |  not this queue's  | frame |  free  |      a power of two, chosen by what was to be put there
+//!   frames  ^       ^                            ^
+//! ```
+//! Mail is moved, and never shared: who has it may write it, the reader too. So a batch that was fetched for one receiver
+//! costs no copy on its way. [`Pool`] keeps what was read, to be filled again.
+//!
+//! Invariants: frames lie within the bytes. A pool's memory is bounded ([`POOL_BYTES`]).
+
+use pregrant::net::checksum;
+use pregrant::port::{ARENA_BYTES, BURST_FRAMES, FrameDesc, Offload, Offloads};
+
+/// The smallest memory of a mail.
+pub const MAIL_BYTES_MIN: usize = 4096;
+/// What one worker keeps to be filled again.
+pub const POOL_BYTES: usize = 1024 * 1024;
+
+/// Mail without memory that a worker keeps.
+const EMPTY_MAX: usize = 16;
+
+/// Sizes of memory: 4 KiB to an arena's, each twice the one before.
+const SIZES: usize = (ARENA_BYTES / MAIL_BYTES_MIN).trailing_zeros() as usize + 1;
+
+/// The memory that so many bytes go into.
+pub fn size_for(bytes: usize) -> usize {
+    bytes.max(MAIL_BYTES_MIN).next_power_of_two()
+}
+
+fn index_of(size: usize) -> Option<usize> {
+    let index = size.checked_div(MAIL_BYTES_MIN)?.trailing_zeros() as usize;
+    (index < SIZES && size == MAIL_BYTES_MIN << index).then_some(index)
+}
+
+/// Why a frame is not in a mail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// There is no room.
+    Full,
+    /// It needs a checksum which its headers do not allow.
+    Unfinishable,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Mail {
+    /// Where the frames lie; none while they are moved on, to an arena.
+    pub bytes: Box<[u8]>,
+    /// Of all mail for its reader, in the order in which it was begun.
+    pub number: u64,
+    used: usize,
+    frames: [FrameDesc; BURST_FRAMES],
+    len: usize,
+    /// Frames that were read.
+    read: usize,
+}
+
+impl Mail {
+    fn new(bytes: Box<[u8]>) -> Self {
+        Self { bytes, number: 0, used: 0, frames: [FrameDesc::default(); BURST_FRAMES], len: 0, read: 0 }
+    }
+
+    fn clear(&mut self) {
+        (self.used, self.len, self.read) = (0, 0, 0);
+    }
+
+    /// Frames, those that were read included.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether another frame of `len` bytes fits.
+    #[inline(always)]
+    pub fn has_room(&self, len: usize) -> bool {
+        self.len < BURST_FRAMES && self.used + len <= self.bytes.len()
+    }
+
+    /// Whether more bytes would not help.
+    pub fn is_out_of_frames(&self) -> bool {
+        self.len == BURST_FRAMES
+    }
+
+    /// The largest frame for which there is room; 0: for none.
+    pub fn room(&self) -> usize {
+        if self.len < BURST_FRAMES { self.bytes.len().saturating_sub(self.used) } else { 0 }
+    }
+
+    /// Appends a copy of `frame`, for a reader that can take what `caps` says: it is never to be cut for it.
+    #[inline(always)]
+    pub fn push(&mut self, frame: &[u8], offload: Offload, caps: Offloads) -> Result<(), Refused> {
+        let at = self.used;
+        let (Some(slot), Some(to)) =
+            (self.frames.get_mut(self.len), self.bytes.get_mut(at..at + frame.len()))
+        else {
+            return Err(Refused::Full);
+        };
+        to.copy_from_slice(frame);
+        let offload = finished(to, offload, caps)?;
+        *slot = FrameDesc { at: at as u32, len: frame.len() as u32, offload };
+        self.len += 1;
+        self.used = (at + frame.len()).next_multiple_of(64);
+        Ok(())
+    }
+
+    /// Adds a frame that lies in its bytes already; they are full then.
+    #[inline(always)]
+    pub fn adopt(&mut self, desc: FrameDesc, caps: Offloads) -> Result<(), Refused> {
+        let at = desc.at as usize;
+        let (Some(slot), Some(frame)) =
+            (self.frames.get_mut(self.len), self.bytes.get_mut(at..at + desc.len as usize))
+        else {
+            return Err(Refused::Full);
+        };
+        *slot = FrameDesc { offload: finished(frame, desc.offload, caps)?, ..desc };
+        self.len += 1;
+        self.used = self.bytes.len();
+        Ok(())
+    }
+
+    /// The frames that were not read.
+    pub fn rest(&self) -> &[FrameDesc] {
+        &self.frames[self.read..self.len]
+    }
+
+    /// Bytes of these.
+    pub fn rest_bytes(&self) -> usize {
+        self.rest().iter().map(|desc| desc.len as usize).sum()
+    }
+
+    /// The oldest frame that was not read.
+    pub fn front(&self) -> Option<(&[u8], Offload)> {
+        let desc = self.rest().first()?;
+        Some((&self.bytes[desc.at as usize..(desc.at + desc.len) as usize], desc.offload))
+    }
+
+    /// It is read.
+    pub fn pop(&mut self) {
+        self.read = (self.read + 1).min(self.len);
+    }
+}
+
+/// Finishes a checksum that the reader does not take blank.
+#[inline(always)]
+fn finished(frame: &mut [u8], offload: Offload, caps: Offloads) -> Result<Offload, Refused> {
+    if !offload.csum_blank || caps.csum {
+        return Ok(offload);
+    }
+    checksum::finish_blank(frame).map_err(|_| Refused::Unfinishable)?;
+    Ok(Offload { csum_blank: false, ..offload })
+}
+
+/// Memory of one worker for what it sends, the newest used first.
+#[derive(Debug, Default)]
+#[allow(clippy::vec_box, reason = "mail is a kilobyte, and goes on as a pointer")]
+pub struct Pool {
+    by_size: [Vec<Box<Mail>>; SIZES],
+    /// Without memory, while that is filled elsewhere.
+    empty: Vec<Box<Mail>>,
+    bytes: usize,
+}
+
+impl Pool {
+    /// Whether there is memory of this size.
+    pub fn has(&self, size: usize) -> bool {
+        index_of(size).is_some_and(|index| !self.by_size[index].is_empty())
+    }
+
+    /// Empty mail over memory of this size.
+    pub fn get(&mut self, size: usize) -> Box<Mail> {
+        match index_of(size).and_then(|index| self.by_size[index].pop()) {
+            Some(mail) => {
+                self.bytes -= size;
+                mail
+            }
+            None => self.with(vec![0; size].into_boxed_slice()),
+        }
+    }
+
+    /// Memory of this size, to be filled by others.
+    pub fn get_bytes(&mut self, size: usize) -> Box<[u8]> {
+        let mut mail = self.get(size);
+        let bytes = std::mem::take(&mut mail.bytes);
+        // It may not come back.
+        if self.empty.len() < EMPTY_MAX {
+            self.empty.push(mail);
+        }
+        bytes
+    }
+
+    /// Empty mail over this memory.
+    pub fn with(&mut self, bytes: Box<[u8]>) -> Box<Mail> {
+        match self.empty.pop() {
+            Some(mut mail) => {
+                mail.bytes = bytes;
+                mail
+            }
+            None => Box::new(Mail::new(bytes)),
+        }
+    }
+
+    /// Mail that was read.
+    pub fn put(&mut self, mut mail: Box<Mail>) {
+        mail.clear();
+        let size = mail.bytes.len();
+        if let Some(index) = index_of(size)
+            && self.bytes + size <= POOL_BYTES
+        {
+            self.bytes += size;
+            self.by_size[index].push(mail);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_finished_is_not_in_it() {
+        let mut mail = Pool::default().get(MAIL_BYTES_MIN);
+        let blank = Offload { csum_blank: true, csum_ok: true, ..Offload::default() };
+        let arp = [0u8; 60];
+        assert_eq!(mail.push(&arp, blank, Offloads::default()), Err(Refused::Unfinishable));
+        assert!(mail.front().is_none());
+        assert_eq!(mail.push(&arp, blank, Offloads { csum: true, gso: false }), Ok(()));
+        assert_eq!(mail.front().map(|(_, offload)| offload), Some(blank));
+    }
+
+    #[test]
+    fn a_frame_that_passes_the_end_is_refused() {
+        let mut mail = Pool::default().get(MAIL_BYTES_MIN);
+        let all = Offloads { csum: true, gso: true };
+        assert_eq!(mail.push(&[0; MAIL_BYTES_MIN + 1], Offload::default(), all), Err(Refused::Full));
+        let desc = FrameDesc { at: 4090, len: 7, offload: Offload::default() };
+        assert_eq!(mail.adopt(desc, all), Err(Refused::Full));
+        assert_eq!(mail.adopt(FrameDesc { len: 6, ..desc }, all), Ok(()));
+        assert!(!mail.has_room(1), "what others' frames lie in is not written");
+    }
+
+    #[test]
+    fn a_pool_is_bounded_and_gives_what_was_used_last() {
+        let mut pool = Pool::default();
+        let many: Vec<_> = (0..10).map(|_| pool.get(ARENA_BYTES)).collect();
+        let last = many[3].bytes.as_ptr();
+        many.into_iter().for_each(|mail| pool.put(mail));
+        assert_eq!(pool.bytes, POOL_BYTES);
+        assert_eq!(pool.get(ARENA_BYTES).bytes.as_ptr(), last);
+        assert_eq!((pool.has(8192), pool.get(8192).bytes.len(), size_for(4097)), (false, 8192, 8192));
+    }
+}

@@ -1,0 +1,540 @@
+//! What one worker sends with: its mailboxes, one for each queue that it had frames for, and its memory.
+//!
+//! ```text
+//!   a burst:  plan    for each frame: learn the source, find the destination, choose the queue
+//!             move    the queue that most of the memory is for gets the memory, if the burst came in memory of ours
+//!             copy    all others get copies, into mail that is open until the burst is done
+//!             finish  mail is posted, readers that wait are woken
+//! ```
+//!
+//! A reader that is behind finds its newest mail grown, not more mail: what still waits is recalled, and filled up; where mail
+//! was too small it is four times as large, up to 64 KiB. So its memory is filled well, however small the bursts are.
+//!
+//! Who gets the memory pays for all of it, so it goes to nobody whose frames take less than half; they are copied for such a one,
+//! into mail of their size. It is not given to two: each could hold all of it, and write what the other reads.
+//!
+//! Invariants: an outbox has a lock, taken once a burst by the one worker that has its number. Ports that nobody gave to
+//! a worker have one in common, and may wait for one another. Each mailbox has one writer, the outbox. Frames of one flow are
+//! in one mailbox, in order; after a port moved, its frames are in mail that was begun later ([`Outbox::seal`]).
+
+use super::fabric::Fabric;
+use super::inbox::Inbox;
+use super::mail::{Mail, Pool, Refused, size_for};
+use super::mailbox::{Reader, Writer};
+use super::vif::{SwitchStats, View, Vif};
+use crate::ports::segments::CutFrame;
+use pregrant::net::headers::{MacAddr, addresses};
+use pregrant::port::{BURST_FRAMES, Burst, FrameDesc, Offload, Offloads};
+use std::sync::Arc;
+
+/// Mail into which frames are copied is not larger, but for one frame that is.
+const COPIED_BYTES_MAX: usize = 64 * 1024;
+/// Queues that a burst is for, whose shares are known. More have small ones.
+const SHARES: usize = 8;
+
+/// One queue of one vif.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Dest {
+    port: u16,
+    queue: u16,
+}
+
+/// Where a frame goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    To(Dest),
+    All,
+    Nowhere,
+}
+
+/// What of a burst is for one queue.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    dest: Dest,
+    bytes: usize,
+}
+
+/// What of a burst is for whom, as far as that is known beforehand.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shares {
+    of: [Option<Share>; SHARES],
+    /// Bytes for everybody.
+    all: usize,
+}
+
+impl Shares {
+    #[inline(always)]
+    fn add(&mut self, dest: Dest, bytes: usize) {
+        for share in &mut self.of {
+            let share = share.get_or_insert(Share { dest, bytes: 0 });
+            if share.dest == dest {
+                share.bytes += bytes;
+                return;
+            }
+        }
+    }
+
+    fn of(&self, dest: Dest) -> usize {
+        let own = self.of.iter().flatten().find(|share| share.dest == dest);
+        own.map_or(0, |share| share.bytes) + self.all
+    }
+}
+
+/// A vif that frames go to.
+struct To {
+    vif: Arc<Vif>,
+    /// One a queue, since there was a frame for it.
+    queues: Vec<Option<Out>>,
+    /// Of the burst under way.
+    stats: SwitchStats,
+}
+
+/// A queue that frames go to.
+struct Out {
+    mail: Writer<Box<Mail>>,
+    spent: Reader<Box<Mail>>,
+    inbox: Arc<Inbox>,
+    open: Option<Box<Mail>>,
+    /// Frames of it that are counted: those that were in it when it was recalled; of a new one, the first.
+    counted: usize,
+    /// What still went into the newest mail when it was posted: the largest frame. 0: nothing does.
+    room: usize,
+    /// How large mail behind the newest is at least, if that still waits.
+    next_size: usize,
+    touched: bool,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Outbox {
+    view: Arc<View>,
+    version: u64,
+    to: Vec<Option<To>>,
+    pool: Pool,
+    /// Where each frame of the burst under way goes.
+    ways: Vec<Way>,
+    /// Queues that got something of the burst under way.
+    touched: Vec<Dest>,
+    /// Who got memory last: it gives some back soonest.
+    last_moved: Option<Dest>,
+}
+
+impl Out {
+    fn new(inbox: &Arc<Inbox>) -> Self {
+        let (mail, spent) = inbox.open();
+        let inbox = Arc::clone(inbox);
+        Self { mail, spent, inbox, open: None, counted: 0, room: 0, next_size: 0, touched: false }
+    }
+
+    /// Takes back what was read.
+    fn collect(&mut self, pool: &mut Pool) {
+        while let Some(mail) = self.spent.take() {
+            pool.put(mail);
+        }
+    }
+
+    /// Copies a frame into mail. `share`: so many bytes come in this burst, as far as is known.
+    #[inline(always)]
+    fn push(
+        &mut self,
+        frame: &[u8],
+        offload: Offload,
+        caps: Offloads,
+        share: impl FnOnce() -> usize,
+        pool: &mut Pool,
+    ) -> Result<(), Refused> {
+        match &mut self.open {
+            Some(mail) if mail.has_room(frame.len()) => mail.push(frame, offload, caps),
+            _ => self.begin(frame.len(), share(), pool)?.push(frame, offload, caps),
+        }
+    }
+
+    /// Mail with room for a frame of `len` bytes.
+    #[cold]
+    fn begin(&mut self, len: usize, share: usize, pool: &mut Pool) -> Result<&mut Mail, Refused> {
+        self.post(pool);
+        self.collect(pool);
+        if len <= self.room
+            && let Some(mail) = self.mail.recall()
+        {
+            self.counted = mail.len();
+            return Ok(self.open.insert(mail));
+        }
+        if self.inbox.is_closed() || self.mail.is_full() {
+            return Err(Refused::Full);
+        }
+        let least = size_for(len);
+        let mut size = size_for(share.min(COPIED_BYTES_MAX)).max(least);
+        if !self.mail.is_empty() {
+            size = size.max(self.next_size);
+        }
+        while !self.inbox.charge(size) {
+            if size <= least {
+                return Err(Refused::Full);
+            }
+            size /= 2;
+        }
+        let mut mail = pool.get(size);
+        mail.number = self.inbox.next_number();
+        self.counted = 1;
+        Ok(self.open.insert(mail))
+    }
+
+    /// Posts what is open.
+    fn post(&mut self, pool: &mut Pool) {
+        let Some(mail) = self.open.take() else { return };
+        if mail.len() == 0 {
+            self.inbox.discharge(self.counted, mail.bytes.len());
+            return pool.put(mail);
+        }
+        self.next_size =
+            if mail.is_out_of_frames() { 0 } else { (mail.bytes.len() * 4).min(COPIED_BYTES_MAX) };
+        self.room = mail.room();
+        self.inbox.add(mail.len() - self.counted);
+        // There was room when it was begun, and it went to nobody else since.
+        drop(self.mail.post(mail));
+    }
+
+    /// The burst is done.
+    fn finish(&mut self, pool: &mut Pool) {
+        self.touched = false;
+        self.post(pool);
+        if !self.inbox.wake() {
+            while let Some(mail) = self.mail.recall() {
+                pool.put(mail);
+            }
+        }
+    }
+}
+
+impl To {
+    fn out(&mut self, dest: Dest, touched: &mut Vec<Dest>) -> Option<&mut Out> {
+        let at = usize::from(dest.queue);
+        let inbox = self.vif.inboxes.get(at)?;
+        let out = self.queues.get_mut(at)?.get_or_insert_with(|| Out::new(inbox));
+        if !out.touched {
+            out.touched = true;
+            touched.push(dest);
+        }
+        Some(out)
+    }
+
+    fn count(&mut self, done: Result<(), Refused>) {
+        match done {
+            Ok(()) => self.stats.rx_frames += 1,
+            Err(Refused::Full) => self.stats.rx_overflow += 1,
+            Err(Refused::Unfinishable) => self.stats.rx_unfinishable += 1,
+        }
+    }
+}
+
+/// Whether a frame goes to a reader as it is: a large segment's checksum is finished after it was cut, so that needs both.
+fn is_taken_whole(caps: Offloads, offload: Offload) -> bool {
+    offload.gso_type == 0 || caps.gso && caps.csum
+}
+
+impl Outbox {
+    /// Looks whether there are other vifs than before.
+    #[inline(always)]
+    fn see(&mut self, fabric: &Fabric) {
+        if let Some(view) = fabric.newer_than(&mut self.version) {
+            self.see_anew(view);
+        }
+    }
+
+    #[cold]
+    fn see_anew(&mut self, view: Arc<View>) {
+        self.to.resize_with(view.len(), || None);
+        for (to, vif) in self.to.iter_mut().zip(&*view) {
+            match (&mut *to, vif) {
+                (Some(to), Some(vif)) if to.vif.id == vif.id => to.vif = Arc::clone(vif),
+                (_, None) => *to = None,
+                (_, Some(vif)) => {
+                    let queues = vif.inboxes.iter().map(|_| None).collect();
+                    *to = Some(To { vif: Arc::clone(vif), queues, stats: SwitchStats::default() });
+                }
+            }
+        }
+        self.view = view;
+    }
+
+    /// Memory for a batch of so many bytes.
+    pub fn room(&mut self, bytes: usize) -> Box<[u8]> {
+        let size = size_for(bytes);
+        if !self.pool.has(size)
+            && let Some(dest) = self.last_moved
+            && let Some(Some(to)) = self.to.get_mut(usize::from(dest.port))
+            && let Some(Some(out)) = to.queues.get_mut(usize::from(dest.queue))
+        {
+            out.collect(&mut self.pool);
+        }
+        self.pool.get_bytes(size)
+    }
+
+    /// A port comes to this worker, or leaves it: nothing is added to mail that waits. So the frames of one that comes are in mail with
+    /// higher numbers than those that it sent elsewhere, and those of one that left are never out of the mailbox.
+    pub fn seal(&mut self) {
+        let outs = self.to.iter_mut().flatten().flat_map(|to| to.queues.iter_mut().flatten());
+        outs.for_each(|out| out.room = 0);
+    }
+
+    /// Forwards a burst of the port `from`. `memory`: what its frames lie in, if that is to be moved to a reader; the burst's bytes are
+    /// not looked at then. `cut` is scratch.
+    pub fn forward(
+        &mut self,
+        fabric: &Fabric,
+        from: u16,
+        frames: &Burst<'_>,
+        memory: Option<Box<[u8]>>,
+        cut: &mut CutFrame,
+    ) {
+        self.see(fabric);
+        let mut memory = memory;
+        for descs in frames.frames.chunks(BURST_FRAMES) {
+            self.forward_some(fabric, from, frames.bytes, descs, memory.take(), cut);
+        }
+    }
+
+    #[inline(always)]
+    fn forward_some(
+        &mut self,
+        fabric: &Fabric,
+        from: u16,
+        bytes: &[u8],
+        descs: &[FrameDesc],
+        memory: Option<Box<[u8]>>,
+        cut: &mut CutFrame,
+    ) {
+        let mut stats = SwitchStats::default();
+        let mut ways = std::mem::take(&mut self.ways);
+        ways.clear();
+        ways.resize(descs.len(), Way::Nowhere);
+        let bytes = memory.as_deref().unwrap_or(bytes);
+        let shares = self.plan(fabric, from, bytes, descs, &mut ways, &mut stats);
+        let winner = memory.as_ref().and_then(|memory| self.winner(memory.len(), &shares, descs, &ways));
+        let winner = winner.filter(|dest| self.may_move(*dest, bytes.len()));
+        let copied = Copied { from, bytes, shares: &shares, winner };
+        for (desc, way) in descs.iter().zip(&ways) {
+            match *way {
+                Way::Nowhere => {}
+                Way::To(dest) if Some(dest) == winner => {}
+                Way::To(dest) => self.copy(&copied, *desc, [dest], cut),
+                Way::All => self.flood(&copied, *desc, cut),
+            }
+        }
+        if let Some(memory) = memory {
+            match winner {
+                Some(dest) => self.hand_over(dest, memory, descs, &ways),
+                None => {
+                    let unused = self.pool.with(memory);
+                    self.pool.put(unused);
+                }
+            }
+        }
+        self.ways = ways;
+        self.finish();
+        if let Some(Some(to)) = self.to.get(usize::from(from)) {
+            to.vif.counters.add(&stats);
+        }
+    }
+
+    /// Says for each frame where it goes, and what of the burst is for whom.
+    #[inline(always)]
+    fn plan(
+        &self,
+        fabric: &Fabric,
+        from: u16,
+        bytes: &[u8],
+        descs: &[FrameDesc],
+        ways: &mut [Way],
+        stats: &mut SwitchStats,
+    ) -> Shares {
+        let mut shares = Shares::default();
+        let Some(Some(own)) = self.to.get(usize::from(from)) else { return shares };
+        let sources = own.vif.sources;
+        // A burst is mostly one conversation: the table is asked when an address differs from the last frame's.
+        let mut last: Option<(MacAddr, MacAddr, Result<&Vif, Way>, u16)> = None;
+        for (desc, way) in descs.iter().zip(ways) {
+            let Some(frame) = bytes.get(desc.at as usize..).and_then(|b| b.get(..desc.len as usize)) else {
+                continue;
+            };
+            if frame.is_empty() {
+                continue;
+            }
+            stats.tx_frames += 1;
+            let Some((dst, src)) = addresses(frame) else {
+                stats.bad_frames += 1;
+                continue;
+            };
+            let (to, port) = match last {
+                Some((d, s, to, port)) if d == dst && s == src => (to, port),
+                _ => {
+                    if !fabric.admit(from, src, sources, stats) {
+                        continue;
+                    }
+                    let (to, port) = self.find(fabric, from, dst);
+                    last = Some((dst, src, to, port));
+                    (to, port)
+                }
+            };
+            if desc.offload.gso_type != 0 && dst.is_group() {
+                stats.gso_to_group += 1;
+                continue;
+            }
+            *way = match to {
+                Ok(vif) => Way::To(Dest { port, queue: vif.queue_of(frame) }),
+                Err(way) => way,
+            };
+            match *way {
+                Way::To(dest) => shares.add(dest, (desc.len as usize).next_multiple_of(64)),
+                Way::All => {
+                    stats.flooded += 1;
+                    shares.all += (desc.len as usize).next_multiple_of(64);
+                }
+                Way::Nowhere => {}
+            }
+        }
+        shares
+    }
+
+    fn find(&self, fabric: &Fabric, from: u16, dst: MacAddr) -> (Result<&Vif, Way>, u16) {
+        if dst.is_group() {
+            return (Err(Way::All), 0);
+        }
+        match fabric.macs.find(dst, fabric.now_ns()) {
+            Some(port) if port == from => (Err(Way::Nowhere), 0),
+            Some(port) => match self.to.get(usize::from(port)) {
+                Some(Some(to)) => (Ok(&*to.vif), port),
+                _ => (Err(Way::Nowhere), 0),
+            },
+            None => (Err(Way::All), 0),
+        }
+    }
+
+    /// Who gets memory of `size` bytes: whose frames take half of it and more, if all go there as they are.
+    fn winner(&self, size: usize, shares: &Shares, descs: &[FrameDesc], ways: &[Way]) -> Option<Dest> {
+        let dest = shares.of.iter().flatten().find(|share| (share.bytes + shares.all) * 2 >= size)?.dest;
+        let caps = self.to.get(usize::from(dest.port))?.as_ref()?.vif.caps;
+        let goes_there = |way: Way| way == Way::To(dest) || way == Way::All;
+        let mut all = descs.iter().zip(ways).filter(|(_, way)| goes_there(**way));
+        all.all(|(desc, _)| is_taken_whole(caps, desc.offload)).then_some(dest)
+    }
+
+    /// Whether a reader has room for this memory. If not, some frames may find room.
+    fn may_move(&mut self, dest: Dest, size: usize) -> bool {
+        let Some(Some(to)) = self.to.get_mut(usize::from(dest.port)) else { return false };
+        let Some(out) = to.out(dest, &mut self.touched) else { return false };
+        out.collect(&mut self.pool);
+        !out.inbox.is_closed() && !out.mail.is_full() && out.inbox.charge(size)
+    }
+
+    /// Copies a frame to some queues.
+    #[inline(always)]
+    fn copy(
+        &mut self,
+        of: &Copied<'_>,
+        desc: FrameDesc,
+        dests: impl IntoIterator<Item = Dest>,
+        cut: &mut CutFrame,
+    ) {
+        let frame = &of.bytes[desc.at as usize..][..desc.len as usize];
+        let mut is_cut = None;
+        for dest in dests {
+            let Some(Some(to)) = self.to.get_mut(usize::from(dest.port)) else { continue };
+            let caps = to.vif.caps;
+            let share = || of.shares.of(dest);
+            let Some(out) = to.out(dest, &mut self.touched) else { continue };
+            if is_taken_whole(caps, desc.offload) {
+                let done = out.push(frame, desc.offload, caps, share, &mut self.pool);
+                to.count(done);
+                continue;
+            }
+            // Once, however many want it cut.
+            if !*is_cut.get_or_insert_with(|| cut.cut(frame, desc.offload).is_ok()) {
+                to.count(Err(Refused::Unfinishable));
+                continue;
+            }
+            let finished = Offload { csum_ok: true, ..Offload::default() };
+            let (mut queued, mut overflow) = (0, 0);
+            for segment in cut.iter() {
+                // In order: behind one that found no room there is none for another.
+                if overflow == 0 && out.push(segment, finished, caps, share, &mut self.pool).is_ok() {
+                    queued += 1;
+                } else {
+                    overflow += 1;
+                }
+            }
+            to.stats.rx_frames += queued;
+            to.stats.rx_overflow += overflow;
+        }
+    }
+
+    /// Copies a frame to all but its sender, and who has it already.
+    #[cold]
+    fn flood(&mut self, of: &Copied<'_>, desc: FrameDesc, cut: &mut CutFrame) {
+        let frame = &of.bytes[desc.at as usize..][..desc.len as usize];
+        let view = Arc::clone(&self.view);
+        let dests = (0..).zip(&*view).filter_map(|(port, vif)| {
+            let vif = vif.as_ref().filter(|_| port != of.from)?;
+            let dest = Dest { port, queue: vif.queue_of(frame) };
+            (Some(dest) != of.winner).then_some(dest)
+        });
+        self.copy(of, desc, dests, cut);
+    }
+
+    /// Gives the memory that the burst lies in to the queue that most of it is for.
+    fn hand_over(&mut self, dest: Dest, memory: Box<[u8]>, descs: &[FrameDesc], ways: &[Way]) {
+        let Some(Some(to)) = self.to.get_mut(usize::from(dest.port)) else { return };
+        let (caps, vif) = (to.vif.caps, Arc::clone(&to.vif));
+        let Some(Some(out)) = to.queues.get_mut(usize::from(dest.queue)) else { return };
+        let mut mail = self.pool.with(memory);
+        mail.number = out.inbox.next_number();
+        let mut stats = SwitchStats::default();
+        for (desc, way) in descs.iter().zip(ways) {
+            let is_its = match way {
+                Way::To(to) => *to == dest,
+                Way::All => {
+                    let at = desc.at as usize;
+                    vif.queue_of(&mail.bytes[at..at + desc.len as usize]) == dest.queue
+                }
+                Way::Nowhere => false,
+            };
+            match is_its.then(|| mail.adopt(*desc, caps)) {
+                None => {}
+                Some(Ok(())) => stats.rx_frames += 1,
+                Some(Err(_)) => stats.rx_unfinishable += 1,
+            }
+        }
+        out.post(&mut self.pool);
+        (out.open, out.counted) = (Some(mail), 1);
+        out.post(&mut self.pool);
+        // How much came by moving says nothing of what will be copied; mail behind it is not filled up.
+        out.next_size = 0;
+        self.last_moved = Some(dest);
+        to.stats.rx_frames += stats.rx_frames;
+        to.stats.rx_unfinishable += stats.rx_unfinishable;
+    }
+
+    /// Posts what is open, wakes who waits, and counts.
+    #[inline(always)]
+    fn finish(&mut self) {
+        for dest in self.touched.drain(..) {
+            let Some(Some(to)) = self.to.get_mut(usize::from(dest.port)) else { continue };
+            if let Some(Some(out)) = to.queues.get_mut(usize::from(dest.queue)) {
+                out.finish(&mut self.pool);
+            }
+            if to.stats != SwitchStats::default() {
+                to.vif.counters.add(&std::mem::take(&mut to.stats));
+            }
+        }
+    }
+}
+
+/// What a burst's copies have in common.
+struct Copied<'a> {
+    from: u16,
+    bytes: &'a [u8],
+    shares: &'a Shares,
+    /// Gets no copies, but the memory.
+    winner: Option<Dest>,
+}
