@@ -5,6 +5,7 @@
 //!                              |
 //!   SIGTERM: drain, leave state 4 (or --close: 5, 6)      status socket <-- pregrant top
 //! ```
+//! This thread is the control thread: xenstore, scripts, status. Frames move in workers' threads (`--workers`).
 //! One owner for each domain: the lock dies with its process, so a successor takes over after a crash as after an orderly
 //! stop, on the live rings (docs/protocol 1.1). The loop is generic over the platform; a platform brings its
 //! attachment, its recovery and its directory.
@@ -23,11 +24,12 @@ use pregrant::net::path::{PathName, persistent};
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenbus::XenbusState;
 use pregrant::xenstore::Transport;
+use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::StatusTeller;
 use pregrant_host::drivers::net::stations::{Spoofing, Stations};
 use pregrant_host::drivers::{
-    Backend, CaptureFile, Captured, Chosen, DeviceClass, Hotplug, Mode, Net, NetConfig, PortProvider, Rest,
-    VifReport, Work, Worker,
+    Backend, CaptureFile, Captured, Chosen, DeviceClass, Hotplug, Mode, Net, NetConfig, Placement,
+    PortProvider, Rest, Staff, VifReport, Work, Worker,
 };
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::ports::tap::TapWay;
@@ -35,6 +37,7 @@ use pregrant_host::wake::WakeOn;
 use pregrant_lab::choice::choice;
 use std::error::Error;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -96,6 +99,12 @@ pub struct BackArgs {
     /// How to wait for frames
     #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = choice(MODES, Mode::name))]
     mode: Mode,
+    /// Worker threads, each with queues of its own: on Xen as many as this domain has CPUs, 4 at most, on the loopback 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    workers: Option<u16>,
+    /// Which worker gets a vif's queues
+    #[arg(long, value_name = "PLACE", default_value = "balanced", value_parser = choice(PLACES, Placement::name))]
+    place: Placement,
     /// What fetches frames that are neither in staging buffers nor in pages that stay mapped
     #[arg(long, value_name = "PATH", default_value = "copy", value_parser = choice(PATHS, PathName::name))]
     path: PathName,
@@ -148,6 +157,12 @@ const MODES: &[(Mode, &str)] = &[
     (Mode::Adaptive, "Spin for a short time, then sleep"),
     (Mode::Event, "Sleep at once"),
     (Mode::Poll, "Never sleep: a whole core"),
+];
+
+const PLACES: &[(Placement, &str)] = &[
+    (Placement::Balanced, "The one that carries least"),
+    (Placement::Fixed, "By the guest's number"),
+    (Placement::Own, "A thread for each vif"),
 ];
 
 const PATHS: &[(PathName, &str)] =
@@ -246,6 +261,23 @@ fn whose(text: &str) -> std::result::Result<Whose, String> {
     Ok(Whose(Some(chosen)))
 }
 
+/// Gives the backend its workers; a switch is told the time by them.
+fn employ<P: Platform, T: Transport + 'static>(
+    backend: &mut Backend<P, T>,
+    args: &BackArgs,
+    usual: usize,
+    switch: &Switch,
+) -> Result<()>
+where
+    P::Events: WakeOn,
+{
+    let switch = switch.clone();
+    let each_turn = Arc::new(move || switch.set_now(MonotonicClock.now_ns()));
+    let workers = args.workers.map_or(usual, usize::from);
+    backend.employ(Staff { workers, place: args.place, mode: args.mode, each_turn })?;
+    Ok(())
+}
+
 /// A backend with what belongs to its process.
 struct Daemon<P: Platform, T: Transport + 'static> {
     backend: Backend<P, T>,
@@ -262,11 +294,12 @@ where
     P::Events: WakeOn,
 {
     /// Serves until a signal, and ends as `close` says.
-    fn run(&mut self, mode: Mode, close: bool) -> Result<()> {
+    fn run(&mut self, close: bool) -> Result<()> {
         // What a predecessor left is taken up in this turn, or waits for its channels.
         self.control()?;
         self.notify.ready();
-        Worker::new(mode).run(self)?;
+        // Its frames are the workers'.
+        Worker::new(Mode::Event).run(self)?;
         self.notify.stopping();
         // Both say in the log what became of the vifs, and how many frames are lost.
         if close {

@@ -13,54 +13,15 @@ use pregrant::platform::{
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
-use std::fmt;
+use stage::{
+    Case, SETTLED, bound, ensure, fail, fired, fired_within, pattern, pending, read, region, release,
+};
 use std::time::Duration;
 
-/// What the suite runs on.
-pub trait Machine {
-    /// The granting side.
-    type Front: Platform;
-    /// The side that uses grants.
-    type Back: Platform;
-    /// Two domains that can reach each other (or one, granting to itself).
-    fn pair(&self) -> (Self::Front, Self::Back);
-    /// A successor of the back of the last pair, in the same domain, after the first is dropped. None: not possible.
-    fn successor(&self) -> Option<Self::Back>;
-    /// Why grants cannot be mapped here, where they cannot.
-    fn cannot_map(&self) -> Option<&'static str> {
-        None
-    }
-}
+mod handles;
+mod stage;
 
-/// How a case ended.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
-    /// As it must.
-    Ok,
-    /// The platform does not offer it; why.
-    Skip(&'static str),
-    /// Not as it must; what was seen.
-    Fail(String),
-}
-
-/// One case's end.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Outcome {
-    /// The case.
-    pub name: &'static str,
-    /// Its end.
-    pub verdict: Verdict,
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.verdict {
-            Verdict::Ok => write!(f, "ok    {}", self.name),
-            Verdict::Skip(why) => write!(f, "skip  {}: {why}", self.name),
-            Verdict::Fail(what) => write!(f, "FAIL  {}: {what}", self.name),
-        }
-    }
-}
+pub use stage::{Machine, Outcome, Verdict};
 
 /// Runs all cases.
 pub fn run<M: Machine>(machine: &M) -> Vec<Outcome> {
@@ -100,54 +61,12 @@ pub fn run<M: Machine>(machine: &M) -> Vec<Outcome> {
         case("a wait without events ends in time", wait_times_out),
         case("only the domain that was offered a channel binds to it, once", bind_refused),
         case("a closed end can be bound to again", rebind),
+        case("another handle hears of its own ends alone", handles::own_events),
+        case("a bound end goes to another handle and back, with an event pending", handles::adopt),
+        case("an end that was offered stays with its handle", handles::offered_stays),
+        maps("a map is read and unmapped on another handle's thread", handles::maps_move),
         case("the clock runs", clock_runs),
     ]
-}
-
-type Case = Result<(), Verdict>;
-
-fn fail(what: impl fmt::Display) -> Verdict {
-    Verdict::Fail(what.to_string())
-}
-
-macro_rules! ensure {
-    ($cond:expr, $($what:tt)+) => {
-        if !$cond {
-            return Err(Verdict::Fail(format!($($what)+)));
-        }
-    };
-}
-
-/// `n` pages granted to the back; page `i` holds `pattern(i)`.
-fn region<F: Platform>(
-    front: &F,
-    to: DomId,
-    acc: Access,
-    n: usize,
-) -> Result<(<F::Grants as GrantPool>::Region, Vec<GrantRef>), Verdict> {
-    let mut refs = vec![GrantRef::NONE; n];
-    let region = front.grants().alloc(to, acc, &mut refs).map_err(fail)?;
-    for page in 0..n {
-        ensure!(region.copy_in(page * PAGE_SIZE, &pattern(page)), "the region has fewer than {n} pages");
-    }
-    Ok((region, refs))
-}
-
-fn pattern(seed: usize) -> Vec<u8> {
-    (0..PAGE_SIZE).map(|at| (at.wrapping_mul(31) ^ seed.wrapping_mul(97) ^ at >> 8) as u8).collect()
-}
-
-fn release<F: Platform>(front: &F, region: <F::Grants as GrantPool>::Region) -> Case {
-    front
-        .grants()
-        .release(region)
-        .map_err(|_| fail("the region cannot be released, as if it were still in use"))
-}
-
-fn read(from: &impl SharedBytes, at: usize, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    assert!(from.copy_out(at, &mut bytes), "{at}+{len} is outside of {} bytes", from.len());
-    bytes
 }
 
 fn op(gref: GrantRef, offset: usize, len: usize, at: usize) -> CopyOp {
@@ -533,37 +452,6 @@ fn per_frame<M: Machine>(m: &M) -> Case {
     };
     ensure!(table.revoke(gref).is_ok(), "the frame cannot be revoked");
     release(&front, own)
-}
-
-/// After this long without an event none is on its way.
-const SETTLED: Duration = Duration::from_millis(50);
-
-/// What fired, which it has to, within as long as an emulated machine may take.
-fn fired<P: Platform>(p: &P) -> Vec<EvtchnPort> {
-    fired_within(p, Duration::from_secs(10))
-}
-
-/// What fired within `patience`.
-fn fired_within<P: Platform>(p: &P, patience: Duration) -> Vec<EvtchnPort> {
-    let mut ready = ReadySet::default();
-    p.events().wait(&mut ready, Some(patience));
-    ready.ports
-}
-
-/// What is pending this moment.
-fn pending<P: Platform>(p: &P) -> Vec<EvtchnPort> {
-    fired_within(p, Duration::ZERO)
-}
-
-type Chan<P> = <<P as Platform>::Events as Events>::Chan;
-
-/// A bound pair of ends, with the event of the binding taken.
-fn bound<F: Platform, B: Platform>(front: &F, back: &B) -> Result<(Chan<F>, Chan<B>, EvtchnPort), Verdict> {
-    let (near, port) = front.events().offer(back.domid()).map_err(fail)?;
-    let far = back.events().bind(front.domid(), port).map_err(fail)?;
-    fired(back);
-    back.events().unmask(&far);
-    Ok((near, far, port))
 }
 
 fn bind_pends<M: Machine>(m: &M) -> Case {

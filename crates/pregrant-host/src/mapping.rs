@@ -22,10 +22,20 @@ pub(crate) fn sealed_memfd(name: &str, len: usize) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
+/// Where a mapping begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Base(pub(crate) NonNull<u8>);
+
+// SAFETY: a mapping belongs to the process, not to a thread; what is mapped is only touched through atomics and the copies
+// of `shm`, for which a peer may write at any time, and so may another thread.
+unsafe impl Send for Base {}
+// SAFETY: as above.
+unsafe impl Sync for Base {}
+
 /// A shared, writable mapping; unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    base: NonNull<u8>,
+    base: Base,
     len: usize,
 }
 
@@ -43,12 +53,12 @@ impl Mapping {
                 0,
             )
         }?;
-        Ok(Self { base: NonNull::new(p.cast()).ok_or(Errno::NOMEM)?, len })
+        Ok(Self { base: Base(NonNull::new(p.cast()).ok_or(Errno::NOMEM)?), len })
     }
 
     /// Address of the first byte, for `process_vm_readv` by peers.
     pub(crate) fn address(&self) -> u64 {
-        self.base.as_ptr() as u64
+        self.base.0.as_ptr() as u64
     }
 
     /// Asks the kernel to keep the pages that are touched in memory: under swap pressure a page that left the page
@@ -56,7 +66,7 @@ impl Mapping {
     pub(crate) fn keep_resident(&self) {
         // SAFETY: the range is this mapping's own; locking changes no content.
         let locked = unsafe {
-            rustix::mm::mlock_with(self.base.as_ptr().cast(), self.len, rustix::mm::MlockFlags::ONFAULT)
+            rustix::mm::mlock_with(self.base.0.as_ptr().cast(), self.len, rustix::mm::MlockFlags::ONFAULT)
         };
         if let Err(e) = locked {
             log::debug!("memory is not locked ({e}); it matters only when the machine swaps");
@@ -71,7 +81,7 @@ impl Mapping {
             self.len
         );
         // SAFETY: `byte + size_of::<T>() <= len`, so the address lies in the mapping.
-        unsafe { self.base.add(byte) }.cast()
+        unsafe { self.base.0.add(byte) }.cast()
     }
 
     /// The byte at `byte`. Offsets are our own, never a peer's: a wrong one panics.
@@ -99,22 +109,19 @@ impl Mapping {
 // made smaller; only atomics and `shm`'s copies touch it.
 unsafe impl SharedBytes for Mapping {
     fn base(&self) -> NonNull<u8> {
-        self.base
+        self.base.0
     }
     fn len(&self) -> usize {
         self.len
     }
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread, and is only touched through atomics and raw copies.
-unsafe impl Send for Mapping {}
-
 static UNMAPPED: LineBudget = LineBudget::new();
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range is this value's own and nothing borrows from it any more.
-        if let Err(e) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) } {
+        if let Err(e) = unsafe { rustix::mm::munmap(self.base.0.as_ptr().cast(), self.len) } {
             UNMAPPED.warn(format_args!("munmap of {} bytes failed: {e}", self.len));
         }
     }

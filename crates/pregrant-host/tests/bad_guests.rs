@@ -4,10 +4,10 @@
 mod machine;
 
 use machine::guest::{Guest, Traffic, ordinary};
+use machine::model::Slot;
 use machine::raw_guest::{Keys, RawGuest};
 use machine::{BACK, Back, Machine, Store, log_lines, mac, until};
 use pregrant::net::headers::MacAddr;
-use pregrant::net::model::Slot;
 use pregrant::platform::{Access, GrantPool, InUse, Platform};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, RxRequest, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest};

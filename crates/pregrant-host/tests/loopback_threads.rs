@@ -4,7 +4,7 @@ use pregrant::platform::{Access, CopyOp, Events, GrantPool, InUse, LocalBytes, P
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, EvtchnPort, GrantRef};
-use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks};
+use pregrant_host::loopback::{Audit, Broker, Channel, DomainSpec, Hooks, Loopback, PeerMap};
 use pregrant_host::wake::WakeOn;
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -379,4 +379,97 @@ fn xsa_157_468_the_broker_s_socket_is_its_user_s_alone() {
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     drop(broker);
+}
+
+/// One queue of a guest, as a worker has it.
+struct Carried {
+    number: usize,
+    chan: Channel,
+    map: PeerMap,
+}
+
+/// Three workers of one domain, each with a handle of its own, hand six queues around while the guest writes to them: no
+/// event is lost on the way, a page is mapped by one and unmapped by another while both map others, and nothing is left.
+#[test]
+fn workers_hand_channels_and_maps_around() {
+    const QUEUES: usize = 6;
+    const WORKERS: usize = 3;
+    const ROUNDS: u32 = 400;
+    let broker = broker();
+    let front = broker.attach(GUEST).unwrap();
+    let mut refs = [GrantRef::NONE; QUEUES];
+    let region = front.grants().alloc(BACK, Access::ReadWrite, &mut refs).unwrap();
+    let offered: Vec<_> = (0..QUEUES).map(|_| front.events().offer(BACK).unwrap()).collect();
+    let first = broker.attach(BACK).unwrap();
+    let mut handles: Vec<Loopback> = (1..WORKERS).map(|_| first.another().unwrap()).collect();
+    handles.push(first);
+    let done = AtomicBool::new(false);
+    let moves = AtomicU32::new(0);
+    let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..WORKERS).map(|_| mpsc::channel::<Carried>()).unzip();
+    for (number, (_, port)) in offered.iter().enumerate() {
+        let by = &handles[number % WORKERS];
+        let chan = by.events().bind(GUEST, *port).unwrap();
+        let map = by.peer().map(GUEST, &refs[number..=number], Access::ReadWrite).unwrap();
+        outboxes[number % WORKERS].send(Carried { number, chan, map }).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let _done = SetOnDrop(&done);
+        for (k, (own, inbox)) in handles.into_iter().zip(inboxes).enumerate() {
+            let (next, done, moves) = (outboxes[(k + 1) % WORKERS].clone(), &done, &moves);
+            scope.spawn(move || {
+                let (mut queues, mut ready, mut heard) = (Vec::<Carried>::new(), ReadySet::default(), k);
+                while !done.load(Ordering::Relaxed) {
+                    for Carried { number, chan, map } in inbox.try_iter() {
+                        let chan = own.events().adopt(chan).unwrap();
+                        // Both are mapped for a moment; then the one of the other's handle goes.
+                        let again = own.peer().map(GUEST, &refs[number..=number], Access::ReadWrite).unwrap();
+                        if number % 2 == 0 {
+                            own.peer().unmap(&mut vec![map])
+                        } else {
+                            drop(map)
+                        }
+                        queues.push(Carried { number, chan, map: again });
+                    }
+                    own.events().wait(&mut ready, Some(Duration::from_micros(200)));
+                    for port in &ready.ports {
+                        let Some(at) = queues.iter().position(|q| own.events().local(&q.chan) == *port)
+                        else {
+                            continue; // of one that went meanwhile
+                        };
+                        let queue = &queues[at];
+                        own.events().unmask(&queue.chan);
+                        let said = queue.map.load_u32(0).unwrap();
+                        assert!(queue.map.store_u32(4, said));
+                        own.events().notify(&queue.chan);
+                        heard += 1;
+                        if heard % 5 == 0 {
+                            // An event that comes from here on is not waited for: the next one hears of it.
+                            moves.fetch_add(1, Ordering::Relaxed);
+                            let _ = next.send(queues.swap_remove(at)); // it may have ended
+                        }
+                    }
+                }
+            });
+        }
+        drop(outboxes);
+        let mut ready = ReadySet::default();
+        for round in 1..=ROUNDS {
+            for (number, (chan, _)) in offered.iter().enumerate() {
+                assert!(region.store_u32(number * 4096, round));
+                front.events().notify(chan);
+            }
+            // All of them answer, or this never ends.
+            while (0..QUEUES).any(|number| region.load_u32(number * 4096 + 4) != Some(round)) {
+                front.events().wait(&mut ready, None);
+                for port in &ready.ports {
+                    let (chan, _) = offered.iter().find(|(_, p)| p == port).unwrap();
+                    front.events().unmask(chan);
+                }
+            }
+        }
+    });
+    assert!(moves.load(Ordering::Relaxed) > ROUNDS / 5, "the queues hardly moved");
+    front.grants().release(region).map_err(|_| "still mapped").unwrap();
+    drop((offered, front));
+    settles(&broker, Audit { domains: 1, ..Audit::default() });
 }

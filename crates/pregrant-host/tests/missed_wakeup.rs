@@ -5,9 +5,9 @@
 
 mod machine;
 
+use machine::model::Slot;
 use machine::raw_guest::RawGuest;
 use machine::{Back, Machine, until};
-use pregrant::net::model::Slot;
 use pregrant::wire::netif::RSP_OKAY;
 use pregrant_host::drivers::wait::UNBOUNDED;
 use std::os::unix::process::ExitStatusExt;

@@ -5,15 +5,16 @@
 //!   front --ring--> TxQueue --> vif7.0 --bridge--> vif8.0, whose guest takes nothing unfinished: the kernel cuts
 //! ```
 
+mod netns;
 #[path = "../../pregrant/tests/rig/mod.rs"]
 mod rig;
 #[path = "../../pregrant/tests/skip/mod.rs"]
 mod skip;
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
-use pregrant::net::back::{Control, Polled, TxQueue};
+use netns::{BOTH, GUEST_MAC, apart_without_ipv6 as apart, ip};
+use pregrant::net::back::{Polled, SharedControl, TxQueue};
 use pregrant::net::front::Granting;
-use pregrant::net::model::{Slot, TxModel};
 use pregrant::net::path::{AnyPath, MapPath};
 use pregrant::platform::{Access, Events, GrantPool, PeerMem, Platform};
 use pregrant::port::{Arena, FramePort, Offload, Offloads, Steering};
@@ -21,43 +22,22 @@ use pregrant::ring::{BackRing, NetTx, RingPages};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{TXF_MORE_DATA, TxRequest};
 use pregrant::xenbus::{Class, DeviceId};
+use rig::model::{Slot, TxModel};
 
 use pregrant::{DomId, GrantRef, PAGE_SIZE};
 use pregrant_host::drivers::{CaptureFile, Captured, HotplugConfig, PortProvider, Taps};
 use pregrant_host::loopback::{Broker, DomainSpec, Hooks};
 use pregrant_host::ports::tap::{Tap, TapPort, TapWay};
 use rig::{GUEST, Rig, Way};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
 use skip::skip;
 use std::net::UdpSocket;
-use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
-const BOTH: Offloads = Offloads { csum: true, gso: true };
-const GUEST_MAC: [u8; 6] = [0x00, 0x16, 0x3e, 0, 0, 7];
 const OTHER_MAC: [u8; 6] = [0x00, 0x16, 0x3e, 0, 0, 8];
 
-/// In a namespace of its own without IPv6 (whose stack sends of its own accord), or why not.
-fn apart(test: impl FnOnce() + Send + 'static) {
-    let ended = std::thread::spawn(move || {
-        // SAFETY: this thread alone changes its network namespace; it holds no file descriptors of the old one that matter.
-        if let Err(e) = unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
-            return skip(format!("no network namespace of its own ({e}); needs root"));
-        }
-        if !std::path::Path::new("/dev/net/tun").exists() {
-            return skip("there is no /dev/net/tun; modprobe tun");
-        }
-        for of in ["all", "default"] {
-            let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{of}/disable_ipv6"), "1");
-        }
-        test();
-    });
-    ended.join().expect("see above");
-}
-
-fn ip(args: &str) -> bool {
-    Command::new("ip").args(args.split(' ')).status().is_ok_and(|s| s.success())
-}
+/// Looks for a frame, each a millisecond after the one before, until it counts as lost. The kernel has the processor meanwhile.
+const LOOKS: u32 = 10_000;
 
 /// A tap at the bridge, up.
 fn bridged(name: &str, front: Offloads) -> (Tap, TapPort) {
@@ -102,12 +82,28 @@ fn forwards(from: &mut TapPort, to: &mut TapPort) {
     let mut probe = Arena::new();
     assert!(probe.push(&[&OTHER_MAC[..], &GUEST_MAC, &[0x88, 0xb5], &[0; 46]].concat(), Offload::default()));
     let mut came = Arena::new();
-    while !came.burst().iter().any(|(frame, _)| is_probe(frame)) {
-        came.clear();
+    for _ in 0..LOOKS {
         from.tx_burst(&probe.burst());
         to.rx_burst(&mut came);
-        std::thread::yield_now();
+        if came.burst().iter().any(|(frame, _)| is_probe(frame)) {
+            return;
+        }
+        came.clear();
+        std::thread::sleep(Duration::from_millis(1));
     }
+    panic!("the bridge forwards nothing");
+}
+
+/// What comes next at `port`, one frame or more.
+fn next_burst(port: &mut TapPort, into: &mut Arena) {
+    into.clear();
+    for _ in 0..LOOKS {
+        if port.rx_burst(into) > 0 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("frames are lost");
 }
 
 fn is_probe(frame: &[u8]) -> bool {
@@ -141,8 +137,8 @@ fn what_the_kernel_cuts_of_a_guest_s_frames_has_right_checksums() {
             let mut arena = Arena::new();
             assert!(arena.push(&frame, gso));
             assert_eq!(ends.front.send(&rig.guest, &ends.front_chan, &arena.burst()), Ok(1));
-            let mut control = Control::default();
-            while ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &mut control)
+            let control = SharedControl::default();
+            while ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &control)
                 == Ok(Polled::More)
             {}
             assert_eq!(ends.back.stats().gso_checksum_fixups, u64::from(!csum_blank));
@@ -157,8 +153,7 @@ fn what_the_kernel_cuts_of_a_guest_s_frames_has_right_checksums() {
             ends.close(&rig);
             let (mut came, mut segments) = (vec![0; payload.len()], 0);
             while segments < payload.len().div_ceil(1400) {
-                arena.clear();
-                heard.rx_burst(&mut arena);
+                next_burst(&mut heard, &mut arena);
                 for (frame, offload) in
                     arena.burst().iter().filter(|(f, _)| f[..6] == OTHER_MAC && !is_probe(f))
                 {
@@ -210,7 +205,7 @@ fn a_guest_s_pages_reach_a_tap_from_where_they_are_mapped() {
             let memory = guest.grants().alloc(BACK, Access::ReadOnly, &mut refs).unwrap();
             let (ring, _) = BackRing::attach(RingPages::<NetTx, _>::new(map), None).unwrap();
             let mut back = TxQueue::new(ring, AnyPath::Map(MapPath::default()));
-            let (mut arena, mut control) = (Arena::new(), Control::default());
+            let (mut arena, control) = (Arena::new(), SharedControl::default());
             for round in 0..30 {
                 let (mut sent, mut page) = (Vec::new(), 0);
                 for len in LENGTHS {
@@ -228,14 +223,13 @@ fn a_guest_s_pages_reach_a_tap_from_where_they_are_mapped() {
                     page += len.div_ceil(PAGE_SIZE);
                     sent.push(frame);
                 }
-                while back.poll(&host, GUEST, &back_chan, &mut port, &mut arena, &mut control)
-                    == Ok(Polled::More)
-                {}
+                while back.poll(&host, GUEST, &back_chan, &mut port, &mut arena, &control) == Ok(Polled::More)
+                {
+                }
                 assert_eq!(model.answers().unwrap().len(), LENGTHS.len());
                 let mut came = Vec::new();
                 while came.len() < sent.len() {
-                    arena.clear();
-                    heard.rx_burst(&mut arena);
+                    next_burst(&mut heard, &mut arena);
                     let frames = arena.burst();
                     came.extend(
                         frames.iter().filter(|(f, _)| f[12..14] == [0x88, 0xb6]).map(|f| f.0.to_vec()),

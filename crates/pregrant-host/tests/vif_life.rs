@@ -4,13 +4,13 @@
 mod machine;
 
 use machine::guest::{Guest, exchange, ordinary, staging};
+use machine::model::Slot;
 use machine::raw_guest::RawGuest;
 use machine::{BACK, Back, Machine, log_lines, net, until};
 use pregrant::DomId;
 use pregrant::net::back::Drained;
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::FrontConfig;
-use pregrant::net::model::Slot;
 use pregrant::net::path::PathName;
 use pregrant::port::{FramePort, Offloads};
 use pregrant::wire::netif::RSP_OKAY;
@@ -20,6 +20,7 @@ use pregrant_host::drivers::net::port_provider::Notes;
 use pregrant_host::drivers::recovery::BrokerRecovery;
 use pregrant_host::drivers::{Backend, BackendConfig, Hotplug, HotplugConfig, Net, NetConfig, PortProvider};
 use pregrant_host::loopback::Audit;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -308,6 +309,9 @@ impl PortProvider for NoTap {
     }
     fn connected(&mut self, _: &DeviceId, _: usize, _: Offloads) -> Result<Vec<Box<dyn FramePort>>, String> {
         Ok(Vec::new())
+    }
+    fn readable(&mut self, _: &DeviceId) -> Vec<OwnedFd> {
+        Vec::new()
     }
     fn link(&mut self, _: &DeviceId, _: bool) -> Result<(), String> {
         Ok(())

@@ -4,11 +4,11 @@
 mod machine;
 
 use machine::guest::{Guest, ordinary};
+use machine::model::Slot;
 use machine::raw_guest::RawGuest;
 use machine::{Back, Machine, log_lines, mac, net, run, until};
 use pregrant::DomId;
 use pregrant::net::back::Patience;
-use pregrant::net::model::Slot;
 use pregrant::wire::netif::{RSP_OKAY, RxRequest};
 use pregrant::xenbus::XenbusState;
 

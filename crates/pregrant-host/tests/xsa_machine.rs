@@ -4,10 +4,10 @@
 mod machine;
 
 use machine::guest::{Guest, Traffic, exchange, ordinary, staging};
+use machine::model::Slot;
 use machine::raw_guest::RawGuest;
 use machine::{Back, Machine, Store, log_lines, mac, until};
 use pregrant::net::front::FrontConfig;
-use pregrant::net::model::Slot;
 use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, TXF_MORE_DATA, TxRequest};
 use pregrant::xenbus::{DeviceId, XenbusState};
 use pregrant_host::drivers::registry::LINES_PER_DEVICE;

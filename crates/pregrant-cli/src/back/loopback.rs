@@ -1,6 +1,6 @@
 //! `pregrant back --loopback DIR`: domain 0 of a software Xen.
 
-use super::{BackArgs, Daemon, Result, at_switch, capture_files, captured, classes};
+use super::{BackArgs, Daemon, Result, at_switch, capture_files, captured, classes, employ};
 use crate::loopback::no_machine;
 use crate::notify::Notify;
 use crate::status_reader::{self, NoStatus};
@@ -32,12 +32,13 @@ pub(super) fn run(dir: &Path, args: &BackArgs) -> Result<()> {
     let far = captured(at_switch(&switch, args), files)?;
     let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
     let classes = classes(args, Hotplug::None, args.vif.clone(), far);
-    let backend = Backend::new(platform, xs, config, classes)?;
+    let mut backend = Backend::new(platform, xs, config, classes)?;
+    employ(&mut backend, args, 1, &switch)?;
     let who = format!("backend of {DRIVER}, process {}", std::process::id());
     let _ = screen::print(format_args!("{who}: ready; status: pregrant top --loopback {}", dir.display()));
     let mut daemon =
         Daemon { backend, switch, status, stop, notify: Notify::from_environment(), between: None };
-    daemon.run(args.mode, args.close).map_err(|e| machine::ended_or(dir, e))
+    daemon.run(args.close).map_err(|e| machine::ended_or(dir, e))
 }
 
 /// The name under which the broker keeps the lock of a domain's backend.

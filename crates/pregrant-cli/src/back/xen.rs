@@ -9,7 +9,7 @@
 //! Where the kernel's netback is loaded too, the vifs that are served here are kept from it, and the others are left to it.
 
 use super::hold::Hold;
-use super::{BackArgs, Daemon, Port, Result, at_switch, capture_files, captured, classes};
+use super::{BackArgs, Daemon, Port, Result, at_switch, capture_files, captured, classes, employ};
 use crate::notify::Notify;
 use crate::stop::Stop;
 use log::Level;
@@ -35,7 +35,7 @@ use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
 use pregrant_lab::screen;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,8 @@ pub const RUN_DIR: &str = "/run/pregrant";
 const DOM0: DomId = DomId(0);
 /// How long a predecessor that was just killed may take to be gone.
 const DYING: Duration = Duration::from_secs(1);
+/// Worker threads that are taken without being asked for: more vCPUs than that are seldom there for one driver domain.
+const WORKERS_MOST: usize = 4;
 /// Between two looks at what the kernel has.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -84,7 +86,6 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
             if let Some(socket) = &args.hotplug_socket {
                 taps.ask_for_scripts_at(socket.clone());
             }
-            platform.events().also_wake_on(taps.wake().as_fd())?;
             Box::new(taps)
         }
     };
@@ -103,14 +104,16 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
         removes: domid != DOM0,
         ..BackendConfig::default()
     };
-    let backend = Backend::new(platform, xs, config, classes)?;
+    let mut backend = Backend::new(platform, xs, config, classes)?;
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    employ(&mut backend, args, cpus.min(WORKERS_MOST), &switch)?;
     let _ = screen::print(format_args!(
         "backend of {domid}, process {}: ready; status: pregrant top",
         std::process::id()
     ));
     let between = looking_after(&kept_off);
     let mut daemon = Daemon { backend, switch, status, stop, notify: Notify::from_environment(), between };
-    daemon.run(args.mode, args.close)?;
+    daemon.run(args.close)?;
     drop(daemon); // its taps and channels
     if args.give_back.is_empty() {
         return Ok(());
@@ -202,6 +205,9 @@ impl PortProvider for Taken {
     ) -> std::result::Result<Vec<Box<dyn FramePort>>, String> {
         self.taken.retain(|taken| taken != id);
         self.inner.connected(id, queues, front)
+    }
+    fn readable(&mut self, id: &DeviceId) -> Vec<OwnedFd> {
+        self.inner.readable(id)
     }
     fn link(&mut self, id: &DeviceId, up: bool) -> std::result::Result<(), String> {
         self.inner.link(id, up)

@@ -111,7 +111,7 @@ where
             return Ok(self.guest.sleep(false, None)?);
         }
         // In this order: what comes after is seen by the round below, or wakes.
-        self.arrivals.clear();
+        self.arrivals.take(|_| {});
         if !self.round()? {
             self.guest.sleep(self.is_full(), None)?;
         }
@@ -183,7 +183,7 @@ where
         let queues = self.guest.vif().nr_queues();
         if queues > 0 {
             self.ports = self.tap.ports(queues, self.guest.vif().takes())?;
-            self.ports.iter().try_for_each(|port| self.arrivals.of(port))?;
+            self.ports.iter().try_for_each(|port| self.arrivals.add(port, 0))?;
             // What waits for the next connection is kept; with fewer queues some has no place any more.
             self.waiting.resize_with(queues, || Waiting { frames: Arena::new(), sent: 0 });
             self.link(true);

@@ -3,6 +3,8 @@
 //! ```text
 //!   registry         watches the backend's directory, steps each device, polls all queues round robin
 //!   net/             what only vifs have: what stands behind them, scripts, and the front
+//!   workload         the queues that one worker serves: those that are active are polled, the others armed
+//!   crew/            the workers: their threads, who has which queue, letters between them and the control thread
 //!   worker           the one loop: rounds, control when it is due, sleep
 //!   poll_controller  when to look again, and when to sleep: poll, event, adaptive
 //!   wait             how a loop sleeps, and what becomes of a wake-up that is lost
@@ -13,6 +15,7 @@
 //! ```
 //! Control (xenstore) runs between batches, never inside one. Both are generic over the platform.
 
+pub mod crew;
 pub mod fair_scheduler;
 pub mod net;
 pub mod poll_controller;
@@ -24,7 +27,9 @@ pub mod status_teller;
 pub mod throttle;
 pub mod wait;
 pub mod worker;
+pub mod workload;
 
+pub use crew::place::Placement;
 pub use net::captured::{CaptureFile, Captured};
 pub use net::frontend::{Frontend, FrontendError};
 pub use net::port_provider::{Hotplug, HotplugConfig, Plugged, PortProvider};
@@ -33,7 +38,7 @@ pub use net::taps::Taps;
 pub use net::{Chosen, Net, NetConfig, VifReport};
 pub use poll_controller::Mode;
 pub use recovery::{BrokerRecovery, FileRecovery, Recovery};
-pub use registry::{Backend, BackendConfig, BackendError, DeviceClass, DeviceReport, ServedDevice};
+pub use registry::{Backend, BackendConfig, BackendError, DeviceClass, DeviceReport, ServedDevice, Staff};
 pub use status::{BackStatus, VifStatus};
 pub use status_socket::StatusSocket;
 pub use status_teller::StatusTeller;

@@ -100,11 +100,6 @@ impl StatusSocket {
     pub fn due(&self) -> Option<Duration> {
         (!self.readers.is_empty()).then_some(LOOK)
     }
-
-    /// Readers that have not taken all of theirs.
-    pub fn nr_readers(&self) -> usize {
-        self.readers.len()
-    }
 }
 
 impl AsFd for StatusSocket {
@@ -179,10 +174,10 @@ mod tests {
         };
         let slow: Vec<_> = (0..READERS_MAX).map(|_| scratch.connect()).collect();
         turn(&mut socket, LOOK);
-        assert_eq!(socket.nr_readers(), READERS_MAX);
+        assert_eq!(socket.readers.len(), READERS_MAX);
         assert_eq!(read(scratch.connect_after(|| turn(&mut socket, LOOK))).len(), 0, "turned away");
         turn(&mut socket, PATIENCE);
-        assert_eq!(socket.nr_readers(), 0, "cut off");
+        assert_eq!(socket.readers.len(), 0, "cut off");
         drop(slow);
 
         // One that sends junk and reads: it gets the whole document, in as many turns as that takes.

@@ -39,7 +39,8 @@ pub fn lift_bounds() {
     LIFTED.store(true, Ordering::Relaxed);
 }
 
-fn is_lifted() -> bool {
+/// Whether a wait looks at all that it waits for, and ends the process where a wake-up was lost.
+pub(super) fn is_lifted() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
     LIFTED.load(Ordering::Relaxed)
         || *ASKED.get_or_init(|| std::env::var_os(UNBOUNDED).is_some_and(|v| v == "unbounded"))
@@ -56,6 +57,11 @@ impl Waiter {
     /// Waits that ended by their bound with work pending, whose event did not come.
     pub fn missed_wakeups(&self) -> u64 {
         self.missed_wakeups
+    }
+
+    /// The event channels that ended the last sleep.
+    pub fn ready(&self) -> &ReadySet {
+        &self.ready
     }
 
     /// Sleeps until an event or a descriptor ends it, or for as long as `due` says. `driver` is armed, and has no work; `pending` looks

@@ -14,7 +14,7 @@
 
 use super::ioctl::{self, GNTALLOC_ALLOC, GNTALLOC_DEALLOC, pair};
 use super::node::{GNTALLOC, Node, NodeError};
-use crate::counters::{Tally, add};
+use crate::counters::Tally;
 use crate::line_budget::LineBudget;
 use pregrant::platform::{Access, GrantPool, GrantTable, InUse};
 use pregrant::shm::SharedBytes;
@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::cell::OnceCell;
 use std::ptr::NonNull;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// `GNTALLOC_FLAG_WRITABLE`.
 const WRITABLE: u32 = 1;
@@ -34,28 +34,28 @@ const LIMIT: &str = "/sys/module/xen_gntalloc/parameters/limit";
 /// Memory that this domain grants.
 #[derive(Debug)]
 pub struct Gntalloc {
-    node: OnceCell<Rc<Node>>,
-    tally: Rc<Tally>,
+    node: OnceCell<Arc<Node>>,
+    tally: Arc<Tally>,
 }
 
 /// Granted pages; given back on drop.
 #[derive(Debug)]
 pub struct Region {
-    node: Rc<Node>,
-    tally: Rc<Tally>,
+    node: Arc<Node>,
+    tally: Arc<Tally>,
     base: NonNull<u8>,
     pages: usize,
     index: u64,
 }
 
 impl Gntalloc {
-    pub(super) fn new(tally: Rc<Tally>) -> Self {
+    pub(super) fn new(tally: Arc<Tally>) -> Self {
         Self { node: OnceCell::new(), tally }
     }
 
-    pub(super) fn node(&self) -> Result<&Rc<Node>, NodeError> {
+    pub(super) fn node(&self) -> Result<&Arc<Node>, NodeError> {
         if self.node.get().is_none() {
-            let _ = self.node.set(Rc::new(Node::open(GNTALLOC)?));
+            let _ = self.node.set(Arc::new(Node::open(GNTALLOC)?));
         }
         self.node.get().ok_or(NodeError {
             path: GNTALLOC.path,
@@ -88,7 +88,7 @@ unsafe impl GrantPool for Gntalloc {
         // The structure's 16 bytes, then the references, two a word.
         let mut words = vec![0; 2 + refs.len().div_ceil(2) + 1];
         words[0] = pair(u32::from(to.0) | flags << 16, count);
-        add(&self.tally.syscalls, 2);
+        self.tally.syscalls.add(2);
         // SAFETY: 16 bytes and 4 for each reference, and a word to spare.
         unsafe { ioctl::call(node.as_fd(), GNTALLOC_ALLOC, &mut words) }.map_err(|e| match e {
             Errno::NOSPC => failed(
@@ -122,7 +122,7 @@ unsafe impl GrantPool for Gntalloc {
             }
         };
         let region =
-            Region { node: Rc::clone(node), tally: Rc::clone(&self.tally), base, pages: refs.len(), index };
+            Region { node: Arc::clone(node), tally: Arc::clone(&self.tally), base, pages: refs.len(), index };
         region.zero();
         Ok(region)
     }
@@ -151,7 +151,7 @@ fn dealloc(node: &Node, index: u64, pages: usize) {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        add(&self.tally.syscalls, 2);
+        self.tally.syscalls.add(2);
         // SAFETY: the range is this value's own and nothing borrows from it any more.
         if let Err(e) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len()) } {
             KEPT.warn(format_args!("{}: munmap of {} bytes failed: {e}", GNTALLOC.path, self.len()));

@@ -16,8 +16,9 @@ use super::ioctl::{
     gref_side, pair,
 };
 use super::node::{GNTDEV, Node, NodeError};
-use crate::counters::{Tally, add};
+use crate::counters::Tally;
 use crate::line_budget::LineBudget;
+use crate::mapping::Base;
 use pregrant::platform::{Access, CopyOp, GrantOps, LocalBytes, MapError, PeerMem};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
@@ -27,7 +28,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::cell::{OnceCell, RefCell};
 use std::ptr::NonNull;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// `UNMAP_NOTIFY_SEND_EVENT`.
 const SEND_EVENT: u32 = 2;
@@ -37,29 +38,29 @@ const SEGMENTS: usize = 1024;
 /// Other domains' memory.
 #[derive(Debug)]
 pub struct Gntdev {
-    node: OnceCell<Rc<Node>>,
-    tally: Rc<Tally>,
+    node: OnceCell<Arc<Node>>,
+    tally: Arc<Tally>,
     segments: RefCell<Vec<Segment>>,
 }
 
 /// Mapped pages of another domain; unmapped on drop.
 #[derive(Debug)]
 pub struct PeerMap {
-    node: Rc<Node>,
-    tally: Rc<Tally>,
-    base: NonNull<u8>,
+    node: Arc<Node>,
+    tally: Arc<Tally>,
+    base: Base,
     pages: usize,
     index: u64,
 }
 
 impl Gntdev {
-    pub(super) fn new(tally: Rc<Tally>) -> Self {
+    pub(super) fn new(tally: Arc<Tally>) -> Self {
         Self { node: OnceCell::new(), tally, segments: RefCell::new(Vec::with_capacity(SEGMENTS)) }
     }
 
-    pub(super) fn node(&self) -> Result<&Rc<Node>, NodeError> {
+    pub(super) fn node(&self) -> Result<&Arc<Node>, NodeError> {
         if self.node.get().is_none() {
-            let _ = self.node.set(Rc::new(Node::open(GNTDEV)?));
+            let _ = self.node.set(Arc::new(Node::open(GNTDEV)?));
         }
         self.node.get().ok_or(NodeError {
             path: GNTDEV.path,
@@ -115,7 +116,7 @@ unsafe impl PeerMem for Gntdev {
         for (word, gref) in words[2..].iter_mut().zip(refs) {
             *word = pair(of.0.into(), gref.0);
         }
-        add(&self.tally.syscalls, 2);
+        self.tally.syscalls.add(2);
         // SAFETY: 16 bytes and 8 for each reference.
         unsafe { ioctl::call(node.as_fd(), GNTDEV_MAP, &mut words) }.map_err(failed)?;
         let index = words[1];
@@ -136,11 +137,11 @@ unsafe impl PeerMem for Gntdev {
         };
         match mapped.map(|p| NonNull::new(p.cast::<u8>())) {
             Ok(Some(base)) => {
-                add(&self.tally.grant_maps, refs.len());
+                self.tally.grant_maps.add(refs.len());
                 Ok(PeerMap {
-                    node: Rc::clone(node),
-                    tally: Rc::clone(&self.tally),
-                    base,
+                    node: Arc::clone(node),
+                    tally: Arc::clone(&self.tally),
+                    base: Base(base),
                     pages: refs.len(),
                     index,
                 })
@@ -153,7 +154,11 @@ unsafe impl PeerMem for Gntdev {
     }
 
     fn unmap(&self, done: &mut Vec<PeerMap>) {
-        done.clear();
+        for mut map in done.drain(..) {
+            if !Arc::ptr_eq(&map.tally, &self.tally) {
+                map.tally = Arc::clone(&self.tally); // made through another handle, unmapped through this one
+            }
+        }
     }
 
     fn copy(&self, of: DomId, local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError> {
@@ -163,7 +168,7 @@ unsafe impl PeerMem for Gntdev {
             LocalBytes::FromPeer(bytes) => (bytes.as_mut_ptr() as u64, bytes.len(), false),
             LocalBytes::ToPeer(bytes) => (bytes.as_ptr() as u64, bytes.len(), true),
         };
-        add(&self.tally.grant_copies, ops.len());
+        self.tally.grant_copies.add(ops.len());
         let mut segments = self.segments.borrow_mut();
         for ops in ops.chunks_mut(SEGMENTS) {
             segments.clear();
@@ -186,7 +191,7 @@ unsafe impl PeerMem for Gntdev {
             if segments.is_empty() {
                 continue;
             }
-            add(&self.tally.syscalls, 1);
+            self.tally.syscalls.add(1);
             let mut words = [segments.len() as u64, segments.as_mut_ptr() as u64];
             // SAFETY: as many segments as the first word says, in a vector that lives on; each address and length
             // lies in the local bytes (checked above), borrowed for this call, exclusively where they are written.
@@ -213,10 +218,10 @@ fn unmap(node: &Node, index: u64, pages: usize) {
 
 impl Drop for PeerMap {
     fn drop(&mut self) {
-        add(&self.tally.syscalls, 2);
-        add(&self.tally.grant_unmaps, self.pages);
+        self.tally.syscalls.add(2);
+        self.tally.grant_unmaps.add(self.pages);
         // SAFETY: the range is this value's own and nothing borrows from it any more.
-        if let Err(e) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len()) } {
+        if let Err(e) = unsafe { rustix::mm::munmap(self.base.0.as_ptr().cast(), self.len()) } {
             UNMAPPED.warn(format_args!("{}: munmap of {} bytes failed: {e}", GNTDEV.path, self.len()));
         }
         unmap(&self.node, self.index, self.pages);
@@ -227,7 +232,7 @@ impl Drop for PeerMap {
 // owner, who asked for it read-only, does not.
 unsafe impl SharedBytes for PeerMap {
     fn base(&self) -> NonNull<u8> {
-        self.base
+        self.base.0
     }
     fn len(&self) -> usize {
         self.pages * PAGE_SIZE

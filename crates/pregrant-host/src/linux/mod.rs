@@ -28,15 +28,15 @@ pub use node::{NODES, NodeError, NodeName};
 
 use crate::clock::MonotonicClock;
 use crate::counters::{Counters, Tally};
-use pregrant::DomId;
 use pregrant::platform::Platform;
-use std::rc::Rc;
+use pregrant::{DomId, PlatformError};
+use std::sync::Arc;
 
-/// A domain of a real Xen, as one process or thread of it uses it.
+/// A domain of a real Xen, as one thread of it uses it; another has [another](Xen::another).
 #[derive(Debug)]
 pub struct Xen {
     domid: DomId,
-    tally: Rc<Tally>,
+    tally: Arc<Tally>,
     grants: Gntalloc,
     peer: Gntdev,
     events: Evtchn,
@@ -50,15 +50,24 @@ impl Xen {
     /// # Errors
     /// `/dev/xen/evtchn` cannot be opened, which both ends need.
     pub fn open(domid: DomId) -> Result<Self, NodeError> {
-        let tally = Rc::new(Tally::default());
+        let tally = Arc::new(Tally::default());
         Ok(Self {
             domid,
-            grants: Gntalloc::new(Rc::clone(&tally)),
-            peer: Gntdev::new(Rc::clone(&tally)),
-            events: Evtchn::open(Rc::clone(&tally))?,
+            grants: Gntalloc::new(Arc::clone(&tally)),
+            peer: Gntdev::new(Arc::clone(&tally)),
+            events: Evtchn::open(Arc::clone(&tally))?,
             clock: MonotonicClock,
             tally,
         })
+    }
+
+    /// A handle for another thread: descriptors of its own, of gntdev too. The kernel looks for a map in a list by descriptor, with a
+    /// lock held, so that threads that share one wait for each other. A map keeps the one that it was made with.
+    ///
+    /// # Errors
+    /// `/dev/xen/evtchn` cannot be opened once more.
+    pub fn another(&self) -> Result<Self, NodeError> {
+        Self::open(self.domid)
     }
 
     /// Opens what a back needs, so that a missing module is told of at the start and not at the first guest.
@@ -109,4 +118,15 @@ impl Platform for Xen {
     fn clock(&self) -> &MonotonicClock {
         &self.clock
     }
+    fn another(&self) -> Result<Self, PlatformError> {
+        Self::another(self).map_err(|e| PlatformError {
+            op: "open /dev/xen/evtchn for another thread",
+            code: e.errno.raw_os_error(),
+        })
+    }
 }
+
+/// A queue goes from one worker's thread to another's, and a handle to the thread that is to use it.
+const fn goes_to_another_thread<T: Send>() {}
+const _: () = goes_to_another_thread::<Xen>();
+const _: () = goes_to_another_thread::<pregrant::net::back::BackQueue<Xen>>();

@@ -12,15 +12,15 @@
 //! What a peer may do: name any grant, write the bytes while they are copied. It cannot make a copy leave its memory:
 //! frames are checked against it, and ops against their page and the local bytes.
 
+use super::errno;
 use super::peer::Peer;
 use super::pins::{Held, PinError, User};
-use super::{Core, errno};
-use crate::counters::add;
+use super::reach::Reach;
+use super::span::Span;
 use pregrant::platform::{CopyOp, LocalBytes};
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, PAGE_SIZE, PlatformError};
 use rustix::io::Errno;
-use std::cell::Cell;
 
 /// Below this many pieces, one pread a piece beats one `process_vm_readv` (docs/decisions/0003).
 const FEW: usize = 8;
@@ -42,8 +42,8 @@ pub(super) enum Access {
 /// Room for one call, allocated once.
 #[derive(Debug)]
 pub(super) struct Scratch {
-    local: Vec<libc::iovec>,
-    remote: Vec<libc::iovec>,
+    local: Vec<Span>,
+    remote: Vec<Span>,
     /// Which op each remote piece is.
     op: Vec<u32>,
     held: Vec<Held>,
@@ -69,12 +69,12 @@ struct Local {
 }
 
 pub(super) fn copy(
-    core: &Core,
+    reach: &Reach,
     of: DomId,
     local: LocalBytes<'_>,
     ops: &mut [CopyOp],
 ) -> Result<(), PlatformError> {
-    let peer = match core.peer(of) {
+    let peer = match reach.peer(of) {
         Ok(peer) => peer,
         Err(Errno::NOENT) => {
             ops.iter_mut().for_each(|op| op.status = GrantStatus::BAD_DOMAIN);
@@ -88,15 +88,15 @@ pub(super) fn copy(
             Local { base: bytes.as_ptr().cast_mut(), len: bytes.len(), to_peer: true }
         }
     };
-    add(&core.tally.grant_copies, ops.len());
-    let mut scratch = core.scratch.borrow_mut();
-    let batch = Batch { core, peer: &peer, local };
+    reach.core.tally.grant_copies.add(ops.len());
+    let mut scratch = reach.scratch.borrow_mut();
+    let batch = Batch { reach, peer: &peer, local };
     batch.run(&mut scratch, ops);
     Ok(())
 }
 
 struct Batch<'a> {
-    core: &'a Core,
+    reach: &'a Reach,
     peer: &'a Peer,
     local: Local,
 }
@@ -104,9 +104,9 @@ struct Batch<'a> {
 impl Batch<'_> {
     fn run(&self, s: &mut Scratch, ops: &mut [CopyOp]) {
         let granter = self.peer.granter();
-        let User { domid, slot } = self.core.user;
+        let User { domid, slot } = self.reach.core.user;
         let user = User { domid, slot };
-        let memory = self.peer.address.get();
+        let memory = self.peer.address();
         // Adjacent ops with the same gref share what became of the first.
         let mut last: Option<(u32, Result<u32, GrantStatus>)> = None;
         let mut busy = 0;
@@ -160,11 +160,11 @@ impl Batch<'_> {
             let near = self.local.base.wrapping_add(at);
             match s.local.last_mut() {
                 // Neighbours in the local bytes need one entry only.
-                Some(l) if l.iov_base as usize + l.iov_len == near as usize => l.iov_len += len,
-                _ => s.local.push(libc::iovec { iov_base: near.cast(), iov_len: len }),
+                Some(l) if l.end() == near as usize => l.grow(len),
+                _ => s.local.push(Span::new(near.cast(), len)),
             }
             let far = memory + u64::from(frame) * PAGE_SIZE as u64 + offset as u64;
-            s.remote.push(libc::iovec { iov_base: far as *mut _, iov_len: len });
+            s.remote.push(Span::new(far as *mut _, len));
             s.op.push(i as u32 - 1);
             if s.remote.len() == IOV_MAX {
                 self.flush(s, ops);
@@ -177,10 +177,10 @@ impl Batch<'_> {
     /// Moves the bytes of what was collected, then lets the grants go.
     fn flush(&self, s: &mut Scratch, ops: &mut [CopyOp]) {
         let total = s.remote.len();
-        let mut vm = self.peer.address.get() != 0;
+        let mut vm = self.peer.address() != 0;
         let mut done = 0;
         while done < total {
-            vm &= self.core.copy_access.get() == Access::Vm && total - done >= FEW;
+            vm &= self.reach.copy_access.get() == Access::Vm && total - done >= FEW;
             if vm {
                 if done > 0 {
                     self.gather_rest(s, done, ops);
@@ -210,40 +210,40 @@ impl Batch<'_> {
         for k in &s.op[done..] {
             let op = &ops[*k as usize];
             let near = self.local.base.wrapping_add(op.at as usize);
-            s.local.push(libc::iovec { iov_base: near.cast(), iov_len: usize::from(op.len) });
+            s.local.push(Span::new(near.cast(), usize::from(op.len)));
         }
     }
 
     /// One call for the pieces from `done` on; returns how many were moved whole.
     fn move_vm(&self, s: &Scratch, done: usize) -> usize {
-        add(&self.core.tally.syscalls, 1);
-        let (near, far, pid) = (&s.local, &s.remote[done..], self.peer.pid.get());
+        self.reach.core.tally.syscalls.add(1);
+        let (near, far, pid) = (&s.local, &s.remote[done..], self.peer.pid());
         let (near_len, far_len) = (near.len() as libc::c_ulong, far.len() as libc::c_ulong);
         // SAFETY: each local range lies in the bytes that the batch borrows (checked in `run`), exclusively when they
         // are written. The remote ranges are another domain's memory, or, with threads as domains, this process' own
         // mapping of it, which is shared memory that nothing refers to; the kernel checks them.
         let moved = unsafe {
             if self.local.to_peer {
-                libc::process_vm_writev(pid, near.as_ptr(), near_len, far.as_ptr(), far_len, 0)
+                libc::process_vm_writev(pid, Span::list(near), near_len, Span::list(far), far_len, 0)
             } else {
-                libc::process_vm_readv(pid, near.as_ptr(), near_len, far.as_ptr(), far_len, 0)
+                libc::process_vm_readv(pid, Span::list(near), near_len, Span::list(far), far_len, 0)
             }
         };
         if moved < 0 {
             let e = std::io::Error::last_os_error();
             if matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
-                // LOG: once; the other way is taken from then on.
+                // LOG: once a handle; the other way is taken from then on.
                 log::warn!(
                     "loopback: process_vm_readv is forbidden here ({e}): grant copy uses pread and pwrite"
                 );
-                self.core.copy_access.set(Access::Forbidden);
+                self.reach.copy_access.set(Access::Forbidden);
             }
             return 0;
         }
         let mut left = moved as usize;
         let whole = far.iter().take_while(|piece| {
-            let all = left >= piece.iov_len;
-            left = left.saturating_sub(piece.iov_len);
+            let all = left >= piece.len();
+            left = left.saturating_sub(piece.len());
             all
         });
         whole.count()
@@ -251,10 +251,10 @@ impl Batch<'_> {
 
     /// One piece, through the peer's memfd.
     fn move_one(&self, s: &Scratch, piece: usize, ops: &mut [CopyOp]) {
-        add(&self.core.tally.syscalls, 1);
+        self.reach.core.tally.syscalls.add(1);
         let op = &mut ops[s.op[piece] as usize];
         let near = self.local.base.wrapping_add(op.at as usize);
-        let at = s.remote[piece].iov_base as u64 - self.peer.address.get();
+        let at = s.remote[piece].start() as u64 - self.peer.address();
         let len = usize::from(op.len);
         // SAFETY: `at + len` of the op was checked against the local bytes, which the batch borrows, exclusively when
         // they are written.
@@ -281,8 +281,8 @@ pub(super) fn relax(tries: u32) {
 }
 
 /// In words, for results.
-pub(super) fn describe(access: &Cell<Access>) -> &'static str {
-    match access.get() {
+pub(super) fn describe(access: Access) -> &'static str {
+    match access {
         Access::Vm => "process_vm_readv/writev, one call a batch (pread/pwrite below 8 pieces)",
         Access::Forbidden => "pread/pwrite on the memfd, one call a piece (process_vm_* is forbidden here)",
     }

@@ -14,49 +14,40 @@
 use super::ledger::{PORTS, Route, SLOTS};
 use super::peer::Peer;
 use super::protocol::{Op, Request};
+use super::reach::Reach;
 use super::{Core, errno};
-use crate::counters::add;
 use crate::line_budget::LineBudget;
 use crate::wake::{Extras, WakeOn};
 use pregrant::platform::{Events, ReadySet};
 use pregrant::{DomId, EvtchnPort, PlatformError};
 use rustix::io::Errno;
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// This process' event channel ends.
-#[derive(Debug)]
-pub struct LoopbackEvents {
-    core: Rc<Core>,
-    extras: Extras,
-}
 
 /// One end; closed on drop, which makes the peer's end unbound.
 #[derive(Debug)]
 pub struct Channel {
-    core: Rc<Core>,
+    core: Arc<Core>,
     port: u32,
+    /// The peer's end, unless this one was offered.
+    bound_to: Option<(DomId, EvtchnPort)>,
     /// Where notifies go, as of the route that was looked at last.
-    target: RefCell<(Route, Option<Rc<Peer>>)>,
+    target: RefCell<(Route, Option<Arc<Peer>>)>,
 }
 
-impl LoopbackEvents {
-    pub(super) fn new(core: Rc<Core>) -> Self {
-        Self { core, extras: Extras::default() }
-    }
-
+impl Reach {
     /// Shows this end's events again, as if one had just come. For a driver that wants its own loop to run once.
     pub fn kick(&self, chan: &Channel) {
         self.core.own_upcall().raise(chan.port);
     }
 
     fn take(&self, ready: &mut ReadySet) -> bool {
-        let open = self.core.open_ports.borrow();
+        let open = &self.core.open_ports;
         self.core.own_upcall().take(|port| {
             // A bit may come late from a peer of a closed end.
-            if open[port as usize / 64] & 1 << (port % 64) != 0 {
+            if open[port as usize / 64].load(Ordering::Relaxed) & 1 << (port % 64) != 0 {
                 ready.ports.push(EvtchnPort(port));
             }
         });
@@ -65,40 +56,48 @@ impl LoopbackEvents {
 
     /// Sleeps until woken, a descriptor is readable, or `max` has passed.
     fn sleep(&self, max: Option<Duration>) {
-        self.core.forget_dead();
-        add(&self.core.tally.syscalls, 1);
+        self.forget_dead();
+        self.core.tally.syscalls.add(1);
         if self.extras.sleep(&self.core.upcall, max) {
-            add(&self.core.tally.syscalls, 1);
+            self.core.tally.syscalls.add(1);
             let _ = rustix::io::read(&self.core.upcall, &mut [0; 8]);
         }
     }
 
-    fn opened(&self, port: u64) -> Result<Channel, PlatformError> {
+    fn opened(&self, port: u64, bound_to: Option<(DomId, EvtchnPort)>) -> Result<Channel, PlatformError> {
         let port = u32::try_from(port).ok().filter(|p| (*p as usize) < PORTS);
         let port = port.ok_or(errno("open an event channel", Errno::PROTO))?;
-        self.core.open_ports.borrow_mut()[port as usize / 64] |= 1 << (port % 64);
-        Ok(Channel { core: Rc::clone(&self.core), port, target: RefCell::new((Route(0), None)) })
+        self.core.open_ports[port as usize / 64].fetch_or(1 << (port % 64), Ordering::Relaxed);
+        let core = Arc::clone(&self.core);
+        Ok(Channel { core, port, bound_to, target: RefCell::new((Route(0), None)) })
     }
 }
 
-impl Events for LoopbackEvents {
+impl Events for Reach {
     type Chan = Channel;
 
     fn offer(&self, to: DomId) -> Result<(Channel, EvtchnPort), PlatformError> {
         let reply = self.core.call(&Request::new(Op::Offer, 0, u32::from(to.0), 0));
         let reply = reply.map_err(|e| errno("offer an event channel", e))?;
-        let channel = self.opened(reply.words[0])?;
+        let channel = self.opened(reply.words[0], None)?;
         let port = EvtchnPort(channel.port);
         Ok((channel, port))
     }
 
     fn bind(&self, to: DomId, port: EvtchnPort) -> Result<Channel, PlatformError> {
         let reply = self.core.call(&Request::new(Op::Bind, port.0, u32::from(to.0), 0));
-        let channel =
-            self.opened(reply.map_err(|e| errno("bind to an event channel of the peer", e))?.words[0])?;
+        let reply = reply.map_err(|e| errno("bind to an event channel of the peer", e))?;
+        let channel = self.opened(reply.words[0], Some((to, port)))?;
         // Events of the time without us are lost: as Xen does, let the driver look once.
         self.kick(&channel);
         Ok(channel)
+    }
+
+    fn adopt(&self, chan: Channel) -> Result<Channel, PlatformError> {
+        let offered = errno("take over an event channel's end that was offered, not bound", Errno::INVAL);
+        let (to, port) = chan.bound_to.ok_or(offered)?;
+        drop(chan);
+        self.bind(to, port)
     }
 
     fn local(&self, chan: &Channel) -> EvtchnPort {
@@ -113,7 +112,7 @@ impl Events for LoopbackEvents {
         }
         let mut target = chan.target.borrow_mut();
         if target.0 != route {
-            *target = (route, self.core.peer(DomId(route.domid())).ok());
+            *target = (route, self.peer(DomId(route.domid())).ok().map(|peer| Arc::clone(&peer)));
         }
         let Some(peer) = &target.1 else { return };
         // From shared memory: checked, so that a scribble is no panic.
@@ -121,11 +120,11 @@ impl Events for LoopbackEvents {
         if slot >= SLOTS || port as usize >= PORTS {
             return;
         }
-        add(&self.core.tally.notifications, 1);
+        self.core.tally.notifications.add(1);
         if peer.ledger.upcall(slot).raise(port) {
-            add(&self.core.tally.wakeups, 1);
-            add(&self.core.tally.syscalls, 1);
-            peer.wake(&self.core, slot);
+            self.core.tally.wakeups.add(1);
+            self.core.tally.syscalls.add(1);
+            peer.wake(slot);
         }
     }
 
@@ -153,7 +152,7 @@ impl Events for LoopbackEvents {
     }
 }
 
-impl WakeOn for LoopbackEvents {
+impl WakeOn for Reach {
     fn extras(&self) -> &Extras {
         &self.extras
     }
@@ -164,7 +163,7 @@ impl WakeOn for LoopbackEvents {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        self.core.open_ports.borrow_mut()[self.port as usize / 64] &= !(1 << (self.port % 64));
+        self.core.open_ports[self.port as usize / 64].fetch_and(!(1 << (self.port % 64)), Ordering::Relaxed);
         match self.core.call(&Request::new(Op::Close, self.port, 0, 0)) {
             // The broker went first: nothing is left to close.
             Ok(_) | Err(Errno::PIPE) => {}

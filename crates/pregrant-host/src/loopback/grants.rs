@@ -21,30 +21,41 @@ use pregrant::{DomId, GrantRef, PAGE_SIZE, PlatformError};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
-use std::rc::Rc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU16, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Entries of the table that are taken at a time.
 const CLAIM: usize = 64;
 
-/// Memory that this domain grants.
+/// Memory that this domain grants. Its regions hold the pool; the rest is the handle's thread's alone, so that granting and revoking
+/// one by one takes no lock.
 #[derive(Debug)]
-pub struct LoopbackGrants(pub(super) Rc<Pool>);
+pub struct LoopbackGrants {
+    pool: Arc<Pool>,
+    /// Entries of the table that are ours and grant nothing.
+    free: RefCell<Vec<u32>>,
+    /// Frame of each entry that was granted one by one.
+    frame_of: RefCell<Vec<Option<u32>>>,
+    /// Where the search for pages goes on.
+    cursor: Cell<usize>,
+}
 
 /// What this attachment owns of its domain.
 #[derive(Debug)]
-pub(super) struct Pool {
-    core: Rc<Core>,
-    /// Entries of the table that are ours and grant nothing.
-    free: RefCell<Vec<u32>>,
-    /// Frame of each entry that is ours and grants something.
-    frame_of: RefCell<Vec<Option<u32>>>,
-    /// Grants of each page.
-    granted: RefCell<Vec<u16>>,
-    /// Regions that were dropped while a peer still used them.
-    parked: RefCell<Vec<Parked>>,
-    /// Where the search for pages goes on.
-    cursor: Cell<usize>,
+struct Pool {
+    core: Arc<Core>,
+    /// Grants of each page that were made one by one: counted by the handle's thread alone, so a load and a store.
+    granted: Box<[AtomicU16]>,
+    left: Mutex<Left>,
+}
+
+/// What regions that were dropped leave for the next allocation.
+#[derive(Debug, Default)]
+struct Left {
+    /// Entries that grant nothing any more.
+    free: Vec<u32>,
+    /// Regions that a peer still used.
+    parked: Vec<Parked>,
 }
 
 /// First page, pages, and the grants that `alloc` made.
@@ -53,52 +64,98 @@ type Parked = (usize, usize, Vec<u32>);
 /// Pages of this domain. Dropping one revokes its grants and frees it, later if need be.
 #[derive(Debug)]
 pub struct Region {
-    pool: Rc<Pool>,
+    pool: Arc<Pool>,
     base: NonNull<u8>,
     first: usize,
     pages: usize,
-    grefs: RefCell<Vec<u32>>,
-}
-
-impl LoopbackGrants {
-    pub(super) fn new(core: Rc<Core>) -> Self {
-        let layout = core.ledger.layout();
-        Self(Rc::new(Pool {
-            core,
-            free: RefCell::new(Vec::new()),
-            frame_of: RefCell::new(vec![None; layout.grants]),
-            granted: RefCell::new(vec![0; layout.pages]),
-            parked: RefCell::new(Vec::new()),
-            cursor: Cell::new(0),
-        }))
-    }
+    /// The grants that `alloc` made.
+    grefs: Vec<u32>,
 }
 
 impl Pool {
+    fn left(&self) -> MutexGuard<'_, Left> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn free_pages(&self, first: usize, pages: usize) {
+        for page in first..first + pages {
+            self.core.ledger.page_owner(page).store(0, Ordering::Release);
+        }
+    }
+
+    /// Ends a grant. False: the peer still uses it.
+    fn end(&self, gref: u32) -> bool {
+        let word = self.core.memory.u32(gref as usize * GrantEntryV1::SIZE);
+        let mut seen = word.load(Ordering::Relaxed);
+        loop {
+            if GrantEntryV1::from_words([seen, 0]).in_use() {
+                return false;
+            }
+            match word.compare_exchange(seen, 0, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => seen = now,
+            }
+        }
+        // Whatever the owner does with the page next comes after the end of the grant.
+        fence(Ordering::SeqCst);
+        true
+    }
+
+    /// Revokes what can be, which comes to `free`, and frees the pages if nothing is left granted.
+    fn give_back(&self, (first, pages, grefs): (usize, usize, &mut Vec<u32>), free: &mut Vec<u32>) -> bool {
+        grefs.retain(|&gref| {
+            let ended = self.end(gref);
+            if ended {
+                free.push(gref);
+            }
+            !ended
+        });
+        let granted = &self.granted[first..first + pages];
+        let done = grefs.is_empty() && granted.iter().all(|n| n.load(Ordering::Relaxed) == 0);
+        if done {
+            self.free_pages(first, pages);
+        }
+        done
+    }
+}
+
+impl LoopbackGrants {
+    pub(super) fn new(core: Arc<Core>) -> Self {
+        let layout = core.ledger.layout();
+        let granted = (0..layout.pages).map(|_| AtomicU16::new(0)).collect();
+        Self {
+            pool: Arc::new(Pool { core, granted, left: Mutex::default() }),
+            free: RefCell::new(Vec::new()),
+            frame_of: RefCell::new(vec![None; layout.grants]),
+            cursor: Cell::new(0),
+        }
+    }
+
     /// Takes `pages` neighbouring pages and zeroes them.
-    fn take_pages(self: &Rc<Self>, pages: usize) -> Result<Region, PlatformError> {
+    fn take_pages(&self, pages: usize) -> Result<Region, PlatformError> {
         if pages == 0 {
             return Err(errno("allocate no pages at all", Errno::INVAL));
         }
         self.retry_parked();
+        let core = &self.pool.core;
         let found = self.find_pages(pages).or_else(|| {
             // Pages of dead predecessors, whose peers have let go since.
-            self.core.call(&Request::new(Op::Reclaim, 0, 0, 0)).ok()?;
+            core.call(&Request::new(Op::Reclaim, 0, 0, 0)).ok()?;
             self.find_pages(pages)
         });
         let first =
             found.ok_or(errno("find free neighbouring pages in the domain's memory", Errno::NOMEM))?;
         // SAFETY: the run lies inside of the domain's memory, which is mapped while `core` lives.
-        let base = unsafe { self.core.memory.base().add(first * PAGE_SIZE) };
-        let region = Region { pool: Rc::clone(self), base, first, pages, grefs: RefCell::new(Vec::new()) };
+        let base = unsafe { core.memory.base().add(first * PAGE_SIZE) };
+        let region = Region { pool: Arc::clone(&self.pool), base, first, pages, grefs: Vec::new() };
         region.zero();
         Ok(region)
     }
 
     fn find_pages(&self, pages: usize) -> Option<usize> {
-        let ledger = &self.core.ledger;
+        let ledger = &self.pool.core.ledger;
         let total = ledger.layout().pages;
-        let mine = self.core.user.slot as u8 + 1;
+        let mine = self.pool.core.user.slot as u8 + 1;
         let mut from = self.cursor.get();
         let mut searched = 0;
         while searched <= total {
@@ -115,7 +172,7 @@ impl Pool {
                     return Some(from);
                 }
                 Some(taken) => {
-                    self.free_pages(from, taken - from);
+                    self.pool.free_pages(from, taken - from);
                     searched += taken + 1 - from;
                     from = taken + 1;
                 }
@@ -124,27 +181,24 @@ impl Pool {
         None
     }
 
-    fn free_pages(&self, first: usize, pages: usize) {
-        for page in first..first + pages {
-            self.core.ledger.page_owner(page).store(0, Ordering::Release);
-        }
-    }
-
     fn take_gref(&self) -> Result<u32, PlatformError> {
         let mut free = self.free.borrow_mut();
+        if free.is_empty() {
+            free.append(&mut self.pool.left().free);
+        }
         if free.is_empty() {
             self.claim_grefs(&mut free);
         }
         if free.is_empty() {
-            let _ = self.core.call(&Request::new(Op::Reclaim, 0, 0, 0));
+            let _ = self.pool.core.call(&Request::new(Op::Reclaim, 0, 0, 0));
             self.claim_grefs(&mut free);
         }
         free.pop().ok_or(errno("find a free entry in the domain's grant table", Errno::NOSPC))
     }
 
     fn claim_grefs(&self, free: &mut Vec<u32>) {
-        let ledger = &self.core.ledger;
-        let mine = self.core.user.slot as u8 + 1;
+        let ledger = &self.pool.core.ledger;
+        let mine = self.pool.core.user.slot as u8 + 1;
         for gref in GrantRef::FIRST_FREE.0..ledger.layout().grants as u32 {
             if ledger.grant_owner(gref).compare_exchange(0, mine, Ordering::SeqCst, Ordering::Relaxed).is_ok()
             {
@@ -158,58 +212,23 @@ impl Pool {
         free.reverse();
     }
 
-    fn grant(&self, to: DomId, frame: usize, acc: Access) -> Result<GrantRef, PlatformError> {
+    fn make_grant(&self, to: DomId, frame: usize, acc: Access) -> Result<u32, PlatformError> {
         let gref = self.take_gref()?;
         let readonly = if acc == Access::ReadOnly { GTF_READONLY } else { 0 };
         let entry = GrantEntryV1 { flags: GTF_PERMIT_ACCESS | readonly, domid: to.0, frame: frame as u32 };
         let [head, frame_word] = entry.to_words();
         let at = gref as usize * GrantEntryV1::SIZE;
-        self.core.memory.u32(at + 4).store(frame_word, Ordering::Relaxed);
-        self.core.memory.u32(at).store(head, Ordering::Release);
-        self.frame_of.borrow_mut()[gref as usize] = Some(frame as u32);
-        self.granted.borrow_mut()[frame] += 1;
-        Ok(GrantRef(gref))
-    }
-
-    /// Ends a grant. Err: the peer still uses it.
-    fn revoke(&self, gref: u32) -> Result<(), InUse<GrantRef>> {
-        let frame = self.frame_of.borrow().get(gref as usize).copied().flatten();
-        let frame =
-            frame.unwrap_or_else(|| panic!("gref {gref} is revoked, but this process did not grant it"));
-        let word = self.core.memory.u32(gref as usize * GrantEntryV1::SIZE);
-        let mut seen = word.load(Ordering::Relaxed);
-        loop {
-            if GrantEntryV1::from_words([seen, 0]).in_use() {
-                return Err(InUse(GrantRef(gref)));
-            }
-            match word.compare_exchange(seen, 0, Ordering::SeqCst, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(now) => seen = now,
-            }
-        }
-        // Whatever the owner does with the page next comes after the end of the grant.
-        fence(Ordering::SeqCst);
-        self.frame_of.borrow_mut()[gref as usize] = None;
-        self.granted.borrow_mut()[frame as usize] -= 1;
-        self.free.borrow_mut().push(gref);
-        Ok(())
-    }
-
-    /// Revokes what can be, and frees the pages if nothing is left granted.
-    fn give_back(&self, first: usize, pages: usize, grefs: &mut Vec<u32>) -> bool {
-        grefs.retain(|gref| self.revoke(*gref).is_err());
-        let free = grefs.is_empty() && self.granted.borrow()[first..first + pages].iter().all(|n| *n == 0);
-        if free {
-            self.free_pages(first, pages);
-        }
-        free
+        let memory = &self.pool.core.memory;
+        memory.u32(at + 4).store(frame_word, Ordering::Relaxed);
+        memory.u32(at).store(head, Ordering::Release);
+        Ok(gref)
     }
 
     fn retry_parked(&self) {
-        let parked = std::mem::take(&mut *self.parked.borrow_mut());
+        let parked = std::mem::take(&mut self.pool.left().parked);
         for (first, pages, mut grefs) in parked {
-            if !self.give_back(first, pages, &mut grefs) {
-                self.parked.borrow_mut().push((first, pages, grefs));
+            if !self.pool.give_back((first, pages, &mut grefs), &mut self.free.borrow_mut()) {
+                self.pool.left().parked.push((first, pages, grefs));
             }
         }
     }
@@ -222,17 +241,21 @@ unsafe impl GrantPool for LoopbackGrants {
     type Region = Region;
 
     fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<Region, PlatformError> {
-        let region = self.0.take_pages(refs.len())?;
+        let mut region = self.take_pages(refs.len())?;
         for (page, gref) in refs.iter_mut().enumerate() {
             // On an error the region's drop revokes those before.
-            *gref = self.0.grant(to, region.first + page, acc)?;
-            region.grefs.borrow_mut().push(gref.0);
+            let made = self.make_grant(to, region.first + page, acc)?;
+            *gref = GrantRef(made);
+            region.grefs.push(made);
         }
         Ok(region)
     }
 
-    fn release(&self, region: Region) -> Result<(), InUse<Region>> {
-        let freed = region.pool.give_back(region.first, region.pages, &mut region.grefs.borrow_mut());
+    fn release(&self, mut region: Region) -> Result<(), InUse<Region>> {
+        // Entries of another handle's go back there.
+        let own = Arc::ptr_eq(&region.pool, &self.pool);
+        let freed =
+            if own { region.give_back(&mut self.free.borrow_mut()) } else { region.give_back_there() };
         if !freed {
             return Err(InUse(region));
         }
@@ -249,20 +272,37 @@ impl GrantTable for LoopbackGrants {
     type Region = Region;
 
     fn pages(&self, pages: usize) -> Result<Region, PlatformError> {
-        self.0.take_pages(pages)
+        self.take_pages(pages)
     }
 
     /// # Panics
     /// When `page` is not a page of `region`.
     fn grant(&self, to: DomId, region: &Region, page: usize, acc: Access) -> Result<GrantRef, PlatformError> {
         assert!(page < region.pages, "page {page} of a region of {}", region.pages);
-        self.0.grant(to, region.first + page, acc)
+        let frame = region.first + page;
+        let gref = self.make_grant(to, frame, acc)?;
+        self.frame_of.borrow_mut()[gref as usize] = Some(frame as u32);
+        let granted = &self.pool.granted[frame];
+        granted.store(granted.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        Ok(GrantRef(gref))
     }
 
     /// # Panics
-    /// When this process did not grant `gref`, or has revoked it already.
+    /// When this handle did not grant `gref` one by one, or has revoked it already.
     fn revoke(&self, gref: GrantRef) -> Result<(), InUse<GrantRef>> {
-        self.0.revoke(gref.0)
+        let mut frame_of = self.frame_of.borrow_mut();
+        let frame = frame_of.get_mut(gref.0 as usize);
+        let Some((frame_of, frame)) = frame.and_then(|entry| entry.map(|frame| (entry, frame))) else {
+            panic!("gref {gref} is revoked, but this process did not grant it", gref = gref.0);
+        };
+        if !self.pool.end(gref.0) {
+            return Err(InUse(gref));
+        }
+        *frame_of = None;
+        let granted = &self.pool.granted[frame as usize];
+        granted.store(granted.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        self.free.borrow_mut().push(gref.0);
+        Ok(())
     }
 }
 
@@ -270,6 +310,18 @@ impl Region {
     /// Nothing is left to give back on drop.
     fn defuse(mut self) {
         self.pages = 0;
+    }
+
+    fn give_back(&mut self, free: &mut Vec<u32>) -> bool {
+        self.pool.give_back((self.first, self.pages, &mut self.grefs), free)
+    }
+
+    /// As [`give_back`](Self::give_back), on whatever thread, for the handle that it came from.
+    fn give_back_there(&mut self) -> bool {
+        let mut free = Vec::new();
+        let freed = self.give_back(&mut free);
+        self.pool.left().free.append(&mut free);
+        freed
     }
 
     /// Number of the first page in the domain.
@@ -283,9 +335,9 @@ impl Drop for Region {
         if self.pages == 0 {
             return;
         }
-        let mut grefs = self.grefs.take();
-        if !self.pool.give_back(self.first, self.pages, &mut grefs) {
-            self.pool.parked.borrow_mut().push((self.first, self.pages, grefs));
+        if !self.give_back_there() {
+            let grefs = std::mem::take(&mut self.grefs);
+            self.pool.left().parked.push((self.first, self.pages, grefs));
         }
     }
 }

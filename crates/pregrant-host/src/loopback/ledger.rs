@@ -24,7 +24,7 @@ use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
-/// Processes and threads that can attach to one domain at a time.
+/// Processes and threads that can attach to one domain at a time: as many as [`Active`] has bits for.
 pub(super) const SLOTS: usize = 20;
 /// Event channels of a domain, as with Xen's 2-level events.
 pub(super) const PORTS: usize = 4096;

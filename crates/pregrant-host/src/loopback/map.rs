@@ -1,30 +1,29 @@
 //! Grant map and unmap for the backend.
 
+use super::copy;
 use super::copy::{BUSY_TRIES, relax};
 use super::peer::Peer;
-use super::pins::{PinError, User};
-use super::window::{FLUSH_PAGES, Hidden, Stitched};
-use super::{Core, copy};
-use crate::counters::add;
+use super::pins::PinError;
+use super::reach::Reach;
+use super::window::{FLUSH_PAGES, Hidden, Stitched, Window};
+use crate::counters::Tally;
 use crate::line_budget::LineBudget;
+use crate::mapping::Base;
 use pregrant::platform::{Access, CopyOp, GrantOps, LocalBytes, MapError, PeerMem};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PlatformError};
 use rustix::fd::AsFd;
+use rustix::io::Errno;
 use std::ptr::NonNull;
-use std::rc::Rc;
-
-/// Other domains' memory.
-#[derive(Debug)]
-pub struct LoopbackPeer(pub(super) Rc<Core>);
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Mapped pages of another domain; unmapped on drop. Batches go through [`PeerMem::unmap`].
 #[derive(Debug)]
 pub struct PeerMap {
-    core: Rc<Core>,
-    peer: Rc<Peer>,
-    base: NonNull<u8>,
+    peer: Arc<Peer>,
+    base: Base,
     grefs: Grefs,
     write: bool,
     place: Place,
@@ -35,7 +34,7 @@ enum Place {
     /// Pages of the window from this frame on.
     Window(u32),
     /// A range of its own.
-    Own(Stitched),
+    Own(#[expect(dead_code, reason = "unmapped when it is dropped")] Stitched),
     /// Unmapped already.
     Nowhere,
 }
@@ -66,37 +65,84 @@ impl Grefs {
     }
 }
 
-impl Peer {
+/// What one handle has mapped of a peer, and its maps' threads unmap.
+#[derive(Debug)]
+pub(super) struct Maps {
+    /// Made at the first map: a process that only copies needs none.
+    window: Option<Window>,
+    /// Mappings of each grant, read-only and writable.
+    mapped: Vec<[u16; 2]>,
+    hidden: Hidden,
+}
+
+impl Maps {
+    pub(super) fn new(grants: usize) -> Self {
+        Self { window: None, mapped: vec![[0; 2]; grants], hidden: Hidden::default() }
+    }
+
     /// Takes a grant into use for one more mapping. Returns its frame.
-    fn pin(&self, gref: u32, user: User, write: bool) -> Result<u32, GrantStatus> {
-        let mut mapped = self.mapped.borrow_mut();
-        let count = mapped.get_mut(gref as usize).ok_or(GrantStatus::BAD_GNTREF)?;
+    fn pin(&mut self, peer: &Peer, gref: u32, write: bool) -> Result<u32, GrantStatus> {
+        let count = self.mapped.get_mut(gref as usize).ok_or(GrantStatus::BAD_GNTREF)?;
         let count = &mut count[usize::from(write)];
         if *count > 0 {
             let more = count.checked_add(1).ok_or(GrantStatus::NO_SPACE)?;
-            let frame = self.ledger.frame(gref).load(std::sync::atomic::Ordering::Relaxed);
-            if frame as usize >= self.ledger.layout().pages {
+            let frame = peer.ledger.frame(gref).load(Ordering::Relaxed);
+            if frame as usize >= peer.ledger.layout().pages {
                 return Err(GrantStatus::BAD_PAGE);
             }
             *count = more;
             return Ok(frame);
         }
-        let frame = patiently(|| self.granter().pin(gref, user, write))?;
+        let frame = patiently(|| peer.granter().pin(gref, peer.core.user, write))?;
         *count = 1;
         Ok(frame)
     }
 
-    fn unpin(&self, gref: u32, user: User, write: bool) {
-        let mut mapped = self.mapped.borrow_mut();
-        let Some(count) = mapped.get_mut(gref as usize) else { return };
+    fn unpin(&mut self, peer: &Peer, gref: u32, write: bool) {
+        let Some(count) = self.mapped.get_mut(gref as usize) else { return };
         let count = &mut count[usize::from(write)];
         *count = count.saturating_sub(1);
         if *count == 0
-            && let Err(status) = patiently(|| self.granter().unpin(gref, user, write))
+            && let Err(status) = patiently(|| peer.granter().unpin(gref, peer.core.user, write))
         {
             // The broker undoes it when this process ends.
-            LINES.warn(format_args!("loopback: gref {gref} of {} stays in use: {}", self.domid, status));
+            LINES.warn(format_args!("loopback: gref {gref} of {} stays in use: {}", peer.domid, status));
         }
+    }
+
+    /// Shows neighbouring pages. Returns where.
+    fn show(&mut self, peer: &Peer, first: u32, count: usize, write: bool) -> Result<NonNull<u8>, Errno> {
+        let core = &peer.core;
+        let window = match &mut self.window {
+            Some(window) => window,
+            none => none.insert(Window::open(peer.memory.as_fd(), peer.ledger.layout().pages, &core.paging)?),
+        };
+        window.show(first, count, write, &core.tally)?;
+        Ok(window.address(first, write))
+    }
+
+    /// Hides what the maps of `run` show, with one flush, and lets their grants go after it. `tally` is of the handle that asks.
+    fn hide(&mut self, peer: &Peer, run: &[PeerMap], tally: &Tally) {
+        let Some(window) = &mut self.window else {
+            return run.iter().for_each(|map| self.let_go(peer, map));
+        };
+        for map in run {
+            if let Place::Window(first) = map.place {
+                window.hide(first, map.pages(), map.write, &mut self.hidden);
+            }
+        }
+        match self.hidden.flush(window.paging(), tally) {
+            Ok(()) => run.iter().for_each(|map| self.let_go(peer, map)),
+            // The pages may still be reachable: their grants must not end.
+            Err(e) => LINES.warn(format_args!(
+                "loopback: {} pages could not be unmapped and stay granted: {e}",
+                run.iter().map(PeerMap::pages).sum::<usize>()
+            )),
+        }
+    }
+
+    fn let_go(&mut self, peer: &Peer, map: &PeerMap) {
+        map.grefs.as_slice().iter().for_each(|gref| self.unpin(peer, *gref, map.write));
     }
 }
 
@@ -113,21 +159,21 @@ fn patiently<T>(mut step: impl FnMut() -> Result<T, PinError>) -> Result<T, Gran
 
 // SAFETY: a map is a range of the peer's window or a range of its own, with the pages of the list in their order; both
 // live as long as the `PeerMap` (which holds the peer, and with it the window), and its pages show until `unmap` or drop.
-unsafe impl PeerMem for LoopbackPeer {
+unsafe impl PeerMem for Reach {
     type Map = PeerMap;
 
     #[inline(always)]
     fn grant_ops(&self) -> GrantOps {
-        self.0.tally.grant_ops()
+        self.core.tally.grant_ops()
     }
 
     fn map(&self, of: DomId, refs: &[GrantRef], acc: Access) -> Result<PeerMap, MapError> {
-        let core = &self.0;
+        let core = &self.core;
         let whole = |status| MapError { index: None, status };
         if refs.is_empty() {
             return Err(whole(GrantStatus::BAD_GNTREF));
         }
-        let peer = core.peer(of).map_err(|_| whole(GrantStatus::BAD_DOMAIN))?;
+        let peer = Arc::clone(&*self.peer(of).map_err(|_| whole(GrantStatus::BAD_DOMAIN))?);
         let write = acc == Access::ReadWrite;
         let mut few = [0; 18];
         let mut many = Vec::new();
@@ -138,12 +184,15 @@ unsafe impl PeerMem for LoopbackPeer {
                 many.as_mut_slice()
             }
         };
-        let undo = |n: usize| refs[..n].iter().for_each(|r| peer.unpin(r.0, core.user, write));
+        let mut maps = peer.maps();
+        let undo = |maps: &mut Maps, n: usize| {
+            refs[..n].iter().for_each(|gref| maps.unpin(&peer, gref.0, write));
+        };
         for (i, gref) in refs.iter().enumerate() {
-            match peer.pin(gref.0, core.user, write) {
+            match maps.pin(&peer, gref.0, write) {
                 Ok(frame) => frames[i] = frame,
                 Err(status) => {
-                    undo(i);
+                    undo(&mut maps, i);
                     return Err(MapError { index: Some(i), status });
                 }
             }
@@ -151,89 +200,73 @@ unsafe impl PeerMem for LoopbackPeer {
         let first = frames[0];
         let neighbours = frames.iter().zip(first..).all(|(f, want)| *f == want);
         let shown = if neighbours {
-            peer.window(core).and_then(|window| {
-                window.show(first, refs.len(), write, &core.tally)?;
-                Ok((window.address(first, write), Place::Window(first)))
-            })
+            maps.show(&peer, first, refs.len(), write).map(|base| (base, Place::Window(first)))
         } else {
-            Stitched::open(peer.memory.as_fd(), frames, write, &core.tally).map(|s| (s.base, Place::Own(s)))
+            Stitched::open(peer.memory.as_fd(), frames, write, &core.tally).map(|s| (s.base.0, Place::Own(s)))
         };
         let (base, place) = shown.map_err(|e| {
             LINES.warn(format_args!("loopback: {} pages of {of} could not be mapped: {e}", refs.len()));
-            undo(refs.len());
+            undo(&mut maps, refs.len());
             whole(GrantStatus::GENERAL_ERROR)
         })?;
-        add(&core.tally.grant_maps, refs.len());
-        let grefs = Grefs::new(refs);
-        Ok(PeerMap { core: Rc::clone(core), peer, base, grefs, write, place })
+        drop(maps);
+        core.tally.grant_maps.add(refs.len());
+        Ok(PeerMap { peer, base: Base(base), grefs: Grefs::new(refs), write, place })
     }
 
     fn unmap(&self, done: &mut Vec<PeerMap>) {
-        unmap(&self.0, done);
+        unmap(&self.core.tally, done);
         done.clear();
     }
 
     fn copy(&self, of: DomId, local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError> {
-        copy::copy(&self.0, of, local, ops)
+        copy::copy(self, of, local, ops)
     }
 }
 
 /// Of guests that come and go without end.
 static LINES: LineBudget = LineBudget::new();
 
-/// Hides the pages of all maps, a flush for each 32 pages, and lets the grants go after their flush.
-fn unmap(core: &Core, maps: &mut [PeerMap]) {
-    let mut hidden = core.hidden.borrow_mut();
-    let (mut first, mut pages) = (0, 0);
-    for i in 0..maps.len() {
-        maps[i].hide(&mut hidden);
-        pages += maps[i].pages();
-        if pages < FLUSH_PAGES && i + 1 < maps.len() {
-            continue;
+/// Hides the pages of all maps, of one peer and at most about 32 pages with one flush.
+fn unmap(tally: &Tally, mut maps: &mut [PeerMap]) {
+    while let Some(first) = maps.first() {
+        let (mut n, mut pages) = (0, 0);
+        while pages < FLUSH_PAGES && maps.get(n).is_some_and(|map| Arc::ptr_eq(&map.peer, &first.peer)) {
+            pages += maps[n].pages();
+            n += 1;
         }
-        match hidden.flush(&core.paging, &core.tally) {
-            Ok(()) => maps[first..=i].iter().for_each(PeerMap::let_go),
-            // The pages may still be reachable: their grants must not end.
-            Err(e) => LINES
-                .warn(format_args!("loopback: {pages} pages could not be unmapped and stay granted: {e}")),
-        }
-        (first, pages) = (i + 1, 0);
+        let (run, rest) = maps.split_at_mut(n);
+        unmap_run(tally, run, pages);
+        maps = rest;
     }
+}
+
+fn unmap_run(tally: &Tally, run: &mut [PeerMap], pages: usize) {
+    tally.grant_unmaps.add(pages);
+    for map in run.iter_mut() {
+        if let Place::Own(_) = map.place {
+            tally.syscalls.add(1);
+            map.place = Place::Nowhere; // unmaps, before the grants end
+        }
+    }
+    if let Some(PeerMap { peer, .. }) = run.first() {
+        peer.maps().hide(peer, run, tally);
+    }
+    run.iter_mut().for_each(|map| map.place = Place::Nowhere);
 }
 
 impl PeerMap {
     fn pages(&self) -> usize {
         self.grefs.as_slice().len()
     }
-
-    fn hide(&mut self, hidden: &mut Hidden) {
-        add(&self.core.tally.grant_unmaps, self.pages());
-        match std::mem::replace(&mut self.place, Place::Nowhere) {
-            Place::Window(first) => {
-                if let Ok(window) = self.peer.window(&self.core) {
-                    window.hide(first, self.pages(), self.write, hidden);
-                }
-            }
-            Place::Own(stitched) => {
-                add(&self.core.tally.syscalls, 1);
-                drop(stitched);
-            }
-            Place::Nowhere => {}
-        }
-    }
-
-    fn let_go(&self) {
-        for gref in self.grefs.as_slice() {
-            self.peer.unpin(*gref, self.core.user, self.write);
-        }
-    }
 }
 
 impl Drop for PeerMap {
     fn drop(&mut self) {
         if !matches!(self.place, Place::Nowhere) {
-            let core = Rc::clone(&self.core);
-            unmap(&core, std::slice::from_mut(self));
+            // By the figures of the handle that made it: who drops it has none, or is unknown.
+            let peer = Arc::clone(&self.peer);
+            unmap(&peer.core.tally, std::slice::from_mut(self));
         }
     }
 }
@@ -242,7 +275,7 @@ impl Drop for PeerMap {
 // from `unmap`, which drops it; moving the value moves no page. Writable unless it was mapped read-only.
 unsafe impl SharedBytes for PeerMap {
     fn base(&self) -> NonNull<u8> {
-        self.base
+        self.base.0
     }
     fn len(&self) -> usize {
         self.pages() * PAGE_SIZE

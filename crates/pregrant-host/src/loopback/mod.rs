@@ -34,49 +34,52 @@ mod persist;
 mod pins;
 mod process;
 mod protocol;
+mod reach;
+mod span;
 mod uffd;
 mod window;
 
 pub use broker::{Audit, Broker, DomainHook, DomainSpec, Hooks, StoreHook};
 pub use control::Control;
 pub use error::LoopbackError;
-pub use events::{Channel, LoopbackEvents};
+pub use events::Channel;
 pub use grants::{LoopbackGrants, Region};
-pub use map::{LoopbackPeer, PeerMap};
+pub use map::PeerMap;
 pub use persist::{Owned, Persistent};
 pub use process::ProcessCounts;
+pub use reach::Reach;
 
 use crate::clock::MonotonicClock;
 use crate::counters::{Counters, Tally};
 use crate::mapping::Mapping;
 use error::Step;
 use ledger::{Layout, Ledger, PORTS, SLOTS};
-use peer::Peer;
 use pins::User;
 use pregrant::platform::Platform;
 use pregrant::{DomId, PAGE_SIZE, PlatformError};
 use protocol::{Op, Reply, Request, VERSION};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use std::cell::{Cell, RefCell};
 use std::path::Path;
-use std::rc::Rc;
-use window::{Hidden, Paging};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+use window::Paging;
 
-/// A process or thread attached to a domain. For one thread; another one attaches for itself.
+/// A process or thread attached to a domain. One thread at a time uses it; another one attaches for itself, or has
+/// [another](Loopback::another) of this one.
 #[derive(Debug)]
 pub struct Loopback {
-    core: Rc<Core>,
+    core: Arc<Core>,
     grants: LoopbackGrants,
-    peer: LoopbackPeer,
-    events: LoopbackEvents,
+    reach: Reach,
     clock: MonotonicClock,
 }
 
-/// The attachment itself; everything that it hands out keeps it alive.
+/// The attachment itself; everything that it hands out keeps it alive, on whatever thread that is.
 #[derive(Debug)]
 struct Core {
-    broker: OwnedFd,
+    /// Requests and replies take turns; locked for set-up and tear-down alone.
+    broker: Mutex<OwnedFd>,
     at: String,
     user: User,
     /// The domain's whole memory.
@@ -84,20 +87,16 @@ struct Core {
     ledger: Ledger,
     /// Rings when somebody sends us an event while we sleep.
     upcall: OwnedFd,
-    store: RefCell<Option<OwnedFd>>,
+    store: Mutex<Option<OwnedFd>>,
     tally: Tally,
-    open_ports: RefCell<[u64; PORTS / 64]>,
-    peers: RefCell<Vec<Rc<Peer>>>,
-    last_peer: Cell<usize>,
-    paging: Rc<Paging>,
-    hidden: RefCell<Hidden>,
-    scratch: RefCell<copy::Scratch>,
-    copy_access: Cell<copy::Access>,
+    /// A bit for each end that is open: by its number.
+    open_ports: [AtomicU64; PORTS / 64],
+    paging: Arc<Paging>,
 }
 
 impl Core {
     fn call(&self, request: &Request) -> Result<Reply, Errno> {
-        control::call(&self.broker, request)
+        control::call(&self.broker.lock().unwrap_or_else(PoisonError::into_inner), request)
     }
 
     fn own_upcall(&self) -> ledger::Upcall<'_> {
@@ -109,9 +108,9 @@ impl Loopback {
     /// Attaches to a domain of the broker that listens at `path`.
     ///
     /// # Errors
-    /// No broker there, no such domain, twenty attachments already, or another version.
+    /// No broker there, no such domain, 20 attachments already, or another version.
     pub fn attach(path: &Path, domid: DomId) -> Result<Self, LoopbackError> {
-        Self::over(control::connect(path)?, path.display().to_string(), domid)
+        Self::over(control::connect(path)?, path.display().to_string(), domid, Paging::probe().into())
     }
 
     /// As [`attach`](Self::attach), over a connection from [`Broker::connect`].
@@ -119,10 +118,29 @@ impl Loopback {
     /// # Errors
     /// As [`attach`](Self::attach).
     pub fn attach_fd(connection: OwnedFd, domid: DomId) -> Result<Self, LoopbackError> {
-        Self::over(connection, "a passed connection".into(), domid)
+        Self::over(connection, "a passed connection".into(), domid, Paging::probe().into())
     }
 
-    fn over(broker: OwnedFd, at: String, domid: DomId) -> Result<Self, LoopbackError> {
+    /// One more attachment of the same domain, for another thread of this process: as one that attaches for itself, also in
+    /// the count of those that a domain may have. (What it takes of one is how pages are shown.)
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach).
+    pub fn another(&self) -> Result<Self, LoopbackError> {
+        let Core { at, user: User { domid, .. }, paging, .. } = &*self.core;
+        let asked = self.core.call(&Request::new(Op::Another, 0, 0, 0));
+        let reply = asked.map_err(|source| match source {
+            Errno::PIPE => LoopbackError::Gone { at: at.clone() },
+            source => {
+                LoopbackError::Refused { what: "make one more connection".into(), at: at.clone(), source }
+            }
+        })?;
+        let connection = reply.fds.into_iter().next();
+        let connection = connection.ok_or_else(|| LoopbackError::Version { at: at.clone() })?;
+        Self::over(connection, at.clone(), *domid, Arc::clone(paging))
+    }
+
+    fn over(broker: OwnedFd, at: String, domid: DomId, paging: Arc<Paging>) -> Result<Self, LoopbackError> {
         // Yama's scope 1 would keep peers from copying; without Yama this fails, and need not work.
         let _ = rustix::process::set_ptracer(rustix::process::PTracer::Any);
         let pid = rustix::process::getpid().as_raw_pid() as u64;
@@ -147,27 +165,21 @@ impl Loopback {
         let ledger = Ledger::open(ledger, layout).step("map the domain's ledger")?;
         control::call(&broker, &Request::new(Op::Mapped, 0, 0, memory.address()))
             .step("tell the broker where the memory is")?;
-        let core = Rc::new(Core {
-            broker,
+        let core = Arc::new(Core {
+            broker: Mutex::new(broker),
             at,
             user: User { domid, slot },
             memory,
             ledger,
             upcall,
-            store: RefCell::new(fds.next()),
+            store: Mutex::new(fds.next()),
             tally: Tally::default(),
-            open_ports: RefCell::new([0; PORTS / 64]),
-            peers: RefCell::new(Vec::new()),
-            last_peer: Cell::new(0),
-            paging: Rc::new(Paging::probe()),
-            hidden: RefCell::default(),
-            scratch: RefCell::default(),
-            copy_access: Cell::default(),
+            open_ports: [const { AtomicU64::new(0) }; PORTS / 64],
+            paging,
         });
         Ok(Self {
-            grants: LoopbackGrants::new(Rc::clone(&core)),
-            peer: LoopbackPeer(Rc::clone(&core)),
-            events: LoopbackEvents::new(Rc::clone(&core)),
+            grants: LoopbackGrants::new(Arc::clone(&core)),
+            reach: Reach::new(Arc::clone(&core)),
             clock: MonotonicClock,
             core,
         })
@@ -181,14 +193,14 @@ impl Loopback {
     /// This attachment's xenstore connection, bound to its domain; None when the broker has no xenstore, or when it was
     /// taken already.
     pub fn take_store_fd(&self) -> Option<OwnedFd> {
-        self.core.store.take()
+        self.core.store.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// How copies and mappings are done here, for results: a figure without it means nothing.
     pub fn describe(&self) -> String {
         format!(
             "loopback; grant copy: {}; grant map: {}",
-            copy::describe(&self.core.copy_access),
+            self.reach.describe_copy(),
             self.core.paging.describe()
         )
     }
@@ -196,8 +208,8 @@ impl Loopback {
 
 impl Platform for Loopback {
     type Grants = LoopbackGrants;
-    type Peer = LoopbackPeer;
-    type Events = LoopbackEvents;
+    type Peer = Reach;
+    type Events = Reach;
     type Clock = MonotonicClock;
 
     fn domid(&self) -> DomId {
@@ -206,14 +218,21 @@ impl Platform for Loopback {
     fn grants(&self) -> &LoopbackGrants {
         &self.grants
     }
-    fn peer(&self) -> &LoopbackPeer {
-        &self.peer
+    fn peer(&self) -> &Reach {
+        &self.reach
     }
-    fn events(&self) -> &LoopbackEvents {
-        &self.events
+    fn events(&self) -> &Reach {
+        &self.reach
     }
     fn clock(&self) -> &MonotonicClock {
         &self.clock
+    }
+    fn another(&self) -> Result<Self, PlatformError> {
+        Self::another(self).map_err(|e| {
+            // LOG: once a worker that could not start.
+            log::error!("loopback: no second handle of {}: {e}", self.core.user.domid);
+            errno("attach one more thread to the domain", Errno::USERS)
+        })
     }
 }
 
@@ -221,3 +240,8 @@ impl Platform for Loopback {
 fn errno(op: &'static str, e: Errno) -> PlatformError {
     PlatformError { op, code: e.raw_os_error() }
 }
+
+/// A queue goes from one worker's thread to another's, and a handle to the thread that is to use it.
+const fn goes_to_another_thread<T: Send>() {}
+const _: () = goes_to_another_thread::<Loopback>();
+const _: () = goes_to_another_thread::<pregrant::net::back::BackQueue<Loopback>>();

@@ -11,7 +11,7 @@ use pregrant::PAGE_SIZE;
 use pregrant::shm::SharedBytes;
 use rustix::io::Errno;
 use std::ptr::NonNull;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// A persistent region.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ unsafe impl SharedBytes for Persistent {
 /// A name that nobody else in the domain owns until this is dropped.
 #[derive(Debug)]
 pub struct Owned {
-    core: Rc<Core>,
+    core: Arc<Core>,
     name: String,
 }
 
@@ -95,7 +95,7 @@ impl Loopback {
         let long = name.len() > NAME_MAX;
         let asked = if long { Err(Errno::NAMETOOLONG) } else { self.core.call(&named(Op::Own, name)) };
         match asked {
-            Ok(_) => Ok(Owned { core: Rc::clone(&self.core), name: name.into() }),
+            Ok(_) => Ok(Owned { core: Arc::clone(&self.core), name: name.into() }),
             Err(Errno::BUSY) => Err(LoopbackError::Held {
                 name: name.into(),
                 domid: self.core.user.domid,

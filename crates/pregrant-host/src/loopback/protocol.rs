@@ -61,6 +61,8 @@ pub(super) enum Op {
     Audit,
     /// a: which. Reply: the name of that persistent region, as bytes; ENOENT past the last.
     Persisted,
+    /// fds: one more connection to the broker, for another thread of the caller's process.
+    Another,
 }
 
 /// High bit of [`Op::Create`]'s number of pages.
@@ -71,7 +73,7 @@ impl Op {
         use Op::*;
         [
             Attach, Mapped, Peer, Upcall, Offer, Bind, Close, Persist, Own, Disown, Forget, Reclaim, Create,
-            Destroy, Audit, Persisted,
+            Destroy, Audit, Persisted, Another,
         ]
         .into_iter()
         .find(|op| *op as u32 == raw)

@@ -11,23 +11,25 @@
 //! and unmap, and a touch of a hidden page is SIGBUS. Where the kernel lacks minor mode, pages are mapped over a
 //! PROT_NONE range and replaced by one again: dearer, SIGSEGV.
 //!
-//! Invariants: a page shows while its count is not 0; counts are this window's own, for one thread.
+//! Invariants: a page shows while its count is not 0; counts are this window's own.
 //!
 //! What a peer may do: write its pages. It cannot shrink its memory (sealed). If its machine swaps, a shown page may be
 //! evicted and a touch is then SIGBUS: domains lock their memory as far as they are allowed.
 
+use super::span::Span;
 use super::uffd::Uffd;
-use crate::counters::{Tally, add};
+use crate::counters::Tally;
 use crate::line_budget::LineBudget;
+use crate::mapping::Base;
 use pregrant::PAGE_SIZE;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
-use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::ptr::NonNull;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Pages that one flush drops at most, as in Xen and Linux's netback.
 pub(super) const FLUSH_PAGES: usize = 32;
@@ -45,7 +47,7 @@ pub(super) enum Paging {
 #[derive(Debug)]
 pub(super) struct OneCall {
     own: Option<OwnedFd>,
-    refused: Cell<bool>,
+    refused: AtomicBool,
 }
 
 impl Paging {
@@ -61,7 +63,7 @@ impl Paging {
                     rustix::process::PidfdFlags::empty(),
                 )
                 .ok();
-                Self::Minor(uffd, OneCall { own, refused: Cell::new(false) })
+                Self::Minor(uffd, OneCall { own, refused: AtomicBool::new(false) })
             }
             Err((what, e)) => Self::Overlay(format!("{what} is not available: {e}")),
         }
@@ -79,9 +81,9 @@ impl Paging {
 /// Addresses of the whole peer, of one kind of access.
 #[derive(Debug)]
 struct Alias {
-    base: NonNull<u8>,
+    base: Base,
     prot: ProtFlags,
-    counts: RefCell<Vec<u16>>,
+    counts: Vec<u16>,
 }
 
 /// Both.
@@ -90,36 +92,54 @@ pub(super) struct Window {
     memory: OwnedFd,
     pages: usize,
     aliases: [Alias; 2],
-    paging: Rc<Paging>,
+    paging: Arc<Paging>,
 }
 
 /// Address ranges that are to be hidden with one flush.
 #[derive(Debug, Default)]
 pub(super) struct Hidden {
-    ranges: Vec<libc::iovec>,
+    ranges: Vec<Span>,
 }
 
 impl Window {
     /// Reserves addresses for a peer of `pages` pages.
-    pub(super) fn open(memory: BorrowedFd<'_>, pages: usize, paging: &Rc<Paging>) -> Result<Self, Errno> {
+    pub(super) fn open(memory: BorrowedFd<'_>, pages: usize, paging: &Arc<Paging>) -> Result<Self, Errno> {
         let memory = memory.try_clone_to_owned().map_err(|_| Errno::MFILE)?;
         let writable = Alias::open(&memory, pages, ProtFlags::READ | ProtFlags::WRITE, paging)?;
         let read_only =
             Alias::open(&memory, pages, ProtFlags::READ, paging).inspect_err(|_| writable.close(pages))?;
-        Ok(Self { memory, pages, aliases: [read_only, writable], paging: Rc::clone(paging) })
+        Ok(Self { memory, pages, aliases: [read_only, writable], paging: Arc::clone(paging) })
     }
 
     /// Address of a page, shown or not. `frame` is within the peer.
     pub(super) fn address(&self, frame: u32, write: bool) -> NonNull<u8> {
         assert!((frame as usize) < self.pages, "frame {frame} of a window of {} pages", self.pages);
         // SAFETY: `frame` is inside of the alias, which spans `pages` pages.
-        unsafe { self.aliases[usize::from(write)].base.add(frame as usize * PAGE_SIZE) }
+        unsafe { self.aliases[usize::from(write)].base.0.add(frame as usize * PAGE_SIZE) }
+    }
+
+    /// How pages are shown.
+    pub(super) fn paging(&self) -> &Paging {
+        &self.paging
     }
 
     /// Shows `count` pages from `frame` on, once more each.
-    pub(super) fn show(&self, frame: u32, count: usize, write: bool, tally: &Tally) -> Result<(), Errno> {
+    pub(super) fn show(&mut self, frame: u32, count: usize, write: bool, tally: &Tally) -> Result<(), Errno> {
+        let mut counts = std::mem::take(&mut self.aliases[usize::from(write)].counts);
+        let shown = self.show_counted(&mut counts, frame, count, write, tally);
+        self.aliases[usize::from(write)].counts = counts;
+        shown
+    }
+
+    fn show_counted(
+        &self,
+        counts: &mut [u16],
+        frame: u32,
+        count: usize,
+        write: bool,
+        tally: &Tally,
+    ) -> Result<(), Errno> {
         let alias = &self.aliases[usize::from(write)];
-        let mut counts = alias.counts.borrow_mut();
         let run = frame as usize..frame as usize + count;
         if counts[run.clone()].contains(&u16::MAX) {
             return Err(Errno::NOSPC);
@@ -132,10 +152,10 @@ impl Window {
                     // What was shown before the failure is nobody's: hide it again.
                     let mut hidden = Hidden::default();
                     hidden.push(self.address(frame, write), 0);
-                    for page in run.start..at + fresh {
+                    for (page, shown) in counts[..at + fresh].iter_mut().enumerate().skip(run.start) {
                         let shown_by_us = page >= at || {
-                            counts[page] -= 1;
-                            counts[page] == 0
+                            *shown -= 1;
+                            *shown == 0
                         };
                         if shown_by_us {
                             hidden.push(self.address(page as u32, write), 1);
@@ -155,30 +175,30 @@ impl Window {
     }
 
     /// Takes one showing of each page back, and puts those that nothing shows any more on the list for one flush.
-    pub(super) fn hide(&self, frame: u32, count: usize, write: bool, hidden: &mut Hidden) {
-        let mut counts = self.aliases[usize::from(write)].counts.borrow_mut();
+    pub(super) fn hide(&mut self, frame: u32, count: usize, write: bool, hidden: &mut Hidden) {
         for page in frame as usize..frame as usize + count {
-            debug_assert!(counts[page] > 0, "page {page} is hidden more often than shown");
-            counts[page] -= 1;
-            if counts[page] == 0 {
+            let shown = &mut self.aliases[usize::from(write)].counts[page];
+            debug_assert!(*shown > 0, "page {page} is hidden more often than shown");
+            *shown -= 1;
+            if *shown == 0 {
                 hidden.push(self.address(page as u32, write), 1);
             }
         }
     }
 
     fn enter(&self, alias: &Alias, first: usize, count: usize, tally: &Tally) -> Result<(), Errno> {
-        let (start, len) = (alias.base.as_ptr() as usize + first * PAGE_SIZE, count * PAGE_SIZE);
+        let (start, len) = (alias.base.0.as_ptr() as usize + first * PAGE_SIZE, count * PAGE_SIZE);
         match &*self.paging {
             Paging::Minor(uffd, _) => {
                 let mut done = 0;
                 while done < len {
-                    add(&tally.syscalls, 1);
+                    tally.syscalls.add(1);
                     // SAFETY: inside of the alias, which was registered when it was opened.
                     match unsafe { uffd.show(start + done, len - done) } {
                         Ok(n) => done += n,
                         // Never touched by the peer: give it its (zeroed) page, as Xen's would be there all along.
                         Err(Errno::FAULT) => {
-                            add(&tally.syscalls, 1);
+                            tally.syscalls.add(1);
                             let at = (first * PAGE_SIZE + done) as u64;
                             rustix::fs::fallocate(
                                 &self.memory,
@@ -193,7 +213,7 @@ impl Window {
                 Ok(())
             }
             Paging::Overlay(_) => {
-                add(&tally.syscalls, 1);
+                tally.syscalls.add(1);
                 // SAFETY: replaces a part of the alias that shows nothing, so that no value points to.
                 unsafe { overlay(start, len, alias.prot, self.memory.as_fd(), (first * PAGE_SIZE) as u64) }
             }
@@ -218,7 +238,7 @@ impl Alias {
             Paging::Overlay(_) => reserve(len),
         }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
-        let alias = Self { base, prot, counts: RefCell::new(vec![0; pages]) };
+        let alias = Self { base: Base(base), prot, counts: vec![0; pages] };
         if let Paging::Minor(uffd, _) = paging {
             // SAFETY: the mapping is fresh and this alias' own.
             let registered = unsafe { uffd.register(base.as_ptr() as usize, len) };
@@ -228,7 +248,7 @@ impl Alias {
     }
 
     fn close(&self, pages: usize) {
-        unmap(self.base, pages * PAGE_SIZE);
+        unmap(self.base.0, pages * PAGE_SIZE);
     }
 }
 
@@ -240,17 +260,16 @@ impl Hidden {
             return;
         }
         if let Some(last) = self.ranges.last_mut() {
-            let last_start = last.iov_base as usize;
-            if last_start + last.iov_len == start {
-                last.iov_len += len;
+            if last.end() == start {
+                last.grow(len);
                 return;
             }
-            if start + len == last_start {
-                *last = libc::iovec { iov_base: start as *mut c_void, iov_len: last.iov_len + len };
+            if start + len == last.start() as usize {
+                *last = Span::new(start as *mut c_void, last.len() + len);
                 return;
             }
         }
-        self.ranges.push(libc::iovec { iov_base: start as *mut c_void, iov_len: len });
+        self.ranges.push(Span::new(start as *mut c_void, len));
     }
 
     /// Drops the pages from the page tables: after this a touch faults.
@@ -259,9 +278,9 @@ impl Hidden {
             _ if self.ranges.is_empty() => Ok(()),
             Paging::Minor(_, call) => call.dont_need(&self.ranges, tally),
             Paging::Overlay(_) => self.ranges.iter().try_for_each(|r| {
-                add(&tally.syscalls, 1);
+                tally.syscalls.add(1);
                 // SAFETY: a part of an alias that is to be hidden: its last showing was taken back.
-                unsafe { conceal(r.iov_base as usize, r.iov_len) }
+                unsafe { conceal(r.start() as usize, r.len()) }
             }),
         };
         self.ranges.clear();
@@ -270,17 +289,18 @@ impl Hidden {
 }
 
 impl OneCall {
-    fn dont_need(&self, ranges: &[libc::iovec], tally: &Tally) -> Result<(), Errno> {
-        if let (Some(own), false, true) = (&self.own, self.refused.get(), ranges.len() > 1) {
-            add(&tally.syscalls, 1);
-            let total: usize = ranges.iter().map(|r| r.iov_len).sum();
+    fn dont_need(&self, ranges: &[Span], tally: &Tally) -> Result<(), Errno> {
+        if let (Some(own), false, true) = (&self.own, self.refused.load(Ordering::Relaxed), ranges.len() > 1)
+        {
+            tally.syscalls.add(1);
+            let total: usize = ranges.iter().map(Span::len).sum();
             // SAFETY: the ranges are parts of aliases that are to be hidden; MADV_DONTNEED on a shared mapping drops
             // page table entries and no data.
             let done = unsafe {
                 libc::syscall(
                     libc::SYS_process_madvise,
                     own.as_raw_fd(),
-                    ranges.as_ptr(),
+                    Span::list(ranges),
                     ranges.len(),
                     libc::MADV_DONTNEED,
                     0,
@@ -290,12 +310,12 @@ impl OneCall {
                 return Ok(());
             }
             // Older than 6.13 for this advice: one call a range, from now on.
-            self.refused.set(true);
+            self.refused.store(true, Ordering::Relaxed);
         }
         ranges.iter().try_for_each(|r| {
-            add(&tally.syscalls, 1);
+            tally.syscalls.add(1);
             // SAFETY: as above.
-            unsafe { rustix::mm::madvise(r.iov_base, r.iov_len, Advice::LinuxDontNeed) }
+            unsafe { rustix::mm::madvise(r.start(), r.len(), Advice::LinuxDontNeed) }
         })
     }
 }
@@ -351,7 +371,7 @@ unsafe fn conceal(start: usize, len: usize) -> Result<(), Errno> {
 /// each run of neighbours.
 #[derive(Debug)]
 pub(super) struct Stitched {
-    pub(super) base: NonNull<u8>,
+    pub(super) base: Base,
     len: usize,
 }
 
@@ -364,16 +384,16 @@ impl Stitched {
         tally: &Tally,
     ) -> Result<Self, Errno> {
         let len = frames.len() * PAGE_SIZE;
-        add(&tally.syscalls, 1);
+        tally.syscalls.add(1);
         let base = NonNull::new(reserve(len)?.cast()).ok_or(Errno::NOMEM)?;
-        let stitched = Self { base, len };
+        let stitched = Self { base: Base(base), len };
         let prot = if write { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         let mut at = 0;
         while at < frames.len() {
             let run = frames[at..].iter().zip(frames[at]..).take_while(|(f, want)| **f == *want).count();
             let (start, from) =
                 (base.as_ptr() as usize + at * PAGE_SIZE, frames[at] as u64 * PAGE_SIZE as u64);
-            add(&tally.syscalls, 1);
+            tally.syscalls.add(1);
             // SAFETY: a part of the fresh reservation.
             unsafe { overlay(start, run * PAGE_SIZE, prot, memory, from) }?;
             at += run;
@@ -384,6 +404,6 @@ impl Stitched {
 
 impl Drop for Stitched {
     fn drop(&mut self) {
-        unmap(self.base, self.len);
+        unmap(self.base.0, self.len);
     }
 }

@@ -8,6 +8,8 @@
 
 pub mod guest;
 pub mod log_lines;
+#[path = "../../../pregrant/tests/rig/model.rs"]
+pub mod model;
 pub mod raw_guest;
 
 use pregrant::DomId;
@@ -22,7 +24,8 @@ use pregrant::xenbus::{Class, DeviceId, Side};
 use pregrant::xenstore::Client;
 use pregrant_host::drivers::net::port_provider::Notes;
 use pregrant_host::drivers::{
-    Backend, BackendConfig, HotplugConfig, Net, NetConfig, Plugged, PortProvider, Stations, VifReport,
+    Backend, BackendConfig, BrokerRecovery, HotplugConfig, Mode, Net, NetConfig, Placement, Plugged,
+    PortProvider, Staff, Stations, VifReport,
 };
 use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback, ProcessCounts};
 use pregrant_host::ports::switch::Switch;
@@ -234,6 +237,36 @@ pub fn mac(front: u16, handle: u32) -> MacAddr {
     MacAddr([0x00, 0x16, 0x3e, hi, lo, handle as u8])
 }
 
+/// The environment variable that gives backs worker threads: how many, and how queues are placed (`2 fixed`).
+pub const WORKERS: &str = "PREGRANT_TEST_WORKERS";
+
+/// Worker threads of a back: how many, and how queues are placed; None: it serves them itself.
+pub type Workers = Option<(usize, Placement)>;
+
+/// As the [environment](WORKERS) says.
+fn workers() -> Workers {
+    let said = std::env::var(WORKERS).ok()?;
+    let (workers, place) = said.split_once(' ').unwrap_or((&said, "balanced"));
+    Some((workers.parse().unwrap(), place.parse().unwrap()))
+}
+
+/// How a back serves vifs.
+pub struct Plan {
+    pub features: BackFeatures,
+    pub fallback: PathName,
+    pub workers: Workers,
+    /// Devices outlive it, and it takes up those that did.
+    pub recovers: bool,
+}
+
+impl Default for Plan {
+    /// With all features, by copy where nothing else is negotiated.
+    fn default() -> Self {
+        let features = BackFeatures::default();
+        Self { features, fallback: PathName::Copy, workers: workers(), recovers: false }
+    }
+}
+
 /// Domain 0's backend in a thread of its own, with a switch between its vifs.
 pub struct Back {
     jobs: Option<mpsc::Sender<Job>>,
@@ -249,6 +282,11 @@ pub struct Back {
 impl Back {
     /// Serves all vifs of domain 0.
     pub fn start(machine: &Machine, features: BackFeatures, fallback: PathName) -> Self {
+        Self::serving(machine, Plan { features, fallback, ..Plan::default() })
+    }
+
+    /// The same, by this plan.
+    pub fn serving(machine: &Machine, plan: Plan) -> Self {
         let connection = machine.broker.connect().unwrap();
         let (jobs, todo) = mpsc::channel();
         let links = Links::default();
@@ -264,13 +302,13 @@ impl Back {
         };
         let (bell, rings) = UnixStream::pair().unwrap();
         rings.set_nonblocking(true).unwrap();
-        let thread = std::thread::spawn(move || serve(connection, features, fallback, (&todo, rings), far));
+        let thread = std::thread::spawn(move || serve(connection, plan, (&todo, rings), far));
         Self { jobs: Some(jobs), bell: Some(bell), thread: Some(thread), links, unplugging, refuses, late }
     }
 
     /// With all features, by copy where nothing else is negotiated.
     pub fn plain(machine: &Machine) -> Self {
-        Self::start(machine, BackFeatures::default(), PathName::Copy)
+        Self::serving(machine, Plan::default())
     }
 
     /// Asks the backend, in its thread.
@@ -396,6 +434,9 @@ impl PortProvider for AtSwitch {
         let ports = self.stations.ports(id, queues, caps).unwrap();
         Ok(ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect())
     }
+    fn readable(&mut self, _: &DeviceId) -> Vec<OwnedFd> {
+        Vec::new()
+    }
     fn link(&mut self, id: &DeviceId, up: bool) -> Result<(), String> {
         self.links.lock().unwrap().push((*id, up));
         self.answers()
@@ -417,8 +458,7 @@ impl PortProvider for AtSwitch {
 
 fn serve(
     connection: OwnedFd,
-    features: BackFeatures,
-    fallback: PathName,
+    Plan { features, fallback, workers, recovers }: Plan,
     (jobs, mut rings): (&mpsc::Receiver<Job>, UnixStream),
     far: AtSwitch,
 ) {
@@ -429,7 +469,15 @@ fn serve(
     platform.events().also_wake_on(rings.as_fd()).unwrap();
     let vif = VifConfig { features, fallback, ..VifConfig::default() };
     let net = Net::new(NetConfig { vif, ..NetConfig::default() }, Box::new(far));
-    let mut backend = Backend::new(platform, xs, BackendConfig::default(), vec![Box::new(net)]).unwrap();
+    let mut config = BackendConfig::default();
+    if recovers {
+        config.recovery = Some(Box::new(BrokerRecovery));
+    }
+    let mut backend = Backend::new(platform, xs, config, vec![Box::new(net)]).unwrap();
+    if let Some((workers, place)) = workers {
+        let staff = Staff { workers, place, mode: Mode::Event, each_turn: Arc::new(|| {}) };
+        backend.employ(staff).unwrap();
+    }
     let mut rounds = 0u32;
     loop {
         let _ = rings.read(&mut [0; 64]); // before the jobs: one that comes later rings again

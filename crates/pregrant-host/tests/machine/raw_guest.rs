@@ -1,8 +1,8 @@
 //! A guest by hand: rings, grants and keys as a driver would make them, each open to a test's mischief.
 
+use super::model::{RxModel, Slot, TxModel};
 use super::{BACK, Machine, Store, until};
 use pregrant::net::features::{ChannelKeys, FrontRequest, QueueKeys, of_front_connection};
-use pregrant::net::model::{RxModel, Slot, TxModel};
 use pregrant::net::path::staging::list as staging_list;
 use pregrant::platform::{Access, Events, GrantPool, Platform};
 use pregrant::ring::{NetRx, NetTx, RingPages};
@@ -155,6 +155,11 @@ impl RawGuest {
     pub fn play(&mut self, slots: &[Slot]) {
         self.tx.play(slots);
         self.notify();
+    }
+
+    /// Closes its channel, of which the back is not told.
+    pub fn close_channel(&mut self) {
+        self.channel = self.platform.events().offer(BACK).unwrap().0;
     }
 
     /// Wakes the back.

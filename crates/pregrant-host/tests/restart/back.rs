@@ -7,17 +7,19 @@ use pregrant::DomId;
 use pregrant::net::back::VifConfig;
 use pregrant::net::path::PathName;
 use pregrant::platform::{Clock, Platform};
-use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Payload};
+use pregrant::port::{Arena, Bell, Burst, FramePort, Offload, Offloads, Payload, PortOwner};
 use pregrant::xenbus::DeviceId;
 use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::{
-    Backend, BackendConfig, BackendError, BrokerRecovery, Mode, Net, NetConfig, Rest, VifReport, Work, Worker,
+    Backend, BackendConfig, BackendError, BrokerRecovery, Mode, Net, NetConfig, Placement, Rest, Staff,
+    VifReport, Work, Worker,
 };
 use pregrant_host::loopback::{Loopback, ProcessCounts};
 use pregrant_host::ports::sequence;
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -52,6 +54,8 @@ struct LogPort {
     log: Arc<Mutex<Log>>,
     queue: usize,
     last: Option<u64>,
+    of: u16,
+    bells: Bells,
 }
 
 impl FramePort for LogPort {
@@ -78,6 +82,9 @@ impl FramePort for LogPort {
     /// Where the first of several queues' frames lie, for paths that leave them there; private copies of the next one's.
     fn payload(&self) -> Payload {
         if self.queue.is_multiple_of(2) { Payload::Lent } else { Payload::Private }
+    }
+    fn owned_by(&mut self, owner: &PortOwner) {
+        self.bells.keep((self.of, self.queue), owner);
     }
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
         let log = self.log.lock().unwrap();
@@ -107,16 +114,33 @@ fn tell_of_predecessors(logs: &[(DomId, Arc<Mutex<Log>>)], vifs: &[VifReport]) {
     }
 }
 
+/// By guest and queue.
+type ByQueue = BTreeMap<(u16, usize), Arc<dyn Bell>>;
+
+/// The bells of ports, as their workers gave them.
+#[derive(Clone, Default)]
+pub struct Bells(Arc<Mutex<ByQueue>>);
+
+impl Bells {
+    /// Whoever has this port now is to be woken in this way.
+    pub fn keep(&self, of: (u16, usize), owner: &PortOwner) {
+        self.0.lock().unwrap().insert(of, Arc::clone(&owner.bell));
+    }
+}
+
 /// Rings when the test has frames for a guest, or a question: what it writes into memory wakes nobody.
-fn bell_of(watched: [Log; 3]) -> UnixStream {
+fn bell_of(watched: [Log; 3], bells: Bells) -> UnixStream {
     let (bell, mut rings) = UnixStream::pair().unwrap();
     bell.set_nonblocking(true).unwrap();
     std::thread::spawn(move || {
         let mut last = [[0; 2]; 3];
         loop {
             let now = watched.each_ref().map(|log| [Word::Limit, Word::Asked].map(|word| log.get(word)));
-            if std::mem::replace(&mut last, now) != now && rings.write_all(&[0]).is_err() {
-                return;
+            if std::mem::replace(&mut last, now) != now {
+                bells.0.lock().unwrap().values().for_each(|bell| bell.ring());
+                if rings.write_all(&[0]).is_err() {
+                    return;
+                }
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -149,6 +173,8 @@ pub fn play(ordinary: &str, path: &Path) {
     let told_of = logs.clone();
     let watched = [BACK, LOGGED[0], LOGGED[1]].map(|of| Log::open(&platform, of));
     let switch = Switch::new();
+    let bells = Bells::default();
+    let port_bells = bells.clone();
     let ports = Box::new(move |id: &DeviceId, n: usize, _| -> Vec<Box<dyn FramePort>> {
         let Some((_, log)) = logs.iter().find(|(of, _)| *of == id.front) else {
             let ports = switch.add_multi_queue_port(n, CAPS).unwrap();
@@ -157,9 +183,10 @@ pub fn play(ordinary: &str, path: &Path) {
         let port = |queue| -> Box<dyn FramePort> {
             let log = Arc::clone(log);
             if spread {
-                return Box::new(SpreadPort::new(log, queue));
+                return Box::new(SpreadPort::new(log, queue, port_bells.clone()));
             }
-            Box::new(LogPort { process: Arc::clone(&process), log, queue, last: None })
+            let (process, of, bells) = (Arc::clone(&process), id.front.0, port_bells.clone());
+            Box::new(LogPort { process, log, queue, last: None, of, bells })
         };
         (0..n).map(port).collect()
     });
@@ -167,8 +194,14 @@ pub fn play(ordinary: &str, path: &Path) {
     let vif = VifConfig { fallback: ordinary, ..VifConfig::default() };
     let net = Net::new(NetConfig { vif, ..NetConfig::default() }, ports);
     let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
-    let backend = Backend::new(platform, xs, config, vec![Box::new(net)]).unwrap();
-    let bell = bell_of(watched);
+    let mut backend = Backend::new(platform, xs, config, vec![Box::new(net)]).unwrap();
+    if let Ok(workers) = std::env::var(world::WORKERS) {
+        let (workers, each_turn) = (workers.parse().unwrap(), Arc::new(|| {}));
+        backend
+            .employ(Staff { workers, place: Placement::Balanced, mode: Mode::Adaptive, each_turn })
+            .unwrap();
+    }
+    let bell = bell_of(watched, bells);
     backend.platform().events().also_wake_on(bell.as_fd()).unwrap();
     let told_to = Arc::clone(&told);
     let mut serving = Serving { backend, bell, state, told: told_to, told_of };

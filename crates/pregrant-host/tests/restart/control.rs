@@ -1,12 +1,13 @@
 //! Backs that die while a guest sets hash, table and multicast addresses: each request is answered once, and the last
 //! back sends what the guest asked for (docs/protocol 1.1, R4).
 
+use crate::back::Bells;
 use crate::world::{Back, Log, Word, World};
 use pregrant::net::back::hash::HashSettings;
 use pregrant::net::front::ctrl::NotAsked;
 use pregrant::net::front::{CtrlFront, FrontConfig};
 use pregrant::net::headers::MacAddr;
-use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Steering};
+use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, PortOwner, Steering};
 use pregrant::wire::netif_ctrl::{CtrlResponse, CtrlType};
 use pregrant_host::drivers::Frontend;
 use pregrant_host::loopback::Loopback;
@@ -72,12 +73,13 @@ pub struct SpreadPort {
     queue: usize,
     given: u32,
     steering: Option<Arc<dyn Steering>>,
+    bells: Bells,
 }
 
 impl SpreadPort {
-    pub fn new(log: Arc<Mutex<Log>>, queue: usize) -> Self {
+    pub fn new(log: Arc<Mutex<Log>>, queue: usize, bells: Bells) -> Self {
         let given = log.lock().unwrap().get(Word::Limit);
-        Self { log, queue, given, steering: None }
+        Self { log, queue, given, steering: None, bells }
     }
 }
 
@@ -101,6 +103,9 @@ impl FramePort for SpreadPort {
             }
         }
         into.len()
+    }
+    fn owned_by(&mut self, owner: &PortOwner) {
+        self.bells.keep((0, self.queue), owner);
     }
     fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
         self.steering = by;

@@ -7,6 +7,8 @@
 mod back;
 mod control;
 mod guest;
+#[path = "../../../pregrant/tests/rig/model.rs"]
+mod model;
 mod model_guest;
 mod reconnect;
 mod rounds;
@@ -139,6 +141,8 @@ fn tx_goes_on_after_a_crash_at_each_point() {
         // The port had the batch and nobody knew: R7. After the intent was written everybody does.
         let again = if point == "after-copy" { 5 } else { 0 };
         assert_eq!(world.log.account(0..sent), (0, again), "{what}: frames lost, frames repeated");
+        // Worker threads may be faster than what is said.
+        back.is_live();
         assert_eq!(world.log.get(Word::SaidTwice), again, "{what}: what the successor says of that");
         assert_eq!((world.log.get(Word::Damaged), world.log.get(Word::Reordered)), (0, 0), "{what}");
         assert_eq!(guest.back_state(), XenbusState::Connected);
@@ -168,6 +172,7 @@ fn rx_goes_on_after_a_crash_at_each_point() {
         assert!(came.is_sorted_by(|a, b| a < b), "{what}: a frame came twice or late: {came:?}");
         // Taken from the port and not yet meant for the ring: R7.
         let lost = if point == "after-copy" { BURST as usize } else { 0 };
+        back.is_live();
         assert_eq!((0..600).filter(|seq| !came.contains(seq)).count(), lost, "{what}: frames lost");
         assert_eq!(world.log.get(Word::SaidLost), lost as u32, "{what}: what the successor says of that");
         assert_eq!(guest.back_state(), XenbusState::Connected);
@@ -228,6 +233,7 @@ fn an_orderly_stop_loses_and_repeats_nothing() {
         assert_eq!(world.log.account(0..sent), (0, 0), "frames lost, frames repeated");
         assert_eq!((world.log.get(Word::Damaged), world.log.get(Word::Reordered)), (0, 0));
         assert_eq!(world.state.get(Word::Lost), 0);
+        back.is_live();
         let said = [Word::SaidTwice, Word::SaidLost].map(|word| world.log.get(word));
         assert_eq!(said, [0, 0], "what successors say of that");
         guest.close();
@@ -256,18 +262,29 @@ fn queues_are_taken_up_one_by_one() {
             }
             let what = format!("{ordinary}, staged {}, {point}", config.tx_data_len.is_some());
             assert_eq!(deaths, 1, "{what}");
+            back.is_live();
             // All were made, and are on their way by some queue or lost. What never comes is the watchdog's.
             while traffic.missing(0..600) > u64::from(world.log.get(Word::SaidLost)) {
                 traffic.step(true);
             }
             let again = world.log.get(Word::Again);
             let lost = traffic.missing(0..600);
-            // One batch of one queue, and only where nobody knew of it.
-            assert!(again == 0 || point == "after-copy" && again <= 64, "{what}: {again} twice");
+            // One batch of one queue, and only where nobody knew of it; of each queue that has a worker to itself.
+            let several = std::env::var_os(world::WORKERS).is_some();
+            let at_most = if several { 3 * 64 } else { 64 };
+            assert!(
+                again == 0 || (several || point == "after-copy") && again <= at_most,
+                "{what}: {again} twice"
+            );
             // What each queue had from its port.
             assert!(lost <= u64::from(3 * BURST), "{what}: {lost} lost");
             let said = [Word::SaidTwice, Word::SaidLost].map(|word| u64::from(world.log.get(word)));
-            assert_eq!(said, [again.into(), lost], "{what}: what the successor says of both");
+            // Another worker may have died between its journal's entry and the frames.
+            let is_said = if several { said[0] >= again.into() } else { said[0] == u64::from(again) };
+            assert!(
+                is_said && said[1] == lost,
+                "{what}: {again} twice, {lost} lost; the successor says {said:?}"
+            );
             assert_eq!((world.log.get(Word::Damaged), world.log.get(Word::Reordered)), (0, 0), "{what}");
             assert!(traffic.front.close(Duration::from_secs(60)).unwrap());
             drop(traffic);

@@ -1,11 +1,11 @@
 //! A guest that plays raw slots: the model front on a live vif.
 
+use crate::model::{RxFrame, RxModel, Slot, TxModel};
 use crate::world::{BACK, World};
 use pregrant::net::features::{
     ChannelKeys, DataKeys, DataRequest, FrontRequest, QueueKeys, of_front_connection,
 };
 use pregrant::net::front::regions::Regions;
-use pregrant::net::model::{RxFrame, RxModel, Slot, TxModel};
 use pregrant::net::path::FrontPath;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::DataLen;

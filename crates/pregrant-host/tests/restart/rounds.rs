@@ -35,8 +35,9 @@ const MODEL_FRAMES: u64 = 1500;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// What the broker counts does not change any more after this time.
 const SURELY: Duration = Duration::from_millis(300);
-/// Eventfds that a process opens when it first needs them: to wake each of the guests that live throughout.
-const LAZY: usize = 4;
+/// Eventfds that a process opens when it first needs them: to wake each of the guests that live throughout; and the broker one
+/// for each place of a worker's handle, of a back that dies and of its successor.
+const LAZY: usize = 4 + 2 * 3;
 /// Guests that die under one back, at the end.
 const OUTLIVED: u32 = 40;
 
@@ -387,7 +388,10 @@ impl Rounds {
         for log in [&self.world.log, &self.world.other_log] {
             log.set(Word::Served, 0);
         }
-        self.back = self.world.back(ordinary, crash);
+        // By turns, but for those that are counted in a rest: with two workers, and without.
+        let lives = matches!(self.back_fate, BackFate::Lives);
+        let workers = (!lives && self.tally.backs.is_multiple_of(2)).then(|| "2".into());
+        self.back = self.world.back_of(ordinary, crash, workers);
     }
 
     /// The next mortal guest, and its domain with it.

@@ -121,14 +121,22 @@ impl World {
         self.toolstack.write(&at, state).unwrap();
     }
 
-    /// A back; `crash` names where it is to die.
+    /// A back; `crash` names where it is to die. It has as many workers as this process was told.
     pub fn back(&self, ordinary: &str, crash: Option<String>) -> Back {
+        self.back_of(ordinary, crash, std::env::var(WORKERS).ok())
+    }
+
+    /// One with so many worker threads; None: it serves queues itself.
+    pub fn back_of(&self, ordinary: &str, crash: Option<String>, workers: Option<String>) -> Back {
         for word in [Word::Stage, Word::Frames, Word::PauseUs] {
             self.state.set(word, 0);
         }
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["child", ordinary]).arg(&self.socket).env_remove("PREGRANT_CRASH");
-        command.env(UNBOUNDED, "unbounded");
+        command.env(UNBOUNDED, "unbounded").env_remove(WORKERS);
+        if let Some(workers) = workers {
+            command.env(WORKERS, workers);
+        }
         if let Some(crash) = crash {
             command.env("PREGRANT_CRASH", crash).stderr(Stdio::null());
         }
@@ -166,6 +174,9 @@ fn vif(guest: DomId) -> DeviceId {
 pub fn client(platform: &Loopback) -> Client<UnixTransport> {
     Client::new(UnixTransport::new(platform.take_store_fd().expect("the broker has a xenstore")).unwrap())
 }
+
+/// The environment variable that gives backs so many worker threads.
+pub const WORKERS: &str = "PREGRANT_TEST_WORKERS";
 
 /// A back's process.
 pub struct Back {

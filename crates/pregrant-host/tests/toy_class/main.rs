@@ -105,19 +105,34 @@ fn serve(broker: &Path, dir: &Path) {
     serving.backend.detach();
 }
 
-/// The process, as the test has it.
-struct Back {
-    child: Child,
-    dir: PathBuf,
+/// Where backs tell their status. Each finds what its predecessor left there; nothing outlives the test, however it ends.
+struct StatusDir(PathBuf);
+
+impl StatusDir {
+    fn new(machine: &Machine) -> Self {
+        let name = format!("pregrant-toy-{}", std::process::id());
+        let dir = machine.broker_path().parent().unwrap().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        Self(dir)
+    }
 }
 
-impl Back {
-    fn start(machine: &Machine) -> Self {
-        let dir =
-            machine.broker_path().parent().unwrap().join(format!("pregrant-toy-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+impl Drop for StatusDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0); // the test has said what is wrong
+    }
+}
+
+/// The process, as the test has it.
+struct Back<'a> {
+    child: Child,
+    dir: &'a StatusDir,
+}
+
+impl<'a> Back<'a> {
+    fn start(machine: &Machine, dir: &'a StatusDir) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.arg("back").arg(machine.broker_path()).arg(&dir).env("PREGRANT_WAITS", "unbounded");
+        command.arg("back").arg(machine.broker_path()).arg(&dir.0).env("PREGRANT_WAITS", "unbounded");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -127,7 +142,7 @@ impl Back {
 
     fn status(&self) -> BackStatus {
         let mut document = Vec::new();
-        let socket = socket_path(&self.dir, BACK.0);
+        let socket = socket_path(&self.dir.0, BACK.0);
         UnixStream::connect(socket).unwrap().read_to_end(&mut document).unwrap();
         serde_json::from_slice(&document).unwrap()
     }
@@ -148,7 +163,6 @@ impl Back {
     fn leave(mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());
-        let _ = std::fs::remove_dir_all(&self.dir); // the next test makes it anew
     }
 }
 
@@ -161,10 +175,11 @@ fn make_toy(machine: &mut Machine, front: u16) -> DeviceId {
 
 fn a_toy_outlives_its_back_beside_vifs() {
     let mut machine = Machine::start();
+    let dir = StatusDir::new(&machine);
     [5, 6].into_iter().for_each(|domid| machine.guest_domain(domid));
     let vifs = [5, 6].map(|domid| machine.make_vif(domid, 0));
     let toy = make_toy(&mut machine, 5);
-    let back = Back::start(&machine);
+    let back = Back::start(&machine, &dir);
     let [mut a, mut b] = vifs.map(|id| Guest::connected(&machine, id, ordinary()));
     let mut front = ToyFront::attach(&machine, toy);
     front.connect();
@@ -181,7 +196,7 @@ fn a_toy_outlives_its_back_beside_vifs() {
     for asked in [150, 200, 250] {
         back.kill();
         front.ask(50);
-        back = Back::start(&machine);
+        back = Back::start(&machine, &dir);
         until(|| front.answered() == asked);
         exchange(&mut a, &mut b, &[64]);
         let seen = back.toy(toy).unwrap();
@@ -194,7 +209,7 @@ fn a_toy_outlives_its_back_beside_vifs() {
     front.ask(1);
     until(|| front.answered() == 251);
     back.leave();
-    let back = Back::start(&machine);
+    let back = Back::start(&machine, &dir);
     front.ask(1);
     until(|| front.answered() == 252);
     // It closes, and comes again with a count of its own.
@@ -224,9 +239,10 @@ fn a_toy_outlives_its_back_beside_vifs() {
 
 fn a_toy_s_front_is_bounded() {
     let mut machine = Machine::start();
+    let dir = StatusDir::new(&machine);
     [5, 6].into_iter().for_each(|domid| machine.guest_domain(domid));
     let toys = [5, 6].map(|domid| make_toy(&mut machine, domid));
-    let back = Back::start(&machine);
+    let back = Back::start(&machine, &dir);
     let [mut good, mut bad] = toys.map(|id| ToyFront::attach(&machine, id));
     good.connect();
     bad.connect();

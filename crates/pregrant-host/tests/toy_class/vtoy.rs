@@ -8,7 +8,7 @@
 //! ```
 //! All of a class is here: what it is at the back ([`BackDevice`]), how it is served ([`ServedDevice`]), and the class.
 
-use pregrant::error::PeerFault;
+use pregrant::error::{PeerFault, PlatformError};
 use pregrant::net::back::Drained;
 use pregrant::platform::{Access, Events, PeerMem, Platform};
 use pregrant::port::Arena;
@@ -20,8 +20,11 @@ use pregrant::xenbus::key_source::needed;
 use pregrant::xenbus::refusal::ConnectError;
 use pregrant::xenbus::{Back, BackDevice, Class, Device, DeviceError, DeviceId};
 use pregrant::xenstore::Transport;
-use pregrant_host::drivers::registry::{AnyBack, DeviceLog, RingFault};
+use pregrant_host::drivers::registry::{AnyBack, DeviceLog, RingFault, ServedQueue};
 use pregrant_host::drivers::{DeviceClass, ServedDevice};
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub const VTOY: Class = Class::new("vtoy");
 /// Words of the page.
@@ -38,41 +41,82 @@ struct Line<P: Platform> {
     channel: <P::Events as Events>::Chan,
     kept: Option<Kept>,
     answered: u32,
+    told: Arc<Told>,
 }
 
 /// What a toy is at the back.
 pub struct Toy<P: Platform> {
     of: DomId,
+    /// While it is connected, and here.
     line: Option<Line<P>>,
-    /// What this process answered.
-    own: u64,
+    lent: bool,
+    told: Arc<Told>,
 }
 
-impl<P: Platform> Toy<P> {
+/// What the toy and its line know of each other.
+#[derive(Default)]
+struct Told {
+    answered: AtomicU32,
+    /// By this process.
+    own: AtomicU64,
+}
+
+impl<P: Platform> Line<P> {
     /// Follows its front. True: there was something to follow.
     fn follow(&mut self, p: &P) -> Result<bool, PeerFault> {
-        let Some(line) = &mut self.line else { return Ok(false) };
-        let asked = line.page.load_u32(ASKED).unwrap();
-        match asked.wrapping_sub(line.answered) {
+        let asked = self.page.load_u32(ASKED).unwrap();
+        match asked.wrapping_sub(self.answered) {
             0 => return Ok(false),
             n if n > MOST => {
                 return Err(PeerFault::ReqProdOverrun {
                     req_prod: asked,
-                    req_cons: line.answered,
+                    req_cons: self.answered,
                     size: MOST,
                 });
             }
-            n => self.own += u64::from(n),
+            n => drop(self.told.own.fetch_add(n.into(), Ordering::Relaxed)),
         }
-        line.answered = asked;
-        assert!(line.kept.as_ref().is_none_or(|kept| kept.store_u32(0, asked)));
-        assert!(line.page.store_u32(ANSWERED, asked));
-        p.events().notify(&line.channel);
+        self.answered = asked;
+        self.told.answered.store(asked, Ordering::Relaxed);
+        assert!(self.kept.as_ref().is_none_or(|kept| kept.store_u32(0, asked)));
+        assert!(self.page.store_u32(ANSWERED, asked));
+        p.events().notify(&self.channel);
         Ok(true)
     }
 
     fn is_behind(&self) -> bool {
-        self.line.as_ref().is_some_and(|line| line.page.load_u32(ASKED) != Some(line.answered))
+        self.page.load_u32(ASKED) != Some(self.answered)
+    }
+}
+
+/// Its one queue; None: its channel is lost.
+struct Queue<P: Platform>(Option<Line<P>>);
+
+impl<P: Platform> ServedQueue<P> for Queue<P> {
+    fn number(&self) -> usize {
+        0
+    }
+    fn poll(&mut self, p: &P, _: &mut Arena) -> Result<bool, RingFault> {
+        let followed = self.0.as_mut().map_or(Ok(false), |line| line.follow(p));
+        followed.map_err(|fault| RingFault { key: "ring-ref".into(), fault })
+    }
+    fn arm(&mut self, p: &P) -> Result<bool, RingFault> {
+        if let Some(line) = &self.0 {
+            p.events().unmask(&line.channel);
+        }
+        Ok(self.is_pending())
+    }
+    fn is_pending(&mut self) -> bool {
+        self.0.as_ref().is_some_and(Line::is_behind)
+    }
+    fn channels(&self, p: &P) -> Vec<EvtchnPort> {
+        self.0.iter().map(|line| p.events().local(&line.channel)).collect()
+    }
+    fn adopt(&mut self, p: &P) -> Result<(), PlatformError> {
+        let Some(Line { page, channel, kept, answered, told }) = self.0.take() else { return Ok(()) };
+        let channel = p.events().adopt(channel)?;
+        self.0 = Some(Line { page, channel, kept, answered, told });
+        Ok(())
     }
 }
 
@@ -111,18 +155,25 @@ impl<P: Platform> BackDevice for Toy<P> {
         // A predecessor may have died between what it kept and the page, or before its event.
         assert!(page.store_u32(ANSWERED, answered));
         p.events().notify(&channel);
-        self.line = Some(Line { page, channel, kept, answered });
+        let told = Arc::clone(&self.told);
+        told.answered.store(answered, Ordering::Relaxed);
+        self.line = Some(Line { page, channel, kept, answered, told });
         Ok(())
     }
 
     fn is_connected(&self) -> bool {
-        self.line.is_some()
+        self.line.is_some() || self.lent
+    }
+
+    fn is_lent(&self) -> bool {
+        self.lent
     }
 
     fn drain(&mut self, p: &P, (): &mut ()) -> Drained {
-        let before = self.own;
-        let _ = self.follow(p); // who lies gets no last answer
-        Drained { delivered: (self.own - before) as usize, lost: 0 }
+        let own = || self.told.own.load(Ordering::Relaxed);
+        let before = own();
+        let _ = self.line.as_mut().map(|line| line.follow(p)); // who lies gets no last answer
+        Drained { delivered: (own() - before) as usize, lost: 0 }
     }
 
     fn disconnect(&mut self, _: &P) {
@@ -134,7 +185,7 @@ impl<P: Platform> BackDevice for Toy<P> {
     }
 
     fn needed_pages(&self) -> usize {
-        usize::from(self.line.is_some())
+        usize::from(self.is_connected())
     }
 }
 
@@ -157,21 +208,22 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for ToyInstance<P> 
     fn connected(&mut self, _: &Device, log: &DeviceLog) {
         log.say(log::Level::Info, &"connected, a toy");
     }
-    fn poll(&mut self, p: &P, _: &mut Arena) -> Result<bool, RingFault> {
-        self.0.follow(p).map_err(|fault| RingFault { key: "ring-ref".into(), fault })
+    fn lend(&mut self) -> Vec<Box<dyn ServedQueue<P>>> {
+        self.0.lent = true;
+        vec![Box::new(Queue(self.0.line.take()))]
     }
-    fn arm(&mut self, p: &P) -> Result<bool, RingFault> {
-        if let Some(line) = &self.0.line {
-            p.events().unmask(&line.channel);
+    fn take_back(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>) {
+        self.0.lent = false;
+        for queue in queues {
+            if let Ok(line) = (queue as Box<dyn Any>).downcast::<Queue<P>>() {
+                self.0.line = line.0;
+            }
         }
-        Ok(self.0.is_behind())
-    }
-    fn is_pending(&mut self) -> bool {
-        self.0.is_behind()
     }
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        let all = self.0.line.as_ref().map_or(0, |line| line.answered);
-        vec![("answered", all.into()), ("answered_by_this", self.0.own)]
+        let Told { answered, own } = &*self.0.told;
+        let [answered, own] = [answered.load(Ordering::Relaxed).into(), own.load(Ordering::Relaxed)];
+        vec![("answered", answered), ("answered_by_this", own)]
     }
 }
 
@@ -186,7 +238,7 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Toys {
         Toy::<P>::FRONT_KEYS
     }
     fn make(&mut self, id: &DeviceId, _: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>> {
-        let toy = Toy { of: id.front, line: None, own: 0 };
+        let toy = Toy { of: id.front, line: None, lent: false, told: Arc::default() };
         Box::new(ToyInstance(Back::around(toy, id.front, id.handle)))
     }
     fn most_pages(&self) -> usize {

@@ -14,7 +14,7 @@ use super::Result;
 use super::order::SwitchFrames;
 use crate::station::frame_number;
 use pregrant::platform::Clock;
-use pregrant::port::{Arena, Burst, FramePort, Offloads, PortDrop, Steering};
+use pregrant::port::{Arena, Burst, DropCounts, FramePort, Offloads, PortOwner, Steering};
 use pregrant::shm::SharedBytes;
 use pregrant_host::MonotonicClock;
 use pregrant_host::loopback::{Loopback, Persistent};
@@ -147,6 +147,14 @@ impl FramePort for CountedPort {
         frames.iter().for_each(|(frame, _)| self.account.note(frame));
         self.port.tx_burst(frames)
     }
+    fn tx_room(&mut self, bytes: usize) -> Option<Box<[u8]>> {
+        self.port.tx_room(bytes)
+    }
+    fn tx_filled(&mut self, arena: &mut Arena) -> usize {
+        self.account.a_frame_moves();
+        arena.burst().iter().for_each(|(frame, _)| self.account.note(frame));
+        self.port.tx_filled(arena)
+    }
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
         let n = self.port.rx_burst(into);
         if n > 0 {
@@ -158,8 +166,11 @@ impl FramePort for CountedPort {
     fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
         self.port.steer(by);
     }
-    fn drops(&self) -> Vec<PortDrop> {
-        self.port.drops()
+    fn owned_by(&mut self, owner: &PortOwner) {
+        self.port.owned_by(owner);
+    }
+    fn drop_counts(&self) -> Option<Arc<dyn DropCounts>> {
+        self.port.drop_counts()
     }
 }
 

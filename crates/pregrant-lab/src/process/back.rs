@@ -11,7 +11,7 @@ use super::{ProcessArgs, Result, cpu_ns, next_order, tell};
 use hdrhistogram::Histogram;
 use pregrant::DomId;
 use pregrant::platform::{Clock, Platform};
-use pregrant::port::{Arena, Burst, FramePort, LentBurst, Offload, Offloads, Payload};
+use pregrant::port::{Arena, Bell, Burst, FramePort, LentBurst, Offload, Offloads, Payload, PortOwner};
 use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::MonotonicClock;
 use pregrant_host::counters::Counters;
@@ -33,7 +33,7 @@ use pregrant_host::xenstored::UnixTransport;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::error::Error;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -61,6 +61,16 @@ struct Signals {
     gaps: Mutex<Option<Histogram<u64>>>,
     /// The vif's ports are gone.
     gone: AtomicBool,
+    /// Of ports that have frames of their own accord once a mark came.
+    bells: Mutex<Vec<Arc<dyn Bell>>>,
+}
+
+impl Signals {
+    /// A mark came, on whichever queue: those who wait for it are asked.
+    fn mark(&self) {
+        self.marks.fetch_add(1, Ordering::Relaxed);
+        self.bells.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|bell| bell.ring());
+    }
 }
 
 /// A port's hold on its signals; the end of it is one.
@@ -117,7 +127,7 @@ impl FramePort for SinkPort {
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         self.burst_came(|| is_mark(frames));
         if is_mark(frames) {
-            self.signals.marks.fetch_add(1, Ordering::Relaxed);
+            self.signals.mark();
             return frames.frames.len();
         }
         let whole = self.wants_whole();
@@ -193,9 +203,13 @@ impl FramePort for SourcePort {
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         if is_mark(frames) {
-            self.signals.marks.fetch_add(1, Ordering::Relaxed);
+            self.signals.mark();
         }
         frames.frames.len()
+    }
+    fn owned_by(&mut self, owner: &PortOwner) {
+        let mut bells = self.signals.bells.lock().unwrap_or_else(PoisonError::into_inner);
+        bells.push(Arc::clone(&owner.bell));
     }
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
         let most = match (self.signals.marks.load(Ordering::Relaxed), self.marks) {
@@ -231,7 +245,7 @@ impl FramePort for EchoPort {
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         if is_mark(frames) {
-            self.signals.marks.fetch_add(1, Ordering::Relaxed);
+            self.signals.mark();
             return 1;
         }
         let now = MonotonicClock.now_ns().to_le_bytes();
@@ -349,6 +363,9 @@ impl PortProvider for Ordered {
         front: Offloads,
     ) -> std::result::Result<Vec<Box<dyn FramePort>>, String> {
         Ok(self.0.borrow().ports(id, queues, front))
+    }
+    fn readable(&mut self, _: &DeviceId) -> Vec<OwnedFd> {
+        Vec::new()
     }
     fn link(&mut self, _: &DeviceId, _: bool) -> std::result::Result<(), String> {
         Ok(())

@@ -13,6 +13,7 @@ use super::port_provider::{HotplugConfig, Notes, Plugged, PortProvider};
 use crate::ports::pcap::{Capture, Pcap, WHOLE_FRAMES};
 use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
+use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -141,6 +142,9 @@ impl PortProvider for Captured {
     }
     fn unplug(&mut self, id: &DeviceId) -> Plugged {
         self.inner.unplug(id)
+    }
+    fn readable(&mut self, id: &DeviceId) -> Vec<OwnedFd> {
+        self.inner.readable(id)
     }
     fn link(&mut self, id: &DeviceId, up: bool) -> Result<(), String> {
         self.inner.link(id, up)

@@ -1,7 +1,8 @@
 //! Vifs, as a backend serves them: the class, and what only vifs have.
 //!
 //! ```text
-//!   vif              one vif that is served: its queues, joined with their ports    report  what others see of it
+//!   vif              one vif that is served      queue  one of its queues, joined with its port: what workers have
+//!   report           what others see of it
 //!   port_provider    what stands behind the vifs of a backend: taps, interfaces of this machine; or stations, a switch
 //!   captured         the same, and some vifs' frames in a file
 //!   hotplug          the scripts of vifs, run here or by a service that may do more than this process
@@ -13,6 +14,7 @@ pub mod captured;
 pub mod frontend;
 pub mod hotplug;
 pub mod port_provider;
+mod queue;
 mod report;
 pub mod stations;
 pub mod taps;

@@ -17,6 +17,7 @@ use pregrant::platform::Platform;
 use pregrant::port::{Arena, Burst, FramePort, Offloads};
 use pregrant::xenbus::{Device, DeviceError, DeviceId};
 use pregrant::xenstore::{Client, Transport};
+use rustix::fd::OwnedFd;
 use std::time::Duration;
 
 /// What the toolstack says of a vif's far side, from the back's directory.
@@ -131,6 +132,9 @@ pub trait PortProvider {
         queues: usize,
         front: Offloads,
     ) -> Result<Vec<Box<dyn FramePort>>, String>;
+    /// What is readable when the kernel has frames for the guest, by queue, of ports that were just made; empty where ports ring
+    /// their bells. Required, as [`link`](Self::link) is.
+    fn readable(&mut self, id: &DeviceId) -> Vec<OwnedFd>;
     /// Whether the guest takes frames, when that changed: it is connected, and has posted slots for them. Required: a far
     /// side that stands before another and does not hand it on leaves that one without a link.
     ///
@@ -181,6 +185,9 @@ impl<F: FnMut(&DeviceId, usize, Offloads) -> Vec<Box<dyn FramePort>>> PortProvid
         front: Offloads,
     ) -> Result<Vec<Box<dyn FramePort>>, String> {
         Ok(self(id, queues, front))
+    }
+    fn readable(&mut self, _: &DeviceId) -> Vec<OwnedFd> {
+        Vec::new()
     }
     fn link(&mut self, _: &DeviceId, _: bool) -> Result<(), String> {
         Ok(())

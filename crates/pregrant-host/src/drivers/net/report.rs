@@ -53,7 +53,7 @@ impl VifReport {
             stalls: s.vif.stalls(),
             credit_waits: s.vif.credit_waits(),
             refused: s.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.to_string())).collect(),
-            port_drops: s.ports.first().map(|p| p.drops()).unwrap_or_default(),
+            port_drops: s.port_drops(),
         })
     }
 }

@@ -17,6 +17,7 @@ use crate::ports::switch::{Sources, Switch, SwitchFull, SwitchPort};
 use pregrant::net::headers::MacAddr;
 use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::{DeviceId, KeyValue};
+use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 
 /// Whose guests may send with other addresses than their own: one guest's vifs, or one of them; None: all.
@@ -100,6 +101,9 @@ impl PortProvider for Stations {
         Ok(ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect())
     }
 
+    fn readable(&mut self, _: &DeviceId) -> Vec<OwnedFd> {
+        Vec::new()
+    }
     fn link(&mut self, _: &DeviceId, _: bool) -> Result<(), String> {
         Ok(())
     }

@@ -8,20 +8,20 @@
 //!   closed     the link is down
 //!   removed    vif5.0 is gone; its script is told once there is room for it, and `failures` has what that came to
 //! ```
-//! An interface outlives the process, with its bridge and addresses; the next backend attaches to it. All taps of a
-//! backend wake it through one descriptor ([`Taps::wake`]), once for each new frame and not as long as there are frames:
-//! a guest without free slots does not keep its backend busy.
+//! An interface outlives the process, with its bridge and addresses; the next backend attaches to it. A tap wakes the worker of
+//! its queue ([`Arrivals`](crate::ports::arrivals::Arrivals)), once for each new frame and not as long as there are frames: a
+//! guest without free slots does not keep its backend busy.
 //!
 //! What a guest may do: as for a [tap](crate::ports::tap).
 
 use super::hotplug::{RUNS_MAX, Room, Run, What};
 use super::port_provider::{HotplugConfig, Notes, Plugged, PortProvider, usual_name};
-use crate::ports::arrivals::Arrivals;
 use crate::ports::interface::Interface;
-use crate::ports::steered::{Moved, Steered};
+use crate::ports::steered::Steered;
 use crate::ports::tap::{Tap, TapWay};
 use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
+use rustix::fd::{AsFd, OwnedFd};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -38,8 +38,6 @@ const FORWARDS: Duration = Duration::from_secs(3);
 
 /// All taps of a backend.
 pub struct Taps {
-    arrivals: Arrivals,
-    moved: Moved,
     taps: BTreeMap<(u16, u32), Placed>,
     /// What is left of [`FORWARDS`] for all vifs together: nobody is served meanwhile.
     patience: Duration,
@@ -58,6 +56,8 @@ struct Placed {
     tap: Tap,
     place: HotplugConfig,
     script: Option<Run>,
+    /// Of ports that were just made.
+    readable: Vec<OwnedFd>,
     /// A script has plugged it in, and another run of it is to undo that.
     scripted: bool,
     /// A predecessor's: its script may have.
@@ -97,10 +97,9 @@ impl Taps {
             );
             return Err(io::Error::new(e.kind(), text));
         }
-        let (arrivals, taps, ending) = (Arrivals::new()?, BTreeMap::new(), Vec::new());
-        let (moved, way, failures) = (Moved::default(), TapWay::default(), Vec::new());
-        let patience = FORWARDS;
-        Ok(Self { arrivals, moved, taps, patience, ending, failures, refused: None, way, scripts: None })
+        let (taps, ending, failures) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let (way, patience) = (TapWay::default(), FORWARDS);
+        Ok(Self { taps, patience, ending, failures, refused: None, way, scripts: None })
     }
 
     /// Which way bursts take to vifs found from now on, and from them.
@@ -164,11 +163,6 @@ impl Taps {
             false
         });
         self.ending = ending;
-    }
-
-    /// Readable when frames came since the last [`turn`](PortProvider::turn).
-    pub fn wake(&self) -> Arrivals {
-        self.arrivals.clone()
     }
 
     fn of(&self, id: &DeviceId) -> Option<&Placed> {
@@ -239,7 +233,14 @@ impl PortProvider for Taps {
             Ok(tap)
         };
         let tap = made().map_err(|e| e.to_string())?;
-        let placed = Placed { tap, place: place.clone(), script: None, scripted: false, reattached: live };
+        let placed = Placed {
+            tap,
+            place: place.clone(),
+            script: None,
+            readable: Vec::new(),
+            scripted: false,
+            reattached: live,
+        };
         self.taps.insert((id.front.0, id.handle), placed);
         Ok(Notes::new())
     }
@@ -286,15 +287,21 @@ impl PortProvider for Taps {
         queues: usize,
         front: Offloads,
     ) -> Result<Vec<Box<dyn FramePort>>, String> {
-        let placed = self.of(id).ok_or("it has no interface")?;
+        let placed = self.taps.get_mut(&(id.front.0, id.handle)).ok_or("it has no interface")?;
         let ports = placed.tap.ports(queues, front).map_err(|e| e.to_string())?;
-        ports.iter().try_for_each(|port| self.arrivals.of(port)).map_err(|e| e.to_string())?;
+        let readable: io::Result<_> = ports.iter().map(|port| port.as_fd().try_clone_to_owned()).collect();
+        placed.readable = readable.map_err(|e| e.to_string())?;
         if ports.len() > 1 {
             // The kernel spreads frames over a tap's queues as it likes.
-            let steered = Steered::all(ports, &self.moved);
+            let steered = Steered::all(ports);
             return Ok(steered.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect());
         }
         Ok(ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect())
+    }
+
+    fn readable(&mut self, id: &DeviceId) -> Vec<OwnedFd> {
+        let placed = self.taps.get_mut(&(id.front.0, id.handle));
+        placed.map(|placed| std::mem::take(&mut placed.readable)).unwrap_or_default()
     }
 
     fn link(&mut self, id: &DeviceId, up: bool) -> Result<(), String> {
@@ -332,8 +339,6 @@ impl PortProvider for Taps {
 
     fn turn(&mut self) -> bool {
         self.turn_ending();
-        // Each has to be asked.
-        let moved = self.moved.take();
-        self.arrivals.clear() || moved
+        false
     }
 }

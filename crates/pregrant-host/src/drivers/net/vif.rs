@@ -3,31 +3,38 @@
 //! ```text
 //!   place      HotplugConfig is read, the far side makes the vif's place
 //!   connected  PortProvider::connected: a port for each queue
-//!   poll       queue i <--> port i: one batch each way
-//!   turn       control requests; frames for guests expire, guests that take none lose their link (docs/protocol 6)
+//!   lend       queue i and port i go to a worker, as one (`queue`); take_back
+//!   turn       control requests; the link, once all queues have it or one has it no longer
 //!   plug       the script that plugs it in, or out, where that is this process' business
 //! ```
 //! A guest that goes up and down without end uses up its lines in the log and is then counted only.
 
 use super::Far;
 use super::port_provider::{Hotplug, HotplugConfig, HotplugState, unplugged};
-use crate::drivers::registry::{AnyBack, DeviceLog, Notes, PlugStep, RingFault, ServedDevice};
+use super::queue::{VifQueue, front_key};
+use crate::drivers::registry::{AnyBack, DeviceLog, Notes, PlugStep, RingFault, ServedDevice, ServedQueue};
 use log::Level;
 use pregrant::PeerFault;
 use pregrant::net::back::credit::BadRate;
 use pregrant::net::back::vif::RATE;
 use pregrant::net::back::{BackVif, Drained, Polled};
-use pregrant::net::features::queue_prefix;
 use pregrant::platform::Platform;
-use pregrant::port::{Arena, FramePort};
+use pregrant::port::{DropCounts, FramePort, PortDrop};
 use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::{Device, DeviceError, DeviceId};
 use pregrant::xenstore::{Client, Transport};
+use rustix::fd::OwnedFd;
+use std::any::Any;
+use std::sync::Arc;
 
 /// See the module.
 pub(super) struct VifInstance<P: Platform> {
     pub(super) vif: BackVif<P>,
-    pub(super) ports: Vec<Box<dyn FramePort>>,
+    /// Its ports, by queue, and what is readable when they have frames; none while they are lent.
+    ports: Vec<Box<dyn FramePort>>,
+    readable: Vec<OwnedFd>,
+    /// Of the last connection's ports.
+    drops: Option<Arc<dyn DropCounts>>,
     far: Far,
     hotplug: Hotplug,
     plug: HotplugState,
@@ -37,29 +44,20 @@ pub(super) struct VifInstance<P: Platform> {
 
 impl<P: Platform> VifInstance<P> {
     pub(super) fn new(vif: BackVif<P>, far: Far, hotplug: Hotplug) -> Self {
-        Self { vif, ports: Vec::new(), far, hotplug, plug: HotplugState::Done, stalled: false }
+        let (ports, readable, drops) = (Vec::new(), Vec::new(), None);
+        Self { vif, ports, readable, drops, far, hotplug, plug: HotplugState::Done, stalled: false }
     }
 
-    /// Tells the ports how the guest wants its frames spread, if that changed.
-    fn steer(&mut self) {
-        if let Some(steering) = self.vif.new_steering() {
-            for port in &mut self.ports {
-                port.steer(steering.clone());
-            }
-        }
+    /// What its ports dropped.
+    pub(super) fn port_drops(&self) -> Vec<PortDrop> {
+        self.drops.as_ref().map_or_else(Vec::new, |drops| drops.read())
     }
 
-    /// A ring of queue `i` broke the protocol; the control ring, `ctrl`, is of no queue.
+    /// Its control ring broke the protocol.
     #[cold]
-    fn fault(&self, i: usize, ring: &str, fault: PeerFault) -> RingFault {
-        RingFault { key: front_key(i, self.vif.nr_queues(), ring, "ring-ref"), fault }
+    fn fault(fault: PeerFault) -> RingFault {
+        RingFault { key: front_key(0, 1, "ctrl", "ring-ref"), fault }
     }
-}
-
-/// The front's key `{dir}-{what}` of queue `i` of `n`, below its directory; the control ring, `ctrl`, is of no queue.
-fn front_key(i: usize, n: usize, dir: &str, what: &str) -> String {
-    let at = if dir == "ctrl" { String::new() } else { queue_prefix(i, n) };
-    format!("{at}{dir}-{what}")
 }
 
 impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> {
@@ -88,8 +86,9 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         let queues = self.vif.nr_queues();
         let ports = self.far.borrow_mut().connected(&device.id(), queues, self.vif.front_offloads());
         let ports = ports.map_err(|why| format!("its frames are dropped: {why}"));
+        self.readable = self.far.borrow_mut().readable(&device.id());
         self.ports = log.failed(Level::Warn, ports).unwrap_or_else(|| unplugged(queues));
-        self.steer();
+        self.drops = self.ports.first().and_then(|port| port.drop_counts());
         self.stalled = false;
         ServedDevice::<P, T>::key_changed(self, device, log);
         for (queue, dir, why) in self.vif.refused_lists() {
@@ -110,49 +109,47 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
 
     fn closed(&mut self, id: &DeviceId, log: &DeviceLog) {
         self.ports.clear();
+        self.readable.clear();
+        self.drops = None;
         log.failed(Level::Info, self.far.borrow_mut().closed(id));
     }
 
-    #[inline]
-    fn poll(&mut self, p: &P, scratch: &mut Arena) -> Result<bool, RingFault> {
-        let (n, first) = (self.ports.len(), self.vif.first_tx());
-        let mut worked = false;
-        for k in 0..n {
-            let i = if first + k < n { first + k } else { first + k - n };
-            let port = &mut *self.ports[i];
-            let tx = self.vif.poll_tx(p, i, port, scratch).map_err(|e| ("tx", e));
-            let rx = self.vif.poll_rx(p, i, port).map_err(|e| ("rx", e));
-            match (tx, rx) {
-                (Ok(tx), Ok(rx)) => worked |= tx == Polled::More || rx == Polled::More,
-                (Err((ring, e)), _) | (_, Err((ring, e))) => return Err(self.fault(i, ring, e)),
-            }
+    fn lend(&mut self) -> Vec<Box<dyn ServedQueue<P>>> {
+        let (queues, ports) = (self.vif.lend_queues(), std::mem::take(&mut self.ports));
+        let nr_queues = queues.len();
+        let mut readable = std::mem::take(&mut self.readable).into_iter();
+        let joined = queues.into_iter().zip(ports).enumerate().map(|(number, (queue, port))| {
+            let queue = VifQueue { queue, port, readable: readable.next(), number, nr_queues };
+            Box::new(queue) as Box<dyn ServedQueue<P>>
+        });
+        joined.collect()
+    }
+
+    fn take_back(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>) {
+        let (mut back, mut ports) = (Vec::new(), Vec::new());
+        for queue in queues {
+            // Nobody but this type makes queues of this device.
+            let Ok(queue) = (queue as Box<dyn Any>).downcast::<VifQueue<P>>() else { continue };
+            let VifQueue { queue, port, readable, .. } = *queue;
+            back.push(queue);
+            ports.push(port);
+            self.readable.extend(readable);
         }
-        Ok(worked)
+        self.vif.take_back(back);
+        self.ports = ports;
     }
 
     fn arm(&mut self, p: &P) -> Result<bool, RingFault> {
-        let mut work = false;
-        for i in 0..self.vif.nr_queues() {
-            work |= self.vif.final_check(p, i).map_err(|(ring, e)| self.fault(i, ring, e))?;
-        }
-        Ok(work | self.vif.final_check_ctrl(p).map_err(|e| self.fault(0, "ctrl", e))?)
+        self.vif.final_check_ctrl(p).map_err(Self::fault)
     }
 
     fn is_pending(&mut self) -> bool {
-        self.vif.is_pending()
-    }
-
-    fn deadline_ns(&self) -> Option<u64> {
-        self.vif.deadline_ns()
+        self.vif.ctrl_is_pending()
     }
 
     fn turn(&mut self, p: &P, id: &DeviceId, log: &DeviceLog) -> Result<bool, RingFault> {
-        let asked = self.vif.poll_ctrl(p).map_err(|e| self.fault(0, "ctrl", e))? == Polled::More;
-        if asked {
-            self.steer();
-        }
-        let link = self.vif.turn(p, &mut self.ports).map_err(|(i, e)| self.fault(i, "rx", e))?;
-        if let Some(up) = link {
+        let asked = self.vif.poll_ctrl(p).map_err(Self::fault)? == Polled::More;
+        if let Some(up) = self.vif.new_link() {
             log.failed(Level::Info, self.far.borrow_mut().link(id, up));
             let was = std::mem::replace(&mut self.stalled, !up);
             if !up {

@@ -3,22 +3,25 @@
 //! ```text
 //!   DeviceClass   one for each class: makes its devices, and has what they share (a switch, scripts that run)
 //!   ServedDevice  one for each device: its handshake (AnyBack) joined with what stands behind it
+//!   ServedQueue   one for each queue of a connected device: what moves, in a worker's thread or in this one
 //!   AnyBack       `xenbus::Back` of any class, over a connection to xenstore
 //! ```
-//! The registry calls these between batches, but for [`ServedDevice::poll`]: one call by table for each device and round, and
-//! none for each queue, batch or frame.
+//! The registry calls the first two, in the control thread, and no queue. A worker calls queues: one call by table for each active
+//! queue and round, and none for each frame.
 //!
 //! What a guest may do is each class's to say. Lines that a guest can cause go through the [`DeviceLog`].
 
 use super::device_log::DeviceLog;
-use pregrant::PeerFault;
 use pregrant::platform::Platform;
-use pregrant::port::Arena;
+use pregrant::port::{Arena, PortOwner};
+use pregrant::units::EvtchnPort;
 use pregrant::xenbus::back::{BackStep, Changed, Drained, KeptMemory, PreviousState};
 use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::refusal::ConnectError;
 use pregrant::xenbus::{Back, BackDevice, Class, Device, DeviceError, DeviceId, XenbusState};
 use pregrant::xenstore::{Client, Transport};
+use pregrant::{PeerFault, PlatformError};
+use rustix::fd::BorrowedFd;
 use std::any::Any;
 use std::time::Duration;
 
@@ -124,30 +127,31 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
         let _ = (id, log);
     }
 
-    /// One batch of each queue, both directions. True: there may be more. `scratch` is for what a batch needs, and is nobody's
-    /// between calls.
+    /// Gives the queues of a device that has just connected to whoever serves them, in their order. While they are away its
+    /// handshake says so ([`AnyBack::is_lent`]).
+    fn lend(&mut self) -> Vec<Box<dyn ServedQueue<P>>>;
+    /// Takes all of them back, in their order, with event channels that are this handle's again.
+    fn take_back(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>);
+    /// In a control turn, while it is connected: what is not of one queue. True: there was something to do that its queues are to
+    /// know of.
     ///
     /// # Errors
     /// A ring broke its protocol: the device is closed.
-    fn poll(&mut self, p: &P, scratch: &mut Arena) -> Result<bool, RingFault>;
-    /// Before sleeping: arms every queue. True: there is work.
-    ///
-    /// # Errors
-    /// As for [`poll`](Self::poll).
-    fn arm(&mut self, p: &P) -> Result<bool, RingFault>;
-    /// Whether the guest showed work, of which an event has told or is to tell. Arms nothing.
-    fn is_pending(&mut self) -> bool;
-    /// When it wants the worker awake though nothing comes from the guest, by the platform's clock. None: never.
-    fn deadline_ns(&self) -> Option<u64> {
-        None
-    }
-    /// In a control turn, while it is connected. True: there was something to do, so do not sleep.
-    ///
-    /// # Errors
-    /// As for [`poll`](Self::poll).
     fn turn(&mut self, p: &P, id: &DeviceId, log: &DeviceLog) -> Result<bool, RingFault> {
         let _ = (p, id, log);
         Ok(false)
+    }
+    /// Before sleeping: arms what is not of one queue. True: there is work.
+    ///
+    /// # Errors
+    /// As for [`turn`](Self::turn).
+    fn arm(&mut self, p: &P) -> Result<bool, RingFault> {
+        let _ = p;
+        Ok(false)
+    }
+    /// Whether the guest showed work that is not of one queue, of which an event has told or is to tell. Arms nothing.
+    fn is_pending(&mut self) -> bool {
+        false
     }
     /// One of the class's own keys changed, and was looked at: for what is to be said of that.
     fn key_changed(&mut self, device: &Device, log: &DeviceLog) {
@@ -178,11 +182,58 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     }
 }
 
+/// One queue of a device that is connected: its rings, joined with what stands behind them. It is in one thread at a time.
+pub trait ServedQueue<P: Platform>: Any + Send {
+    /// Which of the device's.
+    fn number(&self) -> usize;
+    /// One batch, both directions. True: there may be more. `scratch` is for what a batch needs, and is nobody's between calls.
+    ///
+    /// # Errors
+    /// A ring broke its protocol: the device is closed.
+    fn poll(&mut self, p: &P, scratch: &mut Arena) -> Result<bool, RingFault>;
+    /// Now and then, and before it is armed: heeds what its device was told, and looks after what waits. True: its device is to have
+    /// a [turn](ServedDevice::turn).
+    ///
+    /// # Errors
+    /// As for [`poll`](Self::poll).
+    fn turn(&mut self, p: &P) -> Result<bool, RingFault> {
+        let _ = p;
+        Ok(false)
+    }
+    /// Arms its rings, and allows the next event of its channels. True: there is work.
+    ///
+    /// # Errors
+    /// As for [`poll`](Self::poll).
+    fn arm(&mut self, p: &P) -> Result<bool, RingFault>;
+    /// Whether the guest showed work, of which an event has told or is to tell. Arms nothing.
+    fn is_pending(&mut self) -> bool;
+    /// When it wants its worker awake though nothing comes from the guest, by the platform's clock. None: never.
+    fn deadline_ns(&self) -> Option<u64> {
+        None
+    }
+    /// Its event channels, as this handle knows them.
+    fn channels(&self, p: &P) -> Vec<EvtchnPort>;
+    /// Has its event channels come to this handle.
+    ///
+    /// # Errors
+    /// They are closed: the queue stands still.
+    fn adopt(&mut self, p: &P) -> Result<(), PlatformError>;
+    /// Who polls it from now on: for ports that ring a bell.
+    fn owned_by(&mut self, owner: &PortOwner) {
+        let _ = owner;
+    }
+    /// What is readable when the kernel has something for the guest, where it tells in that way.
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
 /// The handshake of a device of any class; see [`Back`] for each.
 #[allow(missing_docs)] // each is Back's
 pub trait AnyBack<P: Platform, T: Transport + 'static> {
     fn state(&self) -> XenbusState;
     fn is_connected(&self) -> bool;
+    fn is_lent(&self) -> bool;
     fn inherit(&mut self, bus: &mut StoreBus<'_, T>) -> Result<PreviousState, DeviceError>;
     fn reattach(
         &mut self,
@@ -210,6 +261,9 @@ impl<P: Platform, T: Transport + 'static, D: BackDevice<Platform = P>> AnyBack<P
     }
     fn is_connected(&self) -> bool {
         (**self).is_connected()
+    }
+    fn is_lent(&self) -> bool {
+        (**self).is_lent()
     }
     fn inherit(&mut self, bus: &mut StoreBus<'_, T>) -> Result<PreviousState, DeviceError> {
         self.inherit(bus)

@@ -1,8 +1,8 @@
 //! The devices of a backend, of all classes, in the order of their numbers.
 
-use super::class::ServedDevice;
+use super::class::{ServedDevice, ServedQueue};
 use super::device_log::DeviceLog;
-use crate::drivers::fair_scheduler::Turn;
+use super::recall::Then;
 use log::Level;
 use pregrant::platform::Platform;
 use pregrant::xenbus::{Device, DeviceId, XenbusState};
@@ -46,7 +46,12 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) last_failure: Option<String>,
     pub(super) reattached: bool,
     pub(super) connected_at: Option<Instant>,
-    pub(super) turn: Turn,
+    /// Queues that are with workers, or on their way.
+    pub(super) lent: usize,
+    /// Those of them that have come back, until all have.
+    pub(super) home: Vec<Box<dyn ServedQueue<P>>>,
+    /// What is to be done once they have.
+    pub(super) then: Vec<Then>,
     /// Its front is not listened to before.
     pub(super) throttled_until: Option<Instant>,
     /// The device's lock, where there is one.
@@ -127,7 +132,6 @@ impl<P: Platform, T: Transport + 'static> Devices<P, T> {
     }
 
     /// The one at this place.
-    #[inline(always)]
     pub(super) fn at(&mut self, place: usize) -> &mut Instance<P, T> {
         &mut self.0[place]
     }

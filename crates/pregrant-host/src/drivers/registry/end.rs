@@ -18,6 +18,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// and what these hold as far as there are slots, lets go of everything, and leaves every vif at the state at which
     /// it is, for a successor.
     pub fn detach(&mut self) -> Drained {
+        self.recall_all();
         let mut drained = Drained::default();
         for served in self.devices.iter_mut() {
             drained += served.served.detach(&self.platform);
@@ -32,6 +33,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Closes all vifs that are connected, in good order: drains as [`detach`](Self::detach) does, says 5, waits for their
     /// fronts (a second at most), says 6. The others stay as they are.
     pub fn close_all(&mut self) -> Drained {
+        self.recall_all();
         let mut drained = Drained::default();
         for served in self.devices.iter_mut() {
             let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };

@@ -9,8 +9,8 @@
 
 use super::device_log::DeviceLog;
 use super::devices::{Instance, hush, listen};
+use super::recall::Then;
 use super::{Backend, BackendError};
-use crate::drivers::fair_scheduler::Turn;
 use crate::drivers::recovery::Recovery;
 use log::Level;
 use pregrant::DomId;
@@ -69,7 +69,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let gone: Vec<_> =
             self.devices.iter().map(|s| s.device.id()).filter(|id| !seen.contains(id)).collect();
         for id in gone {
-            self.remove(id);
+            if self.is_home(&id, Then::Remove) {
+                self.remove(id);
+            }
         }
         self.held.retain(|id, _| seen.contains(id));
         self.logs.retain(|id, log| {
@@ -178,7 +180,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             last_failure: None,
             reattached: live,
             connected_at: None,
-            turn: Turn::default(),
+            lent: 0,
+            home: Vec::new(),
+            then: Vec::new(),
             throttled_until: None,
             _owned: owned,
         };

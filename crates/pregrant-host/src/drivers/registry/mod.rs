@@ -3,11 +3,11 @@
 //!
 //! ```text
 //!   xenstore --watch--> control(): find devices, step them      never on the data path
-//!   round():            each device's queues, both ways          one batch each; who is ahead in time waits (`fair_scheduler`)
+//!   crew                workers' threads, or none: then round() is one worker's round, in this thread
 //!   class   what a class brings: DeviceClass, ServedDevice       devices  one device, and its report
 //!   find    which devices there are         step  what becomes of one
 //!   pages   what a guest may have mapped    throttled  whose front asks for too many steps
-//!   sleep   until there may be something to do
+//!   sleep   until there may be something to do                   recall     what waits for queues that workers have
 //!   end     all of them left or closed      device_log  what the log says of one
 //! ```
 //! A device that a predecessor left at state 4 is taken up with its live rings ([`BackendConfig::recovery`]);
@@ -26,29 +26,35 @@ mod devices;
 mod end;
 mod find;
 mod pages;
+mod recall;
 mod sleep;
 mod step;
 #[cfg(test)]
 mod tests;
 mod throttled;
 
-pub use class::{AnyBack, DeviceClass, Notes, PlugStep, RingFault, ServedDevice};
+pub use class::{AnyBack, DeviceClass, Notes, PlugStep, RingFault, ServedDevice, ServedQueue};
 pub use device_log::{DeviceLog, LINES_PER_DEVICE};
 pub use devices::DeviceReport;
 pub use pages::PAGES_PER_GUEST;
 
-use super::fair_scheduler::FairScheduler;
+use super::crew::desk::Desk;
+use super::crew::place::{Carried, Placement};
+use super::crew::thread::{self, EachTurn};
+use super::crew::{Crew, Threads};
+use super::poll_controller::Mode;
 use super::recovery::Recovery;
 use super::throttle::Throttle;
 use super::wait::Waiter;
+use crate::wake::WakeOn;
 use devices::Devices;
 use find::{Changed, Held, watch_of};
 use pregrant::platform::Platform;
-use pregrant::port::Arena;
 use pregrant::xenbus::{DeviceError, DeviceId};
 use pregrant::xenstore::{Client, Transport, XsError};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Events of xenstore that one call of [`Backend::control`] takes at most.
@@ -84,6 +90,18 @@ impl<P> Default for BackendConfig<P> {
     }
 }
 
+/// The worker threads of a backend.
+pub struct Staff {
+    /// How many, where each has several devices.
+    pub workers: usize,
+    /// Which of them gets a queue.
+    pub place: Placement,
+    /// How they wait.
+    pub mode: Mode,
+    /// What each does now and then, between batches.
+    pub each_turn: EachTurn,
+}
+
 /// All devices of a driver domain.
 pub struct Backend<P: Platform, T: Transport + 'static> {
     platform: P,
@@ -99,13 +117,16 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     ending: Vec<DeviceLog>,
     /// Devices that somebody else still holds.
     held: BTreeMap<DeviceId, Held>,
-    /// Places of those that are connected, for the round.
+    /// Places of those that are connected, for control turns.
     live: Vec<usize>,
-    turns: FairScheduler,
+    crew: Crew<P>,
+    /// The number of its ports' descriptor among what wakes this thread, where this thread serves queues.
+    arrivals: Option<usize>,
+    /// A directory may have come that was not looked at.
+    rescan: bool,
     /// By guest.
     throttle: BTreeMap<u16, Throttle>,
     began: Instant,
-    scratch: Arena,
     removed: u64,
     waiter: Waiter,
 }
@@ -134,13 +155,41 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             ending: Vec::new(),
             held: BTreeMap::new(),
             live: Vec::new(),
-            turns: FairScheduler::default(),
+            crew: Crew::inline(),
+            arrivals: None,
+            rescan: false,
             throttle: BTreeMap::new(),
             began: Instant::now(),
-            scratch: Arena::new(),
             removed: 0,
             waiter: Waiter::default(),
         })
+    }
+
+    /// Has queues served by worker threads, and no longer by this one. Before the first device is found.
+    ///
+    /// # Errors
+    /// In words: a thread, or a handle of the domain for it, cannot be had.
+    pub fn employ(&mut self, staff: Staff) -> Result<(), String>
+    where
+        P::Events: WakeOn,
+    {
+        let desk =
+            Desk::of_thread(usize::MAX).map_err(|e| format!("no descriptor for the control thread: {e}"))?;
+        let wakes = desk.wakes().map(|fd| self.platform.events().also_wake_on(fd));
+        wakes.transpose().map_err(|e| e.to_string())?;
+        let Staff { workers, place, mode, each_turn } = staff;
+        // A first handle now: what the platform has to say against several comes before any thread.
+        let spare = self.platform.another().map_err(|e| e.to_string())?;
+        let spare = Mutex::new(spare);
+        let hire = move |number, post| {
+            let p =
+                spare.lock().unwrap_or_else(PoisonError::into_inner).another().map_err(|e| e.to_string())?;
+            let each_turn = Arc::clone(&each_turn);
+            let named = std::thread::Builder::new().name(format!("worker {number}"));
+            named.spawn(move || thread::run(p, post, mode, each_turn)).map_err(|e| e.to_string())
+        };
+        self.crew = Crew::Threads(Threads::new(workers, place, desk, Box::new(hire))?);
+        Ok(())
     }
 
     /// The platform.
@@ -163,7 +212,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// readable: events that came while a reply was awaited are kept in the client.
     pub fn control(&mut self) -> Result<bool, BackendError> {
         let mut events = 0;
-        let mut scan = false;
+        let news = self.pump();
+        let mut scan = std::mem::take(&mut self.rescan);
         // By whose wish: a front's steps are at its own expense, the toolstack's at nobody's.
         let (mut by_fronts, mut by_toolstack) = (BTreeSet::new(), BTreeSet::new());
         while events < EVENTS_PER_TURN
@@ -196,10 +246,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.turn_plugs();
         let held = self.retry_held();
         let asked = self.turn_devices();
+        if let Some(load) = self.crew.inline_mut() {
+            load.turn(&self.platform);
+        }
+        let news = self.pump() || news;
         // A stalled queue's port that was drained there may have read frames of other queues.
         let came = self.turn_classes() || came;
         self.tell_failures();
-        Ok(held || events > 0 || woke || asked || came)
+        Ok(held || events > 0 || woke || asked || came || news || self.rescan)
     }
 
     /// Whether this device is to be served, if there is one.
@@ -213,69 +267,55 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Each live device's control turn. True when there was something to do.
     fn turn_devices(&mut self) -> bool {
-        let (mut asked, mut fault) = (false, None);
+        let (mut asked, mut fault) = (Vec::new(), None);
         for &at in &self.live {
             let served = self.devices.at(at);
+            if served.is_waited_for() {
+                continue;
+            }
             let id = served.device.id();
             match served.served.turn(&self.platform, &id, &served.log) {
-                Ok(more) => asked |= more,
+                Ok(true) => asked.push(id),
+                Ok(false) => {}
                 Err(e) => fault = Some((id, e)),
             }
         }
-        self.fault(fault) || asked
+        asked.iter().for_each(|id| self.crew.nudge(*id));
+        self.fault(fault) || !asked.is_empty()
     }
 
-    /// One batch of each queue, both directions, of every device whose turn it is. True when there may be more.
+    /// Where this thread is the worker: one batch of each active queue, both directions, of every device whose turn it is. True when
+    /// there may be more.
     #[inline]
     pub fn round(&mut self) -> bool {
-        let mut moved = false;
-        let mut fault = None;
-        // With one device there is nothing to share, and no clock to read.
-        let mut since = (self.live.len() > 1).then(Instant::now);
-        if let Some(now) = since {
-            self.turns.begin(now.duration_since(self.began).as_nanos() as u64);
+        let Some(load) = self.crew.inline_mut() else { return false };
+        let moved = load.round(&self.platform);
+        if load.has_news() {
+            self.pump();
         }
-        for &at in &self.live {
-            let served = self.devices.at(at);
-            if since.is_some() && self.turns.waits(&served.turn) {
-                moved = true;
-                continue;
-            }
-            let worked = match served.served.poll(&self.platform, &mut self.scratch) {
-                Ok(worked) => worked,
-                Err(e) => {
-                    fault = Some((served.device.id(), e));
-                    true
-                }
-            };
-            moved |= worked;
-            match &mut since {
-                Some(since) if worked => {
-                    let now = Instant::now();
-                    let took = now.duration_since(std::mem::replace(since, now));
-                    self.turns.served(&mut served.turn, took.as_nanos() as u64);
-                }
-                Some(_) => self.turns.idle(&mut served.turn),
-                None => {}
-            }
-        }
-        // One a round: that device is not live in the next, where another's turn comes.
-        fault.is_some() && self.fault(fault) || moved
+        moved
     }
 
-    /// Before sleeping: arms every queue. True: there is work.
+    /// Before sleeping: arms what this thread serves. True: there is work.
     pub fn arm(&mut self) -> bool {
         // What came beside a reply since control looked wakes nobody.
         let mut work = self.retry_held() | self.xs.has_events();
         let mut fault = None;
         for &at in &self.live {
             let served = self.devices.at(at);
+            if served.is_waited_for() {
+                continue;
+            }
             match served.served.arm(&self.platform) {
                 Ok(more) => work |= more,
                 Err(e) => fault = Some((served.device.id(), e)),
             }
         }
-        self.fault(fault) || work
+        work |= self.crew.inline_mut().is_some_and(|load| {
+            load.hear();
+            load.arm(&self.platform)
+        });
+        self.pump() | self.fault(fault) | work
     }
 
     /// What is said of all devices, of any class; and what is said beside it of each.
@@ -286,6 +326,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Devices that are connected.
     pub fn nr_live(&self) -> usize {
         self.live.len()
+    }
+
+    /// By worker thread: the queues that it carries, of each device.
+    pub fn carried(&self) -> Vec<Carried> {
+        self.crew.carried()
     }
 
     /// Devices that came and went.

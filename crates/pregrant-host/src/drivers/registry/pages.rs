@@ -3,6 +3,8 @@
 //! ```text
 //!   limit of a guest  =  what its devices need (rings, buffers named at connect)  +  what they keep since they saw it
 //! ```
+//! Queues that workers have are told, and let go of pages as soon as they are looked at.
+//!
 //! What a device needs comes first. Before one may connect, what its guest's others only keep gives way to what it may come to
 //! need; once it is connected, what is left is shared out anew.
 
@@ -37,6 +39,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             let n = others().count();
             for served in self.devices.iter_mut().filter(|s| is_other(&s.device.id(), id)) {
                 served.served.back_mut().allow_pages(&self.platform, left / n);
+                self.crew.nudge(served.device.id());
             }
         }
     }
@@ -51,6 +54,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let left = self.config.page_limit.saturating_sub(needed).min(PERSISTENT_PAGES.saturating_sub(theirs));
         for served in self.devices.iter_mut().filter(|s| s.device.id().front == id.front) {
             served.served.back_mut().allow_pages(&self.platform, left / n.max(1));
+            self.crew.nudge(served.device.id());
         }
     }
 }

@@ -9,8 +9,10 @@
 //! What a guest may do: nothing more than before; a time that is due is bounded from below by what sets it.
 
 use super::Backend;
+use crate::drivers::crew::Crew;
+use crate::drivers::wait::is_lifted;
 use crate::wake::WakeOn;
-use pregrant::platform::{Clock, Platform};
+use pregrant::platform::Platform;
 use pregrant::xenstore::Transport;
 use std::time::Duration;
 
@@ -24,10 +26,15 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     where
         P::Events: WakeOn,
     {
-        if self.arm() {
+        if self.arm() || !self.is_asleep() {
             return;
         }
         let due = self.due().into_iter().chain(due).min();
+        if let (None, Crew::Inline(load)) = (self.arrivals, &self.crew)
+            && let Some(fd) = load.wakes()
+        {
+            self.arrivals = self.platform.events().also_wake_on(fd).ok();
+        }
         let mut waiter = std::mem::take(&mut self.waiter);
         let what = |backend: &Self| {
             let (own, live) = (backend.platform.domid(), backend.live.len());
@@ -36,27 +43,41 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             )
         };
         waiter.sleep(self, |b| b.platform.events(), Self::is_pending, &what, due);
+        match &mut self.crew {
+            Crew::Inline(load) => {
+                load.fired(waiter.ready());
+                load.hear();
+                load.look_at_ports();
+            }
+            Crew::Threads(threads) => threads.desk().awake(true),
+        }
         self.waiter = waiter;
+    }
+
+    /// Says to workers that this thread sleeps. False: one has just said something.
+    fn is_asleep(&self) -> bool {
+        match &self.crew {
+            Crew::Inline(_) => true,
+            Crew::Threads(threads) => threads.desk().bell.about_to_sleep(),
+        }
     }
 
     /// Waits that ended with work pending, whose event did not come.
     pub fn missed_wakeups(&self) -> u64 {
-        self.waiter.missed_wakeups()
+        self.waiter.missed_wakeups() + self.crew.missed_wakeups()
     }
 
     /// Whether a guest showed work, of which an event has told or is to tell.
     fn is_pending(&mut self) -> bool {
         self.live.iter().any(|&at| self.devices.at(at).served.is_pending())
+            || self.crew.inline_mut().is_some_and(|load| load.is_pending(is_lifted()))
     }
 
     /// When something is due, from now, of which nobody tells.
     fn due(&self) -> Option<Duration> {
         let plugs = self.devices.iter().any(|served| served.served.is_plugging()).then_some(PLUG_LOOK);
-        let live = self.devices.iter().filter(|s| s.is_connected());
-        let devices = live.filter_map(|s| s.served.deadline_ns()).min();
-        let devices =
-            devices.map(|due| Duration::from_nanos(due.saturating_sub(self.platform.clock().now_ns())));
+        let queues = if let Crew::Inline(load) = &self.crew { load.due(&self.platform) } else { None };
         let classes = self.classes.iter().filter_map(|class| class.due()).min();
-        [plugs, devices, self.throttle_left(), classes].into_iter().flatten().min()
+        [plugs, queues, self.throttle_left(), classes].into_iter().flatten().min()
     }
 }

@@ -7,6 +7,7 @@ use super::class::{PlugStep, RingFault};
 use super::device_log::DeviceLog;
 use super::devices::Instance;
 use super::find::{keeper, watch_of};
+use super::recall::Then;
 use log::Level;
 use pregrant::platform::Platform;
 use pregrant::xenbus::back::{BackStep, HOTPLUG_STATUS};
@@ -83,7 +84,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 served.served.closed(&id, &served.log);
                 served.say(Level::Info, &"closed");
             }
-            Ok(BackStep::Waiting) => {}
+            // It may have heard of wishes of its front.
+            Ok(BackStep::Waiting) => self.crew.nudge(id),
+            Ok(BackStep::Recall) => {
+                if self.is_home(&id, Then::Step) {
+                    self.step(id);
+                }
+                return;
+            }
             // Its front is gone, or `online` is 0: it stays closed until the toolstack removes its directory, and `scan`
             // misses it. To forget it now would be to find it again at once.
             Ok(BackStep::Removed) => {
@@ -95,7 +103,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             Err(e) => {
                 let text = match e {
                     // The toolstack was faster than our step: no fault of anybody's.
-                    ConnectError::Keys(_) if self.is_gone(&id) => return self.remove(id),
+                    ConnectError::Keys(_) if self.is_gone(&id) => {
+                        if self.is_home(&id, Then::Remove) {
+                            self.remove(id);
+                        }
+                        return;
+                    }
                     ConnectError::Keys(e) => e.to_string(),
                     e => format!("{}: {e}", id.front_dir()),
                 };
@@ -112,6 +125,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         served.failed = None;
         served.connected_at = Some(Instant::now());
         served.served.connected(&served.device, &served.log);
+        self.lend(&id);
     }
 
     /// The toolstack changed one of the class's own keys.
@@ -122,6 +136,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             served.say(Level::Warn, &e);
         }
         served.served.key_changed(&served.device, &served.log);
+        self.crew.nudge(*id);
     }
 
     /// Takes a device's own directory away, and the guest's if it has no other. `scan` misses it then.
@@ -149,6 +164,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Closes one device for something that its guest did.
     #[cold]
     pub(super) fn fail(&mut self, id: DeviceId, why: &dyn Display) {
+        if !self.is_home(&id, Then::Fail(why.to_string())) {
+            return;
+        }
         let Some(served) = self.devices.get_mut(&id) else { return };
         let text = format!(
             "{why}. To use the {} again, close its front and connect it again, or detach and attach it",
@@ -228,5 +246,6 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub(super) fn relive(&mut self) {
         let places = self.devices.iter().enumerate();
         self.live = places.filter(|(_, s)| s.is_connected()).map(|(at, _)| at).collect();
+        self.even_out();
     }
 }

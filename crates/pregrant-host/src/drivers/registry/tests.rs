@@ -14,6 +14,7 @@ use pregrant::xenbus::toolstack::Vif;
 use pregrant::xenbus::{Class, DeviceId, XenbusState};
 use pregrant::xenstore::{Client, Transport, WatchEvent};
 use pregrant_xenstored::{LocalLink, LocalStore};
+use rustix::fd::OwnedFd;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -71,6 +72,9 @@ impl PortProvider for NoRoom {
     fn connected(&mut self, _: &DeviceId, n: usize, _: Offloads) -> Result<Vec<Box<dyn FramePort>>, String> {
         Ok((0..n).map(|_| Box::new(Endless) as Box<dyn FramePort>).collect())
     }
+    fn readable(&mut self, _: &DeviceId) -> Vec<OwnedFd> {
+        Vec::new()
+    }
     fn link(&mut self, _: &DeviceId, up: bool) -> Result<(), String> {
         self.links.borrow_mut().push(up);
         Ok(())
@@ -113,13 +117,21 @@ struct Stage {
 
 impl Stage {
     fn set() -> Self {
+        Self::set_in(BACK)
+    }
+
+    /// The backend is that domain's.
+    fn set_in(back: DomId) -> Self {
         let (xen, store) = (LocalXen::new(), LocalStore::new());
+        if back != BACK {
+            store.with_server(|s| s.introduce(back)).unwrap();
+        }
         let sent = Rc::<RefCell<String>>::default();
-        let link = Heard { link: store.link(BACK), sent: Rc::clone(&sent) };
+        let link = Heard { link: store.link(back), sent: Rc::clone(&sent) };
         let plugs = Rc::<Cell<bool>>::default();
         let links = Rc::<RefCell<Vec<bool>>>::default();
         let far = Box::new(NoRoom { plugs: Rc::clone(&plugs), links: Rc::clone(&links) });
-        let platform = xen.domain(BACK.0);
+        let platform = xen.domain(back.0);
         let config = BackendConfig { recovery: Some(Box::new(Nothing)), ..BackendConfig::default() };
         let net = Net::new(NetConfig::default(), far);
         let backend = Backend::new(platform, Client::new(link), config, vec![Box::new(net)]).unwrap();
@@ -163,6 +175,23 @@ fn only_events_of_the_own_directory_s_watch_say_what_to_do() {
     let token = "/local/domain/5/device/vif/0/state";
     for below in ["", "/backend/vif/7/0/online", "/backend/vif", "/backend/vif/7/0/state"] {
         assert_eq!(stage.backend.meaning_of(&event(&format!("{token}{below}"), token)), Changed::Nothing);
+    }
+}
+
+/// A driver domain's home is not domain 0's, and xenstoreds name nodes from the home on or from the root on.
+#[test]
+fn a_driver_domain_s_events_are_below_its_own_home() {
+    let stage = Stage::set_in(DomId(3));
+    let vif = DeviceId { class: Class::VIF, front: DomId(7), back: DomId(3), handle: 0 };
+    let of =
+        |path: &str| stage.backend.meaning_of(&WatchEvent { path: path.into(), token: "backend/vif".into() });
+    for home in ["", "/local/domain/3/"] {
+        assert_eq!(of(&format!("{home}backend/vif/7/0/online")), Changed::Wish(vif), "{home}");
+        assert_eq!(of(&format!("{home}backend/vif/7/0/state")), Changed::State(vif), "{home}");
+        assert_eq!(of(&format!("{home}backend/vif/7/0/feature-sg")), Changed::Nothing, "{home}");
+    }
+    for others in ["/local/domain/0/backend/vif/7/0/online", "/local/domain/33/backend/vif/7/0/state"] {
+        assert_eq!(of(others), Changed::Devices, "{others}: no device of ours");
     }
 }
 

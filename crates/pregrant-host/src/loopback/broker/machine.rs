@@ -17,6 +17,7 @@ use pregrant::{DomId, PAGE_SIZE};
 use rustix::event::EventfdFlags;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 
@@ -115,12 +116,20 @@ pub(super) struct Machine {
     attached: HashMap<ConnId, User>,
     /// Dead users whose part in some grant could not be undone yet.
     unswept: Vec<User>,
+    /// Connections that were asked for, and wait to be served.
+    fresh: Vec<OwnedFd>,
     hooks: Hooks,
 }
 
 impl Machine {
     pub(super) fn new(hooks: Hooks) -> Self {
-        Self { domains: BTreeMap::new(), attached: HashMap::new(), unswept: Vec::new(), hooks }
+        Self {
+            domains: BTreeMap::new(),
+            attached: HashMap::new(),
+            unswept: Vec::new(),
+            fresh: Vec::new(),
+            hooks,
+        }
     }
 
     pub(super) fn create(&mut self, spec: DomainSpec) -> Result<(), Errno> {
@@ -276,6 +285,19 @@ impl Machine {
         }
     }
 
+    /// One more connection: this end of it, which is another's to use. The other is served from now on.
+    pub(super) fn connect(&mut self) -> Result<OwnedFd, Errno> {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (ours, theirs) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
+        self.fresh.push(ours);
+        Ok(theirs)
+    }
+
+    /// The connections that were made since this was asked.
+    pub(super) fn take_fresh(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.fresh)
+    }
+
     fn attach(&mut self, conn: ConnId, version: u32, domid: DomId, pid: u64) -> Result<Reply, Errno> {
         if version != VERSION {
             return Err(Errno::PROTONOSUPPORT);
@@ -402,6 +424,7 @@ impl Machine {
                     .map(|name| Reply::name(name))
                     .ok_or(Errno::NOENT)
             }
+            Op::Another => Ok(Reply::new([], vec![self.connect()?])),
             Op::Reclaim => {
                 self.sweep();
                 Ok(Reply::default())

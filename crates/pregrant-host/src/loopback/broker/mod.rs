@@ -115,8 +115,6 @@ pub struct Broker {
 
 struct State {
     machine: Machine,
-    /// Socket pairs that wait to be served.
-    adopted: Vec<OwnedFd>,
     stopping: bool,
 }
 
@@ -132,7 +130,7 @@ impl Broker {
             rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .step("create an eventfd")?,
         );
-        let state = State { machine: Machine::new(hooks), adopted: Vec::new(), stopping: false };
+        let state = State { machine: Machine::new(hooks), stopping: false };
         let state = Arc::new(Mutex::new(state));
         let thread = {
             let (state, wake) = (Arc::clone(&state), Arc::clone(&wake));
@@ -184,10 +182,7 @@ impl Broker {
     /// # Errors
     /// The process has no descriptor left.
     pub fn connect(&self) -> Result<OwnedFd, LoopbackError> {
-        let kind = SocketType::SEQPACKET;
-        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
-            .step("make a socket pair")?;
-        self.lock().adopted.push(ours);
+        let theirs = self.lock().machine.connect().step("make a socket pair")?;
         self.wake();
         Ok(theirs)
     }
@@ -294,7 +289,7 @@ fn serve(state: &Mutex<State>, wake: &OwnedFd, listener: Option<&OwnedFd>) {
             }
             keep
         });
-        let fresh = std::mem::take(&mut guard.adopted).into_iter();
+        let fresh = guard.machine.take_fresh().into_iter();
         let accepted = (first == 2 && ready[1]).then_some(listener).flatten();
         let accepted = accepted.and_then(|l| {
             rustix::net::accept_with(l, SocketFlags::CLOEXEC)
@@ -350,7 +345,7 @@ mod tests {
         // Not attached: nothing of a domain's.
         let attached =
             [Op::Mapped, Op::Peer, Op::Upcall, Op::Offer, Op::Bind, Op::Close, Op::Persist, Op::Reclaim];
-        for op in attached.into_iter().chain([Op::Own, Op::Disown, Op::Forget, Op::Persisted]) {
+        for op in attached.into_iter().chain([Op::Own, Op::Disown, Op::Forget, Op::Persisted, Op::Another]) {
             assert_eq!(ask(op, 0, 0, 1), Err(Errno::PERM));
         }
         let version = super::super::protocol::VERSION;

@@ -1,0 +1,146 @@
+//! Cases of several handles of one domain, on threads of their own: what goes from one to another, and what stays.
+
+use super::stage::{
+    Case, Chan, Machine, SETTLED, Verdict, bound, ensure, fail, fired, fired_within, pattern, pending, read,
+    region, release,
+};
+use pregrant::platform::{Access, Events, PeerMem, Platform};
+use pregrant::{EvtchnPort, PAGE_SIZE};
+use std::sync::mpsc;
+use std::thread;
+
+pub(super) fn own_events<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let other = back.another().map_err(fail)?;
+    ensure!(other.domid() == back.domid(), "another handle of {} is of {}", back.domid(), other.domid());
+    let (near, far, _) = bound(&front, &back)?;
+    let (other_near, other_far, _) = bound(&front, &other)?;
+    front.events().notify(&near);
+    ensure!(fired(&back) == [back.events().local(&far)], "the first handle's end did not fire");
+    ensure!(fired_within(&other, SETTLED).is_empty(), "the other handle hears of the first one's end");
+    front.events().notify(&other_near);
+    ensure!(fired(&other) == [other.events().local(&other_far)], "the other handle's end did not fire");
+    ensure!(pending(&back).is_empty(), "the first handle hears of the other one's end");
+    // It outlives the first.
+    drop((far, back));
+    other.events().unmask(&other_far);
+    front.events().notify(&other_near);
+    ensure!(fired(&other) == [other.events().local(&other_far)], "the end went with another handle");
+    Ok(())
+}
+
+pub(super) fn adopt<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let (near, mut far, _) = bound(&front, &back)?;
+    let other = back.another().map_err(fail)?;
+    // There and back again, then to a thread.
+    for round in 0..3 {
+        if round == 2 {
+            front.events().notify(&near); // as they part
+        }
+        far = other.events().adopt(far).map_err(fail)?;
+        ensure!(fired(&other) == [other.events().local(&far)], "no event after the adoption");
+        other.events().unmask(&far);
+        front_and_back_hear(&front, &near, &other, &far)?;
+        // What came before it was closed it may hear of, once.
+        ensure!(pending(&back).is_empty() || round == 2, "the old handle hears of it still");
+        ensure!(pending(&back).is_empty(), "the old handle hears of it again and again");
+        far = back.events().adopt(far).map_err(fail)?;
+        ensure!(fired(&back) == [back.events().local(&far)], "no event after the adoption by the first");
+        back.events().unmask(&far);
+        front_and_back_hear(&front, &near, &back, &far)?;
+        ensure!(pending(&other).is_empty(), "the other handle hears of it still");
+    }
+    let moved = thread::scope(|scope| {
+        let far = scope.spawn(move || -> Result<_, Verdict> {
+            let far = other.events().adopt(far).map_err(fail)?;
+            ensure!(fired(&other) == [other.events().local(&far)], "no event after the adoption by a thread");
+            other.events().unmask(&far);
+            Ok((other, far))
+        });
+        far.join().unwrap_or_else(|_| Err(fail("the thread panicked")))
+    });
+    let (other, far) = moved?;
+    front_and_back_hear(&front, &near, &other, &far)?;
+    ensure!(fired_within(&back, SETTLED).is_empty(), "the old handle hears of what a thread took over");
+    drop(back);
+    front_and_back_hear(&front, &near, &other, &far)
+}
+
+/// An event each way.
+fn front_and_back_hear<F: Platform, B: Platform>(front: &F, near: &Chan<F>, back: &B, far: &Chan<B>) -> Case {
+    front.events().notify(near);
+    ensure!(fired(back) == [back.events().local(far)], "the front's event does not come");
+    back.events().unmask(far);
+    back.events().notify(far);
+    ensure!(fired(front) == [front.events().local(near)], "the back's event does not come");
+    front.events().unmask(near);
+    Ok(())
+}
+
+pub(super) fn offered_stays<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let other = front.another().map_err(fail)?;
+    let (near, port): (_, EvtchnPort) = front.events().offer(back.domid()).map_err(fail)?;
+    ensure!(other.events().adopt(near).is_err(), "an end that was offered moved");
+    ensure!(back.events().bind(front.domid(), port).is_err(), "it is offered still");
+    Ok(())
+}
+
+/// Maps that go from one thread to the other.
+const MAPS: usize = 400;
+
+/// One thread maps four pages again and again, and reads and unmaps them in part itself; the other does so with the rest,
+/// through its own handle or by dropping them, as soon as they come: while the first maps the same pages once more.
+pub(super) fn maps_move<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let other = back.another().map_err(fail)?;
+    let (region, refs) = region(&front, back.domid(), Access::ReadWrite, 4)?;
+    let of = front.domid();
+    let map_some = |by: &M::Back, i: usize| {
+        let list = &refs[i % 2..2 + i % 3];
+        by.peer().map(of, list, Access::ReadWrite).map_err(|e| fail(format!("map {i}: {e:?}")))
+    };
+    let shows = |map: &_, i: usize| {
+        ensure!(read(map, 0, PAGE_SIZE) == pattern(i % 2), "map {i} shows other bytes");
+        Ok(())
+    };
+    let there = thread::scope(|scope| {
+        let (give, take) = mpsc::sync_channel(1);
+        let there = scope.spawn(move || -> Result<M::Back, Verdict> {
+            for (i, map) in take.iter().enumerate() {
+                shows(&map, i)?;
+                if i % 2 == 0 {
+                    other.peer().unmap(&mut vec![map, map_some(&other, i + 1)?]);
+                }
+            }
+            Ok(other)
+        });
+        for i in 0..MAPS {
+            // The other thread ends early only if it fails.
+            let gone = give.send(map_some(&back, i)?).is_err();
+            let own = map_some(&back, i)?;
+            shows(&own, i)?;
+            back.peer().unmap(&mut vec![own]);
+            if gone {
+                break;
+            }
+        }
+        drop(give);
+        there.join().unwrap_or_else(|_| Err(fail("the thread panicked")))
+    });
+    let other = there?;
+    // Those that were dropped count with the handle that made them.
+    let (here, there) = (back.peer().grant_ops(), other.peer().grant_ops());
+    let pages = |i: usize| (2 + i % 3 - i % 2) as u64;
+    let unmapped_there: u64 = (0..MAPS).step_by(2).map(pages).sum();
+    ensure!(
+        there.unmaps == there.maps + unmapped_there && here.maps == here.unmaps + unmapped_there,
+        "{here:?} and, of the other handle, {there:?}, with {unmapped_there} pages that it got"
+    );
+    drop(back);
+    let map = map_some(&other, 0)?;
+    shows(&map, 0)?;
+    other.peer().unmap(&mut vec![map]);
+    release(&front, region)
+}

@@ -1,0 +1,134 @@
+//! What the suite's cases stand on: the machine, how a case ends, and what most of them do.
+
+use pregrant::platform::{Access, Events, GrantPool, Platform, ReadySet};
+use pregrant::shm::SharedBytes;
+use pregrant::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
+use std::fmt;
+use std::time::Duration;
+
+/// What the suite runs on.
+pub trait Machine {
+    /// The granting side.
+    type Front: Platform;
+    /// The side that uses grants.
+    type Back: Platform;
+    /// Two domains that can reach each other (or one, granting to itself).
+    fn pair(&self) -> (Self::Front, Self::Back);
+    /// A successor of the back of the last pair, in the same domain, after the first is dropped. None: not possible.
+    fn successor(&self) -> Option<Self::Back>;
+    /// Why grants cannot be mapped here, where they cannot.
+    fn cannot_map(&self) -> Option<&'static str> {
+        None
+    }
+}
+
+/// How a case ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// As it must.
+    Ok,
+    /// The platform does not offer it; why.
+    Skip(&'static str),
+    /// Not as it must; what was seen.
+    Fail(String),
+}
+
+/// One case's end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// The case.
+    pub name: &'static str,
+    /// Its end.
+    pub verdict: Verdict,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.verdict {
+            Verdict::Ok => write!(f, "ok    {}", self.name),
+            Verdict::Skip(why) => write!(f, "skip  {}: {why}", self.name),
+            Verdict::Fail(what) => write!(f, "FAIL  {}: {what}", self.name),
+        }
+    }
+}
+
+pub(super) type Case = Result<(), Verdict>;
+
+pub(super) fn fail(what: impl fmt::Display) -> Verdict {
+    Verdict::Fail(what.to_string())
+}
+
+macro_rules! ensure {
+    ($cond:expr, $($what:tt)+) => {
+        if !$cond {
+            return Err($crate::conformance::stage::Verdict::Fail(format!($($what)+)));
+        }
+    };
+}
+pub(super) use ensure;
+
+/// `n` pages granted to the back; page `i` holds `pattern(i)`.
+pub(super) fn region<F: Platform>(
+    front: &F,
+    to: DomId,
+    acc: Access,
+    n: usize,
+) -> Result<(<F::Grants as GrantPool>::Region, Vec<GrantRef>), Verdict> {
+    let mut refs = vec![GrantRef::NONE; n];
+    let region = front.grants().alloc(to, acc, &mut refs).map_err(fail)?;
+    for page in 0..n {
+        ensure!(region.copy_in(page * PAGE_SIZE, &pattern(page)), "the region has fewer than {n} pages");
+    }
+    Ok((region, refs))
+}
+
+pub(super) fn pattern(seed: usize) -> Vec<u8> {
+    (0..PAGE_SIZE).map(|at| (at.wrapping_mul(31) ^ seed.wrapping_mul(97) ^ at >> 8) as u8).collect()
+}
+
+pub(super) fn release<F: Platform>(front: &F, region: <F::Grants as GrantPool>::Region) -> Case {
+    front
+        .grants()
+        .release(region)
+        .map_err(|_| fail("the region cannot be released, as if it were still in use"))
+}
+
+pub(super) fn read(from: &impl SharedBytes, at: usize, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    assert!(from.copy_out(at, &mut bytes), "{at}+{len} is outside of {} bytes", from.len());
+    bytes
+}
+
+/// After this long without an event none is on its way.
+pub(super) const SETTLED: Duration = Duration::from_millis(50);
+
+/// What fired, which it has to, within as long as an emulated machine may take.
+pub(super) fn fired<P: Platform>(p: &P) -> Vec<EvtchnPort> {
+    fired_within(p, Duration::from_secs(10))
+}
+
+/// What fired within `patience`.
+pub(super) fn fired_within<P: Platform>(p: &P, patience: Duration) -> Vec<EvtchnPort> {
+    let mut ready = ReadySet::default();
+    p.events().wait(&mut ready, Some(patience));
+    ready.ports
+}
+
+/// What is pending this moment.
+pub(super) fn pending<P: Platform>(p: &P) -> Vec<EvtchnPort> {
+    fired_within(p, Duration::ZERO)
+}
+
+pub(super) type Chan<P> = <<P as Platform>::Events as Events>::Chan;
+
+/// A bound pair of ends, with the event of the binding taken.
+pub(super) fn bound<F: Platform, B: Platform>(
+    front: &F,
+    back: &B,
+) -> Result<(Chan<F>, Chan<B>, EvtchnPort), Verdict> {
+    let (near, port) = front.events().offer(back.domid()).map_err(fail)?;
+    let far = back.events().bind(front.domid(), port).map_err(fail)?;
+    fired(back);
+    back.events().unmask(&far);
+    Ok((near, far, port))
+}

@@ -1,0 +1,84 @@
+//! A worker's place, as others know it: where they ring for one of its queues, or leave it a letter.
+//!
+//! The rings themselves, and why none is lost: [`Doorbell`]. Here is the descriptor that ends a sleep.
+
+use pregrant::doorbell::Doorbell;
+use pregrant::port::Bell;
+use rustix::event::EventfdFlags;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::sync::Arc;
+
+/// Words of a doorbell: 1024 queues have a bit of their own.
+const WORDS: usize = 16;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Desk {
+    /// The worker's number.
+    pub number: usize,
+    /// Rung by whoever has something for its queues.
+    pub bell: Doorbell,
+    /// None: nobody but the worker's own thread rings.
+    wake: Option<OwnedFd>,
+}
+
+impl Desk {
+    /// Of a worker whose queues and ports are all its own thread's.
+    pub fn inline() -> Arc<Self> {
+        Arc::new(Self { number: 0, bell: Doorbell::new(WORDS), wake: None })
+    }
+
+    /// Of worker `number`, which sleeps on [`wakes`](Self::wakes) too.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn of_thread(number: usize) -> io::Result<Arc<Self>> {
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Arc::new(Self { number, bell: Doorbell::new(WORDS), wake: Some(wake) }))
+    }
+
+    /// Has it look for what was left, if it sleeps.
+    pub fn wake(&self) {
+        if self.bell.call() {
+            self.rouse();
+        }
+    }
+
+    fn rouse(&self) {
+        if let Some(wake) = &self.wake {
+            // Full: it is readable, which is what is wanted.
+            let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The worker has slept; its descriptor was what `rung`, or was not.
+    pub fn awake(&self, rung: bool) {
+        self.bell.awake();
+        if let (Some(wake), true) = (&self.wake, rung) {
+            let _ = rustix::io::read(wake, &mut [0; 8]); // it is read once in any case
+        }
+    }
+
+    /// What ends a sleep, where others ring.
+    pub fn wakes(&self) -> Option<BorrowedFd<'_>> {
+        self.wake.as_ref().map(AsFd::as_fd)
+    }
+}
+
+/// The bell of the queue in one slot.
+#[derive(Debug)]
+pub struct SlotBell {
+    /// Whose.
+    pub desk: Arc<Desk>,
+    /// Which.
+    pub slot: usize,
+}
+
+impl Bell for SlotBell {
+    fn ring(&self) {
+        if self.desk.bell.ring(self.slot) {
+            self.desk.rouse();
+        }
+    }
+}

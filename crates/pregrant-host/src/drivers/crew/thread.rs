@@ -1,0 +1,202 @@
+//! A worker's thread: its loop over a [`Workload`], and the letters that it reads between rounds.
+//!
+//! ```text
+//!   round, round ... --2 ms--> letters, turn --nothing moves--> letters, arm, sleep --event, bell, frames, time--> round
+//! ```
+//! It has a handle of the domain of its own, with its own event descriptors, and knows neither xenstore nor any device's state.
+//!
+//! What a guest may do: to the thread, nothing; to its queues, what each path says.
+
+use super::desk::Desk;
+use super::{Notice, Order, Post};
+use crate::drivers::poll_controller::Mode;
+use crate::drivers::wait::{Waiter, is_lifted};
+use crate::drivers::worker::{Rest, Work, Worker};
+use crate::drivers::workload::{Returned, Why, Workload};
+use crate::wake::WakeOn;
+use pregrant::platform::Platform;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Instant;
+
+/// Called by each worker now and then, between batches: what its ports want, such as the time.
+pub type EachTurn = Arc<dyn Fn() + Send + Sync>;
+
+struct Thread<P: Platform> {
+    p: P,
+    load: Workload<P>,
+    desk: Arc<Desk>,
+    orders: Receiver<Order<P>>,
+    notices: Sender<Notice<P>>,
+    control: Arc<Desk>,
+    waiter: Waiter,
+    missed_wakeups: Arc<AtomicU64>,
+    /// The number of its bell among what wakes it, and of its ports' descriptor.
+    bell: Option<usize>,
+    arrivals: Option<usize>,
+    each_turn: EachTurn,
+    over: bool,
+}
+
+/// Ends the process where a worker panics: its queues are lost, and only a successor can take them up.
+struct WholeProcess;
+
+impl Drop for WholeProcess {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+/// Serves until it is told to stop.
+pub fn run<P: Platform>(p: P, post: Post<P>, mode: Mode, each_turn: EachTurn)
+where
+    P::Events: WakeOn,
+{
+    let _whole = WholeProcess;
+    let Post { desk, orders, notices, control, missed_wakeups } = post;
+    let load = Workload::new(Arc::clone(&desk));
+    let bell = desk.wakes().and_then(|fd| p.events().also_wake_on(fd).ok());
+    let mut thread = Thread {
+        p,
+        load,
+        desk,
+        orders,
+        notices,
+        control,
+        waiter: Waiter::default(),
+        missed_wakeups,
+        bell,
+        arrivals: None,
+        each_turn,
+        over: false,
+    };
+    let Ok(()) = Worker::new(mode).run(&mut thread);
+}
+
+impl<P: Platform> Thread<P>
+where
+    P::Events: WakeOn,
+{
+    /// Reads what was left for it.
+    fn read(&mut self) {
+        while let Ok(order) = self.orders.try_recv() {
+            match order {
+                Order::Take(id, mut queue) => match queue.adopt(&self.p) {
+                    Ok(()) => {
+                        self.load.take(&self.p, id, queue);
+                        if let (None, Some(fd)) = (self.arrivals, self.load.wakes()) {
+                            self.arrivals = self.p.events().also_wake_on(fd).ok();
+                        }
+                    }
+                    Err(e) => {
+                        let why = Some(Why::Platform(e.to_string()));
+                        self.say(Notice::Returned(
+                            self.desk.number,
+                            Returned { id, queues: vec![queue], why },
+                        ));
+                    }
+                },
+                Order::GiveBack(id) => {
+                    let queues = self.load.give_back(&id);
+                    if !queues.is_empty() {
+                        self.say(Notice::Returned(self.desk.number, Returned { id, queues, why: None }));
+                    }
+                }
+                Order::Nudge(id) => self.load.nudge(&id),
+                Order::Stop => self.over = true,
+            }
+        }
+    }
+
+    fn say(&self, notice: Notice<P>) {
+        // Nobody is there at the very end.
+        let _ = self.notices.send(notice);
+        self.control.wake();
+    }
+
+    /// Tells what there is to be told.
+    fn tell(&mut self) {
+        if !self.load.has_news() {
+            return;
+        }
+        for returned in self.load.take_returned() {
+            self.say(Notice::Returned(self.desk.number, returned));
+        }
+        for id in self.load.take_changed() {
+            self.say(Notice::Changed(id));
+        }
+    }
+}
+
+impl<P: Platform> Rest for Thread<P>
+where
+    P::Events: WakeOn,
+{
+    type Error = Infallible;
+    const CONTROL_AFTER_SLEEP: bool = false;
+
+    fn control(&mut self) -> Result<(), Infallible> {
+        self.read();
+        self.load.turn(&self.p);
+        self.tell();
+        (self.each_turn)();
+        Ok(())
+    }
+
+    fn sleep(&mut self) -> Result<(), Infallible> {
+        // In this order: a letter that comes after it was looked for rings anew.
+        self.load.hear();
+        self.read();
+        let work = self.load.arm(&self.p);
+        self.tell();
+        if work || self.over || !self.desk.bell.about_to_sleep() {
+            return Ok(());
+        }
+        let due = self.load.due(&self.p).map(|left| (Instant::now() + left, left));
+        let what =
+            |thread: &Self| format!("worker {} waits for {}", thread.desk.number, thread.load.describe());
+        let mut waiter = std::mem::take(&mut self.waiter);
+        waiter.sleep(
+            self,
+            |t| t.p.events(),
+            |t| t.load.is_pending(is_lifted()),
+            &what,
+            due.map(|(_, left)| left),
+        );
+        self.missed_wakeups.store(waiter.missed_wakeups(), Ordering::Relaxed);
+        let woken = |number: Option<usize>| number.is_some_and(|number| self.p.events().woken_by(number));
+        let (rung, came) = (woken(self.bell), woken(self.arrivals));
+        self.desk.awake(rung);
+        self.load.fired(waiter.ready());
+        self.waiter = waiter;
+        self.load.hear();
+        if came {
+            self.load.look_at_ports();
+        }
+        if due.is_some_and(|(at, _)| at <= Instant::now()) {
+            self.load.turn(&self.p);
+        }
+        Ok(())
+    }
+}
+
+impl<P: Platform> Work for Thread<P>
+where
+    P::Events: WakeOn,
+{
+    fn round(&mut self) -> Result<bool, Infallible> {
+        let moved = self.load.round(&self.p);
+        self.tell();
+        Ok(moved)
+    }
+    fn is_live(&self) -> bool {
+        self.load.nr_queues() > 0
+    }
+    fn is_over(&mut self) -> bool {
+        self.over
+    }
+}

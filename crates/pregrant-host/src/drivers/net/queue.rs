@@ -1,0 +1,88 @@
+//! One queue of a vif that is served: its rings joined with its port. What a worker has of a vif.
+//!
+//! ```text
+//!   poll   guest --TX--> port, port --RX--> guest: one batch each way
+//!   turn   orders and wishes are heeded; frames for guests expire, guests that take none lose their link (docs/protocol 6)
+//! ```
+//! What a guest may do: as for [`BackQueue`]. Its fault closes its vif.
+
+use crate::drivers::registry::{RingFault, ServedQueue};
+use pregrant::net::back::{BackQueue, Polled};
+use pregrant::net::features::queue_prefix;
+use pregrant::platform::{Events, Platform};
+use pregrant::port::{Arena, FramePort, PortOwner};
+use pregrant::units::EvtchnPort;
+use pregrant::{PeerFault, PlatformError};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// See the module.
+pub(super) struct VifQueue<P: Platform> {
+    pub(super) queue: BackQueue<P>,
+    pub(super) port: Box<dyn FramePort>,
+    pub(super) readable: Option<OwnedFd>,
+    pub(super) number: usize,
+    /// Of the vif.
+    pub(super) nr_queues: usize,
+}
+
+/// The front's key `{dir}-{what}` of queue `i` of `n`, below its directory; the control ring, `ctrl`, is of no queue.
+pub(super) fn front_key(i: usize, n: usize, dir: &str, what: &str) -> String {
+    let at = if dir == "ctrl" { String::new() } else { queue_prefix(i, n) };
+    format!("{at}{dir}-{what}")
+}
+
+impl<P: Platform> VifQueue<P> {
+    #[cold]
+    fn fault(&self, ring: &str, fault: PeerFault) -> RingFault {
+        RingFault { key: front_key(self.number, self.nr_queues, ring, "ring-ref"), fault }
+    }
+}
+
+impl<P: Platform> ServedQueue<P> for VifQueue<P> {
+    fn number(&self) -> usize {
+        self.number
+    }
+
+    #[inline]
+    fn poll(&mut self, p: &P, scratch: &mut Arena) -> Result<bool, RingFault> {
+        let tx = self.queue.poll_tx(p, &mut *self.port, scratch);
+        let rx = self.queue.poll_rx(p, &mut *self.port);
+        match (tx, rx) {
+            (Ok(tx), Ok(rx)) => Ok(tx == Polled::More || rx == Polled::More),
+            (Err(e), _) => Err(self.fault("tx", e)),
+            (_, Err(e)) => Err(self.fault("rx", e)),
+        }
+    }
+
+    fn turn(&mut self, p: &P) -> Result<bool, RingFault> {
+        self.queue.turn(p, &mut *self.port).map_err(|e| self.fault("rx", e))
+    }
+
+    fn arm(&mut self, p: &P) -> Result<bool, RingFault> {
+        self.queue.arm(p).map_err(|(ring, e)| self.fault(ring, e))
+    }
+
+    fn is_pending(&mut self) -> bool {
+        self.queue.is_pending()
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        self.queue.deadline_ns()
+    }
+
+    fn channels(&self, p: &P) -> Vec<EvtchnPort> {
+        self.queue.channels().map(|chan| p.events().local(chan)).collect()
+    }
+
+    fn adopt(&mut self, p: &P) -> Result<(), PlatformError> {
+        self.queue.adopt(p)
+    }
+
+    fn owned_by(&mut self, owner: &PortOwner) {
+        self.port.owned_by(owner);
+    }
+
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        self.readable.as_ref().map(AsFd::as_fd)
+    }
+}

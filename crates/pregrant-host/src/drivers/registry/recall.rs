@@ -1,0 +1,204 @@
+//! Queues go to workers and come back: what a device has to wait with until they are here.
+//!
+//! ```text
+//!   connected --lend--> workers
+//!   a step that closes, a failure, a directory that is gone:  is_home? no: recalled, and then it is done
+//!   pump: queues came --all of a device--> take_back --> what waited;  or, where nothing did, they are placed anew
+//! ```
+//! Invariant: nothing of a device is unmapped, closed or dropped while a worker may touch it.
+//!
+//! What a guest may do: close while its queues are on their way. Its steps wait for them, others' do not.
+
+use super::Backend;
+use super::class::RingFault;
+use super::devices::Instance;
+use crate::drivers::workload::{Returned, Why};
+use log::Level;
+use pregrant::platform::Platform;
+use pregrant::xenbus::DeviceId;
+use pregrant::xenstore::Transport;
+use std::time::{Duration, Instant};
+
+/// How long the end of a backend waits for its workers.
+const WORKERS_FOLLOW: Duration = Duration::from_secs(5);
+
+/// What is to be done with a device once its queues are here.
+pub(super) enum Then {
+    /// Its front's steps.
+    Step,
+    /// It is closed, for this.
+    Fail(String),
+    /// The same, for what its ring showed.
+    Fault(RingFault),
+    /// Its directory is gone.
+    Remove,
+}
+
+impl Then {
+    /// Whether the other adds nothing to it.
+    fn is_like(&self, other: &Self) -> bool {
+        let fails = |then: &Self| matches!(then, Self::Fail(_) | Self::Fault(_));
+        fails(self) && fails(other) || std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+impl<P: Platform, T: Transport + 'static> Instance<P, T> {
+    /// Has something wait for its queues. Once is enough of each: what failed first is what is told.
+    fn wait_with(&mut self, then: Then) {
+        if !self.then.iter().any(|waits| waits.is_like(&then)) {
+            self.then.push(then);
+        }
+    }
+
+    /// Whether something waits for its queues.
+    pub(super) fn is_waited_for(&self) -> bool {
+        !self.then.is_empty()
+    }
+}
+
+impl<P: Platform, T: Transport + 'static> Backend<P, T> {
+    /// Gives a connected device's queues to the workers.
+    pub(super) fn lend(&mut self, id: &DeviceId) {
+        let Some(served) = self.devices.get_mut(id) else { return };
+        let queues = served.served.lend();
+        served.lent = queues.len();
+        self.crew.hand_out(&self.platform, *id, queues);
+    }
+
+    /// Whether all of a device is here. If not, its queues are recalled, and then it is done.
+    pub(super) fn is_home(&mut self, id: &DeviceId, then: Then) -> bool {
+        let Some(served) = self.devices.get_mut(id) else { return true };
+        if served.lent == 0 {
+            return true;
+        }
+        match self.crew.recall(*id) {
+            Some(came) => {
+                self.came_home(came);
+                self.devices.get(id).is_none_or(|served| served.lent == 0)
+            }
+            None => {
+                served.wait_with(then);
+                false
+            }
+        }
+    }
+
+    /// Queues that a worker returned. Its device has all of them again once this was the last.
+    fn came_home(&mut self, Returned { id, queues, why }: Returned<P>) -> bool {
+        let Some(served) = self.devices.get_mut(&id) else { return false };
+        served.home.extend(queues);
+        match why {
+            None => {}
+            Some(Why::Fault(fault)) => served.wait_with(Then::Fault(fault)),
+            Some(Why::Platform(why)) => served.wait_with(Then::Fail(why)),
+        }
+        if served.home.len() < served.lent {
+            if !served.then.is_empty() {
+                // Those that others have are wanted too.
+                self.crew.recall(id);
+            }
+            return false;
+        }
+        let mut queues = std::mem::take(&mut served.home);
+        queues.sort_by_key(|queue| queue.number());
+        if self.crew.inline_mut().is_none() {
+            for queue in &mut queues {
+                if let Err(e) = queue.adopt(&self.platform) {
+                    let why = format!("an event channel did not come back: {e}");
+                    if served.then.is_empty() {
+                        // It would stand still.
+                        served.wait_with(Then::Fail(why));
+                    } else {
+                        // Its guest may be gone: nothing more can be told to it then.
+                        served.say(Level::Info, &why);
+                    }
+                }
+            }
+        }
+        served.lent = 0;
+        served.served.take_back(queues);
+        true
+    }
+
+    /// Does what workers have said. True: there was something.
+    pub(super) fn pump(&mut self) -> bool {
+        let (returned, changed) = self.crew.pump();
+        let news = !returned.is_empty() || !changed.is_empty();
+        for came in returned {
+            let id = came.id;
+            if self.came_home(came) {
+                self.go_on(id);
+            }
+        }
+        for id in changed {
+            let Some(served) = self.devices.get_mut(&id).filter(|s| s.is_connected() && !s.is_waited_for())
+            else {
+                continue;
+            };
+            match served.served.turn(&self.platform, &id, &served.log) {
+                Ok(true) => self.crew.nudge(id),
+                Ok(false) => {}
+                Err(fault) => drop(self.fault(Some((id, fault)))),
+            }
+        }
+        news
+    }
+
+    /// Does what waited for a device's queues; where nothing did, they are handed out again, to others perhaps.
+    fn go_on(&mut self, id: DeviceId) {
+        let Some(served) = self.devices.get_mut(&id) else { return };
+        let then = std::mem::take(&mut served.then);
+        if then.is_empty() && served.is_connected() {
+            return self.lend(&id);
+        }
+        for then in then {
+            match then {
+                Then::Step => self.run_throttled(id, |backend| backend.step(id)),
+                Then::Fail(why) => self.fail(id, &why),
+                Then::Fault(fault) => drop(self.fault(Some((id, fault)))),
+                Then::Remove => {
+                    self.remove(id);
+                    // The toolstack may have made it anew meanwhile.
+                    self.rescan = true;
+                }
+            }
+        }
+        // A step may have found that there is nothing to close after all.
+        if self
+            .devices
+            .get(&id)
+            .is_some_and(|s| s.is_connected() && s.lent == 0 && !s.served.back().is_lent())
+        {
+            self.lend(&id);
+        }
+    }
+
+    /// Places a device's queues anew where workers carry unequal loads, since others came or went.
+    pub(super) fn even_out(&mut self) {
+        if let Some(id) = self.crew.uneven()
+            && self.devices.get(&id).is_some_and(|served| served.then.is_empty() && served.home.is_empty())
+        {
+            self.crew.recall(id);
+        }
+    }
+
+    /// Has all queues here, for the end.
+    pub(super) fn recall_all(&mut self) {
+        let lent: Vec<_> = self.devices.iter().filter(|s| s.lent > 0).map(|s| s.device.id()).collect();
+        for id in lent {
+            if let Some(came) = self.crew.recall(id) {
+                self.came_home(came);
+            }
+        }
+        let until = Instant::now() + WORKERS_FOLLOW;
+        while self.devices.iter().any(|served| served.lent > 0) && Instant::now() < until {
+            for came in self.crew.pump().0 {
+                self.came_home(came);
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        for served in self.devices.iter().filter(|s| s.lent > 0) {
+            served.say(Level::Warn, &"a worker did not return its queues; they end with this process");
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! The queues that one worker serves, of devices of any class: polled while there is something, armed once there is not.
+//!
+//! ```text
+//!             +--------------------- its event channel fired, its bell, its descriptor, its time
+//!             v                                                        |
+//!   taken --> active --polled each round--> nothing moves --turn, arm--> armed
+//!             ^                                   '--work after all--'
+//!   fault: all queues of its device go back to the control thread, with what was wrong
+//! ```
+//! A round, a sleep and a wake-up cost what the active queues cost; those that are armed cost nothing (once in
+//! 16 rounds of a busy worker there is a look at what fired). Where the worker never sleeps (poll), nothing is armed and all stay active.
+//!
+//! A device's queues here have one account of time together ([`FairScheduler`]), and take turns in being first.
+//!
+//! What a guest may do: fire events at any rate. An event makes its queue active, which costs the worker one poll of that queue
+//! and, at the device's expense, one turn.
+
+use super::crew::desk::{Desk, SlotBell};
+use super::fair_scheduler::{FairScheduler, Turn};
+use super::registry::{RingFault, ServedQueue};
+use crate::ports::arrivals::Arrivals;
+use pregrant::platform::{Clock, Events, Platform, ReadySet};
+use pregrant::port::{Arena, PortOwner};
+use pregrant::units::EvtchnPort;
+use pregrant::xenbus::DeviceId;
+use rustix::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Rounds between two looks at what fired, while others move.
+const LOOK_EVERY: u32 = 16;
+/// A queue that moved nothing for so many rounds, while others move, is armed.
+const IDLE_ROUNDS: u32 = 64;
+/// Armed queues that one look for lost wake-ups takes at most.
+const PENDING_LOOKS: usize = 16;
+
+/// What a worker says to the control thread.
+pub struct Returned<P> {
+    /// Whose queues.
+    pub id: DeviceId,
+    /// All of them that were here.
+    pub queues: Vec<Box<dyn ServedQueue<P>>>,
+    /// Why they come, if nobody asked for them.
+    pub why: Option<Why>,
+}
+
+/// Why a device is served no longer.
+pub enum Why {
+    /// Its guest broke the protocol.
+    Fault(RingFault),
+    /// The platform refused something that its queues need, in words.
+    Platform(String),
+}
+
+struct Slot<P> {
+    queue: Box<dyn ServedQueue<P>>,
+    group: usize,
+    active: bool,
+    /// Rounds since it moved something.
+    idle: u32,
+    ports: Vec<EvtchnPort>,
+}
+
+/// The queues of one device.
+struct Group {
+    id: DeviceId,
+    turn: Turn,
+    slots: Vec<usize>,
+    /// Those that are active; the one that is asked first changes.
+    active: Vec<usize>,
+    first: usize,
+}
+
+/// See the module.
+pub struct Workload<P: Platform> {
+    desk: Arc<Desk>,
+    slots: Vec<Option<Slot<P>>>,
+    groups: Vec<Option<Group>>,
+    /// Groups with active queues.
+    busy: Vec<usize>,
+    /// A slot, by the local number of an event channel.
+    by_port: Vec<Option<usize>>,
+    /// Armed, and waiting for a time.
+    timed: Vec<usize>,
+    /// Of ports that the kernel tells of.
+    arrivals: Option<Arrivals>,
+    turns: FairScheduler,
+    began: Instant,
+    rounds: u32,
+    /// It arms and sleeps now and then; one that only polls arms nothing.
+    sleeps: bool,
+    scratch: Arena,
+    ready: ReadySet,
+    /// Where the next look for lost wake-ups begins.
+    looked: usize,
+    returned: Vec<Returned<P>>,
+    /// Devices whose owner is to look at them.
+    changed: Vec<DeviceId>,
+    /// Nanoseconds spent on batches.
+    worked_ns: u64,
+}
+
+impl<P: Platform> Workload<P> {
+    /// None yet.
+    pub fn new(desk: Arc<Desk>) -> Self {
+        Self {
+            desk,
+            slots: Vec::new(),
+            groups: Vec::new(),
+            busy: Vec::new(),
+            by_port: Vec::new(),
+            timed: Vec::new(),
+            arrivals: None,
+            turns: FairScheduler::default(),
+            began: Instant::now(),
+            rounds: 0,
+            sleeps: false,
+            scratch: Arena::new(),
+            ready: ReadySet::default(),
+            looked: 0,
+            returned: Vec::new(),
+            changed: Vec::new(),
+            worked_ns: 0,
+        }
+    }
+
+    /// Serves a queue of this device from now on; it is active.
+    pub fn take(&mut self, p: &P, id: DeviceId, mut queue: Box<dyn ServedQueue<P>>) {
+        let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        let bell = Arc::new(SlotBell { desk: Arc::clone(&self.desk), slot });
+        queue.owned_by(&PortOwner { worker: self.desk.number, bell });
+        let ports = queue.channels(p);
+        for port in &ports {
+            let at = port.0 as usize;
+            if at >= self.by_port.len() {
+                self.by_port.resize(at + 1, None);
+            }
+            self.by_port[at] = Some(slot);
+        }
+        if let Some(fd) = queue.readable() {
+            if self.arrivals.is_none() {
+                self.arrivals = Arrivals::new().ok();
+            }
+            // Without it the queue is looked at when anything else happens to it.
+            let told = self.arrivals.as_ref().map(|all| all.add(fd, slot as u64));
+            if let Some(Err(e)) = told {
+                log::debug!("{id}: its port's descriptor is not waited for: {e}");
+            }
+        }
+        let group = self.group_of(id);
+        if let Some(group) = &mut self.groups[group] {
+            group.slots.push(slot);
+        }
+        let entry = Slot { queue, group, active: false, idle: 0, ports };
+        if slot == self.slots.len() {
+            self.slots.push(Some(entry));
+        } else {
+            self.slots[slot] = Some(entry);
+        }
+        self.activate(slot);
+    }
+
+    fn group_of(&mut self, id: DeviceId) -> usize {
+        let is = |g: &Option<Group>| g.as_ref().is_some_and(|g| g.id == id);
+        if let Some(at) = self.groups.iter().position(is) {
+            return at;
+        }
+        let at = self.groups.iter().position(Option::is_none).unwrap_or(self.groups.len());
+        let group = Group { id, turn: Turn::default(), slots: Vec::new(), active: Vec::new(), first: 0 };
+        if at == self.groups.len() {
+            self.groups.push(Some(group));
+        } else {
+            self.groups[at] = Some(group);
+        }
+        at
+    }
+
+    /// Gives back all queues of this device.
+    pub fn give_back(&mut self, id: &DeviceId) -> Vec<Box<dyn ServedQueue<P>>> {
+        let is = |g: &Option<Group>| g.as_ref().is_some_and(|g| g.id == *id);
+        let Some(at) = self.groups.iter().position(is) else { return Vec::new() };
+        self.busy.retain(|busy| *busy != at);
+        let slots = self.groups[at].take().map_or_else(Vec::new, |group| group.slots);
+        self.timed.retain(|slot| !slots.contains(slot));
+        let mut queues = Vec::with_capacity(slots.len());
+        for slot in slots {
+            let Some(Slot { queue, ports, .. }) = self.slots[slot].take() else { continue };
+            ports.iter().for_each(|port| self.by_port[port.0 as usize] = None);
+            if let (Some(all), Some(fd)) = (&self.arrivals, queue.readable()) {
+                all.remove(fd);
+            }
+            queues.push(queue);
+        }
+        queues
+    }
+
+    /// Has all queues of a device looked at.
+    pub fn nudge(&mut self, id: &DeviceId) {
+        let is = |g: &&Option<Group>| g.as_ref().is_some_and(|g| g.id == *id);
+        let slots = self.groups.iter().find(is).and_then(Option::as_ref).map(|g| g.slots.clone());
+        slots.into_iter().flatten().for_each(|slot| self.activate(slot));
+    }
+
+    fn activate(&mut self, slot: usize) {
+        let Some(Some(entry)) = self.slots.get_mut(slot) else { return };
+        entry.idle = 0;
+        if std::mem::replace(&mut entry.active, true) {
+            return;
+        }
+        let at = entry.group;
+        if let Some(group) = &mut self.groups[at] {
+            if group.active.is_empty() {
+                self.busy.push(at);
+            }
+            group.active.push(slot);
+        }
+    }
+
+    /// Takes a queue that is armed off the list of those that are polled.
+    fn deactivate(&mut self, slot: usize) {
+        let Some(Some(entry)) = self.slots.get_mut(slot) else { return };
+        entry.active = false;
+        let at = entry.group;
+        if let Some(group) = &mut self.groups[at] {
+            group.active.retain(|active| *active != slot);
+            if group.active.is_empty() {
+                self.busy.retain(|busy| *busy != at);
+            }
+        }
+    }
+
+    /// One batch of each active queue, both directions, of every device whose turn it is. True when there may be more.
+    #[inline]
+    pub fn round(&mut self, p: &P) -> bool {
+        self.rounds = self.rounds.wrapping_add(1);
+        if self.rounds.is_multiple_of(LOOK_EVERY) {
+            self.look_while_busy(p);
+        }
+        let mut moved = false;
+        let mut fault = None;
+        // With one device there is nothing to share, and no clock to read.
+        let mut since = (self.busy.len() > 1).then(Instant::now);
+        if let Some(now) = since {
+            self.turns.begin(now.duration_since(self.began).as_nanos() as u64);
+        }
+        for &at in &self.busy {
+            let Some(group) = &mut self.groups[at] else { continue };
+            if since.is_some() && self.turns.waits(&group.turn) {
+                moved = true;
+                continue;
+            }
+            let n = group.active.len();
+            group.first = if group.first + 1 < n { group.first + 1 } else { 0 };
+            let mut worked = false;
+            for k in 0..n {
+                let i = if group.first + k < n { group.first + k } else { group.first + k - n };
+                let Some(entry) = &mut self.slots[group.active[i]] else { continue };
+                match entry.queue.poll(p, &mut self.scratch) {
+                    Ok(true) => (worked, entry.idle) = (true, 0),
+                    Ok(false) => entry.idle += 1,
+                    Err(e) => {
+                        (worked, fault) = (true, Some((group.id, e)));
+                        break;
+                    }
+                }
+            }
+            moved |= worked;
+            match &mut since {
+                Some(since) if worked => {
+                    let now = Instant::now();
+                    let took = now.duration_since(std::mem::replace(since, now)).as_nanos() as u64;
+                    self.worked_ns += took;
+                    self.turns.served(&mut group.turn, took);
+                }
+                Some(_) => self.turns.idle(&mut group.turn),
+                None => {}
+            }
+        }
+        // One a round: that device is not here in the next, where another's turn comes.
+        if let Some((id, fault)) = fault {
+            self.return_all(id, Some(fault));
+        }
+        moved
+    }
+
+    #[cold]
+    fn return_all(&mut self, id: DeviceId, fault: Option<RingFault>) {
+        let queues = self.give_back(&id);
+        self.returned.push(Returned { id, queues, why: fault.map(Why::Fault) });
+    }
+
+    /// Once in a while: what fired of those that are armed, and who has been idle for long enough to be.
+    #[cold]
+    fn look_while_busy(&mut self, p: &P) {
+        if !self.sleeps {
+            return;
+        }
+        if self.nr_active() < self.nr_queues() {
+            self.look(p);
+        }
+        if self.nr_active() > 1 {
+            let is_idle = |s: &Option<Slot<P>>| s.as_ref().is_some_and(|s| s.active && s.idle > IDLE_ROUNDS);
+            let idle: Vec<_> = (0..self.slots.len()).filter(|at| is_idle(&self.slots[*at])).collect();
+            idle.into_iter().for_each(|slot| self.arm_one(p, slot));
+        }
+    }
+
+    /// Makes active what fired, without sleeping.
+    pub fn look(&mut self, p: &P) {
+        let mut ready = std::mem::take(&mut self.ready);
+        p.events().wait(&mut ready, Some(Duration::ZERO));
+        self.fired(&ready);
+        self.ready = ready;
+        self.hear();
+        self.look_at_ports();
+    }
+
+    /// These event channels fired.
+    pub fn fired(&mut self, ready: &ReadySet) {
+        for port in &ready.ports {
+            if let Some(Some(slot)) = self.by_port.get(port.0 as usize) {
+                self.activate(*slot);
+            }
+        }
+    }
+
+    /// Makes active what was rung for.
+    pub fn hear(&mut self) {
+        let desk = Arc::clone(&self.desk);
+        let (slots, bits) = (self.slots.len(), desk.bell.bits());
+        desk.bell.take(|slot| (slot..slots).step_by(bits).for_each(|slot| self.activate(slot)));
+    }
+
+    /// Makes active whose ports the kernel has frames for.
+    pub fn look_at_ports(&mut self) {
+        if let Some(arrivals) = self.arrivals.clone() {
+            arrivals.take(|slot| self.activate(slot as usize));
+        }
+    }
+
+    /// Readable when the kernel has frames for one of the ports; None: there is no such port yet.
+    pub fn wakes(&self) -> Option<BorrowedFd<'_>> {
+        self.arrivals.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Before sleeping, and after [`hear`](Self::hear): has active queues turn and arms them. True: there is work.
+    pub fn arm(&mut self, p: &P) -> bool {
+        // One that has no queues sleeps in any mode.
+        self.sleeps = self.slots.iter().any(Option::is_some);
+        let active: Vec<_> = self.active().collect();
+        let faults = self.returned.len();
+        for slot in active {
+            self.arm_one(p, slot);
+        }
+        !self.busy.is_empty() || self.returned.len() > faults
+    }
+
+    fn active(&self) -> impl Iterator<Item = usize> + '_ {
+        self.busy.iter().filter_map(|at| self.groups[*at].as_ref()).flat_map(|g| g.active.iter().copied())
+    }
+
+    /// Arms one, which is active no longer if it has nothing to do.
+    fn arm_one(&mut self, p: &P, slot: usize) {
+        let Some(Some(entry)) = self.slots.get_mut(slot) else { return };
+        // What has become active since the last round, for its port perhaps, is asked once: rings do not know of ports.
+        let polled = if entry.idle == 0 { entry.queue.poll(p, &mut self.scratch) } else { Ok(false) };
+        let armed = polled.and_then(|moved| {
+            let changed = entry.queue.turn(p)?;
+            Ok((changed, moved || entry.queue.arm(p)?))
+        });
+        let (at, due) = (entry.group, entry.queue.deadline_ns());
+        let Some(id) = self.groups[at].as_ref().map(|g| g.id) else { return };
+        match armed {
+            Ok((changed, work)) => {
+                if changed {
+                    self.changed.push(id);
+                }
+                if !work {
+                    self.deactivate(slot);
+                    if due.is_some() && !self.timed.contains(&slot) {
+                        self.timed.push(slot);
+                    }
+                } else if let Some(Some(entry)) = self.slots.get_mut(slot) {
+                    entry.idle = 0;
+                }
+            }
+            Err(fault) => self.return_all(id, Some(fault)),
+        }
+    }
+
+    /// In a control turn: looks at what fired, and after what waits in active queues and in those whose time has come.
+    pub fn turn(&mut self, p: &P) {
+        self.look(p);
+        let now_ns = p.clock().now_ns();
+        let slots = &self.slots;
+        let is_due = |slot: &usize| {
+            let due = slots[*slot].as_ref().and_then(|s| s.queue.deadline_ns());
+            due.is_none_or(|due| due <= now_ns)
+        };
+        let (due, timed) = self.timed.iter().partition(|slot| is_due(slot));
+        self.timed = timed;
+        let due: Vec<usize> = due;
+        due.into_iter().for_each(|slot| self.activate(slot));
+        let active: Vec<_> = self.active().collect();
+        for slot in active {
+            let Some(Some(entry)) = self.slots.get_mut(slot) else { continue };
+            let turned = entry.queue.turn(p);
+            let Some(id) = self.groups[entry.group].as_ref().map(|g| g.id) else { continue };
+            match turned {
+                Ok(true) => self.changed.push(id),
+                Ok(false) => {}
+                Err(fault) => self.return_all(id, Some(fault)),
+            }
+        }
+    }
+
+    /// When the first of those that wait for a time is to be woken, from now.
+    pub fn due(&self, p: &P) -> Option<Duration> {
+        let deadline = |slot: &usize| self.slots[*slot].as_ref().and_then(|s| s.queue.deadline_ns());
+        let first = self.timed.iter().filter_map(deadline).min()?;
+        Some(Duration::from_nanos(first.saturating_sub(p.clock().now_ns())))
+    }
+
+    /// Whether a guest showed work, of which an event has told or is to tell: of some queues, others each time; or of `all`. Its
+    /// queue is active then, whether the event comes or not.
+    pub fn is_pending(&mut self, all: bool) -> bool {
+        let n = self.slots.len();
+        let looks = if all { n } else { n.min(PENDING_LOOKS) };
+        let first = self.looked;
+        self.looked = if n == 0 { 0 } else { (first + looks) % n };
+        let found = (0..looks).map(|k| (first + k) % n).find(|slot| {
+            let slot = self.slots[*slot].as_mut();
+            slot.is_some_and(|slot| slot.queue.is_pending())
+        });
+        if let Some(slot) = found {
+            self.activate(slot);
+        }
+        found.is_some()
+    }
+
+    /// Queues here.
+    pub fn nr_queues(&self) -> usize {
+        self.slots.iter().flatten().count()
+    }
+
+    fn nr_active(&self) -> usize {
+        self.active().count()
+    }
+
+    /// Queues that came back since the last call.
+    pub fn take_returned(&mut self) -> Vec<Returned<P>> {
+        std::mem::take(&mut self.returned)
+    }
+
+    /// Devices whose owner is to look at them, since the last call.
+    pub fn take_changed(&mut self) -> Vec<DeviceId> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Whether there is anything to be said.
+    #[inline(always)]
+    pub fn has_news(&self) -> bool {
+        !self.returned.is_empty() || !self.changed.is_empty()
+    }
+
+    /// Where others ring for it.
+    pub fn desk(&self) -> &Arc<Desk> {
+        &self.desk
+    }
+
+    /// What is said where a test waits for it in vain.
+    pub fn describe(&self) -> String {
+        let active = self.nr_active();
+        format!("frames or slots of {} queue(s), {active} of them active", self.nr_queues())
+    }
+}

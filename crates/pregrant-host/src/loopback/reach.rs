@@ -1,0 +1,106 @@
+//! What a handle reaches of other domains: their memory (`map`, `copy`), and the far ends of its event channels (`events`).
+//!
+//! ```text
+//!   Reach { peers: [Peer 5, Peer 7], room for copies }    one thread's: no locks
+//!       PeerMap, Channel --> Peer, Core                    any thread's: atomics, and a lock for what is mapped
+//! ```
+//! What a peer may do: die, and come again under its number. Each use compares its incarnation with the one that was seen.
+
+use super::Core;
+use super::copy::{self, Access, Scratch};
+use super::ledger::Layout;
+use super::peer::Peer;
+use super::protocol::{Op, Request};
+use crate::wake::Extras;
+use pregrant::DomId;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::cell::{Cell, Ref, RefCell};
+use std::sync::Arc;
+
+/// Other domains' memory, and event channels.
+#[derive(Debug)]
+pub struct Reach {
+    pub(super) core: Arc<Core>,
+    /// Descriptors that end a sleep.
+    pub(super) extras: Extras,
+    peers: RefCell<Vec<Arc<Peer>>>,
+    last_peer: Cell<usize>,
+    pub(super) scratch: RefCell<Scratch>,
+    pub(super) copy_access: Cell<Access>,
+}
+
+impl Reach {
+    pub(super) fn new(core: Arc<Core>) -> Self {
+        Self {
+            core,
+            extras: Extras::default(),
+            peers: RefCell::new(Vec::new()),
+            last_peer: Cell::new(0),
+            scratch: RefCell::default(),
+            copy_access: Cell::default(),
+        }
+    }
+
+    /// How it copies, in words.
+    pub(super) fn describe_copy(&self) -> &'static str {
+        copy::describe(self.copy_access.get())
+    }
+
+    /// Finds a peer, asking the broker the first time, and again when its processes changed.
+    #[inline]
+    pub(super) fn peer(&self, of: DomId) -> Result<Ref<'_, Arc<Peer>>, Errno> {
+        let peers = self.peers.borrow();
+        let last = self.last_peer.get();
+        let at = match peers.get(last) {
+            Some(peer) if peer.domid == of => Some(last),
+            _ => peers.iter().position(|p| p.domid == of),
+        };
+        if let Some(at) = at
+            && peers[at].is_as_seen()
+        {
+            self.last_peer.set(at);
+            return Ok(Ref::map(peers, |peers| &peers[at]));
+        }
+        drop(peers);
+        let at = self.find_peer(of)?;
+        self.last_peer.set(at);
+        Ok(Ref::map(self.peers.borrow(), |peers| &peers[at]))
+    }
+
+    /// Lets go of domains that died: their memory is freed with the last mapping of it. For moments without work.
+    pub(super) fn forget_dead(&self) {
+        let any = self.peers.borrow().iter().any(|p| p.ledger.is_dead());
+        if any {
+            self.peers.borrow_mut().retain(|p| !p.ledger.is_dead());
+        }
+    }
+
+    #[cold]
+    fn find_peer(&self, of: DomId) -> Result<usize, Errno> {
+        self.forget_dead();
+        let mut peers = self.peers.borrow_mut();
+        let asked = Request::new(Op::Peer, 0, u32::from(of.0), 0);
+        if let Some(at) = peers.iter().position(|p| p.domid == of) {
+            let peer = &peers[at];
+            let now = peer.ledger.incarnation();
+            if !peer.is_as_seen() {
+                let reply = self.core.call(&asked)?;
+                if peer.ledger.is_dead() {
+                    // Died this moment; the reply may be its namesake's.
+                    return Err(Errno::NOENT);
+                }
+                peer.saw(now, reply.words[2] as i32, reply.words[3]);
+            }
+            return Ok(at);
+        }
+        let reply = self.core.call(&asked)?;
+        let layout = Layout { pages: reply.words[0] as usize, grants: reply.words[1] as usize };
+        let [memory, ledger]: [OwnedFd; 2] = reply.fds.try_into().map_err(|_| Errno::PROTO)?;
+        let peer = Peer::open(Arc::clone(&self.core), of, memory, ledger, layout)?;
+        // A change after the reply shows as another incarnation: 0 is none, so it is asked once more.
+        peer.saw(0, reply.words[2] as i32, reply.words[3]);
+        peers.push(Arc::new(peer));
+        Ok(peers.len() - 1)
+    }
+}
