@@ -31,7 +31,11 @@ pub const LAYERS: &[Layer] = &[
     Layer { name: "clippy", shows: "no warnings, in tests neither", run: clippy },
     Layer { name: "docs", shows: "the API's documentation builds without warnings", run: docs },
     Layer { name: "no_std", shows: "the core builds where there is no operating system", run: no_std },
-    Layer { name: "loom", shows: "no lost wake-up in any order of the ring's memory accesses", run: loom },
+    Layer {
+        name: "loom",
+        shows: "no lost wake-up in any order of a ring's, a worker's bell's or a mailbox's memory accesses",
+        run: loom,
+    },
     Layer { name: "miri", shows: "no undefined behaviour in the core while a peer races", run: miri },
     Layer {
         name: "fuzz",
@@ -86,7 +90,8 @@ fn loom(w: &Workspace) -> Result<(), String> {
     // A target directory of its own: the flag is in every crate's fingerprint.
     let target = w.target().join("loom");
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " --cfg loom";
-    let mut cargo = w.cargo(&["test", "-p", "pregrant", "--release", "--test", "ring_loom"]);
+    let mut cargo = w.cargo(&["test", "-p", "pregrant", "--release"]);
+    cargo.args(["--test", "ring_loom", "--test", "doorbell_loom", "--test", "mailbox_loom"]);
     cargo.env("RUSTFLAGS", flags.trim()).env("CARGO_TARGET_DIR", target);
     // Fast enough without, and built in a fraction of the time.
     run(cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"))
@@ -97,6 +102,7 @@ const MIRI_TESTS: &[&str] = &[
     "data_path_race",
     "golden",
     "golden_round_trip",
+    "lent",
     "ring_by_id",
     "ring_model",
     "ring_redo",

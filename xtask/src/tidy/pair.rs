@@ -1,4 +1,4 @@
-//! Files of the core that need each other. What a `mod.rs` passes on (`pub use child::Name`) is needed of the file that
+//! Files of the core and of the host that need each other. What a `mod.rs` passes on (`pub use child::Name`) is needed of the file that
 //! has it; tests may name anything.
 //!
 //! ```text
@@ -11,14 +11,18 @@ use super::token::{Token, tokens};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The files that are looked at.
-const CORE: &str = "crates/pregrant/src/";
+const FOLDERS: [&str; 2] = ["crates/pregrant/src/", "crates/pregrant-host/src/"];
+
+/// What is being rebuilt: pairs within it are passed over.
+const LEFT_OUT: [&str; 2] = ["crates/pregrant-host/src/drivers/", "crates/pregrant-host/src/loopback/"];
 
 type Module = Vec<String>;
 
 /// One line for each pair.
 pub fn check(sources: &[Source]) -> Vec<String> {
-    let core = sources.iter().filter(|s| s.path.starts_with(CORE));
-    let files: BTreeMap<Module, (&str, Vec<Token>)> = core
+    let below = |path: &str, folders: &[&str]| folders.iter().any(|folder| path.starts_with(folder));
+    let looked_at = sources.iter().filter(|s| below(&s.path, &FOLDERS));
+    let files: BTreeMap<Module, (&str, Vec<Token>)> = looked_at
         .filter_map(|s| Some((module_of(&s.path)?, (s.path.as_str(), before_tests(tokens(&s.text))))))
         .collect();
     let passed_on: BTreeMap<Module, Module> =
@@ -35,7 +39,9 @@ pub fn check(sources: &[Source]) -> Vec<String> {
         }
     }
     let both = needs.iter().filter(|(a, b)| a < b && needs.contains(&(*b, *a)));
-    both.map(|(a, b)| format!("{} and {} need each other", files[*a].0, files[*b].0)).collect()
+    let both = both.map(|(a, b)| (files[*a].0, files[*b].0));
+    let both = both.filter(|(a, b)| !below(a, &LEFT_OUT) || !below(b, &LEFT_OUT));
+    both.map(|(a, b)| format!("{a} and {b} need each other")).collect()
 }
 
 /// The file that has what `path` names.
@@ -110,6 +116,18 @@ mod tests {
         assert!(offences(&[back, ("net/path/any.rs", "use crate::port::Arena;")]).is_empty());
         let in_tests = "mod tests { use crate::net::path::back::BackPath; }";
         assert!(offences(&[back, ("net/path/any.rs", in_tests)]).is_empty());
+    }
+
+    #[test]
+    fn the_host_s_files_are_looked_at_too() {
+        let offences = |folder: &str| {
+            let file = |name: &str, text: &str| Source {
+                path: format!("crates/pregrant-host/src/{folder}/{name}.rs"),
+                text: text.into(),
+            };
+            check(&[file("a", "use super::b::B;"), file("b", "use super::a::A;")]).len()
+        };
+        assert_eq!((offences("ports"), offences("drivers")), (1, 0));
     }
 
     #[test]
