@@ -91,8 +91,9 @@ impl Game {
             assert!(control.lock().multicast.apply(MulticastAsk::Add(MacAddr([1, 0, 0, 0, 0, 9]))));
         }
         if bits & 64 != 0 {
-            let set = [control.lock().hash.set_algorithm(1), control.lock().hash.set_flags(tape.u8().into())];
-            let key = control.lock().hash.set_key(tape.bytes(40));
+            let mut control = control.lock();
+            let set = [control.hash.set_algorithm(1), control.hash.set_flags(tape.u8().into())];
+            let key = control.hash.set_key(tape.bytes(40));
             assert!(set[0] == CtrlStatus::Success && key == CtrlStatus::Success);
         }
         let (front_ring, back_ring) = rig.ring::<NetRx>();
