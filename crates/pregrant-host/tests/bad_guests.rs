@@ -189,7 +189,7 @@ fn keys_of_no_use() {
         };
         stage.refuses(mischief, &[key.strip_suffix("-tx").unwrap_or(key), part]);
     }
-    for value in ["5", "0", "many"] {
+    for value in ["9", "0", "many"] {
         stage.refuses(
             |_, keys| set(keys, "multi-queue-num-queues", value),
             &["multi-queue-num-queues", value],

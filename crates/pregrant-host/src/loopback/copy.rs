@@ -12,15 +12,13 @@
 //! What a peer may do: name any grant, write the bytes while they are copied. It cannot make a copy leave its memory:
 //! frames are checked against it, and ops against their page and the local bytes.
 
-use super::errno;
 use super::peer::Peer;
 use super::pins::{Held, PinError, User};
-use super::reach::Reach;
 use super::span::Span;
+use pregrant::PAGE_SIZE;
 use pregrant::platform::{CopyOp, LocalBytes};
 use pregrant::wire::grant::GrantStatus;
-use pregrant::{DomId, PAGE_SIZE, PlatformError};
-use rustix::io::Errno;
+use std::cell::{Cell, RefCell};
 
 /// Below this many pieces, one pread a piece beats one `process_vm_readv` (docs/decisions/0003).
 const FEW: usize = 8;
@@ -31,7 +29,7 @@ pub(super) const BUSY_TRIES: u32 = 10_000;
 
 /// Whether the kernel lets this process read others' memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Access {
+enum Access {
     /// It has not said no.
     #[default]
     Vm,
@@ -41,7 +39,7 @@ pub(super) enum Access {
 
 /// Room for one call, allocated once.
 #[derive(Debug)]
-pub(super) struct Scratch {
+struct Scratch {
     local: Vec<Span>,
     remote: Vec<Span>,
     /// Which op each remote piece is.
@@ -68,43 +66,50 @@ struct Local {
     to_peer: bool,
 }
 
-pub(super) fn copy(
-    reach: &Reach,
-    of: DomId,
-    local: LocalBytes<'_>,
-    ops: &mut [CopyOp],
-) -> Result<(), PlatformError> {
-    let peer = match reach.peer(of) {
-        Ok(peer) => peer,
-        Err(Errno::NOENT) => {
-            ops.iter_mut().for_each(|op| op.status = GrantStatus::BAD_DOMAIN);
-            return Ok(());
+/// How one handle copies. Its thread alone does.
+#[derive(Debug, Default)]
+pub(super) struct Copier {
+    scratch: RefCell<Scratch>,
+    access: Cell<Access>,
+}
+
+impl Copier {
+    /// Copies from or to a peer's granted pages; each op has its status.
+    pub(super) fn copy(&self, peer: &Peer, local: LocalBytes<'_>, ops: &mut [CopyOp]) {
+        let local = match local {
+            LocalBytes::FromPeer(bytes) => {
+                Local { base: bytes.as_mut_ptr(), len: bytes.len(), to_peer: false }
+            }
+            LocalBytes::ToPeer(bytes) => {
+                Local { base: bytes.as_ptr().cast_mut(), len: bytes.len(), to_peer: true }
+            }
+        };
+        peer.core.tally.grant_copies.add(ops.len());
+        let batch = Batch { peer, access: &self.access, local };
+        batch.run(&mut self.scratch.borrow_mut(), ops);
+    }
+
+    /// In words, for results.
+    pub(super) fn describe(&self) -> &'static str {
+        match self.access.get() {
+            Access::Vm => "process_vm_readv/writev, one call a batch (pread/pwrite below 8 pieces)",
+            Access::Forbidden => {
+                "pread/pwrite on the memfd, one call a piece (process_vm_* is forbidden here)"
+            }
         }
-        Err(e) => return Err(errno("reach the domain to copy from or to", e)),
-    };
-    let local = match local {
-        LocalBytes::FromPeer(bytes) => Local { base: bytes.as_mut_ptr(), len: bytes.len(), to_peer: false },
-        LocalBytes::ToPeer(bytes) => {
-            Local { base: bytes.as_ptr().cast_mut(), len: bytes.len(), to_peer: true }
-        }
-    };
-    reach.core.tally.grant_copies.add(ops.len());
-    let mut scratch = reach.scratch.borrow_mut();
-    let batch = Batch { reach, peer: &peer, local };
-    batch.run(&mut scratch, ops);
-    Ok(())
+    }
 }
 
 struct Batch<'a> {
-    reach: &'a Reach,
     peer: &'a Peer,
+    access: &'a Cell<Access>,
     local: Local,
 }
 
 impl Batch<'_> {
     fn run(&self, s: &mut Scratch, ops: &mut [CopyOp]) {
         let granter = self.peer.granter();
-        let User { domid, slot } = self.reach.core.user;
+        let User { domid, slot } = self.peer.core.user;
         let user = User { domid, slot };
         let memory = self.peer.address();
         // Adjacent ops with the same gref share what became of the first.
@@ -180,7 +185,7 @@ impl Batch<'_> {
         let mut vm = self.peer.address() != 0;
         let mut done = 0;
         while done < total {
-            vm &= self.reach.copy_access.get() == Access::Vm && total - done >= FEW;
+            vm &= self.access.get() == Access::Vm && total - done >= FEW;
             if vm {
                 if done > 0 {
                     self.gather_rest(s, done, ops);
@@ -216,7 +221,7 @@ impl Batch<'_> {
 
     /// One call for the pieces from `done` on; returns how many were moved whole.
     fn move_vm(&self, s: &Scratch, done: usize) -> usize {
-        self.reach.core.tally.syscalls.add(1);
+        self.peer.core.tally.syscalls.add(1);
         let (near, far, pid) = (&s.local, &s.remote[done..], self.peer.pid());
         let (near_len, far_len) = (near.len() as libc::c_ulong, far.len() as libc::c_ulong);
         // SAFETY: each local range lies in the bytes that the batch borrows (checked in `run`), exclusively when they
@@ -236,7 +241,7 @@ impl Batch<'_> {
                 log::warn!(
                     "loopback: process_vm_readv is forbidden here ({e}): grant copy uses pread and pwrite"
                 );
-                self.reach.copy_access.set(Access::Forbidden);
+                self.access.set(Access::Forbidden);
             }
             return 0;
         }
@@ -251,7 +256,7 @@ impl Batch<'_> {
 
     /// One piece, through the peer's memfd.
     fn move_one(&self, s: &Scratch, piece: usize, ops: &mut [CopyOp]) {
-        self.reach.core.tally.syscalls.add(1);
+        self.peer.core.tally.syscalls.add(1);
         let op = &mut ops[s.op[piece] as usize];
         let near = self.local.base.wrapping_add(op.at as usize);
         let at = s.remote[piece].start() as u64 - self.peer.address();
@@ -277,13 +282,5 @@ pub(super) fn relax(tries: u32) {
         0..100 => std::hint::spin_loop(),
         100..1000 => std::thread::yield_now(),
         _ => std::thread::sleep(std::time::Duration::from_micros(50)),
-    }
-}
-
-/// In words, for results.
-pub(super) fn describe(access: Access) -> &'static str {
-    match access {
-        Access::Vm => "process_vm_readv/writev, one call a batch (pread/pwrite below 8 pieces)",
-        Access::Forbidden => "pread/pwrite on the memfd, one call a piece (process_vm_* is forbidden here)",
     }
 }

@@ -1,6 +1,6 @@
 //! What can go wrong between a process and the broker, in words for users.
 
-use pregrant::DomId;
+use pregrant::{DomId, PlatformError};
 use rustix::io::Errno;
 use std::path::PathBuf;
 
@@ -88,4 +88,9 @@ impl<T> Step<T> for Result<T, Errno> {
     fn step(self, what: &'static str) -> Result<T, LoopbackError> {
         self.map_err(|source| LoopbackError::Os { what, source })
     }
+}
+
+/// A system call failed on behalf of `op`.
+pub(super) fn errno(op: &'static str, e: Errno) -> PlatformError {
+    PlatformError { op, code: e.raw_os_error() }
 }

@@ -11,11 +11,12 @@
 //! What a peer may do: send at any rate (each event is masked until unmasked), or events for ends that are closed
 //! (dropped).
 
+use super::attachment::Core;
+use super::error::errno;
 use super::ledger::{PORTS, Route, SLOTS};
 use super::peer::Peer;
 use super::protocol::{Op, Request};
 use super::reach::Reach;
-use super::{Core, errno};
 use crate::line_budget::LineBudget;
 use crate::wake::{Extras, WakeOn};
 use pregrant::platform::{Events, ReadySet};

@@ -11,9 +11,10 @@
 //! What a peer may do: keep a page mapped for ever. Then the grant and its page stay taken; [`GrantPool::release`] gives
 //! the region back for another try, a dropped one is parked and tried again at the next allocation.
 
+use super::attachment::Core;
+use super::error::errno;
 use super::ledger::{Active, RESERVED};
 use super::protocol::{Op, Request};
-use super::{Core, errno};
 use pregrant::platform::{Access, GrantPool, GrantTable, InUse};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::{GTF_PERMIT_ACCESS, GTF_READONLY, GrantEntryV1};

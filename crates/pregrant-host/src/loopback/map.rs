@@ -1,11 +1,12 @@
 //! Grant map and unmap for the backend.
 
-use super::copy;
 use super::copy::{BUSY_TRIES, relax};
+use super::error::errno;
+use super::mapped::Maps;
 use super::peer::Peer;
 use super::pins::PinError;
 use super::reach::Reach;
-use super::window::{FLUSH_PAGES, Hidden, Stitched, Window};
+use super::window::{FLUSH_PAGES, Stitched, Window};
 use crate::counters::Tally;
 use crate::line_budget::LineBudget;
 use crate::mapping::Base;
@@ -65,21 +66,7 @@ impl Grefs {
     }
 }
 
-/// What one handle has mapped of a peer, and its maps' threads unmap.
-#[derive(Debug)]
-pub(super) struct Maps {
-    /// Made at the first map: a process that only copies needs none.
-    window: Option<Window>,
-    /// Mappings of each grant, read-only and writable.
-    mapped: Vec<[u16; 2]>,
-    hidden: Hidden,
-}
-
 impl Maps {
-    pub(super) fn new(grants: usize) -> Self {
-        Self { window: None, mapped: vec![[0; 2]; grants], hidden: Hidden::default() }
-    }
-
     /// Takes a grant into use for one more mapping. Returns its frame.
     fn pin(&mut self, peer: &Peer, gref: u32, write: bool) -> Result<u32, GrantStatus> {
         let count = self.mapped.get_mut(gref as usize).ok_or(GrantStatus::BAD_GNTREF)?;
@@ -220,7 +207,16 @@ unsafe impl PeerMem for Reach {
     }
 
     fn copy(&self, of: DomId, local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError> {
-        copy::copy(self, of, local, ops)
+        let peer = match self.peer(of) {
+            Ok(peer) => peer,
+            Err(Errno::NOENT) => {
+                ops.iter_mut().for_each(|op| op.status = GrantStatus::BAD_DOMAIN);
+                return Ok(());
+            }
+            Err(e) => return Err(errno("reach the domain to copy from or to", e)),
+        };
+        self.copier.copy(&peer, local, ops);
+        Ok(())
     }
 }
 

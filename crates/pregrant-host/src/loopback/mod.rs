@@ -21,6 +21,7 @@
 //!
 //! This is no security boundary: who can reach the broker's socket may read every domain.
 
+mod attachment;
 mod broker;
 mod control;
 mod copy;
@@ -29,6 +30,7 @@ mod events;
 mod grants;
 mod ledger;
 mod map;
+mod mapped;
 mod peer;
 mod persist;
 mod pins;
@@ -52,12 +54,13 @@ pub use reach::Reach;
 use crate::clock::MonotonicClock;
 use crate::counters::{Counters, Tally};
 use crate::mapping::Mapping;
-use error::Step;
+use attachment::Core;
+use error::{Step, errno};
 use ledger::{Layout, Ledger, PORTS, SLOTS};
 use pins::User;
 use pregrant::platform::Platform;
 use pregrant::{DomId, PAGE_SIZE, PlatformError};
-use protocol::{Op, Reply, Request, VERSION};
+use protocol::{Op, Request, VERSION};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::path::Path;
@@ -73,35 +76,6 @@ pub struct Loopback {
     grants: LoopbackGrants,
     reach: Reach,
     clock: MonotonicClock,
-}
-
-/// The attachment itself; everything that it hands out keeps it alive, on whatever thread that is.
-#[derive(Debug)]
-struct Core {
-    /// Requests and replies take turns; locked for set-up and tear-down alone.
-    broker: Mutex<OwnedFd>,
-    at: String,
-    user: User,
-    /// The domain's whole memory.
-    memory: Mapping,
-    ledger: Ledger,
-    /// Rings when somebody sends us an event while we sleep.
-    upcall: OwnedFd,
-    store: Mutex<Option<OwnedFd>>,
-    tally: Tally,
-    /// A bit for each end that is open: by its number.
-    open_ports: [AtomicU64; PORTS / 64],
-    paging: Arc<Paging>,
-}
-
-impl Core {
-    fn call(&self, request: &Request) -> Result<Reply, Errno> {
-        control::call(&self.broker.lock().unwrap_or_else(PoisonError::into_inner), request)
-    }
-
-    fn own_upcall(&self) -> ledger::Upcall<'_> {
-        self.ledger.upcall(self.user.slot)
-    }
 }
 
 impl Loopback {
@@ -200,7 +174,7 @@ impl Loopback {
     pub fn describe(&self) -> String {
         format!(
             "loopback; grant copy: {}; grant map: {}",
-            self.reach.describe_copy(),
+            self.reach.copier.describe(),
             self.core.paging.describe()
         )
     }
@@ -234,11 +208,6 @@ impl Platform for Loopback {
             errno("attach one more thread to the domain", Errno::USERS)
         })
     }
-}
-
-/// A system call failed on behalf of `op`.
-fn errno(op: &'static str, e: Errno) -> PlatformError {
-    PlatformError { op, code: e.raw_os_error() }
 }
 
 /// A queue goes from one worker's thread to another's, and a handle to the thread that is to use it.

@@ -2,9 +2,9 @@
 //!
 //! It belongs to a handle, whose thread alone looks it up; its maps and channels, which may be on other threads, keep it alive.
 
-use super::Core;
+use super::attachment::Core;
 use super::ledger::{Layout, Ledger, SLOTS};
-use super::map::Maps;
+use super::mapped::Maps;
 use super::pins::Granter;
 use super::protocol::{Op, Request};
 use crate::line_budget::LineBudget;

@@ -6,8 +6,8 @@
 //! ```
 //! What a peer may do: die, and come again under its number. Each use compares its incarnation with the one that was seen.
 
-use super::Core;
-use super::copy::{self, Access, Scratch};
+use super::attachment::Core;
+use super::copy::Copier;
 use super::ledger::Layout;
 use super::peer::Peer;
 use super::protocol::{Op, Request};
@@ -26,8 +26,7 @@ pub struct Reach {
     pub(super) extras: Extras,
     peers: RefCell<Vec<Arc<Peer>>>,
     last_peer: Cell<usize>,
-    pub(super) scratch: RefCell<Scratch>,
-    pub(super) copy_access: Cell<Access>,
+    pub(super) copier: Copier,
 }
 
 impl Reach {
@@ -37,14 +36,8 @@ impl Reach {
             extras: Extras::default(),
             peers: RefCell::new(Vec::new()),
             last_peer: Cell::new(0),
-            scratch: RefCell::default(),
-            copy_access: Cell::default(),
+            copier: Copier::default(),
         }
-    }
-
-    /// How it copies, in words.
-    pub(super) fn describe_copy(&self) -> &'static str {
-        copy::describe(self.copy_access.get())
     }
 
     /// Finds a peer, asking the broker the first time, and again when its processes changed.

@@ -41,7 +41,7 @@ pub struct NetArgs {
     #[arg(long, value_delimiter = ',', default_values_t = [64u32, 1500], value_parser = clap::value_parser!(u32).range(60..=65535))]
     pub size: Vec<u32>,
     /// Queues
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
     pub queues: u32,
     /// Seconds of each row and repeat
     #[arg(long, default_value_t = 0.5, value_parser = seconds)]

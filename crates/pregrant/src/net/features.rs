@@ -66,7 +66,7 @@ impl Default for BackFeatures {
             dynamic_multicast_control: true,
             xdp_headroom: true,
             ctrl_ring: true,
-            max_queues: 4,
+            max_queues: 8,
             persistent: true,
             staging_sizes: ALL_DATA_LENS.iter().filter_map(|&n| DataLen::new(n)).collect(),
         }
@@ -611,7 +611,7 @@ mod tests {
             ("ctrl-ring-ref", "x"),
             ("event-channel-ctrl", "-1"),
             ("multi-queue-num-queues", "0"),
-            ("multi-queue-num-queues", "5"),
+            ("multi-queue-num-queues", "9"),
             ("request-rx-copy", "0"),
             ("request-rx-copy", "yes"),
         ] {

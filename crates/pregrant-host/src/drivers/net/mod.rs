@@ -23,7 +23,7 @@ mod vif;
 pub use report::VifReport;
 
 use super::registry::{DeviceClass, ServedDevice};
-use port_provider::{Hotplug, PortProvider};
+use port_provider::{Far, Hotplug, PortProvider};
 use pregrant::net::back::control_page::CONTROL_BYTES;
 use pregrant::net::back::{BackVif, ControlPage, Vif, VifConfig};
 use pregrant::platform::Platform;
@@ -73,9 +73,6 @@ pub struct NetConfig {
     /// These vifs alone; all when there are none. Before the first vif is found.
     pub chosen: Vec<Chosen>,
 }
-
-/// What stands behind all vifs of a backend.
-type Far = Rc<RefCell<Box<dyn PortProvider>>>;
 
 /// The class of vifs, on platform `P`.
 pub struct Net<P> {

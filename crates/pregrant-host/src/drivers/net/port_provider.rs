@@ -18,7 +18,12 @@ use pregrant::port::{Arena, Burst, FramePort, Offloads};
 use pregrant::xenbus::{Device, DeviceError, DeviceId};
 use pregrant::xenstore::{Client, Transport};
 use rustix::fd::OwnedFd;
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
+
+/// What stands behind all vifs of a backend.
+pub(super) type Far = Rc<RefCell<Box<dyn PortProvider>>>;
 
 /// What the toolstack says of a vif's far side, from the back's directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -9,8 +9,7 @@
 //! ```
 //! A guest that goes up and down without end uses up its lines in the log and is then counted only.
 
-use super::Far;
-use super::port_provider::{Hotplug, HotplugConfig, HotplugState, unplugged};
+use super::port_provider::{Far, Hotplug, HotplugConfig, HotplugState, unplugged};
 use super::queue::{VifQueue, front_key};
 use crate::drivers::registry::{AnyBack, DeviceLog, Notes, PlugStep, RingFault, ServedDevice, ServedQueue};
 use log::Level;

@@ -1,8 +1,7 @@
 //! The devices of a backend, of all classes, in the order of their numbers.
 
-use super::class::{ServedDevice, ServedQueue};
+use super::class::{RingFault, ServedDevice, ServedQueue};
 use super::device_log::DeviceLog;
-use super::recall::Then;
 use log::Level;
 use pregrant::platform::Platform;
 use pregrant::xenbus::{Device, DeviceId, XenbusState};
@@ -34,6 +33,34 @@ pub struct DeviceReport {
     pub connected: Option<Duration>,
 }
 
+/// A device whose last owner still holds it.
+#[derive(Clone, Copy)]
+pub(super) struct Held {
+    pub(super) until: Instant,
+    /// Given up, and said so.
+    pub(super) given_up: bool,
+}
+
+/// What is to be done with a device once its queues are here.
+pub(super) enum Then {
+    /// Its front's steps.
+    Step,
+    /// It is closed, for this.
+    Fail(String),
+    /// The same, for what its ring showed.
+    Fault(RingFault),
+    /// Its directory is gone.
+    Remove,
+}
+
+impl Then {
+    /// Whether the other adds nothing to it.
+    fn is_like(&self, other: &Self) -> bool {
+        let fails = |then: &Self| matches!(then, Self::Fail(_) | Self::Fault(_));
+        fails(self) && fails(other) || std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
 /// One device that is served.
 pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) device: Device,
@@ -59,6 +86,18 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
 }
 
 impl<P: Platform, T: Transport + 'static> Instance<P, T> {
+    /// Has something wait for its queues. Once is enough of each: what failed first is what is told.
+    pub(super) fn wait_with(&mut self, then: Then) {
+        if !self.then.iter().any(|waits| waits.is_like(&then)) {
+            self.then.push(then);
+        }
+    }
+
+    /// Whether something waits for its queues.
+    pub(super) fn is_waited_for(&self) -> bool {
+        !self.then.is_empty()
+    }
+
     /// Whether this device's front changed a key that we watch.
     pub(super) fn is_about(&self, event: &WatchEvent) -> bool {
         let mut keys = self.front_keys.iter();

@@ -8,36 +8,22 @@
 //! What a guest may do: nothing here; the directory is the toolstack's.
 
 use super::device_log::DeviceLog;
-use super::devices::{Instance, hush, listen};
-use super::recall::Then;
+use super::devices::{Held, Instance, Then, hush, listen};
+use super::watch::{Changed, below_watch, watch_of};
 use super::{Backend, BackendError};
 use crate::drivers::recovery::Recovery;
 use log::Level;
-use pregrant::DomId;
 use pregrant::platform::Platform;
 use pregrant::shm::SharedBytes;
-use pregrant::xenbus::back::{HOTPLUG_STATUS, PreviousState};
+use pregrant::xenbus::back::PreviousState;
 use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::{Class, Device, DeviceId, Side, toolstack};
-use pregrant::xenstore::{Transport, WatchEvent, XsError, path};
+use pregrant::xenstore::{Transport, WatchEvent, XsError};
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 /// How long a device whose last owner is dying is tried again (docs/protocol 1.1). Nobody waits for it meanwhile.
 const DYING: Duration = Duration::from_secs(1);
-
-/// A device whose last owner still holds it.
-#[derive(Clone, Copy)]
-pub(super) struct Held {
-    until: Instant,
-    /// Given up, and said so.
-    given_up: bool,
-}
-
-/// Where the devices of a class are, from the own home on; and the token of the watch there.
-pub(super) fn watch_of(class: Class) -> String {
-    format!("backend/{}", class.name())
-}
 
 /// Memory of a device that outlives the process; what cannot be had is told at its expense.
 pub(super) fn keeper<'a, P>(
@@ -235,52 +221,5 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
         }
         !due.is_empty()
-    }
-}
-
-/// What an event below our own directory means.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Changed {
-    /// A device came or went, perhaps.
-    Devices,
-    /// Written by us, or by a toolstack that announces the device.
-    State(DeviceId),
-    /// The toolstack's wish for one device, or its script's word.
-    Wish(DeviceId),
-    /// One of the class's own keys.
-    Own(DeviceId, &'static str),
-    /// A key that we, or the toolstack, write for others to read.
-    Nothing,
-}
-
-pub(super) fn below_watch(
-    event: &WatchEvent,
-    back: DomId,
-    class: Class,
-    own_keys: &'static [&'static str],
-) -> Changed {
-    // From the home on; some xenstoreds name nodes from the root on.
-    let home = path::home(back) + "/";
-    let from_home = event.path.strip_prefix(&home).unwrap_or(&event.path);
-    // A node above: all of it may have gone.
-    let below = from_home.strip_prefix("backend/").and_then(|below| below.strip_prefix(class.name()));
-    let Some(below) = below else { return Changed::Devices };
-    let mut parts = below.split('/').skip(1);
-    match (parts.next(), parts.next(), parts.next()) {
-        (Some(front), Some(handle), Some(key)) => match (front.parse(), handle.parse()) {
-            (Ok(front), Ok(handle)) => {
-                let id = DeviceId { class, front: DomId(front), back, handle };
-                match key {
-                    "online" | HOTPLUG_STATUS => Changed::Wish(id),
-                    "state" => Changed::State(id),
-                    _ => own_keys
-                        .iter()
-                        .find(|own| **own == key)
-                        .map_or(Changed::Nothing, |own| Changed::Own(id, own)),
-                }
-            }
-            _ => Changed::Nothing,
-        },
-        _ => Changed::Devices,
     }
 }

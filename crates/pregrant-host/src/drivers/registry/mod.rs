@@ -5,6 +5,7 @@
 //!   xenstore --watch--> control(): find devices, step them      never on the data path
 //!   crew                workers' threads, or none: then round() is one worker's round, in this thread
 //!   class   what a class brings: DeviceClass, ServedDevice       devices  one device, and its report
+//!   watch   what an event of xenstore means
 //!   find    which devices there are         step  what becomes of one
 //!   pages   what a guest may have mapped    throttled  whose front asks for too many steps
 //!   sleep   until there may be something to do                   recall     what waits for queues that workers have
@@ -32,6 +33,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 mod throttled;
+mod watch;
 
 pub use class::{AnyBack, DeviceClass, Notes, PlugStep, RingFault, ServedDevice, ServedQueue};
 pub use device_log::{DeviceLog, LINES_PER_DEVICE};
@@ -47,8 +49,7 @@ use super::recovery::Recovery;
 use super::throttle::Throttle;
 use super::wait::Waiter;
 use crate::wake::WakeOn;
-use devices::Devices;
-use find::{Changed, Held, watch_of};
+use devices::{Devices, Held};
 use pregrant::platform::Platform;
 use pregrant::xenbus::{DeviceError, DeviceId};
 use pregrant::xenstore::{Client, Transport, XsError};
@@ -56,6 +57,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use watch::{Changed, watch_of};
 
 /// Events of xenstore that one call of [`Backend::control`] takes at most.
 pub const EVENTS_PER_TURN: usize = 128;

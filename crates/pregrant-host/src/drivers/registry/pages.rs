@@ -14,7 +14,7 @@ use pregrant::xenbus::DeviceId;
 use pregrant::xenstore::Transport;
 
 /// Pages of one guest that are mapped at a time, over all of its devices, unless the configuration says otherwise
-/// (XSA-300): 64 MiB. A vif with four queues, a page for each of 256 buffers both ways, has 2056 of them.
+/// (XSA-300): 64 MiB. A vif with eight queues, a page for each of 256 buffers both ways, has 4112 of them.
 pub const PAGES_PER_GUEST: usize = 16 * 1024;
 /// Pages of all guests that stay mapped since they were seen, each a mapping of its own: a Linux process may have 65530
 /// (`vm.max_map_count`). Who connects when they are shared out has the next path.

@@ -10,8 +10,7 @@
 //! What a guest may do: close while its queues are on their way. Its steps wait for them, others' do not.
 
 use super::Backend;
-use super::class::RingFault;
-use super::devices::Instance;
+use super::devices::Then;
 use crate::drivers::workload::{Returned, Why};
 use log::Level;
 use pregrant::platform::Platform;
@@ -21,40 +20,6 @@ use std::time::{Duration, Instant};
 
 /// How long the end of a backend waits for its workers.
 const WORKERS_FOLLOW: Duration = Duration::from_secs(5);
-
-/// What is to be done with a device once its queues are here.
-pub(super) enum Then {
-    /// Its front's steps.
-    Step,
-    /// It is closed, for this.
-    Fail(String),
-    /// The same, for what its ring showed.
-    Fault(RingFault),
-    /// Its directory is gone.
-    Remove,
-}
-
-impl Then {
-    /// Whether the other adds nothing to it.
-    fn is_like(&self, other: &Self) -> bool {
-        let fails = |then: &Self| matches!(then, Self::Fail(_) | Self::Fault(_));
-        fails(self) && fails(other) || std::mem::discriminant(self) == std::mem::discriminant(other)
-    }
-}
-
-impl<P: Platform, T: Transport + 'static> Instance<P, T> {
-    /// Has something wait for its queues. Once is enough of each: what failed first is what is told.
-    fn wait_with(&mut self, then: Then) {
-        if !self.then.iter().any(|waits| waits.is_like(&then)) {
-            self.then.push(then);
-        }
-    }
-
-    /// Whether something waits for its queues.
-    pub(super) fn is_waited_for(&self) -> bool {
-        !self.then.is_empty()
-    }
-}
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Gives a connected device's queues to the workers.

@@ -5,9 +5,9 @@
 use super::Backend;
 use super::class::{PlugStep, RingFault};
 use super::device_log::DeviceLog;
-use super::devices::Instance;
-use super::find::{keeper, watch_of};
-use super::recall::Then;
+use super::devices::{Instance, Then};
+use super::find::keeper;
+use super::watch::watch_of;
 use log::Level;
 use pregrant::platform::Platform;
 use pregrant::xenbus::back::{BackStep, HOTPLUG_STATUS};

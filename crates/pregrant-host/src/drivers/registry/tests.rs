@@ -1,6 +1,6 @@
 //! A backend in one process, with its xenstore: what it asks of xenstore, and what it keeps of what guests write.
 
-use super::find::Changed;
+use super::watch::Changed;
 use super::{Backend, BackendConfig};
 use crate::drivers::net::port_provider::{Hotplug, HotplugConfig, Notes, Plugged, PortProvider};
 use crate::drivers::recovery::{KeptBytes, Recovery};

@@ -6,8 +6,10 @@
 //! What a process may do: ask for anything, in any order, and die at any moment. Every request is checked; a refusal
 //! is an errno.
 
+use super::audit::Audit;
 use super::channels::{Channel, Channels, State};
-use super::{Audit, DomainSpec, Hooks};
+use super::domain_spec::DomainSpec;
+use super::hooks::Hooks;
 use crate::loopback::ledger::{Layout, Ledger, PORTS, Route, SLOTS, ZOMBIE};
 use crate::loopback::pins::{self, Granter, User};
 use crate::loopback::protocol::{DURABLE, Op, Reply, Request, VERSION};

@@ -10,8 +10,15 @@
 //!
 //! What a process may do: see [`machine`]. One that does not read its answers is disconnected.
 
+mod audit;
 mod channels;
+mod domain_spec;
+mod hooks;
 mod machine;
+
+pub use audit::Audit;
+pub use domain_spec::DomainSpec;
+pub use hooks::{DomainHook, Hooks, StoreHook};
 
 use super::error::{LoopbackError, Step};
 use super::protocol::{Reply, Request};
@@ -24,86 +31,6 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-
-/// What a domain is made of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DomainSpec {
-    /// Its number.
-    pub domid: DomId,
-    /// Pages of memory; they cost nothing until they are touched.
-    pub pages: usize,
-    /// Pages of the grant table, 512 grants each, 64 at most; the first pages of the memory.
-    pub grant_frames: u32,
-    /// Whether it outlives its last process (domain 0 and driver domains do, guests do not).
-    pub durable: bool,
-}
-
-impl DomainSpec {
-    /// A guest: 64 MiB, 4096 grants, gone with its last process.
-    pub fn guest(domid: DomId) -> Self {
-        Self { domid, pages: 16384, grant_frames: 8, durable: false }
-    }
-    /// Domain 0 or a driver domain: as a guest, but it stays when its processes die.
-    pub fn driver(domid: DomId) -> Self {
-        Self { durable: true, ..Self::guest(domid) }
-    }
-}
-
-/// What the broker tells others. The calls come from its thread or from that of the caller, with its state locked: they
-/// must neither block nor call the broker.
-pub struct Hooks {
-    /// A process attached: this end of its xenstore connection, bound to its domain. None: there is no xenstore.
-    pub store: Option<StoreHook>,
-    /// A domain was created.
-    pub created: DomainHook,
-    /// A domain was destroyed.
-    pub destroyed: DomainHook,
-}
-
-/// Takes a new xenstore connection.
-pub type StoreHook = Box<dyn Fn(DomId, OwnedFd) + Send>;
-/// Hears of a domain.
-pub type DomainHook = Box<dyn Fn(DomId) + Send>;
-
-impl Default for Hooks {
-    fn default() -> Self {
-        Self { store: None, created: Box::new(|_| ()), destroyed: Box::new(|_| ()) }
-    }
-}
-
-/// How much of everything there is; a test compares two of them.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Audit {
-    /// Domains.
-    pub domains: usize,
-    /// Attached processes and threads.
-    pub attachments: usize,
-    /// Grant table entries that grant something.
-    pub grants: usize,
-    /// Grants that somebody maps or copies this moment.
-    pub maptrack: usize,
-    /// Pins: one for each grant, process and kind of access.
-    pub pins: usize,
-    /// Event channel ends.
-    pub channels: usize,
-    /// Persistent regions.
-    pub regions: usize,
-    /// Pages of dead processes that a peer still maps.
-    pub zombie_pages: usize,
-}
-
-impl Audit {
-    pub(super) fn to_words(self) -> [u64; 8] {
-        let Self { domains, attachments, grants, maptrack, pins, channels, regions, zombie_pages } = self;
-        [domains, attachments, grants, maptrack, pins, channels, regions, zombie_pages].map(|n| n as u64)
-    }
-
-    pub(super) fn from_words(words: [u64; 8]) -> Self {
-        let [domains, attachments, grants, maptrack, pins, channels, regions, zombie_pages] =
-            words.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-        Self { domains, attachments, grants, maptrack, pins, channels, regions, zombie_pages }
-    }
-}
 
 /// A running broker; it ends on drop.
 pub struct Broker {

@@ -1,0 +1,58 @@
+//! The watch on a class's directory, and what its events mean.
+
+use pregrant::DomId;
+use pregrant::xenbus::back::HOTPLUG_STATUS;
+use pregrant::xenbus::{Class, DeviceId};
+use pregrant::xenstore::{WatchEvent, path};
+
+/// Where the devices of a class are, from the own home on; and the token of the watch there.
+pub(super) fn watch_of(class: Class) -> String {
+    format!("backend/{}", class.name())
+}
+
+/// What an event below our own directory means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Changed {
+    /// A device came or went, perhaps.
+    Devices,
+    /// Written by us, or by a toolstack that announces the device.
+    State(DeviceId),
+    /// The toolstack's wish for one device, or its script's word.
+    Wish(DeviceId),
+    /// One of the class's own keys.
+    Own(DeviceId, &'static str),
+    /// A key that we, or the toolstack, write for others to read.
+    Nothing,
+}
+
+pub(super) fn below_watch(
+    event: &WatchEvent,
+    back: DomId,
+    class: Class,
+    own_keys: &'static [&'static str],
+) -> Changed {
+    // From the home on; some xenstoreds name nodes from the root on.
+    let home = path::home(back) + "/";
+    let from_home = event.path.strip_prefix(&home).unwrap_or(&event.path);
+    // A node above: all of it may have gone.
+    let below = from_home.strip_prefix("backend/").and_then(|below| below.strip_prefix(class.name()));
+    let Some(below) = below else { return Changed::Devices };
+    let mut parts = below.split('/').skip(1);
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(front), Some(handle), Some(key)) => match (front.parse(), handle.parse()) {
+            (Ok(front), Ok(handle)) => {
+                let id = DeviceId { class, front: DomId(front), back, handle };
+                match key {
+                    "online" | HOTPLUG_STATUS => Changed::Wish(id),
+                    "state" => Changed::State(id),
+                    _ => own_keys
+                        .iter()
+                        .find(|own| **own == key)
+                        .map_or(Changed::Nothing, |own| Changed::Own(id, own)),
+                }
+            }
+            _ => Changed::Nothing,
+        },
+        _ => Changed::Devices,
+    }
+}

@@ -1,0 +1,27 @@
+//! What a domain is made of.
+
+use pregrant::DomId;
+
+/// What a domain is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DomainSpec {
+    /// Its number.
+    pub domid: DomId,
+    /// Pages of memory; they cost nothing until they are touched.
+    pub pages: usize,
+    /// Pages of the grant table, 512 grants each, 64 at most; the first pages of the memory.
+    pub grant_frames: u32,
+    /// Whether it outlives its last process (domain 0 and driver domains do, guests do not).
+    pub durable: bool,
+}
+
+impl DomainSpec {
+    /// A guest: 64 MiB, 4096 grants, gone with its last process.
+    pub fn guest(domid: DomId) -> Self {
+        Self { domid, pages: 16384, grant_frames: 8, durable: false }
+    }
+    /// Domain 0 or a driver domain: as a guest, but it stays when its processes die.
+    pub fn driver(domid: DomId) -> Self {
+        Self { durable: true, ..Self::guest(domid) }
+    }
+}

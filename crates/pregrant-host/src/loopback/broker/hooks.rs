@@ -1,0 +1,26 @@
+//! Who hears of domains and of new processes.
+
+use pregrant::DomId;
+use rustix::fd::OwnedFd;
+
+/// What the broker tells others. The calls come from its thread or from that of the caller, with its state locked: they
+/// must neither block nor call the broker.
+pub struct Hooks {
+    /// A process attached: this end of its xenstore connection, bound to its domain. None: there is no xenstore.
+    pub store: Option<StoreHook>,
+    /// A domain was created.
+    pub created: DomainHook,
+    /// A domain was destroyed.
+    pub destroyed: DomainHook,
+}
+
+/// Takes a new xenstore connection.
+pub type StoreHook = Box<dyn Fn(DomId, OwnedFd) + Send>;
+/// Hears of a domain.
+pub type DomainHook = Box<dyn Fn(DomId) + Send>;
+
+impl Default for Hooks {
+    fn default() -> Self {
+        Self { store: None, created: Box::new(|_| ()), destroyed: Box::new(|_| ()) }
+    }
+}
