@@ -43,5 +43,7 @@ tidy_up() {
 	done
 	for _program in pregrant iperf3 tail conformance; do killall -q "$_program"; done
 	rmmod xen-netback 2>/dev/null
+	# What a scenario wrote down; another reads its own only.
+	rm -f /run/*.log /run/rows /run/pauses
 	return 0
 }

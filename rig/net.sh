@@ -10,17 +10,22 @@ bridge() {
 	ip link set xenbr0 up
 }
 
-# back [ARGUMENT...]: starts `pregrant back` and waits until it is ready; its log is BACK_LOG.
+# back [ARGUMENT...]: starts `pregrant back`, with WORKERS worker threads if that is set, and waits until it is ready; its log
+# is BACK_LOG.
 BACK_LOG=/run/back.log
 # said_last: what a failure of a scenario shows of it.
 said_last() { [ -s $BACK_LOG ] && { say "the last lines of pregrant back:"; tail -n 12 $BACK_LOG; }; }
 back() {
 	BACK_FROM=$(($(cat $BACK_LOG 2>/dev/null | wc -l) + 1))
-	RUST_LOG=${RUST_LOG:-info} pregrant back "$@" >> $BACK_LOG 2>&1 &
+	RUST_LOG=${RUST_LOG:-info} pregrant back ${WORKERS:+--workers $WORKERS} "$@" >> $BACK_LOG 2>&1 &
 	BACK_PID=$!
 	_ready="process $BACK_PID: ready"
 	within 20 grep -q "$_ready" $BACK_LOG || { tail -5 $BACK_LOG; fail "pregrant back $*: not ready"; }
+	# A thread gives itself its name.
+	[ -z "$WORKERS" ] || within 10 eval '[ "$(workers)" = "$WORKERS" ]' || fail "pregrant back $*: $(workers) workers, and not $WORKERS"
 }
+# workers: how many worker threads the back has.
+workers() { cat "/proc/$BACK_PID"/task/*/comm | grep -c '^worker '; }
 # back_said PATTERN: whether the back that was started last has said so. back_says PATTERN: waits for it.
 back_said() { tail -n "+$BACK_FROM" $BACK_LOG | grep -q "$1"; }
 back_says() { within "${2:-20}" back_said "$1"; }

@@ -1,4 +1,5 @@
 # shows: an unmodified Linux guest on `pregrant back` with a tap: ping, iperf3 with GSO both ways, MTU 9000, IPv6; and again with `--path map`, its frames written from the mapped pages
+# workers: 1 2
 # seconds: 300
 # ci: yes
 bridge

@@ -1,4 +1,5 @@
 # shows: one guest on Linux's netback and on `pregrant back` in turns: iperf3 both ways, small frames from pktgen, dom0's CPU time
+# workers: 1 2
 # seconds: 600
 bridge
 netback

@@ -2,7 +2,7 @@
 # seconds: 300
 guest driver "type=${DRIVER:-pv}" job=orders memory=256 config="driver_domain = 1" || fail "xl create driver"
 up driver || fail "the driver domain does not come up"
-ask driver "modprobe bridge; bridge; pregrant back > /tmp/back.log 2>&1 & echo \$! > /tmp/back.pid" || fail "no bridge: $ANSWER"
+ask driver "modprobe bridge; bridge; pregrant back ${WORKERS:+--workers $WORKERS} > /tmp/back.log 2>&1 & echo \$! > /tmp/back.pid" || fail "no bridge: $ANSWER"
 ask driver "within 20 grep ready /tmp/back.log" || { ask driver "cat /tmp/back.log"; fail "pregrant back is not ready"; }
 guest two job=orders "vif='mac=00:16:3e:00:00:03,bridge=xenbr0,backend=driver'" || fail "xl create two"
 two=$(xl domid two) driver=$(xl domid driver)

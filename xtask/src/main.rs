@@ -4,7 +4,9 @@
 //!   cargo xtask ci              every layer, one after the other
 //!   cargo xtask ci LAYER...     only these; `ci rest` is every layer but `test`
 //!   cargo xtask test            the layer `test`; its last line counts tests
-//!   cargo xtask rig [NAME...]   real Xen in QEMU: all scenarios of rig/scenarios, or those with such names
+//!   cargo xtask rig [NAME...] [--workers N,N]
+//!                               real Xen in QEMU: all scenarios of rig/scenarios, or those with such names; each once with each
+//!                               number of `pregrant back`'s worker threads
 //!   cargo xtask list            the layers, and what each shows; `rig list` the scenarios
 //!   cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
 //!                               fuzz targets for longer (60 s each); --keep: into fuzz/corpus with what is new
@@ -30,7 +32,7 @@ use std::time::Instant;
 use workspace::Workspace;
 
 const USAGE: &str = "usage: cargo xtask ci [rest|LAYER...] | cargo xtask test | cargo xtask list
-       cargo xtask rig [NAME...|list]
+       cargo xtask rig [NAME...] [--workers N,N] | cargo xtask rig list
        cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
        cargo xtask figures [--runs N] [--anyway]";
 
@@ -49,7 +51,10 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         ["rig", "list"] => return end(rig::list(&Workspace::find())),
-        ["rig", names @ ..] => return end(rig::play(&Workspace::find(), names)),
+        ["rig", args @ ..] => match rig::Wish::parse(args) {
+            Ok(wish) => return end(rig::play(&Workspace::find(), &wish)),
+            Err(what) => Err(what),
+        },
         ["fuzz", args @ ..] => match fuzz::Plan::parse(args) {
             Ok(plan) => return end(fuzz::fuzz(&Workspace::find(), &plan)),
             Err(what) => Err(what),

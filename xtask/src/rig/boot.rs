@@ -3,7 +3,7 @@
 //! Lines that begin with `RIG ` are dom0's to this program:
 //!
 //! ```text
-//!   RIG begin NAME          a scenario starts
+//!   RIG begin NAME          a scenario starts; NAME:N: with N workers
 //!   RIG note TEXT           a figure or a remark of it, shown beside its end
 //!   RIG end NAME STATUS     its exit status
 //!   RIG done                all were played; dom0 powers off
@@ -13,7 +13,7 @@
 
 use super::Rig;
 use super::image::images;
-use super::scenario::Scenario;
+use super::scenario::Play;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -34,12 +34,12 @@ pub(super) struct Outcome {
 }
 
 /// Boots, plays, and prints a line for each scenario.
-pub(super) fn play(rig: &Rig<'_>, boot: &str, scenarios: &[Scenario]) -> Result<Vec<Outcome>, String> {
+pub(super) fn play(rig: &Rig<'_>, boot: &str, plays: &[Play]) -> Result<Vec<Outcome>, String> {
     let logs = rig.dir.join("log");
     std::fs::create_dir_all(&logs).map_err(|e| format!("{}: {e}", logs.display()))?;
     let log_path = logs.join(format!("boot-{boot}.log"));
     let mut log = File::create(&log_path).map_err(|e| format!("{}: {e}", log_path.display()))?;
-    let names: Vec<&str> = scenarios.iter().map(|s| s.name.as_str()).collect();
+    let names: Vec<String> = plays.iter().map(Play::name).collect();
     let mut qemu = Qemu::start(rig, boot, &names)?;
     let start = Instant::now();
     let (lines, console) = mpsc::channel();
@@ -58,7 +58,7 @@ pub(super) fn play(rig: &Rig<'_>, boot: &str, scenarios: &[Scenario]) -> Result<
 
     let mut outcomes: Vec<Outcome> = Vec::new();
     let mut tail = Vec::new();
-    let mut playing: Option<(&Scenario, Instant, Vec<String>)> = None;
+    let mut playing: Option<(&Play, Instant, Vec<String>)> = None;
     let mut patience = BOOT;
     let ended = loop {
         let line = match console.recv_timeout(patience) {
@@ -76,9 +76,9 @@ pub(super) fn play(rig: &Rig<'_>, boot: &str, scenarios: &[Scenario]) -> Result<
         let (word, rest) = said.split_once(' ').unwrap_or((said, ""));
         match word {
             "begin" => {
-                if let Some(scenario) = scenarios.iter().find(|s| s.name == rest) {
-                    patience = Duration::from_secs(scenario.seconds);
-                    playing = Some((scenario, Instant::now(), Vec::new()));
+                if let Some(play) = plays.iter().find(|play| play.name() == rest) {
+                    patience = Duration::from_secs(play.scenario.seconds);
+                    playing = Some((play, Instant::now(), Vec::new()));
                 }
             }
             "note" => {
@@ -87,22 +87,22 @@ pub(super) fn play(rig: &Rig<'_>, boot: &str, scenarios: &[Scenario]) -> Result<
                 }
             }
             "end" => {
-                if let Some((scenario, began, notes)) = playing.take() {
+                if let Some((play, began, notes)) = playing.take() {
                     let status = rest.rsplit(' ').next().unwrap_or_default();
                     let passed = status == "0";
                     let verdict = if passed { "ok  " } else { "FAIL" };
                     println!(
                         "{verdict} {:24} {:6.1} s  {}",
-                        scenario.name,
+                        play.name(),
                         began.elapsed().as_secs_f64(),
-                        scenario.shows
+                        play.scenario.shows
                     );
                     notes.iter().for_each(|n| println!("       {n}"));
                     if !passed {
                         println!("       exit status {status}; the console's last lines:");
                         tail.iter().for_each(|l| println!("       | {l}"));
                     }
-                    outcomes.push(Outcome { name: scenario.name.clone(), passed });
+                    outcomes.push(Outcome { name: play.name(), passed });
                 }
             }
             "done" => break String::new(),
@@ -116,15 +116,15 @@ pub(super) fn play(rig: &Rig<'_>, boot: &str, scenarios: &[Scenario]) -> Result<
     }
     if !ended.is_empty() {
         let at = playing.map_or("before the first scenario, or between two".to_string(), |(s, ..)| {
-            format!("in {}", s.name)
+            format!("in {}", s.name())
         });
         println!("FAIL machine {boot}: {ended}, {at}; the last lines of {}:", log_path.display());
         tail.iter().for_each(|l| println!("       | {l}"));
     }
-    for scenario in scenarios {
-        if !outcomes.iter().any(|o| o.name == scenario.name) {
-            println!("FAIL {:24} not played to its end", scenario.name);
-            outcomes.push(Outcome { name: scenario.name.clone(), passed: false });
+    for name in plays.iter().map(Play::name) {
+        if !outcomes.iter().any(|o| o.name == name) {
+            println!("FAIL {name:24} not played to its end");
+            outcomes.push(Outcome { name, passed: false });
         }
     }
     Ok(outcomes)
@@ -134,7 +134,7 @@ pub(super) fn play(rig: &Rig<'_>, boot: &str, scenarios: &[Scenario]) -> Result<
 struct Qemu(Child);
 
 impl Qemu {
-    fn start(rig: &Rig<'_>, boot: &str, names: &[&str]) -> Result<Self, String> {
+    fn start(rig: &Rig<'_>, boot: &str, names: &[String]) -> Result<Self, String> {
         let images = images(rig);
         let (dom0_image, first) = match boot {
             SYSTEMD => (images.systemd, "systemd.log_target=console systemd.show_status=no "),

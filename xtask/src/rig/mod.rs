@@ -4,7 +4,7 @@
 //!   packages   Debian's Xen, kernel, busybox ... fetched as files and unpacked; nothing of them is installed
 //!   image      two initial file systems, dom0's and the guests', with this tree's programs and rig/ in them
 //!   boot       QEMU (TCG: no KVM, no disk, no network); its console is read line by line
-//!   scenario   rig/scenarios/NAME.sh, played by dom0; a line each as it ends
+//!   scenario   rig/scenarios/NAME.sh, played by dom0, perhaps with several numbers of workers; a line each as it ends
 //! ```
 //! Everything is below `target/rig`; `target/rig/log` keeps the consoles. A machine that says nothing for too long, or crashes,
 //! ends the run with the log's last lines.
@@ -16,9 +16,11 @@ mod scenario;
 
 use crate::tool;
 use crate::workspace::{Workspace, run};
-use scenario::Scenario;
+use scenario::{Play, Scenario};
 use std::path::PathBuf;
 use std::time::Instant;
+
+pub use scenario::Wish;
 
 /// The guests' and dom0's C library need not be this machine's: programs are linked statically.
 const TARGET: &str = "x86_64-unknown-linux-musl";
@@ -32,10 +34,10 @@ pub(crate) struct Rig<'a> {
     dir: PathBuf,
 }
 
-/// Plays the named scenarios, or all.
-pub fn play(w: &Workspace, names: &[&str]) -> Result<(), String> {
+/// Plays what is wished.
+pub fn play(w: &Workspace, wish: &Wish) -> Result<(), String> {
     let all = scenario::all(w)?;
-    play_these(w, scenario::choose(&all, names)?)
+    play_these(w, scenario::choose(&all, wish)?)
 }
 
 /// The layer: the scenarios that say so, in as few boots as they need.
@@ -43,7 +45,7 @@ pub fn layer(w: &Workspace) -> Result<(), String> {
     play_these(w, scenario::of_ci(scenario::all(w)?)?)
 }
 
-fn play_these(w: &Workspace, chosen: Vec<Scenario>) -> Result<(), String> {
+fn play_these(w: &Workspace, chosen: Vec<Play>) -> Result<(), String> {
     let rig = Rig { workspace: w, dir: w.target().join("rig") };
     std::fs::create_dir_all(&rig.dir).map_err(|e| format!("{}: {e}", rig.dir.display()))?;
     let start = Instant::now();
@@ -53,8 +55,8 @@ fn play_these(w: &Workspace, chosen: Vec<Scenario>) -> Result<(), String> {
     println!("rig: images made in {:.0} s; booting", start.elapsed().as_secs_f64());
     let mut failed = Vec::new();
     let mut played = 0;
-    for (boot, scenarios) in scenario::boots(&chosen) {
-        let outcomes = boot::play(&rig, &boot, &scenarios)?;
+    for (boot, plays) in scenario::boots(&chosen) {
+        let outcomes = boot::play(&rig, &boot, &plays)?;
         played += outcomes.len();
         failed.extend(outcomes.into_iter().filter(|o| !o.passed).map(|o| o.name));
     }
@@ -68,9 +70,11 @@ fn play_these(w: &Workspace, chosen: Vec<Scenario>) -> Result<(), String> {
 
 /// Lists the scenarios.
 pub fn list(w: &Workspace) -> Result<(), String> {
-    for Scenario { name, shows, boot, in_ci, unproven, .. } in scenario::all(w)? {
+    for Scenario { name, shows, boot, workers, in_ci, unproven, .. } in scenario::all(w)? {
         let ci = if in_ci { ", in CI" } else { "" };
-        println!("{name:24} [{boot}{ci}] {shows}");
+        let each: String =
+            workers.iter().map(|n| format!(", {n} worker{}", if *n == 1 { "" } else { "s" })).collect();
+        println!("{name:24} [{boot}{ci}{each}] {shows}");
         if let Some(why) = unproven {
             println!("{:24} not proven: {why}", "");
         }

@@ -4,7 +4,8 @@
 //!   # shows: what a pass shows, in a line
 //!   # boot: 2          (optional) which machine; scenarios of one machine share a boot; `systemd`: its first process
 //!   # seconds: 90      (optional) how long it may be silent before it counts as hung
-//!   # ci: yes          (optional) one of those that CI plays
+//!   # workers: 1 2     (optional) played once with each of these for `pregrant back --workers`; else with what it takes itself
+//!   # ci: yes          (optional) one of those that CI plays, once
 //!   # unproven: why    (optional) was not seen to pass yet; played only when it is named
 //! ```
 
@@ -20,6 +21,8 @@ pub(super) struct Scenario {
     /// Key of the machine that it is played on.
     pub(super) boot: String,
     pub(super) seconds: u64,
+    /// Worker threads of each play; none: one play, without a number.
+    pub(super) workers: Vec<u16>,
     /// Whether CI plays it.
     pub(super) in_ci: bool,
     /// Why nobody can say that it passes.
@@ -57,40 +60,103 @@ fn parse(name: String, text: &str) -> Result<Scenario, String> {
             n.parse().map_err(|_| format!("rig/scenarios/{name}.sh: `# seconds: {n}` is no number"))?
         }
     };
+    let workers = head("workers").map_or(Ok(Vec::new()), |list| counts(list.split_whitespace()));
+    let workers = workers.map_err(|e| format!("rig/scenarios/{name}.sh: `# workers:`: {e}"))?;
     let unproven = head("unproven");
     let in_ci = head("ci").is_some_and(|yes| yes == "yes");
-    Ok(Scenario { name, shows, boot: head("boot").unwrap_or_else(|| "1".into()), seconds, in_ci, unproven })
+    let boot = head("boot").unwrap_or_else(|| "1".into());
+    Ok(Scenario { name, shows, boot, seconds, workers, in_ci, unproven })
 }
 
-/// Those whose names contain what was told; all but the unproven when nothing was told.
-pub(super) fn choose(all: &[Scenario], names: &[&str]) -> Result<Vec<Scenario>, String> {
-    if names.is_empty() {
-        return Ok(all.iter().filter(|s| s.unproven.is_none()).cloned().collect());
+/// Numbers of worker threads.
+fn counts<'a>(list: impl Iterator<Item = &'a str>) -> Result<Vec<u16>, String> {
+    let count =
+        |n: &str| n.parse().ok().filter(|n| *n > 0).ok_or_else(|| format!("{n:?} is no number above 0"));
+    let counts: Vec<u16> = list.map(count).collect::<Result<_, _>>()?;
+    if counts.is_empty() { Err("a number is wanted".into()) } else { Ok(counts) }
+}
+
+/// What is to be played: `[NAME...] [--workers N[,N...]]`.
+#[derive(Debug, Default)]
+pub struct Wish {
+    names: Vec<String>,
+    /// In place of what the heads say.
+    workers: Vec<u16>,
+}
+
+impl Wish {
+    /// From the command's arguments.
+    pub fn parse(args: &[&str]) -> Result<Self, String> {
+        let mut wish = Self::default();
+        let mut args = args.iter();
+        while let Some(&arg) = args.next() {
+            match arg {
+                "--workers" => {
+                    let list = args.next().ok_or("--workers takes numbers: 1,2")?;
+                    wish.workers = counts(list.split(',')).map_err(|e| format!("--workers: {e}"))?;
+                }
+                _ if arg.starts_with('-') => return Err(format!("`rig` has no option {arg}")),
+                _ => wish.names.push(arg.into()),
+            }
+        }
+        Ok(wish)
     }
-    for name in names {
+}
+
+/// One play of a scenario.
+#[derive(Clone, Debug)]
+pub(super) struct Play {
+    pub(super) scenario: Scenario,
+    /// For `pregrant back --workers`.
+    pub(super) workers: Option<u16>,
+}
+
+impl Play {
+    /// As dom0 is told it, and as it names it: `20-linux-guest`, or with workers `20-linux-guest:2`.
+    pub(super) fn name(&self) -> String {
+        match self.workers {
+            Some(n) => format!("{}:{n}", self.scenario.name),
+            None => self.scenario.name.clone(),
+        }
+    }
+}
+
+/// Those whose names contain what was told; all but the unproven when no name was told. Each with each number of workers.
+pub(super) fn choose(all: &[Scenario], wish: &Wish) -> Result<Vec<Play>, String> {
+    for name in &wish.names {
         if !all.iter().any(|s| s.name.contains(name)) {
             let known: Vec<&str> = all.iter().map(|s| s.name.as_str()).collect();
             return Err(format!("there is no scenario {name:?}; there are {}", known.join(", ")));
         }
     }
-    Ok(all.iter().filter(|s| names.iter().any(|n| s.name.contains(n))).cloned().collect())
+    let chosen = all.iter().filter(|s| match wish.names.is_empty() {
+        true => s.unproven.is_none(),
+        false => wish.names.iter().any(|n| s.name.contains(n)),
+    });
+    let plays = chosen.flat_map(|scenario| {
+        let counts = if wish.workers.is_empty() { &scenario.workers } else { &wish.workers };
+        let counts = if counts.is_empty() { vec![None] } else { counts.iter().copied().map(Some).collect() };
+        counts.into_iter().map(|workers| Play { scenario: scenario.clone(), workers })
+    });
+    Ok(plays.collect())
 }
 
 /// Those that CI plays.
-pub(super) fn of_ci(mut all: Vec<Scenario>) -> Result<Vec<Scenario>, String> {
-    all.retain(|s| s.in_ci);
-    match all.is_empty() {
+pub(super) fn of_ci(all: Vec<Scenario>) -> Result<Vec<Play>, String> {
+    let chosen = all.into_iter().filter(|s| s.in_ci);
+    let plays: Vec<Play> = chosen.map(|scenario| Play { scenario, workers: None }).collect();
+    match plays.is_empty() {
         // A layer that does nothing shows nothing.
         true => Err("no scenario of rig/scenarios says `# ci: yes`: nothing was played".into()),
-        false => Ok(all),
+        false => Ok(plays),
     }
 }
 
 /// Grouped by machine.
-pub(super) fn boots(chosen: &[Scenario]) -> BTreeMap<String, Vec<Scenario>> {
-    let mut boots = BTreeMap::<String, Vec<Scenario>>::new();
-    for scenario in chosen {
-        boots.entry(scenario.boot.clone()).or_default().push(scenario.clone());
+pub(super) fn boots(chosen: &[Play]) -> BTreeMap<String, Vec<Play>> {
+    let mut boots = BTreeMap::<String, Vec<Play>>::new();
+    for play in chosen {
+        boots.entry(play.scenario.boot.clone()).or_default().push(play.clone());
     }
     boots
 }
@@ -106,6 +172,11 @@ mod tests {
         assert!(parse("10-x".into(), "# shows: pings\n# ci: yes\n").unwrap().in_ci);
         assert!(parse("10-x".into(), "echo\n").is_err());
         assert!(parse("10-x".into(), "# shows: a\n# seconds: b\n").is_err());
+        assert_eq!(parse("10-x".into(), "# shows: a\n# workers: 1 2\n").unwrap().workers, [1, 2]);
+        for wrong in ["0", "x", "1,2", "1 0"] {
+            let told = parse("10-x".into(), &format!("# shows: a\n# workers: {wrong}\n")).unwrap_err();
+            assert!(told.contains("10-x.sh"), "{told}");
+        }
     }
 
     #[test]
@@ -120,11 +191,29 @@ mod tests {
     #[test]
     fn names_choose_and_unknown_names_are_told() {
         let all = ["10-a", "20-b"].map(|n| parse(n.into(), "# shows: a\n").unwrap());
-        assert_eq!(choose(&all, &[]).unwrap().len(), 2);
+        let wish = |args: &[&str]| Wish::parse(args).unwrap();
+        assert_eq!(choose(&all, &wish(&[])).unwrap().len(), 2);
         let unproven = parse("30-c".into(), "# shows: a\n# unproven: never played\n").unwrap();
-        assert_eq!(choose(std::slice::from_ref(&unproven), &[]).unwrap().len(), 0);
-        assert_eq!(choose(std::slice::from_ref(&unproven), &["30"]).unwrap().len(), 1);
-        assert_eq!(choose(&all, &["20"]).unwrap()[0].name, "20-b");
-        assert!(choose(&all, &["c"]).unwrap_err().contains("10-a, 20-b"));
+        assert_eq!(choose(std::slice::from_ref(&unproven), &wish(&[])).unwrap().len(), 0);
+        assert_eq!(choose(std::slice::from_ref(&unproven), &wish(&["30"])).unwrap().len(), 1);
+        assert_eq!(choose(&all, &wish(&["20"])).unwrap()[0].name(), "20-b");
+        assert!(choose(&all, &wish(&["c"])).unwrap_err().contains("10-a, 20-b"));
+    }
+
+    #[test]
+    fn each_number_of_workers_is_a_play_but_in_ci() {
+        let all = ["# shows: a\n# ci: yes\n# workers: 1 2\n", "# shows: a\n"];
+        let all = all.map(|head| parse("20-b".into(), head).unwrap());
+        let names = |args: &[&str]| {
+            let plays = choose(&all, &Wish::parse(args).unwrap()).unwrap();
+            plays.iter().map(Play::name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&[]), ["20-b:1", "20-b:2", "20-b"]);
+        assert_eq!(names(&["--workers", "1,3"]), ["20-b:1", "20-b:3", "20-b:1", "20-b:3"]);
+        let in_ci = of_ci(all.to_vec()).unwrap();
+        assert_eq!(in_ci.iter().map(Play::name).collect::<Vec<_>>(), ["20-b"]);
+        for wrong in [&["--workers"][..], &["--workers", "0"], &["--workers", "1,"], &["--threads"]] {
+            assert!(Wish::parse(wrong).is_err(), "{wrong:?}");
+        }
     }
 }
