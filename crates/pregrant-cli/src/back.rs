@@ -274,7 +274,13 @@ where
     let switch = switch.clone();
     let each_turn = Arc::new(move || switch.set_now(MonotonicClock.now_ns()));
     let workers = args.workers.map_or(usual, usize::from);
-    backend.employ(Staff { workers, place: args.place, mode: args.mode, each_turn })?;
+    backend.employ(Staff {
+        workers,
+        place: args.place,
+        mode: args.mode,
+        each_start: Arc::new(|_| {}),
+        each_turn,
+    })?;
     Ok(())
 }
 

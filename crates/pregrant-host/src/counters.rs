@@ -1,7 +1,16 @@
 //! What a process has asked of its platform, counted where it happens; the same figures on every platform.
+//!
+//! ```text
+//!   control thread's handle --Tally--.
+//!   worker 0's handle       --Tally--+--> Totals::read: all that are there, and what is left of those that ended
+//!   worker 1's handle       --Tally--'
+//! ```
+//! Each handle of a domain has a tally, to which its thread adds without a lock; handles that come of one another
+//! (`Platform::another`) share the list of them. Its lock is taken when a handle begins and when somebody reads.
 
 use pregrant::platform::GrantOps;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A snapshot. Every figure only grows.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -31,6 +40,19 @@ impl Counters {
             syscalls: self.syscalls - earlier.syscalls,
             notifications: self.notifications - earlier.notifications,
             wakeups: self.wakeups - earlier.wakeups,
+        }
+    }
+
+    /// Both together.
+    #[must_use]
+    fn plus(&self, other: &Self) -> Self {
+        Self {
+            grant_copies: self.grant_copies + other.grant_copies,
+            grant_maps: self.grant_maps + other.grant_maps,
+            grant_unmaps: self.grant_unmaps + other.grant_unmaps,
+            syscalls: self.syscalls + other.syscalls,
+            notifications: self.notifications + other.notifications,
+            wakeups: self.wakeups + other.wakeups,
         }
     }
 }
@@ -97,5 +119,104 @@ impl Tally {
             notifications: self.notifications.get(),
             wakeups: self.wakeups.get(),
         }
+    }
+}
+
+/// The counters of a handle and of all that came of it, on whatever threads: for any thread to read.
+#[derive(Clone, Default, Debug)]
+pub struct Totals(Arc<Mutex<Sum>>);
+
+#[derive(Default, Debug)]
+struct Sum {
+    /// Of handles that are gone, with all that they handed out.
+    gone: Counters,
+    tallies: Vec<Arc<Tally>>,
+}
+
+impl Sum {
+    /// Takes those out to which nobody can add any more, so that the list is no longer than handles are many.
+    fn settle(&mut self) {
+        let Self { gone, tallies } = self;
+        tallies.retain_mut(|tally| match Arc::get_mut(tally) {
+            Some(tally) => {
+                *gone = gone.plus(&tally.snapshot());
+                false
+            }
+            None => true,
+        });
+    }
+}
+
+impl Totals {
+    /// A further handle's.
+    pub(crate) fn tally(&self) -> Arc<Tally> {
+        let mut sum = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sum.settle();
+        let tally = Arc::<Tally>::default();
+        sum.tallies.push(Arc::clone(&tally));
+        tally
+    }
+
+    /// What all of them asked for so far.
+    pub fn read(&self) -> Counters {
+        let mut sum = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sum.settle();
+        sum.tallies.iter().fold(sum.gone, |all, tally| all.plus(&tally.snapshot()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_worker_counted_is_in_the_sum_while_it_is_there_and_after() {
+        let totals = Totals::default();
+        let own = totals.tally();
+        own.notifications.add(1);
+        for round in 1..=3 {
+            let other = totals.tally();
+            std::thread::scope(|s| {
+                s.spawn(|| other.grant_copies.add(10));
+            });
+            // What a handle handed out goes on counting when the handle is gone.
+            let map = Arc::clone(&other);
+            drop(other);
+            map.grant_unmaps.add(2);
+            let wanted = Counters {
+                grant_copies: 10 * round,
+                grant_unmaps: 2 * round,
+                notifications: 1,
+                ..Counters::default()
+            };
+            assert_eq!(totals.read(), wanted);
+            drop(map);
+            assert_eq!(totals.clone().read(), wanted);
+        }
+        let held = totals.0.lock().unwrap().tallies.len();
+        assert_eq!(held, 1, "who is gone is not kept");
+    }
+
+    #[test]
+    fn the_sum_never_falls_while_workers_come_and_go() {
+        let totals = Totals::default();
+        std::thread::scope(|s| {
+            let workers: Vec<_> = (0..2)
+                .map(|_| {
+                    s.spawn(|| {
+                        for _ in 0..if cfg!(miri) { 20 } else { 2000 } {
+                            totals.tally().syscalls.add(3);
+                        }
+                    })
+                })
+                .collect();
+            let mut last = Counters::default();
+            while !workers.iter().all(|worker| worker.is_finished()) {
+                let now = totals.read();
+                assert!(now.syscalls >= last.syscalls, "{now:?} after {last:?}");
+                last = now;
+            }
+        });
+        assert_eq!(totals.read().syscalls, 2 * 3 * if cfg!(miri) { 20 } else { 2000 });
     }
 }

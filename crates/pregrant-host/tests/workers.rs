@@ -551,7 +551,7 @@ fn crew(workers: usize, place: Placement, test: impl FnOnce(&Loopback, &mut Crew
     let spare = std::sync::Mutex::new(p.another().unwrap());
     let hire: Hire<Loopback> = Box::new(move |_, post| {
         let p = spare.lock().unwrap().another().unwrap();
-        Ok(std::thread::spawn(move || thread::run(p, post, Mode::Event, Arc::new(|| {}))))
+        Ok(std::thread::spawn(move || thread::run(p, post, Mode::Event, &|_| {}, Arc::new(|| {}))))
     });
     let desk = Desk::of_thread(usize::MAX).unwrap();
     let mut crew = Crew::Threads(Threads::new(workers, place, desk, hire).unwrap());

@@ -8,7 +8,7 @@
 //! A process that dies shows as an end of its output, and in its exit code; when this one dies they all do.
 
 use crate::machine::{self, DRIVER, Machine};
-use crate::process::order::{Order, Report};
+use crate::process::order::{Order, Posts, Report};
 use pregrant::DomId;
 use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenstore::Client;
@@ -65,6 +65,19 @@ impl Testbed {
     pub fn remove_vif(&mut self, front: u16, handle: u32) -> Result<()> {
         let vif = Vif::new(DomId(front), DRIVER, handle, [0; 6]);
         Ok(toolstack::remove(self.xs(), &vif.id)?)
+    }
+
+    /// Starts the driver domain's process, with worker threads if any are wanted; `cpu` pins its first thread.
+    pub fn back(&self, cpu: Option<usize>, posts: Option<Posts>) -> Result<Process> {
+        let mut back = self.process("back", DRIVER.0, cpu)?;
+        if let Some(posts) = posts {
+            back.order(&Order::Employ(posts))?;
+            match back.report(&mut [])? {
+                Report::Employed => {}
+                other => return Err(format!("an answer to another order: {other:?}").into()),
+            }
+        }
+        Ok(back)
     }
 
     /// Starts a process that attaches to domain `domid`; `cpu` pins it.

@@ -27,7 +27,7 @@ pub use netback::KernelNetback;
 pub use node::{NODES, NodeError, NodeName};
 
 use crate::clock::MonotonicClock;
-use crate::counters::{Counters, Tally};
+use crate::counters::{Counters, Totals};
 use pregrant::platform::Platform;
 use pregrant::{DomId, PlatformError};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Xen {
     domid: DomId,
-    tally: Arc<Tally>,
+    totals: Totals,
     grants: Gntalloc,
     peer: Gntdev,
     events: Evtchn,
@@ -50,14 +50,18 @@ impl Xen {
     /// # Errors
     /// `/dev/xen/evtchn` cannot be opened, which both ends need.
     pub fn open(domid: DomId) -> Result<Self, NodeError> {
-        let tally = Arc::new(Tally::default());
+        Self::counted(domid, Totals::default())
+    }
+
+    fn counted(domid: DomId, totals: Totals) -> Result<Self, NodeError> {
+        let tally = totals.tally();
         Ok(Self {
             domid,
             grants: Gntalloc::new(Arc::clone(&tally)),
             peer: Gntdev::new(Arc::clone(&tally)),
-            events: Evtchn::open(Arc::clone(&tally))?,
+            events: Evtchn::open(tally)?,
             clock: MonotonicClock,
-            tally,
+            totals,
         })
     }
 
@@ -67,7 +71,7 @@ impl Xen {
     /// # Errors
     /// `/dev/xen/evtchn` cannot be opened once more.
     pub fn another(&self) -> Result<Self, NodeError> {
-        Self::open(self.domid)
+        Self::counted(self.domid, self.totals.clone())
     }
 
     /// Opens what a back needs, so that a missing module is told of at the start and not at the first guest.
@@ -86,9 +90,10 @@ impl Xen {
         self.grants.node().map(drop)
     }
 
-    /// What was asked of the platform so far.
+    /// What was asked of the platform so far, by this handle and all that came of it or that it came of
+    /// ([`another`](Self::another)), those that are gone included.
     pub fn counters(&self) -> Counters {
-        self.tally.snapshot()
+        self.totals.read()
     }
 
     /// How copies and mappings are done here, for results.

@@ -27,7 +27,7 @@ pub(super) struct Core {
     /// Rings when somebody sends us an event while we sleep.
     pub(super) upcall: OwnedFd,
     pub(super) store: Mutex<Option<OwnedFd>>,
-    pub(super) tally: Tally,
+    pub(super) tally: Arc<Tally>,
     /// A bit for each end that is open: by its number.
     pub(super) open_ports: [AtomicU64; PORTS / 64],
     pub(super) paging: Arc<Paging>,

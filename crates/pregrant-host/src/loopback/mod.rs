@@ -52,7 +52,7 @@ pub use process::ProcessCounts;
 pub use reach::Reach;
 
 use crate::clock::MonotonicClock;
-use crate::counters::{Counters, Tally};
+use crate::counters::{Counters, Totals};
 use crate::mapping::Mapping;
 use attachment::Core;
 use error::{Step, errno};
@@ -76,6 +76,7 @@ pub struct Loopback {
     grants: LoopbackGrants,
     reach: Reach,
     clock: MonotonicClock,
+    totals: Totals,
 }
 
 impl Loopback {
@@ -84,7 +85,8 @@ impl Loopback {
     /// # Errors
     /// No broker there, no such domain, 20 attachments already, or another version.
     pub fn attach(path: &Path, domid: DomId) -> Result<Self, LoopbackError> {
-        Self::over(control::connect(path)?, path.display().to_string(), domid, Paging::probe().into())
+        let at = path.display().to_string();
+        Self::over(control::connect(path)?, at, domid, Paging::probe().into(), Totals::default())
     }
 
     /// As [`attach`](Self::attach), over a connection from [`Broker::connect`].
@@ -92,7 +94,8 @@ impl Loopback {
     /// # Errors
     /// As [`attach`](Self::attach).
     pub fn attach_fd(connection: OwnedFd, domid: DomId) -> Result<Self, LoopbackError> {
-        Self::over(connection, "a passed connection".into(), domid, Paging::probe().into())
+        let at = "a passed connection".into();
+        Self::over(connection, at, domid, Paging::probe().into(), Totals::default())
     }
 
     /// One more attachment of the same domain, for another thread of this process: as one that attaches for itself, also in
@@ -111,10 +114,16 @@ impl Loopback {
         })?;
         let connection = reply.fds.into_iter().next();
         let connection = connection.ok_or_else(|| LoopbackError::Version { at: at.clone() })?;
-        Self::over(connection, at.clone(), *domid, Arc::clone(paging))
+        Self::over(connection, at.clone(), *domid, Arc::clone(paging), self.totals.clone())
     }
 
-    fn over(broker: OwnedFd, at: String, domid: DomId, paging: Arc<Paging>) -> Result<Self, LoopbackError> {
+    fn over(
+        broker: OwnedFd,
+        at: String,
+        domid: DomId,
+        paging: Arc<Paging>,
+        totals: Totals,
+    ) -> Result<Self, LoopbackError> {
         // Yama's scope 1 would keep peers from copying; without Yama this fails, and need not work.
         let _ = rustix::process::set_ptracer(rustix::process::PTracer::Any);
         let pid = rustix::process::getpid().as_raw_pid() as u64;
@@ -147,7 +156,7 @@ impl Loopback {
             ledger,
             upcall,
             store: Mutex::new(fds.next()),
-            tally: Tally::default(),
+            tally: totals.tally(),
             open_ports: [const { AtomicU64::new(0) }; PORTS / 64],
             paging,
         });
@@ -156,12 +165,19 @@ impl Loopback {
             reach: Reach::new(Arc::clone(&core)),
             clock: MonotonicClock,
             core,
+            totals,
         })
     }
 
-    /// What was asked of the platform so far.
+    /// What was asked of the platform so far, by this handle and all that came of it or that it came of
+    /// ([`another`](Self::another)), those that are gone included.
     pub fn counters(&self) -> Counters {
-        self.core.tally.snapshot()
+        self.totals.read()
+    }
+
+    /// The same, for other threads to read.
+    pub fn totals(&self) -> Totals {
+        self.totals.clone()
     }
 
     /// This attachment's xenstore connection, bound to its domain; None when the broker has no xenstore, or when it was

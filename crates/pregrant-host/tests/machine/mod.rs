@@ -475,7 +475,13 @@ fn serve(
     }
     let mut backend = Backend::new(platform, xs, config, vec![Box::new(net)]).unwrap();
     if let Some((workers, place)) = workers {
-        let staff = Staff { workers, place, mode: Mode::Event, each_turn: Arc::new(|| {}) };
+        let staff = Staff {
+            workers,
+            place,
+            mode: Mode::Event,
+            each_start: Arc::new(|_| {}),
+            each_turn: Arc::new(|| {}),
+        };
         backend.employ(staff).unwrap();
     }
     let mut rounds = 0u32;

@@ -198,7 +198,13 @@ pub fn play(ordinary: &str, path: &Path) {
     if let Ok(workers) = std::env::var(world::WORKERS) {
         let (workers, each_turn) = (workers.parse().unwrap(), Arc::new(|| {}));
         backend
-            .employ(Staff { workers, place: Placement::Balanced, mode: Mode::Adaptive, each_turn })
+            .employ(Staff {
+                workers,
+                place: Placement::Balanced,
+                mode: Mode::Adaptive,
+                each_start: Arc::new(|_| {}),
+                each_turn,
+            })
             .unwrap();
     }
     let bell = bell_of(watched, bells);

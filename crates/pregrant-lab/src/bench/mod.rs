@@ -4,6 +4,7 @@ pub(crate) mod latency;
 pub(crate) mod limit;
 pub(crate) mod neighbour;
 pub(crate) mod net;
+pub(crate) mod seating;
 pub(crate) mod store;
 pub(crate) mod store_load;
 

@@ -126,7 +126,7 @@ impl Stand {
         });
         let testbed = testbed.join().map_err(|_| "the testbed's thread panicked")??;
         testbed.guest_domain(GUEST)?;
-        let back = testbed.process("back", 0, cores[1])?;
+        let back = testbed.back(cores[1], None)?;
         let guest = testbed.process("guest", GUEST, cores[0])?;
         Ok(Self { testbed, back, guest, cores, vifs: 0, neighbours: 0 })
     }

@@ -3,6 +3,7 @@
 //! A guest and a backend process, each pinned to a core of its own; every row of every repeat is a vif of its own, from
 //! connect to close. Rows take turns within a repeat, so that a slow phase of the machine hits all alike.
 
+use super::seating::Seating;
 use crate::choice::choice;
 use crate::process::mark::whole_frames;
 use crate::process::order::{Case, Dir, Order, Played, Report, RxWay};
@@ -13,8 +14,10 @@ use crate::report::Report as Page;
 use crate::screen::{Progress, print};
 use crate::table::{Align, Table, figure};
 use crate::testbed::{Process, Testbed};
+use pregrant::net::features::BackFeatures;
 use pregrant::net::path::PathName;
-use pregrant_host::drivers::Mode;
+use pregrant_host::drivers::{Mode, Placement};
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -26,6 +29,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
   pregrant bench net --path copy,staging --dir tx,rx --size 64,1500
   pregrant bench net --path staging --dir tx --size 64 --data-len 256 --seconds 1 --json out.jsonl
   pregrant bench net --path staging --size 64 --redo on,off --repeats 9
+  pregrant bench net --path map,persistent --dir tx --size 1500 --look --queues 2 --workers 1,2
 
 Frames/s are those that arrived, in the time between two marks; lost is sent minus received by number.
 A row whose untimed burst comes with a wrong byte fails.
@@ -41,8 +45,11 @@ pub struct NetArgs {
     #[arg(long, value_delimiter = ',', default_values_t = [64u32, 1500], value_parser = clap::value_parser!(u32).range(60..=65535))]
     pub size: Vec<u32>,
     /// Queues
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
+    #[arg(long, default_value_t = 1, value_parser = queues)]
     pub queues: u32,
+    /// Worker threads of the backend, with commas between them; 0: it serves its queues in its one thread
+    #[arg(long, value_delimiter = ',', default_values_t = [0u16], value_parser = clap::value_parser!(u16).range(0..=WORKERS_MOST))]
+    pub workers: Vec<u16>,
     /// Seconds of each row and repeat
     #[arg(long, default_value_t = 0.5, value_parser = seconds)]
     pub seconds: f64,
@@ -133,6 +140,18 @@ pub fn seconds(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
+/// Workers at most: each is an attachment, of which a domain has 20, and the control thread has two.
+const WORKERS_MOST: i64 = 16;
+
+/// A number of queues that the backend offers.
+fn queues(text: &str) -> std::result::Result<u32, String> {
+    let most = BackFeatures::default().max_queues;
+    match text.parse() {
+        Ok(n) if (1..=most).contains(&n) => Ok(n),
+        _ => Err(format!("a number from 1 to {most}, which the backend offers")),
+    }
+}
+
 fn data_len(text: &str) -> std::result::Result<u32, String> {
     let offered = pregrant::net::features::ALL_DATA_LENS;
     match text.parse() {
@@ -141,8 +160,9 @@ fn data_len(text: &str) -> std::result::Result<u32, String> {
     }
 }
 
-/// The machine with one guest and one backend, each on a core of its own.
+/// The machine with one guest and one backend, each on a core of its own; or one for each worker, as far as there are cores.
 pub struct Stand {
+    seating: Seating,
     testbed: Testbed,
     back: Process,
     guest: Process,
@@ -153,18 +173,19 @@ pub struct Stand {
 const GUEST: u16 = 5;
 
 impl Stand {
-    /// Starts both processes.
+    /// Starts both processes; the backend's has one thread.
     pub fn start() -> Result<Self> {
-        let cores = crate::limit::cores()?;
-        let (a, b) = match cores[..] {
-            [a, b, ..] => (Some(a), Some(b)),
-            _ => (None, None),
-        };
+        Self::with_workers(0, Mode::Poll)
+    }
+
+    /// The same, whose backend has so many worker threads that wait in this way; 0: none.
+    pub fn with_workers(workers: usize, mode: Mode) -> Result<Self> {
+        let seating = Seating::of(workers)?;
         let testbed = Testbed::start()?;
         testbed.guest_domain(GUEST)?;
-        let back = testbed.process("back", 0, b)?;
-        let guest = testbed.process("guest", GUEST, a)?;
-        Ok(Self { testbed, back, guest, vifs: 0 })
+        let back = testbed.back(seating.back, seating.posts(Placement::Balanced, mode))?;
+        let guest = testbed.process("guest", GUEST, seating.guest)?;
+        Ok(Self { seating, testbed, back, guest, vifs: 0 })
     }
 
     /// Whether each end has a core of its own.
@@ -210,6 +231,8 @@ pub struct Row {
     pub look: bool,
     /// What the guest does with frames that came.
     pub rx: RxWay,
+    /// Worker threads of the backend; 0: its one thread serves the queues. The stand has as many.
+    pub workers: usize,
     /// Records, one for each repeat.
     pub records: Vec<Record>,
     /// How the platform did it, in words.
@@ -221,7 +244,18 @@ impl Row {
     pub fn new(path: PathName, dir: Dir, size: usize, data_len: u32) -> Self {
         let data_len = (path == PathName::Staging).then_some(data_len);
         let (records, platform) = (Vec::new(), String::new());
-        Self { path, dir, size, data_len, redo: Redo::On, look: false, rx: RxWay::Copy, records, platform }
+        Self {
+            path,
+            dir,
+            size,
+            data_len,
+            redo: Redo::On,
+            look: false,
+            rx: RxWay::Copy,
+            workers: 0,
+            records,
+            platform,
+        }
     }
 
     /// Measures it once more.
@@ -274,13 +308,13 @@ impl Row {
         record.checked = Some(taker.checked.min(whole));
         record.set_ops(guest.counters.plus(back.counters));
         record.frontend_cpu_ns = guest.cpu_ns;
-        record.backend_cpu_ns = back.cpu_ns;
+        record.set_backend_cpu(&back, self.workers);
         let by = self.path.to_string();
         // The RFC's staging had a data length of 256.
         let comparable = self.data_len.is_none_or(|n| n == 256);
         let published = published::find(&by, self.dir.name(), self.size as u64, queues);
         // Theirs mapped and unmapped each page.
-        let comparable = comparable && (self.path != PathName::Map || self.look);
+        let comparable = comparable && (self.path != PathName::Map || self.look) && self.workers <= 1;
         record.published = published.filter(|_| comparable).map(|p| p.frames_per_s);
         if record.checked != Some(whole) {
             return Err(format!("{} of {whole} frames of the untimed burst came", taker.checked).into());
@@ -329,13 +363,15 @@ fn measure(args: &NetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<(
                 let look = args.look && dir == Dir::Tx;
                 let in_pages = dir == Dir::Rx && path != PathName::Staging;
                 for &rx in args.rx.iter().filter(|&&rx| rx == RxWay::Copy || in_pages) {
-                    let row = |&redo: &Redo| Row {
-                        redo,
-                        look,
-                        rx,
-                        ..Row::new(path, dir, size as usize, args.data_len)
-                    };
-                    rows.extend(args.redo.iter().map(row));
+                    for &redo in &args.redo {
+                        rows.extend(args.workers.iter().map(|&workers| Row {
+                            redo,
+                            look,
+                            rx,
+                            workers: usize::from(workers),
+                            ..Row::new(path, dir, size as usize, args.data_len)
+                        }));
+                    }
                 }
             }
         }
@@ -346,13 +382,18 @@ fn measure(args: &NetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<(
     if rows.is_empty() {
         return Err("nothing is left to measure; add --dir tx, another path, or --rx copy".into());
     }
-    let mut stand = Stand::start()?;
+    let mut stands = BTreeMap::new();
+    for &workers in &args.workers {
+        let workers = usize::from(workers);
+        stands.insert(workers, Stand::with_workers(workers, args.mode)?);
+    }
     let progress = Progress::new();
     for repeat in 0..args.repeats {
         for row in &mut rows {
             let (path, dir, size) = (row.path, row.dir.name(), row.size);
             progress.show(format_args!("repeat {} of {}: {path} {dir} {size} B", repeat + 1, args.repeats));
-            let record = row.measure(&mut stand, args.seconds, args.burst, args.mode, args.queues)?;
+            let stand = stands.get_mut(&row.workers).ok_or("no stand with so many workers")?;
+            let record = row.measure(stand, args.seconds, args.burst, args.mode, args.queues)?;
             json.write(record)?;
             page.platform(&row.platform);
         }
@@ -360,7 +401,7 @@ fn measure(args: &NetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<(
     progress.clear();
     if !json.is_stdout() {
         print(table(&rows))?;
-        print(method(&rows, args))?;
+        print(method(&rows, args, stands.values()))?;
     }
     super::none_went_wrong(rows.iter().flat_map(|row| &row.records))
 }
@@ -373,6 +414,7 @@ pub fn table(rows: &[Row]) -> Table {
         ("size B", Align::Right),
         ("data len", Align::Right),
         ("redo", Align::Left),
+        ("workers", Align::Left),
         ("M frames/s", Align::Right),
         ("(range)", Align::Right),
         ("Gbit/s", Align::Right),
@@ -400,6 +442,7 @@ pub fn table(rows: &[Row]) -> Table {
             row.size.to_string(),
             row.data_len.map_or("-".into(), |n| n.to_string()),
             row.redo.to_string(),
+            if row.workers == 0 { "-".into() } else { row.workers.to_string() },
             m(rate.median),
             format!("({}..{})", m(rate.min), m(rate.max)),
             figure(rate.median * row.size as f64 * 8.0 / 1e9),
@@ -416,7 +459,8 @@ pub fn table(rows: &[Row]) -> Table {
 
 /// Rows that differ in the redo page alone: with it, without it.
 fn redo_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
-    let same = |a: &Row, b: &Row| (a.path, a.dir, a.size, a.rx) == (b.path, b.dir, b.size, b.rx);
+    let kind = |r: &Row| (r.path, r.dir, r.size, r.rx, r.workers);
+    let same = move |a: &Row, b: &Row| kind(a) == kind(b);
     rows.iter().filter(|r| r.redo == Redo::On).filter_map(move |on| {
         rows.iter().find(|off| off.redo == Redo::Off && same(on, off)).map(|off| (on, off))
     })
@@ -424,13 +468,23 @@ fn redo_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
 
 /// Rows that differ in what the guest does with frames alone: by reference, copied.
 fn rx_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
-    let same = |a: &Row, b: &Row| (a.path, a.dir, a.size, a.redo) == (b.path, b.dir, b.size, b.redo);
+    let kind = |r: &Row| (r.path, r.dir, r.size, r.redo, r.workers);
+    let same = move |a: &Row, b: &Row| kind(a) == kind(b);
     rows.iter().filter(|r| r.rx == RxWay::Reference).filter_map(move |lent| {
         rows.iter().find(|copied| copied.rx == RxWay::Copy && same(lent, copied)).map(|copied| (lent, copied))
     })
 }
 
-fn method(rows: &[Row], args: &NetArgs) -> String {
+/// Rows that differ in the number of workers alone: several, one.
+fn worker_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
+    let kind = |r: &Row| (r.path, r.dir, r.size, r.redo, r.rx);
+    rows.iter().filter(|r| r.workers > 1).filter_map(move |several| {
+        let one = rows.iter().find(|one| one.workers == 1 && kind(one) == kind(several));
+        one.map(|one| (several, one))
+    })
+}
+
+fn method<'a>(rows: &[Row], args: &NetArgs, stands: impl Iterator<Item = &'a Stand>) -> String {
     let mut text = format!(
         "Medians of {} interleaved repeats of {} s, {} mode, {} queue(s), bursts of {}.\n",
         args.repeats,
@@ -439,10 +493,11 @@ fn method(rows: &[Row], args: &NetArgs) -> String {
         args.queues,
         args.burst
     );
-    if Stand::has_two_cores().unwrap_or(false) {
-        text += "Guest and backend are pinned to a core each.\n";
-    } else {
-        text += "This process may use one core only: both ends share it, and the figures say little.\n";
+    for stand in stands {
+        text += &match stand.seating.nr_workers() {
+            0 => format!("Without workers: {}.\n", stand.seating.words()),
+            n => format!("{n} worker(s): {}.\n", stand.seating.words()),
+        };
     }
     text += "Either way one generator writes the head of each frame, 32 bytes with its number, and one checker reads them; the \
              rest of a frame is moved and not looked at";
@@ -471,6 +526,21 @@ fn method(rows: &[Row], args: &NetArgs) -> String {
                 figure(cost.median),
                 figure(cost.min),
                 figure(cost.max)
+            );
+        }
+    }
+    for (several, one) in worker_pairs(rows) {
+        if let Some(gain) = ratio(several, one) {
+            text += &format!(
+                "With {} workers, {} {} {} B moves {} ({}..{}) times the frames that it moves with one: the median of the \
+                 repeats' ratios.\n",
+                several.workers,
+                several.path,
+                several.dir.name(),
+                several.size,
+                figure(gain.median),
+                figure(gain.min),
+                figure(gain.max)
             );
         }
     }

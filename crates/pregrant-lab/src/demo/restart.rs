@@ -48,7 +48,7 @@ pub fn play(stage: &mut Stage, undisturbed_s: f64) -> Result<Restarted> {
     let old = stage.back.pid();
     let killed_at_ns = MonotonicClock.now_ns();
     stage.back.kill()?;
-    stage.back = stage.testbed.process("back", 0, None)?;
+    stage.back = stage.testbed.back(None, None)?;
     stage.back.order(&Order::Switch { vifs: 2, succeed: true })?;
     let pids = [old, stage.back.pid()];
     let done = stage.end()?;

@@ -29,7 +29,7 @@ impl Stage {
         let testbed = Testbed::start()?;
         testbed.guest_domain(CLIENT)?;
         testbed.guest_domain(SERVER)?;
-        let back = testbed.process("back", 0, None)?;
+        let back = testbed.back(None, None)?;
         let client = testbed.process("guest", CLIENT, None)?;
         let server = testbed.process("guest", SERVER, None)?;
         Ok(Self { testbed, back, client, server })

@@ -41,7 +41,9 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
             Order::Case(case) => case_of(args, &case).map(|p| Report::Case(Box::new(p))),
             Order::Transfer(transfer) => super::transfer::play(args, &transfer),
             Order::Annoy { nuisance, size } => super::neighbour::play(args, nuisance, size),
-            Order::Switch { .. } | Order::Beside { .. } => Err("that is the back's order".into()),
+            Order::Employ(_) | Order::Switch { .. } | Order::Beside { .. } => {
+                Err("that is the back's order".into())
+            }
         };
         tell(&played.unwrap_or_else(|e| Report::Failed(e.to_string())))?;
     }

@@ -2,11 +2,15 @@
 
 pub(crate) mod account;
 pub(crate) mod back;
+pub(crate) mod far;
 pub(crate) mod fault;
 pub(crate) mod guest;
 pub(crate) mod mark;
 pub(crate) mod neighbour;
 pub(crate) mod order;
+pub(crate) mod ports;
+pub(crate) mod signals;
+pub(crate) mod staff;
 pub(crate) mod transfer;
 
 use crate::machine;
@@ -14,6 +18,7 @@ use clap::{Args, ValueEnum};
 use order::{Order, Report};
 use pregrant::DomId;
 use pregrant::xenstore::Client;
+use pregrant_host::drivers::Backend;
 use pregrant_host::loopback::{Loopback, LoopbackError};
 use pregrant_host::xenstored::UnixTransport;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -23,6 +28,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
+type LoopbackBackend = Backend<Loopback, UnixTransport>;
 
 /// Which domain to play.
 #[derive(Clone, Copy, Debug, ValueEnum)]

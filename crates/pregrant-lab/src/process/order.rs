@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use pregrant::net::path::PathName;
 use pregrant_host::counters::Counters;
-use pregrant_host::drivers::Mode;
+use pregrant_host::drivers::{Mode, Placement};
 use serde::{Deserialize, Serialize};
 
 /// Which way the frames of a case go, as the guest sees it.
@@ -148,9 +148,27 @@ impl Nuisance {
     }
 }
 
+/// The worker threads of a back.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Posts {
+    /// How many, where each has several vifs.
+    pub workers: usize,
+    /// Which of them gets a queue.
+    #[serde(with = "by_name")]
+    pub place: Placement,
+    /// How they wait.
+    #[serde(with = "by_name")]
+    pub mode: Mode,
+    /// Worker n stays on the nth of these cores, and so on from the first; none: anywhere.
+    pub cores: Vec<usize>,
+}
+
 /// To a process. The end of its input means: stop.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Order {
+    /// Back: have queues served by threads, in all orders that follow. The first order, or none; without it they are served
+    /// by the one thread that there is.
+    Employ(Posts),
     /// Play your part of a case.
     Case(Case),
     /// Back: the same, while another guest has a vif too.
@@ -200,6 +218,8 @@ pub struct Transfer {
 /// From a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Report {
+    /// The worker threads are there.
+    Employed,
     /// It cannot; why.
     Failed(String),
     /// What happened so far, in words, for the demo.
@@ -269,6 +289,8 @@ pub struct Played {
     pub missed_wakeups: u64,
     /// CPU time of this end in the time that is counted.
     pub cpu_ns: u64,
+    /// Back: of each worker's thread.
+    pub workers: Vec<WorkerCpu>,
     /// The path that was run in the case's direction.
     pub path: String,
     /// The platform in words.
@@ -277,6 +299,15 @@ pub struct Played {
     pub latency: Option<[Latencies; 2]>,
     /// Back: frames that other guests sent in the time that is counted.
     pub others: u64,
+}
+
+/// CPU time of a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct WorkerCpu {
+    /// Its number.
+    pub worker: usize,
+    /// CPU time of its thread.
+    pub ns: u64,
 }
 
 /// How long single frames took one way.

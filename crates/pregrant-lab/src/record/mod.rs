@@ -81,6 +81,12 @@ pub struct Record {
     /// What the guest did with frames that came, where it did not copy them (`bench net --rx reference`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rx: Option<String>,
+    /// Worker threads of the backend, where it had some; without, it served its queues in its one thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<u32>,
+    /// CPU time of each of them; `backend_cpu_ns` has all of the process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_cpu_ns: Option<Vec<u64>>,
     /// Sleeps of either end that ended by their bound with work pending: each is a wake-up that was lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed_wakeups: Option<u64>,
@@ -182,6 +188,8 @@ impl Record {
             redo: None,
             look: None,
             rx: None,
+            workers: None,
+            worker_cpu_ns: None,
             missed_wakeups: None,
             repeated: None,
             damaged: None,
@@ -225,6 +233,13 @@ impl Record {
         self.repeated = Some(guest.wrong + back.wrong);
         self.damaged = Some(guest.damaged + back.damaged);
         self.missed_wakeups = Some(guest.missed_wakeups + back.missed_wakeups);
+    }
+
+    /// Sets what the backend's end used: `workers` are the threads that it was given.
+    pub fn set_backend_cpu(&mut self, back: &Played, workers: usize) {
+        self.backend_cpu_ns = back.cpu_ns;
+        self.workers = (workers > 0).then_some(workers as u32);
+        self.worker_cpu_ns = (workers > 0).then(|| back.workers.iter().map(|w| w.ns).collect());
     }
 
     /// Sets frames and time, and the rates that follow from them.

@@ -138,8 +138,8 @@ impl<'a> Digest<'a> {
 }
 
 /// The work apart from the path.
-fn shape(r: &Record) -> (u64, u32, &str, &str, [Option<bool>; 2], Option<&str>) {
-    (r.size_bytes, r.queues, &r.mode, &r.platform, [r.redo, r.look], r.rx.as_deref())
+fn shape(r: &Record) -> (u64, [Option<u32>; 2], &str, &str, [Option<bool>; 2], Option<&str>) {
+    (r.size_bytes, [Some(r.queues), r.workers], &r.mode, &r.platform, [r.redo, r.look], r.rx.as_deref())
 }
 
 /// Whether two records are repeats of one measurement.
@@ -169,6 +169,7 @@ fn name_by(rows: &mut [Row], by_mode: bool) {
         rows.iter().any(|row| rows.first().is_some_and(|first| field(row.first()) != field(first.first())))
     };
     let queues = differs(&|r| r.queues.to_string());
+    let workers = differs(&|r| format!("{:?}", r.workers));
     let bursts = differs(&|r| r.burst.to_string());
     let modes = by_mode && differs(&|r| r.mode.clone());
     let redo = differs(&|r| format!("{:?}", r.redo));
@@ -187,6 +188,10 @@ fn name_by(rows: &mut [Row], by_mode: bool) {
             }
         };
         also(queues, format!("{} queue{}", r.queues, if r.queues == 1 { "" } else { "s" }));
+        also(
+            workers,
+            r.workers.map_or("no workers".into(), |n| format!("{n} worker{}", if n == 1 { "" } else { "s" })),
+        );
         also(bursts, format!("bursts of {}", r.burst));
         also(modes, r.mode.clone());
         also(redo, if r.redo == Some(false) { "no redo page" } else { "redo page" }.into());
@@ -221,6 +226,8 @@ mod tests {
         let digest = Digest::of(&records);
         assert_eq!(digest.series, ["copy, 1 queue", "copy, 2 queues", "staging 256, 1 queue"]);
         assert_eq!(digest.gain(&digest.net[0]), Some(17.5), "compared with copy of another number of queues");
+        let workers = [None, Some(1), Some(2)].map(|workers| Record { workers, ..net("copy", None, 9.0, 0) });
+        assert_eq!(Digest::of(&workers).series, ["copy, no workers", "copy, 1 worker", "copy, 2 workers"]);
         let redo = [true, false].map(|on| Record { redo: Some(on), ..net("copy", None, 9.0, 0) });
         assert_eq!(Digest::of(&redo).series, ["copy, redo page", "copy, no redo page"]);
     }

@@ -24,6 +24,9 @@ use std::time::Instant;
 /// Called by each worker now and then, between batches: what its ports want, such as the time.
 pub type EachTurn = Arc<dyn Fn() + Send + Sync>;
 
+/// Called once by each worker, with its number, before it does anything.
+pub type EachStart = Arc<dyn Fn(usize) + Send + Sync>;
+
 struct Thread<P: Platform> {
     p: P,
     load: Workload<P>,
@@ -52,11 +55,12 @@ impl Drop for WholeProcess {
 }
 
 /// Serves until it is told to stop.
-pub fn run<P: Platform>(p: P, post: Post<P>, mode: Mode, each_turn: EachTurn)
+pub fn run<P: Platform>(p: P, post: Post<P>, mode: Mode, each_start: &dyn Fn(usize), each_turn: EachTurn)
 where
     P::Events: WakeOn,
 {
     let _whole = WholeProcess;
+    each_start(post.desk.number);
     let Post { desk, orders, notices, control, missed_wakeups } = post;
     let load = Workload::new(Arc::clone(&desk));
     let bell = desk.wakes().and_then(|fd| p.events().also_wake_on(fd).ok());

@@ -42,7 +42,7 @@ pub use pages::PAGES_PER_GUEST;
 
 use super::crew::desk::Desk;
 use super::crew::place::{Carried, Placement};
-use super::crew::thread::{self, EachTurn};
+use super::crew::thread::{self, EachStart, EachTurn};
 use super::crew::{Crew, Threads};
 use super::poll_controller::Mode;
 use super::recovery::Recovery;
@@ -100,6 +100,8 @@ pub struct Staff {
     pub place: Placement,
     /// How they wait.
     pub mode: Mode,
+    /// What each does first, in its thread.
+    pub each_start: EachStart,
     /// What each does now and then, between batches.
     pub each_turn: EachTurn,
 }
@@ -179,16 +181,17 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             Desk::of_thread(usize::MAX).map_err(|e| format!("no descriptor for the control thread: {e}"))?;
         let wakes = desk.wakes().map(|fd| self.platform.events().also_wake_on(fd));
         wakes.transpose().map_err(|e| e.to_string())?;
-        let Staff { workers, place, mode, each_turn } = staff;
+        let Staff { workers, place, mode, each_start, each_turn } = staff;
         // A first handle now: what the platform has to say against several comes before any thread.
         let spare = self.platform.another().map_err(|e| e.to_string())?;
         let spare = Mutex::new(spare);
         let hire = move |number, post| {
             let p =
                 spare.lock().unwrap_or_else(PoisonError::into_inner).another().map_err(|e| e.to_string())?;
-            let each_turn = Arc::clone(&each_turn);
+            let (each_start, each_turn) = (Arc::clone(&each_start), Arc::clone(&each_turn));
             let named = std::thread::Builder::new().name(format!("worker {number}"));
-            named.spawn(move || thread::run(p, post, mode, each_turn)).map_err(|e| e.to_string())
+            let begun = move || thread::run(p, post, mode, &*each_start, each_turn);
+            named.spawn(begun).map_err(|e| e.to_string())
         };
         self.crew = Crew::Threads(Threads::new(workers, place, desk, Box::new(hire))?);
         Ok(())

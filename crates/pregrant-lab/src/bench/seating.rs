@@ -1,0 +1,97 @@
+//! Which thread of a bench has which core.
+//!
+//! | cores | no workers | workers |
+//! |---|---|---|
+//! | the first | guest | guest, and the back's control thread, which sleeps while frames move |
+//! | the second | back | worker 0 |
+//! | each further | | a worker |
+//!
+//! With more workers than that the next begins again at the first core: with two cores worker 1 shares the guest's.
+
+use crate::process::order::Posts;
+use pregrant_host::drivers::{Mode, Placement};
+use std::io;
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seating {
+    /// The guest's; None: this process may use one core alone, and pins nobody.
+    pub guest: Option<usize>,
+    /// That of the back's first thread.
+    pub back: Option<usize>,
+    /// By worker.
+    pub workers: Vec<usize>,
+    nr_workers: usize,
+}
+
+impl Seating {
+    /// For a back with so many worker threads; 0: it serves the queues itself.
+    pub fn of(workers: usize) -> io::Result<Self> {
+        Ok(Self::on(&crate::limit::cores()?, workers))
+    }
+
+    fn on(cores: &[usize], nr_workers: usize) -> Self {
+        let [guest, second, ..] = *cores else {
+            return Self { guest: None, back: None, workers: Vec::new(), nr_workers };
+        };
+        let back = if nr_workers == 0 { second } else { guest };
+        let workers = (0..nr_workers).map(|n| cores[(n + 1) % cores.len()]).collect();
+        Self { guest: Some(guest), back: Some(back), workers, nr_workers }
+    }
+
+    /// What the back is told; None: it has no workers.
+    pub fn posts(&self, place: Placement, mode: Mode) -> Option<Posts> {
+        let Self { nr_workers: workers, workers: cores, .. } = self;
+        (*workers > 0).then(|| Posts { workers: *workers, place, mode, cores: cores.clone() })
+    }
+
+    /// Worker threads.
+    pub fn nr_workers(&self) -> usize {
+        self.nr_workers
+    }
+
+    /// In words, a sentence without its end.
+    pub fn words(&self) -> String {
+        let (Some(guest), Some(back)) = (self.guest, self.back) else {
+            return "one core for all threads, and the figures say little".into();
+        };
+        if self.nr_workers == 0 {
+            return format!("guest on core {guest}, back on core {back}");
+        }
+        let seat = |(n, core): (usize, &usize)| {
+            let first = self.workers.iter().position(|of| of == core);
+            let shared = match first {
+                _ if *core == guest => " (the guest's)".into(),
+                Some(first) if first < n => format!(" (worker {first}'s)"),
+                _ => String::new(),
+            };
+            format!("worker {n} on core {core}{shared}")
+        };
+        let workers: Vec<_> = self.workers.iter().enumerate().map(seat).collect();
+        format!("guest on core {guest}, {}", workers.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_have_the_cores_behind_the_guests() {
+        let on = |cores: &[usize], workers| Seating::on(cores, workers).words();
+        assert_eq!(on(&[2, 4], 0), "guest on core 2, back on core 4");
+        assert_eq!(on(&[2, 4], 1), "guest on core 2, worker 0 on core 4");
+        assert_eq!(
+            on(&[2, 4], 3),
+            "guest on core 2, worker 0 on core 4, worker 1 on core 2 (the guest's), worker 2 on core 4 (worker 0's)"
+        );
+        assert_eq!(on(&[0, 1, 2], 2), "guest on core 0, worker 0 on core 1, worker 1 on core 2");
+        assert!(on(&[7], 2).starts_with("one core"));
+        let posts = |cores: &[usize], workers| {
+            Seating::on(cores, workers).posts(Placement::Balanced, Mode::Poll).map(|p| (p.workers, p.cores))
+        };
+        assert_eq!(posts(&[0, 1], 0), None);
+        assert_eq!(posts(&[0, 1], 2), Some((2, vec![1, 0])));
+        assert_eq!(posts(&[0], 2), Some((2, vec![])));
+    }
+}

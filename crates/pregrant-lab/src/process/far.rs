@@ -1,0 +1,118 @@
+//! What stands behind the vifs of the back's process: what the last order asked for.
+
+use super::account::{Account, CountedPort};
+use super::order::Dir;
+use super::ports::{EchoPort, SinkPort, SourcePort};
+use super::signals::{Signals, locked};
+use pregrant::DomId;
+use pregrant::port::{FramePort, Offloads};
+use pregrant::xenbus::DeviceId;
+use pregrant_host::drivers::net::port_provider::Notes;
+use pregrant_host::drivers::{HotplugConfig, PortProvider, Stations};
+use pregrant_host::ports::generator::Generator;
+use pregrant_host::ports::sequence::Head;
+use pregrant_host::ports::sink::{Check, Sink};
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What the next vif that connects gets.
+pub enum Far {
+    Nothing,
+    Case {
+        dir: Dir,
+        size: usize,
+        burst: usize,
+        look: bool,
+        signals: Arc<Signals>,
+        /// Whether the time between bursts is measured.
+        gaps: bool,
+    },
+    /// A case for this guest's vif; frames without end for any other, if that is wanted.
+    Beside {
+        front: DomId,
+        case: Box<Far>,
+        feed: Option<usize>,
+        /// Where those others are counted.
+        others: Arc<Signals>,
+    },
+    Switch(Stations, Arc<Account>),
+}
+
+impl Far {
+    /// The ports of a vif with `n` queues; `caps` is what the guest takes unfinished.
+    fn ports(&self, id: &DeviceId, n: usize, caps: Offloads) -> Vec<Box<dyn FramePort>> {
+        match self {
+            // One station, whatever its queues: a broadcast must not come back on another of them.
+            Self::Switch(stations, account) => match stations.ports(id, n, caps) {
+                Ok(ports) => {
+                    let counted = |port| CountedPort::new(port, Arc::clone(account));
+                    ports.into_iter().map(|p| Box::new(counted(p)) as Box<dyn FramePort>).collect()
+                }
+                Err(_) => Self::Nothing.ports(id, n, caps),
+            },
+            Self::Beside { front, case, .. } if *front == id.front => case.ports(id, n, caps),
+            Self::Beside { feed: Some(size), .. } => {
+                let feed = || Box::new(Generator::new(Head::default(), *size)) as Box<dyn FramePort>;
+                std::iter::repeat_with(feed).take(n).collect()
+            }
+            _ => (0..n).map(|_| self.port()).collect(),
+        }
+    }
+
+    fn port(&self) -> Box<dyn FramePort> {
+        match self {
+            Self::Case { dir: Dir::Rx, size, burst, signals, .. } => {
+                Box::new(SourcePort::new(Arc::clone(signals), *size, *burst))
+            }
+            Self::Case { dir: Dir::Echo, signals, .. } => Box::new(EchoPort::new(Arc::clone(signals))),
+            Self::Case { signals, gaps, look, .. } => {
+                Box::new(SinkPort::new(Arc::clone(signals), *look, *gaps))
+            }
+            Self::Beside { others, .. } => {
+                let sink = Sink::new(Check::Number);
+                locked(&others.others).push(sink.counters());
+                Box::new(sink)
+            }
+            Self::Nothing | Self::Switch(..) => Box::new(Sink::new(Check::Number)),
+        }
+    }
+}
+
+/// The far side that the last order asked for.
+pub struct Ordered(pub Rc<RefCell<Far>>);
+
+impl PortProvider for Ordered {
+    fn found(
+        &mut self,
+        id: &DeviceId,
+        place: &HotplugConfig,
+        live: bool,
+    ) -> std::result::Result<Notes, String> {
+        match &mut *self.0.borrow_mut() {
+            Far::Switch(stations, _) => stations.found(id, place, live),
+            _ => Ok(Notes::new()),
+        }
+    }
+    fn connected(
+        &mut self,
+        id: &DeviceId,
+        queues: usize,
+        front: Offloads,
+    ) -> std::result::Result<Vec<Box<dyn FramePort>>, String> {
+        Ok(self.0.borrow().ports(id, queues, front))
+    }
+    fn readable(&mut self, _: &DeviceId) -> Vec<OwnedFd> {
+        Vec::new()
+    }
+    fn link(&mut self, _: &DeviceId, _: bool) -> std::result::Result<(), String> {
+        Ok(())
+    }
+    fn removed(&mut self, id: &DeviceId) -> std::result::Result<(), String> {
+        match &mut *self.0.borrow_mut() {
+            Far::Switch(stations, _) => stations.removed(id),
+            _ => Ok(()),
+        }
+    }
+}

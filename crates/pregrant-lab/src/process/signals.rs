@@ -1,0 +1,107 @@
+//! What the ports of a case tell the loop of the back's process, from whatever threads they are on.
+//!
+//! ```text
+//!   guest --mark--> port: what was counted so far is read here, in the queue's own thread     Stamp
+//!                    '--> whoever waits for a mark: ports of other queues (bells), the control thread (Staff)
+//! ```
+//! Which mark came decides what a port does with frames. The guest sends a mark when it has the answers to all before it, and
+//! sends on when it has the mark's, so no other queue has frames under way then.
+
+use super::staff::{Meter, Stamp};
+use hdrhistogram::Histogram;
+use pregrant::port::Bell;
+use pregrant_host::ports::sink::SinkCounters;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Marks that came: the untimed burst began, each byte of which is looked at;
+pub const WHOLE: u32 = 1;
+/// the warm-up began,
+pub const WARM_UP: u32 = 2;
+/// the time that is counted began,
+pub const COUNTED: u32 = 3;
+/// and it is over.
+pub const OVER: u32 = 4;
+
+/// See the module.
+pub struct Signals {
+    pub marks: AtomicU32,
+    /// One for each queue.
+    pub sinks: Mutex<Vec<Arc<SinkCounters>>>,
+    /// Of other guests' vifs: one for each queue of each of their connections.
+    pub others: Mutex<Vec<Arc<SinkCounters>>>,
+    pub made: AtomicU64,
+    pub checked: AtomicU64,
+    /// How far apart bursts came, in the time that is counted; one queue's.
+    pub gaps: Mutex<Option<Histogram<u64>>>,
+    /// The vif's ports are gone.
+    pub gone: AtomicBool,
+    /// Of ports that have frames of their own accord once a mark came.
+    pub bells: Mutex<Vec<Arc<dyn Bell>>>,
+    /// At the begin of the time that is counted, and at its end.
+    stamps: Mutex<[Option<Stamp>; 2]>,
+    meter: Meter,
+}
+
+/// What is behind a lock, which no panic leaves half done.
+pub fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Signals {
+    /// Of a case that is measured by this meter.
+    pub fn new(meter: Meter) -> Self {
+        Self {
+            marks: AtomicU32::new(0),
+            sinks: Mutex::default(),
+            others: Mutex::default(),
+            made: AtomicU64::new(0),
+            checked: AtomicU64::new(0),
+            gaps: Mutex::default(),
+            gone: AtomicBool::new(false),
+            bells: Mutex::default(),
+            stamps: Mutex::default(),
+            meter,
+        }
+    }
+
+    /// A mark came, on whichever queue: those who wait for it are asked.
+    pub fn mark(&self) {
+        let marks = self.marks.load(Ordering::Relaxed) + 1; // all of a case come on one queue
+        if let COUNTED | OVER = marks {
+            let seen = |sink: &Arc<SinkCounters>| {
+                let r = sink.read();
+                r.frames + r.damaged + r.foreign
+            };
+            let others = locked(&self.others).iter().map(seen).sum();
+            let stamp = Stamp { others, ..self.meter.read() };
+            locked(&self.stamps)[usize::from(marks == OVER)] = Some(stamp);
+        }
+        self.marks.store(marks, Ordering::Relaxed);
+        locked(&self.bells).iter().for_each(|bell| bell.ring());
+        self.meter.wake();
+    }
+
+    /// Begin and end of the time that is counted; None: it is not over.
+    pub fn counted(&self) -> Option<(Stamp, Stamp)> {
+        let [begin, end] = std::mem::take(&mut *locked(&self.stamps));
+        begin.zip(end)
+    }
+}
+
+/// A port's hold on its signals; the end of it is one.
+pub struct Presence(pub Arc<Signals>);
+
+impl std::ops::Deref for Presence {
+    type Target = Signals;
+    fn deref(&self) -> &Signals {
+        &self.0
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.0.gone.store(true, Ordering::Relaxed);
+        self.0.meter.wake();
+    }
+}

@@ -1,0 +1,153 @@
+//! Worker threads of the back's process, where an order asks for them: who they are, on which core, what they cost.
+//!
+//! ```text
+//!   control thread   orders, xenstore; asleep while frames move, woken by a port's mark      Staff::wakes
+//!   worker n         its queues; on core cores[n]                                            Backend::employ
+//! ```
+//! Without them the queues are served by the control thread. What a case cost is read by [`Meter`]: platform operations of all
+//! handles, and CPU time of the whole process, which the kernel gives exactly. That of one worker among others is as of its
+//! last tick or sleep, some milliseconds old at most.
+
+use super::order::{Posts, WorkerCpu};
+use super::signals::locked;
+use super::{LoopbackBackend, Result, stay_on};
+use pregrant::platform::{Clock, Platform};
+use pregrant_host::MonotonicClock;
+use pregrant_host::counters::{Counters, Totals};
+use pregrant_host::ports::switch::Switch;
+use pregrant_host::wake::WakeOn;
+use rustix::event::EventfdFlags;
+use rustix::thread::{Pid, gettid};
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// See the module.
+pub struct Staff {
+    /// Wakes the control thread.
+    bell: OwnedFd,
+    /// By number.
+    threads: Mutex<BTreeMap<usize, Pid>>,
+    /// A worker is not where it is to be; why.
+    astray: Mutex<Option<String>>,
+    /// The switch that they tell the time.
+    switch: Mutex<Switch>,
+}
+
+impl Staff {
+    /// Gives the backend workers. Before its first device.
+    pub fn employ(backend: &mut LoopbackBackend, posts: &Posts) -> Result<Arc<Self>> {
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        backend.platform().events().also_wake_on(bell.as_fd())?;
+        let staff = Arc::new(Self {
+            bell,
+            threads: Mutex::default(),
+            astray: Mutex::default(),
+            switch: Mutex::default(),
+        });
+        let (starting, turning) = (Arc::clone(&staff), Arc::clone(&staff));
+        let cores = posts.cores.clone();
+        backend.employ(pregrant_host::drivers::Staff {
+            workers: posts.workers,
+            place: posts.place,
+            mode: posts.mode,
+            each_start: Arc::new(move |number| {
+                let core = (!cores.is_empty()).then(|| cores[number % cores.len()]);
+                if let Err(e) = stay_on(core) {
+                    *locked(&starting.astray) = Some(format!("worker {number}: {e}"));
+                }
+                locked(&starting.threads).insert(number, gettid());
+            }),
+            each_turn: Arc::new(move || locked(&turning.switch).set_now(MonotonicClock.now_ns())),
+        })?;
+        Ok(staff)
+    }
+
+    /// From now on they tell this switch the time.
+    pub fn serve(&self, switch: &Switch) {
+        *locked(&self.switch) = switch.clone();
+    }
+
+    /// Takes away what woke the control thread: to be called before it looks for what that was.
+    pub fn awake(&self) {
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]); // nobody rang: that is fine, too
+    }
+
+    /// Whether each of them is where it is to be.
+    pub fn in_place(&self) -> Result<()> {
+        locked(&self.astray).clone().map_or(Ok(()), |why| Err(why.into()))
+    }
+
+    /// CPU time of those that are there.
+    fn cpu(&self) -> Vec<WorkerCpu> {
+        let of = |(&worker, &thread): (&usize, &Pid)| WorkerCpu { worker, ns: cpu_ns_of(thread) };
+        locked(&self.threads).iter().map(of).collect()
+    }
+}
+
+/// CPU time of a thread of this process; 0 of one that has ended.
+fn cpu_ns_of(thread: Pid) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{}/schedstat", thread.as_raw_nonzero()));
+    let ns = stat.ok().and_then(|stat| stat.split_whitespace().next()?.parse().ok());
+    ns.unwrap_or(0)
+}
+
+/// What the process had done and used when it was read.
+#[derive(Clone, Debug)]
+pub struct Stamp {
+    /// When.
+    pub at: Instant,
+    /// Of all handles.
+    pub counters: Counters,
+    /// Of all threads.
+    pub cpu_ns: u64,
+    /// Of each worker's thread, if there are any.
+    pub workers: Vec<WorkerCpu>,
+    /// Frames that other guests had sent.
+    pub others: u64,
+}
+
+/// Reads stamps, on any thread.
+#[derive(Clone)]
+pub struct Meter {
+    totals: Totals,
+    staff: Option<Arc<Staff>>,
+}
+
+impl Meter {
+    /// Of this backend, with these workers.
+    pub fn new(backend: &LoopbackBackend, staff: Option<&Arc<Staff>>) -> Self {
+        Self { totals: backend.platform().totals(), staff: staff.cloned() }
+    }
+
+    /// A stamp, but for the other guests' frames.
+    pub fn read(&self) -> Stamp {
+        let cpu = clock_gettime(ClockId::ProcessCPUTime);
+        Stamp {
+            at: Instant::now(),
+            counters: self.totals.read(),
+            cpu_ns: cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64,
+            workers: self.staff.as_ref().map_or_else(Vec::new, |staff| staff.cpu()),
+            others: 0,
+        }
+    }
+
+    /// Wakes the control thread, if it is another.
+    pub fn wake(&self) {
+        if let Some(staff) = &self.staff {
+            let _ = rustix::io::write(&staff.bell, &1u64.to_ne_bytes()); // full: it is readable, as is wanted
+        }
+    }
+}
+
+impl Stamp {
+    /// CPU time of each worker since an earlier stamp.
+    pub fn workers_since(&self, earlier: &Self) -> Vec<WorkerCpu> {
+        let before = |worker| earlier.workers.iter().find(|w| w.worker == worker).map_or(0, |w| w.ns);
+        let since =
+            |now: &WorkerCpu| WorkerCpu { worker: now.worker, ns: now.ns.saturating_sub(before(now.worker)) };
+        self.workers.iter().map(since).collect()
+    }
+}
