@@ -10,13 +10,16 @@ vif=vif$(xl domid one).0
 pings 10.9.0.2 20 || fail "$LOST of 20 pings lost"
 pings fd09::2 5 || fail "IPv6: $LOST of 5 pings lost"
 ask one "iperf3 -s -D" || fail "iperf3 does not serve"
+# A mean above a whole frame's 1514 bytes is of uncut segments. How far above depends on the machine: at a few Mbit/s Linux sends two
+# segments at a time, which are 2962 bytes.
+GSO=1600
 for way in to from; do
 	dir=$([ $way = to ] && echo tx || echo rx)
 	bytes=$(count "$vif" $dir bytes) frames=$(count "$vif" $dir packets)
 	rate=$(iperf 10.9.0.2 $([ $way = from ] && echo -R)) || fail "iperf3 $way the guest"
 	size=$((($(count "$vif" $dir bytes) - bytes) / ($(count "$vif" $dir packets) - frames)))
 	note "TCP $way the guest: $rate Mbit/s, $size bytes a frame"
-	[ $size -gt 3000 ] || fail "no GSO $way the guest: $size bytes a frame at MTU 1500"
+	[ $size -gt $GSO ] || fail "no GSO $way the guest: $size bytes a frame at MTU 1500"
 done
 ip link set "$vif" mtu 9000 && ip link set xenbr0 mtu 9000 || fail "no MTU of 9000 in dom0"
 ask one "ip link set eth0 mtu 9000" || fail "the guest takes no MTU of 9000"
@@ -44,7 +47,7 @@ bytes=$(count "$vif" rx bytes) frames=$(count "$vif" rx packets)
 rate=$(iperf 10.9.0.3 -R) || fail "map: iperf3 from the guest"
 size=$((($(count "$vif" rx bytes) - bytes) / ($(count "$vif" rx packets) - frames)))
 note "TCP from the guest, by map: $rate Mbit/s, $size bytes a frame"
-[ $size -gt 3000 ] || fail "map: no GSO from the guest: $size bytes a frame at MTU 1500"
+[ $size -gt $GSO ] || fail "map: no GSO from the guest: $size bytes a frame at MTU 1500"
 ask two "killall iperf3"
 frames two 10.9.0.1 --count 20000
 note "by map: $(echo "$ANSWER" | rate) frames/s of 20000, none lost or damaged"

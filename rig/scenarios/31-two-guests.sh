@@ -46,7 +46,8 @@ ours() {
 	for _id in "$one" "$two"; do back_says "vif 0 of domain $_id.*connected" || fail "domain $_id is not taken up"; done
 	row "workers-$1"
 	_ticks=$(ticks | tr '\n' ' ')
-	say "$1 workers, ticks of each: $_ticks"
+	_missed=$(pregrant top --prometheus - | awk '/^pregrant_back_missed_wakeups_total/ { print $2 }')
+	say "$1 workers, ticks of each: $_ticks; wake-ups missed: ${_missed:-not told}"
 	for _n in $_ticks; do [ "$_n" -gt 20 ] || fail "of $1 workers one did nothing; ticks of each: $_ticks"; done
 	end_back || fail "not given back"
 	sleep 1
