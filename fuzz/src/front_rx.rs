@@ -110,7 +110,7 @@ enum Next {
 
 /// Staging buffers, as if the back had accepted their list.
 fn staging(rig: &Rig, way: Way, acc: Access) -> Option<StagingArea<LocalDomain>> {
-    let Way::Staging(len) = way else { return None };
+    let (Way::Staging(len) | Way::Heads(len)) = way else { return None };
     let len = DataLen::new(len).expect("a length that buffers can have");
     Some(StagingArea::new(&rig.guest, &mut Regions::new(HOST), acc, len, SLOTS, 0).expect("staging buffers"))
 }

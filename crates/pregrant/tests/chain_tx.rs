@@ -41,6 +41,7 @@ proptest! {
         limit in 0usize..30,
         map in any::<bool>(),
         lent in any::<bool>(),
+        heads in any::<bool>(),
         rounds in prop::collection::vec(prop::collection::vec(prop::collection::vec((src(), 0u16..1500, 0u16..1800), 1..6), 1..40), 1..8),
     ) {
         let rig = Rig::new();
@@ -53,7 +54,7 @@ proptest! {
         let mut refs = vec![GrantRef::NONE; 40];
         let memory = rig.guest.alloc(HOST, Access::ReadOnly, &mut refs).unwrap();
         let (ring, _) = BackRing::attach(back_ring, None).unwrap();
-        let mut paths = vec![AnyPath::Staging(StagingPath::new(buffers.unwrap()))];
+        let mut paths = vec![AnyPath::Staging(StagingPath::new(buffers.unwrap()).with_heads(heads))];
         if limit > 0 { paths.push(AnyPath::Persistent(PersistentPath::new(limit, Access::ReadOnly))); }
         if map { paths.push(AnyPath::Map(MapPath::default())); }
         let mut back = TxQueue::new(ring, Chain::new(paths));
@@ -77,6 +78,10 @@ proptest! {
                 let mut reqs = Vec::new();
                 let mut bytes = Vec::new();
                 let mut good = true;
+                let first_len = slots[0].2.max(20);
+                let is_long = usize::from(first_len) + slots[1..].iter().map(|s| usize::from(s.2)).sum::<usize>() > 2048;
+                let head = heads && is_long && !matches!(slots[0].0, Src::Staged | Src::BadStaged);
+                let head_at = area.start(id);
                 for (k, (src, offset, len)) in slots.into_iter().enumerate() {
                     let len = if k == 0 { len.max(20) } else { len };
                     let (gref, offset) = match src {
@@ -91,12 +96,14 @@ proptest! {
                             bytes.extend_from_slice(&content[at..at + len as usize]);
                             (refs[p as usize].0, offset)
                         }
-                        Src::Bad => { good &= len == 0; (77_777, offset) }
+                        // A head that is all of its fragment needs no grant.
+                        Src::Bad => { good &= len == 0 || head && k == 0; bytes.extend(std::iter::repeat_n(0, len as usize)); (77_777, offset) }
                         Src::BadStaged => { good &= len == 0; (0, 2049) }
                     };
                     reqs.push(TxRequest { gref, offset, flags: if k + 1 < n { TXF_MORE_DATA } else { 0 }, id, size: len });
                     id = (id + 1) % 256;
                 }
+                if head { bytes[..first_len as usize].copy_from_slice(&staged[head_at..head_at + first_len as usize]); }
                 let total: u32 = reqs.iter().map(|r| u32::from(r.size)).sum();
                 reqs[0].size = total as u16;
                 model.play(&reqs.iter().map(|r| Slot::Data(*r)).collect::<Vec<_>>());

@@ -10,7 +10,7 @@ use pregrant::net::gso::MIN_GSO_SIZE;
 use pregrant::port::{Arena, Offload};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rig::{Frame, GUEST, Rig, TestPort, WAYS, Way};
+use rig::{Frame, GUEST, OWN_WAYS, Rig, TestPort, WAYS, Way};
 use std::collections::VecDeque;
 
 /// Lengths at which something changes: buffers, pages, colours, header copies, the ends of what is legal.
@@ -58,7 +58,7 @@ fn noise(len: usize, seed: u32) -> Vec<u8> {
 }
 
 fn ways() -> impl Strategy<Value = Way> {
-    proptest::sample::select(&WAYS[..])
+    proptest::sample::select([&WAYS[..], &OWN_WAYS].concat())
 }
 
 fn granting() -> impl Strategy<Value = Granting> {
@@ -222,7 +222,7 @@ proptest! {
     #[test]
     fn directions_are_negotiated_apart(tx in ways(), rx in ways(), frames in frames(), turns in turns()) {
         let rig = Rig::new();
-        let after_tx = matches!(tx, Way::Staging(_));
+        let after_tx = matches!(tx, Way::Staging(_) | Way::Heads(_));
         same(&carry_tx(&rig, tx, Granting::PerFrame, 0, &frames, &turns), &frames)?;
         same(&carry_rx(&rig, rx, Granting::PerFrame, (0, after_tx), &frames, &turns), &frames)?;
         rig.assert_empty();

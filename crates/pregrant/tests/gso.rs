@@ -11,7 +11,7 @@ use pregrant::net::front::Granting;
 use pregrant::net::gso::{HEADERS_MAX, MIN_GSO_SIZE, Segments};
 use pregrant::net::headers::HeaderFault;
 use pregrant::port::{Arena, Offload};
-use rig::{Frame, GUEST, Rig, TestPort, TxEnds, WAYS, Way};
+use rig::{Frame, GUEST, OWN_WAYS, Rig, TestPort, TxEnds, WAYS, Way};
 
 const SRC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const DST: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -96,7 +96,7 @@ fn payload_of(frame: &[u8], gso_type: u8) -> usize {
 
 #[test]
 fn a_guest_s_large_segments_are_handed_on_with_blank_checksums() {
-    for way in WAYS {
+    for way in WAYS.into_iter().chain(OWN_WAYS) {
         let rig = Rig::new();
         let mut ends = rig.tx(way, Granting::PerFrame, 0);
         let mut port = TestPort::default();
@@ -125,7 +125,7 @@ fn a_guest_s_large_segments_are_handed_on_with_blank_checksums() {
 
 #[test]
 fn a_back_s_large_segments_come_with_blank_checksums() {
-    for way in WAYS {
+    for way in WAYS.into_iter().chain(OWN_WAYS) {
         let rig = Rig::new();
         let mut ends = rig.rx(way, Granting::PerFrame, 0, false);
         let (mut port, mut out) = (TestPort::default(), Arena::new());

@@ -485,3 +485,29 @@ fn a_long_frame_s_first_bytes_are_in_a_buffer_too_and_its_grants_hold_all_of_it(
     ends.close(&rig);
     rig.assert_empty();
 }
+
+#[test]
+fn a_back_that_is_told_to_takes_a_long_frame_s_head_from_its_buffer_and_the_rest_by_grants() {
+    let rig = Rig::new();
+    for way in [Way::Staging(256), Way::Heads(256)] {
+        let mut ends = rig.tx(way, Granting::Standing, 0);
+        let frame: Vec<u8> = (0..1500).map(|i| (i * 7 % 251) as u8).collect();
+        let mut arena = Arena::new();
+        assert!(arena.push(&frame, Offload::default()) && arena.push(&frame[..256], Offload::default()));
+        assert_eq!(ends.front.send(&rig.guest, &ends.front_chan, &arena.burst()), Ok(2));
+        // What only the buffer has, only its reader gets.
+        let area = ends.front.chain().staging().expect("a staging area");
+        assert!(area.bytes().copy_in(area.start(0), &[0xee; 100]));
+        let (mut port, control) = (TestPort::default(), SharedControl::default());
+        let mut private = Arena::new();
+        let polled = ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut private, &control);
+        assert_eq!(polled, Ok(Polled::More));
+        let marked = if way == Way::Heads(256) { 100 } else { 0 };
+        let due = [&[0xee; 100][..marked], &frame[marked..]].concat();
+        assert_eq!(port.took.iter().map(|f| &f.0[..]).collect::<Vec<_>>(), [&due[..], &frame[..256]]);
+        let stats = ends.back.stats();
+        assert_eq!((stats.granted, stats.staged), (1, 1));
+        ends.close(&rig);
+    }
+    rig.assert_empty();
+}

@@ -92,7 +92,7 @@ fn without_sg_a_frame_has_one_page_less_its_headroom() {
 
 #[test]
 fn staged_frames_have_none() {
-    for way in WAYS.into_iter().filter(|w| matches!(w, Way::Staging(_))) {
+    for way in WAYS.into_iter().filter(|w| matches!(w, Way::Staging(_) | Way::Heads(_))) {
         let rig = Rig::new();
         let mut g = rig.rx_model(way, 0, RxAccepts::ALL);
         g.back.set_headroom(256);

@@ -193,7 +193,7 @@ fn xsa_376_403_shared_pages_show_frames_and_nothing_else() {
             // The frame once, and its first bytes once more in a buffer where it went by grants.
             let in_use = shown.iter().filter(|b| **b != 0).count();
             let header = match way {
-                Way::Staging(n) if len > n as usize => n as usize,
+                Way::Staging(n) | Way::Heads(n) if len > n as usize => n as usize,
                 _ => 0,
             };
             assert_eq!(in_use, len + header, "{way:?}, {len} bytes");

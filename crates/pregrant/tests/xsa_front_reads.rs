@@ -103,7 +103,7 @@ fn run(way: Way, now: &Answers, then: &Answers, at: usize) -> (Came, usize) {
         }
     };
     let staging = match way {
-        Way::Staging(len) => {
+        Way::Staging(len) | Way::Heads(len) => {
             let len = DataLen::new(len).expect("a length that buffers can have");
             let area = StagingArea::new(&guest, &mut Regions::new(HOST), Access::ReadWrite, len, SLOTS, 0)
                 .expect("buffers");

@@ -48,6 +48,8 @@ pub enum Way {
     Persistent(usize),
     /// Through staging buffers of this data length.
     Staging(u32),
+    /// The same, and the head of a longer frame too (TX).
+    Heads(u32),
 }
 
 /// Every way that there is, staging with every length that the issue names.
@@ -63,6 +65,9 @@ pub const WAYS: [Way; 10] = [
     Way::Staging(4096),
     Way::Staging(65535),
 ];
+
+/// And what needs a front that fills buffers with the heads of longer frames, as ours does.
+pub const OWN_WAYS: [Way; 2] = [Way::Heads(256), Way::Heads(2048)];
 
 impl Way {
     /// Whether ordinary pages are never needed.
@@ -113,7 +118,7 @@ impl Rig {
 
     /// Staging buffers as negotiated: the front lists them, the back reads the list, judges and maps it.
     pub fn stage(&self, way: Way, acc: Access, first_id: u16) -> Option<Staged> {
-        let Way::Staging(len) = way else { return None };
+        let (Way::Staging(len) | Way::Heads(len)) = way else { return None };
         let len = DataLen::new(len).expect("a length that buffers can have");
         let area = StagingArea::new(&self.guest, &mut Regions::new(HOST), acc, len, SLOTS, first_id)
             .expect("staging buffers");
@@ -132,7 +137,10 @@ impl Rig {
             (Way::Map, _) => AnyPath::Map(MapPath::default()),
             (Way::Persistent(limit), _) => AnyPath::Persistent(PersistentPath::new(limit, acc)),
             (Way::Staging(_), Some(buffers)) => AnyPath::Staging(StagingPath::new(buffers)),
-            (Way::Staging(_), None) => panic!("staging without buffers"),
+            (Way::Heads(_), Some(buffers)) => {
+                AnyPath::Staging(StagingPath::new(buffers).with_heads(acc == Access::ReadOnly))
+            }
+            (Way::Staging(_) | Way::Heads(_), None) => panic!("staging without buffers"),
         }
     }
 

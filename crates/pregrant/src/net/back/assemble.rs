@@ -53,8 +53,8 @@ pub struct TxSlot {
     pub len: u16,
     /// The request's id.
     pub id: u16,
-    /// The bytes are in the arena already.
-    pub fetched: bool,
+    /// Of its bytes, from the first on, those that are in the arena already.
+    pub fetched: u16,
 }
 
 /// One frame of a batch.
@@ -224,7 +224,7 @@ impl TxBatch {
                     offset: first.offset,
                     len: first.size,
                     id: first.id,
-                    fetched: false,
+                    fetched: 0,
                 };
                 self.rsps[rsp] = TxResponse { id: first.id, status: RSP_OKAY };
                 (i, slot, rsp, taken) = (i + 1, slot + 1, rsp + 1, taken + 1);
@@ -300,7 +300,7 @@ impl TxBatch {
         let mut too_long = false;
         let mut nr = 1;
         self.slots[slot0] =
-            TxSlot { gref: first.gref, offset: first.offset, len: 0, id: first.id, fetched: false };
+            TxSlot { gref: first.gref, offset: first.offset, len: 0, id: first.id, fetched: 0 };
         let mut more = first.flags & TXF_MORE_DATA != 0;
         while more {
             if used == left {
@@ -316,7 +316,7 @@ impl TxBatch {
             rest += req.size as u32;
             too_long |= rest > total as u32;
             self.slots[slot0 + nr] =
-                TxSlot { gref: req.gref, offset: req.offset, len: req.size, id: req.id, fetched: false };
+                TxSlot { gref: req.gref, offset: req.offset, len: req.size, id: req.id, fetched: 0 };
             push_rsp(req.id, RSP_OKAY);
             nr += 1;
             used += 1;

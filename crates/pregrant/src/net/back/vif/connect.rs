@@ -91,6 +91,7 @@ impl<P: Platform> Vif<P> {
         let mut queues = Vec::<BackQueue<P>>::with_capacity(front.queues.len());
         let limit = if front.persistent { self.config.persistent_pages } else { 0 };
         for ((i, keys), (tx_staging, rx_staging, pages)) in front.queues.iter().enumerate().zip(staged) {
+            let tx_staging = tx_staging.map(|path| path.with_heads(self.config.staged_heads));
             let tx_chain = Chain::of(tx_staging, (limit, Access::ReadOnly), self.config.fallback);
             let rx_chain = Chain::of(rx_staging, (limit, Access::ReadWrite), PathName::Copy);
             queues.push(self.connect_queue(

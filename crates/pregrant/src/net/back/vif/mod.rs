@@ -49,6 +49,8 @@ pub struct VifConfig {
     pub features: BackFeatures,
     /// What fetches frames that are neither in staging buffers nor in pages that stay mapped: `map`, or `copy` as for any other.
     pub fallback: PathName,
+    /// Whether the head of a frame that is longer than a staging buffer is taken from there, and only the rest by grants.
+    pub staged_heads: bool,
     /// How many pages of each queue and direction may stay mapped once they were seen, where the front persists.
     pub persistent_pages: usize,
     /// How long frames wait for the front's RX slots, and how long it may take none before its link goes down.
@@ -60,6 +62,7 @@ impl Default for VifConfig {
         Self {
             features: BackFeatures::default(),
             fallback: PathName::Copy,
+            staged_heads: false,
             persistent_pages: persistent::DEFAULT_LIMIT,
             patience: Patience::default(),
         }

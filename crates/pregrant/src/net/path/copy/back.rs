@@ -48,11 +48,13 @@ impl<P: Platform> BackPath<P> for CopyPath {
             let mut refused = 0u32; // a bit for each fragment: a frame has fewer than 32
             for (k, slot) in batch.slots_of(i).iter_mut().enumerate() {
                 // A fragment of no bytes is legal and needs no page (XSA-448).
-                if !slot.fetched && slot.len > 0 {
+                if slot.fetched < slot.len {
                     if slot.gref == GrantRef::NONE.0 {
                         refused |= 1 << k;
                     } else {
-                        self.push(i, k, slot.gref, slot.offset, slot.len, at);
+                        let had = slot.fetched;
+                        let at = at + u32::from(had);
+                        self.push(i, k, slot.gref, slot.offset + had, slot.len - had, at);
                     }
                 }
                 at += slot.len as u32;

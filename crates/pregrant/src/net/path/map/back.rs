@@ -107,7 +107,8 @@ impl<P: Platform> MapPath<P> {
         let mut lent = batch.lend.is_some();
         for k in 0..batch.frames[i].nr_slots as usize {
             let slot = batch.slots_of(i)[k];
-            if slot.fetched {
+            let had = slot.fetched;
+            if had == slot.len {
                 // What is private already, behind what is not: no head has it.
                 lent &= self.parts.len() == first || slot.len == 0;
                 at += slot.len as u32;
@@ -119,14 +120,21 @@ impl<P: Platform> MapPath<P> {
             }
             let gref = GrantRef(slot.gref);
             let head = u32::from(MAP_HEADER_BYTES).saturating_sub(at - start);
-            let copied = if self.parts.len() == first { head.min(slot.len as u32) as u16 } else { 0 };
+            let is_head = self.parts.len() == first;
+            lent &= is_head || had == 0;
+            let copied = if is_head {
+                head.saturating_sub(u32::from(had)).min(u32::from(slot.len - had)) as u16
+            } else {
+                0
+            };
             if copied > 0 {
-                let offset = slot.offset;
+                let (offset, at) = (slot.offset + had, at + u32::from(had));
                 self.headers.push(CopyOp { gref, offset, len: copied, at, status: GrantStatus::OKAY });
                 self.header_of.push((i as u8, k as u8));
             }
+            let copied = had + copied;
             if slot.len > copied {
-                if self.parts.len() == first {
+                if is_head {
                     batch.heads[i] = (at - start) as u16 + copied;
                 }
                 self.refs.push(gref);

@@ -69,13 +69,17 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
             let mut at = out.desc(i).at as usize;
             for slot in batch.slots_of(i) {
                 let len = slot.len as usize;
-                if !slot.fetched && len > 0 {
+                if slot.fetched < slot.len {
                     let gref = GrantRef(slot.gref);
                     match self.store.find(gref) {
                         Some(page) => {
-                            let to = &mut out.bytes_mut()[at..at + len];
-                            slot.fetched = page.copy_out(slot.offset as usize, to);
-                            debug_assert!(slot.fetched, "a fragment ends with its page");
+                            let had = slot.fetched as usize;
+                            let to = &mut out.bytes_mut()[at + had..at + len];
+                            let copied = page.copy_out(slot.offset as usize + had, to);
+                            debug_assert!(copied, "a fragment ends with its page");
+                            if copied {
+                                slot.fetched = slot.len;
+                            }
                         }
                         None if gref != GrantRef::NONE => {
                             self.store.want(gref);
@@ -84,7 +88,7 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
                         None => {}
                     }
                 }
-                if len > 0 && !slot.fetched {
+                if slot.fetched < slot.len {
                     rest |= 1 << i;
                 }
                 at += len;

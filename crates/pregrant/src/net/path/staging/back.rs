@@ -6,7 +6,8 @@
 //! ```
 //!
 //! TX: reference 0 says that the fragment's bytes are in the staging buffer of its id, at the request's offset. Any
-//! other reference is an ordinary grant, which `copy` serves: each byte comes from exactly one of the two. RX: a frame
+//! other reference is an ordinary grant, which the next path serves: each byte comes from exactly one of the two. A frame longer
+//! than a buffer has its first bytes in both; with [heads](StagingPath::with_heads) they are taken from here. RX: a frame
 //! of at most N bytes goes into the buffer of its slot's id, a longer one into the slot's granted page; where N is
 //! 65535 every slot is staged. What the front may do: change a buffer while it is copied (the copy is what counts), or
 //! name an id that is not in the list or twice in a batch (answered with ERROR).
@@ -45,17 +46,40 @@ const SHORT: u16 = 256;
 pub struct StagingPath<P: Platform> {
     buffers: StagedBuffers<<P::Peer as PeerMem>::Map>,
     seen: [u64; IDS / 64],
+    heads: bool,
 }
 
 impl<P: Platform> StagingPath<P> {
     /// The path over `buffers`.
     pub fn new(buffers: StagedBuffers<<P::Peer as PeerMem>::Map>) -> Self {
-        Self { buffers, seen: [0; IDS / 64] }
+        Self { buffers, seen: [0; IDS / 64], heads: false }
+    }
+
+    /// Whether the first bytes of a frame that is longer than a buffer are taken from there (docs/protocol 3.3). TX.
+    #[must_use]
+    pub fn with_heads(self, heads: bool) -> Self {
+        Self { heads, ..self }
     }
 
     /// Whether no frame is left to another path: every slot of a frame is staged.
     pub fn serves_all(&self) -> bool {
         self.buffers.copy_only
+    }
+
+    /// The head of a frame that is longer than a buffer: as much of its first fragment as the buffer has room for. What cannot be
+    /// had here is taken with the rest.
+    fn fetch_head(&mut self, i: usize, batch: &mut TxBatch, out: &mut Arena) {
+        let desc = out.desc(i);
+        let slot = &mut batch.slots[batch.frames[i].first_slot as usize];
+        let (at, n) = (desc.at as usize, slot.len.min(self.buffers.len));
+        if desc.len <= u32::from(self.buffers.len) || self.buffers.copy_only || !self.first_use(slot.id) {
+            return;
+        }
+        if let Some(&place) = self.buffers.place.get(slot.id as usize)
+            && self.buffers.map.copy_out(place as usize, &mut out.bytes_mut()[at..at + n as usize])
+        {
+            slot.fetched = n;
+        }
     }
 
     /// Notes an id; false when the batch has it already or it can have no buffer.
@@ -98,6 +122,9 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
                 let len = slot.len as usize;
                 if slot.gref != GrantRef::NONE.0 {
                     rest |= 1 << i;
+                    if self.heads && k == 0 {
+                        self.fetch_head(i, batch, out);
+                    }
                 } else if len > 0 {
                     let copied = slot.offset as usize + len <= limit
                         && self.first_use(slot.id)
@@ -112,7 +139,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
                         batch.fail(i, out);
                         break;
                     }
-                    batch.slots[batch.frames[i].first_slot as usize + k].fetched = true;
+                    batch.slots[batch.frames[i].first_slot as usize + k].fetched = slot.len;
                 }
                 at += len;
             }
