@@ -221,6 +221,38 @@ fn a_transfer_outlives_its_backends() {
     machine.end();
 }
 
+/// Whatever threads do the work, and also when one of them has ended.
+#[test]
+fn the_process_counts_what_all_of_its_workers_did() {
+    let copies = |status: &BackStatus| -> u64 {
+        let queues = status.vifs.iter().flat_map(|vif| &vif.queues);
+        queues.map(|queue| queue.tx.grant_copies + queue.rx.grant_copies).sum()
+    };
+    for workers in [&["--workers", "2"][..], &["--place", "own"]] {
+        let machine = Machine::start(&format!("counts-{}", workers[1]));
+        let back = machine.back(workers);
+        let six = machine.front("6", &["--path", "copy"]);
+        let mut five = machine.front("5", &["--path", "copy", "--ping", "10.0.0.6", "--interval", "0.005"]);
+        assert!(five.line().starts_with("answer from 10.0.0.6"));
+        let seen = machine.status_when(|status| {
+            let process = &status.process;
+            // Each vif copies at a worker of its own; one worker's alone are half of it.
+            copies(status) > 50 && process.grant_copies >= copies(status) && process.syscalls > 50
+        });
+        assert_eq!(seen.vifs.len(), 2, "{seen:?}");
+        let metrics = text(&machine.run(&["top", "--prometheus"]).stdout);
+        let told = after(&metrics, "pregrant_back_grant_operations_total{domain=\"0\",op=\"copy\"} ");
+        let told: f64 = told.split_whitespace().next().expect("a figure").parse().expect("a number");
+        assert!(told >= seen.process.grant_copies as f64, "{metrics}");
+        five.stop();
+        six.stop();
+        let last = machine.status_when(|status| status.vifs.iter().all(|vif| vif.connected_s.is_none()));
+        assert!(last.process.grant_copies >= told as u64, "{last:?}");
+        back.stop();
+        machine.end();
+    }
+}
+
 /// The lines of `top --json`.
 fn lines(out: &Output) -> Vec<serde_json::Value> {
     assert!(out.status.success(), "{}", text(&out.stderr));

@@ -208,6 +208,31 @@ fn bench_net_by_reference_loses_nothing_and_says_which_rows_they_are() {
     }
 }
 
+/// What workers copied is counted, whoever reads it.
+#[test]
+fn bench_net_with_workers_loses_nothing_and_counts_what_all_of_them_do() {
+    let json = File::new("net-workers.jsonl");
+    let args = ["bench", "net", "--path", "copy,map", "--dir", "tx,rx", "--size", "64,1500", "--look"];
+    let more = ["--workers", "0,1,2", "--queues", "2", "--mode", "adaptive", "--seconds", "0.05"];
+    let out = pregrant(&[&args[..], &more, &["--repeats", "1", "--json", json.path()]].concat());
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert!(text(&out.stdout).contains("With 2 workers, copy tx 64 B moves"), "{}", text(&out.stdout));
+    let lines = json.lines();
+    let workers: Vec<_> = lines.iter().map(|l| l["workers"].as_u64()).collect();
+    assert_eq!(workers, [None, Some(1), Some(2)].repeat(6));
+    for line in &lines {
+        assert_eq!(line["lost"].as_u64(), Some(0), "{line}");
+        nothing_went_wrong(line);
+        let (frames, apart) = (number(line, "frames"), 4.0 * 256.0);
+        assert!(frames > 0.0 && number(line, "checked") >= 128.0, "{line}");
+        let field = if line["path"] == "map" && line["size_bytes"] == 1500 { "grant_maps" } else { "grant_copies" };
+        assert!((number(line, field) - frames).abs() < 0.1 * frames + apart, "{line}");
+        let each = line["worker_cpu_ns"].as_array().map(Vec::len);
+        assert_eq!(each, line["workers"].as_u64().map(|n| n as usize), "{line}");
+        assert!(number(line, "backend_cpu_ns") > 0.0, "{line}");
+    }
+}
+
 /// Beside losses.
 fn nothing_went_wrong(line: &serde_json::Value) {
     for field in ["repeated", "damaged", "missed_wakeups"] {
@@ -292,6 +317,28 @@ fn bench_neighbour_has_a_line_for_each_kind_and_load() {
         // It has the lowest priority: on a busy machine nothing of it may run in so short a row.
         let sends = kinds[i] == "greedy-long";
         assert!(number(line, "neighbour_frames_per_s") == 0.0 || sends, "{line}");
+    }
+}
+
+/// The neighbour is served by the measured guest's worker, or by another.
+#[test]
+fn bench_neighbour_has_lines_for_one_worker_and_for_two() {
+    let json = File::new("neighbour-workers.jsonl");
+    let args = ["--path", "copy", "--neighbour", "broken,greedy-long", "--workers", "1,2", "--repeats", "1"];
+    let out = pregrant(
+        &[&["bench", "neighbour"], &args[..], &["--seconds", "0.05", "--json", json.path()]].concat(),
+    );
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert!(text(&out.stdout).contains("2 workers, the second for the neighbour"), "{}", text(&out.stdout));
+    let lines = json.lines();
+    let rows: Vec<_> = lines.iter().map(|l| (l["workers"].as_u64(), l["neighbour"].as_str())).collect();
+    let of = |workers| ["absent", "spinning", "broken", "greedy-long"].map(|kind| (Some(workers), Some(kind)));
+    assert_eq!(rows, [of(1), of(1), of(2), of(2)].concat());
+    for line in &lines {
+        assert_eq!(line["lost"].as_u64(), Some(0), "{line}");
+        assert!(number(line, "frames") > 0.0, "{line}");
+        nothing_went_wrong(line);
+        assert_eq!(line["worker_cpu_ns"].as_array().map(Vec::len), line["workers"].as_u64().map(|n| n as usize));
     }
 }
 

@@ -2,13 +2,17 @@
 //!
 //! ```text
 //!   core 1   measured guest (yields whenever its ring is full), beside it at the lowest priority: the neighbour, xenstored
-//!   core 2   the backend, alone: one worker that serves both
+//!   core 2   the backend, alone: one thread that serves both
+//!
+//!   --workers 1   core 1: also the backend's control thread     core 2: the worker that serves both
+//!   --workers 2   core 1: also that, and the neighbour's worker (with three cores: core 3)     core 2: the measured guest's
 //! ```
 //! By `copy` the backend has most of the work: its core is the bottleneck, and the guests' core is idle half of the time. By
 //! `staging` a batch is short, and the neighbour's are long. What the neighbour takes of the guests' core is no fault of the backend: the row
 //! `spinning`, a process that uses up the core and has no vif, shows how much that is, and the others are held against it.
 
 use super::net::{PATHS, seconds};
+use super::seating::Seating;
 use crate::choice::choice;
 use crate::process::order::{Case, Dir, Nuisance, Order, Played, Report, RxWay};
 use crate::record::stats::Summary;
@@ -18,7 +22,8 @@ use crate::table::{Align, Table, figure};
 use crate::testbed::{Process, Testbed};
 use clap::ValueEnum;
 use pregrant::net::path::PathName;
-use pregrant_host::drivers::Mode;
+use pregrant_host::drivers::{Mode, Placement};
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -29,6 +34,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 #[command(after_help = "Examples:
   pregrant bench neighbour
   pregrant bench neighbour --neighbour broken,greedy --repeats 21 --json out.jsonl
+  pregrant bench neighbour --neighbour greedy-long --path copy --workers 1,2
 
 Each kind of neighbour is measured with a guest that offers all that is taken, and with one that offers --offer of that,
 burst by burst, and makes up for no more than one burst that it could not send. A greedy neighbour may take its half of the
@@ -40,6 +46,10 @@ pub struct NeighbourArgs {
     /// The measured guest's path: copy, persistent or staging, with commas between them; its neighbours know copy alone
     #[arg(long, value_delimiter = ',', default_values_t = [PathName::Copy, PathName::Staging], value_parser = choice(PATHS, PathName::name))]
     pub path: Vec<PathName>,
+    /// Worker threads of the backend, with commas between them; 0: its one thread serves both guests, 1: one worker does, 2: the
+    /// neighbour has the other
+    #[arg(long, value_delimiter = ',', default_values_t = [0u16], value_parser = clap::value_parser!(u16).range(0..=2))]
+    pub workers: Vec<u16>,
     /// What the measured guest offers in its second rows, in per cent of what is taken from it alone
     #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub offer: u32,
@@ -98,37 +108,36 @@ impl ValueEnum for Shown {
 
 /// Staging's data length.
 const DATA_LEN: u32 = 2048;
-/// The measured guest, and the first of its neighbours: each has a domain of its own.
-const GUEST: u16 = 5;
-const FIRST_NEIGHBOUR: u16 = 100;
+/// The measured guest, and the first of its neighbours: each has a domain of its own. Guests are placed by their numbers: of
+/// two workers the measured one has the first, its neighbours the other.
+const GUEST: u16 = 6;
+const FIRST_NEIGHBOUR: u16 = 101;
 
 /// The machine with the backend and the measured guest.
 struct Stand {
     testbed: Testbed,
     back: Process,
     guest: Process,
-    cores: [Option<usize>; 2],
+    seating: Seating,
     vifs: u32,
     neighbours: u16,
 }
 
 impl Stand {
-    fn start() -> Result<Self> {
-        let cores = match crate::limit::cores()?[..] {
-            [a, b, ..] => [Some(a), Some(b)],
-            _ => [None, None],
-        };
+    fn with_workers(workers: usize) -> Result<Self> {
+        let seating = Seating::of(workers)?;
+        let guests = seating.guest;
         // Broker and xenstored are threads of this process: they take the guests' core, and give way on it.
         let testbed = std::thread::spawn(move || {
-            crate::process::stay_on(cores[0]).map_err(|e| e.to_string())?;
+            crate::process::stay_on(guests).map_err(|e| e.to_string())?;
             rustix::process::nice(19).map_err(|e| format!("cannot give way: {e}"))?;
             Testbed::start().map_err(|e| e.to_string())
         });
         let testbed = testbed.join().map_err(|_| "the testbed's thread panicked")??;
         testbed.guest_domain(GUEST)?;
-        let back = testbed.back(cores[1], None)?;
-        let guest = testbed.process("guest", GUEST, cores[0])?;
-        Ok(Self { testbed, back, guest, cores, vifs: 0, neighbours: 0 })
+        let back = testbed.back(seating.back, seating.posts(Placement::Fixed, Mode::Adaptive))?;
+        let guest = testbed.process("guest", GUEST, seating.guest)?;
+        Ok(Self { testbed, back, guest, seating, vifs: 0, neighbours: 0 })
     }
 
     /// The guest's account and the back's, with such a neighbour from before until after.
@@ -178,12 +187,12 @@ impl Stand {
             return Ok(None);
         }
         let domid = FIRST_NEIGHBOUR + self.neighbours;
-        self.neighbours += 1;
+        self.neighbours += 2; // all odd: at the second of two workers
         self.testbed.guest_domain(domid)?;
         if nuisance.has_vif() {
             self.testbed.make_vif(domid, 0)?;
         }
-        let mut process = self.testbed.process("guest", domid, self.cores[0])?;
+        let mut process = self.testbed.process("guest", domid, self.seating.guest)?;
         let size = if nuisance == Nuisance::GreedyLong { 65535 } else { size };
         process.order(&Order::Annoy { nuisance, size })?;
         process.report(&mut [&mut self.back, &mut self.guest])?;
@@ -197,12 +206,14 @@ struct Row {
     nuisance: Nuisance,
     /// What it offers, as a part of what is taken from it alone; None: all that it can.
     paced: Option<f64>,
+    /// Worker threads of the backend.
+    workers: usize,
     records: Vec<Record>,
 }
 
 impl Row {
-    fn new(path: PathName, nuisance: Nuisance, paced: Option<f64>) -> Self {
-        Self { path, nuisance, paced, records: Vec::new() }
+    fn new(path: PathName, nuisance: Nuisance, paced: Option<f64>, workers: usize) -> Self {
+        Self { path, nuisance, paced, workers, records: Vec::new() }
     }
 
     fn data_len(&self) -> Option<u32> {
@@ -211,7 +222,7 @@ impl Row {
 
     /// Whether the other is the row that this one is held against, if it has that neighbour.
     fn is_like(&self, other: &Row) -> bool {
-        (self.path, self.paced) == (other.path, other.paced)
+        (self.path, self.paced, self.workers) == (other.path, other.paced, other.workers)
     }
 
     fn rates(&self) -> Vec<f64> {
@@ -220,7 +231,8 @@ impl Row {
 
     /// What the measured guest has a right to, as a part of what it gets beside a neighbour without a vif.
     fn fair_share(&self) -> f64 {
-        let greedy = matches!(self.nuisance, Nuisance::Greedy | Nuisance::GreedyLong);
+        // Beside a neighbour at another worker: all of its own.
+        let greedy = self.workers < 2 && matches!(self.nuisance, Nuisance::Greedy | Nuisance::GreedyLong);
         if greedy { (0.5 / self.paced.unwrap_or(1.0)).min(1.0) } else { 1.0 }
     }
 
@@ -239,7 +251,7 @@ impl Row {
         (record.longest_gap_ns, record.gap_p99_ns) = (Some(gaps.most_ns), Some(gaps.p99_ns));
         record.set_ops(guest.counters.plus(back.counters));
         record.frontend_cpu_ns = guest.cpu_ns;
-        record.backend_cpu_ns = back.cpu_ns;
+        record.set_backend_cpu(&back, self.workers);
         record.neighbour = Some(self.nuisance.name().into());
         record.neighbour_frames_per_s = Some(back.others as f64 / back.seconds.max(1e-9));
         record.offered_per_s = rate;
@@ -261,37 +273,57 @@ pub fn run(args: NeighbourArgs) -> Result<()> {
         return Err("the measured guest's path is copy, persistent or staging; leave map out".into());
     }
     let mut rows = Vec::new();
-    for &path in &args.path {
+    let workers = args.workers.iter().map(|&workers| usize::from(workers));
+    for (&path, workers) in args.path.iter().flat_map(|path| workers.clone().map(move |n| (path, n))) {
         for paced in [None, Some(f64::from(args.offer) / 100.0)] {
             let bases = [Nuisance::Absent, Nuisance::Spinning];
             let kinds = bases.into_iter().chain(args.neighbour.iter().map(|k| k.0));
-            rows.extend(kinds.map(|kind| Row::new(path, kind, paced)));
+            rows.extend(kinds.map(|kind| Row::new(path, kind, paced, workers)));
         }
     }
-    let mut stand = Stand::start()?;
+    let mut stands = BTreeMap::new();
+    for workers in workers {
+        stands.insert(workers, Stand::with_workers(workers)?);
+    }
     let progress = Progress::new();
     for repeat in 0..args.repeats {
         for i in 0..rows.len() {
-            let path = rows[i].path;
-            let alone =
-                rows.iter().find(|r| r.path == path && r.nuisance == Nuisance::Absent && r.paced.is_none());
+            let kind = |r: &Row| (r.path, r.workers, r.nuisance, r.paced.is_none());
+            let all = (rows[i].path, rows[i].workers, Nuisance::Absent, true);
+            let alone = rows.iter().find(|r| kind(r) == all);
             let alone = alone.and_then(|r| Summary::of(&r.rates())).map_or(0.0, |s| s.median);
             let row = &mut rows[i];
             progress.show(format_args!("repeat {} of {}: {}", repeat + 1, args.repeats, row.nuisance.name()));
-            json.write(row.measure(&mut stand, &args, alone)?)?;
+            let stand = stands.get_mut(&row.workers).ok_or("no stand with so many workers")?;
+            json.write(row.measure(stand, &args, alone)?)?;
         }
     }
     progress.clear();
     if !json.is_stdout() {
         print(table(&rows))?;
-        print(method(&args, &stand))?;
+        print(method(&args, stands.values()))?;
     }
     super::none_went_wrong(rows.iter().flat_map(|row| &row.records))
+}
+
+/// Where the threads of a stand are, as lines.
+fn on_cores(seating: &Seating) -> String {
+    let words = seating.words();
+    match seating.nr_workers() {
+        0 => format!("Without workers: {words}.\n"),
+        1 => format!("1 worker, which serves both: {words}.\n"),
+        _ if seating.shares_guests_core() => format!(
+            "2 workers, the second for the neighbour: {words}. There are no more cores: what the neighbour's worker takes of \
+             the guests' core the measured guest has not, which is no fault of a worker's.\n"
+        ),
+        _ => format!("2 workers, the second for the neighbour: {words}.\n"),
+    }
 }
 
 fn table(rows: &[Row]) -> Table {
     let mut t = Table::new(&[
         ("path", Align::Left),
+        ("workers", Align::Left),
         ("offered", Align::Left),
         ("neighbour", Align::Left),
         ("M frames/s", Align::Right),
@@ -322,6 +354,7 @@ fn table(rows: &[Row]) -> Table {
         let others: Vec<f64> = row.records.iter().filter_map(|r| r.neighbour_frames_per_s).collect();
         t.row([
             row.path.to_string(),
+            if row.workers == 0 { "-".into() } else { row.workers.to_string() },
             row.paced.map_or("all".into(), |part| format!("{:.0} %", part * 100.0)),
             row.nuisance.name().into(),
             m(rate.median),
@@ -339,15 +372,11 @@ fn table(rows: &[Row]) -> Table {
     t
 }
 
-fn method(args: &NeighbourArgs, stand: &Stand) -> String {
-    let cores = match stand.cores {
-        [Some(a), Some(b)] => {
-            format!("Backend alone on core {b}; both guests and xenstored on core {a}, the")
-        }
-        _ => "This process may use one core only, and the figures say little; the".into(),
-    };
+fn method<'a>(args: &NeighbourArgs, stands: impl Iterator<Item = &'a Stand>) -> String {
+    let cores: String = stands.map(|stand| on_cores(&stand.seating)).collect();
     format!(
-        "Medians of {} interleaved repeats of {} s. {cores} neighbour at the lowest priority.\n\
+        "Medians of {} interleaved repeats of {} s. Neighbour and xenstored at the lowest priority, on the guest's core.\n\
+         {cores}\
          The measured guest sends frames of {} B in bursts of 64, yields when its ring is full or it is ahead of its rate; \
          \"{} %\": of what is taken from it alone, and what it could not send in time it makes up for by one burst at \
          most.\n\

@@ -167,6 +167,8 @@ pub struct Stand {
     back: Process,
     guest: Process,
     vifs: u32,
+    /// The guest gives its core away when it has nothing to do.
+    pub gives_way: bool,
 }
 
 /// The guest of a [`Stand`].
@@ -185,7 +187,7 @@ impl Stand {
         testbed.guest_domain(GUEST)?;
         let back = testbed.back(seating.back, seating.posts(Placement::Balanced, mode))?;
         let guest = testbed.process("guest", GUEST, seating.guest)?;
-        Ok(Self { seating, testbed, back, guest, vifs: 0 })
+        Ok(Self { seating, testbed, back, guest, vifs: 0, gives_way: false })
     }
 
     /// Whether each end has a core of its own.
@@ -282,7 +284,7 @@ impl Row {
             look: self.look,
             rx: self.rx,
             rate: None,
-            gives_way: false,
+            gives_way: stand.gives_way,
         };
         let (guest, back) = stand.play(case)?;
         if back.path != self.path.to_string() {
@@ -387,6 +389,9 @@ fn measure(args: &NetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<(
         let workers = usize::from(workers);
         stands.insert(workers, Stand::with_workers(workers, args.mode)?);
     }
+    // In all rows or in none: they are compared.
+    let gives_way = stands.values().any(|stand| stand.seating.shares_guests_core());
+    stands.values_mut().for_each(|stand| stand.gives_way = gives_way);
     let progress = Progress::new();
     for repeat in 0..args.repeats {
         for row in &mut rows {
@@ -493,11 +498,18 @@ fn method<'a>(rows: &[Row], args: &NetArgs, stands: impl Iterator<Item = &'a Sta
         args.queues,
         args.burst
     );
+    let mut gives_way = false;
     for stand in stands {
+        gives_way |= stand.gives_way;
         text += &match stand.seating.nr_workers() {
             0 => format!("Without workers: {}.\n", stand.seating.words()),
             n => format!("{n} worker(s): {}.\n", stand.seating.words()),
         };
+    }
+    if gives_way {
+        text += "A worker shares the guest's core: only one of the two runs at a time, and the guest yields, in all rows, when it \
+                 has nothing to do. Bursts go to the queues in turns, so the slower worker sets the pace. Such rows say what \
+                 a worker costs there, not what one is worth.\n";
     }
     text += "Either way one generator writes the head of each frame, 32 bytes with its number, and one checker reads them; the \
              rest of a frame is moved and not looked at";

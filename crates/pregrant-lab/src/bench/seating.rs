@@ -45,6 +45,11 @@ impl Seating {
         (*workers > 0).then(|| Posts { workers: *workers, place, mode, cores: cores.clone() })
     }
 
+    /// Whether the guest shares its core with a worker, so that one of them runs at a time.
+    pub fn shares_guests_core(&self) -> bool {
+        self.guest.is_none() || self.workers.iter().any(|core| Some(*core) == self.guest)
+    }
+
     /// Worker threads.
     pub fn nr_workers(&self) -> usize {
         self.nr_workers
@@ -68,7 +73,7 @@ impl Seating {
             format!("worker {n} on core {core}{shared}")
         };
         let workers: Vec<_> = self.workers.iter().enumerate().map(seat).collect();
-        format!("guest on core {guest}, {}", workers.join(", "))
+        format!("guest and control thread on core {guest}, {}", workers.join(", "))
     }
 }
 
@@ -80,12 +85,19 @@ mod tests {
     fn workers_have_the_cores_behind_the_guests() {
         let on = |cores: &[usize], workers| Seating::on(cores, workers).words();
         assert_eq!(on(&[2, 4], 0), "guest on core 2, back on core 4");
-        assert_eq!(on(&[2, 4], 1), "guest on core 2, worker 0 on core 4");
+        assert_eq!(on(&[2, 4], 1), "guest and control thread on core 2, worker 0 on core 4");
         assert_eq!(
             on(&[2, 4], 3),
-            "guest on core 2, worker 0 on core 4, worker 1 on core 2 (the guest's), worker 2 on core 4 (worker 0's)"
+            "guest and control thread on core 2, worker 0 on core 4, worker 1 on core 2 (the guest's), \
+             worker 2 on core 4 (worker 0's)"
         );
-        assert_eq!(on(&[0, 1, 2], 2), "guest on core 0, worker 0 on core 1, worker 1 on core 2");
+        assert_eq!(
+            on(&[0, 1, 2], 2),
+            "guest and control thread on core 0, worker 0 on core 1, worker 1 on core 2"
+        );
+        let shared = [([0, 1].as_slice(), 2), (&[0, 1], 1), (&[0, 1, 2], 2), (&[0], 1)];
+        let shared = shared.map(|(cores, workers)| Seating::on(cores, workers).shares_guests_core());
+        assert_eq!(shared, [true, false, false, true]);
         assert!(on(&[7], 2).starts_with("one core"));
         let posts = |cores: &[usize], workers| {
             Seating::on(cores, workers).posts(Placement::Balanced, Mode::Poll).map(|p| (p.workers, p.cores))

@@ -396,7 +396,7 @@ impl Receiver {
 fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
     let mode = case.mode;
     let mut receiver = Receiver {
-        waiter: Waiter::new(mode),
+        waiter: Waiter { gives_way: case.gives_way, ..Waiter::new(mode) },
         arena: Arena::new(),
         sinks: Vec::new(),
         rx: case.rx,
