@@ -106,8 +106,8 @@ pub struct BackArgs {
     #[arg(long, value_name = "PLACE", default_value = "balanced", value_parser = choice(PLACES, Placement::name))]
     place: Placement,
     /// What fetches frames that are neither in staging buffers nor in pages that stay mapped
-    #[arg(long, value_name = "PATH", default_value = "copy", value_parser = choice(PATHS, Rest::name))]
-    path: Rest,
+    #[arg(long, value_name = "PATH", default_value = "copy", value_parser = choice(PATHS, Fallback::name))]
+    path: Fallback,
     /// Pages of each queue and direction that stay mapped once they were seen, for fronts that say feature-persistent; 0: none,
     /// and it is not offered
     #[arg(long, value_name = "PAGES", default_value_t = persistent::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=4096))]
@@ -165,25 +165,25 @@ const PLACES: &[(Placement, &str)] = &[
     (Placement::Own, "A thread for each vif"),
 ];
 
-const PATHS: &[(Rest, &str)] = &[
-    (Rest { of: PathName::Copy, heads: false }, "Batched grant copy"),
-    (Rest { of: PathName::Map, heads: false }, "Map and unmap, as Linux's netback does"),
+const PATHS: &[(Fallback, &str)] = &[
+    (Fallback { of: PathName::Copy, heads: false }, "Batched grant copy"),
+    (Fallback { of: PathName::Map, heads: false }, "Map and unmap, as Linux's netback does"),
     (
-        Rest { of: PathName::Copy, heads: true },
+        Fallback { of: PathName::Copy, heads: true },
         "The same, but for what of a long frame is in its staging buffer: its head",
     ),
-    (Rest { of: PathName::Map, heads: true }, "Headers from staging buffers, payload by map and unmap"),
+    (Fallback { of: PathName::Map, heads: true }, "Headers from staging buffers, payload by map and unmap"),
 ];
 
 /// What fetches the frames, or the rests of them, that no other path has.
 #[derive(Clone, Copy, Debug)]
-struct Rest {
+struct Fallback {
     of: PathName,
     /// Heads of long frames come from their staging buffers.
     heads: bool,
 }
 
-impl Rest {
+impl Fallback {
     fn name(self) -> &'static str {
         match (self.heads, self.of) {
             (false, of) => of.name(),
@@ -229,7 +229,7 @@ fn classes<P: Platform, T: Transport + 'static>(
     chosen: Vec<Chosen>,
     far: Box<dyn PortProvider>,
 ) -> Vec<Box<dyn DeviceClass<P, T>>> {
-    let (Rest { of: fallback, heads: staged_heads }, persistent_pages) =
+    let (Fallback { of: fallback, heads: staged_heads }, persistent_pages) =
         (args.path, args.persistent_grants as usize);
     let vif = VifConfig { fallback, staged_heads, persistent_pages, ..VifConfig::default() };
     vec![Box::new(Net::new(NetConfig { vif, hotplug, chosen }, far))]
