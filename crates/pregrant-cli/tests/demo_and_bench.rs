@@ -225,7 +225,8 @@ fn bench_net_with_workers_loses_nothing_and_counts_what_all_of_them_do() {
         nothing_went_wrong(line);
         let (frames, apart) = (number(line, "frames"), 4.0 * 256.0);
         assert!(frames > 0.0 && number(line, "checked") >= 128.0, "{line}");
-        let field = if line["path"] == "map" && line["size_bytes"] == 1500 { "grant_maps" } else { "grant_copies" };
+        let field =
+            if line["path"] == "map" && line["size_bytes"] == 1500 { "grant_maps" } else { "grant_copies" };
         assert!((number(line, field) - frames).abs() < 0.1 * frames + apart, "{line}");
         let each = line["worker_cpu_ns"].as_array().map(Vec::len);
         assert_eq!(each, line["workers"].as_u64().map(|n| n as usize), "{line}");
@@ -332,13 +333,17 @@ fn bench_neighbour_has_lines_for_one_worker_and_for_two() {
     assert!(text(&out.stdout).contains("2 workers, the second for the neighbour"), "{}", text(&out.stdout));
     let lines = json.lines();
     let rows: Vec<_> = lines.iter().map(|l| (l["workers"].as_u64(), l["neighbour"].as_str())).collect();
-    let of = |workers| ["absent", "spinning", "broken", "greedy-long"].map(|kind| (Some(workers), Some(kind)));
+    let of =
+        |workers| ["absent", "spinning", "broken", "greedy-long"].map(|kind| (Some(workers), Some(kind)));
     assert_eq!(rows, [of(1), of(1), of(2), of(2)].concat());
     for line in &lines {
         assert_eq!(line["lost"].as_u64(), Some(0), "{line}");
         assert!(number(line, "frames") > 0.0, "{line}");
         nothing_went_wrong(line);
-        assert_eq!(line["worker_cpu_ns"].as_array().map(Vec::len), line["workers"].as_u64().map(|n| n as usize));
+        assert_eq!(
+            line["worker_cpu_ns"].as_array().map(Vec::len),
+            line["workers"].as_u64().map(|n| n as usize)
+        );
     }
 }
 
