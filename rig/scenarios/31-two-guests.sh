@@ -1,6 +1,5 @@
 # shows: two guests at once on Linux's netback and on `pregrant back` with one worker and with two, in turns: the sum of their TCP both ways, dom0's CPU time; with two workers both are used
-# unproven: not played to its end yet
-# seconds: 180
+# seconds: 300
 bridge
 netback
 linux_guest one 2
