@@ -280,11 +280,11 @@ fn top_shows_what_travels() {
         assert_eq!((&flow["state"], &flow["faults"]), (&"Connected".into(), &0.into()));
         // Whole frames of 98 bytes: by staging buffer without an operation, by grant with one.
         let (path, ops) = if flow["front"] == 5 { ("staging", 0.0) } else { ("copy", 1.0) };
-        assert_eq!(
-            (flow["path"].as_str(), flow["grant_ops_per_frame"].as_f64()),
-            (Some(path), Some(ops)),
-            "{flow}"
-        );
+        assert_eq!(flow["path"].as_str(), Some(path), "{flow}");
+        // Its worker counts on while another thread reads: a batch, at each of two readings, may be in one count and not the other.
+        let frames = flow["frames_per_s"].as_f64().zip(flow["seconds"].as_f64()).map_or(0.0, |(f, s)| f * s);
+        let apart = flow["grant_ops_per_frame"].as_f64().map_or(f64::MAX, |each| (each - ops).abs() * frames);
+        assert!(apart < if ops > 0.0 { 4.5 } else { 0.5 }, "{flow}");
     }
     let table = text(&machine.run(&["top", "--once", "--interval", "0.2"]).stdout);
     assert!(table.contains("grant ops/frame") && table.contains("\n5.0  tx "), "{table}");
