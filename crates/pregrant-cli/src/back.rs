@@ -99,7 +99,8 @@ pub struct BackArgs {
     /// How to wait for frames
     #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = choice(MODES, Mode::name))]
     mode: Mode,
-    /// Worker threads, each with queues of its own: on Xen as many as this domain has CPUs, 4 at most, on the loopback 1
+    /// Worker threads, each with queues of its own: on Xen as many as this domain has CPUs, 4 at most, on the loopback 1. Says
+    /// nothing with --place own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     workers: Option<u16>,
     /// Which worker gets a vif's queues
@@ -300,14 +301,11 @@ where
     let switch = switch.clone();
     let each_turn = Arc::new(move || switch.set_now(MonotonicClock.now_ns()));
     let workers = args.workers.map_or(usual, usize::from);
-    backend.employ(Staff {
-        workers,
-        place: args.place,
-        mode: args.mode,
-        each_start: Arc::new(|_| {}),
-        each_turn,
-    })?;
-    Ok(())
+    let staff =
+        Staff { workers, place: args.place, mode: args.mode, each_start: Arc::new(|_| {}), each_turn };
+    let hired = backend.employ(staff);
+    Ok(hired
+        .map_err(|e| format!("{workers} worker thread(s) cannot be had: {e}; choose fewer with --workers"))?)
 }
 
 /// A backend with what belongs to its process.

@@ -266,10 +266,22 @@ fn top_shows_what_travels() {
     assert_eq!((out.status.code(), out.stdout.len()), (Some(1), 0));
     assert!(text(&out.stderr).contains("pregrant back --loopback"), "{}", text(&out.stderr));
 
-    let back = machine.back(&[]);
+    let out = machine.run(&["back", "--workers", "40"]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out.stderr).contains("40 worker thread(s) cannot be had: "), "{}", text(&out.stderr));
+    let back = machine.back(&["--workers", "2"]);
     let six = machine.front("6", &["--path", "copy"]);
     let mut five = machine.front("5", &["--ping", "10.0.0.6", "--interval", "0.005"]);
     assert!(five.line().starts_with("answer from 10.0.0.6"));
+    // What its workers asked for is the process's too.
+    let by_queue = |s: &BackStatus| -> u64 {
+        let queues = s.vifs.iter().flat_map(|vif| &vif.queues);
+        queues.map(|queue| queue.tx.grant_copies + queue.rx.grant_copies).sum()
+    };
+    let copied = by_queue(&machine.status_when(|s| by_queue(s) > 100));
+    std::thread::sleep(Duration::from_millis(200)); // a document serves for a tenth of a second
+    let process = machine.status_when(|_| true).process;
+    assert!(process.grant_copies >= copied && process.notifications > 0, "{copied}: {process:?}");
     let flows = lines(&machine.run(&["top", "--once", "--json", "--interval", "0.5"]));
     assert_eq!(flows.len(), 4, "two vifs, two directions: {flows:?}");
     for flow in &flows {
@@ -323,6 +335,16 @@ fn what_is_in_the_way_is_said() {
     let pregrant = |args: &[&str]| pregrant().args(args).output().expect("the program starts");
     failed(pregrant(&["back"]), &["Not on Xen?", "pregrant loopback serve"]);
     failed(pregrant(&["front", "--domain", "5"]), &["Not on Xen?", "pregrant loopback serve"]);
+    for (wrong, expected) in [
+        (["--workers", "0"], "1..=64"),
+        (["--workers", "65"], "1..=64"),
+        (["--workers", "two"], "invalid digit"),
+        (["--place", "best"], "balanced, fixed, own"),
+    ] {
+        let out = pregrant(&[&["back"][..], &wrong].concat());
+        let err = text(&out.stderr);
+        assert!(out.status.code() == Some(2) && err.contains(expected), "{wrong:?}: {err}");
+    }
     for command in [&["back"][..], &["front", "--domain", "5"], &["top", "--once"]] {
         let out = pregrant(&[command, &["--loopback", "/nonexistent/xen"]].concat());
         failed(out, &["/nonexistent/xen", "o such"]);

@@ -511,7 +511,7 @@ fn wait_times_out<M: Machine>(m: &M) -> Case {
     let (_near, _far, _) = bound(&front, &back)?;
     for max in [Duration::ZERO, Duration::from_millis(5)] {
         let before = front.clock().now_ns();
-        let mut ready = ReadySet { ports: vec![EvtchnPort(77)] };
+        let mut ready = ReadySet { ports: vec![EvtchnPort(77)], ..ReadySet::default() };
         front.events().wait(&mut ready, Some(max));
         ensure!(ready.ports.is_empty(), "{:?} fired without a notify", ready.ports);
         let took = front.clock().now_ns() - before;

@@ -205,6 +205,29 @@ fn operations_are_counted_and_cost_the_system_calls_that_they_must() {
     drop(region);
 }
 
+/// What a worker's handle asked for counts as its process', also once that handle is gone.
+#[test]
+fn a_process_has_asked_for_what_all_of_its_handles_asked_for() {
+    let broker = broker();
+    let front = broker.attach(GUEST).unwrap();
+    let mut refs = [GrantRef::NONE; 4];
+    let region = front.grants().alloc(BACK, Access::ReadWrite, &mut refs).unwrap();
+    let stranger = broker.attach(BACK).unwrap();
+    let back = broker.attach(BACK).unwrap();
+    let worker = back.another().unwrap();
+    let own = worker.another().unwrap();
+    let maps = [&back, &worker, &own].map(|p| p.peer().map(GUEST, &refs, Access::ReadOnly).unwrap());
+    let unmapped = |p: &Loopback| (p.counters().grant_maps, p.counters().grant_unmaps);
+    assert_eq!([&back, &worker, &own].map(unmapped), [(12, 0); 3]);
+    drop(own);
+    assert_eq!(unmapped(&back), (12, 0), "its map is there still");
+    drop(maps);
+    assert_eq!([&back, &worker].map(unmapped), [(12, 12); 2]);
+    drop(worker);
+    assert_eq!([&back, &stranger].map(unmapped), [(12, 12), (0, 0)]);
+    drop(region);
+}
+
 /// The xenstore connection, say, wakes a waiter too.
 #[test]
 fn a_descriptor_wakes_a_waiter() {

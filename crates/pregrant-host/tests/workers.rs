@@ -12,6 +12,7 @@ use machine::{Back, Machine, Plan, Workers, log_lines, until};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::headers::MacAddr;
+use pregrant::platform::ReadySet;
 use pregrant::port::Arena;
 use pregrant::units::EvtchnPort;
 use pregrant::wire::netif::RSP_OKAY;
@@ -23,7 +24,7 @@ use pregrant_host::drivers::crew::desk::Desk;
 use pregrant_host::drivers::crew::place::Carried;
 use pregrant_host::drivers::crew::{Crew, Hire, Threads, thread};
 use pregrant_host::drivers::registry::{RingFault, ServedQueue};
-use pregrant_host::drivers::workload::{Returned, Why};
+use pregrant_host::drivers::workload::{Returned, Why, Workload};
 use pregrant_host::loopback::{Broker, DomainSpec, Hooks, Loopback};
 use pregrant_host::xenstored::UnixTransport;
 use std::sync::Arc;
@@ -46,6 +47,8 @@ fn main() {
         ("no_letter_is_lost", no_letter_is_lost),
         ("a_queue_that_a_worker_cannot_have_comes_back", a_queue_that_a_worker_cannot_have_comes_back),
         ("queues_without_any_worker_come_back", queues_without_any_worker_come_back),
+        ("a_worker_that_only_polls_arms_nothing", a_worker_that_only_polls_arms_nothing),
+        ("events_that_the_kernel_dropped_are_made_good", events_that_the_kernel_dropped_are_made_good),
     ]);
 }
 
@@ -510,9 +513,12 @@ fn a_channel_that_is_lost_on_the_way_closes_its_vif() {
 }
 
 /// A queue of no device.
+#[derive(Default)]
 struct Idle {
     number: usize,
     refuses: bool,
+    /// How often it was polled, and armed.
+    calls: Arc<[AtomicU64; 2]>,
 }
 
 impl ServedQueue<Loopback> for Idle {
@@ -520,9 +526,11 @@ impl ServedQueue<Loopback> for Idle {
         self.number
     }
     fn poll(&mut self, _: &Loopback, _: &mut Arena) -> Result<bool, RingFault> {
+        self.calls[0].fetch_add(1, Ordering::Relaxed);
         Ok(false)
     }
     fn arm(&mut self, _: &Loopback) -> Result<bool, RingFault> {
+        self.calls[1].fetch_add(1, Ordering::Relaxed);
         Ok(false)
     }
     fn is_pending(&mut self) -> bool {
@@ -538,25 +546,44 @@ impl ServedQueue<Loopback> for Idle {
 
 fn idle(refuses: &[bool]) -> Vec<Box<dyn ServedQueue<Loopback>>> {
     let queue = |(number, refuses): (usize, &bool)| {
-        Box::new(Idle { number, refuses: *refuses }) as Box<dyn ServedQueue<Loopback>>
+        Box::new(Idle { number, refuses: *refuses, ..Idle::default() }) as Box<dyn ServedQueue<Loopback>>
     };
     refuses.iter().enumerate().map(queue).collect()
 }
 
 /// Workers alone, in a domain without anything else.
 fn crew(workers: usize, place: Placement, test: impl FnOnce(&Loopback, &mut Crew<Loopback>, DeviceId)) {
+    crew_in(Mode::Event, workers, place, |p, crew, id, begin| {
+        begin();
+        test(p, crew, id);
+    });
+}
+
+/// The same, whose threads begin when they are told to.
+fn crew_in(
+    mode: Mode,
+    workers: usize,
+    place: Placement,
+    test: impl FnOnce(&Loopback, &mut Crew<Loopback>, DeviceId, &mut dyn FnMut()),
+) {
+    let begun = Arc::<AtomicBool>::default();
+    let may_begin = Arc::clone(&begun);
     let broker = Broker::start(None, Hooks::default()).unwrap();
     broker.create_domain(DomainSpec::driver(machine::BACK)).unwrap();
     let p = broker.attach(machine::BACK).unwrap();
     let spare = std::sync::Mutex::new(p.another().unwrap());
     let hire: Hire<Loopback> = Box::new(move |_, post| {
         let p = spare.lock().unwrap().another().unwrap();
-        Ok(std::thread::spawn(move || thread::run(p, post, Mode::Event, &|_| {}, Arc::new(|| {}))))
+        let begun = Arc::clone(&may_begin);
+        Ok(std::thread::spawn(move || {
+            until(|| begun.load(Ordering::SeqCst));
+            thread::run(p, post, mode, &|_| {}, Arc::new(|| {}));
+        }))
     });
     let desk = Desk::of_thread(usize::MAX).unwrap();
     let mut crew = Crew::Threads(Threads::new(workers, place, desk, hire).unwrap());
     let id = DeviceId { class: Class::VIF, front: DomId(5), back: machine::BACK, handle: 0 };
-    test(&p, &mut crew, id);
+    test(&p, &mut crew, id, &mut || begun.store(true, Ordering::SeqCst));
     assert_eq!(crew.carried().iter().map(Carried::total).sum::<usize>(), 0);
 }
 
@@ -613,8 +640,45 @@ fn queues_without_any_worker_come_back() {
     let threads = Threads::new(1, Placement::Own, Desk::of_thread(usize::MAX).unwrap(), hire).unwrap();
     let mut crew = Crew::Threads(threads);
     let id = DeviceId { class: Class::VIF, front: DomId(5), back: machine::BACK, handle: 0 };
-    crew.hand_out(&p, id, idle(&[false, false]));
+    let note = crew.hand_out(&p, id, idle(&[false, false])).unwrap();
+    assert!(note.starts_with("no thread of its own: no room"), "{note}");
     let (numbers, whys) = returned(&mut crew, 2);
     assert_eq!((numbers, whys.len()), (vec![0, 1], 1));
     assert!(whys[0].contains("no worker thread"), "{whys:?}");
+}
+
+/// Also one whose first queue comes just as it is about to sleep without any.
+fn a_worker_that_only_polls_arms_nothing() {
+    crew_in(Mode::Poll, 1, Placement::Balanced, |p, crew, id, begin| {
+        let calls = Arc::<[AtomicU64; 2]>::default();
+        crew.hand_out(p, id, vec![Box::new(Idle { calls: Arc::clone(&calls), ..Idle::default() })]);
+        begin();
+        until(|| calls[0].load(Ordering::Relaxed) > 100);
+        crew.recall(id);
+        assert_eq!(returned(crew, 1), (vec![0], vec![]));
+        assert_eq!(calls[1].load(Ordering::Relaxed), 0, "armed");
+    });
+}
+
+/// Who lost one is not known: each queue is looked at.
+fn events_that_the_kernel_dropped_are_made_good() {
+    let broker = Broker::start(None, Hooks::default()).unwrap();
+    broker.create_domain(DomainSpec::driver(machine::BACK)).unwrap();
+    let p = broker.attach(machine::BACK).unwrap();
+    let mut load = Workload::new(Desk::inline());
+    let calls = [(); 3].map(|()| Arc::<[AtomicU64; 2]>::default());
+    for (number, calls) in calls.iter().enumerate() {
+        let id = DeviceId { class: Class::VIF, front: DomId(5), back: machine::BACK, handle: number as u32 };
+        load.take(&p, id, Box::new(Idle { number, refuses: false, calls: Arc::clone(calls) }));
+    }
+    let polled = || calls.each_ref().map(|calls| calls[0].load(Ordering::Relaxed));
+    load.round(&p);
+    assert!(!load.arm(&p));
+    let before = polled();
+    load.fired(&ReadySet::default());
+    load.round(&p);
+    assert_eq!(polled(), before, "armed queues are not polled");
+    load.fired(&ReadySet { others: true, ..ReadySet::default() });
+    load.round(&p);
+    assert_eq!(polled(), before.map(|n| n + 1));
 }

@@ -115,6 +115,6 @@ impl Waiter {
     /// Waits; true: something ended it.
     fn is_woken<E: Events + WakeOn>(&mut self, events: &E, most: Duration) -> bool {
         events.wait(&mut self.ready, Some(most));
-        !self.ready.ports.is_empty() || events.woken_by_any()
+        self.ready.others || !self.ready.ports.is_empty() || events.woken_by_any()
     }
 }

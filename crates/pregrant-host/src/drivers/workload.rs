@@ -75,6 +75,8 @@ struct Group {
 pub struct Workload<P: Platform> {
     desk: Arc<Desk>,
     slots: Vec<Option<Slot<P>>>,
+    /// Of them with a queue.
+    nr_queues: usize,
     groups: Vec<Option<Group>>,
     /// Groups with active queues.
     busy: Vec<usize>,
@@ -106,6 +108,7 @@ impl<P: Platform> Workload<P> {
         Self {
             desk,
             slots: Vec::new(),
+            nr_queues: 0,
             groups: Vec::new(),
             busy: Vec::new(),
             by_port: Vec::new(),
@@ -152,6 +155,7 @@ impl<P: Platform> Workload<P> {
             group.slots.push(slot);
         }
         let entry = Slot { queue, group, active: false, idle: 0, ports };
+        self.nr_queues += 1;
         if slot == self.slots.len() {
             self.slots.push(Some(entry));
         } else {
@@ -185,6 +189,7 @@ impl<P: Platform> Workload<P> {
         let mut queues = Vec::with_capacity(slots.len());
         for slot in slots {
             let Some(Slot { queue, ports, .. }) = self.slots[slot].take() else { continue };
+            self.nr_queues -= 1;
             ports.iter().for_each(|port| self.by_port[port.0 as usize] = None);
             if let (Some(all), Some(fd)) = (&self.arrivals, queue.readable()) {
                 all.remove(fd);
@@ -317,6 +322,9 @@ impl<P: Platform> Workload<P> {
 
     /// These event channels fired.
     pub fn fired(&mut self, ready: &ReadySet) {
+        if ready.others {
+            (0..self.slots.len()).for_each(|slot| self.activate(slot));
+        }
         for port in &ready.ports {
             if let Some(Some(slot)) = self.by_port.get(port.0 as usize) {
                 self.activate(*slot);
@@ -346,7 +354,7 @@ impl<P: Platform> Workload<P> {
     /// Before sleeping, and after [`hear`](Self::hear): has active queues turn and arms them. True: there is work.
     pub fn arm(&mut self, p: &P) -> bool {
         // One that has no queues sleeps in any mode.
-        self.sleeps = self.slots.iter().any(Option::is_some);
+        self.sleeps = self.nr_queues > 0;
         let active: Vec<_> = self.active().collect();
         let faults = self.returned.len();
         for slot in active {
@@ -438,9 +446,10 @@ impl<P: Platform> Workload<P> {
         found.is_some()
     }
 
-    /// Queues here.
+    /// Queues here. Asked each round.
+    #[inline(always)]
     pub fn nr_queues(&self) -> usize {
-        self.slots.iter().flatten().count()
+        self.nr_queues
     }
 
     fn nr_active(&self) -> usize {

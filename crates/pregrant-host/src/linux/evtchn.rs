@@ -77,15 +77,16 @@ impl Evtchn {
                 ready.ports.extend(ports.map(|p| EvtchnPort(u32::from_ne_bytes(*p))));
             }
             Err(Errno::FBIG) => {
-                // More events than the kernel keeps: which ones is not known, and each ring is looked at again anyway.
+                // More events than the kernel keeps: which ones is not known, and who lost one stays masked until it is looked at.
                 DROPPED.warn(format_args!("{}: the kernel dropped events; starting anew", EVTCHN.path));
                 // SAFETY: this call takes no structure.
                 let _ = unsafe { ioctl::call(self.node.as_fd(), EVTCHN_RESET, &mut []) };
+                ready.others = true;
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(e) => UNREAD.say(log::Level::Error, format_args!("{}: read: {e}", EVTCHN.path)),
         }
-        !ready.ports.is_empty()
+        ready.others || !ready.ports.is_empty()
     }
 }
 
@@ -142,6 +143,7 @@ impl Events for Evtchn {
 
     fn wait(&self, ready: &mut ReadySet, max: Option<Duration>) {
         ready.ports.clear();
+        ready.others = false;
         self.extras.clear();
         if self.take(ready) || max == Some(Duration::ZERO) {
             return;

@@ -53,6 +53,7 @@ pub use reach::Reach;
 
 use crate::clock::MonotonicClock;
 use crate::counters::{Counters, Totals};
+use crate::line_budget::LineBudget;
 use crate::mapping::Mapping;
 use attachment::Core;
 use error::{Step, errno};
@@ -219,8 +220,10 @@ impl Platform for Loopback {
     }
     fn another(&self) -> Result<Self, PlatformError> {
         Self::another(self).map_err(|e| {
-            // LOG: once a worker that could not start.
-            log::error!("loopback: no second handle of {}: {e}", self.core.user.domid);
+            // With a thread for each vif a guest that comes and goes repeats it.
+            static LINES: LineBudget = LineBudget::new();
+            let text = format_args!("loopback: no further handle of {}: {e}", self.core.user.domid);
+            LINES.say(log::Level::Error, text);
             errno("attach one more thread to the domain", Errno::USERS)
         })
     }

@@ -194,6 +194,8 @@ pub unsafe trait PeerMem {
 pub struct ReadySet {
     /// Ends with an event since they were last unmasked.
     pub ports: Vec<EvtchnPort>,
+    /// Others have one too, and which is not known: all are to be looked at, and unmasked.
+    pub others: bool,
 }
 
 /// Event channels (docs/protocol 8.2): edge-like, coalescing, possibly spurious; always look at the ring.

@@ -121,10 +121,14 @@ impl<P: Platform> Crew<P> {
         }
     }
 
-    /// Gives the queues of a device that has just connected to their workers.
-    pub fn hand_out(&mut self, p: &P, id: DeviceId, queues: Vec<Box<dyn ServedQueue<P>>>) {
+    /// Gives the queues of a device that has just connected to their workers. Returned is what the log is to be told of that, at
+    /// the device's expense.
+    pub fn hand_out(&mut self, p: &P, id: DeviceId, queues: Vec<Box<dyn ServedQueue<P>>>) -> Option<String> {
         match self {
-            Self::Inline(load) => queues.into_iter().for_each(|queue| load.take(p, id, queue)),
+            Self::Inline(load) => {
+                queues.into_iter().for_each(|queue| load.take(p, id, queue));
+                None
+            }
             Self::Threads(threads) => threads.hand_out(id, queues),
         }
     }
@@ -233,8 +237,8 @@ impl<P> Threads<P> {
         Ok(at)
     }
 
-    fn hand_out(&mut self, id: DeviceId, queues: Vec<Box<dyn ServedQueue<P>>>) {
-        let (mut own, mut unplaced) = (None, Vec::new());
+    fn hand_out(&mut self, id: DeviceId, queues: Vec<Box<dyn ServedQueue<P>>>) -> Option<String> {
+        let (mut own, mut unplaced, mut note) = (None, Vec::new(), None);
         for queue in queues {
             let at = match self.place {
                 Placement::Own => match own {
@@ -242,8 +246,8 @@ impl<P> Threads<P> {
                     None => match self.sit() {
                         Ok(at) => *own.insert(at),
                         Err(why) => {
-                            // LOG: of a machine without room for threads; connecting is throttled.
-                            log::warn!("{id}: no thread of its own: {why}; it shares one if there is one");
+                            note =
+                                Some(format!("no thread of its own: {why}; it shares one if there is one"));
                             *own.insert(self.least(&id))
                         }
                     },
@@ -265,6 +269,7 @@ impl<P> Threads<P> {
             let _ = self.notices.0.send(Notice::Returned(usize::MAX, returned));
             self.desk.wake();
         }
+        note
     }
 
     fn least(&self, id: &DeviceId) -> usize {

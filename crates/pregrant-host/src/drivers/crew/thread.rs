@@ -154,7 +154,12 @@ where
     fn sleep(&mut self) -> Result<(), Infallible> {
         // In this order: a letter that comes after it was looked for rings anew.
         self.load.hear();
+        let was_live = self.is_live();
         self.read();
+        if !was_live && self.is_live() {
+            // Its first queues: rounds come first, of which one that only polls never has the last.
+            return Ok(());
+        }
         let work = self.load.arm(&self.p);
         self.tell();
         if work || self.over || !self.desk.bell.about_to_sleep() {

@@ -27,7 +27,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let Some(served) = self.devices.get_mut(id) else { return };
         let queues = served.served.lend();
         served.lent = queues.len();
-        self.crew.hand_out(&self.platform, *id, queues);
+        if let Some(note) = self.crew.hand_out(&self.platform, *id, queues) {
+            served.say(Level::Warn, &note);
+        }
     }
 
     /// Whether all of a device is here. If not, its queues are recalled, and then it is done.
@@ -121,11 +123,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 Then::Step => self.run_throttled(id, |backend| backend.step(id)),
                 Then::Fail(why) => self.fail(id, &why),
                 Then::Fault(fault) => drop(self.fault(Some((id, fault)))),
-                Then::Remove => {
+                // What waited before it may have connected the device anew.
+                Then::Remove if self.is_home(&id, Then::Remove) => {
                     self.remove(id);
                     // The toolstack may have made it anew meanwhile.
                     self.rescan = true;
                 }
+                Then::Remove => {}
             }
         }
         // A step may have found that there is nothing to close after all.
