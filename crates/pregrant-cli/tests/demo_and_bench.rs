@@ -81,7 +81,7 @@ fn wrong_usage_is_2_and_has_a_hint() {
         &["bench", "net", "--path", "foo"],
         &["bench", "net", "--data-len", "300"],
         &["bench", "net", "--seconds", "0"],
-        &["bench", "net", "--queues", "5"],
+        &["bench", "net", "--queues", "9"],
         &["store", "serve"],
         &["demo", "--jsno"],
     ] {
