@@ -304,8 +304,8 @@ impl<P: Platform> Workload<P> {
             self.look(p);
         }
         if self.nr_active() > 1 {
-            let is_idle = |s: &Option<Slot<P>>| s.as_ref().is_some_and(|s| s.active && s.idle > IDLE_ROUNDS);
-            let idle: Vec<_> = (0..self.slots.len()).filter(|at| is_idle(&self.slots[*at])).collect();
+            let is_idle = |slot: &usize| self.slots[*slot].as_ref().is_some_and(|s| s.idle > IDLE_ROUNDS);
+            let idle: Vec<_> = self.active().filter(is_idle).collect();
             idle.into_iter().for_each(|slot| self.arm_one(p, slot));
         }
     }

@@ -57,7 +57,7 @@ impl Reach {
 
     /// Sleeps until woken, a descriptor is readable, or `max` has passed.
     fn sleep(&self, max: Option<Duration>) {
-        self.forget_dead();
+        self.forget_some_dead();
         self.core.tally.syscalls.add(1);
         if self.extras.sleep(&self.core.upcall, max) {
             self.core.tally.syscalls.add(1);

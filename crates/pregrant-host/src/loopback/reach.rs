@@ -18,13 +18,19 @@ use rustix::io::Errno;
 use std::cell::{Cell, Ref, RefCell};
 use std::sync::Arc;
 
+/// Domains of which one sleep looks whether they died.
+const PEERS_A_LOOK: usize = 8;
+
 /// Other domains' memory, and event channels.
 #[derive(Debug)]
 pub struct Reach {
     pub(super) core: Arc<Core>,
     /// Descriptors that end a sleep.
     pub(super) extras: Extras,
-    peers: RefCell<Vec<Arc<Peer>>>,
+    /// By number.
+    peers: RefCell<Vec<(DomId, Arc<Peer>)>>,
+    /// Whose death the next sleep looks for.
+    looked: Cell<usize>,
     last_peer: Cell<usize>,
     pub(super) copier: Copier,
 }
@@ -35,6 +41,7 @@ impl Reach {
             core,
             extras: Extras::default(),
             peers: RefCell::new(Vec::new()),
+            looked: Cell::new(0),
             last_peer: Cell::new(0),
             copier: Copier::default(),
         }
@@ -46,27 +53,38 @@ impl Reach {
         let peers = self.peers.borrow();
         let last = self.last_peer.get();
         let at = match peers.get(last) {
-            Some(peer) if peer.domid == of => Some(last),
-            _ => peers.iter().position(|p| p.domid == of),
+            Some((domid, _)) if *domid == of => Some(last),
+            _ => peers.binary_search_by_key(&of.0, |(domid, _)| domid.0).ok(),
         };
         if let Some(at) = at
-            && peers[at].is_as_seen()
+            && peers[at].1.is_as_seen()
         {
             self.last_peer.set(at);
-            return Ok(Ref::map(peers, |peers| &peers[at]));
+            return Ok(Ref::map(peers, |peers| &peers[at].1));
         }
         drop(peers);
         let at = self.find_peer(of)?;
         self.last_peer.set(at);
-        Ok(Ref::map(self.peers.borrow(), |peers| &peers[at]))
+        Ok(Ref::map(self.peers.borrow(), |peers| &peers[at].1))
     }
 
-    /// Lets go of domains that died: their memory is freed with the last mapping of it. For moments without work.
-    pub(super) fn forget_dead(&self) {
-        let any = self.peers.borrow().iter().any(|p| p.ledger.is_dead());
-        if any {
-            self.peers.borrow_mut().retain(|p| !p.ledger.is_dead());
+    /// Lets go of domains that died: their memory is freed with the last mapping of it. For moments without work; of many
+    /// domains it looks at some, others each time, so that a sleep costs the same however many there are.
+    pub(super) fn forget_some_dead(&self) {
+        let dead = {
+            let peers = self.peers.borrow();
+            let (n, first) = (peers.len(), self.looked.get());
+            let looks = n.min(PEERS_A_LOOK);
+            self.looked.set(if n == 0 { 0 } else { (first + looks) % n });
+            (0..looks).any(|k| peers[(first + k) % n].1.ledger.is_dead())
+        };
+        if dead {
+            self.forget_dead();
         }
+    }
+
+    fn forget_dead(&self) {
+        self.peers.borrow_mut().retain(|(_, p)| !p.ledger.is_dead());
     }
 
     #[cold]
@@ -74,8 +92,9 @@ impl Reach {
         self.forget_dead();
         let mut peers = self.peers.borrow_mut();
         let asked = Request::new(Op::Peer, 0, u32::from(of.0), 0);
-        if let Some(at) = peers.iter().position(|p| p.domid == of) {
-            let peer = &peers[at];
+        let place = peers.binary_search_by_key(&of.0, |(domid, _)| domid.0);
+        if let Ok(at) = place {
+            let peer = &peers[at].1;
             let now = peer.ledger.incarnation();
             if !peer.is_as_seen() {
                 let reply = self.core.call(&asked)?;
@@ -93,7 +112,8 @@ impl Reach {
         let peer = Peer::open(Arc::clone(&self.core), of, memory, ledger, layout)?;
         // A change after the reply shows as another incarnation: 0 is none, so it is asked once more.
         peer.saw(0, reply.words[2] as i32, reply.words[3]);
-        peers.push(Arc::new(peer));
-        Ok(peers.len() - 1)
+        let at = place.unwrap_or_else(|at| at);
+        peers.insert(at, (of, Arc::new(peer)));
+        Ok(at)
     }
 }

@@ -138,6 +138,10 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         self.ports = ports;
     }
 
+    fn has_own_ring(&self) -> bool {
+        self.vif.has_ctrl()
+    }
+
     fn arm(&mut self, p: &P) -> Result<bool, RingFault> {
         self.vif.final_check_ctrl(p).map_err(Self::fault)
     }

@@ -183,6 +183,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
             _ => instance.say(Level::Info, &"found"),
         }
+        self.plugging |= instance.served.is_plugging();
         self.devices.insert(instance);
         // Places of others may have moved.
         self.relive();

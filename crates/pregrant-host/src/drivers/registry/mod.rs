@@ -121,8 +121,14 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     ending: Vec<DeviceLog>,
     /// Devices that somebody else still holds.
     held: BTreeMap<DeviceId, Held>,
-    /// Places of those that are connected, for control turns.
-    live: Vec<usize>,
+    /// How many are connected.
+    live: usize,
+    /// Places of those among them that have a turn in each control turn.
+    turning: Vec<usize>,
+    /// Some are being plugged in, or out.
+    plugging: bool,
+    /// When the first of those that are throttled is to be heard again.
+    heard_at: Option<Instant>,
     crew: Crew<P>,
     /// The number of its ports' descriptor among what wakes this thread, where this thread serves queues.
     arrivals: Option<usize>,
@@ -158,7 +164,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             logs: BTreeMap::new(),
             ending: Vec::new(),
             held: BTreeMap::new(),
-            live: Vec::new(),
+            live: 0,
+            turning: Vec::new(),
+            plugging: false,
+            heard_at: None,
             crew: Crew::inline(),
             arrivals: None,
             rescan: false,
@@ -270,10 +279,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.classes.iter_mut().fold(false, |came, class| class.turn() | came)
     }
 
-    /// Each live device's control turn. True when there was something to do.
+    /// The control turn of each live device that has something of its own. True when there was something to do.
     fn turn_devices(&mut self) -> bool {
         let (mut asked, mut fault) = (Vec::new(), None);
-        for &at in &self.live {
+        for &at in &self.turning {
             let served = self.devices.at(at);
             if served.is_waited_for() {
                 continue;
@@ -306,7 +315,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         // What came beside a reply since control looked wakes nobody.
         let mut work = self.retry_held() | self.xs.has_events();
         let mut fault = None;
-        for &at in &self.live {
+        for &at in &self.turning {
             let served = self.devices.at(at);
             if served.is_waited_for() {
                 continue;
@@ -330,7 +339,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Devices that are connected.
     pub fn nr_live(&self) -> usize {
-        self.live.len()
+        self.live
     }
 
     /// By worker thread: the queues that it carries, of each device.

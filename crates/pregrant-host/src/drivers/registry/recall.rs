@@ -98,15 +98,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
         }
         for id in changed {
-            let Some(served) = self.devices.get_mut(&id).filter(|s| s.is_connected() && !s.is_waited_for())
-            else {
-                continue;
-            };
-            match served.served.turn(&self.platform, &id, &served.log) {
-                Ok(true) => self.crew.nudge(id),
-                Ok(false) => {}
-                Err(fault) => drop(self.fault(Some((id, fault)))),
-            }
+            self.turn_device(id);
         }
         news
     }
@@ -116,7 +108,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let Some(served) = self.devices.get_mut(&id) else { return };
         let then = std::mem::take(&mut served.then);
         if then.is_empty() && served.is_connected() {
-            return self.lend(&id);
+            return self.lend_again(&id);
         }
         for then in then {
             match then {
@@ -138,7 +130,26 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             .get(&id)
             .is_some_and(|s| s.is_connected() && s.lent == 0 && !s.served.back().is_lent())
         {
-            self.lend(&id);
+            self.lend_again(&id);
+        }
+    }
+
+    /// Hands out queues that were here, and does what the device was not asked about meanwhile.
+    fn lend_again(&mut self, id: &DeviceId) {
+        self.lend(id);
+        self.turn_device(*id);
+    }
+
+    /// A device's control turn, if it is connected and does not wait for its queues.
+    fn turn_device(&mut self, id: DeviceId) {
+        let Some(served) = self.devices.get_mut(&id).filter(|s| s.is_connected() && !s.is_waited_for())
+        else {
+            return;
+        };
+        match served.served.turn(&self.platform, &id, &served.log) {
+            Ok(true) => self.crew.nudge(id),
+            Ok(false) => {}
+            Err(fault) => drop(self.fault(Some((id, fault)))),
         }
     }
 

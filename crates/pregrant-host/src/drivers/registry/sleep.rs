@@ -37,7 +37,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         let mut waiter = std::mem::take(&mut self.waiter);
         let what = |backend: &Self| {
-            let (own, live) = (backend.platform.domid(), backend.live.len());
+            let (own, live) = (backend.platform.domid(), backend.live);
             format!(
                 "the backend of {own} waits for frames or slots of {live} live device(s), or for xenstore"
             )
@@ -69,13 +69,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Whether a guest showed work, of which an event has told or is to tell.
     fn is_pending(&mut self) -> bool {
-        self.live.iter().any(|&at| self.devices.at(at).served.is_pending())
+        self.turning.iter().any(|&at| self.devices.at(at).served.is_pending())
             || self.crew.inline_mut().is_some_and(|load| load.is_pending(is_lifted()))
     }
 
     /// When something is due, from now, of which nobody tells.
     fn due(&self) -> Option<Duration> {
-        let plugs = self.devices.iter().any(|served| served.served.is_plugging()).then_some(PLUG_LOOK);
+        let plugs = self.plugging.then_some(PLUG_LOOK);
         let queues = if let Crew::Inline(load) = &self.crew { load.due(&self.platform) } else { None };
         let classes = self.classes.iter().filter_map(|class| class.due()).min();
         [plugs, queues, self.throttle_left(), classes].into_iter().flatten().min()

@@ -24,6 +24,9 @@ pub(super) type Fault = (DeviceId, RingFault);
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Goes on with what is being plugged in by this process, or out; the directory of a device that is out goes.
     pub(super) fn turn_plugs(&mut self) {
+        if !self.plugging {
+            return;
+        }
         let mut out = Vec::new();
         for served in self.devices.iter_mut().filter(|s| s.served.is_plugging()) {
             let id = served.device.id();
@@ -56,6 +59,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 self.remove_directory(&id);
             }
         }
+        self.plugging = self.devices.iter().any(|served| served.served.is_plugging());
     }
 
     /// Whether the toolstack has made another device in the directory of one that was over, before it went.
@@ -96,8 +100,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             // misses it. To forget it now would be to find it again at once.
             Ok(BackStep::Removed) => {
                 served.served.closed(&id, &served.log);
-                if self.config.removes && !served.served.unplug() {
-                    self.remove_directory(&id);
+                if self.config.removes {
+                    if served.served.unplug() {
+                        self.plugging = true;
+                    } else {
+                        self.remove_directory(&id);
+                    }
                 }
             }
             Err(e) => {
@@ -245,7 +253,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     pub(super) fn relive(&mut self) {
         let places = self.devices.iter().enumerate();
-        self.live = places.filter(|(_, s)| s.is_connected()).map(|(at, _)| at).collect();
+        let connected = places.filter(|(_, s)| s.is_connected());
+        (self.live, self.turning) = (0, Vec::new());
+        for (at, served) in connected {
+            self.live += 1;
+            if served.served.has_own_ring() {
+                self.turning.push(at);
+            }
+        }
         self.even_out();
     }
 }

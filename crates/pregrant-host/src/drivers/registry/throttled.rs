@@ -37,7 +37,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             served.say(Level::Warn, &e); // one of its watches may be gone: they are set again in any case
         }
         throttle.spend(self.began.elapsed(), now.elapsed());
-        served.throttled_until = Some(now + pause);
+        let until = now + pause;
+        served.throttled_until = Some(until);
+        self.heard_at = Some(self.heard_at.map_or(until, |at| at.min(until)));
         served.throttled += 1;
         if served.throttled == 1 {
             served.say(Level::Warn, &THROTTLED);
@@ -55,6 +57,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     fn wake_those_until(&mut self, end: Instant) -> bool {
+        if self.heard_at.is_none_or(|at| at > end) {
+            return false;
+        }
         let mut woke = false;
         let is_over = |s: &Instance<P, T>| s.throttled_until.is_some_and(|until| until <= end);
         for served in self.devices.iter_mut().filter(|s| is_over(s)) {
@@ -70,12 +75,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             };
             throttle.spend(self.began.elapsed(), start.elapsed());
         }
+        self.heard_at = self.devices.iter().filter_map(|s| s.throttled_until).min();
         woke
     }
 
     /// When the first of those that are throttled is to be listened to again, from now.
     pub(super) fn throttle_left(&self) -> Option<Duration> {
-        let first = self.devices.iter().filter_map(|s| s.throttled_until).min();
-        first.map(|until| until.saturating_duration_since(Instant::now()))
+        self.heard_at.map(|until| until.saturating_duration_since(Instant::now()))
     }
 }

@@ -67,6 +67,11 @@ impl<P: Platform> Vif<P> {
         self.ctrl_is_pending() || self.queues.iter_mut().any(BackQueue::is_pending)
     }
 
+    /// Whether it has a control ring.
+    pub fn has_ctrl(&self) -> bool {
+        self.ctrl.is_some()
+    }
+
     /// Whether the control ring has.
     pub fn ctrl_is_pending(&mut self) -> bool {
         self.ctrl.as_mut().is_some_and(|ctrl| ctrl.is_pending())
