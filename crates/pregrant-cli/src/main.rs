@@ -66,6 +66,7 @@ enum Command {
         after_help = "Examples:
   pregrant bench net --path copy,map,staging --size 64,1500 --json out.jsonl
   pregrant bench latency --mode poll,event
+  pregrant bench scale --vifs 1,64
   pregrant bench limit"
     )]
     Bench(bench::BenchCommand),

@@ -69,6 +69,8 @@ fn every_subcommand_explains_itself() {
         "bench net",
         "bench latency",
         "bench limit",
+        "bench scale",
+        "bench fairness",
         "bench store",
         "store",
         "store serve",

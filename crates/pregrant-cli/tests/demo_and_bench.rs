@@ -102,6 +102,8 @@ fn help_has_examples() {
         &["bench", "net", "--help"],
         &["bench", "latency", "--help"],
         &["bench", "limit", "--help"],
+        &["bench", "scale", "--help"],
+        &["bench", "fairness", "--help"],
         &["store", "serve", "--help"],
     ] {
         let out = pregrant(args);
@@ -357,6 +359,69 @@ fn a_greedy_neighbour_sends() {
         json.lines().iter().map(|line| number(line, "neighbour_frames_per_s")).sum::<f64>()
     };
     assert!(["0.05", "0.5", "5"].into_iter().any(|seconds| sent(seconds) > 0.0));
+}
+
+#[test]
+fn bench_scale_measures_one_busy_vif_all_of_them_and_none() {
+    let json = File::new("scale.jsonl");
+    let args =
+        ["--vifs", "1,20", "--workers", "1,2", "--path", "staging", "--idle", "0.2", "--seconds", "0.05"];
+    let out =
+        pregrant(&[&["bench", "scale"], &args[..], &["--repeats", "2", "--json", json.path()]].concat());
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert!(text(&out.stdout).contains("idle CPU, ms in 0.2 s"), "{}", text(&out.stdout));
+    let lines = json.lines();
+    // For each number of workers: both are idle, and then each repeat has four lines of each.
+    assert_eq!(lines.len(), 2 * (2 + 2 * 2 * 4));
+    for line in &lines {
+        let [workers, vifs, busy] = ["workers", "vifs", "busy"].map(|field| number(line, field));
+        assert!([1.0, 2.0].contains(&workers) && [1.0, 20.0].contains(&vifs), "{line}");
+        assert_eq!((line["lost"].as_u64(), line["missed_wakeups"].as_u64()), (Some(0), Some(0)), "{line}");
+        if busy == 0.0 {
+            assert_eq!(number(line, "frames"), 0.0, "{line}");
+            assert!(number(line, "backend_cpu_ns") < 0.2e9 && number(line, "seconds") >= 0.2, "{line}");
+            continue;
+        }
+        nothing_went_wrong(line);
+        assert!([1.0, vifs].contains(&busy) && number(line, "frames") > 0.0, "{line}");
+        assert_eq!(line["worker_cpu_ns"].as_array().map(Vec::len), Some(workers as usize), "{line}");
+        if line["depth"].is_u64() {
+            assert!(number(line, "latency_p50_ns") <= number(line, "latency_p99_ns"), "{line}");
+            // Who sleeps is woken by a call, and wakes the guest by one.
+            assert!(number(line, "syscalls_a_wakeup") >= 2.0, "{line}");
+        }
+    }
+}
+
+#[test]
+fn bench_fairness_counts_what_each_guest_gets() {
+    let json = File::new("fairness.jsonl");
+    let args = ["--guests", "3", "--greedy", "none,long,queues", "--seconds", "0.2", "--repeats", "1"];
+    let out = pregrant(&[&["bench", "fairness"], &args[..], &["--json", json.path()]].concat());
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let lines = json.lines();
+    let ways: Vec<_> = lines.iter().map(|l| l["neighbour"].as_str().expect("a way")).collect();
+    assert_eq!(ways, ["none", "long", "queues"]);
+    for line in &lines {
+        nothing_went_wrong(line);
+        assert_eq!(line["lost"].as_u64(), Some(0), "{line}");
+        let each: Vec<f64> = serde_json::from_value(line["guests_frames_per_s"].clone()).expect("rates");
+        let greedy = line["neighbour_frames_per_s"].as_f64();
+        assert_eq!(
+            (each.len(), greedy.is_some()),
+            if ways[0] == line["neighbour"] { (3, false) } else { (2, true) }
+        );
+        let sum = each.iter().sum::<f64>() + greedy.unwrap_or(0.0);
+        assert!((sum / number(line, "frames_per_s") - 1.0).abs() < 1e-6, "{line}");
+        let mean = each.iter().sum::<f64>() / each.len() as f64;
+        let spread =
+            (each.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / each.len() as f64).sqrt() / mean;
+        assert!((spread - number(line, "spread")).abs() < 1e-9, "{line}");
+        assert!(each.iter().all(|rate| *rate > 0.0), "nobody gets nothing: {line}");
+    }
+    let out = pregrant(&["bench", "fairness", "--path", "map"]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out.stderr).contains("leave map out"), "{}", text(&out.stderr));
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! `pregrant bench`: measurements, as a table for people and as JSON lines for programs.
 
+pub(crate) mod crowd;
+pub(crate) mod fairness;
 pub(crate) mod latency;
 pub(crate) mod limit;
 pub(crate) mod neighbour;
 pub(crate) mod net;
+pub(crate) mod scale;
 pub(crate) mod seating;
 pub(crate) mod store;
 pub(crate) mod store_load;
@@ -22,6 +25,10 @@ pub enum BenchCommand {
     Latency(latency::LatencyArgs),
     /// What a greedy, broken or noisy guest costs another one at the same backend
     Neighbour(neighbour::NeighbourArgs),
+    /// What 1 to 256 vifs cost one backend: one of them busy, all of them, none
+    Scale(scale::ScaleArgs),
+    /// What each of many equal guests gets, and beside a greedy one
+    Fairness(fairness::FairnessArgs),
     /// The machine's own ceiling: lines between cores, memcpy, process_vm_readv, wake-ups
     Limit(limit::LimitArgs),
     /// Operations a second of xenstored, over sockets and of its core alone
@@ -37,6 +44,8 @@ pub fn run(command: BenchCommand) -> Result<(), Box<dyn std::error::Error>> {
         BenchCommand::Net(args) => net::run(args),
         BenchCommand::Latency(args) => latency::run(args),
         BenchCommand::Neighbour(args) => neighbour::run(args),
+        BenchCommand::Scale(args) => scale::run(args),
+        BenchCommand::Fairness(args) => fairness::run(args),
         BenchCommand::Limit(args) => limit::run(args),
         BenchCommand::Store(args) => store::run(args),
         BenchCommand::LimitTarget => limit::run_target(),

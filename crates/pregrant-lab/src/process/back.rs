@@ -102,7 +102,9 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
                     Err(e) => Report::Failed(e.to_string()),
                 }
             }
-            Order::Transfer(_) | Order::Annoy { .. } => Report::Failed("that is a guest's order".into()),
+            Order::Transfer(_) | Order::Annoy { .. } | Order::Crowd(_) | Order::CrowdBack(_) => {
+                Report::Failed("that is a guest's order, or a crowd's".into())
+            }
         };
         tell(&report)?;
     }

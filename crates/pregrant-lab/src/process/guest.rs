@@ -41,9 +41,11 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
             Order::Case(case) => case_of(args, &case).map(|p| Report::Case(Box::new(p))),
             Order::Transfer(transfer) => super::transfer::play(args, &transfer),
             Order::Annoy { nuisance, size } => super::neighbour::play(args, nuisance, size),
-            Order::Employ(_) | Order::Switch { .. } | Order::Beside { .. } => {
-                Err("that is the back's order".into())
-            }
+            Order::Employ(_)
+            | Order::Switch { .. }
+            | Order::Beside { .. }
+            | Order::Crowd(_)
+            | Order::CrowdBack(_) => Err("that is the back's order, or a crowd's".into()),
         };
         tell(&played.unwrap_or_else(|e| Report::Failed(e.to_string())))?;
     }
@@ -436,7 +438,7 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
 }
 
 /// One frame at a time, there and back.
-fn echo(guest: &mut Guest, case: &Case) -> Result<Played> {
+pub fn echo(guest: &mut Guest, case: &Case) -> Result<Played> {
     let mode = case.mode;
     let mut out = Arena::new();
     let Some(frame) = out.room(case.size.max(64), Offload::default()) else {

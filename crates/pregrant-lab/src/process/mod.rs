@@ -2,6 +2,7 @@
 
 pub(crate) mod account;
 pub(crate) mod back;
+pub(crate) mod crowd;
 pub(crate) mod far;
 pub(crate) mod fault;
 pub(crate) mod guest;
@@ -21,6 +22,7 @@ use pregrant::xenstore::Client;
 use pregrant_host::drivers::Backend;
 use pregrant_host::loopback::{Loopback, LoopbackError};
 use pregrant_host::xenstored::UnixTransport;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::error::Error;
 use std::io::{BufRead, Write};
@@ -37,6 +39,10 @@ pub enum Role {
     Back,
     /// A guest.
     Guest,
+    /// Many guests.
+    Crowd,
+    /// The driver domain of many guests.
+    CrowdBack,
 }
 
 /// Arguments of `pregrant process`.
@@ -62,6 +68,8 @@ pub fn run(args: ProcessArgs) -> Result<()> {
     let played = match args.role {
         Role::Back => back::play(&args),
         Role::Guest => guest::play(&args),
+        Role::Crowd => crowd::guests::play(&args),
+        Role::CrowdBack => crowd::back::play(&args),
     };
     // A testbed that is told to end takes its broker with it, and then its processes: there is nothing to be said.
     if played.as_ref().is_err_and(|e| is_end_of_machine(&**e)) {
@@ -102,6 +110,14 @@ fn next_order() -> Result<Option<Order>> {
         return Ok(None);
     }
     Ok(Some(serde_json::from_str(&line)?))
+}
+
+/// Whether there is an order, or will be none any more. Orders come one at a time, each after the last one's answer.
+fn has_order() -> Result<bool> {
+    let stdin = std::io::stdin();
+    let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    Ok(!fds[0].revents().is_empty())
 }
 
 /// Sends a report.

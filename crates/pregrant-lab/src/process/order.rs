@@ -1,5 +1,6 @@
 //! What is said between the testbed and its processes: one JSON object a line.
 
+use super::crowd::order::{BackOrder, CrowdReport, GuestOrder};
 use hdrhistogram::Histogram;
 use pregrant::net::path::PathName;
 use pregrant_host::counters::Counters;
@@ -51,15 +52,17 @@ impl RxWay {
 }
 
 /// What has a name, as that.
-mod by_name {
+pub mod by_name {
     use serde::{Deserialize, Deserializer, Serializer, de};
     use std::fmt::Display;
     use std::str::FromStr;
 
+    /// Writes it.
     pub fn serialize<T: Display, S: Serializer>(named: &T, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(named)
     }
 
+    /// Reads it.
     pub fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
         String::deserialize(from)?.parse().map_err(de::Error::custom)
     }
@@ -194,6 +197,10 @@ pub enum Order {
     },
     /// Guest: connect vif 0 and take part in a TCP transfer over it.
     Transfer(Transfer),
+    /// To many guests in one process.
+    Crowd(GuestOrder),
+    /// To their backend.
+    CrowdBack(BackOrder),
 }
 
 /// A guest's part in a TCP transfer.
@@ -232,6 +239,8 @@ pub enum Report {
     Transfer(Box<Transferred>),
     /// The switch is over.
     Switch(Switched),
+    /// Of a crowd, or of its backend.
+    Crowd(CrowdReport),
 }
 
 /// A back's account of a switch. Times are CLOCK_MONOTONIC, which is the same in all processes.
@@ -360,6 +369,17 @@ pub struct Ops {
 }
 
 impl Ops {
+    /// What was added since.
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            grant_copies: self.grant_copies - earlier.grant_copies,
+            grant_maps: self.grant_maps - earlier.grant_maps,
+            grant_unmaps: self.grant_unmaps - earlier.grant_unmaps,
+            syscalls: self.syscalls - earlier.syscalls,
+            notifications: self.notifications - earlier.notifications,
+        }
+    }
+
     /// Both ends' together.
     pub fn plus(self, other: Self) -> Self {
         Self {

@@ -114,6 +114,21 @@ pub struct Record {
     /// 99 of 100 of these gaps were at most so long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap_p99_ns: Option<u64>,
+    /// Vifs that are connected, each another guest's (`bench scale` and `bench fairness` only, as what follows).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vifs: Option<u32>,
+    /// Those of them that send.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy: Option<u32>,
+    /// System calls of the backend for each time that an event woke it (`bench scale` only).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub syscalls_a_wakeup: Option<f64>,
+    /// Frames a second of each guest that is not greedy (`bench fairness` only, as the next).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guests_frames_per_s: Option<Vec<f64>>,
+    /// Their standard deviation over their mean.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<f64>,
     /// Half of the frames took at most so long (`bench latency` only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_p50_ns: Option<u64>,
@@ -196,6 +211,11 @@ impl Record {
             checked: None,
             longest_gap_ns: None,
             gap_p99_ns: None,
+            vifs: None,
+            busy: None,
+            syscalls_a_wakeup: None,
+            guests_frames_per_s: None,
+            spread: None,
             neighbour: None,
             neighbour_frames_per_s: None,
             offered_per_s: None,

@@ -1,0 +1,222 @@
+//! The process of a crowd's guests.
+//!
+//! It keeps the rings of those that send full, each in its turn, and polls: the backend has nobody to notify. The members that
+//! do not send are connected and asleep, as a guest without traffic is.
+
+use super::order::{CrowdReport, Echoed, GuestOrder, Load, Member};
+use crate::machine;
+use crate::process::guest::{self, Guest, config};
+use crate::process::order::{Case, Dir, Order, Report, RxWay};
+use crate::process::{ProcessArgs, Result, has_order, next_order, tell};
+use pregrant::DomId;
+use pregrant::net::front::FrontConfig;
+use pregrant::net::path::PathName;
+use pregrant::platform::Platform;
+use pregrant::port::{Arena, BURST_FRAMES, Offload};
+use pregrant_host::drivers::{Frontend, Mode};
+use pregrant_host::loopback::Loopback;
+use pregrant_host::ports::sequence::Head;
+use pregrant_host::wake::WakeOn;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// Longest wait for a handshake, or for answers.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Rounds over all members that send, between two looks for an order.
+const ROUNDS_TO_LOOK: u32 = 16;
+
+/// One guest.
+struct Seat {
+    guest: Guest,
+    /// Next number, by queue: one more sends on all queues is sent on each.
+    next: Vec<u64>,
+}
+
+/// Carries out orders until there are no more.
+pub fn play(args: &ProcessArgs) -> Result<()> {
+    let mut crowd = Crowd { seats: Vec::new(), scratch: Arena::new(), head: Head::default() };
+    while let Some(order) = next_order()? {
+        let Order::Crowd(order) = order else {
+            tell(&Report::Failed("that is no order for a crowd".into()))?;
+            continue;
+        };
+        let done = match order {
+            GuestOrder::Gather { members, data_len, persistent } => {
+                crowd.gather(args, &members, data_len, persistent).map(|()| CrowdReport::Done)
+            }
+            // It answers itself, once all rings are full, and goes on until the next order.
+            GuestOrder::Send(loads) => match crowd.send(&loads) {
+                Ok(()) => continue,
+                Err(e) => Err(e),
+            },
+            GuestOrder::Rest => crowd.rest(),
+            GuestOrder::Echo { seconds, mode } => crowd.echo(seconds, mode),
+        };
+        tell(&done.map_or_else(|e| Report::Failed(e.to_string()), Report::Crowd))?;
+    }
+    Ok(())
+}
+
+struct Crowd {
+    seats: Vec<Seat>,
+    /// Each burst is made here: nothing of it stays.
+    scratch: Arena,
+    head: Head,
+}
+
+impl Crowd {
+    fn gather(
+        &mut self,
+        args: &ProcessArgs,
+        members: &[Member],
+        data_len: Option<u32>,
+        persistent: bool,
+    ) -> Result<()> {
+        for member in members {
+            let config = FrontConfig { persistent, ..config(data_len, member.queues) };
+            let platform = Loopback::attach(&args.broker, DomId(member.domid))?;
+            let xs = machine::store_of(&platform)?;
+            platform.events().also_wake_on(xs.transport().as_fd())?;
+            let guest = Frontend::new(platform, xs, 0, config, false)?;
+            self.seats.push(Seat { guest, next: vec![0; member.queues as usize] });
+        }
+        // Their handshakes run beside each other: all have said what they want before one is waited for.
+        let until = Instant::now() + PATIENCE;
+        for seat in &mut self.seats {
+            seat.guest.control(Duration::from_millis(1))?;
+        }
+        for seat in &mut self.seats {
+            while !seat.guest.vif().is_live() {
+                if Instant::now() > until {
+                    let at = seat.guest.device().id();
+                    let (own, back) = seat.guest.states()?;
+                    return Err(format!(
+                        "{at}: not connected after {PATIENCE:?}: we are {own:?}, the back is {back:?}"
+                    )
+                    .into());
+                }
+                seat.guest.control(Duration::from_millis(10))?;
+            }
+            let (vif, wanted) = (seat.guest.vif(), seat.next.len());
+            if vif.nr_queues() != wanted || data_len.is_some() != vif.staging_accepted(0) {
+                let (id, has) = (seat.guest.device().id(), vif.nr_queues());
+                return Err(format!(
+                    "{id}: {wanted} queue(s) and data length {data_len:?} were asked for, and not given ({has} queues): the \
+                     back's log says why"
+                )
+                .into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Says so when all rings are full, and goes on until there is an order.
+    fn send(&mut self, loads: &[Load]) -> Result<()> {
+        for load in loads {
+            while self.fill(*load)? {}
+        }
+        tell(&Report::Crowd(CrowdReport::Done))?;
+        let mut quiet_since = Instant::now();
+        for round in 0u32.. {
+            if round.is_multiple_of(ROUNDS_TO_LOOK) && has_order()? {
+                break;
+            }
+            let mut moved = false;
+            // Another is the first each time: after a pause of this thread the first gets its frames out before the others.
+            let first = round as usize % loads.len().max(1);
+            for load in loads[first..].iter().chain(&loads[..first]) {
+                moved |= self.fill(*load)?;
+            }
+            if moved {
+                quiet_since = Instant::now();
+            } else if quiet_since.elapsed() > PATIENCE {
+                return Err(format!("nothing moved for {PATIENCE:?}").into());
+            } else {
+                // Its core is its own; where others want it too, who yields is away for long, and the rings run empty.
+                std::hint::spin_loop();
+            }
+        }
+        Ok(())
+    }
+
+    /// A burst on each queue of one member. True: something was sent.
+    fn fill(&mut self, load: Load) -> Result<bool> {
+        let Self { seats, scratch, head } = self;
+        let seat = seats.get_mut(load.member).ok_or("no such member of the crowd")?;
+        let mut sent = 0;
+        for queue in 0..seat.next.len() {
+            seat.guest.reclaim(queue, 1)?;
+            let first = seat.next[queue];
+            scratch.clear();
+            for k in 0..BURST_FRAMES as u64 {
+                let Some(frame) = scratch.room(load.size, Offload::default()) else { break };
+                head.fill_head(frame, first + k);
+            }
+            let n = seat.guest.send(queue, &scratch.burst())?;
+            seat.next[queue] += n as u64;
+            sent += n;
+        }
+        Ok(sent > 0)
+    }
+
+    /// Waits for the answers to all that was sent.
+    fn rest(&mut self) -> Result<CrowdReport> {
+        let until = Instant::now() + PATIENCE;
+        for seat in &mut self.seats {
+            for queue in 0..seat.next.len() {
+                while seat.guest.vif().in_flight(queue) > 0 {
+                    if seat.guest.reclaim(queue, 1)? > 0 {
+                        continue;
+                    }
+                    if Instant::now() > until {
+                        let n = seat.guest.vif().in_flight(queue);
+                        let id = seat.guest.device().id();
+                        return Err(format!("{id}: {n} TX requests have no answer after {PATIENCE:?}").into());
+                    }
+                    std::thread::yield_now();
+                }
+            }
+        }
+        Ok(CrowdReport::Sent {
+            frames: self.seats.iter().map(|seat| seat.next.iter().sum()).collect(),
+            missed_wakeups: self.seats.iter().map(|seat| seat.guest.missed_wakeups()).sum(),
+        })
+    }
+
+    fn echo(&mut self, seconds: f64, mode: Mode) -> Result<CrowdReport> {
+        let seat = self.seats.first_mut().ok_or("there is nobody in the crowd")?;
+        let case = Case {
+            front: 0,
+            handle: 0,
+            dir: Dir::Echo,
+            size: 64,
+            burst: 1,
+            seconds,
+            mode,
+            path: PathName::Copy,
+            data_len: None,
+            queues: 1,
+            redo: true,
+            look: false,
+            rx: RxWay::Copy,
+            rate: None,
+            gives_way: false,
+        };
+        let before = (seat.guest.platform().counters().wakeups, seat.guest.missed_wakeups());
+        let played = guest::echo(&mut seat.guest, &case)?;
+        let [request, response] = played.latency.ok_or("the guest did not measure a latency")?;
+        Ok(CrowdReport::Echoed(Box::new(Echoed {
+            frames: played.frames,
+            seconds: played.seconds,
+            lost: played.missing,
+            wrong: played.wrong,
+            damaged: played.damaged,
+            request,
+            response,
+            wakeups: seat.guest.platform().counters().wakeups - before.0,
+            ops: played.counters,
+            cpu_ns: played.cpu_ns,
+            missed_wakeups: seat.guest.missed_wakeups() - before.1,
+        })))
+    }
+}
