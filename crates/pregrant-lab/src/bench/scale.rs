@@ -52,7 +52,7 @@ pub struct ScaleArgs {
     #[arg(long, default_value_t = 5.0, value_parser = seconds)]
     pub idle: f64,
     /// Repeats of each row, interleaved
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
     /// Write a JSON object per row and repeat to this file ("-": standard output, without the table)
     #[arg(long, value_name = "FILE")]
