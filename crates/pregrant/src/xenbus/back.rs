@@ -173,6 +173,8 @@ pub struct Back<D> {
     /// Closed from this end, by us or a predecessor: a front that goes on saying 4 is not connected again, it must come
     /// down first.
     shut: bool,
+    /// It is connected, and its front was not told.
+    unsaid: bool,
     /// The store has a reason for which the device is closed.
     reported: bool,
     /// Closed for good: [`step`](Self::step) goes to 6 and no further.
@@ -209,6 +211,7 @@ impl<D: BackDevice> Back<D> {
             handle,
             state: XenbusState::Initialising,
             shut: false,
+            unsaid: false,
             reported: false,
             ending: false,
             awaits_hotplug: false,
@@ -352,6 +355,19 @@ impl<D: BackDevice> Back<D> {
         bus: &mut B,
         kept: KeptMemory<'_>,
     ) -> Result<BackStep, ConnectError<B::Error>> {
+        let came_to = self.step_unsaid(p, bus, kept)?;
+        self.say_connected(bus).map_err(ConnectError::Keys)?;
+        Ok(came_to)
+    }
+
+    /// As [`step`](Self::step), but a front that is connected is not told yet, and may not send: make what its frames go to, then
+    /// [say it](Self::say_connected).
+    pub fn step_unsaid<B: DeviceBus>(
+        &mut self,
+        p: &D::Platform,
+        bus: &mut B,
+        kept: KeptMemory<'_>,
+    ) -> Result<BackStep, ConnectError<B::Error>> {
         use XenbusState as S;
         let mut came_to = BackStep::Waiting;
         for _ in 0..STEPS_AT_ONCE {
@@ -393,7 +409,8 @@ impl<D: BackDevice> Back<D> {
                         return Ok(came_to);
                     }
                     self.connect(p, bus, Begin::Fresh, kept)?;
-                    came_to = BackStep::Connected;
+                    self.unsaid = true;
+                    return Ok(BackStep::Connected);
                 }
                 S::Reconfigured | S::Connected => {
                     self.device.changed(p, bus, Changed::Reconfigured).map_err(ConnectError::Keys)?;
@@ -411,6 +428,15 @@ impl<D: BackDevice> Back<D> {
             self.state = next;
         }
         Ok(came_to) // the front's state changed meanwhile, and there is an event that says so
+    }
+
+    /// Says state 4, if it is to be said.
+    pub fn say_connected<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
+        if core::mem::take(&mut self.unsaid) && self.device.is_connected() {
+            bus.set_state(XenbusState::Connected)?;
+            self.state = XenbusState::Connected;
+        }
+        Ok(())
     }
 
     /// Closes from this end: after a fault, an error, or when the toolstack or the operator wants it. The text goes to

@@ -252,6 +252,7 @@ pub trait AnyBack<P: Platform, T: Transport + 'static> {
         bus: &mut StoreBus<'_, T>,
         kept: KeptMemory<'_>,
     ) -> Result<BackStep, ConnectError<DeviceError>>;
+    fn say_connected(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(), DeviceError>;
     fn close(&mut self, p: &P, bus: &mut StoreBus<'_, T>, why: Option<&str>) -> Result<(), DeviceError>;
     fn own_key_changed(&mut self, p: &P, bus: &mut StoreBus<'_, T>, key: &str) -> Result<(), DeviceError>;
     fn limit_pages(&mut self, pages: usize);
@@ -287,7 +288,10 @@ impl<P: Platform, T: Transport + 'static, D: BackDevice<Platform = P>> AnyBack<P
         bus: &mut StoreBus<'_, T>,
         kept: KeptMemory<'_>,
     ) -> Result<BackStep, ConnectError<DeviceError>> {
-        self.step(p, bus, kept)
+        self.step_unsaid(p, bus, kept)
+    }
+    fn say_connected(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(), DeviceError> {
+        self.say_connected(bus)
     }
     fn close(&mut self, p: &P, bus: &mut StoreBus<'_, T>, why: Option<&str>) -> Result<(), DeviceError> {
         self.close(p, bus, why)

@@ -13,7 +13,7 @@ use pregrant::platform::Platform;
 use pregrant::xenbus::back::{BackStep, HOTPLUG_STATUS};
 use pregrant::xenbus::bus::{DeviceBus, StoreBus};
 use pregrant::xenbus::refusal::ConnectError;
-use pregrant::xenbus::{DeviceId, XenbusState};
+use pregrant::xenbus::{DeviceError, DeviceId, XenbusState};
 use pregrant::xenstore::Transport;
 use std::fmt::Display;
 use std::time::Instant;
@@ -108,32 +108,41 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                     }
                 }
             }
-            Err(e) => {
-                let text = match e {
-                    // The toolstack was faster than our step: no fault of anybody's.
-                    ConnectError::Keys(_) if self.is_gone(&id) => {
-                        if self.is_home(&id, Then::Remove) {
-                            self.remove(id);
-                        }
-                        return;
-                    }
-                    ConnectError::Keys(e) => e.to_string(),
-                    e => format!("{}: {e}", id.front_dir()),
-                };
-                self.fail(id, &text);
-            }
+            Err(e) => return self.failed_to_connect(id, e),
         }
         self.relive();
     }
 
-    /// A device is live: what stands behind it is there, and the log is told.
+    /// A device's step, or its connect, failed.
+    fn failed_to_connect(&mut self, id: DeviceId, e: ConnectError<DeviceError>) {
+        let text = match e {
+            // The toolstack was faster than our step: no fault of anybody's.
+            ConnectError::Keys(_) if self.is_gone(&id) => {
+                if self.is_home(&id, Then::Remove) {
+                    self.remove(id);
+                }
+                return;
+            }
+            ConnectError::Keys(e) => e.to_string(),
+            e => format!("{}: {e}", id.front_dir()),
+        };
+        self.fail(id, &text);
+        self.relive();
+    }
+
+    /// A device is live: what stands behind it is made, its front is told, and the log.
     pub(super) fn connected(&mut self, id: DeviceId) {
         self.share_pages(&id);
         let Some(served) = self.devices.get_mut(&id) else { return };
         served.failed = None;
         served.connected_at = Some(Instant::now());
         served.served.connected(&served.device, &served.log);
-        self.lend(&id);
+        // Only now: frames that come at once for it, or from it, by another worker, find its ports.
+        let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
+        match served.served.back_mut().say_connected(&mut bus) {
+            Ok(()) => self.lend(&id),
+            Err(e) => self.failed_to_connect(id, ConnectError::Keys(e)),
+        }
     }
 
     /// The toolstack changed one of the class's own keys.
