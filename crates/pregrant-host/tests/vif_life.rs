@@ -6,7 +6,7 @@ mod machine;
 use machine::guest::{Guest, exchange, ordinary, staging};
 use machine::model::Slot;
 use machine::raw_guest::RawGuest;
-use machine::{BACK, Back, Machine, log_lines, net, until};
+use machine::{BACK, Back, Machine, Store, log_lines, net, until};
 use pregrant::DomId;
 use pregrant::net::back::Drained;
 use pregrant::net::features::BackFeatures;
@@ -21,7 +21,7 @@ use pregrant_host::drivers::recovery::BrokerRecovery;
 use pregrant_host::drivers::{Backend, BackendConfig, Hotplug, HotplugConfig, Net, NetConfig, PortProvider};
 use pregrant_host::loopback::Audit;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 fn main() {
@@ -37,6 +37,7 @@ fn main() {
         ("a_closed_vif_is_taken_away_at_once", a_closed_vif_is_taken_away_at_once),
         ("a_directory_that_is_written_key_by_key", a_directory_that_is_written_key_by_key),
         ("a_live_vif_without_a_far_side_stays_as_it_is", a_live_vif_without_a_far_side_stays_as_it_is),
+        ("ports_are_made_before_a_guest_is_told", ports_are_made_before_a_guest_is_told),
         ("a_driver_domain_takes_the_directories_away", a_driver_domain_takes_the_directories_away),
         (
             "what_the_toolstack_does_costs_no_front_its_hearing",
@@ -316,6 +317,53 @@ impl PortProvider for NoTap {
     fn link(&mut self, _: &DeviceId, _: bool) -> Result<(), String> {
         Ok(())
     }
+}
+
+/// Says what the vif's state was when its ports were made.
+struct Asks(Store, Arc<Mutex<Vec<u8>>>);
+
+impl PortProvider for Asks {
+    fn found(&mut self, _: &DeviceId, _: &HotplugConfig, _: bool) -> Result<Notes, String> {
+        Ok(Notes::new())
+    }
+    fn connected(&mut self, id: &DeviceId, _: usize, _: Offloads) -> Result<Vec<Box<dyn FramePort>>, String> {
+        *self.1.lock().unwrap() = self.0.read(&format!("{}/state", id.back_dir())).unwrap();
+        Err("nothing is behind it".into())
+    }
+    fn readable(&mut self, _: &DeviceId) -> Vec<OwnedFd> {
+        Vec::new()
+    }
+    fn link(&mut self, _: &DeviceId, _: bool) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Frames that another worker has for a guest that was just told 4 find its port.
+fn ports_are_made_before_a_guest_is_told() {
+    let mut machine = Machine::start();
+    machine.guest_domain(5);
+    let id = machine.make_vif(5, 0);
+    let state = Arc::new(Mutex::new(Vec::new()));
+    let (platform, xs) = machine.attach(BACK);
+    let (_second, asks) = machine.attach(BACK);
+    let net = Net::new(NetConfig::default(), Box::new(Asks(asks, Arc::clone(&state))));
+    let mut back = Backend::new(platform, xs, BackendConfig::default(), vec![Box::new(net)]).unwrap();
+    let mut guest = RawGuest::attach(&machine, id);
+    back.control().unwrap();
+    guest.connect(&guest.keys());
+    until(|| {
+        back.control().unwrap();
+        machine.back_state(id).as_deref() == Some("4")
+    });
+    assert_eq!(*state.lock().unwrap(), b"2");
+    drop(guest);
+    machine.remove_vif(id);
+    until(|| {
+        back.control().unwrap();
+        back.reports().is_empty()
+    });
+    drop(back);
+    machine.end();
 }
 
 /// Its guest is connected, and a netfront does not come back from a close: the next backend finds it so, and serves it.

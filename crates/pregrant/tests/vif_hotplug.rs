@@ -72,6 +72,12 @@ fn state_2_is_else_the_beginning() {
     assert_eq!(next.step(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Waiting));
     assert_eq!((next.nr_queues(), bb.own.borrow()["state"].as_str()), (0, "2"));
     bb.own.borrow_mut().insert("hotplug-status".into(), "connected".into());
-    assert_eq!(next.step(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Connected));
+    // Its port is made before its front hears of it.
+    assert_eq!(next.step_unsaid(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Connected));
+    assert_eq!((next.nr_queues(), bb.own.borrow()["state"].as_str()), (1, "2"));
+    next.say_connected(&mut bb).unwrap();
     assert_eq!((next.nr_queues(), bb.own.borrow()["state"].as_str()), (1, "4"));
+    bb.own.borrow_mut().insert("state".into(), "x".into());
+    next.say_connected(&mut bb).unwrap();
+    assert_eq!(bb.own.borrow()["state"], "x", "it is said once");
 }
