@@ -345,7 +345,7 @@ fn ports_are_made_before_a_guest_is_told() {
     let id = machine.make_vif(5, 0);
     let state = Arc::new(Mutex::new(Vec::new()));
     let (platform, xs) = machine.attach(BACK);
-    let (_second, asks) = machine.attach(BACK);
+    let (second, asks) = machine.attach(BACK);
     let net = Net::new(NetConfig::default(), Box::new(Asks(asks, Arc::clone(&state))));
     let mut back = Backend::new(platform, xs, BackendConfig::default(), vec![Box::new(net)]).unwrap();
     let mut guest = RawGuest::attach(&machine, id);
@@ -362,7 +362,7 @@ fn ports_are_made_before_a_guest_is_told() {
         back.control().unwrap();
         back.reports().is_empty()
     });
-    drop(back);
+    drop((back, second));
     machine.end();
 }
 
