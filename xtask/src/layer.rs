@@ -31,6 +31,7 @@ pub const LAYERS: &[Layer] = &[
     Layer { name: "clippy", shows: "no warnings, in tests neither", run: clippy },
     Layer { name: "docs", shows: "the API's documentation builds without warnings", run: docs },
     Layer { name: "no_std", shows: "the core builds where there is no operating system", run: no_std },
+    Layer { name: "workers", shows: "guests that lie, and time, beside two worker threads", run: workers },
     Layer {
         name: "loom",
         shows: "no lost wake-up in any order of a ring's, a worker's bell's or a mailbox's memory accesses",
@@ -84,6 +85,15 @@ pub fn test(w: &Workspace) -> Result<(), String> {
     let replays = tally.run(w.cargo(&["test", FUZZ]).env("CARGO_TARGET_DIR", w.target()));
     println!("All tests: {tally}");
     tests.and(replays)
+}
+
+/// Suites of the host that are played once more, on a back with two worker threads.
+const WITH_WORKERS: &[&str] = &["bad_guests", "control_ring", "misbehaviour", "vif_time", "xsa_machine"];
+
+fn workers(w: &Workspace) -> Result<(), String> {
+    let mut cargo = w.cargo(&["test", "-p", "pregrant-host", "--no-fail-fast"]);
+    cargo.args(WITH_WORKERS.iter().flat_map(|suite| ["--test", suite]));
+    run(cargo.env("PREGRANT_TEST_WORKERS", "2"))
 }
 
 fn loom(w: &Workspace) -> Result<(), String> {

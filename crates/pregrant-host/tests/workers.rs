@@ -45,6 +45,7 @@ fn main() {
             a_channel_that_is_lost_on_the_way_closes_its_vif,
         ),
         ("no_letter_is_lost", no_letter_is_lost),
+        ("who_is_left_is_placed_evenly", who_is_left_is_placed_evenly),
         ("a_queue_that_a_worker_cannot_have_comes_back", a_queue_that_a_worker_cannot_have_comes_back),
         ("queues_without_any_worker_come_back", queues_without_any_worker_come_back),
         ("a_worker_that_only_polls_arms_nothing", a_worker_that_only_polls_arms_nothing),
@@ -681,4 +682,38 @@ fn events_that_the_kernel_dropped_are_made_good() {
     load.fired(&ReadySet { others: true, ..ReadySet::default() });
     load.round(&p);
     assert_eq!(polled(), before.map(|n| n + 1));
+}
+
+/// All vifs of one worker go at once: those of the other come over until both carry the same.
+fn who_is_left_is_placed_evenly() {
+    let mut machine = Machine::start();
+    let back = back(&machine, TWO);
+    let ids: Vec<_> = (5..21)
+        .map(|domid| {
+            machine.guest_domain(domid);
+            machine.make_vif(domid, 0)
+        })
+        .collect();
+    let guests: Vec<_> = ids
+        .iter()
+        .map(|id| {
+            let mut guest = RawGuest::attach(&machine, *id);
+            guest.connect_honestly();
+            guest
+        })
+        .collect();
+    let before = carried(&back, 16);
+    assert!(before.iter().all(|worker| worker.total() == 8), "{before:?}");
+    // The backend hears of all of them in one turn.
+    let (hold, held) = std::sync::mpsc::channel::<()>();
+    let waits = back.tell(move |_| held.recv().is_err());
+    ids.iter().filter(|id| before[0].of(id) > 0).for_each(|id| machine.remove_vif(*id));
+    drop(hold);
+    assert!(waits.recv().unwrap());
+    until(|| carried(&back, 8).iter().all(|worker| worker.total() == 4));
+    drop(guests);
+    ids.iter().filter(|id| before[1].of(id) > 0).for_each(|id| machine.remove_vif(*id));
+    until(|| back.ask(|backend| backend.reports().is_empty()));
+    back.stop();
+    machine.end();
 }

@@ -138,6 +138,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     fn lend_again(&mut self, id: &DeviceId) {
         self.lend(id);
         self.turn_device(*id);
+        // One device moves at a time: others may be to follow.
+        self.even_out();
     }
 
     /// A device's control turn, if it is connected and does not wait for its queues.
