@@ -138,8 +138,8 @@ impl<'a> Digest<'a> {
 }
 
 /// The work apart from the path.
-fn shape(r: &Record) -> (u64, [Option<u32>; 2], &str, &str, [Option<bool>; 2], Option<&str>) {
-    (r.size_bytes, [Some(r.queues), r.workers], &r.mode, &r.platform, [r.redo, r.look], r.rx.as_deref())
+fn shape(r: &Record) -> impl PartialEq + '_ {
+    (r.size_bytes, r.queues, r.workers, &*r.mode, &*r.platform, r.redo, r.look, r.rx.as_deref())
 }
 
 /// Whether two records are repeats of one measurement.
