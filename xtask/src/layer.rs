@@ -87,11 +87,12 @@ pub fn test(w: &Workspace) -> Result<(), String> {
     tests.and(replays)
 }
 
-/// Suites of the host that are played once more, on a back with two worker threads.
+/// Suites of the host that are played once more, on a back with two worker threads. (Those of the core with such a name come along:
+/// with the whole workspace nothing is built anew.)
 const WITH_WORKERS: &[&str] = &["bad_guests", "control_ring", "misbehaviour", "vif_time", "xsa_machine"];
 
 fn workers(w: &Workspace) -> Result<(), String> {
-    let mut cargo = w.cargo(&["test", "-p", "pregrant-host", "--no-fail-fast"]);
+    let mut cargo = w.cargo(&["test", "--workspace", "--no-fail-fast"]);
     cargo.args(WITH_WORKERS.iter().flat_map(|suite| ["--test", suite]));
     run(cargo.env("PREGRANT_TEST_WORKERS", "2"))
 }
