@@ -196,13 +196,11 @@ impl<P: Platform> BackQueue<P> {
     /// Before sleeping: arms both rings and their channels. True: there is work. A fault comes with its direction.
     pub fn arm(&mut self, p: &P) -> Result<bool, (&'static str, PeerFault)> {
         // One that has to wait for credit is not told of requests, and sleeps until then.
-        let waits = self.control.credit_deadline_ns();
-        let waits = waits.filter(|until| !self.tx.is_late() && p.clock().now_ns() < *until);
-        self.waits_until = waits;
-        let tx = match self.control.credit_deadline_ns() {
-            _ if waits.is_some() => false,
-            Some(_) => true,
-            None => self.tx.final_check().map_err(|e| ("tx", e))?,
+        let until = self.control.credit_deadline_ns();
+        self.waits_until = until.filter(|until| !self.tx.is_late() && p.clock().now_ns() < *until);
+        let tx = match (until, self.waits_until) {
+            (None, _) => self.tx.final_check().map_err(|e| ("tx", e))?,
+            (Some(_), waits) => waits.is_none(),
         };
         let rx = self.rx.final_check().map_err(|e| ("rx", e))?;
         // Last: an event that came since the rings were armed is kept until here.
