@@ -9,11 +9,12 @@
 //! (`Platform::another`) share the list of them. Its lock is taken when a handle begins and when somebody reads.
 
 use pregrant::platform::GrantOps;
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A snapshot. Every figure only grows.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Counters {
     /// Grant copy operations (pieces, not batches).
     pub grant_copies: u64,
@@ -45,7 +46,7 @@ impl Counters {
 
     /// Both together.
     #[must_use]
-    fn plus(&self, other: &Self) -> Self {
+    pub fn plus(&self, other: &Self) -> Self {
         Self {
             grant_copies: self.grant_copies + other.grant_copies,
             grant_maps: self.grant_maps + other.grant_maps,

@@ -98,8 +98,6 @@ pub struct Workload<P: Platform> {
     returned: Vec<Returned<P>>,
     /// Devices whose owner is to look at them.
     changed: Vec<DeviceId>,
-    /// Nanoseconds spent on batches.
-    worked_ns: u64,
 }
 
 impl<P: Platform> Workload<P> {
@@ -123,7 +121,6 @@ impl<P: Platform> Workload<P> {
             looked: 0,
             returned: Vec::new(),
             changed: Vec::new(),
-            worked_ns: 0,
         }
     }
 
@@ -274,7 +271,6 @@ impl<P: Platform> Workload<P> {
                 Some(since) if worked => {
                     let now = Instant::now();
                     let took = now.duration_since(std::mem::replace(since, now)).as_nanos() as u64;
-                    self.worked_ns += took;
                     self.turns.served(&mut group.turn, took);
                 }
                 Some(_) => self.turns.idle(&mut group.turn),

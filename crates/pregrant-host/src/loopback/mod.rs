@@ -229,7 +229,6 @@ impl Platform for Loopback {
     }
 }
 
-/// A queue goes from one worker's thread to another's, and a handle to the thread that is to use it.
+/// A handle goes to the thread that is to use it; a queue's own check is with `BackQueue`.
 const fn goes_to_another_thread<T: Send>() {}
 const _: () = goes_to_another_thread::<Loopback>();
-const _: () = goes_to_another_thread::<pregrant::net::back::BackQueue<Loopback>>();

@@ -30,6 +30,7 @@ mod inbox;
 mod mail;
 mod mailbox;
 mod outbox;
+mod stats;
 mod vif;
 
 /// What the mailbox is made of; loom has its own.
@@ -41,7 +42,8 @@ mod sync {
 use self::fabric::Fabric;
 use self::inbox::Incoming;
 use self::outbox::Outbox;
-use self::vif::{Counters, Vif};
+use self::stats::Counters;
+use self::vif::Vif;
 use super::segments::CutFrame;
 use pregrant::port::{Arena, Burst, DropCounts, FramePort, Offloads, PortDrop, PortOwner, Steering};
 use std::collections::BTreeMap;
@@ -49,7 +51,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use self::inbox::QUEUE_BYTES;
-pub use self::vif::{Sources, SwitchFull, SwitchStats};
+pub use self::stats::SwitchStats;
+pub use self::vif::{Sources, SwitchFull};
 /// Ports of one switch.
 pub use super::mac_table::MAX_PORTS;
 

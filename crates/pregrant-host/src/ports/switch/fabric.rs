@@ -10,7 +10,8 @@
 //! Invariants: an index is used again only after the addresses of the vif that had it are forgotten, and a view that has the
 //! new vif is newer than that. So an address is never believed to be behind a vif that came later.
 
-use super::vif::{Sources, SwitchFull, SwitchStats, View, Vif};
+use super::stats::SwitchStats;
+use super::vif::{Sources, SwitchFull, View, Vif};
 use crate::ports::mac_table::{Claim, MAX_PORTS, MacTable, Source};
 use pregrant::net::headers::MacAddr;
 use pregrant::port::Offloads;

@@ -1,37 +1,14 @@
-//! A vif as the switch knows it: its rules, its queues, its counters.
+//! A vif as the switch knows it: its rules, its queues.
 //!
 //! What of it changes is replaced as a whole ([`fabric`](super::fabric)); its counters and queues are the same ones for as long as it
 //! is there, and any worker adds to them.
 
 use super::inbox::Inbox;
+use super::stats::Counters;
 use crate::ports::mac_table::MAX_PORTS;
 use pregrant::net::headers::{IpHeaders, IpVersion, MacAddr, PROTOCOL_TCP, PROTOCOL_UDP};
 use pregrant::port::{Offloads, Steering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// What went through a port, seen from its guest: TX is what the guest sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SwitchStats {
-    /// Frames that the guest sent.
-    pub tx_frames: u64,
-    /// Of these, sent on to every other port.
-    pub flooded: u64,
-    /// Frames shorter than an Ethernet header, or with a source that no station may have: dropped.
-    pub bad_frames: u64,
-    /// Sources that were not learnt, since the port's share of the table is used up.
-    pub not_learnt: u64,
-    /// Frames with a source that this guest may not use: dropped.
-    pub forged: u64,
-    /// Large segments to a group: dropped.
-    pub gso_to_group: u64,
-    /// Frames queued for the guest.
-    pub rx_frames: u64,
-    /// Frames for the guest that found its queue full.
-    pub rx_overflow: u64,
-    /// Frames for the guest that needed a checksum or segmentation which their headers do not allow.
-    pub rx_unfinishable: u64,
-}
 
 /// With which source addresses a guest may send. Another port's pinned address is never among them, nor is a group's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -60,80 +37,6 @@ impl Sources {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the switch has {MAX_PORTS} ports already; give this vif another switch (another bridge)")]
 pub struct SwitchFull;
-
-/// Counters of a vif, which any worker may add to.
-#[derive(Debug, Default)]
-pub struct Counters {
-    tx_frames: AtomicU64,
-    flooded: AtomicU64,
-    bad_frames: AtomicU64,
-    not_learnt: AtomicU64,
-    forged: AtomicU64,
-    gso_to_group: AtomicU64,
-    rx_frames: AtomicU64,
-    rx_overflow: AtomicU64,
-    rx_unfinishable: AtomicU64,
-}
-
-impl Counters {
-    fn each(&self) -> [&AtomicU64; 9] {
-        [
-            &self.tx_frames,
-            &self.flooded,
-            &self.bad_frames,
-            &self.not_learnt,
-            &self.forged,
-            &self.gso_to_group,
-            &self.rx_frames,
-            &self.rx_overflow,
-            &self.rx_unfinishable,
-        ]
-    }
-
-    /// Adds what a burst came to.
-    pub fn add(&self, by: &SwitchStats) {
-        let by = [
-            by.tx_frames,
-            by.flooded,
-            by.bad_frames,
-            by.not_learnt,
-            by.forged,
-            by.gso_to_group,
-            by.rx_frames,
-            by.rx_overflow,
-            by.rx_unfinishable,
-        ];
-        for (counter, by) in self.each().into_iter().zip(by).filter(|(_, by)| *by != 0) {
-            counter.fetch_add(by, Ordering::Relaxed);
-        }
-    }
-
-    /// What they are.
-    pub fn get(&self) -> SwitchStats {
-        let [
-            tx_frames,
-            flooded,
-            bad_frames,
-            not_learnt,
-            forged,
-            gso_to_group,
-            rx_frames,
-            rx_overflow,
-            rx_unfinishable,
-        ] = self.each().map(|counter| counter.load(Ordering::Relaxed));
-        SwitchStats {
-            tx_frames,
-            flooded,
-            bad_frames,
-            not_learnt,
-            forged,
-            gso_to_group,
-            rx_frames,
-            rx_overflow,
-            rx_unfinishable,
-        }
-    }
-}
 
 /// A vif as senders see it.
 #[derive(Clone)]
