@@ -22,6 +22,7 @@
 
 pub mod bench;
 pub mod choice;
+mod cpu_time;
 pub mod demo;
 pub(crate) mod limit;
 pub mod machine;

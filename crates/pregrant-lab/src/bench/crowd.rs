@@ -182,7 +182,7 @@ impl Echoes {
     pub fn set(&self, record: &mut Record) {
         let guest = &self.guest;
         record.count(guest.frames, guest.seconds);
-        record.set_ops(guest.ops.plus(self.spent.ops));
+        record.set_ops(guest.ops.plus(&self.spent.ops));
         record.frontend_cpu_ns = guest.cpu_ns;
         record.backend_cpu_ns = self.spent.cpu_ns;
         record.worker_cpu_ns = Some(self.spent.workers_cpu_ns.clone());
@@ -204,7 +204,7 @@ fn since(after: Spent, before: &Spent) -> Spent {
         at_ns: after.at_ns - before.at_ns,
         cpu_ns: after.cpu_ns - before.cpu_ns,
         workers_cpu_ns: workers.collect(),
-        ops: after.ops.since(before.ops),
+        ops: after.ops.since(&before.ops),
         missed_wakeups: after.missed_wakeups - before.missed_wakeups,
     }
 }

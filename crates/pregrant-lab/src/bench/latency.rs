@@ -2,11 +2,12 @@
 
 use super::net::{MODES, PATHS, Stand, seconds};
 use crate::choice::choice;
-use crate::process::order::{Case, Dir, Latencies, Ops, Played, RxWay};
+use crate::process::order::{Case, Dir, Latencies, Played};
 use crate::record::{Record, RecordWriter};
 use crate::screen::print;
 use crate::table::{Align, Table, figure};
 use pregrant::net::path::PathName;
+use pregrant_host::counters::Counters;
 use pregrant_host::drivers::Mode;
 use std::error::Error;
 use std::path::PathBuf;
@@ -58,7 +59,7 @@ pub struct Latency {
     /// From the port to the guest.
     pub response: Latencies,
     /// Operations of both ends.
-    pub ops: Ops,
+    pub ops: Counters,
     /// CPU time of the guest and of the back.
     pub cpu_ns: [u64; 2],
     /// Frames that did not come back, by their numbers.
@@ -70,21 +71,11 @@ pub struct Latency {
 /// Measures one row.
 pub fn measure(stand: &mut Stand, path: PathName, mode: Mode, seconds: f64) -> Result<Latency> {
     let (guest, back) = stand.play(Case {
-        front: 0,
-        handle: 0,
-        dir: Dir::Echo,
-        size: 64,
         burst: 1,
         seconds,
         mode,
-        path,
         data_len: (path == PathName::Staging).then_some(DATA_LEN),
-        queues: 1,
-        redo: true,
-        look: false,
-        rx: RxWay::Copy,
-        rate: None,
-        gives_way: false,
+        ..Case::of(Dir::Echo, path)
     })?;
     let [request, response] = guest.latency.clone().ok_or("the guest did not measure a latency")?;
     Ok(Latency {
@@ -94,7 +85,7 @@ pub fn measure(stand: &mut Stand, path: PathName, mode: Mode, seconds: f64) -> R
         seconds: guest.seconds,
         request,
         response,
-        ops: guest.counters.plus(back.counters),
+        ops: guest.counters.plus(&back.counters),
         cpu_ns: [guest.cpu_ns, back.cpu_ns],
         lost: guest.missing,
         ends: [guest, back],

@@ -14,7 +14,7 @@
 use super::net::{PATHS, seconds};
 use super::seating::Seating;
 use crate::choice::choice;
-use crate::process::order::{Case, Dir, Nuisance, Order, Played, Report, RxWay};
+use crate::process::order::{Case, Dir, Nuisance, Order, Played, Report};
 use crate::record::stats::Summary;
 use crate::record::{Record, RecordWriter};
 use crate::screen::{Progress, print};
@@ -148,19 +148,12 @@ impl Stand {
         let case = Case {
             front: GUEST,
             handle,
-            dir: Dir::Tx,
             size,
-            burst: 64,
             seconds: args.seconds,
-            mode: Mode::Adaptive,
-            path: row.path,
             data_len: row.data_len(),
-            queues: 1,
-            redo: true,
-            look: false,
-            rx: RxWay::Copy,
             rate,
             gives_way: true,
+            ..Case::of(Dir::Tx, row.path)
         };
         self.back.order(&Order::Beside { case: case.clone(), nuisance })?;
         let neighbour = self.begin(nuisance, size)?;
@@ -249,7 +242,7 @@ impl Row {
         record.account(&guest, &back);
         let gaps = back.gaps.as_ref().ok_or("the back did not measure gaps")?;
         (record.longest_gap_ns, record.gap_p99_ns) = (Some(gaps.most_ns), Some(gaps.p99_ns));
-        record.set_ops(guest.counters.plus(back.counters));
+        record.set_ops(guest.counters.plus(&back.counters));
         record.frontend_cpu_ns = guest.cpu_ns;
         record.set_backend_cpu(&back, self.workers);
         record.neighbour = Some(self.nuisance.name().into());

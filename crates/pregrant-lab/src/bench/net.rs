@@ -270,21 +270,17 @@ impl Row {
         queues: u32,
     ) -> Result<&Record> {
         let case = Case {
-            front: 0,
-            handle: 0,
-            dir: self.dir,
             size: self.size,
             burst: burst as usize,
             seconds,
             mode,
-            path: self.path,
             data_len: self.data_len,
             queues,
             redo: self.redo == Redo::On,
             look: self.look,
             rx: self.rx,
-            rate: None,
             gives_way: stand.gives_way,
+            ..Case::of(self.dir, self.path)
         };
         let (guest, back) = stand.play(case)?;
         if back.path != self.path.to_string() {
@@ -308,7 +304,7 @@ impl Row {
         record.lost = taker.missing + giver.sent.saturating_sub(taker.next);
         record.account(&guest, &back);
         record.checked = Some(taker.checked.min(whole));
-        record.set_ops(guest.counters.plus(back.counters));
+        record.set_ops(guest.counters.plus(&back.counters));
         record.frontend_cpu_ns = guest.cpu_ns;
         record.set_backend_cpu(&back, self.workers);
         let by = self.path.to_string();

@@ -10,8 +10,9 @@
 use super::limit::pair;
 pub use super::store_load::Op;
 use super::store_load::{Answers, CHILDREN, Core, Load, Sockets, VALUE_BYTES, Way};
+use crate::cpu_time;
 use crate::limit::{cores, pin};
-use crate::process::cpu_ns;
+
 use crate::record::stats::Summary;
 use crate::record::{Record, RecordWriter};
 use crate::screen::print;
@@ -21,6 +22,7 @@ use pregrant::wire::xs::{MsgType, TX_NONE};
 use pregrant::xenstore::codec;
 use pregrant_host::xenstored::{Handle, Xenstored};
 use pregrant_xenstored::{Limits, Server};
+use rustix::thread::Pid;
 use std::error::Error;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -77,8 +79,8 @@ impl std::fmt::Display for Op {
 struct Running {
     handle: Handle,
     thread: JoinHandle<ThreadResult>,
-    /// Where the kernel says how long the thread ran.
-    schedstat: PathBuf,
+    /// That thread.
+    server: Pid,
 }
 
 type ThreadResult = std::result::Result<(), String>;
@@ -90,10 +92,10 @@ impl Running {
         let (started, start) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || -> ThreadResult {
             pin(core).map_err(|e| format!("cannot stay on processor {core}: {e}"))?;
-            let _ = started.send(rustix::thread::gettid().as_raw_nonzero());
+            let _ = started.send(rustix::thread::gettid());
             xenstored.run(None).map_err(|e| e.to_string())
         });
-        let Ok(tid) = start.recv() else {
+        let Ok(server) = start.recv() else {
             return Err(thread
                 .join()
                 .map_err(|_| "xenstored's thread panicked")?
@@ -101,15 +103,12 @@ impl Running {
                 .unwrap_or_default()
                 .into());
         };
-        Ok(Self { handle, thread, schedstat: format!("/proc/self/task/{tid}/schedstat").into() })
+        Ok(Self { handle, thread, server })
     }
 
     /// Processor time of the server. It sleeps whenever this is asked, so the kernel's account is complete.
     fn cpu_ns(&self) -> Result<u64> {
-        let text = std::fs::read_to_string(&self.schedstat)
-            .map_err(|e| format!("{}: {e}; the kernel does not account threads", self.schedstat.display()))?;
-        let first = text.split_whitespace().next().and_then(|n| n.parse().ok());
-        first.ok_or_else(|| format!("{}: no number in {text:?}", self.schedstat.display()).into())
+        Ok(cpu_time::of_thread(self.server)?)
     }
 
     fn connect(&self, domid: DomId) -> Result<UnixStream> {
@@ -174,7 +173,7 @@ fn measure<W: Way>(
     while warm.elapsed() < WARM_UP {
         Load::round(&mut loads, way, &mut answers)?;
     }
-    let (client, server, start) = (cpu_ns(), server_cpu()?, Instant::now());
+    let (client, server, start) = (cpu_time::of_this_thread(), server_cpu()?, Instant::now());
     let (mut ops, mut rounds) = (0, 0u32);
     let limit = Duration::from_secs_f64(seconds);
     // The clock is not asked in each round: for the core alone it would be a part of the figure.
@@ -183,7 +182,7 @@ fn measure<W: Way>(
         rounds += 1;
     }
     let seconds = start.elapsed().as_secs_f64();
-    let (client_cpu_ns, server_cpu_ns) = (cpu_ns() - client, server_cpu()? - server);
+    let (client_cpu_ns, server_cpu_ns) = (cpu_time::of_this_thread() - client, server_cpu()? - server);
     for (conn, load) in loads.iter().enumerate() {
         let (requests, count) = load.tear_down();
         answers.clear();

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 use pregrant::shm::prefetchw;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use super::{Measured, joined, pin, thread_cpu_ns};
+use super::{Measured, joined, pin};
+use crate::cpu_time;
 
 /// Slots of the ring.
 pub const SLOTS: u32 = 256;
@@ -101,14 +102,14 @@ struct Ring {
 impl Ring {
     /// Writes batches until told to stop; ends with everything published. Returns its CPU time.
     fn give(&self, batch: u32, copies: Copies) -> u64 {
-        let before = thread_cpu_ns();
+        let before = cpu_time::of_this_thread();
         let mut private = vec![[0u64; LINE / 8]; MAX_BATCH as usize];
         let (mut prod, mut cons) = (0u32, 0u32);
         loop {
             while SLOTS - prod.wrapping_sub(cons) < batch {
                 cons = self.cons.0.load(Ordering::Acquire);
                 if self.stop.load(Ordering::Relaxed) {
-                    return thread_cpu_ns() - before;
+                    return cpu_time::of_this_thread() - before;
                 }
             }
             for i in 0..batch {
@@ -144,7 +145,7 @@ impl Ring {
         let mut wrong = 0u64;
         let (mut frames, mut turns) = (0u64, 0u32);
         let mut start = Instant::now();
-        let mut cpu = thread_cpu_ns();
+        let mut cpu = cpu_time::of_this_thread();
         let mut warm = false;
         loop {
             while prod.wrapping_sub(cons) < batch {
@@ -172,7 +173,7 @@ impl Ring {
                 let elapsed = start.elapsed();
                 if !warm && elapsed * 10 >= run_for {
                     (warm, frames) = (true, 0);
-                    (start, cpu) = (Instant::now(), thread_cpu_ns());
+                    (start, cpu) = (Instant::now(), cpu_time::of_this_thread());
                 } else if warm && elapsed >= run_for {
                     self.stop.store(true, Ordering::Relaxed);
                     if wrong != 0 {
@@ -182,7 +183,7 @@ impl Ring {
                         frames,
                         seconds: elapsed.as_secs_f64(),
                         giver_cpu_ns: 0,
-                        taker_cpu_ns: thread_cpu_ns() - cpu,
+                        taker_cpu_ns: cpu_time::of_this_thread() - cpu,
                         syscalls: 0,
                     });
                 }

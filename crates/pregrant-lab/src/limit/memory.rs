@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use pregrant::port::{ARENA_BYTES, BURST_FRAMES};
 
-use super::{Measured, joined, pin, thread_cpu_ns};
+use super::{Measured, joined, pin};
+use crate::cpu_time;
 
 /// Copies frames of `size` bytes on `core`, as many as an arena holds, over and over.
 pub fn copy(core: usize, size: usize, run_for: Duration) -> io::Result<Measured> {
@@ -16,7 +17,7 @@ pub fn copy(core: usize, size: usize, run_for: Duration) -> io::Result<Measured>
         let count = (ARENA_BYTES / stride).clamp(1, BURST_FRAMES);
         let from = vec![1u8; stride * count];
         let mut to = vec![0u8; stride * count];
-        let (start, cpu) = (Instant::now(), thread_cpu_ns());
+        let (start, cpu) = (Instant::now(), cpu_time::of_this_thread());
         let mut frames = 0;
         loop {
             for _ in 0..64 {
@@ -31,7 +32,7 @@ pub fn copy(core: usize, size: usize, run_for: Duration) -> io::Result<Measured>
             }
             let elapsed = start.elapsed();
             if elapsed >= run_for {
-                let giver_cpu_ns = thread_cpu_ns() - cpu;
+                let giver_cpu_ns = cpu_time::of_this_thread() - cpu;
                 return Ok(Measured {
                     frames,
                     seconds: elapsed.as_secs_f64(),

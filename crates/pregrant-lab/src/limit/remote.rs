@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::{Measured, joined, pin, thread_cpu_ns};
+use super::{Measured, joined, pin};
+use crate::cpu_time;
 
 /// Pieces in one call.
 pub const PIECES: usize = 64;
@@ -146,7 +147,7 @@ fn read_pieces(
         .map(|piece| libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: size })
         .collect();
 
-    let (began, cpu) = (Instant::now(), thread_cpu_ns());
+    let (began, cpu) = (Instant::now(), cpu_time::of_this_thread());
     let mut calls = 0u64;
     loop {
         for batch in remote.chunks_exact(PIECES) {
@@ -168,7 +169,7 @@ fn read_pieces(
         }
         let elapsed = began.elapsed();
         if elapsed >= run_for {
-            let giver_cpu_ns = thread_cpu_ns() - cpu;
+            let giver_cpu_ns = cpu_time::of_this_thread() - cpu;
             if arena.chunks_exact(stride).any(|piece| piece[..size].iter().any(|b| *b != FILL)) {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "process_vm_readv gave wrong bytes"));
             }

@@ -8,7 +8,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use rustix::io::{read, write};
 
-use super::{Measured, joined, pin, thread_cpu_ns};
+use super::{Measured, joined, pin};
+use crate::cpu_time;
 
 /// System calls of one round trip: each end writes once and reads once.
 const CALLS: u64 = 4;
@@ -35,19 +36,19 @@ pub fn round_trips(cores: [usize; 2], run_for: Duration) -> io::Result<Measured>
 
     let answer = || -> io::Result<u64> {
         let pinned = pin(cores[1]);
-        let cpu = thread_cpu_ns();
+        let cpu = cpu_time::of_this_thread();
         loop {
             wait(&there)?;
             if stop.load(Ordering::Acquire) {
                 pinned?;
-                return Ok(thread_cpu_ns() - cpu);
+                return Ok(cpu_time::of_this_thread() - cpu);
             }
             signal(&back)?;
         }
     };
     let ask = || -> io::Result<Measured> {
         pin(cores[0])?;
-        let (start, cpu) = (Instant::now(), thread_cpu_ns());
+        let (start, cpu) = (Instant::now(), cpu_time::of_this_thread());
         let mut frames = 0;
         loop {
             signal(&there)?;
@@ -58,7 +59,7 @@ pub fn round_trips(cores: [usize; 2], run_for: Duration) -> io::Result<Measured>
                 return Ok(Measured {
                     frames,
                     seconds: elapsed.as_secs_f64(),
-                    giver_cpu_ns: thread_cpu_ns() - cpu,
+                    giver_cpu_ns: cpu_time::of_this_thread() - cpu,
                     taker_cpu_ns: 0,
                     syscalls: frames * CALLS,
                 });

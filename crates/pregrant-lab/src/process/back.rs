@@ -221,7 +221,7 @@ fn case_of(
     }
     staff.map_or(Ok(()), |staff| staff.in_place())?;
     if let Some((begin, end)) = signals.counted() {
-        played.counters = end.counters.since(&begin.counters).into();
+        played.counters = end.counters.since(&begin.counters);
         played.cpu_ns = end.cpu_ns - begin.cpu_ns;
         played.workers = end.workers_since(&begin);
         played.seconds = (end.at - begin.at).as_secs_f64();

@@ -3,7 +3,8 @@
 use super::fault::Fault;
 use super::mark::{mark, whole_frames};
 use super::order::{Case, Dir, Latencies, Order, Played, Report, RxWay};
-use super::{ProcessArgs, Result, cpu_ns, next_order, tell};
+use super::{ProcessArgs, Result, next_order, tell};
+use crate::cpu_time;
 use hdrhistogram::Histogram;
 use pregrant::net::front::{FrontConfig, Granting, Lent};
 use pregrant::net::path::PathName;
@@ -268,7 +269,7 @@ impl<'a> Sender<'a> {
         self.send_for(WARM_UP)?;
         send_mark(self.guest, self.mode)?;
         let counters = self.guest.platform().counters();
-        let (cpu, before, start) = (cpu_ns(), self.sent(), Instant::now());
+        let (cpu, before, start) = (cpu_time::of_this_thread(), self.sent(), Instant::now());
         self.send_for(Duration::from_secs_f64(self.seconds))?;
         settle(self.guest, self.mode)?;
         let played = Played {
@@ -276,8 +277,8 @@ impl<'a> Sender<'a> {
             seconds: start.elapsed().as_secs_f64(),
             sent: self.sent(),
             checked: self.whole * self.frames.len() as u64,
-            counters: self.guest.platform().counters().since(&counters).into(),
-            cpu_ns: cpu_ns() - cpu,
+            counters: self.guest.platform().counters().since(&counters),
+            cpu_ns: cpu_time::of_this_thread() - cpu,
             ..Played::default()
         };
         send_mark(self.guest, self.mode)?;
@@ -415,13 +416,13 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
     send_mark(guest, mode)?;
     receiver.take_until(guest, Some(Instant::now() + WARM_UP), 0)?;
     send_mark(guest, mode)?;
-    let (counters, cpu, start) = (guest.platform().counters(), cpu_ns(), Instant::now());
+    let (counters, cpu, start) = (guest.platform().counters(), cpu_time::of_this_thread(), Instant::now());
     let frames = receiver.take_until(guest, Some(start + Duration::from_secs_f64(case.seconds)), 0)?;
     let mut played = Played {
         frames,
         seconds: start.elapsed().as_secs_f64(),
-        counters: guest.platform().counters().since(&counters).into(),
-        cpu_ns: cpu_ns() - cpu,
+        counters: guest.platform().counters().since(&counters),
+        cpu_ns: cpu_time::of_this_thread() - cpu,
         checked,
         ..Played::default()
     };
@@ -455,7 +456,7 @@ pub fn echo(guest: &mut Guest, case: &Case) -> Result<Played> {
     let mut came = Tracker::new();
     let mut waiter = Waiter::new(mode);
     let counters = guest.platform().counters();
-    let (cpu, start) = (cpu_ns(), Instant::now());
+    let (cpu, start) = (cpu_time::of_this_thread(), Instant::now());
     let until = start + Duration::from_secs_f64(case.seconds);
     while Instant::now() < until {
         let at = out.desc(0).at as usize;
@@ -497,8 +498,8 @@ pub fn echo(guest: &mut Guest, case: &Case) -> Result<Played> {
     played.next = came.next();
     played.missing = came.lost_of(played.sent);
     played.wrong = came.reordered() + came.duplicated();
-    played.counters = guest.platform().counters().since(&counters).into();
-    played.cpu_ns = cpu_ns() - cpu;
+    played.counters = guest.platform().counters().since(&counters);
+    played.cpu_ns = cpu_time::of_this_thread() - cpu;
     played.latency = Some([Latencies::of(&there), Latencies::of(&back)]);
     send_mark(guest, mode)?;
     Ok(played)

@@ -126,9 +126,3 @@ fn tell(report: &Report) -> Result<()> {
     out.write_all((serde_json::to_string(report)? + "\n").as_bytes())?;
     Ok(out.flush()?)
 }
-
-/// CPU time of this thread.
-pub fn cpu_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}

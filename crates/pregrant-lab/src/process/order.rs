@@ -105,6 +105,29 @@ pub struct Case {
     pub gives_way: bool,
 }
 
+impl Case {
+    /// Of one queue with frames of 64 bytes in bursts of 64, for no time, of no vif yet.
+    pub fn of(dir: Dir, path: PathName) -> Self {
+        Self {
+            front: 0,
+            handle: 0,
+            dir,
+            size: 64,
+            burst: 64,
+            seconds: 0.0,
+            mode: Mode::Adaptive,
+            path,
+            data_len: None,
+            queues: 1,
+            redo: true,
+            look: false,
+            rx: RxWay::Copy,
+            rate: None,
+            gives_way: false,
+        }
+    }
+}
+
 /// What the guest beside the measured one does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -293,7 +316,7 @@ pub struct Played {
     /// How far apart bursts of the case came to the back's port, while they were counted (beside a neighbour only).
     pub gaps: Option<Latencies>,
     /// Platform operations in the time that is counted.
-    pub counters: Ops,
+    pub counters: Counters,
     /// Sleeps of this end that ended by their bound with work pending: a wake-up was lost.
     pub missed_wakeups: u64,
     /// CPU time of this end in the time that is counted.
@@ -350,57 +373,6 @@ impl Latencies {
         }
         let [p50_ns, p99_ns] = [0.5, 0.99].map(|part| times.value_at_quantile(part));
         Self { p50_ns, p99_ns, most_ns: times.max(), histogram }
-    }
-}
-
-/// [`Counters`] as they travel.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Ops {
-    /// Grant copy operations.
-    pub grant_copies: u64,
-    /// Pages mapped.
-    pub grant_maps: u64,
-    /// Pages unmapped.
-    pub grant_unmaps: u64,
-    /// System calls.
-    pub syscalls: u64,
-    /// Events sent.
-    pub notifications: u64,
-}
-
-impl Ops {
-    /// What was added since.
-    pub fn since(self, earlier: Self) -> Self {
-        Self {
-            grant_copies: self.grant_copies - earlier.grant_copies,
-            grant_maps: self.grant_maps - earlier.grant_maps,
-            grant_unmaps: self.grant_unmaps - earlier.grant_unmaps,
-            syscalls: self.syscalls - earlier.syscalls,
-            notifications: self.notifications - earlier.notifications,
-        }
-    }
-
-    /// Both ends' together.
-    pub fn plus(self, other: Self) -> Self {
-        Self {
-            grant_copies: self.grant_copies + other.grant_copies,
-            grant_maps: self.grant_maps + other.grant_maps,
-            grant_unmaps: self.grant_unmaps + other.grant_unmaps,
-            syscalls: self.syscalls + other.syscalls,
-            notifications: self.notifications + other.notifications,
-        }
-    }
-}
-
-impl From<Counters> for Ops {
-    fn from(c: Counters) -> Self {
-        Self {
-            grant_copies: c.grant_copies,
-            grant_maps: c.grant_maps,
-            grant_unmaps: c.grant_unmaps,
-            syscalls: c.syscalls,
-            notifications: c.notifications,
-        }
     }
 }
 

@@ -184,9 +184,32 @@ impl FramePort for SourcePort {
     }
 }
 
-/// Sends each frame back to where it came from, with the time at which it was here.
+/// Frames on their way back to where they came from, with the time at which they were here.
+#[derive(Default)]
+pub struct Echo(Arena);
+
+impl Echo {
+    /// Takes one, of the time `now_ns`; false: there is no room.
+    pub fn take(&mut self, frame: &[u8], offload: Offload, now_ns: u64) -> bool {
+        let Some(room) = self.0.room(frame.len(), offload) else { return false };
+        room.copy_from_slice(frame);
+        if let Some(stamp) = room.get_mut(40..48) {
+            stamp.copy_from_slice(&now_ns.to_le_bytes());
+        }
+        true
+    }
+
+    /// Gives all of them. Returns how many.
+    pub fn give(&mut self, into: &mut Arena) -> usize {
+        let n = self.0.burst().iter().filter(|(frame, offload)| into.push(frame, *offload)).count();
+        self.0.clear();
+        n
+    }
+}
+
+/// Sends each frame back.
 pub struct EchoPort {
-    back: Arena,
+    back: Echo,
     /// Frames so far.
     nr: u64,
     signals: Presence,
@@ -195,7 +218,7 @@ pub struct EchoPort {
 impl EchoPort {
     /// Of a case.
     pub fn new(signals: Arc<Signals>) -> Self {
-        Self { back: Arena::new(), nr: 0, signals: Presence(signals) }
+        Self { back: Echo::default(), nr: 0, signals: Presence(signals) }
     }
 }
 
@@ -208,14 +231,12 @@ impl FramePort for EchoPort {
             self.signals.mark();
             return 1;
         }
-        let now = MonotonicClock.now_ns().to_le_bytes();
+        let now_ns = MonotonicClock.now_ns();
         let mut took = 0;
         for (frame, offload) in frames.iter() {
             for _ in 0..Fault::wanted().echoes(self.nr) {
-                let Some(room) = self.back.room(frame.len(), offload) else { return took };
-                room.copy_from_slice(frame);
-                if let Some(stamp) = room.get_mut(40..48) {
-                    stamp.copy_from_slice(&now);
+                if !self.back.take(frame, offload, now_ns) {
+                    return took;
                 }
             }
             self.nr += 1;
@@ -224,11 +245,6 @@ impl FramePort for EchoPort {
         took
     }
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
-        let mut n = 0;
-        for (frame, offload) in self.back.burst().iter() {
-            n += into.push(frame, offload) as usize;
-        }
-        self.back.clear();
-        n
+        self.back.give(into)
     }
 }

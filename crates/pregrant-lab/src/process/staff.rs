@@ -11,6 +11,7 @@
 use super::order::{Posts, WorkerCpu};
 use super::signals::locked;
 use super::{LoopbackBackend, Result, stay_on};
+use crate::cpu_time;
 use pregrant::platform::{Clock, Platform};
 use pregrant_host::MonotonicClock;
 use pregrant_host::counters::{Counters, Totals};
@@ -18,7 +19,6 @@ use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
 use rustix::event::EventfdFlags;
 use rustix::thread::{Pid, gettid};
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,7 @@ pub struct Staff {
     bell: OwnedFd,
     /// By number.
     threads: Mutex<BTreeMap<usize, Pid>>,
-    /// A worker is not where it is to be; why.
+    /// A worker is not where it is to be, or its time is not counted; why.
     astray: Mutex<Option<String>>,
     /// The switch that they tell the time.
     switch: Mutex<Switch>,
@@ -55,7 +55,9 @@ impl Staff {
             mode: posts.mode,
             each_start: Arc::new(move |number| {
                 let core = (!cores.is_empty()).then(|| cores[number % cores.len()]);
-                if let Err(e) = stay_on(core) {
+                let placed = stay_on(core).map_err(|e| e.to_string());
+                let counted = placed.and_then(|()| cpu_time::of_thread(gettid()).map_err(|e| e.to_string()));
+                if let Err(e) = counted {
                     *locked(&starting.astray) = Some(format!("worker {number}: {e}"));
                 }
                 locked(&starting.threads).insert(number, gettid());
@@ -80,18 +82,14 @@ impl Staff {
         locked(&self.astray).clone().map_or(Ok(()), |why| Err(why.into()))
     }
 
-    /// CPU time of those that are there.
+    /// CPU time of those that are there; 0 of one that has ended.
     fn cpu(&self) -> Vec<WorkerCpu> {
-        let of = |(&worker, &thread): (&usize, &Pid)| WorkerCpu { worker, ns: cpu_ns_of(thread) };
+        let of = |(&worker, &thread): (&usize, &Pid)| WorkerCpu {
+            worker,
+            ns: cpu_time::of_thread(thread).unwrap_or(0),
+        };
         locked(&self.threads).iter().map(of).collect()
     }
-}
-
-/// CPU time of a thread of this process; 0 of one that has ended.
-fn cpu_ns_of(thread: Pid) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{}/schedstat", thread.as_raw_nonzero()));
-    let ns = stat.ok().and_then(|stat| stat.split_whitespace().next()?.parse().ok());
-    ns.unwrap_or(0)
 }
 
 /// What the process had done and used when it was read.
@@ -124,11 +122,10 @@ impl Meter {
 
     /// A stamp, but for the other guests' frames.
     pub fn read(&self) -> Stamp {
-        let cpu = clock_gettime(ClockId::ProcessCPUTime);
         Stamp {
             at: Instant::now(),
             counters: self.totals.read(),
-            cpu_ns: cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64,
+            cpu_ns: cpu_time::of_process(),
             workers: self.staff.as_ref().map_or_else(Vec::new, |staff| staff.cpu()),
             others: 0,
         }

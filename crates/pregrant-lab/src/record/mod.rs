@@ -12,7 +12,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use crate::limit::remote;
-use crate::process::order::{Ops, Played};
+use crate::process::order::Played;
+use pregrant_host::counters::Counters;
 use serde::{Deserialize, Serialize};
 
 /// The line.
@@ -240,7 +241,7 @@ impl Record {
     }
 
     /// Sets what the platform counted.
-    pub fn set_ops(&mut self, ops: Ops) {
+    pub fn set_ops(&mut self, ops: Counters) {
         self.grant_copies = ops.grant_copies;
         self.grant_maps = ops.grant_maps;
         self.grant_unmaps = ops.grant_unmaps;

@@ -63,7 +63,7 @@ impl Host {
             at_ns: MonotonicClock.now_ns(),
             cpu_ns: stamp.cpu_ns,
             workers_cpu_ns: stamp.workers.iter().map(|worker| worker.ns).collect(),
-            ops: stamp.counters.into(),
+            ops: stamp.counters,
             missed_wakeups: self.backend.missed_wakeups(),
         }
     }

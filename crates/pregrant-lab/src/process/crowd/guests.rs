@@ -6,7 +6,7 @@
 use super::order::{CrowdReport, Echoed, GuestOrder, Load, Member};
 use crate::machine;
 use crate::process::guest::{self, Guest, config};
-use crate::process::order::{Case, Dir, Order, Report, RxWay};
+use crate::process::order::{Case, Dir, Order, Report};
 use crate::process::{ProcessArgs, Result, has_order, next_order, tell};
 use pregrant::DomId;
 use pregrant::net::front::FrontConfig;
@@ -185,23 +185,7 @@ impl Crowd {
 
     fn echo(&mut self, seconds: f64, mode: Mode) -> Result<CrowdReport> {
         let seat = self.seats.first_mut().ok_or("there is nobody in the crowd")?;
-        let case = Case {
-            front: 0,
-            handle: 0,
-            dir: Dir::Echo,
-            size: 64,
-            burst: 1,
-            seconds,
-            mode,
-            path: PathName::Copy,
-            data_len: None,
-            queues: 1,
-            redo: true,
-            look: false,
-            rx: RxWay::Copy,
-            rate: None,
-            gives_way: false,
-        };
+        let case = Case { burst: 1, seconds, mode, ..Case::of(Dir::Echo, PathName::Copy) };
         let before = (seat.guest.platform().counters().wakeups, seat.guest.missed_wakeups());
         let played = guest::echo(&mut seat.guest, &case)?;
         let [request, response] = played.latency.ok_or("the guest did not measure a latency")?;

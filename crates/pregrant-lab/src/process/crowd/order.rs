@@ -1,7 +1,8 @@
 //! What is said between a bench and the two processes of a crowd: many guests in one, their backend in the other.
 
-use crate::process::order::{Latencies, Ops, Posts};
+use crate::process::order::{Latencies, Posts};
 use pregrant::net::path::PathName;
+use pregrant_host::counters::Counters;
 use pregrant_host::drivers::Mode;
 use serde::{Deserialize, Serialize};
 
@@ -103,7 +104,7 @@ pub struct Spent {
     /// CPU time by worker.
     pub workers_cpu_ns: Vec<u64>,
     /// Platform operations of all threads.
-    pub ops: Ops,
+    pub ops: Counters,
     /// Sleeps that ended by their bound with work pending.
     pub missed_wakeups: u64,
 }
@@ -145,7 +146,7 @@ pub struct Echoed {
     /// Events that found the backend's worker asleep, and woke it.
     pub wakeups: u64,
     /// Platform operations of the guest.
-    pub ops: Ops,
+    pub ops: Counters,
     /// CPU time of the guest.
     pub cpu_ns: u64,
     /// Sleeps of the guest that ended by their bound with work pending.

@@ -2,6 +2,8 @@
 
 use super::order::Came;
 use crate::process::mark::is_mark;
+use crate::process::ports::Echo;
+use crate::process::signals::locked;
 use pregrant::platform::Clock;
 use pregrant::port::{Arena, Burst, FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
@@ -11,7 +13,7 @@ use pregrant_host::ports::sink::{Check, Sink, SinkCounters};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// What ports and the control thread share.
 #[derive(Default)]
@@ -29,7 +31,7 @@ impl Hall {
 
     /// What came of each guest.
     pub fn came(&self) -> Vec<Came> {
-        let sinks = self.sinks.lock().unwrap_or_else(PoisonError::into_inner);
+        let sinks = locked(&self.sinks);
         let of = |(domid, queues): (&u16, &Vec<Arc<SinkCounters>>)| {
             let mut came = Came { domid: *domid, ..Came::default() };
             for r in queues.iter().map(|queue| queue.read()) {
@@ -55,7 +57,7 @@ impl PortProvider for Ports {
         queues: usize,
         _: Offloads,
     ) -> Result<Vec<Box<dyn FramePort>>, String> {
-        let mut all = self.0.sinks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&self.0.sinks);
         let sinks = all.entry(id.front.0).or_default();
         sinks.clear();
         let port = || {
@@ -76,8 +78,8 @@ impl PortProvider for Ports {
 /// One queue's.
 struct Port {
     sink: Sink,
-    /// Frames on their way back; most ports never have any.
-    back: Option<Box<Arena>>,
+    /// Most ports never have any.
+    back: Option<Box<Echo>>,
     hall: Arc<Hall>,
 }
 
@@ -93,26 +95,10 @@ impl FramePort for Port {
             self.sink.take(frames);
             return frames.frames.len();
         }
-        let back = self.back.get_or_insert_with(|| Box::new(Arena::new()));
-        let now = MonotonicClock.now_ns().to_le_bytes();
-        let mut took = 0;
-        for (frame, offload) in frames.iter() {
-            let Some(room) = back.room(frame.len(), offload) else { break };
-            room.copy_from_slice(frame);
-            if let Some(stamp) = room.get_mut(40..48) {
-                stamp.copy_from_slice(&now);
-            }
-            took += 1;
-        }
-        took
+        let (back, now_ns) = (self.back.get_or_insert_default(), MonotonicClock.now_ns());
+        frames.iter().take_while(|(frame, offload)| back.take(frame, *offload, now_ns)).count()
     }
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
-        let Some(back) = &mut self.back else { return 0 };
-        let mut n = 0;
-        for (frame, offload) in back.burst().iter() {
-            n += into.push(frame, offload) as usize;
-        }
-        back.clear();
-        n
+        self.back.as_mut().map_or(0, |back| back.give(into))
     }
 }
