@@ -5,8 +5,18 @@
 //! has caught up, or has had nothing to do for `PATIENCE_NS`: a guest that fills its ring as fast as it is emptied
 //! looks idle for moments, and each of them would cost it a long batch of the other's.
 //!
+//! What a request costs also depends on where the pages of a guest happen to lie: guests that do the same differ by a fifth
+//! (`pregrant bench fairness`). So a turn whose requests cost about what most turns' do ([`Price`]) is charged as those are, and
+//! vifs that do the same get as many frames as each other. Whoever costs more or less is charged its time.
+//!
+//! ```text
+//!   time of a request, to the median of all turns:   ... 2/3 .................. 3/2 ...
+//!   charged                                          time | requests * median | time
+//! ```
+//!
 //! What a guest may do: ask for all of the worker, or for a frame now and then, so that others wait for it. Both count
-//! against its own share, waiting included. Time that a vif did not want is not saved up, but for `CREDIT_NS`.
+//! against its own share, waiting included. One whose requests cost up to half more than most takes up to that much more
+//! of the time. Time that a vif did not want is not saved up, but for `CREDIT_NS`.
 
 /// How far a vif may be ahead.
 const LEAD_NS: u64 = 5_000;
@@ -14,6 +24,38 @@ const LEAD_NS: u64 = 5_000;
 const PATIENCE_NS: u64 = 3_000;
 /// How much of the time that it did not want a vif has a right to later: it covers the gaps between its bursts.
 const CREDIT_NS: u64 = 200_000;
+
+/// What most turns pay for a request: a median that follows, by a small step for each turn.
+#[derive(Clone, Copy, Debug, Default)]
+struct Price {
+    /// In 1/256 of a nanosecond; 0: no turn had a request so far.
+    each: u64,
+    /// As of the round's begin: it is the same for all who are served in it, whatever comes before them.
+    charged: u64,
+}
+
+impl Price {
+    /// A step is one part in so many.
+    const STEP: u64 = 64;
+
+    /// What a turn is charged that took `ns` for so many requests.
+    #[inline]
+    fn of(&mut self, ns: u64, requests: u32) -> u64 {
+        if requests == 0 {
+            return ns;
+        }
+        let (took, requests) = (ns << 8, u64::from(requests));
+        if self.each == 0 {
+            self.each = took / requests;
+        } else if took > self.each * requests {
+            self.each += self.each / Self::STEP + 1;
+        } else {
+            self.each -= (self.each / Self::STEP).max(1);
+        }
+        let due = self.charged * requests;
+        if took * 3 >= due * 2 && took * 2 <= due * 3 { due >> 8 } else { ns }
+    }
+}
 
 /// One vif's account.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,12 +82,21 @@ pub struct FairScheduler {
     waited_ns: u64,
     /// Somebody was served in this round.
     worked: bool,
+    price: Price,
 }
 
 impl Default for FairScheduler {
     fn default() -> Self {
         let none = u64::MAX;
-        Self { floor_ns: none, next_floor_ns: none, top_ns: 0, began_ns: 0, waited_ns: 0, worked: true }
+        Self {
+            floor_ns: none,
+            next_floor_ns: none,
+            top_ns: 0,
+            began_ns: 0,
+            waited_ns: 0,
+            worked: true,
+            price: Price::default(),
+        }
     }
 }
 
@@ -53,6 +104,7 @@ impl FairScheduler {
     /// A new round begins now.
     #[inline]
     pub fn begin(&mut self, now_ns: u64) {
+        self.price.charged = self.price.each;
         self.waited_ns = if self.worked { 0 } else { now_ns.saturating_sub(self.began_ns) };
         self.began_ns = now_ns;
         self.worked = false;
@@ -70,10 +122,11 @@ impl FairScheduler {
         waits
     }
 
-    /// It was served for so long.
+    /// It was served for so long, and so many of its requests were taken.
     #[inline]
-    pub fn served(&mut self, turn: &mut Turn, ns: u64) {
-        turn.spent_ns = turn.spent_ns.max(self.top_ns.saturating_sub(CREDIT_NS)) + ns;
+    pub fn served(&mut self, turn: &mut Turn, ns: u64, requests: u32) {
+        let charged = self.price.of(ns, requests);
+        turn.spent_ns = turn.spent_ns.max(self.top_ns.saturating_sub(CREDIT_NS)) + charged;
         (turn.busy, turn.idle_ns) = (true, 0);
         self.worked = true;
         self.count(turn);
@@ -125,7 +178,7 @@ mod tests {
                 now += batch;
                 *got += batch;
                 *due = now + gap;
-                turns.served(turn, batch);
+                turns.served(turn, batch, 64);
             }
         }
         state.iter().map(|(_, _, got)| *got).collect()
@@ -144,6 +197,26 @@ mod tests {
         }
         let got = shares(&[(1_000, 0), (50_000, 0), (10_000, 0), (500, 1_000_000_000)], 300_000_000);
         got[..3].iter().for_each(|got| is_about(*got, 100_000_000));
+    }
+
+    #[test]
+    fn who_does_the_same_gets_as_much_wherever_its_pages_lie() {
+        let vifs: Vec<_> = (0..32).map(|k| (2_000 + 20 * k, 0)).collect();
+        let got = shares(&vifs, 1_000_000_000);
+        let batches: Vec<_> = got.iter().zip(&vifs).map(|(got, (batch, _))| got / batch).collect();
+        let (least, most) = (batches.iter().min().unwrap(), batches.iter().max().unwrap());
+        assert!((most - least) * 200 < *most, "{batches:?}");
+    }
+
+    #[test]
+    fn half_more_is_the_most_that_a_price_hides() {
+        // By what the last one's batches take, beside three of 2000 ns: never more than 3/2 of a share.
+        for batch in (2_000..9_000).step_by(100) {
+            let got = shares(&[(2_000, 0), (2_000, 0), (2_000, 0), (batch, 0)], 400_000_000);
+            let others = (got[0] + got[1] + got[2]) / 3;
+            assert!(got[3] * 100 <= others * 153, "{batch}: {got:?}");
+            assert!(got[3] * 100 >= others * 97, "{batch}: {got:?}");
+        }
     }
 
     #[test]
@@ -172,8 +245,8 @@ mod tests {
     fn rest_is_not_saved_up() {
         let mut turns = FairScheduler::default();
         let (mut early, mut late) = (Turn::default(), Turn::default());
-        turns.served(&mut early, 1_000_000_000);
-        turns.served(&mut late, 1_000);
+        turns.served(&mut early, 1_000_000_000, 64);
+        turns.served(&mut late, 1_000, 64);
         turns.begin(0);
         assert!(turns.waits(&early) && !turns.waits(&late));
         assert!(early.spent_ns - late.spent_ns <= CREDIT_NS);

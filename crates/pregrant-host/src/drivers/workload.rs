@@ -253,12 +253,18 @@ impl<P: Platform> Workload<P> {
             }
             let n = group.active.len();
             group.first = if group.first + 1 < n { group.first + 1 } else { 0 };
-            let mut worked = false;
+            let (mut worked, mut requests) = (false, 0u32);
             for k in 0..n {
                 let i = if group.first + k < n { group.first + k } else { group.first + k - n };
                 let Some(entry) = &mut self.slots[group.active[i]] else { continue };
+                let before = if since.is_some() { entry.queue.requests() } else { 0 };
                 match entry.queue.poll(p, &mut self.scratch) {
-                    Ok(true) => (worked, entry.idle) = (true, 0),
+                    Ok(true) => {
+                        (worked, entry.idle) = (true, 0);
+                        if since.is_some() {
+                            requests += entry.queue.requests().wrapping_sub(before);
+                        }
+                    }
                     Ok(false) => entry.idle += 1,
                     Err(e) => {
                         (worked, fault) = (true, Some((group.id, e)));
@@ -271,7 +277,7 @@ impl<P: Platform> Workload<P> {
                 Some(since) if worked => {
                     let now = Instant::now();
                     let took = now.duration_since(std::mem::replace(since, now)).as_nanos() as u64;
-                    self.turns.served(&mut group.turn, took);
+                    self.turns.served(&mut group.turn, took, requests);
                 }
                 Some(_) => self.turns.idle(&mut group.turn),
                 None => {}

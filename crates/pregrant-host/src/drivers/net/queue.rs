@@ -54,6 +54,11 @@ impl<P: Platform> ServedQueue<P> for VifQueue<P> {
         }
     }
 
+    #[inline]
+    fn requests(&self) -> u32 {
+        self.queue.requests()
+    }
+
     fn turn(&mut self, p: &P) -> Result<bool, RingFault> {
         self.queue.turn(p, &mut *self.port).map_err(|e| self.fault("rx", e))
     }

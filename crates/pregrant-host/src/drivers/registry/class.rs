@@ -196,6 +196,11 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     /// # Errors
     /// A ring broke its protocol: the device is closed.
     fn poll(&mut self, p: &P, scratch: &mut Arena) -> Result<bool, RingFault>;
+    /// Requests that it has taken so far; the number wraps. A worker compares by them what turns cost; by time alone where there are
+    /// none.
+    fn requests(&self) -> u32 {
+        0
+    }
     /// Now and then, and before it is armed: heeds what its device was told, and looks after what waits. True: its device is to have
     /// a [turn](ServedDevice::turn).
     ///

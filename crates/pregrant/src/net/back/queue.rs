@@ -169,6 +169,12 @@ impl<P: Platform> BackQueue<P> {
         self.rx.poll(p, self.of, chan, port, &self.control)
     }
 
+    /// Requests that it has taken so far, of both rings; the number wraps.
+    #[inline]
+    pub fn requests(&self) -> u32 {
+        self.tx.requests().wrapping_add(self.rx.requests())
+    }
+
     /// Does what it was ordered to, and looks after what waits: between batches, and before it is armed. True: its link changed.
     pub fn turn(&mut self, p: &P, port: &mut dyn FramePort) -> Result<bool, PeerFault> {
         self.waits_until = None;

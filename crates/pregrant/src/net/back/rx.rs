@@ -264,6 +264,12 @@ impl<P: Platform> RxQueue<P> {
         self.stats.read()
     }
 
+    /// Requests that were taken from its ring so far; the number wraps.
+    #[inline]
+    pub fn requests(&self) -> u32 {
+        self.ring.req_cons()
+    }
+
     /// The counters, for whoever wants to look.
     pub fn live_stats(&self) -> Arc<LiveStats> {
         Arc::clone(&self.stats)
