@@ -6,12 +6,13 @@
 //! looks idle for moments, and each of them would cost it a long batch of the other's.
 //!
 //! What a request costs also depends on where the pages of a guest happen to lie: guests that do the same differ by a fifth
-//! (`pregrant bench fairness`). So a turn whose requests cost about what most turns' do ([`Price`]) is charged as those are, and
-//! vifs that do the same get as many frames as each other. Whoever costs more or less is charged its time.
+//! (`pregrant bench fairness`). So a vif whose requests lately cost about what most turns pay for theirs ([`Price`]) is charged
+//! as those are, and vifs that do the same get as many frames as each other, also when the worker was away in the middle of a
+//! turn. Whoever costs more or less is charged its time.
 //!
 //! ```text
-//!   time of a request, to the median of all turns:   ... 2/3 .................. 3/2 ...
-//!   charged                                          time | requests * median | time
+//!   what a vif's requests cost lately, to the median of all turns:   ... 2/3 .................. 3/2 ...
+//!   charged                                                          time | requests * median | time
 //! ```
 //!
 //! What a guest may do: ask for all of the worker, or for a frame now and then, so that others wait for it. Both count
@@ -25,11 +26,11 @@ const PATIENCE_NS: u64 = 3_000;
 /// How much of the time that it did not want a vif has a right to later: it covers the gaps between its bursts.
 const CREDIT_NS: u64 = 200_000;
 
-/// What most turns pay for a request: a median that follows, by a small step for each turn.
+/// What most turns pay for a request: a median that follows, by a small step for each turn. In 1/256 of a nanosecond.
 #[derive(Clone, Copy, Debug, Default)]
 struct Price {
-    /// In 1/256 of a nanosecond; 0: no turn had a request so far.
-    each: u64,
+    /// 0: no turn had a request so far.
+    now: u64,
     /// As of the round's begin: it is the same for all who are served in it, whatever comes before them.
     charged: u64,
 }
@@ -38,22 +39,39 @@ impl Price {
     /// A step is one part in so many.
     const STEP: u64 = 64;
 
-    /// What a turn is charged that took `ns` for so many requests.
     #[inline]
-    fn of(&mut self, ns: u64, requests: u32) -> u64 {
-        if requests == 0 {
-            return ns;
-        }
-        let (took, requests) = (ns << 8, u64::from(requests));
-        if self.each == 0 {
-            self.each = took / requests;
-        } else if took > self.each * requests {
-            self.each += self.each / Self::STEP + 1;
+    fn see(&mut self, turn: Paid) {
+        if self.now == 0 {
+            self.now = turn.time / turn.requests;
+        } else if turn.time > self.now * turn.requests {
+            self.now += self.now / Self::STEP + 1;
         } else {
-            self.each -= (self.each / Self::STEP).max(1);
+            self.now -= (self.now / Self::STEP).max(1);
         }
-        let due = self.charged * requests;
-        if took * 3 >= due * 2 && took * 2 <= due * 3 { due >> 8 } else { ns }
+    }
+
+    /// What is charged for requests that cost this vif so much of late.
+    #[inline]
+    fn of(&self, turn: Paid, lately: Paid) -> u64 {
+        let (time, due) = (lately.time, self.charged * lately.requests);
+        let usual = time * 3 >= due * 2 && time * 2 <= due * 3;
+        (if usual { self.charged * turn.requests } else { turn.time }) >> 8
+    }
+}
+
+/// Time in 1/256 ns, and the requests that took it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Paid {
+    time: u64,
+    requests: u64,
+}
+
+impl Paid {
+    /// Of the last turns, each of which counts a sixteenth less than the next.
+    #[inline]
+    fn add(&mut self, turn: Self) {
+        self.time += turn.time * 16 - self.time / 16;
+        self.requests += turn.requests * 16 - self.requests / 16;
     }
 }
 
@@ -65,6 +83,7 @@ pub struct Turn {
     busy: bool,
     /// How long others have waited for it since.
     idle_ns: u64,
+    lately: Paid,
 }
 
 /// The worker's account.
@@ -104,7 +123,7 @@ impl FairScheduler {
     /// A new round begins now.
     #[inline]
     pub fn begin(&mut self, now_ns: u64) {
-        self.price.charged = self.price.each;
+        self.price.charged = self.price.now;
         self.waited_ns = if self.worked { 0 } else { now_ns.saturating_sub(self.began_ns) };
         self.began_ns = now_ns;
         self.worked = false;
@@ -125,11 +144,18 @@ impl FairScheduler {
     /// It was served for so long, and so many of its requests were taken.
     #[inline]
     pub fn served(&mut self, turn: &mut Turn, ns: u64, requests: u32) {
-        let charged = self.price.of(ns, requests);
+        let charged = if requests == 0 { ns } else { self.charge(turn, ns, requests) };
         turn.spent_ns = turn.spent_ns.max(self.top_ns.saturating_sub(CREDIT_NS)) + charged;
         (turn.busy, turn.idle_ns) = (true, 0);
         self.worked = true;
         self.count(turn);
+    }
+
+    fn charge(&mut self, turn: &mut Turn, ns: u64, requests: u32) -> u64 {
+        let paid = Paid { time: ns << 8, requests: requests.into() };
+        turn.lately.add(paid);
+        self.price.see(paid);
+        self.price.of(paid, turn.lately)
     }
 
     /// It had nothing to do.
