@@ -7,8 +7,8 @@
 //!             ^                                   '--work after all--'
 //!   fault: all queues of its device go back to the control thread, with what was wrong
 //! ```
-//! A round, a sleep and a wake-up cost what the active queues cost; those that are armed cost nothing (once in
-//! 16 rounds of a busy worker there is a look at what fired). Where the worker never sleeps (poll), nothing is armed and all stay active.
+//! A round, a sleep and a wake-up cost what the active queues cost; those that are armed cost nothing (now and
+//! then a busy worker looks at what fired). Where the worker never sleeps (poll), nothing is armed and all stay active.
 //!
 //! A device's queues here have one account of time together ([`FairScheduler`]), and take turns in being first.
 //!
@@ -27,12 +27,14 @@ use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Rounds between two looks at what fired, while others move.
+/// Rounds between two looks at what fired, while others move; and the least time between them, for such a look is a system call
+/// and rounds may be short.
 const LOOK_EVERY: u32 = 16;
+const LOOK_AGAIN: Duration = Duration::from_micros(100);
 /// A queue that moved nothing for so many rounds, while others move, is armed.
 const IDLE_ROUNDS: u32 = 64;
-/// Armed queues that one look for lost wake-ups takes at most.
-const PENDING_LOOKS: usize = 16;
+/// Armed queues that one look for lost wake-ups takes at most: it is what idle vifs cost.
+const PENDING_LOOKS: usize = 4;
 
 /// What a worker says to the control thread.
 pub struct Returned<P> {
@@ -89,6 +91,8 @@ pub struct Workload<P: Platform> {
     turns: FairScheduler,
     began: Instant,
     rounds: u32,
+    /// When there was a look at what fired.
+    looked_at: Instant,
     /// It arms and sleeps now and then; one that only polls arms nothing.
     sleeps: bool,
     scratch: Arena,
@@ -115,6 +119,7 @@ impl<P: Platform> Workload<P> {
             turns: FairScheduler::default(),
             began: Instant::now(),
             rounds: 0,
+            looked_at: Instant::now(),
             sleeps: false,
             scratch: Arena::new(),
             ready: ReadySet::default(),
@@ -302,7 +307,8 @@ impl<P: Platform> Workload<P> {
         if !self.sleeps {
             return;
         }
-        if self.nr_active() < self.nr_queues() {
+        if self.nr_active() < self.nr_queues() && self.looked_at.elapsed() >= LOOK_AGAIN {
+            self.looked_at = Instant::now();
             self.look(p);
         }
         if self.nr_active() > 1 {

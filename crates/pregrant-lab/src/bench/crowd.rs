@@ -198,7 +198,8 @@ impl Echoes {
     }
 }
 
-fn since(after: Spent, before: &Spent) -> Spent {
+/// What was used in between.
+pub fn since(after: &Spent, before: &Spent) -> Spent {
     let workers = after.workers_cpu_ns.iter().zip(&before.workers_cpu_ns).map(|(a, b)| a - b);
     Spent {
         at_ns: after.at_ns - before.at_ns,
@@ -291,7 +292,7 @@ impl Stand {
             wrong.damaged += came.damaged;
         }
         let before = std::mem::replace(&mut self.wrong, wrong);
-        let spent = since(ended, &began);
+        let spent = since(&ended, &began);
         Ok(Window {
             seconds: spent.at_ns as f64 / 1e9,
             frames: last.iter().zip(&first).map(|(b, a)| b.frames - a.frames).collect(),
@@ -308,7 +309,7 @@ impl Stand {
             CrowdReport::Echoed(guest) => *guest,
             other => return Err(another(&other)),
         };
-        let spent = since(self.spent()?, &began);
+        let spent = since(&self.spent()?, &began);
         self.ask_back(BackOrder::Echo(false))?;
         Ok(Echoes { guest, spent })
     }

@@ -1,13 +1,16 @@
 //! `pregrant bench scale`: what many vifs cost at one backend, when one of them is busy, when all are, and when none is.
 //!
 //! ```text
-//!   machine with 1 vif      machine with 8 vifs      64      256          all of them at once, each with its own backend
+//!   machines with 1 vif     machine with 8 vifs      64      256          all of them at once, each with its own backend
 //!     '------- idle, all at once, for some seconds ------'
 //!     '------- then in turns, repeat by repeat: one sends; one sends single frames; all send
 //! ```
-//! So each figure stands beside that of the machine with the fewest vifs, taken within the same second or two.
+//! So each figure stands beside that of a machine with the first number of vifs, taken within the same second or two.
+//!
+//! What a guest gets depends on where its pages lie, by a fifth and more. So in each repeat another guest is the busy one, and of
+//! the machines that the others are held against there are as many as that takes ([`MOST_BASES`]).
 
-use super::crowd::{Cores, DATA_LEN, Echoes, Plan, Stand, Window, make_room};
+use super::crowd::{Cores, DATA_LEN, Echoes, Plan, Stand, Window, make_room, since};
 use super::net::{PATHS, seconds};
 use crate::choice::choice;
 use crate::process::crowd::order::Load;
@@ -59,6 +62,8 @@ pub struct ScaleArgs {
     pub json: Option<PathBuf>,
 }
 
+/// Machines with the first number of vifs, at most.
+const MOST_BASES: u32 = 8;
 /// How long backends have for what comes after connecting, before they are idle.
 const SETTLE: Duration = Duration::from_millis(500);
 
@@ -70,7 +75,14 @@ struct Row {
     one: Vec<Window>,
     all: Vec<Window>,
     echoes: Vec<Echoes>,
-    idle_cpu_ns: u64,
+    /// By machine.
+    idle: Vec<Idle>,
+}
+
+/// What a backend did while all of its guests were idle.
+struct Idle {
+    cpu_ns: u64,
+    syscalls: u64,
 }
 
 impl Row {
@@ -91,7 +103,8 @@ impl Row {
     fn measure(&mut self, stand: &mut Stand, args: &ScaleArgs) -> Result<[Record; 4]> {
         let (size, repeat) = (args.size as usize, self.one.len());
         let load = |member| Load { member, size };
-        let one = stand.send(vec![load(0)], args.seconds)?;
+        let busy = repeat * usize::from(self.vifs) / args.repeats.max(1) as usize;
+        let one = stand.send(vec![load(busy)], args.seconds)?;
         let echoes = stand.echo(args.seconds)?;
         let all = stand.send((0..usize::from(self.vifs)).map(load).collect(), args.seconds)?;
         let mut records = [
@@ -120,7 +133,9 @@ impl Row {
 /// Runs the benchmark.
 pub fn run(args: ScaleArgs) -> Result<()> {
     let mut json = RecordWriter::open(args.json.as_deref())?;
-    make_room(args.vifs.iter().map(|n| usize::from(*n)).sum())?;
+    let first =
+        args.vifs.first().map_or(0, |&vifs| (bases(vifs, args.repeats) - 1) as usize * usize::from(vifs));
+    make_room(first + args.vifs.iter().map(|n| usize::from(*n)).sum::<usize>())?;
     let (cores, progress) = (Cores::of_machine()?, Progress::new());
     let mut rows = Vec::new();
     for &path in &args.path {
@@ -132,7 +147,7 @@ pub fn run(args: ScaleArgs) -> Result<()> {
                 one: Vec::new(),
                 all: Vec::new(),
                 echoes: Vec::new(),
-                idle_cpu_ns: 0,
+                idle: Vec::new(),
             };
             let mut group: Vec<Row> = args.vifs.iter().map(row).collect();
             measure(&mut group, &args, &cores, &progress, &mut json)?;
@@ -156,8 +171,9 @@ fn measure(
     progress: &Progress,
     json: &mut RecordWriter,
 ) -> Result<()> {
-    let mut stands = Vec::new();
-    for row in &*group {
+    // By row.
+    let mut machines: Vec<Vec<Stand>> = Vec::new();
+    for (i, row) in group.iter().enumerate() {
         progress.show(format_args!("{}, {} worker(s): {} vif(s) connect", row.path, row.workers, row.vifs));
         let plan = Plan {
             queues: vec![1; row.vifs.into()],
@@ -165,29 +181,39 @@ fn measure(
             mode: Mode::Event,
             path: row.path,
         };
-        stands.push(Stand::start(&plan, cores)?);
+        let stands = if i == 0 { bases(row.vifs, args.repeats) } else { 1 };
+        machines.push((0..stands).map(|_| Stand::start(&plan, cores)).collect::<Result<_>>()?);
     }
     progress.show(format_args!("{}, {} worker(s): idle", group[0].path, group[0].workers));
     std::thread::sleep(SETTLE);
     let mut begun = Vec::new();
-    for stand in &mut stands {
+    for stand in machines.iter_mut().flatten() {
         // Twice: an order has a price, and is none of an idle backend's.
         let first = stand.spent()?;
         let second = stand.spent()?;
-        begun.push((second.cpu_ns - first.cpu_ns, second));
+        begun.push((since(&second, &first), second));
     }
     std::thread::sleep(Duration::from_secs_f64(args.idle));
-    for ((stand, row), (price, began)) in stands.iter_mut().zip(&mut *group).zip(begun) {
-        let ended = stand.spent()?;
-        row.idle_cpu_ns = (ended.cpu_ns - began.cpu_ns).saturating_sub(price);
-        let mut record = row.record(args, "tx", 0, 0);
-        record.count(0, (ended.at_ns - began.at_ns) as f64 / 1e9);
-        record.backend_cpu_ns = row.idle_cpu_ns;
-        record.missed_wakeups = Some(ended.missed_wakeups - began.missed_wakeups);
-        json.write(&record)?;
+    let mut begun = begun.into_iter();
+    for (stands, row) in machines.iter_mut().zip(&mut *group) {
+        for (stand, (price, began)) in stands.iter_mut().zip(&mut begun) {
+            let ended = stand.spent()?;
+            let spent = since(&ended, &began);
+            let idle = Idle {
+                cpu_ns: spent.cpu_ns.saturating_sub(price.cpu_ns),
+                syscalls: spent.ops.syscalls.saturating_sub(price.ops.syscalls),
+            };
+            let mut record = row.record(args, "tx", 0, row.idle.len());
+            record.count(0, spent.at_ns as f64 / 1e9);
+            record.set_ops(spent.ops);
+            record.backend_cpu_ns = idle.cpu_ns;
+            record.missed_wakeups = Some(spent.missed_wakeups);
+            json.write(&record)?;
+            row.idle.push(idle);
+        }
     }
-    for repeat in 0..args.repeats {
-        for (stand, row) in stands.iter_mut().zip(&mut *group) {
+    for repeat in 0..args.repeats as usize {
+        for (stands, row) in machines.iter_mut().zip(&mut *group) {
             progress.show(format_args!(
                 "{}, {} worker(s), repeat {} of {}: {} vif(s)",
                 row.path,
@@ -196,12 +222,18 @@ fn measure(
                 args.repeats,
                 row.vifs
             ));
-            for record in row.measure(stand, args)? {
+            let turn = repeat % stands.len();
+            for record in row.measure(&mut stands[turn], args)? {
                 json.write(&record)?;
             }
         }
     }
     Ok(())
+}
+
+/// How many machines the others are held against, so that each repeat can have another guest.
+fn bases(vifs: u16, repeats: u32) -> u32 {
+    repeats.div_ceil(vifs.into()).clamp(1, MOST_BASES)
 }
 
 fn rate(window: &Window) -> f64 {
@@ -292,9 +324,12 @@ fn quiet_table(rows: &[Row], args: &ScaleArgs) -> Table {
         ("(range)", Align::Right),
         (&idle, Align::Right),
         (&first, Align::Right),
+        ("idle syscalls", Align::Right),
+        (&first, Align::Right),
     ]);
     let us = |v: f64| figure(v / 1e3);
     let request = |e: &Echoes| e.guest.request.p50_ns as f64;
+    let (idle_cpu, idle_syscalls) = (|i: &Idle| i.cpu_ns as f64, |i: &Idle| i.syscalls as f64);
     let woken = |e: &Echoes| e.spent.cpu_ns as f64 / e.guest.wakeups.max(1) as f64;
     for (row, base, begins) in with_base(rows) {
         if begins {
@@ -309,8 +344,11 @@ fn quiet_table(rows: &[Row], args: &ScaleArgs) -> Table {
         row_cells.push(figure(echo(&Echoes::syscalls_a_wakeup)));
         row_cells.push(us(echo(&woken)));
         row_cells.extend(cells(ratio(&row.echoes, &base.echoes, woken), figure));
-        row_cells.push(figure(row.idle_cpu_ns as f64 / 1e6));
-        row_cells.push(figure(row.idle_cpu_ns as f64 / base.idle_cpu_ns.max(1) as f64));
+        for (of, unit) in [(&idle_cpu as &dyn Fn(&Idle) -> f64, 1e6), (&idle_syscalls, 1.0)] {
+            let median = |row: &Row| summary(&row.idle, of).map_or(0.0, |s| s.median);
+            row_cells.push(figure(median(row) / unit));
+            row_cells.push(figure(median(row) / median(base).max(1.0)));
+        }
         t.row(row_cells);
     }
     t
@@ -319,18 +357,23 @@ fn quiet_table(rows: &[Row], args: &ScaleArgs) -> Table {
 fn method(args: &ScaleArgs, cores: &Cores) -> String {
     format!(
         "Medians of {} repeats of {} s, in turns between machines with {} vifs that are all there at once; \"of {}'s\": against \
-         that machine, repeat by repeat, median and range.\n{}\n\
+         such a machine, repeat by repeat, median and range.\n{}\n\
+         Where its pages lie makes a fifth and more of what a guest gets: in each repeat another guest is the busy one, and there are {} \
+         machines with {} vif(s).\n\
          Each vif is a guest's of its own; the guests are one process, whose one thread keeps the ring of the busy one full, or \
          those of all, with frames of {} B in bursts of 64.\n\
          The backend is in event mode. Request: a single frame of 64 B from the first guest to its port, both ends asleep before; \
          response: back from there. Wake-up: each time that an event of the guest woke the backend.\n\
          CPU: of the whole backend, by the kernel's account. Where other processes use the same cores, it says more than frames/s.\n\
-         Idle: all vifs connected and nothing moves; all machines at the same time, once.",
+         Idle: all vifs connected and nothing moves; all machines at the same time, once; system calls are \
+         counted, and nothing else on the machine changes them.",
         args.repeats,
         args.seconds,
         args.vifs.iter().map(u16::to_string).collect::<Vec<_>>().join(", "),
         args.vifs[0],
         cores.describe(),
+        bases(args.vifs[0], args.repeats),
+        args.vifs[0],
         args.size,
     )
 }
