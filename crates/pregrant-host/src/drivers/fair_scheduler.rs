@@ -70,8 +70,8 @@ impl Paid {
     /// Of the last turns, each of which counts a sixteenth less than the next.
     #[inline]
     fn add(&mut self, turn: Self) {
-        self.time += turn.time * 16 - self.time / 16;
-        self.requests += turn.requests * 16 - self.requests / 16;
+        self.time = self.time - self.time / 16 + turn.time * 16;
+        self.requests = self.requests - self.requests / 16 + turn.requests * 16;
     }
 }
 
