@@ -4,7 +4,7 @@
 //! was accepted each buffer lies within the mapping and shares no byte with another.
 
 use crate::tape::Tape;
-use pregrant::net::path::staging::list::{self as staging_list, DataLen};
+use pregrant::net::path::staging::list::{self as staging_list, DataLen, LIST_ENTRIES_MAX, LIST_PAGES_MAX};
 use pregrant::platform::local::Pages;
 use pregrant::shm::SharedBytes;
 use pregrant::wire::staging::{ENTRIES_PER_PAGE, StagingEntry};
@@ -18,10 +18,11 @@ pub fn staging_list(data: &[u8]) {
     let Some(len) = DataLen::new(if len == 0 { u32::from(tape.u16()) } else { len }) else { return };
     let first_id = tape.one_of(&[0, 0, 256, 512, u16::MAX, u16::MAX - 100]);
     let bytes = len.buffer_bytes();
-    let page = Pages::new(1);
+    let pages = tape.one_of(&[1, 1, 2, 3, LIST_PAGES_MAX]);
+    let (page, room) = (Pages::new(pages), pages * ENTRIES_PER_PAGE);
 
-    // A good list, as far as the page goes, then bytes of it changed; or bytes as they come.
-    let entries = usize::from(tape.u16()) % (ENTRIES_PER_PAGE + 2);
+    // A good list, as far as its pages go, then bytes of it changed; or bytes as they come.
+    let entries = usize::from(tape.u16()) % (room + 2);
     let per_page = PAGE_SIZE / usize::from(bytes);
     let good = (0..entries).map(|k| StagingEntry {
         id: first_id.wrapping_add(k as u16),
@@ -30,7 +31,7 @@ pub fn staging_list(data: &[u8]) {
     });
     let listed: Vec<StagingEntry> = good.collect();
     let fits = staging_list::write(&page, listed.iter().copied());
-    assert_eq!(fits, entries <= ENTRIES_PER_PAGE);
+    assert_eq!(fits, entries <= room);
     let untouched = tape.is_over();
     for _ in 0..tape.below(8) {
         // An entry that is a little beside its place.
@@ -45,13 +46,13 @@ pub fn staging_list(data: &[u8]) {
         let _ = page.copy_in(at * StagingEntry::SIZE, &moved.to_bytes());
     }
     for _ in 0..tape.below(32) {
-        let at = usize::from(tape.u16()) % (PAGE_SIZE - 8);
+        let at = usize::from(tape.u16()) % (page.len() - 8);
         assert!(page.copy_in(at, tape.bytes(8)));
     }
     let rest = tape.rest();
-    assert!(page.copy_in(0, &rest[..rest.len().min(PAGE_SIZE)]));
+    assert!(page.copy_in(0, &rest[..rest.len().min(page.len())]));
 
-    for most in [ENTRIES_PER_PAGE, 256, 1, 0] {
+    for most in [LIST_ENTRIES_MAX, ENTRIES_PER_PAGE, 256, 1, 0] {
         let read = staging_list::read(&page, most);
         assert!(read.len() <= most);
         let mut raw = [0; 8];

@@ -36,7 +36,7 @@ const PAGES: usize = 16;
 const CHANNELS: usize = 4;
 
 /// Keys that either end looks at, and some that it does not.
-const KEYS: [&str; 34] = [
+const KEYS: [&str; 42] = [
     "tx-ring-ref",
     "rx-ring-ref",
     "event-channel",
@@ -71,6 +71,14 @@ const KEYS: [&str; 34] = [
     "mac",
     "hotplug-status",
     "backend",
+    "rx-data-ref1",
+    "staging-grants-revision",
+    "tx-ring-page-order",
+    "rx-ring-page-order",
+    "tx-ring-ref0",
+    "tx-ring-ref1",
+    "max-tx-ring-page-order",
+    "max-rx-ring-page-order",
 ];
 
 /// The store with one device, and the hostile end's connection to it.
@@ -140,8 +148,10 @@ impl Store {
                 match tape.below(4) {
                     0 => self.write(&key, tape.string()),
                     1 => self.write(&key, tape.u32().to_string().as_bytes()),
-                    2 => self
-                        .write(&key, tape.one_of(&[b"1" as &[u8], b"0", b"128;256;65535", b"256", b"2\0"])),
+                    2 => self.write(
+                        &key,
+                        tape.one_of(&[b"1" as &[u8], b"0", b"128;256;65535", b"256", b"2\0", b"tx", b"rx"]),
+                    ),
                     _ => self.write(&key, tape.one_of(numbers).to_string().as_bytes()),
                 }
             }
@@ -341,6 +351,7 @@ fn hostile_back(tape: &mut Tape<'_>) {
         spare_rx_pages: 16,
         ctrl_ring: tape.below(2) == 0,
         multicast_control: tape.below(2) == 0,
+        ring_order: tape.one_of(&[0, 1, 4]),
     };
     let reconnect = tape.below(2) == 0;
     let mut vif = FrontVif::<LocalDomain>::new(HOST, config, reconnect);
@@ -384,8 +395,10 @@ fn hostile_back(tape: &mut Tape<'_>) {
             let _ = vif.close(&mut store.bus(), Some("a fault"));
         }
         assert!(vif.nr_queues() <= 2);
-        // Two queues with all that they may have, whatever was offered before.
-        assert!(rig.xen.counts().grants <= 2 * 2 * (1 + 1 + 2 * 256) + 4, "memory without bound");
+        // Two queues with all that they may have, whatever was offered before; and with smaller rings, each half of the next.
+        let (pages, times) = (1usize << config.ring_order, if config.ring_order > 0 { 2 } else { 1 });
+        let most = times * 2 * 2 * (pages + pages.div_ceil(2) + 2 * 256 * pages) + 4;
+        assert!(rig.xen.counts().grants <= most, "memory without bound");
     }
     store.make_sure_of_it();
     let _ = vif.close(&mut store.bus(), None);

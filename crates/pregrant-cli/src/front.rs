@@ -16,6 +16,7 @@ use crate::loopback::guest_domid;
 use crate::stop::Stop;
 use clap::Args;
 use pregrant::DomId;
+use pregrant::net::features::MAX_RING_ORDER;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::front::Granting;
 use pregrant::net::headers::MacAddr;
@@ -77,6 +78,9 @@ pub struct FrontArgs {
     /// Queues, as far as the backend and the memory that can be granted allow; without it as many as there are processors
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), requires = "tap")]
     queues: Option<u32>,
+    /// Pages of each ring: 1, 2, 4, 8 or 16, as far as the backend and the memory that can be granted allow; a page has 256 slots
+    #[arg(long, value_name = "N", default_value = "1", value_parser = ring_order)]
+    ring_pages: u32,
     #[command(flatten)]
     task: Task,
     /// With --ping: end after so many requests
@@ -164,6 +168,12 @@ const MTU: u32 = 1500;
 /// Queues that are not asked for by number.
 const QUEUES_MAX: usize = 8;
 
+/// Pages of a ring, as the exponent of 2.
+fn ring_order(text: &str) -> std::result::Result<u32, String> {
+    let pages = (0..=MAX_RING_ORDER).find(|order| text == (1u32 << order).to_string());
+    pages.ok_or_else(|| "a power of two from 1 to 16".into())
+}
+
 impl FrontArgs {
     /// What to ask of the back; `data_len` where nothing is asked for.
     fn config(&self, data_len: u32) -> FrontConfig {
@@ -179,6 +189,7 @@ impl FrontArgs {
             queues,
             tx_data_len: len,
             rx_data_len: len,
+            ring_order: self.ring_pages,
             persistent: self.path == PathName::Persistent,
             granting: Granting::PerFrame,
             ..FrontConfig::default()

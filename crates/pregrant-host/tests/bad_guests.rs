@@ -195,6 +195,16 @@ fn keys_of_no_use() {
             &["multi-queue-num-queues", value],
         );
     }
+    // Rings of several pages: more than the back takes, and fewer than were promised.
+    let ring_of = |dir: &'static str, order: u32| {
+        move |_: &mut RawGuest, keys: &mut Keys| {
+            let page = keys.remove(&format!("{dir}-ring-ref")).unwrap_or_default();
+            set(keys, &format!("{dir}-ring-page-order"), order);
+            set(keys, &format!("{dir}-ring-ref0"), page);
+        }
+    };
+    stage.refuses(ring_of("tx", 5), &["tx-ring-page-order", "\"5\"", "at most the back's"]);
+    stage.refuses(ring_of("rx", 1), &["rx-ring-ref1", "is missing"]);
     // Two queues promised, flat keys given.
     stage.refuses(|_, keys| set(keys, "multi-queue-num-queues", 2), &["queue-0/event-channel", "is missing"]);
     stage.end();
@@ -213,6 +223,13 @@ fn grants_and_channels_that_are_not_there() {
         );
         stage.refuses(|guest, keys| set(keys, key, guest.grant(BACK, Access::ReadOnly).0), &[key, denied]);
     }
+    let second_page = |_: &mut RawGuest, keys: &mut Keys| {
+        let page = keys.remove("tx-ring-ref").unwrap_or_default();
+        set(keys, "tx-ring-page-order", 1);
+        set(keys, "tx-ring-ref0", page);
+        set(keys, "tx-ring-ref1", 3000);
+    };
+    stage.refuses(second_page, &["tx-ring-ref1", "gref 3000", "must grant it"]);
     for port in [0, 1000, u32::MAX] {
         stage.refuses(|_, keys| set(keys, "event-channel", port), &["event-channel names", "must offer it"]);
     }
@@ -252,10 +269,16 @@ fn staging_of_no_use() {
             lists[1][250].gref = guest.grant(BACK, Access::ReadOnly).0
         }),
     ];
-    for (dir, part, mischief) in rows {
+    // A front that knows no more than all or nothing gets nothing.
+    for (dir, part, mischief, apart) in
+        rows.iter().flat_map(|&(dir, part, mischief)| [false, true].map(|apart| (dir, part, mischief, apart)))
+    {
         let (id, mut guest) = stage.guest();
         let mut keys = guest.keys();
         set(&mut keys, "feature-staging-grants", 1);
+        if apart {
+            set(&mut keys, "staging-grants-revision", 2);
+        }
         let mut lists = [guest.buffers(Access::ReadOnly, 0), guest.buffers(Access::ReadWrite, 256)];
         for dir in ["tx", "rx"] {
             set(&mut keys, &format!("{dir}-data-len"), 256);
@@ -272,12 +295,17 @@ fn staging_of_no_use() {
         guest.wait_back(&[XenbusState::Connected]);
         until(|| stage.report(id).state == XenbusState::Connected);
         let active = format!("{}/staging-grants-active", id.back_dir());
-        assert_eq!(stage.machine.key(&active).as_deref(), Some("0"), "{part}");
+        let (said, tx, rx) = match (apart, dir) {
+            (true, "tx") => ("rx", "copy", "staging"),
+            (true, _) => ("tx", "staging", "copy"),
+            _ => ("0", "copy", "copy"),
+        };
+        assert_eq!(stage.machine.key(&active).as_deref(), Some(said), "{part}");
         let report = stage.report(id);
         assert_eq!(report.failed, None);
         let [(0, refused_dir, why)] = &report.refused[..] else { panic!("{part}: {:?}", report.refused) };
-        assert!(refused_dir == dir && why.contains(part), "{dir} {part}: {:?}", report.refused);
-        assert_eq!((report.queues[0].0, report.queues[0].2), ("copy", "copy"));
+        assert!(*refused_dir == dir && why.contains(part), "{dir} {part}: {:?}", report.refused);
+        assert_eq!((report.queues[0].0, report.queues[0].2), (tx, rx));
         let lines = log_lines::with(&format!("{}/{dir}-data-ref0", id.front_dir()));
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].starts_with(&format!("WARN: {id}: ")) && lines[0].contains(part), "{lines:?}");

@@ -3,9 +3,10 @@
 
 mod rig;
 
-use pregrant::net::path::FrontChain;
+use pregrant::net::path::{FrontChain, FrontPath};
 use pregrant::platform::{Access, InUse, PeerMem};
 use pregrant::port::{MAX_FRAME, Offload};
+use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
     Extra, RSP_DROPPED, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_CSUM_BLANK, RXF_EXTRA_INFO, RXF_MORE_DATA,
     RxResponse,
@@ -230,6 +231,38 @@ fn rx_bytes_up_to_the_end_of_the_buffer_are_taken() {
         r.back.answer_rx(rsp(offset, 0, status));
         assert_eq!(r.recv(), Ok(1));
         assert_eq!(r.frames(), [vec![1; status as usize]]);
+        r.close();
+    }
+}
+
+/// A frame of which the first slot is in a buffer, the others in pages: each part lies in its memory, or it is a fault.
+#[test]
+fn rx_parts_of_a_frame_that_is_in_two_memories_lie_in_theirs() {
+    for (first, second, fault) in [
+        ((0, 4096), (0, 4096), None),
+        ((0, 4096), (3996, 100), None),
+        ((96, 4000), (0, 4096), None),
+        ((4095, 1), (0, 4096), None),
+        ((1, 4096), (0, 100), Some((1, 4096))),
+        ((4096, 1), (0, 4096), Some((4096, 1))),
+        ((u16::MAX, i16::MAX), (0, 1), Some((u16::MAX, i16::MAX))),
+        ((0, 4096), (4000, 97), Some((4000, 97))),
+        ((0, 4096), (1, 4096), Some((1, 4096))),
+    ] {
+        let mut r = Rx::new(Way::FirstSlots);
+        let area = r.front.chain().staging().expect("a staging area");
+        assert!(area.bytes().copy_in(0, &[7; PAGE_SIZE]));
+        r.back.answer_rx(rsp(first.0, RXF_MORE_DATA, first.1));
+        r.back.answer_rx(rsp(second.0, 0, second.1));
+        match fault {
+            Some((offset, status)) => {
+                assert_eq!(r.recv(), Err(PeerFault::BadResponse { offset, status }), "{first:?}, {second:?}");
+            }
+            None => {
+                assert_eq!(r.recv(), Ok(1), "{first:?}, {second:?}");
+                assert_eq!(r.frames(), [[vec![7; first.1 as usize], vec![2; second.1 as usize]].concat()]);
+            }
+        }
         r.close();
     }
 }

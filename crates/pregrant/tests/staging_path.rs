@@ -8,15 +8,15 @@ use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{Polled, SharedControl};
 use pregrant::net::front::Granting;
 use pregrant::net::front::regions::Regions;
-use pregrant::net::path::FrontPath;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen, ListFault, colour};
+use pregrant::net::path::{AnyPath, FrontPath, StagingPath};
 use pregrant::platform::local::Pages;
 use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{Arena, Offload};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
-use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, RxRequest, TXF_MORE_DATA, TxRequest};
+use pregrant::wire::netif::{GSO_TYPE_TCPV4, RSP_ERROR, RSP_OKAY, RxRequest, TXF_MORE_DATA, TxRequest};
 use pregrant::wire::staging::StagingEntry;
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
 use proptest::prelude::*;
@@ -242,7 +242,7 @@ fn a_read_only_rx_list_cannot_be_mapped_for_writing() {
     let rig = Rig::new();
     let area = StagingArea::new(&rig.guest, &mut Regions::new(HOST), Access::ReadOnly, len(256), SLOTS, 0)
         .expect("buffers");
-    let list = rig.host.map(GUEST, &[area.list_ref()], Access::ReadOnly).expect("the list page");
+    let list = rig.host.map(GUEST, area.list_refs(), Access::ReadOnly).expect("the list page");
     let entries = staging_list::read(&list, SLOTS as usize);
     let got = staging_list::judge(&entries, 0, len(256)).expect("an honest list");
     let refused = rig.host.map(GUEST, &got.refs, Access::ReadWrite).err().expect("read-only pages");
@@ -441,7 +441,7 @@ fn the_list_is_not_read_again() {
     for id in [2, 3] {
         fill(&g, id);
     }
-    let list_ref = g.area.as_ref().expect("a staging way").list_ref();
+    let list_ref = g.area.as_ref().expect("a staging way").list_refs()[0];
     // A second mapping stands for the front's own view of the page.
     let list = rig.host.map(GUEST, &[list_ref], Access::ReadOnly).expect("the list page");
     assert!(staging_list::write(&list, std::iter::empty()));
@@ -509,5 +509,134 @@ fn a_back_that_is_told_to_takes_a_long_frame_s_head_from_its_buffer_and_the_rest
         assert_eq!((stats.granted, stats.staged), (1, 1));
         ends.close(&rig);
     }
+    rig.assert_empty();
+}
+
+/// docs/protocol 3.3: with 4096 bytes each way the first slot of any frame is staged, and the others are not; a frame that is
+/// to be cut is no exception.
+#[test]
+fn the_first_slot_of_a_longer_frame_is_staged_with_4096() {
+    let gso = Offload { gso_type: GSO_TYPE_TCPV4, gso_size: 1448, csum_blank: true, csum_ok: true };
+    for (len, staged, copies) in [(4096, 2, 0), (4097, 0, 2), (5000, 0, 2), (9000, 0, 4), (65_535, 0, 30)] {
+        let frame: Vec<u8> = (0..len).map(|i| (i * 7 % 251) as u8).collect();
+        let rig = Rig::new();
+        let mut ends = rig.tx(Way::FirstSlots, Granting::PerFrame, 0);
+        let mut port = TestPort::default();
+        for offload in [Offload::default(), gso] {
+            let mut arena = Arena::new();
+            assert!(arena.push(&frame, offload));
+            assert_eq!(ends.front.send(&rig.guest, &ends.front_chan, &arena.burst()), Ok(1));
+            let (mut private, control) = (Arena::new(), SharedControl::default());
+            let polled = ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut private, &control);
+            assert_eq!(polled, Ok(Polled::More));
+            assert!(ends.front.reclaim(&rig.guest, 1).is_ok());
+        }
+        assert_eq!(port.took, [(frame.clone(), Offload::default()), (frame.clone(), gso)], "TX {len}");
+        let (front, back) = (ends.front.stats(), ends.back.stats());
+        assert_eq!(
+            (front.staged, back.staged, rig.xen.counts().copies),
+            (staged, staged, copies),
+            "TX {len}"
+        );
+        ends.close(&rig);
+
+        let mut ends = rig.rx(Way::FirstSlots, Granting::PerFrame, 0, false);
+        let before = rig.xen.counts().copies;
+        let mut port = TestPort { gives: port.took.drain(..).collect(), ..TestPort::default() };
+        ends.front.post(&rig.guest, &ends.front_chan).expect("grants to be had");
+        let control = SharedControl::default();
+        while ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &control) == Ok(Polled::More) {}
+        let mut got = Arena::new();
+        assert_eq!(ends.front.recv(&mut got, 1), Ok(2), "RX {len}");
+        assert!((0..2).all(|i| got.burst().frame(i) == frame), "RX {len}");
+        let (front, back) = (ends.front.stats(), ends.back.stats());
+        let copied = rig.xen.counts().copies - before;
+        assert_eq!((front.staged, back.staged, copied), (staged, staged, copies), "RX {len}");
+        ends.close(&rig);
+        rig.assert_empty();
+    }
+}
+
+/// A frame that is to be cut goes by its buffer where it fits, as any other.
+#[test]
+fn a_short_frame_that_is_to_be_cut_is_staged() {
+    let gso = Offload { gso_type: GSO_TYPE_TCPV4, gso_size: 100, csum_blank: true, csum_ok: true };
+    for (way, staged) in [(Way::Staging(256), 1), (Way::Staging(128), 0), (Way::Copy, 0)] {
+        let rig = Rig::new();
+        let mut ends = rig.tx(way, Granting::PerFrame, 0);
+        let mut arena = Arena::new();
+        assert!(arena.push(&[9; 254], gso));
+        assert_eq!(ends.front.send(&rig.guest, &ends.front_chan, &arena.burst()), Ok(1));
+        let (mut port, control) = (TestPort::default(), SharedControl::default());
+        let polled =
+            ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut Arena::new(), &control);
+        assert_eq!((polled, port.took.len()), (Ok(Polled::More), 1));
+        assert_eq!(port.took[0], (vec![9; 254], gso));
+        assert_eq!((ends.front.stats().staged, ends.back.stats().staged), (staged, staged), "{way:?}");
+        assert_eq!(ends.front.reclaim(&rig.guest, 1), Ok(2), "one for the extra info");
+        ends.close(&rig);
+        rig.assert_empty();
+    }
+}
+
+/// docs/protocol 3.2: a list goes on from page to page, at most eight; a full one has no terminator, and an id is one list's
+/// wherever in it it stands.
+#[test]
+fn a_list_has_as_many_pages_as_it_needs() {
+    for n in [511, 512, 513, 1024, 2048, 4096] {
+        let rig = Rig::new();
+        let (area, buffers) = rig.stage_some(Way::Staging(64), Access::ReadOnly, 0, n).unzip();
+        assert_eq!(area.as_ref().map(|area| area.list_refs().len()), Some((n as usize).div_ceil(512)));
+        let chain = AnyPath::Staging(StagingPath::new(buffers.expect("staging buffers")));
+        let mut g = rig.tx_model_by(chain.into(), area, 0, 1);
+        let last = n as u16 - 1;
+        [0, last / 2, last].into_iter().for_each(|id| fill(&g, id));
+        let frames: [&[Slot]; 4] = [
+            &[staged(last, 0, 64)],
+            &[staged(0, 0, 14)],
+            &[staged(last + 1, 0, 60)],
+            &[staged(last / 2, 4, 60)],
+        ];
+        let (answers, took) = play(&mut g, &frames);
+        assert_eq!(answers, [[OKAY], [OKAY], [ERROR], [OKAY]], "{n} buffers");
+        let value = |id: u16| (id as u8).wrapping_add(1);
+        assert_eq!(took, [vec![value(last); 64], vec![1; 14], vec![value(last / 2); 60]]);
+        g.close();
+        rig.assert_empty();
+    }
+}
+
+/// docs/protocol 3.2: there may be more RX buffers than slots; the request's id says which one a frame is put into.
+#[test]
+fn an_rx_list_may_be_longer_than_its_ring() {
+    let rig = Rig::new();
+    let (area, buffers) = rig.stage_some(Way::Staging(256), Access::ReadWrite, 0, 1200).unzip();
+    let chain = AnyPath::Staging(StagingPath::new(buffers.expect("staging buffers")));
+    let mut g = rig.rx_model_by(chain.into(), area, u32::MAX - 100, RxAccepts::ALL);
+    let (mut id, frame) = (0u32, |n: u32| (vec![n as u8 ^ (n >> 8) as u8; 60], Offload::default()));
+    for round in 0..12 {
+        // Every buffer in its turn, and one that is not there.
+        let ids: Vec<u16> = (0..100).map(|k| ((id + k * 7) % 1200) as u16).chain([1200 + round]).collect();
+        id += 700;
+        for (k, &id) in ids.iter().enumerate() {
+            g.model.post(RxRequest { id, gref: g.refs[k].0 });
+        }
+        g.port.gives.extend((0..101).map(|k| frame(1000 * u32::from(round) + k)));
+        assert_eq!(g.run(), Ok(()));
+        let frames = g.model.frames().expect("answers by the rules");
+        let area = g.area.as_ref().expect("a staging area");
+        for (k, (came, &id)) in frames.iter().zip(&ids).enumerate() {
+            assert_eq!(came.failed(), k == 100, "id {id}");
+            if k < 100 {
+                let mut bytes = [0; 60];
+                let at = area.start(id) + usize::from(came.slots[0].offset);
+                assert!(area.bytes().copy_out(at, &mut bytes));
+                assert_eq!(bytes[..], frame(1000 * u32::from(round) + k as u32).0, "id {id}");
+            }
+        }
+        assert_eq!(frames.len(), 101);
+    }
+    assert_eq!(g.back.stats().staged, 1200);
+    g.close();
     rig.assert_empty();
 }

@@ -27,7 +27,7 @@ struct Kernel(MapBus);
 
 /// Those of ours that the kernel's drivers do not write.
 fn is_ours(key: &str) -> bool {
-    key == "feature-persistent" || key.contains("staging-grants")
+    key == "feature-persistent" || key.contains("staging-grants") || key.ends_with("-ring-page-order")
 }
 
 impl KeySource for Kernel {
@@ -168,13 +168,14 @@ fn a_kernel_back_that_follows_ours_is_not_taken_for_ours() {
     let mut kernel = Kernel(bb);
     let plain = BackFeatures { staging_sizes: Vec::new(), persistent: false, ..BackFeatures::default() };
     let mut back = BackVif::new(GUEST, 0, VifConfig { features: plain, ..VifConfig::default() });
-    let mut front = FrontVif::new(HOST, wishes(Some(65535), true), false);
+    let mut front = FrontVif::new(HOST, FrontConfig { ring_order: 4, ..wishes(Some(65535), true) }, false);
     for _ in 0..8 {
         back.step(&h, &mut kernel, &mut |_, _| None).unwrap();
         front.step(&g, &mut fb).unwrap();
     }
     assert!(front.is_live() && !front.staging_accepted(0));
     assert_ne!(fb.own_text("feature-persistent").unwrap().as_deref(), Some("1"));
+    assert!(fb.own_text("tx-ring-ref").unwrap().is_some(), "it knows no other key of a ring");
     let (mut port, mut scratch, mut burst) = (TestPort::default(), Arena::new(), Arena::new());
     assert!(burst.push(&[7; 900], Offload::default()));
     assert_eq!(front.send(&g, 0, &burst.burst()), Ok(1));

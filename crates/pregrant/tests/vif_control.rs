@@ -4,7 +4,7 @@
 
 mod rig;
 
-use pregrant::net::back::{BackVif, Drained, Polled, VifConfig};
+use pregrant::net::back::{BackVif, Drained, Polled, PreviousState, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::{FrontConfig, FrontStep, FrontVif};
 use pregrant::net::path::staging::list::DataLen;
@@ -169,6 +169,183 @@ fn a_second_connection_finds_nothing_of_the_first() {
     connect((&g, &mut front, &mut fb), (&h, &mut second, &mut bb));
     assert!(front.is_live() && !front.staging_accepted(0) && second.nr_queues() == 1);
     assert_eq!(second.path_names(0), ("copy", "copy"));
+}
+
+/// Frames of 60 bytes, each way on queue 0; how many were staged there, as both ends count, and none is damaged.
+fn staged_each_way(
+    (g, front): (&LocalDomain, &mut FrontVif<LocalDomain>),
+    (h, back): (&LocalDomain, &mut BackVif<LocalDomain>),
+) -> (u64, u64) {
+    let before = back.stats(0);
+    let (mut burst, mut port, mut got) = (Arena::new(), TestPort::default(), Arena::new());
+    for k in 0..5 {
+        assert!(burst.push(&[k; 60], Offload::default()));
+    }
+    assert_eq!(front.send(g, 0, &burst.burst()), Ok(5));
+    assert_eq!(back.poll_tx(h, 0, &mut port, &mut Arena::new()), Ok(Polled::More));
+    assert_eq!(front.reclaim(g, 0, 1), Ok(5));
+    port.gives = port.took.drain(..).collect();
+    assert_eq!(back.poll_rx(h, 0, &mut port), Ok(Polled::More));
+    assert_eq!(front.recv(g, 0, &mut got, 1), Ok(5));
+    assert!((0..5).all(|k| got.burst().frame(k) == [k as u8; 60]));
+    let (tx, rx) = back.stats(0);
+    assert_eq!((tx.errors, rx.errors), (0, 0));
+    (tx.staged - before.0.staged, rx.staged - before.1.staged)
+}
+
+/// A front that understands it, one that does not, and each of a back's successors.
+#[test]
+fn one_direction_s_bad_list_leaves_the_other_alone() {
+    for (bad, said, queues) in
+        [("tx", "rx", 1), ("rx", "tx", 1), ("tx", "rx", 2), ("rx", "tx", 2), ("neither", "1", 2)]
+    {
+        for (revision, end) in [(2, "front"), (1, "front"), (1, "back")] {
+            let xen = LocalXen::new();
+            let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+            let (mut fb, mut bb) = device();
+            let mut front = FrontVif::new(HOST, FrontConfig { queues, ..FrontConfig::default() }, false);
+            let staging_revision = if end == "back" { revision } else { 2 };
+            let features = BackFeatures { staging_revision, ..BackFeatures::default() };
+            let mut vif = back(features);
+            let _ = vif.step(&h, &mut bb, &mut |_, _| None).expect("keys");
+            front.step(&g, &mut fb).expect("an honest back");
+            let at = if queues == 1 { "" } else { "queue-0/" };
+            let bad_key = format!("{at}{bad}-data-ref0");
+            let list = fb.own.borrow().get(&bad_key).cloned();
+            if let Some(list) = &list {
+                fb.own.borrow_mut().insert(bad_key.clone(), "4000000".into());
+                assert_ne!(list, "4000000");
+            }
+            if end == "front" {
+                fb.own.borrow_mut().insert("staging-grants-revision".into(), revision.to_string());
+            }
+            for _ in 0..4 {
+                let _ = vif.step(&h, &mut bb, &mut |_, _| None).expect("an honest front");
+                front.step(&g, &mut fb).expect("an honest back");
+            }
+            let said = if revision == 2 || said == "1" { said } else { "0" };
+            assert_eq!(bb.own.borrow()[&format!("{at}staging-grants-active")], said, "{bad} by {revision}");
+            let len = DataLen::new(256);
+            let tx = len.filter(|_| ["1", "tx"].contains(&said));
+            let rx = len.filter(|_| ["1", "rx"].contains(&said));
+            assert_eq!((front.staging_lens(0), front.staging_accepted(0)), ((tx, rx), said == "1"));
+            assert!(queues == 1 || front.staging_accepted(1), "the other queue has both");
+            let staged = (5 * u64::from(tx.is_some()), 5 * u64::from(rx.is_some()));
+            assert_eq!(staged_each_way((&g, &mut front), (&h, &mut vif)), staged);
+
+            // What a predecessor said holds, though the list could be taken now.
+            if let Some(list) = list {
+                fb.own.borrow_mut().insert(bad_key, list);
+            }
+            drop(vif);
+            let mut next = back(BackFeatures::default());
+            assert_eq!(next.inherit(&mut bb), Ok(PreviousState::Connected));
+            assert_eq!(next.reattach(&h, &mut bb, &mut |_, _| None).ok(), Some(true), "{bad} by {revision}");
+            assert_eq!(staged_each_way((&g, &mut front), (&h, &mut next)), staged);
+            next.close(&h, &mut bb, None).expect("a map");
+            let _ = front.step(&g, &mut fb);
+            drop(front);
+            assert_eq!(xen.counts().mapped, 0);
+        }
+    }
+}
+
+/// Rings of 1 to 16 pages with staging in both directions: as many frames at once as there are slots, each way, and so many list
+/// pages; a back that takes less says so, and one that follows finds the same.
+#[test]
+fn rings_have_as_many_pages_as_both_ends_like() {
+    let len = DataLen::new(64);
+    for (wished, tx_most, rx_most) in [(0, 4, 4), (1, 4, 4), (2, 4, 1), (4, 4, 4), (4, 0, 3)] {
+        let xen = LocalXen::new();
+        let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+        let (mut fb, mut bb) = device();
+        let config =
+            FrontConfig { ring_order: wished, tx_data_len: len, rx_data_len: len, ..FrontConfig::default() };
+        let mut front = FrontVif::new(HOST, config, false);
+        let features = BackFeatures {
+            max_tx_ring_order: tx_most,
+            max_rx_ring_order: rx_most,
+            ..BackFeatures::default()
+        };
+        let mut vif = back(features.clone());
+        connect((&g, &mut front, &mut fb), (&h, &mut vif, &mut bb));
+        let what = format!("order {wished} of {tx_most}, {rx_most}");
+        assert!(front.is_live() && front.staging_accepted(0), "{what}");
+        for (dir, order) in [("tx", wished.min(tx_most)), ("rx", wished.min(rx_most))] {
+            let own = fb.own.borrow();
+            let named =
+                |kind: &str| own.keys().filter(|key| key.starts_with(&format!("{dir}-{kind}-ref"))).count();
+            assert_eq!(
+                (named("ring"), named("data")),
+                (1 << order, (256usize << order).div_ceil(512)),
+                "{what}"
+            );
+            let key = format!("{dir}-ring-page-order");
+            assert_eq!(own.get(&key).cloned(), (order > 0).then(|| order.to_string()), "{what}");
+            assert_eq!(own.contains_key(&format!("{dir}-ring-ref")), order == 0, "{what}");
+        }
+        let tx_slots = 256usize << wished.min(tx_most);
+        assert_eq!(front.tx_ids(0) as usize, tx_slots);
+        for turn in 0..2 {
+            let (mut burst, mut port, mut sent) = (Arena::new(), TestPort::default(), 0);
+            while front.room(0) > 0 {
+                burst.clear();
+                let n = 64.min(front.room(0) as usize);
+                (0..n).for_each(|k| assert!(burst.push(&[(sent + k) as u8; 60], Offload::default())));
+                assert_eq!(front.send(&g, 0, &burst.burst()), Ok(n), "{what}");
+                sent += n;
+            }
+            assert_eq!(sent, tx_slots, "{what}");
+            while vif.poll_tx(&h, 0, &mut port, &mut Arena::new()) == Ok(Polled::More) {}
+            assert_eq!(front.reclaim(&g, 0, 1), Ok(tx_slots as u32), "{what}");
+            assert!(port.took.iter().enumerate().all(|(k, frame)| frame.0 == [k as u8; 60]));
+            port.gives = port.took.drain(..).collect();
+            while vif.poll_rx(&h, 0, &mut port) == Ok(Polled::More) {}
+            let (mut came, mut got) = (0, Arena::new());
+            while came < sent {
+                got.clear();
+                let n = front.recv(&g, 0, &mut got, 1).expect("an honest back");
+                assert!((0..n).all(|k| got.burst().frame(k) == [(came + k) as u8; 60]), "{what}");
+                came += n;
+                if n == 0 {
+                    assert_eq!(
+                        vif.poll_rx(&h, 0, &mut port),
+                        Ok(Polled::More),
+                        "{what}: {came} of {sent} frames"
+                    );
+                }
+            }
+            let (tx, rx) = vif.stats(0);
+            assert_eq!((tx.staged, rx.staged), (sent as u64, sent as u64), "{what}, turn {turn}");
+            // A successor takes up the rings and the lists, whatever it offers itself.
+            drop(vif);
+            vif = back(BackFeatures { max_tx_ring_order: 0, ..BackFeatures::default() });
+            assert_eq!(vif.inherit(&mut bb), Ok(PreviousState::Connected));
+            assert_eq!(vif.reattach(&h, &mut bb, &mut |_, _| None).ok(), Some(true), "{what}");
+        }
+        front.close(&mut fb, None).expect("a map");
+        connect((&g, &mut front, &mut fb), (&h, &mut vif, &mut bb));
+        assert!(front.is_closed());
+        let counts = xen.counts();
+        assert_eq!((counts.grants, counts.mapped, counts.channels), (0, 0, 0), "{what}");
+    }
+}
+
+#[test]
+fn where_pages_are_short_rings_have_one() {
+    let xen = LocalXen::new();
+    let p = Failing::of(xen.domain(GUEST.0), u32::MAX, 1024);
+    let h = xen.domain(HOST.0);
+    let (mut fb, mut bb) = device();
+    let mut front = FrontVif::new(HOST, FrontConfig { ring_order: 4, ..FrontConfig::default() }, false);
+    let mut back = back(BackFeatures::default());
+    for _ in 0..2 {
+        let _ = back.step(&h, &mut bb, &mut |_, _| None).expect("keys");
+        let _ = front.step(&p, &mut fb).expect("pages enough for small rings");
+    }
+    assert!(front.staging_accepted(0) && front.shortage().is_some());
+    assert_eq!((front.nr_queues(), front.tx_ids(0)), (1, 256));
+    assert!(fb.own.borrow().contains_key("rx-ring-ref"));
 }
 
 #[test]

@@ -4,17 +4,18 @@
 mod rig;
 
 use pregrant::net::back::rx_batch::RxAccepts;
-use pregrant::net::back::{BackStep, BackVif, Polled, PreviousState, VifConfig};
-use pregrant::net::front::{FrontConfig, FrontVif};
+use pregrant::net::back::{BackStep, BackVif, Polled, PreviousState, SharedControl, VifConfig};
+use pregrant::net::front::{FrontConfig, FrontVif, Granting};
+use pregrant::net::path::FrontPath;
 use pregrant::platform::local::LocalXen;
-use pregrant::port::Offload;
+use pregrant::port::{Arena, Offload};
 use pregrant::ring::{NetRx, RingPages};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{Extra, GSO_TYPE_TCPV4, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest, RxResponse};
 use pregrant::xenbus::XenbusState;
 use pregrant::{GrantRef, PAGE_SIZE};
 use rig::bus::{connect, device};
-use rig::{GUEST, HOST, Rig, RxGame, TestPort, WAYS, Way};
+use rig::{GUEST, HOST, Rig, RxGame, TestPort, Way};
 
 fn post(g: &mut RxGame, n: usize) {
     for _ in 0..n {
@@ -90,18 +91,48 @@ fn without_sg_a_frame_has_one_page_less_its_headroom() {
     g.close();
 }
 
+/// A buffer has room for what its headroom leaves; both ends count it.
 #[test]
-fn staged_frames_have_none() {
-    for way in WAYS.into_iter().filter(|w| matches!(w, Way::Staging(_) | Way::Heads(_))) {
+fn staged_frames_have_it_in_their_buffers() {
+    for (way, len, staged) in [
+        (Way::Staging(2048), 60, true),
+        (Way::Staging(2048), 1792, true),
+        (Way::Staging(2048), 1793, false),
+        (Way::Staging(256), 60, false),
+        (Way::Staging(65535), 60, true),
+        (Way::Staging(65535), 3841, true),
+        (Way::Staging(65535), 65535, true),
+        (Way::Staging(4096), 3840, true),
+        (Way::Staging(4096), 3841, false),
+        (Way::FirstSlots, 3841, false),
+        (Way::FirstSlots, 9000, false),
+    ] {
         let rig = Rig::new();
-        let mut g = rig.rx_model(way, 0, RxAccepts::ALL);
-        g.back.set_headroom(256);
-        post(&mut g, 1);
-        g.port.gives.push_back((bytes(60), Offload::default()));
-        assert_eq!(g.run(), Ok(()));
-        let frame = g.model.frames().expect("answers by the rules").remove(0);
-        assert_eq!((frame.extras.len(), frame.bytes()), (0, 60), "{way:?}");
-        g.close();
+        let mut ends = rig.rx(way, Granting::Standing, 0, false);
+        ends.back.set_headroom(256);
+        let mut port = TestPort::default();
+        for offload in [Offload::default(), gso()] {
+            port.gives.push_back((bytes(len), offload));
+        }
+        ends.front.post(&rig.guest, &ends.front_chan).expect("grants stand");
+        while ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &SharedControl::default())
+            == Ok(Polled::More)
+        {}
+        let mut got = Arena::new();
+        assert_eq!(ends.front.recv(&mut got, 1), Ok(2), "{len} by {way:?}");
+        assert!((0..2).all(|i| got.burst().frame(i) == bytes(len)), "{len} by {way:?}");
+        let (front, back) = (ends.front.stats(), ends.back.stats());
+        assert_eq!((front.staged, back.staged), (2 * u64::from(staged), 2 * u64::from(staged)), "{way:?}");
+        if staged {
+            let area = ends.front.chain().staging().expect("a staging area");
+            let mut buffer = vec![0; area.slot_bytes()];
+            assert!(area.bytes().copy_out(area.start(0), &mut buffer));
+            assert_eq!(buffer[..256], [0; 256], "the headroom is the guest's");
+            let piece = len.min(PAGE_SIZE - 256);
+            assert_eq!(buffer[256..256 + piece], bytes(len)[..piece]);
+        }
+        ends.close(&rig);
+        rig.assert_empty();
     }
 }
 

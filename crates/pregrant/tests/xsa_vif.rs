@@ -104,20 +104,23 @@ fn ordinary() -> FrontConfig {
 /// on with ordinary grants, a vif whose rings alone pass it is closed.
 #[test]
 fn xsa_300_pages_beyond_the_limit_are_not_mapped() {
+    let (none, tx, both) = ((false, false), (true, false), (true, true));
     for (limit, mapped, staging) in [
-        (4, 4, [false, false]),
-        (19, 4, [false, false]),
-        (20, 4, [false, false]), // TX fits and RX does not: neither is kept
-        (36, 36, [true, false]),
-        (67, 36, [true, false]),
-        (68, 68, [true, true]),
+        (4, 4, [none, none]),
+        (19, 4, [none, none]),
+        (20, 20, [tx, none]), // TX fits and RX does not
+        (36, 36, [both, none]),
+        (67, 52, [both, tx]),
+        (68, 68, [both, both]),
     ] {
         let mut pair = Pair::new();
         let (mut front, mut back) = (FrontVif::new(HOST, staged(2), false), back());
         back.limit_pages(limit);
         pair.connect(&mut front, &mut back);
         assert_eq!((back.mapped_pages(), pair.xen.counts().mapped), (mapped, mapped), "limit {limit}");
-        assert_eq!([0, 1].map(|i| front.staging_accepted(i)), staging, "limit {limit}");
+        let lens = [0, 1].map(|i| front.staging_lens(i));
+        assert_eq!(lens.map(|(tx, rx)| (tx.is_some(), rx.is_some())), staging, "limit {limit}");
+        assert_eq!([0, 1].map(|i| front.staging_accepted(i)), staging.map(|lists| lists == both));
         for (_, _, why) in back.refused_lists() {
             assert!(why.to_string().contains("16 pages are to be mapped"), "{why}");
         }
@@ -578,42 +581,44 @@ fn two_queues_with_the_same_grants_harm_their_guest_alone() {
     assert_eq!(pair.xen.counts().mapped, 0);
 }
 
-/// A full list page has no terminator, and 512 entries are all that is taken: what further list pages name is not mapped,
-/// and their ids have no buffer.
+/// A full list page has no terminator: the list goes on in the next page that is named, and ends where there is none. What lies
+/// behind is not mapped, and its ids have no buffer.
 #[test]
-fn more_than_512_entries_are_not_taken() {
+fn more_entries_than_the_named_pages_hold_are_not_taken() {
     const OCTETS: u32 = 64;
-    let mut pair = Pair::new();
-    let (mut front, mut back) = (FrontVif::new(HOST, ordinary(), false), back());
-    pair.back_step(&mut back).expect("keys");
-    front.step(&pair.g, &mut pair.fb).expect("an honest back");
-    let mut refs = [GrantRef::NONE; 9];
-    let buffers = pair.g.alloc(HOST, Access::ReadOnly, &mut refs).expect("pages");
-    let mut list_refs = [GrantRef::NONE; 2];
-    let lists = pair.g.alloc(HOST, Access::ReadOnly, &mut list_refs).expect("pages");
-    let entry =
-        |id: u16| StagingEntry { id, gref: refs[id as usize / 64].0, offset: id % 64 * OCTETS as u16 };
-    assert!(staging_list::write(&lists, (0..576).map(entry)));
-    assert!(buffers.copy_in(0, &[9; 4096 * 9]));
-    for (key, value) in [
-        ("feature-staging-grants", 1),
-        ("tx-data-len", OCTETS),
-        ("tx-data-ref0", list_refs[0].0),
-        ("tx-data-ref1", list_refs[1].0),
-    ] {
-        pair.fb.own.borrow_mut().insert(key.into(), value.to_string());
+    for (named, most) in [(1, 512u16), (2, 576)] {
+        let mut pair = Pair::new();
+        let (mut front, mut back) = (FrontVif::new(HOST, ordinary(), false), back());
+        pair.back_step(&mut back).expect("keys");
+        front.step(&pair.g, &mut pair.fb).expect("an honest back");
+        let mut refs = [GrantRef::NONE; 9];
+        let buffers = pair.g.alloc(HOST, Access::ReadOnly, &mut refs).expect("pages");
+        let mut list_refs = [GrantRef::NONE; 2];
+        let lists = pair.g.alloc(HOST, Access::ReadOnly, &mut list_refs).expect("pages");
+        let entry =
+            |id: u16| StagingEntry { id, gref: refs[id as usize / 64].0, offset: id % 64 * OCTETS as u16 };
+        assert!(staging_list::write(&lists, (0..576).map(entry)));
+        assert!(buffers.copy_in(0, &[9; 4096 * 9]));
+        let mut keys = pair.fb.own.borrow_mut();
+        keys.extend(
+            [("feature-staging-grants", 1), ("tx-data-len", OCTETS)].map(|(k, v)| (k.into(), v.to_string())),
+        );
+        keys.extend((0..named).map(|k| (format!("tx-data-ref{k}"), list_refs[k].0.to_string())));
+        drop(keys);
+        assert_eq!(pair.back_step(&mut back).expect("an honest list"), BackStep::Connected);
+        let mapped = 2 + usize::from(most) / 64;
+        assert_eq!((back.path_names(0).0, pair.xen.counts().mapped), ("staging", mapped));
+        let ring = pair.tx_ring();
+        let mut port = TestPort::default();
+        for (k, id) in [511u16, 512, 575, 576].into_iter().enumerate() {
+            let request = TxRequest { gref: 0, offset: 0, flags: 0, id, size: 64 };
+            ring.write::<3>(k as u32, request.to_words());
+        }
+        ring.store(Word::ReqProd, 4);
+        assert_eq!(back.poll_tx(&pair.h, 0, &mut port, &mut Arena::new()), Ok(Polled::More));
+        let good = if named == 1 { 1 } else { 3 };
+        assert_eq!((port.took.len(), back.stats(0).0.errors), (good, 4 - good as u64));
     }
-    assert_eq!(pair.back_step(&mut back).expect("an honest list"), BackStep::Connected);
-    assert_eq!((back.path_names(0).0, pair.xen.counts().mapped), ("staging", 2 + 8));
-    let ring = pair.tx_ring();
-    let mut port = TestPort::default();
-    for (k, id) in [511u16, 512, 575].into_iter().enumerate() {
-        let request = TxRequest { gref: 0, offset: 0, flags: 0, id, size: 64 };
-        ring.write::<3>(k as u32, request.to_words());
-    }
-    ring.store(Word::ReqProd, 3);
-    assert_eq!(back.poll_tx(&pair.h, 0, &mut port, &mut Arena::new()), Ok(Polled::More));
-    assert_eq!((port.took.len(), back.stats(0).0.errors), (1, 2));
 }
 
 /// What a connection that ends leaves of single-frame grants: nothing, whatever the back did to the last frames.

@@ -17,7 +17,7 @@ mod traffic;
 mod world;
 
 use back::BURST;
-use model_guest::{ModelGuest, SLOTS};
+use model_guest::ModelGuest;
 use pregrant::net::front::FrontConfig;
 use pregrant::xenbus::XenbusState;
 use pregrant_host::loopback::{LoopbackError, ProcessCounts};
@@ -206,7 +206,7 @@ fn an_orderly_stop_loses_and_repeats_nothing() {
         for round in 0..6 {
             // More than there are slots: a batch waits in the back's hands, and the rest behind its port.
             guest.post();
-            let limit = came.end + SLOTS + 44;
+            let limit = came.end + guest.slots() + 44;
             world.log.set(Word::Limit, limit as u32);
             for _ in 0..20 {
                 // Not before the answers: some are in flight when the back stops.

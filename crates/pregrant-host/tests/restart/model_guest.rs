@@ -26,7 +26,8 @@ use pregrant_host::ports::sequence;
 use pregrant_host::xenstored::UnixTransport;
 use std::time::Duration;
 
-pub const SLOTS: u64 = 256;
+/// Pages of each ring of a guest with staging buffers, as the exponent of 2: each of its lists has two pages then.
+const ORDER: u32 = 2;
 /// Bytes that fit a staging buffer, in the tests that have some.
 const STAGED: u32 = 2048;
 /// What a large segment has: numbered frames are no TCP, so a back could not blank their checksums itself.
@@ -43,6 +44,8 @@ pub struct ModelGuest {
     tx_pages: (Region, Vec<GrantRef>),
     rx_pages: (Region, Vec<GrantRef>),
     staging: Option<(StagingArea<Loopback>, StagingArea<Loopback>)>,
+    /// Of each ring.
+    slots: usize,
     /// RX slots posted so far.
     posted: u64,
 }
@@ -50,19 +53,20 @@ pub struct ModelGuest {
 impl ModelGuest {
     /// Goes to state 4, and waits for the back.
     pub fn connect(world: &World, staged: bool) -> Self {
-        Self::over(world.guest(), staged, false)
+        Self::over(world.guest(), staged, false, 0)
     }
 
     /// The same, by the path of this name.
     pub fn connect_by(world: &World, (path, staged): (&str, bool)) -> Self {
-        Self::over(world.guest(), staged, path == "persistent")
+        Self::over(world.guest(), staged, path == "persistent", if staged { ORDER } else { 0 })
     }
 
-    /// The same, over an attachment.
+    /// The same, over an attachment, with rings of `1 << order` pages.
     pub fn over(
         (platform, mut xs): (Loopback, Client<UnixTransport>),
         staged: bool,
         persistent: bool,
+        order: u32,
     ) -> Self {
         let device = Device::front(&mut xs, Class::VIF, 0).unwrap();
         device.watch_peer(&mut xs).unwrap();
@@ -73,23 +77,24 @@ impl ModelGuest {
             let region = platform.grants().alloc(BACK, acc, &mut refs).unwrap();
             (region, refs)
         };
-        let (tx_ring, tx_ref) = pages(1, Access::ReadWrite);
-        let (rx_ring, rx_ref) = pages(1, Access::ReadWrite);
-        let (tx_ring, rx_ring) = (RingPages::new(tx_ring), RingPages::new(rx_ring));
+        let (tx_ring, tx_ref) = pages(1 << order, Access::ReadWrite);
+        let (rx_ring, rx_ref) = pages(1 << order, Access::ReadWrite);
+        let (tx_ring, rx_ring) = (RingPages::<NetTx, _>::new(tx_ring), RingPages::<NetRx, _>::new(rx_ring));
+        let slots = 256 << order;
         tx_ring.init();
         rx_ring.init();
         let (chan, port) = platform.events().offer(BACK).unwrap();
         let area = |acc, first| {
             let len = DataLen::new(STAGED).unwrap();
-            StagingArea::new(&platform, &mut Regions::new(BACK), acc, len, SLOTS as u32, first).unwrap()
+            StagingArea::new(&platform, &mut Regions::new(BACK), acc, len, slots as u32, first).unwrap()
         };
-        let staging = staged.then(|| (area(Access::ReadOnly, 0), area(Access::ReadWrite, SLOTS as u16)));
+        let staging = staged.then(|| (area(Access::ReadOnly, 0), area(Access::ReadWrite, slots as u16)));
         let keys = |area: &StagingArea<Loopback>| {
-            DataRequest::Keys(DataKeys { list_refs: vec![area.list_ref()], len: area.data_len() })
+            DataRequest::Keys(DataKeys { list_refs: area.list_refs().to_vec(), len: area.data_len() })
         };
         let queue = QueueKeys {
-            tx_ring: tx_ref[0],
-            rx_ring: rx_ref[0],
+            tx_ring: tx_ref,
+            rx_ring: rx_ref,
             channels: ChannelKeys::Single(port),
             tx_data: staging.as_ref().map_or(DataRequest::None, |(tx, _)| keys(tx)),
             rx_data: staging.as_ref().map_or(DataRequest::None, |(_, rx)| keys(rx)),
@@ -99,13 +104,14 @@ impl ModelGuest {
         let mut guest = Self {
             tx: TxModel::starting_at(tx_ring, start),
             rx: RxModel::starting_at(rx_ring, start),
-            tx_pages: pages(SLOTS as usize, Access::ReadOnly),
-            rx_pages: pages(SLOTS as usize, Access::ReadWrite),
+            tx_pages: pages(slots, Access::ReadOnly),
+            rx_pages: pages(slots, Access::ReadWrite),
             platform,
             xs,
             device,
             chan,
             staging,
+            slots,
             posted: 0,
         };
         guest.bus().publish(&request.pairs(), of_front_connection).unwrap();
@@ -123,6 +129,11 @@ impl ModelGuest {
         assert_eq!(state.unwrap(), wanted);
     }
 
+    /// Slots of each ring.
+    pub fn slots(&self) -> u64 {
+        self.slots as u64
+    }
+
     /// The back's state now: it is never to leave 4.
     pub fn back_state(&mut self) -> XenbusState {
         self.device.peer_state(&mut self.xs).unwrap()
@@ -132,8 +143,8 @@ impl ModelGuest {
     /// at once.
     pub fn send(&mut self, first: u64, n: u64, long: bool) {
         for seq in first..first + n {
-            // Two data slots each, whatever is in flight.
-            let id = (seq as usize * 2) % SLOTS as usize;
+            // Two data slots each, whatever is in flight; from one list page into the next, where there are two.
+            let id = (seq as usize * 2 + self.slots / 2 - 12) % self.slots;
             let frame = |len| {
                 let mut frame = vec![0; len];
                 sequence::fill(&mut frame, seq);
@@ -197,7 +208,7 @@ impl ModelGuest {
     /// The same, of which a back that sleeps hears nothing.
     pub fn post_unheard(&mut self) {
         while self.rx.free() > 0 {
-            let id = (self.posted % SLOTS) as u16;
+            let id = (self.posted % self.slots as u64) as u16;
             self.posted += 1;
             self.rx.post(RxRequest { id, gref: self.rx_pages.1[id as usize].0 });
         }

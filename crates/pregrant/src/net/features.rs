@@ -5,12 +5,16 @@
 //!   back's directory:   feature-sg = "1" ... feature-staging-grants = "1", staging-grants-sizes = "64;128;..."
 //!   front's directory:  tx-ring-ref, rx-ring-ref, event-channel[-tx,-rx], request-rx-copy, tx-data-ref0, tx-data-len ...
 //!                       with two queues or more these move to queue-0/, queue-1/ ...
-//!   back's directory:   staging-grants-active = "1"     (same place as the ring's keys: the list was accepted)
+//!   back's directory:   staging-grants-active = "1"     (path/staging/keys.rs)
 //! ```
 //! What a peer may do: write anything. A garbled number in a key that is needed is an error that names the key and says
 //! what was expected; an unknown key is ignored; a staging key that makes no sense means no staging, not no vif.
 
 use super::path::persistent;
+pub use super::path::staging::keys::{
+    ALL_DATA_LENS, ActiveLists, DataKeys, DataRequest, REVISION_KEY, STAGING_REVISION,
+};
+use super::path::staging::keys::{data_keys, parse_sizes, revision};
 use super::path::staging::list::DataLen;
 use crate::units::{EvtchnPort, GrantRef};
 use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, needed, number, put};
@@ -44,14 +48,17 @@ pub struct BackFeatures {
     pub ctrl_ring: bool,
     /// `multi-queue-max-queues`.
     pub max_queues: u32,
+    /// `max-tx-ring-page-order`: pages of a TX ring at most, as the exponent of 2.
+    pub max_tx_ring_order: u32,
+    /// `max-rx-ring-page-order`.
+    pub max_rx_ring_order: u32,
     /// `feature-persistent`: keeps the pages of a front that does so too mapped.
     pub persistent: bool,
     /// `staging-grants-sizes`; empty: `feature-staging-grants` is not offered.
     pub staging_sizes: Vec<DataLen>,
+    /// [`REVISION_KEY`], at most [`STAGING_REVISION`]; 1 where staging is not offered.
+    pub staging_revision: u32,
 }
-
-/// All lengths that our back offers.
-pub const ALL_DATA_LENS: [u32; 6] = [64, 128, 256, 2048, 4096, 65535];
 
 impl Default for BackFeatures {
     fn default() -> Self {
@@ -67,8 +74,11 @@ impl Default for BackFeatures {
             xdp_headroom: true,
             ctrl_ring: true,
             max_queues: 8,
+            max_tx_ring_order: MAX_RING_ORDER,
+            max_rx_ring_order: MAX_RING_ORDER,
             persistent: true,
             staging_sizes: ALL_DATA_LENS.iter().filter_map(|&n| DataLen::new(n)).collect(),
+            staging_revision: STAGING_REVISION,
         }
     }
 }
@@ -89,11 +99,14 @@ impl BackFeatures {
         put(&mut p, "feature-xdp-headroom", self.xdp_headroom as u32);
         put(&mut p, "feature-ctrl-ring", self.ctrl_ring as u32);
         put(&mut p, "multi-queue-max-queues", self.max_queues);
+        put(&mut p, MAX_TX_RING_ORDER, self.max_tx_ring_order);
+        put(&mut p, MAX_RX_RING_ORDER, self.max_rx_ring_order);
         put(&mut p, persistent::FEATURE, self.persistent as u32);
         if !self.staging_sizes.is_empty() {
             put(&mut p, "feature-staging-grants", 1);
             let sizes: Vec<String> = self.staging_sizes.iter().map(|l| l.value().to_string()).collect();
             put(&mut p, "staging-grants-sizes", sizes.join(";"));
+            put(&mut p, REVISION_KEY, self.staging_revision);
         }
         p
     }
@@ -114,19 +127,13 @@ impl BackFeatures {
             xdp_headroom: flag(keys, "feature-xdp-headroom")?,
             ctrl_ring: flag(keys, "feature-ctrl-ring")?,
             max_queues: number(keys, "multi-queue-max-queues")?.unwrap_or(1).max(1),
+            max_tx_ring_order: ring_order(keys, MAX_TX_RING_ORDER)?,
+            max_rx_ring_order: ring_order(keys, MAX_RX_RING_ORDER)?,
             persistent: flag(keys, persistent::FEATURE)?,
             staging_sizes: sizes.as_deref().map(parse_sizes).unwrap_or_default(),
+            staging_revision: if staging { revision(keys)? } else { 1 },
         })
     }
-}
-
-/// `"128;256;65535"`. A size that means nothing is left out; the others stand.
-fn parse_sizes(text: &str) -> Vec<DataLen> {
-    text.trim_end_matches('\0')
-        .split(';')
-        .filter_map(|s| s.trim().parse().ok().and_then(DataLen::new))
-        .take(64)
-        .collect()
 }
 
 /// How a queue's events travel.
@@ -143,56 +150,13 @@ pub enum ChannelKeys {
     },
 }
 
-/// One direction's staging list: `{tx,rx}-data-ref%u`, `{tx,rx}-data-len`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DataKeys {
-    /// Grants of the list pages.
-    pub list_refs: Vec<GrantRef>,
-    /// Bytes of a frame that fit a buffer.
-    pub len: DataLen,
-}
-
-/// What a front asks for in one direction.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum DataRequest {
-    /// No staging.
-    None,
-    /// Staging.
-    Keys(DataKeys),
-    /// Staging, with keys that are of no use: the front has to hear that it does not get it.
-    Bad {
-        /// Which key, below the front's directory.
-        key: String,
-        /// What stands there.
-        value: Option<String>,
-        /// What should.
-        expected: &'static str,
-    },
-}
-
-impl DataRequest {
-    /// The keys, if they can be used.
-    pub fn keys(&self) -> Option<&DataKeys> {
-        match self {
-            Self::Keys(keys) => Some(keys),
-            _ => None,
-        }
-    }
-}
-
-impl From<Option<DataKeys>> for DataRequest {
-    fn from(keys: Option<DataKeys>) -> Self {
-        keys.map_or(Self::None, Self::Keys)
-    }
-}
-
 /// One queue as the front set it up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueKeys {
-    /// `tx-ring-ref`.
-    pub tx_ring: GrantRef,
+    /// `tx-ring-ref`, or `tx-ring-ref%u` of several pages: a power of two of them.
+    pub tx_ring: Vec<GrantRef>,
     /// `rx-ring-ref`.
-    pub rx_ring: GrantRef,
+    pub rx_ring: Vec<GrantRef>,
     /// Event channels.
     pub channels: ChannelKeys,
     /// Staging of TX, if the front wants it.
@@ -202,10 +166,58 @@ pub struct QueueKeys {
 }
 
 impl QueueKeys {
-    /// A queue without staging.
+    /// A queue with rings of a page each, without staging.
     pub fn new(tx_ring: GrantRef, rx_ring: GrantRef, channels: ChannelKeys) -> Self {
+        let (tx_ring, rx_ring) = (Vec::from([tx_ring]), Vec::from([rx_ring]));
         Self { tx_ring, rx_ring, channels, tx_data: DataRequest::None, rx_data: DataRequest::None }
     }
+}
+
+/// A back's keys for what it takes of that.
+const MAX_TX_RING_ORDER: &str = "max-tx-ring-page-order";
+const MAX_RX_RING_ORDER: &str = "max-rx-ring-page-order";
+
+/// Pages of a ring at most, as the exponent of 2: 4096 slots.
+pub const MAX_RING_ORDER: u32 = 4;
+
+/// What a back takes, by one of these keys. Garbled means one page.
+fn ring_order<S: KeySource>(keys: &mut S, key: &str) -> Result<u32, S::Error> {
+    Ok(keys.text(key)?.as_deref().and_then(decimal).unwrap_or(0).min(MAX_RING_ORDER))
+}
+
+/// The key, below a queue's place, that names page `k` of the ring of `dir`, which has `pages`.
+pub fn ring_key(dir: &str, k: usize, pages: usize) -> String {
+    if pages == 1 { format!("{dir}-ring-ref") } else { format!("{dir}-ring-ref{k}") }
+}
+
+fn put_ring(p: &mut Pairs, at: &str, dir: &str, refs: &[GrantRef]) {
+    if refs.len() > 1 {
+        put(p, format!("{at}{dir}-ring-page-order"), refs.len().ilog2());
+    }
+    for (k, r) in refs.iter().enumerate() {
+        put(p, format!("{at}{}", ring_key(dir, k, refs.len())), r.0);
+    }
+}
+
+/// The grants of a ring, blkif's way: with an order, each key has a number. A key without one says that its front knows no orders,
+/// whatever another one left beside it.
+fn ring<S: KeySource>(keys: &mut S, at: &str, dir: &str, most: u32) -> Result<Vec<GrantRef>, S::Error> {
+    if let Some(only) = number(keys, &format!("{at}{}", ring_key(dir, 0, 1)))? {
+        return Ok(Vec::from([GrantRef(only)]));
+    }
+    let key = format!("{at}{dir}-ring-page-order");
+    let order = number(keys, &key)?.unwrap_or(0);
+    if order > most {
+        let text = order.to_string();
+        return Err(keys.bad(
+            &key,
+            &text,
+            "at most the back's max-tx-ring-page-order or max-rx-ring-page-order",
+        ));
+    }
+    let pages = 1 << order;
+    let refs = (0..pages).map(|k| needed(keys, &format!("{at}{}", ring_key(dir, k, pages))).map(GrantRef));
+    refs.collect()
 }
 
 /// A front's control ring.
@@ -238,6 +250,8 @@ pub struct FrontRequest {
     pub multicast_control: bool,
     /// `feature-persistent`: each of its references names the same page for as long as it is connected.
     pub persistent: bool,
+    /// [`REVISION_KEY`], at most [`STAGING_REVISION`]; 1 where it wants no staging.
+    pub staging_revision: u32,
     /// Its control ring, if it has one.
     pub ctrl: Option<CtrlKeys>,
     /// The queues, at least one.
@@ -269,9 +283,21 @@ pub fn queue_prefix(i: usize, n: usize) -> String {
     if n >= 2 { format!("queue-{i}/") } else { String::new() }
 }
 
-/// The key in the back's directory that says that a queue's staging lists were accepted.
+/// The key in the back's directory that says which of a queue's staging lists were accepted: [`ActiveLists`].
 pub fn active_key(i: usize, n: usize) -> String {
     queue_prefix(i, n) + "staging-grants-active"
+}
+
+/// Whether a back that offers so many queues accepted staging lists, by its own directory.
+pub fn staging_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<bool, S::Error> {
+    // How many queues there are is the front's to say: all places are looked at.
+    for key in once(active_key(0, 1)).chain((0..max_queues as usize).map(|i| active_key(i, 2))) {
+        let text = back.text(&key)?;
+        if ActiveLists::parse(text.as_deref(), ActiveLists { tx: true, rx: true }).any() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Names in the back's directory that belong to one connection.
@@ -283,18 +309,9 @@ pub fn of_back_connection(name: &str) -> bool {
 /// go before it is given the vif, or its fronts believe that it keeps what they say.
 pub fn unknown_to_netback(name: &str) -> bool {
     of_back_connection(name)
-        || ["feature-staging-grants", "staging-grants-sizes", persistent::FEATURE].contains(&name)
-}
-
-/// Whether a back that offers so many queues accepted staging lists, by its own directory.
-pub fn staging_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<bool, S::Error> {
-    // How many queues there are is the front's to say: all places are looked at.
-    for key in once(active_key(0, 1)).chain((0..max_queues as usize).map(|i| active_key(i, 2))) {
-        if flag(back, &key)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+        || [MAX_TX_RING_ORDER, MAX_RX_RING_ORDER, "feature-staging-grants", "staging-grants-sizes"]
+            .contains(&name)
+        || [REVISION_KEY, persistent::FEATURE].contains(&name)
 }
 
 /// Names in the front's directory that belong to one connection: a predecessor with other queues, channels or lists left
@@ -309,6 +326,7 @@ pub fn of_front_connection(name: &str) -> bool {
         "queue-",
         "multi-queue-num-queues",
         "feature-staging-grants",
+        REVISION_KEY,
         persistent::FEATURE,
     ];
     starts.iter().any(|start| name.starts_with(start))
@@ -327,6 +345,7 @@ impl FrontRequest {
             ipv6_csum: true,
             multicast_control: false,
             persistent: false,
+            staging_revision: STAGING_REVISION,
             ctrl: None,
             queues,
         }
@@ -355,11 +374,12 @@ impl FrontRequest {
         let staging = self.queues.iter().any(|q| q.tx_data.keys().is_some() || q.rx_data.keys().is_some());
         if staging {
             put(&mut p, "feature-staging-grants", 1);
+            put(&mut p, REVISION_KEY, self.staging_revision);
         }
         for (i, q) in self.queues.iter().enumerate() {
             let at = queue_prefix(i, n);
-            put(&mut p, format!("{at}tx-ring-ref"), q.tx_ring.0);
-            put(&mut p, format!("{at}rx-ring-ref"), q.rx_ring.0);
+            put_ring(&mut p, &at, "tx", &q.tx_ring);
+            put_ring(&mut p, &at, "rx", &q.rx_ring);
             match q.channels {
                 ChannelKeys::Single(port) => put(&mut p, format!("{at}event-channel"), port.0),
                 ChannelKeys::Split { tx, rx } => {
@@ -417,11 +437,19 @@ impl FrontRequest {
                 None => ChannelKeys::Single(EvtchnPort(needed(keys, &format!("{at}event-channel"))?)),
             };
             queues.push(QueueKeys {
-                tx_ring: GrantRef(needed(keys, &format!("{at}tx-ring-ref"))?),
-                rx_ring: GrantRef(needed(keys, &format!("{at}rx-ring-ref"))?),
+                tx_ring: ring(keys, &at, "tx", offered.max_tx_ring_order)?,
+                rx_ring: ring(keys, &at, "rx", offered.max_rx_ring_order)?,
                 channels,
-                tx_data: if staging { data_keys(keys, &at, "tx", offered)? } else { DataRequest::None },
-                rx_data: if staging { data_keys(keys, &at, "rx", offered)? } else { DataRequest::None },
+                tx_data: if staging {
+                    data_keys(keys, &at, "tx", &offered.staging_sizes)?
+                } else {
+                    DataRequest::None
+                },
+                rx_data: if staging {
+                    data_keys(keys, &at, "rx", &offered.staging_sizes)?
+                } else {
+                    DataRequest::None
+                },
             });
         }
         Ok(Self {
@@ -434,52 +462,11 @@ impl FrontRequest {
             ipv6_csum: flag(keys, "feature-ipv6-csum-offload")?,
             multicast_control: offered.multicast_control && requests_multicast(keys)?,
             persistent: offered.persistent && flag(keys, persistent::FEATURE)?,
+            staging_revision: if staging { revision(keys)? } else { 1 },
             ctrl,
             queues,
         })
     }
-}
-
-/// One direction's staging keys. A front may leave a direction out: then it has neither key. With one queue the keys may
-/// also stand in `queue-0/`, as the RFC has them.
-fn data_keys<S: KeySource>(
-    keys: &mut S,
-    at: &str,
-    dir: &str,
-    offered: &BackFeatures,
-) -> Result<DataRequest, S::Error> {
-    let places: &[&str] = if at.is_empty() { &["", "queue-0/"] } else { &[at] };
-    for at in places {
-        let len_key = format!("{at}{dir}-data-len");
-        let list_key = |k: usize| format!("{at}{dir}-data-ref{k}");
-        let text = keys.text(&len_key)?;
-        let first = keys.text(&list_key(0))?;
-        if text.is_none() && first.is_none() {
-            continue;
-        }
-        let bad = |key, value, expected| Ok(DataRequest::Bad { key, value, expected });
-        let len = text.as_deref().and_then(decimal).and_then(DataLen::new);
-        let Some(len) = len.filter(|l| offered.staging_sizes.contains(l)) else {
-            return bad(len_key, text, "one of the back's staging-grants-sizes");
-        };
-        let mut list_refs = Vec::new();
-        let mut next = first;
-        // One list page serves a ring of 512 slots; eight serve the largest ring there is.
-        while list_refs.len() < 8
-            && let Some(text) = next
-        {
-            let Some(r) = decimal(&text) else {
-                return bad(list_key(list_refs.len()), Some(text), "a grant reference, a decimal number");
-            };
-            list_refs.push(GrantRef(r));
-            next = keys.text(&list_key(list_refs.len()))?;
-        }
-        if list_refs.is_empty() {
-            return bad(list_key(0), None, "a grant reference, a decimal number");
-        }
-        return Ok(DataRequest::Keys(DataKeys { list_refs, len }));
-    }
-    Ok(DataRequest::None)
 }
 
 #[cfg(test)]
@@ -507,8 +494,8 @@ mod tests {
     }
     fn request(n: u32) -> FrontRequest {
         let queue = |i| QueueKeys {
-            tx_ring: GrantRef(8 + i),
-            rx_ring: GrantRef(100 + i),
+            tx_ring: (0..1u32 << i).map(|k| GrantRef(8 + i + 200 * k)).collect(),
+            rx_ring: (0..if i == 1 { 16 } else { 1 }).map(|k| GrantRef(100 + i + 200 * k)).collect(),
             channels: if i % 2 == 0 {
                 ChannelKeys::Split { tx: EvtchnPort(1 + i), rx: EvtchnPort(20 + i) }
             } else {
@@ -526,6 +513,7 @@ mod tests {
             csum: true,
             ipv6_csum: false,
             persistent: true,
+            staging_revision: n.min(STAGING_REVISION),
             multicast_control: n == 2,
             ctrl: (n < 4).then_some(CtrlKeys { ring: GrantRef(90 + n), channel: EvtchnPort(91) }),
             queues: (0..n).map(queue).collect(),
@@ -538,6 +526,7 @@ mod tests {
         assert_eq!(BackFeatures::read(&mut dir(back.pairs())).unwrap(), back);
         let plain = BackFeatures {
             staging_sizes: Vec::new(),
+            staging_revision: 1,
             sg: false,
             max_queues: 1,
             multicast_control: false,
@@ -561,6 +550,21 @@ mod tests {
         assert!(
             keys(2).contains(&"queue-1/tx-data-ref0".to_owned())
                 && !keys(2).contains(&"tx-ring-ref".to_owned())
+        );
+        let of_ring = |n: u32, at: &str| -> Vec<(String, String)> {
+            request(n).pairs().into_iter().filter(|(key, _)| key.starts_with(at)).collect()
+        };
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(of_ring(1, "tx-ring"), [pair("tx-ring-ref", "8")]);
+        let two = [("page-order", "1"), ("ref0", "9"), ("ref1", "209")];
+        let two = two.map(|(key, value)| pair(&format!("queue-1/tx-ring-{key}"), value));
+        assert_eq!(of_ring(2, "queue-1/tx-ring"), two);
+        assert_eq!(of_ring(2, "queue-1/rx-ring").len(), 17);
+        let back = BackFeatures::default().pairs();
+        assert!(
+            ["max-tx-ring-page-order", "max-rx-ring-page-order"]
+                .iter()
+                .all(|key| back.contains(&pair(key, "4")))
         );
     }
 
@@ -626,6 +630,31 @@ mod tests {
             assert_eq!((named.as_str(), seen.as_deref()), (key, Some(value)));
             assert_eq!(q.rx_data, data(50, 65535));
         }
+        // An order promises pages: one that is not named, or a back that offers none, is an error.
+        for (key, value, named) in [
+            ("rx-ring-ref15", None, "rx-ring-ref15"),
+            ("rx-ring-ref3", Some("x"), "rx-ring-ref3"),
+            ("rx-ring-page-order", None, "rx-ring-ref="),
+            ("rx-ring-page-order", Some("0"), "rx-ring-ref="),
+            ("rx-ring-page-order", Some("5"), "rx-ring-page-order=5"),
+            ("tx-ring-page-order", Some("4294967295"), "tx-ring-page-order"),
+            ("tx-ring-page-order", Some("x"), "tx-ring-page-order"),
+        ] {
+            let mut d = dir(request(2).pairs());
+            let key = format!("queue-1/{key}");
+            match value {
+                Some(value) => drop(d.0.insert(key, value.into())),
+                None => drop(d.0.remove(&key)),
+            }
+            let e = FrontRequest::read(&mut d, &back).unwrap_err();
+            assert!(e.starts_with(&format!("queue-1/{named}")), "{e}");
+        }
+        // Those of one that was killed, and the kernel's front, which does not know them.
+        let front = with("rx-ring-page-order", "1").unwrap();
+        assert_eq!(front.queues[0].rx_ring, [GrantRef(100)]);
+        let old = BackFeatures { max_tx_ring_order: 0, ..back.clone() };
+        let e = FrontRequest::read(&mut dir(request(2).pairs()), &old).unwrap_err();
+        assert!(e.starts_with("queue-1/tx-ring-page-order"), "{e}");
         // Half a control ring is none at all, and a back without control rings does not look.
         let mut d = dir(request(1).pairs());
         d.0.remove("event-channel-ctrl");
@@ -640,6 +669,34 @@ mod tests {
             let q = FrontRequest::read(&mut d, &back).unwrap().queues.remove(0);
             assert!(matches!(q.rx_data, DataRequest::Bad { key, value: None, .. } if key == gone));
         }
+    }
+
+    #[test]
+    fn a_back_with_one_list_is_active() {
+        for (text, seen) in [("1", true), ("tx", true), ("rx", true), ("0", false), ("yes", false)] {
+            for key in [active_key(0, 1), active_key(1, 2)] {
+                let mut own = dir(Vec::from([(key, text.into())]));
+                assert_eq!(staging_is_active(&mut own, 2), Ok(seen), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_revision_is_the_lower_one_and_garbage_is_the_first() {
+        let back = BackFeatures::default();
+        for (text, knows) in [("1", 1), ("2", 2), ("3", 2), ("4294967295", 2), ("0", 1), ("x", 1), ("", 1)] {
+            let with = |pairs: Pairs| {
+                let mut d = dir(pairs);
+                d.0.insert(REVISION_KEY.to_owned(), text.to_owned());
+                d
+            };
+            assert_eq!(BackFeatures::read(&mut with(back.pairs())).unwrap().staging_revision, knows);
+            let front = FrontRequest::read(&mut with(request(2).pairs()), &back).unwrap();
+            assert_eq!(front.staging_revision, knows, "{text}");
+        }
+        let mut old = dir(request(2).pairs());
+        old.0.remove(REVISION_KEY);
+        assert_eq!(FrontRequest::read(&mut old, &back).unwrap().staging_revision, 1);
     }
 
     #[test]
@@ -665,14 +722,5 @@ mod tests {
             assert_eq!(asked(text), 0, "{text}");
         }
         assert_eq!(xdp_headroom(&mut dir(Pairs::new())), Ok(0));
-    }
-
-    #[test]
-    fn sizes_that_mean_nothing_are_left_out() {
-        let lens = |text| parse_sizes(text).iter().map(|l| l.value()).collect::<Vec<_>>();
-        assert_eq!(lens("128;256;2048;4096"), [128, 256, 2048, 4096]);
-        assert_eq!(lens("65536"), [65535]);
-        assert_eq!(lens("x;0;70000;256\0"), [256]);
-        assert!(lens("").is_empty());
     }
 }

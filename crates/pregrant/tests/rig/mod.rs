@@ -50,6 +50,8 @@ pub enum Way {
     Staging(u32),
     /// The same, and the head of a longer frame too (TX).
     Heads(u32),
+    /// Through staging buffers of 4096 bytes, and the first slot of a longer frame too.
+    FirstSlots,
 }
 
 /// Every way that there is, staging with every length that the issue names.
@@ -67,9 +69,18 @@ pub const WAYS: [Way; 10] = [
 ];
 
 /// And what needs a front that fills buffers with the heads of longer frames, as ours does.
-pub const OWN_WAYS: [Way; 2] = [Way::Heads(256), Way::Heads(2048)];
+pub const OWN_WAYS: [Way; 3] = [Way::Heads(256), Way::Heads(2048), Way::FirstSlots];
 
 impl Way {
+    /// The data length, where there are staging buffers.
+    pub fn data_len(self) -> Option<DataLen> {
+        match self {
+            Way::Staging(len) | Way::Heads(len) => DataLen::new(len),
+            Way::FirstSlots => DataLen::new(4096),
+            Way::Copy | Way::Map | Way::Persistent(_) => None,
+        }
+    }
+
     /// Whether ordinary pages are never needed.
     pub fn copy_only(self) -> bool {
         matches!(self, Way::Staging(65535))
@@ -118,12 +129,17 @@ impl Rig {
 
     /// Staging buffers as negotiated: the front lists them, the back reads the list, judges and maps it.
     pub fn stage(&self, way: Way, acc: Access, first_id: u16) -> Option<Staged> {
-        let (Way::Staging(len) | Way::Heads(len)) = way else { return None };
-        let len = DataLen::new(len).expect("a length that buffers can have");
-        let area = StagingArea::new(&self.guest, &mut Regions::new(HOST), acc, len, SLOTS, first_id)
+        self.stage_some(way, acc, first_id, SLOTS)
+    }
+
+    /// The same, so many of them.
+    pub fn stage_some(&self, way: Way, acc: Access, first_id: u16, n: u32) -> Option<Staged> {
+        let len = way.data_len()?;
+        let mut area = StagingArea::new(&self.guest, &mut Regions::new(HOST), acc, len, n, first_id)
             .expect("staging buffers");
-        let list = self.host.map(GUEST, &[area.list_ref()], Access::ReadOnly).expect("the list page");
-        let entries = staging_list::read(&list, SLOTS as usize);
+        area.set_first_slots(way == Way::FirstSlots);
+        let list = self.host.map(GUEST, area.list_refs(), Access::ReadOnly).expect("the list page");
+        let entries = staging_list::read(&list, n as usize);
         let list = staging_list::judge(&entries, first_id, len).expect("our own list");
         let map = self.host.map(GUEST, &list.refs, acc).expect("the buffers' pages");
         let buffers =
@@ -140,7 +156,10 @@ impl Rig {
             (Way::Heads(_), Some(buffers)) => {
                 AnyPath::Staging(StagingPath::new(buffers).with_heads(acc == Access::ReadOnly))
             }
-            (Way::Staging(_) | Way::Heads(_), None) => panic!("staging without buffers"),
+            (Way::FirstSlots, Some(buffers)) => {
+                AnyPath::Staging(StagingPath::new(buffers).with_first_slots(true))
+            }
+            (Way::Staging(_) | Way::Heads(_) | Way::FirstSlots, None) => panic!("staging without buffers"),
         }
     }
 
@@ -229,11 +248,22 @@ impl Rig {
 
     /// The model front against our back over RX, with a writable page for each id.
     pub fn rx_model(&self, way: Way, start: u32, accepts: RxAccepts) -> RxGame {
+        let (area, buffers) = self.stage(way, Access::ReadWrite, 0).unzip();
+        self.rx_model_by(Self::path(way, buffers, Access::ReadWrite).into(), area, start, accepts)
+    }
+
+    /// The same, by these paths.
+    pub fn rx_model_by(
+        &self,
+        chain: Chain<LocalDomain>,
+        area: Option<StagingArea<LocalDomain>>,
+        start: u32,
+        accepts: RxAccepts,
+    ) -> RxGame {
         let (front_ring, back_ring) = self.ring::<NetRx>();
         let (front_chan, back_chan) = self.channel();
         let ring_memory = front_ring.into_pages();
         let model = RxModel::starting_at(RingPages::<NetRx, _>::new(ring_memory.clone()), start);
-        let (area, buffers) = self.stage(way, Access::ReadWrite, 0).unzip();
         let mut refs = vec![GrantRef::NONE; SLOTS as usize];
         let memory = self.guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("the guest's pages");
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
@@ -241,7 +271,7 @@ impl Rig {
             host: self.host.clone(),
             guest: self.guest.clone(),
             model,
-            back: RxQueue::new(ring, Self::path(way, buffers, Access::ReadWrite), accepts),
+            back: RxQueue::new(ring, chain, accepts),
             chans: (front_chan, back_chan),
             ring_memory,
             memory,

@@ -290,7 +290,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             return log::info!("{id}: waits for a backend ({})", id.back);
         }
         let path = match vif.staging_lens(0) {
-            _ if !vif.staging_accepted(0) => "ordinary grants".to_string(),
+            (None, None) => "ordinary grants".to_string(),
             (Some(tx), Some(rx)) if tx == rx => format!("path staging {}", tx.value()),
             (tx, rx) => {
                 let of = |len: Option<DataLen>| len.map_or("none".to_string(), |len| len.value().to_string());

@@ -93,7 +93,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         for (queue, dir, why) in self.vif.refused_lists() {
             let (at, key) = (device.peer_dir(), front_key(*queue, queues, dir, "data-ref0"));
             let line = format_args!(
-                "the staging list {at}/{key} is not used, queue {queue} goes on with ordinary grants: {why}; \
+                "the staging list {at}/{key} is not used, queue {queue} goes on without it: {why}; \
                  correct the front's list and connect it again"
             );
             log.say(Level::Warn, &line);

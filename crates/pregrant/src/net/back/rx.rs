@@ -194,10 +194,9 @@ impl<P: Platform> RxQueue<P> {
         self.ring.available(wanted).is_ok_and(|n| n >= wanted)
     }
 
-    /// Leaves `bytes` free ahead of a frame's in each page, from the next frame on. With staging buffers there is none:
-    /// what is in them is copied out anyhow.
+    /// Leaves `bytes` free ahead of a frame's in each page and each staging buffer, from the next frame on.
     pub fn set_headroom(&mut self, bytes: u16) {
-        self.batch.headroom = if self.chain.places() { 0 } else { bytes };
+        self.batch.headroom = bytes;
     }
 
     /// The vif has so many queues.

@@ -31,7 +31,7 @@ pub struct RxSlot {
     pub gref: u32,
     /// Where the piece begins in the page: behind the headroom.
     pub offset: u16,
-    /// Bytes of the piece.
+    /// Bytes of the piece; 0: it was delivered, and the rest of its frame was not.
     pub len: u16,
     /// The piece in the burst's bytes.
     pub at: u32,

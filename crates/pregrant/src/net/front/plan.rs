@@ -1,7 +1,7 @@
 //! What a queue is made of, from all that was wished for to the least that works.
 //!
 //! ```text
-//!   wished length, an id for each TX slot --> half the TX ids --> a shorter length --> ... --> no staging
+//!   wished length, an id for each TX slot --> half the TX ids --> rings of a page --> a shorter length --> ... --> no staging
 //! ```
 //! Memory to grant may be short: Linux's gntalloc has 1024 pages for a whole domain, and two queues with a page for each
 //! slot are more. More queues come before more ids, longer buffers before shorter ones, and any staging before none.
@@ -20,13 +20,21 @@ pub struct Plan {
     pub rx_len: Option<DataLen>,
     /// Of a TX ring's slots one in so many has memory.
     pub tx_share: u32,
+    /// Pages of the TX ring, as the exponent of 2.
+    pub tx_order: u32,
+    /// Of the RX ring.
+    pub rx_order: u32,
 }
 
 /// Lengths that are tried below the wished one.
 const SHORTER_MAX: usize = 4;
 
-/// The plans, the best first. `offered`: the lengths that the back knows.
-pub fn plans(tx_len: Option<DataLen>, rx_len: Option<DataLen>, offered: &[DataLen]) -> Vec<Plan> {
+/// The plans, the best first. `offered`: the lengths that the back knows; `orders`: those of the TX ring and the RX ring.
+pub fn plans(
+    (tx_len, rx_len): (Option<DataLen>, Option<DataLen>),
+    offered: &[DataLen],
+    orders: (u32, u32),
+) -> Vec<Plan> {
     let longest = tx_len.max(rx_len);
     let mut lens: Vec<Option<DataLen>> = offered
         .iter()
@@ -41,11 +49,20 @@ pub fn plans(tx_len: Option<DataLen>, rx_len: Option<DataLen>, offered: &[DataLe
     if longest.is_some() {
         lens.push(None);
     }
-    lens.into_iter()
-        .flat_map(|len| {
-            [1, 2].map(|tx_share| Plan { tx_len: tx_len.min(len), rx_len: rx_len.min(len), tx_share })
-        })
-        .collect()
+    let orders = if orders == (0, 0) { Vec::from([orders]) } else { Vec::from([orders, (0, 0)]) };
+    let mut plans = Vec::new();
+    for len in lens {
+        for &(tx_order, rx_order) in &orders {
+            plans.extend([1, 2].map(|tx_share| Plan {
+                tx_len: tx_len.min(len),
+                rx_len: rx_len.min(len),
+                tx_share,
+                tx_order,
+                rx_order,
+            }));
+        }
+    }
+    plans
 }
 
 #[cfg(test)]
@@ -61,14 +78,22 @@ mod tests {
         let offered: Vec<DataLen> =
             [64, 65535, 256, 2048, 256].into_iter().filter_map(DataLen::new).collect();
         let of = |tx, rx| -> Vec<_> {
-            plans(tx, rx, &offered).iter().filter(|p| p.tx_share == 1).map(|p| (p.tx_len, p.rx_len)).collect()
+            plans((tx, rx), &offered, (0, 0))
+                .iter()
+                .filter(|p| p.tx_share == 1)
+                .map(|p| (p.tx_len, p.rx_len))
+                .collect()
         };
         let down = [65535, 2048, 256, 64].map(|n| (len(n), len(n)));
         assert_eq!(of(len(65535), len(65535)), [&down[..], &[(None, None)]].concat());
         assert_eq!(of(len(256), None), [(len(256), None), (len(64), None), (None, None)]);
         assert_eq!(of(len(2048), len(64))[1], (len(256), len(64)));
         assert_eq!(of(None, None), [(None, None)]);
-        let shares: Vec<u32> = plans(None, None, &offered).iter().map(|p| p.tx_share).collect();
+        let shares: Vec<u32> = plans((None, None), &offered, (0, 0)).iter().map(|p| p.tx_share).collect();
         assert_eq!(shares, [1, 2]);
+        let rings = plans((len(64), None), &offered, (4, 2));
+        let rings: Vec<_> = rings.iter().map(|p| (p.tx_len, p.tx_order, p.rx_order, p.tx_share)).collect();
+        let of = |len| [(len, 4, 2, 1), (len, 4, 2, 2), (len, 0, 0, 1), (len, 0, 0, 2)];
+        assert_eq!(rings, [of(len(64)), of(None)].concat());
     }
 }

@@ -13,7 +13,7 @@ use super::regions::{Granted, Granting, Grants, OwnRing, Regions};
 use super::rx::RxFront;
 use super::tx::{TxFront, TxLimits};
 use crate::error::{PeerFault, PlatformError};
-use crate::net::features::{ChannelKeys, DataKeys, DataRequest, QueueKeys};
+use crate::net::features::{ActiveLists, ChannelKeys, DataKeys, DataRequest, QueueKeys};
 use crate::net::headers::MacAddr;
 use crate::net::path::FrontChain;
 use crate::net::path::copy::front::OrdinaryPages;
@@ -55,12 +55,13 @@ impl<K: RingKind, P: Platform> Direction<K, P> {
     fn new(
         p: &P,
         regions: &mut Regions<P>,
-        acc: Access,
+        (acc, order): (Access, u32),
         (len, share, first_id): (Option<DataLen>, u32, u16),
         pages: (Granting, u32),
     ) -> Result<Self, PlatformError> {
-        let (page, grants) = regions.take(p, Access::ReadWrite, 1, Granting::Standing)?.into_parts();
-        let ring = RingPages::new(page);
+        let ring_pages = regions.take(p, Access::ReadWrite, 1 << order, Granting::Standing)?;
+        let (ring_pages, grants) = ring_pages.into_parts();
+        let ring = RingPages::new(ring_pages);
         ring.init();
         let n = ring.size() / share;
         let staging = match len.map(|len| StagingArea::new(p, regions, acc, len, n, first_id)).transpose() {
@@ -84,10 +85,8 @@ impl<K: RingKind, P: Platform> Direction<K, P> {
     }
 
     fn keys(&self) -> DataRequest {
-        let keys = |area: &StagingArea<P>| DataKeys {
-            list_refs: Vec::from([area.list_ref()]),
-            len: area.data_len(),
-        };
+        let keys =
+            |area: &StagingArea<P>| DataKeys { list_refs: Vec::from(area.list_refs()), len: area.data_len() };
         DataRequest::from(self.chain.staging().map(keys))
     }
 
@@ -118,11 +117,11 @@ impl<P: Platform> FrontQueue<P> {
         regions: &mut Regions<P>,
         config: QueueConfig,
     ) -> Result<(Self, QueueKeys), PlatformError> {
-        let Plan { tx_len, rx_len, tx_share } = config.plan;
+        let Plan { tx_len, rx_len, tx_share, tx_order, rx_order } = config.plan;
         let tx = Direction::<NetTx, P>::new(
             p,
             regions,
-            Access::ReadOnly,
+            (Access::ReadOnly, tx_order),
             (tx_len, tx_share, 0),
             (config.granting, 0),
         )?;
@@ -131,7 +130,7 @@ impl<P: Platform> FrontQueue<P> {
         let rx = match Direction::<NetRx, P>::new(
             p,
             regions,
-            Access::ReadWrite,
+            (Access::ReadWrite, rx_order),
             (rx_len, 1, first_rx),
             standing,
         ) {
@@ -159,9 +158,11 @@ impl<P: Platform> FrontQueue<P> {
             None => (None, ChannelKeys::Single(tx_port)),
         };
         let keys = QueueKeys {
+            tx_ring: tx.grants.refs().to_vec(),
+            rx_ring: rx.grants.refs().to_vec(),
+            channels,
             tx_data: tx.keys(),
             rx_data: rx.keys(),
-            ..QueueKeys::new(tx.grants.first(), rx.grants.first(), channels)
         };
         let queue = Self {
             ids: [tx.chain.ids(), rx.ring.size()],
@@ -180,22 +181,33 @@ impl<P: Platform> FrontQueue<P> {
         self.tx.limit(limits);
     }
 
-    /// The back is connected: goes on without the staging lists if it did not accept them, and posts RX.
-    pub fn go_live(&mut self, p: &P, regions: &mut Regions<P>, staged: bool) -> Result<(), PlatformError> {
-        if !staged {
-            // First what goes: memory may be short.
+    /// The back is connected: goes on without those staging lists that it did not accept, and posts RX. `first_slots`: see
+    /// [`StagingArea::set_first_slots`].
+    pub fn go_live(
+        &mut self,
+        p: &P,
+        regions: &mut Regions<P>,
+        active: ActiveLists,
+        first_slots: bool,
+    ) -> Result<(), PlatformError> {
+        // First what goes: memory may be short.
+        if !active.tx {
             self.tx.chain_mut().give_up_staging(p, regions);
+        }
+        if !active.rx {
             self.rx.chain_mut().give_up_staging(p, regions);
-            let [tx_ids, rx_slots] = self.ids;
-            if !self.tx.chain().is_whole() {
-                let pages = OrdinaryPages::new(p, regions, Access::ReadOnly, tx_ids, self.config.granting)?;
-                self.tx.chain_mut().append(pages);
-            }
-            if !self.rx.chain().is_whole() {
-                let n = rx_slots + self.config.spare;
-                let pages = OrdinaryPages::new(p, regions, Access::ReadWrite, n, Granting::Standing)?;
-                self.rx.append(pages);
-            }
+        }
+        self.tx.chain_mut().set_first_slots(first_slots);
+        self.rx.chain_mut().set_first_slots(first_slots);
+        let [tx_ids, rx_slots] = self.ids;
+        if !self.tx.chain().is_whole() {
+            let pages = OrdinaryPages::new(p, regions, Access::ReadOnly, tx_ids, self.config.granting)?;
+            self.tx.chain_mut().append(pages);
+        }
+        if !self.rx.chain().is_whole() {
+            let n = rx_slots + self.config.spare;
+            let pages = OrdinaryPages::new(p, regions, Access::ReadWrite, n, Granting::Standing)?;
+            self.rx.append(pages);
         }
         self.post(p)
     }

@@ -95,7 +95,7 @@ impl<P: Platform> RxFront<P> {
 
     /// As [`recv`](Self::recv), but of frames in pages that are longer than [`HEAD_BYTES`] no more than these are copied: the rest
     /// is read where it is ([`piece`](Self::piece)) until it is [released](Self::release). Frames in staging buffers are copied,
-    /// since a buffer is its slot's for good.
+    /// since a buffer is its slot's for good; so are those whose first slot is in one.
     #[inline(always)]
     pub fn recv_by_reference(
         &mut self,
@@ -253,6 +253,7 @@ impl<P: Platform> RxFront<P> {
     ) -> Result<u32, PeerFault> {
         let mut used = 1;
         let mut offload = offload_of(first.flags);
+        let mut headroom = 0;
         let mut extra = first.flags & RXF_EXTRA_INFO != 0;
         while extra {
             if at + used == n {
@@ -263,9 +264,10 @@ impl<P: Platform> RxFront<P> {
             }
             let words = self.ring.read(at + used).to_words();
             let (info, more) = Extra::parse(words).map_err(PeerFault::from_extra)?;
-            if let Extra::Gso { size, gso_type } = info {
-                offload.gso_size = size;
-                offload.gso_type = gso_type;
+            match info {
+                Extra::Gso { size, gso_type } => (offload.gso_size, offload.gso_type) = (size, gso_type),
+                Extra::Xdp { headroom: bytes } => headroom = usize::from(bytes),
+                _ => {}
             }
             used += 1;
             extra = more;
@@ -308,13 +310,16 @@ impl<P: Platform> RxFront<P> {
         // A checksum that is to be made blank is the whole frame's.
         let lent = lent.filter(|_| offload.gso_type == 0 || offload.csum_blank);
         let parts = &parts[..nr];
-        let holds = |path: &&AnyFrontPath<P>| with_path!(path, path => path.holds(total, nr));
-        let path = self.chain.paths().iter().find(holds).ok_or(fault)?;
-        with_path!(path, path => {
-            take_frame(path, &mut self.loans, out, (parts, offload), lent)?;
-            self.stats.bytes += total as u64;
-            self.stats.handed_on_by(counted(path), 1);
-        });
+        let holds = |path: &AnyFrontPath<P>| with_path!(path, path => path.holds(headroom + total, nr));
+        let k = self.chain.paths().iter().position(holds).ok_or(fault)?;
+        let (ahead, rest) = self.chain.paths().split_at(k);
+        let path = rest.first().ok_or(fault)?;
+        match ahead.iter().find(|other| nr > 1 && other.takes_first()) {
+            Some(other) => take_split(other, path, &self.loans, out, (parts, offload))?,
+            None => with_path!(path, path => take_frame(path, &mut self.loans, out, (parts, offload), lent)?),
+        }
+        self.stats.bytes += total as u64;
+        self.stats.handed_on_by(with_path!(path, path => counted(path)), 1);
         if offload.gso_type != 0 && !offload.csum_blank {
             self.stats.gso_checksum_fixups += 1;
             let newest = out.len() - 1;
@@ -415,19 +420,53 @@ fn take_frame<P: Platform, F: FrontPath<P>>(
     let Some(mut to) = out.room(total, offload) else {
         return Ok(()); // cannot be: the caller saw room for the longest frame
     };
-    for &Part { slot, offset, len } in parts {
-        let (from, len) = (usize::from(offset), usize::from(len));
-        let copied = len.min(wanted);
+    for &part in parts {
+        let copied = usize::from(part.len).min(wanted);
         let (dst, rest) = core::mem::take(&mut to).split_at_mut(copied);
         to = rest;
-        let start = memory(loans, path, slot) + from;
-        if from + len > path.slot_bytes() || !path.bytes().copy_out(start, dst) {
-            return Err(fault(offset, len as i16));
-        }
+        copy_part(path, loans, part, dst)?;
         wanted -= copied;
     }
     if let Some(lent) = lent {
         lend(loans, parts, i, lent);
+    }
+    Ok(())
+}
+
+/// The beginning of a part, as much as `dst` has room for; all of the part lies in its slot's memory.
+#[inline(always)]
+fn copy_part<P: Platform, F: FrontPath<P>>(
+    path: &F,
+    loans: &Loans,
+    Part { slot, offset, len }: Part,
+    dst: &mut [u8],
+) -> Result<(), PeerFault> {
+    let from = usize::from(offset);
+    let start = memory(loans, path, slot) + from;
+    if from + usize::from(len) > path.slot_bytes() || !path.bytes().copy_out(start, dst) {
+        return Err(fault(offset, len as i16));
+    }
+    Ok(())
+}
+
+/// Copies a frame whose first slot is in the memory of `first`, the others in that of `rest`.
+fn take_split<P: Platform>(
+    first: &AnyFrontPath<P>,
+    rest: &AnyFrontPath<P>,
+    loans: &Loans,
+    out: &mut Arena,
+    (parts, offload): (&[Part], Offload),
+) -> Result<(), PeerFault> {
+    let total = parts.iter().map(|part| usize::from(part.len)).sum();
+    let Some(mut to) = out.room(total, offload) else {
+        return Ok(()); // cannot be: the caller saw room for the longest frame
+    };
+    let mut path = first;
+    for &part in parts {
+        let (dst, behind) = core::mem::take(&mut to).split_at_mut(usize::from(part.len));
+        to = behind;
+        with_path!(path, path => copy_part(path, loans, part, dst)?);
+        path = rest;
     }
     Ok(())
 }

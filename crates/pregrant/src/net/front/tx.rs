@@ -223,8 +223,8 @@ impl<P: Platform> Slots<P> {
         }
     }
 
-    /// One frame over slots of `path`, which is the last one, with an extra info where it is to be cut. None: no room now; else
-    /// the ids that are to be freed, where it failed.
+    /// One frame over slots of `path`, the last one or one that it fits a slot of, with an extra info where it is to be cut. False: no
+    /// room now; else the ids that are to be freed, where it failed.
     fn send_long<F: FrontPath<P>>(
         &mut self,
         p: &P,
@@ -233,6 +233,7 @@ impl<P: Platform> Slots<P> {
         (frame, offload): (&[u8], Offload),
     ) -> Result<bool, (PlatformError, [u16; MAX_FRAME_SLOTS], usize)> {
         let slots = frame.len().div_ceil(PAGE_SIZE) as u32;
+        let split = slots > 1 && ahead.iter().any(AnyFrontPath::takes_first);
         let gso = offload.gso_type != 0;
         if self.ring.free() < slots + gso as u32 || self.free.len() < slots {
             return Ok(false);
@@ -242,7 +243,10 @@ impl<P: Platform> Slots<P> {
         for (k, piece) in frame.chunks(PAGE_SIZE).enumerate() {
             let id = self.free.take();
             reqs[k] = TxRequest { gref: 0, offset: 0, flags: TXF_MORE_DATA, id, size: piece.len() as u16 };
-            let granted = if path.carries_all() { path.grant(p, id) } else { Err(NO_PAGES) };
+            if k == 0 && split {
+                continue; // `head` puts it there
+            }
+            let granted = if slots == 1 || path.carries_all() { path.grant(p, id) } else { Err(NO_PAGES) };
             match granted {
                 Ok(gref) => reqs[k].gref = gref,
                 Err(e) => return Err((e, reqs.map(|req| req.id), k + 1)),
@@ -377,8 +381,10 @@ impl<P: Platform> TxFront<P> {
             self.slots.stats.dropped += 1;
             return Ok(true);
         }
+        let fits = |path: &AnyFrontPath<P>| frame.len() <= path.slot_bytes();
         let last = self.chain.len().saturating_sub(1);
-        let Some((ahead, path)) = self.chain.split(last) else { return Err(NO_PAGES) };
+        let first = self.chain.paths().iter().position(fits).unwrap_or(last);
+        let Some((ahead, path)) = self.chain.split(first) else { return Err(NO_PAGES) };
         match with_path!(path, path => self.slots.send_long(p, path, ahead, (frame, offload))) {
             Ok(sent) => Ok(sent),
             Err((e, ids, n)) => {

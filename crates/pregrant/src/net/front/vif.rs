@@ -20,7 +20,9 @@ use super::queue::{FrontQueue, QueueConfig};
 use super::regions::{Granting, Regions};
 use super::tx::TxLimits;
 use crate::error::{PeerFault, PlatformError};
-use crate::net::features::{BackFeatures, FrontRequest, QueueKeys, active_key, of_front_connection};
+use crate::net::features::{
+    ActiveLists, BackFeatures, FrontRequest, QueueKeys, active_key, of_front_connection,
+};
 use crate::net::headers::MacAddr;
 use crate::net::path::staging::list::DataLen;
 use crate::net::stats::DirStats;
@@ -42,6 +44,8 @@ pub struct FrontConfig {
     pub tx_data_len: Option<DataLen>,
     /// The same for RX.
     pub rx_data_len: Option<DataLen>,
+    /// Pages of each ring, as the exponent of 2; 4 are 16 pages, 4096 slots.
+    pub ring_order: u32,
     /// How ordinary TX pages are granted.
     pub granting: Granting,
     /// Two event channels for each queue, where the back can.
@@ -65,6 +69,7 @@ impl Default for FrontConfig {
             queues: 1,
             tx_data_len: len,
             rx_data_len: len,
+            ring_order: 0,
             granting: Granting::PerFrame,
             split_channels: true,
             persistent: false,
@@ -134,7 +139,7 @@ pub struct FrontVif<P: Platform> {
     regions: Regions<P>,
     backoff: Backoff,
     begins_at_ns: Option<u64>,
-    /// By queue: whether the back accepted our staging lists.
+    /// By queue: whether the back accepted all of our staging lists.
     accepted: Vec<bool>,
     /// Why the queues are fewer or smaller than wished for.
     shortage: Option<PlatformError>,
@@ -297,7 +302,9 @@ impl<P: Platform> FrontVif<P> {
         self.takes = Offloads { csum: back.ipv6_csum, gso: back.sg && back.gso_tcpv4 && back.gso_tcpv6 };
         self.tear_down(p);
         self.persistent = self.config.persistent && back.persistent;
-        let plans = plans(tx_len, rx_len, &back.staging_sizes);
+        let order = self.config.ring_order;
+        let orders = (order.min(back.max_tx_ring_order), order.min(back.max_rx_ring_order));
+        let plans = plans((tx_len, rx_len), &back.staging_sizes, orders);
         let keys = self.make_queues(p, self.config.queues.clamp(1, back.max_queues), &plans, split)?;
         self.queues.iter_mut().for_each(|q| q.limit(limits));
         // One that there is no memory for is done without, as queues and buffers are.
@@ -418,16 +425,18 @@ impl<P: Platform> FrontVif<P> {
         let n = self.queues.len();
         self.accepted.clear();
         // Again: the back that is connected may be another than the one that we asked, and know nothing of lists.
-        let offered = BackFeatures::read(bus).map_err(FrontError::Keys)?.staging_sizes;
+        let BackFeatures { staging_sizes: offered, staging_revision, .. } =
+            BackFeatures::read(bus).map_err(FrontError::Keys)?;
         for i in 0..n {
             let (tx, rx) = self.staging_lens(i);
-            let asked = tx.is_some() || rx.is_some();
-            let known = [tx, rx].iter().flatten().all(|len| offered.contains(len));
-            let key = active_key(i, n);
-            let active =
-                asked && known && bus.text(&key).map_err(FrontError::Keys)?.is_some_and(|t| t.trim() == "1");
-            self.accepted.push(active);
-            self.queues[i].go_live(p, &mut self.regions, active || !asked)?;
+            let asked = ActiveLists { tx: tx.is_some(), rx: rx.is_some() };
+            let known = |len: Option<DataLen>| len.is_some_and(|len| offered.contains(&len));
+            let text =
+                if asked.any() { bus.text(&active_key(i, n)).map_err(FrontError::Keys)? } else { None };
+            let said = ActiveLists::parse(text.as_deref(), asked);
+            let active = said.and(ActiveLists { tx: known(tx), rx: known(rx) });
+            self.accepted.push(asked.any() && active == asked);
+            self.queues[i].go_live(p, &mut self.regions, active, staging_revision >= 2)?;
         }
         self.release_unneeded(p);
         self.live = true;
@@ -467,7 +476,7 @@ impl<P: Platform> FrontVif<P> {
         if self.live { self.queues.len() } else { 0 }
     }
 
-    /// Whether the back accepted the staging lists of queue `i`.
+    /// Whether the back accepted all staging lists of queue `i`; [`staging_lens`](Self::staging_lens) says which it did.
     pub fn staging_accepted(&self, i: usize) -> bool {
         self.accepted.get(i).copied().unwrap_or(false)
     }

@@ -51,10 +51,6 @@ fn counted<P: Platform, B: BackPath<P>>(_: &B) -> Counted {
     B::COUNTED
 }
 
-fn places<P: Platform, B: BackPath<P>>(_: &B) -> bool {
-    B::PLACES
-}
-
 impl<P: Platform> AnyPath<P> {
     /// [`BackPath::NAME`].
     pub fn name(&self) -> PathName {
@@ -65,11 +61,6 @@ impl<P: Platform> AnyPath<P> {
     #[inline(always)]
     pub fn counted(&self) -> Counted {
         with_path!(self, path => counted::<P, _>(path))
-    }
-
-    /// [`BackPath::PLACES`].
-    pub fn places(&self) -> bool {
-        with_path!(self, path => places::<P, _>(path))
     }
 
     /// [`BackPath::fetch`].

@@ -43,6 +43,12 @@ impl<P: Platform> AnyFrontPath<P> {
         with_path!(self, path => path.carries_all())
     }
 
+    /// [`FrontPath::takes_first`].
+    #[inline(always)]
+    pub fn takes_first(&self) -> bool {
+        with_path!(self, path => path.takes_first())
+    }
+
     /// [`FrontPath::head`].
     #[inline(always)]
     pub fn head(&mut self, id: u16, frame: &[u8]) {

@@ -42,8 +42,6 @@ pub trait BackPath<P: Platform> {
     const NAME: PathName;
     /// Where the frames that it serves are counted.
     const COUNTED: Counted = Counted::Granted;
-    /// It chooses where in a slot's memory a frame begins, so that nobody else can leave room there.
-    const PLACES: bool = false;
 
     /// Fetches the frames in `todo` from domain `of` into `out`; returns those that it does not serve.
     fn fetch(&mut self, p: &P, of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {

@@ -65,11 +65,6 @@ impl<P: Platform> Chain<P> {
         self.ahead.first().map_or(<CopyPath as BackPath<P>>::NAME, AnyPath::name).name()
     }
 
-    /// Whether one of them chooses where in its slot a frame begins.
-    pub fn places(&self) -> bool {
-        self.ahead.iter().any(AnyPath::places)
-    }
-
     /// Fetches the frames in `todo`.
     #[inline(always)]
     pub fn fetch(&mut self, p: &P, of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Served {

@@ -47,12 +47,17 @@ pub trait FrontPath<P: Platform> {
         let _ = (p, id);
         true
     }
+    /// Whether the first slot of a frame over several is in this memory, though another path carries the others.
+    #[inline(always)]
+    fn takes_first(&self) -> bool {
+        false
+    }
     /// TX: a longer frame, which another path carries, begins with `id`.
     #[inline(always)]
     fn head(&mut self, id: u16, frame: &[u8]) {
         let _ = (id, frame);
     }
-    /// RX: whether a frame of so many bytes and slots is in this memory.
+    /// RX: whether a frame of so many bytes, with those left free ahead of them, and slots is in this memory.
     #[inline(always)]
     fn holds(&self, total: usize, nr_slots: usize) -> bool {
         self.carries_all() || nr_slots == 1 && total <= self.slot_bytes()

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   frames --> staging --rest--> pages        staging of 65535 bytes: nothing is left for pages
+//!                                             staging of 4096: the first slot of what goes by pages
 //! ```
 //! Only the last one's memory has grants that end with a frame.
 
@@ -80,6 +81,15 @@ impl<P: Platform> FrontChain<P> {
             AnyFrontPath::Staging(area) => Some(area),
             AnyFrontPath::Pages(_) => None,
         })
+    }
+
+    /// [`StagingArea::set_first_slots`].
+    pub fn set_first_slots(&mut self, both_know: bool) {
+        for path in &mut self.paths {
+            if let AnyFrontPath::Staging(area) = path {
+                area.set_first_slots(both_know);
+            }
+        }
     }
 
     /// The pages.

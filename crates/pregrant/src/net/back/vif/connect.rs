@@ -9,12 +9,13 @@ use crate::net::back::multicast::MulticastList;
 use crate::net::back::rx_batch::RxAccepts;
 use crate::net::back::{BackQueue, RxQueue, TxQueue};
 use crate::net::features::{
-    BackFeatures, ChannelKeys, CtrlKeys, DataRequest, FrontRequest, QueueKeys, active_key,
-    of_back_connection, queue_prefix,
+    ActiveLists, BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, QueueKeys, active_key,
+    of_back_connection, queue_prefix, ring_key,
 };
 use crate::net::path::{Chain, PathName};
 use crate::platform::{Access, Clock, Events, PeerMem, Platform};
 use crate::ring::{BackRing, REDO_BYTES, RedoPage, RingPages};
+use crate::units::GrantRef;
 use crate::xenbus::back::{BackDevice, Begin, Connect, KeptMemory};
 use crate::xenbus::bus::{DeviceBus, OwnKeys};
 use crate::xenbus::key_source::Pairs;
@@ -23,9 +24,6 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-
-/// Rings of a queue, a page each.
-const RING_PAGES: usize = 2;
 
 impl<P: Platform> Vif<P> {
     /// Maps rings, binds channels, judges staging lists; says which lists were accepted.
@@ -48,57 +46,54 @@ impl<P: Platform> Vif<P> {
         };
         self.accepts = accepts;
         let mut active = Pairs::new();
-        let rings = front.queues.len() * RING_PAGES + usize::from(front.ctrl.is_some());
+        let pages_of = |keys: &QueueKeys| keys.tx_ring.len() + keys.rx_ring.len();
+        let rings = front.queues.iter().map(pages_of).sum::<usize>() + usize::from(front.ctrl.is_some());
         let Some(mut left) = page_limit.checked_sub(rings) else {
             return Err(ConnectError::TooManyPages(TooManyPages { asked: rings, left: page_limit }));
         };
         self.refused.clear();
         let mut staged = Vec::with_capacity(front.queues.len());
+        let apart = front.staging_revision.min(self.config.features.staging_revision) >= 2;
         for (i, keys) in front.queues.iter().enumerate() {
             let refused = self.refused.len();
-            let (tx_staging, tx_staged, tx_pages) = self.staging(p, (i, "tx"), &keys.tx_data, 0, left);
-            // Ids go on from TX to RX: the RX list begins where the TX list ends. Without the one the other means nothing.
-            let rx_data = if self.refused.len() == refused { &keys.rx_data } else { &DataRequest::None };
-            let (rx_staging, _, rx_pages) = self.staging(p, (i, "rx"), rx_data, tx_staged, left - tx_pages);
-            let asked = keys.tx_data != DataRequest::None || keys.rx_data != DataRequest::None;
+            let asked = ActiveLists::asked(&keys.tx_data, &keys.rx_data);
             let active_key = active_key(i, front.queues.len());
-            // A front that was told "0" fills no buffers: lists that can be mapped now do not change that.
+            // A front goes on filling the buffers of lists that it was told are taken, and no others: that they can be mapped now does
+            // not change that.
             let told = match begin {
-                Begin::Fresh => true,
+                Begin::Fresh => asked,
                 Begin::Reattach => {
-                    bus.own_text(&active_key).map_err(ConnectError::Keys)?.as_deref() == Some("1")
+                    let text = bus.own_text(&active_key).map_err(ConnectError::Keys)?;
+                    ActiveLists::parse(text.as_deref(), asked)
                 }
             };
-            // And one that was told "1" goes on filling them.
+            let lists = self.queue_lists(p, (i, keys), told, apart, left);
             if begin == Begin::Reattach
-                && told
                 && let Some((queue, dir, why)) = self.refused.get(refused)
             {
                 return Err(ConnectError::Lost(format!(
                     "the {dir} staging list of queue {queue}, which a predecessor accepted, cannot be taken again: {why}"
                 )));
             }
-            let all = self.refused.len() == refused && (told || !asked);
-            // All or nothing: with one list refused the queue has no staging, and the front is not told otherwise.
-            let (tx_staging, rx_staging, pages) =
-                if all { (tx_staging, rx_staging, tx_pages + rx_pages) } else { (None, None, 0) };
-            left -= pages;
-            if asked {
-                active.push((active_key, String::from(if all { "1" } else { "0" })));
+            left -= lists.pages;
+            if asked.any() {
+                active.push((active_key, String::from(lists.active().text(asked))));
             }
-            staged.push((tx_staging, rx_staging, pages));
+            staged.push(lists);
         }
         let mut queues = Vec::<BackQueue<P>>::with_capacity(front.queues.len());
         let limit = if front.persistent { self.config.persistent_pages } else { 0 };
-        for ((i, keys), (tx_staging, rx_staging, pages)) in front.queues.iter().enumerate().zip(staged) {
-            let tx_staging = tx_staging.map(|path| path.with_heads(self.config.staged_heads));
+        for ((i, keys), lists) in front.queues.iter().enumerate().zip(staged) {
+            let tx_staging = lists.tx.map(|path| path.with_heads(self.config.staged_heads));
             let tx_chain = Chain::of(tx_staging, (limit, Access::ReadOnly), self.config.fallback);
+            // The second revision has both rules.
+            let rx_staging = lists.rx.map(|path| path.with_first_slots(apart));
             let rx_chain = Chain::of(rx_staging, (limit, Access::ReadWrite), PathName::Copy);
             queues.push(self.connect_queue(
                 p,
                 (i, front.queues.len()),
                 keys,
-                (tx_chain, rx_chain, pages),
+                (tx_chain, rx_chain, lists.pages),
                 accepts,
                 &mut *kept,
                 begin,
@@ -172,16 +167,19 @@ impl<P: Platform> Vif<P> {
     ) -> Result<BackQueue<P>, ConnectError<E>> {
         let of = self.of;
         let at = |name: &str| queue_prefix(i, n) + name;
-        let map = |key, gref| {
-            let map = p.peer().map(of, &[gref], Access::ReadWrite);
-            map.map_err(|error| ConnectError::Map { key: at(key), of, gref, error })
+        let map = |dir, refs: &[GrantRef]| {
+            p.peer().map(of, refs, Access::ReadWrite).map_err(|error| {
+                let k = error.index.filter(|&k| k < refs.len()).unwrap_or(0);
+                let key = at(&ring_key(dir, k, refs.len()));
+                ConnectError::Map { key, of, gref: refs[k], error }
+            })
         };
         let bind = |key, port| {
             let chan = p.events().bind(of, port);
             chan.map_err(|error| ConnectError::Bind { key: at(key), of, port, error })
         };
-        let tx_mem = RingPages::new(map("tx-ring-ref", keys.tx_ring)?);
-        let rx_mem = RingPages::new(map("rx-ring-ref", keys.rx_ring)?);
+        let tx_mem = RingPages::new(map("tx", &keys.tx_ring)?);
+        let rx_mem = RingPages::new(map("rx", &keys.rx_ring)?);
         let (tx_chan, rx_chan) = match keys.channels {
             ChannelKeys::Single(port) => (bind("event-channel", port)?, None),
             ChannelKeys::Split { tx, rx } => {
@@ -209,6 +207,7 @@ impl<P: Platform> Vif<P> {
         let tx = TxQueue::new(tx_ring, tx_chain);
         let rx = RxQueue::new(rx_ring, rx_chain, accepts);
         let control = Arc::clone(&self.control);
-        Ok(BackQueue::new(of, tx, rx, (tx_chan, rx_chan), control, RING_PAGES + kept_pages))
+        let pages = keys.tx_ring.len() + keys.rx_ring.len() + kept_pages;
+        Ok(BackQueue::new(of, tx, rx, (tx_chan, rx_chan), control, pages))
     }
 }

@@ -8,13 +8,14 @@
 //! TX: reference 0 says that the fragment's bytes are in the staging buffer of its id, at the request's offset. Any
 //! other reference is an ordinary grant, which the next path serves: each byte comes from exactly one of the two. A frame longer
 //! than a buffer has its first bytes in both; with [heads](StagingPath::with_heads) they are taken from here. RX: a frame
-//! of at most N bytes goes into the buffer of its slot's id, a longer one into the slot's granted page; where N is
-//! 65535 every slot is staged. What the front may do: change a buffer while it is copied (the copy is what counts), or
+//! of at most N bytes, with what is left free ahead of them, goes into the buffer of its slot's id, a longer one into the granted
+//! pages of its slots; where N is 65535 every slot is staged, and where it is 4096 each frame's first one
+//! ([`with_first_slots`](StagingPath::with_first_slots)). What the front may do: change a buffer while it is copied (the copy is what counts), or
 //! name an id that is not in the list or twice in a batch (answered with ERROR).
 
 use super::list::colour;
 use crate::net::back::assemble::{Todo, TxBatch, bits};
-use crate::net::back::rx_batch::RxBatch;
+use crate::net::back::rx_batch::{RxBatch, RxSlot};
 use crate::net::path::{BackPath, Counted, PathName};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst};
@@ -22,6 +23,7 @@ use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
 use crate::wire::netif::RSP_OKAY;
 use alloc::boxed::Box;
+use alloc::vec;
 
 /// The buffers of one direction of a queue, mapped.
 #[derive(Debug)]
@@ -36,23 +38,31 @@ pub struct StagedBuffers<M> {
     pub copy_only: bool,
 }
 
-/// How many ids a batch can repeat: as many as a list page has entries.
-const IDS: usize = 512;
-
 /// Longer frames are left to the hardware's own prefetcher.
 const SHORT: u16 = 256;
 
 /// One direction's buffers and the ids seen in the batch under way.
 pub struct StagingPath<P: Platform> {
     buffers: StagedBuffers<<P::Peer as PeerMem>::Map>,
-    seen: [u64; IDS / 64],
+    /// A bit for each id of the list.
+    seen: Box<[u64]>,
     heads: bool,
+    first_slots: bool,
 }
 
 impl<P: Platform> StagingPath<P> {
     /// The path over `buffers`.
     pub fn new(buffers: StagedBuffers<<P::Peer as PeerMem>::Map>) -> Self {
-        Self { buffers, seen: [0; IDS / 64], heads: false }
+        let seen = vec![0; buffers.place.len().div_ceil(64)].into_boxed_slice();
+        Self { buffers, seen, heads: false, first_slots: false }
+    }
+
+    /// Whether the first slot of a frame over several is staged where buffers have 4096 bytes, as both ends must know. RX; on TX
+    /// each slot says where it is.
+    #[must_use]
+    pub fn with_first_slots(self, both_know: bool) -> Self {
+        let first_slots = both_know && !self.buffers.copy_only && usize::from(self.buffers.len) == PAGE_SIZE;
+        Self { first_slots, ..self }
     }
 
     /// Whether the first bytes of a frame that is longer than a buffer are taken from there (docs/protocol 3.3). TX.
@@ -99,11 +109,10 @@ impl<P: Platform> StagingPath<P> {
 impl<P: Platform> BackPath<P> for StagingPath<P> {
     const NAME: PathName = PathName::Staging;
     const COUNTED: Counted = Counted::Staged;
-    const PLACES: bool = true;
 
     #[inline(always)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
-        self.seen = [0; IDS / 64];
+        self.seen.fill(0);
         let limit = self.buffers.len as usize;
         let mut rest: Todo = 0;
         // The loop below is too long for the processor to look far ahead: ask for the whole batch's lines first.
@@ -150,31 +159,37 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
     #[inline(always)]
     fn deliver(&mut self, _p: &P, _of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
         let limit = self.buffers.len as usize;
+        let headroom = usize::from(batch.headroom);
         let mut rest: Todo = 0;
         for i in bits(todo) {
             let slot = batch.slots[batch.frames[i].first_slot as usize];
             if slot.len <= SHORT
                 && let Some(&place) = self.buffers.place.get(slot.id as usize)
             {
-                let at = place as usize + colour(slot.id, slot.len as usize, limit);
+                let at = place as usize + place_in(slot, limit);
                 self.buffers.map.prefetch_write(at, slot.len as usize);
             }
         }
         let rising = batch.ids_rise;
         if !rising {
-            self.seen = [0; IDS / 64];
+            self.seen.fill(0);
         }
         for i in bits(todo) {
             let whole = frames.frames[batch.frames[i].frame as usize].len as usize;
-            if whole > limit && !self.buffers.copy_only {
-                rest |= 1 << i;
-                continue;
-            }
             let f = batch.frames[i];
-            for k in f.first_slot as usize..(f.first_slot + f.nr_slots) as usize {
+            let mut staged = f.first_slot as usize..(f.first_slot + f.nr_slots) as usize;
+            let long = headroom + whole > limit && !self.buffers.copy_only;
+            if long {
+                rest |= 1 << i;
+                if !self.first_slots || f.nr_slots < 2 {
+                    continue;
+                }
+                staged.end = staged.start + 1;
+            }
+            for k in staged {
                 let slot = batch.slots[k];
                 let len = slot.len as usize;
-                let offset = colour(slot.id, len, limit);
+                let offset = place_in(slot, limit);
                 let from = &frames.bytes[slot.at as usize..slot.at as usize + len];
                 let copied = (rising || self.first_use(slot.id))
                     && match self.buffers.place.get(slot.id as usize) {
@@ -187,8 +202,17 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
                 }
                 batch.rsps[slot.rsp as usize].offset = offset as u16;
                 debug_assert!(batch.rsps[slot.rsp as usize].status >= RSP_OKAY && offset + len <= PAGE_SIZE);
+                if long {
+                    batch.slots[k].len = 0; // nothing of it is left for the paths behind
+                }
             }
         }
         rest & !batch.failed
     }
+}
+
+/// Where in its buffer a slot's piece starts: behind the headroom, where there is some.
+#[inline(always)]
+fn place_in(slot: RxSlot, limit: usize) -> usize {
+    if slot.offset > 0 { usize::from(slot.offset) } else { colour(slot.id, slot.len as usize, limit) }
 }

@@ -3,6 +3,7 @@
 //! ```text
 //!   page 0: | id 0 | id 1 | ... |   page 1: | ... |        buffers of `len` bytes, as many to a page as fit
 //! ```
+//! Their list has a page for each 512 of them.
 
 use super::list::{self, DataLen, colour};
 use crate::error::PlatformError;
@@ -12,7 +13,7 @@ use crate::net::stats::Counted;
 use crate::platform::{Access, Platform};
 use crate::shm::SharedBytes;
 use crate::units::{GrantRef, PAGE_SIZE};
-use crate::wire::staging::StagingEntry;
+use crate::wire::staging::{ENTRIES_PER_PAGE, StagingEntry};
 use alloc::boxed::Box;
 
 /// Buffers of one direction, and the list that tells the back of them.
@@ -22,6 +23,7 @@ pub struct StagingArea<P: Platform> {
     len: DataLen,
     /// By id: where the buffer starts in the region (no division on the data path).
     places: Box<[u32]>,
+    first_slots: bool,
 }
 
 impl<P: Platform> StagingArea<P> {
@@ -37,7 +39,8 @@ impl<P: Platform> StagingArea<P> {
     ) -> Result<Self, PlatformError> {
         let per_page = (PAGE_SIZE / len.buffer_bytes() as usize) as u32;
         let buffers = regions.take(p, acc, entries.div_ceil(per_page) as usize, Granting::Standing)?;
-        let list = match regions.take(p, Access::ReadOnly, 1, Granting::Standing) {
+        let list_pages = (entries as usize).div_ceil(ENTRIES_PER_PAGE);
+        let list = match regions.take(p, Access::ReadOnly, list_pages, Granting::Standing) {
             Ok(list) => list,
             Err(e) => {
                 regions.put(p, buffers);
@@ -47,7 +50,7 @@ impl<P: Platform> StagingArea<P> {
         let bytes = len.buffer_bytes() as u32;
         let places =
             (0..entries).map(|id| id / per_page * PAGE_SIZE as u32 + id % per_page * bytes).collect();
-        let area = Self { buffers, list, len, places };
+        let area = Self { buffers, list, len, places, first_slots: false };
         let list_entries = (0..entries).map(|id| {
             let place = area.start(id as u16);
             StagingEntry {
@@ -57,7 +60,7 @@ impl<P: Platform> StagingArea<P> {
             }
         });
         let fits = list::write(area.list.bytes(), list_entries);
-        debug_assert!(fits, "one list page holds 512 entries");
+        debug_assert!(fits, "a page for each 512 entries");
         Ok(area)
     }
 
@@ -66,9 +69,15 @@ impl<P: Platform> StagingArea<P> {
         self.len
     }
 
-    /// The grant of the list page, for the key `{tx,rx}-data-ref0`.
-    pub fn list_ref(&self) -> GrantRef {
-        self.list.refs()[0]
+    /// The grants of the list's pages, for the keys `{tx,rx}-data-ref%u`.
+    pub fn list_refs(&self) -> &[GrantRef] {
+        self.list.refs()
+    }
+
+    /// Whether the first slot of a frame over several is staged where buffers have 4096 bytes, as both ends must know.
+    pub fn set_first_slots(&mut self, both_know: bool) {
+        self.first_slots =
+            both_know && !self.len.copy_only() && usize::from(self.len.buffer_bytes()) == PAGE_SIZE;
     }
 
     /// Bytes of shared memory that the buffers and their list take.
@@ -120,8 +129,12 @@ impl<P: Platform> FrontPath<P> for StagingArea<P> {
     fn grant(&mut self, _p: &P, _id: u16) -> Result<u32, PlatformError> {
         Ok(0)
     }
+    #[inline(always)]
+    fn takes_first(&self) -> bool {
+        self.first_slots
+    }
     /// The grants describe the whole frame; its first N bytes are in the first id's buffer too, for a back that splits
-    /// headers off (docs/protocol 3.3). Ours takes each byte from the grants.
+    /// headers off (docs/protocol 3.3). Or they are there alone, if this path [takes them](FrontPath::takes_first).
     #[inline(always)]
     fn head(&mut self, id: u16, frame: &[u8]) {
         let fits = self.bytes().copy_in(self.start(id), &frame[..frame.len().min(self.slot_bytes())]);

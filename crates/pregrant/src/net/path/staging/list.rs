@@ -49,6 +49,12 @@ pub fn colour(id: u16, len: usize, buffer_bytes: usize) -> usize {
     if colour + len <= buffer_bytes { colour } else { 0 }
 }
 
+/// Pages of a direction's list at most: one serves 512 buffers, so eight serve the largest ring that there is, 4096 slots of TX.
+pub const LIST_PAGES_MAX: usize = 8;
+
+/// Entries that so many hold.
+pub const LIST_ENTRIES_MAX: usize = LIST_PAGES_MAX * ENTRIES_PER_PAGE;
+
 /// What is wrong with a list. `entry` counts from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -116,7 +122,7 @@ pub fn write(pages: &impl SharedBytes, entries: impl Iterator<Item = StagingEntr
 
 /// Copies a list out of shared pages: up to its terminator, the end of the pages, or `most` entries. Reads once.
 pub fn read(pages: &impl SharedBytes, most: usize) -> Vec<StagingEntry> {
-    let mut entries = Vec::with_capacity(most.min(ENTRIES_PER_PAGE));
+    let mut entries = Vec::with_capacity(most.min(pages.len() / StagingEntry::SIZE));
     let mut bytes = [0; StagingEntry::SIZE];
     while entries.len() < most && pages.copy_out(entries.len() * StagingEntry::SIZE, &mut bytes) {
         let e = StagingEntry::from_bytes(bytes);
