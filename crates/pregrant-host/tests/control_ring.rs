@@ -15,11 +15,13 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlType};
 use pregrant::xenbus::XenbusState;
 use pregrant_host::drivers::registry::LINES_PER_DEVICE;
+use pregrant_host::loopback::{Channel, Region};
 
 fn main() {
     machine::run(&[
         ("xsa_39_a_control_ring_that_lies", xsa_39_a_control_ring_that_lies),
         ("xsa_43_a_million_requests_and_a_quiet_log", xsa_43_a_million_requests_and_a_quiet_log),
+        ("a_ring_that_is_never_empty_is_paused", a_ring_that_is_never_empty_is_paused),
         ("half_a_control_ring", half_a_control_ring),
         ("groups_as_the_guest_wants_them", groups_as_the_guest_wants_them),
         ("queues_as_the_guest_wants_them", queues_as_the_guest_wants_them),
@@ -54,7 +56,7 @@ fn with_a_guest(test: impl FnOnce(&mut Machine, &Back, &mut RawGuest, &mut Traff
 }
 
 /// Connects with a control ring: its page is the guest's last. Gives the channel.
-fn connect(guest: &mut RawGuest) -> pregrant_host::loopback::Channel {
+fn connect(guest: &mut RawGuest) -> Channel {
     let ring = guest.grant(BACK, Access::ReadWrite);
     let (channel, port) = guest.platform.events().offer(BACK).unwrap();
     let mut keys = guest.keys();
@@ -86,30 +88,58 @@ fn xsa_39_a_control_ring_that_lies() {
     }
 }
 
+/// A control ring that its guest keeps full.
+struct NeverEmpty {
+    ring: RingPages<NetCtrl, Region>,
+    channel: Channel,
+    req_prod: u32,
+    rsp_cons: u32,
+}
+
+impl NeverEmpty {
+    const SLOTS: u32 = 128;
+
+    fn connect(guest: &mut RawGuest) -> Self {
+        let channel = connect(guest);
+        let ring = RingPages::<NetCtrl, _>::new(guest.more.pop().unwrap());
+        ring.store(Word::RspEvent, 1);
+        Self { ring, channel, req_prod: 0, rsp_cons: 0 }
+    }
+
+    /// Takes what is answered, which is to be in order and once.
+    fn take(&mut self) {
+        let rsp_prod = self.ring.load(Word::RspProd);
+        while self.rsp_cons < rsp_prod {
+            let answer = CtrlResponse::from_words(self.ring.read::<3>(self.rsp_cons));
+            assert_eq!((answer.id, answer.msg_type), (self.rsp_cons as u16, (self.rsp_cons % 16) as u16));
+            self.rsp_cons += 1;
+        }
+    }
+
+    /// And asks for as much again.
+    fn fill(&mut self, guest: &RawGuest) {
+        while self.req_prod - self.rsp_cons < Self::SLOTS {
+            let at = self.req_prod;
+            let data = [at, u32::MAX - at, at * 7];
+            let request = CtrlRequest { id: at as u16, msg_type: (at % 16) as u16, data };
+            self.ring.write::<4>(at, request.to_words());
+            self.req_prod += 1;
+        }
+        self.ring.store(Word::ReqProd, self.req_prod);
+        guest.platform.events().notify(&self.channel);
+    }
+}
+
 /// Each of them is answered, once and in order; others' frames move, and the log has no line for it.
 fn xsa_43_a_million_requests_and_a_quiet_log() {
-    const SLOTS: u32 = 128;
     with_a_guest(|_, back, guest, traffic| {
-        let channel = connect(guest);
-        let page = guest.more.pop().unwrap();
-        let ring = RingPages::<NetCtrl, _>::new(page);
-        ring.store(Word::RspEvent, 1);
-        let (mut req_prod, mut rsp_cons, mut rounds) = (0u32, 0u32, 0u32);
-        while rsp_cons < 1_000_000 {
-            let rsp_prod = ring.load(Word::RspProd);
-            while rsp_cons < rsp_prod {
-                let answer = CtrlResponse::from_words(ring.read::<3>(rsp_cons));
-                assert_eq!((answer.id, answer.msg_type), (rsp_cons as u16, (rsp_cons % 16) as u16));
-                rsp_cons += 1;
-            }
-            while req_prod - rsp_cons < SLOTS {
-                let data = [req_prod, u32::MAX - req_prod, req_prod * 7];
-                let request = CtrlRequest { id: req_prod as u16, msg_type: (req_prod % 16) as u16, data };
-                ring.write::<4>(req_prod, request.to_words());
-                req_prod += 1;
-            }
-            ring.store(Word::ReqProd, req_prod);
-            guest.platform.events().notify(&channel);
+        // How long its ring is paused is another test's.
+        back.ask(|backend| backend.config_mut().limits_steps = false);
+        let mut bad = NeverEmpty::connect(guest);
+        let mut rounds = 0u32;
+        while bad.rsp_cons < 1_000_000 {
+            bad.take();
+            bad.fill(guest);
             rounds += 1;
             if rounds % 100_000 == 1 {
                 traffic.flows();
@@ -119,7 +149,37 @@ fn xsa_43_a_million_requests_and_a_quiet_log() {
         assert_eq!(back.report(id).unwrap().failed, None);
         let lines = log_lines::with(&id.to_string());
         assert!(lines.len() < LINES_PER_DEVICE as usize && lines.len() <= 3, "{lines:?}");
-        guest.more.push(ring.into_pages());
+        guest.more.push(bad.ring.into_pages());
+    });
+}
+
+/// The control thread is not its guest's: it pauses the ring, says so once, and answers what is left.
+fn a_ring_that_is_never_empty_is_paused() {
+    with_a_guest(|_, back, guest, traffic| {
+        let mut bad = NeverEmpty::connect(guest);
+        let id = guest.device.id();
+        let throttled = || back.report(id).unwrap().throttled;
+        while throttled() < 20 {
+            // Without a pause of its own, or its account fills.
+            for _ in 0..100_000 {
+                bad.take();
+                bad.fill(guest);
+            }
+        }
+        traffic.flows();
+        until(|| {
+            bad.take();
+            bad.rsp_cons == bad.req_prod
+        });
+        assert_eq!(back.report(id).unwrap().failed, None);
+        assert_eq!(log_lines::with("asks for too much on its control ring").len(), 1);
+        // It is served as any other afterwards.
+        bad.fill(guest);
+        until(|| {
+            bad.take();
+            bad.rsp_cons == bad.req_prod
+        });
+        guest.more.push(bad.ring.into_pages());
     });
 }
 

@@ -146,8 +146,8 @@ fn one_or_two_channels() {
             a.close();
             b.close();
             ids.into_iter().for_each(|id| machine.remove_vif(id));
+            machine.settles(before);
         }
-        machine.settles(before);
     });
 }
 

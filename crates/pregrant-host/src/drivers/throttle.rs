@@ -45,6 +45,14 @@ impl Throttle {
         (!overdrawn.is_zero()).then_some(overdrawn)
     }
 
+    /// Requests that were served on a vif's control ring, which took so long and ended at `now`. When the second account is empty:
+    /// for how long the ring is not to be served.
+    pub fn work(&mut self, now: Duration, took: Duration) -> Option<Duration> {
+        self.spend(now, took);
+        let overdrawn = self.time.saturating_sub(TIME * SHARE);
+        (!overdrawn.is_zero()).then_some(overdrawn)
+    }
+
     /// Other work for its vifs, that ended at `now`.
     pub fn spend(&mut self, now: Duration, took: Duration) {
         let passed = now.saturating_sub(self.at);
@@ -82,6 +90,18 @@ mod tests {
             assert!(sum <= burst + due + 2 * took, "{took:?}: {steps} steps took {sum:?}, due {due:?}");
             assert!(sum >= due, "{took:?}: {steps} steps took {sum:?}, due {due:?}: it starves");
         }
+    }
+
+    #[test]
+    fn who_asks_without_end_takes_a_fiftieth_of_the_time() {
+        let (mut throttle, mut now, mut sum) = (Throttle::default(), Duration::from_secs(7), Duration::ZERO);
+        while now < Duration::from_secs(17) {
+            now += MS / 10;
+            sum += MS / 10;
+            now += throttle.work(now, MS / 10).unwrap_or_default();
+        }
+        assert!(sum <= TIME + 201 * MS, "{sum:?} of 10 s");
+        assert!(sum >= 200 * MS, "{sum:?} of 10 s: it starves");
     }
 
     #[test]

@@ -97,6 +97,8 @@ pub struct Workload<P: Platform> {
     sleeps: bool,
     scratch: Arena,
     ready: ReadySet,
+    /// What fired that is of no queue here; None: nobody asks.
+    unknown: Option<ReadySet>,
     /// Where the next look for lost wake-ups begins.
     looked: usize,
     returned: Vec<Returned<P>>,
@@ -123,10 +125,17 @@ impl<P: Platform> Workload<P> {
             sleeps: false,
             scratch: Arena::new(),
             ready: ReadySet::default(),
+            unknown: None,
             looked: 0,
             returned: Vec::new(),
             changed: Vec::new(),
         }
+    }
+
+    /// Keeps what fired that is of no queue here, for whoever serves other rings in this thread ([`take_unknown`](Self::take_unknown)).
+    pub fn keeping_unknown(mut self) -> Self {
+        self.unknown = Some(ReadySet::default());
+        self
     }
 
     /// Serves a queue of this device from now on; it is active.
@@ -332,11 +341,22 @@ impl<P: Platform> Workload<P> {
     pub fn fired(&mut self, ready: &ReadySet) {
         if ready.others {
             (0..self.slots.len()).for_each(|slot| self.activate(slot));
+            self.unknown.iter_mut().for_each(|unknown| unknown.others = true);
         }
         for port in &ready.ports {
-            if let Some(Some(slot)) = self.by_port.get(port.0 as usize) {
-                self.activate(*slot);
+            match self.by_port.get(port.0 as usize) {
+                Some(Some(slot)) => self.activate(*slot),
+                _ => self.unknown.iter_mut().for_each(|unknown| unknown.ports.push(*port)),
             }
+        }
+    }
+
+    /// What fired that is of no queue here, since the last call.
+    pub fn take_unknown(&mut self, whose: impl FnOnce(&ReadySet)) {
+        if let Some(unknown) = &mut self.unknown {
+            whose(unknown);
+            unknown.others = false;
+            unknown.ports.clear();
         }
     }
 

@@ -109,7 +109,7 @@ pub enum Crew<P: Platform> {
 impl<P: Platform> Crew<P> {
     /// No threads.
     pub fn inline() -> Self {
-        Self::Inline(Box::new(Workload::new(Desk::inline())))
+        Self::Inline(Box::new(Workload::new(Desk::inline()).keeping_unknown()))
     }
 
     /// The worker that is this thread, if it is one.

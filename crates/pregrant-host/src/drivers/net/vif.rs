@@ -17,8 +17,9 @@ use pregrant::PeerFault;
 use pregrant::net::back::credit::BadRate;
 use pregrant::net::back::vif::RATE;
 use pregrant::net::back::{BackVif, Drained, Polled};
-use pregrant::platform::Platform;
+use pregrant::platform::{Events, Platform};
 use pregrant::port::{DropCounts, FramePort, PortDrop};
+use pregrant::units::EvtchnPort;
 use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::{Device, DeviceError, DeviceId};
 use pregrant::xenstore::{Client, Transport};
@@ -138,8 +139,8 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         self.ports = ports;
     }
 
-    fn has_own_ring(&self) -> bool {
-        self.vif.has_ctrl()
+    fn own_channel(&self, p: &P) -> Option<EvtchnPort> {
+        self.vif.ctrl_channel().map(|chan| p.events().local(chan))
     }
 
     fn arm(&mut self, p: &P) -> Result<bool, RingFault> {

@@ -132,13 +132,14 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     fn lend(&mut self) -> Vec<Box<dyn ServedQueue<P>>>;
     /// Takes all of them back, in their order, with event channels that are this handle's again.
     fn take_back(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>);
-    /// Whether it has a ring, or anything else to be looked at, that is not of one queue: as of when it connected. Others have a
-    /// [turn](Self::turn) when one of their queues says so, and cost a control turn nothing.
-    fn has_own_ring(&self) -> bool {
-        true
+    /// The event channel, as this handle knows it, of a ring that is not of one queue: as of when it connected. None: it has none.
+    fn own_channel(&self, p: &P) -> Option<EvtchnPort> {
+        let _ = p;
+        None
     }
-    /// In a control turn, while it is connected: what is not of one queue. True: there was something to do that its queues are to
-    /// know of.
+    /// In a control turn, while it is connected: what is not of one queue. It has one after its [own
+    /// channel](Self::own_channel) fired, until it is armed again, and where one of its queues says so. True: there was something to
+    /// do that its queues are to know of.
     ///
     /// # Errors
     /// A ring broke its protocol: the device is closed.

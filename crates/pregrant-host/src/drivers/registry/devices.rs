@@ -21,7 +21,7 @@ pub struct DeviceReport {
     pub failed: Option<String>,
     /// How often that happened.
     pub faults: u64,
-    /// How often its front was not listened to for a while, since it asked for too many steps.
+    /// How often its front was not listened to for a while, since it asked for too many steps, or for too much on its control ring.
     pub throttled: u64,
     /// Lines that the log does not have of it, since it caused more than [`LINES_PER_DEVICE`](super::LINES_PER_DEVICE).
     pub lines_left_out: u64,
@@ -70,6 +70,8 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) failed: Option<String>,
     pub(super) faults: u64,
     pub(super) throttled: u64,
+    /// How often its own ring was paused.
+    pub(super) ring_pauses: u64,
     pub(super) last_failure: Option<String>,
     pub(super) reattached: bool,
     pub(super) connected_at: Option<Instant>,
@@ -129,7 +131,7 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
             state: self.served.back().state(),
             failed: self.failed.clone(),
             faults: self.faults,
-            throttled: self.throttled,
+            throttled: self.throttled + self.ring_pauses,
             lines_left_out: self.log.left_out(),
             last_failure: self.last_failure.clone(),
             reattached: self.reattached,
@@ -168,11 +170,6 @@ impl<P: Platform, T: Transport + 'static> Default for Devices<P, T> {
 impl<P: Platform, T: Transport + 'static> Devices<P, T> {
     fn find(&self, id: &DeviceId) -> Result<usize, usize> {
         self.0.binary_search_by_key(id, |served| served.device.id())
-    }
-
-    /// The one at this place.
-    pub(super) fn at(&mut self, place: usize) -> &mut Instance<P, T> {
-        &mut self.0[place]
     }
 
     pub(super) fn has(&self, id: &DeviceId) -> bool {

@@ -163,6 +163,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             failed: None,
             faults: 0,
             throttled: 0,
+            ring_pauses: 0,
             last_failure: None,
             reattached: live,
             connected_at: None,

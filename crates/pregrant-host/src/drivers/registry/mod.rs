@@ -7,6 +7,7 @@
 //!   class   what a class brings: DeviceClass, ServedDevice       devices  one device, and its report
 //!   watch   what an event of xenstore means
 //!   find    which devices there are         step  what becomes of one
+//!   own_rings  rings of devices that are of no queue
 //!   pages   what a guest may have mapped    throttled  whose front asks for too many steps
 //!   sleep   until there may be something to do                   recall     what waits for queues that workers have
 //!   end     all of them left or closed      device_log  what the log says of one
@@ -26,6 +27,7 @@ mod device_log;
 mod devices;
 mod end;
 mod find;
+mod own_rings;
 mod pages;
 mod recall;
 mod sleep;
@@ -50,6 +52,7 @@ use super::throttle::Throttle;
 use super::wait::Waiter;
 use crate::wake::WakeOn;
 use devices::{Devices, Held};
+use own_rings::OwnRings;
 use pregrant::platform::Platform;
 use pregrant::xenbus::{DeviceError, DeviceId};
 use pregrant::xenstore::{Client, Transport, XsError};
@@ -123,8 +126,7 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     held: BTreeMap<DeviceId, Held>,
     /// How many are connected.
     live: usize,
-    /// Places of those among them that have a turn in each control turn.
-    turning: Vec<usize>,
+    own_rings: OwnRings,
     /// Some are being plugged in, or out.
     plugging: bool,
     /// When the first of those that are throttled is to be heard again.
@@ -165,7 +167,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             ending: Vec::new(),
             held: BTreeMap::new(),
             live: 0,
-            turning: Vec::new(),
+            own_rings: OwnRings::default(),
             plugging: false,
             heard_at: None,
             crew: Crew::inline(),
@@ -279,25 +281,6 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.classes.iter_mut().fold(false, |came, class| class.turn() | came)
     }
 
-    /// The control turn of each live device that has something of its own. True when there was something to do.
-    fn turn_devices(&mut self) -> bool {
-        let (mut asked, mut fault) = (Vec::new(), None);
-        for &at in &self.turning {
-            let served = self.devices.at(at);
-            if served.is_waited_for() {
-                continue;
-            }
-            let id = served.device.id();
-            match served.served.turn(&self.platform, &id, &served.log) {
-                Ok(true) => asked.push(id),
-                Ok(false) => {}
-                Err(e) => fault = Some((id, e)),
-            }
-        }
-        asked.iter().for_each(|id| self.crew.nudge(*id));
-        self.fault(fault) || !asked.is_empty()
-    }
-
     /// Where this thread is the worker: one batch of each active queue, both directions, of every device whose turn it is. True when
     /// there may be more.
     #[inline]
@@ -314,22 +297,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub fn arm(&mut self) -> bool {
         // What came beside a reply since control looked wakes nobody.
         let mut work = self.retry_held() | self.xs.has_events();
-        let mut fault = None;
-        for &at in &self.turning {
-            let served = self.devices.at(at);
-            if served.is_waited_for() {
-                continue;
-            }
-            match served.served.arm(&self.platform) {
-                Ok(more) => work |= more,
-                Err(e) => fault = Some((served.device.id(), e)),
-            }
-        }
+        work |= self.arm_own_rings();
         work |= self.crew.inline_mut().is_some_and(|load| {
             load.hear();
             load.arm(&self.platform)
         });
-        self.pump() | self.fault(fault) | work
+        self.pump() | work
     }
 
     /// What is said of all devices, of any class; and what is said beside it of each.

@@ -49,7 +49,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 load.hear();
                 load.look_at_ports();
             }
-            Crew::Threads(threads) => threads.desk().awake(true),
+            Crew::Threads(threads) => {
+                self.own_rings.fired(waiter.ready());
+                self.own_rings.heard();
+                threads.desk().awake(true);
+            }
         }
         self.waiter = waiter;
     }
@@ -69,8 +73,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Whether a guest showed work, of which an event has told or is to tell.
     fn is_pending(&mut self) -> bool {
-        self.turning.iter().any(|&at| self.devices.at(at).served.is_pending())
-            || self.crew.inline_mut().is_some_and(|load| load.is_pending(is_lifted()))
+        self.own_ring_is_pending() || self.crew.inline_mut().is_some_and(|load| load.is_pending(is_lifted()))
     }
 
     /// When something is due, from now, of which nobody tells.
@@ -78,6 +81,6 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let plugs = self.plugging.then_some(PLUG_LOOK);
         let queues = if let Crew::Inline(load) = &self.crew { load.due(&self.platform) } else { None };
         let classes = self.classes.iter().filter_map(|class| class.due()).min();
-        [plugs, queues, self.throttle_left(), classes].into_iter().flatten().min()
+        [plugs, queues, self.throttle_left(), self.own_rings.due(), classes].into_iter().flatten().min()
     }
 }

@@ -261,15 +261,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     pub(super) fn relive(&mut self) {
-        let places = self.devices.iter().enumerate();
-        let connected = places.filter(|(_, s)| s.is_connected());
-        (self.live, self.turning) = (0, Vec::new());
-        for (at, served) in connected {
-            self.live += 1;
-            if served.served.has_own_ring() {
-                self.turning.push(at);
-            }
-        }
+        let connected = self.devices.iter().filter(|s| s.is_connected());
+        self.live = connected.count();
+        self.own_rings.relive(&self.platform, &self.devices);
         self.even_out();
     }
 }

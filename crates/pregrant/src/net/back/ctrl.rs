@@ -43,6 +43,11 @@ impl<P: Platform> CtrlRing<P> {
         Ok(Self { ring, chan })
     }
 
+    /// Its event channel.
+    pub fn channel(&self) -> &<P::Events as Events>::Chan {
+        &self.chan
+    }
+
     /// Tells the front to look: of what a predecessor answered, nobody may have told it (R5).
     pub fn notify(&self, p: &P) {
         p.events().notify(&self.chan);

@@ -4,7 +4,7 @@ use super::super::credit::{BadRate, Rate};
 use super::{BackQueue, Vif};
 use crate::error::PeerFault;
 use crate::net::features::xdp_headroom;
-use crate::platform::{Clock, Platform};
+use crate::platform::{Clock, Events, Platform};
 use crate::port::FramePort;
 use crate::xenbus::BackDevice;
 use crate::xenbus::bus::DeviceBus;
@@ -67,9 +67,9 @@ impl<P: Platform> Vif<P> {
         self.ctrl_is_pending() || self.queues.iter_mut().any(BackQueue::is_pending)
     }
 
-    /// Whether it has a control ring.
-    pub fn has_ctrl(&self) -> bool {
-        self.ctrl.is_some()
+    /// Its control ring's event channel, if it has one.
+    pub fn ctrl_channel(&self) -> Option<&<P::Events as Events>::Chan> {
+        self.ctrl.as_ref().map(|ctrl| ctrl.channel())
     }
 
     /// Whether the control ring has.
