@@ -99,7 +99,7 @@ fn of_vifs(backs: &[BackStatus]) -> Vec<Metric> {
     );
     let mut throttled = Metric::counter(
         "pregrant_vif_throttles_total",
-        "How often the vif's front was not listened to for a while, since it asked for too many steps.",
+        "How often the vif's front was not listened to for a while, since it asked for too many steps, or its control ring was paused.",
     );
     let mut left_out = Metric::counter(
         "pregrant_vif_unwritten_log_lines_total",
