@@ -188,6 +188,38 @@ fn bench_net_loses_nothing_and_counts_what_its_paths_do() {
     }
 }
 
+/// The proposal's own length: what the buffer has is moved by no grant operation, and the rest is.
+#[test]
+fn bench_net_takes_heads_from_buffers_and_only_the_rest_by_grants() {
+    let json = File::new("net-heads.jsonl");
+    let args = ["bench", "net", "--path", "copy,staging+copy,staging+map", "--dir", "tx,rx", "--size", "260"];
+    let more = ["--look", "--seconds", "0.05", "--repeats", "1", "--json", json.path()];
+    let out = pregrant(&[&args[..], &more].concat());
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    for path in ["staging+copy", "staging+map"] {
+        assert!(text(&out.stderr).contains(&format!("{path} serves TX")), "{}", text(&out.stderr));
+    }
+    let said = "With heads from staging buffers, staging+copy tx 260 B moves";
+    assert!(text(&out.stdout).contains(said), "{}", text(&out.stdout));
+    let lines = json.lines();
+    let rows: Vec<_> =
+        lines.iter().map(|l| (l["path"].as_str().unwrap(), l["dir"].as_str().unwrap())).collect();
+    assert_eq!(rows, [("copy", "tx"), ("staging+copy", "tx"), ("staging+map", "tx"), ("copy", "rx")]);
+    for line in &lines {
+        assert_eq!(line["lost"].as_u64(), Some(0), "{line}");
+        nothing_went_wrong(line);
+        let (frames, apart) = (number(line, "frames"), 2.0 * 256.0);
+        let (each, maps) = match line["path"].as_str() {
+            Some("staging+copy") => (4.0, 0.0),
+            Some("staging+map") => (0.0, 1.0),
+            _ => (260.0, 0.0),
+        };
+        let near =
+            |field, each: f64| (number(line, field) - each * frames).abs() <= each * (0.1 * frames + apart);
+        assert!(near("grant_copy_bytes", each) && near("grant_maps", maps), "{line}");
+    }
+}
+
 /// A guest that reads frames where the backend put them, beside one that copies them; what is in staging buffers is copied.
 #[test]
 fn bench_net_by_reference_loses_nothing_and_says_which_rows_they_are() {

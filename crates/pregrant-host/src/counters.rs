@@ -8,7 +8,7 @@
 //! Each handle of a domain has a tally, to which its thread adds without a lock; handles that come of one another
 //! (`Platform::another`) share the list of them. Its lock is taken when a handle begins and when somebody reads.
 
-use pregrant::platform::GrantOps;
+use pregrant::platform::{CopyOp, GrantOps};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +18,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Counters {
     /// Grant copy operations (pieces, not batches).
     pub grant_copies: u64,
+    /// Bytes of these pieces.
+    #[serde(default)]
+    pub grant_copy_bytes: u64,
     /// Pages mapped.
     pub grant_maps: u64,
     /// Pages unmapped.
@@ -36,6 +39,7 @@ impl Counters {
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             grant_copies: self.grant_copies - earlier.grant_copies,
+            grant_copy_bytes: self.grant_copy_bytes - earlier.grant_copy_bytes,
             grant_maps: self.grant_maps - earlier.grant_maps,
             grant_unmaps: self.grant_unmaps - earlier.grant_unmaps,
             syscalls: self.syscalls - earlier.syscalls,
@@ -49,6 +53,7 @@ impl Counters {
     pub fn plus(&self, other: &Self) -> Self {
         Self {
             grant_copies: self.grant_copies + other.grant_copies,
+            grant_copy_bytes: self.grant_copy_bytes + other.grant_copy_bytes,
             grant_maps: self.grant_maps + other.grant_maps,
             grant_unmaps: self.grant_unmaps + other.grant_unmaps,
             syscalls: self.syscalls + other.syscalls,
@@ -94,6 +99,7 @@ impl Anyones {
 #[derive(Default, Debug)]
 pub(crate) struct Tally {
     pub(crate) grant_copies: Own,
+    pub(crate) grant_copy_bytes: Own,
     pub(crate) grant_maps: Own,
     pub(crate) grant_unmaps: Anyones,
     pub(crate) syscalls: Anyones,
@@ -102,6 +108,13 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    /// A batch of pieces, whatever becomes of each.
+    #[inline(always)]
+    pub(crate) fn copies(&self, ops: &[CopyOp]) {
+        self.grant_copies.add(ops.len());
+        self.grant_copy_bytes.add(ops.iter().map(|op| usize::from(op.len)).sum());
+    }
+
     #[inline(always)]
     pub(crate) fn grant_ops(&self) -> GrantOps {
         GrantOps {
@@ -114,6 +127,7 @@ impl Tally {
     pub(crate) fn snapshot(&self) -> Counters {
         Counters {
             grant_copies: self.grant_copies.get(),
+            grant_copy_bytes: self.grant_copy_bytes.get(),
             grant_maps: self.grant_maps.get(),
             grant_unmaps: self.grant_unmaps.get(),
             syscalls: self.syscalls.get(),

@@ -168,7 +168,7 @@ unsafe impl PeerMem for Gntdev {
             LocalBytes::FromPeer(bytes) => (bytes.as_mut_ptr() as u64, bytes.len(), false),
             LocalBytes::ToPeer(bytes) => (bytes.as_ptr() as u64, bytes.len(), true),
         };
-        self.tally.grant_copies.add(ops.len());
+        self.tally.copies(ops);
         let mut segments = self.segments.borrow_mut();
         for ops in ops.chunks_mut(SEGMENTS) {
             segments.clear();

@@ -84,7 +84,7 @@ impl Copier {
                 Local { base: bytes.as_ptr().cast_mut(), len: bytes.len(), to_peer: true }
             }
         };
-        peer.core.tally.grant_copies.add(ops.len());
+        peer.core.tally.copies(ops);
         let batch = Batch { peer, access: &self.access, local };
         batch.run(&mut self.scratch.borrow_mut(), ops);
     }

@@ -30,14 +30,15 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
   pregrant bench net --path staging --dir tx --size 64 --data-len 256 --seconds 1 --json out.jsonl
   pregrant bench net --path staging --size 64 --redo on,off --repeats 9
   pregrant bench net --path map,persistent --dir tx --size 1500 --look --queues 2 --workers 1,2
+  pregrant bench net --path copy,staging,staging+copy,staging+map --dir tx --size 256,260 --look
 
 Frames/s are those that arrived, in the time between two marks; lost is sent minus received by number.
 A row whose untimed burst comes with a wrong byte fails.
 Run it on an idle machine with two cores; figures of a busy one say nothing.")]
 pub struct NetArgs {
     /// Paths, with commas between them
-    #[arg(long, value_delimiter = ',', default_values_t = [PathName::Copy, PathName::Staging], value_parser = choice(PATHS, PathName::name))]
-    pub path: Vec<PathName>,
+    #[arg(long, value_delimiter = ',', default_values_t = [NetPath::of(PathName::Copy), NetPath::of(PathName::Staging)], value_parser = choice(NET_PATHS, NetPath::name))]
+    pub path: Vec<NetPath>,
     /// Directions, as the guest sees them
     #[arg(long, value_delimiter = ',', default_values_t = [DirName::Tx, DirName::Rx])]
     pub dir: Vec<DirName>,
@@ -90,6 +91,56 @@ pub const PATHS: &[(PathName, &str)] = &[
     (PathName::Map, "Copy of the headers, map and unmap of the rest"),
     (PathName::Persistent, "Pages that stay mapped once they were seen"),
     (PathName::Staging, "Buffers granted before the data comes"),
+];
+
+/// A path of this bench's rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NetPath {
+    /// The first of its chain.
+    pub path: PathName,
+    /// With `staging`: heads of longer frames come from their buffers, and the rests by this.
+    pub rest: Option<PathName>,
+}
+
+impl NetPath {
+    /// A path by itself.
+    pub const fn of(path: PathName) -> Self {
+        Self { path, rest: None }
+    }
+
+    const fn headed(rest: PathName) -> Self {
+        Self { path: PathName::Staging, rest: Some(rest) }
+    }
+
+    /// As `pregrant back --path` has it.
+    pub fn name(self) -> &'static str {
+        match (self.path, self.rest) {
+            (path, None) => path.name(),
+            (_, Some(PathName::Map)) => "staging+map",
+            (_, Some(_)) => "staging+copy",
+        }
+    }
+
+    /// RX is copied by a back that maps TX, as Linux's does, and there it has the buffers' heads by no other way.
+    fn serves(self, dir: Dir) -> bool {
+        dir == Dir::Tx || self.path != PathName::Map && self.rest.is_none()
+    }
+}
+
+impl std::fmt::Display for NetPath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The paths of this bench.
+const NET_PATHS: &[(NetPath, &str)] = &[
+    (NetPath::of(PathName::Copy), "Batched grant copy"),
+    (NetPath::of(PathName::Map), "Copy of the headers, map and unmap of the rest"),
+    (NetPath::of(PathName::Persistent), "Pages that stay mapped once they were seen"),
+    (NetPath::of(PathName::Staging), "Buffers granted before the data comes"),
+    (NetPath::headed(PathName::Copy), "The same, and the head of a longer frame too, its rest by grant copy"),
+    (NetPath::headed(PathName::Map), "The same, its rest by map and unmap"),
 ];
 
 /// How both ends can wait.
@@ -227,6 +278,8 @@ pub struct Row {
     pub size: usize,
     /// Staging's data length, for `staging`.
     pub data_len: Option<u32>,
+    /// See [`NetPath`].
+    pub rest: Option<PathName>,
     /// Whether the backend keeps redo pages.
     pub redo: Redo,
     /// Whether the sink has private copies of whole frames.
@@ -251,6 +304,7 @@ impl Row {
             dir,
             size,
             data_len,
+            rest: None,
             redo: Redo::On,
             look: false,
             rx: RxWay::Copy,
@@ -258,6 +312,11 @@ impl Row {
             records,
             platform,
         }
+    }
+
+    /// What it goes by, as `--path` has it.
+    pub fn name(&self) -> &'static str {
+        NetPath { path: self.path, rest: self.rest }.name()
     }
 
     /// Measures it once more.
@@ -275,6 +334,8 @@ impl Row {
             seconds,
             mode,
             data_len: self.data_len,
+            rest: self.rest.unwrap_or(self.path),
+            heads: self.rest.is_some(),
             queues,
             redo: self.redo == Redo::On,
             look: self.look,
@@ -291,7 +352,7 @@ impl Row {
         let (taker, giver) = if self.dir == Dir::Tx { (&back, &guest) } else { (&guest, &back) };
         // Both ends know how long the untimed burst is: what did not come is not taken for good.
         let whole = whole_frames(self.size) * u64::from(queues);
-        let mut record = Record::new("net", &self.path.to_string(), self.dir.name(), self.size as u64);
+        let mut record = Record::new("net", self.name(), self.dir.name(), self.size as u64);
         record.count(guest.frames, guest.seconds);
         record.data_len = self.data_len.map(u64::from);
         record.queues = queues;
@@ -304,15 +365,19 @@ impl Row {
         record.lost = taker.missing + giver.sent.saturating_sub(taker.next);
         record.account(&guest, &back);
         record.checked = Some(taker.checked.min(whole));
-        record.set_ops(guest.counters.plus(&back.counters));
+        let ops = guest.counters.plus(&back.counters);
+        record.set_ops(ops);
+        record.grant_copy_bytes = Some(ops.grant_copy_bytes);
         record.frontend_cpu_ns = guest.cpu_ns;
         record.set_backend_cpu(&back, self.workers);
-        let by = self.path.to_string();
+        // What the RFC measured at 260 bytes is the head from its buffer and the rest by map.
+        let by = if self.rest == Some(PathName::Map) { "staging" } else { self.name() };
         // The RFC's staging had a data length of 256.
         let comparable = self.data_len.is_none_or(|n| n == 256);
-        let published = published::find(&by, self.dir.name(), self.size as u64, queues);
+        let published = published::find(by, self.dir.name(), self.size as u64, queues);
         // Theirs mapped and unmapped each page.
-        let comparable = comparable && (self.path != PathName::Map || self.look) && self.workers <= 1;
+        let maps = self.path == PathName::Map || self.rest == Some(PathName::Map);
+        let comparable = comparable && (!maps || self.look) && self.workers <= 1;
         record.published = published.filter(|_| comparable).map(|p| p.frames_per_s);
         if record.checked != Some(whole) {
             return Err(format!("{} of {whole} frames of the untimed burst came", taker.checked).into());
@@ -355,9 +420,7 @@ fn measure(args: &NetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<(
     for &size in &args.size {
         for &dir in &args.dir {
             let dir = if dir == DirName::Tx { Dir::Tx } else { Dir::Rx };
-            // RX is copied by a back that maps TX, as Linux's does: there is no such row to measure.
-            let paths = args.path.iter().filter(|&&p| p != PathName::Map || dir == Dir::Tx);
-            for &path in paths {
+            for &NetPath { path, rest } in args.path.iter().filter(|path| path.serves(dir)) {
                 let look = args.look && dir == Dir::Tx;
                 let in_pages = dir == Dir::Rx && path != PathName::Staging;
                 for &rx in args.rx.iter().filter(|&&rx| rx == RxWay::Copy || in_pages) {
@@ -367,6 +430,7 @@ fn measure(args: &NetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<(
                             look,
                             rx,
                             workers: usize::from(workers),
+                            rest,
                             ..Row::new(path, dir, size as usize, args.data_len)
                         }));
                     }
@@ -374,8 +438,8 @@ fn measure(args: &NetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<(
             }
         }
     }
-    if args.path.contains(&PathName::Map) && args.dir.contains(&DirName::Rx) {
-        eprintln!("pregrant: the path map serves TX alone (RX is copied): its rows for rx are left out");
+    for path in args.path.iter().filter(|path| !path.serves(Dir::Rx) && args.dir.contains(&DirName::Rx)) {
+        eprintln!("pregrant: the path {path} serves TX alone (RX is copied): its rows for rx are left out");
     }
     if rows.is_empty() {
         return Err("nothing is left to measure; add --dir tx, another path, or --rx copy".into());
@@ -391,7 +455,7 @@ fn measure(args: &NetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<(
     let progress = Progress::new();
     for repeat in 0..args.repeats {
         for row in &mut rows {
-            let (path, dir, size) = (row.path, row.dir.name(), row.size);
+            let (path, dir, size) = (row.name(), row.dir.name(), row.size);
             progress.show(format_args!("repeat {} of {}: {path} {dir} {size} B", repeat + 1, args.repeats));
             let stand = stands.get_mut(&row.workers).ok_or("no stand with so many workers")?;
             let record = row.measure(stand, args.seconds, args.burst, args.mode, args.queues)?;
@@ -420,6 +484,7 @@ pub fn table(rows: &[Row]) -> Table {
         ("(range)", Align::Right),
         ("Gbit/s", Align::Right),
         ("grant ops/frame", Align::Right),
+        ("B by grant copy", Align::Right),
         ("syscalls/frame", Align::Right),
         ("events/frame", Align::Right),
         ("lost", Align::Right),
@@ -435,7 +500,7 @@ pub fn table(rows: &[Row]) -> Table {
         let Some(rate) = row.rate() else { continue };
         let m = |v: f64| figure(v / 1e6);
         t.row([
-            row.path.to_string(),
+            row.name().to_string(),
             match row.rx {
                 RxWay::Copy => row.dir.name().into(),
                 RxWay::Reference => format!("{} by reference", row.dir.name()),
@@ -448,6 +513,7 @@ pub fn table(rows: &[Row]) -> Table {
             format!("({}..{})", m(rate.min), m(rate.max)),
             figure(rate.median * row.size as f64 * 8.0 / 1e9),
             figure(row.per_frame(|r| r.grant_copies + r.grant_maps + r.grant_unmaps)),
+            figure(row.per_frame(|r| r.grant_copy_bytes.unwrap_or(0))),
             figure(row.per_frame(|r| r.syscalls)),
             figure(row.per_frame(|r| r.notifications)),
             row.lost().to_string(),
@@ -460,7 +526,7 @@ pub fn table(rows: &[Row]) -> Table {
 
 /// Rows that differ in the redo page alone: with it, without it.
 fn redo_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
-    let kind = |r: &Row| (r.path, r.dir, r.size, r.rx, r.workers);
+    let kind = |r: &Row| (r.name(), r.dir, r.size, r.rx, r.workers);
     let same = move |a: &Row, b: &Row| kind(a) == kind(b);
     rows.iter().filter(|r| r.redo == Redo::On).filter_map(move |on| {
         rows.iter().find(|off| off.redo == Redo::Off && same(on, off)).map(|off| (on, off))
@@ -469,7 +535,7 @@ fn redo_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
 
 /// Rows that differ in what the guest does with frames alone: by reference, copied.
 fn rx_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
-    let kind = |r: &Row| (r.path, r.dir, r.size, r.redo, r.workers);
+    let kind = |r: &Row| (r.name(), r.dir, r.size, r.redo, r.workers);
     let same = move |a: &Row, b: &Row| kind(a) == kind(b);
     rows.iter().filter(|r| r.rx == RxWay::Reference).filter_map(move |lent| {
         rows.iter().find(|copied| copied.rx == RxWay::Copy && same(lent, copied)).map(|copied| (lent, copied))
@@ -478,10 +544,20 @@ fn rx_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
 
 /// Rows that differ in the number of workers alone: several, one.
 fn worker_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
-    let kind = |r: &Row| (r.path, r.dir, r.size, r.redo, r.rx);
+    let kind = |r: &Row| (r.name(), r.dir, r.size, r.redo, r.rx);
     rows.iter().filter(|r| r.workers > 1).filter_map(move |several| {
         let one = rows.iter().find(|one| one.workers == 1 && kind(one) == kind(several));
         one.map(|one| (several, one))
+    })
+}
+
+/// Rows that have heads from staging buffers, and those that go by the path of their rests alone.
+fn head_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
+    let kind = |r: &Row| (r.dir, r.size, r.redo, r.workers);
+    rows.iter().filter_map(move |headed| {
+        let rest = headed.rest?;
+        let whole = rows.iter().find(|r| (r.path, r.rest) == (rest, None) && kind(r) == kind(headed))?;
+        Some((headed, whole))
     })
 }
 
@@ -528,12 +604,29 @@ fn method<'a>(rows: &[Row], args: &NetArgs, stands: impl Iterator<Item = &'a Sta
             text += &format!(
                 "With the redo page, {} {} {} B moves {} ({}..{}) times the frames that it moves without: the median of \
                  the repeats' ratios, not the ratio of the medians above.\n",
-                on.path,
+                on.name(),
                 on.dir.name(),
                 on.size,
                 figure(cost.median),
                 figure(cost.min),
                 figure(cost.max)
+            );
+        }
+    }
+    for (headed, whole) in head_pairs(rows) {
+        if let Some(gain) = ratio(headed, whole) {
+            let [by_grant, all] =
+                [headed, whole].map(|row| figure(row.per_frame(|r| r.grant_copy_bytes.unwrap_or(0))));
+            text += &format!(
+                "With heads from staging buffers, {} {} {} B moves {} ({}..{}) times the frames of {}, and {by_grant} bytes \
+                 of each by grant copy where that has {all}: the median of the repeats' ratios.\n",
+                headed.name(),
+                headed.dir.name(),
+                headed.size,
+                figure(gain.median),
+                figure(gain.min),
+                figure(gain.max),
+                whole.name()
             );
         }
     }
@@ -543,7 +636,7 @@ fn method<'a>(rows: &[Row], args: &NetArgs, stands: impl Iterator<Item = &'a Sta
                 "With {} workers, {} {} {} B moves {} ({}..{}) times the frames that it moves with one: the median of the \
                  repeats' ratios.\n",
                 several.workers,
-                several.path,
+                several.name(),
                 several.dir.name(),
                 several.size,
                 figure(gain.median),
@@ -557,7 +650,7 @@ fn method<'a>(rows: &[Row], args: &NetArgs, stands: impl Iterator<Item = &'a Sta
             text += &format!(
                 "By reference, {} {} {} B moves {} ({}..{}) times the frames that it moves with a copy at the guest: the \
                  median of the repeats' ratios.\n",
-                lent.path,
+                lent.name(),
                 lent.dir.name(),
                 lent.size,
                 figure(gain.median),

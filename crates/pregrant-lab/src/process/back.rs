@@ -203,7 +203,7 @@ fn case_of(
         },
     };
     if let Some(net) = backend.class_mut::<Net<Loopback>>() {
-        net.config.vif.fallback = case.path;
+        (net.config.vif.fallback, net.config.vif.staged_heads) = (case.rest, case.heads);
     }
     let mut played = Played::default();
     let most = Duration::from_secs_f64(case.seconds * 4.0 + 20.0);

@@ -91,6 +91,11 @@ pub struct Case {
     pub path: PathName,
     /// Staging's data length for both directions, when the path is `staging`.
     pub data_len: Option<u32>,
+    /// What fetches frames that no other path has, or their rests.
+    #[serde(with = "by_name")]
+    pub rest: PathName,
+    /// With `staging`: the heads of longer frames come from their buffers.
+    pub heads: bool,
     /// Queues.
     pub queues: u32,
     /// Whether the back keeps redo pages, without which its rings do not survive it.
@@ -118,6 +123,8 @@ impl Case {
             mode: Mode::Adaptive,
             path,
             data_len: None,
+            rest: path,
+            heads: false,
             queues: 1,
             redo: true,
             look: false,

@@ -67,6 +67,9 @@ pub struct Record {
     pub mode: String,
     /// The published figure that this row is shown beside, in frames (or operations) per second.
     pub published: Option<f64>,
+    /// Bytes that were moved by grant copies (`bench net` only).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grant_copy_bytes: Option<u64>,
     /// Bytes from one slot to the next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stride: Option<u64>,
@@ -199,6 +202,7 @@ impl Record {
             platform: "loopback".into(),
             mode: "poll".into(),
             published: None,
+            grant_copy_bytes: None,
             stride: None,
             copies: None,
             redo: None,
