@@ -77,7 +77,7 @@ pub struct DeviceStatus {
     pub connected_s: Option<f64>,
     /// How often it was closed for something that its guest did.
     pub faults: u64,
-    /// How often its front was not listened to for a while, since it asked for too many steps.
+    /// How often its front was not listened to for a while, since it asked for too many steps, or its control ring was paused.
     pub throttled: u64,
     /// Lines that the log does not have of it, since it caused too many.
     pub lines_left_out: u64,
@@ -139,7 +139,7 @@ pub struct VifStatus {
     pub connected_s: Option<f64>,
     /// How often it was closed for something that its guest did.
     pub faults: u64,
-    /// How often its front was not listened to for a while, since it asked for too many steps.
+    /// How often its front was not listened to for a while, since it asked for too many steps, or its control ring was paused.
     #[serde(default)]
     pub throttled: u64,
     /// Lines that the log does not have of it, since it caused too many.

@@ -7,7 +7,7 @@
 //!   class   what a class brings: DeviceClass, ServedDevice       devices  one device, and its report
 //!   watch   what an event of xenstore means
 //!   find    which devices there are         step  what becomes of one
-//!   own_rings  rings of devices that are of no queue
+//!   own_rings  rings of devices that are of no queue, and own_turns, when they are served
 //!   pages   what a guest may have mapped    throttled  whose front asks for too many steps
 //!   sleep   until there may be something to do                   recall     what waits for queues that workers have
 //!   end     all of them left or closed      device_log  what the log says of one
@@ -28,6 +28,7 @@ mod devices;
 mod end;
 mod find;
 mod own_rings;
+mod own_turns;
 mod pages;
 mod recall;
 mod sleep;

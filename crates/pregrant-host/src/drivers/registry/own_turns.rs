@@ -1,0 +1,111 @@
+//! Control turns of devices: what is asked on rings that are of no queue ([`OwnRings`](super::own_rings)).
+//!
+//! ```text
+//!   control(): what fired? --> each active ring: some requests --took t--> its guest's account --empty--> a pause
+//!   before sleeping:           each active ring: armed, if it has none
+//! ```
+//! What a guest may do: ask without end. It is served as far as its account goes ([`Throttle::work`]), and its device has one line in
+//! the log for that.
+//!
+//! [`Throttle::work`]: crate::drivers::throttle::Throttle::work
+
+use super::Backend;
+use super::devices::Instance;
+use crate::drivers::wait::is_lifted;
+use log::Level;
+use pregrant::platform::{Events, Platform};
+use pregrant::xenbus::DeviceId;
+use pregrant::xenstore::Transport;
+use std::time::{Duration, Instant};
+
+/// What the log says when a device's ring is paused for the first time.
+const PAUSED: &str = "its front asks for too much on its control ring, which is not served now and again";
+
+impl<P: Platform, T: Transport + 'static> Backend<P, T> {
+    /// The control turn of each live device with something in its own ring. True when there was something to do.
+    pub(super) fn turn_devices(&mut self) -> bool {
+        self.look_at_own_rings();
+        self.own_rings.end_pauses();
+        if self.own_rings.active.is_empty() {
+            return false;
+        }
+        let (mut asked, mut fault) = (Vec::new(), None);
+        for id in &self.own_rings.active {
+            let Some(served) = self.devices.get_mut(id).filter(|served| !served.is_waited_for()) else {
+                continue;
+            };
+            let start = Instant::now();
+            match served.served.turn(&self.platform, id, &served.log) {
+                Ok(true) => asked.push((*id, start.elapsed())),
+                Ok(false) => {}
+                Err(e) => fault = Some((*id, e)),
+            }
+        }
+        for (id, took) in &asked {
+            self.crew.nudge(*id);
+            self.charge_own_ring(*id, *took);
+        }
+        self.fault(fault) || !asked.is_empty()
+    }
+
+    /// What fired that this thread's worker saw, and is of none of its queues.
+    fn hear_own_rings(&mut self) {
+        if let Some(load) = self.crew.inline_mut() {
+            load.take_unknown(|ready| self.own_rings.fired(ready));
+        }
+    }
+
+    /// What fired. A thread that serves no queues asks itself, where it has not slept since it had its last turn: while a ring is
+    /// never empty it does not sleep.
+    fn look_at_own_rings(&mut self) {
+        self.hear_own_rings();
+        if self.crew.inline_mut().is_some() {
+            return;
+        }
+        if std::mem::replace(&mut self.own_rings.asks, true) && !self.own_rings.is_empty() {
+            let mut ready = std::mem::take(&mut self.own_rings.ready);
+            self.platform.events().wait(&mut ready, Some(Duration::ZERO));
+            self.own_rings.fired(&ready);
+            self.own_rings.ready = ready;
+        }
+    }
+
+    /// Takes so much from the guest's account, and pauses the ring where there is no more.
+    fn charge_own_ring(&mut self, id: DeviceId, took: Duration) {
+        let throttle = self.throttle.entry(id.front.0).or_default();
+        let pause = throttle.work(self.began.elapsed(), took);
+        let Some(pause) = pause.filter(|_| self.config.limits_steps) else { return };
+        let Some(served) = self.devices.get_mut(&id) else { return };
+        self.own_rings.pause(id, pause);
+        served.ring_pauses += 1;
+        if served.ring_pauses == 1 {
+            served.say(Level::Warn, &PAUSED);
+        }
+    }
+
+    /// Before sleeping: arms those that have nothing. True: one has something.
+    pub(super) fn arm_own_rings(&mut self) -> bool {
+        self.hear_own_rings();
+        let Self { own_rings, devices, platform, .. } = self;
+        let (mut work, mut fault) = (false, None);
+        let mut arm = |served: &mut Instance<P, T>| match served.served.arm(platform) {
+            Ok(more) => {
+                work |= more;
+                more
+            }
+            Err(e) => {
+                fault = Some((served.device.id(), e));
+                false
+            }
+        };
+        own_rings
+            .active
+            .retain(|id| devices.get_mut(id).is_some_and(|served| served.is_waited_for() || arm(served)));
+        self.fault(fault) | work
+    }
+
+    /// Whether a guest showed work in a device's own ring that is armed.
+    pub(super) fn own_ring_is_pending(&mut self) -> bool {
+        self.own_rings.is_pending(&mut self.devices, is_lifted())
+    }
+}
