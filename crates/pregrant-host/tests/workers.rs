@@ -578,7 +578,7 @@ fn crew_in(
         let begun = Arc::clone(&may_begin);
         Ok(std::thread::spawn(move || {
             until(|| begun.load(Ordering::SeqCst));
-            thread::run(p, post, mode, &|_| {}, Arc::new(|| {}));
+            thread::run(thread::Start::new(p, post).unwrap(), mode, &|_| {}, Arc::new(|| {}));
         }))
     });
     let desk = Desk::of_thread(usize::MAX).unwrap();

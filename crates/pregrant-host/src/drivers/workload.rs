@@ -88,6 +88,8 @@ pub struct Workload<P: Platform> {
     timed: Vec<usize>,
     /// Of ports that the kernel tells of.
     arrivals: Option<Arrivals>,
+    /// That there is no descriptor for them was said.
+    deaf: bool,
     turns: FairScheduler,
     began: Instant,
     rounds: u32,
@@ -118,6 +120,7 @@ impl<P: Platform> Workload<P> {
             by_port: Vec::new(),
             timed: Vec::new(),
             arrivals: None,
+            deaf: false,
             turns: FairScheduler::default(),
             began: Instant::now(),
             rounds: 0,
@@ -151,15 +154,12 @@ impl<P: Platform> Workload<P> {
             }
             self.by_port[at] = Some(slot);
         }
-        if let Some(fd) = queue.readable() {
-            if self.arrivals.is_none() {
-                self.arrivals = Arrivals::new().ok();
-            }
-            // Without it the queue is looked at when anything else happens to it.
-            let told = self.arrivals.as_ref().map(|all| all.add(fd, slot as u64));
-            if let Some(Err(e)) = told {
-                log::debug!("{id}: its port's descriptor is not waited for: {e}");
-            }
+        if let Some(fd) = queue.readable()
+            && let Err(e) = self.wait_for(fd, slot)
+            && !std::mem::replace(&mut self.deaf, true)
+        {
+            // The queue is looked at when anything else happens to it. Once: guests may come and go.
+            log::warn!("{id}: its port's descriptor is not waited for, and frames for it may come late: {e}");
         }
         let group = self.group_of(id);
         if let Some(group) = &mut self.groups[group] {
@@ -173,6 +173,14 @@ impl<P: Platform> Workload<P> {
             self.slots[slot] = Some(entry);
         }
         self.activate(slot);
+    }
+
+    /// Has a slot made active when the kernel has frames for its port.
+    fn wait_for(&mut self, port: BorrowedFd<'_>, slot: usize) -> std::io::Result<()> {
+        if self.arrivals.is_none() {
+            self.arrivals = Some(Arrivals::new()?);
+        }
+        self.arrivals.as_ref().map_or(Ok(()), |all| all.add(port, slot as u64))
     }
 
     fn group_of(&mut self, id: DeviceId) -> usize {

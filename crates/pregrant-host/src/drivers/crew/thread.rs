@@ -54,16 +54,38 @@ impl Drop for WholeProcess {
     }
 }
 
+/// What a worker starts with.
+pub struct Start<P: Platform> {
+    p: P,
+    post: Post<P>,
+    bell: Option<usize>,
+}
+
+impl<P: Platform> Start<P>
+where
+    P::Events: WakeOn,
+{
+    /// With a handle of its own.
+    ///
+    /// # Errors
+    /// In words: its bell cannot wake it.
+    pub fn new(p: P, post: Post<P>) -> Result<Self, String> {
+        let bell = post.desk.wakes().map(|fd| p.events().also_wake_on(fd)).transpose();
+        let bell = bell.map_err(|e| format!("worker {} cannot be woken: {e}", post.desk.number))?;
+        Ok(Self { p, post, bell })
+    }
+}
+
 /// Serves until it is told to stop.
-pub fn run<P: Platform>(p: P, post: Post<P>, mode: Mode, each_start: &dyn Fn(usize), each_turn: EachTurn)
+pub fn run<P: Platform>(start: Start<P>, mode: Mode, each_start: &dyn Fn(usize), each_turn: EachTurn)
 where
     P::Events: WakeOn,
 {
     let _whole = WholeProcess;
+    let Start { p, post, bell } = start;
     each_start(post.desk.number);
     let Post { desk, orders, notices, control, missed_wakeups } = post;
     let load = Workload::new(Arc::clone(&desk));
-    let bell = desk.wakes().and_then(|fd| p.events().also_wake_on(fd).ok());
     let mut thread = Thread {
         p,
         load,

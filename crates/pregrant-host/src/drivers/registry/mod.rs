@@ -45,7 +45,7 @@ pub use pages::PAGES_PER_GUEST;
 
 use super::crew::desk::Desk;
 use super::crew::place::{Carried, Placement};
-use super::crew::thread::{self, EachStart, EachTurn};
+use super::crew::thread::{self, EachStart, EachTurn, Start};
 use super::crew::{Crew, Threads};
 use super::poll_controller::Mode;
 use super::recovery::Recovery;
@@ -202,7 +202,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 spare.lock().unwrap_or_else(PoisonError::into_inner).another().map_err(|e| e.to_string())?;
             let (each_start, each_turn) = (Arc::clone(&each_start), Arc::clone(&each_turn));
             let named = std::thread::Builder::new().name(format!("worker {number}"));
-            let begun = move || thread::run(p, post, mode, &*each_start, each_turn);
+            let start = Start::new(p, post)?;
+            let begun = move || thread::run(start, mode, &*each_start, each_turn);
             named.spawn(begun).map_err(|e| e.to_string())
         };
         self.crew = Crew::Threads(Threads::new(workers, place, desk, Box::new(hire))?);
