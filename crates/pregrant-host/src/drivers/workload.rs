@@ -158,7 +158,8 @@ impl<P: Platform> Workload<P> {
             && let Err(e) = self.wait_for(fd, slot)
             && !std::mem::replace(&mut self.deaf, true)
         {
-            // The queue is looked at when anything else happens to it. Once: guests may come and go.
+            // The queue is looked at when anything else happens to it.
+            // LOG: once for each worker
             log::warn!("{id}: its port's descriptor is not waited for, and frames for it may come late: {e}");
         }
         let group = self.group_of(id);
