@@ -166,7 +166,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
             if slot.len <= SHORT
                 && let Some(&place) = self.buffers.place.get(slot.id as usize)
             {
-                let at = place as usize + place_in(slot, limit);
+                let at = place as usize + place_in(headroom, slot, limit);
                 self.buffers.map.prefetch_write(at, slot.len as usize);
             }
         }
@@ -189,7 +189,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
             for k in staged {
                 let slot = batch.slots[k];
                 let len = slot.len as usize;
-                let offset = place_in(slot, limit);
+                let offset = place_in(headroom, slot, limit);
                 let from = &frames.bytes[slot.at as usize..slot.at as usize + len];
                 let copied = (rising || self.first_use(slot.id))
                     && match self.buffers.place.get(slot.id as usize) {
@@ -213,6 +213,6 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
 
 /// Where in its buffer a slot's piece starts: behind the headroom, where there is some.
 #[inline(always)]
-fn place_in(slot: RxSlot, limit: usize) -> usize {
-    if slot.offset > 0 { usize::from(slot.offset) } else { colour(slot.id, slot.len as usize, limit) }
+fn place_in(headroom: usize, slot: RxSlot, limit: usize) -> usize {
+    if headroom > 0 { headroom } else { colour(slot.id, slot.len as usize, limit) }
 }
