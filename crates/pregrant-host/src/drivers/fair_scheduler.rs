@@ -6,18 +6,19 @@
 //! looks idle for moments, and each of them would cost it a long batch of the other's.
 //!
 //! What a request costs also depends on where the pages of a guest happen to lie: guests that do the same differ by a fifth
-//! (`pregrant bench fairness`). So a vif whose requests lately cost about what most turns pay for theirs ([`Price`]) is charged
+//! (`pregrant bench fairness`). So a vif whose requests lately cost about what is paid for most ([`Price`]) is charged
 //! as those are, and vifs that do the same get as many frames as each other, also when the worker was away in the middle of a
 //! turn. Whoever costs more or less is charged its time.
 //!
 //! ```text
-//!   what a vif's requests cost lately, to the median of all turns:   ... 2/3 .................. 3/2 ...
+//!   what a vif's requests cost lately, to the median of all:         ... 2/3 .................. 3/2 ...
 //!   charged                                                          time | requests * median | time
 //! ```
 //!
 //! What a guest may do: ask for all of the worker, or for a frame now and then, so that others wait for it. Both count
 //! against its own share, waiting included. One whose requests cost up to half more than most takes up to that much more
-//! of the time. Time that a vif did not want is not saved up, but for `CREDIT_NS`.
+//! of the time, however it mixes cheap and dear ones. Those who ask for half of all requests move the median, too: others may
+//! then be charged up to 3/2 of their time. Time that a vif did not want is not saved up, but for `CREDIT_NS`.
 
 /// How far a vif may be ahead.
 const LEAD_NS: u64 = 5_000;
@@ -25,8 +26,11 @@ const LEAD_NS: u64 = 5_000;
 const PATIENCE_NS: u64 = 3_000;
 /// How much of the time that it did not want a vif has a right to later: it covers the gaps between its bursts.
 const CREDIT_NS: u64 = 200_000;
+/// How much more than 3/2 of what it is charged by price a vif may take: a pause of the worker in the middle of its turn is not its doing.
+const FORGIVEN_NS: u64 = 16_000;
 
-/// What most turns pay for a request: a median that follows, by a small step for each turn. In 1/256 of a nanosecond.
+/// What is paid for most requests: a median that follows, by a small step for each turn, smaller for one of fewer than
+/// `FULL_TURN` requests: who takes many short turns has no more weight by it. In 1/256 of a nanosecond.
 #[derive(Clone, Copy, Debug, Default)]
 struct Price {
     /// 0: no turn had a request so far.
@@ -36,26 +40,35 @@ struct Price {
 }
 
 impl Price {
-    /// A step is one part in so many.
+    /// The step of a full turn is one part in so many.
     const STEP: u64 = 64;
+    /// Requests of a turn that make a whole step.
+    const FULL_TURN: u64 = 64;
 
     #[inline]
     fn see(&mut self, turn: Paid) {
+        let step =
+            self.now.saturating_mul(turn.requests.min(Self::FULL_TURN)) / (Self::STEP * Self::FULL_TURN);
         if self.now == 0 {
             self.now = turn.time / turn.requests;
-        } else if turn.time > self.now * turn.requests {
-            self.now += self.now / Self::STEP + 1;
+        } else if turn.time > self.now.saturating_mul(turn.requests) {
+            self.now += step.max(1);
         } else {
-            self.now -= (self.now / Self::STEP).max(1);
+            self.now -= step.max(1);
         }
     }
 
-    /// What is charged for requests that cost this vif so much of late.
+    /// What so many requests cost by it.
     #[inline]
-    fn of(&self, turn: Paid, lately: Paid) -> u64 {
-        let (time, due) = (lately.time, self.charged * lately.requests);
-        let usual = time * 3 >= due * 2 && time * 2 <= due * 3;
-        (if usual { self.charged * turn.requests } else { turn.time }) >> 8
+    fn of(&self, requests: u64) -> u64 {
+        self.charged.saturating_mul(requests)
+    }
+
+    /// Whether requests that cost a vif so much of late cost about what most do.
+    #[inline]
+    fn is_usual(&self, lately: Paid) -> bool {
+        let (time, due) = (lately.time, self.of(lately.requests));
+        time.saturating_mul(3) >= due.saturating_mul(2) && time.saturating_mul(2) <= due.saturating_mul(3)
     }
 }
 
@@ -84,6 +97,8 @@ pub struct Turn {
     /// How long others have waited for it since.
     idle_ns: u64,
     lately: Paid,
+    /// What its turns took beyond 3/2 of what they were charged, in 1/256 ns.
+    over: u64,
 }
 
 /// The worker's account.
@@ -155,7 +170,14 @@ impl FairScheduler {
         let paid = Paid { time: ns << 8, requests: requests.into() };
         turn.lately.add(paid);
         self.price.see(paid);
-        self.price.of(paid, turn.lately)
+        if !self.price.is_usual(turn.lately) {
+            return ns;
+        }
+        // Turns that cost nothing make no room for dear ones: what is forgiven is counted.
+        let due = self.price.of(paid.requests);
+        let over = turn.over.saturating_add(paid.time).saturating_sub(due.saturating_mul(3) / 2);
+        turn.over = over.min(FORGIVEN_NS << 8);
+        due.saturating_add(over - turn.over) >> 8
     }
 
     /// It had nothing to do.
@@ -276,5 +298,59 @@ mod tests {
         turns.begin(0);
         assert!(turns.waits(&early) && !turns.waits(&late));
         assert!(early.spent_ns - late.spent_ns <= CREDIT_NS);
+    }
+
+    /// Three guests with full rings, 64 requests of 31 ns a turn, and one that chooses each of its turns (time, requests) by all that
+    /// there is to know. What it gets, in hundredths of its fourth.
+    fn chosen(mut choose: impl FnMut(&Turn, &Price) -> (u64, u32)) -> u64 {
+        let (mut turns, mut now, mut got) = (FairScheduler::default(), 0, [0; 2]);
+        let (mut others, mut it) = ([Turn::default(); 3], Turn::default());
+        while now < 400_000_000 {
+            turns.begin(now);
+            now += LOOK_NS;
+            for turn in &mut others {
+                if !turns.waits(turn) {
+                    now += 2_000;
+                    got[0] += 2_000;
+                    turns.served(turn, 2_000, 64);
+                }
+            }
+            if !turns.waits(&it) {
+                let (took, requests) = choose(&it, &turns.price);
+                now += took;
+                got[1] += took;
+                turns.served(&mut it, took, requests);
+            }
+        }
+        got[1] * 400 / (got[0] + got[1])
+    }
+
+    #[test]
+    fn cheap_requests_do_not_pay_for_dear_ones() {
+        const DEAR: (u64, u32) = (50_000, 64);
+        // Many requests that cost nothing (such as are refused), the dearest while it looks usual, single ones until that is forgotten.
+        let mut next = 0;
+        let share = chosen(|it, price| {
+            let mut then = it.lately;
+            then.add(Paid { time: DEAR.0 << 8, requests: DEAR.1.into() });
+            next = match next {
+                0 if it.lately.requests < 1024 => 1,
+                1 if it.lately.requests > 20_000 => 2,
+                2 if then.time * 2 > price.now * then.requests * 3 => 0,
+                stays => stays,
+            };
+            [(50, 1), (500, 256), DEAR][next]
+        });
+        assert!(share <= 140, "{share} hundredths of its share");
+    }
+
+    #[test]
+    fn short_turns_do_not_make_the_price() {
+        // Single requests until the price is 3/2 of what others pay, and then what costs 3/2 of that.
+        let share = chosen(|_, price| {
+            let low = price.now < (31 << 8) * 147 / 100;
+            if low { (50, 1) } else { (price.now * 64 * 145 / 100 >> 8, 64) }
+        });
+        assert!(share <= 140, "{share} hundredths of its share");
     }
 }
