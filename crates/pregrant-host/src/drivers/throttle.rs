@@ -10,6 +10,9 @@
 //! second's share of the worker's time. Its backend takes its watches away while it is throttled, so that what is written then
 //! costs nothing.
 //!
+//! What is asked on control rings has an account of time of its own, of the same size: a guest whose steps took long has asked for
+//! nothing yet.
+//!
 //! A machine whose steps take long (an emulated one: 5 ms and more) has the first account, a fast one the second.
 
 use std::time::Duration;
@@ -33,6 +36,7 @@ pub struct Throttle {
     /// What is spent of each account, in the time that fills it again.
     steps: Duration,
     time: Duration,
+    asked: Duration,
 }
 
 impl Throttle {
@@ -45,21 +49,32 @@ impl Throttle {
         (!overdrawn.is_zero()).then_some(overdrawn)
     }
 
-    /// Requests that were served on a vif's control ring, which took so long and ended at `now`. When the second account is empty:
-    /// for how long the ring is not to be served.
+    /// Requests that were served on a vif's control ring, which took so long and ended at `now`. When their account is empty: for how
+    /// long the ring is not to be served.
     pub fn work(&mut self, now: Duration, took: Duration) -> Option<Duration> {
-        self.spend(now, took);
-        let overdrawn = self.time.saturating_sub(TIME * SHARE);
+        self.fill(now);
+        self.asked = Self::after(self.asked, took);
+        let overdrawn = self.asked.saturating_sub(TIME * SHARE);
         (!overdrawn.is_zero()).then_some(overdrawn)
     }
 
     /// Other work for its vifs, that ended at `now`.
     pub fn spend(&mut self, now: Duration, took: Duration) {
+        self.fill(now);
+        self.time = Self::after(self.time, took);
+    }
+
+    fn fill(&mut self, now: Duration) {
         let passed = now.saturating_sub(self.at);
         self.at = now;
-        self.steps = self.steps.saturating_sub(passed);
-        let time = self.time.saturating_sub(passed).saturating_add(took.saturating_mul(SHARE));
-        self.time = time.min(TIME * SHARE + LONGEST_THROTTLE);
+        for account in [&mut self.steps, &mut self.time, &mut self.asked] {
+            *account = account.saturating_sub(passed);
+        }
+    }
+
+    /// What is spent of an account of time once something took so long.
+    fn after(spent: Duration, took: Duration) -> Duration {
+        spent.saturating_add(took.saturating_mul(SHARE)).min(TIME * SHARE + LONGEST_THROTTLE)
     }
 }
 
@@ -109,6 +124,15 @@ mod tests {
         // Each takes as long as a fast machine's hundred.
         let (steps, _) = minute(100 * MS, 150 * MS);
         assert_eq!(steps, 240, "none was throttled");
+    }
+
+    #[test]
+    fn a_slow_machine_has_its_control_requests() {
+        let mut throttle = Throttle::default();
+        for _ in 0..3 {
+            assert_eq!(throttle.step(7 * 100 * MS, 100 * MS), None);
+        }
+        assert_eq!(throttle.work(7 * 100 * MS, MS / 100), None, "its steps took long, and it asked once");
     }
 
     #[test]
