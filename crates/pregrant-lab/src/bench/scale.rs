@@ -358,8 +358,8 @@ fn method(args: &ScaleArgs, cores: &Cores) -> String {
     format!(
         "Medians of {} repeats of {} s, in turns between machines with {} vifs that are all there at once; \"of {}'s\": against \
          such a machine, repeat by repeat, median and range.\n{}\n\
-         Where its pages lie makes a fifth and more of what a guest gets: in each repeat another guest is the busy one, and there are {} \
-         machines with {} vif(s).\n\
+         Where its pages lie makes a fifth and more of what a guest gets: in each repeat another guest is the busy one, as far as there are \
+         others, and there are {} machine(s) with {} vif(s).\n\
          Each vif is a guest's of its own; the guests are one process, whose one thread keeps the ring of the busy one full, or \
          those of all, with frames of {} B in bursts of 64.\n\
          The backend is in event mode. Request: a single frame of 64 B from the first guest to its port, both ends asleep before; \

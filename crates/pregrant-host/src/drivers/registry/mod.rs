@@ -86,7 +86,8 @@ pub struct BackendConfig<P> {
     pub removes: bool,
     /// How many pages of one guest may be mapped at a time; for devices that connect from now on.
     pub page_limit: usize,
-    /// Whether a device whose front asks for steps without end is not listened to for a while, now and again.
+    /// Whether a device whose front asks for steps without end is not listened to for a while, now and again, and its control ring
+    /// paused where it is never empty.
     pub limits_steps: bool,
 }
 

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 /// Armed rings that one look for lost wake-ups takes at most.
 const PENDING_LOOKS: usize = 4;
+
 /// See the module.
 #[derive(Default)]
 pub(super) struct OwnRings {

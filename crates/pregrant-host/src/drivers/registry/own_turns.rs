@@ -94,8 +94,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 more
             }
             Err(e) => {
+                // One is told at a time: another stays active, and is told in its next turn.
                 fault = Some((served.device.id(), e));
-                false
+                true
             }
         };
         own_rings

@@ -4,7 +4,8 @@
 //!   sleep: arm --work--> no sleep
 //!              '-none--> until an event, a descriptor, or the first of what is due  (drivers::wait)
 //!   due:   what a device waits for (an expiry, a credit)   a front that is throttled is heard again
-//!          a script that runs is looked at                 what a class says
+//!          a ring that is paused has turns again           a script that runs is looked at
+//!          what a class says
 //! ```
 //! What a guest may do: nothing more than before; a time that is due is bounded from below by what sets it.
 
