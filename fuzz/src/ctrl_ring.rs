@@ -107,7 +107,7 @@ impl Game {
         let host = &self.rig.host;
         let map = host.map(GUEST, &[self.ring_ref], Access::ReadWrite).expect("the ring is granted");
         let chan = host.bind(GUEST, self.chan.1).expect("the channel is offered");
-        CtrlRing::attach(RingPages::new(map), chan, last)
+        CtrlRing::attach(RingPages::new(map), chan, last, 0)
     }
 
     /// One operation; `Err`: the back reported a fault, rightly.
@@ -191,7 +191,7 @@ impl Game {
             let before: Vec<[u32; 4]> =
                 (0..shown.min(SLOTS)).map(|k| self.ring.read::<4>(self.cons.wrapping_add(k))).collect();
             let start = self.cons;
-            match ring.poll(&self.rig.host, GUEST, self.queues, control) {
+            match ring.poll(&self.rig.host, GUEST, self.queues, control, None) {
                 Ok(polled) => moved = polled == Polled::More,
                 Err(e) => {
                     assert!(shown > SLOTS, "{e} where there is no fault");

@@ -348,6 +348,7 @@ fn hostile_back(tape: &mut Tape<'_>) {
         granting: tape.one_of(&[Granting::PerFrame, Granting::Standing]),
         split_channels: tape.below(2) == 0,
         persistent: tape.below(2) == 0,
+        gref_mapping: false,
         spare_rx_pages: 16,
         ctrl_ring: tape.below(2) == 0,
         multicast_control: tape.below(2) == 0,

@@ -20,7 +20,7 @@ use crate::notify::Notify;
 use crate::stop::Stop;
 use clap::{Args, ValueEnum};
 use pregrant::net::back::VifConfig;
-use pregrant::net::path::{PathName, persistent};
+use pregrant::net::path::{PathName, gref_mapping, persistent};
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenbus::XenbusState;
 use pregrant::xenstore::Transport;
@@ -113,6 +113,10 @@ pub struct BackArgs {
     /// and it is not offered
     #[arg(long, value_name = "PAGES", default_value_t = persistent::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=4096))]
     persistent_grants: u32,
+    /// Pages of each queue that its guest may have kept mapped by control messages (GET, ADD and DEL_GREF_MAPPING); 0: none, and
+    /// they are answered with NOT_SUPPORTED
+    #[arg(long, value_name = "PAGES", default_value_t = gref_mapping::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=gref_mapping::LIMIT_MAX as i64))]
+    gref_mappings: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -232,7 +236,8 @@ fn classes<P: Platform, T: Transport + 'static>(
 ) -> Vec<Box<dyn DeviceClass<P, T>>> {
     let (Fallback { of: fallback, heads: staged_heads }, persistent_pages) =
         (args.path, args.persistent_grants as usize);
-    let vif = VifConfig { fallback, staged_heads, persistent_pages, ..VifConfig::default() };
+    let gref_pages = args.gref_mappings as usize;
+    let vif = VifConfig { fallback, staged_heads, persistent_pages, gref_pages, ..VifConfig::default() };
     vec![Box::new(Net::new(NetConfig { vif, hotplug, chosen }, far))]
 }
 

@@ -65,7 +65,8 @@ pub struct FrontArgs {
     /// The guest's address; without it 10.0.x.y, where x and y are the domain's number in bytes
     #[arg(long, value_name = "IP")]
     address: Option<Ipv4Addr>,
-    /// How frames travel: through buffers granted at connect, in pages granted once that the back keeps, or by grants of their own
+    /// How frames travel: through buffers granted at connect, in pages granted once that the back keeps, of its own accord or because it is asked to, or by
+    /// grants of their own
     #[arg(long, value_name = "PATH", default_value = "staging", value_parser = choice(PATHS, PathName::name))]
     path: PathName,
     /// Bytes of a frame that fit a staging buffer: 64 to 4096, or 65535 for frames of any length; without it 2048 on the
@@ -114,6 +115,10 @@ struct Task {
 const PATHS: &[(PathName, &str)] = &[
     (PathName::Staging, "Staging buffers, where the backend has them too"),
     (PathName::Persistent, "Pages granted once, which a backend that can keeps mapped"),
+    (
+        PathName::GrefMapping,
+        "Pages granted once, which the backend is asked to keep mapped (netif.h's control messages)",
+    ),
     (PathName::Copy, "Each frame by a grant: what a guest without Pregrant does"),
 ];
 
@@ -191,6 +196,7 @@ impl FrontArgs {
             rx_data_len: len,
             ring_order: self.ring_pages,
             persistent: self.path == PathName::Persistent,
+            gref_mapping: self.path == PathName::GrefMapping,
             granting: Granting::PerFrame,
             ..FrontConfig::default()
         }

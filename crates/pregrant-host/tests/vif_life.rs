@@ -111,6 +111,10 @@ fn frames_both_ways_in_pages_that_stay_mapped() {
         life(machine, back, [config, ordinary()], [("persistent", "persistent"), ("copy", "copy")]);
         let config = FrontConfig { queues: 2, ..config };
         life(machine, back, [config; 2], [("persistent", "persistent"); 2]);
+        let config = FrontConfig { gref_mapping: true, ..ordinary() };
+        life(machine, back, [config, ordinary()], [("gref-mapping", "gref-mapping"), ("copy", "copy")]);
+        let config = FrontConfig { queues: 2, ..config };
+        life(machine, back, [config; 2], [("gref-mapping", "gref-mapping"); 2]);
     });
 }
 

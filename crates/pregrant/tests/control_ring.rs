@@ -92,7 +92,7 @@ impl Game {
         let chan = self.host.bind(GUEST, self.port).expect("the channel");
         let mem = RingPages::<NetCtrl, _>::new(map);
         let last = if fresh { None } else { control.resume() };
-        let ring = CtrlRing::attach(mem, chan, last).expect("indices that belong together");
+        let ring = CtrlRing::attach(mem, chan, last, 0).expect("indices that belong together");
         if last.is_none() {
             let list = if fresh { MulticastList::default() } else { MulticastList::lost() };
             control.begin(ring.rsp_prod(), list);
@@ -106,7 +106,7 @@ impl Game {
 
     fn poll(&mut self) -> Result<Polled, PeerFault> {
         let (ring, control) = self.back.as_mut().expect("a back");
-        ring.poll(&self.host, GUEST, QUEUES, control)
+        ring.poll(&self.host, GUEST, QUEUES, control, None)
     }
 
     /// Writes a request into the next slot, and shows it.
@@ -159,7 +159,7 @@ impl Game {
 #[test]
 fn each_type_is_answered_as_the_protocol_says() {
     let mut g = Game::new();
-    // Types 8 to 10 are for a path that this back does not have.
+    // Types 8 to 10 are for tables that no queue of this back has.
     for msg_type in [0, 8, 9, 10, 11, 255, u16::MAX] {
         assert_eq!(g.ask(msg_type, [g.page_ref, 1, 1]), (NOT_SUPPORTED, 0), "type {msg_type}");
     }

@@ -56,6 +56,8 @@ pub struct Counts {
     pub staged: u64,
     /// Frames whose pages were mapped before they came.
     pub persistent: u64,
+    /// Frames in pages that their guest had asked to keep mapped.
+    pub gref_mapped: u64,
     /// Copies, maps and unmaps.
     pub grant_ops: u64,
     /// Events sent to the guest.
@@ -86,6 +88,7 @@ impl Counts {
         self.bytes += queue.bytes;
         self.staged += queue.staged;
         self.persistent += queue.persistent;
+        self.gref_mapped += queue.gref_mapped;
         self.grant_ops += queue.grant_ops();
         self.notifications += queue.notifications;
         self.repeated += queue.repeated;
@@ -110,6 +113,7 @@ impl Counts {
             bytes: self.bytes.checked_sub(before.bytes)?,
             staged: self.staged.checked_sub(before.staged)?,
             persistent: self.persistent.checked_sub(before.persistent)?,
+            gref_mapped: self.gref_mapped.checked_sub(before.gref_mapped)?,
             grant_ops: self.grant_ops.checked_sub(before.grant_ops)?,
             notifications: self.notifications.checked_sub(before.notifications)?,
             repeated: self.repeated.checked_sub(before.repeated)?,

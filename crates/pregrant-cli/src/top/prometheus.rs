@@ -152,6 +152,13 @@ fn of_queues(backs: &[BackStatus]) -> Vec<Metric> {
             ),
             |d| d.persistent,
         ),
+        (
+            Metric::counter(
+                "pregrant_queue_gref_mapped_frames_total",
+                "Frames in pages that their guest had asked to keep mapped.",
+            ),
+            |d| d.gref_mapped,
+        ),
         (Metric::counter("pregrant_queue_batches_total", "Batches published on the ring."), |d| d.batches),
         (
             Metric::counter(

@@ -13,6 +13,7 @@ fn dir(path: &str, frames: u64, drops: [(&str, u64); 2]) -> DirStatus {
         bytes: frames * 100,
         staged: if path == "staging" { frames } else { 0 },
         persistent: 0,
+        gref_mapped: 0,
         batches: frames / 10,
         notifications: frames / 20,
         grant_copies: if path == "staging" { 0 } else { frames },

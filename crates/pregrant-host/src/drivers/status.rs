@@ -187,6 +187,9 @@ pub struct DirStatus {
     /// Frames whose pages were mapped when an earlier frame came in them.
     #[serde(default)]
     pub persistent: u64,
+    /// Frames in pages that their guest had asked to keep mapped.
+    #[serde(default)]
+    pub gref_mapped: u64,
     /// Batches published.
     pub batches: u64,
     /// Events sent to the guest.
@@ -218,6 +221,7 @@ impl DirStatus {
             bytes: stats.bytes,
             staged: stats.staged,
             persistent: stats.persistent,
+            gref_mapped: stats.gref_mapped,
             batches: stats.batches,
             notifications: stats.notifications,
             grant_copies: stats.grant_ops.copies,

@@ -62,9 +62,12 @@ impl Guest {
         guest
     }
 
-    /// Waits until it is live.
+    /// Waits until it is live, and has told of its pages if it does so.
     pub fn connect(&mut self) {
         while !self.front.connect(Duration::from_millis(100)).unwrap() {}
+        while self.front.vif().is_telling() {
+            self.front.control(Duration::from_millis(1)).unwrap();
+        }
     }
 
     /// Its address at the switch.

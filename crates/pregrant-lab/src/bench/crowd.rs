@@ -234,6 +234,7 @@ impl Stand {
             members,
             data_len: (path == PathName::Staging).then_some(DATA_LEN),
             persistent: path == PathName::Persistent,
+            gref_mapping: path == PathName::GrefMapping,
         })?;
         Ok(stand)
     }

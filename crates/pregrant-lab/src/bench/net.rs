@@ -65,7 +65,7 @@ pub struct NetArgs {
     #[arg(long)]
     pub look: bool,
     /// RX: whether the guest copies frames, or reads them in the pages that the backend wrote to; both to see what the copy
-    /// costs. By reference only where frames come in pages: `copy` and `persistent`
+    /// costs. By reference only where frames come in pages: `copy`, `persistent` and `gref-mapping`
     #[arg(long, value_delimiter = ',', default_value = "copy")]
     pub rx: Vec<RxWay>,
     /// Frames in a burst at most
@@ -90,6 +90,7 @@ pub const PATHS: &[(PathName, &str)] = &[
     (PathName::Copy, "Batched grant copy"),
     (PathName::Map, "Copy of the headers, map and unmap of the rest"),
     (PathName::Persistent, "Pages that stay mapped once they were seen"),
+    (PathName::GrefMapping, "Pages that the guest asked to keep mapped"),
     (PathName::Staging, "Buffers granted before the data comes"),
 ];
 

@@ -79,7 +79,8 @@ pub fn config(data_len: Option<u32>, queues: u32) -> FrontConfig {
 /// One case, from connect to close.
 fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     let persistent = case.path == PathName::Persistent;
-    let config = FrontConfig { persistent, ..config(case.data_len, case.queues) };
+    let gref_mapping = case.path == PathName::GrefMapping;
+    let config = FrontConfig { persistent, gref_mapping, ..config(case.data_len, case.queues) };
     let mut guest = connect(args, case.handle, config)?;
     let staged = guest.vif().staging_accepted(0);
     if case.data_len.is_some() != staged {
@@ -98,6 +99,7 @@ fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     let path = match (staged, guest.vif().persists()) {
         (true, _) => "staging",
         (false, true) => "persistent",
+        (false, false) if guest.vif().gref_pages(0) > 0 => PathName::GrefMapping.name(),
         (false, false) => "ordinary",
     };
     played.path = path.into();

@@ -128,6 +128,37 @@ impl<M> GrantStore<M> {
         self.place_of(gref).is_some()
     }
 
+    /// Where the page of `gref` is, for [`at`](Self::at), as long as nothing is mapped or let go of. It does not count as used.
+    #[inline(always)]
+    pub fn locate(&self, gref: GrantRef) -> Option<u32> {
+        self.place_of(gref).map(|at| at as u32)
+    }
+
+    /// The page there.
+    #[inline(always)]
+    pub fn at(&self, place: u32) -> Option<&M> {
+        self.pages.get(place as usize).map(|page| &page.map)
+    }
+
+    /// Takes in a page that was mapped elsewhere. It comes back where there is no place for it, or its reference has a page.
+    pub fn insert(&mut self, gref: GrantRef, map: M) -> Result<(), M> {
+        let place = self.places(gref).find(|&at| self.index[at] == NONE);
+        match place {
+            Some(at) if self.pages.len() < self.limit && !self.has(gref) => {
+                self.index[at] = self.pages.len() as u32;
+                self.pages.push(Page { gref, map, used: self.batch, held: 0 });
+                Ok(())
+            }
+            _ => Err(map),
+        }
+    }
+
+    /// Takes out the page of `gref`, unless it is held.
+    pub fn remove(&mut self, gref: GrantRef) -> Option<M> {
+        let at = self.place_of(gref).filter(|&at| self.pages[at].held == 0)?;
+        Some(self.take(at as u32))
+    }
+
     /// `gref` is not there, and is to be the next time.
     pub fn want(&mut self, gref: GrantRef) {
         if self.pages.len() + self.wanted.len() >= self.limit {
@@ -347,7 +378,7 @@ mod tests {
         #[test]
         fn as_a_map_does(
             limit in 1usize..40,
-            acts in prop::collection::vec((0u8..4, 8u32..80, any::<bool>()), 0..300),
+            acts in prop::collection::vec((0u8..6, 8u32..80, any::<bool>()), 0..300),
         ) {
             let mut store = GrantStore::<u32>::new(limit);
             let (mut model, mut held) = (BTreeMap::new(), BTreeMap::<u32, u32>::new());
@@ -369,6 +400,19 @@ mod tests {
                         store.release(gref);
                         *held.entry(r).or_default() -= 1;
                     },
+                    3 => {
+                        let had = model.contains_key(&r);
+                        let put = store.insert(gref, r);
+                        prop_assert!(put.is_err() || !had, "twice");
+                        if put.is_ok() {
+                            model.insert(r, r);
+                        }
+                    }
+                    4 => {
+                        let free = held.get(&r).is_none_or(|n| *n == 0);
+                        let gone = store.remove(gref);
+                        prop_assert_eq!(gone, if free { model.remove(&r) } else { None });
+                    }
                     _ => {
                         let mut out = Vec::new();
                         store.purge(3, &mut out);
@@ -381,6 +425,8 @@ mod tests {
                 prop_assert!(store.len() <= limit);
                 prop_assert_eq!(store.len(), model.len());
                 for r in 8..80 {
+                    let there = store.locate(GrantRef(r)).and_then(|place| store.at(place).copied());
+                    prop_assert_eq!(there, model.get(&r).copied());
                     prop_assert_eq!(store.find(GrantRef(r)).copied(), model.get(&r).copied());
                 }
             }

@@ -16,8 +16,45 @@ pub enum Counted {
     Granted,
     /// Its pages were mapped before.
     Persistent,
+    /// Its pages were mapped because the guest asked for it.
+    GrefMapped,
     /// It went through buffers that were mapped at connect.
     Staged,
+}
+
+/// How the frames of a batch were served, a bit for each, failed ones among them; those in neither went through staging buffers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Served {
+    /// They took grant operations.
+    pub granted: u64,
+    /// Their pages were mapped before.
+    pub persistent: u64,
+    /// Their pages were mapped because the guest asked for it.
+    pub gref_mapped: u64,
+}
+
+impl Served {
+    /// These took grant operations, as far as nobody says otherwise.
+    pub(crate) fn by_grants(frames: u64) -> Self {
+        Self { granted: frames, persistent: 0, gref_mapped: 0 }
+    }
+
+    #[inline(always)]
+    /// These went another way.
+    pub(crate) fn note(&mut self, by: Counted, frames: u64) {
+        match by {
+            Counted::Granted => {}
+            Counted::Persistent => {
+                self.granted &= !frames;
+                self.persistent |= frames;
+            }
+            Counted::GrefMapped => {
+                self.granted &= !frames;
+                self.gref_mapped |= frames;
+            }
+            Counted::Staged => self.granted &= !frames,
+        }
+    }
 }
 
 /// A counter with one writer, which any thread may read.
@@ -84,6 +121,8 @@ counters! {
     granted,
     /// At a back: frames whose pages were mapped when an earlier frame came in them.
     persistent,
+    /// At a back: frames in pages that their guest had asked to keep mapped.
+    gref_mapped,
     /// Frames answered with an error: bad lengths, failed grant operations, unknown ids.
     errors,
     /// Frames that could not be handed on: the port did not take them, the guest never can (too long for it), or they
@@ -112,22 +151,24 @@ impl DirStats {
         match by {
             Counted::Granted => self.granted += frames,
             Counted::Persistent => self.persistent += frames,
+            Counted::GrefMapped => self.gref_mapped += frames,
             Counted::Staged => self.staged += frames,
         }
     }
 }
 
 impl LiveStats {
-    /// Counts the frames of a batch that were handed on, a bit for each: among them those that needed grant operations, and
-    /// those whose pages stayed mapped.
+    /// Counts the frames of a batch that were handed on, a bit for each: how they were `served`.
     #[inline(always)]
-    pub(crate) fn handed_on(&self, good: u64, granted: u64, persistent: u64) {
-        let [good, granted, persistent] =
-            [good, good & granted, good & persistent].map(|frames| u64::from(frames.count_ones()));
+    pub(crate) fn handed_on(&self, good: u64, served: Served) {
+        let [good, granted, persistent, mapped] =
+            [good, good & served.granted, good & served.persistent, good & served.gref_mapped]
+                .map(|frames| u64::from(frames.count_ones()));
         self.frames.add(good);
         self.granted.add(granted);
         self.persistent.add(persistent);
-        self.staged.add(good - granted - persistent);
+        self.gref_mapped.add(mapped);
+        self.staged.add(good - granted - persistent - mapped);
     }
 
     /// Counts the grant operations between two readings.

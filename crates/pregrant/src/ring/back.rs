@@ -35,16 +35,22 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
 
     /// Takes a ring up whose back keeps its `last` answer itself, together with what the request changed: the index after
     /// it, and the answer. If a predecessor died before it published that one, it is published now. Such a back answers
-    /// one request at a time.
-    pub fn attach_after(mem: M, last: (u32, K::Rsp)) -> Result<(Self, Notify), PeerFault> {
+    /// one request at a time, in any order: `taken` were taken then and not answered, and are not on the ring any more.
+    /// They count as [unanswered](Self::unanswered) here too, or not at all where the ring is not as it was kept.
+    pub fn attach_after(mem: M, last: (u32, K::Rsp), taken: u32) -> Result<(Self, Notify), PeerFault> {
         let old = mem.load(Word::RspProd);
         let (rsp_prod, rsp) = last;
         let asked = mem.load(Word::ReqProd) != old;
         let mut ring = Self::attach_at(mem, None, Resumed::at(old, Notify::No))?;
-        if rsp_prod != old.wrapping_add(1) || !asked {
+        let is_next = rsp_prod == old.wrapping_add(1) && asked;
+        if is_next || rsp_prod == old {
+            ring.rsp_prod = rsp_prod;
+            ring.req_cons = rsp_prod.wrapping_add(taken.min(ring.size));
+            ring.req_prod = ring.req_cons;
+        }
+        if !is_next {
             return Ok((ring, Notify::No));
         }
-        (ring.req_cons, ring.req_prod, ring.rsp_prod) = (rsp_prod, rsp_prod, rsp_prod);
         K::write_rsp(&ring.mem, old, &rsp);
         ring.mem.store(Word::RspProd, rsp_prod);
         ring.mem.full_fence();

@@ -123,6 +123,10 @@ pub trait BackDevice {
 
     /// Pages that are mapped from connect to disconnect.
     fn needed_pages(&self) -> usize;
+    /// Of [those](Self::needed_pages), pages that are mapped each on its own.
+    fn single_pages(&self) -> usize {
+        0
+    }
     /// Pages that it may keep beyond those, since it saw them, as of the last [`allow_pages`](Self::allow_pages).
     fn allowed_pages(&self) -> usize {
         0

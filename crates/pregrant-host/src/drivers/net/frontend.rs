@@ -22,6 +22,11 @@ use std::time::Duration;
 /// heard in turns.
 pub const EVENTS_PER_TURN: usize = 128;
 
+/// How long a new connection waits for the back's word on pages that are to stay mapped.
+const TELLING_PATIENCE: Duration = Duration::from_secs(1);
+/// Between two looks at its answers.
+const TELLING_LOOK: Duration = Duration::from_millis(1);
+
 /// Between two looks at what nobody tells: pages that a back still has.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -119,6 +124,9 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             wait = Duration::ZERO;
             events += 1;
         }
+        if let Err(fault) = self.vif.turn(&self.platform) {
+            return Err(self.fault(fault));
+        }
         // Nothing was told, so nothing has changed: asking would cost a round trip to xenstored, on real Xen through another
         // domain, each time that a loop sleeps.
         if events == 0 && self.vif.is_live() && !self.vif.awaits_release() {
@@ -152,9 +160,10 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         Some(Duration::from_nanos(at_ns.saturating_sub(self.platform.clock().now_ns())))
     }
 
-    /// Waits until frames can travel, at most so long. False: not in time.
+    /// Waits until frames can travel, at most so long. False: not in time. And until the back has said which pages it keeps mapped,
+    /// but not for long: frames travel meanwhile.
     pub fn connect(&mut self, most: Duration) -> Result<bool, FrontendError> {
-        let until = std::time::Instant::now() + most;
+        let mut until = std::time::Instant::now() + most;
         while !self.vif.is_live() {
             let left = until.saturating_duration_since(std::time::Instant::now());
             if left.is_zero() {
@@ -162,7 +171,11 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             }
             self.control(left.min(RETRY))?;
         }
-        Ok(true)
+        until = until.min(std::time::Instant::now() + TELLING_PATIENCE);
+        while self.vif.is_telling() && std::time::Instant::now() < until {
+            self.control(TELLING_LOOK)?;
+        }
+        Ok(self.vif.is_live())
     }
 
     /// Closes the vif and waits until its memory is the domain's own again, at most so long. False: the back still has
@@ -232,7 +245,10 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
 
     /// Before sleeping: arms all queues for RX, and for TX answers where somebody waits for them. True: there is work.
     pub fn arm(&mut self, tx_too: bool) -> Result<bool, FrontendError> {
-        let mut work = false;
+        let mut work = match self.vif.final_check_ctrl(&self.platform) {
+            Ok(work) => work,
+            Err(fault) => return Err(self.fault(fault)),
+        };
         for i in 0..self.vif.nr_queues() {
             match self.vif.final_check(&self.platform, i, tx_too) {
                 Ok(more) => work |= more,
@@ -290,6 +306,9 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             return log::info!("{id}: waits for a backend ({})", id.back);
         }
         let path = match vif.staging_lens(0) {
+            (None, None) if vif.gref_pages(0) > 0 => {
+                format!("path gref-mapping, {} page(s) a queue", vif.gref_pages(0))
+            }
             (None, None) => "ordinary grants".to_string(),
             (Some(tx), Some(rx)) if tx == rx => format!("path staging {}", tx.value()),
             (tx, rx) => {

@@ -263,6 +263,7 @@ pub trait AnyBack<P: Platform, T: Transport + 'static> {
     fn own_key_changed(&mut self, p: &P, bus: &mut StoreBus<'_, T>, key: &str) -> Result<(), DeviceError>;
     fn limit_pages(&mut self, pages: usize);
     fn needed_pages(&self) -> usize;
+    fn single_pages(&self) -> usize;
     fn allowed_pages(&self) -> usize;
     fn allow_pages(&mut self, p: &P, pages: usize);
 }
@@ -310,6 +311,9 @@ impl<P: Platform, T: Transport + 'static, D: BackDevice<Platform = P>> AnyBack<P
     }
     fn needed_pages(&self) -> usize {
         (**self).needed_pages()
+    }
+    fn single_pages(&self) -> usize {
+        (**self).single_pages()
     }
     fn allowed_pages(&self) -> usize {
         (**self).allowed_pages()

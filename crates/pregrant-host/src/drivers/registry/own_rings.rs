@@ -65,6 +65,13 @@ impl OwnRings {
         }
     }
 
+    /// It has a turn, unless it is paused.
+    pub(super) fn rouse(&mut self, id: DeviceId) {
+        if !self.paused.contains_key(&id) {
+            self.active.insert(id);
+        }
+    }
+
     /// All that are not paused have a turn.
     fn wake_all(&mut self) {
         self.active.extend(self.by_port.values().filter(|id| !self.paused.contains_key(id)));

@@ -9,6 +9,7 @@
 //! need; once it is connected, what is left is shared out anew.
 
 use super::Backend;
+use super::devices::Instance;
 use pregrant::platform::Platform;
 use pregrant::xenbus::DeviceId;
 use pregrant::xenstore::Transport;
@@ -16,7 +17,7 @@ use pregrant::xenstore::Transport;
 /// Pages of one guest that are mapped at a time, over all of its devices, unless the configuration says otherwise
 /// (XSA-300): 64 MiB. A vif with eight queues, a page for each of 256 buffers both ways, has 4112 of them.
 pub const PAGES_PER_GUEST: usize = 16 * 1024;
-/// Pages of all guests that stay mapped since they were seen, each a mapping of its own: a Linux process may have 65530
+/// Pages of all guests that stay mapped since they were seen, or because they asked for it, each a mapping of its own: a Linux process may have 65530
 /// (`vm.max_map_count`). Who connects when they are shared out has the next path.
 const PERSISTENT_PAGES: usize = 16 * 1024;
 
@@ -48,7 +49,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub(super) fn share_pages(&mut self, id: &DeviceId) {
         let (own, strangers): (Vec<_>, Vec<_>) =
             self.devices.iter().partition(|s| s.device.id().front == id.front);
-        let theirs: usize = strangers.iter().map(|s| s.served.back().allowed_pages()).sum();
+        let mappings = |s: &&Instance<P, T>| {
+            let back = s.served.back();
+            back.allowed_pages() + back.single_pages()
+        };
+        let theirs = strangers.iter().map(mappings).sum::<usize>()
+            + own.iter().map(|s| s.served.back().single_pages()).sum::<usize>();
         let n = own.iter().filter(|s| s.is_connected()).count();
         let needed = own.iter().map(|s| s.served.back().needed_pages()).sum();
         let left = self.config.page_limit.saturating_sub(needed).min(PERSISTENT_PAGES.saturating_sub(theirs));

@@ -149,7 +149,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             return;
         };
         match served.served.turn(&self.platform, &id, &served.log) {
-            Ok(true) => self.crew.nudge(id),
+            Ok(true) => {
+                self.crew.nudge(id);
+                // What is done in turns goes on, though its guest shows nothing new.
+                self.own_rings.rouse(id);
+            }
             Ok(false) => {}
             Err(fault) => drop(self.fault(Some((id, fault)))),
         }

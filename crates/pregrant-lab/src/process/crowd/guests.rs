@@ -41,8 +41,9 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
             continue;
         };
         let done = match order {
-            GuestOrder::Gather { members, data_len, persistent } => {
-                crowd.gather(args, &members, data_len, persistent).map(|()| CrowdReport::Done)
+            GuestOrder::Gather { members, data_len, persistent, gref_mapping } => {
+                let by = FrontConfig { persistent, gref_mapping, ..FrontConfig::default() };
+                crowd.gather(args, &members, data_len, by).map(|()| CrowdReport::Done)
             }
             // It answers itself, once all rings are full, and goes on until the next order.
             GuestOrder::Send(loads) => match crowd.send(&loads) {
@@ -70,10 +71,10 @@ impl Crowd {
         args: &ProcessArgs,
         members: &[Member],
         data_len: Option<u32>,
-        persistent: bool,
+        FrontConfig { persistent, gref_mapping, .. }: FrontConfig,
     ) -> Result<()> {
         for member in members {
-            let config = FrontConfig { persistent, ..config(data_len, member.queues) };
+            let config = FrontConfig { persistent, gref_mapping, ..config(data_len, member.queues) };
             let platform = Loopback::attach(&args.broker, DomId(member.domid))?;
             let xs = machine::store_of(&platform)?;
             platform.events().also_wake_on(xs.transport().as_fd())?;
@@ -86,7 +87,7 @@ impl Crowd {
             seat.guest.control(Duration::from_millis(1))?;
         }
         for seat in &mut self.seats {
-            while !seat.guest.vif().is_live() {
+            while !seat.guest.vif().is_live() || seat.guest.vif().is_telling() {
                 if Instant::now() > until {
                     let at = seat.guest.device().id();
                     let (own, back) = seat.guest.states()?;

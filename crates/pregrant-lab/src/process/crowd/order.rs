@@ -35,6 +35,8 @@ pub enum GuestOrder {
         data_len: Option<u32>,
         /// Pages are granted once, for a back that keeps them mapped.
         persistent: bool,
+        /// They ask the back to keep their pages mapped.
+        gref_mapping: bool,
     },
     /// Keep the rings of these full, each in its turn, until the next order. Answer: [`CrowdReport::Done`], once all are full.
     Send(Vec<Load>),

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   control ring --ask--> Control { multicast, hash } --commit--> ControlPage      then the ring is answered
+//!             '--> GrefRequests --tables--> GrefPage, which counts as the control page says
 //!   TX extras ---------->        |
 //!                                '--> Wishes, a copy for each queue's RX: which frames, which hash, which queue
 //! ```
@@ -12,7 +13,7 @@
 //!
 //! Without a page, or with one that cannot be read: all multicast frames, no hash.
 
-use super::control_page::ControlPage;
+use super::control_page::{ControlPage, KeptGrefs};
 use super::credit::Credit;
 use super::hash::{HashSettings, MAPPING_MAX};
 use super::multicast::{MulticastAsk, MulticastList};
@@ -31,6 +32,8 @@ pub struct Control {
     pub multicast: MulticastList,
     /// How it wants frames hashed and spread.
     pub hash: HashSettings,
+    /// What belongs to the queues' tables of gref mappings, which are not here.
+    pub grefs: KeptGrefs,
     /// The control ring's index after its last answer, and that answer.
     last: (u32, CtrlResponse),
     /// `feature-multicast-control`: else no list is kept.
@@ -58,6 +61,7 @@ impl Control {
     pub fn begin(&mut self, rsp_prod: u32, multicast: MulticastList) {
         self.multicast = multicast;
         self.hash = HashSettings::default();
+        self.grefs = KeptGrefs::default();
         self.last = (rsp_prod, CtrlResponse::default());
         self.steered = self.steered.wrapping_add(1);
         self.save();
@@ -67,14 +71,15 @@ impl Control {
     /// answer; None: nothing was kept, [`begin`](Self::begin) anew.
     pub fn resume(&mut self) -> Option<(u32, CtrlResponse)> {
         let kept = self.page.as_mut().and_then(ControlPage::load)?;
-        (self.multicast, self.hash, self.last) = (kept.multicast, kept.hash, kept.last);
+        (self.multicast, self.hash, self.last, self.grefs) =
+            (kept.multicast, kept.hash, kept.last, kept.grefs);
         self.steered = self.steered.wrapping_add(1);
         Some(self.last)
     }
 
     fn save(&mut self) {
         if let Some(page) = &mut self.page {
-            page.store(&self.multicast, &self.hash, self.last);
+            page.store(&self.multicast, &self.hash, self.last, &self.grefs);
         }
     }
 
@@ -106,7 +111,12 @@ impl Control {
         rsp_prod: u32,
     ) -> CtrlResponse {
         let (status, data) = self.ask(p, of, queues, request);
-        let response = CtrlResponse::to(request, status, data);
+        self.answer_with(CtrlResponse::to(request, status, data), rsp_prod)
+    }
+
+    /// An answer that was found elsewhere: it is kept, with the state and with what [`grefs`](Self::grefs) says, as the one up to
+    /// `rsp_prod`. Publish it next.
+    pub fn answer_with(&mut self, response: CtrlResponse, rsp_prod: u32) -> CtrlResponse {
         self.last = (rsp_prod, response);
         crash::here(Point::BeforeRecord);
         self.save();
@@ -130,7 +140,7 @@ impl Control {
             Some(T::SetHashKey) => self.set_key(p, of, a, b),
             Some(T::SetHashMappingSize) => self.hash.set_mapping_size(a),
             Some(T::SetHashMapping) => self.set_mapping(p, of, queues, [a, b, c]),
-            // Types 8 to 10 belong to a path of the queue that they name: answered here once there is one.
+            // Types 8 to 10 come here where no queue has a table.
             Some(T::GetGrefMappingSize | T::AddGrefMapping | T::DelGrefMapping | T::Invalid) | None => {
                 return (CtrlStatus::NotSupported, 0);
             }

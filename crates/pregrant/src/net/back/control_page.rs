@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!   byte 0      one copy                byte 2048   the other
-//!   word 0 magic "PGC1"   1 sequence   2 checksum of all other words
+//!   word 0 magic "PGC2"   1 sequence   2 checksum of all other words
 //!        3 index after the control ring's last answer   4..7 that answer
 //!        7 the multicast list is whole   8 algorithm   9 flags   10..20 key   20 entries of the table   21..85 table
 //!        85 multicast addresses   86..214 two words each
+//!        214..278 by queue: which change of its table of gref mappings counts (`gref_page`)
+//!        278 control requests taken and not answered   279..407 four words each, as on the ring
 //! ```
 //! A change is written into the older copy, its checksum last. So whoever dies in the middle leaves the other copy, and a
 //! successor takes the newest whose checksum is right. Little-endian, words of 4 bytes; a change of the layout is a
@@ -14,6 +16,7 @@
 //! Private to the back's domain: no peer can write it. It is checked as if one could, since a predecessor may be another
 //! version of this program.
 
+use super::gref_requests::{QUEUES_MAX, UNANSWERED_MAX};
 use super::hash::{HashSettings, MAPPING_MAX};
 use super::multicast::MulticastList;
 use crate::net::headers::MacAddr;
@@ -22,8 +25,9 @@ use crate::ring::crash::{self, Point};
 use crate::ring::{NetCtrl, RingKind};
 use crate::shm::SharedBytes;
 use crate::wire::netif::MCAST_LIST_MAX;
-use crate::wire::netif_ctrl::{CtrlResponse, CtrlStatus};
+use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlStatus};
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, compiler_fence};
 
 /// Bytes of a control page's memory.
@@ -31,7 +35,7 @@ pub const CONTROL_BYTES: usize = 4096;
 /// Bytes of a copy.
 const COPY_BYTES: usize = CONTROL_BYTES / 2;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"PGC1");
+const MAGIC: u32 = u32::from_le_bytes(*b"PGC2");
 const SEQUENCE: usize = 1;
 const CHECKSUM: usize = 2;
 const LAST: usize = 3;
@@ -43,9 +47,12 @@ const SIZE: usize = KEY + KEY_MAX / 4;
 const TABLE: usize = SIZE + 1;
 const NR_MACS: usize = TABLE + MAPPING_MAX / 2;
 const MACS: usize = NR_MACS + 1;
-const WORDS: usize = MACS + MCAST_LIST_MAX * 2;
+const VERSIONS: usize = MACS + MCAST_LIST_MAX * 2;
+const NR_TAKEN: usize = VERSIONS + QUEUES_MAX;
+const TAKEN: usize = NR_TAKEN + 1;
+const WORDS: usize = TAKEN + UNANSWERED_MAX * 4;
 
-const _: () = assert!(WORDS == 214 && WORDS * 4 <= COPY_BYTES);
+const _: () = assert!(VERSIONS == 214 && WORDS == 407 && WORDS * 4 <= COPY_BYTES);
 
 type Words = [u32; WORDS];
 
@@ -57,6 +64,21 @@ pub struct ControlPage {
     next: usize,
 }
 
+/// What is kept of gref mappings beside the tables themselves.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeptGrefs {
+    /// By queue: which change of its table counts.
+    pub versions: [u32; QUEUES_MAX],
+    /// Requests that were taken and not answered.
+    pub taken: Vec<CtrlRequest>,
+}
+
+impl Default for KeptGrefs {
+    fn default() -> Self {
+        Self { versions: [0; QUEUES_MAX], taken: Vec::new() }
+    }
+}
+
 /// What a control page says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Kept {
@@ -66,6 +88,8 @@ pub struct Kept {
     pub hash: HashSettings,
     /// The control ring's index after its last answer, and that answer.
     pub last: (u32, CtrlResponse),
+    /// What belongs to the tables of gref mappings.
+    pub grefs: KeptGrefs,
 }
 
 impl ControlPage {
@@ -97,9 +121,15 @@ impl ControlPage {
     }
 
     /// Writes a state. It counts when this returns, and not before it is whole.
-    pub fn store(&mut self, multicast: &MulticastList, hash: &HashSettings, last: (u32, CtrlResponse)) {
+    pub fn store(
+        &mut self,
+        multicast: &MulticastList,
+        hash: &HashSettings,
+        last: (u32, CtrlResponse),
+        grefs: &KeptGrefs,
+    ) {
         self.sequence = self.sequence.wrapping_add(1);
-        let words = encode(self.sequence, multicast, hash, last);
+        let words = encode(self.sequence, (multicast, hash), last, grefs);
         let put = |i: usize| {
             let fits = self.memory.store_u32(self.next * COPY_BYTES + i * 4, words[i]);
             debug_assert!(fits, "a copy lies inside of the page");
@@ -129,9 +159,9 @@ fn checksum(words: &Words) -> u32 {
 
 fn encode(
     sequence: u32,
-    multicast: &MulticastList,
-    hash: &HashSettings,
+    (multicast, hash): (&MulticastList, &HashSettings),
     (index, answer): (u32, CtrlResponse),
+    grefs: &KeptGrefs,
 ) -> Words {
     let mut words = [0; WORDS];
     words[0] = MAGIC;
@@ -152,6 +182,12 @@ fn encode(
     for (to, MacAddr([a, b, c, d, e, f])) in words[MACS..].chunks_exact_mut(2).zip(multicast.addresses()) {
         to[0] = u32::from_le_bytes([*a, *b, *c, *d]);
         to[1] = u32::from_le_bytes([*e, *f, 0, 0]);
+    }
+    words[VERSIONS..NR_TAKEN].copy_from_slice(&grefs.versions);
+    let taken = &grefs.taken[..grefs.taken.len().min(UNANSWERED_MAX)];
+    words[NR_TAKEN] = taken.len() as u32;
+    for (to, request) in words[TAKEN..].chunks_exact_mut(4).zip(taken) {
+        to.copy_from_slice(&request.to_words());
     }
     words[CHECKSUM] = checksum(&words);
     words
@@ -176,16 +212,22 @@ fn decode(words: &Words) -> Option<Kept> {
     let any_queue = usize::from(u16::MAX) + 1;
     ok(hash.set_mapping(&table[..words[SIZE] as usize], 0, any_queue))?;
     let nr = words[NR_MACS] as usize;
-    if nr > MCAST_LIST_MAX {
+    let nr_taken = words[NR_TAKEN] as usize;
+    if nr > MCAST_LIST_MAX || nr_taken > UNANSWERED_MAX {
         return None;
     }
+    let taken = words[TAKEN..].as_chunks().0.iter().take(nr_taken);
+    let taken = taken.map(|words| CtrlRequest::from_words(*words)).collect();
+    let mut versions = [0; QUEUES_MAX];
+    versions.copy_from_slice(&words[VERSIONS..NR_TAKEN]);
     let macs = words[MACS..].chunks_exact(2).take(nr).map(|w| {
         let ([a, b, c, d], [e, f, ..]) = (w[0].to_le_bytes(), w[1].to_le_bytes());
         MacAddr([a, b, c, d, e, f])
     });
     let multicast = MulticastList::of(macs, words[WHOLE] != 0);
     let answer = NetCtrl::rsp_from_words([words[LAST + 1], words[LAST + 2], words[LAST + 3]]);
-    Some(Kept { multicast, hash, last: (words[LAST], answer) })
+    let grefs = KeptGrefs { versions, taken };
+    Some(Kept { multicast, hash, last: (words[LAST], answer), grefs })
 }
 
 #[cfg(test)]
@@ -213,11 +255,16 @@ mod tests {
             }
         }
         let answer = CtrlResponse { id: n as u16, msg_type: 4, status: 2, data: n };
-        Kept { multicast, hash, last: (n, answer) }
+        let request = |k| CtrlRequest { id: k as u16, msg_type: 10, data: [k, n, k * n] };
+        let grefs = KeptGrefs {
+            versions: core::array::from_fn(|q| n.wrapping_mul(q as u32 + 3)),
+            taken: (0..n % 33).map(request).collect(),
+        };
+        Kept { multicast, hash, last: (n, answer), grefs }
     }
 
     fn store(page: &mut ControlPage, s: &Kept) {
-        page.store(&s.multicast, &s.hash, s.last);
+        page.store(&s.multicast, &s.hash, s.last, &s.grefs);
     }
 
     #[test]
@@ -248,12 +295,8 @@ mod tests {
             let mut writer = ControlPage { sequence: first_sequence, ..page() };
             store(&mut writer, &state(3));
             store(&mut writer, &state(old));
-            let words = encode(
-                writer.sequence.wrapping_add(1),
-                &state(new).multicast,
-                &state(new).hash,
-                state(new).last,
-            );
+            let s = state(new);
+            let words = encode(writer.sequence.wrapping_add(1), (&s.multicast, &s.hash), s.last, &s.grefs);
             let order = (0..WORDS).filter(|i| *i != CHECKSUM).chain([CHECKSUM]);
             for (done, i) in order.enumerate() {
                 if done.is_multiple_of(EVERY) {
@@ -295,8 +338,9 @@ mod tests {
             assert!(memory.store_u32(i * 4, right));
         }
         // A right checksum over what cannot be.
-        let good = encode(1, &state(90).multicast, &state(90).hash, state(90).last);
-        for (i, value) in [(FLAGS, 16), (ALGORITHM, 2), (SIZE, 129), (NR_MACS, 65)] {
+        let s = state(90);
+        let good = encode(1, (&s.multicast, &s.hash), s.last, &s.grefs);
+        for (i, value) in [(FLAGS, 16), (ALGORITHM, 2), (SIZE, 129), (NR_MACS, 65), (NR_TAKEN, 33)] {
             let mut words = good;
             words[i] = value;
             words[CHECKSUM] = checksum(&words);

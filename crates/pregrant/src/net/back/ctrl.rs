@@ -1,23 +1,26 @@
 //! The control ring of a vif (docs/protocol 2.11): requests to [`Control`], each answered once.
 //!
 //! ```text
-//!   request --read--> Control::answer --> control page: state and answer --> ring: answer --> rsp_prod
+//!   request --read--> Control::answer -----------------> control page: state and answer --> ring: answer --> rsp_prod
+//!              '----> GrefRequests::take ... due --------^
 //! ```
 //! Served in the owner's control turn, a few requests each ([`REQUESTS_PER_TURN`]), never between frames of a batch. One
-//! request at a time, in their order: where a back dies, its successor finds in the control page whether the request is
-//! done, and with which answer ([`BackRing::attach_after`]).
+//! request at a time, in their order but for those that take turns ([`GrefRequests`]), which do not hold up the others: where a
+//! back dies, its successor finds in the control page which requests are done, with which answer, and which were taken
+//! and are not ([`BackRing::attach_after`]).
 //!
 //! What a guest may do: ask anything, without end. Each request costs it a slot and gets an answer; nothing is logged,
 //! and frames move in between. Indices that lie close the vif.
 
 use super::Polled;
 use super::control::Control;
+use super::gref_requests::GrefRequests;
 use super::tx::PeerRing;
 use crate::error::PeerFault;
 use crate::platform::{Events, Platform};
 use crate::ring::{BackRing, NetCtrl};
 use crate::units::DomId;
-use crate::wire::netif_ctrl::CtrlResponse;
+use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlType};
 
 /// Requests of one vif that a control turn serves at most.
 pub const REQUESTS_PER_TURN: u32 = 16;
@@ -30,14 +33,15 @@ pub struct CtrlRing<P: Platform> {
 
 impl<P: Platform> CtrlRing<P> {
     /// Takes a ring up. `last`: of a predecessor's ring, the index after its last answer, and that answer; if it was not
-    /// published, it is now.
+    /// published, it is now. So many more were `taken` and not answered.
     pub fn attach(
         mem: PeerRing<NetCtrl, P>,
         chan: <P::Events as Events>::Chan,
         last: Option<(u32, CtrlResponse)>,
+        taken: usize,
     ) -> Result<Self, PeerFault> {
         let (ring, _) = match last {
-            Some(last) => BackRing::attach_after(mem, last)?,
+            Some(last) => BackRing::attach_after(mem, last, taken as u32)?,
             None => BackRing::attach(mem, None)?,
         };
         Ok(Self { ring, chan })
@@ -55,38 +59,101 @@ impl<P: Platform> CtrlRing<P> {
 
     /// The index of the next answer.
     pub fn rsp_prod(&self) -> u32 {
-        self.ring.req_cons()
+        self.ring.req_cons().wrapping_sub(self.ring.unanswered())
     }
 
-    /// Serves requests of domain `of`, whose vif has `queues` queues.
+    /// Requests that were taken and not answered.
+    pub fn unanswered(&self) -> u32 {
+        self.ring.unanswered()
+    }
+
+    /// Serves requests of domain `of`, whose vif has `queues` queues; those about tables of mapped pages where these are `grefs`.
     pub fn poll(
         &mut self,
         p: &P,
         of: DomId,
         queues: usize,
         control: &mut Control,
+        mut grefs: Option<&mut GrefRequests<P>>,
     ) -> Result<Polled, PeerFault> {
+        let mut moved = false;
+        if let Some(grefs) = &mut grefs {
+            grefs.begin_turn();
+            moved = grefs.can_move();
+            self.answer_due(p, of, control, grefs);
+        }
         let n = self.ring.available(REQUESTS_PER_TURN)?.min(REQUESTS_PER_TURN);
         for _ in 0..n {
+            if grefs.as_ref().is_some_and(|grefs| !grefs.can_take()) {
+                break;
+            }
             let request = self.ring.read(0);
             self.ring.consume(1);
-            let answer = control.answer(p, of, queues, &request, self.ring.req_cons());
-            if self.ring.answer(&[answer]).wanted() {
-                p.events().notify(&self.chan);
-            }
+            moved = true;
+            let answer = match &mut grefs {
+                Some(grefs) if is_about_grefs(&request) => match grefs.take(p, of, &request) {
+                    Some((status, data)) => control.answer_with(
+                        CtrlResponse::to(&request, status, data),
+                        self.rsp_prod().wrapping_add(1),
+                    ),
+                    None => {
+                        control.grefs.taken = grefs.unanswered().copied().collect();
+                        self.answer_due(p, of, control, grefs);
+                        continue;
+                    }
+                },
+                _ => control.answer(p, of, queues, &request, self.rsp_prod().wrapping_add(1)),
+            };
+            self.publish(p, answer);
         }
-        Ok(if n > 0 { Polled::More } else { Polled::Idle })
+        Ok(if moved { Polled::More } else { Polled::Idle })
+    }
+
+    /// Answers what was taken earlier and is done.
+    fn answer_due(&mut self, p: &P, of: DomId, control: &mut Control, grefs: &mut GrefRequests<P>) {
+        while let Some(due) = grefs.due(p, of) {
+            if let Some((queue, version)) = due.changed {
+                control.grefs.versions[queue] = version;
+            }
+            control.grefs.taken = grefs.unanswered().copied().collect();
+            let response = CtrlResponse::to(&due.request, due.status, due.data);
+            let answer = control.answer_with(response, self.rsp_prod().wrapping_add(1));
+            self.publish(p, answer);
+        }
+    }
+
+    /// Answers requests that a predecessor took, where there are no tables any more.
+    pub fn refuse(&mut self, p: &P, of: DomId, control: &mut Control, taken: &[CtrlRequest]) {
+        for (k, request) in taken.iter().enumerate().take(self.ring.unanswered() as usize) {
+            control.grefs.taken = taken[k + 1..].to_vec();
+            let answer = control.answer(p, of, 0, request, self.rsp_prod().wrapping_add(1));
+            self.publish(p, answer);
+        }
+    }
+
+    fn publish(&mut self, p: &P, answer: CtrlResponse) {
+        if self.ring.answer(&[answer]).wanted() {
+            p.events().notify(&self.chan);
+        }
     }
 
     /// Whether there is work, as [`final_check`](Self::final_check) says it, and nothing is armed.
-    pub fn is_pending(&mut self) -> bool {
-        self.ring.available(1) != Ok(0)
+    pub fn is_pending(&mut self, grefs: Option<&GrefRequests<P>>) -> bool {
+        let takes = grefs.is_none_or(GrefRequests::can_take);
+        takes && self.ring.available(1) != Ok(0) || grefs.is_some_and(GrefRequests::can_move)
     }
 
-    /// Before sleeping: arms the ring and its channel. True: there is work.
-    pub fn final_check(&mut self, p: &P) -> Result<bool, PeerFault> {
-        let work = self.ring.final_check(1)?;
+    /// Before sleeping: arms the ring and its channel. True: there is work. Where nothing more can be taken, a queue's worker tells
+    /// of the end of that.
+    pub fn final_check(&mut self, p: &P, grefs: Option<&GrefRequests<P>>) -> Result<bool, PeerFault> {
+        let work = self.ring.final_check(1)? && grefs.is_none_or(GrefRequests::can_take);
         p.events().unmask(&self.chan);
-        Ok(work)
+        Ok(work || grefs.is_some_and(GrefRequests::can_move))
     }
+}
+
+fn is_about_grefs(request: &CtrlRequest) -> bool {
+    use CtrlType::{AddGrefMapping, DelGrefMapping, GetGrefMappingSize};
+    let msg_type = CtrlType::from_raw(request.msg_type);
+    matches!(msg_type, Some(GetGrefMappingSize | AddGrefMapping | DelGrefMapping))
 }

@@ -14,14 +14,16 @@ use super::stall::Link;
 use super::{Drained, Polled, RxQueue, TxQueue};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::path::Chain;
+use crate::net::path::gref_mapping::exchange::GrefExchange;
 use crate::net::stats::LiveStats;
-use crate::platform::{Clock, Events, Platform};
+use crate::platform::{Clock, Events, PeerMem, Platform};
 use crate::port::{Arena, FramePort};
 use crate::units::DomId;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
+type MapOf<P> = <<P as Platform>::Peer as PeerMem>::Map;
 
 /// What a queue and its vif's owner know of each other, wherever each of them runs.
 #[derive(Debug)]
@@ -30,8 +32,8 @@ pub struct QueueShare {
     pub tx: Arc<LiveStats>,
     /// RX, counted.
     pub rx: Arc<LiveStats>,
-    /// The paths of TX and RX.
-    pub paths: [&'static str; 2],
+    /// The paths of TX and RX, and whether pages that the guest has had mapped come before them.
+    pub paths: [(&'static str, bool); 2],
     /// Pages that are mapped from connect to disconnect.
     pub needed_pages: usize,
     /// Of TX and RX: whether pages stay mapped once they were seen.
@@ -68,6 +70,11 @@ impl QueueShare {
         self.orders.fetch_add(1, Ordering::Release);
     }
 
+    /// From its next batch or turn on it has looked at what else there is for it.
+    pub(super) fn order_look(&self) {
+        self.orders.fetch_add(1, Ordering::Release);
+    }
+
     /// From its next batch or turn on each direction that keeps pages keeps so many at most.
     pub(super) fn order_pages(&self, each: usize) {
         self.allowed.store(each, Ordering::Relaxed);
@@ -86,6 +93,10 @@ pub struct BackQueue<P: Platform> {
     rx_chan: Option<Chan<P>>,
     control: Arc<SharedControl>,
     share: Arc<QueueShare>,
+    /// What it is told of its guest's pages.
+    grefs: Option<Arc<GrefExchange<MapOf<P>>>>,
+    /// Pages were given back, and its vif's owner does not know.
+    gave_back: bool,
     /// Orders that it has heard.
     heard: u32,
     /// Armed while there was no credit: TX asks for no event, and is looked at then, whatever other queues do meanwhile.
@@ -110,7 +121,7 @@ impl<P: Platform> BackQueue<P> {
         let share = Arc::new(QueueShare {
             tx: tx.live_stats(),
             rx: rx.live_stats(),
-            paths: [tx.path_name(), rx.path_name()],
+            paths: [tx.chain().name(), rx.chain().name()],
             needed_pages: pages,
             keeps: [tx.chain().pages().is_some(), rx.chain().pages().is_some()],
             kept_pages: AtomicUsize::new(0),
@@ -120,7 +131,24 @@ impl<P: Platform> BackQueue<P> {
             headroom: AtomicU16::new(0),
             allowed: AtomicUsize::new(0),
         });
-        Self { of, tx, rx, tx_chan: Some(tx_chan), rx_chan, control, share, heard: 0, waits_until: None }
+        Self {
+            of,
+            tx,
+            rx,
+            tx_chan: Some(tx_chan),
+            rx_chan,
+            control,
+            share,
+            grefs: None,
+            gave_back: false,
+            heard: 0,
+            waits_until: None,
+        }
+    }
+
+    /// Has a table of pages that its guest has had mapped, and hears of them there.
+    pub fn hear_of_grefs(&mut self, exchange: Arc<GrefExchange<MapOf<P>>>) {
+        self.grefs = Some(exchange);
     }
 
     /// What its vif's owner knows of it.
@@ -155,6 +183,12 @@ impl<P: Platform> BackQueue<P> {
         port: &mut dyn FramePort,
         scratch: &mut Arena,
     ) -> Result<Polled, PeerFault> {
+        if self.share.orders.load(Ordering::Acquire) != self.heard {
+            self.heed(p);
+        }
+        if let (Some(tx), Some(rx)) = (self.tx.chain_mut().grefs(), self.rx.chain_mut().grefs()) {
+            tx.take_over(rx);
+        }
         let Some(chan) = &self.tx_chan else { return Ok(Polled::Idle) };
         self.tx.poll(p, self.of, chan, port, scratch, &self.control)
     }
@@ -164,6 +198,9 @@ impl<P: Platform> BackQueue<P> {
     pub fn poll_rx(&mut self, p: &P, port: &mut dyn FramePort) -> Result<Polled, PeerFault> {
         if self.share.orders.load(Ordering::Acquire) != self.heard {
             self.heed(p);
+        }
+        if let (Some(tx), Some(rx)) = (self.tx.chain_mut().grefs(), self.rx.chain_mut().grefs()) {
+            rx.take_over(tx);
         }
         let Some(chan) = self.rx_chan.as_ref().or(self.tx_chan.as_ref()) else { return Ok(Polled::Idle) };
         self.rx.poll(p, self.of, chan, port, &self.control)
@@ -175,7 +212,8 @@ impl<P: Platform> BackQueue<P> {
         self.tx.requests().wrapping_add(self.rx.requests())
     }
 
-    /// Does what it was ordered to, and looks after what waits: between batches, and before it is armed. True: its link changed.
+    /// Does what it was ordered to, and looks after what waits: between batches, and before it is armed. True: its vif's owner is to
+    /// look, for its link changed, or it has given pages back.
     pub fn turn(&mut self, p: &P, port: &mut dyn FramePort) -> Result<bool, PeerFault> {
         self.waits_until = None;
         if self.share.orders.load(Ordering::Acquire) != self.heard {
@@ -187,7 +225,8 @@ impl<P: Platform> BackQueue<P> {
         self.share.kept_pages.store(kept, Ordering::Relaxed);
         self.share.stalls.store(self.rx.stalls(), Ordering::Relaxed);
         let up = self.rx.link() == Link::Up;
-        Ok(self.share.link.swap(up, Ordering::Release) != up)
+        let gave_back = core::mem::take(&mut self.gave_back);
+        Ok(self.share.link.swap(up, Ordering::Release) != up || gave_back)
     }
 
     /// Does what it was ordered to.
@@ -197,6 +236,12 @@ impl<P: Platform> BackQueue<P> {
         self.rx.set_headroom(self.share.headroom.load(Ordering::Relaxed));
         let each = self.share.allowed.load(Ordering::Relaxed);
         self.chains_mut().into_iter().for_each(|chain| chain.limit_pages(p, each));
+        if let Some(exchange) = self.grefs.clone() {
+            let [tx, rx] = self.chains_mut();
+            let table = tx.grefs().and_then(|path| path.table_mut());
+            let table = table.or_else(|| rx.grefs().and_then(|path| path.table_mut()));
+            self.gave_back |= table.is_some_and(|table| exchange.heed(table));
+        }
     }
 
     /// Before sleeping: arms both rings and their channels. True: there is work. A fault comes with its direction.

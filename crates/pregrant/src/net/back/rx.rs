@@ -127,7 +127,7 @@ impl<P: Platform> RxQueue<P> {
         let served = self.chain.deliver(p, of, &mut self.batch, &burst, todo);
         self.stats.add_grant_ops(&before, &p.peer().grant_ops());
         let good = nr_frames - self.batch.failed.count_ones() as usize;
-        self.stats.handed_on(todo & !self.batch.failed, served.granted, served.persistent);
+        self.stats.handed_on(todo & !self.batch.failed, served);
         self.stats.errors.add((nr_frames - good) as u64);
         self.stats.bytes.add(if self.batch.failed == 0 && self.batch.dropped == 0 {
             burst.frames[..used].iter().map(|d| d.len as u64).sum()
@@ -286,6 +286,6 @@ impl<P: Platform> RxQueue<P> {
 
     /// The path's name.
     pub fn path_name(&self) -> &'static str {
-        self.chain.name()
+        self.chain.name().0
     }
 }

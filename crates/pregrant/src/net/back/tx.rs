@@ -153,7 +153,7 @@ impl<P: Platform> TxQueue<P> {
             self.stats.dropped.add(burst.frames.len().saturating_sub(took) as u64);
             self.stats.bytes.add(burst.frames.iter().map(|d| d.len as u64).sum::<u64>());
         }
-        self.stats.handed_on(self.batch.given(), served.granted, served.persistent);
+        self.stats.handed_on(self.batch.given(), served);
         self.stats.errors.add(self.batch.failed.count_ones() as u64);
         if self.batch.held == 0 && self.late.is_empty() {
             let notify = self.ring.answer_frames(self.batch.answers(), good as u32);
@@ -317,7 +317,7 @@ impl<P: Platform> TxQueue<P> {
 
     /// The path's name.
     pub fn path_name(&self) -> &'static str {
-        self.chain.name()
+        self.chain.name().0
     }
 
     /// Ends the queue in good order: has the port give up what it keeps, retires what is held, answers it.

@@ -1,11 +1,13 @@
 //! The control ring at the front: one request at a time, and its answer (docs/protocol 2.11).
 //!
 //! ```text
-//!   set_key(bytes) --page--> ask(type, data) --ring--> back          answer() --> CtrlResponse
+//!   set_key(bytes)    --page--> ask(type, data) --ring--> back          answer() --> CtrlResponse
+//!   add_grefs, del_grefs --list--^                         '--list--> statuses()
 //! ```
-//! Used once the back is connected. Keys and tables travel in one page of our own, which is granted from set-up to
-//! disconnect and written only while no request is under way. What a back may do: answer what was not asked (a fault:
-//! the device is closed), any status, any number, or never.
+//! Used once the back is connected. Keys and tables travel in one page of our own, lists of references in another one that the
+//! back may write to; both are granted from set-up to disconnect and written only while no request is under way. What a back
+//! may do: answer what was not asked (a fault: the device is closed), any status, any number, or never; write anything to the
+//! list.
 
 use super::regions::{Granted, Grants, Region, Regions};
 use crate::error::{PeerFault, PlatformError};
@@ -15,7 +17,7 @@ use crate::platform::{Access, Events, Platform};
 use crate::ring::{FrontRing, NetCtrl, RingPages};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
-use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlType};
+use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlType, GREF_LIST_MAX, GrefEntry};
 use alloc::vec::Vec;
 
 /// The front's end of a control ring.
@@ -25,6 +27,8 @@ pub struct CtrlFront<P: Platform> {
     chan: <P::Events as Events>::Chan,
     /// For keys and tables; a back reads it, no more.
     page: Granted<P>,
+    /// For lists of references, which a back writes to.
+    list: Granted<P>,
     /// The request that has no answer yet.
     pending: Option<CtrlRequest>,
     /// Never 0: Windows' front skips it, so a back may take it for no id.
@@ -35,23 +39,25 @@ pub struct CtrlFront<P: Platform> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotAsked;
 
+/// Cannot be: all pages were granted.
+const NO_PAGE: PlatformError = PlatformError { op: "make a control ring without pages", code: -22 };
+
 impl<P: Platform> CtrlFront<P> {
-    /// Grants a ring and a page and offers a channel. The keys go into the store.
+    /// Grants a ring and two pages and offers a channel. The keys go into the store.
     pub fn new(p: &P, regions: &mut Regions<P>) -> Result<(Self, CtrlKeys), PlatformError> {
-        let ring = regions.take(p, Access::ReadWrite, 1, Granting::Standing)?;
-        let page = match regions.take(p, Access::ReadOnly, 1, Granting::Standing) {
-            Ok(page) => page,
-            Err(e) => {
-                regions.put(p, ring);
-                return Err(e);
-            }
-        };
-        let (chan, channel) = match p.events().offer(regions.to()) {
-            Ok(offered) => offered,
-            Err(e) => {
-                regions.put(p, ring);
-                regions.put(p, page);
-                return Err(e);
+        let mut pages = Vec::with_capacity(3);
+        let accesses = [Access::ReadWrite, Access::ReadOnly, Access::ReadWrite];
+        let granted = accesses.into_iter().try_for_each(|acc| {
+            pages.push(regions.take(p, acc, 1, Granting::Standing)?);
+            Ok(())
+        });
+        let offered = granted.and_then(|()| p.events().offer(regions.to()));
+        let ((chan, channel), [ring, page, list]) = match (offered, <[_; 3]>::try_from(pages)) {
+            (Ok(offered), Ok(pages)) => (offered, pages),
+            (offered, pages) => {
+                let pages = pages.map_or_else(|some| some, Vec::from);
+                pages.into_iter().for_each(|granted| regions.put(p, granted));
+                return Err(offered.err().unwrap_or(NO_PAGE));
             }
         };
         let (ring, ring_grants) = ring.into_parts();
@@ -59,7 +65,7 @@ impl<P: Platform> CtrlFront<P> {
         ring.init();
         let ring = FrontRing::new(ring);
         let keys = CtrlKeys { ring: ring_grants.first(), channel };
-        Ok((Self { ring, ring_grants, chan, page, pending: None, next_id: 1 }, keys))
+        Ok((Self { ring, ring_grants, chan, page, list, pending: None, next_id: 1 }, keys))
     }
 
     /// Asks. The answer comes from [`answer`](Self::answer).
@@ -97,6 +103,39 @@ impl<P: Platform> CtrlFront<P> {
         self.ask(p, CtrlType::SetHashMapping, [self.page.refs()[0].0, queues.len() as u32, first])
     }
 
+    /// Asks that these be mapped for `queue`, all or none: 512 at most.
+    pub fn add_grefs(&mut self, p: &P, queue: u32, entries: &[GrefEntry]) -> Result<(), NotAsked> {
+        self.ask_with_list(p, CtrlType::AddGrefMapping, queue, entries)
+    }
+
+    /// Asks that these be unmapped. Those that are have status 0 in [`statuses`](Self::statuses) then, if the back is honest: that
+    /// a page is free only its grant's end says.
+    pub fn del_grefs(&mut self, p: &P, queue: u32, entries: &[GrefEntry]) -> Result<(), NotAsked> {
+        self.ask_with_list(p, CtrlType::DelGrefMapping, queue, entries)
+    }
+
+    fn ask_with_list(
+        &mut self,
+        p: &P,
+        msg_type: CtrlType,
+        queue: u32,
+        entries: &[GrefEntry],
+    ) -> Result<(), NotAsked> {
+        let bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.to_bytes()).collect();
+        if self.pending.is_some() || !self.list.bytes().copy_in(0, &bytes) {
+            return Err(NotAsked);
+        }
+        let gref = self.list.refs()[0].0;
+        self.ask(p, msg_type, [queue, gref, entries.len() as u32])
+    }
+
+    /// What the back wrote to the first `n` entries of the list. None: there are not so many.
+    pub fn statuses(&self, n: usize) -> Option<Vec<u16>> {
+        let mut bytes = alloc::vec![0; n.min(GREF_LIST_MAX + 1) * GrefEntry::SIZE];
+        let there = self.list.bytes().copy_out(0, &mut bytes);
+        there.then(|| bytes.as_chunks().0.iter().map(|entry| GrefEntry::from_bytes(*entry).status).collect())
+    }
+
     /// Whether a request has no answer yet.
     pub fn is_pending(&self) -> bool {
         self.pending.is_some()
@@ -122,8 +161,8 @@ impl<P: Platform> CtrlFront<P> {
         Ok(work)
     }
 
-    /// The ring's page and the other one, for [`Regions::put`].
-    pub fn into_granted(self) -> [Granted<P>; 2] {
-        [Granted::from_parts(self.ring.into_mem().into_pages(), self.ring_grants), self.page]
+    /// The ring's page and the others, for [`Regions::put`].
+    pub fn into_granted(self) -> [Granted<P>; 3] {
+        [Granted::from_parts(self.ring.into_mem().into_pages(), self.ring_grants), self.page, self.list]
     }
 }

@@ -23,7 +23,7 @@ use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::ring::{FrontRing, NetRx, NetTx, RingKind, RingMem, RingPages};
-use crate::units::EvtchnPort;
+use crate::units::{EvtchnPort, GrantRef};
 use alloc::vec::Vec;
 
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
@@ -284,6 +284,11 @@ impl<P: Platform> FrontQueue<P> {
     #[inline(always)]
     pub fn post_released(&mut self, p: &P) {
         self.post_free(p);
+    }
+
+    /// The grants of its ordinary pages, TX and RX.
+    pub fn page_refs(&self) -> [&[GrantRef]; 2] {
+        [self.tx.chain(), self.rx.chain()].map(|chain| chain.pages().map_or(&[][..], OrdinaryPages::refs))
     }
 
     /// See [`TxFront::multicast`].

@@ -12,7 +12,7 @@
 //! the rings when the back closes are lost, as on any Ethernet whose cable is pulled.
 
 use super::backoff::Backoff;
-use super::ctrl::CtrlFront;
+use super::ctrl::{CtrlFront, NotAsked};
 use super::lent_pages::LentPages;
 use super::loans::{Lent, UnknownToken};
 use super::plan::{Plan, plans};
@@ -24,11 +24,13 @@ use crate::net::features::{
     ActiveLists, BackFeatures, FrontRequest, QueueKeys, active_key, of_front_connection,
 };
 use crate::net::headers::MacAddr;
+use crate::net::path::gref_mapping::front::{Question, Telling};
 use crate::net::path::staging::list::DataLen;
 use crate::net::stats::DirStats;
 use crate::platform::{Clock, Platform};
 use crate::port::{Arena, Burst, Offloads, Piece, Token};
-use crate::units::{DomId, EvtchnPort};
+use crate::units::{DomId, EvtchnPort, GrantRef};
+use crate::wire::netif_ctrl::CtrlType;
 use crate::xenbus::bus::DeviceBus;
 use crate::xenbus::key_source::Pairs;
 use crate::xenbus::state::{self, Handshake, Reaction, STEPS_AT_ONCE, XenbusState};
@@ -52,6 +54,9 @@ pub struct FrontConfig {
     pub split_channels: bool,
     /// Pages are granted once and used again and again, where the back keeps them mapped.
     pub persistent: bool,
+    /// Pages are granted once, and the back is asked to keep them mapped, where it answers such requests (docs/protocol 2.11). With a
+    /// control ring then.
+    pub gref_mapping: bool,
     /// RX pages of each queue beyond its slots, for [frames that are lent](FrontVif::recv_by_reference); at most as many as there
     /// are slots. A back that keeps pages mapped knows as many as it has slots, unless it was told otherwise: with more, some
     /// frames come by grant copy.
@@ -73,6 +78,7 @@ impl Default for FrontConfig {
             granting: Granting::PerFrame,
             split_channels: true,
             persistent: false,
+            gref_mapping: false,
             spare_rx_pages: 0,
             ctrl_ring: false,
             multicast_control: false,
@@ -147,6 +153,12 @@ pub struct FrontVif<P: Platform> {
     takes: Offloads,
     /// Both ends keep pages; as of the last set-up.
     persistent: bool,
+    /// The back can be asked to keep pages mapped; as of the last set-up.
+    tells: bool,
+    /// It is being asked.
+    telling: Option<Telling>,
+    /// By queue: pages that it says it keeps so.
+    told: Vec<usize>,
 }
 
 impl<P: Platform> FrontVif<P> {
@@ -168,6 +180,9 @@ impl<P: Platform> FrontVif<P> {
             shortage: None,
             takes: Offloads::default(),
             persistent: false,
+            tells: false,
+            telling: None,
+            told: Vec::new(),
         }
     }
 
@@ -302,13 +317,14 @@ impl<P: Platform> FrontVif<P> {
         self.takes = Offloads { csum: back.ipv6_csum, gso: back.sg && back.gso_tcpv4 && back.gso_tcpv6 };
         self.tear_down(p);
         self.persistent = self.config.persistent && back.persistent;
+        self.tells = self.config.gref_mapping && back.ctrl_ring;
         let order = self.config.ring_order;
         let orders = (order.min(back.max_tx_ring_order), order.min(back.max_rx_ring_order));
         let plans = plans((tx_len, rx_len), &back.staging_sizes, orders);
         let keys = self.make_queues(p, self.config.queues.clamp(1, back.max_queues), &plans, split)?;
         self.queues.iter_mut().for_each(|q| q.limit(limits));
         // One that there is no memory for is done without, as queues and buffers are.
-        let ctrl = if self.config.ctrl_ring && back.ctrl_ring {
+        let ctrl = if self.tells || self.config.ctrl_ring && back.ctrl_ring {
             match CtrlFront::new(p, &mut self.regions) {
                 Ok((ctrl, keys)) => {
                     self.ctrl = Some(ctrl);
@@ -397,8 +413,9 @@ impl<P: Platform> FrontVif<P> {
     ) -> (Vec<QueueKeys>, Option<PlatformError>) {
         let mut keys = Vec::new();
         for _ in 0..n {
-            // The back keeps what it has seen: a reference must go on naming its page.
-            let granting = if self.persistent { Granting::Standing } else { self.config.granting };
+            // The back keeps what it has seen, or was told of: a reference must go on naming its page.
+            let stand = self.persistent || self.tells;
+            let granting = if stand { Granting::Standing } else { self.config.granting };
             let spare = self.config.spare_rx_pages.min(SPARE_MAX);
             self.made = self.made.wrapping_add(1);
             let config = QueueConfig { plan, split, granting, spare, tag: self.made };
@@ -440,12 +457,67 @@ impl<P: Platform> FrontVif<P> {
         }
         self.release_unneeded(p);
         self.live = true;
+        self.told.clear();
+        self.telling = (self.tells && self.ctrl.is_some()).then(|| Telling::new(n));
+        self.ask_next(p);
         Ok(())
+    }
+
+    /// Asks the back to keep pages mapped, as far as it goes on.
+    fn ask_next(&mut self, p: &P) {
+        let (Some(telling), Some(ctrl)) = (&self.telling, &mut self.ctrl) else { return };
+        let asked = match telling.question() {
+            Question::Size(queue) => ctrl.ask(p, CtrlType::GetGrefMappingSize, [queue, 0, 0]),
+            Question::Add(queue, entries) => ctrl.add_grefs(p, queue, entries),
+            Question::Over => Err(NotAsked),
+        };
+        if asked.is_err() {
+            self.told = telling.taken().to_vec();
+            self.telling = None;
+        }
+    }
+
+    /// Goes on asking the back to keep pages mapped, when its answer is there: frames travel meanwhile. True: it was. A fault: call
+    /// [`close`](Self::close).
+    pub fn turn(&mut self, p: &P) -> Result<bool, PeerFault> {
+        let (Some(telling), Some(ctrl), true) = (&mut self.telling, &mut self.ctrl, self.live) else {
+            return Ok(false);
+        };
+        let Some(answer) = ctrl.answer()? else { return Ok(false) };
+        let queues = &self.queues;
+        telling.heard(answer, |i| queues.get(i).map_or([&[][..]; 2], FrontQueue::page_refs));
+        self.ask_next(p);
+        Ok(true)
+    }
+
+    /// Whether the back is being asked to keep pages mapped.
+    pub fn is_telling(&self) -> bool {
+        self.live && self.telling.is_some()
+    }
+
+    /// The grants of the ordinary pages of queue `i`, TX and RX: those that stand.
+    pub fn page_refs(&self, i: usize) -> [&[GrantRef]; 2] {
+        self.queues.get(i).map_or([&[][..]; 2], FrontQueue::page_refs)
+    }
+
+    /// Pages of queue `i` that the back says it keeps mapped because it was asked to.
+    pub fn gref_pages(&self, i: usize) -> usize {
+        self.told.get(i).copied().unwrap_or(0)
+    }
+
+    /// Before sleeping, while [the back is being asked](Self::is_telling): arms the control ring. True: there is an answer.
+    pub fn final_check_ctrl(&mut self, p: &P) -> Result<bool, PeerFault> {
+        match (&mut self.ctrl, &self.telling) {
+            (Some(ctrl), Some(_)) if self.live => ctrl.final_check(p),
+            _ => Ok(false),
+        }
     }
 
     /// Gives up queues and channels. The pages are put by, or released where they are not needed again.
     fn tear_down(&mut self, p: &P) {
         self.live = false;
+        self.telling = None;
+        self.told.clear();
         if let Some(ctrl) = self.ctrl.take() {
             ctrl.into_granted().into_iter().for_each(|granted| self.regions.put(p, granted));
         }
@@ -455,9 +527,9 @@ impl<P: Platform> FrontVif<P> {
         self.release_unneeded(p);
     }
 
-    /// The control ring; None: there is none, or the back is not connected.
+    /// The control ring; None: there is none, the back is not connected, or it is [being asked](Self::is_telling) something.
     pub fn ctrl(&mut self) -> Option<&mut CtrlFront<P>> {
-        self.ctrl.as_mut().filter(|_| self.live)
+        self.ctrl.as_mut().filter(|_| self.live && self.telling.is_none())
     }
 
     /// Names a multicast address that frames are wanted for, or no longer (queue 0; see [`TxFront::multicast`](super::TxFront::multicast)).

@@ -1,11 +1,12 @@
 //! Any of the paths, as one type: the one file at the back that knows them all.
 //!
 //! ```text
-//!   Chain --> AnyPath --match, once a batch--> CopyPath, MapPath, PersistentPath, StagingPath
+//!   Chain --> AnyPath --match, once a batch--> CopyPath, MapPath, GrefMappingPath, PersistentPath, StagingPath
 //! ```
 
 use super::back::{BackPath, Lends};
 use super::copy::back::CopyPath;
+use super::gref_mapping::back::GrefMappingPath;
 use super::map::back::MapPath;
 use super::name::PathName;
 use super::persistent::back::PersistentPath;
@@ -24,6 +25,8 @@ pub enum AnyPath<P: Platform> {
     Copy(CopyPath),
     /// Header copy, map and unmap of the rest.
     Map(MapPath<P>),
+    /// Pages that the guest asked to keep mapped.
+    GrefMapping(GrefMappingPath<P>),
     /// Pages that are mapped when they are first seen.
     Persistent(PersistentPath<P>),
     /// Buffers that were granted and mapped at connect.
@@ -36,6 +39,7 @@ macro_rules! with_path {
         match $any {
             Self::Copy($path) => $call,
             Self::Map($path) => $call,
+            Self::GrefMapping($path) => $call,
             Self::Persistent($path) => $call,
             Self::Staging($path) => $call,
         }

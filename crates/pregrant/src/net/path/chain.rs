@@ -2,52 +2,38 @@
 //! `copy` serves what is left.
 //!
 //! ```text
-//!   batch --> staging --rest--> persistent, or map --rest--> copy
+//!   batch --> staging --rest--> gref-mapping --rest--> persistent, or map --rest--> copy
 //! ```
+//! The table of [gref mappings](GrefMappingPath) is one for both directions of a queue: the chain that is at work has it.
 //! At most one of them holds frames longer than the call ([`BackPath::retire`]), or [lends](Lends) their payload: frames are
 //! numbered in the order in which they are held.
 
-use super::{AnyPath, BackPath, CopyPath, Counted, Lends, MapPath, PathName, PersistentPath, StagingPath};
+use super::gref_mapping::table::GrefTable;
+use super::{
+    AnyPath, BackPath, CopyPath, GrefMappingPath, Lends, MapPath, PathName, PersistentPath, Served,
+    StagingPath,
+};
 use crate::net::back::assemble::{Todo, TxBatch};
 use crate::net::back::rx_batch::RxBatch;
-use crate::platform::{Access, Platform};
+use crate::platform::{Access, PeerMem, Platform};
 use crate::port::{Arena, Burst};
 use crate::units::DomId;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
-
-/// How the frames of a batch were served, failed ones among them; those in neither went through staging buffers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Served {
-    /// They took grant operations.
-    pub granted: Todo,
-    /// Their pages were mapped before.
-    pub persistent: Todo,
-}
-
-impl Served {
-    #[inline(always)]
-    fn note(&mut self, by: Counted, frames: Todo) {
-        match by {
-            Counted::Granted => {}
-            Counted::Persistent => {
-                self.granted &= !frames;
-                self.persistent |= frames;
-            }
-            Counted::Staged => self.granted &= !frames,
-        }
-    }
-}
 
 /// The chain. Ends with `copy`, which is not named.
 pub struct Chain<P: Platform> {
     ahead: Vec<AnyPath<P>>,
     copy: CopyPath,
+    /// Which of them has the table of gref mappings.
+    by_grefs: Option<usize>,
 }
 
 impl<P: Platform> Chain<P> {
     /// These, then `copy`.
     pub fn new(ahead: Vec<AnyPath<P>>) -> Self {
-        Self { ahead, copy: CopyPath::default() }
+        let by_grefs = ahead.iter().position(|path| matches!(path, AnyPath::GrefMapping(_)));
+        Self { ahead, copy: CopyPath::default(), by_grefs }
     }
 
     /// What serves one direction of a queue: its staging buffers, `kept.0` pages that stay mapped with access `kept.1`, and
@@ -60,15 +46,35 @@ impl<P: Platform> Chain<P> {
         Self::new(staging.map(AnyPath::Staging).into_iter().chain(persistent).chain(map).collect())
     }
 
-    /// The name of the first.
-    pub fn name(&self) -> &'static str {
-        self.ahead.first().map_or(<CopyPath as BackPath<P>>::NAME, AnyPath::name).name()
+    /// The same, and `table` for what is not in staging buffers. Of the two directions of a queue one has it at first.
+    #[must_use]
+    pub fn with_grefs(self, table: Option<Box<GrefTable<<P::Peer as PeerMem>::Map>>>) -> Self {
+        let mut ahead = self.ahead;
+        let staged = ahead.iter().take_while(|path| matches!(path, AnyPath::Staging(_))).count();
+        ahead.insert(staged, AnyPath::GrefMapping(GrefMappingPath::new(table)));
+        Self::new(ahead)
+    }
+
+    /// The path of its gref mappings.
+    #[inline(always)]
+    pub fn grefs(&mut self) -> Option<&mut GrefMappingPath<P>> {
+        match self.ahead.get_mut(self.by_grefs?) {
+            Some(AnyPath::GrefMapping(path)) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// The name of the first, whose guest need ask for nothing; and whether gref mappings come before it.
+    pub fn name(&self) -> (&'static str, bool) {
+        let first = self.ahead.iter().find(|path| !matches!(path, AnyPath::GrefMapping(_)));
+        let name = first.map_or(<CopyPath as BackPath<P>>::NAME, AnyPath::name).name();
+        (name, self.by_grefs == Some(0))
     }
 
     /// Fetches the frames in `todo`.
     #[inline(always)]
     pub fn fetch(&mut self, p: &P, of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Served {
-        let (mut rest, mut served) = (todo, Served { granted: todo, persistent: 0 });
+        let (mut rest, mut served) = (todo, Served::by_grants(todo));
         for path in &mut self.ahead {
             let left = path.fetch(p, of, batch, rest, out);
             served.note(path.counted(), rest & !left);
@@ -92,7 +98,7 @@ impl<P: Platform> Chain<P> {
         frames: &Burst<'_>,
         todo: Todo,
     ) -> Served {
-        let (mut rest, mut served) = (todo, Served { granted: todo, persistent: 0 });
+        let (mut rest, mut served) = (todo, Served::by_grants(todo));
         for path in &mut self.ahead {
             let left = path.deliver(p, of, batch, frames, rest);
             served.note(path.counted(), rest & !left);

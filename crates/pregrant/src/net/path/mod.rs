@@ -11,6 +11,7 @@
 //! | [`copy`] | the back, by grant copy | for each frame, or once | none |
 //! | [`map`] | the back: heads by grant copy, the rest from pages that it maps; or nobody, where the port takes it there | as `copy` | none |
 //! | [`persistent`] | both, from and to pages that the back maps at first sight | once | `feature-persistent` |
+//! | [`gref_mapping`] | both, from and to pages that the back maps because the front asked | once | `feature-ctrl-ring`, and messages 8 to 10 |
 //! | [`staging`] | both, from and to pages that the back maps at connect | once | `feature-staging-grants` and its lists |
 //!
 //! Either end asks the paths of a queue one after another ([`chain`], [`front_chain`]); each serves what it can of a batch.
@@ -22,6 +23,7 @@ pub mod chain;
 pub mod copy;
 pub mod front;
 pub mod front_chain;
+pub mod gref_mapping;
 pub mod map;
 pub mod name;
 pub mod persistent;
@@ -30,13 +32,14 @@ pub mod staging;
 pub use any::AnyPath;
 pub use any_front::AnyFrontPath;
 pub use back::{BackPath, Lends};
-pub use chain::{Chain, Served};
+pub use chain::Chain;
 pub use copy::back::CopyPath;
 pub use front::FrontPath;
 pub use front_chain::FrontChain;
+pub use gref_mapping::back::GrefMappingPath;
 pub use map::back::{MAP_HEADER_BYTES, MapPath};
 pub use name::PathName;
 pub use persistent::back::PersistentPath;
 pub use staging::back::{StagedBuffers, StagingPath};
 
-pub use super::stats::Counted;
+pub use super::stats::{Counted, Served};

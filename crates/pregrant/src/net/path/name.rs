@@ -15,11 +15,13 @@ pub enum PathName {
     Persistent,
     /// Buffers granted before the data comes.
     Staging,
+    /// Pages that the guest asked to keep mapped.
+    GrefMapping,
 }
 
 impl PathName {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Copy, Self::Map, Self::Persistent, Self::Staging];
+    pub const ALL: [Self; 5] = [Self::Copy, Self::Map, Self::Persistent, Self::Staging, Self::GrefMapping];
 
     /// As it is written.
     pub const fn name(self) -> &'static str {
@@ -28,6 +30,7 @@ impl PathName {
             Self::Map => "map",
             Self::Persistent => "persistent",
             Self::Staging => "staging",
+            Self::GrefMapping => "gref-mapping",
         }
     }
 }
@@ -44,7 +47,7 @@ pub struct UnknownPath;
 
 impl fmt::Display for UnknownPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("paths are copy, map, persistent and staging")
+        f.write_str("paths are copy, map, persistent, staging and gref-mapping")
     }
 }
 
@@ -68,7 +71,7 @@ mod tests {
             assert_eq!(path.to_string().parse(), Ok(path));
             assert!(UnknownPath.to_string().contains(path.name()));
         }
-        for other in ["", "Copy", "copy ", "gref-mapping"] {
+        for other in ["", "Copy", "copy ", "gref_mapping", "zerocopy"] {
             assert_eq!(other.parse::<PathName>(), Err(UnknownPath));
         }
     }

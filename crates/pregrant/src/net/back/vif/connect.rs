@@ -4,7 +4,10 @@
 //! first: what passes the bound of its guest's pages (XSA-300) connects nothing.
 
 use super::Vif;
+use crate::net::back::control_page::KeptGrefs;
 use crate::net::back::ctrl::CtrlRing;
+use crate::net::back::gref_page::{GREF_PAGE_BYTES, GrefPage};
+use crate::net::back::gref_requests::{GrefRequests, QUEUES_MAX};
 use crate::net::back::multicast::MulticastList;
 use crate::net::back::rx_batch::RxAccepts;
 use crate::net::back::{BackQueue, RxQueue, TxQueue};
@@ -12,6 +15,9 @@ use crate::net::features::{
     ActiveLists, BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, QueueKeys, active_key,
     of_back_connection, queue_prefix, ring_key,
 };
+use crate::net::path::gref_mapping;
+use crate::net::path::gref_mapping::exchange::GrefExchange;
+use crate::net::path::gref_mapping::table::GrefTable;
 use crate::net::path::{Chain, PathName};
 use crate::platform::{Access, Clock, Events, PeerMem, Platform};
 use crate::ring::{BackRing, REDO_BYTES, RedoPage, RingPages};
@@ -20,6 +26,7 @@ use crate::xenbus::back::{BackDevice, Begin, Connect, KeptMemory};
 use crate::xenbus::bus::{DeviceBus, OwnKeys};
 use crate::xenbus::key_source::Pairs;
 use crate::xenbus::refusal::{ConnectError, TooManyPages};
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -83,12 +90,19 @@ impl<P: Platform> Vif<P> {
         }
         let mut queues = Vec::<BackQueue<P>>::with_capacity(front.queues.len());
         let limit = if front.persistent { self.config.persistent_pages } else { 0 };
+        let mut exchanges = Vec::new();
+        let gref_limit = self.config.gref_pages.min(gref_mapping::LIMIT_MAX);
         for ((i, keys), lists) in front.queues.iter().enumerate().zip(staged) {
             let tx_staging = lists.tx.map(|path| path.with_heads(self.config.staged_heads));
-            let tx_chain = Chain::of(tx_staging, (limit, Access::ReadOnly), self.config.fallback);
+            let mut tx_chain = Chain::of(tx_staging, (limit, Access::ReadOnly), self.config.fallback);
             // The second revision has both rules.
             let rx_staging = lists.rx.map(|path| path.with_first_slots(apart));
-            let rx_chain = Chain::of(rx_staging, (limit, Access::ReadWrite), PathName::Copy);
+            let mut rx_chain = Chain::of(rx_staging, (limit, Access::ReadWrite), PathName::Copy);
+            if front.ctrl.is_some() && gref_limit > 0 && i < QUEUES_MAX {
+                tx_chain = tx_chain.with_grefs(Some(Box::new(GrefTable::new(gref_limit))));
+                rx_chain = rx_chain.with_grefs(None);
+                exchanges.push(Arc::new(GrefExchange::default()));
+            }
             queues.push(self.connect_queue(
                 p,
                 (i, front.queues.len()),
@@ -99,7 +113,22 @@ impl<P: Platform> Vif<P> {
                 begin,
             )?);
         }
+        for (q, exchange) in queues.iter_mut().zip(&exchanges) {
+            q.hear_of_grefs(Arc::clone(exchange));
+        }
+        let shares: Vec<_> = queues.iter().map(|q| Arc::clone(q.share())).collect();
+        let mut grefs = (!exchanges.is_empty()).then(|| GrefRequests::new(exchanges, gref_limit, left));
+        if let Some(grefs) = &mut grefs {
+            for (i, share) in shares.iter().enumerate().take(QUEUES_MAX) {
+                grefs.set_share(i, share);
+                if let Some(page) = kept(&format!("{i}/grefs"), GREF_PAGE_BYTES).and_then(GrefPage::new) {
+                    grefs.keep(i, page);
+                }
+            }
+        }
+        self.grefs = grefs;
         self.connect_ctrl(p, front.ctrl, begin)?;
+        left -= self.single_pages();
         self.control.lock().multicast.request(front.multicast_control);
         if begin == Begin::Fresh {
             bus.publish(&active, of_back_connection).map_err(ConnectError::Keys)?;
@@ -110,7 +139,7 @@ impl<P: Platform> Vif<P> {
             q.rx.watch(self.config.patience, front.rx_notify, begin == Begin::Reattach, now_ns);
             q.rx.set_queues(n);
         }
-        self.shares = queues.iter().map(|q| Arc::clone(q.share())).collect();
+        self.shares = shares;
         self.queues = queues;
         self.allow_pages(p, left);
         self.reload_headroom(p, bus).map_err(ConnectError::Keys)?;
@@ -128,6 +157,7 @@ impl<P: Platform> Vif<P> {
         let mut control = self.control.lock();
         control.offer_multicast(self.config.features.multicast_control);
         let kept = if begin == Begin::Reattach { control.resume() } else { None };
+        let KeptGrefs { versions, taken } = control.grefs.clone();
         self.ctrl = match keys {
             None => None,
             Some(CtrlKeys { ring: gref, channel: port }) => {
@@ -138,9 +168,19 @@ impl<P: Platform> Vif<P> {
                 let key = || String::from("event-channel-ctrl");
                 let chan = p.events().bind(of, port);
                 let chan = chan.map_err(|error| ConnectError::Bind { key: key(), of, port, error })?;
-                Some(CtrlRing::attach(mem, chan, kept)?)
+                Some(CtrlRing::attach(mem, chan, kept, taken.len())?)
             }
         };
+        if let (Some(ctrl), true) = (&mut self.ctrl, kept.is_some()) {
+            let taken = if ctrl.unanswered() > 0 { &taken[..] } else { &[] };
+            match &mut self.grefs {
+                Some(grefs) => {
+                    grefs.resume(p, self.of, &versions);
+                    grefs.take_again(p, self.of, taken);
+                }
+                None => ctrl.refuse(p, self.of, &mut control, taken),
+            }
+        }
         if let (Some(ctrl), Begin::Reattach) = (&self.ctrl, begin) {
             ctrl.notify(p);
         }

@@ -19,6 +19,7 @@ pub use turn::RATE;
 
 use super::control_page::ControlPage;
 use super::ctrl::CtrlRing;
+use super::gref_requests::GrefRequests;
 use super::queue::QueueShare;
 use super::refusal::ListRefusal;
 use super::rx_batch::RxAccepts;
@@ -28,6 +29,7 @@ use super::{BackQueue, Interrupted, Polled};
 use crate::error::PeerFault;
 use crate::net::features::{BackFeatures, REQUEST_MULTICAST, of_back_connection, requests_multicast};
 use crate::net::path::PathName;
+use crate::net::path::gref_mapping;
 use crate::net::path::persistent;
 use crate::net::stats::DirStats;
 use crate::platform::Platform;
@@ -53,6 +55,8 @@ pub struct VifConfig {
     pub staged_heads: bool,
     /// How many pages of each queue and direction may stay mapped once they were seen, where the front persists.
     pub persistent_pages: usize,
+    /// How many pages of each queue the front may have mapped by request (docs/protocol 2.11); 0: such requests are not supported.
+    pub gref_pages: usize,
     /// How long frames wait for the front's RX slots, and how long it may take none before its link goes down.
     pub patience: Patience,
 }
@@ -64,6 +68,7 @@ impl Default for VifConfig {
             fallback: PathName::Copy,
             staged_heads: false,
             persistent_pages: persistent::DEFAULT_LIMIT,
+            gref_pages: gref_mapping::DEFAULT_LIMIT,
             patience: Patience::default(),
         }
     }
@@ -83,11 +88,13 @@ pub struct Vif<P: Platform> {
     /// What the front set by control requests.
     control: Arc<SharedControl>,
     ctrl: Option<CtrlRing<P>>,
+    /// What it asked of its queues' tables; None: it cannot.
+    grefs: Option<GrefRequests<P>>,
     /// What the front takes, as of the last connect.
     accepts: RxAccepts,
     /// What is wrong with a list that was refused, for the log; the vif goes on without it.
     refused: Vec<(usize, &'static str, ListRefusal)>,
-    /// Pages that all of its queues may keep.
+    /// Pages that all of its queues may keep since they saw them.
     allowed: usize,
     /// What stands in `rate` and is none.
     bad_rate: Option<String>,
@@ -107,6 +114,7 @@ impl<P: Platform> Back<Vif<P>> {
             shares: Vec::new(),
             control: Arc::default(),
             ctrl: None,
+            grefs: None,
             accepts: RxAccepts::ALL,
             refused: Vec::new(),
             allowed: 0,
@@ -161,6 +169,7 @@ impl<P: Platform> BackDevice for Vif<P> {
         self.queues.clear(); // maps are unmapped and channels closed on drop
         self.shares.clear();
         self.ctrl = None;
+        self.grefs = None;
     }
 
     fn changed<B: DeviceBus>(&mut self, p: &P, bus: &mut B, what: Changed<'_>) -> Result<(), B::Error> {
@@ -178,16 +187,29 @@ impl<P: Platform> BackDevice for Vif<P> {
     }
 
     fn needed_pages(&self) -> usize {
-        self.shares.iter().map(|s| s.needed_pages).sum::<usize>() + usize::from(self.ctrl.is_some())
+        let rings =
+            self.shares.iter().map(|s| s.needed_pages).sum::<usize>() + usize::from(self.ctrl.is_some());
+        rings + self.single_pages()
+    }
+
+    fn single_pages(&self) -> usize {
+        self.grefs.as_ref().map_or(0, GrefRequests::pages)
     }
 
     fn allowed_pages(&self) -> usize {
-        if self.shares.is_empty() { 0 } else { self.allowed }
+        let may_be_added = self.grefs.as_ref().map_or(0, GrefRequests::room);
+        if self.shares.is_empty() { 0 } else { self.allowed + may_be_added }
     }
 
     fn allow_pages(&mut self, p: &P, pages: usize) {
         let most = self.config.persistent_pages;
         let nr_chains = self.shares.iter().flat_map(|s| s.keeps).filter(|keeps| *keeps).count();
+        let mut pages = pages;
+        if let Some(grefs) = &mut self.grefs {
+            // Half for each way, where there are both.
+            grefs.set_room(if nr_chains == 0 { pages } else { pages / 2 });
+            pages -= grefs.room();
+        }
         let each = (pages / nr_chains.max(1)).min(most);
         self.shares.iter().for_each(|s| s.order_pages(each));
         self.queues.iter_mut().for_each(|q| q.heed(p));
@@ -270,15 +292,19 @@ impl<P: Platform> Vif<P> {
     /// [`close`](Back::close) with its text.
     pub fn poll_ctrl(&mut self, p: &P) -> Result<Polled, PeerFault> {
         // Looked at first: a guest that asks for nothing makes no queue look for changes.
-        match self.ctrl.as_mut().map(|ctrl| (ctrl.is_pending(), ctrl)) {
-            Some((true, ctrl)) => ctrl.poll(p, self.of, self.shares.len(), &mut self.control.lock()),
-            Some((false, _)) | None => Ok(Polled::Idle),
+        if !self.ctrl_is_pending() {
+            return Ok(Polled::Idle);
         }
+        let Some(ctrl) = &mut self.ctrl else { return Ok(Polled::Idle) };
+        let polled = ctrl.poll(p, self.of, self.shares.len(), &mut self.control.lock(), self.grefs.as_mut());
+        // What is here looks at once; workers when they are told.
+        self.queues.iter_mut().for_each(|q| q.heed(p));
+        polled
     }
 
     /// Before sleeping: arms the control ring. True: there is work.
     pub fn final_check_ctrl(&mut self, p: &P) -> Result<bool, PeerFault> {
-        self.ctrl.as_mut().map_or(Ok(false), |ctrl| ctrl.final_check(p))
+        self.ctrl.as_mut().map_or(Ok(false), |ctrl| ctrl.final_check(p, self.grefs.as_ref()))
     }
 
     /// Before sleeping: arms both rings of queue `i` and its channels. True: there is work.
@@ -294,6 +320,16 @@ impl<P: Platform> Vif<P> {
 
     /// The paths that queue `i` runs: TX, RX.
     pub fn path_names(&self, i: usize) -> (&'static str, &'static str) {
-        self.shares[i].paths.into()
+        let pages = self.grefs.as_ref().map_or([0; 2], |grefs| grefs.pages_in_use(i));
+        let name = |dir: usize| match self.shares[i].paths[dir] {
+            (_, true) if pages[dir] > 0 => PathName::GrefMapping.name(),
+            (name, _) => name,
+        };
+        (name(0), name(1))
+    }
+
+    /// Pages of queue `i` that the front has had mapped: those that serve TX, and RX.
+    pub fn gref_pages(&self, i: usize) -> [usize; 2] {
+        self.grefs.as_ref().map_or([0; 2], |grefs| grefs.pages_in_use(i))
     }
 }

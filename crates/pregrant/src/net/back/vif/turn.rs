@@ -74,7 +74,7 @@ impl<P: Platform> Vif<P> {
 
     /// Whether the control ring has.
     pub fn ctrl_is_pending(&mut self) -> bool {
-        self.ctrl.as_mut().is_some_and(|ctrl| ctrl.is_pending())
+        self.ctrl.as_mut().is_some_and(|ctrl| ctrl.is_pending(self.grefs.as_ref()))
     }
 
     /// Whether the link is up, as of the last [`turn`](Self::turn).

@@ -6,7 +6,7 @@ use crate::net::front::regions::{Granted, Granting, Region, Regions};
 use crate::net::path::FrontPath;
 use crate::net::stats::Counted;
 use crate::platform::{Access, Platform};
-use crate::units::PAGE_SIZE;
+use crate::units::{GrantRef, PAGE_SIZE};
 
 /// One page for each id.
 pub struct OrdinaryPages<P: Platform> {
@@ -25,6 +25,11 @@ impl<P: Platform> OrdinaryPages<P> {
         granting: Granting,
     ) -> Result<Self, PlatformError> {
         Ok(Self { granted: regions.take(p, acc, n as usize, granting)?, count: n })
+    }
+
+    /// The grants of the ids' pages, where they stand.
+    pub fn refs(&self) -> &[GrantRef] {
+        &self.granted.refs()[..self.count as usize]
     }
 
     /// The pages, for [`Regions::put`].

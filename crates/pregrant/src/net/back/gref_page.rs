@@ -1,0 +1,134 @@
+//! The table of one queue's gref mappings in memory that outlives the process (docs/protocol 1.1, R4).
+//!
+//! ```text
+//!   copy 0, copy 1:   word 0 magic "PGG1"   1 number of the change   2 checksum of all other words   3 entries
+//!                     then two words each: reference, flags
+//! ```
+//! Change number n is written to copy n % 2, whole; it counts once the control page, which has the answer too, says so. So whoever dies
+//! before that leaves the table as it was, and the request on the ring. Number 0 is the empty table and is not written.
+//! Little-endian, words of 4 bytes; a change of the layout is a change of the magic.
+//!
+//! Private to the back's domain: no peer can write it. It is checked as if one could.
+
+use crate::net::path::gref_mapping::LIMIT_MAX;
+use crate::ring::crash::{self, Point};
+use crate::shm::SharedBytes;
+use crate::wire::netif_ctrl::GrefEntry;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::{Ordering, compiler_fence};
+
+/// Bytes of the memory of one table.
+pub const GREF_PAGE_BYTES: usize = 2 * COPY_BYTES;
+
+const COPY_BYTES: usize = (ENTRIES + 2 * LIMIT_MAX) * 4;
+const MAGIC: u32 = u32::from_le_bytes(*b"PGG1");
+const CHECKSUM: usize = 2;
+const COUNT: usize = 3;
+const ENTRIES: usize = 4;
+
+/// See the module.
+pub struct GrefPage {
+    memory: Box<dyn SharedBytes + Send>,
+}
+
+impl GrefPage {
+    /// In the first [`GREF_PAGE_BYTES`] of `memory`; None when it is shorter.
+    pub fn new<S: SharedBytes + Send + 'static>(memory: S) -> Option<Self> {
+        let long = memory.len() >= GREF_PAGE_BYTES;
+        long.then(|| Self { memory: Box::new(memory) })
+    }
+
+    /// The table as change number `version` left it; None: it is not there whole.
+    pub fn load(&self, version: u32) -> Option<Vec<GrefEntry>> {
+        if version == 0 {
+            return Some(Vec::new());
+        }
+        let word = |i: usize| self.memory.load_u32(copy(version) + i * 4).unwrap_or(0);
+        let n = word(COUNT) as usize;
+        if word(0) != MAGIC || word(1) != version || n > LIMIT_MAX {
+            return None;
+        }
+        let entries: Vec<_> = (0..n).map(|k| [word(ENTRIES + 2 * k), word(ENTRIES + 2 * k + 1)]).collect();
+        let right = checksum(version, &entries) == word(CHECKSUM);
+        let entry = |[gref, flags]: [u32; 2]| GrefEntry { gref, flags: flags as u16, status: 0 };
+        right.then(|| entries.into_iter().map(entry).collect())
+    }
+
+    /// Writes the table as of change number `version`: references with their flags.
+    pub fn store(&self, version: u32, entries: impl Iterator<Item = (u32, u16)>) {
+        let entries: Vec<_> = entries.take(LIMIT_MAX).map(|(gref, flags)| [gref, u32::from(flags)]).collect();
+        let put = |i: usize, word: u32| {
+            let fits = self.memory.store_u32(copy(version) + i * 4, word);
+            debug_assert!(fits, "a copy lies inside of its memory");
+        };
+        put(0, MAGIC);
+        put(1, version);
+        crash::here(Point::InRecord);
+        put(COUNT, entries.len() as u32);
+        for (k, [gref, flags]) in entries.iter().enumerate() {
+            put(ENTRIES + 2 * k, *gref);
+            put(ENTRIES + 2 * k + 1, *flags);
+        }
+        // Against one's own death the compiler is the only danger, as against a signal.
+        compiler_fence(Ordering::SeqCst);
+        put(CHECKSUM, checksum(version, &entries));
+        compiler_fence(Ordering::SeqCst);
+    }
+}
+
+fn copy(version: u32) -> usize {
+    (version % 2) as usize * COPY_BYTES
+}
+
+fn checksum(version: u32, entries: &[[u32; 2]]) -> u32 {
+    let words = [MAGIC, version, entries.len() as u32].into_iter().chain(entries.iter().flatten().copied());
+    let sum =
+        words.fold(0x1505_u64, |h, w| (h ^ u64::from(w)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29));
+    (sum ^ sum >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::local::Pages;
+
+    fn table(n: u32) -> impl Iterator<Item = (u32, u16)> {
+        (0..n).map(move |k| (8 + k * n, (k % 2) as u16))
+    }
+
+    fn loaded(page: &GrefPage, version: u32) -> Option<Vec<(u32, u16)>> {
+        page.load(version).map(|entries| entries.iter().map(|e| (e.gref, e.flags)).collect())
+    }
+
+    #[test]
+    fn what_counts_is_there_until_the_next_change_counts() {
+        let memory = Pages::new(GREF_PAGE_BYTES.div_ceil(crate::PAGE_SIZE));
+        let page = GrefPage::new(memory.clone()).expect("long enough");
+        assert_eq!((loaded(&page, 0), loaded(&page, 1)), (Some(Vec::new()), None));
+        let sizes = [3, 20, 0, LIMIT_MAX as u32, 7].into_iter().take(if cfg!(miri) { 2 } else { 5 });
+        for (version, n) in (1..).zip(sizes) {
+            let before = loaded(&page, version - 1);
+            page.store(version, table(n));
+            assert_eq!(loaded(&page, version), Some(table(n).collect()), "{n} entries");
+            assert_eq!(loaded(&page, version - 1), before, "the change does not count yet");
+        }
+    }
+
+    #[test]
+    fn damage_is_not_believed() {
+        let memory = Pages::new(GREF_PAGE_BYTES.div_ceil(crate::PAGE_SIZE));
+        let page = GrefPage::new(memory.clone()).expect("long enough");
+        page.store(2, table(5));
+        for i in 0..ENTRIES + 10 {
+            let right = memory.load_u32(i * 4).expect("a word");
+            for wrong in [right ^ 1, !right] {
+                assert!(memory.store_u32(i * 4, wrong));
+                assert_eq!(loaded(&page, 2), None, "word {i}");
+            }
+            assert!(memory.store_u32(i * 4, right));
+        }
+        assert_eq!(loaded(&page, 2), Some(table(5).collect()));
+        assert!(GrefPage::new(Pages::new(1)).is_none());
+    }
+}

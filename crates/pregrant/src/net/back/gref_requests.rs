@@ -1,0 +1,377 @@
+//! What a guest asks of its queues' tables of mapped pages: control requests 8 to 10 (docs/protocol 2.11), and what became of them.
+//!
+//! ```text
+//!   GET  ------------------------------------------------------------> answered at once
+//!   ADD  list read, judged --> pages mapped, some in each turn --> to the queue's worker --> kept --> answered
+//!   DEL  list read         --> the worker lets go of them --> unmapped, some in each turn --> statuses, kept --> answered
+//! ```
+//! ADD and DEL take turns: while one is under way, other requests are answered, and those for other queues go on; those for the same
+//! queue wait for it. A list that is of no use is refused at once where nothing is under way for its queue. Of an ADD all pages are
+//! mapped, or none. `Control` and a [`GrefPage`] for each queue have what outlives the process: the tables, and the requests that
+//! were taken and not answered, which a successor does again from their beginning.
+//!
+//! What a guest may do: ask without end ([`MAPS_PER_TURN`] and [`UNANSWERED_MAX`] bound a turn and what waits); have more mapped than
+//! its share (refused: the pages count as mapped, XSA-300); take its list away (INVALID_PARAMETER).
+
+use super::gref_page::GrefPage;
+use super::queue::QueueShare;
+use crate::net::path::gref_mapping::exchange::GrefExchange;
+use crate::net::path::gref_mapping::list;
+use crate::net::path::gref_mapping::table::Mapped;
+use crate::platform::{Access, PeerMem, Platform};
+use crate::units::{DomId, GrantRef};
+use crate::wire::netif_ctrl::{CtrlRequest, CtrlStatus, CtrlType, GREF_READONLY, GrefEntry};
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::mem;
+
+/// Pages of one vif that a control turn maps or unmaps at most: with Linux's gntdev each is two system calls.
+pub const MAPS_PER_TURN: usize = 64;
+/// Requests of one vif that are taken and not answered at most; what comes behind them waits on the ring.
+pub const UNANSWERED_MAX: usize = 32;
+/// Queues of a vif at most that have a table.
+pub const QUEUES_MAX: usize = 64;
+
+type Map<P> = <<P as Platform>::Peer as PeerMem>::Map;
+
+/// An entry of a table, as this side knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Added {
+    flags: u16,
+    /// It is being unmapped.
+    going: bool,
+}
+
+/// One queue.
+struct Queue<M> {
+    added: BTreeMap<u32, Added>,
+    exchange: Arc<GrefExchange<M>>,
+    share: Option<Arc<QueueShare>>,
+    page: Option<GrefPage>,
+    /// Counts changes; which copy in `page` counts.
+    version: u32,
+}
+
+/// A request that is under way, and its list.
+struct Job<M> {
+    request: CtrlRequest,
+    queue: usize,
+    entries: Vec<GrefEntry>,
+    step: Step<M>,
+}
+
+enum Step<M> {
+    /// Another request for this queue comes first.
+    Waiting,
+    /// So many of its pages are mapped.
+    Adding(Vec<M>),
+    /// These of its entries are with the worker.
+    Wanted(Vec<usize>),
+    /// The worker has let go.
+    Unmapping(Vec<usize>, Vec<M>),
+    /// It is to be answered.
+    Done(CtrlStatus, u32),
+}
+
+/// A request that is to be answered now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Due {
+    /// Which.
+    pub request: CtrlRequest,
+    /// How it ended.
+    pub status: CtrlStatus,
+    /// With which number.
+    pub data: u32,
+    /// Whose table has changed: queue, and the number of the change.
+    pub changed: Option<(usize, u32)>,
+}
+
+/// See the module.
+pub struct GrefRequests<P: Platform> {
+    queues: Vec<Queue<Map<P>>>,
+    jobs: Vec<Job<Map<P>>>,
+    limit: usize,
+    /// Pages that may still be added.
+    room: usize,
+    budget: usize,
+}
+
+impl<P: Platform> GrefRequests<P> {
+    /// For queues with these exchanges, whose tables have `limit` entries at most, all of them `room`.
+    pub fn new(exchanges: Vec<Arc<GrefExchange<Map<P>>>>, limit: usize, room: usize) -> Self {
+        let queue =
+            |exchange| Queue { added: BTreeMap::new(), exchange, share: None, page: None, version: 0 };
+        let queues = exchanges.into_iter().take(QUEUES_MAX).map(queue).collect();
+        Self { queues, jobs: Vec::new(), limit, room, budget: 0 }
+    }
+
+    /// What queue `i` is known by: ordered to look whenever there is something for it.
+    pub(super) fn set_share(&mut self, i: usize, share: &Arc<QueueShare>) {
+        if let Some(q) = self.queues.get_mut(i) {
+            q.share = Some(Arc::clone(share));
+        }
+    }
+
+    /// Keeps the table of queue `i` there from now on, for a successor.
+    pub fn keep(&mut self, i: usize, page: GrefPage) {
+        if let Some(q) = self.queues.get_mut(i) {
+            q.page = Some(page);
+        }
+    }
+
+    /// Takes up the tables that a predecessor [kept](Self::keep), of domain `of`, as of these numbers of changes: `room` pages at
+    /// most. What cannot be mapped again is not in the table, and served as any other page.
+    pub fn resume(&mut self, p: &P, of: DomId, versions: &[u32]) {
+        let Self { queues, room, limit, .. } = self;
+        for (q, &version) in queues.iter_mut().zip(versions) {
+            q.version = version;
+            let entries = q.page.as_ref().and_then(|page| page.load(version)).unwrap_or_default();
+            let mut pages = Vec::new();
+            for entry in entries.iter().take(*limit) {
+                if *room > 0
+                    && !q.added.contains_key(&entry.gref)
+                    && let Some(page) = map(p, of, entry)
+                {
+                    *room -= 1;
+                    q.added.insert(entry.gref, Added { flags: entry.flags, going: false });
+                    pages.push((GrantRef(entry.gref), page));
+                }
+            }
+            q.exchange.keep(pages);
+            q.order();
+        }
+    }
+
+    /// Takes up the requests that a predecessor had taken and not answered.
+    pub fn take_again(&mut self, p: &P, of: DomId, requests: &[CtrlRequest]) {
+        for request in requests {
+            if let Some((status, data)) = self.take(p, of, request) {
+                // It was good once.
+                let step = Step::Done(status, data);
+                self.jobs.push(Job { request: *request, queue: usize::MAX, entries: Vec::new(), step });
+            }
+        }
+    }
+
+    /// Pages that are mapped for tables, or will be when what is under way is done.
+    pub fn pages(&self) -> usize {
+        self.queues.iter().map(|q| q.added.len()).sum()
+    }
+
+    /// Pages of the table of queue `i` that serve TX, and RX.
+    pub fn pages_in_use(&self, i: usize) -> [usize; 2] {
+        self.queues.get(i).map_or([0; 2], |q| q.exchange.pages())
+    }
+
+    /// Pages that may still be added.
+    pub fn room(&self) -> usize {
+        self.room
+    }
+
+    /// So many from now on, as far as the tables have entries for them. What is there stays.
+    pub fn set_room(&mut self, pages: usize) {
+        let free = self.queues.len() * self.limit - self.pages().min(self.queues.len() * self.limit);
+        self.room = pages.min(free);
+    }
+
+    /// Requests that are taken and not answered.
+    pub fn unanswered(&self) -> impl Iterator<Item = &CtrlRequest> {
+        self.jobs.iter().map(|job| &job.request)
+    }
+
+    /// Whether another one can be taken.
+    pub fn can_take(&self) -> bool {
+        self.jobs.len() < UNANSWERED_MAX
+    }
+
+    /// Whether something of what is under way can go on.
+    pub fn can_move(&self) -> bool {
+        let is_idle = |job: &Job<_>| match job.step {
+            Step::Waiting => true,
+            Step::Wanted(_) => !self.queues[job.queue].exchange.has_given(),
+            _ => false,
+        };
+        !self.jobs.iter().all(is_idle)
+    }
+
+    /// Takes a request of type 8, 9 or 10. Its answer, where that is known at once; None: it is [`due`](Self::due) later.
+    pub fn take(&mut self, p: &P, of: DomId, request: &CtrlRequest) -> Option<(CtrlStatus, u32)> {
+        const INVALID: Option<(CtrlStatus, u32)> = Some((CtrlStatus::InvalidParameter, 0));
+        let [queue, gref, n] = request.data;
+        let queue = queue as usize;
+        let Some(q) = self.queues.get(queue) else { return INVALID };
+        let read = match CtrlType::from_raw(request.msg_type) {
+            Some(CtrlType::GetGrefMappingSize) => {
+                return Some((CtrlStatus::Success, (q.added.len() + self.room).min(self.limit) as u32));
+            }
+            Some(CtrlType::AddGrefMapping) => list::read(p, of, gref, n),
+            _ => list::read_writable(p, of, gref, n),
+        };
+        let Ok(entries) = read else { return INVALID };
+        let first = !self.jobs.iter().any(|job| job.queue == queue);
+        let mut job = Job { request: *request, queue, entries, step: Step::Waiting };
+        if first {
+            self.begin(&mut job);
+        }
+        if let Step::Done(status, data) = job.step {
+            return Some((status, data));
+        }
+        self.jobs.push(job);
+        None
+    }
+
+    /// The first of its queue's: what it asks is judged, and its pages are reserved or marked.
+    fn begin(&mut self, job: &mut Job<Map<P>>) {
+        let q = &mut self.queues[job.queue];
+        let n = job.entries.len();
+        if job.request.msg_type == CtrlType::AddGrefMapping.raw() {
+            let fits = q.added.len() + n <= self.limit && n <= self.room;
+            if !fits || list::judge(&job.entries, |gref| q.added.contains_key(&gref)).is_err() {
+                job.step = Step::Done(CtrlStatus::InvalidParameter, 0);
+                return;
+            }
+            self.room -= n;
+            let added = |entry: &GrefEntry| (entry.gref, Added { flags: entry.flags, going: false });
+            q.added.extend(job.entries.iter().map(added));
+            job.step = Step::Adding(Vec::with_capacity(n));
+            return;
+        }
+        let mut going = Vec::new();
+        for (k, entry) in job.entries.iter().enumerate() {
+            // One that is listed twice goes once.
+            if let Some(added) = q.added.get_mut(&entry.gref).filter(|added| !added.going) {
+                added.going = true;
+                going.push(k);
+            }
+        }
+        if going.is_empty() {
+            job.step = Step::Unmapping(going, Vec::new());
+            return;
+        }
+        q.exchange.want_back(going.iter().map(|&k| GrantRef(job.entries[k].gref)).collect());
+        q.order();
+        job.step = Step::Wanted(going);
+    }
+
+    /// A control turn begins.
+    pub fn begin_turn(&mut self) {
+        self.budget = MAPS_PER_TURN;
+    }
+
+    /// Goes on with what is under way, of domain `of`. The next one that is to be answered: its table is kept, and counts once
+    /// `changed` of it is.
+    pub fn due(&mut self, p: &P, of: DomId) -> Option<Due> {
+        for at in 0..self.jobs.len() {
+            let queue = self.jobs[at].queue;
+            if self.jobs[..at].iter().any(|earlier| earlier.queue == queue) {
+                continue;
+            }
+            if matches!(self.jobs[at].step, Step::Waiting) {
+                let mut job = Job {
+                    entries: mem::take(&mut self.jobs[at].entries),
+                    step: Step::Waiting,
+                    ..self.jobs[at]
+                };
+                self.begin(&mut job);
+                self.jobs[at] = job;
+            }
+            if let Some(due) = self.go_on(p, of, at) {
+                self.jobs.remove(at);
+                return Some(due);
+            }
+        }
+        None
+    }
+
+    fn go_on(&mut self, p: &P, of: DomId, at: usize) -> Option<Due> {
+        let Self { queues, jobs, room, budget, .. } = self;
+        let Job { request, queue, entries, step } = &mut jobs[at];
+        let due = |status, data, changed| Some(Due { request: *request, status, data, changed });
+        if let Step::Done(status, data) = step {
+            return due(*status, *data, None);
+        }
+        let q = queues.get_mut(*queue)?;
+        match step {
+            Step::Adding(maps) => {
+                while maps.len() < entries.len() {
+                    *budget = budget.checked_sub(1)?;
+                    let Some(page) = map(p, of, &entries[maps.len()]) else {
+                        p.peer().unmap(maps);
+                        for entry in &*entries {
+                            q.added.remove(&entry.gref);
+                        }
+                        *room += entries.len();
+                        return due(CtrlStatus::InvalidParameter, 0, None);
+                    };
+                    maps.push(page.map);
+                }
+                let page = |(entry, map): (&GrefEntry, _)| {
+                    (GrantRef(entry.gref), Mapped { map, writable: is_writable(entry.flags) })
+                };
+                q.exchange.keep(entries.iter().zip(maps.drain(..)).map(page).collect());
+                q.order();
+                due(CtrlStatus::Success, 0, Some((*queue, q.store())))
+            }
+            Step::Wanted(going) => {
+                let maps = q.exchange.given()?;
+                *step = Step::Unmapping(mem::take(going), maps);
+                self.go_on(p, of, at)
+            }
+            Step::Unmapping(going, maps) => {
+                while !maps.is_empty() {
+                    let n = maps.len().min(*budget);
+                    if n == 0 {
+                        return None;
+                    }
+                    *budget -= n;
+                    p.peer().unmap(&mut maps.drain(maps.len() - n..).collect());
+                }
+                let mut statuses = alloc::vec![CtrlStatus::InvalidParameter; entries.len()];
+                for &k in &*going {
+                    statuses[k] = CtrlStatus::Success;
+                    q.added.remove(&entries[k].gref);
+                }
+                *room += going.len();
+                let changed = (!going.is_empty()).then(|| (*queue, q.store()));
+                if list::write_statuses(p, of, request.data[1], &statuses) {
+                    due(CtrlStatus::Success, going.len() as u32, changed)
+                } else {
+                    due(CtrlStatus::InvalidParameter, 0, changed)
+                }
+            }
+            Step::Waiting | Step::Done(..) => None,
+        }
+    }
+}
+
+impl<M> Queue<M> {
+    /// Has the queue look at what there is for it.
+    fn order(&self) {
+        if let Some(share) = &self.share {
+            share.order_look();
+        }
+    }
+
+    /// Keeps the table as it is now; the number of the change.
+    fn store(&mut self) -> u32 {
+        self.version = self.version.wrapping_add(1).max(1);
+        if let Some(page) = &self.page {
+            let entries = self.added.iter().filter(|(_, added)| !added.going);
+            page.store(self.version, entries.map(|(&gref, added)| (gref, added.flags)));
+        }
+        self.version
+    }
+}
+
+fn is_writable(flags: u16) -> bool {
+    flags & GREF_READONLY == 0
+}
+
+/// The page of one entry.
+fn map<P: Platform>(p: &P, of: DomId, entry: &GrefEntry) -> Option<Mapped<Map<P>>> {
+    let writable = is_writable(entry.flags);
+    let acc = if writable { Access::ReadWrite } else { Access::ReadOnly };
+    let map = p.peer().map(of, &[GrantRef(entry.gref)], acc).ok()?;
+    Some(Mapped { map, writable })
+}

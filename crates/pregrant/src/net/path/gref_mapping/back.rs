@@ -1,0 +1,134 @@
+//! The back: requests whose references are in the queue's table are copied from or to its pages.
+//!
+//! A frame of which a slot is not there is left to the next path; of a TX frame those that are there are fetched here. TX takes
+//! any page of the table, RX those that are mapped for writing. What a front may do: change a page at any time (what was copied
+//! counts); post one page for two RX frames (either may be in it in the end: those whose pages are there are written first).
+
+use super::table::GrefTable;
+use crate::net::back::assemble::{BATCH_SLOTS, Todo, TxBatch, bits};
+use crate::net::back::rx_batch::RxBatch;
+use crate::net::path::{BackPath, Counted, PathName};
+use crate::platform::{PeerMem, Platform};
+use crate::port::{Arena, Burst};
+use crate::shm::SharedBytes;
+use crate::units::{DomId, GrantRef};
+use alloc::boxed::Box;
+
+/// Longer pieces are left to the hardware's own prefetcher.
+const SHORT: u16 = 256;
+
+/// Not in the table.
+const NOWHERE: u32 = u32::MAX;
+
+type Table<P> = GrefTable<<<P as Platform>::Peer as PeerMem>::Map>;
+
+/// One direction of a queue; it has the queue's table while it is at work.
+pub struct GrefMappingPath<P: Platform> {
+    table: Option<Box<Table<P>>>,
+    /// Where the batch's slots are.
+    places: Box<[u32; BATCH_SLOTS]>,
+}
+
+impl<P: Platform> GrefMappingPath<P> {
+    /// With the table, or without at first.
+    pub fn new(table: Option<Box<Table<P>>>) -> Self {
+        Self { table, places: Box::new([NOWHERE; BATCH_SLOTS]) }
+    }
+
+    /// The table, if this direction has it.
+    pub fn table_mut(&mut self) -> Option<&mut Table<P>> {
+        self.table.as_deref_mut()
+    }
+
+    /// Takes the table over, if the queue's other direction has it.
+    #[inline(always)]
+    pub fn take_over(&mut self, from: &mut Self) {
+        if self.table.is_none() {
+            self.table = from.table.take();
+        }
+    }
+}
+
+impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
+    const NAME: PathName = PathName::GrefMapping;
+    const COUNTED: Counted = Counted::GrefMapped;
+
+    #[inline(always)]
+    fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
+        let Some(table) = self.table.as_deref().filter(|table| !table.is_empty()) else { return todo };
+        for i in bits(todo) {
+            let first = batch.frames[i].first_slot as usize;
+            for (k, slot) in (first..).zip(batch.slots_of(i)) {
+                let place = table.locate(GrantRef(slot.gref));
+                self.places[k] = place.unwrap_or(NOWHERE);
+                if slot.len <= SHORT
+                    && let Some(page) = place.and_then(|place| table.at(place))
+                {
+                    page.map.prefetch_read(slot.offset as usize, slot.len as usize);
+                }
+            }
+        }
+        let mut rest: Todo = 0;
+        for i in bits(todo) {
+            let first = batch.frames[i].first_slot as usize;
+            let mut at = out.desc(i).at as usize;
+            for (k, slot) in (first..).zip(batch.slots_of(i)) {
+                let len = slot.len as usize;
+                if slot.fetched < slot.len
+                    && let Some(page) = table.at(self.places[k])
+                {
+                    let had = slot.fetched as usize;
+                    let to = &mut out.bytes_mut()[at + had..at + len];
+                    let copied = page.map.copy_out(slot.offset as usize + had, to);
+                    debug_assert!(copied, "a fragment ends with its page");
+                    if copied {
+                        slot.fetched = slot.len;
+                    }
+                }
+                if slot.fetched < slot.len {
+                    rest |= 1 << i;
+                }
+                at += len;
+            }
+        }
+        rest
+    }
+
+    #[inline(always)]
+    fn deliver(&mut self, _p: &P, _of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
+        let Some(table) = self.table.as_deref().filter(|table| table.nr_writable() > 0) else { return todo };
+        let mut rest: Todo = 0;
+        for i in bits(todo) {
+            let first = batch.frames[i].first_slot as usize;
+            for (k, slot) in (first..).zip(batch.slots_of(i)) {
+                let place = table.locate(GrantRef(slot.gref));
+                let page = place.and_then(|place| table.at(place)).filter(|page| page.writable);
+                match page {
+                    Some(page) if slot.len <= SHORT => {
+                        page.map.prefetch_write(slot.offset as usize, slot.len as usize);
+                    }
+                    Some(_) => {}
+                    None if slot.len > 0 => rest |= 1 << i,
+                    None => {}
+                }
+                self.places[k] = place.unwrap_or(NOWHERE);
+            }
+        }
+        for i in bits(todo & !rest) {
+            let f = batch.frames[i];
+            for k in f.first_slot as usize..(f.first_slot + f.nr_slots) as usize {
+                let slot = batch.slots[k];
+                let from = &frames.bytes[slot.at as usize..slot.at as usize + slot.len as usize];
+                let copied = slot.len == 0
+                    || table
+                        .at(self.places[k])
+                        .is_some_and(|page| page.map.copy_in(slot.offset as usize, from));
+                if !copied {
+                    batch.fail(i);
+                    break;
+                }
+            }
+        }
+        rest
+    }
+}

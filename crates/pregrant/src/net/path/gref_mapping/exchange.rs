@@ -1,0 +1,118 @@
+//! What passes between the thread that maps and unmaps a queue's pages, and the queue's worker.
+//!
+//! ```text
+//!   control thread: mapped --Keep--> letters --> table       worker, when it heeds orders, between two batches
+//!                 unmapped <--given-- pages <--GiveBack--
+//! ```
+//! The worker moves pages in and out of its table; the system calls are the control thread's. A lock for as long as a list
+//! is taken: once for each ADD or DEL, never for a batch.
+
+use super::table::{GrefTable, Mapped};
+use crate::units::GrantRef;
+use alloc::vec::Vec;
+use core::mem;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use spin::Mutex;
+
+/// To the queue.
+#[derive(Debug)]
+enum Letter<M> {
+    Keep(Vec<(GrantRef, Mapped<M>)>),
+    GiveBack(Vec<GrantRef>),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct GrefExchange<M> {
+    letters: Mutex<Vec<Letter<M>>>,
+    /// What the last GiveBack came to, until it is taken.
+    given: Mutex<Option<Vec<M>>>,
+    has_given: AtomicBool,
+    /// Of the table, as the worker left it: TX, RX.
+    pages: [AtomicUsize; 2],
+}
+
+impl<M> Default for GrefExchange<M> {
+    fn default() -> Self {
+        Self {
+            letters: Mutex::default(),
+            given: Mutex::default(),
+            has_given: AtomicBool::new(false),
+            pages: Default::default(),
+        }
+    }
+}
+
+impl<M> GrefExchange<M> {
+    /// These are to be used from now on. Order the queue to look afterwards.
+    pub fn keep(&self, pages: Vec<(GrantRef, Mapped<M>)>) {
+        self.letters.lock().push(Letter::Keep(pages));
+    }
+
+    /// These are wanted back; they are [`given`](Self::given) together. Order the queue to look afterwards.
+    pub fn want_back(&self, refs: Vec<GrantRef>) {
+        self.letters.lock().push(Letter::GiveBack(refs));
+    }
+
+    /// What was wanted back, once the queue has let go of it.
+    pub fn given(&self) -> Option<Vec<M>> {
+        if !self.has_given() {
+            return None;
+        }
+        self.has_given.store(false, Ordering::Relaxed);
+        self.given.lock().take()
+    }
+
+    /// Whether it is there.
+    pub fn has_given(&self) -> bool {
+        self.has_given.load(Ordering::Acquire)
+    }
+
+    /// The worker, between two batches: does what it was asked. True: something is given back.
+    pub fn heed(&self, table: &mut GrefTable<M>) -> bool {
+        let letters = mem::take(&mut *self.letters.lock());
+        let mut gave = false;
+        for letter in letters {
+            match letter {
+                Letter::Keep(pages) => pages.into_iter().for_each(|(gref, page)| table.insert(gref, page)),
+                Letter::GiveBack(refs) => {
+                    let pages = refs.into_iter().filter_map(|gref| table.remove(gref));
+                    *self.given.lock() = Some(pages.collect());
+                    gave = true;
+                }
+            }
+        }
+        for (count, n) in self.pages.iter().zip([table.len(), table.nr_writable()]) {
+            count.store(n, Ordering::Relaxed);
+        }
+        if gave {
+            self.has_given.store(true, Ordering::Release);
+        }
+        gave
+    }
+
+    /// Pages of the table that serve TX, and RX, as of the queue's last look.
+    pub fn pages(&self) -> [usize; 2] {
+        [0, 1].map(|dir| self.pages[dir].load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_come_and_go_when_the_queue_looks() {
+        let (exchange, mut table) = (GrefExchange::default(), GrefTable::new(8));
+        let page = |r: u32, writable| (GrantRef(r), Mapped { map: r, writable });
+        exchange.keep(Vec::from([page(8, true), page(9, false)]));
+        assert_eq!((table.len(), exchange.pages()), (0, [0, 0]));
+        assert!(!exchange.heed(&mut table) && !exchange.has_given());
+        assert_eq!((table.len(), exchange.pages()), (2, [2, 1]));
+        exchange.want_back(Vec::from([GrantRef(8), GrantRef(77)]));
+        assert_eq!(exchange.given(), None);
+        assert!(exchange.heed(&mut table));
+        assert_eq!((exchange.given(), exchange.given()), (Some(Vec::from([8])), None));
+        assert_eq!((table.len(), exchange.pages()), (1, [1, 0]));
+    }
+}

@@ -1,0 +1,178 @@
+//! How a front tells the back which of its pages to keep mapped: those that it granted at connect, queue by queue.
+//!
+//! ```text
+//!   live --> GET size of queue 0 --> ADD up to 512 pages --> ADD ... --> GET size of queue 1 ... --> over
+//!              '-- NOT_SUPPORTED, 0 --> over         '-- refused: half as many, and in the end none
+//! ```
+//! The pages are a static pool: the same reference names the same page from connect to disconnect, so nothing is ever taken
+//! back. Requests carry these references from the first frame on, told or not: what the back does not have in its table it copies
+//! by grant. Where the table is short, each direction has half of it, or what the other leaves.
+//!
+//! What a back may do: say any size (no more is told than there is), any status, or nothing. The front believes none of it: it
+//! counts what was taken, for whoever looks, and sends the same frames.
+
+use crate::units::GrantRef;
+use crate::wire::netif_ctrl::{CtrlResponse, CtrlStatus, GREF_LIST_MAX, GREF_READONLY, GrefEntry};
+use alloc::vec::Vec;
+
+/// An ADD of fewer entries is not tried again in parts.
+const LEAST_PART: usize = 32;
+
+/// What is to be asked next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Question<'a> {
+    /// How large the table of this queue is.
+    Size(u32),
+    /// Whether these are taken into the table of this queue.
+    Add(u32, &'a [GrefEntry]),
+    /// Nothing.
+    Over,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Telling {
+    queue: usize,
+    /// Of the queue, once its size is known.
+    entries: Option<Vec<GrefEntry>>,
+    /// Of these, told so far, and how many with the next question.
+    told: usize,
+    part: usize,
+    /// By queue: pages that were taken.
+    taken: Vec<usize>,
+    over: bool,
+}
+
+impl Telling {
+    /// Of a vif with so many queues.
+    pub fn new(queues: usize) -> Self {
+        Self { taken: alloc::vec![0; queues], over: queues == 0, ..Self::default() }
+    }
+
+    /// What is to be asked next.
+    pub fn question(&self) -> Question<'_> {
+        let queue = self.queue as u32;
+        match &self.entries {
+            _ if self.over => Question::Over,
+            None => Question::Size(queue),
+            Some(entries) => Question::Add(queue, &entries[self.told..][..self.part]),
+        }
+    }
+
+    /// The back's answer to that. `pages` has the references of the queue's TX and RX pages.
+    pub fn heard<'a>(&mut self, answer: CtrlResponse, pages: impl FnOnce(usize) -> [&'a [GrantRef]; 2]) {
+        let good = CtrlStatus::from_raw(answer.status) == Some(CtrlStatus::Success);
+        match &self.entries {
+            None if good && answer.data > 0 => {
+                let entries = pool(pages(self.queue), answer.data as usize);
+                self.part = entries.len().min(GREF_LIST_MAX);
+                self.entries = Some(entries);
+            }
+            // It is so for all queues, or it says so of each.
+            None if !good => self.over = true,
+            None => self.part = 0,
+            Some(entries) => {
+                if good {
+                    self.told += self.part;
+                    self.taken[self.queue] += self.part;
+                    self.part = self.part.min(entries.len() - self.told);
+                } else {
+                    self.part = if self.part / 2 < LEAST_PART { 0 } else { self.part / 2 };
+                }
+            }
+        }
+        if self.part == 0 {
+            (self.queue, self.entries, self.told) = (self.queue + 1, None, 0);
+            self.over |= self.queue >= self.taken.len();
+        }
+    }
+
+    /// By queue: pages that the back says it has taken.
+    pub fn taken(&self) -> &[usize] {
+        &self.taken
+    }
+}
+
+/// What is told where a table has room for `size` pages: TX for reading, RX for writing.
+fn pool([tx, rx]: [&[GrantRef]; 2], size: usize) -> Vec<GrefEntry> {
+    let half = size / 2;
+    let nr_tx = tx.len().min(half.max(size.saturating_sub(rx.len())));
+    let nr_rx = rx.len().min(size - nr_tx);
+    let entry = |flags| move |gref: &GrantRef| GrefEntry { gref: gref.0, flags, status: 0 };
+    tx[..nr_tx].iter().map(entry(GREF_READONLY)).chain(rx[..nr_rx].iter().map(entry(0))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refs(from: u32, n: u32) -> Vec<GrantRef> {
+        (from..from + n).map(GrantRef).collect()
+    }
+
+    /// Plays a back: `answers` to each question in turn. What was asked: the size of a queue, or so many entries.
+    fn told(
+        tx: u32,
+        rx: u32,
+        queues: usize,
+        answers: &[(u32, u32)],
+    ) -> (Vec<(u32, Option<usize>)>, Vec<usize>) {
+        let (tx, rx) = (refs(8, tx), refs(5000, rx));
+        let (mut telling, mut asked, mut answers) = (Telling::new(queues), Vec::new(), answers.iter());
+        loop {
+            match telling.question() {
+                Question::Over => break,
+                Question::Size(queue) => asked.push((queue, None)),
+                Question::Add(queue, entries) => asked.push((queue, Some(entries.len()))),
+            }
+            let &(status, data) = answers.next().expect("a question more");
+            telling.heard(CtrlResponse { status, data, ..CtrlResponse::default() }, |_| [&tx, &rx]);
+        }
+        assert!(answers.next().is_none());
+        (asked, telling.taken().to_vec())
+    }
+
+    #[test]
+    fn all_pages_are_told_of_where_there_is_room() {
+        let (asked, taken) = told(256, 256, 2, &[(0, 768), (0, 0), (0, 512), (0, 7)]);
+        assert_eq!(asked, [(0, None), (0, Some(512)), (1, None), (1, Some(512))]);
+        assert_eq!(taken, [512, 512]);
+        let (asked, taken) = told(256, 500, 1, &[(0, u32::MAX), (0, 0), (0, 0)]);
+        assert_eq!((&asked[1..], taken), (&[(0, Some(512)), (0, Some(244))][..], Vec::from([756])));
+    }
+
+    #[test]
+    fn a_back_that_has_no_table_is_asked_once() {
+        for status in [1, 2, 3, 77] {
+            assert_eq!(told(256, 256, 4, &[(status, 9)]), (Vec::from([(0, None)]), Vec::from([0; 4])));
+        }
+        // One queue has none: the others are asked.
+        assert_eq!(told(8, 8, 2, &[(0, 0), (0, 99), (0, 0)]).1, [0, 16]);
+    }
+
+    #[test]
+    fn what_is_refused_is_told_in_parts_and_given_up_in_the_end() {
+        let refuse = (2, 0);
+        let (asked, taken) =
+            told(256, 256, 1, &[(0, 512), refuse, (0, 0), refuse, (0, 0), refuse, (0, 0), refuse, refuse]);
+        let parts: Vec<_> = asked[1..].iter().map(|(_, n)| n.expect("entries")).collect();
+        assert_eq!((parts, taken), (Vec::from([512, 256, 256, 128, 128, 64, 64, 32]), Vec::from([448])));
+        let (asked, taken) = told(256, 256, 1, &[(0, 512), refuse, refuse, refuse, refuse, refuse]);
+        assert_eq!((asked.len(), taken), (6, Vec::from([0])));
+    }
+
+    #[test]
+    fn a_short_table_is_shared() {
+        let of = |tx, rx, size| {
+            let entries = pool([&refs(8, tx), &refs(5000, rx)], size);
+            let nr_tx = entries.iter().filter(|e| e.flags == GREF_READONLY && e.gref < 5000).count();
+            (nr_tx, entries.iter().filter(|e| e.flags == 0 && e.gref >= 5000).count(), entries.len())
+        };
+        assert_eq!(of(256, 256, 512), (256, 256, 512));
+        assert_eq!(of(256, 256, 100), (50, 50, 100));
+        assert_eq!(of(256, 10, 100), (90, 10, 100));
+        assert_eq!(of(10, 256, 100), (10, 90, 100));
+        assert_eq!(of(10, 10, usize::MAX), (10, 10, 20));
+        assert_eq!(of(3, 3, 1), (0, 1, 1));
+    }
+}

@@ -1,0 +1,127 @@
+//! The list of an ADD or DEL in a page of the guest's: copied once, and the copy is judged (docs/protocol 2.11).
+//!
+//! ```text
+//!   | ref, flags, status | ref, flags, status | ...      at most 512 of 8 bytes, from the page's byte 0 on
+//! ```
+//! The page is granted read-write: a back writes the status of each entry of a DEL. What a guest may do: change the page
+//! while it is read, revoke it before the answer (then no status is written, and the answer says INVALID_PARAMETER).
+
+use crate::platform::{Access, CopyOp, LocalBytes, PeerMem, Platform};
+use crate::shm::SharedBytes;
+use crate::units::{DomId, GrantRef};
+use crate::wire::grant::GrantStatus;
+use crate::wire::netif_ctrl::{CtrlStatus, GREF_LIST_MAX, GREF_READONLY, GrefEntry};
+use alloc::collections::BTreeSet;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Why a list is of no use. The guest hears INVALID_PARAMETER for each of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ListFault {
+    /// It has no entry, or more than a page has room for.
+    Count,
+    /// The page cannot be read, or not be written where a status is to be.
+    Page,
+    /// Reference 0, which is the console's.
+    NoGrant,
+    /// A flag that has no meaning.
+    Flags,
+    /// A reference that the list or the table has already.
+    Twice,
+}
+
+/// The first `n` entries of the page `gref` of domain `of`.
+pub fn read<P: Platform>(p: &P, of: DomId, gref: u32, n: u32) -> Result<Vec<GrefEntry>, ListFault> {
+    let mut bytes = room(n)?;
+    let len = bytes.len() as u16; // a page at most
+    let mut ops =
+        [CopyOp { gref: GrantRef(gref), offset: 0, len, at: 0, status: GrantStatus::GENERAL_ERROR }];
+    let tried =
+        gref != GrantRef::NONE.0 && p.peer().copy(of, LocalBytes::FromPeer(&mut bytes), &mut ops).is_ok();
+    if !tried || ops[0].status != GrantStatus::OKAY {
+        return Err(ListFault::Page);
+    }
+    Ok(entries(&bytes))
+}
+
+/// The same, of a page that statuses can be written to.
+pub fn read_writable<P: Platform>(p: &P, of: DomId, gref: u32, n: u32) -> Result<Vec<GrefEntry>, ListFault> {
+    let mut bytes = room(n)?;
+    if gref == GrantRef::NONE.0 {
+        return Err(ListFault::Page);
+    }
+    let page = p.peer().map(of, &[GrantRef(gref)], Access::ReadWrite).map_err(|_| ListFault::Page)?;
+    let there = page.copy_out(0, &mut bytes);
+    p.peer().unmap(&mut vec![page]);
+    if there { Ok(entries(&bytes)) } else { Err(ListFault::Page) }
+}
+
+/// Writes the statuses of the first entries, and nothing else of the page. False: it cannot be written any more.
+pub fn write_statuses<P: Platform>(p: &P, of: DomId, gref: u32, statuses: &[CtrlStatus]) -> bool {
+    let Ok(page) = p.peer().map(of, &[GrantRef(gref)], Access::ReadWrite) else { return false };
+    let written = statuses.iter().enumerate().all(|(k, status)| {
+        page.copy_in(k * GrefEntry::SIZE + GrefEntry::STATUS_OFFSET, &(status.raw() as u16).to_le_bytes())
+    });
+    p.peer().unmap(&mut vec![page]);
+    written
+}
+
+/// Whether these can be added, each alone: `has` says which references the table has.
+pub fn judge(entries: &[GrefEntry], has: impl Fn(u32) -> bool) -> Result<(), ListFault> {
+    let mut seen = BTreeSet::new();
+    for entry in entries {
+        if entry.gref == GrantRef::NONE.0 {
+            return Err(ListFault::NoGrant);
+        }
+        if entry.flags & !GREF_READONLY != 0 {
+            return Err(ListFault::Flags);
+        }
+        if !seen.insert(entry.gref) || has(entry.gref) {
+            return Err(ListFault::Twice);
+        }
+    }
+    Ok(())
+}
+
+fn room(n: u32) -> Result<Vec<u8>, ListFault> {
+    let fits = (1..=GREF_LIST_MAX as u32).contains(&n);
+    fits.then(|| vec![0; n as usize * GrefEntry::SIZE]).ok_or(ListFault::Count)
+}
+
+fn entries(bytes: &[u8]) -> Vec<GrefEntry> {
+    bytes.as_chunks().0.iter().map(|bytes| GrefEntry::from_bytes(*bytes)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(gref: u32, flags: u16) -> GrefEntry {
+        GrefEntry { gref, flags, status: 0xFFFF }
+    }
+
+    #[test]
+    fn what_is_listed_once_and_makes_sense_can_be_added() {
+        let good = [entry(8, 0), entry(9, GREF_READONLY), entry(u32::MAX, 0)];
+        assert_eq!(judge(&good, |_| false), Ok(()));
+        assert_eq!(judge(&good, |r| r == 9), Err(ListFault::Twice));
+        for (last, fault) in [
+            (entry(0, 0), ListFault::NoGrant),
+            (entry(7, 2), ListFault::Flags),
+            (entry(7, 0x8001), ListFault::Flags),
+            (entry(9, 0), ListFault::Twice),
+        ] {
+            assert_eq!(judge(&[&good[..], &[last]].concat(), |_| false), Err(fault));
+        }
+    }
+
+    #[test]
+    fn a_list_has_1_to_512_entries() {
+        for (n, fits) in
+            [(0, false), (1, true), (512, true), (513, false), (u32::MAX, false), (1 << 29, false)]
+        {
+            assert_eq!(room(n).is_ok(), fits, "{n}");
+        }
+    }
+}

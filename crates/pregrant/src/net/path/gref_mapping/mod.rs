@@ -1,0 +1,37 @@
+//! `gref-mapping`: pages that the guest asks the back to keep mapped, by messages of the control ring (docs/protocol 2.11).
+//!
+//! ```text
+//!   front                                       back
+//!     GET_GREF_MAPPING_SIZE(queue)        -->     how many entries its table has at most
+//!     ADD_GREF_MAPPING(queue, list, n)    -->     maps all of the list, or none        [`list`]
+//!     requests with these references     ===>     memory copy, no grant operation      [`table`], [`back`]
+//!     DEL_GREF_MAPPING(queue, list, n)    -->     unmapped when nobody uses them, a status in each entry
+//! ```
+//! Keys: `feature-ctrl-ring` and the control ring's own. One table for each queue, both directions: a page that is mapped for
+//! reading serves TX, one mapped for writing serves both. What is not in the table goes by the next path of the chain, so a front
+//! needs nobody's word for any page. Costs: a map for each page once, then a memory copy at each end and no grant operation.
+//!
+//! | file | has |
+//! |---|---|
+//! | `list` | the list of an ADD or a DEL: read once, judged |
+//! | `table` | a queue's mapped pages |
+//! | `exchange` | what passes between the control thread, which maps and unmaps, and the queue's worker |
+//! | `back` | the path |
+//! | `front` | how a front tells the back of its pages, and goes without where it is refused |
+//!
+//! What a guest may do: change a page while it is copied (the copy is what counts); name the same page twice, what it never
+//! granted, or a list that it revokes meanwhile (refused); fill its tables (they count as its own mapped pages, XSA-300). What
+//! a back may do: say that it mapped what it did not, or the other way round: the front's requests are right in either case.
+
+pub mod back;
+pub mod exchange;
+pub mod front;
+pub mod list;
+pub mod table;
+
+/// Entries of a queue's table, unless the operator says otherwise: the slots of both rings, and as many spare RX pages as
+/// slots. The prototype in Linux had as many.
+pub const DEFAULT_LIMIT: usize = 768;
+
+/// Entries of a queue's table at most.
+pub const LIMIT_MAX: usize = 4096;

@@ -1,0 +1,106 @@
+//! The pages of one queue that its guest asked to keep mapped.
+//!
+//! ```text
+//!   gref --locate--> place --at--> Mapped { map, writable }
+//! ```
+//! Owned by the queue, and so by one thread at a time; changed between batches only (`exchange`). Bounded by what the
+//! control side takes in.
+//!
+//! What a guest may do: choose references whose hashes meet. Such pages are mapped, and are served as if they were not: by the
+//! next path.
+
+use crate::grants::GrantStore;
+use crate::units::GrantRef;
+use alloc::vec::Vec;
+
+/// A page.
+#[derive(Debug)]
+pub struct Mapped<M> {
+    /// Where it is.
+    pub map: M,
+    /// It is mapped for writing too.
+    pub writable: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct GrefTable<M> {
+    store: GrantStore<Mapped<M>>,
+    /// Those that found no place.
+    unplaced: Vec<(GrantRef, Mapped<M>)>,
+    writable: usize,
+}
+
+impl<M> GrefTable<M> {
+    /// For at most `limit` pages.
+    pub fn new(limit: usize) -> Self {
+        Self { store: GrantStore::new(limit), unplaced: Vec::new(), writable: 0 }
+    }
+
+    /// Takes a page in.
+    pub fn insert(&mut self, gref: GrantRef, page: Mapped<M>) {
+        self.writable += usize::from(page.writable);
+        if let Err(page) = self.store.insert(gref, page) {
+            self.unplaced.push((gref, page));
+        }
+    }
+
+    /// Takes a page out.
+    pub fn remove(&mut self, gref: GrantRef) -> Option<M> {
+        let at = |unplaced: &Vec<(GrantRef, _)>| unplaced.iter().position(|(r, _)| *r == gref);
+        let page = match self.store.remove(gref) {
+            Some(page) => page,
+            None => self.unplaced.swap_remove(at(&self.unplaced)?).1,
+        };
+        self.writable -= usize::from(page.writable);
+        Some(page.map)
+    }
+
+    /// Where a page is, until the table changes.
+    #[inline(always)]
+    pub fn locate(&self, gref: GrantRef) -> Option<u32> {
+        self.store.locate(gref)
+    }
+
+    /// The page there.
+    #[inline(always)]
+    pub fn at(&self, place: u32) -> Option<&Mapped<M>> {
+        self.store.at(place)
+    }
+
+    /// Pages.
+    pub fn len(&self) -> usize {
+        self.store.len() + self.unplaced.len()
+    }
+
+    /// Whether there are none.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.store.is_empty()
+    }
+
+    /// Those that are mapped for writing.
+    pub fn nr_writable(&self) -> usize {
+        self.writable
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_finds_no_place_is_kept_and_comes_back() {
+        let mut table = GrefTable::new(2);
+        for r in [8, 9, 10] {
+            table.insert(GrantRef(r), Mapped { map: r, writable: r != 8 });
+        }
+        assert_eq!((table.len(), table.nr_writable()), (3, 2));
+        assert_eq!(table.locate(GrantRef(10)), None, "served by the next path");
+        for r in [10, 8, 9] {
+            assert_eq!(table.remove(GrantRef(r)), Some(r));
+            assert_eq!(table.remove(GrantRef(r)), None);
+        }
+        assert_eq!((table.len(), table.nr_writable(), table.is_empty()), (0, 0, true));
+    }
+}
