@@ -25,7 +25,7 @@ const GROUPS: u8 = 4;
 const FLOWS: u8 = 16;
 
 /// TCP segments of some flows, and one to each of some groups. The number is in the last byte.
-fn frames() -> impl Iterator<Item = (u8, Vec<u8>)> {
+pub fn frames() -> impl Iterator<Item = (u8, Vec<u8>)> {
     (0..FLOWS + GROUPS).map(|n| {
         let group = n.checked_sub(FLOWS);
         let mut f = group.map_or(vec![2, 0, 0, 0, 0, 5], |g| vec![1, 0, 0x5E, 0, 0, g]);
@@ -113,15 +113,15 @@ impl FramePort for SpreadPort {
 }
 
 /// A back, and after it another.
-struct Backs<'a> {
-    world: &'a World,
-    back: Back,
-    deaths: u32,
+pub struct Backs<'a> {
+    pub world: &'a World,
+    pub back: Back,
+    pub deaths: u32,
 }
 
 impl Backs<'_> {
     /// Looks after the back, and lets it run for a moment.
-    fn look(&mut self) {
+    pub fn look(&mut self) {
         if self.back.is_dead() {
             self.deaths += 1;
             self.back = self.world.back("spread", None);
@@ -130,7 +130,7 @@ impl Backs<'_> {
     }
 }
 
-type Front = Frontend<Loopback, UnixTransport>;
+pub type Front = Frontend<Loopback, UnixTransport>;
 /// A request, and the answer that is due: status and data.
 type Step = (fn(&mut CtrlFront<Loopback>, &Loopback) -> Result<(), NotAsked>, (u32, u32));
 

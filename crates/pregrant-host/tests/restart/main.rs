@@ -6,6 +6,7 @@
 
 mod back;
 mod control;
+mod grefs;
 mod guest;
 #[path = "../../../pregrant/tests/rig/model.rs"]
 mod model;
@@ -43,13 +44,17 @@ fn main() {
     {
         return guest::play(orders, Path::new(path));
     }
-    let tests: [(&str, fn()); 10] = [
+    let tests: [(&str, fn()); 11] = [
         ("a_vif_has_one_owner", a_vif_has_one_owner),
         ("tx_goes_on_after_a_crash_at_each_point", tx_goes_on_after_a_crash_at_each_point),
         ("rx_goes_on_after_a_crash_at_each_point", rx_goes_on_after_a_crash_at_each_point),
         (
             "what_a_guest_set_outlives_backs_that_die_at_each_point",
             control::what_a_guest_set_outlives_backs_that_die_at_each_point,
+        ),
+        (
+            "mapped_pages_outlive_backs_that_die_at_each_point",
+            grefs::mapped_pages_outlive_backs_that_die_at_each_point,
         ),
         ("an_orderly_stop_loses_and_repeats_nothing", an_orderly_stop_loses_and_repeats_nothing),
         ("queues_are_taken_up_one_by_one", queues_are_taken_up_one_by_one),
