@@ -18,6 +18,7 @@ mod back_rx;
 mod back_tx;
 mod ctrl_ring;
 mod front_rx;
+mod gref_requests;
 mod offload;
 mod staging_list;
 mod xenbus_keys;
@@ -38,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "back_rx", play: back_rx::back_rx },
     Target { name: "ctrl_ring", play: ctrl_ring::ctrl_ring },
     Target { name: "front_rx", play: front_rx::front_rx },
+    Target { name: "gref_requests", play: gref_requests::gref_requests },
     Target { name: "offload", play: offload::offload },
     Target { name: "staging_list", play: staging_list::staging_list },
     Target { name: "xenbus_keys", play: xenbus_keys::xenbus_keys },
