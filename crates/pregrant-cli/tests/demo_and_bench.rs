@@ -403,8 +403,8 @@ fn bench_scale_measures_one_busy_vif_all_of_them_and_none() {
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert!(text(&out.stdout).contains("idle CPU, ms in 0.2 s"), "{}", text(&out.stdout));
     let lines = json.lines();
-    // For each number of workers: both are idle, and then each repeat has four lines of each.
-    assert_eq!(lines.len(), 2 * (2 + 2 * 2 * 4));
+    // For each number of workers: all machines are idle, of which two have one vif, and then each repeat has four lines of each number.
+    assert_eq!(lines.len(), 2 * (3 + 2 * 2 * 4));
     for line in &lines {
         let [workers, vifs, busy] = ["workers", "vifs", "busy"].map(|field| number(line, field));
         assert!([1.0, 2.0].contains(&workers) && [1.0, 20.0].contains(&vifs), "{line}");
