@@ -6,7 +6,7 @@
 //! looks idle for moments, and each of them would cost it a long batch of the other's.
 //!
 //! What a request costs also depends on where the pages of a guest happen to lie: guests that do the same differ by a fifth
-//! (`pregrant bench fairness`). So a vif whose requests lately cost about what is paid for most ([`Price`]) is charged
+//! (`pregrant bench fairness`). So a vif whose requests lately cost about what is paid for most (`Price`) is charged
 //! as those are, and vifs that do the same get as many frames as each other, also when the worker was away in the middle of a
 //! turn. Whoever costs more or less is charged its time.
 //!
@@ -349,7 +349,7 @@ mod tests {
         // Single requests until the price is 3/2 of what others pay, and then what costs 3/2 of that.
         let share = chosen(|_, price| {
             let low = price.now < (31 << 8) * 147 / 100;
-            if low { (50, 1) } else { (price.now * 64 * 145 / 100 >> 8, 64) }
+            if low { (50, 1) } else { ((price.now * 64 * 145 / 100) >> 8, 64) }
         });
         assert!(share <= 140, "{share} hundredths of its share");
     }
