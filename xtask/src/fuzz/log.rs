@@ -15,7 +15,7 @@ const FLOORS: [(&str, u64); 10] = [
     ("back_tx", 100),
     ("ctrl_ring", 100),
     ("front_rx", 25),
-    ("gref_requests", 10),
+    ("gref_requests", 300),
     ("offload", 5000),
     ("staging_list", 500),
     ("xenbus_keys", 10),
