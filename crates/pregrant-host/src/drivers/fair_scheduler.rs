@@ -27,7 +27,7 @@ const PATIENCE_NS: u64 = 3_000;
 /// How much of the time that it did not want a vif has a right to later: it covers the gaps between its bursts.
 const CREDIT_NS: u64 = 200_000;
 /// How much more than 3/2 of what it is charged by price a vif may take: a pause of the worker in the middle of its turn is not its doing.
-const FORGIVEN_NS: u64 = 16_000;
+const FORGIVEN_NS: u64 = 200_000;
 
 /// What is paid for most requests: a median that follows, by a small step for each turn, smaller for one of fewer than
 /// `FULL_TURN` requests: who takes many short turns has no more weight by it. In 1/256 of a nanosecond.

@@ -139,6 +139,7 @@ const NET_PATHS: &[(NetPath, &str)] = &[
     (NetPath::of(PathName::Copy), "Batched grant copy"),
     (NetPath::of(PathName::Map), "Copy of the headers, map and unmap of the rest"),
     (NetPath::of(PathName::Persistent), "Pages that stay mapped once they were seen"),
+    (NetPath::of(PathName::GrefMapping), "Pages that the guest asked to keep mapped"),
     (NetPath::of(PathName::Staging), "Buffers granted before the data comes"),
     (NetPath::headed(PathName::Copy), "The same, and the head of a longer frame too, its rest by grant copy"),
     (NetPath::headed(PathName::Map), "The same, its rest by map and unmap"),
