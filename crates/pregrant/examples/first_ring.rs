@@ -42,7 +42,7 @@ impl FramePort for Printer {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+pub fn main() -> Result<(), Box<dyn Error>> {
     let xen = LocalXen::new();
     let (guest, host) = (xen.domain(GUEST.0), xen.domain(HOST.0));
 

@@ -119,7 +119,7 @@ fn run(xen: &LocalXen, store: &LocalStore, handle: u32, config: FrontConfig) -> 
     }
 }
 
-fn main() -> Result<()> {
+pub fn main() -> Result<()> {
     let (xen, store) = (LocalXen::new(), LocalStore::new());
     store.with_server(|server| server.introduce(GUEST))?;
     run(&xen, &store, 0, FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() })?;

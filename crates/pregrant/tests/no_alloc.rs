@@ -7,10 +7,13 @@ mod rig;
 
 use counting::{calls, live};
 use pregrant::PAGE_SIZE;
-use pregrant::net::back::{Polled, SharedControl};
-use pregrant::net::front::Granting;
+use pregrant::net::back::{BackVif, Polled, SharedControl, VifConfig};
+use pregrant::net::front::{Diverted, FrontConfig, FrontVif, Granting, HookFrame, Verdict};
+use pregrant::net::path::staging::list::DataLen;
+use pregrant::platform::local::LocalXen;
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Payload};
-use rig::{GUEST, Rig, RxEnds, SLOTS, TxEnds, Way};
+use rig::bus::{connect, device};
+use rig::{GUEST, HOST, Rig, RxEnds, SLOTS, TxEnds, Way};
 
 /// Frames that are counted, for each way and direction.
 const FRAMES: u64 = 1_000_000;
@@ -226,6 +229,74 @@ fn staging_with_frames_that_fall_back_allocates_nothing() {
 fn staging_of_every_slot_allocates_nothing() {
     tx(Way::Staging(65535), Granting::PerFrame, ALL_LENGTHS);
     rx(Way::Staging(65535), Granting::PerFrame, ALL_LENGTHS);
+}
+
+/// A network that sends frames of all lengths and takes what comes.
+struct Flood {
+    mix: Mix,
+    took: u64,
+}
+
+impl FramePort for Flood {
+    fn caps(&self) -> Offloads {
+        Offloads { csum: true, gso: true }
+    }
+    fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
+        self.took += frames.iter().count() as u64;
+        frames.frames.len()
+    }
+    fn rx_burst(&mut self, into: &mut Arena) -> usize {
+        let mut n = 0;
+        while into.has_room() && n < 16 {
+            let (bytes, _) = self.mix.next();
+            assert!(into.push(bytes, Offload::default()));
+            n += 1;
+        }
+        n
+    }
+}
+
+/// Each verdict in turn, with heads that are changed; frames are sent on in their buffers and by a copy.
+#[test]
+fn the_frame_hook_allocates_nothing() {
+    let xen = LocalXen::new();
+    let (guest, host) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+    let (mut fb, mut bb) = device();
+    let len = DataLen::new(2048);
+    let config =
+        FrontConfig { tx_data_len: len, rx_data_len: len, zero_copy: true, ..FrontConfig::default() };
+    let mut front = FrontVif::new(HOST, config, false);
+    let mut back = BackVif::new(GUEST, 0, VifConfig::default());
+    connect((&guest, &mut front, &mut fb), (&host, &mut back, &mut bb));
+    assert!(front.sends_on(0));
+    let (mut out, mut diverted, mut scratch) = (Arena::new(), Diverted::new(), Arena::new());
+    let mut flood = Flood { mix: Mix::new(ALL_LENGTHS), took: 0 };
+    let mut redirected = 0;
+    let mut play = |frames: u64| {
+        while front.hook_stats(0).frames() < frames {
+            back.poll_rx(&host, 0, &mut flood).expect("an honest front");
+            out.clear();
+            let most = front.room(0) as usize;
+            let mut k = 0;
+            let hook = |f: &mut HookFrame| {
+                k += 1;
+                f.head_mut()[0] = k;
+                [Verdict::Tx, Verdict::Pass, Verdict::Tx, Verdict::Drop, Verdict::Redirect(1)]
+                    [usize::from(k) % 5]
+            };
+            front.recv_hooked(&guest, 0, &mut out, &mut diverted, (1, most), hook).expect("an honest back");
+            redirected += diverted.runs().map(|(_, burst)| burst.frames.len() as u64).sum::<u64>();
+            while back.poll_tx(&host, 0, &mut flood, &mut scratch) == Ok(Polled::More) {}
+            front.reclaim(&guest, 0, 1).expect("an honest back");
+        }
+    };
+    play(WARM_UP);
+    let before = (calls(), live());
+    play(WARM_UP + FRAMES);
+    assert_eq!((calls(), live()), before, "the hook's receiver allocates");
+    let stats = front.hook_stats(0);
+    assert_eq!((stats.redirected, stats.sent_on + stats.sent_copied), (redirected, flood.took));
+    assert!(stats.sent_on > 0 && stats.sent_copied > 0 && stats.passed > 0 && stats.dropped > 0);
 }
 
 /// Everything that one queue pair's two ends allocate, with the arenas of the worker and of the guest's stack. Ordinary

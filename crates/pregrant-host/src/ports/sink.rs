@@ -129,9 +129,9 @@ impl Sink {
         self.take_each(burst.iter().map(|(frame, _)| (check(frame), frame.len())));
     }
 
-    /// What each frame is, and its length.
+    /// What each frame of a burst is, and its length: for whoever looks at frames where they are.
     #[inline(always)]
-    fn take_each(&mut self, checked: impl Iterator<Item = (Result<u64, Wrong>, usize)>) {
+    pub fn take_each(&mut self, checked: impl Iterator<Item = (Result<u64, Wrong>, usize)>) {
         let (mut frames, mut bytes) = (0, 0);
         for (number, len) in checked {
             match number {

@@ -252,6 +252,8 @@ pub struct FrontRequest {
     pub persistent: bool,
     /// [`REVISION_KEY`], at most [`STAGING_REVISION`]; 1 where it wants no staging.
     pub staging_revision: u32,
+    /// [`XDP_HEADROOM`], as of the connect; 0: the key is not written.
+    pub headroom: u16,
     /// Its control ring, if it has one.
     pub ctrl: Option<CtrlKeys>,
     /// The queues, at least one.
@@ -327,6 +329,7 @@ pub fn of_front_connection(name: &str) -> bool {
         "multi-queue-num-queues",
         "feature-staging-grants",
         REVISION_KEY,
+        XDP_HEADROOM,
         persistent::FEATURE,
     ];
     starts.iter().any(|start| name.starts_with(start))
@@ -346,6 +349,7 @@ impl FrontRequest {
             multicast_control: false,
             persistent: false,
             staging_revision: STAGING_REVISION,
+            headroom: 0,
             ctrl: None,
             queues,
         }
@@ -363,6 +367,9 @@ impl FrontRequest {
         put(&mut p, "feature-ipv6-csum-offload", self.ipv6_csum as u32);
         put(&mut p, REQUEST_MULTICAST, self.multicast_control as u32);
         put(&mut p, persistent::FEATURE, self.persistent as u32);
+        if self.headroom > 0 {
+            put(&mut p, XDP_HEADROOM, self.headroom);
+        }
         if let Some(ctrl) = self.ctrl {
             put(&mut p, "ctrl-ring-ref", ctrl.ring.0);
             put(&mut p, "event-channel-ctrl", ctrl.channel.0);
@@ -463,6 +470,7 @@ impl FrontRequest {
             multicast_control: offered.multicast_control && requests_multicast(keys)?,
             persistent: offered.persistent && flag(keys, persistent::FEATURE)?,
             staging_revision: if staging { revision(keys)? } else { 1 },
+            headroom: if offered.xdp_headroom { xdp_headroom(keys)? } else { 0 },
             ctrl,
             queues,
         })
@@ -514,6 +522,7 @@ mod tests {
             ipv6_csum: false,
             persistent: true,
             staging_revision: n.min(STAGING_REVISION),
+            headroom: 256 * (n % 2) as u16,
             multicast_control: n == 2,
             ctrl: (n < 4).then_some(CtrlKeys { ring: GrantRef(90 + n), channel: EvtchnPort(91) }),
             queues: (0..n).map(queue).collect(),
@@ -684,7 +693,9 @@ mod tests {
     #[test]
     fn a_revision_is_the_lower_one_and_garbage_is_the_first() {
         let back = BackFeatures::default();
-        for (text, knows) in [("1", 1), ("2", 2), ("3", 2), ("4294967295", 2), ("0", 1), ("x", 1), ("", 1)] {
+        for (text, knows) in
+            [("1", 1), ("2", 2), ("3", 3), ("4", 3), ("4294967295", 3), ("0", 1), ("x", 1), ("", 1)]
+        {
             let with = |pairs: Pairs| {
                 let mut d = dir(pairs);
                 d.0.insert(REVISION_KEY.to_owned(), text.to_owned());

@@ -175,8 +175,8 @@ impl GrantOps {
 /// until it is dropped or drained by `unmap`.
 pub unsafe trait PeerMem {
     /// Mapped pages of a peer; unmapped on drop. A thread with another handle may use it, and unmap it through that handle or by
-    /// dropping it, while this one maps and unmaps others.
-    type Map: SharedBytes + Send;
+    /// dropping it, while this one maps and unmaps others. Several owners may share one; they are one thread's at a time.
+    type Map: SharedBytes + Send + Sync;
     /// Maps a list of a peer's grants as one contiguous range, all or nothing.
     fn map(&self, of: DomId, refs: &[GrantRef], acc: Access) -> Result<Self::Map, MapError>;
     /// Unmaps all of `done` (which it drains); one flush for at most 32 pages.

@@ -8,7 +8,9 @@
 use crate::drivers::wait::Waiter;
 use crate::wake::WakeOn;
 use pregrant::net::front::vif::FrontError;
-use pregrant::net::front::{FrontConfig, FrontStep, FrontVif, Lent, UnknownToken};
+use pregrant::net::front::{
+    Diverted, FrontConfig, FrontStep, FrontVif, HookFrame, Lent, UnknownToken, Verdict,
+};
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::{Clock, Platform};
 use pregrant::port::{Arena, Burst, Token};
@@ -234,6 +236,20 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         want: u32,
     ) -> Result<usize, FrontendError> {
         let n = self.vif.recv_by_reference(&self.platform, i, out, lent, want);
+        n.map_err(|fault| self.fault(fault))
+    }
+
+    /// Asks `hook` what is to become of the frames of queue `i`, and does it; see [`FrontVif::recv_hooked`].
+    #[inline(always)]
+    pub fn recv_hooked(
+        &mut self,
+        i: usize,
+        out: &mut Arena,
+        diverted: &mut Diverted,
+        at: (u32, usize),
+        hook: impl FnMut(&mut HookFrame) -> Verdict,
+    ) -> Result<usize, FrontendError> {
+        let n = self.vif.recv_hooked(&self.platform, i, out, diverted, at, hook);
         n.map_err(|fault| self.fault(fault))
     }
 

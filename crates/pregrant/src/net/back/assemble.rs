@@ -24,7 +24,7 @@ use crate::ring::{BackRing, NetTx, RingMem};
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
     DROP_SLOTS, Extra, FATAL_SLOTS, MIN_FRAME, RSP_ERROR, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK,
-    TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest, TxResponse,
+    TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TXF_STAGING_BUFFER, TxRequest, TxResponse,
 };
 use alloc::vec::Vec;
 
@@ -45,8 +45,10 @@ pub const BATCH_SEGMENTS: usize = 512;
 /// One fragment of a frame: a private, validated copy. `offset + len <= 4096`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TxSlot {
-    /// Granted page; 0 says that the bytes are in the staging buffer of `id`.
+    /// Granted page; 0 says that the bytes are in a staging [`buffer`](Self::buffer).
     pub gref: u32,
+    /// The staging buffer, by its id in the queue's lists: that of the request's id, or the one that it names.
+    pub buffer: u16,
     /// Bytes.
     pub offset: u16,
     /// Bytes.
@@ -88,6 +90,8 @@ pub struct TxBatch {
     /// The port takes payload where it lies, and frames as unfinished as this says: a path may leave it there. None: it wants
     /// private bytes.
     pub lend: Option<Offloads>,
+    /// Requests may name a staging buffer by its id in the queue's lists (docs/protocol 3.5).
+    pub by_list: bool,
     /// Frames of which only [`heads`](Self::heads) bytes are in the arena.
     pub lent: Todo,
     /// Bytes at the front of a lent frame that are.
@@ -117,6 +121,7 @@ impl Default for TxBatch {
             nr_rsps: 0,
             held: 0,
             lend: None,
+            by_list: false,
             lent: 0,
             heads: [0; BURST_FRAMES],
             failed: 0,
@@ -190,6 +195,7 @@ impl TxBatch {
         let available = ring.available(BURST_FRAMES as u32)?;
         ring.prefetch(available.min(BURST_FRAMES as u32));
         let mut taken = 0;
+        let by_list = self.by_list;
         loop {
             // The common case, one slot and no extras, in a loop whose state is all in registers.
             let (mut i, mut slot, mut rsp) = (self.nr_frames, self.nr_slots, self.nr_rsps);
@@ -219,13 +225,7 @@ impl TxBatch {
                 arena.place(&mut room, first.size as usize, offload_of(first.flags));
                 self.frames[i] =
                     TxFrame { first_slot: slot as u16, nr_slots: 1, first_rsp: rsp as u16, nr_rsps: 1 };
-                self.slots[slot] = TxSlot {
-                    gref: first.gref,
-                    offset: first.offset,
-                    len: first.size,
-                    id: first.id,
-                    fetched: 0,
-                };
+                self.slots[slot] = slot_of(&first, first.size, by_list);
                 self.rsps[rsp] = TxResponse { id: first.id, status: RSP_OKAY };
                 (i, slot, rsp, taken) = (i + 1, slot + 1, rsp + 1, taken + 1);
             }
@@ -299,8 +299,7 @@ impl TxBatch {
         let mut rest: u32 = 0;
         let mut too_long = false;
         let mut nr = 1;
-        self.slots[slot0] =
-            TxSlot { gref: first.gref, offset: first.offset, len: 0, id: first.id, fetched: 0 };
+        self.slots[slot0] = slot_of(&first, 0, self.by_list);
         let mut more = first.flags & TXF_MORE_DATA != 0;
         while more {
             if used == left {
@@ -315,8 +314,7 @@ impl TxBatch {
             }
             rest += req.size as u32;
             too_long |= rest > total as u32;
-            self.slots[slot0 + nr] =
-                TxSlot { gref: req.gref, offset: req.offset, len: req.size, id: req.id, fetched: 0 };
+            self.slots[slot0 + nr] = slot_of(&req, req.size, self.by_list);
             push_rsp(req.id, RSP_OKAY);
             nr += 1;
             used += 1;
@@ -448,6 +446,15 @@ pub fn bits(mut todo: Todo) -> impl Iterator<Item = usize> {
         todo &= todo - 1;
         Some(i)
     })
+}
+
+/// The fragment that a request speaks of, `len` bytes of it; `by_list`: it may name a staging buffer. An id beyond all lists is in none.
+#[inline(always)]
+fn slot_of(req: &TxRequest, len: u16, by_list: bool) -> TxSlot {
+    let named = by_list && req.flags & TXF_STAGING_BUFFER != 0;
+    let (gref, buffer) =
+        if named { (0, u16::try_from(req.gref).unwrap_or(u16::MAX)) } else { (req.gref, req.id) };
+    TxSlot { gref, buffer, offset: req.offset, len, id: req.id, fetched: 0 }
 }
 
 #[inline(always)]

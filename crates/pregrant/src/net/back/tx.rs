@@ -86,11 +86,13 @@ impl<P: Platform> TxQueue<P> {
         let stats = Arc::new(LiveStats::default());
         stats.interrupted.add(ring.inherited().map_or(0, |i| i.total.into()));
         let mut chain = chain.into();
+        let mut batch = Box::<TxBatch>::default();
+        batch.by_list = chain.takes_received();
         Self {
             ring,
             lends: chain.lends().is_some(),
             chain,
-            batch: Box::default(),
+            batch,
             late: LateAnswers::new(size),
             done: Vec::with_capacity(size as usize),
             answers: Vec::with_capacity(BATCH_SLOTS),

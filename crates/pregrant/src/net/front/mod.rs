@@ -3,21 +3,26 @@
 //! ```text
 //!   TX: Burst -> tx.send -> ring          answers -> tx.reclaim
 //!   RX: rx.post -> ring                   answers -> rx.recv -> Arena, or lent until release
+//!                                                 -> hook -> Arena, nothing, tx, or another vif
 //! ```
 //! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, grants of the set-up; [`ctrl`]: the control ring).
 
 pub mod backoff;
 pub mod ctrl;
+pub mod hook;
 pub mod lent_pages;
 pub mod loans;
 pub mod plan;
 pub mod queue;
 pub mod regions;
 pub mod rx;
+pub mod rx_buffers;
+pub mod rx_hook;
 pub mod tx;
 pub mod vif;
 
 pub use ctrl::CtrlFront;
+pub use hook::{Diverted, HookFrame, HookStats, Verdict};
 pub use loans::{Lent, UnknownToken};
 pub use queue::FrontQueue;
 pub use regions::{Granting, Regions};

@@ -3,14 +3,17 @@
 //! ```text
 //!   Regions --new--> | TX ring, chain, channel | RX ring, chain, channel | --end--> Regions
 //!                        send, reclaim             recv, release                     what is lent: LentPages
+//!                              ^------ recv_hooked ------'
 //! ```
 //! What the back may do is said where it does so: [`tx`](super::tx), [`rx`](super::rx), [`loans`](super::loans).
 
+use super::hook::{Diverted, HookFrame, HookStats, Verdict};
 use super::lent_pages::LentPages;
 use super::loans::{Lent, UnknownToken};
 use super::plan::Plan;
 use super::regions::{Granted, Granting, Grants, OwnRing, Regions};
 use super::rx::RxFront;
+use super::rx_hook::Hooked;
 use super::tx::{TxFront, TxLimits};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{ActiveLists, ChannelKeys, DataKeys, DataRequest, QueueKeys};
@@ -18,10 +21,11 @@ use crate::net::headers::MacAddr;
 use crate::net::path::FrontChain;
 use crate::net::path::copy::front::OrdinaryPages;
 use crate::net::path::staging::front::StagingArea;
-use crate::net::path::staging::list::DataLen;
+use crate::net::path::staging::keys::{FIRST_SLOTS_SINCE, SENT_ON_SINCE};
+use crate::net::path::staging::list::{DataLen, LIST_ENTRIES_MAX};
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, Platform};
-use crate::port::{Arena, Burst, Piece, Token};
+use crate::port::{Arena, BURST_FRAMES, Burst, Piece, Token};
 use crate::ring::{FrontRing, NetRx, NetTx, RingKind, RingMem, RingPages};
 use crate::units::{EvtchnPort, GrantRef};
 use alloc::vec::Vec;
@@ -39,6 +43,8 @@ pub struct QueueConfig {
     pub granting: Granting,
     /// RX pages beyond the ring's slots.
     pub spare: u32,
+    /// RX staging buffers beyond the ring's slots, as far as its list has room: as many as can be on TX.
+    pub spare_buffers: u32,
     /// No other queue's of the vif.
     pub tag: u16,
 }
@@ -57,6 +63,7 @@ impl<K: RingKind, P: Platform> Direction<K, P> {
         regions: &mut Regions<P>,
         (acc, order): (Access, u32),
         (len, share, first_id): (Option<DataLen>, u32, u16),
+        spare_buffers: u32,
         pages: (Granting, u32),
     ) -> Result<Self, PlatformError> {
         let ring_pages = regions.take(p, Access::ReadWrite, 1 << order, Granting::Standing)?;
@@ -64,7 +71,9 @@ impl<K: RingKind, P: Platform> Direction<K, P> {
         let ring = RingPages::new(ring_pages);
         ring.init();
         let n = ring.size() / share;
-        let staging = match len.map(|len| StagingArea::new(p, regions, acc, len, n, first_id)).transpose() {
+        let entries = (n + spare_buffers).min(LIST_ENTRIES_MAX as u32);
+        let staging = len.map(|len| StagingArea::new(p, regions, acc, len, entries, first_id)).transpose();
+        let staging = match staging {
             Ok(staging) => staging,
             Err(e) => {
                 regions.put(p, Granted::from_parts(ring.into_pages(), grants));
@@ -108,6 +117,7 @@ pub struct FrontQueue<P: Platform> {
     config: QueueConfig,
     /// TX ids and RX slots.
     ids: [u32; 2],
+    hooked: HookStats,
 }
 
 impl<P: Platform> FrontQueue<P> {
@@ -123,6 +133,7 @@ impl<P: Platform> FrontQueue<P> {
             regions,
             (Access::ReadOnly, tx_order),
             (tx_len, tx_share, 0),
+            0,
             (config.granting, 0),
         )?;
         let first_rx = tx.chain.staging().map_or(0, |area| area.entries() as u16);
@@ -132,6 +143,7 @@ impl<P: Platform> FrontQueue<P> {
             regions,
             (Access::ReadWrite, rx_order),
             (rx_len, 1, first_rx),
+            if tx_len.is_some() { config.spare_buffers.min(tx.chain.ids()) } else { 0 },
             standing,
         ) {
             Ok(rx) => rx,
@@ -172,6 +184,7 @@ impl<P: Platform> FrontQueue<P> {
             tx_chan,
             rx_chan,
             config,
+            hooked: HookStats::default(),
         };
         Ok((queue, keys))
     }
@@ -181,14 +194,14 @@ impl<P: Platform> FrontQueue<P> {
         self.tx.limit(limits);
     }
 
-    /// The back is connected: goes on without those staging lists that it did not accept, and posts RX. `first_slots`: see
-    /// [`StagingArea::set_first_slots`].
+    /// The back is connected: goes on without those staging lists that it did not accept, and posts RX. Of the rules of the staging
+    /// `revision` are [first slots](StagingArea::set_first_slots) and [buffers that are sent on](TxFront::allow_send_on).
     pub fn go_live(
         &mut self,
         p: &P,
         regions: &mut Regions<P>,
         active: ActiveLists,
-        first_slots: bool,
+        revision: u32,
     ) -> Result<(), PlatformError> {
         // First what goes: memory may be short.
         if !active.tx {
@@ -197,8 +210,15 @@ impl<P: Platform> FrontQueue<P> {
         if !active.rx {
             self.rx.chain_mut().give_up_staging(p, regions);
         }
-        self.tx.chain_mut().set_first_slots(first_slots);
-        self.rx.chain_mut().set_first_slots(first_slots);
+        self.tx.chain_mut().set_first_slots(revision >= FIRST_SLOTS_SINCE);
+        self.rx.chain_mut().set_first_slots(revision >= FIRST_SLOTS_SINCE);
+        if let (Some(tx), Some(rx)) = (self.tx.chain().staging(), self.rx.chain().staging())
+            && revision >= SENT_ON_SINCE
+            && rx.entries() > self.rx.ring_size()
+        {
+            let first_id = tx.entries() as u16;
+            self.tx.allow_send_on(first_id);
+        }
         let [tx_ids, rx_slots] = self.ids;
         if !self.tx.chain().is_whole() {
             let pages = OrdinaryPages::new(p, regions, Access::ReadOnly, tx_ids, self.config.granting)?;
@@ -234,7 +254,14 @@ impl<P: Platform> FrontQueue<P> {
     /// Takes TX answers; see [`TxFront::reclaim`].
     #[inline(always)]
     pub fn reclaim(&mut self, p: &P, want: u32) -> Result<u32, PeerFault> {
-        self.tx.reclaim(p, want)
+        let n = self.tx.reclaim(p, want)?;
+        if n > 0 && self.tx.sends_on() {
+            while let Some(buffer) = self.tx.returned() {
+                self.rx.give_back(buffer);
+            }
+            self.post_free(p);
+        }
+        Ok(n)
     }
 
     /// Receives frames and posts their slots again.
@@ -257,6 +284,50 @@ impl<P: Platform> FrontQueue<P> {
         let n = self.rx.recv_by_reference(out, lent, want)?;
         self.post_free(p);
         Ok(n)
+    }
+
+    /// Asks `hook` what is to become of the frames that are there, at most `most`, and does it; posts their slots again. Those that it
+    /// lets pass are added to `out`, those for other vifs to `diverted`, which is cleared first. Returns how many it was asked of.
+    ///
+    /// Answers of TX are taken too, so that buffers that were sent on come back.
+    #[inline(always)]
+    pub fn recv_hooked(
+        &mut self,
+        p: &P,
+        out: &mut Arena,
+        diverted: &mut Diverted,
+        (want, most): (u32, usize),
+        hook: impl FnMut(&mut HookFrame) -> Verdict,
+    ) -> Result<usize, PeerFault> {
+        diverted.clear();
+        // Not for each of them: the ring's lines would go to and fro.
+        let waiting = self.tx.in_flight();
+        if waiting > 0 {
+            self.reclaim(p, waiting.min(BURST_FRAMES as u32 / 2))?;
+        }
+        let Self { tx, rx, hooked, .. } = self;
+        let mut to = Hooked { p, tx, out, diverted, stats: hooked };
+        let seen = rx.recv_hooked(&mut to, want, most, hook)?;
+        if seen > 0 {
+            self.tx.publish(p, &self.tx_chan);
+        }
+        self.post_free(p);
+        Ok(seen)
+    }
+
+    /// What hooks said of its frames.
+    pub fn hook_stats(&self) -> HookStats {
+        self.hooked
+    }
+
+    /// RX staging buffers: those of slots, spare ones, and those that are on TX.
+    pub fn buffers(&self) -> [usize; 3] {
+        self.rx.buffers().holds()
+    }
+
+    /// Whether received buffers can be sent on as they are.
+    pub fn sends_on(&self) -> bool {
+        self.tx.sends_on()
     }
 
     #[inline(always)]

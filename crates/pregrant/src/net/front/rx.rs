@@ -8,11 +8,12 @@
 //!
 //! Which memory a slot's bytes are in follows from the protocol, not from a flag: each path of the [chain](FrontChain) knows
 //! which frames it [holds](FrontPath::holds), and the first that does has it. Bytes are copied to private memory before
-//! anybody parses them. What the back may do: answer with offsets, lengths or chains that make no sense (faults), or change the
+//! anybody parses them, also where a [hook](super::hook) decides. What the back may do: answer with offsets, lengths or chains that make no sense (faults), or change the
 //! memory while it is copied (the copy is what counts), or while it is lent ([`loans`](super::loans)).
 
 use super::loans::{HEAD_BYTES, Lent, Loans, UnknownToken};
 use super::regions::OwnRing;
+use super::rx_buffers::RxBuffers;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::gso;
 use crate::net::path::any_front::with_path;
@@ -36,22 +37,46 @@ const MAX_CHAIN: usize = 32;
 
 /// The front's RX half of a queue.
 pub struct RxFront<P: Platform> {
-    ring: FrontRing<NetRx, OwnRing<NetRx, P>>,
-    chain: FrontChain<P>,
-    loans: Loans,
+    pub(super) ring: FrontRing<NetRx, OwnRing<NetRx, P>>,
+    pub(super) chain: FrontChain<P>,
+    pub(super) loans: Loans,
+    pub(super) buffers: RxBuffers,
     /// Answers that are here and belong to a frame whose last one is not.
-    cut: u32,
+    pub(super) cut: u32,
     /// Scratch: a run of answers that were read.
-    run: Box<[RxResponse; BURST_FRAMES]>,
-    stats: DirStats,
+    pub(super) run: Box<[RxResponse; BURST_FRAMES]>,
+    pub(super) stats: DirStats,
 }
 
 /// A slot's part of a frame: where in its memory, how much.
 #[derive(Clone, Copy, Default)]
-struct Part {
-    slot: u16,
-    offset: u16,
-    len: u16,
+pub(super) struct Part {
+    pub slot: u16,
+    pub offset: u16,
+    pub len: u16,
+}
+
+/// A frame of several slots, with extras, or an error, as its answers have it.
+pub(super) struct LongFrame {
+    parts: [Part; MAX_CHAIN],
+    nr: usize,
+    /// Answers.
+    pub used: u32,
+    /// Bytes.
+    pub total: usize,
+    /// Bytes left free ahead of those.
+    pub headroom: usize,
+    pub offload: Offload,
+    /// An answer says that there is no frame.
+    pub error: bool,
+    /// What is wrong if it cannot be.
+    pub fault: PeerFault,
+}
+
+impl LongFrame {
+    pub fn parts(&self) -> &[Part] {
+        &self.parts[..self.nr]
+    }
 }
 
 impl<P: Platform> RxFront<P> {
@@ -59,10 +84,12 @@ impl<P: Platform> RxFront<P> {
     /// other queue's of this vif.
     pub fn new(ring: FrontRing<NetRx, OwnRing<NetRx, P>>, chain: FrontChain<P>, tag: u16) -> Self {
         let loans = Loans::new(ring.size(), chain.pages().map_or(0, FrontPath::ids), tag);
+        let buffers = RxBuffers::new(ring.size(), chain.staging().map_or(0, FrontPath::ids));
         Self {
             ring,
             chain,
             loans,
+            buffers,
             cut: 0,
             run: Box::new([RxResponse::default(); BURST_FRAMES]),
             stats: DirStats::default(),
@@ -75,8 +102,9 @@ impl<P: Platform> RxFront<P> {
         for _ in 0..self.ring.free() {
             let slot = self.slot_at(self.ring.next_index());
             let Some(page) = self.loans.page_to_post(slot) else { break };
+            let Some(id) = self.buffers.to_post(slot) else { break };
             let gref = self.chain.grant(p, page)?;
-            self.ring.push(&RxRequest { id: slot, gref });
+            self.ring.push(&RxRequest { id, gref });
         }
         if self.ring.publish().wanted() {
             self.stats.notifications += 1;
@@ -142,7 +170,7 @@ impl<P: Platform> RxFront<P> {
             // The common case, one slot and no extras: a run of answers is read, their memory's lines asked for, and then
             // the frames are copied.
             let most = ((n - taken) as usize).min(BURST_FRAMES - out.len());
-            let (run, long) = self.plain_run(taken, most);
+            let (run, long) = self.plain_run(taken, most, false);
             let mut done = 0;
             while done < run && out.has_room() {
                 done += self.take_some(taken + done as u32, done..run, out, lent.as_deref_mut())?;
@@ -169,22 +197,23 @@ impl<P: Platform> RxFront<P> {
     }
 
     /// Reads at most `most` answers from the `at`-th on into `self.run`, up to one that is not plain, which is given back
-    /// too. What does not find room in the arena is read anew by a later call; nothing of it is kept till then.
+    /// too. What does not find room in the arena is read anew by a later call; nothing of it is kept till then. `heads`: of longer
+    /// frames too the first bytes are asked for.
     #[inline(always)]
-    fn plain_run(&mut self, at: u32, most: usize) -> (usize, Option<RxResponse>) {
+    pub(super) fn plain_run(&mut self, at: u32, most: usize, heads: bool) -> (usize, Option<RxResponse>) {
         let mut n = 0;
         while n < most {
             let rsp = self.ring.read(at + n as u32);
             if rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO) != 0 || rsp.status < 0 {
                 return (n, Some(rsp));
             }
-            if rsp.status <= SHORT
+            if (heads || rsp.status <= SHORT)
                 && let Some(path) = self.chain.paths().first()
             {
                 let slot = self.slot_ahead(at + n as u32);
-                let start = with_path!(path, path => memory(&self.loans, path, slot));
+                let start = with_path!(path, path => memory((&self.loans, &self.buffers), path, slot));
                 let bytes = with_path!(path, path => path.bytes());
-                bytes.prefetch_read(start + rsp.offset as usize, rsp.status as usize);
+                bytes.prefetch_read(start + rsp.offset as usize, rsp.status.min(SHORT) as usize);
             }
             self.run[n] = rsp;
             n += 1;
@@ -193,12 +222,12 @@ impl<P: Platform> RxFront<P> {
     }
 
     #[inline(always)]
-    fn slot_ahead(&self, ahead: u32) -> u16 {
+    pub(super) fn slot_ahead(&self, ahead: u32) -> u16 {
         self.slot_at(self.ring.rsp_cons().wrapping_add(ahead))
     }
 
     #[inline(always)]
-    fn slot_at(&self, index: u32) -> u16 {
+    pub(super) fn slot_at(&self, index: u32) -> u16 {
         (index & (self.ring.size() - 1)) as u16
     }
 
@@ -225,7 +254,8 @@ impl<P: Platform> RxFront<P> {
                     let slot = first.wrapping_add(n as u16) & mask;
                     let part = Part { slot, offset: rsp.offset, len };
                     let offload = offload_of(rsp.flags);
-                    take_frame(path, &mut self.loans, out, (&[part], offload), lent.as_deref_mut())?;
+                    let places = (&mut self.loans, &self.buffers);
+                    take_frame(path, places, out, (&[part], offload), lent.as_deref_mut())?;
                     self.stats.bytes += u64::from(len);
                     n += 1;
                 }
@@ -251,13 +281,43 @@ impl<P: Platform> RxFront<P> {
         out: &mut Arena,
         lent: Option<&mut Lent>,
     ) -> Result<u32, PeerFault> {
+        let Some(frame) = self.read_long(first, at, n)? else { return Ok(0) };
+        if frame.error {
+            return Ok(frame.used);
+        }
+        let (parts, offload) = (frame.parts(), frame.offload);
+        // A checksum that is to be made blank is the whole frame's.
+        let lent = lent.filter(|_| offload.gso_type == 0 || offload.csum_blank);
+        let (split, path) = memories(&self.chain, &frame)?;
+        match split {
+            Some(first) => {
+                take_split(first, path, (&self.loans, &self.buffers), out, (parts, offload))?;
+            }
+            None => {
+                let places = (&mut self.loans, &self.buffers);
+                with_path!(path, path => take_frame(path, places, out, (parts, offload), lent)?);
+            }
+        }
+        self.stats.bytes += frame.total as u64;
+        self.stats.handed_on_by(with_path!(path, path => counted(path)), 1);
+        blank_newest(out, &mut self.stats);
+        Ok(frame.used)
+    }
+
+    /// Reads the answers of such a frame, the `at`-th and those behind it, of `n` that are there. None: it is not all there.
+    pub(super) fn read_long(
+        &mut self,
+        first: RxResponse,
+        at: u32,
+        n: u32,
+    ) -> Result<Option<LongFrame>, PeerFault> {
         let mut used = 1;
         let mut offload = offload_of(first.flags);
         let mut headroom = 0;
         let mut extra = first.flags & RXF_EXTRA_INFO != 0;
         while extra {
             if at + used == n {
-                return Ok(0);
+                return Ok(None);
             }
             if used as usize == MAX_CHAIN {
                 return Err(PeerFault::TooManySlots);
@@ -290,7 +350,7 @@ impl<P: Platform> RxFront<P> {
                 break;
             }
             if at + used == n {
-                return Ok(0);
+                return Ok(None);
             }
             if nr == MAX_CHAIN {
                 return Err(PeerFault::TooManySlots);
@@ -299,36 +359,12 @@ impl<P: Platform> RxFront<P> {
             rsp = self.ring.read(at + used);
             used += 1;
         }
-        if error {
-            self.stats.errors += 1;
-            return Ok(used);
-        }
+        self.stats.errors += u64::from(error);
         let fault = fault(first.offset, first.status);
-        if total > MAX_FRAME {
+        if !error && total > MAX_FRAME {
             return Err(fault);
         }
-        // A checksum that is to be made blank is the whole frame's.
-        let lent = lent.filter(|_| offload.gso_type == 0 || offload.csum_blank);
-        let parts = &parts[..nr];
-        let holds = |path: &AnyFrontPath<P>| with_path!(path, path => path.holds(headroom + total, nr));
-        let k = self.chain.paths().iter().position(holds).ok_or(fault)?;
-        let (ahead, rest) = self.chain.paths().split_at(k);
-        let path = rest.first().ok_or(fault)?;
-        match ahead.iter().find(|other| nr > 1 && other.takes_first()) {
-            Some(other) => take_split(other, path, &self.loans, out, (parts, offload))?,
-            None => with_path!(path, path => take_frame(path, &mut self.loans, out, (parts, offload), lent)?),
-        }
-        self.stats.bytes += total as u64;
-        self.stats.handed_on_by(with_path!(path, path => counted(path)), 1);
-        if offload.gso_type != 0 && !offload.csum_blank {
-            self.stats.gso_checksum_fixups += 1;
-            let newest = out.len() - 1;
-            if gso::blank_checksum(out, newest).is_err() {
-                out.drop_frame(newest);
-                self.stats.dropped += 1;
-            }
-        }
-        Ok(used)
+        Ok(Some(LongFrame { parts, nr, used, total, headroom, offload, error, fault }))
     }
 
     /// Before sleeping: asks for an event at the `ahead`-th answer from here. True: there is work.
@@ -345,7 +381,19 @@ impl<P: Platform> RxFront<P> {
     /// Whether a slot is free to be posted.
     #[inline(always)]
     pub fn has_free(&self) -> bool {
-        self.ring.free() > 0 && self.loans.can_post(self.slot_at(self.ring.next_index()))
+        let slot = self.slot_at(self.ring.next_index());
+        self.ring.free() > 0 && self.loans.can_post(slot) && self.buffers.can_post(slot)
+    }
+
+    /// A received buffer that was sent on is free: the answer to its TX request was taken.
+    #[inline(always)]
+    pub fn give_back(&mut self, buffer: u16) {
+        self.buffers.give_back(buffer);
+    }
+
+    /// Staging buffers: where they are.
+    pub fn buffers(&self) -> &RxBuffers {
+        &self.buffers
     }
 
     /// Frames that are lent.
@@ -390,25 +438,54 @@ impl<P: Platform> RxFront<P> {
     }
 }
 
-fn fault(offset: u16, status: i16) -> PeerFault {
+pub(super) fn fault(offset: u16, status: i16) -> PeerFault {
     PeerFault::BadResponse { offset, status }
 }
 
-fn counted<P: Platform, F: FrontPath<P>>(_: &F) -> Counted {
+pub(super) fn counted<P: Platform, F: FrontPath<P>>(_: &F) -> Counted {
     F::COUNTED
 }
 
+/// Which pages and buffers slots have.
+type Places<'a> = (&'a Loans, &'a RxBuffers);
+
 /// Where the memory of `slot` starts.
 #[inline(always)]
-fn memory<P: Platform, F: FrontPath<P>>(loans: &Loans, path: &F, slot: u16) -> usize {
-    path.start(if F::LENDS { loans.page(slot) } else { slot })
+fn memory<P: Platform, F: FrontPath<P>>((loans, buffers): Places<'_>, path: &F, slot: u16) -> usize {
+    path.start(if F::LENDS { loans.page(slot) } else { buffers.of(slot) })
+}
+
+/// Whose memory a frame is in; before that, whose its first part is in, where that is another's.
+pub(super) fn memories<'a, P: Platform>(
+    chain: &'a FrontChain<P>,
+    frame: &LongFrame,
+) -> Result<(Option<&'a AnyFrontPath<P>>, &'a AnyFrontPath<P>), PeerFault> {
+    let (bytes, nr) = (frame.headroom + frame.total, frame.nr);
+    let holds = |path: &AnyFrontPath<P>| with_path!(path, path => path.holds(bytes, nr));
+    let k = chain.paths().iter().position(holds).ok_or(frame.fault)?;
+    let (ahead, rest) = chain.paths().split_at(k);
+    let path = rest.first().ok_or(frame.fault)?;
+    Ok((ahead.iter().find(|other| nr > 1 && other.takes_first()), path))
+}
+
+/// Makes the checksum of the newest frame blank, where it is a large segment whose is not; one that is none is dropped.
+pub(super) fn blank_newest(out: &mut Arena, stats: &mut DirStats) {
+    let Some(newest) = out.len().checked_sub(1) else { return };
+    let offload = out.desc(newest).offload;
+    if offload.gso_type != 0 && !offload.csum_blank {
+        stats.gso_checksum_fixups += 1;
+        if gso::blank_checksum(out, newest).is_err() {
+            out.drop_frame(newest);
+            stats.dropped += 1;
+        }
+    }
 }
 
 /// The one copy: from the slots' memory into the arena; no more than the head, where it is lent.
 #[inline(always)]
 fn take_frame<P: Platform, F: FrontPath<P>>(
     path: &F,
-    loans: &mut Loans,
+    (loans, buffers): (&mut Loans, &RxBuffers),
     out: &mut Arena,
     (parts, offload): (&[Part], Offload),
     lent: Option<&mut Lent>,
@@ -424,7 +501,7 @@ fn take_frame<P: Platform, F: FrontPath<P>>(
         let copied = usize::from(part.len).min(wanted);
         let (dst, rest) = core::mem::take(&mut to).split_at_mut(copied);
         to = rest;
-        copy_part(path, loans, part, dst)?;
+        copy_part(path, (loans, buffers), part, 0, dst)?;
         wanted -= copied;
     }
     if let Some(lent) = lent {
@@ -433,16 +510,17 @@ fn take_frame<P: Platform, F: FrontPath<P>>(
     Ok(())
 }
 
-/// The beginning of a part, as much as `dst` has room for; all of the part lies in its slot's memory.
+/// Of a part, from byte `skip` on as much as `dst` has room for; all of the part lies in its slot's memory.
 #[inline(always)]
-fn copy_part<P: Platform, F: FrontPath<P>>(
+pub(super) fn copy_part<P: Platform, F: FrontPath<P>>(
     path: &F,
-    loans: &Loans,
+    places: Places<'_>,
     Part { slot, offset, len }: Part,
+    skip: usize,
     dst: &mut [u8],
 ) -> Result<(), PeerFault> {
     let from = usize::from(offset);
-    let start = memory(loans, path, slot) + from;
+    let start = memory(places, path, slot) + from + skip;
     if from + usize::from(len) > path.slot_bytes() || !path.bytes().copy_out(start, dst) {
         return Err(fault(offset, len as i16));
     }
@@ -453,7 +531,7 @@ fn copy_part<P: Platform, F: FrontPath<P>>(
 fn take_split<P: Platform>(
     first: &AnyFrontPath<P>,
     rest: &AnyFrontPath<P>,
-    loans: &Loans,
+    places: Places<'_>,
     out: &mut Arena,
     (parts, offload): (&[Part], Offload),
 ) -> Result<(), PeerFault> {
@@ -465,7 +543,7 @@ fn take_split<P: Platform>(
     for &part in parts {
         let (dst, behind) = core::mem::take(&mut to).split_at_mut(usize::from(part.len));
         to = behind;
-        with_path!(path, path => copy_part(path, loans, part, dst)?);
+        with_path!(path, path => copy_part(path, places, part, 0, dst)?);
         path = rest;
     }
     Ok(())
@@ -508,7 +586,7 @@ pub fn lent_piece<'a, P: Platform>(
 }
 
 #[inline(always)]
-fn offload_of(flags: u16) -> Offload {
+pub(super) fn offload_of(flags: u16) -> Offload {
     Offload {
         csum_blank: flags & RXF_CSUM_BLANK != 0,
         csum_ok: flags & (RXF_DATA_VALIDATED | RXF_CSUM_BLANK) != 0,

@@ -5,8 +5,9 @@
 //!          ids <--reclaim-- answers
 //! ```
 //!
-//! Each path of the [chain](FrontChain) takes the frames that fit one of its slots; the last takes longer ones, slot by slot. Ids are used again in the order in which they came back. What the back may
-//! do: answer an id that is not in flight, or too much (faults: the device is closed); never answer (the queue is full);
+//! Each path of the [chain](FrontChain) takes the frames that fit one of its slots; the last takes longer ones, slot by slot. Ids are
+//! used again in the order in which they came back. A received buffer is sent on by its own id ([`TxFront::send_on`]), and is free for RX
+//! when its request was answered. What the back may do: answer an id that is not in flight, or too much (faults: the device is closed); never answer (the queue is full);
 //! hold on to a page (its id is not used again until it lets go).
 
 use super::regions::OwnRing;
@@ -14,7 +15,7 @@ use crate::error::{PeerFault, PlatformError};
 use crate::net::headers::MacAddr;
 use crate::net::path::any_front::with_path;
 use crate::net::path::{AnyFrontPath, FrontChain, FrontPath};
-use crate::net::stats::DirStats;
+use crate::net::stats::{Counted, DirStats};
 use crate::platform::{Events, Platform};
 use crate::port::{BURST_FRAMES, Burst, MAX_FRAME, Offload};
 use crate::ring::{FrontRing, NetTx};
@@ -22,7 +23,7 @@ use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
     Extra, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, MCAST_LIST_MAX, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK,
-    TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
+    TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TXF_STAGING_BUFFER, TxRequest,
 };
 use alloc::boxed::Box;
 use alloc::vec;
@@ -76,7 +77,21 @@ pub struct TxFront<P: Platform> {
     wishes: Vec<u16>,
     wishes_refused: u64,
     limits: TxLimits,
+    sent_on: SentOn,
 }
+
+/// Received staging buffers that are on their way.
+#[derive(Default)]
+struct SentOn {
+    /// The id of the first RX buffer in the queue's lists; None: the back takes none.
+    first_id: Option<u16>,
+    /// By id of the request: the buffer, or [`NO_BUFFER`].
+    buffers: Box<[u16]>,
+    /// Those whose requests were answered.
+    returned: Vec<u16>,
+}
+
+const NO_BUFFER: u16 = u16::MAX;
 
 /// The ring, and which ids are on it.
 struct Slots<P: Platform> {
@@ -301,7 +316,50 @@ impl<P: Platform> TxFront<P> {
             wishes: Vec::new(),
             wishes_refused: 0,
             limits: TxLimits::NONE,
+            sent_on: SentOn::default(),
         }
+    }
+
+    /// The back takes received buffers, the first of which has this id in the queue's lists (docs/protocol 3.5).
+    pub fn allow_send_on(&mut self, first_id: u16) {
+        let n = self.slots.in_flight.len();
+        self.sent_on = SentOn {
+            first_id: Some(first_id),
+            buffers: vec![NO_BUFFER; n].into_boxed_slice(),
+            returned: Vec::with_capacity(n),
+        };
+    }
+
+    /// Whether it does.
+    #[inline(always)]
+    pub fn sends_on(&self) -> bool {
+        self.sent_on.first_id.is_some()
+    }
+
+    /// Writes a request for what is in RX buffer `buffer`, `len` bytes from `offset` on; the next [`publish`](Self::publish) shows it.
+    /// False: no room, or the back takes none; the buffer is not taken then.
+    #[inline(always)]
+    #[must_use]
+    pub(super) fn send_on(&mut self, buffer: u16, (offset, len): (u16, u16), offload: Offload) -> bool {
+        let Some(first_id) = self.sent_on.first_id else { return false };
+        let slots = &mut self.slots;
+        if slots.room() == 0 {
+            return false;
+        }
+        let id = slots.free.take();
+        slots.in_flight[usize::from(id)] = true;
+        self.sent_on.buffers[usize::from(id)] = buffer;
+        let (gref, flags) = (u32::from(first_id + buffer), flags_of(offload) | TXF_STAGING_BUFFER);
+        slots.ring.push(&TxRequest { gref, offset, flags, id, size: len });
+        slots.stats.bytes += u64::from(len);
+        slots.stats.handed_on_by(Counted::Staged, 1);
+        true
+    }
+
+    /// A buffer whose request was answered: RX's again.
+    #[inline(always)]
+    pub fn returned(&mut self) -> Option<u16> {
+        self.sent_on.returned.pop()
     }
 
     /// Tells what the back takes.
@@ -329,6 +387,14 @@ impl<P: Platform> TxFront<P> {
         chan: &<P::Events as Events>::Chan,
         burst: &Burst<'_>,
     ) -> Result<usize, PlatformError> {
+        let sent = self.queue(p, burst);
+        self.publish(p, chan);
+        sent
+    }
+
+    /// The same; the next [`publish`](Self::publish) shows them.
+    #[inline(always)]
+    pub(super) fn queue(&mut self, p: &P, burst: &Burst<'_>) -> Result<usize, PlatformError> {
         let mut sent = 0;
         let mut failed = None;
         while sent < burst.frames.len() {
@@ -341,15 +407,15 @@ impl<P: Platform> TxFront<P> {
                 }
             }
         }
-        self.publish(p, chan);
         match failed {
             Some(e) if sent == 0 => Err(e),
             _ => Ok(sent),
         }
     }
 
+    /// Shows the back what was written.
     #[inline(always)]
-    fn publish(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
+    pub fn publish(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
         let slots = &mut self.slots;
         if slots.ring.publish().wanted() {
             slots.stats.notifications += 1;
@@ -456,6 +522,12 @@ impl<P: Platform> TxFront<P> {
             match self.slots.in_flight.get_mut(rsp.id as usize) {
                 Some(used) if *used => *used = false,
                 _ => return Err(PeerFault::UnknownId(rsp.id)),
+            }
+            if self.sent_on.first_id.is_some() {
+                let buffer = core::mem::replace(&mut self.sent_on.buffers[usize::from(rsp.id)], NO_BUFFER);
+                if buffer != NO_BUFFER {
+                    self.sent_on.returned.push(buffer);
+                }
             }
             if !self.wishes.is_empty()
                 && let Some(k) = self.wishes.iter().position(|id| *id == rsp.id)

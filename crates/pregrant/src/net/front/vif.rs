@@ -13,6 +13,7 @@
 
 use super::backoff::Backoff;
 use super::ctrl::{CtrlFront, NotAsked};
+use super::hook::{Diverted, HookFrame, HookStats, Verdict};
 use super::lent_pages::LentPages;
 use super::loans::{Lent, UnknownToken};
 use super::plan::{Plan, plans};
@@ -25,6 +26,7 @@ use crate::net::features::{
 };
 use crate::net::headers::MacAddr;
 use crate::net::path::gref_mapping::front::{Question, Telling};
+use crate::net::path::staging::keys::SENT_ON_SINCE;
 use crate::net::path::staging::list::DataLen;
 use crate::net::stats::DirStats;
 use crate::platform::{Clock, Platform};
@@ -61,6 +63,11 @@ pub struct FrontConfig {
     /// are slots. A back that keeps pages mapped knows as many as it has slots, unless it was told otherwise: with more, some
     /// frames come by grant copy.
     pub spare_rx_pages: u32,
+    /// A received staging buffer is sent on by TX as it is, where a [hook](FrontVif::recv_hooked) says so and the back can
+    /// (docs/protocol 3.5); with more RX buffers then, as many as there are TX ids.
+    pub zero_copy: bool,
+    /// Bytes that the back leaves free ahead of each received frame, for what a hook puts there; 0: none. With it a frame takes a slot more.
+    pub headroom: u16,
     /// A control ring, where the back answers one.
     pub ctrl_ring: bool,
     /// Only those multicast frames that are [named](FrontVif::multicast), where the back can leave the others out.
@@ -80,6 +87,8 @@ impl Default for FrontConfig {
             persistent: false,
             gref_mapping: false,
             spare_rx_pages: 0,
+            zero_copy: false,
+            headroom: 0,
             ctrl_ring: false,
             multicast_control: false,
         }
@@ -155,6 +164,8 @@ pub struct FrontVif<P: Platform> {
     persistent: bool,
     /// The back can be asked to keep pages mapped; as of the last set-up.
     tells: bool,
+    /// Received buffers can be sent on; as of the last set-up.
+    sends_on: bool,
     /// It is being asked.
     telling: Option<Telling>,
     /// By queue: pages that it says it keeps so.
@@ -181,6 +192,7 @@ impl<P: Platform> FrontVif<P> {
             takes: Offloads::default(),
             persistent: false,
             tells: false,
+            sends_on: false,
             telling: None,
             told: Vec::new(),
         }
@@ -321,6 +333,7 @@ impl<P: Platform> FrontVif<P> {
         let order = self.config.ring_order;
         let orders = (order.min(back.max_tx_ring_order), order.min(back.max_rx_ring_order));
         let plans = plans((tx_len, rx_len), &back.staging_sizes, orders);
+        self.sends_on = self.config.zero_copy && back.staging_revision >= SENT_ON_SINCE;
         let keys = self.make_queues(p, self.config.queues.clamp(1, back.max_queues), &plans, split)?;
         self.queues.iter_mut().for_each(|q| q.limit(limits));
         // One that there is no memory for is done without, as queues and buffers are.
@@ -341,6 +354,7 @@ impl<P: Platform> FrontVif<P> {
         let request = FrontRequest {
             multicast_control: self.config.multicast_control && back.multicast_control,
             persistent: self.persistent,
+            headroom: if back.xdp_headroom { self.config.headroom } else { 0 },
             ctrl,
             ..FrontRequest::new(keys)
         };
@@ -418,7 +432,8 @@ impl<P: Platform> FrontVif<P> {
             let granting = if stand { Granting::Standing } else { self.config.granting };
             let spare = self.config.spare_rx_pages.min(SPARE_MAX);
             self.made = self.made.wrapping_add(1);
-            let config = QueueConfig { plan, split, granting, spare, tag: self.made };
+            let spare_buffers = if self.sends_on { u32::MAX } else { 0 };
+            let config = QueueConfig { plan, split, granting, spare, spare_buffers, tag: self.made };
             match FrontQueue::new(p, &mut self.regions, config) {
                 Ok((queue, queue_keys)) => {
                     self.queues.push(queue);
@@ -453,7 +468,7 @@ impl<P: Platform> FrontVif<P> {
             let said = ActiveLists::parse(text.as_deref(), asked);
             let active = said.and(ActiveLists { tx: known(tx), rx: known(rx) });
             self.accepted.push(asked.any() && active == asked);
-            self.queues[i].go_live(p, &mut self.regions, active, staging_revision >= 2)?;
+            self.queues[i].go_live(p, &mut self.regions, active, staging_revision)?;
         }
         self.release_unneeded(p);
         self.live = true;
@@ -621,6 +636,41 @@ impl<P: Platform> FrontVif<P> {
             return Ok(0);
         }
         self.queues[i].recv_by_reference(p, out, lent, want)
+    }
+
+    /// Asks `hook` what is to become of the frames of queue `i` that are there, at most `most` of them and once at least `want` answers
+    /// are, and does it: frames that pass are added to `out`, those for other vifs to `diverted`, those that go back are sent. Returns
+    /// how many it was asked of. See [`hook`](super::hook).
+    #[inline(always)]
+    pub fn recv_hooked(
+        &mut self,
+        p: &P,
+        i: usize,
+        out: &mut Arena,
+        diverted: &mut Diverted,
+        (want, most): (u32, usize),
+        hook: impl FnMut(&mut HookFrame) -> Verdict,
+    ) -> Result<usize, PeerFault> {
+        if !self.live {
+            diverted.clear();
+            return Ok(0);
+        }
+        self.queues[i].recv_hooked(p, out, diverted, (want, most), hook)
+    }
+
+    /// What hooks said of the frames of queue `i`, since it is connected.
+    pub fn hook_stats(&self, i: usize) -> HookStats {
+        self.queues.get(i).map_or(HookStats::default(), FrontQueue::hook_stats)
+    }
+
+    /// RX staging buffers of queue `i`: those of slots, spare ones, and those that are on TX. Their sum never changes while it is connected.
+    pub fn buffers(&self, i: usize) -> [usize; 3] {
+        self.queues.get(i).map_or([0; 3], FrontQueue::buffers)
+    }
+
+    /// Whether received buffers of queue `i` are sent on as they are.
+    pub fn sends_on(&self, i: usize) -> bool {
+        self.queues.get(i).is_some_and(FrontQueue::sends_on)
     }
 
     /// Piece `k` of what follows the head of a lent frame; None: there are no more. The back may change its bytes at any time.

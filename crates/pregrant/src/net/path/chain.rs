@@ -112,6 +112,11 @@ impl<P: Platform> Chain<P> {
         served
     }
 
+    /// Whether a request may name a staging buffer of either list; see [`StagingPath::with_received`].
+    pub fn takes_received(&self) -> bool {
+        self.ahead.iter().any(|path| matches!(path, AnyPath::Staging(path) if path.takes_received()))
+    }
+
     /// Which of them lends payload; None: all give private bytes.
     pub fn lends(&mut self) -> Option<&mut dyn Lends<P>> {
         self.ahead.iter_mut().find_map(AnyPath::lends)

@@ -18,6 +18,7 @@ use crate::net::features::{
 use crate::net::path::gref_mapping;
 use crate::net::path::gref_mapping::exchange::GrefExchange;
 use crate::net::path::gref_mapping::table::GrefTable;
+use crate::net::path::staging::keys::{APART_SINCE, FIRST_SLOTS_SINCE, SENT_ON_SINCE};
 use crate::net::path::{Chain, PathName};
 use crate::platform::{Access, Clock, Events, PeerMem, Platform};
 use crate::ring::{BackRing, REDO_BYTES, RedoPage, RingPages};
@@ -60,7 +61,7 @@ impl<P: Platform> Vif<P> {
         };
         self.refused.clear();
         let mut staged = Vec::with_capacity(front.queues.len());
-        let apart = front.staging_revision.min(self.config.features.staging_revision) >= 2;
+        let revision = front.staging_revision.min(self.config.features.staging_revision);
         for (i, keys) in front.queues.iter().enumerate() {
             let refused = self.refused.len();
             let asked = ActiveLists::asked(&keys.tx_data, &keys.rx_data);
@@ -74,7 +75,7 @@ impl<P: Platform> Vif<P> {
                     ActiveLists::parse(text.as_deref(), asked)
                 }
             };
-            let lists = self.queue_lists(p, (i, keys), told, apart, left);
+            let lists = self.queue_lists(p, (i, keys), told, revision >= APART_SINCE, left);
             if begin == Begin::Reattach
                 && let Some((queue, dir, why)) = self.refused.get(refused)
             {
@@ -93,10 +94,14 @@ impl<P: Platform> Vif<P> {
         let mut exchanges = Vec::new();
         let gref_limit = self.config.gref_pages.min(gref_mapping::LIMIT_MAX);
         for ((i, keys), lists) in front.queues.iter().enumerate().zip(staged) {
+            let received = lists.rx.as_ref().filter(|_| revision >= SENT_ON_SINCE);
             let tx_staging = lists.tx.map(|path| path.with_heads(self.config.staged_heads));
+            let tx_staging = tx_staging.map(|path| match received {
+                Some(rx) => path.with_received(rx),
+                None => path,
+            });
             let mut tx_chain = Chain::of(tx_staging, (limit, Access::ReadOnly), self.config.fallback);
-            // The second revision has both rules.
-            let rx_staging = lists.rx.map(|path| path.with_first_slots(apart));
+            let rx_staging = lists.rx.map(|path| path.with_first_slots(revision >= FIRST_SLOTS_SINCE));
             let mut rx_chain = Chain::of(rx_staging, (limit, Access::ReadWrite), PathName::Copy);
             if front.ctrl.is_some() && gref_limit > 0 && i < QUEUES_MAX {
                 tx_chain = tx_chain.with_grefs(Some(Box::new(GrefTable::new(gref_limit))));

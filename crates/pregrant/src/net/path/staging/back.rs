@@ -5,16 +5,18 @@
 //!   request.id --> buffers.place[id] --> one memcpy of `size` bytes, no grant operation
 //! ```
 //!
-//! TX: reference 0 says that the fragment's bytes are in the staging buffer of its id, at the request's offset. Any
+//! TX: reference 0 says that the fragment's bytes are in the staging buffer of its id, at the request's offset; where the queue's RX
+//! buffers are known too ([`with_received`](StagingPath::with_received)), a request may name any buffer by its id in the lists. Any
 //! other reference is an ordinary grant, which the next path serves: each byte comes from exactly one of the two. A frame longer
 //! than a buffer has its first bytes in both; with [heads](StagingPath::with_heads) they are taken from here. RX: a frame
 //! of at most N bytes, with what is left free ahead of them, goes into the buffer of its slot's id, a longer one into the granted
 //! pages of its slots; where N is 65535 every slot is staged, and where it is 4096 each frame's first one
 //! ([`with_first_slots`](StagingPath::with_first_slots)). What the front may do: change a buffer while it is copied (the copy is what counts), or
-//! name an id that is not in the list or twice in a batch (answered with ERROR).
+//! name an id that is not in the list or twice in a batch (answered with ERROR), or one that is posted on RX at the moment (it sends what
+//! the back puts there for that same guest).
 
 use super::list::colour;
-use crate::net::back::assemble::{Todo, TxBatch, bits};
+use crate::net::back::assemble::{Todo, TxBatch, TxSlot, bits};
 use crate::net::back::rx_batch::{RxBatch, RxSlot};
 use crate::net::path::{BackPath, Counted, PathName};
 use crate::platform::{PeerMem, Platform};
@@ -23,6 +25,7 @@ use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
 use crate::wire::netif::RSP_OKAY;
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec;
 
 /// The buffers of one direction of a queue, mapped.
@@ -43,7 +46,9 @@ const SHORT: u16 = 256;
 
 /// One direction's buffers and the ids seen in the batch under way.
 pub struct StagingPath<P: Platform> {
-    buffers: StagedBuffers<<P::Peer as PeerMem>::Map>,
+    buffers: Arc<StagedBuffers<<P::Peer as PeerMem>::Map>>,
+    /// TX: those of RX, whose ids go on from these.
+    received: Option<Arc<StagedBuffers<<P::Peer as PeerMem>::Map>>>,
     /// A bit for each id of the list.
     seen: Box<[u64]>,
     heads: bool,
@@ -54,7 +59,20 @@ impl<P: Platform> StagingPath<P> {
     /// The path over `buffers`.
     pub fn new(buffers: StagedBuffers<<P::Peer as PeerMem>::Map>) -> Self {
         let seen = vec![0; buffers.place.len().div_ceil(64)].into_boxed_slice();
-        Self { buffers, seen, heads: false, first_slots: false }
+        Self { buffers: Arc::new(buffers), received: None, seen, heads: false, first_slots: false }
+    }
+
+    /// TX: requests may also name the buffers of `rx` (docs/protocol 3.5).
+    #[must_use]
+    pub fn with_received(self, rx: &Self) -> Self {
+        let ids = self.buffers.place.len() + rx.buffers.place.len();
+        let seen = vec![0; ids.div_ceil(64)].into_boxed_slice();
+        Self { received: Some(Arc::clone(&rx.buffers)), seen, ..self }
+    }
+
+    /// Whether they may.
+    pub fn takes_received(&self) -> bool {
+        self.received.is_some()
     }
 
     /// Whether the first slot of a frame over several is staged where buffers have 4096 bytes, as both ends must know. RX; on TX
@@ -82,7 +100,10 @@ impl<P: Platform> StagingPath<P> {
         let desc = out.desc(i);
         let slot = &mut batch.slots[batch.frames[i].first_slot as usize];
         let (at, n) = (desc.at as usize, slot.len.min(self.buffers.len));
-        if desc.len <= u32::from(self.buffers.len) || self.buffers.copy_only || !self.first_use(slot.id) {
+        if desc.len <= u32::from(self.buffers.len)
+            || self.buffers.copy_only
+            || !first_use(&mut self.seen, slot.id)
+        {
             return;
         }
         if let Some(&place) = self.buffers.place.get(slot.id as usize)
@@ -91,18 +112,43 @@ impl<P: Platform> StagingPath<P> {
             slot.fetched = n;
         }
     }
+}
 
-    /// Notes an id; false when the batch has it already or it can have no buffer.
-    #[inline(always)]
-    fn first_use(&mut self, id: u16) -> bool {
-        let (word, bit) = (id as usize / 64, 1 << (id % 64));
-        match self.seen.get_mut(word) {
-            Some(w) if *w & bit == 0 => {
-                *w |= bit;
-                true
-            }
-            _ => false,
+/// Notes an id; false when the batch has it already or it can have no buffer.
+#[inline(always)]
+fn first_use(seen: &mut [u64], id: u16) -> bool {
+    let (word, bit) = (id as usize / 64, 1 << (id % 64));
+    match seen.get_mut(word) {
+        Some(w) if *w & bit == 0 => {
+            *w |= bit;
+            true
         }
+        _ => false,
+    }
+}
+
+impl<M> StagedBuffers<M> {
+    /// Where the `len` bytes at `offset` in buffer `id` are; None: it has none such.
+    #[inline(always)]
+    fn at(&self, id: usize, offset: u16, len: usize) -> Option<usize> {
+        let place = *self.place.get(id)? as usize;
+        let offset = usize::from(offset);
+        (offset + len <= usize::from(self.len)).then_some(place + offset)
+    }
+}
+
+/// Copies what is in buffer `id` of either list.
+#[inline(always)]
+fn copy_out<M: SharedBytes>(
+    own: &StagedBuffers<M>,
+    received: Option<&StagedBuffers<M>>,
+    slot: &TxSlot,
+    to: &mut [u8],
+) -> bool {
+    let id = usize::from(slot.buffer);
+    match (id.checked_sub(own.place.len()), received) {
+        (Some(id), Some(rx)) => rx.at(id, slot.offset, to.len()).is_some_and(|at| rx.map.copy_out(at, to)),
+        _ => own.at(id, slot.offset, to.len()).is_some_and(|at| own.map.copy_out(at, to)),
     }
 }
 
@@ -113,15 +159,20 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
     #[inline(always)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         self.seen.fill(0);
-        let limit = self.buffers.len as usize;
         let mut rest: Todo = 0;
         // The loop below is too long for the processor to look far ahead: ask for the whole batch's lines first.
         for i in bits(todo) {
             let slot = batch.slots[batch.frames[i].first_slot as usize];
-            if slot.len <= SHORT
-                && let Some(&place) = self.buffers.place.get(slot.id as usize)
+            if slot.len > SHORT {
+                continue;
+            }
+            let (offset, len) = (slot.offset as usize, slot.len as usize);
+            if let Some(&place) = self.buffers.place.get(slot.buffer as usize) {
+                self.buffers.map.prefetch_read(place as usize + offset, len);
+            } else if let Some(rx) = &self.received
+                && let Some(&place) = rx.place.get(slot.buffer as usize - self.buffers.place.len())
             {
-                self.buffers.map.prefetch_read(place as usize + slot.offset as usize, slot.len as usize);
+                rx.map.prefetch_read(place as usize + offset, len);
             }
         }
         for i in bits(todo) {
@@ -135,15 +186,9 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
                         self.fetch_head(i, batch, out);
                     }
                 } else if len > 0 {
-                    let copied = slot.offset as usize + len <= limit
-                        && self.first_use(slot.id)
-                        && match self.buffers.place.get(slot.id as usize) {
-                            Some(&place) => {
-                                let to = &mut out.bytes_mut()[at..at + len];
-                                self.buffers.map.copy_out(place as usize + slot.offset as usize, to)
-                            }
-                            None => false,
-                        };
+                    let to = &mut out.bytes_mut()[at..at + len];
+                    let copied = first_use(&mut self.seen, slot.buffer)
+                        && copy_out(&self.buffers, self.received.as_deref(), &slot, to);
                     if !copied {
                         batch.fail(i, out);
                         break;
@@ -158,16 +203,17 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
 
     #[inline(always)]
     fn deliver(&mut self, _p: &P, _of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
-        let limit = self.buffers.len as usize;
+        let buffers = &*self.buffers;
+        let limit = buffers.len as usize;
         let headroom = usize::from(batch.headroom);
         let mut rest: Todo = 0;
         for i in bits(todo) {
             let slot = batch.slots[batch.frames[i].first_slot as usize];
             if slot.len <= SHORT
-                && let Some(&place) = self.buffers.place.get(slot.id as usize)
+                && let Some(&place) = buffers.place.get(slot.id as usize)
             {
                 let at = place as usize + place_in(headroom, slot, limit);
-                self.buffers.map.prefetch_write(at, slot.len as usize);
+                buffers.map.prefetch_write(at, slot.len as usize);
             }
         }
         let rising = batch.ids_rise;
@@ -178,7 +224,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
             let whole = frames.frames[batch.frames[i].frame as usize].len as usize;
             let f = batch.frames[i];
             let mut staged = f.first_slot as usize..(f.first_slot + f.nr_slots) as usize;
-            let long = headroom + whole > limit && !self.buffers.copy_only;
+            let long = headroom + whole > limit && !buffers.copy_only;
             if long {
                 rest |= 1 << i;
                 if !self.first_slots || f.nr_slots < 2 {
@@ -191,9 +237,9 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
                 let len = slot.len as usize;
                 let offset = place_in(headroom, slot, limit);
                 let from = &frames.bytes[slot.at as usize..slot.at as usize + len];
-                let copied = (rising || self.first_use(slot.id))
-                    && match self.buffers.place.get(slot.id as usize) {
-                        Some(&place) => self.buffers.map.copy_in(place as usize + offset, from),
+                let copied = (rising || first_use(&mut self.seen, slot.id))
+                    && match buffers.place.get(slot.id as usize) {
+                        Some(&place) => buffers.map.copy_in(place as usize + offset, from),
                         None => false,
                     };
                 if !copied {

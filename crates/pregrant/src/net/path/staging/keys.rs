@@ -20,9 +20,17 @@ pub const ALL_DATA_LENS: [u32; 6] = [64, 128, 256, 2048, 4096, 65535];
 /// The key, in either end's directory, that says which staging rules it knows; absent: those of revision 1.
 pub const REVISION_KEY: &str = "staging-grants-revision";
 
-/// The rules that we know: of revision 2 are lists that are accepted one without the other, and the first slot of a long frame in
-/// a buffer of 4096 bytes (docs/decisions/0024). Both ends go by the lower of their revisions.
-pub const STAGING_REVISION: u32 = 2;
+/// The rules that we know. Both ends go by the lower of their revisions.
+pub const STAGING_REVISION: u32 = 3;
+
+/// Since this revision lists are accepted one without the other (docs/decisions/0024).
+pub const APART_SINCE: u32 = 2;
+
+/// Since this one the first slot of a long frame is in a buffer of 4096 bytes (the same decision).
+pub const FIRST_SLOTS_SINCE: u32 = 2;
+
+/// Since this one an RX buffer can be sent on by TX (docs/decisions/0027).
+pub const SENT_ON_SINCE: u32 = 3;
 
 /// An end's revision, by its keys. Garbled means that it knows no other.
 pub(in crate::net) fn revision<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {

@@ -1,0 +1,258 @@
+//! The frame hook: what a guest decides of a frame before anything of it is copied to where frames go.
+//!
+//! ```text
+//!   slot's memory --first 256 bytes--> HookFrame --closure--> Pass      the caller's arena: head as it is now, the rest copied
+//!                                                             Drop      nothing
+//!                                                             Tx        the same buffer, or a TX slot
+//!                                                             Redirect  Diverted, for another vif
+//! ```
+//! What the back may do: change the frame's memory at any time. The closure has a private copy and nothing else; what it allows and
+//! what it changes is that copy. Bytes behind it are copied once, behind the head, and nobody has looked at them before.
+
+use super::loans::HEAD_BYTES;
+use crate::port::{Arena, BURST_FRAMES, Burst, Offload};
+use core::ops::Range;
+
+/// Bytes that can be put ahead of a frame.
+pub const HOOK_ROOM: usize = 256;
+
+/// What is to become of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It goes to the guest's stack.
+    Pass,
+    /// It is no more.
+    Drop,
+    /// It goes back by the queue that it came from.
+    Tx,
+    /// It goes to another vif of the guest's, which its owner knows by this number.
+    Redirect(u32),
+}
+
+/// What a hook sees of a frame, and may change: its first bytes, in private memory.
+pub struct HookFrame {
+    bytes: [u8; HOOK_ROOM + HEAD_BYTES],
+    at: usize,
+    end: usize,
+    /// Bytes of the frame behind the copy.
+    rest: usize,
+    /// Bytes that were put ahead of the frame; below 0: taken away.
+    grown: isize,
+    changed: bool,
+    /// Checksum and segmentation; a hook that changes what they speak of changes them too.
+    pub offload: Offload,
+}
+
+impl HookFrame {
+    /// Of no frame.
+    #[allow(clippy::new_without_default)] // one in each call that receives
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Self {
+            bytes: [0; HOOK_ROOM + HEAD_BYTES],
+            at: HOOK_ROOM,
+            end: HOOK_ROOM,
+            rest: 0,
+            grown: 0,
+            changed: false,
+            offload: Offload::default(),
+        }
+    }
+
+    /// Begins with another frame of `len` bytes; gives the place of its head, to be filled.
+    #[inline(always)]
+    pub(super) fn begin(&mut self, len: usize, offload: Offload) -> &mut [u8] {
+        let head = len.min(HEAD_BYTES);
+        (self.at, self.end, self.rest) = (HOOK_ROOM, HOOK_ROOM + head, len - head);
+        (self.grown, self.changed, self.offload) = (0, false, offload);
+        &mut self.bytes[HOOK_ROOM..HOOK_ROOM + head]
+    }
+
+    /// The first bytes of the frame: all of it, or 256, as far as none were put ahead or taken away.
+    #[inline(always)]
+    pub fn head(&self) -> &[u8] {
+        &self.bytes[self.at..self.end]
+    }
+
+    /// The same, to be changed.
+    #[inline(always)]
+    pub fn head_mut(&mut self) -> &mut [u8] {
+        self.changed = true;
+        &mut self.bytes[self.at..self.end]
+    }
+
+    /// Bytes of the whole frame.
+    #[inline(always)]
+    #[allow(clippy::len_without_is_empty)] // a frame has bytes
+    pub fn len(&self) -> usize {
+        self.end - self.at + self.rest
+    }
+
+    /// Puts `n` bytes, zeroes, ahead of the frame. False: there is no room for as many.
+    #[must_use]
+    pub fn grow(&mut self, n: usize) -> bool {
+        let Some(at) = self.at.checked_sub(n) else { return false };
+        self.bytes[at..self.at].fill(0);
+        (self.at, self.grown, self.changed) = (at, self.grown + n as isize, true);
+        true
+    }
+
+    /// Takes `n` bytes away from the front. False: the head has no more than as many.
+    #[must_use]
+    pub fn shrink(&mut self, n: usize) -> bool {
+        if n >= self.end - self.at {
+            return false;
+        }
+        (self.at, self.grown) = (self.at + n, self.grown - n as isize);
+        true
+    }
+
+    /// Bytes behind the copy.
+    #[inline(always)]
+    pub(super) fn rest(&self) -> usize {
+        self.rest
+    }
+
+    /// Bytes that were put ahead.
+    #[inline(always)]
+    pub(super) fn grown(&self) -> isize {
+        self.grown
+    }
+
+    /// Whether the head is other than it came.
+    #[inline(always)]
+    pub(super) fn is_changed(&self) -> bool {
+        self.changed
+    }
+}
+
+/// Frames that a hook sent elsewhere, until their owner has sent them. Allocates once.
+pub struct Diverted {
+    /// Those for other vifs.
+    redirected: Arena,
+    to: [Target; BURST_FRAMES],
+    /// Those that go back and have to be copied, on their way to TX.
+    pub(super) back: Arena,
+}
+
+/// A vif, by its owner's number.
+type Target = u32;
+
+impl Default for Diverted {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Diverted {
+    /// Room for a burst.
+    pub fn new() -> Self {
+        Self { redirected: Arena::new(), to: [0; BURST_FRAMES], back: Arena::new() }
+    }
+
+    /// Forgets all frames.
+    #[inline(always)]
+    pub fn clear(&mut self) {
+        self.redirected.clear();
+        self.back.clear();
+    }
+
+    /// Frames for other vifs.
+    pub fn len(&self) -> usize {
+        self.redirected.len()
+    }
+
+    /// Whether none are.
+    pub fn is_empty(&self) -> bool {
+        self.redirected.is_empty()
+    }
+
+    /// They, in the order in which they came: runs of frames for one vif, with its number.
+    pub fn runs(&self) -> impl Iterator<Item = (u32, Burst<'_>)> {
+        let all = self.redirected.burst();
+        let to = &self.to[..all.frames.len()];
+        let mut at = 0;
+        core::iter::from_fn(move || {
+            let vif = *to.get(at)?;
+            let n = to[at..].iter().take_while(|other| **other == vif).count();
+            let Range { start, end } = at..at + n;
+            at = end;
+            Some((vif, Burst { bytes: all.bytes, frames: &all.frames[start..end] }))
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn has_room(&self) -> bool {
+        self.redirected.has_room() && self.back.has_room()
+    }
+
+    /// The arena of frames for `vif`, of which one is about to be added.
+    #[inline(always)]
+    pub(super) fn to(&mut self, vif: u32) -> &mut Arena {
+        if let Some(to) = self.to.get_mut(self.redirected.len()) {
+            *to = vif;
+        }
+        &mut self.redirected
+    }
+}
+
+/// What hooks said of a queue's frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HookStats {
+    /// [`Verdict::Pass`].
+    pub passed: u64,
+    /// [`Verdict::Drop`].
+    pub dropped: u64,
+    /// [`Verdict::Tx`], in the buffer in which the frame came.
+    pub sent_on: u64,
+    /// [`Verdict::Tx`], by a copy.
+    pub sent_copied: u64,
+    /// [`Verdict::Tx`], and there was no room for it, or the back takes no such frame: dropped.
+    pub unsent: u64,
+    /// [`Verdict::Redirect`].
+    pub redirected: u64,
+}
+
+impl HookStats {
+    /// Frames that a hook saw.
+    pub fn frames(&self) -> u64 {
+        self.passed + self.dropped + self.sent_on + self.sent_copied + self.unsent + self.redirected
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn a_head_grows_and_shrinks_in_its_own_memory() {
+        let mut frame = HookFrame::new();
+        frame.begin(1000, Offload::default()).fill(7);
+        assert_eq!((frame.len(), frame.head().len(), frame.is_changed()), (1000, HEAD_BYTES, false));
+        assert!(!frame.grow(HOOK_ROOM + 1) && !frame.shrink(HEAD_BYTES));
+        assert!(frame.shrink(10));
+        assert_eq!((frame.len(), frame.grown(), frame.is_changed()), (990, -10, false));
+        assert!(frame.grow(14));
+        assert_eq!(frame.head()[..15], [[0; 14].as_slice(), &[7]].concat());
+        assert_eq!((frame.len(), frame.grown(), frame.is_changed()), (1004, 4, true));
+        // The next frame sees nothing of it.
+        frame.begin(60, Offload::default()).fill(9);
+        assert!(frame.head() == [9; 60] && frame.grow(HOOK_ROOM) && frame.rest() == 0);
+        assert!(frame.head()[..HOOK_ROOM].iter().all(|b| *b == 0) && frame.len() == 60 + HOOK_ROOM);
+    }
+
+    #[test]
+    fn redirected_frames_come_in_runs() {
+        let mut diverted = Diverted::new();
+        for (vif, byte) in [(3, 1), (3, 2), (1, 3), (3, 4)] {
+            assert!(diverted.to(vif).push(&[byte; 60], Offload::default()));
+        }
+        let runs: Vec<(u32, Vec<u8>)> =
+            diverted.runs().map(|(vif, burst)| (vif, burst.iter().map(|(f, _)| f[0]).collect())).collect();
+        assert_eq!(runs, [(3, vec![1, 2]), (1, vec![3]), (3, vec![4])]);
+        diverted.clear();
+        assert!(diverted.runs().next().is_none());
+    }
+}

@@ -1,0 +1,288 @@
+//! RX by way of a [hook](super::hook): what it lets pass is received, the rest is dropped, sent on, or given to another vif.
+//!
+//! ```text
+//!   answers --first 256 bytes--> HookFrame --verdict--> Pass, Redirect: head and rest to an arena
+//!                                                       Tx: changes back into the buffer, its id on the TX ring
+//!                                                           or head and rest to Diverted::back, and by TxFront as any frame
+//! ```
+//! Which memory a frame is in is known as in [`rx`](super::rx). Invariants: a buffer that is sent on leaves its slot before its request is on the TX
+//! ring, and comes back by the answer to that alone ([`RxBuffers`](super::rx_buffers)); frames that are sent leave in the order in which they came.
+//!
+//! What the back may do: as in `rx`. Bytes that it changes after the head was copied are its own: on `Tx` they go to nobody else.
+
+use super::hook::{Diverted, HookFrame, HookStats, Verdict};
+use super::loans::Loans;
+use super::rx::{Part, RxFront, blank_newest, copy_part, counted, fault, memories, offload_of};
+use super::rx_buffers::RxBuffers;
+use super::tx::TxFront;
+use crate::error::{PeerFault, PlatformError};
+use crate::net::path::any_front::with_path;
+use crate::net::path::{AnyFrontPath, FrontPath};
+use crate::net::stats::DirStats;
+use crate::platform::Platform;
+use crate::port::{Arena, BURST_FRAMES, MAX_FRAME, Offload};
+use crate::shm::SharedBytes;
+use crate::wire::netif::MIN_FRAME;
+
+/// What a hooked queue receives with.
+pub struct Hooked<'a, P: Platform> {
+    /// The platform.
+    pub p: &'a P,
+    /// The same queue's TX.
+    pub tx: &'a mut TxFront<P>,
+    /// Frames that pass.
+    pub out: &'a mut Arena,
+    /// Frames for other vifs.
+    pub diverted: &'a mut Diverted,
+    /// Verdicts.
+    pub stats: &'a mut HookStats,
+}
+
+/// A frame where the back put it.
+struct There<'a, P: Platform> {
+    parts: &'a [Part],
+    /// The first part's memory.
+    first: &'a AnyFrontPath<P>,
+    /// The others'.
+    rest: &'a AnyFrontPath<P>,
+    offload: Offload,
+    fault: PeerFault,
+}
+
+/// Which memory slots have, while frames in it are judged.
+struct Slots<'a> {
+    loans: &'a Loans,
+    buffers: &'a mut RxBuffers,
+    stats: &'a mut DirStats,
+}
+
+impl<P: Platform> RxFront<P> {
+    /// Asks `hook` of the frames that are there, at most `most`, once at least `want` answers are, and does as it says. Requests
+    /// that are written to TX are not yet published. Returns how many frames there were.
+    #[inline(always)]
+    pub fn recv_hooked(
+        &mut self,
+        to: &mut Hooked<'_, P>,
+        want: u32,
+        most: usize,
+        mut hook: impl FnMut(&mut HookFrame) -> Verdict,
+    ) -> Result<usize, PeerFault> {
+        let want = want.max(self.cut + 1);
+        let mut n = self.ring.available(want)?;
+        if n < want {
+            return Ok(0);
+        }
+        self.cut = 0;
+        let most = most.min(BURST_FRAMES);
+        let (mut taken, mut seen) = (0, 0);
+        let mut frame = HookFrame::new();
+        self.ring.prefetch(n.min(BURST_FRAMES as u32));
+        while taken < n && seen < most && to.has_room() {
+            let (run, long) = self.plain_run(taken, ((n - taken) as usize).min(most - seen), true);
+            let mut done = 0;
+            while done < run && to.has_room() {
+                let rsp = self.run[done];
+                let slot = self.slot_ahead(taken + done as u32);
+                let parts = [Part { slot, offset: rsp.offset, len: rsp.status as u16 }];
+                let fault = fault(rsp.offset, rsp.status);
+                let len = rsp.status as usize;
+                let holds = |path: &&AnyFrontPath<P>| with_path!(path, path => path.holds(len, 1));
+                let path = self.chain.paths().iter().find(holds).ok_or(fault)?;
+                let offload = offload_of(rsp.flags);
+                let there = There { parts: &parts, first: path, rest: path, offload, fault };
+                let Self { loans, buffers, stats, .. } = self;
+                Slots { loans, buffers, stats }.judge(to, &mut frame, &mut hook, &there)?;
+                done += 1;
+            }
+            (taken, seen) = (taken + done as u32, seen + done);
+            let Some(rsp) = long.filter(|_| done == run && seen < most && to.has_room()) else { continue };
+            match self.read_long(rsp, taken, n)? {
+                None => match self.ring.available(n + 1)? {
+                    more if more > n => n = more,
+                    _ => {
+                        self.cut = n - taken;
+                        break;
+                    }
+                },
+                Some(long) => {
+                    if !long.error {
+                        let (split, rest) = memories(&self.chain, &long)?;
+                        let (first, offload) = (split.unwrap_or(rest), long.offload);
+                        let there = There { parts: long.parts(), first, rest, offload, fault: long.fault };
+                        let Self { loans, buffers, stats, .. } = self;
+                        Slots { loans, buffers, stats }.judge_long(to, &mut frame, &mut hook, &there)?;
+                        seen += 1;
+                    }
+                    taken += long.used;
+                }
+            }
+        }
+        to.send_copies();
+        self.ring.consume(taken);
+        Ok(seen)
+    }
+}
+
+impl Slots<'_> {
+    /// One frame.
+    #[inline(always)]
+    fn judge<P: Platform>(
+        &mut self,
+        to: &mut Hooked<'_, P>,
+        frame: &mut HookFrame,
+        hook: &mut impl FnMut(&mut HookFrame) -> Verdict,
+        there: &There<'_, P>,
+    ) -> Result<(), PeerFault> {
+        let len = there.len();
+        self.stats.bytes += len as u64;
+        self.stats.handed_on_by(with_path!(there.rest, path => counted(path)), 1);
+        let head = frame.begin(len, there.offload);
+        self.copy(there, 0, head)?;
+        match hook(frame) {
+            Verdict::Drop => to.stats.dropped += 1,
+            Verdict::Tx if self.send_on(to, frame, there) => {}
+            Verdict::Tx => {
+                if !self.put(&mut to.diverted.back, frame, there)? {
+                    to.stats.unsent += 1;
+                }
+            }
+            Verdict::Pass => match self.put(to.out, frame, there)? {
+                true => to.stats.passed += 1,
+                false => to.stats.dropped += 1,
+            },
+            Verdict::Redirect(vif) => match self.put(to.diverted.to(vif), frame, there)? {
+                true => to.stats.redirected += 1,
+                false => to.stats.dropped += 1,
+            },
+        }
+        Ok(())
+    }
+
+    /// One frame of several slots, or with extras.
+    #[cold]
+    #[inline(never)]
+    fn judge_long<P: Platform>(
+        &mut self,
+        to: &mut Hooked<'_, P>,
+        frame: &mut HookFrame,
+        hook: &mut impl FnMut(&mut HookFrame) -> Verdict,
+        there: &There<'_, P>,
+    ) -> Result<(), PeerFault> {
+        self.judge(to, frame, hook, there)
+    }
+
+    /// Bytes of a frame, from `skip` on as much as `dst` has room for. All of its parts are looked at.
+    #[inline(always)]
+    fn copy<P: Platform>(
+        &self,
+        there: &There<'_, P>,
+        mut skip: usize,
+        mut dst: &mut [u8],
+    ) -> Result<(), PeerFault> {
+        let mut path = there.first;
+        for &part in there.parts {
+            let from = skip.min(part.len.into());
+            let n = dst.len().min(usize::from(part.len) - from);
+            let (now, later) = core::mem::take(&mut dst).split_at_mut(n);
+            let places = (self.loans, &*self.buffers);
+            with_path!(path, path => copy_part(path, places, part, from, now)?);
+            (skip, dst, path) = (skip - from, later, there.rest);
+        }
+        if dst.is_empty() { Ok(()) } else { Err(there.fault) }
+    }
+
+    /// The frame as the hook left it, into `arena`. False: it is too long now.
+    #[inline(always)]
+    fn put<P: Platform>(
+        &mut self,
+        arena: &mut Arena,
+        frame: &HookFrame,
+        there: &There<'_, P>,
+    ) -> Result<bool, PeerFault> {
+        let (len, rest) = (frame.len(), frame.rest());
+        if len > MAX_FRAME {
+            return Ok(false);
+        }
+        let Some(room) = arena.room(len, frame.offload) else { return Ok(false) };
+        let (head, behind) = room.split_at_mut(len - rest);
+        head.copy_from_slice(frame.head());
+        if rest > 0 {
+            self.copy(there, there.len() - rest, behind)?;
+        }
+        blank_newest(arena, self.stats);
+        Ok(true)
+    }
+
+    /// Sends the buffer that the frame is in on, or drops the frame for want of room on TX. False: it has to be copied.
+    #[inline(always)]
+    fn send_on<P: Platform>(
+        &mut self,
+        to: &mut Hooked<'_, P>,
+        frame: &HookFrame,
+        there: &There<'_, P>,
+    ) -> bool {
+        let (AnyFrontPath::Staging(area), [part]) = (there.first, there.parts) else { return false };
+        let len = frame.len();
+        let Some(offset) = usize::from(part.offset).checked_add_signed(-frame.grown()) else { return false };
+        if !to.tx.sends_on()
+            || frame.offload.gso_type != 0
+            || len < MIN_FRAME
+            || offset + len > area.slot_bytes()
+        {
+            return false;
+        }
+        // Frames that are copied came first.
+        to.send_copies();
+        if to.tx.room() == 0 {
+            to.stats.unsent += 1;
+            return true;
+        }
+        let buffer = self.buffers.of(part.slot);
+        if frame.is_changed() {
+            let fits = area.bytes().copy_in(area.start(buffer) + offset, frame.head());
+            debug_assert!(fits, "a buffer lies in its region");
+        }
+        let sent = to.tx.send_on(buffer, (offset as u16, len as u16), frame.offload);
+        if sent {
+            self.buffers.send_on(part.slot);
+            to.stats.sent_on += 1;
+        }
+        sent
+    }
+}
+
+impl<P: Platform> There<'_, P> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.parts.iter().map(|part| usize::from(part.len)).sum()
+    }
+}
+
+impl<P: Platform> Hooked<'_, P> {
+    #[inline(always)]
+    fn has_room(&self) -> bool {
+        self.out.has_room() && self.diverted.has_room()
+    }
+
+    /// Writes the frames that go back by a copy to the TX ring.
+    #[inline(always)]
+    pub fn send_copies(&mut self) {
+        if !self.diverted.back.is_empty() {
+            self.send_some_copies();
+        }
+    }
+
+    #[inline(never)]
+    fn send_some_copies(&mut self) {
+        let Self { p, tx, diverted, stats, .. } = self;
+        let burst = diverted.back.burst();
+        let given = burst.frames.len() as u64;
+        // Frames that the back does not take are counted by `tx` as dropped, and are among those that it took.
+        let before = tx.stats().frames;
+        let taken: Result<usize, PlatformError> = tx.queue(p, &burst);
+        let sent = taken.map_or(0, |_| tx.stats().frames - before);
+        stats.sent_copied += sent;
+        stats.unsent += given - sent;
+        diverted.back.clear();
+    }
+}

@@ -1,0 +1,34 @@
+//! The examples do what they say: each ends with an error where it does not.
+#![cfg(not(any(loom, miri)))]
+
+#[path = "../examples/burst_front.rs"]
+mod burst_front;
+#[path = "../examples/drop.rs"]
+mod drop_example;
+#[path = "../examples/first_ring.rs"]
+mod first_ring;
+#[path = "../examples/router.rs"]
+mod router;
+#[path = "../examples/two_paths.rs"]
+mod two_paths;
+
+#[test]
+fn a_ring_and_two_interfaces() {
+    first_ring::main().expect("first_ring");
+    two_paths::main().expect("two_paths");
+}
+
+#[test]
+fn a_hook_that_drops() {
+    drop_example::main().expect("drop");
+}
+
+#[test]
+fn a_router_between_two_vifs() {
+    router::main().expect("router");
+}
+
+#[test]
+fn a_front_that_polls() {
+    burst_front::main().expect("burst_front");
+}

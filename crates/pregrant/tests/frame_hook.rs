@@ -1,0 +1,564 @@
+//! The frame hook, and received staging buffers that are sent on: any verdicts, with backs that die, backs that lie, and fronts that do.
+#![cfg(not(any(loom, miri)))]
+
+mod rig;
+
+use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
+use pregrant::net::features::BackFeatures;
+use pregrant::net::front::hook::HOOK_ROOM;
+use pregrant::net::front::{Diverted, FrontConfig, FrontVif, HookFrame, HookStats, Verdict};
+use pregrant::net::path::staging::list::{self as staging_list, DataLen};
+use pregrant::net::path::{AnyPath, FrontPath, StagingPath};
+use pregrant::platform::local::{LocalDomain, LocalMap, LocalXen};
+use pregrant::platform::{Access, PeerMem};
+use pregrant::port::{Arena, Offload};
+use pregrant::ring::{NetRx, NetTx, RingKind, RingMem, RingPages, Word};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, RxResponse, TXF_MORE_DATA, TXF_STAGING_BUFFER, TxRequest};
+use pregrant::{GrantRef, PeerFault};
+use rig::bus::{MapBus, connect, device};
+use rig::model::Slot;
+use rig::raw_back::RawBack;
+use rig::{GUEST, HOST, Rig, SLOTS, TestPort, Way};
+
+/// xorshift64*, from a fixed seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % n
+    }
+}
+
+/// A connected vif, and what its hooks were asked and said.
+struct Stand {
+    xen: LocalXen,
+    guest: LocalDomain,
+    host: LocalDomain,
+    front: FrontVif<LocalDomain>,
+    back: BackVif<LocalDomain>,
+    buses: (MapBus, MapBus),
+    port: TestPort,
+    out: Arena,
+    diverted: Diverted,
+    dice: Dice,
+    /// Frames that were given to the back.
+    made: u64,
+    /// The last one that a hook saw.
+    seen: Option<u64>,
+    /// As hooks left them.
+    sent: Vec<Vec<u8>>,
+    said: HookStats,
+}
+
+/// Frame `number`: each byte tells it from others.
+fn frame(number: u64, len: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..len).map(|at| (at ^ at >> 8) as u8 ^ number as u8).collect();
+    bytes[14..22].copy_from_slice(&number.to_le_bytes());
+    bytes[22..26].copy_from_slice(&(len as u32).to_le_bytes());
+    bytes
+}
+
+/// The frame that begins like this.
+fn frame_of(head: &[u8]) -> (u64, Vec<u8>) {
+    let number = u64::from_le_bytes(head[14..22].try_into().expect("8 bytes"));
+    (number, frame(number, u32::from_le_bytes(head[22..26].try_into().expect("4 bytes")) as usize))
+}
+
+impl Stand {
+    fn new(config: FrontConfig, features: BackFeatures, seed: u64) -> Self {
+        let xen = LocalXen::new();
+        let (guest, host) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+        let mut buses = device();
+        let mut front = FrontVif::new(HOST, config, false);
+        let mut back = BackVif::new(GUEST, 0, VifConfig { features, ..VifConfig::default() });
+        connect((&guest, &mut front, &mut buses.0), (&host, &mut back, &mut buses.1));
+        assert!(front.is_live());
+        Self {
+            xen,
+            guest,
+            host,
+            front,
+            back,
+            buses,
+            port: TestPort::default(),
+            out: Arena::new(),
+            diverted: Diverted::new(),
+            dice: Dice(seed),
+            made: 0,
+            seen: None,
+            sent: Vec::new(),
+            said: HookStats::default(),
+        }
+    }
+
+    fn give(&mut self, lens: &[usize]) {
+        for &len in lens {
+            self.port.gives.push_back((frame(self.made, len), Offload::default()));
+            self.made += 1;
+        }
+        while self.back.poll_rx(&self.host, 0, &mut self.port) == Ok(Polled::More) {}
+    }
+
+    /// The hook says `verdict`, of each frame as it came.
+    fn say(&mut self, verdict: Verdict) -> usize {
+        self.out.clear();
+        let Self { guest, front, out, diverted, .. } = self;
+        let seen = front.recv_hooked(guest, 0, out, diverted, (1, 64), |_| verdict);
+        seen.expect("an honest back")
+    }
+
+    /// Any verdicts; what they come to is checked.
+    fn hook(&mut self) {
+        let Self { guest, front, out, diverted, dice, seen, sent, said, .. } = self;
+        out.clear();
+        let (mut pass, mut redirect) = (Vec::new(), Vec::new());
+        let most = 1 + dice.below(80);
+        let hook = |f: &mut HookFrame| {
+            let (number, whole) = frame_of(f.head());
+            assert!(seen.is_none_or(|last| last < number), "frame {number} again, or late");
+            *seen = Some(number);
+            assert!(whole.starts_with(f.head()) && f.len() == whole.len(), "frame {number} is another");
+            let behind = f.head().len();
+            match dice.below(8) {
+                0 => {
+                    let n = 1 + dice.below(HOOK_ROOM + 20);
+                    let fits = f.len() + n <= 65535 && f.grow(n);
+                    f.head_mut()[0] ^= u8::from(fits);
+                }
+                1 => assert!(f.shrink(1 + dice.below(20))),
+                2 => f.head_mut().iter_mut().for_each(|b| *b = !*b),
+                3 => assert!(f.grow(14) || f.len() > 65000),
+                _ => {}
+            }
+            let left = [f.head(), &whole[behind..]].concat();
+            assert_eq!(f.len(), left.len());
+            let fits = left.len() <= 65535;
+            match dice.below(5) {
+                0 => {
+                    said.passed += u64::from(fits);
+                    said.dropped += u64::from(!fits);
+                    pass.extend(fits.then_some(left));
+                    Verdict::Pass
+                }
+                1 => {
+                    said.dropped += 1;
+                    Verdict::Drop
+                }
+                2 => {
+                    said.redirected += u64::from(fits);
+                    said.dropped += u64::from(!fits);
+                    let vif = dice.below(3) as u32;
+                    redirect.extend(fits.then_some((vif, left)));
+                    Verdict::Redirect(vif)
+                }
+                _ => {
+                    said.sent_on += 1; // or copied, or unsent
+                    sent.push(left);
+                    Verdict::Tx
+                }
+            }
+        };
+        front.recv_hooked(guest, 0, out, diverted, (1, most), hook).expect("an honest back");
+        let passed: Vec<_> = out.burst().iter().map(|(bytes, _)| bytes.to_vec()).collect();
+        assert!(passed == pass, "frames that passed are others than the hook saw");
+        let runs = diverted.runs().flat_map(|(vif, burst)| {
+            burst.iter().map(|(bytes, _)| (vif, bytes.to_vec())).collect::<Vec<_>>()
+        });
+        assert!(runs.collect::<Vec<_>>() == redirect, "frames for other vifs are others");
+        self.check();
+    }
+
+    /// Buffers are somewhere, once; the counters say what the hook said.
+    fn check(&self) {
+        let [slots, spare, on_tx] = self.front.buffers(0);
+        if self.front.sends_on(0) {
+            assert_eq!(slots + spare + on_tx, 2 * SLOTS as usize);
+        }
+        assert!(on_tx <= self.front.in_flight(0) as usize);
+        let stats = self.front.hook_stats(0);
+        let tx = stats.sent_on + stats.sent_copied + stats.unsent;
+        let said = HookStats { sent_on: tx, ..self.said };
+        assert_eq!(HookStats { sent_on: tx, sent_copied: 0, unsent: 0, ..stats }, said);
+    }
+
+    /// The back takes what was sent, and the front the answers.
+    fn turn(&mut self) {
+        while self.back.poll_tx(&self.host, 0, &mut self.port, &mut self.out) == Ok(Polled::More) {}
+        self.front.reclaim(&self.guest, 0, 1).expect("an honest back");
+        self.check();
+    }
+
+    /// Another back takes the rings up as they are.
+    fn kill(&mut self) {
+        self.back = BackVif::new(GUEST, 0, VifConfig::default());
+        assert_eq!(self.back.inherit(&mut self.buses.1), Ok(PreviousState::Connected));
+        let again = self.back.reattach(&self.host, &mut self.buses.1, &mut |_, _| None);
+        assert_eq!(again.ok(), Some(true));
+    }
+
+    fn close(mut self) {
+        let (fb, bb) = (&mut self.buses.0, &mut self.buses.1);
+        self.front.close(fb, None).expect("a map");
+        let _ = self.back.step(&self.host, bb, &mut |_, _| None).expect("keys");
+        self.back.close(&self.host, bb, None).expect("a map");
+        let _ = self.front.step(&self.guest, fb);
+        assert!(self.front.is_closed());
+        let counts = self.xen.counts();
+        assert_eq!((counts.grants, counts.mapped, counts.channels), (0, 0, 0), "left behind");
+    }
+}
+
+fn config(len: u32) -> FrontConfig {
+    let len = DataLen::new(len);
+    FrontConfig { tx_data_len: len, rx_data_len: len, zero_copy: true, ..FrontConfig::default() }
+}
+
+fn revision(staging_revision: u32) -> BackFeatures {
+    BackFeatures { staging_revision, ..BackFeatures::default() }
+}
+
+/// Whatever a hook says of frames of any length, each is in the one place that it named, as the hook left it and in order; also
+/// where backs die with buffers in flight.
+#[test]
+fn any_verdicts() {
+    let lens = [60, 64, 255, 256, 257, 1500, 1514, 2048, 4096, 4097, 65535];
+    let plain = FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() };
+    for (k, (config, features, sends_on)) in [
+        (config(256), revision(3), true),
+        (config(2048), revision(3), true),
+        (FrontConfig { headroom: 256, ..config(2048) }, revision(3), true),
+        (FrontConfig { headroom: 64, ..config(4096) }, revision(3), true),
+        (config(4096), revision(3), true),
+        (config(65535), revision(3), true),
+        (config(2048), revision(2), false),
+        (FrontConfig { zero_copy: false, ..config(2048) }, revision(3), false),
+        (FrontConfig { tx_data_len: None, ..config(2048) }, revision(3), false),
+        (FrontConfig { rx_data_len: None, ..config(2048) }, revision(3), false),
+        (plain, revision(3), false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut stand = Stand::new(config, features, 77 + k as u64);
+        assert_eq!(stand.front.sends_on(0), sends_on, "{config:?}");
+        for _ in 0..600 {
+            match stand.dice.below(12) {
+                0..=3 => {
+                    let few = 1 + stand.dice.below(40);
+                    let give: Vec<_> = (0..few).map(|_| lens[stand.dice.below(lens.len())]).collect();
+                    stand.give(&give);
+                }
+                4 if stand.dice.below(4) == 0 => stand.kill(),
+                4..=8 => stand.hook(),
+                _ => stand.turn(),
+            }
+        }
+        while stand.front.hook_stats(0).frames() < stand.seen.map_or(0, |_| stand.said.frames())
+            || !stand.port.gives.is_empty()
+        {
+            stand.give(&[]);
+            stand.hook();
+            stand.turn();
+        }
+        while stand.front.in_flight(0) > 0 {
+            stand.turn();
+        }
+        // All that was sent arrived, in order, but for what there was no room for.
+        let stats = stand.front.hook_stats(0);
+        let mut due = stand.sent.iter();
+        for (bytes, _) in &stand.port.took {
+            assert!(due.any(|left| left == bytes), "a frame of {} bytes that no hook sent", bytes.len());
+        }
+        let tx = stats.sent_on + stats.sent_copied;
+        assert_eq!(stand.port.took.len() as u64, tx, "{config:?}");
+        assert_eq!(stand.sent.len() as u64, tx + stats.unsent);
+        assert_eq!((stats.sent_on > 0, stats.sent_copied > 0), (sends_on, true), "{config:?}: {stats:?}");
+        assert!(stats.passed > 0 && stats.dropped > 0 && stats.redirected > 0);
+        assert_eq!(stand.front.buffers(0)[2], 0, "buffers on TX, and nothing is in flight");
+        assert_eq!(stand.back.stats(0).0.errors, 0, "{config:?}");
+        stand.close();
+    }
+}
+
+/// A frame that fits its buffer goes back in it, whatever its length; a longer one, and one that finds no headroom, by a copy.
+#[test]
+fn what_is_sent_on_as_it_is() {
+    for (len, headroom, grow, sent_on) in [
+        (60, 0, 0, true),
+        (2048, 0, 0, true),
+        (2049, 0, 0, false),
+        (60, 256, 16, true),
+        (1792, 256, 256, true),
+        (1792, 256, HOOK_ROOM, true),
+        (1793, 256, 0, false),
+        (2048, 0, 16, false),
+    ] {
+        let mut stand = Stand::new(FrontConfig { headroom, ..config(2048) }, revision(3), 1);
+        stand.give(&[len; 3]);
+        let Stand { guest, front, out, diverted, .. } = &mut stand;
+        let seen = front.recv_hooked(guest, 0, out, diverted, (1, 2), |f| {
+            assert!(grow == 0 || f.grow(grow));
+            Verdict::Tx
+        });
+        assert_eq!(seen, Ok(2), "no more than were asked for");
+        let stats = front.hook_stats(0);
+        let (on, copied) = if sent_on { (2, 0) } else { (0, 2) };
+        assert_eq!((stats.sent_on, stats.sent_copied), (on, copied), "{len} behind {headroom}, {grow} more");
+        stand.said.sent_on = 2;
+        stand.turn();
+        for (k, (bytes, _)) in stand.port.took.iter().enumerate() {
+            assert!(*bytes == [vec![0; grow], frame(k as u64, len)].concat());
+        }
+        assert_eq!((stand.port.took.len(), stand.front.buffers(0)), (2, [256, 256, 0]));
+        assert_eq!(stand.back.stats(0).0.staged, if len + grow <= 2048 { 2 } else { 0 });
+        stand.close();
+    }
+}
+
+/// With a back that answers nothing RX goes on for as long as there are TX ids, and then frames are dropped, and counted.
+#[test]
+fn a_full_tx_ring_drops_and_stops_no_rx() {
+    let mut stand = Stand::new(config(256), revision(3), 1);
+    for _ in 0..8 {
+        stand.give(&[60; 64]);
+        assert_eq!(stand.say(Verdict::Tx), 64);
+    }
+    let HookStats { sent_on, unsent, .. } = stand.front.hook_stats(0);
+    assert_eq!((sent_on, unsent, stand.front.buffers(0)), (256, 256, [256, 0, 256]));
+    stand.give(&[60; 64]);
+    assert_eq!(stand.say(Verdict::Pass), 64);
+    (stand.said.passed, stand.said.sent_on) = (64, 512);
+    stand.turn();
+    assert_eq!((stand.port.took.len(), stand.front.buffers(0)), (256, [256, 256, 0]));
+    stand.close();
+}
+
+/// A back in the hands of the test, behind a front that connected to it.
+struct Liar {
+    xen: LocalXen,
+    guest: LocalDomain,
+    front: FrontVif<LocalDomain>,
+    bus: MapBus,
+    tx: RawBack<NetTx>,
+    rx: RawBack<NetRx>,
+    /// RX buffers, and where each is.
+    buffers: (LocalMap, Box<[u32]>),
+    out: Arena,
+    diverted: Diverted,
+}
+
+impl Liar {
+    fn new() -> Self {
+        let xen = LocalXen::new();
+        let (guest, host) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+        let (mut bus, bb) = device();
+        bb.own.borrow_mut().extend(BackFeatures::default().pairs());
+        bb.own.borrow_mut().insert("state".into(), "2".into());
+        let mut front = FrontVif::new(HOST, config(2048), false);
+        front.step(&guest, &mut bus).expect("keys");
+        for (key, text) in [("staging-grants-active", "1"), ("state", "4")] {
+            bb.own.borrow_mut().insert(key.into(), text.into());
+        }
+        front.step(&guest, &mut bus).expect("keys");
+        assert!(front.is_live() && front.sends_on(0));
+        let keys = bus.own.borrow();
+        let map = |key: &str, acc| {
+            let gref = GrantRef(keys[key].parse().expect("a number"));
+            host.map(GUEST, &[gref], acc).expect("it is granted")
+        };
+        fn raw<K: RingKind>(map: LocalMap) -> RawBack<K> {
+            RawBack { ring: RingPages::new(map), rsp_prod: 0 }
+        }
+        let tx = raw::<NetTx>(map("tx-ring-ref", Access::ReadWrite));
+        let rx = raw::<NetRx>(map("rx-ring-ref", Access::ReadWrite));
+        let list = staging_list::read(&map("rx-data-ref0", Access::ReadOnly), 512);
+        let list = staging_list::judge(&list, 256, DataLen::new(2048).expect("a length")).expect("a list");
+        let pages = host.map(GUEST, &list.refs, Access::ReadWrite).expect("they are granted");
+        drop(keys);
+        let buffers = (pages, list.place);
+        let (out, diverted) = (Arena::new(), Diverted::new());
+        Self { xen, guest, front, bus, tx, rx, buffers, out, diverted }
+    }
+
+    fn receive(&mut self, verdict: Verdict) -> Result<usize, PeerFault> {
+        self.out.clear();
+        let Self { guest, front, out, diverted, .. } = self;
+        front.recv_hooked(guest, 0, out, diverted, (1, 64), |_| verdict)
+    }
+
+    /// RX requests from `from` on.
+    fn posted(&self, from: u32) -> Vec<u16> {
+        let end = self.rx.ring.load(Word::ReqProd);
+        (from..end).map(|k| NetRx::read_req(&self.rx.ring, k).id).collect()
+    }
+
+    fn close(self) {
+        let Self { xen, guest, mut front, mut bus, tx, rx, buffers, .. } = self;
+        front.close(&mut bus, None).expect("a map");
+        drop((tx, rx, buffers));
+        bus.peer.borrow_mut().insert("state".into(), "6".into());
+        front.step(&guest, &mut bus).expect("a map");
+        assert!(front.is_closed());
+        let counts = xen.counts();
+        assert_eq!((counts.grants, counts.channels), (0, 0));
+    }
+}
+
+/// A buffer is posted again when the answer to its own TX request was taken, whatever else is answered, and once.
+#[test]
+fn a_buffer_comes_back_by_its_own_answer_alone() {
+    for status in [RSP_OKAY, RSP_ERROR, 7, i16::MIN] {
+        let mut liar = Liar::new();
+        for k in 0..3u16 {
+            let place = liar.buffers.1[usize::from(k)] as usize;
+            assert!(liar.buffers.0.copy_in(place + 64, &[k as u8 + 1; 100]));
+            liar.rx.answer_rx(RxResponse { id: 9, offset: 64, flags: 0, status: 100 });
+        }
+        assert_eq!(liar.receive(Verdict::Tx), Ok(3));
+        let sent: Vec<_> = (0..3).map(|k| liar.tx.tx(k)).collect();
+        for (k, req) in sent.iter().enumerate() {
+            assert_eq!((req.flags, req.offset, req.size), (TXF_STAGING_BUFFER, 64, 100));
+            assert_eq!(req.gref, 256 + k as u32, "RX ids go on from TX ids, and whatever the answer's id is");
+        }
+        let next = liar.posted(256);
+        assert!(next.len() == 3 && next.iter().all(|id| *id >= 256), "spare buffers, not {next:?}");
+        // Buffer 1 comes back, and is posted when a slot wants one.
+        liar.tx.answer_tx(sent[1].id, status);
+        assert_eq!(liar.front.reclaim(&liar.guest, 0, 1), Ok(1));
+        assert_eq!(liar.front.buffers(0), [256, 254, 2]);
+        assert_eq!(liar.front.stats(0).0.errors, u64::from(status != RSP_OKAY));
+        liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 60 });
+        assert_eq!(liar.receive(Verdict::Tx), Ok(1));
+        assert_eq!(liar.posted(259), [1], "the one that came back last is the warm one");
+        // Again, and one that nobody sent: a fault, and no buffer is spare for it.
+        liar.tx.answer_tx(sent[1].id, status);
+        let before = liar.front.buffers(0);
+        assert_eq!(liar.front.reclaim(&liar.guest, 0, 1), Err(PeerFault::UnknownId(sent[1].id)));
+        assert_eq!(liar.front.buffers(0), before);
+        liar.close();
+    }
+}
+
+#[test]
+fn an_id_that_nobody_sent_frees_no_buffer() {
+    for id in [255, 256, u16::MAX] {
+        let mut liar = Liar::new();
+        liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 60 });
+        assert_eq!(liar.receive(Verdict::Tx), Ok(1));
+        liar.tx.answer_tx(id, RSP_OKAY);
+        assert_eq!(liar.front.reclaim(&liar.guest, 0, 1), Err(PeerFault::UnknownId(id)));
+        assert_eq!(liar.front.buffers(0), [256, 255, 1]);
+        liar.close();
+    }
+}
+
+/// What the back does to a buffer after the hook's look: the hook's head goes on, and to the back alone.
+#[test]
+fn a_back_that_changes_a_buffer_changes_no_verdict() {
+    let mut liar = Liar::new();
+    let place = liar.buffers.1[0] as usize;
+    assert!(liar.buffers.0.copy_in(place, &[1; 300]));
+    liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 300 });
+    let Liar { guest, front, out, diverted, buffers, .. } = &mut liar;
+    let seen = front.recv_hooked(guest, 0, out, diverted, (1, 64), |f| {
+        assert_eq!((f.head(), f.len()), (&[1; 256][..], 300));
+        assert!(buffers.0.copy_in(place, &[2; 300]));
+        assert_eq!(f.head(), [1; 256]);
+        f.head_mut()[0] = 9;
+        Verdict::Pass
+    });
+    assert_eq!(seen, Ok(1));
+    let due = [&[9][..], &[1; 255], &[2; 44]].concat();
+    assert!(out.burst().frame(0) == due, "the head as the hook saw it, the rest as it is by then");
+    // Answers that lie outside the buffer.
+    for (offset, status) in [(2000, 60), (0, 4097), (65535, 1)] {
+        let mut liar = Liar::new();
+        liar.rx.answer_rx(RxResponse { id: 0, offset, flags: 0, status });
+        assert_eq!(liar.receive(Verdict::Tx), Err(PeerFault::BadResponse { offset, status }));
+        assert_eq!((liar.tx.ring.load(Word::ReqProd), liar.front.buffers(0)), (0, [256, 256, 0]));
+        liar.close();
+    }
+    liar.close();
+}
+
+/// A front may name any buffer of either list, also one that is posted: it sends what stands there, and nothing else of anybody.
+#[test]
+fn a_front_that_names_buffers_as_it_likes() {
+    let rig = Rig::new();
+    let way = Way::Staging(256);
+    let (tx_area, tx_buffers) = rig.stage(way, Access::ReadOnly, 0).expect("staging");
+    let (rx_area, rx_buffers) = rig.stage_some(way, Access::ReadWrite, 256, 300).expect("staging");
+    for (area, of) in [(&tx_area, 0u8), (&rx_area, 100)] {
+        for id in 0..area.entries() {
+            let fill = vec![of.wrapping_add(id as u8); area.slot_bytes()];
+            assert!(area.bytes().copy_in(area.start(id as u16), &fill));
+        }
+    }
+    let rx = StagingPath::new(rx_buffers);
+    let by_list = AnyPath::Staging(StagingPath::new(tx_buffers).with_received(&rx));
+    let mut g = rig.tx_model_by(by_list.into(), Some(tx_area), u32::MAX - 1, 2);
+    let named = |id: u16, gref, offset, size, more: u16| {
+        Slot::Data(TxRequest { gref, offset, flags: TXF_STAGING_BUFFER | more, id, size })
+    };
+    let plain = Slot::Data(TxRequest { gref: 0, offset: 0, flags: 0, id: 0, size: 60 });
+    for (slots, status, bytes) in [
+        (vec![named(7, 256, 0, 60, 0)], RSP_OKAY, Some(vec![100; 60])),
+        (vec![named(7, 555, 196, 60, 0)], RSP_OKAY, Some(vec![(100u8).wrapping_add(43); 60])),
+        (vec![named(7, 3, 0, 256, 0)], RSP_OKAY, Some(vec![3; 256])),
+        (
+            vec![named(7, 257, 0, 120, TXF_MORE_DATA), named(8, 5, 0, 60, 0)],
+            RSP_OKAY,
+            Some([[101; 60], [5; 60]].concat()),
+        ),
+        (vec![named(7, 556, 0, 60, 0)], RSP_ERROR, None),
+        (vec![named(7, 256, 197, 60, 0)], RSP_ERROR, None),
+        (vec![named(7, 256, 0, 257, 0)], RSP_ERROR, None),
+        (vec![named(7, 65535, 0, 60, 0)], RSP_ERROR, None),
+        (vec![named(7, 65536, 0, 60, 0)], RSP_ERROR, None),
+        (vec![named(7, u32::MAX, 0, 60, 0)], RSP_ERROR, None),
+        // One buffer twice in a frame, by its own id and by its name.
+        (vec![named(7, 256, 0, 120, TXF_MORE_DATA), named(8, 256, 0, 60, 0)], RSP_ERROR, None),
+        (vec![plain], RSP_OKAY, Some(vec![0; 60])),
+    ] {
+        g.model.play(&slots);
+        assert_eq!(g.run(), Ok(()));
+        let answers = g.model.answers().expect("answers by the rules").remove(0);
+        assert!(answers.iter().all(|s| *s == status), "{slots:?}: {answers:?}");
+        let took: Vec<_> = g.port.took.drain(..).map(|(bytes, _)| bytes).collect();
+        assert!(took == bytes.into_iter().collect::<Vec<_>>(), "{slots:?}: {took:?}");
+    }
+    // Twice in a batch: the second is none of the queue's frames.
+    g.model.play(&[named(1, 300, 0, 60, 0)]);
+    g.model.play(&[named(2, 300, 0, 60, 0)]);
+    assert_eq!(g.run(), Ok(()));
+    assert_eq!(g.model.answers(), Ok(vec![vec![RSP_OKAY], vec![RSP_ERROR]]));
+    assert_eq!(rig.xen.counts().copies, 0, "a name is no grant");
+    g.close();
+    drop(rx);
+    for granted in rx_area.into_granted() {
+        assert!(granted.release(&rig.guest).is_ok(), "the back still maps a staging page");
+    }
+    rig.assert_empty();
+}
+
+/// Where it was not negotiated the flag means nothing, and the reference is a grant, as it was.
+#[test]
+fn without_the_revision_a_name_is_a_grant() {
+    let rig = Rig::new();
+    let mut g = rig.tx_model(Way::Staging(256), 0, 2);
+    let gref = g.refs[1].0;
+    let name = |gref| TxRequest { gref, offset: 0, flags: TXF_STAGING_BUFFER, id: 0, size: 60 };
+    g.model.play(&[Slot::Data(name(gref))]);
+    assert_eq!(g.run(), Ok(()));
+    assert_eq!(g.model.answers(), Ok(vec![vec![RSP_OKAY]]));
+    assert!(g.port.took[0].0 == g.content(1, 0, 60));
+    g.model.play(&[Slot::Data(name(gref + 1000))]);
+    assert_eq!(g.run(), Ok(()));
+    assert_eq!(g.model.answers(), Ok(vec![vec![RSP_ERROR]]));
+    g.close();
+    rig.assert_empty();
+}
