@@ -2,7 +2,7 @@
 
 use crate::tally::Tally;
 use crate::tool;
-use crate::workspace::{Workspace, run};
+use crate::workspace::{Workspace, run, run_all};
 
 /// One kind of check.
 pub struct Layer {
@@ -108,26 +108,21 @@ fn loom(w: &Workspace) -> Result<(), String> {
     run(cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"))
 }
 
-/// The tests of the core that Miri runs: those that touch shared memory, at sizes that it finishes.
-const MIRI_TESTS: &[&str] = &[
-    "data_path_race",
-    "golden",
-    "golden_round_trip",
-    "lent",
-    "ring_by_id",
-    "ring_model",
-    "ring_redo",
-    "ring_threads",
-];
+/// What Miri runs of the core, each on a core of its own, for Miri has one thread: the unit tests, and the tests that touch shared
+/// memory, at sizes that it finishes.
+const MIRI_PARTS: &[&[&str]] = &[&["--lib"], &["--test", "net", "--test", "ring", "--test", "wire"]];
 
 fn miri(w: &Workspace) -> Result<(), String> {
     let nightly = tool::miri(w)?;
-    let mut cargo = w.program("rustup");
-    cargo.args(["run", &nightly, "cargo", "miri", "test", "-p", "pregrant", "--no-fail-fast", "--lib"]);
-    cargo.args(MIRI_TESTS.iter().flat_map(|test| ["--test", test]));
-    // Neither has unsafe code or shared memory; their tests build trees as deep as the protocol allows.
-    cargo.args(["--", "--skip", "xenstore::", "--skip", "xenbus::"]);
-    // Isolation is off only so that proptest may look for its seeds.
-    cargo.env("MIRIFLAGS", "-Zmiri-strict-provenance -Zmiri-disable-isolation");
-    run(cargo.env("PROPTEST_CASES", "4"))
+    let part = |what: &[&str]| {
+        let mut cargo = w.program("rustup");
+        cargo.args(["run", &nightly, "cargo", "miri", "test", "-p", "pregrant", "--no-fail-fast"]).args(what);
+        // Neither has unsafe code or shared memory; their tests build trees as deep as the protocol allows.
+        cargo.args(["--", "--skip", "xenstore::", "--skip", "xenbus::"]);
+        // Isolation is off only so that proptest may look for its seeds.
+        cargo.env("MIRIFLAGS", "-Zmiri-strict-provenance -Zmiri-disable-isolation");
+        cargo.env("PROPTEST_CASES", "4");
+        cargo
+    };
+    run_all(MIRI_PARTS.iter().map(|what| part(what)).collect())
 }

@@ -56,6 +56,26 @@ pub fn run(command: &mut Command) -> Result<(), String> {
     }
 }
 
+/// Runs all of them at the same time, and prints what each said when all have ended; an error names the first that failed.
+pub fn run_all(commands: Vec<Command>) -> Result<(), String> {
+    let begun: Vec<_> = commands
+        .into_iter()
+        .map(|mut command| {
+            println!("$ {} &", show(&command));
+            std::thread::spawn(move || (show(&command), command.output()))
+        })
+        .collect();
+    let ended = begun.into_iter().map(|thread| {
+        let (shown, output) = thread.join().map_err(|_| "a thread that waits for a program panicked")?;
+        let output = output.map_err(|e| format!("`{shown}` did not start: {e}"))?;
+        println!("$ {shown}");
+        println!("{}{}", String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+        if output.status.success() { Ok(()) } else { Err(format!("`{shown}` ended with {}", output.status)) }
+    });
+    // All are waited for, whichever failed.
+    ended.collect::<Vec<_>>().into_iter().collect()
+}
+
 /// True when it starts and succeeds; its output is dropped.
 pub fn succeeds(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())

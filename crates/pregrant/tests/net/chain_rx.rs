@@ -1,0 +1,104 @@
+//! RX through staging, persistent grants and copy, into requests of any id and page: what is answered OKAY is in its memory.
+#![cfg(not(miri))]
+
+use crate::rig;
+
+use pregrant::net::back::rx_batch::RxAccepts;
+use pregrant::net::back::{Polled, RxQueue, SharedControl};
+use pregrant::net::path::{AnyPath, Chain, FrontPath, PersistentPath, StagingPath};
+use pregrant::platform::{Access, GrantPool};
+use pregrant::port::Offload;
+use pregrant::ring::{BackRing, NetRx, RingPages};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::netif::RxRequest;
+use pregrant::{GrantRef, PAGE_SIZE};
+use proptest::prelude::*;
+use rig::model::RxModel;
+use rig::{GUEST, HOST, Rig, TestPort, Way};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #[test]
+    fn what_is_answered_okay_is_in_its_memory(
+        limit in 1usize..300,
+        rounds in prop::collection::vec((prop::collection::vec((0u16..256, 0u8..20), 1..60), prop::collection::vec(1usize..9000, 1..30)), 1..8),
+    ) {
+        let rig = Rig::new();
+        let (front_ring, back_ring) = rig.ring::<NetRx>();
+        let (_fc, bc) = rig.channel();
+        let ring_memory = front_ring.into_pages();
+        let mut model = RxModel::starting_at(RingPages::<NetRx, _>::new(ring_memory.clone()), u32::MAX - 50);
+        let (area, buffers) = rig.stage(Way::Staging(256), Access::ReadWrite, 0).unzip();
+        let area = area.unwrap();
+        let mut refs = vec![GrantRef::NONE; 256];
+        let memory = rig.guest.alloc(HOST, Access::ReadWrite, &mut refs).unwrap();
+        let mut ro = [GrantRef::NONE];
+        let _ro = rig.guest.alloc(HOST, Access::ReadOnly, &mut ro).unwrap();
+        let (ring, _) = BackRing::attach(back_ring, None).unwrap();
+        let mut back = RxQueue::new(ring, Chain::new(vec![
+            AnyPath::Staging(StagingPath::new(buffers.unwrap())),
+            AnyPath::Persistent(PersistentPath::new(limit, Access::ReadWrite)),
+        ]), RxAccepts::ALL);
+        let (mut port, control) = (TestPort::default(), SharedControl::default());
+        let mut asked: std::collections::VecDeque<RxRequest> = Default::default();
+        let mut frames: std::collections::VecDeque<Vec<u8>> = Default::default();
+        let mut page = 0usize;
+        let mut salt = 0u8;
+        for (posts, lens) in rounds {
+            for (id, kind) in posts {
+                if model.free() == 0 { break; }
+                page = (page + 1) % 256; // each page once among those in flight
+                let gref = match kind { 0 => 99_999, 1 => 0, 2 => ro[0].0, _ => refs[page].0 };
+                let id = if kind < 15 { page as u16 } else { id };
+                let r = RxRequest { id, gref };
+                model.post(r);
+                asked.push_back(r);
+            }
+            for len in lens {
+                salt = salt.wrapping_add(1);
+                let f: Vec<u8> = (0..len).map(|a| rig::byte(a).wrapping_add(salt)).collect();
+                frames.push_back(f.clone());
+                port.gives.push_back((f, Offload::default()));
+            }
+            // One batch at a time, so that what a later one writes is not taken for an earlier one's.
+            loop {
+                let more = back.poll(&rig.host, GUEST, &bc, &mut port, &control).unwrap();
+                let got = model.frames().unwrap();
+                let mut last: std::collections::BTreeMap<(bool, u32), Vec<u8>> = Default::default();
+                for fr in &got {
+                    let want = frames.pop_front().unwrap();
+                    let mut at = 0;
+                    let staged = want.len() <= 256;
+                    for rsp in &fr.slots {
+                        let req = asked.pop_front().unwrap();
+                        prop_assert_eq!(req.id, rsp.id);
+                        let n = if fr.failed() { continue } else { rsp.status as usize };
+                        let key = if staged { (true, u32::from(req.id)) } else { (false, req.gref) };
+                        let mut v = vec![0u8; 2];
+                        v[..].copy_from_slice(&rsp.offset.to_le_bytes());
+                        v.extend_from_slice(&want[at..at + n]);
+                        last.insert(key, v);
+                        at += n;
+                    }
+                    if !fr.failed() { prop_assert_eq!(at, want.len()); }
+                }
+                for ((staged, k), v) in last {
+                    let off = u16::from_le_bytes([v[0], v[1]]) as usize;
+                    let want = &v[2..];
+                    let mut is = vec![0u8; want.len()];
+                    if staged {
+                        assert!(off + want.len() <= 256);
+                        assert!(area.bytes().copy_out(area.start(k as u16) + off, &mut is));
+                    } else {
+                        let p = refs.iter().position(|r| r.0 == k).expect("a page that may be written");
+                        assert!(memory.copy_out(p * PAGE_SIZE + off, &mut is));
+                    }
+                    prop_assert!(is == want, "staged {staged} {k}");
+                }
+                if more != Polled::More { break; }
+            }
+        }
+        let s = back.stats();
+        prop_assert_eq!(s.staged + s.granted + s.persistent, s.frames);
+    }
+}

@@ -1,0 +1,263 @@
+//! Any frames, both directions, every way, both ends ours: the bytes and what is known of them arrive intact and in
+//! order, and nothing stays granted, mapped or bound.
+#![cfg(not(miri))] // Miri has data_path_race
+
+use crate::rig;
+
+use pregrant::net::back::{Polled, SharedControl};
+use pregrant::net::front::Granting;
+use pregrant::net::gso::MIN_GSO_SIZE;
+use pregrant::port::{Arena, Offload};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use rig::{Frame, GUEST, OWN_WAYS, Rig, TestPort, WAYS, Way};
+use std::collections::VecDeque;
+
+/// Lengths at which something changes: buffers, pages, colours, header copies, the ends of what is legal.
+const EDGES: [usize; 26] = [
+    14, 15, 63, 64, 65, 127, 128, 129, 192, 193, 255, 256, 257, 260, 1500, 2047, 2048, 2049, 4095, 4096,
+    4097, 8191, 8192, 8193, 65534, 65535,
+];
+
+fn lengths() -> impl Strategy<Value = usize> {
+    prop_oneof![
+        4 => proptest::sample::select(&EDGES[..]),
+        4 => 14..300usize,
+        2 => 300..5000usize,
+        1 => 5000..=65535usize,
+    ]
+}
+
+fn offloads() -> impl Strategy<Value = Offload> {
+    (any::<(bool, bool)>(), prop_oneof![4 => Just(0u8), 1 => 1..=2u8], MIN_GSO_SIZE..=u16::MAX).prop_map(
+        |((blank, ok), gso_type, size)| Offload {
+            csum_blank: blank || gso_type != 0,    // gso.rs has those that are not
+            csum_ok: ok || blank || gso_type != 0, // what the wire can say: blank implies validated
+            gso_type,
+            gso_size: if gso_type == 0 { 0 } else { size },
+        },
+    )
+}
+
+fn frames() -> impl Strategy<Value = Vec<Frame>> {
+    vec((lengths(), offloads(), any::<u32>()), 1..80)
+        .prop_map(|list| list.into_iter().map(|(len, offload, seed)| (noise(len, seed), offload)).collect())
+}
+
+/// Bytes that tell where in which frame they belong.
+fn noise(len: usize, seed: u32) -> Vec<u8> {
+    let mut x = seed | 1;
+    (0..len)
+        .map(|_| {
+            x ^= x << 13;
+            x ^= x >> 17;
+            x ^= x << 5;
+            x as u8
+        })
+        .collect()
+}
+
+fn ways() -> impl Strategy<Value = Way> {
+    proptest::sample::select([&WAYS[..], &OWN_WAYS].concat())
+}
+
+fn granting() -> impl Strategy<Value = Granting> {
+    prop_oneof![Just(Granting::Standing), Just(Granting::PerFrame)]
+}
+
+/// Where the rings start: anywhere, often just before the wrap.
+fn starts() -> impl Strategy<Value = u32> {
+    prop_oneof![Just(0), any::<u32>(), (u32::MAX - 300..=u32::MAX)]
+}
+
+/// How much each side does before the other gets its turn.
+fn turns() -> impl Strategy<Value = Vec<(u8, u8, u8)>> {
+    vec((1..=64u8, 0..4u8, 0..4u8), 1..20)
+}
+
+/// Sends `frames` from our front to our back, in turns; returns what the port took.
+fn carry_tx(
+    rig: &Rig,
+    way: Way,
+    granting: Granting,
+    start: u32,
+    frames: &[Frame],
+    turns: &[(u8, u8, u8)],
+) -> Vec<Frame> {
+    let copies = rig.xen.counts().copies;
+    let mut ends = rig.tx(way, granting, start);
+    let set_up = rig.xen.counts();
+    let mut port = TestPort::default();
+    let (mut arena, mut burst) = (Arena::new(), Arena::new());
+    let mut todo: VecDeque<&Frame> = frames.iter().collect();
+    let mut turn = turns.iter().cycle();
+    while !todo.is_empty() || ends.front.in_flight() > 0 {
+        let &(most, polls, reclaims) = turn.next().expect("turns repeat");
+        burst.clear();
+        for (bytes, offload) in todo.iter().take(most as usize) {
+            if !burst.push(bytes, *offload) {
+                break;
+            }
+        }
+        let sent = ends.front.send(&rig.guest, &ends.front_chan, &burst.burst()).expect("grants to be had");
+        todo.drain(..sent);
+        // At the end of the frames everybody gets a turn, whatever the script says.
+        for _ in 0..polls.max(todo.is_empty() as u8) {
+            ends.back
+                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &SharedControl::default())
+                .expect("an honest front");
+        }
+        for _ in 0..reclaims.max((sent == 0) as u8) {
+            ends.front.reclaim(&rig.guest, 1).expect("an honest back");
+        }
+        if sent == 0 {
+            ends.back
+                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &SharedControl::default())
+                .expect("an honest front");
+        }
+    }
+    assert!(!ends.back.final_check().expect("an honest front"), "nothing is left to do");
+    let (f, b) = (ends.front.stats(), ends.back.stats());
+    assert_eq!((f.frames, f.errors), (frames.len() as u64, 0));
+    assert_eq!((b.frames, b.errors, b.dropped), (frames.len() as u64, 0, 0));
+    assert_eq!((f.bytes, f.staged), (b.bytes, b.staged), "both ends count alike");
+    if way.copy_only() {
+        assert_eq!((b.granted, rig.xen.counts().copies), (0, copies), "no grant operation with 65535");
+    }
+    let (now, ops) = (rig.xen.counts(), b.grant_ops);
+    assert_eq!(ops.copies, now.copies - set_up.copies);
+    assert_eq!((ops.maps, ops.unmaps), (now.maps - set_up.maps, now.unmaps - set_up.unmaps));
+    ends.close(rig);
+    port.took
+}
+
+/// Delivers `frames` from our back to our front, in turns; returns what arrived.
+fn carry_rx(
+    rig: &Rig,
+    way: Way,
+    granting: Granting,
+    (start, after_tx): (u32, bool),
+    frames: &[Frame],
+    turns: &[(u8, u8, u8)],
+) -> Vec<Frame> {
+    let copies = rig.xen.counts().copies;
+    let mut ends = rig.rx(way, granting, start, after_tx);
+    let set_up = rig.xen.counts();
+    let mut port = TestPort::default();
+    let mut arena = Arena::new();
+    let mut todo: VecDeque<&Frame> = frames.iter().collect();
+    let mut arrived = Vec::new();
+    let mut turn = turns.iter().cycle();
+    let mut idle = false;
+    while !todo.is_empty() || !port.gives.is_empty() || !idle {
+        let &(most, polls, recvs) = turn.next().expect("turns repeat");
+        for _ in 0..most {
+            port.gives.extend(todo.pop_front().cloned());
+        }
+        ends.front.post(&rig.guest, &ends.front_chan).expect("grants to be had");
+        idle = false;
+        for _ in 0..=polls {
+            let polled = ends
+                .back
+                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &SharedControl::default())
+                .expect("an honest front");
+            idle = polled == Polled::Idle && !ends.back.final_check().expect("an honest front");
+        }
+        for _ in 0..=recvs {
+            arena.clear();
+            let n = ends.front.recv(&mut arena, 1).expect("an honest back");
+            assert_eq!(n, arena.len());
+            idle &= n == 0;
+            arrived.extend(arena.burst().iter().map(|(bytes, offload)| (bytes.to_vec(), offload)));
+        }
+    }
+    let (f, b) = (ends.front.stats(), ends.back.stats());
+    assert_eq!((f.frames, f.errors), (frames.len() as u64, 0));
+    assert_eq!((b.frames, b.errors, b.dropped), (frames.len() as u64, 0, 0));
+    assert_eq!((f.bytes, f.staged), (b.bytes, b.staged), "both ends count alike");
+    if way.copy_only() {
+        assert_eq!((b.granted, rig.xen.counts().copies), (0, copies), "no grant operation with 65535");
+    }
+    let (now, ops) = (rig.xen.counts(), b.grant_ops);
+    assert_eq!(ops.copies, now.copies - set_up.copies);
+    assert_eq!((ops.maps, ops.unmaps), (now.maps - set_up.maps, now.unmaps - set_up.unmaps));
+    ends.close(rig);
+    arrived
+}
+
+/// Compares without printing frames of 65535 bytes.
+fn same(arrived: &[Frame], sent: &[Frame]) -> Result<(), TestCaseError> {
+    prop_assert_eq!(arrived.len(), sent.len());
+    for (i, (a, s)) in arrived.iter().zip(sent).enumerate() {
+        prop_assert_eq!(a.1, s.1, "offload of frame {}", i);
+        prop_assert_eq!(a.0.len(), s.0.len(), "length of frame {}", i);
+        let differs = a.0.iter().zip(&s.0).position(|(a, s)| a != s);
+        prop_assert_eq!(differs, None, "first byte that differs in frame {} of {}", i, s.0.len());
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_the_guest_sends_arrives(
+        way in ways(), granting in granting(), start in starts(), frames in frames(), turns in turns(),
+    ) {
+        let rig = Rig::new();
+        same(&carry_tx(&rig, way, granting, start, &frames, &turns), &frames)?;
+        rig.assert_empty();
+    }
+
+    #[test]
+    fn what_comes_for_the_guest_arrives(
+        way in ways(), granting in granting(), start in starts(), after_tx: bool, frames in frames(), turns in turns(),
+    ) {
+        let rig = Rig::new();
+        same(&carry_rx(&rig, way, granting, (start, after_tx), &frames, &turns), &frames)?;
+        rig.assert_empty();
+    }
+
+    /// The two directions of one queue have lengths of their own, and either may be without staging.
+    #[test]
+    fn directions_are_negotiated_apart(tx in ways(), rx in ways(), frames in frames(), turns in turns()) {
+        let rig = Rig::new();
+        let after_tx = tx.data_len().is_some();
+        same(&carry_tx(&rig, tx, Granting::PerFrame, 0, &frames, &turns), &frames)?;
+        same(&carry_rx(&rig, rx, Granting::PerFrame, (0, after_tx), &frames, &turns), &frames)?;
+        rig.assert_empty();
+    }
+}
+
+/// A frame of at most N bytes takes no grant operation, one of N + 1 does.
+#[test]
+fn the_data_length_is_where_staging_ends() {
+    for len in [64usize, 128, 256, 2048, 4096] {
+        for (content, staged) in [(len, 1), (len + 1, 0)] {
+            let rig = Rig::new();
+            let mut ends = rig.tx(Way::Staging(len as u32), Granting::PerFrame, 0);
+            let (mut arena, mut burst, mut port) = (Arena::new(), Arena::new(), TestPort::default());
+            assert!(burst.push(&noise(content, 1), Offload::default()));
+            assert_eq!(ends.front.send(&rig.guest, &ends.front_chan, &burst.burst()), Ok(1));
+            ends.back
+                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &SharedControl::default())
+                .expect("an honest front");
+            let stats = ends.back.stats();
+            assert_eq!((stats.staged, stats.granted), (staged, 1 - staged), "TX {content} of {len}");
+            assert_eq!(rig.xen.counts().copies == 0, staged == 1);
+            ends.close(&rig);
+
+            let mut ends = rig.rx(Way::Staging(len as u32), Granting::PerFrame, 0, false);
+            let mut port =
+                TestPort { gives: [(noise(content, 1), Offload::default())].into(), ..TestPort::default() };
+            ends.front.post(&rig.guest, &ends.front_chan).expect("grants to be had");
+            ends.back
+                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &SharedControl::default())
+                .expect("an honest front");
+            let stats = ends.back.stats();
+            assert_eq!((stats.staged, stats.granted), (staged, 1 - staged), "RX {content} of {len}");
+            ends.close(&rig);
+            rig.assert_empty();
+        }
+    }
+}

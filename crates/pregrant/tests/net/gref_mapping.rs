@@ -1,0 +1,723 @@
+//! Gref mappings between our two ends, and by hand: asked for, used without grant operations, bounded, given back; and over a
+//! back's death (docs/protocol 2.11).
+#![cfg(not(miri))]
+
+use crate::rig;
+
+use pregrant::net::back::control_page::CONTROL_BYTES;
+use pregrant::net::back::gref_requests::{MAPS_PER_TURN, UNANSWERED_MAX};
+use pregrant::net::back::{BackQueue, BackVif, ControlPage, Polled, VifConfig};
+use pregrant::net::features::BackFeatures;
+use pregrant::net::front::{FrontConfig, FrontVif, Granting};
+use pregrant::platform::local::{LocalCounts, LocalDomain, LocalMap, LocalRegion, LocalXen, Pages};
+use pregrant::platform::{Access, GrantPool, PeerMem};
+use pregrant::port::{Arena, Offload};
+use pregrant::ring::{NetCtrl, RingMem, RingPages, Word};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlType, GREF_READONLY, GrefEntry};
+use pregrant::xenbus::BackDevice;
+use pregrant::{DomId, GrantRef, PAGE_SIZE};
+use rig::bus::{MapBus, device};
+use rig::{GUEST, HOST, TestPort};
+use std::collections::BTreeMap;
+
+const SUCCESS: u32 = 0;
+const NOT_SUPPORTED: u32 = 1;
+const INVALID: u32 = 2;
+
+/// What outlives a back.
+#[derive(Clone)]
+struct Kept {
+    control: Pages,
+    pages: BTreeMap<String, Pages>,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self { control: Pages::new(CONTROL_BYTES / PAGE_SIZE), pages: BTreeMap::new() }
+    }
+}
+
+impl Kept {
+    fn page(&mut self, name: &str, bytes: usize) -> Option<Box<dyn SharedBytes + Send>> {
+        let page = self.pages.entry(name.into()).or_insert_with(|| Pages::new(bytes.div_ceil(PAGE_SIZE)));
+        Some(Box::new(page.clone()))
+    }
+}
+
+/// One vif with both ends on one machine.
+struct Pair {
+    xen: LocalXen,
+    g: LocalDomain,
+    h: LocalDomain,
+    front: FrontVif<LocalDomain>,
+    back: BackVif<LocalDomain>,
+    config: VifConfig,
+    page_limit: usize,
+    fb: MapBus,
+    bb: MapBus,
+    kept: Kept,
+}
+
+/// A front that has its pages mapped.
+fn telling() -> FrontConfig {
+    FrontConfig { gref_mapping: true, ..by_hand() }
+}
+
+/// One whose owner asks himself.
+fn by_hand() -> FrontConfig {
+    FrontConfig {
+        tx_data_len: None,
+        rx_data_len: None,
+        granting: Granting::Standing,
+        ctrl_ring: true,
+        ..FrontConfig::default()
+    }
+}
+
+/// A back with so many entries a queue, and no other way to keep pages.
+fn entries(gref_pages: usize) -> VifConfig {
+    VifConfig { gref_pages, ..VifConfig::default() }
+}
+
+impl Pair {
+    fn new(front: FrontConfig, config: VifConfig) -> Self {
+        Self::within(front, config, usize::MAX)
+    }
+
+    fn within(front: FrontConfig, config: VifConfig, page_limit: usize) -> Self {
+        let mut pair = Self::connected(front, config, page_limit);
+        while pair.front.is_telling() {
+            pair.back.poll_ctrl(&pair.h).expect("an honest front");
+            pair.front.turn(&pair.g).expect("an honest back");
+        }
+        pair
+    }
+
+    /// The front has asked its first question, if it has any.
+    fn connected(front: FrontConfig, config: VifConfig, page_limit: usize) -> Self {
+        let xen = LocalXen::new();
+        let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+        let (fb, bb) = device();
+        let front = FrontVif::new(HOST, front, false);
+        let kept = Kept::default();
+        let back = Self::back(&config, &kept, page_limit);
+        let mut pair = Self { xen, g, h, front, back, config, page_limit, fb, bb, kept };
+        for _ in 0..8 {
+            let Self { back, h, bb, kept, .. } = &mut pair;
+            back.step(h, bb, &mut |name, n| kept.page(name, n)).expect("an honest front");
+            pair.front.step(&pair.g, &mut pair.fb).expect("an honest back");
+        }
+        assert!(pair.front.is_live());
+        pair
+    }
+
+    fn back(config: &VifConfig, kept: &Kept, page_limit: usize) -> BackVif<LocalDomain> {
+        let mut back = BackVif::new(GUEST, 0, config.clone());
+        back.keep_control(ControlPage::new(kept.control.clone()).expect("a page"));
+        back.limit_pages(page_limit);
+        back
+    }
+
+    /// The back dies, and another takes the rings up.
+    fn restart(&mut self) {
+        let Self { h, bb, kept, .. } = self;
+        self.back = Self::back(&self.config, kept, self.page_limit);
+        assert!(self.back.reattach(h, bb, &mut |name, n| kept.page(name, n)).expect("live rings"));
+    }
+
+    /// So many frames of `len` bytes each way on queue `q`, each checked; what that took.
+    fn exchange(&mut self, q: usize, frames: usize, len: usize) -> LocalCounts {
+        let before = self.xen.counts();
+        let bytes = |k: usize| -> Vec<u8> { (0..len).map(|at| (at * 7 + k) as u8).collect() };
+        let (mut port, mut scratch, mut into) = (TestPort::default(), Arena::new(), Arena::new());
+        for k in 0..frames {
+            let mut burst = Arena::new();
+            assert!(burst.push(&bytes(k), Offload::default()));
+            assert_eq!(self.front.send(&self.g, q, &burst.burst()), Ok(1));
+            self.back.poll_tx(&self.h, q, &mut port, &mut scratch).expect("good frames");
+            self.front.reclaim(&self.g, q, 1).expect("good answers");
+            assert_eq!(port.took.pop().map(|f| f.0), Some(bytes(k)), "frame {k} from the guest");
+            port.gives.push_back((bytes(k + 1), Offload::default()));
+            self.back.poll_rx(&self.h, q, &mut port).expect("good slots");
+            into.clear();
+            assert_eq!(self.front.recv(&self.g, q, &mut into, 1), Ok(1));
+            assert_eq!(into.burst().frame(0), bytes(k + 1), "frame {k} for the guest");
+        }
+        let after = self.xen.counts();
+        LocalCounts {
+            copies: after.copies - before.copies,
+            maps: after.maps - before.maps,
+            unmaps: after.unmaps - before.unmaps,
+            ..after
+        }
+    }
+
+    /// Asks by the front's own means.
+    fn ask(&mut self, msg_type: CtrlType, queue: u32, entries: &[GrefEntry]) {
+        let ctrl = self.front.ctrl().expect("a control ring");
+        let asked = match msg_type {
+            CtrlType::AddGrefMapping => ctrl.add_grefs(&self.g, queue, entries),
+            CtrlType::DelGrefMapping => ctrl.del_grefs(&self.g, queue, entries),
+            other => ctrl.ask(&self.g, other, [queue, 0, 0]),
+        };
+        assert_eq!(asked, Ok(()));
+    }
+
+    fn answer(&mut self) -> Option<(u32, u32)> {
+        let answer = self.front.ctrl().expect("a control ring").answer().expect("an honest back");
+        answer.map(|CtrlResponse { status, data, .. }| (status, data))
+    }
+
+    /// Lets the back go on until there is nothing to do.
+    fn turns(&mut self) -> usize {
+        (0..).take_while(|_| self.back.poll_ctrl(&self.h).expect("an honest front") == Polled::More).count()
+    }
+
+    /// Asks, and gives the answer: status and data.
+    fn asked(&mut self, msg_type: CtrlType, queue: u32, entries: &[GrefEntry]) -> (u32, u32) {
+        self.ask(msg_type, queue, entries);
+        self.turns();
+        self.answer().expect("an answer")
+    }
+
+    /// The first `n` TX and RX pages of queue `q`, as an honest front tells of them.
+    fn pages(&self, q: usize, n: usize) -> Vec<GrefEntry> {
+        let [tx, rx] = self.front.page_refs(q);
+        let of = |refs: &[GrantRef], flags| -> Vec<_> {
+            refs[..n].iter().map(|gref| GrefEntry { gref: gref.0, flags, status: 7 }).collect()
+        };
+        [of(tx, GREF_READONLY), of(rx, 0)].concat()
+    }
+
+    fn mapped(&self) -> usize {
+        self.xen.counts().mapped
+    }
+
+    fn close(mut self) {
+        self.back.close(&self.h, &mut self.bb, None).expect("a map");
+        assert_eq!(self.mapped(), 0, "closed, and something is mapped");
+        while !self.front.is_closed() {
+            self.front.step(&self.g, &mut self.fb).expect("a map");
+        }
+        assert_eq!(self.xen.counts().grants, 0);
+    }
+}
+
+const ADD: CtrlType = CtrlType::AddGrefMapping;
+const DEL: CtrlType = CtrlType::DelGrefMapping;
+const SIZE: CtrlType = CtrlType::GetGrefMappingSize;
+
+#[test]
+fn what_the_back_was_told_of_takes_no_grant_operation() {
+    for queues in [1, 2] {
+        let mut pair = Pair::new(FrontConfig { queues, ..telling() }, entries(768));
+        let n = queues as usize;
+        assert_eq!(pair.mapped(), 512 * n + 2 * n + 1, "pages, rings, the control ring");
+        for q in 0..n {
+            assert_eq!((pair.front.gref_pages(q), pair.back.gref_pages(q)), (512, [512, 256]));
+            assert_eq!(pair.back.path_names(q), ("gref-mapping", "gref-mapping"));
+            let mut frames = 0;
+            for len in [60, 900, 4096, 9000] {
+                let took = pair.exchange(q, 300, len);
+                assert_eq!((took.copies, took.maps, took.unmaps), (0, 0, 0), "{len} bytes");
+                frames += 300;
+                let (tx, rx) = pair.back.stats(q);
+                assert_eq!((tx.gref_mapped, rx.gref_mapped), (frames, frames));
+                assert_eq!((tx.granted, tx.persistent, tx.staged), (0, 0, 0));
+            }
+        }
+        assert_eq!(pair.back.needed_pages(), pair.mapped());
+        pair.close();
+    }
+}
+
+/// Whatever the back says, the frames travel.
+#[test]
+fn a_front_goes_without_what_it_does_not_get() {
+    let no_ring = BackFeatures { ctrl_ring: false, ..BackFeatures::default() };
+    let persistent = BackFeatures::default();
+    // The front's pages that the back has in the end, and its paths.
+    for (front, back, page_limit, told, paths) in [
+        (telling(), VifConfig { features: no_ring, ..entries(768) }, usize::MAX, 0, "copy"),
+        (telling(), entries(0), usize::MAX, 0, "copy"),
+        (telling(), entries(100), usize::MAX, 100, "gref-mapping"),
+        (telling(), entries(512), 3 + 200, 200, "gref-mapping"),
+        (telling(), entries(512), 3, 0, "copy"),
+        (by_hand(), entries(512), usize::MAX, 0, "copy"),
+        (
+            FrontConfig { persistent: true, ..telling() },
+            VifConfig { features: persistent, ..entries(64) },
+            usize::MAX,
+            64,
+            "gref-mapping",
+        ),
+    ] {
+        let what = format!("{told} of {:?}", back.gref_pages);
+        let mut pair = Pair::within(front, back, page_limit);
+        assert_eq!((pair.front.gref_pages(0), pair.back.gref_pages(0)[0]), (told, told), "{what}");
+        assert_eq!(pair.back.path_names(0), (paths, paths), "{what}");
+        for len in [60, 5000] {
+            pair.exchange(0, 600, len);
+        }
+        let (tx, rx) = pair.back.stats(0);
+        assert_eq!((tx.gref_mapped > 0, rx.gref_mapped > 0), (told > 0, told > 0), "{what}");
+        for stats in [tx, rx] {
+            assert_eq!(stats.gref_mapped + stats.granted + stats.persistent, 1200, "{what}");
+        }
+        assert!(pair.mapped() <= page_limit);
+        pair.close();
+    }
+}
+
+#[test]
+fn an_add_is_all_or_nothing() {
+    let mut pair = Pair::new(by_hand(), entries(300));
+    let good = pair.pages(0, 140);
+    let mapped = pair.mapped();
+    let mut refs = [GrantRef::NONE];
+    let strangers = pair.g.alloc(DomId(9), Access::ReadWrite, &mut refs).expect("a page");
+    let entry = |gref, flags| GrefEntry { gref, flags, status: 0 };
+    let tx = pair.front.page_refs(0)[0].last().expect("pages").0;
+    for (last, why) in [
+        (entry(0, 0), "reference 0"),
+        (entry(4_000_000, 0), "nobody granted it"),
+        (entry(refs[0].0, 0), "a stranger's"),
+        (entry(tx, 0), "to be written, and granted for reading"),
+        (entry(tx, 2), "a flag that nobody knows"),
+        (good[0], "listed twice"),
+    ] {
+        // Where it fails at the end, in the middle, and at once.
+        for n in [280, 100, 0] {
+            let list = [&good[..n], &[last], &good[n..]].concat();
+            assert_eq!(pair.asked(ADD, 0, &list), (INVALID, 0), "{why}");
+            assert_eq!((pair.mapped(), pair.back.gref_pages(0)), (mapped, [0, 0]), "{why}");
+        }
+    }
+    let [tx, rx] = pair.front.page_refs(0);
+    let many: Vec<_> = tx.iter().chain(rx).map(|gref| entry(gref.0, GREF_READONLY)).collect();
+    assert_eq!(pair.asked(ADD, 0, &many[..301]), (INVALID, 0), "more than the table has");
+    assert_eq!(pair.asked(ADD, 0, &[]), (INVALID, 0), "no entry");
+    assert_eq!(pair.asked(ADD, 1, &good), (INVALID, 0), "no such queue");
+    assert_eq!(pair.asked(ADD, u32::MAX, &good), (INVALID, 0), "no such queue");
+    assert_eq!(pair.asked(SIZE, 1, &[]), (INVALID, 0));
+    assert_eq!(pair.asked(SIZE, 0, &[]), (SUCCESS, 300));
+    assert_eq!(pair.mapped(), mapped);
+    assert_eq!(pair.asked(ADD, 0, &good), (SUCCESS, 0));
+    assert_eq!((pair.mapped(), pair.back.gref_pages(0)), (mapped + 280, [280, 140]));
+    assert_eq!(pair.asked(ADD, 0, &many[200..221]), (INVALID, 0), "21 more than there is room for");
+    assert_eq!(pair.asked(ADD, 0, &many[200..220]), (SUCCESS, 0));
+    assert_eq!(pair.asked(ADD, 0, &good[..1]), (INVALID, 0), "it is there already");
+    assert_eq!(pair.asked(SIZE, 0, &[]), (SUCCESS, 300), "the most, and not what is left");
+    assert!(pair.g.release(strangers).is_ok());
+    pair.close();
+}
+
+/// Lists as a guest may place them: no page of its own, a page that is not writable, more entries than a page has.
+#[test]
+fn lists_that_are_of_no_use() {
+    let mut pair = Pair::new(by_hand(), entries(768));
+    assert_eq!(pair.asked(ADD, 0, &pair.pages(0, 4)), (SUCCESS, 0));
+    let mapped = pair.mapped();
+    let mut refs = [GrantRef::NONE];
+    let page = pair.g.alloc(HOST, Access::ReadOnly, &mut refs).expect("a page");
+    let list: Vec<u8> = pair.pages(0, 8)[4..].iter().flat_map(|e| e.to_bytes()).collect();
+    assert!(page.copy_in(0, &list));
+    let mut raw = |msg_type, data| {
+        let ctrl = pair.front.ctrl().expect("a control ring");
+        assert_eq!(ctrl.ask(&pair.g, msg_type, data), Ok(()));
+        while pair.back.poll_ctrl(&pair.h) == Ok(Polled::More) {}
+        let answer =
+            pair.front.ctrl().and_then(|ctrl| ctrl.answer().expect("an honest back")).expect("an answer");
+        (answer.status, answer.data)
+    };
+    for msg_type in [ADD, DEL] {
+        for data in
+            [[0, 0, 1], [0, 4_000_000, 1], [0, refs[0].0, 0], [0, refs[0].0, 513], [0, refs[0].0, u32::MAX]]
+        {
+            assert_eq!(raw(msg_type, data), (INVALID, 0), "{msg_type:?} {data:?}");
+        }
+    }
+    assert_eq!(raw(DEL, [0, refs[0].0, 4]), (INVALID, 0), "no status can be written");
+    assert_eq!(raw(ADD, [0, refs[0].0, 4]), (SUCCESS, 0), "none has to be");
+    let mut after = vec![0; list.len()];
+    assert!(page.copy_out(0, &mut after));
+    assert_eq!(after, list, "it is the guest's");
+    assert_eq!(pair.mapped(), mapped + 4);
+    assert!(pair.g.release(page).is_ok());
+    pair.close();
+}
+
+#[test]
+fn a_del_says_what_it_unmapped() {
+    let mut pair = Pair::new(by_hand(), entries(768));
+    let all = pair.pages(0, 256);
+    let mapped = pair.mapped();
+    assert_eq!(pair.asked(ADD, 0, &all), (SUCCESS, 0));
+    // Two that are not there, and one twice.
+    let some = [
+        &all[..100],
+        &[all[3], GrefEntry { gref: 0, ..all[0] }, GrefEntry { gref: 4_000_000, ..all[0] }],
+        &all[256..300],
+    ]
+    .concat();
+    assert_eq!(pair.asked(DEL, 0, &some), (SUCCESS, 144));
+    let statuses = pair.front.ctrl().and_then(|ctrl| ctrl.statuses(some.len())).expect("a list");
+    let not: Vec<_> = (0..).zip(&statuses).filter(|(_, status)| **status != 0).collect();
+    assert_eq!(not, [(100, &2), (101, &2), (102, &2)]);
+    assert_eq!((pair.mapped(), pair.back.gref_pages(0)), (mapped + 368, [368, 212]));
+    // They go by grant copy from now on, the others as before.
+    let took = pair.exchange(0, 256, 700);
+    assert_eq!((took.copies, took.maps), (144, 0));
+    assert_eq!(pair.asked(DEL, 0, &some), (SUCCESS, 0), "none of them is there");
+    let statuses = pair.front.ctrl().and_then(|ctrl| ctrl.statuses(some.len())).expect("a list");
+    assert!(statuses.iter().all(|status| *status == 2));
+    // There is room for them again, and in the end for all.
+    assert_eq!(pair.asked(ADD, 0, &all[..100]), (SUCCESS, 0));
+    assert_eq!(pair.asked(DEL, 0, &all), (SUCCESS, 468));
+    assert_eq!(
+        (pair.mapped(), pair.back.gref_pages(0), pair.back.path_names(0)),
+        (mapped, [0, 0], ("copy", "copy"))
+    );
+    assert_eq!(pair.front.ctrl().and_then(|ctrl| ctrl.statuses(513)), None, "no list is so long");
+    pair.close();
+}
+
+/// What is mapped for reading is not written to.
+#[test]
+fn rx_takes_pages_that_are_mapped_for_writing() {
+    let mut pair = Pair::new(by_hand(), entries(768));
+    let [tx, rx] = pair.front.page_refs(0).map(<[_]>::to_vec);
+    let entry = |gref: &GrantRef, flags| GrefEntry { gref: gref.0, flags, status: 0 };
+    let reading: Vec<_> = tx.iter().chain(&rx).map(|gref| entry(gref, GREF_READONLY)).collect();
+    assert_eq!(pair.asked(ADD, 0, &reading), (SUCCESS, 0));
+    assert_eq!(pair.back.path_names(0), ("gref-mapping", "copy"));
+    let took = pair.exchange(0, 300, 900);
+    assert_eq!(took.copies, 300, "RX by grant copy");
+    let (tx, rx) = pair.back.stats(0);
+    assert_eq!((tx.gref_mapped, rx.gref_mapped, rx.granted), (300, 0, 300));
+    pair.close();
+}
+
+/// With 64 pages a turn it takes several, and others are served meanwhile.
+#[test]
+fn a_long_list_takes_turns() {
+    let mut pair = Pair::new(by_hand(), entries(768));
+    let all = pair.pages(0, 256);
+    for (msg_type, data) in [(ADD, 0), (DEL, 512), (ADD, 0)] {
+        pair.ask(msg_type, 0, &all);
+        let before = pair.xen.counts();
+        let mut turns = 0;
+        loop {
+            assert_eq!(pair.back.poll_ctrl(&pair.h), Ok(Polled::More));
+            turns += 1;
+            if let Some(answer) = pair.answer() {
+                assert_eq!(answer, (SUCCESS, data));
+                break;
+            }
+            pair.exchange(0, 1, 500);
+        }
+        assert!(turns >= 512 / MAPS_PER_TURN, "{turns} turns");
+        let after = pair.xen.counts();
+        assert!(after.maps - before.maps <= 512 + 2 && after.unmaps - before.unmaps <= 512 + 2);
+    }
+    pair.close();
+}
+
+/// A worker has the queue and does not look: that is its queue's business alone.
+#[test]
+fn a_page_in_use_holds_up_nothing_but_its_own_answer() {
+    let mut pair = Pair::new(FrontConfig { queues: 2, ..by_hand() }, entries(768));
+    let lists = [0, 1].map(|q| pair.pages(q, 20));
+    for q in [0, 1] {
+        assert_eq!(pair.asked(ADD, q, &lists[q as usize]), (SUCCESS, 0));
+    }
+    let mut queues: Vec<BackQueue<LocalDomain>> = pair.back.lend_queues();
+    // More than one request at a time: a front that asks for more than ours does is played by hand.
+    let mut raw = RawRing::of(&mut pair);
+    let mapped = pair.mapped();
+    raw.ask(&pair, 1, DEL, 0, &lists[0]);
+    raw.ask(&pair, 2, CtrlType::SetHashAlgorithm, 1, &[]);
+    raw.ask(&pair, 3, DEL, 1, &lists[1][..5]);
+    raw.ask(&pair, 4, SIZE, 0, &[]);
+    raw.ask(&pair, 5, ADD, 0, &lists[0]);
+    pair.turns();
+    assert_eq!(raw.answers(), [(2, SUCCESS, 0), (4, SUCCESS, 768)]);
+    let port = &mut TestPort::default();
+    queues[1].poll_rx(&pair.h, port).expect("good slots");
+    assert!(queues[1].turn(&pair.h, port).expect("good slots"), "the control side is told");
+    pair.turns();
+    assert_eq!(raw.answers(), [(3, SUCCESS, 5)]);
+    assert_eq!(pair.mapped(), mapped - 5);
+    assert_eq!(pair.turns(), 0, "nothing to do until the other looks too");
+    queues[0].poll_tx(&pair.h, port, &mut Arena::new()).expect("good frames");
+    pair.turns();
+    assert_eq!(
+        raw.answers(),
+        [(1, SUCCESS, 40), (5, SUCCESS, 0)],
+        "what came behind it for the same queue waited"
+    );
+    assert_eq!(raw.statuses(0, 40), [0; 40]);
+    assert_eq!(pair.mapped(), mapped - 5);
+    pair.back.take_back(queues);
+    raw.end(&pair);
+    pair.close();
+}
+
+/// Requests without end for a queue that does not look: so many are taken, and no more.
+#[test]
+fn what_is_unanswered_is_bounded() {
+    let mut pair = Pair::new(by_hand(), entries(768));
+    let list = pair.pages(0, 10);
+    assert_eq!(pair.asked(ADD, 0, &list), (SUCCESS, 0));
+    let mut queues = pair.back.lend_queues();
+    let mut raw = RawRing::of(&mut pair);
+    for id in 0..60 {
+        raw.ask(&pair, id, DEL, 0, &list[..1]);
+    }
+    for id in 60..100 {
+        raw.ask(&pair, id, CtrlType::SetHashAlgorithm, 1, &[]);
+    }
+    pair.turns();
+    assert_eq!(raw.answers(), [], "what is behind {UNANSWERED_MAX} of them is not looked at");
+    assert_eq!(pair.back.final_check_ctrl(&pair.h), Ok(false), "it may sleep");
+    let port = &mut TestPort::default();
+    let mut ids = Vec::new();
+    while ids.len() < 100 {
+        let moved = queues[0].turn(&pair.h, port).expect("good slots");
+        assert!(moved || pair.turns() > 0, "it stands");
+        pair.turns();
+        ids.extend(raw.answers().iter().map(|(id, ..)| *id));
+    }
+    ids.sort_unstable();
+    assert!(ids.into_iter().eq(0..100), "each is answered, and once");
+    pair.back.take_back(queues);
+    raw.end(&pair);
+    pair.close();
+}
+
+/// XSA-300: what is added counts as mapped, and other devices of the guest take precedence over what may still be.
+#[test]
+fn added_pages_are_the_guests_own() {
+    let rings = 3;
+    let mut pair = Pair::within(by_hand(), entries(768), rings + 100);
+    assert_eq!((pair.back.needed_pages(), pair.back.allowed_pages()), (rings, 100));
+    assert_eq!(pair.asked(SIZE, 0, &[]), (SUCCESS, 100));
+    assert_eq!(pair.asked(ADD, 0, &pair.pages(0, 51)), (INVALID, 0));
+    assert_eq!(pair.asked(ADD, 0, &pair.pages(0, 40)), (SUCCESS, 0));
+    assert_eq!((pair.back.needed_pages(), pair.back.allowed_pages()), (rings + 80, 20));
+    // Another device came: what is there stays.
+    pair.back.allow_pages(&pair.h, 5);
+    assert_eq!((pair.back.needed_pages(), pair.back.allowed_pages()), (rings + 80, 5));
+    assert_eq!(pair.asked(SIZE, 0, &[]), (SUCCESS, 85));
+    let more = pair.pages(0, 50);
+    assert_eq!(pair.asked(ADD, 0, &more[40..46]), (INVALID, 0));
+    assert_eq!(pair.asked(ADD, 0, &more[40..45]), (SUCCESS, 0));
+    assert_eq!(pair.asked(DEL, 0, &more), (SUCCESS, 85));
+    assert_eq!((pair.back.needed_pages(), pair.back.allowed_pages()), (rings, 85));
+    pair.close();
+}
+
+/// The back dies after each of some turns; the next one has the same pages, and answers what was not.
+#[test]
+fn tables_outlive_their_back() {
+    for turns in 0..24 {
+        let mut pair = Pair::new(FrontConfig { queues: 2, ..by_hand() }, entries(768));
+        let (first, second) = (pair.pages(0, 256), pair.pages(1, 40));
+        assert_eq!(pair.asked(ADD, 1, &second), (SUCCESS, 0));
+        let steps = [(ADD, 0, &first[..], 0), (DEL, 1, &second[10..30], 20), (DEL, 0, &first[..256], 256)];
+        let mut turn = 0;
+        for (msg_type, queue, list, data) in steps {
+            pair.ask(msg_type, queue, list);
+            let mut answers = Vec::new();
+            loop {
+                if turn == turns {
+                    pair.restart();
+                }
+                turn += 1;
+                let moved = pair.back.poll_ctrl(&pair.h).expect("an honest front");
+                answers.extend(pair.answer());
+                if moved == Polled::Idle {
+                    break;
+                }
+            }
+            assert_eq!(answers, [(SUCCESS, data)], "dead at turn {turns}: one answer");
+        }
+        for _ in 0..2 {
+            assert_eq!(pair.mapped(), 256 + 60 + 2 * 2 + 1, "dead at turn {turns}");
+            assert_eq!(pair.back.gref_pages(0), [256, 256]);
+            assert_eq!(pair.back.gref_pages(1), [60, 40]);
+            let took = pair.exchange(0, 256, 100);
+            assert_eq!((took.copies, took.maps), (256, 0), "TX by grant copy, RX not");
+            assert_eq!(pair.answer(), None, "nothing is answered twice");
+            pair.restart();
+        }
+        assert_eq!(pair.asked(DEL, 1, &second), (SUCCESS, 60));
+        pair.close();
+    }
+}
+
+/// A request that waits for a worker when its back dies is answered by the next one, once, and what came behind it is not again.
+#[test]
+fn what_waits_outlives_its_back() {
+    for gref_pages in [768, 0] {
+        let mut pair = Pair::new(by_hand(), entries(768));
+        let list = pair.pages(0, 30);
+        assert_eq!(pair.asked(ADD, 0, &list), (SUCCESS, 0));
+        drop(pair.back.lend_queues());
+        let mut raw = RawRing::of(&mut pair);
+        raw.ask(&pair, 1, DEL, 0, &list[..7]);
+        raw.ask(&pair, 2, CtrlType::SetHashAlgorithm, 1, &[]);
+        raw.ask(&pair, 3, DEL, 0, &list[5..9]);
+        raw.ask(&pair, 4, CtrlType::GetHashFlags, 0, &[]);
+        pair.turns();
+        assert_eq!(raw.answers(), [(2, SUCCESS, 0), (4, SUCCESS, 15)]);
+        // The successor may know nothing of tables: then the guest hears that.
+        pair.config = entries(gref_pages);
+        pair.restart();
+        pair.turns();
+        if gref_pages == 0 {
+            assert_eq!(raw.answers(), [(1, NOT_SUPPORTED, 0), (3, NOT_SUPPORTED, 0)]);
+        } else {
+            assert_eq!(raw.answers(), [(1, SUCCESS, 7), (3, SUCCESS, 2)]);
+            assert_eq!((raw.statuses(0, 7), raw.statuses(1, 4)), (vec![0; 7], vec![2, 2, 0, 0]));
+            assert_eq!(pair.back.gref_pages(0), [51, 30]);
+        }
+        pair.restart();
+        pair.turns();
+        assert_eq!(raw.answers(), [], "nothing is answered twice");
+        raw.end(&pair);
+        pair.close();
+    }
+}
+
+/// A front that ended grants while there was no back: what cannot be mapped again is not in the table, and nothing else is lost.
+#[test]
+fn what_cannot_be_mapped_again_is_forgotten() {
+    let mut pair = Pair::new(by_hand(), entries(768));
+    let list = pair.pages(0, 30);
+    assert_eq!(pair.asked(ADD, 0, &list), (SUCCESS, 0));
+    pair.page_limit = 3 + 25;
+    pair.restart();
+    assert_eq!(pair.back.needed_pages(), 28);
+    pair.page_limit = usize::MAX;
+    pair.exchange(0, 300, 600);
+    assert_eq!(pair.asked(DEL, 0, &list), (SUCCESS, 25));
+    pair.close();
+}
+
+/// Whatever is answered, the front sends and takes the same frames, and gives its pages to nobody else.
+#[test]
+fn a_back_that_lies_about_its_table() {
+    let answer = |status, data| (status, data, 0u16, 0u16);
+    // The sizes and statuses that are answered in turn (with what is added to id and type); pages that the front believes are kept.
+    for (answers, told, fault) in [
+        (&[answer(SUCCESS, u32::MAX), answer(SUCCESS, 7)][..], 512, false),
+        (&[answer(SUCCESS, 3), answer(77, 0)], 0, false),
+        (&[answer(u32::MAX, 512)], 0, false),
+        (&[answer(SUCCESS, 0)], 0, false),
+        (&[], 0, false),
+        (&[answer(SUCCESS, 512), (SUCCESS, 0, 1, 0)], 0, true),
+        (&[(SUCCESS, 512, 0, 1)], 0, true),
+    ] {
+        let mut pair = Pair::connected(telling(), entries(0), usize::MAX);
+        let raw = RawRing::of(&mut pair);
+        let mut faulted = false;
+        for (k, &(status, data, id, msg_type)) in (0..).zip(answers) {
+            let asked = raw.request(k);
+            if asked.msg_type == ADD.raw() {
+                raw.scribble(&pair, asked.data[1]);
+            }
+            raw.answer(k, (asked.id + id, asked.msg_type + msg_type, status, data));
+            faulted |= pair.front.turn(&pair.g).is_err();
+        }
+        assert_eq!((faulted, pair.front.gref_pages(0)), (fault, told), "{answers:?}");
+        assert_eq!(pair.front.ctrl().is_some(), !answers.is_empty() && !fault, "{answers:?}");
+        let took = pair.exchange(0, 300, 800);
+        assert_eq!(took.copies, 600, "{answers:?}");
+        raw.end(&pair);
+        pair.close();
+    }
+}
+
+/// A guest's end of the control ring that asks as much as it likes, with a list page for each request.
+struct RawRing {
+    ring: RingPages<NetCtrl, LocalMap>,
+    lists: Vec<(LocalRegion, GrantRef)>,
+    rsp_cons: u32,
+    req_prod: u32,
+}
+
+impl RawRing {
+    /// Takes the ring over from a front that asks nothing meanwhile.
+    fn of(pair: &mut Pair) -> Self {
+        let gref = pair.fb.own.borrow()["ctrl-ring-ref"].parse().expect("a number");
+        let map = pair.h.map(GUEST, &[GrantRef(gref)], Access::ReadWrite).expect("the front's ring");
+        let ring = RingPages::new(map);
+        let at = ring.load(Word::RspProd);
+        Self { ring, lists: Vec::new(), rsp_cons: at, req_prod: at }
+    }
+
+    fn ask(&mut self, pair: &Pair, id: u16, msg_type: CtrlType, queue: u32, entries: &[GrefEntry]) {
+        let mut data = [queue, 0, 0];
+        if !entries.is_empty() {
+            let mut refs = [GrantRef::NONE];
+            let page = pair.g.alloc(HOST, Access::ReadWrite, &mut refs).expect("a page");
+            let bytes: Vec<u8> = entries.iter().flat_map(|e| e.to_bytes()).collect();
+            assert!(page.copy_in(0, &bytes));
+            self.lists.push((page, refs[0]));
+            data = [queue, refs[0].0, entries.len() as u32];
+        }
+        let request = CtrlRequest { id, msg_type: msg_type.raw(), data };
+        self.ring.write::<4>(self.req_prod, request.to_words());
+        self.req_prod = self.req_prod.wrapping_add(1);
+        self.ring.store(Word::ReqProd, self.req_prod);
+    }
+
+    /// The `k`-th request from the ring's beginning.
+    fn request(&self, k: u32) -> CtrlRequest {
+        CtrlRequest::from_words(self.ring.read::<4>(k))
+    }
+
+    /// The back's part: answers the `k`-th.
+    fn answer(&self, k: u32, (id, msg_type, status, data): (u16, u16, u32, u32)) {
+        self.ring.write::<3>(k, CtrlResponse { id, msg_type, status, data }.to_words());
+        self.ring.store(Word::RspProd, k + 1);
+    }
+
+    /// The back's part: fills a list that it may write to.
+    fn scribble(&self, pair: &Pair, list: u32) {
+        let list =
+            pair.h.map(GUEST, &[GrantRef(list)], Access::ReadWrite).expect("the back is to write to it");
+        assert!(list.copy_in(0, &[0xA5; PAGE_SIZE]));
+    }
+
+    /// Id, status, data of what was answered since.
+    fn answers(&mut self) -> Vec<(u16, u32, u32)> {
+        let mut answers = Vec::new();
+        while self.rsp_cons != self.ring.load(Word::RspProd) {
+            let CtrlResponse { id, status, data, .. } =
+                CtrlResponse::from_words(self.ring.read::<3>(self.rsp_cons));
+            answers.push((id, status, data));
+            self.rsp_cons = self.rsp_cons.wrapping_add(1);
+        }
+        assert!(self.req_prod.wrapping_sub(self.rsp_cons) <= 128);
+        answers
+    }
+
+    /// What stands in the `k`-th list.
+    fn statuses(&self, k: usize, n: usize) -> Vec<u16> {
+        let status = |at: usize| {
+            let mut entry = [0; GrefEntry::SIZE];
+            assert!(self.lists[k].0.copy_out(at * GrefEntry::SIZE, &mut entry));
+            GrefEntry::from_bytes(entry).status
+        };
+        (0..n).map(status).collect()
+    }
+
+    fn end(self, pair: &Pair) {
+        for (page, _) in self.lists {
+            assert!(pair.g.release(page).is_ok(), "a list is mapped still");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! What a guest wishes beside its frames, on every way: multicast addresses in extra infos on TX (docs/protocol 2.8),
+//! and on RX only the frames that it named, with the hashes that it asked for (2.5, 2.11).
+#![cfg(not(miri))] // Miri has data_path_race
+
+use crate::rig;
+
+use pregrant::PeerFault;
+use pregrant::net::back::multicast::{MulticastAsk, MulticastList};
+use pregrant::net::back::rx_batch::RxAccepts;
+use pregrant::net::headers::MacAddr;
+use pregrant::port::Offload;
+use pregrant::wire::netif::{
+    Extra, MCAST_LIST_MAX, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest,
+    TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
+};
+use rig::model::Slot;
+use rig::{Rig, RxGame, SLOTS, TxGame, WAYS};
+
+const OKAY: i16 = RSP_OKAY;
+const ERROR: i16 = RSP_ERROR;
+const NULL: i16 = RSP_NULL;
+
+fn mac(n: u8) -> [u8; 6] {
+    [1, 0, 0x5E, 0, 0, n]
+}
+
+/// A request with these extra infos; its own slot means nothing.
+fn wish(id: u16, flags: u16, extras: &[Extra]) -> Vec<Slot> {
+    let first = TxRequest { gref: 4_000_000, offset: 4000, flags: flags | TXF_EXTRA_INFO, id, size: 4000 };
+    let last = extras.len() - 1;
+    let extras = extras.iter().enumerate().map(|(k, e)| Slot::extra(*e, k < last));
+    [Slot::Data(first)].into_iter().chain(extras).collect()
+}
+
+/// A frame of 60 bytes.
+fn frame(g: &TxGame, id: u16) -> Vec<Slot> {
+    vec![Slot::Data(TxRequest { gref: g.refs[id as usize].0, offset: 0, flags: 0, id, size: 60 })]
+}
+
+fn on_all_ways(test: impl Fn(&mut TxGame)) {
+    for way in WAYS {
+        let rig = Rig::new();
+        let mut g = rig.tx_model(way, u32::MAX - 9, 8);
+        g.control.lock().offer_multicast(true);
+        test(&mut g);
+        assert_eq!(g.model.finish(), Ok(()));
+        g.close();
+        rig.assert_empty();
+    }
+}
+
+fn play(g: &mut TxGame, requests: &[Vec<Slot>]) -> Vec<Vec<i16>> {
+    requests.iter().for_each(|slots| g.model.play(slots));
+    assert_eq!(g.run(), Ok(()));
+    g.model.answers().expect("answers by the rules")
+}
+
+fn named(g: &TxGame) -> Vec<MacAddr> {
+    g.control.lock().multicast.addresses().to_vec()
+}
+
+#[test]
+fn wishes_are_answered_among_frames_and_are_none() {
+    on_all_ways(|g| {
+        let (add, del) = (Extra::McastAdd, Extra::McastDel);
+        let requests = [
+            frame(g, 0),
+            wish(1, 0, &[add(mac(1))]),
+            wish(2, 0, &[add(mac(2))]),
+            frame(g, 3),
+            wish(4, 0, &[del(mac(1))]),
+            wish(5, 0, &[del(mac(9))]),
+        ];
+        let (sent, good) = (vec![OKAY], vec![OKAY, NULL]);
+        let due = [sent.clone(), good.clone(), good.clone(), sent, good.clone(), good];
+        assert_eq!(play(g, &requests), due);
+        assert_eq!(named(g), [MacAddr(mac(2))]);
+        let stats = g.back.stats();
+        assert_eq!((g.port.took.len(), stats.frames, stats.errors), (2, 2, 0), "no frame but the frames");
+    });
+}
+
+/// Malformed wishes are answered with ERROR and change nothing; what no extra info may be closes the device.
+#[test]
+fn wishes_that_make_no_sense_are_errors_or_faults() {
+    on_all_ways(|g| {
+        let add = |n| Extra::McastAdd(mac(n));
+        let mut with_data = wish(1, TXF_MORE_DATA, &[add(1)]);
+        with_data.push(Slot::Data(TxRequest { gref: g.refs[2].0, offset: 0, flags: 0, id: 2, size: 60 }));
+        let requests = [
+            with_data,
+            wish(3, 0, &[add(1), add(2)]),
+            wish(4, 0, &[add(1), Extra::McastDel(mac(1))]),
+            wish(5, 0, &[Extra::McastAdd([2, 0, 0, 0, 0, 1])]), // no group
+            wish(6, 0, &[Extra::Hash { hash_type: 0, algorithm: 1, value: 1 }, add(3)]),
+        ];
+        let two = vec![ERROR, NULL, NULL];
+        let due = [vec![ERROR, NULL, ERROR], two.clone(), two, vec![ERROR, NULL], vec![OKAY, NULL, NULL]];
+        assert_eq!(play(g, &requests), due);
+        assert_eq!((named(g), g.port.took.len()), (vec![MacAddr(mac(3))], 0));
+    });
+    let rig = Rig::new();
+    let unknown = |found: u8| Slot::Extra([u32::from(found), 0, 0]);
+    for found in [0, 6, 255] {
+        let mut g = rig.tx_model(WAYS[0], 0, 8);
+        let [first, _] = wish(1, 0, &[Extra::McastAdd(mac(1))])[..] else { unreachable!() };
+        g.model.play(&[first, unknown(found)]);
+        assert_eq!(g.run(), Err(PeerFault::BadExtra(found)));
+        g.close();
+    }
+    let mut g = rig.tx_model(WAYS[0], 0, 8);
+    g.model.play(&[wish(1, 0, &[Extra::McastAdd(mac(1))])[0]]);
+    assert_eq!(g.run(), Err(PeerFault::SlotsMissing));
+    g.close();
+}
+
+/// The list holds 64; the wish after that is an ERROR, and the device goes on. 10^5 more change nothing.
+#[test]
+fn the_list_is_bounded() {
+    let rig = Rig::new();
+    let mut g = rig.tx_model(WAYS[0], 0, 8);
+    g.control.lock().offer_multicast(true);
+    let wishes: Vec<_> = (0..66).map(|n| wish(n, 0, &[Extra::McastAdd(mac(n as u8))])).collect();
+    let answers = play(&mut g, &wishes);
+    assert!(
+        answers[..64].iter().all(|a| *a == [OKAY, NULL]) && answers[64..].iter().all(|a| *a == [ERROR, NULL])
+    );
+    for round in 0..1000u32 {
+        let other = |k: u16| [3, 1, round as u8, (round >> 8) as u8, 0, k as u8];
+        let wishes: Vec<_> = (0..100).map(|k| wish(k, 0, &[Extra::McastAdd(other(k))])).collect();
+        assert!(play(&mut g, &wishes).iter().all(|a| *a == [ERROR, NULL]));
+    }
+    assert_eq!((named(&g).len(), g.back.stats().errors), (MCAST_LIST_MAX, 100_002));
+    g.close();
+    rig.assert_empty();
+}
+
+fn post(g: &mut RxGame, n: u32) {
+    for _ in 0..n {
+        let id = g.model.next_index() % SLOTS;
+        g.model.post(RxRequest { id: id as u16, gref: g.refs[id as usize].0 });
+    }
+}
+
+/// A TCP segment over IPv4, `len` bytes in all, to this address.
+fn tcp(dst: [u8; 6], len: usize) -> Vec<u8> {
+    let mut f = dst.to_vec();
+    f.extend([2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0]);
+    f.extend((len as u16 - 14).to_be_bytes());
+    f.extend([0, 1, 0, 0, 64, 6, 0, 0, 66, 9, 149, 187, 161, 142, 100, 80]);
+    f.extend(2794u16.to_be_bytes());
+    f.extend(1766u16.to_be_bytes());
+    f.resize(len, 0);
+    f
+}
+
+fn rx_on_all_ways(test: impl Fn(&mut RxGame)) {
+    for way in WAYS {
+        let rig = Rig::new();
+        let mut g = rig.rx_model(way, u32::MAX - 3, RxAccepts::ALL);
+        test(&mut g);
+        g.close();
+        rig.assert_empty();
+    }
+}
+
+#[test]
+fn frames_to_groups_that_were_not_named_are_left_out() {
+    rx_on_all_ways(|g| {
+        post(g, SLOTS);
+        let unicast = [2, 0, 0, 0, 0, 9];
+        let all = [mac(1), mac(2), [0xFF; 6], unicast, mac(3)];
+        let give = |g: &mut RxGame| {
+            g.port.gives.extend((60..).zip(all).map(|(len, dst)| (tcp(dst, len), Offload::default())))
+        };
+        let lens = |g: &mut RxGame| -> Vec<usize> {
+            assert_eq!(g.run(), Ok(()));
+            g.model.frames().expect("by the rules").iter().map(|f| f.bytes()).collect()
+        };
+        give(g);
+        assert_eq!(lens(g), [60, 61, 62, 63, 64], "nothing was requested");
+        g.control.lock().multicast.request(true);
+        give(g);
+        assert_eq!(lens(g), [62, 63]);
+        assert!(g.control.lock().multicast.apply(MulticastAsk::Add(MacAddr(mac(2)))));
+        give(g);
+        assert_eq!(lens(g), [61, 62, 63]);
+        let stats = g.back.stats();
+        assert_eq!((stats.frames, stats.filtered, stats.dropped, stats.errors), (10, 5, 0, 0));
+        // A successor that does not know the list leaves nothing out.
+        g.control.lock().multicast = MulticastList::lost();
+        g.control.lock().multicast.request(true);
+        give(g);
+        assert_eq!(lens(g), [60, 61, 62, 63, 64]);
+    });
+}
+
+const KEY: [u8; 40] = [
+    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0,
+    0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42,
+    0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+];
+
+/// The hash of docs/protocol 2.11's TCP vector.
+const HASH: Extra = Extra::Hash { hash_type: 1, algorithm: 1, value: 0x51cc_c178 };
+
+fn hashing(g: &mut RxGame) {
+    let hash = &mut g.control.lock().hash;
+    let _ = (hash.set_algorithm(1), hash.set_flags(0xF), hash.set_key(&KEY));
+    assert!(hash.is_on());
+}
+
+#[test]
+fn frames_carry_the_hash_that_was_asked_for() {
+    rx_on_all_ways(|g| {
+        post(g, 20);
+        hashing(g);
+        let gso = Offload { csum_blank: true, csum_ok: true, gso_type: 1, gso_size: 1448 };
+        let to = [2, 0, 0, 0, 0, 9];
+        let other = vec![0xFF; 60];
+        g.port.gives.extend([
+            (tcp(to, 60), Offload::default()),
+            (tcp(to, 9000), gso),
+            (other, Offload::default()),
+            (tcp(to, 5000), Offload::default()),
+        ]);
+        assert_eq!(g.run(), Ok(()));
+        let frames = g.model.frames().expect("by the rules");
+        let extras: Vec<_> = frames.iter().map(|f| f.extras.clone()).collect();
+        let gso = Extra::Gso { size: 1448, gso_type: 1 };
+        assert_eq!(extras, [vec![HASH], vec![gso, HASH], vec![], vec![HASH]]);
+        let slots: Vec<_> = frames.iter().map(|f| (f.slots.len(), f.bytes())).collect();
+        assert_eq!(slots, [(1, 60), (3, 9000), (1, 60), (2, 5000)]);
+        assert_eq!(frames[3].slots[0].flags, RXF_EXTRA_INFO | RXF_MORE_DATA);
+        assert_eq!(g.model.in_flight(), 20 - (1 + 1) - (3 + 2) - 1 - (2 + 1), "a slot for each extra info");
+        // Turned off: no more.
+        let _ = g.control.lock().hash.set_flags(0);
+        g.port.gives.push_back((tcp(to, 60), Offload::default()));
+        assert_eq!(g.run(), Ok(()));
+        assert_eq!(g.model.frames().expect("by the rules")[0].extras, []);
+    });
+}
+
+/// XSA-392: the slot of the extra info is among those that a frame waits for.
+#[test]
+fn a_hashed_frame_waits_for_all_of_its_slots() {
+    rx_on_all_ways(|g| {
+        hashing(g);
+        let offload = Offload { gso_type: 1, gso_size: 1000, ..Offload::default() };
+        g.port.gives.extend([(tcp([2; 6], 4100), offload), (tcp([2; 6], 60), Offload::default())]);
+        for _ in 0..4 {
+            assert_eq!((g.run(), g.back.final_check()), (Ok(()), Ok(false)));
+            assert_eq!(g.model.frames(), Ok(vec![]));
+            post(g, 1);
+        }
+        assert_eq!((g.back.final_check(), g.run()), (Ok(true), Ok(())));
+        assert_eq!(g.model.frames().expect("by the rules").len(), 1);
+        // What waits is what was hashed when it came from the port.
+        post(g, 2);
+        assert_eq!(g.run(), Ok(()));
+        assert_eq!(g.model.frames().expect("by the rules")[0].extras, [HASH]);
+        assert_eq!(g.model.finish(), Ok(()));
+    });
+}

@@ -1,0 +1,38 @@
+//! A queue and a vif, both ends, on a machine within the test: a file for each claim. One program, for what they share (paths, queues,
+//! vifs over the local platform) is built once then. Miri runs what races and what is lent; the others say that they are not for it.
+#![cfg(not(loom))]
+
+#[path = "../rig/mod.rs"]
+mod rig;
+
+mod chain_rx;
+mod chain_tx;
+mod control_ring;
+mod data_path;
+mod data_path_hostile_back;
+mod data_path_race;
+mod gref_mapping;
+mod gso;
+mod guest_wishes;
+mod in_flight;
+mod lent;
+mod model_front;
+mod netif_rules;
+mod netif_rules_rx;
+mod offload;
+mod persistent;
+mod rx_accepts;
+mod rx_by_reference;
+mod staging_path;
+mod stale_keys;
+mod vif_control;
+mod vif_control_ring;
+mod vif_hotplug;
+mod vif_sleep;
+mod vif_time;
+mod xdp_headroom;
+mod xsa_back;
+mod xsa_front;
+mod xsa_front_reads;
+mod xsa_kept_pages;
+mod xsa_vif;

@@ -1,0 +1,257 @@
+//! Persistent grants between our two ends: agreed on, used without grant operations, bounded, given up.
+#![cfg(not(miri))]
+
+use crate::rig;
+
+use pregrant::net::back::{BackVif, VifConfig};
+use pregrant::net::features::{BackFeatures, FrontRequest};
+use pregrant::net::front::Granting;
+use pregrant::net::front::{FrontConfig, FrontVif};
+use pregrant::net::path::PathName;
+use pregrant::net::path::staging::list::DataLen;
+use pregrant::platform::local::{LocalCounts, LocalDomain, LocalXen};
+use pregrant::port::{Arena, Offload};
+use pregrant::xenbus::BackDevice;
+use rig::bus::{MapBus, connect, device};
+use rig::{GUEST, HOST, TestPort};
+
+/// One vif with both ends on one machine.
+struct Pair {
+    xen: LocalXen,
+    g: LocalDomain,
+    h: LocalDomain,
+    front: FrontVif<LocalDomain>,
+    back: BackVif<LocalDomain>,
+    fb: MapBus,
+    bb: MapBus,
+}
+
+/// What the two ends are told.
+struct Told {
+    features: BackFeatures,
+    fallback: PathName,
+    config: FrontConfig,
+    limit: usize,
+    page_limit: usize,
+}
+
+impl Default for Told {
+    fn default() -> Self {
+        let config = FrontConfig {
+            tx_data_len: None,
+            rx_data_len: None,
+            granting: Granting::PerFrame,
+            persistent: true,
+            ..FrontConfig::default()
+        };
+        Self {
+            features: BackFeatures::default(),
+            fallback: PathName::Copy,
+            config,
+            limit: 256,
+            page_limit: usize::MAX,
+        }
+    }
+}
+
+impl Pair {
+    fn new(told: Told) -> Self {
+        let xen = LocalXen::new();
+        let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+        let (fb, bb) = device();
+        let config = VifConfig {
+            features: told.features,
+            fallback: told.fallback,
+            persistent_pages: told.limit,
+            ..VifConfig::default()
+        };
+        let mut back = BackVif::new(GUEST, 0, config);
+        back.limit_pages(told.page_limit);
+        let front = FrontVif::new(HOST, told.config, false);
+        let mut pair = Self { xen, g, h, front, back, fb, bb };
+        connect((&pair.g, &mut pair.front, &mut pair.fb), (&pair.h, &mut pair.back, &mut pair.bb));
+        assert!(pair.front.is_live());
+        pair
+    }
+
+    /// So many frames of `len` bytes each way, each checked; what that took.
+    fn exchange(&mut self, frames: usize, len: usize) -> LocalCounts {
+        let before = self.xen.counts();
+        let bytes = |k: usize| -> Vec<u8> { (0..len).map(|at| (at * 7 + k) as u8).collect() };
+        let (mut port, mut scratch, mut into) = (TestPort::default(), Arena::new(), Arena::new());
+        for k in 0..frames {
+            let mut burst = Arena::new();
+            assert!(burst.push(&bytes(k), Offload::default()));
+            assert_eq!(self.front.send(&self.g, 0, &burst.burst()), Ok(1));
+            self.back.poll_tx(&self.h, 0, &mut port, &mut scratch).expect("good frames");
+            // What is held is answered by the next call.
+            self.back.poll_tx(&self.h, 0, &mut port, &mut scratch).expect("good frames");
+            self.front.reclaim(&self.g, 0, 1).expect("good answers");
+            assert_eq!(port.took.pop().map(|f| f.0), Some(bytes(k)), "frame {k} from the guest");
+            port.gives.push_back((bytes(k + 1), Offload::default()));
+            self.back.poll_rx(&self.h, 0, &mut port).expect("good slots");
+            into.clear();
+            assert_eq!(self.front.recv(&self.g, 0, &mut into, 1), Ok(1));
+            assert_eq!(into.burst().frame(0), bytes(k + 1), "frame {k} for the guest");
+        }
+        let after = self.xen.counts();
+        LocalCounts {
+            copies: after.copies - before.copies,
+            maps: after.maps - before.maps,
+            unmaps: after.unmaps - before.unmaps,
+            ..after
+        }
+    }
+
+    fn paths(&self) -> (&'static str, &'static str) {
+        self.back.path_names(0)
+    }
+
+    fn close(mut self) {
+        self.back.close(&self.h, &mut self.bb, None).expect("a map");
+        assert_eq!(self.xen.counts().mapped, 0, "closed, and something is mapped");
+        while !self.front.is_closed() {
+            self.front.step(&self.g, &mut self.fb).expect("a map");
+        }
+        assert_eq!(self.xen.counts().grants, 0);
+    }
+}
+
+#[test]
+fn pages_are_mapped_once_and_then_nothing_is_asked_of_xen() {
+    let mut pair = Pair::new(Told::default());
+    assert_eq!(pair.paths(), ("persistent", "persistent"));
+    for key in [&pair.fb, &pair.bb] {
+        assert_eq!(key.own.borrow()["feature-persistent"], "1");
+    }
+    // Twice around both rings, so that each page is seen.
+    let first = pair.exchange(512, 900);
+    assert_eq!((first.maps, first.unmaps), (512, 0), "each page of both rings, once");
+    assert_eq!(first.copies, 512, "what is mapped was copied by a grant operation once");
+    for len in [60, 900, 4096, 9000] {
+        let then = pair.exchange(600, len);
+        assert_eq!((then.copies, then.maps, then.unmaps), (0, 0, 0), "{len} bytes");
+    }
+    let (tx, rx) = pair.back.stats(0);
+    assert_eq!((tx.granted, rx.granted), (256, 256), "the frames that were copied the first time");
+    let others = 512 + 4 * 600 - 256;
+    assert_eq!((tx.persistent, rx.persistent, tx.staged, rx.staged), (others, others, 0, 0));
+    pair.close();
+}
+
+#[test]
+fn without_one_of_the_keys_frames_go_as_ever() {
+    let told = Told::default();
+    let silent = Told { config: FrontConfig { persistent: false, ..told.config }, ..Told::default() };
+    let old = Told { features: BackFeatures { persistent: false, ..told.features }, ..Told::default() };
+    let none = Told { limit: 0, ..Told::default() };
+    for (told, what) in [(silent, "front"), (old, "back"), (none, "limit")] {
+        let mut pair = Pair::new(told);
+        assert_eq!(pair.paths(), ("copy", "copy"), "{what}");
+        let ops = pair.exchange(100, 900);
+        assert_eq!((ops.copies, ops.maps), (200, 0), "{what}");
+        pair.close();
+    }
+}
+
+/// What is beyond the store's limit, and what is longer than a staging buffer, is served by the next of the chain.
+#[test]
+fn what_does_not_fit_goes_to_the_next_path() {
+    let mut pair = Pair::new(Told { limit: 20, ..Told::default() });
+    pair.exchange(600, 900);
+    assert_eq!(pair.xen.counts().mapped, 2 + 2 * 20);
+    let then = pair.exchange(256, 900);
+    assert_eq!((then.copies, then.maps), (2 * (256 - 20), 0), "20 pages of each direction are there");
+    pair.close();
+    let len = DataLen::new(256);
+    let config = FrontConfig { tx_data_len: len, rx_data_len: len, ..Told::default().config };
+    let mut pair = Pair::new(Told { config, ..Told::default() });
+    assert_eq!(pair.paths(), ("staging", "staging"));
+    let short = pair.exchange(300, 200);
+    assert_eq!((short.copies, short.maps), (0, 0));
+    pair.exchange(512, 900);
+    let long = pair.exchange(300, 900);
+    assert_eq!((long.copies, long.maps), (0, 0), "longer than a buffer, and its page is known");
+    pair.close();
+}
+
+/// An accepted list does not hide what the operator chose for the rest.
+#[test]
+fn map_serves_what_is_longer_than_a_staging_buffer() {
+    let len = DataLen::new(256);
+    let config =
+        FrontConfig { tx_data_len: len, rx_data_len: len, persistent: false, ..Told::default().config };
+    let mut pair = Pair::new(Told { config, fallback: PathName::Map, ..Told::default() });
+    assert_eq!(pair.paths(), ("staging", "staging"));
+    let ops = pair.exchange(50, 900);
+    assert_eq!((ops.maps, ops.unmaps), (50, 50), "TX by map, RX by copy");
+    pair.close();
+}
+
+/// Pages that are mapped after the connect count as if they were mapped then (XSA-300).
+#[test]
+fn the_bound_of_a_guest_s_pages_holds() {
+    for page_limit in [2, 3, 12, 100, 300] {
+        let mut pair = Pair::new(Told { page_limit, ..Told::default() });
+        assert!(pair.back.mapped_pages() <= page_limit);
+        pair.exchange(600, 900);
+        let mapped = pair.xen.counts().mapped;
+        assert!(mapped <= page_limit, "{mapped} pages are mapped, {page_limit} may be");
+        assert_eq!(mapped, 2 + 2 * ((page_limit - 2) / 2).min(256), "and all that may be are used");
+        pair.close();
+    }
+}
+
+/// What all queues need comes before what any of them only keeps.
+#[test]
+fn lists_come_before_pages_that_are_kept() {
+    let len = DataLen::new(256);
+    let config = FrontConfig { queues: 2, tx_data_len: len, rx_data_len: len, ..Told::default().config };
+    // Rings and all lists, and a hundred.
+    let pair = Pair::new(Told { config, page_limit: 2 * (2 + 32) + 100, ..Told::default() });
+    assert!(pair.front.staging_accepted(0) && pair.front.staging_accepted(1));
+    assert_eq!((pair.back.needed_pages(), pair.back.allowed_pages()), (68, 100));
+    pair.close();
+    // Where staging serves every frame nothing is kept besides.
+    let len = DataLen::new(65535);
+    let config = FrontConfig { tx_data_len: len, rx_data_len: len, ..Told::default().config };
+    let pair = Pair::new(Told { config, ..Told::default() });
+    assert_eq!(pair.back.allowed_pages(), 0);
+    pair.close();
+}
+
+/// A successor that cannot take a list again which its predecessor accepted does not serve the vif: its front fills buffers that
+/// nobody would look at.
+#[test]
+fn a_list_that_is_lost_at_a_restart_is_no_connection() {
+    let len = DataLen::new(256);
+    let config = FrontConfig { tx_data_len: len, rx_data_len: len, ..Told::default().config };
+    for page_limit in [2, 17, 33, 34] {
+        let mut pair = Pair::new(Told { config, ..Told::default() });
+        pair.back.detach(&pair.h, &mut []);
+        let mut next = BackVif::new(GUEST, 0, VifConfig::default());
+        next.limit_pages(page_limit);
+        next.inherit(&mut pair.bb).expect("a map");
+        let taken = next.reattach(&pair.h, &mut pair.bb, &mut |_, _| None);
+        match taken {
+            Ok(true) => assert_eq!((page_limit, next.path_names(0)), (34, ("staging", "staging"))),
+            Err(e) => assert!(page_limit < 34 && e.to_string().contains("cannot be taken again"), "{e}"),
+            Ok(false) => panic!("the rings are live"),
+        }
+        next.close(&pair.h, &mut pair.bb, None).expect("a map");
+        assert_eq!(pair.xen.counts().mapped, 0);
+    }
+}
+
+/// What a back did not offer it does not do, whatever its front says.
+#[test]
+fn a_front_that_persists_without_being_asked() {
+    let mut pair = Pair::new(Told::default());
+    let old = BackFeatures { persistent: false, ..BackFeatures::default() };
+    let read = |bb: &mut MapBus, offered: &BackFeatures| {
+        FrontRequest::read(bb, offered).map(|front| front.persistent)
+    };
+    assert_eq!(read(&mut pair.bb, &BackFeatures::default()), Ok(true));
+    assert_eq!(read(&mut pair.bb, &old), Ok(false));
+    pair.close();
+}

@@ -1,0 +1,117 @@
+//! What a guest takes unfinished, as its frames are made ready for it and as ports are told: each of the 32 sets of keys,
+//! with each kind of frame.
+#![cfg(not(miri))]
+
+use etherparse::{PacketBuilder, VlanId};
+use pregrant::net::back::rx_batch::RxAccepts;
+use pregrant::net::checksum;
+use pregrant::port::{Arena, Offload, Offloads};
+use pregrant::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
+
+fn sets() -> impl Iterator<Item = RxAccepts> {
+    (0..32).map(|bits| {
+        let bit = |k: u32| bits >> k & 1 == 1;
+        RxAccepts { sg: bit(0), gso_tcpv4: bit(1), gso_tcpv6: bit(2), csum: bit(3), ipv6_csum: bit(4) }
+    })
+}
+
+/// A segment of TCP, with its checksum or a blank one.
+fn segment(v6: bool, blank: bool) -> Vec<u8> {
+    tagged(0, v6, blank)
+}
+
+/// The same behind so many VLAN tags.
+fn tagged(tags: u8, v6: bool, blank: bool) -> Vec<u8> {
+    let link = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+    let (from, to) = ([10, 0, 0, 1], [10, 0, 0, 2]);
+    let id = |n: u16| VlanId::try_new(n).expect("a VLAN's number");
+    let ip = match (tags, v6) {
+        (0, false) => link.ipv4(from, to, 64),
+        (0, true) => link.ipv6([1; 16], [2; 16], 64),
+        (1, false) => link.single_vlan(id(5)).ipv4(from, to, 64),
+        (1, true) => link.single_vlan(id(5)).ipv6([1; 16], [2; 16], 64),
+        (_, false) => link.double_vlan(id(5), id(6)).ipv4(from, to, 64),
+        (_, true) => link.double_vlan(id(5), id(6)).ipv6([1; 16], [2; 16], 64),
+    };
+    let mut frame = Vec::new();
+    ip.tcp(80, 5000, 1, 1000).write(&mut frame, &[7; 99]).expect("a packet");
+    if blank {
+        checksum::make_blank(&mut frame).expect("a packet with a checksum");
+    }
+    frame
+}
+
+/// What becomes of one frame: None, it is dropped.
+fn finished(accepts: RxAccepts, frame: &[u8], offload: Offload) -> Option<(Vec<u8>, Offload)> {
+    let mut arena = Arena::new();
+    assert!(arena.push(frame, offload));
+    let dropped = accepts.finish(&mut arena);
+    let left: Vec<_> = arena.burst().iter().map(|(bytes, offload)| (bytes.to_vec(), offload)).collect();
+    assert_eq!(left.len() + dropped, 1, "dropped and counted, or left");
+    left.into_iter().next()
+}
+
+#[test]
+fn a_frame_is_as_the_guest_takes_it_or_is_finished_or_dropped() {
+    for accepts in sets() {
+        for (v6, blank, large) in (0..8).map(|k| (k & 1 == 1, k & 2 == 2, k & 4 == 4)) {
+            let gso_type = match (large, v6) {
+                (false, _) => 0,
+                (true, false) => GSO_TYPE_TCPV4,
+                (true, true) => GSO_TYPE_TCPV6,
+            };
+            let gso_size = if large { 1448 } else { 0 };
+            let offload = Offload { csum_blank: blank, csum_ok: true, gso_type, gso_size };
+            let frame = segment(v6, blank);
+            let got = finished(accepts, &frame, offload);
+            let takes_large = if v6 { accepts.gso_tcpv6 } else { accepts.gso_tcpv4 };
+            let takes_blank = if v6 { accepts.ipv6_csum } else { accepts.csum };
+            let due = if large && !takes_large {
+                None
+            } else if blank && !takes_blank {
+                Some((segment(v6, false), Offload { csum_blank: false, ..offload }))
+            } else {
+                Some((frame, offload))
+            };
+            assert!(got == due, "{accepts:?}, v6 {v6}, blank {blank}, large {large}: {got:?}");
+        }
+        let nobodys = Offload { gso_type: 9, gso_size: 1448, ..Offload::default() };
+        assert_eq!(finished(accepts, &segment(false, false), nobodys), None, "a type that there is not");
+        // Blank, it says, and has no checksum that could be.
+        let noise = finished(accepts, &[0; 60], Offload { csum_blank: true, ..Offload::default() });
+        assert_eq!(noise.is_some(), accepts.csum && accepts.ipv6_csum, "left to a guest that takes either");
+    }
+}
+
+/// A tag hides nothing: what is IPv6 behind it is finished for a guest that takes IPv4 alone, and the other way round.
+#[test]
+fn a_tagged_frame_is_finished_as_the_ip_that_it_carries() {
+    let blank = Offload { csum_blank: true, csum_ok: true, ..Offload::default() };
+    for accepts in sets() {
+        for (tags, v6) in [(1, false), (1, true), (2, false), (2, true)] {
+            let got = finished(accepts, &tagged(tags, v6, true), blank);
+            let takes_blank = if v6 { accepts.ipv6_csum } else { accepts.csum };
+            let offload = Offload { csum_blank: takes_blank, ..blank };
+            assert!(
+                got == Some((tagged(tags, v6, takes_blank), offload)),
+                "{accepts:?}, {tags} tag(s), v6 {v6}: {got:?}"
+            );
+        }
+    }
+}
+
+/// A port that is told of an offload may use it for every frame, and is told of each that it may.
+#[test]
+fn ports_are_told_what_is_left_as_it_is() {
+    for accepts in sets() {
+        let as_it_is = |frame: Vec<u8>, offload| finished(accepts, &frame, offload) == Some((frame, offload));
+        let blank = Offload { csum_blank: true, ..Offload::default() };
+        let large = |gso_type| Offload { gso_type, gso_size: 1448, csum_ok: true, ..Offload::default() };
+        let csum = [false, true].into_iter().all(|v6| as_it_is(segment(v6, true), blank));
+        let gso = [(false, GSO_TYPE_TCPV4), (true, GSO_TYPE_TCPV6)]
+            .into_iter()
+            .all(|(v6, gso_type)| as_it_is(segment(v6, false), large(gso_type)));
+        // One that is larger than a page needs several slots.
+        assert_eq!(accepts.offloads(), Offloads { csum, gso: gso && accepts.sg }, "{accepts:?}");
+    }
+}

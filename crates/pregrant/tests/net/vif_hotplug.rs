@@ -1,0 +1,83 @@
+//! `hotplug-status` (docs/protocol 2.10): when a vif is connected, and what a state of 2 with live rings means.
+#![cfg(not(miri))]
+
+use crate::rig;
+
+use pregrant::net::back::{BackStep, BackVif, PreviousState, VifConfig};
+use pregrant::net::front::{FrontConfig, FrontVif};
+use pregrant::platform::local::{LocalDomain, LocalXen};
+use pregrant::xenbus::XenbusState as S;
+use rig::bus::{MapBus, connect, device};
+use rig::{GUEST, HOST};
+
+fn back() -> BackVif<LocalDomain> {
+    BackVif::new(GUEST, 0, VifConfig::default())
+}
+
+/// A vif whose back has gone, its front connected: the front, which keeps the rings, the back's domain, both directories.
+fn left_by_a_back() -> (FrontVif<LocalDomain>, LocalDomain, MapBus, MapBus) {
+    let xen = LocalXen::new();
+    let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+    let (mut fb, mut bb) = device();
+    let mut front = FrontVif::new(HOST, FrontConfig::default(), false);
+    connect((&g, &mut front, &mut fb), (&h, &mut back(), &mut bb));
+    (front, h, fb, bb)
+}
+
+/// Linux's netback takes the key away when it is unbound, and waits for it before it says 4 when it is bound again; its
+/// rings are live all the while. Whoever takes over from it goes on with them, and says 4.
+#[test]
+fn live_rings_at_state_2_are_taken_up() {
+    let (_guest, h, fb, mut bb) = left_by_a_back();
+    for front_state in ["4", "7"] {
+        bb.own.borrow_mut().insert("state".into(), "2".into());
+        fb.own.borrow_mut().insert("state".into(), front_state.into());
+        // A predecessor of ours that died at 2 connected nobody.
+        assert_eq!(back().inherit(&mut bb), Ok(PreviousState::Nothing));
+        let mut next = back();
+        next.take_from_kernel();
+        assert_eq!(next.inherit(&mut bb), Ok(PreviousState::Connected));
+        assert_eq!(next.reattach(&h, &mut bb, &mut |_, _| None).ok(), Some(true));
+        assert_eq!(
+            (next.state(), next.nr_queues(), bb.own.borrow()["state"].as_str()),
+            (S::Connected, 1, "4")
+        );
+    }
+}
+
+/// With the key there, a script is at work, or was; with a front that is not at 4 there is nothing to take up.
+#[test]
+fn state_2_is_else_the_beginning() {
+    let (_guest, h, fb, mut bb) = left_by_a_back();
+    bb.own.borrow_mut().insert("state".into(), "2".into());
+    for (key, front_state) in
+        [(Some(""), "4"), (Some("connected"), "4"), (None, "1"), (None, "3"), (None, "6")]
+    {
+        match key {
+            Some(text) => drop(bb.own.borrow_mut().insert("hotplug-status".into(), text.into())),
+            None => drop(bb.own.borrow_mut().remove("hotplug-status")),
+        }
+        fb.own.borrow_mut().insert("state".into(), front_state.into());
+        let mut next = back();
+        next.take_from_kernel();
+        assert_eq!(next.inherit(&mut bb), Ok(PreviousState::Nothing), "{key:?} {front_state}");
+    }
+
+    // A back that died while the script was at work: the next one waits for it as the first did.
+    fb.own.borrow_mut().insert("state".into(), "4".into());
+    bb.own.borrow_mut().insert("hotplug-status".into(), "".into());
+    let mut next = back();
+    next.await_hotplug();
+    assert_eq!(next.inherit(&mut bb), Ok(PreviousState::Nothing));
+    assert_eq!(next.step(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Waiting));
+    assert_eq!((next.nr_queues(), bb.own.borrow()["state"].as_str()), (0, "2"));
+    bb.own.borrow_mut().insert("hotplug-status".into(), "connected".into());
+    // Its port is made before its front hears of it.
+    assert_eq!(next.step_unsaid(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Connected));
+    assert_eq!((next.nr_queues(), bb.own.borrow()["state"].as_str()), (1, "2"));
+    next.say_connected(&mut bb).unwrap();
+    assert_eq!((next.nr_queues(), bb.own.borrow()["state"].as_str()), (1, "4"));
+    bb.own.borrow_mut().insert("state".into(), "x".into());
+    next.say_connected(&mut bb).unwrap();
+    assert_eq!(bb.own.borrow()["state"], "x", "it is said once");
+}
