@@ -35,6 +35,9 @@ const SAYS: Duration = Duration::from_secs(60);
 
 static LIFTED: AtomicBool = AtomicBool::new(false);
 
+/// Armed queues, or rings of devices, that one such look takes at most: it is what idle vifs cost.
+pub(super) const PENDING_LOOKS: usize = 4;
+
 /// Lifts the bound for all waits of this process that begin from now on, as [`UNBOUNDED`] does. For tests.
 pub fn lift_bounds() {
     LIFTED.store(true, Ordering::Relaxed);

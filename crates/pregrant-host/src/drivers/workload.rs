@@ -18,6 +18,7 @@
 use super::crew::desk::{Desk, SlotBell};
 use super::fair_scheduler::{FairScheduler, Turn};
 use super::registry::{RingFault, ServedQueue};
+use super::wait::PENDING_LOOKS;
 use crate::ports::arrivals::Arrivals;
 use pregrant::platform::{Clock, Events, Platform, ReadySet};
 use pregrant::port::{Arena, PortOwner};
@@ -33,8 +34,6 @@ const LOOK_EVERY: u32 = 16;
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
 /// A queue that moved nothing for so many rounds, while others move, is armed.
 const IDLE_ROUNDS: u32 = 64;
-/// Armed queues that one look for lost wake-ups takes at most: it is what idle vifs cost.
-const PENDING_LOOKS: usize = 4;
 
 /// What a worker says to the control thread.
 pub struct Returned<P> {

@@ -39,8 +39,8 @@ impl Served {
         Self { granted: frames, persistent: 0, gref_mapped: 0 }
     }
 
-    #[inline(always)]
     /// These went another way.
+    #[inline(always)]
     pub(crate) fn note(&mut self, by: Counted, frames: u64) {
         match by {
             Counted::Granted => {}

@@ -45,6 +45,19 @@ pub struct LocalCounts {
     pub channels: usize,
 }
 
+impl LocalCounts {
+    /// What happened after `before`; and what exists now.
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            copies: self.copies - before.copies,
+            maps: self.maps - before.maps,
+            unmaps: self.unmaps - before.unmaps,
+            notifications: self.notifications - before.notifications,
+            ..*self
+        }
+    }
+}
+
 /// The machine.
 #[derive(Clone)]
 pub struct LocalXen {

@@ -144,13 +144,7 @@ impl Pair {
             assert_eq!(self.front.recv(&self.g, q, &mut into, 1), Ok(1));
             assert_eq!(into.burst().frame(0), bytes(k + 1), "frame {k} for the guest");
         }
-        let after = self.xen.counts();
-        LocalCounts {
-            copies: after.copies - before.copies,
-            maps: after.maps - before.maps,
-            unmaps: after.unmaps - before.unmaps,
-            ..after
-        }
+        self.xen.counts().since(&before)
     }
 
     /// Asks by the front's own means.

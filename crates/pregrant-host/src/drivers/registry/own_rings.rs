@@ -12,15 +12,13 @@
 //! What a guest may do: ask without end, and be paused. Its ring is neither looked at nor armed then, so that its events wake nobody.
 
 use super::devices::Devices;
+use crate::drivers::wait::PENDING_LOOKS;
 use pregrant::platform::{Platform, ReadySet};
 use pregrant::units::EvtchnPort;
 use pregrant::xenbus::DeviceId;
 use pregrant::xenstore::Transport;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
-
-/// Armed rings that one look for lost wake-ups takes at most.
-const PENDING_LOOKS: usize = 4;
 
 /// See the module.
 #[derive(Default)]
@@ -128,7 +126,9 @@ impl OwnRings {
         self.looked = first + looks;
         let found = self.by_port.values().cycle().skip(first).take(looks).find(|id| {
             !self.paused.contains_key(id)
-                && devices.get_mut(id).is_some_and(|served| served.served.is_pending())
+                && devices
+                    .get_mut(id)
+                    .is_some_and(|served| !served.is_waited_for() && served.served.is_pending())
         });
         self.active.extend(found);
         found.is_some()

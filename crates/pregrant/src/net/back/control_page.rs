@@ -18,6 +18,7 @@
 
 use super::gref_requests::{QUEUES_MAX, UNANSWERED_MAX};
 use super::hash::{HashSettings, MAPPING_MAX};
+use super::kept_checksum;
 use super::multicast::MulticastList;
 use crate::net::headers::MacAddr;
 use crate::net::toeplitz::KEY_MAX;
@@ -150,11 +151,7 @@ impl ControlPage {
 
 /// Of all words but its own.
 fn checksum(words: &Words) -> u32 {
-    let others = words.iter().enumerate().filter(|(i, _)| *i != CHECKSUM);
-    let sum = others.fold(0x1505_u64, |h, (_, &w)| {
-        (h ^ u64::from(w)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
-    });
-    (sum ^ sum >> 32) as u32
+    kept_checksum::of(words.iter().enumerate().filter(|(i, _)| *i != CHECKSUM).map(|(_, word)| *word))
 }
 
 fn encode(

@@ -10,6 +10,7 @@
 //!
 //! Private to the back's domain: no peer can write it. It is checked as if one could.
 
+use super::kept_checksum;
 use crate::net::path::gref_mapping::LIMIT_MAX;
 use crate::ring::crash::{self, Point};
 use crate::shm::SharedBytes;
@@ -82,10 +83,9 @@ fn copy(version: u32) -> usize {
 }
 
 fn checksum(version: u32, entries: &[[u32; 2]]) -> u32 {
-    let words = [MAGIC, version, entries.len() as u32].into_iter().chain(entries.iter().flatten().copied());
-    let sum =
-        words.fold(0x1505_u64, |h, w| (h ^ u64::from(w)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29));
-    (sum ^ sum >> 32) as u32
+    kept_checksum::of(
+        [MAGIC, version, entries.len() as u32].into_iter().chain(entries.iter().flatten().copied()),
+    )
 }
 
 #[cfg(test)]

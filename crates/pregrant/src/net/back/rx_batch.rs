@@ -10,7 +10,7 @@
 //! there. Each request is read once.
 
 use crate::error::PeerFault;
-use crate::net::back::assemble::{BATCH_SLOTS, Todo, mask};
+use crate::net::back::assemble::{BATCH_SLOTS, Todo, bits, mask};
 use crate::net::back::hash::FrameHash;
 use crate::net::checksum;
 use crate::net::headers::{IpHeaders, IpVersion};
@@ -408,6 +408,28 @@ impl RxBatch {
         for k in f.first_slot..f.first_slot + f.nr_slots {
             let rsp = self.slots[k as usize].rsp as usize;
             self.rsps[rsp].status = RSP_ERROR;
+        }
+    }
+
+    /// Copies the pieces of the frames of `todo` into pages that are mapped: `put` finds the page of piece number k and writes
+    /// there, or says false, which answers ERROR for the whole frame.
+    #[inline(always)]
+    pub fn copy_in(
+        &mut self,
+        todo: Todo,
+        burst: &Burst<'_>,
+        mut put: impl FnMut(usize, &RxSlot, &[u8]) -> bool,
+    ) {
+        for i in bits(todo) {
+            let f = self.frames[i];
+            for k in f.first_slot as usize..(f.first_slot + f.nr_slots) as usize {
+                let slot = &self.slots[k];
+                let from = &burst.bytes[slot.at as usize..slot.at as usize + slot.len as usize];
+                if slot.len > 0 && !put(k, slot, from) {
+                    self.fail(i);
+                    break;
+                }
+            }
         }
     }
 

@@ -114,21 +114,9 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
                 self.places[k] = place.unwrap_or(NOWHERE);
             }
         }
-        for i in bits(todo & !rest) {
-            let f = batch.frames[i];
-            for k in f.first_slot as usize..(f.first_slot + f.nr_slots) as usize {
-                let slot = batch.slots[k];
-                let from = &frames.bytes[slot.at as usize..slot.at as usize + slot.len as usize];
-                let copied = slot.len == 0
-                    || table
-                        .at(self.places[k])
-                        .is_some_and(|page| page.map.copy_in(slot.offset as usize, from));
-                if !copied {
-                    batch.fail(i);
-                    break;
-                }
-            }
-        }
+        batch.copy_in(todo & !rest, frames, |k, slot, from| {
+            table.at(self.places[k]).is_some_and(|page| page.map.copy_in(slot.offset as usize, from))
+        });
         rest
     }
 }

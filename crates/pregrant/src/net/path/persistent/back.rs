@@ -122,22 +122,9 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
                 }
             }
         }
-        for i in bits(todo & !rest) {
-            let f = batch.frames[i];
-            for k in f.first_slot as usize..(f.first_slot + f.nr_slots) as usize {
-                let slot = batch.slots[k];
-                let from = &frames.bytes[slot.at as usize..slot.at as usize + slot.len as usize];
-                let copied = slot.len == 0
-                    || self
-                        .store
-                        .find(GrantRef(slot.gref))
-                        .is_some_and(|page| page.copy_in(slot.offset as usize, from));
-                if !copied {
-                    batch.fail(i);
-                    break;
-                }
-            }
-        }
+        batch.copy_in(todo & !rest, frames, |_, slot, from| {
+            self.store.find(GrantRef(slot.gref)).is_some_and(|page| page.copy_in(slot.offset as usize, from))
+        });
         if missed {
             self.map_wanted(p, of);
         }
