@@ -21,7 +21,11 @@ guest() {
 	END
 	: > "/var/log/xen/console/guest-$_name.log"
 	tail -f "/var/log/xen/console/guest-$_name.log" | while IFS= read -r _line; do echo "[$_name] $_line"; done &
-	xl create -q "/run/$_name.cfg" || return 1
+	# An xl that gives up after 10 s says not what it waited for; the kernel says who was blocked meanwhile.
+	(sleep 6; echo "-- xl create $_name takes long"; echo w > /proc/sysrq-trigger) & _watch=$!
+	xl create -q "/run/$_name.cfg"; _made=$?
+	kill $_watch 2>/dev/null
+	[ $_made = 0 ] || return 1
 	say "created $_name as domain $(xl domid "$_name")"
 }
 

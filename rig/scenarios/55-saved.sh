@@ -2,7 +2,7 @@
 # seconds: 300
 bridge
 back
-linux_guest one 2 memory=128
+linux_guest one 2
 ask one "echo here > /tmp/mark"
 for n in 1 2; do
 	old=$(xl domid one)

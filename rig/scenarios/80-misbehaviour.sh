@@ -42,6 +42,7 @@ as_listed() {
 netback
 misbehave netback
 no_netback
+say "netback is out"
 back
 misbehave pregrant
 end_back
