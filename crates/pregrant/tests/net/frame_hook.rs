@@ -1,7 +1,7 @@
 //! The frame hook, and received staging buffers that are sent on: any verdicts, with backs that die, backs that lie, and fronts that do.
-#![cfg(not(any(loom, miri)))]
+#![cfg(not(miri))]
 
-mod rig;
+use crate::rig;
 
 use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
 use pregrant::net::features::BackFeatures;
