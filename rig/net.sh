@@ -126,3 +126,5 @@ rate() { sed 's/.* s, \([0-9]*\) frames.*/\1/'; }
 
 # count VIF rx|tx bytes|packets: the interface's own counter in dom0. Its rx is what the guest sends.
 count() { cat "/sys/class/net/$1/statistics/$2_$3"; }
+# dom0_seconds: CPU time that Xen has counted for dom0.
+dom0_seconds() { xl list 0 | awk 'NR == 2 { print $6 }'; }

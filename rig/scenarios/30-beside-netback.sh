@@ -9,8 +9,6 @@ ask one "iperf3 -s -D" || fail "iperf3 does not serve"
 ask one "modprobe pktgen" || fail "the guest has no pktgen"
 FRAMES=${FRAMES:-10000} ROUNDS=${ROUNDS:-3}
 
-# dom0_seconds: CPU time that Xen has counted for dom0.
-dom0_seconds() { xl list 0 | awk 'NR == 2 { print $6 }'; }
 # small: frames of 60 bytes (64 with the check sequence) from the guest's pktgen, a second of its clock.
 small() {
 	ask one "small_frames $FRAMES $(cat /sys/class/net/xenbr0/address)"

@@ -8,8 +8,6 @@ one=$(xl domid one) two=$(xl domid two)
 for who in one two; do ask $who "iperf3 -s -D" || fail "iperf3 does not serve in $who"; done
 ROUNDS=${ROUNDS:-3} SECONDS_EACH=${SECONDS_EACH:-4}
 
-# dom0_seconds: CPU time that Xen has counted for dom0.
-dom0_seconds() { xl list 0 | awk 'NR == 2 { print $6 }'; }
 # both [-R]: iperf3 at both guests at once; their Mbit/s in SUM, and the slower one's percentage of that in SLOWER.
 both() {
 	iperf3 -J -c 10.9.0.2 -t "$SECONDS_EACH" "$@" > /run/iperf-2.json & _first=$!
