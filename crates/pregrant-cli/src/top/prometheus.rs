@@ -73,9 +73,14 @@ fn of_backs(backs: &[BackStatus]) -> Vec<Metric> {
         "pregrant_back_missed_wakeups_total",
         "Sleeps that ended by their bound with work that no event had told of.",
     );
+    let mut carried =
+        Metric::gauge("pregrant_back_worker_queues", "Queues that a worker thread of the backend carries.");
     for back in backs {
         let domain = back.domain.to_string();
         let labels = [("domain", domain.as_str())];
+        for (worker, queues) in back.workers.iter().enumerate() {
+            carried.sample(&[labels[0], ("worker", &worker.to_string())], queues);
+        }
         build.sample(&[labels[0], ("version", &back.version), ("rev", &back.rev)], 1);
         uptime.sample(&labels, format_args!("{:.3}", back.uptime_s));
         let process = &back.process;
@@ -88,7 +93,7 @@ fn of_backs(backs: &[BackStatus]) -> Vec<Metric> {
         events.sample(&labels, process.notifications);
         missed.sample(&labels, process.missed_wakeups);
     }
-    vec![build, uptime, ops, syscalls, events, missed]
+    vec![build, uptime, ops, syscalls, events, missed, carried]
 }
 
 fn of_vifs(backs: &[BackStatus]) -> Vec<Metric> {
@@ -257,7 +262,7 @@ mod tests {
                 assert!(rest.rsplit_once("} ").unwrap().1.parse::<f64>().is_ok(), "{line}");
             }
         }
-        assert_eq!(seen.len(), 25);
+        assert_eq!(seen.len(), 26);
     }
 
     /// Prometheus' conventions for names: what stands in the text, whatever is added to it.

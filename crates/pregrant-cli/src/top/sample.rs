@@ -51,6 +51,7 @@ pub fn status() -> BackStatus {
             notifications: 1500,
             missed_wakeups: 2,
         },
+        workers: vec![2, 0],
         vifs: vec![
             VifStatus {
                 front: 5,

@@ -51,11 +51,12 @@ pub fn render(
     let mut above = Vec::new();
     for back in backs {
         above.push(format!(
-            "domain {}: process {}, {:.0} s, {} vif(s), {}",
+            "domain {}: process {}, {:.0} s, {} vif(s){}, {}",
             back.domain,
             back.pid,
             back.uptime_s,
             back.vifs.len(),
+            carried(&back.workers),
             plain(&back.platform)
         ));
     }
@@ -102,6 +103,17 @@ pub fn render(
         table.push(format!("... {left_out} more line(s)"));
     }
     above.into_iter().chain(table).chain(below).map(|line| cut(&line, columns)).collect()
+}
+
+/// What each worker carries, where there are several.
+fn carried(workers: &[usize]) -> String {
+    match workers {
+        [] | [_] => String::new(),
+        [first @ .., last] => {
+            let first: Vec<_> = first.iter().map(usize::to_string).collect();
+            format!(", {} workers with {} and {last} queues", workers.len(), first.join(", "))
+        }
+    }
 }
 
 /// Devices that are no vifs, with what their class counts.
@@ -220,7 +232,7 @@ mod tests {
         let failed = ["/tmp/back-1.status: \u{7}no answer".to_string()];
         let text = render(&backs, &flows, &failed, 200, 50).join("\n");
         let golden = "\
-domain 0: process 4711, 36 s, 2 vif(s), loopback
+domain 0: process 4711, 36 s, 2 vif(s), 2 workers with 2 and 0 queues, loopback
 vif  dir  back  state      queues  path          frames/s  bit/s  grant ops/frame  events/frame  dropped/s
 ---  ---  ----  ---------  ------  ------------  --------  -----  ---------------  ------------  ----------------
 5.0  tx      0  Connected       2  copy+staging     1.23M   790M            0.000         0.010  0

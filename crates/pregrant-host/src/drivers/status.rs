@@ -53,6 +53,9 @@ pub struct BackStatus {
     pub platform: String,
     /// Of the whole process, not of one vif.
     pub process: ProcessStatus,
+    /// Queues that each worker thread carries; none where there is no thread but the one that serves xenstore.
+    #[serde(default)]
+    pub workers: Vec<usize>,
     /// Its vifs.
     pub vifs: Vec<VifStatus>,
     /// Its devices of other classes.

@@ -73,6 +73,7 @@ impl<P: Platform> StatusTeller<P> {
                     missed_wakeups: backend.missed_wakeups(),
                     ..counters(platform).into()
                 },
+                workers: backend.carried().iter().map(|worker| worker.total()).collect(),
                 vifs: backend.reports().into_iter().map(Into::into).collect(),
                 devices: others,
             };
