@@ -100,6 +100,7 @@ fn help_has_examples() {
         &["demo", "--help"],
         &["bench", "--help"],
         &["bench", "net", "--help"],
+        &["bench", "hook", "--help"],
         &["bench", "latency", "--help"],
         &["bench", "limit", "--help"],
         &["bench", "scale", "--help"],
@@ -239,6 +240,28 @@ fn bench_net_by_reference_loses_nothing_and_says_which_rows_they_are() {
         assert_eq!(line["lost"].as_u64(), Some(0), "{line}");
         nothing_went_wrong(line);
         assert!(number(line, "checked") >= 64.0 && number(line, "frames") > 0.0, "{line}");
+    }
+}
+
+#[test]
+fn bench_hook_loses_nothing_and_sends_frames_on_in_their_buffers() {
+    let json = File::new("hook.jsonl");
+    let out = pregrant(&["bench", "hook", "--seconds", "0.05", "--repeats", "1", "--json", json.path()]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert!(
+        text(&out.stdout).contains("1500 B, sent back by a hook, in their buffers:"),
+        "{}",
+        text(&out.stdout)
+    );
+    let lines = json.lines();
+    let ways: Vec<_> = lines.iter().map(|l| l["rx"].as_str()).collect();
+    let each =
+        ["stack", "allocate", "", "hook", "return", "send-on"].map(|way| (!way.is_empty()).then_some(way));
+    assert_eq!(ways, each.repeat(2));
+    for line in &lines {
+        assert_eq!((line["bench"].as_str(), line["lost"].as_u64()), (Some("hook"), Some(0)), "{line}");
+        nothing_went_wrong(line);
+        assert!(number(line, "frames") > 0.0 && number(line, "grant_copies") == 0.0, "{line}");
     }
 }
 

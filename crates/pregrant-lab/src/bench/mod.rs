@@ -2,6 +2,7 @@
 
 pub(crate) mod crowd;
 pub(crate) mod fairness;
+pub(crate) mod hook;
 pub(crate) mod latency;
 pub(crate) mod limit;
 pub(crate) mod neighbour;
@@ -21,6 +22,8 @@ use std::path::Path;
 pub enum BenchCommand {
     /// Frames through a vif, path by path
     Net(net::NetArgs),
+    /// What a frame hook of the guest's saves: frames that are dropped, and frames that are sent back
+    Hook(hook::HookArgs),
     /// One frame at a time: how long requests and responses take
     Latency(latency::LatencyArgs),
     /// What a greedy, broken or noisy guest costs another one at the same backend
@@ -42,6 +45,7 @@ pub enum BenchCommand {
 pub fn run(command: BenchCommand) -> Result<(), Box<dyn std::error::Error>> {
     match command {
         BenchCommand::Net(args) => net::run(args),
+        BenchCommand::Hook(args) => hook::run(args),
         BenchCommand::Latency(args) => latency::run(args),
         BenchCommand::Neighbour(args) => neighbour::run(args),
         BenchCommand::Scale(args) => scale::run(args),

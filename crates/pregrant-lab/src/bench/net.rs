@@ -290,6 +290,8 @@ pub struct Row {
     pub rx: RxWay,
     /// Worker threads of the backend; 0: its one thread serves the queues. The stand has as many.
     pub workers: usize,
+    /// The bench that it is a row of.
+    pub bench: &'static str,
     /// Records, one for each repeat.
     pub records: Vec<Record>,
     /// How the platform did it, in words.
@@ -311,6 +313,7 @@ impl Row {
             look: false,
             rx: RxWay::Copy,
             workers: 0,
+            bench: "net",
             records,
             platform,
         }
@@ -354,7 +357,7 @@ impl Row {
         let (taker, giver) = if self.dir == Dir::Tx { (&back, &guest) } else { (&guest, &back) };
         // Both ends know how long the untimed burst is: what did not come is not taken for good.
         let whole = whole_frames(self.size) * u64::from(queues);
-        let mut record = Record::new("net", self.name(), self.dir.name(), self.size as u64);
+        let mut record = Record::new(self.bench, self.name(), self.dir.name(), self.size as u64);
         record.count(guest.frames, guest.seconds);
         record.data_len = self.data_len.map(u64::from);
         record.queues = queues;
@@ -506,6 +509,7 @@ pub fn table(rows: &[Row]) -> Table {
             match row.rx {
                 RxWay::Copy => row.dir.name().into(),
                 RxWay::Reference => format!("{} by reference", row.dir.name()),
+                other => format!("{}, {}", row.dir.name(), other.name()),
             },
             row.size.to_string(),
             row.data_len.map_or("-".into(), |n| n.to_string()),

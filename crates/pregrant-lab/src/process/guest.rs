@@ -1,5 +1,6 @@
 //! A guest's process: one vif, as its own program would use it.
 
+use super::consumer::Consumer;
 use super::fault::Fault;
 use super::mark::{mark, whole_frames};
 use super::order::{Case, Dir, Latencies, Order, Played, Report, RxWay};
@@ -80,7 +81,8 @@ pub fn config(data_len: Option<u32>, queues: u32) -> FrontConfig {
 fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     let persistent = case.path == PathName::Persistent;
     let gref_mapping = case.path == PathName::GrefMapping;
-    let config = FrontConfig { persistent, gref_mapping, ..config(case.data_len, case.queues) };
+    let zero_copy = case.rx == RxWay::SendOn;
+    let config = FrontConfig { persistent, gref_mapping, zero_copy, ..config(case.data_len, case.queues) };
     let mut guest = connect(args, case.handle, config)?;
     let staged = guest.vif().staging_accepted(0);
     if case.data_len.is_some() != staged {
@@ -356,6 +358,7 @@ struct Receiver {
     arena: Arena,
     sinks: Vec<Sink>,
     rx: RxWay,
+    consumer: Consumer,
     lent: Lent,
     /// Every byte is looked at.
     whole: bool,
@@ -376,15 +379,22 @@ impl Receiver {
             let mut moved = false;
             for (i, sink) in self.sinks.iter_mut().enumerate() {
                 self.arena.clear();
-                let n = match self.rx {
-                    RxWay::Copy => guest.recv(i, &mut self.arena, 1)?,
+                // Whole frames are looked at in the arena.
+                let rx = if self.whole && self.rx != RxWay::Reference { RxWay::Copy } else { self.rx };
+                let n = match rx {
+                    RxWay::Hook | RxWay::SendOn => self.consumer.hook(guest, i, &mut self.arena, sink, rx)?,
                     RxWay::Reference => guest.recv_by_reference(i, &mut self.arena, &mut self.lent, 1)?,
+                    _ => guest.recv(i, &mut self.arena, 1)?,
                 };
                 if n > 0 {
                     if self.whole {
                         self.lent.copy(&mut self.arena, |token, k| guest.vif().piece(token, k));
                     }
-                    sink.take(&self.arena.burst());
+                    if !matches!(rx, RxWay::Hook | RxWay::SendOn) {
+                        sink.take(&self.arena.burst());
+                        let wait = |guest: &mut Guest, moved| self.waiter.after(guest, moved, For::Answers);
+                        self.consumer.consume(guest, i, &mut self.arena, rx, wait)?;
+                    }
                     if self.lent.frames() != 0 {
                         guest.release(self.lent.tokens())?;
                     }
@@ -405,6 +415,7 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
         arena: Arena::new(),
         sinks: Vec::new(),
         rx: case.rx,
+        consumer: Consumer::new(),
         lent: Lent::default(),
         whole: true,
     };
@@ -428,6 +439,12 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
         checked,
         ..Played::default()
     };
+    // What comes now is not measured.
+    receiver.rx = RxWay::Copy;
+    let hooked = guest.vif().hook_stats(0);
+    if case.rx == RxWay::SendOn && (hooked.sent_on == 0 || hooked.sent_copied + hooked.unsent > 0) {
+        return Err(format!("frames were to be sent on in their buffers: {hooked:?}").into());
+    }
     // The back hears that it is over, and says on each queue that nothing comes any more.
     send_mark(guest, mode)?;
     receiver.take_until(guest, None, 2)?;

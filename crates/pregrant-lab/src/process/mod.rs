@@ -2,6 +2,7 @@
 
 pub(crate) mod account;
 pub(crate) mod back;
+pub(crate) mod consumer;
 pub(crate) mod crowd;
 pub(crate) mod far;
 pub(crate) mod fault;

@@ -32,13 +32,28 @@ impl Dir {
 
 /// What the guest does with frames that came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum RxWay {
     /// Copies them to private memory
     #[default]
     Copy,
     /// Copies their heads; the rest stays in the pages that the backend wrote to, until the guest has done with it
     Reference,
+    /// Copies them, and again each one into memory of its own, allocated for it, where its headers are read
+    #[value(skip)]
+    Allocate,
+    /// Copies them, and gives them to a TCP/IP stack, which drops them
+    #[value(skip)]
+    Stack,
+    /// A hook drops them
+    #[value(skip)]
+    Hook,
+    /// Copies them and sends them back
+    #[value(skip)]
+    Return,
+    /// A hook sends them back, in the buffers that they came in
+    #[value(skip)]
+    SendOn,
 }
 
 impl RxWay {
@@ -47,6 +62,11 @@ impl RxWay {
         match self {
             Self::Copy => "copy",
             Self::Reference => "reference",
+            Self::Allocate => "allocate",
+            Self::Stack => "stack",
+            Self::Hook => "hook",
+            Self::Return => "return",
+            Self::SendOn => "send-on",
         }
     }
 }
