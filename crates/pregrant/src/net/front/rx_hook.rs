@@ -23,6 +23,7 @@ use crate::platform::Platform;
 use crate::port::{Arena, BURST_FRAMES, MAX_FRAME, Offload};
 use crate::shm::SharedBytes;
 use crate::wire::netif::MIN_FRAME;
+use core::ops::Range;
 
 /// What a hooked queue receives with.
 pub struct Hooked<'a, P: Platform> {
@@ -81,18 +82,7 @@ impl<P: Platform> RxFront<P> {
             let (run, long) = self.plain_run(taken, ((n - taken) as usize).min(most - seen), true);
             let mut done = 0;
             while done < run && to.has_room() {
-                let rsp = self.run[done];
-                let slot = self.slot_ahead(taken + done as u32);
-                let parts = [Part { slot, offset: rsp.offset, len: rsp.status as u16 }];
-                let fault = fault(rsp.offset, rsp.status);
-                let len = rsp.status as usize;
-                let holds = |path: &&AnyFrontPath<P>| with_path!(path, path => path.holds(len, 1));
-                let path = self.chain.paths().iter().find(holds).ok_or(fault)?;
-                let offload = offload_of(rsp.flags);
-                let there = There { parts: &parts, first: path, rest: path, offload, fault };
-                let Self { loans, buffers, stats, .. } = self;
-                Slots { loans, buffers, stats }.judge(to, &mut frame, &mut hook, &there)?;
-                done += 1;
+                done += self.judge_some(to, &mut frame, &mut hook, taken + done as u32, done..run)?;
             }
             (taken, seen) = (taken + done as u32, seen + done);
             let Some(rsp) = long.filter(|_| done == run && seen < most && to.has_room()) else { continue };
@@ -121,12 +111,63 @@ impl<P: Platform> RxFront<P> {
         self.ring.consume(taken);
         Ok(seen)
     }
+
+    /// Frames of one slot each, from the first of `run` on, that are in one path's memory. `at`: how far ahead that is.
+    #[inline(always)]
+    fn judge_some(
+        &mut self,
+        to: &mut Hooked<'_, P>,
+        frame: &mut HookFrame,
+        hook: &mut impl FnMut(&mut HookFrame) -> Verdict,
+        at: u32,
+        run: Range<usize>,
+    ) -> Result<usize, PeerFault> {
+        let (first, mask) = (self.slot_ahead(at), (self.ring.size() - 1) as u16);
+        let Self { chain, loans, buffers, stats, run: answers, .. } = self;
+        let rsps = &answers[run];
+        let mut longer_than = -1;
+        for any in chain.paths() {
+            let n = with_path!(any, path => {
+                let (mut n, mut bytes, mut dropped) = (0, 0, 0);
+                for rsp in rsps {
+                    let len = rsp.status as u16;
+                    if i32::from(len) <= longer_than || !path.holds(usize::from(len), 1) || !to.has_room() {
+                        break;
+                    }
+                    let part = Part { slot: first.wrapping_add(n as u16) & mask, offset: rsp.offset, len };
+                    let offload = offload_of(rsp.flags);
+                    let head = frame.begin(len.into(), offload);
+                    copy_part(path, (loans, buffers), part, 0, head)?;
+                    (n, bytes) = (n + 1, bytes + u64::from(len));
+                    match hook(frame) {
+                        // The verdict that is to cost nothing.
+                        Verdict::Drop => dropped += 1,
+                        verdict => {
+                            let fault = fault(rsp.offset, rsp.status);
+                            let there = There { parts: &[part], first: any, rest: any, offload, fault };
+                            Slots { loans, buffers, stats }.act(to, frame, &there, verdict)?;
+                        }
+                    }
+                }
+                stats.bytes += bytes;
+                stats.handed_on_by(counted(path), n as u64);
+                to.stats.dropped += dropped;
+                n
+            });
+            if n > 0 {
+                return Ok(n);
+            }
+            longer_than = any.slot_bytes() as i32;
+        }
+        Err(rsps.first().map_or(PeerFault::TooManySlots, |rsp| fault(rsp.offset, rsp.status)))
+    }
 }
 
 impl Slots<'_> {
-    /// One frame.
-    #[inline(always)]
-    fn judge<P: Platform>(
+    /// One frame of several slots, or with extras.
+    #[cold]
+    #[inline(never)]
+    fn judge_long<P: Platform>(
         &mut self,
         to: &mut Hooked<'_, P>,
         frame: &mut HookFrame,
@@ -138,7 +179,20 @@ impl Slots<'_> {
         self.stats.handed_on_by(with_path!(there.rest, path => counted(path)), 1);
         let head = frame.begin(len, there.offload);
         self.copy(there, 0, head)?;
-        match hook(frame) {
+        let verdict = hook(frame);
+        self.act(to, frame, there, verdict)
+    }
+
+    /// Does as the hook says.
+    #[inline(always)]
+    fn act<P: Platform>(
+        &mut self,
+        to: &mut Hooked<'_, P>,
+        frame: &HookFrame,
+        there: &There<'_, P>,
+        verdict: Verdict,
+    ) -> Result<(), PeerFault> {
+        match verdict {
             Verdict::Drop => to.stats.dropped += 1,
             Verdict::Tx if self.send_on(to, frame, there) => {}
             Verdict::Tx => {
@@ -156,19 +210,6 @@ impl Slots<'_> {
             },
         }
         Ok(())
-    }
-
-    /// One frame of several slots, or with extras.
-    #[cold]
-    #[inline(never)]
-    fn judge_long<P: Platform>(
-        &mut self,
-        to: &mut Hooked<'_, P>,
-        frame: &mut HookFrame,
-        hook: &mut impl FnMut(&mut HookFrame) -> Verdict,
-        there: &There<'_, P>,
-    ) -> Result<(), PeerFault> {
-        self.judge(to, frame, hook, there)
     }
 
     /// Bytes of a frame, from `skip` on as much as `dst` has room for. All of its parts are looked at.
