@@ -7,7 +7,8 @@
 //! RX: frames arrive with exactly the bytes that stand where the answers say, which differ from slot to
 //! slot and from time to time, errors are counted, and a fault is reported if and only if there is one. TX: each request describes the frame that was sent, an
 //! id is in flight once, and no page that the back holds is used for another frame. Frames that are received by reference stay
-//! as they came until their tokens are back: no page of theirs is posted, and a fault leaves none lent. At the end, fault or not,
+//! as they came until their tokens are back: no page of theirs is posted, and a fault leaves none lent. Or a hook is asked of them: each is
+//! then where it said and as it left it, and a buffer that is sent on is neither posted nor sent on again before its answer. At the end, fault or not,
 //! everything that was granted can be taken back.
 
 use crate::guest_pages::{bytes_of, granted};
@@ -17,7 +18,8 @@ use pregrant::net::checksum;
 use pregrant::net::front::Granting;
 use pregrant::net::front::loans::HEAD_BYTES;
 use pregrant::net::front::regions::Regions;
-use pregrant::net::front::{Lent, RxFront, TxFront};
+use pregrant::net::front::rx_hook::Hooked;
+use pregrant::net::front::{Diverted, HookFrame, HookStats, Lent, RxFront, TxFront, Verdict};
 use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::DataLen;
@@ -29,13 +31,15 @@ use pregrant::ring::{FrontRing, NetRx, NetTx, RingKind, RingMem, RingPages, Word
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
     Extra, RSP_DROPPED, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO,
-    RXF_MORE_DATA, RxResponse, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest, TxResponse,
+    RXF_MORE_DATA, RxResponse, TXF_EXTRA_INFO, TXF_MORE_DATA, TXF_STAGING_BUFFER, TxRequest, TxResponse,
 };
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
 use std::collections::BTreeMap;
 
 /// Operations of one input at most.
 const OPS: usize = 200;
+/// The operation of a hook; the others are what is left of a division by 16.
+const HOOKED: u8 = 0xFF;
 /// Answers of one frame, and its extra infos, at most: more is nobody's honest frame.
 const CHAIN: usize = 32;
 
@@ -90,6 +94,21 @@ struct Game {
     /// RX pages by reference, once one was written: they stay granted.
     rx_pages: BTreeMap<u32, LocalMap>,
     lent: Vec<Loan>,
+    /// By RX slot: the id with which it was posted when it was answered last, its buffer.
+    rx_ids: [u16; SLOTS as usize],
+    /// Buffers that are sent on, by the ids of their requests.
+    on_tx: BTreeMap<u16, u16>,
+    diverted: Diverted,
+    verdicts: HookStats,
+}
+
+/// What a hook was asked, and said.
+struct Asked {
+    head: Vec<u8>,
+    len: usize,
+    /// The head as it was left.
+    left: Vec<u8>,
+    verdict: Verdict,
 }
 
 /// A frame that was received by reference.
@@ -109,10 +128,10 @@ enum Next {
 }
 
 /// Staging buffers, as if the back had accepted their list.
-fn staging(rig: &Rig, way: Way, acc: Access) -> Option<StagingArea<LocalDomain>> {
+fn staging(rig: &Rig, way: Way, acc: Access, n: u32) -> Option<StagingArea<LocalDomain>> {
     let (Way::Staging(len) | Way::Heads(len)) = way else { return None };
     let len = DataLen::new(len).expect("a length that buffers can have");
-    Some(StagingArea::new(&rig.guest, &mut Regions::new(HOST), acc, len, SLOTS, 0).expect("staging buffers"))
+    Some(StagingArea::new(&rig.guest, &mut Regions::new(HOST), acc, len, n, 0).expect("staging buffers"))
 }
 
 /// Plays the tape.
@@ -144,19 +163,16 @@ impl Game {
             OrdinaryPages::new(&rig.guest, regions, Access::ReadWrite, n, Granting::Standing).expect("pages")
         };
         let rx_pages = (!rx_way.copy_only()).then(rx_pages);
-        Self {
+        let tx_area = staging(&rig, tx_way, Access::ReadOnly, SLOTS);
+        let more = if how & 4 != 0 { SLOTS / 8 } else { 0 };
+        let rx_area = staging(&rig, rx_way, Access::ReadWrite, SLOTS + more);
+        let sends_on = more > 0 && tx_area.is_some() && rx_area.is_some();
+        let mut game = Self {
             tx: TxFront::new(
                 FrontRing::starting_at(tx_mem, start),
-                FrontChain::new(
-                    staging(&rig, tx_way, Access::ReadOnly),
-                    rig.ordinary(tx_way, Access::ReadOnly, granting),
-                ),
+                FrontChain::new(tx_area, rig.ordinary(tx_way, Access::ReadOnly, granting)),
             ),
-            rx: RxFront::new(
-                FrontRing::starting_at(rx_mem, start),
-                FrontChain::new(staging(&rig, rx_way, Access::ReadWrite), rx_pages),
-                1,
-            ),
+            rx: RxFront::new(FrontRing::starting_at(rx_mem, start), FrontChain::new(rx_area, rx_pages), 1),
             tx_ring: RawRing::new(tx_back, start),
             rx_ring: RawRing::new(rx_back, start),
             chans: [a, b, c, d],
@@ -170,13 +186,25 @@ impl Game {
             rx_grefs: [0; SLOTS as usize],
             rx_pages: BTreeMap::new(),
             lent: Vec::new(),
+            rx_ids: std::array::from_fn(|slot| slot as u16),
+            on_tx: BTreeMap::new(),
+            diverted: Diverted::new(),
+            verdicts: HookStats::default(),
             rig,
+        };
+        if sends_on {
+            game.tx.allow_send_on(SLOTS as u16);
         }
+        game
     }
 
     /// One operation; `Err`: the front reported a fault, rightly.
     fn play(&mut self, tape: &mut Tape<'_>) -> Result<(), PeerFault> {
-        match tape.below(16) {
+        let op = tape.u8();
+        if op == HOOKED {
+            return self.hooked(tape);
+        }
+        match op % 16 {
             0 => self.send(tape),
             1 => self.answer_tx_in_order(1 + tape.below(64)),
             2 => {
@@ -273,35 +301,50 @@ impl Game {
 
     /// The next requests on the ring describe this frame, in memory that is free for it.
     fn frame_sent(&mut self, frame: &[u8], offload: Offload) {
-        let mut bytes = Vec::new();
-        let mut more = true;
+        let (bytes, gso) = self.tx_frame();
+        assert_eq!(gso, (offload.gso_type, if offload.gso_type == 0 { 0 } else { offload.gso_size }));
+        assert!(bytes == frame, "the requests describe other bytes than were sent");
+    }
+
+    /// The frame that the next requests describe, and how it is to be cut.
+    fn tx_frame(&mut self) -> (Vec<u8>, (u8, u16)) {
+        let (mut bytes, mut gso) = (Vec::new(), (0, 0));
+        let (mut total, mut more) = (None, true);
         while more {
-            let first = bytes.is_empty();
             let req = self.next_tx();
-            let left = frame.len().div_ceil(PAGE_SIZE) > 1;
-            let len = if first && left { PAGE_SIZE } else { req.size.into() };
+            let len = if total.is_none() { usize::from(req.size).min(PAGE_SIZE) } else { req.size.into() };
+            total.get_or_insert(usize::from(req.size));
             assert!(self.in_flight.insert(req.id, req.gref).is_none(), "id {} is in flight twice", req.id);
             if self.per_frame && req.gref != 0 {
                 let held = self.held.iter().any(|(id, answered, _)| *id == req.id && *answered);
                 assert!(!held, "the page of id {} is used again, and the back still has it", req.id);
             }
+            if req.flags & TXF_STAGING_BUFFER != 0 {
+                let buffer = u16::try_from(req.gref - SLOTS).expect("an RX buffer");
+                let twice = self.on_tx.values().any(|other| *other == buffer);
+                assert!(!twice && self.tx.sends_on(), "buffer {buffer} is sent on twice");
+                self.on_tx.insert(req.id, buffer);
+                let area = self.rx.chain().staging().expect("RX buffers");
+                assert!(u32::from(buffer) < area.entries());
+                bytes.extend(bytes_of(area.bytes(), area.start(buffer) + req.offset as usize, len));
+                return (bytes, gso);
+            }
             bytes.extend(match (req.gref, self.tx.chain().staging()) {
                 (0, Some(area)) => bytes_of(area.bytes(), area.start(req.id) + req.offset as usize, len),
                 (gref, _) => granted(&self.rig, gref, req.offset, len).expect("a granted page"),
             });
-            if first {
-                assert_eq!(usize::from(req.size), frame.len());
-                assert_eq!(req.flags & TXF_EXTRA_INFO != 0, offload.gso_type != 0);
-            }
             if req.flags & TXF_EXTRA_INFO != 0 {
                 let words = self.next_tx().to_words();
-                let extra = Extra::Gso { size: offload.gso_size, gso_type: offload.gso_type };
-                assert_eq!(Extra::parse_tx(words), Ok((extra, false)));
+                let Ok((Extra::Gso { size, gso_type }, false)) = Extra::parse_tx(words) else {
+                    panic!("an extra info that nobody asked for")
+                };
+                gso = (gso_type, size);
                 self.extras_in_flight += 1;
             }
             more = req.flags & TXF_MORE_DATA != 0;
         }
-        assert!(bytes == frame, "the requests describe other bytes than were sent");
+        assert_eq!(total, Some(bytes.len()));
+        (bytes, gso)
     }
 
     fn next_tx(&mut self) -> TxRequest {
@@ -333,6 +376,7 @@ impl Game {
         let req = TxRequest::from_words(self.tx_ring.mem.read::<3>(at));
         // An answer that was written and not shown may stand there instead.
         if self.tx_ring.asked() > 0
+            && req.flags & TXF_STAGING_BUFFER == 0
             && self.in_flight.get(&req.id) == Some(&req.gref)
             && let Ok(map) = self.rig.host.map(GUEST, &[GrantRef(req.gref)], Access::ReadOnly)
         {
@@ -355,6 +399,7 @@ impl Game {
                 self.extras_in_flight = self.extras_in_flight.saturating_sub(1);
             } else {
                 fault |= self.in_flight.remove(&rsp.id).is_none();
+                self.on_tx.remove(&rsp.id);
                 let of_it = self.held.iter_mut().filter(|(id, ..)| *id == rsp.id);
                 of_it.for_each(|(_, answered, _)| *answered = true);
             }
@@ -363,6 +408,14 @@ impl Game {
         let taken = found.and_then(|_| self.tx.reclaim(&self.rig.guest, 1));
         assert_eq!(taken.is_err(), fault, "{taken:?}");
         assert_eq!(taken?, n);
+        while let Some(buffer) = self.tx.returned() {
+            self.rx.give_back(buffer);
+        }
+        assert_eq!(
+            self.rx.buffers().on_tx() as usize,
+            self.on_tx.len(),
+            "buffers are lost, or came back early"
+        );
         self.tx_ring.cons = self.tx_ring.cons.wrapping_add(n);
         if self.tx_ring.lied {
             // It took what was shown.
@@ -384,14 +437,19 @@ impl Game {
             return;
         }
         let index = self.rx_ring.rsp_prod;
-        let id = index & (SLOTS - 1);
+        let slot = (index & (SLOTS - 1)) as usize;
+        let req = NetRx::read_req(&self.rx_ring.mem, index);
+        if !self.rx_ring.lied {
+            self.rx_ids[slot] = req.id;
+            assert!(!self.on_tx.values().any(|buffer| *buffer == req.id), "a buffer on TX is posted");
+        }
         let fill: [u8; PAGE_SIZE] = std::array::from_fn(|at| (at ^ at >> 8) as u8 ^ index as u8 ^ 0x5A);
         if let Some(area) = self.rx.chain().staging() {
-            assert!(area.bytes().copy_in(area.start(id as u16), &fill[..area.slot_bytes()]));
+            assert!(area.bytes().copy_in(area.start(self.rx_ids[slot]), &fill[..area.slot_bytes()]));
         }
-        let gref = NetRx::read_req(&self.rx_ring.mem, index).gref;
+        let gref = req.gref;
         if !self.rx_ring.lied && gref != 0 {
-            self.rx_grefs[id as usize] = gref;
+            self.rx_grefs[slot] = gref;
             let lent = self.lent.iter().filter_map(|loan| loan.rest.as_ref());
             assert!(
                 lent.into_iter().all(|(pages, _)| !pages.contains(&gref)),
@@ -494,6 +552,97 @@ impl Game {
         }
     }
 
+    /// Has a hook that says anything asked, once, and compares.
+    fn hooked(&mut self, tape: &mut Tape<'_>) -> Result<(), PeerFault> {
+        if !self.rx_ring.lied {
+            self.rx_ring.show();
+        }
+        self.arena.clear();
+        self.diverted.clear();
+        let (before, mut asked) = (self.verdicts, Vec::new());
+        let most = 1 + tape.below(64);
+        let hook = |f: &mut HookFrame| {
+            let (head, len) = (f.head().to_vec(), f.len());
+            let says = tape.u8();
+            if f.offload.gso_type == 0 {
+                match says & 3 {
+                    0 => drop(f.grow(usize::from(says))),
+                    1 => drop(f.shrink(usize::from(says >> 4))),
+                    2 => f.head_mut().iter_mut().for_each(|b| *b = !*b),
+                    _ => {}
+                }
+            }
+            let verdict = match says >> 2 & 3 {
+                0 => Verdict::Pass,
+                1 => Verdict::Drop,
+                2 => Verdict::Redirect(says.into()),
+                _ => Verdict::Tx,
+            };
+            asked.push(Asked { head, len, left: f.head().to_vec(), verdict });
+            verdict
+        };
+        let (p, stats) = (&self.rig.guest, &mut self.verdicts);
+        let (out, diverted) = (&mut self.arena, &mut self.diverted);
+        let n = self.rx.recv_hooked(&mut Hooked { p, tx: &mut self.tx, out, diverted, stats }, 1, most, hook);
+        self.tx.publish(&self.rig.guest, &self.chans[0]);
+        let lied = self.rx_ring.lied;
+        // What they were asked of is what came, as the rules have it.
+        let (mut pass, mut redirect, mut sent) = (Vec::new(), Vec::new(), Vec::new());
+        for Asked { head, len, left, verdict } in if lied { &[][..] } else { &asked[..] } {
+            let mut next = self.next_rx();
+            while let Next::Error = next {
+                next = self.next_rx();
+            }
+            let Next::Frame(bytes, offload, _) = next else { panic!("a frame that the back did not send") };
+            let frame = if offload.gso_type != 0 {
+                bytes // its checksum was made blank, or it is dropped
+            } else {
+                // Of a frame that was sent on the head may be in the buffer as the hook left it.
+                let came = *verdict == Verdict::Tx || bytes.starts_with(head);
+                assert!(bytes.len() == *len && came, "a head that the back did not send");
+                [&left[..], &bytes[head.len()..]].concat()
+            };
+            match verdict {
+                _ if frame.len() > MAX_FRAME => {}
+                Verdict::Pass => pass.push(frame),
+                Verdict::Redirect(vif) => redirect.push((*vif, frame)),
+                Verdict::Tx => sent.push((frame, offload)),
+                Verdict::Drop => {}
+            }
+        }
+        let mut due = sent.iter();
+        while self.tx_seen != self.tx_ring.mem.load(Word::ReqProd) {
+            let (bytes, gso) = self.tx_frame();
+            let found = due.any(|(frame, offload)| *frame == bytes && offload.gso_type == gso.0);
+            assert!(found || lied, "{} bytes that no hook sent", bytes.len());
+        }
+        if lied {
+            n?;
+            self.rx.post(&self.rig.guest, &self.chans[2]).expect("standing grants");
+            return Ok(());
+        }
+        if let Err(e) = n {
+            while let Next::Frame(..) | Next::Error = self.next_rx() {}
+            assert!(matches!(self.next_rx(), Next::Fault), "{e} where there is no fault");
+            return Err(e);
+        }
+        // Before their slots are posted again.
+        while self.rx_errors < self.rx.stats().errors {
+            assert!(matches!(self.next_rx(), Next::Error), "an error that the back did not answer");
+        }
+        assert_eq!(n?, asked.len());
+        assert_eq!(self.verdicts.frames() - before.frames(), asked.len() as u64);
+        let there = |burst: pregrant::port::Burst<'_>| -> Vec<Vec<u8>> {
+            (0..burst.frames.len()).map(|i| burst.frame(i).to_vec()).collect()
+        };
+        assert!(there(self.arena.burst()) == pass, "frames that passed are others");
+        let runs = self.diverted.runs();
+        let runs: Vec<_> = runs.flat_map(|(vif, b)| there(b).into_iter().map(move |f| (vif, f))).collect();
+        assert!(runs == redirect, "frames for other vifs are others");
+        self.rx.post(&self.rig.guest, &self.chans[2]).expect("standing grants");
+        Ok(())
+    }
+
     /// Reads the next answers as the rules have it, and takes them if they are a frame or an error.
     fn next_rx(&mut self) -> Next {
         let n = self.rx_ring.rsp_prod.wrapping_sub(self.rx_ring.cons);
@@ -556,14 +705,15 @@ impl Game {
             .filter(|area| area.data_len().copy_only() || pieces.len() == 1 && total <= area.slot_bytes());
         let (mut bytes, mut behind_head) = (Vec::new(), Vec::new());
         for (index, rsp) in pieces {
-            let (id, offset, len) = (index & (SLOTS - 1), rsp.offset as usize, rsp.status as usize);
+            let slot = (index & (SLOTS - 1)) as usize;
+            let (offset, len) = (rsp.offset as usize, rsp.status as usize);
             let limit = staged.map_or(PAGE_SIZE, |area| area.slot_bytes());
             if offset + len > limit {
                 return None;
             }
-            let gref = self.rx_grefs[id as usize];
+            let gref = self.rx_grefs[slot];
             bytes.extend(match (staged, self.rx_pages.get(&gref)) {
-                (Some(area), _) => bytes_of(area.bytes(), area.start(id as u16) + offset, len),
+                (Some(area), _) => bytes_of(area.bytes(), area.start(self.rx_ids[slot]) + offset, len),
                 (None, Some(page)) => bytes_of(page, offset, len),
                 (None, None) => return None,
             });

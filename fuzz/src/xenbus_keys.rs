@@ -350,6 +350,8 @@ fn hostile_back(tape: &mut Tape<'_>) {
         persistent: tape.below(2) == 0,
         gref_mapping: false,
         spare_rx_pages: 16,
+        zero_copy: true,
+        headroom: 256,
         ctrl_ring: tape.below(2) == 0,
         multicast_control: tape.below(2) == 0,
         ring_order: tape.one_of(&[0, 1, 4]),

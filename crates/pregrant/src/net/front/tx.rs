@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each path of the [chain](FrontChain) takes the frames that fit one of its slots; the last takes longer ones, slot by slot. Ids are
-//! used again in the order in which they came back. A received buffer is sent on by its own id ([`TxFront::send_on`]), and is free for RX
+//! used again in the order in which they came back. A received buffer is sent on by its own id ([`allow_send_on`](TxFront::allow_send_on)), and is free for RX
 //! when its request was answered. What the back may do: answer an id that is not in flight, or too much (faults: the device is closed); never answer (the queue is full);
 //! hold on to a page (its id is not used again until it lets go).
 
