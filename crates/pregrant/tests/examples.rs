@@ -1,5 +1,6 @@
 //! The examples do what they say: each ends with an error where it does not.
 #![cfg(not(any(loom, miri)))]
+#![allow(clippy::duplicate_mod)] // each is a program of its own, and brings what it stands on
 
 #[path = "../examples/burst_front.rs"]
 mod burst_front;
