@@ -17,6 +17,7 @@ mod tape;
 mod back_rx;
 mod back_tx;
 mod ctrl_ring;
+mod data_ring;
 mod front_rx;
 mod gref_requests;
 mod offload;
@@ -38,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "back_tx", play: back_tx::back_tx },
     Target { name: "back_rx", play: back_rx::back_rx },
     Target { name: "ctrl_ring", play: ctrl_ring::ctrl_ring },
+    Target { name: "data_ring", play: data_ring::data_ring },
     Target { name: "front_rx", play: front_rx::front_rx },
     Target { name: "gref_requests", play: gref_requests::gref_requests },
     Target { name: "offload", play: offload::offload },

@@ -349,6 +349,7 @@ fn hostile_back(tape: &mut Tape<'_>) {
         split_channels: tape.below(2) == 0,
         persistent: tape.below(2) == 0,
         gref_mapping: false,
+        data_ring: Some(3),
         spare_rx_pages: 16,
         zero_copy: true,
         headroom: 256,

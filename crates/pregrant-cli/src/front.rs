@@ -20,8 +20,8 @@ use pregrant::net::features::MAX_RING_ORDER;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::front::Granting;
 use pregrant::net::headers::MacAddr;
-use pregrant::net::path::PathName;
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::{PathName, data_ring};
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::{Frontend, FrontendError};
@@ -119,6 +119,10 @@ const PATHS: &[(PathName, &str)] = &[
         PathName::GrefMapping,
         "Pages granted once, which the backend is asked to keep mapped (netif.h's control messages)",
     ),
+    (
+        PathName::DataRing,
+        "A circular area granted at connect, where the backend takes one; what finds it full by a grant",
+    ),
     (PathName::Copy, "Each frame by a grant: what a guest without Pregrant does"),
 ];
 
@@ -197,6 +201,7 @@ impl FrontArgs {
             ring_order: self.ring_pages,
             persistent: self.path == PathName::Persistent,
             gref_mapping: self.path == PathName::GrefMapping,
+            data_ring: (self.path == PathName::DataRing).then_some(data_ring::DEFAULT_ORDER),
             granting: Granting::PerFrame,
             ..FrontConfig::default()
         }

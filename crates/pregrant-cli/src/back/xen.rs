@@ -428,8 +428,8 @@ fn refuse_staged(device: &Device, xs: &mut Client<UnixTransport>) -> Result<()> 
     let queues = BackFeatures::read(&mut own)?.max_queues;
     if staging_is_active(&mut own, queues)? {
         return Err(
-            "its front uses staging grants, which the kernel's netback does not know; stop the front in the guest, give the \
-             vif back, and start the front again (until then `pregrant back` serves it)"
+            "its front uses staging grants or a data ring, which the kernel's netback does not know; stop the front in the guest, \
+             give the vif back, and start the front again (until then `pregrant back` serves it)"
                 .into(),
         );
     }

@@ -119,14 +119,15 @@ fn path(vif: &str, status: &VifStatus, keys: &[Option<String>]) -> Vec<Finding> 
     let Some(queue) = status.queues.first() else { return Vec::new() };
     let paths =
         format!("{vif}: {} queue(s), TX {}, RX {}", status.queues.len(), queue.tx.path, queue.rx.path);
-    if queue.tx.path == "staging" && queue.rx.path == "staging" {
+    let is_shared = |path: &str| path == "staging" || path == "data-ring";
+    if is_shared(&queue.tx.path) && is_shared(&queue.rx.path) {
         return vec![Finding::ok(paths)];
     }
     let asks = keys.first().cloned().flatten().is_some_and(|v| v == "1");
     let why = status.refused_lists.first();
     vec![match (why, asks) {
         (Some(why), _) => {
-            Finding::note(format_args!("{paths}; its staging list was refused: {}", plain(why.as_bytes())))
+            Finding::note(format_args!("{paths}; what it shares was refused: {}", plain(why.as_bytes())))
                 .then("correct the front; it is connected anew when its driver is loaded again")
         }
         (None, true) => {

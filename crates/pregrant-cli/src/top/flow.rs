@@ -58,6 +58,10 @@ pub struct Counts {
     pub persistent: u64,
     /// Frames in pages that their guest had asked to keep mapped.
     pub gref_mapped: u64,
+    /// Frames through the data ring.
+    pub data_ring: u64,
+    /// Frames that found it full.
+    pub data_ring_full: u64,
     /// Copies, maps and unmaps.
     pub grant_ops: u64,
     /// Events sent to the guest.
@@ -89,6 +93,8 @@ impl Counts {
         self.staged += queue.staged;
         self.persistent += queue.persistent;
         self.gref_mapped += queue.gref_mapped;
+        self.data_ring += queue.data_ring;
+        self.data_ring_full += queue.data_ring_full;
         self.grant_ops += queue.grant_ops();
         self.notifications += queue.notifications;
         self.repeated += queue.repeated;
@@ -114,6 +120,8 @@ impl Counts {
             staged: self.staged.checked_sub(before.staged)?,
             persistent: self.persistent.checked_sub(before.persistent)?,
             gref_mapped: self.gref_mapped.checked_sub(before.gref_mapped)?,
+            data_ring: self.data_ring.checked_sub(before.data_ring)?,
+            data_ring_full: self.data_ring_full.checked_sub(before.data_ring_full)?,
             grant_ops: self.grant_ops.checked_sub(before.grant_ops)?,
             notifications: self.notifications.checked_sub(before.notifications)?,
             repeated: self.repeated.checked_sub(before.repeated)?,

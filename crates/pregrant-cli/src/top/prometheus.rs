@@ -164,6 +164,23 @@ fn of_queues(backs: &[BackStatus]) -> Vec<Metric> {
             ),
             |d| d.gref_mapped,
         ),
+        (Metric::counter("pregrant_queue_data_ring_frames_total", "Frames through the data ring."), |d| {
+            d.data_ring
+        }),
+        (
+            Metric::counter(
+                "pregrant_queue_data_ring_full_total",
+                "Frames to the guest that found the data ring full, and went another way.",
+            ),
+            |d| d.data_ring_full,
+        ),
+        (
+            Metric::gauge(
+                "pregrant_queue_data_ring_most_bytes",
+                "The most bytes of the data ring that frames to the guest had in use at a time.",
+            ),
+            |d| d.data_ring_most,
+        ),
         (Metric::counter("pregrant_queue_batches_total", "Batches published on the ring."), |d| d.batches),
         (
             Metric::counter(

@@ -159,7 +159,7 @@ pub struct VifStatus {
     /// How often its frames had to wait for the vif's rate, since it connected.
     #[serde(default)]
     pub credit_waits: u64,
-    /// Staging lists that were refused at the last connect.
+    /// Staging lists, and halves of data rings, that were refused at the last connect.
     pub refused_lists: Vec<String>,
     /// Its queues, by number.
     pub queues: Vec<QueueStatus>,
@@ -193,6 +193,15 @@ pub struct DirStatus {
     /// Frames in pages that their guest had asked to keep mapped.
     #[serde(default)]
     pub gref_mapped: u64,
+    /// Frames through the data ring.
+    #[serde(default)]
+    pub data_ring: u64,
+    /// RX: frames that found the data ring full.
+    #[serde(default)]
+    pub data_ring_full: u64,
+    /// RX: the most bytes of the data ring that were in use at a time.
+    #[serde(default)]
+    pub data_ring_most: u64,
     /// Batches published.
     pub batches: u64,
     /// Events sent to the guest.
@@ -225,6 +234,9 @@ impl DirStatus {
             staged: stats.staged,
             persistent: stats.persistent,
             gref_mapped: stats.gref_mapped,
+            data_ring: stats.data_ring,
+            data_ring_full: stats.data_ring_full,
+            data_ring_most: stats.data_ring_most,
             batches: stats.batches,
             notifications: stats.notifications,
             grant_copies: stats.grant_ops.copies,

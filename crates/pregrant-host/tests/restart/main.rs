@@ -30,7 +30,8 @@ use world::{BACK, Word, World};
 
 const POINTS: [&str; 5] = ["after-copy", "mid-frame", "in-responses", "before-publish", "before-notify"];
 /// How the bytes travel: the back's ordinary path, and whether staging is negotiated.
-const PATHS: [(&str, bool); 4] = [("copy", false), ("map", false), ("persistent", false), ("copy", true)];
+const PATHS: [(&str, bool); 5] =
+    [("copy", false), ("map", false), ("persistent", false), ("copy", true), ("data-ring", false)];
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -142,6 +143,7 @@ fn tx_goes_on_after_a_crash_at_each_point() {
         }
         guest.tx.finish().unwrap();
         let what = format!("{ordinary}, staged {staged}, long {long}, {point}");
+        assert_eq!(guest.ringed()[0], if ordinary == "data-ring" { sent } else { 0 }, "{what}");
         assert_eq!((sent, deaths), (40, 1), "{what}");
         // The port had the batch and nobody knew: R7. After the intent was written everybody does.
         let again = if point == "after-copy" { 5 } else { 0 };
@@ -173,6 +175,8 @@ fn rx_goes_on_after_a_crash_at_each_point() {
             }
         }
         let what = format!("{ordinary}, staged {staged}, long {long}, {point}");
+        // Before the death and behind it, as far as there was room.
+        assert_eq!(guest.ringed()[1] > 60, ordinary == "data-ring", "{what}: {} in it", guest.ringed()[1]);
         assert_eq!(deaths, 1, "{what}");
         assert!(came.is_sorted_by(|a, b| a < b), "{what}: a frame came twice or late: {came:?}");
         // Taken from the port and not yet meant for the ring: R7.

@@ -7,14 +7,15 @@ use pregrant::net::features::{
 };
 use pregrant::net::front::regions::Regions;
 use pregrant::net::path::FrontPath;
+use pregrant::net::path::data_ring::front::DataArea;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::{Access, Events, GrantPool, Platform};
 use pregrant::ring::{NetRx, NetTx, RingPages};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
-    Extra, GSO_TYPE_TCPV4, RSP_NULL, RSP_OKAY, RxRequest, TXF_CSUM_BLANK, TXF_DATA_VALIDATED, TXF_EXTRA_INFO,
-    TXF_MORE_DATA, TxRequest,
+    Extra, GSO_TYPE_TCPV4, RSP_NULL, RSP_OKAY, RXF_DATA_RING, RxRequest, TXF_CSUM_BLANK, TXF_DATA_RING,
+    TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
 };
 use pregrant::xenbus::bus::{DeviceBus, StoreBus};
 use pregrant::xenbus::{Class, Device, XenbusState};
@@ -24,12 +25,15 @@ use pregrant_host::MonotonicClock;
 use pregrant_host::loopback::{Channel, Loopback, Region};
 use pregrant_host::ports::sequence;
 use pregrant_host::xenstored::UnixTransport;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Pages of each ring of a guest with staging buffers, as the exponent of 2: each of its lists has two pages then.
 const ORDER: u32 = 2;
 /// Bytes that fit a staging buffer, in the tests that have some.
 const STAGED: u32 = 2048;
+/// Pages of a data ring, as the exponent of 2: what is in flight goes round it, and does not fit it now and then.
+const DATA_RING: u32 = 6;
 /// What a large segment has: numbered frames are no TCP, so a back could not blank their checksums itself.
 const LARGE: u16 = TXF_CSUM_BLANK | TXF_DATA_VALIDATED;
 
@@ -44,6 +48,11 @@ pub struct ModelGuest {
     tx_pages: (Region, Vec<GrantRef>),
     rx_pages: (Region, Vec<GrantRef>),
     staging: Option<(StagingArea<Loopback>, StagingArea<Loopback>)>,
+    data_ring: Option<DataArea<Loopback>>,
+    /// Ids of frames on the TX ring, in their order; those in the data ring among them.
+    in_ring: VecDeque<Option<u16>>,
+    /// Frames through the data ring, TX and RX.
+    ringed: [u64; 2],
     /// Of each ring.
     slots: usize,
     /// RX slots posted so far.
@@ -53,21 +62,22 @@ pub struct ModelGuest {
 impl ModelGuest {
     /// Goes to state 4, and waits for the back.
     pub fn connect(world: &World, staged: bool) -> Self {
-        Self::over(world.guest(), staged, false, 0)
+        Self::over(world.guest(), staged, "copy", 0)
     }
 
     /// The same, by the path of this name.
     pub fn connect_by(world: &World, (path, staged): (&str, bool)) -> Self {
-        Self::over(world.guest(), staged, path == "persistent", if staged { ORDER } else { 0 })
+        Self::over(world.guest(), staged, path, if staged { ORDER } else { 0 })
     }
 
     /// The same, over an attachment, with rings of `1 << order` pages.
     pub fn over(
         (platform, mut xs): (Loopback, Client<UnixTransport>),
         staged: bool,
-        persistent: bool,
+        path: &str,
         order: u32,
     ) -> Self {
+        let persistent = path == "persistent";
         let device = Device::front(&mut xs, Class::VIF, 0).unwrap();
         device.watch_peer(&mut xs).unwrap();
         let state = device.wait_peer(&mut xs, &MonotonicClock, None, |s| s == XenbusState::InitWait);
@@ -92,7 +102,11 @@ impl ModelGuest {
         let keys = |area: &StagingArea<Loopback>| {
             DataRequest::Keys(DataKeys { list_refs: area.list_refs().to_vec(), len: area.data_len() })
         };
+        let ids = slots as u32;
+        let data_ring = (path == "data-ring")
+            .then(|| DataArea::new(&platform, &mut Regions::new(BACK), DATA_RING, [true; 2], ids).unwrap());
         let queue = QueueKeys {
+            data_ring: data_ring.as_ref().map(DataArea::index_ref).into(),
             tx_ring: tx_ref,
             rx_ring: rx_ref,
             channels: ChannelKeys::Single(port),
@@ -111,6 +125,9 @@ impl ModelGuest {
             device,
             chan,
             staging,
+            data_ring,
+            in_ring: VecDeque::new(),
+            ringed: [0; 2],
             slots,
             posted: 0,
         };
@@ -159,6 +176,23 @@ impl ModelGuest {
                     size: size as u16,
                 })
             };
+            let len = if long { 5000 } else { 900 };
+            let out = self.data_ring.as_mut().and_then(|area| area.out.as_mut());
+            let place = out.and_then(|out| out.put(id as u16, &frame(len)));
+            self.in_ring.push_back(place.map(|_| id as u16));
+            if let Some(gref) = place {
+                self.ringed[0] += 1;
+                let (id, size) = (id as u16, len as u16);
+                let request =
+                    |flags| Slot::Data(TxRequest { gref, offset: 0, flags: flags | TXF_DATA_RING, id, size });
+                let large = Extra::Gso { size: 1448, gso_type: GSO_TYPE_TCPV4 };
+                if long {
+                    self.tx.write(&[request(LARGE | TXF_EXTRA_INFO), Slot::extra(large, false)]);
+                } else {
+                    self.tx.write(&[request(0)]);
+                }
+                continue;
+            }
             if long {
                 let frame = frame(5000);
                 assert!(self.tx_pages.0.copy_in(id * PAGE_SIZE, &frame[..PAGE_SIZE]));
@@ -192,11 +226,20 @@ impl ModelGuest {
     pub fn answered(&mut self) -> u64 {
         let answers = self.tx.answers().unwrap();
         for statuses in &answers {
-            let right: &[i16] =
-                if statuses.len() == 1 { &[RSP_OKAY] } else { &[RSP_OKAY, RSP_NULL, RSP_OKAY] };
-            assert_eq!(statuses, right);
+            let right: &[i16] = &[RSP_OKAY, RSP_NULL, RSP_OKAY];
+            assert_eq!(statuses, &right[..statuses.len()]);
+            let id = self.in_ring.pop_front().unwrap();
+            let out = self.data_ring.as_mut().and_then(|area| area.out.as_mut());
+            if let (Some(id), Some(out)) = (id, out) {
+                out.settle(id);
+            }
         }
         answers.len() as u64
+    }
+
+    /// Frames that went through the data ring, TX and RX.
+    pub fn ringed(&self) -> [u64; 2] {
+        self.ringed
     }
 
     /// Posts all RX slots that are free.
@@ -217,6 +260,8 @@ impl ModelGuest {
     /// The numbers of the frames that came, every byte of which is right.
     pub fn received(&mut self) -> Vec<u64> {
         let frames = self.rx.frames().unwrap();
+        let in_ring = |f: &&RxFrame| f.slots.iter().all(|rsp| rsp.flags & RXF_DATA_RING != 0);
+        self.ringed[1] += frames.iter().filter(in_ring).count() as u64;
         frames.iter().map(|f| sequence::check(&self.bytes(f)).unwrap()).collect()
     }
 
@@ -226,6 +271,14 @@ impl ModelGuest {
         for rsp in &frame.slots {
             let mut piece = vec![0; rsp.status as usize];
             let staged = self.staging.as_ref().filter(|_| frame.bytes() <= STAGED as usize);
+            let within = self.data_ring.as_ref().and_then(|area| area.within.as_ref());
+            if rsp.flags & RXF_DATA_RING != 0 {
+                let within = within.unwrap();
+                let (place, _) = within.piece(rsp.offset, rsp.status).unwrap();
+                assert!(within.copy_out(place, &mut piece));
+                bytes.extend(piece);
+                continue;
+            }
             let there = match staged {
                 Some((_, area)) => {
                     let at = area.start(rsp.id) + rsp.offset as usize;

@@ -150,7 +150,7 @@ impl Rounds {
         world.log.set(Word::Size, 600);
         world.other_log.set(Word::Size, 900);
         let back = world.back("copy", None);
-        let model = ModelGuest::over(world.attach(OTHER), true, false, 0);
+        let model = ModelGuest::over(world.attach(OTHER), true, "copy", 0);
         let stream = Stream::open(&mut world);
         let mut guest_dice = Dice(seed ^ 0x5a5a_5a5a);
         let (orders, guest_fate) = next_guest(0, &mut guest_dice);

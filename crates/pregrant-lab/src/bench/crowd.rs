@@ -13,6 +13,7 @@ use crate::process::order::{Order, Posts, Report};
 use crate::record::Record;
 use crate::testbed::{Process, Testbed};
 use pregrant::net::path::PathName;
+use pregrant::net::path::data_ring::DEFAULT_ORDER;
 use pregrant_host::drivers::{Mode, Placement};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::error::Error;
@@ -235,6 +236,7 @@ impl Stand {
             data_len: (path == PathName::Staging).then_some(DATA_LEN),
             persistent: path == PathName::Persistent,
             gref_mapping: path == PathName::GrefMapping,
+            data_ring: (path == PathName::DataRing).then_some(DEFAULT_ORDER),
         })?;
         Ok(stand)
     }

@@ -92,6 +92,7 @@ pub const PATHS: &[(PathName, &str)] = &[
     (PathName::Persistent, "Pages that stay mapped once they were seen"),
     (PathName::GrefMapping, "Pages that the guest asked to keep mapped"),
     (PathName::Staging, "Buffers granted before the data comes"),
+    (PathName::DataRing, "A circular area granted before the data comes"),
 ];
 
 /// A path of this bench's rows.
@@ -141,6 +142,7 @@ const NET_PATHS: &[(NetPath, &str)] = &[
     (NetPath::of(PathName::Persistent), "Pages that stay mapped once they were seen"),
     (NetPath::of(PathName::GrefMapping), "Pages that the guest asked to keep mapped"),
     (NetPath::of(PathName::Staging), "Buffers granted before the data comes"),
+    (NetPath::of(PathName::DataRing), "A circular area granted before the data comes"),
     (NetPath::headed(PathName::Copy), "The same, and the head of a longer frame too, its rest by grant copy"),
     (NetPath::headed(PathName::Map), "The same, its rest by map and unmap"),
 ];
@@ -427,7 +429,7 @@ fn measure(args: &NetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<(
             let dir = if dir == DirName::Tx { Dir::Tx } else { Dir::Rx };
             for &NetPath { path, rest } in args.path.iter().filter(|path| path.serves(dir)) {
                 let look = args.look && dir == Dir::Tx;
-                let in_pages = dir == Dir::Rx && path != PathName::Staging;
+                let in_pages = dir == Dir::Rx && ![PathName::Staging, PathName::DataRing].contains(&path);
                 for &rx in args.rx.iter().filter(|&&rx| rx == RxWay::Copy || in_pages) {
                     for &redo in &args.redo {
                         rows.extend(args.workers.iter().map(|&workers| Row {

@@ -9,6 +9,7 @@ use crate::cpu_time;
 use hdrhistogram::Histogram;
 use pregrant::net::front::{FrontConfig, Granting, Lent};
 use pregrant::net::path::PathName;
+use pregrant::net::path::data_ring::DEFAULT_ORDER;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::{Clock, Platform};
 use pregrant::port::{Arena, Offload};
@@ -82,7 +83,9 @@ fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     let persistent = case.path == PathName::Persistent;
     let gref_mapping = case.path == PathName::GrefMapping;
     let zero_copy = case.rx == RxWay::SendOn;
-    let config = FrontConfig { persistent, gref_mapping, zero_copy, ..config(case.data_len, case.queues) };
+    let data_ring = (case.path == PathName::DataRing).then_some(DEFAULT_ORDER);
+    let by = config(case.data_len, case.queues);
+    let config = FrontConfig { persistent, gref_mapping, data_ring, zero_copy, ..by };
     let mut guest = connect(args, case.handle, config)?;
     let staged = guest.vif().staging_accepted(0);
     if case.data_len.is_some() != staged {
@@ -102,6 +105,7 @@ fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
         (true, _) => "staging",
         (false, true) => "persistent",
         (false, false) if guest.vif().gref_pages(0) > 0 => PathName::GrefMapping.name(),
+        (false, false) if guest.vif().data_ring(0).any() => PathName::DataRing.name(),
         (false, false) => "ordinary",
     };
     played.path = path.into();

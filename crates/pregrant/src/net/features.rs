@@ -1,5 +1,5 @@
 //! What the two ends tell each other through xenstore: one place that writes the keys, the same place that reads them
-//! (docs/protocol 2.8 and 3.1).
+//! (docs/protocol 2.8, 3.1 and 4.5.1).
 //!
 //! ```text
 //!   back's directory:   feature-sg = "1" ... feature-staging-grants = "1", staging-grants-sizes = "64;128;..."
@@ -10,6 +10,8 @@
 //! What a peer may do: write anything. A garbled number in a key that is needed is an error that names the key and says
 //! what was expected; an unknown key is ignored; a staging key that makes no sense means no staging, not no vif.
 
+pub use super::path::data_ring::keys::RingRequest;
+use super::path::data_ring::keys::{self as data_ring, ring_request};
 use super::path::persistent;
 pub use super::path::staging::keys::{
     ALL_DATA_LENS, ActiveLists, DataKeys, DataRequest, REVISION_KEY, STAGING_REVISION,
@@ -17,6 +19,7 @@ pub use super::path::staging::keys::{
 use super::path::staging::keys::{data_keys, parse_sizes, revision};
 use super::path::staging::list::DataLen;
 use crate::units::{EvtchnPort, GrantRef};
+use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN};
 use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, needed, number, put};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -58,6 +61,8 @@ pub struct BackFeatures {
     pub staging_sizes: Vec<DataLen>,
     /// [`REVISION_KEY`], at most [`STAGING_REVISION`]; 1 where staging is not offered.
     pub staging_revision: u32,
+    /// [`data_ring::MAX_ORDER`], at most [`ORDER_MAX`]; 0: [`data_ring::FEATURE`] is not offered.
+    pub max_data_ring_order: u32,
 }
 
 impl Default for BackFeatures {
@@ -79,6 +84,7 @@ impl Default for BackFeatures {
             persistent: true,
             staging_sizes: ALL_DATA_LENS.iter().filter_map(|&n| DataLen::new(n)).collect(),
             staging_revision: STAGING_REVISION,
+            max_data_ring_order: ORDER_MAX,
         }
     }
 }
@@ -108,6 +114,10 @@ impl BackFeatures {
             put(&mut p, "staging-grants-sizes", sizes.join(";"));
             put(&mut p, REVISION_KEY, self.staging_revision);
         }
+        if self.max_data_ring_order >= ORDER_MIN {
+            put(&mut p, data_ring::FEATURE, 1);
+            put(&mut p, data_ring::MAX_ORDER, self.max_data_ring_order);
+        }
         p
     }
 
@@ -132,6 +142,13 @@ impl BackFeatures {
             persistent: flag(keys, persistent::FEATURE)?,
             staging_sizes: sizes.as_deref().map(parse_sizes).unwrap_or_default(),
             staging_revision: if staging { revision(keys)? } else { 1 },
+            max_data_ring_order: match flag(keys, data_ring::FEATURE)? {
+                true => {
+                    let said = keys.text(data_ring::MAX_ORDER)?.as_deref().and_then(decimal);
+                    said.unwrap_or(0).min(ORDER_MAX)
+                }
+                false => 0,
+            },
         })
     }
 }
@@ -163,13 +180,23 @@ pub struct QueueKeys {
     pub tx_data: DataRequest,
     /// Staging of RX, if the front wants it.
     pub rx_data: DataRequest,
+    /// A data ring, if the front wants it.
+    pub data_ring: RingRequest,
 }
 
 impl QueueKeys {
     /// A queue with rings of a page each, without staging.
     pub fn new(tx_ring: GrantRef, rx_ring: GrantRef, channels: ChannelKeys) -> Self {
         let (tx_ring, rx_ring) = (Vec::from([tx_ring]), Vec::from([rx_ring]));
-        Self { tx_ring, rx_ring, channels, tx_data: DataRequest::None, rx_data: DataRequest::None }
+        let none = DataRequest::None;
+        Self {
+            tx_ring,
+            rx_ring,
+            channels,
+            tx_data: none.clone(),
+            rx_data: none,
+            data_ring: RingRequest::None,
+        }
     }
 }
 
@@ -290,12 +317,18 @@ pub fn active_key(i: usize, n: usize) -> String {
     queue_prefix(i, n) + "staging-grants-active"
 }
 
-/// Whether a back that offers so many queues accepted staging lists, by its own directory.
+/// The key beside it that says which halves of a queue's data ring were: likewise.
+pub fn data_ring_active_key(i: usize, n: usize) -> String {
+    queue_prefix(i, n) + data_ring::ACTIVE
+}
+
+/// Whether a back that offers so many queues accepted staging lists, or data rings, by its own directory.
 pub fn staging_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<bool, S::Error> {
     // How many queues there are is the front's to say: all places are looked at.
-    for key in once(active_key(0, 1)).chain((0..max_queues as usize).map(|i| active_key(i, 2))) {
+    let queues = once((0, 1)).chain((0..max_queues as usize).map(|i| (i, 2)));
+    for key in queues.flat_map(|(i, n)| [active_key(i, n), data_ring_active_key(i, n)]) {
         let text = back.text(&key)?;
-        if ActiveLists::parse(text.as_deref(), ActiveLists { tx: true, rx: true }).any() {
+        if ActiveLists::parse(text.as_deref(), ActiveLists::BOTH).any() {
             return Ok(true);
         }
     }
@@ -304,7 +337,7 @@ pub fn staging_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<
 
 /// Names in the back's directory that belong to one connection.
 pub fn of_back_connection(name: &str) -> bool {
-    name == "staging-grants-active" || name.starts_with("queue-")
+    name == "staging-grants-active" || name == data_ring::ACTIVE || name.starts_with("queue-")
 }
 
 /// Names in the back's directory that Linux's netback does not know. It neither writes over them nor removes them: they
@@ -313,7 +346,7 @@ pub fn unknown_to_netback(name: &str) -> bool {
     of_back_connection(name)
         || [MAX_TX_RING_ORDER, MAX_RX_RING_ORDER, "feature-staging-grants", "staging-grants-sizes"]
             .contains(&name)
-        || [REVISION_KEY, persistent::FEATURE].contains(&name)
+        || [REVISION_KEY, persistent::FEATURE, data_ring::FEATURE, data_ring::MAX_ORDER].contains(&name)
 }
 
 /// Names in the front's directory that belong to one connection: a predecessor with other queues, channels or lists left
@@ -328,6 +361,7 @@ pub fn of_front_connection(name: &str) -> bool {
         "queue-",
         "multi-queue-num-queues",
         "feature-staging-grants",
+        data_ring::INDEX_REF,
         REVISION_KEY,
         XDP_HEADROOM,
         persistent::FEATURE,
@@ -402,6 +436,9 @@ impl FrontRequest {
                     put(&mut p, format!("{at}{dir}-data-len"), data.len.value());
                 }
             }
+            if let RingRequest::Index(gref) = q.data_ring {
+                put(&mut p, format!("{at}{}", data_ring::INDEX_REF), gref.0);
+            }
         }
         p
     }
@@ -457,6 +494,11 @@ impl FrontRequest {
                 } else {
                     DataRequest::None
                 },
+                data_ring: if offered.max_data_ring_order >= ORDER_MIN {
+                    ring_request(keys, &at)?
+                } else {
+                    RingRequest::None
+                },
             });
         }
         Ok(Self {
@@ -511,6 +553,7 @@ mod tests {
             },
             tx_data: data(40 + i, 256),
             rx_data: if i == 0 { data(50, 65535) } else { DataRequest::None },
+            data_ring: (i != 1).then_some(GrantRef(60 + i)).into(),
         };
         FrontRequest {
             rx_copy: true,
@@ -541,6 +584,7 @@ mod tests {
             multicast_control: false,
             xdp_headroom: false,
             ctrl_ring: false,
+            max_data_ring_order: 0,
             ..back.clone()
         };
         assert_eq!(BackFeatures::read(&mut dir(plain.pairs())).unwrap(), plain);

@@ -20,6 +20,8 @@ pub enum Counted {
     GrefMapped,
     /// It went through buffers that were mapped at connect.
     Staged,
+    /// It went through a circular area that was mapped at connect.
+    DataRing,
 }
 
 /// How the frames of a batch were served, a bit for each, failed ones among them; those in neither went through staging buffers.
@@ -31,12 +33,14 @@ pub struct Served {
     pub persistent: u64,
     /// Their pages were mapped because the guest asked for it.
     pub gref_mapped: u64,
+    /// They were in the data ring.
+    pub data_ring: u64,
 }
 
 impl Served {
     /// These took grant operations, as far as nobody says otherwise.
     pub(crate) fn by_grants(frames: u64) -> Self {
-        Self { granted: frames, persistent: 0, gref_mapped: 0 }
+        Self { granted: frames, persistent: 0, gref_mapped: 0, data_ring: 0 }
     }
 
     /// These went another way.
@@ -52,6 +56,10 @@ impl Served {
                 self.granted &= !frames;
                 self.gref_mapped |= frames;
             }
+            Counted::DataRing => {
+                self.granted &= !frames;
+                self.data_ring |= frames;
+            }
             Counted::Staged => self.granted &= !frames,
         }
     }
@@ -66,6 +74,14 @@ impl Counter {
     #[inline(always)]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// The same of a counter that says the most that there was.
+    #[inline(always)]
+    pub fn raise(&self, most: u64) {
+        if most > self.get() {
+            self.0.store(most, Ordering::Relaxed);
+        }
     }
 
     /// How many so far.
@@ -123,6 +139,12 @@ counters! {
     persistent,
     /// At a back: frames in pages that their guest had asked to keep mapped.
     gref_mapped,
+    /// Frames through the data ring.
+    data_ring,
+    /// Of a direction whose frames this end puts there: those that found the data ring full, and went another way.
+    data_ring_full,
+    /// The same: the most bytes of the data ring that were in use at a time.
+    data_ring_most,
     /// Frames answered with an error: bad lengths, failed grant operations, unknown ids.
     errors,
     /// Frames that could not be handed on: the port did not take them, the guest never can (too long for it), or they
@@ -152,6 +174,7 @@ impl DirStats {
             Counted::Granted => self.granted += frames,
             Counted::Persistent => self.persistent += frames,
             Counted::GrefMapped => self.gref_mapped += frames,
+            Counted::DataRing => self.data_ring += frames,
             Counted::Staged => self.staged += frames,
         }
     }
@@ -161,14 +184,16 @@ impl LiveStats {
     /// Counts the frames of a batch that were handed on, a bit for each: how they were `served`.
     #[inline(always)]
     pub(crate) fn handed_on(&self, good: u64, served: Served) {
-        let [good, granted, persistent, mapped] =
-            [good, good & served.granted, good & served.persistent, good & served.gref_mapped]
+        let Served { granted, persistent, gref_mapped, data_ring } = served;
+        let [good, granted, persistent, mapped, ringed] =
+            [good, good & granted, good & persistent, good & gref_mapped, good & data_ring]
                 .map(|frames| u64::from(frames.count_ones()));
         self.frames.add(good);
         self.granted.add(granted);
         self.persistent.add(persistent);
         self.gref_mapped.add(mapped);
-        self.staged.add(good - granted - persistent - mapped);
+        self.data_ring.add(ringed);
+        self.staged.add(good - granted - persistent - mapped - ringed);
     }
 
     /// Counts the grant operations between two readings.

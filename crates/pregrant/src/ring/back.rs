@@ -4,6 +4,7 @@ use super::crash::{self, Point};
 use super::journal::{Journal, Resumed, asked};
 use super::{InFlight, Notify, RedoMem, RedoPage, RingKind, RingMem, Word};
 use crate::error::PeerFault;
+use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 /// The back's private view of a ring.
@@ -122,6 +123,24 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
         self.mem.store(Word::ReqEvent, self.req_cons.wrapping_add(want));
         self.mem.full_fence();
         Ok(self.available(want)? >= want)
+    }
+
+    /// The answers in slots that the front has not used again, with their indices, the oldest first: also a predecessor's. The front
+    /// can have changed them. Where they were never written, they are what the ring began with.
+    pub fn answers_left(&self) -> Vec<(u32, K::Rsp)> {
+        let oldest = |mem: &M| mem.load(Word::ReqProd).wrapping_sub(self.size);
+        let from = oldest(&self.mem);
+        // An index that nobody can have; [`available`](Self::available) says so.
+        let n = self.rsp_prod.wrapping_sub(from);
+        if n > self.size {
+            return Vec::new();
+        }
+        let read = |k: u32| (from.wrapping_add(k), K::read_rsp(&self.mem, from.wrapping_add(k)));
+        let mut left: Vec<_> = (0..n).map(read).collect();
+        // Slots that the front took meanwhile have requests.
+        let taken = oldest(&self.mem).wrapping_sub(from).min(n);
+        left.drain(..taken as usize);
+        left
     }
 
     /// Slots in the ring.

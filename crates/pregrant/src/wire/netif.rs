@@ -213,6 +213,8 @@ pub const TXF_EXTRA_INFO: u16 = 0x8;
 /// `NETTXF_staging_buffer`, not in Xen's header (docs/protocol 3.5): `gref` is a staging buffer's global id.
 /// Means nothing unless it was negotiated.
 pub const TXF_STAGING_BUFFER: u16 = 0x10;
+/// `NETTXF_data_ring`, ours (docs/protocol 4.5): `gref` is a place in the queue's data ring. Means nothing unless it was negotiated.
+pub const TXF_DATA_RING: u16 = 0x20;
 /// `NETRXF_data_validated` (bits 0 and 1 are swapped against TX).
 pub const RXF_DATA_VALIDATED: u16 = 0x1;
 /// `NETRXF_csum_blank`.
@@ -223,6 +225,9 @@ pub const RXF_MORE_DATA: u16 = 0x4;
 pub const RXF_EXTRA_INFO: u16 = 0x8;
 /// `NETRXF_gso_prefix`: old form of GSO, one slot without data ahead of the frame. Never written.
 pub const RXF_GSO_PREFIX: u16 = 0x10;
+
+/// `NETRXF_data_ring`, ours (docs/protocol 4.5): the bytes are in the queue's data ring, at 64 times `offset`.
+pub const RXF_DATA_RING: u16 = 0x20;
 
 /// `XEN_NETIF_EXTRA_TYPE_GSO`.
 pub const EXTRA_TYPE_GSO: u8 = 1;

@@ -11,6 +11,7 @@ mod control_ring;
 mod data_path;
 mod data_path_hostile_back;
 mod data_path_race;
+mod data_ring;
 mod frame_hook;
 mod gref_mapping;
 mod gso;

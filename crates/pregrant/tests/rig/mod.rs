@@ -18,12 +18,15 @@ use self::model::{RxModel, TxModel};
 use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{Polled, RxQueue, SharedControl, TxQueue};
 use pregrant::net::front::Granting;
+use pregrant::net::front::regions::Granted;
 use pregrant::net::front::{Regions, RxFront, TxFront};
 use pregrant::net::path::copy::front::OrdinaryPages;
+use pregrant::net::path::data_ring::front::{DataArea, RecvArea, SendArea};
+use pregrant::net::path::data_ring::index::IndexPage;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::net::path::{
-    AnyPath, Chain, CopyPath, FrontChain, MapPath, PersistentPath, StagedBuffers, StagingPath,
+    AnyPath, Chain, CopyPath, DataRingPath, FrontChain, MapPath, PersistentPath, StagedBuffers, StagingPath,
 };
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap, LocalRegion, LocalXen};
 use pregrant::platform::{Access, Events, GrantPool, PeerMem};
@@ -52,6 +55,8 @@ pub enum Way {
     Heads(u32),
     /// Through staging buffers of 4096 bytes, and the first slot of a longer frame too.
     FirstSlots,
+    /// Through a data ring of 2^order pages.
+    DataRing(u32),
 }
 
 /// Every way that there is, staging with every length that the issue names.
@@ -68,8 +73,10 @@ pub const WAYS: [Way; 10] = [
     Way::Staging(65535),
 ];
 
-/// And what needs a front that fills buffers with the heads of longer frames, as ours does.
-pub const OWN_WAYS: [Way; 3] = [Way::Heads(256), Way::Heads(2048), Way::FirstSlots];
+/// And what needs a front that fills buffers with the heads of longer frames, as ours does, or puts frames into a data ring: one that
+/// is full soon and has no room for long frames, and one that has room for a few of them.
+pub const OWN_WAYS: [Way; 5] =
+    [Way::Heads(256), Way::Heads(2048), Way::FirstSlots, Way::DataRing(2), Way::DataRing(7)];
 
 impl Way {
     /// The data length, where there are staging buffers.
@@ -77,7 +84,7 @@ impl Way {
         match self {
             Way::Staging(len) | Way::Heads(len) => DataLen::new(len),
             Way::FirstSlots => DataLen::new(4096),
-            Way::Copy | Way::Map | Way::Persistent(_) => None,
+            Way::Copy | Way::Map | Way::Persistent(_) | Way::DataRing(_) => None,
         }
     }
 
@@ -94,6 +101,8 @@ pub struct Rig {
     pub host: LocalDomain,
 }
 
+/// A data ring with one half, at both ends.
+pub type Half = (DataArea<LocalDomain>, DataRingPath<LocalDomain>);
 type Staged = (StagingArea<LocalDomain>, StagedBuffers<LocalMap>);
 pub type Ring<K> = RingPages<K, LocalRegion>;
 
@@ -112,12 +121,18 @@ impl Rig {
 
     /// A ring page of the guest's, initialised, and the back's view of it.
     pub fn ring<K: RingKind>(&self) -> (Ring<K>, RingPages<K, LocalMap>) {
+        let (front, back, _) = self.ring_and_ref();
+        (front, back)
+    }
+
+    /// The same, and the page's grant.
+    pub fn ring_and_ref<K: RingKind>(&self) -> (Ring<K>, RingPages<K, LocalMap>, GrantRef) {
         let mut refs = [GrantRef::NONE];
         let region = self.guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("a ring page");
         let front = RingPages::<K, _>::new(region);
         front.init();
         let map = self.host.map(GUEST, &refs, Access::ReadWrite).expect("the ring page is granted");
-        (front, RingPages::<K, _>::new(map))
+        (front, RingPages::<K, _>::new(map), refs[0])
     }
 
     /// A channel's two ends: the guest's, the host's.
@@ -147,9 +162,26 @@ impl Rig {
         Some((area, buffers))
     }
 
+    /// A half of a data ring as negotiated: the front names its pages, the back reads, judges and maps them.
+    pub fn half(&self, way: Way, acc: Access) -> Option<Half> {
+        let Way::DataRing(order) = way else { return None };
+        let tx = acc == Access::ReadOnly;
+        let area = DataArea::new(&self.guest, &mut Regions::new(HOST), order, [tx, !tx], SLOTS);
+        let area = area.expect("pages of a data ring");
+        let index = self.host.map(GUEST, &[area.index_ref()], Access::ReadOnly).expect("the index page");
+        let page = IndexPage::read(&index, 9).expect("our own index page");
+        let [within, out] = page.judge();
+        let refs =
+            if tx { out } else { within }.expect("our own references").expect("the half that is wanted");
+        let map = self.host.map(GUEST, &refs, acc).expect("its pages");
+        let size = page.half_bytes();
+        let path = if tx { DataRingPath::tx(map, size) } else { DataRingPath::rx(map, size) };
+        Some((area, path))
+    }
+
     fn path(way: Way, staged: Option<StagedBuffers<LocalMap>>, acc: Access) -> AnyPath<LocalDomain> {
         match (way, staged) {
-            (Way::Copy, _) => AnyPath::Copy(CopyPath::default()),
+            (Way::Copy | Way::DataRing(_), _) => AnyPath::Copy(CopyPath::default()),
             (Way::Map, _) => AnyPath::Map(MapPath::default()),
             (Way::Persistent(limit), _) => AnyPath::Persistent(PersistentPath::new(limit, acc)),
             (Way::Staging(_), Some(buffers)) => AnyPath::Staging(StagingPath::new(buffers)),
@@ -183,12 +215,15 @@ impl Rig {
         let front =
             TxFront::new(front_ring, FrontChain::new(area, self.ordinary(way, Access::ReadOnly, granting)));
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
-        TxEnds {
-            front,
-            back: TxQueue::new(ring, Self::path(way, buffers, Access::ReadOnly)),
-            front_chan,
-            back_chan,
-        }
+        let (area, half) = self.half(way, Access::ReadOnly).unzip();
+        let (index, mut front) = (area.map(|area| (area.index, area.out)), front);
+        let index = index.map(|(index, out)| {
+            front.set_area(out);
+            index
+        });
+        let chain = Chain::from(Self::path(way, buffers, Access::ReadOnly));
+        let back = TxQueue::new(ring, chain.with_data_ring(half, Access::ReadOnly));
+        TxEnds { front, back, front_chan, back_chan, index }
     }
 
     /// Our front and our back over RX. Its staging ids begin behind those of a TX list when `after_tx`.
@@ -204,8 +239,15 @@ impl Rig {
             1,
         );
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
-        let back = RxQueue::new(ring, Self::path(way, buffers, Access::ReadWrite), RxAccepts::ALL);
-        RxEnds { front, back, front_chan, back_chan }
+        let (area, half) = self.half(way, Access::ReadWrite).unzip();
+        let (index, mut front) = (area.map(|area| (area.index, area.within)), front);
+        let index = index.map(|(index, within)| {
+            front.set_area(within);
+            index
+        });
+        let chain = Chain::from(Self::path(way, buffers, Access::ReadWrite));
+        let back = RxQueue::new(ring, chain.with_data_ring(half, Access::ReadWrite), RxAccepts::ALL);
+        RxEnds { front, back, front_chan, back_chan, index }
     }
 
     /// The model front against our back over TX, with `pages` granted pages filled with [`byte`].
@@ -260,7 +302,7 @@ impl Rig {
         start: u32,
         accepts: RxAccepts,
     ) -> RxGame {
-        let (front_ring, back_ring) = self.ring::<NetRx>();
+        let (front_ring, back_ring, ring_ref) = self.ring_and_ref::<NetRx>();
         let (front_chan, back_chan) = self.channel();
         let ring_memory = front_ring.into_pages();
         let model = RxModel::starting_at(RingPages::<NetRx, _>::new(ring_memory.clone()), start);
@@ -274,6 +316,7 @@ impl Rig {
             back: RxQueue::new(ring, chain, accepts),
             chans: (front_chan, back_chan),
             ring_memory,
+            ring_ref,
             memory,
             refs,
             area,
@@ -301,6 +344,17 @@ fn release_area(p: &LocalDomain, area: Option<StagingArea<LocalDomain>>) {
     }
 }
 
+/// Releases what there is of a data ring; the back has let go of it.
+pub fn release_half(
+    p: &LocalDomain,
+    index: Option<Granted<LocalDomain>>,
+    half: Option<Granted<LocalDomain>>,
+) {
+    for granted in index.into_iter().chain(half) {
+        assert!(granted.release(p).is_ok(), "the back still maps a page of the data ring");
+    }
+}
+
 pub fn release_front<K: RingKind>(p: &LocalDomain, (ring, chain): (Ring<K>, FrontChain<LocalDomain>)) {
     let (area, pages) = chain.into_parts();
     release_region(p, ring.into_pages());
@@ -316,11 +370,14 @@ pub struct TxEnds {
     pub back: TxQueue<LocalDomain>,
     pub front_chan: LocalChan,
     pub back_chan: LocalChan,
+    /// Of its data ring.
+    pub index: Option<Granted<LocalDomain>>,
 }
 
 impl TxEnds {
-    pub fn close(self, rig: &Rig) {
+    pub fn close(mut self, rig: &Rig) {
         drop(self.back);
+        release_half(&rig.guest, self.index, self.front.take_area().map(SendArea::into_granted));
         release_front(&rig.guest, self.front.into_parts());
     }
 }
@@ -331,11 +388,14 @@ pub struct RxEnds {
     pub back: RxQueue<LocalDomain>,
     pub front_chan: LocalChan,
     pub back_chan: LocalChan,
+    /// Of its data ring.
+    pub index: Option<Granted<LocalDomain>>,
 }
 
 impl RxEnds {
-    pub fn close(self, rig: &Rig) {
+    pub fn close(mut self, rig: &Rig) {
         drop(self.back);
+        release_half(&rig.guest, self.index, self.front.take_area().map(RecvArea::into_granted));
         release_front(&rig.guest, self.front.into_parts());
     }
 }
@@ -391,6 +451,7 @@ pub struct RxGame {
     pub back: RxQueue<LocalDomain>,
     pub chans: (LocalChan, LocalChan),
     pub ring_memory: LocalRegion,
+    pub ring_ref: GrantRef,
     /// A page for each id.
     pub memory: LocalRegion,
     pub refs: Vec<GrantRef>,

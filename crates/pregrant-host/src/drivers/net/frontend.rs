@@ -7,6 +7,7 @@
 
 use crate::drivers::wait::Waiter;
 use crate::wake::WakeOn;
+use pregrant::net::features::ActiveLists;
 use pregrant::net::front::vif::FrontError;
 use pregrant::net::front::{
     Diverted, FrontConfig, FrontStep, FrontVif, HookFrame, Lent, UnknownToken, Verdict,
@@ -325,6 +326,11 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             (None, None) if vif.gref_pages(0) > 0 => {
                 format!("path gref-mapping, {} page(s) a queue", vif.gref_pages(0))
             }
+            (None, None) if vif.data_ring(0).any() => match vif.data_ring(0) {
+                ActiveLists { tx: true, rx: true } => "path data-ring".to_string(),
+                ActiveLists { tx: true, .. } => "path data-ring, TX alone".to_string(),
+                _ => "path data-ring, RX alone".to_string(),
+            },
             (None, None) => "ordinary grants".to_string(),
             (Some(tx), Some(rx)) if tx == rx => format!("path staging {}", tx.value()),
             (tx, rx) => {

@@ -2,6 +2,7 @@
 
 use super::vif::VifInstance;
 use crate::drivers::registry::{Backend, DeviceReport, ServedDevice};
+use pregrant::net::back::refusal::ListRefusal;
 use pregrant::net::stats::DirStats;
 use pregrant::platform::Platform;
 use pregrant::port::PortDrop;
@@ -52,10 +53,14 @@ impl VifReport {
             link: s.vif.link_is_up(),
             stalls: s.vif.stalls(),
             credit_waits: s.vif.credit_waits(),
-            refused: s.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.to_string())).collect(),
+            refused: s.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, refused(why))).collect(),
             port_drops: s.port_drops(),
         })
     }
+}
+
+fn refused(why: &ListRefusal) -> String {
+    if why.is_of_data_ring() { format!("data ring: {why}") } else { why.to_string() }
 }
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {

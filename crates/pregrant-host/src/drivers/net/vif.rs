@@ -17,6 +17,8 @@ use pregrant::PeerFault;
 use pregrant::net::back::credit::BadRate;
 use pregrant::net::back::vif::RATE;
 use pregrant::net::back::{BackVif, Drained, Polled};
+use pregrant::net::features::queue_prefix;
+use pregrant::net::path::data_ring;
 use pregrant::platform::{Events, Platform};
 use pregrant::port::{DropCounts, FramePort, PortDrop};
 use pregrant::units::EvtchnPort;
@@ -92,7 +94,17 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         self.stalled = false;
         ServedDevice::<P, T>::key_changed(self, device, log);
         for (queue, dir, why) in self.vif.refused_lists() {
-            let (at, key) = (device.peer_dir(), front_key(*queue, queues, dir, "data-ref0"));
+            let at = device.peer_dir();
+            if why.is_of_data_ring() {
+                let key = queue_prefix(*queue, queues) + data_ring::keys::INDEX_REF;
+                let line = format_args!(
+                    "the half for {dir} of the data ring {at}/{key} is not used, queue {queue} goes on without it: {why}; \
+                     correct the front's index page and connect it again"
+                );
+                log.say(Level::Warn, &line);
+                continue;
+            }
+            let key = front_key(*queue, queues, dir, "data-ref0");
             let line = format_args!(
                 "the staging list {at}/{key} is not used, queue {queue} goes on without it: {why}; \
                  correct the front's list and connect it again"

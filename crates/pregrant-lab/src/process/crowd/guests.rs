@@ -41,8 +41,8 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
             continue;
         };
         let done = match order {
-            GuestOrder::Gather { members, data_len, persistent, gref_mapping } => {
-                let by = FrontConfig { persistent, gref_mapping, ..FrontConfig::default() };
+            GuestOrder::Gather { members, data_len, persistent, gref_mapping, data_ring } => {
+                let by = FrontConfig { persistent, gref_mapping, data_ring, ..FrontConfig::default() };
                 crowd.gather(args, &members, data_len, by).map(|()| CrowdReport::Done)
             }
             // It answers itself, once all rings are full, and goes on until the next order.
@@ -71,10 +71,11 @@ impl Crowd {
         args: &ProcessArgs,
         members: &[Member],
         data_len: Option<u32>,
-        FrontConfig { persistent, gref_mapping, .. }: FrontConfig,
+        FrontConfig { persistent, gref_mapping, data_ring, .. }: FrontConfig,
     ) -> Result<()> {
         for member in members {
-            let config = FrontConfig { persistent, gref_mapping, ..config(data_len, member.queues) };
+            let config =
+                FrontConfig { persistent, gref_mapping, data_ring, ..config(data_len, member.queues) };
             let platform = Loopback::attach(&args.broker, DomId(member.domid))?;
             let xs = machine::store_of(&platform)?;
             platform.events().also_wake_on(xs.transport().as_fd())?;

@@ -37,6 +37,8 @@ pub enum GuestOrder {
         persistent: bool,
         /// They ask the back to keep their pages mapped.
         gref_mapping: bool,
+        /// Pages of a data ring, as the exponent of 2.
+        data_ring: Option<u32>,
     },
     /// Keep the rings of these full, each in its turn, until the next order. Answer: [`CrowdReport::Done`], once all are full.
     Send(Vec<Load>),

@@ -19,11 +19,12 @@ use super::multicast::MulticastAsk;
 use crate::error::PeerFault;
 use crate::net::gso::MIN_GSO_SIZE;
 use crate::net::headers::MacAddr;
+use crate::net::path::data_ring::PLACE_BYTES;
 use crate::port::{Arena, BURST_FRAMES, Offload, Offloads};
 use crate::ring::{BackRing, NetTx, RingMem};
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
-    DROP_SLOTS, Extra, FATAL_SLOTS, MIN_FRAME, RSP_ERROR, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK,
+    DROP_SLOTS, Extra, FATAL_SLOTS, MIN_FRAME, RSP_ERROR, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_RING,
     TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TXF_STAGING_BUFFER, TxRequest, TxResponse,
 };
 use alloc::vec::Vec;
@@ -42,10 +43,11 @@ pub const BATCH_SLOTS: usize = crate::ring::REDO_RECORDS;
 /// 536. With the last frame there are [`MIN_GSO_SIZE`]'s 1366 more at most.
 pub const BATCH_SEGMENTS: usize = 512;
 
-/// One fragment of a frame: a private, validated copy. `offset + len <= 4096`.
+/// One fragment of a frame: a private, validated copy. `offset + len <= 4096`, but of a frame in the data ring.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TxSlot {
-    /// Granted page; 0 says that the bytes are in a staging [`buffer`](Self::buffer).
+    /// Granted page; 0 says that the bytes are in a staging [`buffer`](Self::buffer). Of a frame that is
+    /// [in the data ring](TxBatch::in_area): its place.
     pub gref: u32,
     /// The staging buffer, by its id in the queue's lists: that of the request's id, or the one that it names.
     pub buffer: u16,
@@ -96,6 +98,10 @@ pub struct TxBatch {
     pub lent: Todo,
     /// Bytes at the front of a lent frame that are.
     pub heads: [u16; BURST_FRAMES],
+    /// Bytes of the queue's data ring, of the half for TX; 0: it has none.
+    pub area_bytes: u32,
+    /// Frames whose bytes are there, at a place that was checked.
+    pub in_area: Todo,
     /// Frames that failed.
     pub failed: Todo,
     /// Requests that carry no frame but a wish of the guest's: not to be fetched.
@@ -124,6 +130,8 @@ impl Default for TxBatch {
             by_list: false,
             lent: 0,
             heads: [0; BURST_FRAMES],
+            area_bytes: 0,
+            in_area: 0,
             failed: 0,
             no_frame: 0,
             unblanked: 0,
@@ -152,7 +160,10 @@ impl TxBatch {
         ring: &mut BackRing<NetTx, M>,
         arena: &mut Arena,
     ) -> Result<Todo, PeerFault> {
-        Ok(self.take_as::<M, false>(ring, arena, &mut 0)?.0)
+        if self.area_bytes > 0 {
+            return Ok(self.take_as::<M, false, true>(ring, arena, &mut 0)?.0);
+        }
+        Ok(self.take_as::<M, false, false>(ring, arena, &mut 0)?.0)
     }
 
     /// The same, frames of `credit` bytes in all at most; it is less by them afterwards. With the length of the first
@@ -163,7 +174,7 @@ impl TxBatch {
         arena: &mut Arena,
         credit: &mut u64,
     ) -> Result<(Todo, Option<u64>), PeerFault> {
-        self.take_as::<M, true>(ring, arena, credit)
+        self.take_as::<M, true, true>(ring, arena, credit)
     }
 
     /// An empty batch.
@@ -173,6 +184,7 @@ impl TxBatch {
         self.nr_rsps = 0;
         self.held = 0;
         self.lent = 0;
+        self.in_area = 0;
         self.failed = 0;
         self.no_frame = 0;
         self.unblanked = 0;
@@ -182,15 +194,16 @@ impl TxBatch {
         arena.clear();
     }
 
-    /// Compiled twice, so that guests without a rate pass no test for it.
+    /// Compiled for each, so that guests without a rate, and queues without a data ring, pass no test for it.
     #[inline(always)]
-    fn take_as<M: RingMem<Kind = NetTx>, const LIMITED: bool>(
+    fn take_as<M: RingMem<Kind = NetTx>, const LIMITED: bool, const AREA: bool>(
         &mut self,
         ring: &mut BackRing<NetTx, M>,
         arena: &mut Arena,
         credit: &mut u64,
     ) -> Result<(Todo, Option<u64>), PeerFault> {
         self.clear(arena);
+        let area_bytes = self.area_bytes;
         let mut short = None;
         let available = ring.available(BURST_FRAMES as u32)?;
         ring.prefetch(available.min(BURST_FRAMES as u32));
@@ -218,9 +231,14 @@ impl TxBatch {
                 }
                 let end = first.offset as usize + first.size as usize;
                 let plain = first.flags & (TXF_MORE_DATA | TXF_EXTRA_INFO) == 0;
-                if !plain || (first.size as usize) < MIN_FRAME || end > PAGE_SIZE {
+                let in_area = AREA && names_place(&first, area_bytes);
+                let fits = if in_area { is_place(&first, area_bytes) } else { end <= PAGE_SIZE };
+                if !plain || (first.size as usize) < MIN_FRAME || !fits {
                     long = Some(first);
                     break;
+                }
+                if AREA {
+                    self.in_area |= Todo::from(in_area) << i;
                 }
                 arena.place(&mut room, first.size as usize, offload_of(first.flags));
                 self.frames[i] =
@@ -254,7 +272,7 @@ impl TxBatch {
         available: u32,
         arena: &mut Arena,
     ) -> Result<u32, PeerFault> {
-        let (slot0, rsp0) = (self.nr_slots, self.nr_rsps);
+        let (slot0, rsp0, area_bytes) = (self.nr_slots, self.nr_rsps, self.area_bytes);
         let left = available - at;
         let mut used = 1;
         let mut push_rsp = |id, status| {
@@ -297,6 +315,7 @@ impl TxBatch {
         // The fragments. The first one's own length is what the others leave of the total.
         let total = first.size;
         let mut rest: u32 = 0;
+        let in_area = names_place(&first, area_bytes);
         let mut too_long = false;
         let mut nr = 1;
         self.slots[slot0] = slot_of(&first, 0, self.by_list);
@@ -313,7 +332,7 @@ impl TxBatch {
                 return Err(PeerFault::CrossesPage { offset: req.offset, size: req.size });
             }
             rest += req.size as u32;
-            too_long |= rest > total as u32;
+            too_long |= rest > total as u32 || names_place(&req, area_bytes);
             self.slots[slot0 + nr] = slot_of(&req, req.size, self.by_list);
             push_rsp(req.id, RSP_OKAY);
             nr += 1;
@@ -324,6 +343,7 @@ impl TxBatch {
             Outcome::Multicast(ask)
         } else if too_long
             || asked.is_some()
+            || in_area && (nr > 1 || !is_place(&first, area_bytes))
             || (total as usize) < MIN_FRAME
             || nr >= DROP_SLOTS
             || offload.gso_type != 0 && offload.gso_size < MIN_GSO_SIZE
@@ -331,10 +351,11 @@ impl TxBatch {
             Outcome::Drop
         } else {
             let size = total - rest as u16;
-            if first.offset as usize + size as usize > PAGE_SIZE {
+            if !in_area && first.offset as usize + size as usize > PAGE_SIZE {
                 return Err(PeerFault::CrossesPage { offset: first.offset, size });
             }
             self.slots[slot0].len = size;
+            self.in_area |= Todo::from(in_area) << self.nr_frames;
             Outcome::Frame(offload)
         };
 
@@ -427,6 +448,19 @@ impl TxBatch {
         let f = self.frames[i];
         &mut self.slots[f.first_slot as usize..(f.first_slot + f.nr_slots) as usize]
     }
+}
+
+/// Whether a request says that its bytes are in the data ring. Where there is none the flag means nothing, as any unknown one.
+#[inline(always)]
+fn names_place(req: &TxRequest, area_bytes: u32) -> bool {
+    req.flags & TXF_DATA_RING != 0 && area_bytes > 0
+}
+
+/// Whether that is a place of the data ring, for a frame that has room in it.
+#[inline(always)]
+fn is_place(req: &TxRequest, area_bytes: u32) -> bool {
+    let is_whole = req.gref.is_multiple_of(PLACE_BYTES as u32) && req.offset == 0;
+    is_whole && req.gref < area_bytes && u32::from(req.size) <= area_bytes
 }
 
 /// The lowest `n` bits.

@@ -1,7 +1,8 @@
-//! Why a staging list of a vif is not taken: in words that name the front's key.
+//! Why a staging list of a vif, or a half of its data ring, is not taken: in words that name the front's key.
 //!
 //! What a front may do: cause any of these, again and again. The owner of the vif limits what is logged.
 
+use crate::net::path::data_ring::index::IndexFault;
 use crate::net::path::staging::list::ListFault;
 use crate::platform::MapError;
 use crate::xenbus::KeyError;
@@ -19,6 +20,43 @@ pub enum ListRefusal {
     Map(MapError),
     /// Its buffers pass what this back maps of one guest.
     TooManyPages(TooManyPages),
+    /// It is no list: a half of the data ring was not taken.
+    Half(HalfRefusal),
+}
+
+impl ListRefusal {
+    /// Whether it is of the data ring.
+    pub fn is_of_data_ring(&self) -> bool {
+        matches!(self, Self::Half(_))
+    }
+}
+
+/// Why a half of a data ring was not taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum HalfRefusal {
+    /// The key of the index page is of no use.
+    Key(KeyError),
+    /// The index page could not be mapped.
+    Index(MapError),
+    /// What the index page says is wrong.
+    Fault(IndexFault),
+    /// A page of it could not be mapped.
+    Map(MapError),
+    /// Its pages pass what this back maps of one guest.
+    TooManyPages(TooManyPages),
+}
+
+impl fmt::Display for HalfRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key(e) => e.fmt(f),
+            Self::Index(e) => write!(f, "the index page: {}", e.status),
+            Self::Fault(e) => e.fmt(f),
+            Self::Map(MapError { index: Some(i), status }) => write!(f, "page {i} of this half: {status}"),
+            Self::Map(MapError { index: None, status }) => write!(f, "a page of this half: {status}"),
+            Self::TooManyPages(e) => e.fmt(f),
+        }
+    }
 }
 
 impl fmt::Display for ListRefusal {
@@ -29,6 +67,7 @@ impl fmt::Display for ListRefusal {
             Self::Map(MapError { index: Some(i), status }) => write!(f, "grant number {i} of it: {status}"),
             Self::Map(MapError { index: None, status }) => write!(f, "a grant of it: {status}"),
             Self::TooManyPages(e) => e.fmt(f),
+            Self::Half(e) => e.fmt(f),
         }
     }
 }

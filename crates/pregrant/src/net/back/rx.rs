@@ -59,9 +59,13 @@ impl<P: Platform> RxQueue<P> {
     ) -> Self {
         let stats = Arc::new(LiveStats::default());
         stats.interrupted.add(ring.inherited().map_or(0, |i| i.total.into()));
+        let mut chain = chain.into();
+        if let Some(path) = chain.data_ring() {
+            path.resume(ring.size(), &ring.answers_left(), ring.req_cons());
+        }
         Self {
             ring,
-            chain: chain.into(),
+            chain,
             batch: Box::default(),
             arena: Arena::new(),
             sent: 0,
@@ -126,6 +130,10 @@ impl<P: Platform> RxQueue<P> {
         let before = p.peer().grant_ops();
         let served = self.chain.deliver(p, of, &mut self.batch, &burst, todo);
         self.stats.add_grant_ops(&before, &p.peer().grant_ops());
+        if let Some((full, most)) = self.chain.data_ring().and_then(|path| path.take_counts()) {
+            self.stats.data_ring_full.add(full);
+            self.stats.data_ring_most.raise(most);
+        }
         let good = nr_frames - self.batch.failed.count_ones() as usize;
         self.stats.handed_on(todo & !self.batch.failed, served);
         self.stats.errors.add((nr_frames - good) as u64);

@@ -72,6 +72,8 @@ pub struct RxBatch {
     /// The ids of the pieces' requests only rise, seen from `first_id` on, around their wrap too: so they are all
     /// different.
     pub ids_rise: bool,
+    /// The ring index of the batch's first request.
+    pub first_index: u32,
     /// The id that the batch's first request has where the front calls slots by their places, as most do.
     first_id: u16,
     /// The last id, counted from there.
@@ -110,6 +112,7 @@ impl Default for RxBatch {
             dropped: 0,
             headroom: 0,
             ids_rise: true,
+            first_index: 0,
             first_id: 0,
             last_ahead: -1,
         }
@@ -245,7 +248,8 @@ impl RxBatch {
         self.ids_rise = true;
         let mut available = ring.available(burst.frames.len() as u32)?;
         ring.prefetch(available.min(burst.frames.len() as u32));
-        (self.first_id, self.last_ahead) = ((ring.req_cons() & (ring.size() - 1)) as u16, -1);
+        self.first_index = ring.req_cons();
+        (self.first_id, self.last_ahead) = ((self.first_index & (ring.size() - 1)) as u16, -1);
         let mut at = Progress::default();
         loop {
             if !MORE {
@@ -439,6 +443,12 @@ impl RxBatch {
         let frames = self.frames[..self.nr_frames].iter().enumerate();
         let good = frames.filter(|(i, _)| self.failed & (1 << i) == 0);
         good.map(|(_, f)| u64::from(burst.frames[f.frame as usize].len)).sum()
+    }
+
+    /// The ring index behind its last request.
+    #[inline(always)]
+    pub fn taken(&self) -> u32 {
+        self.first_index.wrapping_add(self.nr_rsps as u32)
     }
 
     /// All answers, in ring order.

@@ -20,6 +20,7 @@ use crate::net::features::{ActiveLists, ChannelKeys, DataKeys, DataRequest, Queu
 use crate::net::headers::MacAddr;
 use crate::net::path::FrontChain;
 use crate::net::path::copy::front::OrdinaryPages;
+use crate::net::path::data_ring::front::{DataArea, RecvArea, SendArea};
 use crate::net::path::staging::front::StagingArea;
 use crate::net::path::staging::keys::{FIRST_SLOTS_SINCE, SENT_ON_SINCE};
 use crate::net::path::staging::list::{DataLen, LIST_ENTRIES_MAX};
@@ -111,6 +112,8 @@ pub struct FrontQueue<P: Platform> {
     rx: RxFront<P>,
     /// Of the two rings.
     ring_grants: [Grants; 2],
+    /// The page that names the data ring's; None: there is none.
+    index: Option<Granted<P>>,
     tx_chan: Chan<P>,
     /// None: `tx_chan` serves both rings.
     rx_chan: Option<Chan<P>>,
@@ -127,7 +130,7 @@ impl<P: Platform> FrontQueue<P> {
         regions: &mut Regions<P>,
         config: QueueConfig,
     ) -> Result<(Self, QueueKeys), PlatformError> {
-        let Plan { tx_len, rx_len, tx_share, tx_order, rx_order } = config.plan;
+        let Plan { tx_len, rx_len, data_ring, tx_share, tx_order, rx_order } = config.plan;
         let tx = Direction::<NetTx, P>::new(
             p,
             regions,
@@ -152,6 +155,19 @@ impl<P: Platform> FrontQueue<P> {
                 return Err(e);
             }
         };
+        // Where staging carries every frame, nothing would be left for it.
+        let wanted = [&tx.chain, &rx.chain].map(|chain| chain.pages().is_some());
+        let area = data_ring
+            .filter(|_| wanted.contains(&true))
+            .map(|order| DataArea::new(p, regions, order, wanted, tx.chain.ids()));
+        let area = match area.transpose() {
+            Ok(area) => area,
+            Err(e) => {
+                tx.release(p, regions);
+                rx.release(p, regions);
+                return Err(e);
+            }
+        };
         let to = regions.to();
         let offered = p.events().offer(to).and_then(|tx| {
             let rx = if config.split { Some(p.events().offer(to)?) } else { None };
@@ -162,6 +178,9 @@ impl<P: Platform> FrontQueue<P> {
             Err(e) => {
                 tx.release(p, regions);
                 rx.release(p, regions);
+                if let Some(area) = area {
+                    area.release(p, regions);
+                }
                 return Err(e);
             }
         };
@@ -175,17 +194,25 @@ impl<P: Platform> FrontQueue<P> {
             channels,
             tx_data: tx.keys(),
             rx_data: rx.keys(),
+            data_ring: area.as_ref().map(DataArea::index_ref).into(),
         };
-        let queue = Self {
+        let (index, out, within) = match area {
+            Some(DataArea { index, out, within }) => (Some(index), out, within),
+            None => (None, None, None),
+        };
+        let mut queue = Self {
             ids: [tx.chain.ids(), rx.ring.size()],
             tx: TxFront::new(FrontRing::new(tx.ring), tx.chain),
             rx: RxFront::new(FrontRing::new(rx.ring), rx.chain, config.tag),
             ring_grants: [tx.grants, rx.grants],
+            index,
             tx_chan,
             rx_chan,
             config,
             hooked: HookStats::default(),
         };
+        queue.tx.set_area(out);
+        queue.rx.set_area(within);
         Ok((queue, keys))
     }
 
@@ -194,13 +221,15 @@ impl<P: Platform> FrontQueue<P> {
         self.tx.limit(limits);
     }
 
-    /// The back is connected: goes on without those staging lists that it did not accept, and posts RX. Of the rules of the staging
-    /// `revision` are [first slots](StagingArea::set_first_slots) and [buffers that are sent on](TxFront::allow_send_on).
+    /// The back is connected: goes on without those staging lists, and halves of the data ring, that it did not accept, and posts
+    /// RX. Of the rules of the staging `revision` are [first slots](StagingArea::set_first_slots) and
+    /// [buffers that are sent on](TxFront::allow_send_on).
     pub fn go_live(
         &mut self,
         p: &P,
         regions: &mut Regions<P>,
         active: ActiveLists,
+        data_ring: ActiveLists,
         revision: u32,
     ) -> Result<(), PlatformError> {
         // First what goes: memory may be short.
@@ -210,6 +239,10 @@ impl<P: Platform> FrontQueue<P> {
         if !active.rx {
             self.rx.chain_mut().give_up_staging(p, regions);
         }
+        let out = if data_ring.tx { None } else { self.tx.take_area() };
+        let within = if data_ring.rx { None } else { self.rx.take_area() };
+        let halves = [out.map(SendArea::into_granted), within.map(RecvArea::into_granted)];
+        halves.into_iter().flatten().for_each(|granted| regions.put(p, granted));
         self.tx.chain_mut().set_first_slots(revision >= FIRST_SLOTS_SINCE);
         self.rx.chain_mut().set_first_slots(revision >= FIRST_SLOTS_SINCE);
         if let (Some(tx), Some(rx)) = (self.tx.chain().staging(), self.rx.chain().staging())
@@ -237,7 +270,10 @@ impl<P: Platform> FrontQueue<P> {
     }
 
     /// Gives the memory back, but for what is lent.
-    pub fn end(self, p: &P, regions: &mut Regions<P>) -> Option<LentPages<P>> {
+    pub fn end(mut self, p: &P, regions: &mut Regions<P>) -> Option<LentPages<P>> {
+        let (out, within) = (self.tx.take_area(), self.rx.take_area());
+        let halves = [out.map(SendArea::into_granted), within.map(RecvArea::into_granted), self.index];
+        halves.into_iter().flatten().for_each(|granted| regions.put(p, granted));
         let ((tx, tx_chain), (rx, rx_chain, loans)) = (self.tx.into_parts(), self.rx.end());
         let [tx_grants, rx_grants] = self.ring_grants;
         Direction { ring: tx, grants: tx_grants, chain: tx_chain }.release(p, regions);
@@ -423,6 +459,11 @@ impl<P: Platform> FrontQueue<P> {
     pub fn staging_lens(&self) -> (Option<DataLen>, Option<DataLen>) {
         let of = |chain: &FrontChain<P>| chain.staging().map(StagingArea::data_len);
         (of(self.tx.chain()), of(self.rx.chain()))
+    }
+
+    /// Which directions go through a data ring.
+    pub fn data_ring(&self) -> ActiveLists {
+        ActiveLists { tx: self.tx.has_area(), rx: self.rx.has_area() }
     }
 
     /// Bytes of shared memory in staging buffers and lists.

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! Which memory a slot's bytes are in follows from the protocol, not from a flag: each path of the [chain](FrontChain) knows
-//! which frames it [holds](FrontPath::holds), and the first that does has it. Bytes are copied to private memory before
-//! anybody parses them, also where a [hook](super::hook) decides. What the back may do: answer with offsets, lengths or chains that make no sense (faults), or change the
+//! which frames it [holds](FrontPath::holds), and the first that does has it. Only of a [data ring](RecvArea) a flag says it. Bytes
+//! are copied to private memory before anybody parses them, also where a [hook](super::hook) decides. What the back may do: answer
+//! with offsets, lengths or chains that make no sense (faults), or change the
 //! memory while it is copied (the copy is what counts), or while it is lent ([`loans`](super::loans)).
 
 use super::loans::{HEAD_BYTES, Lent, Loans, UnknownToken};
@@ -18,6 +19,7 @@ use crate::error::{PeerFault, PlatformError};
 use crate::net::gso;
 use crate::net::path::any_front::with_path;
 use crate::net::path::copy::front::OrdinaryPages;
+use crate::net::path::data_ring::front::RecvArea;
 use crate::net::path::{AnyFrontPath, Counted, FrontChain, FrontPath};
 use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
@@ -25,7 +27,8 @@ use crate::port::{Arena, BURST_FRAMES, MAX_FRAME, Offload, Piece, Token};
 use crate::ring::{FrontRing, NetRx};
 use crate::shm::SharedBytes;
 use crate::wire::netif::{
-    Extra, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest, RxResponse,
+    Extra, RXF_CSUM_BLANK, RXF_DATA_RING, RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest,
+    RxResponse,
 };
 use alloc::boxed::Box;
 use core::ops::Range;
@@ -39,6 +42,8 @@ const MAX_CHAIN: usize = 32;
 pub struct RxFront<P: Platform> {
     pub(super) ring: FrontRing<NetRx, OwnRing<NetRx, P>>,
     pub(super) chain: FrontChain<P>,
+    /// The half for RX of a data ring.
+    pub(super) area: Option<RecvArea<P>>,
     pub(super) loans: Loans,
     pub(super) buffers: RxBuffers,
     /// Answers that are here and belong to a frame whose last one is not.
@@ -54,6 +59,8 @@ pub(super) struct Part {
     pub slot: u16,
     pub offset: u16,
     pub len: u16,
+    /// It is in the data ring, and `offset` is in lines of it.
+    pub in_area: bool,
 }
 
 /// A frame of several slots, with extras, or an error, as its answers have it.
@@ -77,6 +84,11 @@ impl LongFrame {
     pub fn parts(&self) -> &[Part] {
         &self.parts[..self.nr]
     }
+
+    /// Whether it is in the data ring.
+    pub fn in_area(&self) -> bool {
+        self.parts[0].in_area
+    }
 }
 
 impl<P: Platform> RxFront<P> {
@@ -88,6 +100,7 @@ impl<P: Platform> RxFront<P> {
         Self {
             ring,
             chain,
+            area: None,
             loans,
             buffers,
             cut: 0,
@@ -180,6 +193,13 @@ impl<P: Platform> RxFront<P> {
             if !out.has_room() {
                 break;
             }
+            if is_plain_in_area(rsp) {
+                match self.recv_from_area(rsp, taken, n, out)? {
+                    0 => break,
+                    used => taken += used,
+                }
+                continue;
+            }
             match self.recv_long(rsp, taken, n, out, lent.as_deref_mut())? {
                 // The rest of the frame is not there yet: look again, then wait for more than there is.
                 0 => match self.ring.available(n + 1)? {
@@ -204,7 +224,7 @@ impl<P: Platform> RxFront<P> {
         let mut n = 0;
         while n < most {
             let rsp = self.ring.read(at + n as u32);
-            if rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO) != 0 || rsp.status < 0 {
+            if rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO | RXF_DATA_RING) != 0 || rsp.status < 0 {
                 return (n, Some(rsp));
             }
             if (heads || rsp.status <= SHORT)
@@ -252,7 +272,7 @@ impl<P: Platform> RxFront<P> {
                         break;
                     }
                     let slot = first.wrapping_add(n as u16) & mask;
-                    let part = Part { slot, offset: rsp.offset, len };
+                    let part = Part { slot, offset: rsp.offset, len, in_area: false };
                     let offload = offload_of(rsp.flags);
                     let places = (&mut self.loans, &self.buffers);
                     take_frame(path, places, out, (&[part], offload), lent.as_deref_mut())?;
@@ -268,6 +288,37 @@ impl<P: Platform> RxFront<P> {
             longer_than = path.slot_bytes() as i32;
         }
         Err(rsps.first().map_or(PeerFault::TooManySlots, |rsp| fault(rsp.offset, rsp.status)))
+    }
+
+    /// Frames of one slot each in the data ring, from `rsp` on, which is the `at`-th of `n` answers. Returns how many.
+    #[inline(never)]
+    fn recv_from_area(
+        &mut self,
+        mut rsp: RxResponse,
+        at: u32,
+        n: u32,
+        out: &mut Arena,
+    ) -> Result<u32, PeerFault> {
+        let Some(area) = &self.area else { return Err(fault(rsp.offset, rsp.status)) };
+        let (mut used, mut bytes) = (0, 0);
+        loop {
+            let (place, len) = area.piece(rsp.offset, rsp.status).ok_or(fault(rsp.offset, rsp.status))?;
+            let Some(to) = out.room(len, offload_of(rsp.flags)) else { break };
+            if !area.copy_out(place, to) {
+                return Err(fault(rsp.offset, rsp.status));
+            }
+            (used, bytes) = (used + 1, bytes + len as u64);
+            if at + used == n || !out.has_room() {
+                break;
+            }
+            rsp = self.ring.read(at + used);
+            if !is_plain_in_area(rsp) {
+                break; // it is read anew, nothing of it is kept
+            }
+        }
+        self.stats.bytes += bytes;
+        self.stats.handed_on_by(Counted::DataRing, used.into());
+        Ok(used)
     }
 
     /// A frame of several slots, with extras, or an error. Returns the answers used; 0: they are not all there.
@@ -286,6 +337,13 @@ impl<P: Platform> RxFront<P> {
             return Ok(frame.used);
         }
         let (parts, offload) = (frame.parts(), frame.offload);
+        if let Some(area) = self.area.as_ref().filter(|_| frame.in_area()) {
+            take_from_area(area, out, (parts, offload))?;
+            self.stats.bytes += frame.total as u64;
+            self.stats.handed_on_by(Counted::DataRing, 1);
+            blank_newest(out, &mut self.stats);
+            return Ok(frame.used);
+        }
         // A checksum that is to be made blank is the whole frame's.
         let lent = lent.filter(|_| offload.gso_type == 0 || offload.csum_blank);
         let (split, path) = memories(&self.chain, &frame)?;
@@ -342,7 +400,8 @@ impl<P: Platform> RxFront<P> {
             if rsp.status < 0 {
                 error = true;
             } else {
-                parts[nr] = Part { slot, offset: rsp.offset, len: rsp.status as u16 };
+                let in_area = rsp.flags & RXF_DATA_RING != 0;
+                parts[nr] = Part { slot, offset: rsp.offset, len: rsp.status as u16, in_area };
                 total += rsp.status as usize;
             }
             nr += 1;
@@ -362,6 +421,11 @@ impl<P: Platform> RxFront<P> {
         self.stats.errors += u64::from(error);
         let fault = fault(first.offset, first.status);
         if !error && total > MAX_FRAME {
+            return Err(fault);
+        }
+        // In the data ring as a whole or not at all.
+        let in_area = parts[..nr].iter().filter(|part| part.in_area).count();
+        if !error && in_area > 0 && (in_area < nr || self.area.is_none()) {
             return Err(fault);
         }
         Ok(Some(LongFrame { parts, nr, used, total, headroom, offload, error, fault }))
@@ -419,6 +483,21 @@ impl<P: Platform> RxFront<P> {
     /// The memory of its frames, to be changed before the first one.
     pub fn chain_mut(&mut self) -> &mut FrontChain<P> {
         &mut self.chain
+    }
+
+    /// Has frames come through a data ring, too; before the first one.
+    pub fn set_area(&mut self, area: Option<RecvArea<P>>) {
+        self.area = area;
+    }
+
+    /// Takes the data ring away, before the first frame or when the queue is over.
+    pub fn take_area(&mut self) -> Option<RecvArea<P>> {
+        self.area.take()
+    }
+
+    /// Whether there is one.
+    pub fn has_area(&self) -> bool {
+        self.area.is_some()
     }
 
     /// Pages for what its paths do not carry, before the first frame.
@@ -515,7 +594,7 @@ fn take_frame<P: Platform, F: FrontPath<P>>(
 pub(super) fn copy_part<P: Platform, F: FrontPath<P>>(
     path: &F,
     places: Places<'_>,
-    Part { slot, offset, len }: Part,
+    Part { slot, offset, len, .. }: Part,
     skip: usize,
     dst: &mut [u8],
 ) -> Result<(), PeerFault> {
@@ -549,12 +628,50 @@ fn take_split<P: Platform>(
     Ok(())
 }
 
+/// Of a part in the data ring, from byte `skip` on as much as `dst` has room for; all of the part lies in the ring.
+#[inline(always)]
+pub(super) fn copy_from_area<P: Platform>(
+    area: &RecvArea<P>,
+    part: &Part,
+    skip: usize,
+    dst: &mut [u8],
+) -> Result<(), PeerFault> {
+    match area.piece(part.offset, part.len as i16) {
+        Some((place, _)) if area.copy_out(place + skip, dst) => Ok(()),
+        _ => Err(fault(part.offset, part.len as i16)),
+    }
+}
+
+/// Copies a frame whose slots are all in the data ring.
+fn take_from_area<P: Platform>(
+    area: &RecvArea<P>,
+    out: &mut Arena,
+    (parts, offload): (&[Part], Offload),
+) -> Result<(), PeerFault> {
+    let total = parts.iter().map(|part| usize::from(part.len)).sum();
+    let Some(mut to) = out.room(total, offload) else {
+        return Ok(()); // cannot be: the caller saw room for the longest frame
+    };
+    for part in parts {
+        let (dst, behind) = core::mem::take(&mut to).split_at_mut(usize::from(part.len));
+        to = behind;
+        copy_from_area(area, part, 0, dst)?;
+    }
+    Ok(())
+}
+
+/// A frame of one slot, without extras, that is in the data ring.
+#[inline(always)]
+fn is_plain_in_area(rsp: RxResponse) -> bool {
+    rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO | RXF_DATA_RING) == RXF_DATA_RING && rsp.status >= 0
+}
+
 /// Lends what is behind the head. All parts were looked at: a frame is lent whole or not at all.
 #[inline(always)]
 fn lend(loans: &mut Loans, parts: &[Part], i: usize, lent: &mut Lent) {
     let mut head = HEAD_BYTES as u16;
     let mut last = None;
-    for &Part { slot, offset, len } in parts {
+    for &Part { slot, offset, len, .. } in parts {
         let copied = head.min(len);
         head -= copied;
         if copied == len {

@@ -12,13 +12,16 @@
 
 use super::hook::{Diverted, HookFrame, HookStats, Verdict};
 use super::loans::Loans;
-use super::rx::{Part, RxFront, blank_newest, copy_part, counted, fault, memories, offload_of};
+use super::rx::{
+    Part, RxFront, blank_newest, copy_from_area, copy_part, counted, fault, memories, offload_of,
+};
 use super::rx_buffers::RxBuffers;
 use super::tx::TxFront;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::path::any_front::with_path;
+use crate::net::path::data_ring::front::RecvArea;
 use crate::net::path::{AnyFrontPath, FrontPath};
-use crate::net::stats::DirStats;
+use crate::net::stats::{Counted, DirStats};
 use crate::platform::Platform;
 use crate::port::{Arena, BURST_FRAMES, MAX_FRAME, Offload};
 use crate::shm::SharedBytes;
@@ -46,6 +49,8 @@ struct There<'a, P: Platform> {
     first: &'a AnyFrontPath<P>,
     /// The others'.
     rest: &'a AnyFrontPath<P>,
+    /// It is in the data ring, and not in their memory.
+    area: Option<&'a RecvArea<P>>,
     offload: Offload,
     fault: PeerFault,
 }
@@ -98,7 +103,9 @@ impl<P: Platform> RxFront<P> {
                     if !long.error {
                         let (split, rest) = memories(&self.chain, &long)?;
                         let (first, offload) = (split.unwrap_or(rest), long.offload);
-                        let there = There { parts: long.parts(), first, rest, offload, fault: long.fault };
+                        let area = self.area.as_ref().filter(|_| long.in_area());
+                        let (parts, fault) = (long.parts(), long.fault);
+                        let there = There { parts, first, rest, area, offload, fault };
                         let Self { loans, buffers, stats, .. } = self;
                         Slots { loans, buffers, stats }.judge_long(to, &mut frame, &mut hook, &there)?;
                         seen += 1;
@@ -134,7 +141,7 @@ impl<P: Platform> RxFront<P> {
                     if i32::from(len) <= longer_than || !path.holds(usize::from(len), 1) || !to.has_room() {
                         break;
                     }
-                    let part = Part { slot: first.wrapping_add(n as u16) & mask, offset: rsp.offset, len };
+                    let part = Part { slot: first.wrapping_add(n as u16) & mask, offset: rsp.offset, len, in_area: false };
                     let offload = offload_of(rsp.flags);
                     let head = frame.begin(len.into(), offload);
                     copy_part(path, (loans, buffers), part, 0, head)?;
@@ -144,7 +151,7 @@ impl<P: Platform> RxFront<P> {
                         Verdict::Drop => dropped += 1,
                         verdict => {
                             let fault = fault(rsp.offset, rsp.status);
-                            let there = There { parts: &[part], first: any, rest: any, offload, fault };
+                            let there = There { parts: &[part], first: any, rest: any, area: None, offload, fault };
                             Slots { loans, buffers, stats }.act(to, frame, &there, verdict)?;
                         }
                     }
@@ -176,7 +183,12 @@ impl Slots<'_> {
     ) -> Result<(), PeerFault> {
         let len = there.len();
         self.stats.bytes += len as u64;
-        self.stats.handed_on_by(with_path!(there.rest, path => counted(path)), 1);
+        let by = if there.area.is_some() {
+            Counted::DataRing
+        } else {
+            with_path!(there.rest, path => counted(path))
+        };
+        self.stats.handed_on_by(by, 1);
         let head = frame.begin(len, there.offload);
         self.copy(there, 0, head)?;
         let verdict = hook(frame);
@@ -226,7 +238,10 @@ impl Slots<'_> {
             let n = dst.len().min(usize::from(part.len) - from);
             let (now, later) = core::mem::take(&mut dst).split_at_mut(n);
             let places = (self.loans, &*self.buffers);
-            with_path!(path, path => copy_part(path, places, part, from, now)?);
+            match there.area {
+                Some(area) => copy_from_area(area, &part, from, now)?,
+                None => with_path!(path, path => copy_part(path, places, part, from, now)?),
+            }
             (skip, dst, path) = (skip - from, later, there.rest);
         }
         if dst.is_empty() { Ok(()) } else { Err(there.fault) }
@@ -265,7 +280,8 @@ impl Slots<'_> {
         let (AnyFrontPath::Staging(area), [part]) = (there.first, there.parts) else { return false };
         let len = frame.len();
         let Some(offset) = usize::from(part.offset).checked_add_signed(-frame.grown()) else { return false };
-        if !to.tx.sends_on()
+        if there.area.is_some()
+            || !to.tx.sends_on()
             || frame.offload.gso_type != 0
             || len < MIN_FRAME
             || offset + len > area.slot_bytes()

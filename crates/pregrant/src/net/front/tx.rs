@@ -5,7 +5,8 @@
 //!          ids <--reclaim-- answers
 //! ```
 //!
-//! Each path of the [chain](FrontChain) takes the frames that fit one of its slots; the last takes longer ones, slot by slot. Ids are
+//! Each path of the [chain](FrontChain) takes the frames that fit one of its slots; the last takes longer ones, slot by slot. A
+//! [data ring](SendArea) comes before the last: what fits no slot of the others goes there whole, until it is full. Ids are
 //! used again in the order in which they came back. A received buffer is sent on by its own id ([`allow_send_on`](TxFront::allow_send_on)), and is free for RX
 //! when its request was answered. What the back may do: answer an id that is not in flight, or too much (faults: the device is closed); never answer (the queue is full);
 //! hold on to a page (its id is not used again until it lets go).
@@ -14,6 +15,7 @@ use super::regions::OwnRing;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::headers::MacAddr;
 use crate::net::path::any_front::with_path;
+use crate::net::path::data_ring::front::SendArea;
 use crate::net::path::{AnyFrontPath, FrontChain, FrontPath};
 use crate::net::stats::{Counted, DirStats};
 use crate::platform::{Events, Platform};
@@ -22,7 +24,7 @@ use crate::ring::{FrontRing, NetTx};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
-    Extra, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, MCAST_LIST_MAX, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK,
+    Extra, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, MCAST_LIST_MAX, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_RING,
     TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TXF_STAGING_BUFFER, TxRequest,
 };
 use alloc::boxed::Box;
@@ -71,6 +73,8 @@ impl FreeIds {
 pub struct TxFront<P: Platform> {
     slots: Slots<P>,
     chain: FrontChain<P>,
+    /// The half for TX of a data ring.
+    area: Option<SendArea<P>>,
     /// Ids whose page the back has not let go of.
     busy: Vec<u16>,
     /// Ids of requests that carry a multicast wish and no frame.
@@ -130,6 +134,18 @@ impl TxLimits {
         };
         gso && (self.sg || len <= PAGE_SIZE)
     }
+}
+
+/// What became of the first frames of a burst.
+enum InArea {
+    /// So many are in the data ring.
+    Sent(usize),
+    /// The first is none for it.
+    NotForIt,
+    /// The ring has no slot for it, or there is no id.
+    NoRoom,
+    /// The data ring has no room for it.
+    Full,
 }
 
 /// Where a frame goes.
@@ -230,6 +246,62 @@ impl<P: Platform> Slots<P> {
         Ok(n)
     }
 
+    /// Frames from the first that `area` has room for, but none that goes by a path ahead of it, whose slots have `shorter` bytes at
+    /// most.
+    fn send_in_area(
+        &mut self,
+        area: &mut SendArea<P>,
+        burst: &Burst<'_>,
+        shorter: usize,
+        limits: TxLimits,
+    ) -> InArea {
+        let (mut sent, mut slots, mut bytes) = (0, 0, 0);
+        let mut ended = InArea::NotForIt;
+        for desc in burst.frames.iter().take(BURST_FRAMES) {
+            let (len, gso) = (desc.len as usize, desc.offload.gso_type != 0);
+            let long = gso || len > PAGE_SIZE;
+            if len == 0
+                || len <= shorter && !gso
+                || len > MAX_FRAME
+                || long && !limits.allow(len, desc.offload.gso_type)
+            {
+                break;
+            }
+            if self.ring.free() < slots + 1 + u32::from(gso) || self.free.len() == 0 {
+                ended = InArea::NoRoom;
+                break;
+            }
+            let from = desc.at as usize;
+            let id = self.free.peek(0);
+            let Some(place) = area.put(id, &burst.bytes[from..from + len]) else {
+                ended = InArea::Full;
+                break;
+            };
+            area.prefetch(len.min(SHORT));
+            self.free.take();
+            self.in_flight[id as usize] = true;
+            let flags = TXF_DATA_RING | flags_of(desc.offload) | if gso { TXF_EXTRA_INFO } else { 0 };
+            self.ring.write(slots, &TxRequest { gref: place, offset: 0, flags, id, size: len as u16 });
+            slots += 1;
+            if gso {
+                let Offload { gso_size: size, gso_type, .. } = desc.offload;
+                let extra = Extra::Gso { size, gso_type };
+                self.ring.write(slots, &TxRequest::from_words(extra.to_tx_words(false)));
+                slots += 1;
+                self.extras_in_flight += 1;
+            }
+            bytes += len as u64;
+            sent += 1;
+        }
+        if sent == 0 {
+            return ended;
+        }
+        self.ring.advance(slots);
+        self.stats.bytes += bytes;
+        self.stats.handed_on_by(Counted::DataRing, sent as u64);
+        InArea::Sent(sent)
+    }
+
     /// Tells the paths ahead of the heads of a run.
     #[inline(never)]
     fn heads(&self, ahead: &mut [AnyFrontPath<P>], burst: &Burst<'_>, n: usize) {
@@ -312,6 +384,7 @@ impl<P: Platform> TxFront<P> {
                 stats: DirStats::default(),
             },
             chain,
+            area: None,
             busy: Vec::with_capacity(n as usize),
             wishes: Vec::new(),
             wishes_refused: 0,
@@ -360,6 +433,21 @@ impl<P: Platform> TxFront<P> {
     #[inline(always)]
     pub fn returned(&mut self) -> Option<u16> {
         self.sent_on.returned.pop()
+    }
+
+    /// Has frames go through a data ring that has as many ids as the queue; before the first one.
+    pub fn set_area(&mut self, area: Option<SendArea<P>>) {
+        self.area = area;
+    }
+
+    /// Takes the data ring away, before the first frame or when the queue is over.
+    pub fn take_area(&mut self) -> Option<SendArea<P>> {
+        self.area.take()
+    }
+
+    /// Whether there is one.
+    pub fn has_area(&self) -> bool {
+        self.area.is_some()
     }
 
     /// Tells what the back takes.
@@ -427,6 +515,9 @@ impl<P: Platform> TxFront<P> {
     /// Frames from the first that go the same way. 0: no room now.
     #[inline(always)]
     fn send_some(&mut self, p: &P, burst: &Burst<'_>) -> Result<usize, PlatformError> {
+        if self.area.is_some() {
+            return self.send_some_by_area(p, burst);
+        }
         for k in 0..self.chain.len() {
             let Some((ahead, path)) = self.chain.split(k) else { break };
             let n = with_path!(path, path => self.slots.send_run(p, path, ahead, burst))?;
@@ -435,6 +526,36 @@ impl<P: Platform> TxFront<P> {
             }
         }
         Ok(usize::from(self.send_long(p, burst.frame(0), burst.frames[0].offload)?))
+    }
+
+    /// The same, with a data ring before the last path.
+    #[inline(never)]
+    fn send_some_by_area(&mut self, p: &P, burst: &Burst<'_>) -> Result<usize, PlatformError> {
+        let last = self.chain.len().saturating_sub(1);
+        let mut shorter = 0;
+        let mut full = false;
+        for k in 0..self.chain.len() {
+            if k == last
+                && let Some(area) = &mut self.area
+            {
+                match self.slots.send_in_area(area, burst, shorter, self.limits) {
+                    InArea::Sent(n) => return Ok(n),
+                    InArea::Full => full = true,
+                    InArea::NoRoom => return Ok(0),
+                    InArea::NotForIt => {}
+                }
+            }
+            let Some((ahead, path)) = self.chain.split(k) else { break };
+            let n = with_path!(path, path => self.slots.send_run(p, path, ahead, burst))?;
+            if n > 0 {
+                self.slots.stats.data_ring_full += if full { n as u64 } else { 0 };
+                return Ok(n);
+            }
+            shorter = shorter.max(path.slot_bytes());
+        }
+        let sent = self.send_long(p, burst.frame(0), burst.frames[0].offload)?;
+        self.slots.stats.data_ring_full += u64::from(full && sent);
+        Ok(usize::from(sent))
     }
 
     /// One frame that fits no run. False: no room now.
@@ -490,6 +611,9 @@ impl<P: Platform> TxFront<P> {
 
     #[inline(always)]
     fn free_id(&mut self, p: &P, id: u16) {
+        if let Some(area) = &mut self.area {
+            area.settle(id);
+        }
         if self.chain.settle(p, id) {
             self.slots.free.give(id);
         } else {
@@ -563,7 +687,8 @@ impl<P: Platform> TxFront<P> {
 
     /// What happened so far.
     pub fn stats(&self) -> DirStats {
-        self.slots.stats
+        let data_ring_most = self.area.as_ref().map_or(0, |area| area.most().into());
+        DirStats { data_ring_most, ..self.slots.stats }
     }
 
     /// Slots of its ring.

@@ -22,7 +22,7 @@ use super::regions::{Granting, Regions};
 use super::tx::TxLimits;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{
-    ActiveLists, BackFeatures, FrontRequest, QueueKeys, active_key, of_front_connection,
+    ActiveLists, BackFeatures, FrontRequest, QueueKeys, active_key, data_ring_active_key, of_front_connection,
 };
 use crate::net::headers::MacAddr;
 use crate::net::path::gref_mapping::front::{Question, Telling};
@@ -32,6 +32,7 @@ use crate::net::stats::DirStats;
 use crate::platform::{Clock, Platform};
 use crate::port::{Arena, Burst, Offloads, Piece, Token};
 use crate::units::{DomId, EvtchnPort, GrantRef};
+use crate::wire::data_ring::ORDER_MIN;
 use crate::wire::netif_ctrl::CtrlType;
 use crate::xenbus::bus::DeviceBus;
 use crate::xenbus::key_source::Pairs;
@@ -50,6 +51,8 @@ pub struct FrontConfig {
     pub rx_data_len: Option<DataLen>,
     /// Pages of each ring, as the exponent of 2; 4 are 16 pages, 4096 slots.
     pub ring_order: u32,
+    /// A data ring of 2^order pages for each queue, where the back maps one and staging does not carry every frame.
+    pub data_ring: Option<u32>,
     /// How ordinary TX pages are granted.
     pub granting: Granting,
     /// Two event channels for each queue, where the back can.
@@ -82,6 +85,7 @@ impl Default for FrontConfig {
             tx_data_len: len,
             rx_data_len: len,
             ring_order: 0,
+            data_ring: None,
             granting: Granting::PerFrame,
             split_channels: true,
             persistent: false,
@@ -332,7 +336,9 @@ impl<P: Platform> FrontVif<P> {
         self.tells = self.config.gref_mapping && back.ctrl_ring;
         let order = self.config.ring_order;
         let orders = (order.min(back.max_tx_ring_order), order.min(back.max_rx_ring_order));
-        let plans = plans((tx_len, rx_len), &back.staging_sizes, orders);
+        let ring = self.config.data_ring.map(|order| order.min(back.max_data_ring_order));
+        let ring = ring.filter(|order| *order >= ORDER_MIN);
+        let plans = plans((tx_len, rx_len), &back.staging_sizes, orders, ring);
         self.sends_on = self.config.zero_copy && back.staging_revision >= SENT_ON_SINCE;
         let keys = self.make_queues(p, self.config.queues.clamp(1, back.max_queues), &plans, split)?;
         self.queues.iter_mut().for_each(|q| q.limit(limits));
@@ -457,7 +463,7 @@ impl<P: Platform> FrontVif<P> {
         let n = self.queues.len();
         self.accepted.clear();
         // Again: the back that is connected may be another than the one that we asked, and know nothing of lists.
-        let BackFeatures { staging_sizes: offered, staging_revision, .. } =
+        let BackFeatures { staging_sizes: offered, staging_revision, max_data_ring_order, .. } =
             BackFeatures::read(bus).map_err(FrontError::Keys)?;
         for i in 0..n {
             let (tx, rx) = self.staging_lens(i);
@@ -468,7 +474,13 @@ impl<P: Platform> FrontVif<P> {
             let said = ActiveLists::parse(text.as_deref(), asked);
             let active = said.and(ActiveLists { tx: known(tx), rx: known(rx) });
             self.accepted.push(asked.any() && active == asked);
-            self.queues[i].go_live(p, &mut self.regions, active, staging_revision)?;
+            let asked = self.queues[i].data_ring();
+            let said = match asked.any() && max_data_ring_order >= ORDER_MIN {
+                true => bus.text(&data_ring_active_key(i, n)).map_err(FrontError::Keys)?,
+                false => None,
+            };
+            let ring = ActiveLists::parse(said.as_deref(), ActiveLists::BOTH).and(asked);
+            self.queues[i].go_live(p, &mut self.regions, active, ring, staging_revision)?;
         }
         self.release_unneeded(p);
         self.live = true;
@@ -581,6 +593,11 @@ impl<P: Platform> FrontVif<P> {
     /// Bytes of a frame that fit a staging buffer of queue `i`, TX and RX; None: ordinary grants.
     pub fn staging_lens(&self, i: usize) -> (Option<DataLen>, Option<DataLen>) {
         self.queues.get(i).map_or((None, None), FrontQueue::staging_lens)
+    }
+
+    /// Which directions of queue `i` go through a data ring.
+    pub fn data_ring(&self, i: usize) -> ActiveLists {
+        self.queues.get(i).map_or(ActiveLists::NONE, FrontQueue::data_ring)
     }
 
     /// TX requests that queue `i` can have in flight.

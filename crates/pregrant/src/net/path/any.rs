@@ -1,11 +1,12 @@
 //! Any of the paths, as one type: the one file at the back that knows them all.
 //!
 //! ```text
-//!   Chain --> AnyPath --match, once a batch--> CopyPath, MapPath, GrefMappingPath, PersistentPath, StagingPath
+//!   Chain --> AnyPath --match, once a batch--> CopyPath, MapPath, GrefMappingPath, PersistentPath, StagingPath, DataRingPath
 //! ```
 
 use super::back::{BackPath, Lends};
 use super::copy::back::CopyPath;
+use super::data_ring::back::DataRingPath;
 use super::gref_mapping::back::GrefMappingPath;
 use super::map::back::MapPath;
 use super::name::PathName;
@@ -31,6 +32,8 @@ pub enum AnyPath<P: Platform> {
     Persistent(PersistentPath<P>),
     /// Buffers that were granted and mapped at connect.
     Staging(StagingPath<P>),
+    /// A circular area that was granted and mapped at connect.
+    DataRing(DataRingPath<P>),
 }
 
 /// Evaluates `$call` with `$path` bound to the path that it is.
@@ -42,6 +45,7 @@ macro_rules! with_path {
             Self::GrefMapping($path) => $call,
             Self::Persistent($path) => $call,
             Self::Staging($path) => $call,
+            Self::DataRing($path) => $call,
         }
     };
 }

@@ -2,16 +2,17 @@
 //! `copy` serves what is left.
 //!
 //! ```text
-//!   batch --> staging --rest--> gref-mapping --rest--> persistent, or map --rest--> copy
+//!   batch --> staging --rest--> data-ring --rest--> gref-mapping --rest--> persistent, or map --rest--> copy
 //! ```
+//! Frames from the guest say themselves that they are in the data ring, which is therefore asked first.
 //! The table of [gref mappings](GrefMappingPath) is one for both directions of a queue: the chain that is at work has it.
 //! At most one of them holds frames longer than the call ([`BackPath::retire`]), or [lends](Lends) their payload: frames are
 //! numbered in the order in which they are held.
 
 use super::gref_mapping::table::GrefTable;
 use super::{
-    AnyPath, BackPath, CopyPath, GrefMappingPath, Lends, MapPath, PathName, PersistentPath, Served,
-    StagingPath,
+    AnyPath, BackPath, CopyPath, DataRingPath, GrefMappingPath, Lends, MapPath, PathName, PersistentPath,
+    Served, StagingPath,
 };
 use crate::net::back::assemble::{Todo, TxBatch};
 use crate::net::back::rx_batch::RxBatch;
@@ -27,13 +28,16 @@ pub struct Chain<P: Platform> {
     copy: CopyPath,
     /// Which of them has the table of gref mappings.
     by_grefs: Option<usize>,
+    /// Which of them is the data ring.
+    by_area: Option<usize>,
 }
 
 impl<P: Platform> Chain<P> {
     /// These, then `copy`.
     pub fn new(ahead: Vec<AnyPath<P>>) -> Self {
         let by_grefs = ahead.iter().position(|path| matches!(path, AnyPath::GrefMapping(_)));
-        Self { ahead, copy: CopyPath::default(), by_grefs }
+        let by_area = ahead.iter().position(|path| matches!(path, AnyPath::DataRing(_)));
+        Self { ahead, copy: CopyPath::default(), by_grefs, by_area }
     }
 
     /// What serves one direction of a queue: its staging buffers, `kept.0` pages that stay mapped with access `kept.1`, and
@@ -50,9 +54,29 @@ impl<P: Platform> Chain<P> {
     #[must_use]
     pub fn with_grefs(self, table: Option<Box<GrefTable<<P::Peer as PeerMem>::Map>>>) -> Self {
         let mut ahead = self.ahead;
-        let staged = ahead.iter().take_while(|path| matches!(path, AnyPath::Staging(_))).count();
+        let shared = |path: &&AnyPath<P>| matches!(path, AnyPath::Staging(_) | AnyPath::DataRing(_));
+        let staged = ahead.iter().take_while(shared).count();
         ahead.insert(staged, AnyPath::GrefMapping(GrefMappingPath::new(table)));
         Self::new(ahead)
+    }
+
+    /// The same, with a data ring: TX before all others, since a place is no grant and no id; RX for what is not in staging buffers.
+    #[must_use]
+    pub fn with_data_ring(self, path: Option<DataRingPath<P>>, access: Access) -> Self {
+        let Some(path) = path else { return self };
+        let mut ahead = self.ahead;
+        let staged = ahead.iter().take_while(|path| matches!(path, AnyPath::Staging(_))).count();
+        ahead.insert(if access == Access::ReadOnly { 0 } else { staged }, AnyPath::DataRing(path));
+        Self::new(ahead)
+    }
+
+    /// Its data ring.
+    #[inline(always)]
+    pub fn data_ring(&mut self) -> Option<&mut DataRingPath<P>> {
+        match self.ahead.get_mut(self.by_area?) {
+            Some(AnyPath::DataRing(path)) => Some(path),
+            _ => None,
+        }
     }
 
     /// The path of its gref mappings.

@@ -17,11 +17,14 @@ pub enum PathName {
     Staging,
     /// Pages that the guest asked to keep mapped.
     GrefMapping,
+    /// A circular area granted before the data comes.
+    DataRing,
 }
 
 impl PathName {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Copy, Self::Map, Self::Persistent, Self::Staging, Self::GrefMapping];
+    pub const ALL: [Self; 6] =
+        [Self::Copy, Self::Map, Self::Persistent, Self::Staging, Self::GrefMapping, Self::DataRing];
 
     /// As it is written.
     pub const fn name(self) -> &'static str {
@@ -31,6 +34,7 @@ impl PathName {
             Self::Persistent => "persistent",
             Self::Staging => "staging",
             Self::GrefMapping => "gref-mapping",
+            Self::DataRing => "data-ring",
         }
     }
 }
@@ -47,7 +51,7 @@ pub struct UnknownPath;
 
 impl fmt::Display for UnknownPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("paths are copy, map, persistent, staging and gref-mapping")
+        f.write_str("paths are copy, map, persistent, staging, gref-mapping and data-ring")
     }
 }
 

@@ -12,8 +12,8 @@ use crate::net::back::multicast::MulticastList;
 use crate::net::back::rx_batch::RxAccepts;
 use crate::net::back::{BackQueue, RxQueue, TxQueue};
 use crate::net::features::{
-    ActiveLists, BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, QueueKeys, active_key,
-    of_back_connection, queue_prefix, ring_key,
+    ActiveLists, BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, QueueKeys, RingRequest, active_key,
+    data_ring_active_key, of_back_connection, queue_prefix, ring_key,
 };
 use crate::net::path::gref_mapping;
 use crate::net::path::gref_mapping::exchange::GrefExchange;
@@ -29,12 +29,12 @@ use crate::xenbus::key_source::Pairs;
 use crate::xenbus::refusal::{ConnectError, TooManyPages};
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 impl<P: Platform> Vif<P> {
-    /// Maps rings, binds channels, judges staging lists; says which lists were accepted.
+    /// Maps rings, binds channels, judges staging lists and data rings; says which were accepted.
     pub(super) fn connect_queues<B: DeviceBus>(
         &mut self,
         p: &P,
@@ -87,13 +87,35 @@ impl<P: Platform> Vif<P> {
             if asked.any() {
                 active.push((active_key, String::from(lists.active().text(asked))));
             }
-            staged.push(lists);
+            let refused = self.refused.len();
+            let active_key = data_ring_active_key(i, front.queues.len());
+            let told = match (begin, &keys.data_ring) {
+                (_, RingRequest::None) => ActiveLists::NONE,
+                (Begin::Fresh, _) => ActiveLists::BOTH,
+                (Begin::Reattach, _) => {
+                    let text = bus.own_text(&active_key).map_err(ConnectError::Keys)?;
+                    ActiveLists::parse(text.as_deref(), ActiveLists::BOTH)
+                }
+            };
+            let area = self.queue_area(p, (i, &keys.data_ring), told, left);
+            if begin == Begin::Reattach && area.active() != told {
+                let why = self.refused.get(refused).map(|(_, _, why)| why.to_string());
+                let why = why.unwrap_or_else(|| "its index page names it no longer".into());
+                return Err(ConnectError::Lost(format!(
+                    "the data ring of queue {i}, which a predecessor accepted, cannot be taken again: {why}"
+                )));
+            }
+            left -= area.pages;
+            if keys.data_ring != RingRequest::None {
+                active.push((active_key, String::from(area.active().text(ActiveLists::BOTH))));
+            }
+            staged.push((lists, area));
         }
         let mut queues = Vec::<BackQueue<P>>::with_capacity(front.queues.len());
         let limit = if front.persistent { self.config.persistent_pages } else { 0 };
         let mut exchanges = Vec::new();
         let gref_limit = self.config.gref_pages.min(gref_mapping::LIMIT_MAX);
-        for ((i, keys), lists) in front.queues.iter().enumerate().zip(staged) {
+        for ((i, keys), (lists, area)) in front.queues.iter().enumerate().zip(staged) {
             let received = lists.rx.as_ref().filter(|_| revision >= SENT_ON_SINCE);
             let tx_staging = lists.tx.map(|path| path.with_heads(self.config.staged_heads));
             let tx_staging = tx_staging.map(|path| match received {
@@ -103,6 +125,9 @@ impl<P: Platform> Vif<P> {
             let mut tx_chain = Chain::of(tx_staging, (limit, Access::ReadOnly), self.config.fallback);
             let rx_staging = lists.rx.map(|path| path.with_first_slots(revision >= FIRST_SLOTS_SINCE));
             let mut rx_chain = Chain::of(rx_staging, (limit, Access::ReadWrite), PathName::Copy);
+            let pages = lists.pages + area.pages;
+            tx_chain = tx_chain.with_data_ring(area.tx, Access::ReadOnly);
+            rx_chain = rx_chain.with_data_ring(area.rx, Access::ReadWrite);
             if front.ctrl.is_some() && gref_limit > 0 && i < QUEUES_MAX {
                 tx_chain = tx_chain.with_grefs(Some(Box::new(GrefTable::new(gref_limit))));
                 rx_chain = rx_chain.with_grefs(None);
@@ -112,7 +137,7 @@ impl<P: Platform> Vif<P> {
                 p,
                 (i, front.queues.len()),
                 keys,
-                (tx_chain, rx_chain, lists.pages),
+                (tx_chain, rx_chain, pages),
                 accepts,
                 &mut *kept,
                 begin,

@@ -11,6 +11,7 @@
 //! ordinary grants; rings that are wrong close the vif.
 
 mod connect;
+mod data_ring;
 mod lists;
 mod turn;
 
@@ -229,7 +230,7 @@ impl<P: Platform> Vif<P> {
         self.control.lock().keep(page);
     }
 
-    /// Staging lists that were refused at the last connect: queue, direction, why.
+    /// Staging lists, and halves of data rings, that were refused at the last connect: queue, direction, why.
     pub fn refused_lists(&self) -> &[(usize, &'static str, ListRefusal)] {
         &self.refused
     }

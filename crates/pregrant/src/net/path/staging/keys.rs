@@ -90,7 +90,7 @@ impl From<Option<DataKeys>> for DataRequest {
     }
 }
 
-/// Which of a queue's two staging lists are asked for, or were accepted.
+/// Which of a queue's two staging lists, or halves of its data ring, are asked for, or were accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ActiveLists {
     /// That of TX.
@@ -100,6 +100,9 @@ pub struct ActiveLists {
 }
 
 impl ActiveLists {
+    /// Both.
+    pub const BOTH: Self = Self { tx: true, rx: true };
+
     /// Neither.
     pub const NONE: Self = Self { tx: false, rx: false };
 

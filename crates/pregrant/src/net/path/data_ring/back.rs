@@ -1,0 +1,171 @@
+//! `data-ring` at the back: bytes from and to the area of a queue, mapped from connect to disconnect (docs/protocol 4.5).
+//!
+//! ```text
+//!   TX   place, size --one memcpy, in two pieces around the end--> arena
+//!   RX   frame --take--> place, memcpy --> response with the place      request i + N taken: response i's bytes are free
+//! ```
+//! TX serves the frames that say that they are in the area ([`TxBatch::in_area`], whose places were checked as they were taken
+//! from the ring), RX all that it has room for, all slots of a frame or none. What a front may do: change bytes while they are
+//! copied (the copy is what counts); name bytes of another of its frames, which are its own; never post a slot again, and find
+//! the area full. After a death: [`resume`](DataRingPath::resume).
+
+use super::places::{Places, Used};
+use super::{PIECE_MAX, PLACE_BYTES, copy_in_around, copy_out_around, rounded};
+use crate::net::back::assemble::{Todo, TxBatch, bits};
+use crate::net::back::rx_batch::RxBatch;
+use crate::net::features::MAX_HEADROOM;
+use crate::net::path::{BackPath, Counted, PathName};
+use crate::platform::{PeerMem, Platform};
+use crate::port::{Arena, Burst};
+use crate::units::DomId;
+use crate::wire::netif::{RXF_DATA_RING, RxResponse};
+
+/// One half of the area.
+pub struct DataRingPath<P: Platform> {
+    map: <P::Peer as PeerMem>::Map,
+    size: usize,
+    /// What is in use of RX; None: this is TX.
+    given: Option<Given>,
+}
+
+/// Places of RX.
+struct Given {
+    places: Places,
+    /// By the ring indices of their responses.
+    used: Used<u32>,
+    /// Slots of the ring.
+    ring_size: u32,
+    /// Frames that found it full, and were not counted yet.
+    full: u64,
+}
+
+impl<P: Platform> DataRingPath<P> {
+    /// TX: the half `out`.
+    pub fn tx(map: <P::Peer as PeerMem>::Map, size: u32) -> Self {
+        Self { map, size: size as usize, given: None }
+    }
+
+    /// RX: the half `in`, which is used once it was [resumed](Self::resume).
+    pub fn rx(map: <P::Peer as PeerMem>::Map, size: u32) -> Self {
+        let given = Given { places: Places::new(size), used: Used::new(1), ring_size: 1, full: 0 };
+        Self { map, size: size as usize, given: Some(given) }
+    }
+
+    /// Bytes of the half.
+    pub fn half_bytes(&self) -> u32 {
+        self.size as u32
+    }
+
+    /// RX: takes over what a predecessor gave out, of a ring with `ring_size` slots. `left` are the responses in slots that the front has not posted again, with
+    /// their ring indices, the oldest first; the next one's index is `next`. Where they make no sense (the front can change them), all of it
+    /// counts as in use until none of their slots is.
+    pub fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32) {
+        let Some(given) = &mut self.given else { return };
+        let size = self.size as u32;
+        (given.ring_size, given.used) = (ring_size, Used::new(ring_size));
+        let pieces = left.iter().filter(|(_, rsp)| rsp.flags & RXF_DATA_RING != 0);
+        let mut first = None;
+        // Bytes from the first's place on, up to behind the newest.
+        let (mut end, mut honest) = (0u32, true);
+        for (index, rsp) in pieces.clone() {
+            let place = u32::from(rsp.offset) * PLACE_BYTES as u32;
+            let len = usize::try_from(rsp.status).unwrap_or(usize::MAX);
+            let from = *first.get_or_insert(place);
+            let ahead = place.wrapping_sub(from.wrapping_add(end)) & (size - 1);
+            honest &= place < size && len <= PIECE_MAX.min(self.size) && ahead <= u32::from(MAX_HEADROOM);
+            if !honest {
+                break;
+            }
+            end = end.saturating_add(ahead + rounded(len) as u32);
+            honest &= end <= size;
+            given.used.note(*index, from.wrapping_add(end));
+        }
+        let Some(from) = first else {
+            given.places = Places::new(size);
+            return;
+        };
+        if honest {
+            // What was left free ahead of the first is its slot's too; how much that is nobody says.
+            let used = end.saturating_add(u32::from(MAX_HEADROOM)).min(size);
+            given.places = Places::resumed(size, from.wrapping_add(end), used);
+        } else {
+            given.used = Used::new(given.ring_size);
+            given.places = Places::resumed(size, 0, size);
+            given.used.note(next.wrapping_sub(1), 0);
+        }
+    }
+
+    /// RX: frames that found the area full since this was asked last, and the most bytes that were in use at a time.
+    #[inline(always)]
+    pub fn take_counts(&mut self) -> Option<(u64, u64)> {
+        let given = self.given.as_mut()?;
+        Some((core::mem::take(&mut given.full), u64::from(given.places.most())))
+    }
+}
+
+impl Given {
+    /// All requests before index `taken` were taken: bytes of responses that are a ring behind are free.
+    #[inline(always)]
+    fn free(&mut self, taken: u32) {
+        let size = self.ring_size;
+        if let Some(head) = self.used.forget(|index| taken.wrapping_sub(*index) > size) {
+            self.places.free_to(head);
+        }
+    }
+}
+
+impl<P: Platform> BackPath<P> for DataRingPath<P> {
+    const NAME: PathName = PathName::DataRing;
+    const COUNTED: Counted = Counted::DataRing;
+
+    #[inline(always)]
+    fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
+        for i in bits(todo & batch.in_area) {
+            let at = out.desc(i).at as usize;
+            let slot = &mut batch.slots[batch.frames[i].first_slot as usize];
+            slot.fetched = slot.len;
+            let to = &mut out.bytes_mut()[at..at + slot.len as usize];
+            if !copy_out_around(&self.map, self.size, slot.gref as usize, to) {
+                batch.fail(i, out); // cannot be: the place was checked
+            }
+        }
+        todo & !batch.in_area
+    }
+
+    #[inline(always)]
+    fn deliver(&mut self, _p: &P, _of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
+        let Some(given) = &mut self.given else { return todo };
+        given.free(batch.taken());
+        let ahead = rounded(usize::from(batch.headroom));
+        let mut rest: Todo = 0;
+        for i in bits(todo) {
+            let f = batch.frames[i];
+            let slots = f.first_slot as usize..(f.first_slot + f.nr_slots) as usize;
+            let pieces = &batch.slots[slots.clone()];
+            let bytes: usize = pieces.iter().map(|slot| ahead + rounded(slot.len.into())).sum();
+            // Of some another path has the first slot: the rest of them follows it.
+            if pieces.iter().any(|slot| slot.len == 0) {
+                rest |= 1 << i;
+                continue;
+            }
+            if !given.places.has_room(bytes) || !given.used.has_room(pieces.len() as u32) {
+                given.full += 1;
+                rest |= 1 << i;
+                continue;
+            }
+            for k in slots {
+                let slot = batch.slots[k];
+                let Some(place) = given.places.take(ahead + usize::from(slot.len)) else { break };
+                let place = (place as usize + ahead) & (self.size - 1);
+                let from = &frames.bytes[slot.at as usize..slot.at as usize + slot.len as usize];
+                let fits = copy_in_around(&self.map, self.size, place, from);
+                debug_assert!(fits, "a place lies in its half");
+                given.used.note(batch.first_index.wrapping_add(slot.rsp.into()), given.places.head());
+                let rsp = &mut batch.rsps[slot.rsp as usize];
+                rsp.offset = (place / PLACE_BYTES) as u16;
+                rsp.flags |= RXF_DATA_RING;
+            }
+        }
+        rest
+    }
+}

@@ -1,0 +1,165 @@
+//! The index page of a queue's area: written by the front, read once and judged by the back (docs/protocol 4.5.1).
+//!
+//! ```text
+//!   | ring_order | in: 2^(order-1) references, or zeros | out: as many |       a half of zeros is not wanted
+//! ```
+//! Each half is judged by itself. What a front may do: change the page while it is read. The copy is what is judged.
+
+use crate::shm::SharedBytes;
+use crate::units::GrantRef;
+use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN, REFS, RING_ORDER, half_bytes};
+use alloc::vec::Vec;
+use core::fmt;
+
+/// What is wrong with an index page, or with one half of the area that it names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum IndexFault {
+    /// The order.
+    Order {
+        /// As read.
+        found: u32,
+        /// The largest that was offered.
+        most: u32,
+    },
+    /// A reference of 0 beside others.
+    NoReference {
+        /// Which of the half.
+        page: usize,
+    },
+    /// The same reference twice.
+    Twice(GrantRef),
+}
+
+impl fmt::Display for IndexFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Order { found, most } => write!(f, "order {found}; allowed are {ORDER_MIN} to {most}"),
+            Self::NoReference { page } => {
+                write!(f, "page {page} of this half has the reference 0, and others have not")
+            }
+            Self::Twice(gref) => write!(f, "reference {} is named twice", gref.0),
+        }
+    }
+}
+
+impl core::error::Error for IndexFault {}
+
+/// Writes the page: `halves` are the references of `in` and `out`, none of a half that is not wanted. False: they do not fit it.
+#[must_use]
+pub fn write(page: &impl SharedBytes, order: u32, halves: [&[GrantRef]; 2]) -> bool {
+    let each = 1usize << (order - 1);
+    let refs = halves.iter().enumerate().all(|(half, refs)| {
+        (0..each).all(|k| {
+            let gref = refs.get(k).map_or(0, |gref| gref.0);
+            page.store_u32(REFS + 4 * (half * each + k), gref)
+        })
+    });
+    refs && page.store_u32(RING_ORDER, order)
+}
+
+/// A private copy of an index page.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct IndexPage {
+    order: u32,
+    refs: Vec<u32>,
+}
+
+impl IndexPage {
+    /// Reads the page, each word once. No more than the references of an order that is `most` at most, and that a page can hold.
+    pub fn read(page: &impl SharedBytes, most: u32) -> Result<Self, IndexFault> {
+        let most = most.min(ORDER_MAX);
+        let order = page.load_u32(RING_ORDER).unwrap_or(0);
+        if order < ORDER_MIN || order > most {
+            return Err(IndexFault::Order { found: order, most });
+        }
+        let refs = (0..1 << order).map(|k| page.load_u32(REFS + 4 * k).unwrap_or(0)).collect();
+        Ok(Self { order, refs })
+    }
+
+    /// Bytes of a half.
+    pub fn half_bytes(&self) -> u32 {
+        half_bytes(self.order).unwrap_or(0)
+    }
+
+    /// The references of `in` and of `out`; none of a half that is not wanted.
+    pub fn judge(&self) -> [Result<Option<Vec<GrantRef>>, IndexFault>; 2] {
+        let mut sorted: Vec<u32> = self.refs.iter().copied().filter(|gref| *gref != 0).collect();
+        sorted.sort_unstable();
+        let twice: Vec<u32> = sorted.windows(2).filter(|w| w[0] == w[1]).map(|w| w[0]).collect();
+        let (within, out) = self.refs.split_at(self.refs.len() / 2);
+        [within, out].map(|half| {
+            if half.iter().all(|gref| *gref == 0) {
+                return Ok(None);
+            }
+            if let Some(page) = half.iter().position(|gref| *gref == 0) {
+                return Err(IndexFault::NoReference { page });
+            }
+            match half.iter().find(|gref| twice.binary_search(gref).is_ok()) {
+                Some(gref) => Err(IndexFault::Twice(GrantRef(*gref))),
+                None => Ok(Some(half.iter().copied().map(GrantRef).collect())),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::local::LocalXen;
+    use crate::platform::{Access, GrantPool};
+    use crate::units::DomId;
+
+    fn judged(
+        order: u32,
+        refs: &[u32],
+        most: u32,
+    ) -> Result<[Result<Option<usize>, IndexFault>; 2], IndexFault> {
+        let xen = LocalXen::new();
+        let guest = xen.domain(5);
+        let page = guest.alloc(DomId(1), Access::ReadOnly, &mut [GrantRef::NONE]).unwrap();
+        assert!(page.store_u32(RING_ORDER, order));
+        for (k, gref) in refs.iter().enumerate() {
+            assert!(page.store_u32(REFS + 4 * k, *gref));
+        }
+        let index = IndexPage::read(&page, most)?;
+        Ok(index.judge().map(|half| half.map(|refs| refs.map(|refs| refs.len()))))
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let xen = LocalXen::new();
+        let guest = xen.domain(5);
+        let page = guest.alloc(DomId(1), Access::ReadOnly, &mut [GrantRef::NONE]).unwrap();
+        let refs: Vec<GrantRef> = (8..8 + 512).map(GrantRef).collect();
+        for order in ORDER_MIN..=ORDER_MAX {
+            let (within, rest) = refs.split_at(1 << (order - 1));
+            let out = &rest[..1 << (order - 1)];
+            assert!(write(&page, order, [within, out]));
+            let index = IndexPage::read(&page, ORDER_MAX).unwrap();
+            assert_eq!(index.half_bytes() as usize, within.len() * crate::PAGE_SIZE);
+            assert_eq!(index.judge(), [Ok(Some(within.to_vec())), Ok(Some(out.to_vec()))]);
+            assert!(write(&page, order, [&[], out]));
+            assert_eq!(
+                IndexPage::read(&page, ORDER_MAX).unwrap().judge(),
+                [Ok(None), Ok(Some(out.to_vec()))]
+            );
+        }
+    }
+
+    #[test]
+    fn each_half_is_judged_by_itself() {
+        use IndexFault::{NoReference, Order, Twice};
+        let both = [Ok(Some(2)), Ok(Some(2))];
+        assert_eq!(judged(2, &[8, 9, 10, 11], 9), Ok(both));
+        assert_eq!(judged(2, &[8, 9, 10, 11], 1), Err(Order { found: 2, most: 1 }));
+        for order in [0, 10, u32::MAX] {
+            assert_eq!(judged(order, &[8, 9], u32::MAX), Err(Order { found: order, most: 9 }));
+        }
+        assert_eq!(judged(2, &[8, 0, 10, 11], 9), Ok([Err(NoReference { page: 1 }), Ok(Some(2))]));
+        assert_eq!(judged(2, &[8, 9, 10, 10], 9), Ok([Ok(Some(2)), Err(Twice(GrantRef(10)))]));
+        assert_eq!(judged(2, &[8, 9, 9, 11], 9), Ok([Err(Twice(GrantRef(9))); 2]));
+        assert_eq!(judged(2, &[0, 0, 10, 11], 9), Ok([Ok(None), Ok(Some(2))]));
+        assert_eq!(judged(1, &[0, 0, 10, 11], 9), Ok([Ok(None); 2]), "what is behind is not read");
+    }
+}

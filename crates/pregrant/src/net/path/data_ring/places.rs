@@ -1,0 +1,231 @@
+//! Places in one half of an area: given out one behind the other, freed in the same order.
+//!
+//! ```text
+//!         tail            head           numbers that run freely; a place is one of them modulo the half's size
+//!   ......|=====|===|=====|.........
+//!          oldest          next place
+//! ```
+//! Invariants: `head - tail` is at most the half's size, so no byte is given out twice before it was freed; all numbers are
+//! multiples of 64. Private to the end that gives places out: what a peer may do does not reach it, but by the order in which
+//! it answers or posts.
+
+use super::rounded;
+use alloc::boxed::Box;
+use alloc::vec;
+
+/// A half's bytes that are given out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Places {
+    size: u32,
+    head: u32,
+    tail: u32,
+    most: u32,
+}
+
+impl Places {
+    /// All of a half of `size` bytes, a power of two, is free.
+    pub fn new(size: u32) -> Self {
+        Self::resumed(size, 0, 0)
+    }
+
+    /// As a predecessor left it: the next place, and how many bytes before it are not free.
+    pub fn resumed(size: u32, next: u32, used: u32) -> Self {
+        debug_assert!(size.is_power_of_two() && used <= size);
+        Self { size, head: next, tail: next.wrapping_sub(used), most: used }
+    }
+
+    /// Bytes of the half.
+    #[inline(always)]
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Bytes that are given out.
+    #[inline(always)]
+    pub fn in_use(&self) -> u32 {
+        self.head.wrapping_sub(self.tail)
+    }
+
+    /// The most that were at a time.
+    pub fn most(&self) -> u32 {
+        self.most
+    }
+
+    /// The number behind the last byte that was given out: [free up to there](Self::free_to), and all of it is free.
+    #[inline(always)]
+    pub fn head(&self) -> u32 {
+        self.head
+    }
+
+    /// Where the next piece will begin.
+    #[inline(always)]
+    pub fn next(&self) -> u32 {
+        self.head & (self.size - 1)
+    }
+
+    /// Whether so many bytes, rounded up, are free.
+    #[inline(always)]
+    pub fn has_room(&self, bytes: usize) -> bool {
+        rounded(bytes) <= (self.size - self.in_use()) as usize
+    }
+
+    /// The place of so many bytes. None: there is no room for them now.
+    #[inline(always)]
+    pub fn take(&mut self, bytes: usize) -> Option<u32> {
+        if !self.has_room(bytes) {
+            return None;
+        }
+        let place = self.next();
+        self.head = self.head.wrapping_add(rounded(bytes) as u32);
+        self.most = self.most.max(self.in_use());
+        Some(place)
+    }
+
+    /// What was given out before `head` was so much is free.
+    #[inline(always)]
+    pub fn free_to(&mut self, head: u32) {
+        debug_assert!(head.wrapping_sub(self.tail) <= self.in_use());
+        self.tail = head;
+    }
+}
+
+/// Places whose pieces are used by somebody, in the order in which they were given out: what each was given for, and the head behind it.
+#[derive(Debug)]
+pub struct Used<T> {
+    list: Box<[(T, u32)]>,
+    first: u32,
+    next: u32,
+}
+
+impl<T: Copy + Default> Used<T> {
+    /// At most `n` at a time, a power of two.
+    pub fn new(n: u32) -> Self {
+        debug_assert!(n.is_power_of_two());
+        Self { list: vec![(T::default(), 0); n as usize].into_boxed_slice(), first: 0, next: 0 }
+    }
+
+    /// Whether so many more can be noted.
+    #[inline(always)]
+    pub fn has_room(&self, n: u32) -> bool {
+        self.next.wrapping_sub(self.first) as usize + n as usize <= self.list.len()
+    }
+
+    /// Notes the newest. Returns its number, by which it [is found](Self::at_mut) until it is forgotten.
+    #[inline(always)]
+    pub fn note(&mut self, what: T, head: u32) -> u32 {
+        let number = self.next;
+        *self.slot(number) = (what, head);
+        self.next = number.wrapping_add(1);
+        number
+    }
+
+    /// One that was noted.
+    #[inline(always)]
+    pub fn at_mut(&mut self, number: u32) -> &mut T {
+        &mut self.slot(number).0
+    }
+
+    /// Forgets the oldest as long as they are `done`. Returns the head behind the last of them.
+    #[inline(always)]
+    pub fn forget(&mut self, done: impl Fn(&T) -> bool) -> Option<u32> {
+        let mut freed = None;
+        while self.first != self.next {
+            let (what, head) = *self.slot(self.first);
+            if !done(&what) {
+                break;
+            }
+            freed = Some(head);
+            self.first = self.first.wrapping_add(1);
+        }
+        freed
+    }
+
+    #[inline(always)]
+    fn slot(&mut self, number: u32) -> &mut (T, u32) {
+        let mask = self.list.len() - 1;
+        &mut self.list[number as usize & mask]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::path::data_ring::PLACE_BYTES;
+    use alloc::collections::VecDeque;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    /// What a piece covers, byte by byte.
+    fn covered(place: u32, bytes: usize, size: u32) -> impl Iterator<Item = usize> {
+        (0..bytes).map(move |k| (place as usize + k) % size as usize)
+    }
+
+    proptest! {
+        /// Whatever is asked for and freed, in order: no piece has a byte that an older one still has, pieces lie one behind the
+        /// other around the end, and room is refused only where there is none.
+        #[test]
+        fn no_byte_is_given_out_before_it_was_freed(
+            order in 0u32..4,
+            from in any::<u32>(),
+            steps in proptest::collection::vec((any::<bool>(), 1usize..9000), 1..200),
+        ) {
+            let size = 4096u32 << order;
+            let mut places = Places::resumed(size, from & !63, 0);
+            let mut owner: Vec<bool> = vec![false; size as usize];
+            let mut used: VecDeque<(u32, usize, u32)> = VecDeque::new();
+            let mut expected = places.next();
+            for (take, bytes) in steps {
+                if take {
+                    let taken = rounded(bytes);
+                    let free = size as usize - used.iter().map(|u| u.1).sum::<usize>();
+                    let Some(place) = places.take(bytes) else {
+                        prop_assert!(taken > free, "{taken} refused of {free}");
+                        continue;
+                    };
+                    prop_assert!(taken <= free && place < size && place as usize % PLACE_BYTES == 0);
+                    prop_assert_eq!(place, expected);
+                    expected = (place + taken as u32) % size;
+                    for at in covered(place, taken, size) {
+                        prop_assert!(!owner[at], "byte {at} is in use");
+                        owner[at] = true;
+                    }
+                    used.push_back((place, taken, places.head()));
+                } else if let Some((place, taken, head)) = used.pop_front() {
+                    places.free_to(head);
+                    covered(place, taken, size).for_each(|at| owner[at] = false);
+                }
+                prop_assert_eq!(places.in_use() as usize, owner.iter().filter(|used| **used).count());
+                prop_assert!(places.most() >= places.in_use());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_freed_is_the_oldest_whatever_is_done_first() {
+        let mut used = Used::<bool>::new(4);
+        let numbers: Vec<u32> = [64, 128, 192, 256].map(|head| used.note(false, head)).into();
+        assert!(!used.has_room(1));
+        *used.at_mut(numbers[2]) = true;
+        *used.at_mut(numbers[1]) = true;
+        assert_eq!(used.forget(|done| *done), None);
+        *used.at_mut(numbers[0]) = true;
+        assert_eq!(used.forget(|done| *done), Some(192));
+        assert!(used.has_room(3) && !used.has_room(4));
+        assert_eq!(used.forget(|done| *done), None);
+        let fifth = used.note(true, 320);
+        assert_eq!(used.forget(|done| *done), None, "the fourth is not done");
+        *used.at_mut(numbers[3]) = true;
+        assert_eq!((fifth, used.forget(|done| *done)), (4, Some(320)));
+    }
+
+    #[test]
+    fn what_a_predecessor_left_is_not_given_out() {
+        let mut places = Places::resumed(4096, 1024, 3072);
+        assert_eq!((places.in_use(), places.next()), (3072, 1024));
+        assert_eq!(places.take(1024), Some(1024));
+        assert_eq!(places.take(1), None);
+        places.free_to(1024);
+        assert_eq!(places.take(3072), Some(2048));
+        assert_eq!((places.take(1), places.most()), (None, 4096));
+    }
+}
