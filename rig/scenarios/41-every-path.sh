@@ -1,0 +1,86 @@
+# shows: `pregrant front --tap` on `pregrant back` by each path: 10^5 frames, iperf3 both ways, ten kills of the back under traffic, nothing mapped or granted more than before
+# seconds: 2400
+bridge
+frames_serve
+FRAMES=${FRAMES:-100000} KILLS=${KILLS:-10}
+
+# counted METRIC [LABEL]: what `pregrant top` has of it, all other labels together.
+counted() {
+	pregrant top --prometheus - | awk -v name="pregrant_$1_total" -v label="$2" \
+		'index($1, name "{") == 1 && (label == "" || index($1, label)) { sum += $2 } END { printf "%d", sum }'
+}
+# mapped: pages of guests that the back has mapped, as its kernel counts them.
+mapped() {
+	_pages=0
+	while IFS=' -' read -r _from _to _rest; do
+		case $_rest in *gntdev*) _pages=$((_pages + (0x$_to - 0x$_from) / 4096)) ;; esac
+	done < "/proc/$BACK_PID/maps"
+	echo $_pages
+}
+# each METRIC BEFORE FRAMES: so many more of it than before, for each frame.
+each() { echo "$(counted "$1") $2 $3" | awk '{ printf "%.2f", ($1 - $2) / $3 }'; }
+
+# trial NAME COUNTER BACK -- FRONT: the two ends with these arguments; COUNTER has the frames that went this path and no other.
+trial() {
+	_name=$1 _counter=$2 _back=; shift 2
+	while [ "$1" != -- ]; do _back="$_back $1"; shift; done
+	shift
+	back $_back
+	_empty=$(mapped)
+	front one 2 "$@"
+	back_says "connected, 1 queue" || fail "$_name: not connected"
+	pings 10.9.0.2 20 0.1 || fail "$_name: $LOST of 20 pings lost"
+	_first=$(mapped) _by=$(counted "queue_${_counter}_frames" 'dir="tx"')
+	_ops=$(counted back_grant_operations) _calls=$(counted back_system_calls) _began=$(dom0_seconds)
+	frames one 10.9.0.1 --count "$FRAMES"
+	_rate=$(echo "$ANSWER" | rate)
+	_cpu=$(echo "$(dom0_seconds) $_began" | awk '{ printf "%.1f", $1 - $2 }')
+	_ops=$(each back_grant_operations "$_ops" "$FRAMES") _calls=$(each back_system_calls "$_calls" "$FRAMES")
+	_by=$(($(counted "queue_${_counter}_frames" 'dir="tx"') - _by))
+	[ $_by -ge "$AT_LEAST" ] || fail "$_name: of $FRAMES frames $_by are counted as $_counter, and are to be $AT_LEAST"
+	ask one "iperf3 -s -D" || fail "iperf3 does not serve"
+	_down=$(iperf 10.9.0.2) || fail "$_name: iperf3 to the guest"
+	_up=$(iperf 10.9.0.2 -R) || fail "$_name: iperf3 from the guest"
+	killed "$_name" $_back
+	ask one "killall iperf3"
+	_again=$(mapped)
+	end_front one || fail "$_name: the front does not end"
+	within 20 eval '[ $(mapped) -le '"$_empty"' ]' || fail "$_name: $(mapped) pages are mapped after the front's end, $_empty were before it"
+	end_back || fail "$_name: the back ends with $?"
+	note "$_name: $_rate frames/s, TCP to the guest $_down, from it $_up Mbit/s; $_ops grant operations, $_calls system calls a frame; dom0 $_cpu s; mapped $_first pages, $_again after $KILLS kills"
+}
+
+# killed NAME BACK...: KILLS times, under one connection, which lives; each back has no more mapped than the one before.
+killed() {
+	_of=$1; shift
+	iperf3 -c 10.9.0.2 -t 3600 -i 0 > /run/iperf & _transfer=$!
+	_vif=vif$(xl domid one).0
+	for _n in $(seq "$KILLS"); do
+		_sent=$(count "$_vif" tx bytes)
+		within 30 eval '[ $(count '"$_vif"' tx bytes) -gt '$((_sent + 300000))' ]' || fail "$_of: no traffic before kill $_n"
+		kill -0 $_transfer || fail "$_of: the TCP connection did not live"
+		kill -KILL $BACK_PID; wait $BACK_PID
+		back "$@"
+		back_says "connected, 1 queue" || fail "$_of: not taken up after kill $_n"
+	done
+	_sent=$(count "$_vif" tx bytes)
+	within 30 eval '[ $(count '"$_vif"' tx bytes) -gt '$((_sent + 300000))' ]' || fail "$_of: no traffic after the kills"
+	kill -INT $_transfer; wait $_transfer
+}
+
+# xl waits for a back that offers the vif.
+back
+front_guest one 2
+end_back || fail "the back ends with $?"
+AT_LEAST=0
+trial "copy         " staged -- --path copy
+trial "staging+copy " staged --path staging+copy -- --path staging --data-len 256
+trial "staging+map  " staged --path staging+map -- --path staging --data-len 256
+# All but the first ones of a page, which is mapped for the next.
+AT_LEAST=$((FRAMES * 9 / 10))
+trial "persistent   " persistent -- --path persistent
+trial "gref-mapping " gref_mapped -- --path gref-mapping
+trial "staging      " staged -- --path staging
+ask one end
+over one || fail "the guest does not end"
+! grep -E 'ERROR|panicked' $BACK_LOG || fail "the back complains"
