@@ -182,7 +182,7 @@ mod tests {
                         prop_assert!(taken > free, "{taken} refused of {free}");
                         continue;
                     };
-                    prop_assert!(taken <= free && place < size && place as usize % PLACE_BYTES == 0);
+                    prop_assert!(taken <= free && place < size && (place as usize).is_multiple_of(PLACE_BYTES));
                     prop_assert_eq!(place, expected);
                     expected = (place + taken as u32) % size;
                     for at in covered(place, taken, size) {
