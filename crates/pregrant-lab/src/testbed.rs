@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -133,6 +134,9 @@ fn directories() -> MutexGuard<'static, Vec<PathBuf>> {
     DIRECTORIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How often a directory is removed before it is left.
+const REMOVALS: u32 = 100;
+
 /// The processes die with this one; their directory would stay. Starts one thread, once.
 fn remove_on_signal() -> Result<()> {
     static STARTED: AtomicBool = AtomicBool::new(false);
@@ -143,7 +147,13 @@ fn remove_on_signal() -> Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         if let Some(signal) = signals.forever().next() {
             for path in directories().iter() {
-                let _ = std::fs::remove_dir_all(path);
+                // A process that has just begun may put something there meanwhile, which is an error of the removal.
+                for _ in 0..REMOVALS {
+                    if std::fs::remove_dir_all(path).is_ok() || !path.exists() {
+                        break;
+                    }
+                    std::thread::sleep(Duration::from_millis(2));
+                }
             }
             std::process::exit(128 + signal);
         }
@@ -238,7 +248,7 @@ impl Drop for Process {
             if let Ok(Some(_)) = self.child.try_wait() {
                 return;
             }
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(10));
         }
         let _ = self.child.kill();
         let _ = self.child.wait();

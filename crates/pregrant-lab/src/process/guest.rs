@@ -401,6 +401,7 @@ impl Receiver {
                     }
                     if self.lent.frames() != 0 {
                         guest.release(self.lent.tokens())?;
+                        self.lent.clear();
                     }
                     frames += n as u64;
                     moved = true;
