@@ -520,6 +520,8 @@ fn a_front_that_names_buffers_as_it_likes() {
         (vec![named(7, 65535, 0, 60, 0)], RSP_ERROR, None),
         (vec![named(7, 65536, 0, 60, 0)], RSP_ERROR, None),
         (vec![named(7, u32::MAX, 0, 60, 0)], RSP_ERROR, None),
+        // An id of the RX list is no request's own, whatever it is called by name.
+        (vec![Slot::Data(TxRequest { gref: 0, offset: 0, flags: 0, id: 261, size: 60 })], RSP_ERROR, None),
         // One buffer twice in a frame, by its own id and by its name.
         (vec![named(7, 256, 0, 120, TXF_MORE_DATA), named(8, 256, 0, 60, 0)], RSP_ERROR, None),
         (vec![plain], RSP_OKAY, Some(vec![0; 60])),

@@ -145,6 +145,41 @@ fn where_pages_are_short_a_vif_has_fewer_queues_ids_or_buffers() {
     }
 }
 
+/// A data ring gives way to queues and to staging, in smaller and smaller sizes.
+#[test]
+fn where_pages_are_short_a_data_ring_costs_no_queue() {
+    for pages in [2000, 1400, 1096, 1024, 822, 560] {
+        let had = [None, Some(8)].map(|data_ring| {
+            let xen = LocalXen::new();
+            let p = Failing::of(xen.domain(GUEST.0), u32::MAX, pages);
+            let h = xen.domain(HOST.0);
+            let (mut fb, mut bb) = device();
+            let len = DataLen::new(256);
+            let config = FrontConfig {
+                queues: 2,
+                data_ring,
+                tx_data_len: len,
+                rx_data_len: len,
+                ..FrontConfig::default()
+            };
+            let mut front = FrontVif::new(HOST, config, false);
+            let mut back = back(BackFeatures::default());
+            for _ in 0..2 {
+                let _ = back.step(&h, &mut bb, &mut |_, _| None).expect("keys");
+                let _ = front.step(&p, &mut fb).unwrap_or_else(|_| panic!("{pages} pages"));
+            }
+            let had = (front.nr_queues(), front.staging_lens(0).0.is_some());
+            front.close(&mut fb, None).expect("a map");
+            let _ = back.step(&h, &mut bb, &mut |_, _| None).expect("keys");
+            back.close(&h, &mut bb, None).expect("a map");
+            let _ = front.step(&p, &mut fb);
+            assert_eq!(p.pages.get(), pages, "a data ring {data_ring:?} keeps some");
+            had
+        });
+        assert_eq!(had[0], had[1], "{pages} pages, without a data ring and with one");
+    }
+}
+
 #[test]
 fn a_second_connection_finds_nothing_of_the_first() {
     let xen = LocalXen::new();

@@ -243,7 +243,7 @@ impl TxBatch {
                 arena.place(&mut room, first.size as usize, offload_of(first.flags));
                 self.frames[i] =
                     TxFrame { first_slot: slot as u16, nr_slots: 1, first_rsp: rsp as u16, nr_rsps: 1 };
-                self.slots[slot] = slot_of(&first, first.size, by_list);
+                self.slots[slot] = slot_of(&first, first.size, by_list && !in_area);
                 self.rsps[rsp] = TxResponse { id: first.id, status: RSP_OKAY };
                 (i, slot, rsp, taken) = (i + 1, slot + 1, rsp + 1, taken + 1);
             }
@@ -318,7 +318,7 @@ impl TxBatch {
         let in_area = names_place(&first, area_bytes);
         let mut too_long = false;
         let mut nr = 1;
-        self.slots[slot0] = slot_of(&first, 0, self.by_list);
+        self.slots[slot0] = slot_of(&first, 0, self.by_list && !in_area);
         let mut more = first.flags & TXF_MORE_DATA != 0;
         while more {
             if used == left {

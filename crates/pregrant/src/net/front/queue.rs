@@ -339,7 +339,8 @@ impl<P: Platform> FrontQueue<P> {
         // Not for each of them: the ring's lines would go to and fro.
         let waiting = self.tx.in_flight();
         if waiting > 0 {
-            self.reclaim(p, waiting.min(BURST_FRAMES as u32 / 2))?;
+            let scarce = self.tx.room() < BURST_FRAMES as u32;
+            self.reclaim(p, if scarce { 1 } else { waiting.min(BURST_FRAMES as u32 / 2) })?;
         }
         let Self { tx, rx, hooked, .. } = self;
         let mut to = Hooked { p, tx, out, diverted, stats: hooked };
@@ -431,6 +432,7 @@ impl<P: Platform> FrontQueue<P> {
     /// Before sleeping; see [`FrontVif::final_check`](super::FrontVif::final_check).
     pub fn final_check(&mut self, p: &P, tx_too: bool) -> Result<bool, PeerFault> {
         let rx = self.rx.final_check(1)?;
+        let tx_too = tx_too || self.rx.wants_buffer();
         let tx = tx_too && self.tx.in_flight() > 0 && self.tx.final_check(1)?;
         // Last: an event that came since the rings were armed is kept until here.
         p.events().unmask(&self.tx_chan);
@@ -442,6 +444,7 @@ impl<P: Platform> FrontQueue<P> {
 
     /// Whether either ring has work for us; nothing is armed.
     pub fn is_pending(&mut self, tx_too: bool) -> bool {
+        let tx_too = tx_too || self.rx.wants_buffer();
         self.rx.is_pending() || tx_too && self.tx.in_flight() > 0 && self.tx.is_pending()
     }
 

@@ -449,6 +449,11 @@ impl<P: Platform> RxFront<P> {
         self.ring.free() > 0 && self.loans.can_post(slot) && self.buffers.can_post(slot)
     }
 
+    /// Whether a slot waits for a buffer that is on TX.
+    pub fn wants_buffer(&self) -> bool {
+        self.ring.free() > 0 && !self.buffers.can_post(self.slot_at(self.ring.next_index()))
+    }
+
     /// A received buffer that was sent on is free: the answer to its TX request was taken.
     #[inline(always)]
     pub fn give_back(&mut self, buffer: u16) {

@@ -67,7 +67,8 @@ pub struct FrontConfig {
     /// frames come by grant copy.
     pub spare_rx_pages: u32,
     /// A received staging buffer is sent on by TX as it is, where a [hook](FrontVif::recv_hooked) says so and the back can
-    /// (docs/protocol 3.5); with more RX buffers then, as many as there are TX ids.
+    /// (docs/protocol 3.5); with more RX buffers then, as many as there are TX ids and a list has room for: 4096 for slots and
+    /// spare ones. Where none is left for those (RX rings of 16 pages) nothing is sent on; [`sends_on`](FrontVif::sends_on) says it.
     pub zero_copy: bool,
     /// Bytes that the back leaves free ahead of each received frame, for what a hook puts there; 0: none. With it a frame takes a slot more.
     pub headroom: u16,
@@ -383,7 +384,7 @@ impl<P: Platform> FrontVif<P> {
         for plan in plans {
             let staged = plan.tx_len.is_some() || plan.rx_len.is_some();
             if best.is_some_and(|(_, best)| !staged && (best.tx_len.is_some() || best.rx_len.is_some())) {
-                break;
+                continue; // a smaller data ring comes with staging again
             }
             let (keys, failed) = self.try_with_room(p, n, *plan, split);
             let Some(e) = failed else {

@@ -100,13 +100,11 @@ impl<P: Platform> StagingPath<P> {
         let desc = out.desc(i);
         let slot = &mut batch.slots[batch.frames[i].first_slot as usize];
         let (at, n) = (desc.at as usize, slot.len.min(self.buffers.len));
-        if desc.len <= u32::from(self.buffers.len)
-            || self.buffers.copy_only
-            || !first_use(&mut self.seen, slot.id)
-        {
+        if desc.len <= u32::from(self.buffers.len) || self.buffers.copy_only {
             return;
         }
         if let Some(&place) = self.buffers.place.get(slot.id as usize)
+            && first_use(&mut self.seen, slot.id)
             && self.buffers.map.copy_out(place as usize, &mut out.bytes_mut()[at..at + n as usize])
         {
             slot.fetched = n;
@@ -137,7 +135,7 @@ impl<M> StagedBuffers<M> {
     }
 }
 
-/// Copies what is in buffer `id` of either list.
+/// Copies what is in a slot's buffer, of either list: one of RX is named, and not that of a request's own id.
 #[inline(always)]
 fn copy_out<M: SharedBytes>(
     own: &StagedBuffers<M>,
@@ -147,7 +145,9 @@ fn copy_out<M: SharedBytes>(
 ) -> bool {
     let id = usize::from(slot.buffer);
     match (id.checked_sub(own.place.len()), received) {
-        (Some(id), Some(rx)) => rx.at(id, slot.offset, to.len()).is_some_and(|at| rx.map.copy_out(at, to)),
+        (Some(id), Some(rx)) if slot.buffer != slot.id => {
+            rx.at(id, slot.offset, to.len()).is_some_and(|at| rx.map.copy_out(at, to))
+        }
         _ => own.at(id, slot.offset, to.len()).is_some_and(|at| own.map.copy_out(at, to)),
     }
 }

@@ -16,6 +16,9 @@ use crate::units::{GrantRef, PAGE_SIZE};
 use crate::wire::staging::{ENTRIES_PER_PAGE, StagingEntry};
 use alloc::boxed::Box;
 
+/// The place of a buffer that there is not: no memory reaches as far.
+const NOWHERE: usize = usize::MAX / 2;
+
 /// Buffers of one direction, and the list that tells the back of them.
 pub struct StagingArea<P: Platform> {
     buffers: Granted<P>,
@@ -117,7 +120,8 @@ impl<P: Platform> FrontPath<P> for StagingArea<P> {
     }
     #[inline(always)]
     fn start(&self, id: u16) -> usize {
-        self.places[usize::from(id)] as usize
+        // Who goes on after a fault of the back may ask for a slot whose buffer is gone: that is nowhere, and a fault again.
+        self.places.get(usize::from(id)).map_or(NOWHERE, |place| *place as usize)
     }
     /// Consecutive buffers start in different L1 sets where the frame leaves room for it.
     #[inline(always)]
