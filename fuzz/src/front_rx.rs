@@ -30,8 +30,9 @@ use pregrant::port::{Arena, MAX_FRAME, Offload, Token};
 use pregrant::ring::{FrontRing, NetRx, NetTx, RingKind, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
-    Extra, RSP_DROPPED, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO,
-    RXF_MORE_DATA, RxResponse, TXF_EXTRA_INFO, TXF_MORE_DATA, TXF_STAGING_BUFFER, TxRequest, TxResponse,
+    Extra, RSP_DROPPED, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_CSUM_BLANK, RXF_DATA_RING, RXF_DATA_VALIDATED,
+    RXF_EXTRA_INFO, RXF_MORE_DATA, RxResponse, TXF_EXTRA_INFO, TXF_MORE_DATA, TXF_STAGING_BUFFER, TxRequest,
+    TxResponse,
 };
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
 use std::collections::BTreeMap;
@@ -699,6 +700,10 @@ impl Game {
 
     /// The bytes of a frame, where they are by docs/protocol 3.3.
     fn frame_there(&self, pieces: &[(u32, RxResponse)], offload: Offload) -> Option<Next> {
+        // There is no data ring here.
+        if pieces.iter().any(|(_, rsp)| rsp.flags & RXF_DATA_RING != 0) {
+            return None;
+        }
         let total: usize = pieces.iter().map(|(_, rsp)| rsp.status as usize).sum();
         let staging = self.rx.chain().staging();
         let staged = staging

@@ -169,7 +169,7 @@ fn of_queues(backs: &[BackStatus]) -> Vec<Metric> {
         }),
         (
             Metric::counter(
-                "pregrant_queue_data_ring_full_total",
+                "pregrant_queue_data_ring_full_frames_total",
                 "Frames to the guest that found the data ring full, and went another way.",
             ),
             |d| d.data_ring_full,
@@ -279,7 +279,7 @@ mod tests {
                 assert!(rest.rsplit_once("} ").unwrap().1.parse::<f64>().is_ok(), "{line}");
             }
         }
-        assert_eq!(seen.len(), 26);
+        assert_eq!(seen.len(), 29);
     }
 
     /// Prometheus' conventions for names: what stands in the text, whatever is added to it.
