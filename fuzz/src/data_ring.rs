@@ -185,7 +185,8 @@ impl Rx {
     }
 
     fn deliver(&mut self, n: usize, len: usize) {
-        let n = n.min(self.game.model.in_flight() as usize / len.div_ceil(PAGE_SIZE - 2048));
+        // With headroom a frame has an extra info of its own.
+        let n = n.min(self.game.model.in_flight() as usize / (len.div_ceil(PAGE_SIZE - 2048) + 1));
         let frame: Vec<u8> = (0..len).map(|k| (k * 3 + self.posted as usize) as u8).collect();
         self.game.port.gives.extend((0..n).map(|_| (frame.clone(), Offload::default())));
         self.game.run().expect("an honest ring");
