@@ -540,11 +540,22 @@ impl Game {
             }
             assert_eq!(self.rx.lent() as usize, self.lent.len());
             if n == 0 {
-                while let Next::Error = self.next_rx() {}
-                assert!(
-                    matches!(self.next_rx(), Next::Incomplete),
-                    "a frame or a fault that nobody looks at"
-                );
+                let mut errors = 0;
+                let next = loop {
+                    let at = self.rx_ring.cons;
+                    match self.next_rx() {
+                        Next::Error => errors += 1,
+                        next => {
+                            self.rx_ring.cons = at;
+                            break next;
+                        }
+                    }
+                };
+                // It looked at answers that it knew of, and they were errors: what came behind them is for another call.
+                if errors > 0 && !matches!(next, Next::Incomplete) {
+                    continue;
+                }
+                assert!(matches!(next, Next::Incomplete), "a frame or a fault that nobody looks at");
                 assert_eq!(self.rx.stats().errors, self.rx_errors, "each error is counted once");
                 if self.rx_ring.cons == before {
                     return Ok(());
