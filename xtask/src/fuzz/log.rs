@@ -14,7 +14,7 @@ const FLOORS: [(&str, u64); 11] = [
     ("back_rx", 100),
     ("back_tx", 100),
     ("ctrl_ring", 100),
-    ("data_ring", 100),
+    ("data_ring", 300),
     ("front_rx", 25),
     ("gref_requests", 300),
     ("offload", 5000),
