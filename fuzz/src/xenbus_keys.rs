@@ -399,10 +399,17 @@ fn hostile_back(tape: &mut Tape<'_>) {
             let _ = vif.close(&mut store.bus(), Some("a fault"));
         }
         assert!(vif.nr_queues() <= 2);
-        // Two queues with all that they may have, whatever was offered before; and with smaller rings, each half of the next.
+        // All that two queues may have, whatever was offered before; and with smaller rings, each half of the next.
         let (pages, times) = (1usize << config.ring_order, if config.ring_order > 0 { 2 } else { 1 });
-        let most = times * 2 * 2 * (pages + pages.div_ceil(2) + 2 * 256 * pages) + 4;
-        assert!(rig.xen.counts().grants <= most, "memory without bound");
+        let slots = 256 * pages;
+        let list = (slots * StagingEntry::SIZE).div_ceil(PAGE_SIZE);
+        let tx = pages + list + 2 * slots;
+        // As many buffers more as TX has ids, to be sent on; and what is spare of its pages.
+        let rx = pages + 2 * list + 3 * slots + config.spare_rx_pages as usize;
+        let data_ring = 1 + config.data_ring.map_or(0, |order| 1 << order);
+        let most = times * 2 * (tx + rx + data_ring) + 4;
+        let grants = rig.xen.counts().grants;
+        assert!(grants <= most, "memory without bound: {grants} grants, at most {most} expected");
     }
     store.make_sure_of_it();
     let _ = vif.close(&mut store.bus(), None);
