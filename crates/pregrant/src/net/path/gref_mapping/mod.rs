@@ -18,16 +18,22 @@
 //! | `exchange` | what passes between the control thread, which maps and unmaps, and the queue's worker |
 //! | `back` | the path |
 //! | `front` | how a front tells the back of its pages, and goes without where it is refused |
+//! | `cache` | a front's own pages, from which frames are sent where they lie: which the back has, and which it is to have |
+//! | `clock` | which of them was not used for long |
+//! | `working_set` | whether they fit the back's table at all |
 //!
 //! What a guest may do: change a page while it is copied (the copy is what counts); name the same page twice, what it never
 //! granted, or a list that it revokes meanwhile (refused); fill its tables (they count as its own mapped pages, XSA-300). What
 //! a back may do: say that it mapped what it did not, or the other way round: the front's requests are right in either case.
 
 pub mod back;
+pub mod cache;
+pub mod clock;
 pub mod exchange;
 pub mod front;
 pub mod list;
 pub mod table;
+pub mod working_set;
 
 /// Entries of a queue's table, unless the operator says otherwise: the slots of both rings, and as many spare RX pages as
 /// slots. The prototype in Linux had as many.

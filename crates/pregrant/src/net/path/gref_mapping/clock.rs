@@ -1,0 +1,162 @@
+//! Which pages have a place, of a bounded number of places, and which of them was not used for long.
+//!
+//! ```text
+//!   page --place_of--> place: [page 7, used] [page 3] [page 90, used] ...
+//!                                 ^ hand: takes the mark of those that were used, and stops at one that was not
+//! ```
+//! The clock of the textbooks: nearly the least recently used one, by one store for each use and a few loads for each page that
+//! has to go. All memory is allocated when it is made; no peer comes near it.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// No place, or no page.
+const NONE: u32 = u32::MAX;
+
+/// Places that the hand passes at most for one page that has to go: what a frame waits for is bounded, whatever was used before.
+const STEPS_MAX: usize = 64;
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    page: u32,
+    used: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Clock {
+    /// By page.
+    place_of: Box<[u32]>,
+    places: Box<[Place]>,
+    free: Vec<u32>,
+    /// Places from here on never had a page.
+    top: usize,
+    hand: usize,
+}
+
+impl Clock {
+    /// Of pages 0 to `pages`, so many of which have a place.
+    pub fn new(pages: usize, places: usize) -> Self {
+        Self {
+            place_of: vec![NONE; pages].into_boxed_slice(),
+            places: vec![Place { page: NONE, used: false }; places].into_boxed_slice(),
+            free: (0..places as u32).rev().collect(),
+            top: 0,
+            hand: 0,
+        }
+    }
+
+    /// Pages that there are.
+    pub fn pages(&self) -> usize {
+        self.place_of.len()
+    }
+
+    /// Pages that have a place.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// Whether none has.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The place of a page, if it has one.
+    #[inline(always)]
+    pub fn find(&self, page: usize) -> Option<usize> {
+        self.place_of.get(page).filter(|place| **place != NONE).map(|place| *place as usize)
+    }
+
+    /// The page there was used.
+    #[inline(always)]
+    pub fn touch(&mut self, place: usize) {
+        self.places[place].used = true;
+    }
+
+    /// The page that has a place.
+    pub fn page(&self, place: usize) -> Option<usize> {
+        self.places.get(place).filter(|place| place.page != NONE).map(|place| place.page as usize)
+    }
+
+    /// Gives a page a place. None: there is none left, or no such page, or it has one.
+    pub fn insert(&mut self, page: usize) -> Option<usize> {
+        if self.place_of.get(page) != Some(&NONE) {
+            return None;
+        }
+        let place = self.free.pop()?;
+        self.place_of[page] = place;
+        self.places[place as usize] = Place { page: page as u32, used: true };
+        self.top = self.top.max(place as usize + 1);
+        Some(place as usize)
+    }
+
+    /// The page there has its place no longer.
+    pub fn remove(&mut self, place: usize) {
+        if let Some(page) = self.page(place) {
+            self.place_of[page] = NONE;
+            self.places[place].page = NONE;
+            self.free.push(place as u32);
+        }
+    }
+
+    /// Moves the hand to a page that was not used since it passed last, of those that `may_go`. None: it found none on its way.
+    pub fn unused(&mut self, may_go: impl Fn(usize) -> bool) -> Option<usize> {
+        for _ in 0..STEPS_MAX.min(2 * self.top) {
+            let at = self.hand;
+            self.hand = if at + 1 < self.top { at + 1 } else { 0 };
+            let place = &mut self.places[at];
+            if place.page == NONE || !may_go(at) {
+                continue;
+            }
+            if !place.used {
+                return Some(at);
+            }
+            place.used = false;
+        }
+        None
+    }
+
+    /// The place that the hand is at, if a page has it.
+    pub fn at_hand(&self) -> Option<usize> {
+        self.page(self.hand).map(|_| self.hand)
+    }
+
+    /// No page has a place.
+    pub fn clear(&mut self) {
+        (0..self.top).rev().for_each(|place| self.remove(place));
+        self.hand = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_used_goes_first() {
+        let mut clock = Clock::new(10, 4);
+        let places: Vec<_> = (0..4).map(|page| clock.insert(page).expect("a place")).collect();
+        assert_eq!((clock.insert(4), clock.insert(2), clock.insert(10), clock.len()), (None, None, None, 4));
+        // Once around, and all marks are gone.
+        assert_eq!(clock.unused(|_| true), Some(places[0]));
+        clock.touch(places[1]);
+        assert_eq!(clock.unused(|place| place != places[2]), Some(places[3]));
+        clock.remove(places[3]);
+        assert_eq!((clock.find(3), clock.insert(9), clock.find(9)), (None, Some(places[3]), Some(places[3])));
+        assert_eq!(clock.unused(|_| false), None);
+        clock.clear();
+        assert!(clock.is_empty() && clock.find(0).is_none() && clock.unused(|_| true).is_none());
+    }
+
+    #[test]
+    fn the_hand_goes_so_far_and_no_farther() {
+        let mut clock = Clock::new(4096, 4096);
+        (0..4096).for_each(|page| assert!(clock.insert(page).is_some()));
+        for _ in 0..4096 / STEPS_MAX {
+            assert_eq!(clock.unused(|_| true), None);
+        }
+        assert_eq!(clock.unused(|_| true), Some(0), "they were all passed once");
+    }
+}

@@ -1,0 +1,231 @@
+//! Whether the pages that frames come from fit a table of so many entries: decides if pages of the table give way to others.
+//!
+//! ```text
+//!   each frame's page --> a table without grants, whose pages change at once --> hits of a window --> Caching or Copying
+//! ```
+//! The table beside is what the real one would be if the back answered in no time, so the choice depends on the frames and on nothing that
+//! a back says or how long it takes; and it says what the table would do also while nothing gives way. Pages that find it not yet full
+//! count for nothing.
+//!
+//! Why the numbers. A hit saves one copy of a frame at the front. A page that makes way for another costs an unmap and a map at the
+//! back, two grant operations at the front and its part of two lists: tens of copies (`bench working-set`, the rows of one pass, says how
+//! many on a machine). Where one frame in 16 brings another page, that costs more than the other 15 save; where it is less than
+//! one in 32, it pays. Between the two everything stays as it is, so that a working set of just that size does not go back and
+//! forth. A window is so long that a page of a working set that just fits comes 8 times.
+
+use super::clock::Clock;
+
+/// Frames of a window for each entry of the table, and at least.
+const WINDOW_FRAMES_PER_ENTRY: usize = 8;
+const WINDOW_FRAMES_MIN: usize = 1024;
+
+/// Of a window's frames, one in so many bring another page: with more, it is copied.
+const COPY_ABOVE: u32 = 16;
+/// With fewer, pages make way again.
+const CACHE_BELOW: u32 = 32;
+
+/// What becomes of a page that has no place in a full table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CacheMode {
+    /// One that was not used for long makes way for it.
+    Caching,
+    /// Its frames are copied into the static pool; those in pages of the table go on from where they are.
+    Copying,
+}
+
+impl CacheMode {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Caching => "caching",
+            Self::Copying => "copying",
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct WorkingSet {
+    /// The table beside.
+    beside: Clock,
+    capacity: usize,
+    window: u32,
+    /// Of this window.
+    frames: u32,
+    misses: u32,
+    mode: CacheMode,
+    changes: u64,
+}
+
+impl WorkingSet {
+    /// Of pages 0 to `pages`, for tables of `places` entries at most; of none at first.
+    pub fn new(pages: usize, places: usize) -> Self {
+        let beside = Clock::new(pages, places);
+        let mode = CacheMode::Copying;
+        Self { beside, capacity: 0, window: WINDOW_FRAMES_MIN as u32, frames: 0, misses: 0, mode, changes: 0 }
+    }
+
+    /// Begins anew, for a table of so many entries.
+    pub fn begin(&mut self, capacity: usize) {
+        self.beside.clear();
+        self.capacity = capacity;
+        self.mode = if capacity == 0 { CacheMode::Copying } else { CacheMode::Caching };
+        self.window = (WINDOW_FRAMES_PER_ENTRY * capacity).max(WINDOW_FRAMES_MIN) as u32;
+        (self.frames, self.misses) = (0, 0);
+    }
+
+    /// A frame is in this page.
+    #[inline(always)]
+    pub fn look(&mut self, page: usize) {
+        if let Some(place) = self.beside.find(page) {
+            self.beside.touch(place);
+        } else if self.beside.len() >= self.capacity {
+            self.replace(page);
+        } else {
+            self.beside.insert(page);
+            return;
+        }
+        self.frames += 1;
+        if self.frames >= self.window {
+            self.judge();
+        }
+    }
+
+    #[cold]
+    fn replace(&mut self, page: usize) {
+        self.misses += 1;
+        if let Some(place) = self.beside.unused(|_| true).or(self.beside.at_hand()) {
+            self.beside.remove(place);
+            self.beside.insert(page);
+        }
+    }
+
+    #[cold]
+    fn judge(&mut self) {
+        let mode = match self.mode {
+            CacheMode::Caching if self.misses * COPY_ABOVE > self.frames => CacheMode::Copying,
+            CacheMode::Copying if self.misses * CACHE_BELOW < self.frames => CacheMode::Caching,
+            same => same,
+        };
+        self.changes += u64::from(mode != self.mode);
+        self.mode = mode;
+        (self.frames, self.misses) = (0, 0);
+    }
+
+    /// What the last window came to.
+    #[inline(always)]
+    pub fn mode(&self) -> CacheMode {
+        self.mode
+    }
+
+    /// How often that changed.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    /// Numbers below `n`, evenly.
+    struct Even(u64);
+
+    impl Even {
+        fn below(&mut self, n: usize) -> usize {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((self.0 >> 33) as usize) % n
+        }
+    }
+
+    fn look(set: &mut WorkingSet, windows: usize, mut page: impl FnMut() -> usize) {
+        let before = set.changes();
+        for _ in 0..windows * set.window as usize {
+            set.look(page());
+        }
+        assert!(set.changes() <= before + 1, "back and forth");
+    }
+
+    #[test]
+    fn it_follows_the_working_set_and_does_not_go_back_and_forth() {
+        let (mut set, mut even) = (WorkingSet::new(4096, 512), Even(1));
+        set.begin(512);
+        // Distinct pages, all as often: what comes of it, from the last one on.
+        for (pages, mode) in [
+            (512, CacheMode::Caching),
+            (520, CacheMode::Caching),
+            (1024, CacheMode::Copying),
+            (4096, CacheMode::Copying),
+            (520, CacheMode::Caching),
+            (600, CacheMode::Copying),
+            (256, CacheMode::Caching),
+        ] {
+            look(&mut set, 20, || even.below(pages));
+            assert_eq!(set.mode(), mode, "{pages} pages");
+        }
+        assert_eq!(set.changes(), 4);
+        // One after the other.
+        for (pages, mode) in [(512, CacheMode::Caching), (1024, CacheMode::Copying)] {
+            let mut next = 0;
+            look(&mut set, 20, || {
+                next = (next + 1) % pages;
+                next
+            });
+            assert_eq!(set.mode(), mode, "{pages} pages in turn");
+        }
+    }
+
+    #[test]
+    fn what_is_between_the_two_stays_as_it_is() {
+        let (mut set, mut even) = (WorkingSet::new(4096, 512), Even(7));
+        // One frame in 24 is in a page that was not seen for long.
+        for (before, mode) in [(300, CacheMode::Caching), (4096, CacheMode::Copying)] {
+            set.begin(512);
+            look(&mut set, 20, || even.below(before));
+            assert_eq!(set.mode(), mode);
+            look(&mut set, 50, || if even.below(24) == 0 { 300 + even.below(3796) } else { even.below(300) });
+            assert_eq!(set.mode(), mode);
+        }
+    }
+
+    #[test]
+    fn frames_before_the_table_is_full_count_for_nothing() {
+        let mut set = WorkingSet::new(70_000, 4096);
+        set.begin(4096);
+        (0..4096).for_each(|page| set.look(page));
+        assert_eq!((set.frames, set.misses), (0, 0));
+        set.begin(0);
+        assert_eq!(set.mode(), CacheMode::Copying, "no table at all");
+        look(&mut set, 3, || 0);
+        assert_eq!(set.mode(), CacheMode::Copying, "no table at all");
+    }
+
+    proptest! {
+        /// Beside an exact list of the least recently used: few pages more are missed.
+        #[test]
+        fn it_misses_about_as_often_as_the_least_recently_used(
+            seed: u64, capacity in 8usize..200, part in 1usize..8, hot in 1usize..16,
+        ) {
+            let (mut set, mut even) = (WorkingSet::new(1000, 200), Even(seed));
+            set.begin(capacity);
+            set.window = u32::MAX;
+            let mut exact: Vec<usize> = Vec::new();
+            let (mut misses, frames) = (0, 20_000);
+            for _ in 0..frames {
+                let page = if even.below(hot) == 0 { even.below(1000) } else { even.below(capacity * part / 4) };
+                if let Some(at) = exact.iter().position(|had| *had == page) {
+                    exact.remove(at);
+                } else if exact.len() == capacity {
+                    exact.remove(0);
+                    misses += 1;
+                }
+                exact.push(page);
+                set.look(page);
+            }
+            let more = f64::from(set.misses) - f64::from(misses);
+            prop_assert!(more.abs() < 0.08 * f64::from(frames), "{} instead of {misses}", set.misses);
+        }
+    }
+}
