@@ -18,6 +18,7 @@ mod back_rx;
 mod back_tx;
 mod ctrl_ring;
 mod data_ring;
+mod foreign;
 mod front_rx;
 mod gref_requests;
 mod offload;
@@ -40,6 +41,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "back_rx", play: back_rx::back_rx },
     Target { name: "ctrl_ring", play: ctrl_ring::ctrl_ring },
     Target { name: "data_ring", play: data_ring::data_ring },
+    Target { name: "foreign", play: foreign::foreign },
     Target { name: "front_rx", play: front_rx::front_rx },
     Target { name: "gref_requests", play: gref_requests::gref_requests },
     Target { name: "offload", play: offload::offload },

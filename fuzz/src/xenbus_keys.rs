@@ -7,7 +7,7 @@
 //! characters. An end that is not connected holds nothing: no page mapped or granted, no channel.
 
 use crate::guest_pages::{GuestPages, Right};
-use crate::rig::{GUEST, HOST, Rig, TestPort};
+use crate::rig::{GUEST, HOST, Rig, TestPort, Way};
 use crate::tape::Tape;
 use pregrant::net::back::control_page::CONTROL_BYTES;
 use pregrant::net::back::{BackVif, ControlPage, Polled, VifConfig};
@@ -15,6 +15,7 @@ use pregrant::net::features::{BackFeatures, queue_prefix};
 use pregrant::net::front::Granting;
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::net::path::PathName;
+use pregrant::net::path::foreign;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::Events;
 use pregrant::platform::local::{LocalChan, LocalDomain, Pages};
@@ -193,6 +194,7 @@ fn shown(text: &str) {
 
 fn hostile_front(tape: &mut Tape<'_>) {
     let rig = Rig::new();
+    rig.numbers_frames(Way::Foreign);
     let mut store = Store::new(Side::Back);
     let mut pages = GuestPages::new(&rig, PAGES, Right::Write);
     assert!(pages.region.copy_in(0, &vec![0; pages.region.len()]));
@@ -205,7 +207,7 @@ fn hostile_front(tape: &mut Tape<'_>) {
     // Memory that outlives this back, as a file does, and what it may have mapped.
     let (kept, limit) = (Pages::new(CONTROL_BYTES / PAGE_SIZE), tape.one_of(&[usize::MAX, 6, 2, 0]));
     let fresh = || {
-        let config = VifConfig { fallback: ordinary, ..VifConfig::default() };
+        let config = VifConfig { fallback: ordinary, foreign: true, ..VifConfig::default() };
         let mut vif = BackVif::<LocalDomain>::new(GUEST, 0, config);
         vif.keep_control(ControlPage::new(kept.clone()).expect("a page"));
         vif.limit_pages(limit);
@@ -298,6 +300,7 @@ fn honest_front(store: &mut Store, pages: &GuestPages, channels: &[(LocalChan, u
     }
     let queues = 1 + tape.below(2);
     store.write("request-rx-copy", b"1");
+    store.write(foreign::REQUEST, if queues == 2 { b"1" } else { b"0" });
     store.write("multi-queue-num-queues", queues.to_string().as_bytes());
     for (i, channel) in channels.iter().enumerate().take(queues) {
         let at = queue_prefix(i, queues);
@@ -340,6 +343,7 @@ fn honest_front(store: &mut Store, pages: &GuestPages, channels: &[(LocalChan, u
 
 fn hostile_back(tape: &mut Tape<'_>) {
     let rig = Rig::new();
+    rig.numbers_frames(Way::Foreign);
     let mut store = Store::new(Side::Front);
     let config = FrontConfig {
         queues: 2,
@@ -350,6 +354,7 @@ fn hostile_back(tape: &mut Tape<'_>) {
         persistent: tape.below(2) == 0,
         gref_mapping: false,
         data_ring: Some(3),
+        foreign: true,
         spare_rx_pages: 16,
         zero_copy: true,
         headroom: 256,
@@ -371,9 +376,11 @@ fn hostile_back(tape: &mut Tape<'_>) {
         match tape.below(8) {
             0..=3 => store.play(tape, &numbers),
             4 => {
-                for (key, value) in BackFeatures::default().pairs() {
+                let offered = BackFeatures { foreign: op % 2 == 1, ..BackFeatures::default() };
+                for (key, value) in offered.pairs() {
                     store.write(&key, value.as_bytes());
                 }
+                store.write(foreign::ACTIVE, if op % 3 == 0 { b"0" } else { b"1" });
                 store.write("state", b"2");
             }
             5 => {
@@ -407,7 +414,9 @@ fn hostile_back(tape: &mut Tape<'_>) {
         // As many buffers more as TX has ids, to be sent on; and what is spare of its pages.
         let rx = pages + 2 * list + 3 * slots + config.spare_rx_pages as usize;
         let data_ring = 1 + config.data_ring.map_or(0, |order| 1 << order);
-        let most = times * 2 * (tx + rx + data_ring) + 4;
+        // Pages that would be named, to a back that wants grants after all, have others than those of connections without.
+        let named = 2 * slots + config.spare_rx_pages as usize;
+        let most = times * 2 * (tx + rx + data_ring + named) + 4;
         let grants = rig.xen.counts().grants;
         assert!(grants <= most, "memory without bound: {grants} grants, at most {most} expected");
     }

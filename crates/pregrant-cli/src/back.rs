@@ -16,6 +16,7 @@ mod xen;
 
 pub use xen::RUN_DIR;
 
+use crate::front::NO_FOREIGN;
 use crate::notify::Notify;
 use crate::stop::Stop;
 use clap::{Args, ValueEnum};
@@ -178,6 +179,10 @@ const PATHS: &[(Fallback, &str)] = &[
         "The same, but for what of a long frame is in its staging buffer: its head",
     ),
     (Fallback { of: PathName::Map, heads: true }, "Headers from staging buffers, payload by map and unmap"),
+    (
+        Fallback { of: PathName::Foreign, heads: false },
+        "On the loopback: map all memory of guests that ask for it, which isolates them no more; others by copy",
+    ),
 ];
 
 /// What fetches the frames, or the rests of them, that no other path has.
@@ -213,6 +218,7 @@ fn chosen(text: &str) -> std::result::Result<Chosen, String> {
 pub fn run(args: BackArgs) -> Result<()> {
     match &args.loopback {
         Some(dir) => loopback::run(dir, &args),
+        None if args.path.of == PathName::Foreign => Err(NO_FOREIGN.into()),
         None => xen::run(&args),
     }
 }
@@ -237,7 +243,10 @@ fn classes<P: Platform, T: Transport + 'static>(
     let (Fallback { of: fallback, heads: staged_heads }, persistent_pages) =
         (args.path, args.persistent_grants as usize);
     let gref_pages = args.gref_mappings as usize;
-    let vif = VifConfig { fallback, staged_heads, persistent_pages, gref_pages, ..VifConfig::default() };
+    let foreign = fallback == PathName::Foreign;
+    let fallback = if foreign { PathName::Copy } else { fallback };
+    let vif =
+        VifConfig { fallback, staged_heads, persistent_pages, gref_pages, foreign, ..VifConfig::default() };
     vec![Box::new(Net::new(NetConfig { vif, hotplug, chosen }, far))]
 }
 

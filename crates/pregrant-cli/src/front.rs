@@ -123,6 +123,10 @@ const PATHS: &[(PathName, &str)] = &[
         PathName::DataRing,
         "A circular area granted at connect, where the backend takes one; what finds it full by a grant",
     ),
+    (
+        PathName::Foreign,
+        "Any page of this domain, all of which the backend maps: where it does so, on the loopback alone",
+    ),
     (PathName::Copy, "Each frame by a grant: what a guest without Pregrant does"),
 ];
 
@@ -168,9 +172,14 @@ const LINGER: Duration = Duration::from_millis(50);
 pub fn run(args: FrontArgs) -> Result<()> {
     match &args.loopback {
         Some(dir) => loopback::run(dir, &args),
+        None if args.path == PathName::Foreign => Err(NO_FOREIGN.into()),
         None => xen::run(&args),
     }
 }
+
+/// Why neither end does it on Xen.
+pub const NO_FOREIGN: &str = "--path foreign is for the loopback alone (--loopback DIR): on Xen the backend would map the whole memory of the \
+    guest, which takes a privileged domain and leaves no isolation between the two; use staging or data-ring";
 
 /// Bytes of an IP packet, where nobody says.
 const MTU: u32 = 1500;
@@ -201,6 +210,7 @@ impl FrontArgs {
             ring_order: self.ring_pages,
             persistent: self.path == PathName::Persistent,
             gref_mapping: self.path == PathName::GrefMapping,
+            foreign: self.path == PathName::Foreign,
             data_ring: (self.path == PathName::DataRing).then_some(data_ring::DEFAULT_ORDER),
             granting: Granting::PerFrame,
             ..FrontConfig::default()

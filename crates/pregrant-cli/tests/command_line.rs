@@ -176,3 +176,17 @@ fn two_demos_at_the_same_time() {
         assert_eq!(processes_of(&place.0), Vec::<PathBuf>::new(), "processes are left");
     }
 }
+
+/// What is for the loopback alone is refused on Xen before anything is opened, with a line that says why.
+#[test]
+fn neither_end_maps_a_whole_guest_on_xen() {
+    for end in ["back", "front"] {
+        let out = pregrant(&[end, "--path", "foreign"]);
+        let said = text(&out.stderr);
+        assert_eq!((out.status.code(), out.stdout.len()), (Some(1), 0), "{said}");
+        assert!(
+            said.lines().count() == 1 && said.contains("--loopback") && said.contains("isolation"),
+            "{said}"
+        );
+    }
+}

@@ -44,6 +44,7 @@ pub fn run<M: Machine>(machine: &M) -> Vec<Outcome> {
         maps("a list is mapped in its order, also backwards and with a page twice", map_in_order),
         maps("a list is mapped as a whole or not at all", map_all_or_nothing),
         maps("many mappings end in one batch", unmap_batch),
+        case("a domain is mapped as a whole, where one can be", map_whole),
         case("copies fetch pieces of any size, few and many", copy_from),
         case("copies deliver pieces of any size, few and many", copy_to),
         case("one batch uses a grant again and again", copy_same_gref),
@@ -106,6 +107,40 @@ fn map_both_ways<M: Machine>(m: &M) -> Case {
         "the front does not see the back's bytes"
     );
     back.peer().unmap(&mut vec![map]);
+    release(&front, region)
+}
+
+fn map_whole<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let (region, _) = region(&front, back.domid(), Access::ReadOnly, 3)?;
+    let before = back.peer().grant_ops();
+    let whole = back.peer().whole(front.domid());
+    let (first, whole) = match (front.grants().first_frame(&region), whole) {
+        (Some(first), Ok(whole)) => (first as usize * PAGE_SIZE, whole),
+        (None, Err(_)) => {
+            release(&front, region)?;
+            return Err(Verdict::Skip("domains are kept apart: none can be mapped as a whole"));
+        }
+        (first, whole) => {
+            ensure!(false, "frames are numbered: {}, and mapped: {}", first.is_some(), whole.is_ok());
+            return Ok(());
+        }
+    };
+    ensure!(whole.len() >= first + region.len(), "{} bytes of a domain with a page behind them", whole.len());
+    for page in 0..3 {
+        let at = first + page * PAGE_SIZE;
+        ensure!(read(&whole, at, PAGE_SIZE) == pattern(page), "page {page} shows other bytes");
+    }
+    ensure!(whole.copy_in(first + 100, b"from the back"), "the domain cannot be written");
+    ensure!(read(&region, 100, 13) == b"from the back", "the front does not see the back's bytes");
+    let end = whole.len();
+    ensure!(!whole.copy_out(end - 3, &mut [0; 4]), "there are bytes behind the domain's last");
+    let another = back.peer().whole(front.domid()).map_err(fail)?;
+    ensure!(read(&another, first + 100, 13) == b"from the back", "another map shows other bytes");
+    drop(another);
+    back.peer().unmap(&mut vec![whole]);
+    ensure!(back.peer().grant_ops() == before, "grant operations were counted");
+    ensure!(back.peer().whole(DomId(0x7EEE)).is_err(), "a domain that is not there was mapped");
     release(&front, region)
 }
 

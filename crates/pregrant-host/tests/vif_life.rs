@@ -6,7 +6,7 @@ mod machine;
 use machine::guest::{Guest, exchange, ordinary, staging};
 use machine::model::Slot;
 use machine::raw_guest::RawGuest;
-use machine::{BACK, Back, Machine, Store, log_lines, net, until};
+use machine::{BACK, Back, Machine, Plan, Store, log_lines, net, until};
 use pregrant::DomId;
 use pregrant::net::back::Drained;
 use pregrant::net::features::BackFeatures;
@@ -28,6 +28,7 @@ fn main() {
     machine::run(&[
         ("frames_both_ways_by_copy_and_by_map", frames_both_ways_by_copy_and_by_map),
         ("frames_both_ways_in_pages_that_stay_mapped", frames_both_ways_in_pages_that_stay_mapped),
+        ("frames_both_ways_in_any_page_of_the_guest", frames_both_ways_in_any_page_of_the_guest),
         ("each_data_length_each_direction", each_data_length_each_direction),
         ("one_or_two_channels", one_or_two_channels),
         ("two_queues", two_queues),
@@ -120,6 +121,28 @@ fn frames_both_ways_in_pages_that_stay_mapped() {
         // What no staging buffer has room for, by two queues.
         let mixed = FrontConfig { queues: 2, data_ring: Some(5), ..staging(Some(256), None) };
         life(machine, back, [mixed, FrontConfig { queues: 2, ..config }], [ring; 2]);
+    });
+}
+
+/// Guests that let their back map all of them, beside one that does not; and a back that was not told to.
+fn frames_both_ways_in_any_page_of_the_guest() {
+    let config = FrontConfig { foreign: true, ..ordinary() };
+    let (named, copy) = (("foreign", "foreign"), ("copy", "copy"));
+    let mut machine = Machine::start();
+    let plan = Plan { foreign: true, ..Plan::default() };
+    let back = Back::serving(&machine, plan);
+    back.ask(|_| ()); // attached
+    life(&mut machine, &back, [config, ordinary()], [named, copy]);
+    life(
+        &mut machine,
+        &back,
+        [FrontConfig { queues: 2, ..config }, staging(Some(256), Some(256))],
+        [named, ("staging", "staging")],
+    );
+    back.stop();
+    machine.end();
+    with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
+        life(machine, back, [config, ordinary()], [copy; 2]);
     });
 }
 

@@ -10,11 +10,12 @@
 
 /// Executions beyond the kept inputs in [`FLOOR_SECONDS`] below which a target did not fuzz: a twentieth or less of what
 /// each did at the lowest priority on two cores with a load of six.
-const FLOORS: [(&str, u64); 11] = [
+const FLOORS: [(&str, u64); 12] = [
     ("back_rx", 100),
     ("back_tx", 100),
     ("ctrl_ring", 100),
     ("data_ring", 300),
+    ("foreign", 100),
     ("front_rx", 25),
     ("gref_requests", 300),
     ("offload", 5000),

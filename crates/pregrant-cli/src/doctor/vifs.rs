@@ -4,6 +4,7 @@ use super::Result;
 use super::finding::{Finding, plain};
 use crate::status_reader;
 use pregrant::DomId;
+use pregrant::net::path::PathName;
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
 use pregrant_host::drivers::status::{VifStatus, socket_path};
@@ -119,6 +120,12 @@ fn path(vif: &str, status: &VifStatus, keys: &[Option<String>]) -> Vec<Finding> 
     let Some(queue) = status.queues.first() else { return Vec::new() };
     let paths =
         format!("{vif}: {} queue(s), TX {}, RX {}", status.queues.len(), queue.tx.path, queue.rx.path);
+    if queue.tx.path == PathName::Foreign.name() {
+        return vec![
+            Finding::note(format_args!("{paths}: this backend has all of the guest's memory mapped"))
+                .then("no --path foreign at the backend, where the guest is to be isolated from it"),
+        ];
+    }
     let is_shared = |path: &str| path == "staging" || path == "data-ring";
     if is_shared(&queue.tx.path) && is_shared(&queue.rx.path) {
         return vec![Finding::ok(paths)];

@@ -62,6 +62,8 @@ pub struct Counts {
     pub data_ring: u64,
     /// Frames that found it full.
     pub data_ring_full: u64,
+    /// Frames in pages that their guest named by their frames.
+    pub foreign: u64,
     /// Copies, maps and unmaps.
     pub grant_ops: u64,
     /// Events sent to the guest.
@@ -95,6 +97,7 @@ impl Counts {
         self.gref_mapped += queue.gref_mapped;
         self.data_ring += queue.data_ring;
         self.data_ring_full += queue.data_ring_full;
+        self.foreign += queue.foreign;
         self.grant_ops += queue.grant_ops();
         self.notifications += queue.notifications;
         self.repeated += queue.repeated;
@@ -122,6 +125,7 @@ impl Counts {
             gref_mapped: self.gref_mapped.checked_sub(before.gref_mapped)?,
             data_ring: self.data_ring.checked_sub(before.data_ring)?,
             data_ring_full: self.data_ring_full.checked_sub(before.data_ring_full)?,
+            foreign: self.foreign.checked_sub(before.foreign)?,
             grant_ops: self.grant_ops.checked_sub(before.grant_ops)?,
             notifications: self.notifications.checked_sub(before.notifications)?,
             repeated: self.repeated.checked_sub(before.repeated)?,

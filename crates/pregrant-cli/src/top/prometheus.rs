@@ -181,6 +181,13 @@ fn of_queues(backs: &[BackStatus]) -> Vec<Metric> {
             ),
             |d| d.data_ring_most,
         ),
+        (
+            Metric::counter(
+                "pregrant_queue_foreign_frames_total",
+                "Frames in pages that their guest named by their frames, all of its memory being mapped.",
+            ),
+            |d| d.foreign,
+        ),
         (Metric::counter("pregrant_queue_batches_total", "Batches published on the ring."), |d| d.batches),
         (
             Metric::counter(

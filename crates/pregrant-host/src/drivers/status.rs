@@ -202,6 +202,9 @@ pub struct DirStatus {
     /// RX: the most bytes of the data ring that were in use at a time.
     #[serde(default)]
     pub data_ring_most: u64,
+    /// Frames in pages that their guest named by their frames, all of it being mapped.
+    #[serde(default)]
+    pub foreign: u64,
     /// Batches published.
     pub batches: u64,
     /// Events sent to the guest.
@@ -237,6 +240,7 @@ impl DirStatus {
             data_ring: stats.data_ring,
             data_ring_full: stats.data_ring_full,
             data_ring_most: stats.data_ring_most,
+            foreign: stats.foreign,
             batches: stats.batches,
             notifications: stats.notifications,
             grant_copies: stats.grant_ops.copies,

@@ -264,6 +264,10 @@ unsafe impl GrantPool for LoopbackGrants {
         Ok(())
     }
 
+    fn first_frame(&self, region: &Region) -> Option<u32> {
+        u32::try_from(region.first).ok()
+    }
+
     fn per_frame(&self) -> Option<&dyn GrantTable<Region = Region>> {
         Some(self)
     }

@@ -9,7 +9,7 @@ use super::reach::Reach;
 use super::window::{FLUSH_PAGES, Stitched, Window};
 use crate::counters::Tally;
 use crate::line_budget::LineBudget;
-use crate::mapping::Base;
+use crate::mapping::{Base, Mapping};
 use pregrant::platform::{Access, CopyOp, GrantOps, LocalBytes, MapError, PeerMem};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
@@ -36,6 +36,8 @@ enum Place {
     Window(u32),
     /// A range of its own.
     Own(#[expect(dead_code, reason = "unmapped when it is dropped")] Stitched),
+    /// The whole domain, which no grant is for.
+    Whole(Mapping),
     /// Unmapped already.
     Nowhere,
 }
@@ -144,8 +146,8 @@ fn patiently<T>(mut step: impl FnMut() -> Result<T, PinError>) -> Result<T, Gran
     Err(GrantStatus::EAGAIN)
 }
 
-// SAFETY: a map is a range of the peer's window or a range of its own, with the pages of the list in their order; both
-// live as long as the `PeerMap` (which holds the peer, and with it the window), and its pages show until `unmap` or drop.
+// SAFETY: a map is a range of the peer's window or a range of its own, with the pages of the list, or all of the domain's, in
+// their order; both live as long as the `PeerMap` (which holds the peer, and with it the window), and its pages show until `unmap` or drop.
 unsafe impl PeerMem for Reach {
     type Map = PeerMap;
 
@@ -201,6 +203,15 @@ unsafe impl PeerMem for Reach {
         Ok(PeerMap { peer, base: Base(base), grefs: Grefs::new(refs), write, place })
     }
 
+    fn whole(&self, of: DomId) -> Result<PeerMap, PlatformError> {
+        let failed = |e| errno("map all memory of a domain", e);
+        let peer = Arc::clone(&*self.peer(of).map_err(failed)?);
+        let memory = Mapping::new(&peer.memory, peer.ledger.layout().pages * PAGE_SIZE).map_err(failed)?;
+        self.core.tally.syscalls.add(1);
+        let base = Base(memory.base());
+        Ok(PeerMap { peer, base, grefs: Grefs::new(&[]), write: true, place: Place::Whole(memory) })
+    }
+
     fn unmap(&self, done: &mut Vec<PeerMap>) {
         unmap(&self.core.tally, done);
         done.clear();
@@ -228,7 +239,7 @@ fn unmap(tally: &Tally, mut maps: &mut [PeerMap]) {
     while let Some(first) = maps.first() {
         let (mut n, mut pages) = (0, 0);
         while pages < FLUSH_PAGES && maps.get(n).is_some_and(|map| Arc::ptr_eq(&map.peer, &first.peer)) {
-            pages += maps[n].pages();
+            pages += maps[n].grefs.as_slice().len();
             n += 1;
         }
         let (run, rest) = maps.split_at_mut(n);
@@ -240,7 +251,7 @@ fn unmap(tally: &Tally, mut maps: &mut [PeerMap]) {
 fn unmap_run(tally: &Tally, run: &mut [PeerMap], pages: usize) {
     tally.grant_unmaps.add(pages);
     for map in run.iter_mut() {
-        if let Place::Own(_) = map.place {
+        if let Place::Own(_) | Place::Whole(_) = map.place {
             tally.syscalls.add(1);
             map.place = Place::Nowhere; // unmaps, before the grants end
         }
@@ -253,7 +264,10 @@ fn unmap_run(tally: &Tally, run: &mut [PeerMap], pages: usize) {
 
 impl PeerMap {
     fn pages(&self) -> usize {
-        self.grefs.as_slice().len()
+        match &self.place {
+            Place::Whole(memory) => memory.len() / PAGE_SIZE,
+            _ => self.grefs.as_slice().len(),
+        }
     }
 }
 

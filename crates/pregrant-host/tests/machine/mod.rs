@@ -254,6 +254,8 @@ fn workers() -> Workers {
 pub struct Plan {
     pub features: BackFeatures,
     pub fallback: PathName,
+    /// It maps all of a guest that asks for it.
+    pub foreign: bool,
     pub workers: Workers,
     /// Devices outlive it, and it takes up those that did.
     pub recovers: bool,
@@ -263,7 +265,7 @@ impl Default for Plan {
     /// With all features, by copy where nothing else is negotiated.
     fn default() -> Self {
         let features = BackFeatures::default();
-        Self { features, fallback: PathName::Copy, workers: workers(), recovers: false }
+        Self { features, fallback: PathName::Copy, foreign: false, workers: workers(), recovers: false }
     }
 }
 
@@ -458,7 +460,7 @@ impl PortProvider for AtSwitch {
 
 fn serve(
     connection: OwnedFd,
-    Plan { features, fallback, workers, recovers }: Plan,
+    Plan { features, fallback, foreign, workers, recovers }: Plan,
     (jobs, mut rings): (&mpsc::Receiver<Job>, UnixStream),
     far: AtSwitch,
 ) {
@@ -467,7 +469,7 @@ fn serve(
     let xs = Client::new(UnixTransport::new(fd).unwrap());
     platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
     platform.events().also_wake_on(rings.as_fd()).unwrap();
-    let vif = VifConfig { features, fallback, ..VifConfig::default() };
+    let vif = VifConfig { features, fallback, foreign, ..VifConfig::default() };
     let net = Net::new(NetConfig { vif, ..NetConfig::default() }, Box::new(far));
     let mut config = BackendConfig::default();
     if recovers {

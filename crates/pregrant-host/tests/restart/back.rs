@@ -190,8 +190,9 @@ pub fn play(ordinary: &str, path: &Path) {
         };
         (0..n).map(port).collect()
     });
-    let ordinary = if ordinary == "map" { PathName::Map } else { PathName::Copy };
-    let vif = VifConfig { fallback: ordinary, ..VifConfig::default() };
+    let foreign = ordinary == "foreign";
+    let fallback = if ordinary == "map" { PathName::Map } else { PathName::Copy };
+    let vif = VifConfig { fallback, foreign, ..VifConfig::default() };
     let net = Net::new(NetConfig { vif, ..NetConfig::default() }, ports);
     let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
     let mut backend = Backend::new(platform, xs, config, vec![Box::new(net)]).unwrap();

@@ -30,8 +30,14 @@ use world::{BACK, Word, World};
 
 const POINTS: [&str; 5] = ["after-copy", "mid-frame", "in-responses", "before-publish", "before-notify"];
 /// How the bytes travel: the back's ordinary path, and whether staging is negotiated.
-const PATHS: [(&str, bool); 5] =
-    [("copy", false), ("map", false), ("persistent", false), ("copy", true), ("data-ring", false)];
+const PATHS: [(&str, bool); 6] = [
+    ("copy", false),
+    ("map", false),
+    ("persistent", false),
+    ("copy", true),
+    ("data-ring", false),
+    ("foreign", false),
+];
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();

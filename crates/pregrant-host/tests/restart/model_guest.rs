@@ -14,8 +14,8 @@ use pregrant::platform::{Access, Events, GrantPool, Platform};
 use pregrant::ring::{NetRx, NetTx, RingPages};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
-    Extra, GSO_TYPE_TCPV4, RSP_NULL, RSP_OKAY, RXF_DATA_RING, RxRequest, TXF_CSUM_BLANK, TXF_DATA_RING,
-    TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
+    Extra, GSO_TYPE_TCPV4, RSP_NULL, RSP_OKAY, RX_FOREIGN, RXF_DATA_RING, RxRequest, TXF_CSUM_BLANK,
+    TXF_DATA_RING, TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_FOREIGN, TXF_MORE_DATA, TxRequest,
 };
 use pregrant::xenbus::bus::{DeviceBus, StoreBus};
 use pregrant::xenbus::{Class, Device, XenbusState};
@@ -47,6 +47,8 @@ pub struct ModelGuest {
     /// A page for each id.
     tx_pages: (Region, Vec<GrantRef>),
     rx_pages: (Region, Vec<GrantRef>),
+    /// Of each request that names one of them.
+    tx_flags: u16,
     staging: Option<(StagingArea<Loopback>, StagingArea<Loopback>)>,
     data_ring: Option<DataArea<Loopback>>,
     /// Ids of frames on the TX ring, in their order; those in the data ring among them.
@@ -113,13 +115,24 @@ impl ModelGuest {
             tx_data: staging.as_ref().map_or(DataRequest::None, |(tx, _)| keys(tx)),
             rx_data: staging.as_ref().map_or(DataRequest::None, |(_, rx)| keys(rx)),
         };
-        let request = FrontRequest { persistent, ..FrontRequest::new(vec![queue]) };
+        let foreign = path == "foreign";
+        let request = FrontRequest { persistent, foreign, ..FrontRequest::new(vec![queue]) };
         let start = u32::MAX - 20; // the indices wrap
+        // A page of each id: granted, or named by its frame to a back that has all of this domain mapped.
+        let named = |acc, mark: u32| {
+            let (region, refs) = pages(slots, acc);
+            let first = platform.grants().first_frame(&region).filter(|_| foreign);
+            let frames =
+                first.map(|first| (first..).take(slots).map(|frame| GrantRef(mark | frame)).collect());
+            (region, frames.unwrap_or(refs))
+        };
+        let (tx_pages, rx_pages) = (named(Access::ReadOnly, 0), named(Access::ReadWrite, RX_FOREIGN));
         let mut guest = Self {
             tx: TxModel::starting_at(tx_ring, start),
             rx: RxModel::starting_at(rx_ring, start),
-            tx_pages: pages(slots, Access::ReadOnly),
-            rx_pages: pages(slots, Access::ReadWrite),
+            tx_pages,
+            rx_pages,
+            tx_flags: if foreign { TXF_FOREIGN } else { 0 },
             platform,
             xs,
             device,
@@ -167,11 +180,12 @@ impl ModelGuest {
                 sequence::fill(&mut frame, seq);
                 frame
             };
+            let tx_flags = self.tx_flags;
             let data = |id: usize, flags, size: usize| {
                 Slot::Data(TxRequest {
                     gref: self.tx_pages.1[id].0,
                     offset: 0,
-                    flags,
+                    flags: flags | tx_flags,
                     id: id as u16,
                     size: size as u16,
                 })

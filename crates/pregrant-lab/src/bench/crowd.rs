@@ -237,6 +237,7 @@ impl Stand {
             persistent: path == PathName::Persistent,
             gref_mapping: path == PathName::GrefMapping,
             data_ring: (path == PathName::DataRing).then_some(DEFAULT_ORDER),
+            foreign: path == PathName::Foreign,
         })?;
         Ok(stand)
     }

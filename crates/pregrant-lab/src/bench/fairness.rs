@@ -40,7 +40,7 @@ pub struct FairnessArgs {
     /// Worker threads of the backend, with commas between the numbers
     #[arg(long, value_delimiter = ',', default_values_t = [1u16], value_parser = clap::value_parser!(u16).range(1..=16))]
     pub workers: Vec<u16>,
-    /// The guests' path: copy, persistent, gref-mapping, data-ring or staging
+    /// The guests' path: copy, persistent, gref-mapping, data-ring, foreign or staging
     #[arg(long, default_value_t = PathName::Copy, value_parser = choice(PATHS, PathName::name))]
     pub path: PathName,
     /// Bytes of a frame
@@ -180,7 +180,7 @@ pub fn run(args: FairnessArgs) -> Result<()> {
     let mut json = RecordWriter::open(args.json.as_deref())?;
     if args.path == PathName::Map {
         return Err(
-            "the guests' path is copy, persistent, gref-mapping, data-ring or staging; leave map out".into(),
+            "the guests' path is copy, persistent, gref-mapping, data-ring, foreign or staging; leave map out".into(),
         );
     }
     make_room(args.guests.iter().max().map_or(0, |n| usize::from(*n) + 1))?;

@@ -43,7 +43,7 @@ pub struct NeighbourArgs {
     /// Kinds of neighbours, with commas between them
     #[arg(long, value_delimiter = ',', default_values_t = KINDS.map(Shown))]
     pub neighbour: Vec<Shown>,
-    /// The measured guest's path: copy, persistent, gref-mapping, data-ring or staging, with commas between them; its neighbours know copy alone
+    /// The measured guest's path: copy, persistent, gref-mapping, data-ring, foreign or staging, with commas between them; its neighbours know copy alone
     #[arg(long, value_delimiter = ',', default_values_t = [PathName::Copy, PathName::Staging], value_parser = choice(PATHS, PathName::name))]
     pub path: Vec<PathName>,
     /// Worker threads of the backend, with commas between them; 0: its one thread serves both guests, 1: one worker does, 2: the
@@ -264,7 +264,7 @@ pub fn run(args: NeighbourArgs) -> Result<()> {
     let mut json = RecordWriter::open(args.json.as_deref())?;
     if args.path.contains(&PathName::Map) {
         return Err(
-            "the measured guest's path is copy, persistent, gref-mapping, data-ring or staging; leave map out".into()
+            "the measured guest's path is copy, persistent, gref-mapping, data-ring, foreign or staging; leave map out".into()
         );
     }
     let mut rows = Vec::new();

@@ -65,7 +65,8 @@ pub struct NetArgs {
     #[arg(long)]
     pub look: bool,
     /// RX: whether the guest copies frames, or reads them in the pages that the backend wrote to; both to see what the copy
-    /// costs. By reference only where frames come in pages: `copy`, `persistent` and `gref-mapping`
+    /// costs. By reference only where frames come in pages: `copy`, `persistent`, `gref-mapping`
+    /// and `foreign`
     #[arg(long, value_delimiter = ',', default_value = "copy")]
     pub rx: Vec<RxWay>,
     /// Frames in a burst at most
@@ -93,6 +94,7 @@ pub const PATHS: &[(PathName, &str)] = &[
     (PathName::GrefMapping, "Pages that the guest asked to keep mapped"),
     (PathName::Staging, "Buffers granted before the data comes"),
     (PathName::DataRing, "A circular area granted before the data comes"),
+    (PathName::Foreign, "Any page of a guest that trusts its backend"),
 ];
 
 /// A path of this bench's rows.
@@ -143,6 +145,7 @@ const NET_PATHS: &[(NetPath, &str)] = &[
     (NetPath::of(PathName::GrefMapping), "Pages that the guest asked to keep mapped"),
     (NetPath::of(PathName::Staging), "Buffers granted before the data comes"),
     (NetPath::of(PathName::DataRing), "A circular area granted before the data comes"),
+    (NetPath::of(PathName::Foreign), "Any page of a guest that trusts its backend: the upper bound"),
     (NetPath::headed(PathName::Copy), "The same, and the head of a longer frame too, its rest by grant copy"),
     (NetPath::headed(PathName::Map), "The same, its rest by map and unmap"),
 ];

@@ -12,6 +12,7 @@ use super::signals::{Signals, WARM_UP, locked};
 use super::staff::{Meter, Staff};
 use super::{LoopbackBackend, ProcessArgs, Result, next_order, tell};
 use pregrant::DomId;
+use pregrant::net::path::PathName;
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::MonotonicClock;
@@ -204,6 +205,7 @@ fn case_of(
     };
     if let Some(net) = backend.class_mut::<Net<Loopback>>() {
         (net.config.vif.fallback, net.config.vif.staged_heads) = (case.rest, case.heads);
+        net.config.vif.foreign = case.path == PathName::Foreign;
     }
     let mut played = Played::default();
     let most = Duration::from_secs_f64(case.seconds * 4.0 + 20.0);

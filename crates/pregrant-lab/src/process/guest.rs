@@ -85,7 +85,8 @@ fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     let zero_copy = case.rx == RxWay::SendOn;
     let data_ring = (case.path == PathName::DataRing).then_some(DEFAULT_ORDER);
     let by = config(case.data_len, case.queues);
-    let config = FrontConfig { persistent, gref_mapping, data_ring, zero_copy, ..by };
+    let foreign = case.path == PathName::Foreign;
+    let config = FrontConfig { persistent, gref_mapping, data_ring, foreign, zero_copy, ..by };
     let mut guest = connect(args, case.handle, config)?;
     let staged = guest.vif().staging_accepted(0);
     if case.data_len.is_some() != staged {
@@ -106,6 +107,7 @@ fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
         (false, true) => "persistent",
         (false, false) if guest.vif().gref_pages(0) > 0 => PathName::GrefMapping.name(),
         (false, false) if guest.vif().data_ring(0).any() => PathName::DataRing.name(),
+        (false, false) if guest.vif().names_frames() => PathName::Foreign.name(),
         (false, false) => "ordinary",
     };
     played.path = path.into();

@@ -1,5 +1,5 @@
 //! What the two ends tell each other through xenstore: one place that writes the keys, the same place that reads them
-//! (docs/protocol 2.8, 3.1 and 4.5.1).
+//! (docs/protocol 2.8, 3.1, 4.5.1 and 4.6.1).
 //!
 //! ```text
 //!   back's directory:   feature-sg = "1" ... feature-staging-grants = "1", staging-grants-sizes = "64;128;..."
@@ -12,12 +12,12 @@
 
 pub use super::path::data_ring::keys::RingRequest;
 use super::path::data_ring::keys::{self as data_ring, ring_request};
-use super::path::persistent;
 pub use super::path::staging::keys::{
     ALL_DATA_LENS, ActiveLists, DataKeys, DataRequest, REVISION_KEY, STAGING_REVISION,
 };
 use super::path::staging::keys::{data_keys, parse_sizes, revision};
 use super::path::staging::list::DataLen;
+use super::path::{foreign, persistent};
 use crate::units::{EvtchnPort, GrantRef};
 use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN};
 use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, needed, number, put};
@@ -63,6 +63,8 @@ pub struct BackFeatures {
     pub staging_revision: u32,
     /// [`data_ring::MAX_ORDER`], at most [`ORDER_MAX`]; 0: [`data_ring::FEATURE`] is not offered.
     pub max_data_ring_order: u32,
+    /// [`foreign::FEATURE`]: maps all of a guest that asks for it.
+    pub foreign: bool,
 }
 
 impl Default for BackFeatures {
@@ -85,6 +87,7 @@ impl Default for BackFeatures {
             staging_sizes: ALL_DATA_LENS.iter().filter_map(|&n| DataLen::new(n)).collect(),
             staging_revision: STAGING_REVISION,
             max_data_ring_order: ORDER_MAX,
+            foreign: false,
         }
     }
 }
@@ -108,6 +111,7 @@ impl BackFeatures {
         put(&mut p, MAX_TX_RING_ORDER, self.max_tx_ring_order);
         put(&mut p, MAX_RX_RING_ORDER, self.max_rx_ring_order);
         put(&mut p, persistent::FEATURE, self.persistent as u32);
+        put(&mut p, foreign::FEATURE, self.foreign as u32);
         if !self.staging_sizes.is_empty() {
             put(&mut p, "feature-staging-grants", 1);
             let sizes: Vec<String> = self.staging_sizes.iter().map(|l| l.value().to_string()).collect();
@@ -149,6 +153,7 @@ impl BackFeatures {
                 }
                 false => 0,
             },
+            foreign: flag(keys, foreign::FEATURE)?,
         })
     }
 }
@@ -277,6 +282,8 @@ pub struct FrontRequest {
     pub multicast_control: bool,
     /// `feature-persistent`: each of its references names the same page for as long as it is connected.
     pub persistent: bool,
+    /// [`foreign::REQUEST`]: the back may map all of this guest.
+    pub foreign: bool,
     /// [`REVISION_KEY`], at most [`STAGING_REVISION`]; 1 where it wants no staging.
     pub staging_revision: u32,
     /// [`XDP_HEADROOM`], as of the connect; 0: the key is not written.
@@ -337,7 +344,8 @@ pub fn staging_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<
 
 /// Names in the back's directory that belong to one connection.
 pub fn of_back_connection(name: &str) -> bool {
-    name == "staging-grants-active" || name == data_ring::ACTIVE || name.starts_with("queue-")
+    ["staging-grants-active", data_ring::ACTIVE, foreign::ACTIVE].contains(&name)
+        || name.starts_with("queue-")
 }
 
 /// Names in the back's directory that Linux's netback does not know. It neither writes over them nor removes them: they
@@ -346,12 +354,13 @@ pub fn unknown_to_netback(name: &str) -> bool {
     of_back_connection(name)
         || [MAX_TX_RING_ORDER, MAX_RX_RING_ORDER, "feature-staging-grants", "staging-grants-sizes"]
             .contains(&name)
-        || [REVISION_KEY, persistent::FEATURE, data_ring::FEATURE, data_ring::MAX_ORDER].contains(&name)
+        || [REVISION_KEY, persistent::FEATURE, data_ring::FEATURE, data_ring::MAX_ORDER, foreign::FEATURE]
+            .contains(&name)
 }
 
 /// Names in the front's directory that belong to one connection: a predecessor with other queues, channels or lists left
 /// them, and they would be taken for ours. `feature-persistent` is a promise of this front alone: a successor that does
-/// not know the key would not keep it.
+/// not know the key would not keep it, and its `request-foreign` its own consent.
 pub fn of_front_connection(name: &str) -> bool {
     let starts = [
         "tx-",
@@ -365,6 +374,7 @@ pub fn of_front_connection(name: &str) -> bool {
         REVISION_KEY,
         XDP_HEADROOM,
         persistent::FEATURE,
+        foreign::REQUEST,
     ];
     starts.iter().any(|start| name.starts_with(start))
 }
@@ -382,6 +392,7 @@ impl FrontRequest {
             ipv6_csum: true,
             multicast_control: false,
             persistent: false,
+            foreign: false,
             staging_revision: STAGING_REVISION,
             headroom: 0,
             ctrl: None,
@@ -401,6 +412,9 @@ impl FrontRequest {
         put(&mut p, "feature-ipv6-csum-offload", self.ipv6_csum as u32);
         put(&mut p, REQUEST_MULTICAST, self.multicast_control as u32);
         put(&mut p, persistent::FEATURE, self.persistent as u32);
+        if self.foreign {
+            put(&mut p, foreign::REQUEST, 1);
+        }
         if self.headroom > 0 {
             put(&mut p, XDP_HEADROOM, self.headroom);
         }
@@ -511,6 +525,7 @@ impl FrontRequest {
             ipv6_csum: flag(keys, "feature-ipv6-csum-offload")?,
             multicast_control: offered.multicast_control && requests_multicast(keys)?,
             persistent: offered.persistent && flag(keys, persistent::FEATURE)?,
+            foreign: offered.foreign && flag(keys, foreign::REQUEST)?,
             staging_revision: if staging { revision(keys)? } else { 1 },
             headroom: if offered.xdp_headroom { xdp_headroom(keys)? } else { 0 },
             ctrl,
@@ -564,6 +579,7 @@ mod tests {
             csum: true,
             ipv6_csum: false,
             persistent: true,
+            foreign: n == 3,
             staging_revision: n.min(STAGING_REVISION),
             headroom: 256 * (n % 2) as u16,
             multicast_control: n == 2,
@@ -574,7 +590,7 @@ mod tests {
 
     #[test]
     fn what_one_end_writes_the_other_reads() {
-        let back = BackFeatures::default();
+        let back = BackFeatures { foreign: true, ..BackFeatures::default() };
         assert_eq!(BackFeatures::read(&mut dir(back.pairs())).unwrap(), back);
         let plain = BackFeatures {
             staging_sizes: Vec::new(),
@@ -585,6 +601,7 @@ mod tests {
             xdp_headroom: false,
             ctrl_ring: false,
             max_data_ring_order: 0,
+            foreign: false,
             ..back.clone()
         };
         assert_eq!(BackFeatures::read(&mut dir(plain.pairs())).unwrap(), plain);
@@ -627,9 +644,10 @@ mod tests {
             for (key, _) in request(n).pairs() {
                 let name = key.split('/').next().unwrap();
                 let stays = name.starts_with("request-") || name.starts_with("feature-");
-                let ours = ["feature-staging-grants", persistent::FEATURE].contains(&name);
+                let ours = ["feature-staging-grants", persistent::FEATURE, foreign::REQUEST].contains(&name);
                 assert_eq!(of_front_connection(name), !stays || ours, "{name}");
             }
+            assert!(of_back_connection(foreign::ACTIVE));
             assert!(of_back_connection(active_key(0, n as usize).split('/').next().unwrap()));
         }
         for name in ["state", "backend", "backend-id", "handle", "mac", "mtu", "trusted"] {

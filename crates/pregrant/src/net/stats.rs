@@ -22,6 +22,8 @@ pub enum Counted {
     Staged,
     /// It went through a circular area that was mapped at connect.
     DataRing,
+    /// It was in frames of a guest that is mapped as a whole.
+    Foreign,
 }
 
 /// How the frames of a batch were served, a bit for each, failed ones among them; those in neither went through staging buffers.
@@ -35,12 +37,14 @@ pub struct Served {
     pub gref_mapped: u64,
     /// They were in the data ring.
     pub data_ring: u64,
+    /// They were in frames that the guest named.
+    pub foreign: u64,
 }
 
 impl Served {
     /// These took grant operations, as far as nobody says otherwise.
     pub(crate) fn by_grants(frames: u64) -> Self {
-        Self { granted: frames, persistent: 0, gref_mapped: 0, data_ring: 0 }
+        Self { granted: frames, persistent: 0, gref_mapped: 0, data_ring: 0, foreign: 0 }
     }
 
     /// These went another way.
@@ -59,6 +63,10 @@ impl Served {
             Counted::DataRing => {
                 self.granted &= !frames;
                 self.data_ring |= frames;
+            }
+            Counted::Foreign => {
+                self.granted &= !frames;
+                self.foreign |= frames;
             }
             Counted::Staged => self.granted &= !frames,
         }
@@ -145,6 +153,8 @@ counters! {
     data_ring_full,
     /// The same: the most bytes of the data ring that were in use at a time.
     data_ring_most,
+    /// Frames in pages that were named by their frames, of a guest that trusts its back.
+    foreign,
     /// Frames answered with an error: bad lengths, failed grant operations, unknown ids.
     errors,
     /// Frames that could not be handed on: the port did not take them, the guest never can (too long for it), or they
@@ -175,6 +185,7 @@ impl DirStats {
             Counted::Persistent => self.persistent += frames,
             Counted::GrefMapped => self.gref_mapped += frames,
             Counted::DataRing => self.data_ring += frames,
+            Counted::Foreign => self.foreign += frames,
             Counted::Staged => self.staged += frames,
         }
     }
@@ -184,16 +195,17 @@ impl LiveStats {
     /// Counts the frames of a batch that were handed on, a bit for each: how they were `served`.
     #[inline(always)]
     pub(crate) fn handed_on(&self, good: u64, served: Served) {
-        let Served { granted, persistent, gref_mapped, data_ring } = served;
-        let [good, granted, persistent, mapped, ringed] =
-            [good, good & granted, good & persistent, good & gref_mapped, good & data_ring]
-                .map(|frames| u64::from(frames.count_ones()));
+        let Served { granted, persistent, gref_mapped, data_ring, foreign } = served;
+        let [good, granted, persistent, mapped, ringed, foreign] =
+            [!0, granted, persistent, gref_mapped, data_ring, foreign]
+                .map(|frames| u64::from((good & frames).count_ones()));
         self.frames.add(good);
         self.granted.add(granted);
         self.persistent.add(persistent);
         self.gref_mapped.add(mapped);
         self.data_ring.add(ringed);
-        self.staged.add(good - granted - persistent - mapped - ringed);
+        self.foreign.add(foreign);
+        self.staged.add(good - granted - persistent - mapped - ringed - foreign);
     }
 
     /// Counts the grant operations between two readings.

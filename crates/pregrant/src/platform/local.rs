@@ -43,6 +43,8 @@ pub struct LocalCounts {
     pub mapped: usize,
     /// Channel ends that exist now.
     pub channels: usize,
+    /// Domains that are mapped as a whole now, by each map of them.
+    pub wholes: usize,
 }
 
 impl LocalCounts {
@@ -73,6 +75,8 @@ struct State {
     channels: HashMap<(DomId, EvtchnPort), Channel>,
     next_port: u32,
     handles: u32,
+    /// Of domains whose frames have numbers: all of their memory.
+    numbered: HashMap<DomId, Numbered>,
     counts: LocalCounts,
     /// Lists of maps that are over, for the next: mapping allocates nothing once there was as much of it.
     spare: Vec<Vec<GrantRef>>,
@@ -85,6 +89,31 @@ struct Grant {
     acc: Access,
     pages: Pages,
     mapped: u32,
+}
+
+/// A domain's memory, whose frames have numbers.
+struct Numbered {
+    pages: Pages,
+    /// By frame: it is some region's.
+    used: Vec<bool>,
+    /// From this frame on none was any region's so far.
+    fresh: usize,
+}
+
+/// Frames of such a memory, until they are dropped.
+struct Frames {
+    xen: LocalXen,
+    domid: DomId,
+    first: usize,
+    count: usize,
+}
+
+impl Drop for Frames {
+    fn drop(&mut self) {
+        if let Some(memory) = self.xen.lock().numbered.get_mut(&self.domid) {
+            memory.used[self.first..self.first + self.count].fill(false);
+        }
+    }
 }
 
 struct Channel {
@@ -177,6 +206,13 @@ impl LocalXen {
         }
     }
 
+    /// Gives a domain, once, a memory of so many frames, with numbers: what it allocates from now on is there, and a peer can map
+    /// [all of it](PeerMem::whole). Without, its pages are the heap's, so that Miri sees what is touched after its release.
+    pub fn number_frames(&self, domid: DomId, frames: usize) {
+        let memory = || Numbered { pages: Pages::new(frames), used: std::vec![false; frames], fresh: 0 };
+        self.lock().numbered.entry(domid).or_insert_with(memory);
+    }
+
     /// Stops the machine's clock here; a test moves it by calling this again.
     pub fn stop_clock(&self, now_ns: u64) {
         self.lock().clock_ns = Some(now_ns);
@@ -235,6 +271,7 @@ impl Clock for LocalDomain {
 pub struct LocalRegion {
     pages: Pages,
     refs: Vec<GrantRef>,
+    frames: Option<Arc<Frames>>,
 }
 
 // SAFETY: as `Pages`.
@@ -248,6 +285,24 @@ unsafe impl SharedBytes for LocalRegion {
 }
 
 impl LocalDomain {
+    fn region(&self, count: usize) -> Result<LocalRegion, PlatformError> {
+        let mut s = self.xen.lock();
+        let Some(Numbered { pages, used, fresh }) = s.numbered.get_mut(&self.domid) else {
+            drop(s);
+            return Ok(LocalRegion { pages: Pages::new(count), refs: Vec::new(), frames: None });
+        };
+        let none = PlatformError { op: "find free neighbouring frames", code: -12 };
+        let first = used.windows(count.max(1)).position(|run| !run.contains(&true)).ok_or(none)?;
+        used[first..first + count].fill(true);
+        let pages = Pages { owner: pages.owner.clone(), first, pages: count };
+        if first < *fresh {
+            pages.zero();
+        }
+        *fresh = first.max(*fresh).max(first + count);
+        let frames = Frames { xen: self.xen.clone(), domid: self.domid, first, count };
+        Ok(LocalRegion { pages, refs: Vec::new(), frames: Some(Arc::new(frames)) })
+    }
+
     fn grant_page(&self, s: &mut State, to: DomId, pages: Pages, acc: Access) -> GrantRef {
         let gref = s.free_refs.entry(self.domid).or_default().pop().unwrap_or_else(|| {
             let next = s.next_ref.entry(self.domid).or_insert(GrantRef::FIRST_FREE.0);
@@ -291,17 +346,20 @@ impl LocalDomain {
 unsafe impl GrantPool for LocalDomain {
     type Region = LocalRegion;
     fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<LocalRegion, PlatformError> {
-        let pages = Pages::new(refs.len());
+        let region = self.region(refs.len())?;
         let mut s = self.xen.lock();
         for (i, r) in refs.iter_mut().enumerate() {
-            *r = self.grant_page(&mut s, to, pages.page(i), acc);
+            *r = self.grant_page(&mut s, to, region.pages.page(i), acc);
         }
-        Ok(LocalRegion { pages, refs: refs.to_vec() })
+        Ok(LocalRegion { refs: refs.to_vec(), ..region })
     }
     fn release(&self, mut region: LocalRegion) -> Result<(), InUse<LocalRegion>> {
         let mut s = self.xen.lock();
         region.refs.retain(|r| !self.end_grant(&mut s, *r));
         if region.refs.is_empty() { Ok(()) } else { Err(InUse(region)) }
+    }
+    fn first_frame(&self, region: &LocalRegion) -> Option<u32> {
+        region.frames.as_ref().map(|frames| frames.first as u32)
     }
     fn per_frame(&self) -> Option<&dyn GrantTable<Region = LocalRegion>> {
         Some(self)
@@ -311,7 +369,7 @@ unsafe impl GrantPool for LocalDomain {
 impl GrantTable for LocalDomain {
     type Region = LocalRegion;
     fn pages(&self, pages: usize) -> Result<LocalRegion, PlatformError> {
-        Ok(LocalRegion { pages: Pages::new(pages), refs: Vec::new() })
+        self.region(pages)
     }
     fn grant(
         &self,
@@ -331,7 +389,8 @@ impl GrantTable for LocalDomain {
 pub struct LocalMap {
     by: LocalDomain,
     of: DomId,
-    first: GrantRef,
+    /// None: it is the whole domain.
+    first: Option<GrantRef>,
     /// The others.
     rest: Vec<GrantRef>,
     pages: Pages,
@@ -350,7 +409,11 @@ unsafe impl SharedBytes for LocalMap {
 impl Drop for LocalMap {
     fn drop(&mut self) {
         let mut s = self.by.xen.lock();
-        for r in self.rest.iter().chain([&self.first]) {
+        let Some(first) = self.first else {
+            s.counts.wholes -= 1;
+            return;
+        };
+        for r in self.rest.iter().chain([&first]) {
             if let Some(g) = s.grants.get_mut(&(self.of, *r)) {
                 g.mapped -= 1;
             }
@@ -391,7 +454,14 @@ unsafe impl PeerMem for LocalDomain {
         s.counts.maps += refs.len() as u64;
         let mut list = if rest.is_empty() { Vec::new() } else { s.spare.pop().unwrap_or_default() };
         list.extend_from_slice(rest);
-        Ok(LocalMap { by: self.clone(), of, first: *first, rest: list, pages })
+        Ok(LocalMap { by: self.clone(), of, first: Some(*first), rest: list, pages })
+    }
+    fn whole(&self, of: DomId) -> Result<LocalMap, PlatformError> {
+        let mut s = self.xen.lock();
+        let none = PlatformError { op: "map a whole domain whose frames have no numbers", code: -95 };
+        let pages = s.numbered.get(&of).ok_or(none)?.pages.clone();
+        s.counts.wholes += 1;
+        Ok(LocalMap { by: self.clone(), of, first: None, rest: Vec::new(), pages })
     }
     fn unmap(&self, done: &mut Vec<LocalMap>) {
         done.clear();

@@ -86,6 +86,12 @@ pub unsafe trait GrantPool {
     /// is to be retried later; or the platform takes it and keeps such pages to itself (Linux's gntalloc), so that `Ok`
     /// does not say that the peer has let go.
     fn release(&self, region: Self::Region) -> Result<(), InUse<Self::Region>>;
+    /// Which of this domain's frames the region's first page is, for a peer that has [all of it](PeerMem::whole) mapped; the others
+    /// follow. None: no peer can have.
+    fn first_frame(&self, region: &Self::Region) -> Option<u32> {
+        let _ = region;
+        None
+    }
     /// Granting page by page, where the platform can.
     fn per_frame(&self) -> Option<&dyn GrantTable<Region = Self::Region>>;
 }
@@ -171,14 +177,25 @@ impl GrantOps {
 /// The mapping side. Every operation is counted by the platform.
 ///
 /// # Safety
-/// For the implementor: a `Map` is one contiguous range that shows the pages of `refs` in their order, and stays valid
-/// until it is dropped or drained by `unmap`.
+/// For the implementor: a `Map` is one contiguous range that shows the pages of `refs`, or the frames of the whole domain, in
+/// their order, and stays valid until it is dropped or drained by `unmap`.
 pub unsafe trait PeerMem {
     /// Mapped pages of a peer; unmapped on drop. A thread with another handle may use it, and unmap it through that handle or by
     /// dropping it, while this one maps and unmaps others. Several owners may share one; they are one thread's at a time.
     type Map: SharedBytes + Send + Sync;
     /// Maps a list of a peer's grants as one contiguous range, all or nothing.
     fn map(&self, of: DomId, refs: &[GrantRef], acc: Access) -> Result<Self::Map, MapError>;
+    /// Maps all of domain `of`, which trusts this one, to be read and written: its frames in their order, from frame 0 on, as a map
+    /// that stays whatever becomes of the domain. No grant is asked for, and no operation counted (docs/protocol 4.6).
+    ///
+    /// As written here: a platform that keeps domains apart has no such thing.
+    fn whole(&self, of: DomId) -> Result<Self::Map, PlatformError> {
+        let _ = of;
+        Err(PlatformError {
+            op: "map a whole domain on a platform that keeps domains apart",
+            code: NOT_SUPPORTED,
+        })
+    }
     /// Unmaps all of `done` (which it drains); one flush for at most 32 pages.
     fn unmap(&self, done: &mut Vec<Self::Map>);
     /// Copies a batch, in order, in one system call. Each op has its own status; `Err` only where nothing could be

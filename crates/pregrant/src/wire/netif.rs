@@ -215,6 +215,10 @@ pub const TXF_EXTRA_INFO: u16 = 0x8;
 pub const TXF_STAGING_BUFFER: u16 = 0x10;
 /// `NETTXF_data_ring`, ours (docs/protocol 4.5): `gref` is a place in the queue's data ring. Means nothing unless it was negotiated.
 pub const TXF_DATA_RING: u16 = 0x20;
+/// `NETTXF_foreign`, ours (docs/protocol 4.6): `gref` is a frame of the guest. Means nothing unless it was negotiated.
+pub const TXF_FOREIGN: u16 = 0x40;
+/// Of an RX request's `gref`, ours (docs/protocol 4.6): the rest is a frame of the guest. No grant reference is so large.
+pub const RX_FOREIGN: u32 = 0x8000_0000;
 /// `NETRXF_data_validated` (bits 0 and 1 are swapped against TX).
 pub const RXF_DATA_VALIDATED: u16 = 0x1;
 /// `NETRXF_csum_blank`.

@@ -12,6 +12,7 @@ mod data_path;
 mod data_path_hostile_back;
 mod data_path_race;
 mod data_ring;
+mod foreign;
 mod frame_hook;
 mod gref_mapping;
 mod gso;

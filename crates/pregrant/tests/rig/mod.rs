@@ -26,7 +26,8 @@ use pregrant::net::path::data_ring::index::IndexPage;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::net::path::{
-    AnyPath, Chain, CopyPath, DataRingPath, FrontChain, MapPath, PersistentPath, StagedBuffers, StagingPath,
+    AnyPath, Chain, CopyPath, DataRingPath, ForeignPath, FrontChain, MapPath, PersistentPath, StagedBuffers,
+    StagingPath,
 };
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap, LocalRegion, LocalXen};
 use pregrant::platform::{Access, Events, GrantPool, PeerMem};
@@ -34,6 +35,7 @@ use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Payload};
 use pregrant::ring::{BackRing, FrontRing, RingKind, RingPages};
 use pregrant::ring::{NetRx, NetTx};
 use pregrant::shm::SharedBytes;
+use pregrant::wire::netif::RX_FOREIGN;
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PeerFault};
 use std::collections::VecDeque;
 
@@ -57,6 +59,8 @@ pub enum Way {
     FirstSlots,
     /// Through a data ring of 2^order pages.
     DataRing(u32),
+    /// From and to any frame of the guest.
+    Foreign,
 }
 
 /// Every way that there is, staging with every length that the issue names.
@@ -74,9 +78,12 @@ pub const WAYS: [Way; 10] = [
 ];
 
 /// And what needs a front that fills buffers with the heads of longer frames, as ours does, or puts frames into a data ring: one that
-/// is full soon and has no room for long frames, and one that has room for a few of them.
-pub const OWN_WAYS: [Way; 5] =
-    [Way::Heads(256), Way::Heads(2048), Way::FirstSlots, Way::DataRing(2), Way::DataRing(7)];
+/// is full soon and has no room for long frames, and one that has room for a few of them; or names frames.
+pub const OWN_WAYS: [Way; 6] =
+    [Way::Heads(256), Way::Heads(2048), Way::FirstSlots, Way::DataRing(2), Way::DataRing(7), Way::Foreign];
+
+/// Of a guest that can be mapped as a whole: two queues' worth.
+pub const FRAMES: usize = 2048;
 
 impl Way {
     /// The data length, where there are staging buffers.
@@ -84,7 +91,7 @@ impl Way {
         match self {
             Way::Staging(len) | Way::Heads(len) => DataLen::new(len),
             Way::FirstSlots => DataLen::new(4096),
-            Way::Copy | Way::Map | Way::Persistent(_) | Way::DataRing(_) => None,
+            Way::Copy | Way::Map | Way::Persistent(_) | Way::DataRing(_) | Way::Foreign => None,
         }
     }
 
@@ -115,7 +122,8 @@ impl Rig {
     /// Nothing is granted, mapped or bound.
     pub fn assert_empty(&self) {
         let c = self.xen.counts();
-        assert_eq!((c.grants, c.mapped, c.channels), (0, 0, 0), "grants, mappings, channel ends left behind");
+        let left = (c.grants, c.mapped, c.channels, c.wholes);
+        assert_eq!(left, (0, 0, 0, 0), "grants, mappings, channel ends, whole domains left behind");
         assert_eq!(c.maps, c.unmaps);
     }
 
@@ -179,9 +187,25 @@ impl Rig {
         Some((area, path))
     }
 
+    /// Whether the guest is to be mapped as a whole; before it allocates.
+    pub fn numbers_frames(&self, way: Way) -> bool {
+        if way == Way::Foreign {
+            self.xen.number_frames(GUEST, FRAMES);
+        }
+        way == Way::Foreign
+    }
+
+    /// All of it, where it is, for one direction.
+    pub fn whole(&self, way: Way) -> Option<ForeignPath<LocalDomain>> {
+        (way == Way::Foreign).then(|| {
+            let [path, _] = ForeignPath::pair(&self.host, GUEST).expect("a guest with numbers");
+            path
+        })
+    }
+
     fn path(way: Way, staged: Option<StagedBuffers<LocalMap>>, acc: Access) -> AnyPath<LocalDomain> {
         match (way, staged) {
-            (Way::Copy | Way::DataRing(_), _) => AnyPath::Copy(CopyPath::default()),
+            (Way::Copy | Way::DataRing(_) | Way::Foreign, _) => AnyPath::Copy(CopyPath::default()),
             (Way::Map, _) => AnyPath::Map(MapPath::default()),
             (Way::Persistent(limit), _) => AnyPath::Persistent(PersistentPath::new(limit, acc)),
             (Way::Staging(_), Some(buffers)) => AnyPath::Staging(StagingPath::new(buffers)),
@@ -208,6 +232,7 @@ impl Rig {
 
     /// Our front and our back over TX; the rings' indices start at `start`.
     pub fn tx(&self, way: Way, granting: Granting, start: u32) -> TxEnds {
+        let by_frames = self.numbers_frames(way);
         let (front_ring, back_ring) = self.ring::<NetTx>();
         let (front_chan, back_chan) = self.channel();
         let front_ring = FrontRing::starting_at(front_ring, start);
@@ -221,13 +246,20 @@ impl Rig {
             front.set_area(out);
             index
         });
+        if by_frames {
+            front.chain_mut().name_frames(&self.guest, 0);
+            assert!(front.chain().names_frames());
+        }
         let chain = Chain::from(Self::path(way, buffers, Access::ReadOnly));
-        let back = TxQueue::new(ring, chain.with_data_ring(half, Access::ReadOnly));
+        let chain =
+            chain.with_data_ring(half, Access::ReadOnly).with_foreign(self.whole(way), Access::ReadOnly);
+        let back = TxQueue::new(ring, chain);
         TxEnds { front, back, front_chan, back_chan, index }
     }
 
     /// Our front and our back over RX. Its staging ids begin behind those of a TX list when `after_tx`.
     pub fn rx(&self, way: Way, granting: Granting, start: u32, after_tx: bool) -> RxEnds {
+        let by_frames = self.numbers_frames(way);
         let (front_ring, back_ring) = self.ring::<NetRx>();
         let (front_chan, back_chan) = self.channel();
         let front_ring = FrontRing::starting_at(front_ring, start);
@@ -245,8 +277,14 @@ impl Rig {
             front.set_area(within);
             index
         });
+        if by_frames {
+            front.chain_mut().name_frames(&self.guest, RX_FOREIGN);
+            assert!(front.chain().names_frames());
+        }
         let chain = Chain::from(Self::path(way, buffers, Access::ReadWrite));
-        let back = RxQueue::new(ring, chain.with_data_ring(half, Access::ReadWrite), RxAccepts::ALL);
+        let chain =
+            chain.with_data_ring(half, Access::ReadWrite).with_foreign(self.whole(way), Access::ReadWrite);
+        let back = RxQueue::new(ring, chain, RxAccepts::ALL);
         RxEnds { front, back, front_chan, back_chan, index }
     }
 

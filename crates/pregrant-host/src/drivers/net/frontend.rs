@@ -331,6 +331,9 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
                 ActiveLists { tx: true, .. } => "path data-ring, TX alone".to_string(),
                 _ => "path data-ring, RX alone".to_string(),
             },
+            (None, None) if vif.names_frames() => {
+                "path foreign: the back has all of this domain's memory mapped".to_string()
+            }
             (None, None) => "ordinary grants".to_string(),
             (Some(tx), Some(rx)) if tx == rx => format!("path staging {}", tx.value()),
             (tx, rx) => {

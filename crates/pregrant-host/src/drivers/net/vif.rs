@@ -15,10 +15,11 @@ use crate::drivers::registry::{AnyBack, DeviceLog, Notes, PlugStep, RingFault, S
 use log::Level;
 use pregrant::PeerFault;
 use pregrant::net::back::credit::BadRate;
+use pregrant::net::back::refusal::ListRefusal;
 use pregrant::net::back::vif::RATE;
 use pregrant::net::back::{BackVif, Drained, Polled};
 use pregrant::net::features::queue_prefix;
-use pregrant::net::path::data_ring;
+use pregrant::net::path::{PathName, data_ring, foreign};
 use pregrant::platform::{Events, Platform};
 use pregrant::port::{DropCounts, FramePort, PortDrop};
 use pregrant::units::EvtchnPort;
@@ -95,6 +96,14 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         ServedDevice::<P, T>::key_changed(self, device, log);
         for (queue, dir, why) in self.vif.refused_lists() {
             let at = device.peer_dir();
+            if let ListRefusal::Whole(_) = why {
+                let line = format_args!(
+                    "{at}/{} is not granted, it goes on with ordinary grants: {why}",
+                    foreign::REQUEST
+                );
+                log.say(Level::Warn, &line);
+                continue;
+            }
             if why.is_of_data_ring() {
                 let key = queue_prefix(*queue, queues) + data_ring::keys::INDEX_REF;
                 let line = format_args!(
@@ -113,6 +122,9 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         }
         let (tx, rx) = self.vif.path_names(0);
         log.say(Level::Info, &format_args!("connected, {queues} queue(s), TX {tx}, RX {rx}"));
+        if tx == PathName::Foreign.name() {
+            log.say(Level::Warn, &"all memory of its guest is mapped, as the guest asked: it is not isolated from this backend");
+        }
     }
 
     fn interrupted(&self) -> String {

@@ -49,6 +49,7 @@ impl Host {
         let hall = Arc::<Hall>::default();
         let mut config = NetConfig::default();
         config.vif.fallback = path;
+        config.vif.foreign = path == PathName::Foreign;
         let net = Net::new(config, Box::new(Ports(Arc::clone(&hall))));
         let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
         let mut backend = Backend::new(platform, xs, config, vec![Box::new(net)])?;

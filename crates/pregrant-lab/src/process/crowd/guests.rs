@@ -41,8 +41,9 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
             continue;
         };
         let done = match order {
-            GuestOrder::Gather { members, data_len, persistent, gref_mapping, data_ring } => {
-                let by = FrontConfig { persistent, gref_mapping, data_ring, ..FrontConfig::default() };
+            GuestOrder::Gather { members, data_len, persistent, gref_mapping, data_ring, foreign } => {
+                let by =
+                    FrontConfig { persistent, gref_mapping, data_ring, foreign, ..FrontConfig::default() };
                 crowd.gather(args, &members, data_len, by).map(|()| CrowdReport::Done)
             }
             // It answers itself, once all rings are full, and goes on until the next order.
@@ -71,11 +72,16 @@ impl Crowd {
         args: &ProcessArgs,
         members: &[Member],
         data_len: Option<u32>,
-        FrontConfig { persistent, gref_mapping, data_ring, .. }: FrontConfig,
+        FrontConfig { persistent, gref_mapping, data_ring, foreign, .. }: FrontConfig,
     ) -> Result<()> {
         for member in members {
-            let config =
-                FrontConfig { persistent, gref_mapping, data_ring, ..config(data_len, member.queues) };
+            let config = FrontConfig {
+                persistent,
+                gref_mapping,
+                data_ring,
+                foreign,
+                ..config(data_len, member.queues)
+            };
             let platform = Loopback::attach(&args.broker, DomId(member.domid))?;
             let xs = machine::store_of(&platform)?;
             platform.events().also_wake_on(xs.transport().as_fd())?;

@@ -39,6 +39,8 @@ pub enum GuestOrder {
         gref_mapping: bool,
         /// Pages of a data ring, as the exponent of 2.
         data_ring: Option<u32>,
+        /// They let the backend map all of their memory.
+        foreign: bool,
     },
     /// Keep the rings of these full, each in its turn, until the next order. Answer: [`CrowdReport::Done`], once all are full.
     Send(Vec<Load>),

@@ -25,7 +25,8 @@ use crate::ring::{BackRing, NetTx, RingMem};
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
     DROP_SLOTS, Extra, FATAL_SLOTS, MIN_FRAME, RSP_ERROR, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_RING,
-    TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TXF_STAGING_BUFFER, TxRequest, TxResponse,
+    TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_FOREIGN, TXF_MORE_DATA, TXF_STAGING_BUFFER, TxRequest,
+    TxResponse,
 };
 use alloc::vec::Vec;
 
@@ -47,7 +48,7 @@ pub const BATCH_SEGMENTS: usize = 512;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TxSlot {
     /// Granted page; 0 says that the bytes are in a staging [`buffer`](Self::buffer). Of a frame that is
-    /// [in the data ring](TxBatch::in_area): its place.
+    /// [in the data ring](TxBatch::in_area): its place; of one that is [foreign](TxBatch::foreign): a frame of the guest.
     pub gref: u32,
     /// The staging buffer, by its id in the queue's lists: that of the request's id, or the one that it names.
     pub buffer: u16,
@@ -102,6 +103,10 @@ pub struct TxBatch {
     pub area_bytes: u32,
     /// Frames whose bytes are there, at a place that was checked.
     pub in_area: Todo,
+    /// Requests may name frames of the guest (docs/protocol 4.6).
+    pub takes_frames: bool,
+    /// Frames whose requests do so, all of them; whether the guest has those is not looked at yet.
+    pub foreign: Todo,
     /// Frames that failed.
     pub failed: Todo,
     /// Requests that carry no frame but a wish of the guest's: not to be fetched.
@@ -132,6 +137,8 @@ impl Default for TxBatch {
             heads: [0; BURST_FRAMES],
             area_bytes: 0,
             in_area: 0,
+            takes_frames: false,
+            foreign: 0,
             failed: 0,
             no_frame: 0,
             unblanked: 0,
@@ -160,7 +167,7 @@ impl TxBatch {
         ring: &mut BackRing<NetTx, M>,
         arena: &mut Arena,
     ) -> Result<Todo, PeerFault> {
-        if self.area_bytes > 0 {
+        if self.area_bytes > 0 || self.takes_frames {
             return Ok(self.take_as::<M, false, true>(ring, arena, &mut 0)?.0);
         }
         Ok(self.take_as::<M, false, false>(ring, arena, &mut 0)?.0)
@@ -185,6 +192,7 @@ impl TxBatch {
         self.held = 0;
         self.lent = 0;
         self.in_area = 0;
+        self.foreign = 0;
         self.failed = 0;
         self.no_frame = 0;
         self.unblanked = 0;
@@ -194,16 +202,16 @@ impl TxBatch {
         arena.clear();
     }
 
-    /// Compiled for each, so that guests without a rate, and queues without a data ring, pass no test for it.
+    /// Compiled for each, so that guests without a rate, and queues without a data ring or foreign frames, pass no test for it.
     #[inline(always)]
-    fn take_as<M: RingMem<Kind = NetTx>, const LIMITED: bool, const AREA: bool>(
+    fn take_as<M: RingMem<Kind = NetTx>, const LIMITED: bool, const BY_FLAG: bool>(
         &mut self,
         ring: &mut BackRing<NetTx, M>,
         arena: &mut Arena,
         credit: &mut u64,
     ) -> Result<(Todo, Option<u64>), PeerFault> {
         self.clear(arena);
-        let area_bytes = self.area_bytes;
+        let (area_bytes, takes_frames) = (self.area_bytes, self.takes_frames);
         let mut short = None;
         let available = ring.available(BURST_FRAMES as u32)?;
         ring.prefetch(available.min(BURST_FRAMES as u32));
@@ -231,19 +239,21 @@ impl TxBatch {
                 }
                 let end = first.offset as usize + first.size as usize;
                 let plain = first.flags & (TXF_MORE_DATA | TXF_EXTRA_INFO) == 0;
-                let in_area = AREA && names_place(&first, area_bytes);
+                let in_area = BY_FLAG && names_place(&first, area_bytes);
+                let foreign = BY_FLAG && !in_area && names_frame(&first, takes_frames);
                 let fits = if in_area { is_place(&first, area_bytes) } else { end <= PAGE_SIZE };
                 if !plain || (first.size as usize) < MIN_FRAME || !fits {
                     long = Some(first);
                     break;
                 }
-                if AREA {
+                if BY_FLAG {
                     self.in_area |= Todo::from(in_area) << i;
+                    self.foreign |= Todo::from(foreign) << i;
                 }
                 arena.place(&mut room, first.size as usize, offload_of(first.flags));
                 self.frames[i] =
                     TxFrame { first_slot: slot as u16, nr_slots: 1, first_rsp: rsp as u16, nr_rsps: 1 };
-                self.slots[slot] = slot_of(&first, first.size, by_list && !in_area);
+                self.slots[slot] = slot_of(&first, first.size, by_list && !in_area && !foreign);
                 self.rsps[rsp] = TxResponse { id: first.id, status: RSP_OKAY };
                 (i, slot, rsp, taken) = (i + 1, slot + 1, rsp + 1, taken + 1);
             }
@@ -273,6 +283,7 @@ impl TxBatch {
         arena: &mut Arena,
     ) -> Result<u32, PeerFault> {
         let (slot0, rsp0, area_bytes) = (self.nr_slots, self.nr_rsps, self.area_bytes);
+        let takes_frames = self.takes_frames;
         let left = available - at;
         let mut used = 1;
         let mut push_rsp = |id, status| {
@@ -316,9 +327,12 @@ impl TxBatch {
         let total = first.size;
         let mut rest: u32 = 0;
         let in_area = names_place(&first, area_bytes);
+        let foreign = !in_area && names_frame(&first, takes_frames);
+        // Of the later slots one is in the data ring, or they are not all as the first.
+        let mut mixed = false;
         let mut too_long = false;
         let mut nr = 1;
-        self.slots[slot0] = slot_of(&first, 0, self.by_list && !in_area);
+        self.slots[slot0] = slot_of(&first, 0, self.by_list && !in_area && !foreign);
         let mut more = first.flags & TXF_MORE_DATA != 0;
         while more {
             if used == left {
@@ -332,8 +346,9 @@ impl TxBatch {
                 return Err(PeerFault::CrossesPage { offset: req.offset, size: req.size });
             }
             rest += req.size as u32;
-            too_long |= rest > total as u32 || names_place(&req, area_bytes);
-            self.slots[slot0 + nr] = slot_of(&req, req.size, self.by_list);
+            too_long |= rest > total as u32;
+            mixed |= names_place(&req, area_bytes) || names_frame(&req, takes_frames) != foreign;
+            self.slots[slot0 + nr] = slot_of(&req, req.size, self.by_list && !foreign);
             push_rsp(req.id, RSP_OKAY);
             nr += 1;
             used += 1;
@@ -342,6 +357,7 @@ impl TxBatch {
         let outcome = if let (Some(ask), 1, false) = (asked, nr, refused) {
             Outcome::Multicast(ask)
         } else if too_long
+            || mixed
             || asked.is_some()
             || in_area && (nr > 1 || !is_place(&first, area_bytes))
             || (total as usize) < MIN_FRAME
@@ -356,6 +372,7 @@ impl TxBatch {
             }
             self.slots[slot0].len = size;
             self.in_area |= Todo::from(in_area) << self.nr_frames;
+            self.foreign |= Todo::from(foreign) << self.nr_frames;
             Outcome::Frame(offload)
         };
 
@@ -461,6 +478,12 @@ fn names_place(req: &TxRequest, area_bytes: u32) -> bool {
 fn is_place(req: &TxRequest, area_bytes: u32) -> bool {
     let is_whole = req.gref.is_multiple_of(PLACE_BYTES as u32) && req.offset == 0;
     is_whole && req.gref < area_bytes && u32::from(req.size) <= area_bytes
+}
+
+/// Whether a request says that it names a frame of the guest. Where that was not agreed on the flag means nothing.
+#[inline(always)]
+fn names_frame(req: &TxRequest, takes_frames: bool) -> bool {
+    takes_frames && req.flags & TXF_FOREIGN != 0
 }
 
 /// The lowest `n` bits.

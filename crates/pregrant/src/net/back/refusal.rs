@@ -2,6 +2,7 @@
 //!
 //! What a front may do: cause any of these, again and again. The owner of the vif limits what is logged.
 
+use crate::error::PlatformError;
 use crate::net::path::data_ring::index::IndexFault;
 use crate::net::path::staging::list::ListFault;
 use crate::platform::MapError;
@@ -22,6 +23,8 @@ pub enum ListRefusal {
     TooManyPages(TooManyPages),
     /// It is no list: a half of the data ring was not taken.
     Half(HalfRefusal),
+    /// It is no list: the guest's memory could not be mapped as a whole.
+    Whole(PlatformError),
 }
 
 impl ListRefusal {
@@ -68,6 +71,7 @@ impl fmt::Display for ListRefusal {
             Self::Map(MapError { index: None, status }) => write!(f, "a grant of it: {status}"),
             Self::TooManyPages(e) => e.fmt(f),
             Self::Half(e) => e.fmt(f),
+            Self::Whole(e) => e.fmt(f),
         }
     }
 }

@@ -88,6 +88,7 @@ impl<P: Platform> TxQueue<P> {
         let mut chain = chain.into();
         let mut batch = Box::<TxBatch>::default();
         batch.by_list = chain.takes_received();
+        batch.takes_frames = chain.takes_frames();
         batch.area_bytes = chain.data_ring().map_or(0, |path| path.half_bytes());
         Self {
             ring,

@@ -29,6 +29,7 @@ use crate::platform::{Access, Events, Platform};
 use crate::port::{Arena, BURST_FRAMES, Burst, Piece, Token};
 use crate::ring::{FrontRing, NetRx, NetTx, RingKind, RingMem, RingPages};
 use crate::units::{EvtchnPort, GrantRef};
+use crate::wire::netif::RX_FOREIGN;
 use alloc::vec::Vec;
 
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
@@ -42,6 +43,8 @@ pub struct QueueConfig {
     pub split: bool,
     /// How TX pages are granted. Those of RX stay granted: the same reference is posted again and again.
     pub granting: Granting,
+    /// Those of RX are granted when they are first posted, for a back that may need no grant.
+    pub rx_late: bool,
     /// RX pages beyond the ring's slots.
     pub spare: u32,
     /// RX staging buffers beyond the ring's slots, as far as its list has room: as many as can be on TX.
@@ -140,14 +143,14 @@ impl<P: Platform> FrontQueue<P> {
             (config.granting, 0),
         )?;
         let first_rx = tx.chain.staging().map_or(0, |area| area.entries() as u16);
-        let standing = (Granting::Standing, config.spare);
+        let rx_granting = if config.rx_late { Granting::PerFrame } else { Granting::Standing };
         let rx = match Direction::<NetRx, P>::new(
             p,
             regions,
             (Access::ReadWrite, rx_order),
             (rx_len, 1, first_rx),
             if tx_len.is_some() { config.spare_buffers.min(tx.chain.ids()) } else { 0 },
-            standing,
+            (rx_granting, config.spare),
         ) {
             Ok(rx) => rx,
             Err(e) => {
@@ -219,6 +222,17 @@ impl<P: Platform> FrontQueue<P> {
     /// Tells what the back takes.
     pub fn limit(&mut self, limits: TxLimits) {
         self.tx.limit(limits);
+    }
+
+    /// The back has mapped all of this domain: pages are named by their frames. Before [`go_live`](Self::go_live).
+    pub fn name_frames(&mut self, p: &P) {
+        self.tx.chain_mut().name_frames(p, 0);
+        self.rx.chain_mut().name_frames(p, RX_FOREIGN);
+    }
+
+    /// Whether they are.
+    pub fn names_frames(&self) -> bool {
+        self.tx.chain().names_frames()
     }
 
     /// The back is connected: goes on without those staging lists, and halves of the data ring, that it did not accept, and posts

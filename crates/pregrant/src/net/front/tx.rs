@@ -224,7 +224,7 @@ impl<P: Platform> Slots<P> {
             debug_assert!(fits, "a slot lies in its region");
             self.in_flight[id as usize] = true;
             bytes += desc.len as u64;
-            let flags = flags_of(desc.offload);
+            let flags = flags_of(desc.offload) | F::TX_FLAGS;
             let gref = if F::GRANTS { self.grefs[k] } else { 0 };
             self.ring.write(k as u32, &TxRequest { gref, offset, flags, id, size: desc.len as u16 });
         }
@@ -329,7 +329,8 @@ impl<P: Platform> Slots<P> {
         let mut reqs = [TxRequest::default(); MAX_FRAME_SLOTS];
         for (k, piece) in frame.chunks(PAGE_SIZE).enumerate() {
             let id = self.free.take();
-            reqs[k] = TxRequest { gref: 0, offset: 0, flags: TXF_MORE_DATA, id, size: piece.len() as u16 };
+            let flags = TXF_MORE_DATA | F::TX_FLAGS;
+            reqs[k] = TxRequest { gref: 0, offset: 0, flags, id, size: piece.len() as u16 };
             if k == 0 && split {
                 continue; // `head` puts it there
             }
@@ -344,7 +345,7 @@ impl<P: Platform> Slots<P> {
         let reqs = &mut reqs[..slots as usize];
         ahead.iter_mut().for_each(|other| other.head(reqs[0].id, frame));
         if let Some(last) = reqs.last_mut() {
-            last.flags = 0;
+            last.flags = F::TX_FLAGS;
         }
         reqs[0].size = frame.len() as u16;
         reqs[0].flags |= flags_of(offload) | if gso { TXF_EXTRA_INFO } else { 0 };

@@ -25,11 +25,12 @@ use crate::net::features::{
     ActiveLists, BackFeatures, FrontRequest, QueueKeys, active_key, data_ring_active_key, of_front_connection,
 };
 use crate::net::headers::MacAddr;
+use crate::net::path::foreign;
 use crate::net::path::gref_mapping::front::{Question, Telling};
 use crate::net::path::staging::keys::SENT_ON_SINCE;
 use crate::net::path::staging::list::DataLen;
 use crate::net::stats::DirStats;
-use crate::platform::{Clock, Platform};
+use crate::platform::{Clock, GrantPool, Platform};
 use crate::port::{Arena, Burst, Offloads, Piece, Token};
 use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::wire::data_ring::ORDER_MIN;
@@ -62,6 +63,9 @@ pub struct FrontConfig {
     /// Pages are granted once, and the back is asked to keep them mapped, where it answers such requests (docs/protocol 2.11). With a
     /// control ring then.
     pub gref_mapping: bool,
+    /// Where the back may map all of this domain, frames are in pages that are named and not granted (docs/protocol 4.6); it can
+    /// read and write everything then. Staging, a data ring, and pages that are kept are not asked for beside it.
+    pub foreign: bool,
     /// RX pages of each queue beyond its slots, for [frames that are lent](FrontVif::recv_by_reference); at most as many as there
     /// are slots. A back that keeps pages mapped knows as many as it has slots, unless it was told otherwise: with more, some
     /// frames come by grant copy.
@@ -91,6 +95,7 @@ impl Default for FrontConfig {
             split_channels: true,
             persistent: false,
             gref_mapping: false,
+            foreign: false,
             spare_rx_pages: 0,
             zero_copy: false,
             headroom: 0,
@@ -167,6 +172,8 @@ pub struct FrontVif<P: Platform> {
     takes: Offloads,
     /// Both ends keep pages; as of the last set-up.
     persistent: bool,
+    /// The back was asked to map all of this domain; as of the last set-up.
+    foreign: bool,
     /// The back can be asked to keep pages mapped; as of the last set-up.
     tells: bool,
     /// Received buffers can be sent on; as of the last set-up.
@@ -196,6 +203,7 @@ impl<P: Platform> FrontVif<P> {
             shortage: None,
             takes: Offloads::default(),
             persistent: false,
+            foreign: false,
             tells: false,
             sends_on: false,
             telling: None,
@@ -327,18 +335,20 @@ impl<P: Platform> FrontVif<P> {
         if !back.rx_copy {
             return Err(FrontError::NoRxCopy);
         }
-        let offered = |len: Option<DataLen>| len.filter(|l| back.staging_sizes.contains(l));
+        let foreign = self.config.foreign && back.foreign && p.grants().per_frame().is_some();
+        let offered = |len: Option<DataLen>| len.filter(|l| !foreign && back.staging_sizes.contains(l));
         let (tx_len, rx_len) = (offered(self.config.tx_data_len), offered(self.config.rx_data_len));
         let split = self.config.split_channels && back.split_channels;
         let limits = TxLimits { sg: back.sg, gso_tcpv4: back.gso_tcpv4, gso_tcpv6: back.gso_tcpv6 };
         self.takes = Offloads { csum: back.ipv6_csum, gso: back.sg && back.gso_tcpv4 && back.gso_tcpv6 };
         self.tear_down(p);
-        self.persistent = self.config.persistent && back.persistent;
-        self.tells = self.config.gref_mapping && back.ctrl_ring;
+        self.foreign = foreign;
+        self.persistent = self.config.persistent && back.persistent && !foreign;
+        self.tells = self.config.gref_mapping && back.ctrl_ring && !foreign;
         let order = self.config.ring_order;
         let orders = (order.min(back.max_tx_ring_order), order.min(back.max_rx_ring_order));
         let ring = self.config.data_ring.map(|order| order.min(back.max_data_ring_order));
-        let ring = ring.filter(|order| *order >= ORDER_MIN);
+        let ring = ring.filter(|order| *order >= ORDER_MIN && !foreign);
         let plans = plans((tx_len, rx_len), &back.staging_sizes, orders, ring);
         self.sends_on = self.config.zero_copy && back.staging_revision >= SENT_ON_SINCE;
         let keys = self.make_queues(p, self.config.queues.clamp(1, back.max_queues), &plans, split)?;
@@ -361,6 +371,7 @@ impl<P: Platform> FrontVif<P> {
         let request = FrontRequest {
             multicast_control: self.config.multicast_control && back.multicast_control,
             persistent: self.persistent,
+            foreign,
             headroom: if back.xdp_headroom { self.config.headroom } else { 0 },
             ctrl,
             ..FrontRequest::new(keys)
@@ -436,11 +447,16 @@ impl<P: Platform> FrontVif<P> {
         for _ in 0..n {
             // The back keeps what it has seen, or was told of: a reference must go on naming its page.
             let stand = self.persistent || self.tells;
-            let granting = if stand { Granting::Standing } else { self.config.granting };
+            let granting = match (stand, self.foreign) {
+                (true, _) => Granting::Standing,
+                (false, true) => Granting::PerFrame,
+                (false, false) => self.config.granting,
+            };
             let spare = self.config.spare_rx_pages.min(SPARE_MAX);
             self.made = self.made.wrapping_add(1);
             let spare_buffers = if self.sends_on { u32::MAX } else { 0 };
-            let config = QueueConfig { plan, split, granting, spare, spare_buffers, tag: self.made };
+            let (tag, rx_late) = (self.made, self.foreign);
+            let config = QueueConfig { plan, split, granting, rx_late, spare, spare_buffers, tag };
             match FrontQueue::new(p, &mut self.regions, config) {
                 Ok((queue, queue_keys)) => {
                     self.queues.push(queue);
@@ -464,8 +480,19 @@ impl<P: Platform> FrontVif<P> {
         let n = self.queues.len();
         self.accepted.clear();
         // Again: the back that is connected may be another than the one that we asked, and know nothing of lists.
-        let BackFeatures { staging_sizes: offered, staging_revision, max_data_ring_order, .. } =
-            BackFeatures::read(bus).map_err(FrontError::Keys)?;
+        let BackFeatures {
+            staging_sizes: offered,
+            staging_revision,
+            max_data_ring_order,
+            foreign: may_name,
+            ..
+        } = BackFeatures::read(bus).map_err(FrontError::Keys)?;
+        if self.foreign && may_name {
+            let said = bus.text(foreign::ACTIVE).map_err(FrontError::Keys)?;
+            if said.as_deref() == Some("1") {
+                self.queues.iter_mut().for_each(|q| q.name_frames(p));
+            }
+        }
         for i in 0..n {
             let (tx, rx) = self.staging_lens(i);
             let asked = ActiveLists { tx: tx.is_some(), rx: rx.is_some() };
@@ -584,6 +611,11 @@ impl<P: Platform> FrontVif<P> {
     /// Whether ordinary pages are granted once, and the back may keep them mapped.
     pub fn persists(&self) -> bool {
         self.persistent
+    }
+
+    /// Whether the back has mapped all of this domain, and pages are named by their frames.
+    pub fn names_frames(&self) -> bool {
+        self.queues.first().is_some_and(FrontQueue::names_frames)
     }
 
     /// Why there are fewer queues, TX ids or shorter staging buffers than wished for; None: it is all there.

@@ -1,12 +1,13 @@
 //! Any of the paths, as one type: the one file at the back that knows them all.
 //!
 //! ```text
-//!   Chain --> AnyPath --match, once a batch--> CopyPath, MapPath, GrefMappingPath, PersistentPath, StagingPath, DataRingPath
+//!   Chain --> AnyPath --match, once a batch--> CopyPath, MapPath, GrefMappingPath, PersistentPath, StagingPath, DataRingPath, ForeignPath
 //! ```
 
 use super::back::{BackPath, Lends};
 use super::copy::back::CopyPath;
 use super::data_ring::back::DataRingPath;
+use super::foreign::back::ForeignPath;
 use super::gref_mapping::back::GrefMappingPath;
 use super::map::back::MapPath;
 use super::name::PathName;
@@ -34,6 +35,8 @@ pub enum AnyPath<P: Platform> {
     Staging(StagingPath<P>),
     /// A circular area that was granted and mapped at connect.
     DataRing(DataRingPath<P>),
+    /// Any frame of the guest.
+    Foreign(ForeignPath<P>),
 }
 
 /// Evaluates `$call` with `$path` bound to the path that it is.
@@ -46,6 +49,7 @@ macro_rules! with_path {
             Self::Persistent($path) => $call,
             Self::Staging($path) => $call,
             Self::DataRing($path) => $call,
+            Self::Foreign($path) => $call,
         }
     };
 }

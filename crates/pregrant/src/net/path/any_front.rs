@@ -1,6 +1,7 @@
 //! Any path's memory at the front, as one type: the one file at the front that knows them all.
 
 use super::copy::front::OrdinaryPages;
+use super::foreign::front::ForeignPages;
 use super::front::FrontPath;
 use super::staging::front::StagingArea;
 use crate::net::front::regions::Regions;
@@ -12,6 +13,8 @@ pub enum AnyFrontPath<P: Platform> {
     Staging(StagingArea<P>),
     /// Pages with grants of their own: for each frame, or once, and then the back may keep them mapped.
     Pages(OrdinaryPages<P>),
+    /// The same, named by their frames to a back that has mapped all of the guest.
+    Foreign(ForeignPages<P>),
 }
 
 /// Does the same with whichever it is; compiled for each.
@@ -20,6 +23,7 @@ macro_rules! with_path {
         match $any {
             $crate::net::path::AnyFrontPath::Staging($path) => $what,
             $crate::net::path::AnyFrontPath::Pages($path) => $what,
+            $crate::net::path::AnyFrontPath::Foreign($path) => $what,
         }
     };
 }

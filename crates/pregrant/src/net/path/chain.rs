@@ -4,15 +4,15 @@
 //! ```text
 //!   batch --> staging --rest--> data-ring --rest--> gref-mapping --rest--> persistent, or map --rest--> copy
 //! ```
-//! Frames from the guest say themselves that they are in the data ring, which is therefore asked first.
+//! Frames from the guest say themselves that they are in the data ring, or [foreign](ForeignPath), which are therefore asked first.
 //! The table of [gref mappings](GrefMappingPath) is one for both directions of a queue: the chain that is at work has it.
 //! At most one of them holds frames longer than the call ([`BackPath::retire`]), or [lends](Lends) their payload: frames are
 //! numbered in the order in which they are held.
 
 use super::gref_mapping::table::GrefTable;
 use super::{
-    AnyPath, BackPath, CopyPath, DataRingPath, GrefMappingPath, Lends, MapPath, PathName, PersistentPath,
-    Served, StagingPath,
+    AnyPath, BackPath, CopyPath, DataRingPath, ForeignPath, GrefMappingPath, Lends, MapPath, PathName,
+    PersistentPath, Served, StagingPath,
 };
 use crate::net::back::assemble::{Todo, TxBatch};
 use crate::net::back::rx_batch::RxBatch;
@@ -68,6 +68,23 @@ impl<P: Platform> Chain<P> {
         let staged = ahead.iter().take_while(|path| matches!(path, AnyPath::Staging(_))).count();
         ahead.insert(if access == Access::ReadOnly { 0 } else { staged }, AnyPath::DataRing(path));
         Self::new(ahead)
+    }
+
+    /// The same, of a guest that names frames: TX before all others, since a frame is no grant; RX for what is neither in staging buffers
+    /// nor in a data ring.
+    #[must_use]
+    pub fn with_foreign(self, path: Option<ForeignPath<P>>, access: Access) -> Self {
+        let Some(path) = path else { return self };
+        let mut ahead = self.ahead;
+        let shared = |path: &&AnyPath<P>| matches!(path, AnyPath::Staging(_) | AnyPath::DataRing(_));
+        let staged = ahead.iter().take_while(shared).count();
+        ahead.insert(if access == Access::ReadOnly { 0 } else { staged }, AnyPath::Foreign(path));
+        Self::new(ahead)
+    }
+
+    /// Whether a request may name a frame of the guest.
+    pub fn takes_frames(&self) -> bool {
+        self.ahead.iter().any(|path| matches!(path, AnyPath::Foreign(_)))
     }
 
     /// Its data ring.

@@ -16,8 +16,10 @@ use crate::platform::Platform;
 pub trait FrontPath<P: Platform> {
     /// Where the frames that it carries are counted.
     const COUNTED: Counted;
-    /// Requests carry a reference of its memory; else 0.
+    /// Requests carry a reference of its memory, or its frame; else 0.
     const GRANTS: bool = true;
+    /// TX: flags of each of its requests.
+    const TX_FLAGS: u16 = 0;
     /// RX: its memory is pages that any slot may have, so that one can be lent while its slot has another.
     const LENDS: bool = false;
 

@@ -9,6 +9,7 @@
 
 use super::any_front::{AnyFrontPath, with_path};
 use super::copy::front::OrdinaryPages;
+use super::foreign::front::ForeignPages;
 use super::front::FrontPath;
 use super::staging::front::StagingArea;
 use crate::error::PlatformError;
@@ -79,7 +80,7 @@ impl<P: Platform> FrontChain<P> {
     pub fn staging(&self) -> Option<&StagingArea<P>> {
         self.paths.iter().find_map(|path| match path {
             AnyFrontPath::Staging(area) => Some(area),
-            AnyFrontPath::Pages(_) => None,
+            AnyFrontPath::Pages(_) | AnyFrontPath::Foreign(_) => None,
         })
     }
 
@@ -96,6 +97,7 @@ impl<P: Platform> FrontChain<P> {
     pub fn pages(&self) -> Option<&OrdinaryPages<P>> {
         self.paths.iter().find_map(|path| match path {
             AnyFrontPath::Pages(pages) => Some(pages),
+            AnyFrontPath::Foreign(frames) => Some(frames.pages()),
             AnyFrontPath::Staging(_) => None,
         })
     }
@@ -107,6 +109,24 @@ impl<P: Platform> FrontChain<P> {
         self.paths = rest;
         let staging: Vec<_> = staging;
         staging.into_iter().for_each(|path| path.release(p, regions));
+    }
+
+    /// The back has mapped all of this domain: its pages are named by their frames, with `mark` beside. Ordinary pages they stay where
+    /// they have no numbers.
+    pub fn name_frames(&mut self, p: &P, mark: u32) {
+        if let Some(AnyFrontPath::Pages(pages)) =
+            self.paths.pop_if(|path| matches!(path, AnyFrontPath::Pages(_)))
+        {
+            self.paths.push(match ForeignPages::over(p, pages, mark) {
+                Ok(frames) => AnyFrontPath::Foreign(frames),
+                Err(pages) => AnyFrontPath::Pages(pages),
+            });
+        }
+    }
+
+    /// Whether its pages are named by their frames.
+    pub fn names_frames(&self) -> bool {
+        self.paths.iter().any(|path| matches!(path, AnyFrontPath::Foreign(_)))
     }
 
     /// What carries the rest.
@@ -126,6 +146,7 @@ impl<P: Platform> FrontChain<P> {
             match path {
                 AnyFrontPath::Staging(area) => staging = Some(area),
                 AnyFrontPath::Pages(all) => pages = Some(all),
+                AnyFrontPath::Foreign(frames) => pages = Some(frames.into_pages()),
             }
         }
         (staging, pages)

@@ -13,6 +13,7 @@
 //! | [`persistent`] | both, from and to pages that the back maps at first sight | once | `feature-persistent` |
 //! | [`gref_mapping`] | both, from and to pages that the back maps because the front asked | once | `feature-ctrl-ring`, and messages 8 to 10 |
 //! | [`staging`] | both, from and to pages that the back maps at connect | once | `feature-staging-grants` and its lists |
+//! | [`foreign`] | the back alone, from and to any page of a guest that trusts it | never | `feature-foreign`; loopback only |
 //! | [`data_ring`] | both, from and to a circular area that the back maps at connect | once | `feature-data-ring` and an index page |
 //!
 //! Either end asks the paths of a queue one after another ([`chain`], [`front_chain`]); each serves what it can of a batch.
@@ -23,6 +24,7 @@ pub mod back;
 pub mod chain;
 pub mod copy;
 pub mod data_ring;
+pub mod foreign;
 pub mod front;
 pub mod front_chain;
 pub mod gref_mapping;
@@ -37,6 +39,7 @@ pub use back::{BackPath, Lends};
 pub use chain::Chain;
 pub use copy::back::CopyPath;
 pub use data_ring::back::DataRingPath;
+pub use foreign::back::ForeignPath;
 pub use front::FrontPath;
 pub use front_chain::FrontChain;
 pub use gref_mapping::back::GrefMappingPath;

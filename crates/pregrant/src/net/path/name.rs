@@ -19,12 +19,21 @@ pub enum PathName {
     GrefMapping,
     /// A circular area granted before the data comes.
     DataRing,
+    /// Any frame of a guest that trusts its back.
+    Foreign,
 }
 
 impl PathName {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Copy, Self::Map, Self::Persistent, Self::Staging, Self::GrefMapping, Self::DataRing];
+    pub const ALL: [Self; 7] = [
+        Self::Copy,
+        Self::Map,
+        Self::Persistent,
+        Self::Staging,
+        Self::GrefMapping,
+        Self::DataRing,
+        Self::Foreign,
+    ];
 
     /// As it is written.
     pub const fn name(self) -> &'static str {
@@ -35,6 +44,7 @@ impl PathName {
             Self::Staging => "staging",
             Self::GrefMapping => "gref-mapping",
             Self::DataRing => "data-ring",
+            Self::Foreign => "foreign",
         }
     }
 }
@@ -51,7 +61,7 @@ pub struct UnknownPath;
 
 impl fmt::Display for UnknownPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("paths are copy, map, persistent, staging, gref-mapping and data-ring")
+        f.write_str("paths are copy, map, persistent, staging, gref-mapping, data-ring and foreign")
     }
 }
 

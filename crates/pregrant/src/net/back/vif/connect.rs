@@ -15,11 +15,11 @@ use crate::net::features::{
     ActiveLists, BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, QueueKeys, RingRequest, active_key,
     data_ring_active_key, of_back_connection, queue_prefix, ring_key,
 };
-use crate::net::path::gref_mapping;
 use crate::net::path::gref_mapping::exchange::GrefExchange;
 use crate::net::path::gref_mapping::table::GrefTable;
 use crate::net::path::staging::keys::{APART_SINCE, FIRST_SLOTS_SINCE, SENT_ON_SINCE};
 use crate::net::path::{Chain, PathName};
+use crate::net::path::{foreign, gref_mapping};
 use crate::platform::{Access, Clock, Events, PeerMem, Platform};
 use crate::ring::{BackRing, REDO_BYTES, RedoPage, RingPages};
 use crate::units::GrantRef;
@@ -111,6 +111,11 @@ impl<P: Platform> Vif<P> {
             }
             staged.push((lists, area));
         }
+        let whole = self.whole_guest(p, bus, front.foreign, front.queues.len(), begin)?;
+        if front.foreign {
+            active.push((foreign::ACTIVE.into(), u32::from(!whole.is_empty()).to_string()));
+        }
+        let mut whole = whole.into_iter();
         let mut queues = Vec::<BackQueue<P>>::with_capacity(front.queues.len());
         let limit = if front.persistent { self.config.persistent_pages } else { 0 };
         let mut exchanges = Vec::new();
@@ -132,6 +137,10 @@ impl<P: Platform> Vif<P> {
                 tx_chain = tx_chain.with_grefs(Some(Box::new(GrefTable::new(gref_limit))));
                 rx_chain = rx_chain.with_grefs(None);
                 exchanges.push(Arc::new(GrefExchange::default()));
+            }
+            if let Some([tx, rx]) = whole.next() {
+                tx_chain = tx_chain.with_foreign(Some(tx), Access::ReadOnly);
+                rx_chain = rx_chain.with_foreign(Some(rx), Access::ReadWrite);
             }
             queues.push(self.connect_queue(
                 p,

@@ -12,6 +12,7 @@
 
 mod connect;
 mod data_ring;
+mod foreign;
 mod lists;
 mod turn;
 
@@ -58,6 +59,9 @@ pub struct VifConfig {
     pub persistent_pages: usize,
     /// How many pages of each queue the front may have mapped by request (docs/protocol 2.11); 0: such requests are not supported.
     pub gref_pages: usize,
+    /// Whether all memory of a guest that asks for it may be mapped, which leaves nothing between it and this back (docs/protocol 4.6);
+    /// only where the platform can.
+    pub foreign: bool,
     /// How long frames wait for the front's RX slots, and how long it may take none before its link goes down.
     pub patience: Patience,
 }
@@ -70,6 +74,7 @@ impl Default for VifConfig {
             staged_heads: false,
             persistent_pages: persistent::DEFAULT_LIMIT,
             gref_pages: gref_mapping::DEFAULT_LIMIT,
+            foreign: false,
             patience: Patience::default(),
         }
     }
@@ -135,6 +140,7 @@ impl<P: Platform> BackDevice for Vif<P> {
     const OWN_KEYS: &'static [&'static str] = &[RATE];
 
     fn offer<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
+        self.config.features.foreign = self.config.foreign;
         bus.publish(&self.config.features.pairs(), of_back_connection)
     }
 

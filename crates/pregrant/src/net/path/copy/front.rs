@@ -5,7 +5,7 @@ use crate::error::PlatformError;
 use crate::net::front::regions::{Granted, Granting, Region, Regions};
 use crate::net::path::FrontPath;
 use crate::net::stats::Counted;
-use crate::platform::{Access, Platform};
+use crate::platform::{Access, GrantPool, Platform};
 use crate::units::{GrantRef, PAGE_SIZE};
 
 /// One page for each id.
@@ -30,6 +30,11 @@ impl<P: Platform> OrdinaryPages<P> {
     /// The grants of the ids' pages, where they stand.
     pub fn refs(&self) -> &[GrantRef] {
         &self.granted.refs()[..self.count as usize]
+    }
+
+    /// Which of this domain's frames the first page is.
+    pub fn first_frame(&self, p: &P) -> Option<u32> {
+        p.grants().first_frame(self.granted.bytes())
     }
 
     /// The pages, for [`Regions::put`].

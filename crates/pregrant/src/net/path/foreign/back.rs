@@ -1,0 +1,104 @@
+//! `foreign` at the back: bytes from and to any frame of a guest, all of which is mapped from connect to disconnect (docs/protocol 4.6).
+//!
+//! TX serves the frames whose requests say that they name frames ([`TxBatch::foreign`]), RX the slots whose references have the
+//! [mark](RX_FOREIGN); of an RX frame whose other slots have none, the next path serves these. What a front may do: change bytes
+//! while they are copied (the copy is what counts); name frames that it does not have (an ERROR for the frame), its rings or
+//! its grant table (its own: they are judged when they are read, whoever wrote them). After a death there is nothing to remember.
+
+use crate::error::PlatformError;
+use crate::net::back::assemble::{Todo, TxBatch, bits};
+use crate::net::back::rx_batch::RxBatch;
+use crate::net::path::{BackPath, Counted, PathName};
+use crate::platform::{PeerMem, Platform};
+use crate::port::{Arena, Burst};
+use crate::shm::SharedBytes;
+use crate::units::{DomId, PAGE_SIZE};
+use crate::wire::netif::RX_FOREIGN;
+use alloc::sync::Arc;
+
+/// Longer pieces are left to the hardware's own prefetcher.
+const SHORT: u16 = 256;
+
+/// All of a guest, for one direction of one queue.
+pub struct ForeignPath<P: Platform> {
+    memory: Arc<<P::Peer as PeerMem>::Map>,
+}
+
+/// Where that is in the guest's memory; beyond its end for one that no guest has.
+#[inline(always)]
+fn place(frame: u32, offset: u16) -> usize {
+    (frame as usize).saturating_mul(PAGE_SIZE).saturating_add(usize::from(offset))
+}
+
+impl<P: Platform> ForeignPath<P> {
+    /// For both directions of one queue: a map of the domain's whole memory.
+    pub fn pair(p: &P, of: DomId) -> Result<[Self; 2], PlatformError> {
+        let memory = Arc::new(p.peer().whole(of)?);
+        Ok([Self { memory: Arc::clone(&memory) }, Self { memory }])
+    }
+}
+
+impl<P: Platform> BackPath<P> for ForeignPath<P> {
+    const NAME: PathName = PathName::Foreign;
+    const COUNTED: Counted = Counted::Foreign;
+
+    #[inline(always)]
+    fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
+        let ours = todo & batch.foreign;
+        for i in bits(ours) {
+            let slot = batch.slots[batch.frames[i].first_slot as usize];
+            if slot.len <= SHORT {
+                self.memory.prefetch_read(place(slot.gref, slot.offset), slot.len.into());
+            }
+        }
+        for i in bits(ours) {
+            let mut at = out.desc(i).at as usize;
+            let mut found = true;
+            for slot in batch.slots_of(i) {
+                let len = usize::from(slot.len);
+                let to = &mut out.bytes_mut()[at..at + len];
+                // A fragment of no bytes is legal and needs no page (XSA-448).
+                found &= len == 0 || self.memory.copy_out(place(slot.gref, slot.offset), to);
+                slot.fetched = slot.len;
+                at += len;
+            }
+            if !found {
+                batch.fail(i, out);
+            }
+        }
+        todo & !ours
+    }
+
+    #[inline(always)]
+    fn deliver(&mut self, _p: &P, _of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
+        for i in bits(todo) {
+            for slot in
+                batch.slots_of(i).iter().filter(|slot| slot.len <= SHORT && slot.gref & RX_FOREIGN != 0)
+            {
+                self.memory.prefetch_write(place(slot.gref & !RX_FOREIGN, slot.offset), slot.len.into());
+            }
+        }
+        let mut rest: Todo = 0;
+        for i in bits(todo) {
+            let f = batch.frames[i];
+            for k in f.first_slot as usize..(f.first_slot + f.nr_slots) as usize {
+                let slot = batch.slots[k];
+                if slot.len == 0 {
+                    continue;
+                }
+                if slot.gref & RX_FOREIGN == 0 {
+                    rest |= 1 << i;
+                    continue;
+                }
+                let from = &frames.bytes[slot.at as usize..slot.at as usize + slot.len as usize];
+                if !self.memory.copy_in(place(slot.gref & !RX_FOREIGN, slot.offset), from) {
+                    batch.fail(i);
+                    rest &= !(1 << i);
+                    break;
+                }
+                batch.slots[k].len = 0; // the others are left to the next path, if there are any
+            }
+        }
+        rest
+    }
+}
