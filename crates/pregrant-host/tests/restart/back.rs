@@ -2,12 +2,14 @@
 //! guests that talk to each other.
 
 use crate::control::SpreadPort;
-use crate::world::{self, BACK, LOGGED, Log, Word};
+use crate::frames;
+use crate::world::{self, BACK, Counts, GUEST, LOGGED, Log, Word};
 use pregrant::DomId;
 use pregrant::net::back::VifConfig;
+use pregrant::net::features::BackFeatures;
 use pregrant::net::path::PathName;
 use pregrant::platform::{Clock, Platform};
-use pregrant::port::{Arena, Bell, Burst, FramePort, Offload, Offloads, Payload, PortOwner};
+use pregrant::port::{Arena, Bell, Burst, FramePort, Offloads, Payload, PortOwner};
 use pregrant::xenbus::DeviceId;
 use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::{
@@ -15,7 +17,6 @@ use pregrant_host::drivers::{
     VifReport, Work, Worker,
 };
 use pregrant_host::loopback::{Loopback, ProcessCounts};
-use pregrant_host::ports::sequence;
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
@@ -64,8 +65,8 @@ impl FramePort for LogPort {
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         let log = self.log.lock().unwrap();
-        for (frame, _) in frames.iter() {
-            let Ok(seq) = sequence::check(frame) else {
+        for (frame, offload) in frames.iter() {
+            let Ok(seq) = frames::check(frame, offload) else {
                 log.add(Word::Damaged, 1);
                 continue;
             };
@@ -89,11 +90,12 @@ impl FramePort for LogPort {
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
         let log = self.log.lock().unwrap();
         let (next, size) = (log.get(Word::Next), log.get(Word::Size) as usize);
-        let n = log.get(Word::Limit).saturating_sub(next).min(BURST);
-        for seq in next..next + n {
-            let mut frame = vec![0; size];
-            sequence::fill(&mut frame, u64::from(seq));
-            assert!(into.push(&frame, Offload::default()));
+        let most = log.get(Word::Limit).saturating_sub(next).min(BURST);
+        let mut n = 0;
+        while n < most && into.has_room() {
+            let (frame, offload) = frames::make(u64::from(next + n), size);
+            assert!(into.push(&frame, offload));
+            n += 1;
         }
         log.set(Word::Next, next + n);
         self.process.lock().unwrap().frames(n as usize);
@@ -148,6 +150,38 @@ fn bell_of(watched: [Log; 3], bells: Bells) -> UnixStream {
     bell
 }
 
+/// How vifs are served, in words: `map`, `foreign` or another path's name, and `heads`, `no-sg`.
+fn vif_config(words: &str) -> VifConfig {
+    let said = |word| words.split(',').any(|w| w == word);
+    VifConfig {
+        fallback: if said("map") { PathName::Map } else { PathName::Copy },
+        staged_heads: said("heads"),
+        foreign: said("foreign"),
+        features: BackFeatures { sg: !said("no-sg"), ..BackFeatures::default() },
+        ..VifConfig::default()
+    }
+}
+
+/// What all queues of [`GUEST`]'s vif counted.
+fn counted(vifs: &[VifReport]) -> [Counts; 2] {
+    let mut counts = [Counts::default(); 2];
+    for (_, tx, _, rx) in vifs.iter().filter(|vif| vif.id.front == GUEST).flat_map(|vif| &vif.queues) {
+        for (sum, queue) in counts.iter_mut().zip([tx, rx]) {
+            sum.frames += queue.frames as u32;
+            sum.granted += queue.granted as u32;
+            sum.persistent += queue.persistent as u32;
+            sum.gref_mapped += queue.gref_mapped as u32;
+            sum.data_ring += queue.data_ring as u32;
+            sum.foreign += queue.foreign as u32;
+            sum.staged += queue.staged as u32;
+            sum.dropped += queue.dropped as u32;
+            sum.errors += queue.errors as u32;
+            sum.maps += queue.grant_ops.maps as u32;
+        }
+    }
+    counts
+}
+
 /// What standard input said.
 const LEAVE: u8 = 1;
 const CLOSE: u8 = 2;
@@ -190,9 +224,7 @@ pub fn play(ordinary: &str, path: &Path) {
         };
         (0..n).map(port).collect()
     });
-    let foreign = ordinary == "foreign";
-    let fallback = if ordinary == "map" { PathName::Map } else { PathName::Copy };
-    let vif = VifConfig { fallback, foreign, ..VifConfig::default() };
+    let vif = vif_config(ordinary);
     let net = Net::new(NetConfig { vif, ..NetConfig::default() }, ports);
     let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
     let mut backend = Backend::new(platform, xs, config, vec![Box::new(net)]).unwrap();
@@ -257,6 +289,9 @@ impl Rest for Serving {
             ];
             for (word, n) in counts {
                 state.set(word, n as u32);
+            }
+            for (dir, counts) in counted(&self.backend.reports()).into_iter().enumerate() {
+                state.set_counts(dir, counts);
             }
             state.set(Word::Answered, asked);
         }

@@ -6,11 +6,14 @@
 
 mod back;
 mod control;
+mod frames;
 mod grefs;
 mod guest;
+mod matrix;
 #[path = "../../../pregrant/tests/rig/model.rs"]
 mod model;
 mod model_guest;
+mod pairs;
 mod reconnect;
 mod rounds;
 mod tcp;
@@ -51,7 +54,7 @@ fn main() {
     {
         return guest::play(orders, Path::new(path));
     }
-    let tests: [(&str, fn()); 11] = [
+    let tests: [(&str, fn()); 13] = [
         ("a_vif_has_one_owner", a_vif_has_one_owner),
         ("tx_goes_on_after_a_crash_at_each_point", tx_goes_on_after_a_crash_at_each_point),
         ("rx_goes_on_after_a_crash_at_each_point", rx_goes_on_after_a_crash_at_each_point),
@@ -68,6 +71,8 @@ fn main() {
         ("fronts_come_back", reconnect::fronts_come_back),
         ("a_front_closes_while_its_back_is_dead", reconnect::a_front_closes_while_its_back_is_dead),
         ("a_back_dies_while_it_closes", reconnect::a_back_dies_while_it_closes),
+        ("any_two_levels_are_in_a_row", pairs::any_two_levels_are_in_a_row),
+        ("matrix_of_paths", matrix::matrix_of_paths),
         ("either_end_is_killed_a_thousand_times", rounds::either_end_is_killed_a_thousand_times),
     ];
     let filter = args.iter().find(|a| !a.starts_with('-')).cloned().unwrap_or_default();
@@ -104,6 +109,7 @@ fn watch() {
         let now = BEATS.load(Ordering::Relaxed);
         if now == last {
             eprintln!("watchdog: a test hangs; the name printed last is the one");
+            matrix::tell();
             std::process::exit(101);
         }
         last = now;

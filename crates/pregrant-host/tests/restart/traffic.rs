@@ -1,11 +1,11 @@
 //! A guest's real front with numbered frames both ways, on all of its queues.
 
-use pregrant::net::front::FrontConfig;
-use pregrant::port::{Arena, Offload};
+use crate::frames;
+use pregrant::net::front::{Diverted, FrontConfig, HookFrame, Verdict};
+use pregrant::port::{Arena, BURST_FRAMES};
 use pregrant::xenstore::Client;
 use pregrant_host::drivers::Frontend;
 use pregrant_host::loopback::Loopback;
-use pregrant_host::ports::sequence;
 use pregrant_host::xenstored::UnixTransport;
 use std::collections::HashSet;
 use std::ops::Range;
@@ -20,6 +20,11 @@ pub struct Traffic {
     /// By queue, one more than the highest number that came.
     next: Vec<u64>,
     burst: Arena,
+    diverted: Diverted,
+    /// How long its frames are; None: some are short and some long.
+    pub size: Option<usize>,
+    /// It makes no frames: those that come are sent on, as their hook says.
+    pub sends_on: bool,
     /// How long a step sleeps at most: its owner has other things to look after. None: until it is woken.
     pub looks_up: Option<Duration>,
 }
@@ -39,6 +44,9 @@ impl Traffic {
             came: HashSet::new(),
             next,
             burst: Arena::new(),
+            diverted: Diverted::new(),
+            size: None,
+            sends_on: false,
             looks_up: Some(Duration::from_millis(1)),
         };
         assert!(traffic.front.connect(Duration::from_secs(60)).unwrap());
@@ -59,28 +67,61 @@ impl Traffic {
     pub fn step(&mut self, send: bool) {
         let mut moved = false;
         for i in 0..self.front.vif().nr_queues() {
-            self.burst.clear();
-            let from = self.numbers.start;
-            for seq in (from..self.numbers.end).take(if send { 8 } else { 0 }) {
-                let mut frame = vec![0; if seq % 7 == 0 { 5000 } else { 200 }];
-                sequence::fill(&mut frame, seq);
-                assert!(self.burst.push(&frame, Offload::default()));
-            }
-            let sent = self.front.send(i, &self.burst.burst()).unwrap();
-            self.numbers.start += sent as u64;
-            moved |= sent > 0 || self.front.reclaim(i, 1).unwrap() > 0;
-            self.burst.clear();
-            moved |= self.front.recv(i, &mut self.burst, 1).unwrap() > 0;
-            for (frame, _) in self.burst.burst().iter() {
-                let (seq, next) = (sequence::check(frame).unwrap(), &mut self.next[i]);
-                assert!(seq >= *next, "queue {i}: frame {seq} came after {}: late", *next - 1);
-                *next = (seq + 1).max(*next);
-                assert!(self.came.insert(seq), "frame {seq} came twice, the second time on queue {i}");
-            }
+            moved |= if self.sends_on { self.send_on(i) } else { self.send_and_receive(i, send) };
         }
         if !moved {
             self.front.sleep(true, self.looks_up).unwrap();
         }
+    }
+
+    fn send_and_receive(&mut self, i: usize, send: bool) -> bool {
+        self.burst.clear();
+        let from = self.numbers.start;
+        for seq in (from..self.numbers.end).take(if send { 8 } else { 0 }) {
+            if !self.burst.has_room() {
+                break;
+            }
+            let (frame, offload) =
+                frames::make(seq, self.size.unwrap_or(if seq % 7 == 0 { 5000 } else { 200 }));
+            assert!(self.burst.push(&frame, offload));
+        }
+        let sent = self.front.send(i, &self.burst.burst()).unwrap();
+        self.numbers.start += sent as u64;
+        let mut moved = sent > 0 || self.front.reclaim(i, 1).unwrap() > 0;
+        self.burst.clear();
+        moved |= self.front.recv(i, &mut self.burst, 1).unwrap() > 0;
+        for (frame, offload) in self.burst.burst().iter() {
+            note(i, frames::check(frame, offload).unwrap(), &mut self.next, &mut self.came);
+        }
+        moved
+    }
+
+    fn send_on(&mut self, i: usize) -> bool {
+        let slots = frames::slots(self.size.unwrap_or(5000)) as u32 + 1;
+        let most = (self.front.vif().room(i) / slots).min(BURST_FRAMES as u32);
+        let Self { front, burst, diverted, next, came, .. } = self;
+        burst.clear();
+        let hook = |frame: &mut HookFrame| {
+            note(i, frames::number(frame.head()), next, came);
+            Verdict::Tx
+        };
+        let seen = if most > 0 {
+            front.recv_hooked(i, burst, diverted, (1, most as usize), hook).unwrap()
+        } else {
+            0
+        };
+        seen > 0 || front.reclaim(i, 1).unwrap() > 0
+    }
+
+    /// What it knows of the frames that came, for another front in its place.
+    pub fn end(self) -> Came {
+        let Self { came, next, .. } = self;
+        Came { came, next }
+    }
+
+    /// Goes on with what another one knew.
+    pub fn go_on(&mut self, Came { came, next }: Came) {
+        (self.came, self.next) = (came, next);
     }
 
     /// As [`step`](Self::step), and follows the back's state.
@@ -88,4 +129,16 @@ impl Traffic {
         self.front.control(Duration::ZERO).unwrap();
         self.step(send);
     }
+}
+
+/// Frames that came.
+pub struct Came {
+    came: HashSet<u64>,
+    next: Vec<u64>,
+}
+
+fn note(i: usize, seq: u64, next: &mut [u64], came: &mut HashSet<u64>) {
+    assert!(seq >= next[i], "queue {i}: frame {seq} came after {}: late", next[i] - 1);
+    next[i] = seq + 1;
+    assert!(came.insert(seq), "frame {seq} came twice, the second time on queue {i}");
 }

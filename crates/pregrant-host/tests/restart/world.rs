@@ -143,6 +143,16 @@ impl World {
         Back { child: command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap() }
     }
 
+    /// Asks the back's present process what it counted of [`GUEST`]'s frames, TX and RX.
+    pub fn counted(&self) -> [Counts; 2] {
+        let question = self.state.get(Word::Asked) + 1;
+        self.state.set(Word::Asked, question);
+        while self.state.get(Word::Answered) != question {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        [0, 1].map(|dir| self.state.counts(dir))
+    }
+
     /// The vifs are closed at both ends: takes them away, and sees that nothing is left of them.
     pub fn end(mut self, mut back: Back) {
         for guest in std::mem::take(&mut self.guests) {
@@ -266,12 +276,56 @@ pub enum Word {
     EventFds,
     Threads,
     Mappings,
+    /// With the answer: what all queues of [`GUEST`]'s vif counted, TX and then RX, as [`Counts`] has them.
+    Counted,
+}
+
+/// Numbers of a direction in [`Word::Counted`].
+pub const COUNTS: usize = 10;
+
+/// How frames of one direction travelled, as their back counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    pub frames: u32,
+    pub granted: u32,
+    pub persistent: u32,
+    pub gref_mapped: u32,
+    pub data_ring: u32,
+    pub foreign: u32,
+    pub staged: u32,
+    pub dropped: u32,
+    pub errors: u32,
+    pub maps: u32,
+}
+
+impl Counts {
+    pub fn words(&self) -> [u32; COUNTS] {
+        let Self {
+            frames,
+            granted,
+            persistent,
+            gref_mapped,
+            data_ring,
+            foreign,
+            staged,
+            dropped,
+            errors,
+            maps,
+        } = *self;
+        [frames, granted, persistent, gref_mapped, data_ring, foreign, staged, dropped, errors, maps]
+    }
+
+    pub fn of(words: [u32; COUNTS]) -> Self {
+        let [frames, granted, persistent, gref_mapped, data_ring, foreign, staged, dropped, errors, maps] =
+            words;
+        Self { frames, granted, persistent, gref_mapped, data_ring, foreign, staged, dropped, errors, maps }
+    }
 }
 
 /// Bytes of a log.
 const LOG_BYTES: usize = 1 << 24;
 /// Words before those that count each frame.
-const HEAD: usize = 20;
+const HEAD: usize = Word::Counted as usize + 2 * COUNTS;
 
 /// Where a frame is counted. After four million numbers the places begin anew: forget the old ones in time.
 fn place(seq: u64) -> usize {
@@ -289,6 +343,19 @@ impl Log {
 
     pub fn set(&self, word: Word, value: u32) {
         assert!(self.0.store_u32(word as usize * 4, value));
+    }
+
+    /// What [`Word::Counted`] says of TX (0) or RX (1).
+    pub fn counts(&self, dir: usize) -> Counts {
+        let at = Word::Counted as usize + dir * COUNTS;
+        Counts::of(std::array::from_fn(|k| self.0.load_u32((at + k) * 4).unwrap()))
+    }
+
+    pub fn set_counts(&self, dir: usize, counts: Counts) {
+        let at = Word::Counted as usize + dir * COUNTS;
+        for (k, word) in counts.words().into_iter().enumerate() {
+            assert!(self.0.store_u32((at + k) * 4, word));
+        }
     }
 
     pub fn add(&self, word: Word, n: usize) {

@@ -56,6 +56,8 @@ pub struct FrontConfig {
     pub data_ring: Option<u32>,
     /// How ordinary TX pages are granted.
     pub granting: Granting,
+    /// Frames over several slots are taken; without it the back drops those that are longer than a page.
+    pub sg: bool,
     /// Two event channels for each queue, where the back can.
     pub split_channels: bool,
     /// Pages are granted once and used again and again, where the back keeps them mapped.
@@ -92,6 +94,7 @@ impl Default for FrontConfig {
             ring_order: 0,
             data_ring: None,
             granting: Granting::PerFrame,
+            sg: true,
             split_channels: true,
             persistent: false,
             gref_mapping: false,
@@ -369,6 +372,7 @@ impl<P: Platform> FrontVif<P> {
             None
         };
         let request = FrontRequest {
+            sg: self.config.sg,
             multicast_control: self.config.multicast_control && back.multicast_control,
             persistent: self.persistent,
             foreign,
