@@ -57,6 +57,24 @@ pub unsafe trait SharedBytes {
         true
     }
 
+    /// Copies all of `from` into the range at `at`. False (and nothing copied) when it passes the end, or the two overlap.
+    #[inline(always)]
+    #[must_use]
+    fn copy_piece_in(&self, at: usize, from: Piece<'_>) -> bool {
+        if at > self.len() || from.len > self.len() - at {
+            return false;
+        }
+        // SAFETY: `at <= self.len()`, so the address is inside the range or one past it.
+        let to = unsafe { self.base().add(at) };
+        let apart = to.addr().get().abs_diff(from.base.addr().get()) >= from.len;
+        if apart {
+            // SAFETY: the source lies in the range that the piece was borrowed from, the destination in this one (checked), and they do
+            // not overlap (checked).
+            unsafe { copy_across(from.base.as_ptr(), to.as_ptr(), from.len) };
+        }
+        apart
+    }
+
     /// Reads the aligned 32-bit word at byte `at` once. None when it is not aligned or passes the end.
     #[inline(always)]
     fn load_u32(&self, at: usize) -> Option<u32> {
@@ -227,6 +245,27 @@ pub unsafe fn copy_to_shared(src: *const u8, dst: *mut u8, len: usize) {
     for i in 0..len {
         // SAFETY: the caller's.
         unsafe { (*dst.add(i).cast::<core::sync::atomic::AtomicU8>()).store(*src.add(i), Ordering::Relaxed) };
+    }
+}
+
+/// Copies `len` bytes from shared memory into other shared memory.
+///
+/// # Safety
+/// `src..src + len` and `dst..dst + len` are mapped shared memory, the second is writable, and they do not overlap.
+#[inline(always)]
+unsafe fn copy_across(src: *const u8, dst: *mut u8, len: usize) {
+    #[cfg(not(miri))]
+    // SAFETY: the caller's. A peer may race with either: then what is written is any mixture, as if the peer had written it.
+    unsafe {
+        copy_short(src, dst, len)
+    };
+    #[cfg(miri)]
+    for i in 0..len {
+        // SAFETY: the caller's.
+        unsafe {
+            let byte = (*src.add(i).cast::<core::sync::atomic::AtomicU8>()).load(Ordering::Relaxed);
+            (*dst.add(i).cast::<core::sync::atomic::AtomicU8>()).store(byte, Ordering::Relaxed);
+        }
     }
 }
 

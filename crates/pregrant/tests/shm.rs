@@ -52,6 +52,44 @@ fn a_copy_is_inside_or_is_none() {
 
 /// Short copies go by overlapping blocks: each length, at places that no block is aligned to.
 #[test]
+fn a_piece_is_copied_whole_where_it_fits_and_lies_apart() {
+    let (from, to) = (Pages::new(2), Pages::new(2));
+    let all: Vec<u8> = (0..LEN).map(number).collect();
+    assert!(from.copy_in(0, &all));
+    for (at, len) in PLACES {
+        let inside = at.checked_add(len).is_some_and(|end| end <= LEN);
+        for first in [0, 3] {
+            to.zero();
+            let Some(piece) = from.piece(first, len) else { continue };
+            assert_eq!(to.copy_piece_in(at, piece), inside, "{len} bytes to {at}");
+            let mut now = vec![0; LEN];
+            assert!(to.copy_out(0, &mut now));
+            let here = |k: usize| inside && (at..at + len).contains(&k);
+            assert!(
+                (0..LEN).all(|k| now[k] == if here(k) { all[first + k - at] } else { 0 }),
+                "{len} bytes to {at}"
+            );
+        }
+    }
+    // Of one range: beside each other, and not.
+    for (at, apart) in [
+        (200, true),
+        (100, true),
+        (101, false),
+        (199, false),
+        (150, false),
+        (0, true),
+        (50, true),
+        (51, false),
+    ] {
+        let pages = Pages::new(2);
+        assert!(pages.copy_in(0, &all));
+        let piece = pages.piece(if at < 100 { 100 } else { 150 }, 50).expect("inside");
+        assert_eq!(pages.copy_piece_in(at, piece), apart, "to {at}");
+    }
+}
+
+#[test]
 fn each_length_is_copied_whole_and_nothing_beside_it() {
     let lengths = if cfg!(miri) { 0..5 } else { 0..300 };
     for len in lengths {

@@ -145,7 +145,7 @@ counters! {
     granted,
     /// At a back: frames whose pages were mapped when an earlier frame came in them.
     persistent,
-    /// At a back: frames in pages that their guest had asked to keep mapped.
+    /// Frames in pages that their guest had asked to keep mapped; at a front: in its own memory, those of its pool are not told apart.
     gref_mapped,
     /// Frames through the data ring.
     data_ring,

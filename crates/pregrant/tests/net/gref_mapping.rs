@@ -21,13 +21,13 @@ use rig::bus::{MapBus, device};
 use rig::{GUEST, HOST, TestPort};
 use std::collections::BTreeMap;
 
-const SUCCESS: u32 = 0;
+pub const SUCCESS: u32 = 0;
 const NOT_SUPPORTED: u32 = 1;
-const INVALID: u32 = 2;
+pub const INVALID: u32 = 2;
 
 /// What outlives a back.
 #[derive(Clone)]
-struct Kept {
+pub struct Kept {
     control: Pages,
     pages: BTreeMap<String, Pages>,
 }
@@ -46,26 +46,26 @@ impl Kept {
 }
 
 /// One vif with both ends on one machine.
-struct Pair {
-    xen: LocalXen,
-    g: LocalDomain,
-    h: LocalDomain,
-    front: FrontVif<LocalDomain>,
-    back: BackVif<LocalDomain>,
-    config: VifConfig,
-    page_limit: usize,
-    fb: MapBus,
-    bb: MapBus,
-    kept: Kept,
+pub struct Pair {
+    pub xen: LocalXen,
+    pub g: LocalDomain,
+    pub h: LocalDomain,
+    pub front: FrontVif<LocalDomain>,
+    pub back: BackVif<LocalDomain>,
+    pub config: VifConfig,
+    pub page_limit: usize,
+    pub fb: MapBus,
+    pub bb: MapBus,
+    pub kept: Kept,
 }
 
 /// A front that has its pages mapped.
-fn telling() -> FrontConfig {
+pub fn telling() -> FrontConfig {
     FrontConfig { gref_mapping: true, ..by_hand() }
 }
 
 /// One whose owner asks himself.
-fn by_hand() -> FrontConfig {
+pub fn by_hand() -> FrontConfig {
     FrontConfig {
         tx_data_len: None,
         rx_data_len: None,
@@ -76,16 +76,16 @@ fn by_hand() -> FrontConfig {
 }
 
 /// A back with so many entries a queue, and no other way to keep pages.
-fn entries(gref_pages: usize) -> VifConfig {
+pub fn entries(gref_pages: usize) -> VifConfig {
     VifConfig { gref_pages, ..VifConfig::default() }
 }
 
 impl Pair {
-    fn new(front: FrontConfig, config: VifConfig) -> Self {
+    pub fn new(front: FrontConfig, config: VifConfig) -> Self {
         Self::within(front, config, usize::MAX)
     }
 
-    fn within(front: FrontConfig, config: VifConfig, page_limit: usize) -> Self {
+    pub fn within(front: FrontConfig, config: VifConfig, page_limit: usize) -> Self {
         let mut pair = Self::connected(front, config, page_limit);
         while pair.front.is_telling() {
             pair.back.poll_ctrl(&pair.h).expect("an honest front");
@@ -95,24 +95,39 @@ impl Pair {
     }
 
     /// The front has asked its first question, if it has any.
-    fn connected(front: FrontConfig, config: VifConfig, page_limit: usize) -> Self {
+    pub fn connected(front: FrontConfig, config: VifConfig, page_limit: usize) -> Self {
+        Self::around(FrontVif::new(HOST, front, false), config, page_limit, |_, _| {})
+    }
+
+    /// The same, of a front that `equip` gets before it connects.
+    pub fn around(
+        mut front: FrontVif<LocalDomain>,
+        config: VifConfig,
+        page_limit: usize,
+        equip: impl FnOnce(&LocalDomain, &mut FrontVif<LocalDomain>),
+    ) -> Self {
         let xen = LocalXen::new();
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
         let (fb, bb) = device();
-        let front = FrontVif::new(HOST, front, false);
+        equip(&g, &mut front);
         let kept = Kept::default();
         let back = Self::back(&config, &kept, page_limit);
         let mut pair = Self { xen, g, h, front, back, config, page_limit, fb, bb, kept };
-        for _ in 0..8 {
-            let Self { back, h, bb, kept, .. } = &mut pair;
-            back.step(h, bb, &mut |name, n| kept.page(name, n)).expect("an honest front");
-            pair.front.step(&pair.g, &mut pair.fb).expect("an honest back");
-        }
-        assert!(pair.front.is_live());
+        pair.connect();
         pair
     }
 
-    fn back(config: &VifConfig, kept: &Kept, page_limit: usize) -> BackVif<LocalDomain> {
+    /// Steps both ends until frames can travel.
+    pub fn connect(&mut self) {
+        for _ in 0..8 {
+            let Self { back, h, bb, kept, .. } = self;
+            back.step(h, bb, &mut |name, n| kept.page(name, n)).expect("an honest front");
+            self.front.step(&self.g, &mut self.fb).expect("an honest back");
+        }
+        assert!(self.front.is_live());
+    }
+
+    pub fn back(config: &VifConfig, kept: &Kept, page_limit: usize) -> BackVif<LocalDomain> {
         let mut back = BackVif::new(GUEST, 0, config.clone());
         back.keep_control(ControlPage::new(kept.control.clone()).expect("a page"));
         back.limit_pages(page_limit);
@@ -120,14 +135,14 @@ impl Pair {
     }
 
     /// The back dies, and another takes the rings up.
-    fn restart(&mut self) {
+    pub fn restart(&mut self) {
         let Self { h, bb, kept, .. } = self;
         self.back = Self::back(&self.config, kept, self.page_limit);
         assert!(self.back.reattach(h, bb, &mut |name, n| kept.page(name, n)).expect("live rings"));
     }
 
     /// So many frames of `len` bytes each way on queue `q`, each checked; what that took.
-    fn exchange(&mut self, q: usize, frames: usize, len: usize) -> LocalCounts {
+    pub fn exchange(&mut self, q: usize, frames: usize, len: usize) -> LocalCounts {
         let before = self.xen.counts();
         let bytes = |k: usize| -> Vec<u8> { (0..len).map(|at| (at * 7 + k) as u8).collect() };
         let (mut port, mut scratch, mut into) = (TestPort::default(), Arena::new(), Arena::new());
@@ -148,7 +163,7 @@ impl Pair {
     }
 
     /// Asks by the front's own means.
-    fn ask(&mut self, msg_type: CtrlType, queue: u32, entries: &[GrefEntry]) {
+    pub fn ask(&mut self, msg_type: CtrlType, queue: u32, entries: &[GrefEntry]) {
         let ctrl = self.front.ctrl().expect("a control ring");
         let asked = match msg_type {
             CtrlType::AddGrefMapping => ctrl.add_grefs(&self.g, queue, entries),
@@ -158,25 +173,25 @@ impl Pair {
         assert_eq!(asked, Ok(()));
     }
 
-    fn answer(&mut self) -> Option<(u32, u32)> {
+    pub fn answer(&mut self) -> Option<(u32, u32)> {
         let answer = self.front.ctrl().expect("a control ring").answer().expect("an honest back");
         answer.map(|CtrlResponse { status, data, .. }| (status, data))
     }
 
     /// Lets the back go on until there is nothing to do.
-    fn turns(&mut self) -> usize {
+    pub fn turns(&mut self) -> usize {
         (0..).take_while(|_| self.back.poll_ctrl(&self.h).expect("an honest front") == Polled::More).count()
     }
 
     /// Asks, and gives the answer: status and data.
-    fn asked(&mut self, msg_type: CtrlType, queue: u32, entries: &[GrefEntry]) -> (u32, u32) {
+    pub fn asked(&mut self, msg_type: CtrlType, queue: u32, entries: &[GrefEntry]) -> (u32, u32) {
         self.ask(msg_type, queue, entries);
         self.turns();
         self.answer().expect("an answer")
     }
 
     /// The first `n` TX and RX pages of queue `q`, as an honest front tells of them.
-    fn pages(&self, q: usize, n: usize) -> Vec<GrefEntry> {
+    pub fn pages(&self, q: usize, n: usize) -> Vec<GrefEntry> {
         let [tx, rx] = self.front.page_refs(q);
         let of = |refs: &[GrantRef], flags| -> Vec<_> {
             refs[..n].iter().map(|gref| GrefEntry { gref: gref.0, flags, status: 7 }).collect()
@@ -184,11 +199,11 @@ impl Pair {
         [of(tx, GREF_READONLY), of(rx, 0)].concat()
     }
 
-    fn mapped(&self) -> usize {
+    pub fn mapped(&self) -> usize {
         self.xen.counts().mapped
     }
 
-    fn close(mut self) {
+    pub fn close(mut self) {
         self.back.close(&self.h, &mut self.bb, None).expect("a map");
         assert_eq!(self.mapped(), 0, "closed, and something is mapped");
         while !self.front.is_closed() {
@@ -198,9 +213,9 @@ impl Pair {
     }
 }
 
-const ADD: CtrlType = CtrlType::AddGrefMapping;
-const DEL: CtrlType = CtrlType::DelGrefMapping;
-const SIZE: CtrlType = CtrlType::GetGrefMappingSize;
+pub const ADD: CtrlType = CtrlType::AddGrefMapping;
+pub const DEL: CtrlType = CtrlType::DelGrefMapping;
+pub const SIZE: CtrlType = CtrlType::GetGrefMappingSize;
 
 #[test]
 fn what_the_back_was_told_of_takes_no_grant_operation() {
@@ -635,8 +650,8 @@ fn a_back_that_lies_about_its_table() {
 }
 
 /// A guest's end of the control ring that asks as much as it likes, with a list page for each request.
-struct RawRing {
-    ring: RingPages<NetCtrl, LocalMap>,
+pub struct RawRing {
+    pub ring: RingPages<NetCtrl, LocalMap>,
     lists: Vec<(LocalRegion, GrantRef)>,
     rsp_cons: u32,
     req_prod: u32,
@@ -644,7 +659,7 @@ struct RawRing {
 
 impl RawRing {
     /// Takes the ring over from a front that asks nothing meanwhile.
-    fn of(pair: &mut Pair) -> Self {
+    pub fn of(pair: &mut Pair) -> Self {
         let gref = pair.fb.own.borrow()["ctrl-ring-ref"].parse().expect("a number");
         let map = pair.h.map(GUEST, &[GrantRef(gref)], Access::ReadWrite).expect("the front's ring");
         let ring = RingPages::new(map);
@@ -652,7 +667,7 @@ impl RawRing {
         Self { ring, lists: Vec::new(), rsp_cons: at, req_prod: at }
     }
 
-    fn ask(&mut self, pair: &Pair, id: u16, msg_type: CtrlType, queue: u32, entries: &[GrefEntry]) {
+    pub fn ask(&mut self, pair: &Pair, id: u16, msg_type: CtrlType, queue: u32, entries: &[GrefEntry]) {
         let mut data = [queue, 0, 0];
         if !entries.is_empty() {
             let mut refs = [GrantRef::NONE];
@@ -669,25 +684,25 @@ impl RawRing {
     }
 
     /// The `k`-th request from the ring's beginning.
-    fn request(&self, k: u32) -> CtrlRequest {
+    pub fn request(&self, k: u32) -> CtrlRequest {
         CtrlRequest::from_words(self.ring.read::<4>(k))
     }
 
     /// The back's part: answers the `k`-th.
-    fn answer(&self, k: u32, (id, msg_type, status, data): (u16, u16, u32, u32)) {
+    pub fn answer(&self, k: u32, (id, msg_type, status, data): (u16, u16, u32, u32)) {
         self.ring.write::<3>(k, CtrlResponse { id, msg_type, status, data }.to_words());
         self.ring.store(Word::RspProd, k + 1);
     }
 
     /// The back's part: fills a list that it may write to.
-    fn scribble(&self, pair: &Pair, list: u32) {
+    pub fn scribble(&self, pair: &Pair, list: u32) {
         let list =
             pair.h.map(GUEST, &[GrantRef(list)], Access::ReadWrite).expect("the back is to write to it");
         assert!(list.copy_in(0, &[0xA5; PAGE_SIZE]));
     }
 
     /// Id, status, data of what was answered since.
-    fn answers(&mut self) -> Vec<(u16, u32, u32)> {
+    pub fn answers(&mut self) -> Vec<(u16, u32, u32)> {
         let mut answers = Vec::new();
         while self.rsp_cons != self.ring.load(Word::RspProd) {
             let CtrlResponse { id, status, data, .. } =
@@ -700,7 +715,7 @@ impl RawRing {
     }
 
     /// What stands in the `k`-th list.
-    fn statuses(&self, k: usize, n: usize) -> Vec<u16> {
+    pub fn statuses(&self, k: usize, n: usize) -> Vec<u16> {
         let status = |at: usize| {
             let mut entry = [0; GrefEntry::SIZE];
             assert!(self.lists[k].0.copy_out(at * GrefEntry::SIZE, &mut entry));
@@ -709,7 +724,7 @@ impl RawRing {
         (0..n).map(status).collect()
     }
 
-    fn end(self, pair: &Pair) {
+    pub fn end(self, pair: &Pair) {
         for (page, _) in self.lists {
             assert!(pair.g.release(page).is_ok(), "a list is mapped still");
         }

@@ -23,6 +23,7 @@ mod model_front;
 mod netif_rules;
 mod netif_rules_rx;
 mod offload;
+mod own_pages;
 mod persistent;
 mod rx_accepts;
 mod rx_by_reference;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   TX: Burst -> tx.send -> ring          answers -> tx.reclaim
+//!       pages of the guest's own -> tx.send_own
 //!   RX: rx.post -> ring                   answers -> rx.recv -> Arena, or lent until release
 //!                                                 -> hook -> Arena, nothing, tx, or another vif
 //! ```
@@ -12,6 +13,7 @@ pub mod ctrl;
 pub mod hook;
 pub mod lent_pages;
 pub mod loans;
+pub mod own_pages;
 pub mod plan;
 pub mod queue;
 pub mod regions;
@@ -19,8 +21,12 @@ pub mod rx;
 pub mod rx_buffers;
 pub mod rx_hook;
 pub mod tx;
+pub mod tx_own_pages;
 pub mod vif;
+pub mod vif_own_pages;
 
+pub use crate::net::path::gref_mapping::cache::CacheStats;
+pub use crate::net::path::gref_mapping::working_set::CacheMode;
 pub use ctrl::CtrlFront;
 pub use hook::{Diverted, HookFrame, HookStats, Verdict};
 pub use loans::{Lent, UnknownToken};

@@ -11,7 +11,7 @@ use super::hook::{Diverted, HookFrame, HookStats, Verdict};
 use super::lent_pages::LentPages;
 use super::loans::{Lent, UnknownToken};
 use super::plan::Plan;
-use super::regions::{Granted, Granting, Grants, OwnRing, Regions};
+use super::regions::{Granted, Granting, Grants, OwnRing, Region, Regions};
 use super::rx::RxFront;
 use super::rx_hook::Hooked;
 use super::tx::{TxFront, TxLimits};
@@ -21,12 +21,13 @@ use crate::net::headers::MacAddr;
 use crate::net::path::FrontChain;
 use crate::net::path::copy::front::OrdinaryPages;
 use crate::net::path::data_ring::front::{DataArea, RecvArea, SendArea};
+use crate::net::path::gref_mapping::cache::GrefCache;
 use crate::net::path::staging::front::StagingArea;
 use crate::net::path::staging::keys::{FIRST_SLOTS_SINCE, SENT_ON_SINCE};
 use crate::net::path::staging::list::{DataLen, LIST_ENTRIES_MAX};
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, Platform};
-use crate::port::{Arena, BURST_FRAMES, Burst, Piece, Token};
+use crate::port::{Arena, BURST_FRAMES, Burst, FrameDesc, Piece, Token};
 use crate::ring::{FrontRing, NetRx, NetTx, RingKind, RingMem, RingPages};
 use crate::units::{EvtchnPort, GrantRef};
 use crate::wire::netif::RX_FOREIGN;
@@ -299,6 +300,37 @@ impl<P: Platform> FrontQueue<P> {
     #[inline(always)]
     pub fn send(&mut self, p: &P, burst: &Burst<'_>) -> Result<usize, PlatformError> {
         self.tx.send(p, &self.tx_chan, burst)
+    }
+
+    /// Sends frames from pages of the guest's own; see [`TxFront::send_own`].
+    #[inline(always)]
+    pub fn send_own(
+        &mut self,
+        p: &P,
+        memory: &Region<P>,
+        frames: &[FrameDesc],
+    ) -> Result<usize, PlatformError> {
+        self.tx.send_own(p, &self.tx_chan, memory, frames)
+    }
+
+    /// See [`TxFront::set_cache`].
+    pub fn set_cache(&mut self, cache: GrefCache) {
+        self.tx.set_cache(cache);
+    }
+
+    /// See [`TxFront::take_cache`].
+    pub fn take_cache(&mut self) -> Option<GrefCache> {
+        self.tx.take_cache()
+    }
+
+    /// See [`TxFront::cache`].
+    pub fn cache(&self) -> Option<&GrefCache> {
+        self.tx.cache()
+    }
+
+    /// See [`TxFront::cache_mut`].
+    pub fn cache_mut(&mut self) -> Option<&mut GrefCache> {
+        self.tx.cache_mut()
     }
 
     /// Takes TX answers; see [`TxFront::reclaim`].

@@ -8,7 +8,7 @@
 //! Each path of the [chain](FrontChain) takes the frames that fit one of its slots; the last takes longer ones, slot by slot. A
 //! [data ring](SendArea) comes before the last: what fits no slot of the others goes there whole, until it is full. Ids are
 //! used again in the order in which they came back. A received buffer is sent on by its own id ([`allow_send_on`](TxFront::allow_send_on)), and is free for RX
-//! when its request was answered. What the back may do: answer an id that is not in flight, or too much (faults: the device is closed); never answer (the queue is full);
+//! when its request was answered; so is a page of the guest's own ([`tx_own_pages`](super::tx_own_pages)). What the back may do: answer an id that is not in flight, or too much (faults: the device is closed); never answer (the queue is full);
 //! hold on to a page (its id is not used again until it lets go).
 
 use super::regions::OwnRing;
@@ -16,6 +16,7 @@ use crate::error::{PeerFault, PlatformError};
 use crate::net::headers::MacAddr;
 use crate::net::path::any_front::with_path;
 use crate::net::path::data_ring::front::SendArea;
+use crate::net::path::gref_mapping::cache::GrefCache;
 use crate::net::path::{AnyFrontPath, FrontChain, FrontPath};
 use crate::net::stats::{Counted, DirStats};
 use crate::platform::{Events, Platform};
@@ -36,7 +37,7 @@ use alloc::vec::Vec;
 const SHORT: usize = 256;
 
 /// Ids that are free, first come first served.
-struct FreeIds {
+pub(super) struct FreeIds {
     ids: Box<[u16]>,
     head: u32,
     tail: u32,
@@ -47,22 +48,22 @@ impl FreeIds {
         Self { ids: (0..n as u16).collect(), head: 0, tail: n }
     }
     #[inline(always)]
-    fn len(&self) -> u32 {
+    pub(super) fn len(&self) -> u32 {
         self.tail.wrapping_sub(self.head)
     }
     #[inline(always)]
-    fn take(&mut self) -> u16 {
+    pub(super) fn take(&mut self) -> u16 {
         let id = self.ids[self.head as usize & (self.ids.len() - 1)];
         self.head = self.head.wrapping_add(1);
         id
     }
     /// The id that will be taken after `ahead` others.
     #[inline(always)]
-    fn peek(&self, ahead: u32) -> u16 {
+    pub(super) fn peek(&self, ahead: u32) -> u16 {
         self.ids[self.head.wrapping_add(ahead) as usize & (self.ids.len() - 1)]
     }
     #[inline(always)]
-    fn give(&mut self, id: u16) {
+    pub(super) fn give(&mut self, id: u16) {
         let mask = self.ids.len() - 1;
         self.ids[self.tail as usize & mask] = id;
         self.tail = self.tail.wrapping_add(1);
@@ -71,18 +72,30 @@ impl FreeIds {
 
 /// The front's TX half of a queue.
 pub struct TxFront<P: Platform> {
-    slots: Slots<P>,
-    chain: FrontChain<P>,
+    pub(super) slots: Slots<P>,
+    pub(super) chain: FrontChain<P>,
     /// The half for TX of a data ring.
-    area: Option<SendArea<P>>,
+    pub(super) area: Option<SendArea<P>>,
     /// Ids whose page the back has not let go of.
     busy: Vec<u16>,
     /// Ids of requests that carry a multicast wish and no frame.
     wishes: Vec<u16>,
     wishes_refused: u64,
-    limits: TxLimits,
+    pub(super) limits: TxLimits,
     sent_on: SentOn,
+    pub(super) own: Option<Box<OwnTx>>,
 }
+
+/// Pages of the guest's own that frames are sent from.
+pub(super) struct OwnTx {
+    pub(super) cache: GrefCache,
+    /// By id of the request: the page's place, or [`NO_PLACE`].
+    pub(super) places: Box<[u32]>,
+    /// For frames that no single page holds.
+    pub(super) scratch: Box<[u8]>,
+}
+
+const NO_PLACE: u32 = u32::MAX;
 
 /// Received staging buffers that are on their way.
 #[derive(Default)]
@@ -98,16 +111,16 @@ struct SentOn {
 const NO_BUFFER: u16 = u16::MAX;
 
 /// The ring, and which ids are on it.
-struct Slots<P: Platform> {
-    ring: FrontRing<NetTx, OwnRing<NetTx, P>>,
-    free: FreeIds,
+pub(super) struct Slots<P: Platform> {
+    pub(super) ring: FrontRing<NetTx, OwnRing<NetTx, P>>,
+    pub(super) free: FreeIds,
     /// By id: a request is in flight.
-    in_flight: Box<[bool]>,
+    pub(super) in_flight: Box<[bool]>,
     extras_in_flight: u32,
     /// Scratch of a burst: where its frames go, and the references of those that have one.
     places: Box<[Place; BURST_FRAMES]>,
     grefs: Box<[u32; BURST_FRAMES]>,
-    stats: DirStats,
+    pub(super) stats: DirStats,
 }
 
 /// What the back takes (docs/protocol 2.8: `feature-sg`, `feature-gso-*`). Frames beyond it are dropped and counted.
@@ -125,7 +138,7 @@ impl TxLimits {
     /// A back that takes everything.
     pub const NONE: Self = Self { sg: true, gso_tcpv4: true, gso_tcpv6: true };
 
-    fn allow(self, len: usize, gso_type: u8) -> bool {
+    pub(super) fn allow(self, len: usize, gso_type: u8) -> bool {
         let gso = match gso_type {
             0 => true,
             GSO_TYPE_TCPV4 => self.sg && self.gso_tcpv4,
@@ -161,7 +174,7 @@ struct Place {
 impl<P: Platform> Slots<P> {
     /// Slots that frames can take now.
     #[inline(always)]
-    fn room(&self) -> u32 {
+    pub(super) fn room(&self) -> u32 {
         self.ring.free().min(self.free.len())
     }
 
@@ -391,6 +404,7 @@ impl<P: Platform> TxFront<P> {
             wishes_refused: 0,
             limits: TxLimits::NONE,
             sent_on: SentOn::default(),
+            own: None,
         }
     }
 
@@ -444,6 +458,17 @@ impl<P: Platform> TxFront<P> {
     /// Takes the data ring away, before the first frame or when the queue is over.
     pub fn take_area(&mut self) -> Option<SendArea<P>> {
         self.area.take()
+    }
+
+    /// Has frames go from pages of the guest's own, where `cache` says that the back has them; before the first one.
+    pub fn set_cache(&mut self, cache: GrefCache) {
+        let places = vec![NO_PLACE; self.slots.in_flight.len()].into_boxed_slice();
+        self.own = Some(Box::new(OwnTx { cache, places, scratch: vec![0; MAX_FRAME].into_boxed_slice() }));
+    }
+
+    /// Takes that away, when the queue is over.
+    pub fn take_cache(&mut self) -> Option<GrefCache> {
+        self.own.take().map(|own| own.cache)
     }
 
     /// Whether there is one.
@@ -515,7 +540,7 @@ impl<P: Platform> TxFront<P> {
 
     /// Frames from the first that go the same way. 0: no room now.
     #[inline(always)]
-    fn send_some(&mut self, p: &P, burst: &Burst<'_>) -> Result<usize, PlatformError> {
+    pub(super) fn send_some(&mut self, p: &P, burst: &Burst<'_>) -> Result<usize, PlatformError> {
         if self.area.is_some() {
             return self.send_some_by_area(p, burst);
         }
@@ -654,6 +679,12 @@ impl<P: Platform> TxFront<P> {
                     self.sent_on.returned.push(buffer);
                 }
             }
+            if let Some(own) = &mut self.own {
+                let place = core::mem::replace(&mut own.places[usize::from(rsp.id)], NO_PLACE);
+                if place != NO_PLACE {
+                    own.cache.answered(place);
+                }
+            }
             if !self.wishes.is_empty()
                 && let Some(k) = self.wishes.iter().position(|id| *id == rsp.id)
             {
@@ -717,7 +748,7 @@ impl<P: Platform> TxFront<P> {
 const MAX_FRAME_SLOTS: usize = MAX_FRAME.div_ceil(PAGE_SIZE);
 
 #[inline(always)]
-fn flags_of(offload: Offload) -> u16 {
+pub(super) fn flags_of(offload: Offload) -> u16 {
     if offload.csum_blank {
         TXF_CSUM_BLANK | TXF_DATA_VALIDATED
     } else if offload.csum_ok {

@@ -16,6 +16,7 @@ use super::ctrl::{CtrlFront, NotAsked};
 use super::hook::{Diverted, HookFrame, HookStats, Verdict};
 use super::lent_pages::LentPages;
 use super::loans::{Lent, UnknownToken};
+use super::own_pages::OwnPages;
 use super::plan::{Plan, plans};
 use super::queue::{FrontQueue, QueueConfig};
 use super::regions::{Granting, Regions};
@@ -155,16 +156,18 @@ pub enum FrontStep {
 pub struct FrontVif<P: Platform> {
     state: XenbusState,
     config: FrontConfig,
-    queues: Vec<FrontQueue<P>>,
+    pub(super) queues: Vec<FrontQueue<P>>,
+    /// Memory of the guest's that frames are sent from.
+    pub(super) own: Option<OwnPages<P>>,
     /// Of queues that are gone.
     lent: Vec<LentPages<P>>,
     /// Queues that were made so far.
     made: u16,
     ctrl: Option<CtrlFront<P>>,
-    live: bool,
+    pub(super) live: bool,
     reconnect: bool,
     /// What is granted to the back and not in use.
-    regions: Regions<P>,
+    pub(super) regions: Regions<P>,
     backoff: Backoff,
     begins_at_ns: Option<u64>,
     /// By queue: whether the back accepted all of our staging lists.
@@ -194,6 +197,7 @@ impl<P: Platform> FrontVif<P> {
             state: XenbusState::Initialising,
             config,
             queues: Vec::new(),
+            own: None,
             lent: Vec::new(),
             made: 0,
             ctrl: None,
@@ -313,6 +317,7 @@ impl<P: Platform> FrontVif<P> {
             && self.queues.is_empty()
             && self.lent.is_empty()
             && self.regions.is_empty()
+            && self.own_grants() == 0
     }
 
     /// Pages that are granted to the back and not in use.
@@ -323,7 +328,7 @@ impl<P: Platform> FrontVif<P> {
     /// Whether a vif that does not reconnect has pages that the back uses though they are not in use:
     /// [`step`](Self::step) tries again to get them back.
     pub fn awaits_release(&self) -> bool {
-        !self.reconnect && !self.regions.is_empty()
+        !self.reconnect && (!self.regions.is_empty() || self.own_grants() > 0)
     }
 
     /// When a vif that waits before it begins anew wants its next [`step`](Self::step), whether a watch fires or not, by the
@@ -356,6 +361,9 @@ impl<P: Platform> FrontVif<P> {
         self.sends_on = self.config.zero_copy && back.staging_revision >= SENT_ON_SINCE;
         let keys = self.make_queues(p, self.config.queues.clamp(1, back.max_queues), &plans, split)?;
         self.queues.iter_mut().for_each(|q| q.limit(limits));
+        if let Some(own) = &mut self.own {
+            own.equip(&mut self.queues);
+        }
         // One that there is no memory for is done without, as queues and buffers are.
         let ctrl = if self.tells || self.config.ctrl_ring && back.ctrl_ring {
             match CtrlFront::new(p, &mut self.regions) {
@@ -477,6 +485,9 @@ impl<P: Platform> FrontVif<P> {
         if !self.reconnect {
             self.regions.release(p);
         }
+        if let Some(own) = &mut self.own {
+            own.release(p);
+        }
     }
 
     /// The back is connected: reads which lists it accepted, and posts RX.
@@ -532,15 +543,19 @@ impl<P: Platform> FrontVif<P> {
         };
         if asked.is_err() {
             self.told = telling.taken().to_vec();
+            let room = if self.persistent { &[] } else { telling.room() };
+            OwnPages::begin(&mut self.queues, room);
             self.telling = None;
         }
     }
 
-    /// Goes on asking the back to keep pages mapped, when its answer is there: frames travel meanwhile. True: it was. A fault: call
+    /// Goes on asking the back to keep pages mapped, or to let go of them: frames travel meanwhile. True: something moved. A fault: call
     /// [`close`](Self::close).
     pub fn turn(&mut self, p: &P) -> Result<bool, PeerFault> {
-        let (Some(telling), Some(ctrl), true) = (&mut self.telling, &mut self.ctrl, self.live) else {
-            return Ok(false);
+        let Some(ctrl) = self.ctrl.as_mut().filter(|_| self.live) else { return Ok(false) };
+        let Some(telling) = &mut self.telling else {
+            let Some(own) = &mut self.own else { return Ok(false) };
+            return own.turn(p, ctrl, &mut self.queues);
         };
         let Some(answer) = ctrl.answer()? else { return Ok(false) };
         let queues = &self.queues;
@@ -564,10 +579,11 @@ impl<P: Platform> FrontVif<P> {
         self.told.get(i).copied().unwrap_or(0)
     }
 
-    /// Before sleeping, while [the back is being asked](Self::is_telling): arms the control ring. True: there is an answer.
+    /// Before sleeping, while the back is asked for pages: arms the control ring. True: there is an answer.
     pub fn final_check_ctrl(&mut self, p: &P) -> Result<bool, PeerFault> {
-        match (&mut self.ctrl, &self.telling) {
-            (Some(ctrl), Some(_)) if self.live => ctrl.final_check(p),
+        let asked = self.telling.is_some() || self.is_asking();
+        match &mut self.ctrl {
+            Some(ctrl) if self.live && asked => ctrl.final_check(p),
             _ => Ok(false),
         }
     }
@@ -580,7 +596,10 @@ impl<P: Platform> FrontVif<P> {
         if let Some(ctrl) = self.ctrl.take() {
             ctrl.into_granted().into_iter().for_each(|granted| self.regions.put(p, granted));
         }
-        for q in core::mem::take(&mut self.queues) {
+        for mut q in core::mem::take(&mut self.queues) {
+            if let (Some(own), Some(cache)) = (&mut self.own, q.take_cache()) {
+                own.put(p, cache);
+            }
             self.lent.extend(q.end(p, &mut self.regions));
         }
         self.release_unneeded(p);
@@ -588,7 +607,8 @@ impl<P: Platform> FrontVif<P> {
 
     /// The control ring; None: there is none, the back is not connected, or it is [being asked](Self::is_telling) something.
     pub fn ctrl(&mut self) -> Option<&mut CtrlFront<P>> {
-        self.ctrl.as_mut().filter(|_| self.live && self.telling.is_none())
+        let free = self.live && self.telling.is_none() && !self.is_asking();
+        self.ctrl.as_mut().filter(|_| free)
     }
 
     /// Names a multicast address that frames are wanted for, or no longer (queue 0; see [`TxFront::multicast`](super::TxFront::multicast)).

@@ -20,13 +20,16 @@
 use super::clock::Clock;
 use super::working_set::{CacheMode, WorkingSet};
 use crate::units::GrantRef;
-use crate::wire::netif_ctrl::{CtrlStatus, GREF_READONLY, GrefEntry};
+use crate::wire::netif_ctrl::{CtrlStatus, GREF_LIST_MAX, GREF_READONLY, GrefEntry};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Pages of a request at most: as many as our back maps in a control turn, so that its answer takes one.
-pub const ASKED_AT_ONCE: usize = 64;
+/// Pages of an ADD at most: a table is filled with few answers.
+pub const ADDS_AT_ONCE: usize = GREF_LIST_MAX;
+
+/// Pages of a DEL at most. Their frames are copied until it is answered: our back unmaps as many in one control turn.
+pub const DELS_AT_ONCE: usize = 64;
 
 /// How often the back is asked to let go of a page (docs/protocol 2.11).
 pub const DELS_MAX: u8 = 3;
@@ -122,10 +125,10 @@ impl GrefCache {
             capacity: 0,
             refused_from: 1,
             wanted: Vec::with_capacity(places),
-            leaving: Vec::with_capacity(ASKED_AT_ONCE),
+            leaving: Vec::with_capacity(ADDS_AT_ONCE),
             ending: Vec::with_capacity(places),
             asked: None,
-            list: Vec::with_capacity(ASKED_AT_ONCE),
+            list: Vec::with_capacity(ADDS_AT_ONCE),
             stats: CacheStats::default(),
         }
     }
@@ -169,7 +172,7 @@ impl GrefCache {
             return;
         }
         if self.working_set.mode() == CacheMode::Copying
-            || self.leaving.len() == ASKED_AT_ONCE
+            || self.leaving.len() == DELS_AT_ONCE
             || self.asked == Some(Ask::Del)
         {
             return;
@@ -235,7 +238,7 @@ impl GrefCache {
         }
         self.list.clear();
         // Never is only one of the two asked: what leaves makes room for what comes.
-        let most = self.capacity.saturating_sub(self.grants()).min(ASKED_AT_ONCE);
+        let most = self.capacity.saturating_sub(self.grants()).min(ADDS_AT_ONCE);
         if most == 0 {
             // It takes fewer than was thought.
             while let Some(place) = self.wanted.pop() {
@@ -347,7 +350,7 @@ impl GrefCache {
 
     /// Tries again, of some.
     fn end_some(&mut self, mut end: impl FnMut(GrantRef) -> bool) {
-        for _ in 0..self.ending.len().min(ASKED_AT_ONCE) {
+        for _ in 0..self.ending.len().min(DELS_AT_ONCE) {
             let place = self.ending.remove(0);
             if end(self.entries[place as usize].gref) {
                 self.clock.remove(place as usize);

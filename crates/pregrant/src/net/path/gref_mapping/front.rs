@@ -40,13 +40,16 @@ pub struct Telling {
     part: usize,
     /// By queue: pages that were taken.
     taken: Vec<usize>,
+    /// By queue: pages that its table has room for beside them, as it says.
+    room: Vec<usize>,
     over: bool,
 }
 
 impl Telling {
     /// Of a vif with so many queues.
     pub fn new(queues: usize) -> Self {
-        Self { taken: alloc::vec![0; queues], over: queues == 0, ..Self::default() }
+        let none = alloc::vec![0; queues];
+        Self { taken: none.clone(), room: none, over: queues == 0, ..Self::default() }
     }
 
     /// What is to be asked next.
@@ -65,6 +68,7 @@ impl Telling {
         match &self.entries {
             None if good && answer.data > 0 => {
                 let entries = pool(pages(self.queue), answer.data as usize);
+                self.room[self.queue] = answer.data as usize - entries.len();
                 self.part = entries.len().min(GREF_LIST_MAX);
                 self.entries = Some(entries);
             }
@@ -78,6 +82,7 @@ impl Telling {
                     self.part = self.part.min(entries.len() - self.told);
                 } else {
                     self.part = if self.part / 2 < LEAST_PART { 0 } else { self.part / 2 };
+                    self.room[self.queue] = 0;
                 }
             }
         }
@@ -90,6 +95,11 @@ impl Telling {
     /// By queue: pages that the back says it has taken.
     pub fn taken(&self) -> &[usize] {
         &self.taken
+    }
+
+    /// By queue: pages that it takes beside these, as far as it says.
+    pub fn room(&self) -> &[usize] {
+        &self.room
     }
 }
 

@@ -8,9 +8,8 @@
 //! count for nothing.
 //!
 //! Why the numbers. A hit saves one copy of a frame at the front. A page that makes way for another costs an unmap and a map at the
-//! back, two grant operations at the front and its part of two lists: tens of copies (`bench working-set`, the rows of one pass, says how
-//! many on a machine). Where one frame in 16 brings another page, that costs more than the other 15 save; where it is less than
-//! one in 32, it pays. Between the two everything stays as it is, so that a working set of just that size does not go back and
+//! back, a grant made and ended at the front and its part of two lists: tens of copies. So where one frame in 16 brings another page,
+//! that costs more than the other 15 save; where it is less than one in 32, it is about even or better. Between the two everything stays as it is, so that a working set of just that size does not go back and
 //! forth. A window is so long that a page of a working set that just fits comes 8 times.
 
 use super::clock::Clock;

@@ -93,7 +93,7 @@ impl World {
             standing.insert(gref, page);
         }
         let Some(asked) = asked else { return };
-        assert!(self.request.is_none() && (1..=ASKED_AT_ONCE).contains(&list.len()));
+        assert!(self.request.is_none() && (1..=ADDS_AT_ONCE).contains(&list.len()));
         let refs: BTreeSet<u32> = list.iter().map(|entry| entry.gref).collect();
         assert_eq!(refs.len(), list.len(), "listed twice");
         match asked {

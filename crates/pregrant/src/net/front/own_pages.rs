@@ -1,0 +1,160 @@
+//! Pages of the guest's own, from which frames are sent where they lie: grants them, and has the back map them.
+//!
+//! ```text
+//!   OwnPages: memory --page of a frame--> cache of each queue (TxFront) --question--> grant, ADD, DEL --> CtrlFront
+//!                                                               <--heard--- answer, statuses <--'
+//! ```
+//! A page is granted when the back is about to be asked to map it, never for a frame, and its grant ends after the back let go of it. What
+//! is asked takes a control turn each way; frames travel meanwhile, copied. The memory is the vif's until all grants have ended:
+//! those that a back keeps in use are kept over connections, and take a place each.
+//!
+//! What a back may do: see [`cache`](crate::net::path::gref_mapping::cache). It reads all of a page that it was told of; nothing else
+//! is to be in there.
+
+use super::ctrl::CtrlFront;
+use super::queue::FrontQueue;
+use super::regions::Region;
+use crate::error::{PeerFault, PlatformError};
+use crate::net::path::gref_mapping::LIMIT_MAX;
+use crate::net::path::gref_mapping::cache::{ADDS_AT_ONCE, Ask, GrefCache};
+use crate::platform::{Access, GrantPool, Platform};
+use crate::shm::SharedBytes;
+use crate::units::{DomId, GrantRef, PAGE_SIZE};
+use crate::wire::netif_ctrl::{CtrlStatus, GrefEntry};
+use alloc::vec::Vec;
+
+/// See the module.
+pub struct OwnPages<P: Platform> {
+    memory: Region<P>,
+    to: DomId,
+    places: usize,
+    /// Of queues that are gone, or not there yet.
+    idle: Vec<GrefCache>,
+    /// The queue whose question has no answer yet.
+    asked: Option<usize>,
+    /// The queue that is asked of next.
+    next: usize,
+    list: Vec<GrefEntry>,
+}
+
+impl<P: Platform> OwnPages<P> {
+    /// Of `memory`, for the back `to`; a queue has at most `places` of its pages granted.
+    pub fn new(memory: Region<P>, to: DomId, places: usize) -> Self {
+        let places = places.min(LIMIT_MAX);
+        Self {
+            memory,
+            to,
+            places,
+            idle: Vec::new(),
+            asked: None,
+            next: 0,
+            list: Vec::with_capacity(ADDS_AT_ONCE),
+        }
+    }
+
+    /// The memory.
+    #[inline(always)]
+    pub fn memory(&self) -> &Region<P> {
+        &self.memory
+    }
+
+    /// Gives each of these queues, which are new, a cache; what was left of others' is taken first.
+    pub fn equip(&mut self, queues: &mut [FrontQueue<P>]) {
+        for queue in queues {
+            let (pages, places) = (self.memory.len() / PAGE_SIZE, self.places);
+            queue.set_cache(self.idle.pop().unwrap_or_else(|| GrefCache::new(pages, places)));
+        }
+    }
+
+    /// The back's tables have room for so many pages each.
+    pub fn begin(queues: &mut [FrontQueue<P>], room: &[usize]) {
+        for (queue, room) in queues.iter_mut().zip(room) {
+            if let Some(cache) = queue.cache_mut() {
+                cache.begin(*room);
+            }
+        }
+    }
+
+    /// A queue is over: ends its grants, as far as they can be ended.
+    pub fn put(&mut self, p: &P, mut cache: GrefCache) {
+        cache.disconnect(|gref| end(p, gref));
+        self.asked = None;
+        self.idle.push(cache);
+    }
+
+    /// Tries again to end grants of queues that are gone.
+    pub fn release(&mut self, p: &P) {
+        self.idle
+            .iter_mut()
+            .filter(|cache| cache.grants() > 0)
+            .for_each(|cache| cache.disconnect(|gref| end(p, gref)));
+    }
+
+    /// Grants of queues that are gone that stand still.
+    pub fn grants(&self) -> usize {
+        self.idle.iter().map(GrefCache::grants).sum()
+    }
+
+    /// The memory back, when no queue has it and no grant stands.
+    pub fn into_memory(self) -> Region<P> {
+        self.memory
+    }
+
+    /// Whether an answer is waited for.
+    pub fn is_asking(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// Takes the answer if it is there, and asks what is to be asked next, unless somebody else does. True: something moved.
+    pub fn turn(
+        &mut self,
+        p: &P,
+        ctrl: &mut CtrlFront<P>,
+        queues: &mut [FrontQueue<P>],
+    ) -> Result<bool, PeerFault> {
+        let mut heard = false;
+        if let Some(queue) = self.asked {
+            let Some(answer) = ctrl.answer()? else { return Ok(false) };
+            self.asked = None;
+            heard = true;
+            let good = CtrlStatus::from_raw(answer.status) == Some(CtrlStatus::Success);
+            let statuses = ctrl.statuses(self.list.len()).unwrap_or_default();
+            if let Some(cache) = queues.get_mut(queue).and_then(FrontQueue::cache_mut) {
+                cache.heard(good, &statuses, |gref| end(p, gref));
+            }
+        }
+        Ok(!ctrl.is_pending() && self.ask(p, ctrl, queues) || heard)
+    }
+
+    /// Asks for one queue, each in its turn.
+    fn ask(&mut self, p: &P, ctrl: &mut CtrlFront<P>, queues: &mut [FrontQueue<P>]) -> bool {
+        let Self { memory, to, list, .. } = self;
+        let n = queues.len();
+        for queue in (0..n).map(|k| (self.next + k) % n) {
+            let Some(cache) = queues[queue].cache_mut() else { continue };
+            let question = cache.question(list, |page| grant(p, *to, memory, page).ok(), |gref| end(p, gref));
+            let asked = match question {
+                Some(Ask::Add) => ctrl.add_grefs(p, queue as u32, list),
+                Some(Ask::Del) => ctrl.del_grefs(p, queue as u32, list),
+                None => continue,
+            };
+            if asked.is_err() {
+                cache.unsent(|gref| end(p, gref));
+                return false;
+            }
+            (self.asked, self.next) = (Some(queue), queue + 1);
+            return true;
+        }
+        false
+    }
+}
+
+fn grant<P: Platform>(p: &P, to: DomId, memory: &Region<P>, page: usize) -> Result<GrantRef, PlatformError> {
+    let none = PlatformError { op: "grant a page of one's own, on a platform that cannot", code: -95 };
+    p.grants().per_frame().ok_or(none)?.grant(to, memory, page, Access::ReadOnly)
+}
+
+/// Ends a grant. False: the back still uses it.
+fn end<P: Platform>(p: &P, gref: GrantRef) -> bool {
+    p.grants().per_frame().is_some_and(|table| table.revoke(gref).is_ok())
+}

@@ -1,0 +1,94 @@
+//! What a vif's owner does with pages of the guest's own: has them sent from, and gets them back.
+//!
+//! ```text
+//!   use_memory --> connect --> memory().copy_in(at, frame), send_own(at, len) --> reclaim --> until it is not held
+//!              <-- take_memory <-- closed
+//! ```
+//! The back can read all of a page from when it was told of it until it let go of it, whatever else is in there; it cannot write. A caller that
+//! changes a page that is [held](FrontVif::is_held) changes a frame that is on its way, and harms nobody else.
+
+use super::own_pages::OwnPages;
+use super::regions::Region;
+use super::vif::FrontVif;
+use crate::error::PlatformError;
+use crate::net::path::gref_mapping::cache::{CacheStats, GrefCache};
+use crate::net::path::gref_mapping::working_set::CacheMode;
+use crate::platform::Platform;
+use crate::port::FrameDesc;
+
+impl<P: Platform> FrontVif<P> {
+    /// Frames can be sent from `memory` from the next connection on, pages that the platform has not granted
+    /// ([`GrantTable::pages`](crate::platform::GrantTable::pages)). At most `places` pages of it are granted for each queue at a time, 4096 at most,
+    /// and no more than the back's table takes beside the static pool; none where both ends persist, since such a back keeps what it
+    /// sees. Refused: there is some already, or the vif is connected.
+    pub fn use_memory(&mut self, memory: Region<P>, places: usize) -> Result<(), Region<P>> {
+        if self.own.is_some() || !self.queues.is_empty() {
+            return Err(memory);
+        }
+        self.own = Some(OwnPages::new(memory, self.regions.to(), places));
+        Ok(())
+    }
+
+    /// The memory.
+    #[inline(always)]
+    pub fn memory(&self) -> Option<&Region<P>> {
+        self.own.as_ref().map(OwnPages::memory)
+    }
+
+    /// Gives the memory back. None: there is none, or the vif is connected, or the back still uses a page: try again later.
+    pub fn take_memory(&mut self, p: &P) -> Option<Region<P>> {
+        if !self.queues.is_empty() {
+            return None;
+        }
+        let own = self.own.as_mut()?;
+        own.release(p);
+        if own.grants() > 0 {
+            return None;
+        }
+        self.own.take().map(OwnPages::into_memory)
+    }
+
+    /// Sends frames that lie in the [memory](Self::memory) on queue `i`: from where they are, those in a page that the back has, and by a copy
+    /// the others. Returns how many it took, from the first; those that are empty, or not in the memory, count as taken.
+    #[inline(always)]
+    pub fn send_own(&mut self, p: &P, i: usize, frames: &[FrameDesc]) -> Result<usize, PlatformError> {
+        match &self.own {
+            Some(own) if self.live => self.queues[i].send_own(p, own.memory(), frames),
+            _ => Ok(0),
+        }
+    }
+
+    /// Whether a request names this page of the memory and has no answer yet.
+    pub fn is_held(&self, page: usize) -> bool {
+        self.queues.iter().filter_map(|queue| queue.cache()).any(|cache| cache.is_in_flight(page))
+    }
+
+    /// What became of frames in the memory, and of its pages, on queue `i`.
+    pub fn cache_stats(&self, i: usize) -> CacheStats {
+        self.cache(i).map_or(CacheStats::default(), GrefCache::stats)
+    }
+
+    /// Whether pages of queue `i` make way for others: whether those that frames come from fit the back's table.
+    pub fn cache_mode(&self, i: usize) -> CacheMode {
+        self.cache(i).map_or(CacheMode::Copying, GrefCache::mode)
+    }
+
+    /// Pages of the memory that the back has for queue `i`, as it says, and how many it takes.
+    pub fn cached_pages(&self, i: usize) -> (usize, usize) {
+        self.cache(i).map_or((0, 0), |cache| (cache.added(), cache.capacity()))
+    }
+
+    /// Grants of its pages that stand though no queue has them.
+    pub(super) fn own_grants(&self) -> usize {
+        self.own.as_ref().map_or(0, OwnPages::grants)
+    }
+
+    /// Whether the back has a question about its pages.
+    pub(super) fn is_asking(&self) -> bool {
+        self.own.as_ref().is_some_and(OwnPages::is_asking)
+    }
+
+    fn cache(&self, i: usize) -> Option<&GrefCache> {
+        self.queues.get(i)?.cache()
+    }
+}

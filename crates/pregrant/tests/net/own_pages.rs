@@ -1,0 +1,565 @@
+//! Frames that lie in pages of the guest's own, and are sent from there: those that the back has mapped because it was asked to, by
+//! reference, the others by a copy into the static pool (docs/protocol 2.11).
+#![cfg(not(miri))]
+
+use crate::gref_mapping::{ADD, DEL, INVALID, Pair, RawRing, SIZE, SUCCESS, entries, telling};
+use crate::rig;
+
+use pregrant::net::back::{BackVif, Polled, VifConfig};
+use pregrant::net::features::BackFeatures;
+use pregrant::net::front::{CacheMode, CacheStats, FrontConfig, FrontStep, FrontVif};
+use pregrant::platform::local::LocalDomain;
+use pregrant::platform::{Access, GrantPool, PeerMem};
+use pregrant::port::{Arena, FrameDesc, Offload};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::netif_ctrl::GrefEntry;
+use pregrant::xenbus::BackDevice;
+use pregrant::{GrantRef, PAGE_SIZE};
+use rig::{GUEST, HOST, TestPort};
+
+/// What the static pool takes of a table.
+const POOL: usize = 512;
+
+/// A pair whose guest has some memory of its own.
+struct Own {
+    pair: Pair,
+    number: usize,
+}
+
+/// Numbers below `n`, evenly.
+fn below(seed: &mut u64, n: usize) -> usize {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*seed >> 33) as usize % n
+}
+
+impl Own {
+    fn unasked(front: FrontConfig, back: VifConfig, pages: usize) -> Self {
+        let front = FrontVif::new(HOST, front, true);
+        let equip = |g: &LocalDomain, front: &mut FrontVif<LocalDomain>| {
+            let memory = g.per_frame().expect("single grants").pages(pages).expect("pages");
+            assert!(front.use_memory(memory, usize::MAX).is_ok());
+        };
+        Self { pair: Pair::around(front, back, usize::MAX, equip), number: 0 }
+    }
+
+    /// The pool is told of.
+    fn new(front: FrontConfig, back: VifConfig, pages: usize) -> Self {
+        let mut own = Self::unasked(front, back, pages);
+        own.turns();
+        own
+    }
+
+    /// Both ends go on until there is nothing to ask.
+    fn turns(&mut self) {
+        while self.turn() {}
+    }
+
+    fn turn(&mut self) -> bool {
+        let Pair { front, back, g, h, .. } = &mut self.pair;
+        let asked = front.turn(g).expect("an honest back");
+        let answered = back.poll_ctrl(h).expect("an honest front") == Polled::More;
+        asked || answered
+    }
+
+    /// Writes the next frame to `at` of the memory.
+    fn write(&mut self, at: usize, len: usize) -> (FrameDesc, Vec<u8>) {
+        self.number += 1;
+        let bytes: Vec<u8> = (0..len).map(|k| (k * 7 + k / 256 + self.number * 13) as u8).collect();
+        let page = at / PAGE_SIZE;
+        assert!(!self.pair.front.is_held(page), "page {page} is on its way");
+        assert!(self.pair.front.memory().expect("memory").copy_in(at, &bytes));
+        (FrameDesc { at: at as u32, len: len as u32, offload: Offload::default() }, bytes)
+    }
+
+    /// A frame of so many bytes from `at`, there and answered.
+    fn send(&mut self, q: usize, at: usize, len: usize) {
+        let (desc, bytes) = self.write(at, len);
+        assert_eq!(self.pair.front.send_own(&self.pair.g, q, &[desc]), Ok(1));
+        assert_eq!(self.took(q), [bytes], "frame {}", self.number);
+        self.pair.front.reclaim(&self.pair.g, q, 1).expect("good answers");
+        assert!(!self.pair.front.is_held(at / PAGE_SIZE));
+    }
+
+    /// What the back takes.
+    fn took(&mut self, q: usize) -> Vec<Vec<u8>> {
+        let mut port = TestPort::default();
+        while self.pair.back.poll_tx(&self.pair.h, q, &mut port, &mut Arena::new()).expect("good frames")
+            == Polled::More
+        {}
+        port.took.into_iter().map(|frame| frame.0).collect()
+    }
+
+    /// A frame in each of these pages; how many went by reference.
+    fn each(&mut self, pages: impl IntoIterator<Item = usize>) -> u64 {
+        let before = self.stats().hits;
+        for page in pages {
+            self.send(0, page * PAGE_SIZE + page % 100, 300 + page);
+        }
+        self.stats().hits - before
+    }
+
+    fn stats(&self) -> CacheStats {
+        self.pair.front.cache_stats(0)
+    }
+
+    fn close(mut self) {
+        let Pair { front, fb, back, bb, h, g, xen, .. } = &mut self.pair;
+        assert!(front.take_memory(g).is_none(), "it is connected");
+        front.close(fb, None).expect("a map");
+        back.close(h, bb, None).expect("a map");
+        assert_eq!(xen.counts().mapped, 0);
+        while !front.is_closed() {
+            front.step(g, fb).expect("a map");
+        }
+        let memory = front.take_memory(g).expect("no grant stands");
+        assert!(g.release(memory).is_ok());
+        assert_eq!(xen.counts().grants, 0);
+    }
+}
+
+#[test]
+fn frames_go_from_where_they_lie() {
+    for queues in [1, 2] {
+        let mut own = Own::new(FrontConfig { queues, ..telling() }, entries(768), 200);
+        for q in 0..queues as usize {
+            let standing = own.pair.xen.counts().grants;
+            for page in 0..200 {
+                own.send(q, page * PAGE_SIZE, 100);
+            }
+            let stats = own.pair.front.cache_stats(q);
+            assert_eq!((stats.hits, stats.misses, stats.copied_to_pool), (0, 200, 200));
+            assert_eq!(own.pair.xen.counts().grants, standing, "nothing is granted for a frame");
+            own.turns();
+            assert_eq!(own.pair.front.cached_pages(q), (200, 200), "no more than there are");
+            assert_eq!(own.pair.back.gref_pages(q)[0], POOL + 200);
+            assert_eq!(own.pair.xen.counts().grants, standing + 200);
+            let before = own.pair.xen.counts();
+            for (offset, len) in [(0, 60), (17, 1500), (0, 4096), (4000, 96)] {
+                for page in 0..200 {
+                    own.send(q, page * PAGE_SIZE + offset, len);
+                }
+            }
+            // Over two pages, and over several: copied.
+            own.send(q, 4000, 97);
+            own.send(q, 3 * PAGE_SIZE + 5, 9000);
+            let took = own.pair.xen.counts().since(&before);
+            assert_eq!((took.copies, took.maps, took.unmaps), (0, 0, 0));
+            let stats = own.pair.front.cache_stats(q);
+            assert_eq!((stats.hits, stats.misses, stats.copied_to_pool), (800, 200, 202));
+            assert_eq!((stats.adds, stats.dels, stats.evictions, stats.mode_changes), (200, 0, 0, 0));
+            let (front, back) = (own.pair.front.stats(q).0, own.pair.back.stats(q).0);
+            assert_eq!((front.frames, front.gref_mapped, back.gref_mapped), (1002, 800, 1002));
+        }
+        own.close();
+    }
+}
+
+#[test]
+fn what_is_no_frame_of_the_memory_is_dropped() {
+    let mut own = Own::new(telling(), entries(768), 2);
+    let desc = |at, len, gso_type| {
+        let offload = Offload { gso_type, gso_size: 100, csum_blank: gso_type != 0, ..Offload::default() };
+        FrameDesc { at, len, offload }
+    };
+    for (desc, dropped) in [
+        (desc(0, 0, 0), 0),
+        (desc(8192, 1, 0), 1),
+        (desc(u32::MAX, u32::MAX, 0), 1),
+        (desc(8000, 193, 0), 1),
+        (desc(0, 8192, 9), 1),
+    ] {
+        let before = own.pair.front.stats(0).0;
+        assert_eq!(own.pair.front.send_own(&own.pair.g, 0, &[desc]), Ok(1));
+        let after = own.pair.front.stats(0).0;
+        assert_eq!((after.dropped - before.dropped, after.frames - before.frames), (dropped, 0), "{desc:?}");
+    }
+    // One that is to be cut has an extra info, and is copied.
+    assert_eq!(own.pair.front.send_own(&own.pair.g, 0, &[desc(0, 3000, 1)]), Ok(1));
+    assert_eq!((own.stats().copied_to_pool, own.pair.front.in_flight(0)), (1, 2));
+    own.close();
+}
+
+/// A page of a frame that is not answered is not taken back, whatever comes.
+#[test]
+fn a_page_on_its_way_makes_way_for_none() {
+    let mut own = Own::new(telling(), entries(POOL + 4), 100);
+    own.each(0..4);
+    own.turns();
+    let descs: Vec<_> = (0..4).map(|page| own.write(page * PAGE_SIZE, 500)).collect();
+    let frames: Vec<_> = descs.iter().map(|(desc, _)| *desc).collect();
+    assert_eq!(own.pair.front.send_own(&own.pair.g, 0, &frames), Ok(4));
+    for page in (10..100).cycle().take(400) {
+        let (desc, _) = own.write(page * PAGE_SIZE, 60);
+        own.pair.front.send_own(&own.pair.g, 0, &[desc]).expect("standing grants");
+        own.turns();
+    }
+    assert!((0..4).all(|page| own.pair.front.is_held(page)) && !own.pair.front.is_held(10));
+    assert_eq!((own.stats().evictions, own.pair.front.room(0)), (0, 0), "the ring is full");
+    let took = own.took(0);
+    assert!(took[..4].iter().zip(&descs).all(|(took, (_, bytes))| took == bytes));
+    own.pair.front.reclaim(&own.pair.g, 0, 1).expect("good answers");
+    assert!((0..100).all(|page| !own.pair.front.is_held(page)));
+    own.each((10..14).cycle().take(20));
+    own.turns();
+    own.each(10..14);
+    own.turns();
+    assert_eq!(own.each(10..14), 4, "now they do");
+    own.close();
+}
+
+/// More pages than the table has entries, then fewer: the front copies by itself, and comes back.
+#[test]
+fn a_table_that_is_short_makes_the_front_copy_until_the_working_set_fits() {
+    const TABLE: usize = 64;
+    let mut own = Own::new(telling(), entries(POOL + TABLE), 512);
+    let mut seed = 1;
+    let mut some = |own: &mut Own, pages: usize, first: usize| {
+        let (before, frames) = (own.stats(), 3000);
+        for k in 0..frames {
+            own.each([first + below(&mut seed, pages)]);
+            if k % 16 == 0 {
+                own.turn();
+            }
+            assert!(own.pair.back.gref_pages(0)[0] <= POOL + TABLE);
+        }
+        let after = own.stats();
+        let hits = after.hits - before.hits;
+        (hits as f64 / frames as f64, own.pair.front.cache_mode(0), after.mode_changes)
+    };
+    let (rate, mode, changes) = some(&mut own, 60, 0);
+    assert_eq!((mode, changes), (CacheMode::Caching, 0));
+    assert!(rate > 0.9, "{rate}");
+    let (_, mode, changes) = some(&mut own, 512, 0);
+    assert_eq!((mode, changes), (CacheMode::Copying, 1));
+    let stats = own.stats();
+    assert!(stats.evictions > 0 && stats.dels > 0, "{stats:?}");
+    let (rate, mode, changes) = some(&mut own, 512, 0);
+    assert_eq!((mode, changes), (CacheMode::Copying, 1));
+    assert_eq!(own.stats().evictions, stats.evictions, "nothing comes or goes");
+    assert!((0.05..0.3).contains(&rate), "what is there is used: {rate}");
+    let (_, mode, changes) = some(&mut own, 40, 300);
+    assert_eq!((mode, changes), (CacheMode::Caching, 2));
+    let (rate, mode, changes) = some(&mut own, 40, 300);
+    assert_eq!((mode, changes), (CacheMode::Caching, 2));
+    assert!(rate > 0.99, "{rate}");
+    let stats = own.stats();
+    assert_eq!((stats.refused, stats.in_use, stats.unasked, stats.ungranted), (0, 0, 0, 0));
+    assert_eq!(stats.hits + stats.copied_to_pool, own.pair.front.stats(0).0.frames);
+    own.close();
+}
+
+/// Without a table, without room in it, and with a back that keeps what it sees: every frame is copied.
+#[test]
+fn a_back_without_a_table_gets_copies() {
+    let no_ring = BackFeatures { ctrl_ring: false, ..BackFeatures::default() };
+    let plain = FrontConfig { gref_mapping: false, ..telling() };
+    for (front, back) in [
+        (telling(), VifConfig { features: no_ring, ..entries(768) }),
+        (telling(), entries(0)),
+        (telling(), entries(100)),
+        (telling(), entries(POOL)),
+        (plain, entries(768)),
+        (FrontConfig { persistent: true, ..telling() }, entries(768)),
+    ] {
+        let mut own = Own::new(front, back, 300);
+        for _ in 0..2 {
+            assert_eq!(own.each(0..300), 0);
+            own.turns();
+        }
+        let stats = own.stats();
+        assert_eq!(
+            (stats.copied_to_pool, stats.adds, own.pair.front.cache_mode(0)),
+            (600, 0, CacheMode::Copying)
+        );
+        own.send(0, 100, 20_000);
+        own.close();
+    }
+}
+
+/// A guest that is allowed fewer pages than its table has entries finds out.
+#[test]
+fn a_back_that_takes_fewer_than_it_said_is_asked_for_fewer() {
+    let mut own = Own::new(telling(), entries(768), 256);
+    own.pair.back.allow_pages(&own.pair.h, 37);
+    for _ in 0..20 {
+        own.each(0..256);
+        own.turns();
+    }
+    assert_eq!(own.pair.front.cached_pages(0), (37, 37));
+    assert!(own.stats().refused > 0);
+    assert_eq!(own.pair.front.cache_mode(0), CacheMode::Copying);
+    own.close();
+}
+
+/// The back dies after each of some turns, while pages come and go; the next one goes on with what it was asked.
+#[test]
+fn a_back_that_dies_is_followed_by_one_that_knows_the_pages() {
+    for turns in 0..30 {
+        let mut own = Own::new(telling(), entries(POOL + 32), 100);
+        let mut turn = 0;
+        for round in 0..12 {
+            for page in 0..40 {
+                own.each([(page + round * 3) % 100]);
+                if page % 4 == 0 {
+                    if turn == turns {
+                        own.pair.restart();
+                    }
+                    turn += 1;
+                    own.turn();
+                }
+            }
+        }
+        own.turns();
+        let stats = own.stats();
+        assert!(stats.hits > 0 && stats.dels > 0, "dead at turn {turns}: {stats:?}");
+        assert_eq!((stats.refused, stats.in_use, stats.unasked), (0, 0, 0), "dead at turn {turns}");
+        let (added, capacity) = own.pair.front.cached_pages(0);
+        assert_eq!((own.pair.back.gref_pages(0)[0], capacity), (POOL + added, 32), "dead at turn {turns}");
+        own.pair.restart();
+        let copies = own.pair.xen.counts().copies;
+        own.each(0..100);
+        assert_eq!(own.pair.xen.counts().copies, copies, "dead at turn {turns}");
+        for _ in 0..4 {
+            own.each(0..20);
+            own.turns();
+        }
+        let copies = own.pair.xen.counts().copies;
+        assert_eq!((own.each(0..20), own.pair.xen.counts().copies), (20, copies), "dead at turn {turns}");
+        own.close();
+    }
+}
+
+/// One that closes, and another one: the same memory, new grants; what the first keeps mapped stays granted and takes a place.
+#[test]
+fn another_back_is_told_of_the_pages_anew() {
+    let mut own = Own::new(telling(), entries(POOL + 32), 100);
+    own.each(0..32);
+    own.turns();
+    assert_eq!(own.each(0..32), 32);
+    let standing = own.pair.xen.counts().grants;
+    // Of the memory's, which are the newest: it is mapped once more, by nobody who would tell.
+    let refs: Vec<GrantRef> = (0..4000).map(GrantRef).collect();
+    let kept: Vec<_> = refs
+        .iter()
+        .rev()
+        .filter_map(|gref| own.pair.h.map(GUEST, &[*gref], Access::ReadOnly).ok())
+        .take(5)
+        .collect();
+    assert_eq!(kept.len(), 5);
+    let (desc, _) = own.write(0, 900);
+    assert_eq!(own.pair.front.send_own(&own.pair.g, 0, &[desc]), Ok(1));
+    for _ in 0..2 {
+        let Pair { front, fb, back, bb, h, g, .. } = &mut own.pair;
+        back.end(h, bb, &mut []).expect("a map");
+        assert_eq!(front.step(g, fb).expect("a map"), FrontStep::Closed);
+        back.step(h, bb, &mut |_, _| None).expect("a map");
+        assert!(!front.is_held(0), "what was on the ring is gone");
+        own.pair.back = BackVif::new(GUEST, 0, own.pair.config.clone());
+        own.pair.back.inherit(&mut own.pair.bb).expect("a map");
+        own.pair.kept = Default::default();
+        own.pair.xen.stop_clock(own.pair.xen.counts().maps * 1_000_000_000_000);
+        own.pair.connect();
+        own.turns();
+        assert_eq!(own.each(0..32), 0, "it is not told of them yet");
+        own.turns();
+        assert_eq!(own.pair.front.cached_pages(0), (27, 32));
+        own.each(0..32);
+        own.turns();
+        assert!(own.pair.xen.counts().grants <= standing);
+        own.pair.front.turn(&own.pair.g).expect("an honest back");
+    }
+    drop(kept);
+    own.turns();
+    own.each(0..32);
+    own.turns();
+    assert_eq!((own.each(0..32), own.pair.front.cached_pages(0)), (32, (32, 32)));
+    own.close();
+}
+
+/// The control ring in the hands of a test, frames by a back that has no table: whatever is answered, they are right, and no grant ends
+/// that the back may have mapped.
+struct Lying {
+    own: Own,
+    raw: RawRing,
+    asked: u32,
+}
+
+impl Lying {
+    /// It says that it has room for so many beside the pool, and that it took the pool.
+    fn new(room: u32) -> Self {
+        let mut own = Own::unasked(telling(), entries(0), 100);
+        let raw = RawRing::of(&mut own.pair);
+        let mut lying = Self { own, raw, asked: 0 };
+        assert_eq!(lying.raw.request(0).msg_type, SIZE.raw());
+        lying.answer(SUCCESS, POOL as u32 + room);
+        lying.answer(SUCCESS, 0);
+        lying
+    }
+
+    /// Answers the next request.
+    fn answer(&mut self, status: u32, data: u32) {
+        let request = self.raw.request(self.asked);
+        self.raw.answer(self.asked, (request.id, request.msg_type, status, data));
+        self.asked += 1;
+        self.own.pair.front.turn(&self.own.pair.g).expect("what was asked");
+    }
+
+    /// What is asked: its list.
+    fn list(&self, msg_type: pregrant::wire::netif_ctrl::CtrlType) -> (u32, Vec<GrefEntry>) {
+        let request = self.raw.request(self.asked);
+        assert_eq!(request.msg_type, msg_type.raw());
+        let [_, gref, n] = request.data;
+        let page = self.own.pair.h.map(GUEST, &[GrantRef(gref)], Access::ReadWrite).expect("the list");
+        let mut bytes = vec![0; n as usize * GrefEntry::SIZE];
+        assert!(page.copy_out(0, &mut bytes));
+        (gref, bytes.as_chunks().0.iter().map(|entry| GrefEntry::from_bytes(*entry)).collect())
+    }
+
+    fn write_statuses(&self, list: u32, statuses: &[u16]) {
+        let page = self.own.pair.h.map(GUEST, &[GrantRef(list)], Access::ReadWrite).expect("the list");
+        for (k, status) in statuses.iter().enumerate() {
+            assert!(page.copy_in(k * GrefEntry::SIZE + GrefEntry::STATUS_OFFSET, &status.to_le_bytes()));
+        }
+    }
+
+    fn close(self) {
+        self.raw.end(&self.own.pair);
+        self.own.close();
+    }
+
+    fn turn(&mut self) {
+        self.own.pair.front.turn(&self.own.pair.g).expect("what was asked");
+    }
+
+    /// Pages are in the table, as it says, and others are wanted: the DEL that is asked then.
+    fn filled(room: usize) -> (Self, Vec<GrefEntry>) {
+        let mut lying = Self::new(room as u32);
+        lying.own.each(0..room);
+        lying.turn();
+        let (_, added) = lying.list(ADD);
+        assert_eq!(added.len(), room);
+        lying.answer(SUCCESS, 0);
+        assert_eq!(lying.own.each(0..room), room as u64, "by grant copy, and right");
+        // Twice, since all were used.
+        for _ in 0..2 {
+            lying.own.each(50..50 + room);
+        }
+        lying.turn();
+        (lying, added)
+    }
+}
+
+#[test]
+fn a_back_that_lies_about_an_add_gets_the_same_frames() {
+    for (status, hits) in [(SUCCESS, 8), (INVALID, 0), (77, 0), (u32::MAX, 0)] {
+        let mut lying = Lying::new(8);
+        let standing = lying.own.pair.xen.counts().grants;
+        assert_eq!(lying.own.each(0..20), 0);
+        lying.turn();
+        let (list, entries) = lying.list(ADD);
+        assert_eq!((entries.len(), lying.own.each(0..20)), (8, 0), "not yet");
+        lying.write_statuses(list, &[9; 8]);
+        // One of them is mapped, whatever it says.
+        let map =
+            lying.own.pair.h.map(GUEST, &[GrantRef(entries[3].gref)], Access::ReadOnly).expect("granted");
+        lying.answer(status, 12345);
+        assert_eq!(lying.own.each(0..20), hits);
+        let grants = lying.own.pair.xen.counts().grants;
+        assert_eq!(grants, if hits == 8 { standing + 8 } else { standing + 1 + lying.pending() });
+        drop(map);
+        lying.close();
+    }
+}
+
+impl Lying {
+    /// Pages of the ADD that is under way.
+    fn pending(&self) -> usize {
+        let is_add = self.raw.request(self.asked).msg_type == ADD.raw();
+        if is_add { self.raw.request(self.asked).data[2] as usize } else { 0 }
+    }
+}
+
+#[test]
+fn a_grant_ends_only_when_the_back_has_let_go() {
+    let (mut lying, added) = Lying::filled(8);
+    let (list, dels) = lying.list(DEL);
+    assert!(!dels.is_empty() && dels.iter().all(|entry| added.iter().any(|had| had.gref == entry.gref)));
+    assert!(dels.iter().all(|entry| entry.status != 0), "what the back does not write says nothing");
+    let grants = |lying: &Lying| lying.own.pair.xen.counts().grants;
+    let standing = grants(&lying);
+    // It says that it has let go of all, and has one of them mapped; another's status it does not write.
+    let map = lying.own.pair.h.map(GUEST, &[GrantRef(dels[0].gref)], Access::ReadOnly).expect("granted");
+    let mut statuses = vec![0; dels.len()];
+    statuses[1] = 2;
+    lying.write_statuses(list, &statuses);
+    lying.answer(SUCCESS, 99_999);
+    assert_eq!(grants(&lying), standing - (dels.len() - 2));
+    let stats = lying.own.stats();
+    assert_eq!((stats.in_use, stats.refused, stats.dels), (1, 1, dels.len() as u64 - 1));
+    assert!(lying.own.pair.h.map(GUEST, &[GrantRef(dels[1].gref)], Access::ReadOnly).is_ok(), "it stands");
+    lying.turn();
+    assert_eq!(grants(&lying), standing - (dels.len() - 2), "not yet");
+    drop(map);
+    lying.turn();
+    assert_eq!(grants(&lying), standing - (dels.len() - 1));
+    lying.close();
+}
+
+#[test]
+fn a_page_that_is_not_given_back_is_asked_for_so_often_and_kept() {
+    for (status, entry) in [(INVALID, 0), (77, 0), (SUCCESS, 2), (SUCCESS, 0xFFFF), (1, 0)] {
+        let (mut lying, _) = Lying::filled(1);
+        let standing = lying.own.pair.xen.counts().grants;
+        for asked in 1..=3 {
+            let (list, dels) = lying.list(DEL);
+            assert_eq!(dels.len(), 1);
+            lying.write_statuses(list, &[entry]);
+            lying.answer(status, 1);
+            assert_eq!(lying.own.stats().refused, asked);
+            assert_eq!(lying.own.each([0]), 1, "its reference is as good as before");
+            lying.own.each([50, 51, 52]);
+            lying.turn();
+        }
+        assert_eq!(lying.raw.request(lying.asked).msg_type, 0, "nothing is asked any more");
+        assert_eq!((lying.own.pair.xen.counts().grants, lying.own.stats().dels), (standing, 0));
+        lying.close();
+    }
+}
+
+/// An answer to what was not asked is a fault; one that comes again says nothing.
+#[test]
+fn an_answer_that_was_not_asked_closes_the_vif() {
+    let (good, twice, other, early) = (0, 1, 2, 3);
+    for kind in [good, twice, other, early] {
+        let (mut lying, _) = Lying::filled(4);
+        let (list, dels) = lying.list(DEL);
+        let standing = lying.own.pair.xen.counts().grants;
+        lying.write_statuses(list, &vec![0; dels.len()]);
+        let request = lying.raw.request(lying.asked);
+        let (id, msg_type) = match kind {
+            2 => (request.id + 1, request.msg_type),
+            3 => (request.id, ADD.raw()),
+            _ => (request.id, request.msg_type),
+        };
+        lying.raw.answer(lying.asked, (id, msg_type, SUCCESS, 0));
+        let Pair { front, g, .. } = &mut lying.own.pair;
+        let heard = front.turn(g);
+        assert_eq!(heard.is_ok(), kind <= twice, "{kind}");
+        let ended = standing - lying.own.pair.xen.counts().grants;
+        assert_eq!(ended, if kind <= twice { dels.len() } else { 0 }, "{kind}");
+        if kind == twice {
+            lying.raw.answer(lying.asked + 1, (id, msg_type, SUCCESS, 0));
+            let Pair { front, g, .. } = &mut lying.own.pair;
+            // Nothing is asked at present, so nothing is read; it counts for the next question, before the back can have seen that: no status
+            // says that anything was let go of.
+            assert_eq!(front.turn(g), Ok(false));
+            let standing = lying.own.pair.xen.counts().grants;
+            for _ in 0..4 {
+                lying.own.each(60..70);
+                lying.turn();
+                assert!(lying.own.pair.xen.counts().grants >= standing);
+            }
+        }
+        lying.close();
+    }
+}
