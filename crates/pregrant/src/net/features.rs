@@ -21,6 +21,8 @@ use super::path::{foreign, persistent};
 use crate::units::{EvtchnPort, GrantRef};
 use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN};
 use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, needed, number, put};
+pub use crate::xenbus::ring_keys::{MAX_RING_ORDER, queue_prefix};
+use crate::xenbus::ring_keys::{NUM_QUEUES, nr_queues, put_ring, ring, ring_order};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -208,49 +210,7 @@ impl QueueKeys {
 /// A back's keys for what it takes of that.
 const MAX_TX_RING_ORDER: &str = "max-tx-ring-page-order";
 const MAX_RX_RING_ORDER: &str = "max-rx-ring-page-order";
-
-/// Pages of a ring at most, as the exponent of 2: 4096 slots.
-pub const MAX_RING_ORDER: u32 = 4;
-
-/// What a back takes, by one of these keys. Garbled means one page.
-fn ring_order<S: KeySource>(keys: &mut S, key: &str) -> Result<u32, S::Error> {
-    Ok(keys.text(key)?.as_deref().and_then(decimal).unwrap_or(0).min(MAX_RING_ORDER))
-}
-
-/// The key, below a queue's place, that names page `k` of the ring of `dir`, which has `pages`.
-pub fn ring_key(dir: &str, k: usize, pages: usize) -> String {
-    if pages == 1 { format!("{dir}-ring-ref") } else { format!("{dir}-ring-ref{k}") }
-}
-
-fn put_ring(p: &mut Pairs, at: &str, dir: &str, refs: &[GrantRef]) {
-    if refs.len() > 1 {
-        put(p, format!("{at}{dir}-ring-page-order"), refs.len().ilog2());
-    }
-    for (k, r) in refs.iter().enumerate() {
-        put(p, format!("{at}{}", ring_key(dir, k, refs.len())), r.0);
-    }
-}
-
-/// The grants of a ring, blkif's way: with an order, each key has a number. A key without one says that its front knows no orders,
-/// whatever another one left beside it.
-fn ring<S: KeySource>(keys: &mut S, at: &str, dir: &str, most: u32) -> Result<Vec<GrantRef>, S::Error> {
-    if let Some(only) = number(keys, &format!("{at}{}", ring_key(dir, 0, 1)))? {
-        return Ok(Vec::from([GrantRef(only)]));
-    }
-    let key = format!("{at}{dir}-ring-page-order");
-    let order = number(keys, &key)?.unwrap_or(0);
-    if order > most {
-        let text = order.to_string();
-        return Err(keys.bad(
-            &key,
-            &text,
-            "at most the back's max-tx-ring-page-order or max-rx-ring-page-order",
-        ));
-    }
-    let pages = 1 << order;
-    let refs = (0..pages).map(|k| needed(keys, &format!("{at}{}", ring_key(dir, k, pages))).map(GrantRef));
-    refs.collect()
-}
+const RING_ORDERS: &str = "at most the back's max-tx-ring-page-order or max-rx-ring-page-order";
 
 /// A front's control ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -314,11 +274,6 @@ pub fn xdp_headroom<S: KeySource>(keys: &mut S) -> Result<u16, S::Error> {
     Ok(asked.min(u32::from(MAX_HEADROOM)) as u16)
 }
 
-/// Where queue `i` of `n` has its keys, relative to its end's directory, with the slash.
-pub fn queue_prefix(i: usize, n: usize) -> String {
-    if n >= 2 { format!("queue-{i}/") } else { String::new() }
-}
-
 /// The key in the back's directory that says which of a queue's staging lists were accepted: [`ActiveLists`].
 pub fn active_key(i: usize, n: usize) -> String {
     queue_prefix(i, n) + "staging-grants-active"
@@ -368,7 +323,7 @@ pub fn of_front_connection(name: &str) -> bool {
         "ctrl-",
         "event-channel",
         "queue-",
-        "multi-queue-num-queues",
+        NUM_QUEUES,
         "feature-staging-grants",
         data_ring::INDEX_REF,
         REVISION_KEY,
@@ -424,7 +379,7 @@ impl FrontRequest {
         }
         let n = self.queues.len();
         if n >= 2 {
-            put(&mut p, "multi-queue-num-queues", n);
+            put(&mut p, NUM_QUEUES, n);
         }
         let staging = self.queues.iter().any(|q| q.tx_data.keys().is_some() || q.rx_data.keys().is_some());
         if staging {
@@ -433,8 +388,8 @@ impl FrontRequest {
         }
         for (i, q) in self.queues.iter().enumerate() {
             let at = queue_prefix(i, n);
-            put_ring(&mut p, &at, "tx", &q.tx_ring);
-            put_ring(&mut p, &at, "rx", &q.rx_ring);
+            put_ring(&mut p, &format!("{at}tx-"), &q.tx_ring);
+            put_ring(&mut p, &format!("{at}rx-"), &q.rx_ring);
             match q.channels {
                 ChannelKeys::Single(port) => put(&mut p, format!("{at}event-channel"), port.0),
                 ChannelKeys::Split { tx, rx } => {
@@ -468,12 +423,7 @@ impl FrontRequest {
                 "1: this back copies into the front's pages, no other way",
             ));
         }
-        let key = "multi-queue-num-queues";
-        let n = number(keys, key)?.unwrap_or(1);
-        if n == 0 || n > offered.max_queues {
-            let text = n.to_string();
-            return Err(keys.bad(key, &text, "at least 1 and at most the back's multi-queue-max-queues"));
-        }
+        let n = nr_queues(keys, offered.max_queues)?;
         let ctrl_ring = if offered.ctrl_ring { number(keys, "ctrl-ring-ref")? } else { None };
         let ctrl = match ctrl_ring {
             Some(r) => {
@@ -495,8 +445,8 @@ impl FrontRequest {
                 None => ChannelKeys::Single(EvtchnPort(needed(keys, &format!("{at}event-channel"))?)),
             };
             queues.push(QueueKeys {
-                tx_ring: ring(keys, &at, "tx", offered.max_tx_ring_order)?,
-                rx_ring: ring(keys, &at, "rx", offered.max_rx_ring_order)?,
+                tx_ring: ring(keys, &format!("{at}tx-"), (offered.max_tx_ring_order, RING_ORDERS))?,
+                rx_ring: ring(keys, &format!("{at}rx-"), (offered.max_rx_ring_order, RING_ORDERS))?,
                 channels,
                 tx_data: if staging {
                     data_keys(keys, &at, "tx", &offered.staging_sizes)?

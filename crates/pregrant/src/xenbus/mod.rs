@@ -11,14 +11,17 @@
 //! does about the other's; [`device`] one end's directories, with keys that are parsed as hostile ([`key_source`]); [`bus`] what a
 //! driver of any class sees of both; [`back`] the back's end of a device of any class; [`toolstack`] the part that makes and removes both directories.
 //!
-//! Which keys a device has is not here: see `net::features` for vifs.
+//! Which keys a device has is not here, but for those of [rings and queues](ring_keys), which all classes write alike: see
+//! `net::features` for vifs, `blk::features` for disks.
 
 pub mod back;
+pub mod backoff;
 pub mod bus;
 pub mod device;
 pub mod key;
 pub mod key_source;
 pub mod refusal;
+pub mod ring_keys;
 pub mod state;
 pub mod toolstack;
 

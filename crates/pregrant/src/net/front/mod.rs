@@ -8,7 +8,6 @@
 //! ```
 //! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, grants of the set-up; [`ctrl`]: the control ring).
 
-pub mod backoff;
 pub mod ctrl;
 pub mod hook;
 pub mod lent_pages;

@@ -8,10 +8,9 @@
 //! Every step is taken in [`FrontVif::step`], which the owner calls when a watch fired; none runs on the data path. RX
 //! requests are posted, and staging is used, only once the back is connected and has said which lists it accepted. What
 //! a back may do: offer anything, accept nothing, close at any time, keep pages mapped. A front that reconnects offers it the
-//! same pages again ([`regions`](super::regions)), not without pause ([`backoff`](super::backoff)). Frames that are on
+//! same pages again ([`regions`](super::regions)), not without pause ([`backoff`](crate::xenbus::backoff)). Frames that are on
 //! the rings when the back closes are lost, as on any Ethernet whose cable is pulled.
 
-use super::backoff::Backoff;
 use super::ctrl::{CtrlFront, NotAsked};
 use super::hook::{Diverted, HookFrame, HookStats, Verdict};
 use super::lent_pages::LentPages;
@@ -36,6 +35,7 @@ use crate::port::{Arena, Burst, Offloads, Piece, Token};
 use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::wire::data_ring::ORDER_MIN;
 use crate::wire::netif_ctrl::CtrlType;
+use crate::xenbus::backoff::Backoff;
 use crate::xenbus::bus::DeviceBus;
 use crate::xenbus::key_source::Pairs;
 use crate::xenbus::state::{self, Handshake, Reaction, STEPS_AT_ONCE, XenbusState};

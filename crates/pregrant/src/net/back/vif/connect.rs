@@ -13,7 +13,7 @@ use crate::net::back::rx_batch::RxAccepts;
 use crate::net::back::{BackQueue, RxQueue, TxQueue};
 use crate::net::features::{
     ActiveLists, BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, QueueKeys, RingRequest, active_key,
-    data_ring_active_key, of_back_connection, queue_prefix, ring_key,
+    data_ring_active_key, of_back_connection, queue_prefix,
 };
 use crate::net::path::gref_mapping::exchange::GrefExchange;
 use crate::net::path::gref_mapping::table::GrefTable;
@@ -27,6 +27,7 @@ use crate::xenbus::back::{BackDevice, Begin, Connect, KeptMemory};
 use crate::xenbus::bus::{DeviceBus, OwnKeys};
 use crate::xenbus::key_source::Pairs;
 use crate::xenbus::refusal::{ConnectError, TooManyPages};
+use crate::xenbus::ring_keys::ring_key;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -249,7 +250,7 @@ impl<P: Platform> Vif<P> {
         let map = |dir, refs: &[GrantRef]| {
             p.peer().map(of, refs, Access::ReadWrite).map_err(|error| {
                 let k = error.index.filter(|&k| k < refs.len()).unwrap_or(0);
-                let key = at(&ring_key(dir, k, refs.len()));
+                let key = at(&ring_key(&format!("{dir}-"), k, refs.len()));
                 ConnectError::Map { key, of, gref: refs[k], error }
             })
         };

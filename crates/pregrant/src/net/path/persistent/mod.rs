@@ -17,8 +17,7 @@
 
 pub mod back;
 
-/// The key, the same in both directories.
-pub const FEATURE: &str = "feature-persistent";
+pub use crate::grants::FEATURE_PERSISTENT as FEATURE;
 
 /// Pages for each queue and direction, unless the operator says otherwise: a ring's slots, as the RFC has it.
 pub const DEFAULT_LIMIT: usize = 256;

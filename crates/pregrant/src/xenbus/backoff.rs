@@ -11,7 +11,7 @@ const AT_ONCE: u64 = 8;
 /// What one costs, nanoseconds.
 const EACH_NS: u64 = 500_000_000;
 
-/// The turns of one vif.
+/// The turns of one device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Backoff {
     /// When every turn that was taken is earned back.

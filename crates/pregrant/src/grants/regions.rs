@@ -1,0 +1,257 @@
+//! The pages that a device has granted to its back, from the first connection to the end of the device.
+//!
+//! ```text
+//!   rings, lists, buffers, pages  <--take-- Regions (one back) --release--> the platform, when the vif is over
+//!                                 --put-->
+//! ```
+//! A back that closes and keeps its mappings must not get new pages at each turn, and what a platform says about a release
+//! does not help: Linux's gntalloc takes every page back, and the kernel keeps those that are in use, beyond any limit. So
+//! between two connections nothing is released. The next one gets the same pages with the same grants, zeroed; new ones are
+//! granted only where none of that size and access is there. Where there is no memory for those, as when a back takes more
+//! queues than the last, the idle ones are released, for a bounded number of pages in the vif's life. What a back can make us
+//! grant is therefore what one connection with all of our wishes takes, and that number. Where rings of several pages are wished for
+//! it may allow fewer each time, and each time half of them: less than twice as much.
+//!
+//! A page goes to no other back (a store has one for its life), and never with more access than it had: its grant stays as
+//! it is. What a back sees of the last connection it was shown then. Where it still maps a page, it may write to it as soon
+//! as it is zeroed, before the vif is connected and after; but that is what any back may do to any page that it is granted.
+//! A front believes nothing that a ring says: its own indices are private and begin at 0, and each answer is copied once and
+//! checked against what was asked, however many hands wrote it. The worst is a fault or a damaged frame, of this vif.
+//!
+//! Pages that no back was told of (a plan that memory was too short for) are released at once. Only before the first
+//! connection: references can be guessed, so later ones are put by like all others.
+
+use crate::error::PlatformError;
+use crate::platform::{Access, GrantPool, InUse, Platform};
+use crate::shm::SharedBytes;
+use crate::units::{DomId, GrantRef};
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::RangeInclusive;
+
+/// The region of a platform's grant pool.
+pub type Region<P> = <<P as Platform>::Grants as GrantPool>::Region;
+
+/// How pages are granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Granting {
+    /// Once, at set-up.
+    Standing,
+    /// For each frame, as an ordinary netfront does; standing where the platform cannot.
+    PerFrame,
+}
+
+/// The grants of a region's pages.
+#[derive(Debug)]
+pub struct Grants {
+    refs: Box<[GrantRef]>,
+    to: DomId,
+    acc: Access,
+    /// Each page is granted while a frame is in it.
+    per_frame: bool,
+}
+
+impl Grants {
+    /// The first page's.
+    pub fn first(&self) -> GrantRef {
+        self.refs[0]
+    }
+
+    /// By page.
+    pub fn refs(&self) -> &[GrantRef] {
+        &self.refs
+    }
+}
+
+/// Pages that are granted, or can be.
+pub struct Granted<P: Platform> {
+    region: Region<P>,
+    grants: Grants,
+}
+
+impl<P: Platform> Granted<P> {
+    fn new(p: &P, to: DomId, acc: Access, n: usize, per_frame: bool) -> Result<Self, PlatformError> {
+        let mut refs = vec![GrantRef::NONE; n].into_boxed_slice();
+        let region = match p.grants().per_frame().filter(|_| per_frame) {
+            Some(table) => table.pages(n)?,
+            None => p.grants().alloc(to, acc, &mut refs)?,
+        };
+        Ok(Self { region, grants: Grants { refs, to, acc, per_frame } })
+    }
+
+    /// The memory, and its grants.
+    pub fn into_parts(self) -> (Region<P>, Grants) {
+        (self.region, self.grants)
+    }
+
+    /// What [`into_parts`](Self::into_parts) took apart.
+    pub fn from_parts(region: Region<P>, grants: Grants) -> Self {
+        Self { region, grants }
+    }
+
+    /// Pages.
+    #[inline(always)]
+    pub fn count(&self) -> usize {
+        self.grants.refs.len()
+    }
+
+    /// The memory.
+    #[inline(always)]
+    pub fn bytes(&self) -> &Region<P> {
+        &self.region
+    }
+
+    /// The grants that there are, by page.
+    pub fn refs(&self) -> &[GrantRef] {
+        &self.grants.refs
+    }
+
+    /// The grant of a page, made now where grants are per frame and it has none.
+    #[inline(always)]
+    pub fn grant(&mut self, p: &P, page: usize) -> Result<GrantRef, PlatformError> {
+        let grants = &mut self.grants;
+        if grants.per_frame
+            && grants.refs[page] == GrantRef::NONE
+            && let Some(table) = p.grants().per_frame()
+        {
+            grants.refs[page] = table.grant(grants.to, &self.region, page, grants.acc)?;
+        }
+        Ok(grants.refs[page])
+    }
+
+    /// Ends a page's grant where grants are per frame. False: the peer still uses it, and the grant stands.
+    #[inline(always)]
+    #[must_use]
+    pub fn settle(&mut self, p: &P, page: usize) -> bool {
+        let grants = &mut self.grants;
+        if !grants.per_frame || grants.refs[page] == GrantRef::NONE {
+            return true;
+        }
+        match p.grants().per_frame().map(|table| table.revoke(grants.refs[page])) {
+            Some(Err(InUse(_))) => false,
+            _ => {
+                grants.refs[page] = GrantRef::NONE;
+                true
+            }
+        }
+    }
+
+    /// Ends what grants per frame can be ended. True: none is left of them.
+    fn settle_all(&mut self, p: &P) -> bool {
+        let busy = (0..self.count()).filter(|&page| !self.settle(p, page)).count();
+        busy == 0
+    }
+
+    /// Ends all grants. While the peer still uses a page, and the platform says so, everything comes back, with the grants
+    /// that are left: try again.
+    pub fn release(mut self, p: &P) -> Result<(), InUse<Self>> {
+        if !self.settle_all(p) {
+            return Err(InUse(self));
+        }
+        let Self { region, grants } = self;
+        p.grants().release(region).map_err(|InUse(region)| InUse(Self { region, grants }))
+    }
+}
+
+/// The pages of one vif that are not in use at present.
+pub struct Regions<P: Platform> {
+    to: DomId,
+    kept: Vec<Granted<P>>,
+    /// The back may know of pages.
+    told: bool,
+    /// Pages that may still be released for others.
+    spare: usize,
+    may_make_room: bool,
+}
+
+/// Pages that one vif may release, in its life, to have others: a quarter of a grant table of version 1. Where the back kept them
+/// mapped, and the platform does not say so, that is what it costs at most, beside one connection and the plans that it tries.
+const SPARE_PAGES: usize = 8192;
+
+impl<P: Platform> Regions<P> {
+    /// None yet; all will be for domain `to`.
+    pub fn new(to: DomId) -> Self {
+        Self { to, kept: Vec::new(), told: false, spare: SPARE_PAGES, may_make_room: false }
+    }
+
+    /// The back.
+    pub fn to(&self) -> DomId {
+        self.to
+    }
+
+    /// `n` pages, zeroed: such as the back had before, else new ones. Where memory is short, standing ones may serve for those per
+    /// frame, and more for fewer.
+    pub fn take(
+        &mut self,
+        p: &P,
+        acc: Access,
+        n: usize,
+        granting: Granting,
+    ) -> Result<Granted<P>, PlatformError> {
+        let per_frame = granting == Granting::PerFrame && p.grants().per_frame().is_some();
+        if let Some(granted) = self.again(acc, n..=n, per_frame) {
+            return Ok(granted);
+        }
+        Granted::new(p, self.to, acc, n, per_frame)
+            .or_else(|e| self.again(acc, n..=usize::MAX, false).ok_or(e))
+    }
+
+    /// The smallest region of such a size.
+    fn again(&mut self, acc: Access, pages: RangeInclusive<usize>, per_frame: bool) -> Option<Granted<P>> {
+        let fits = |granted: &Granted<P>| {
+            let Grants { refs, acc: had, per_frame: was, .. } = &granted.grants;
+            pages.contains(&refs.len()) && (*had, *was) == (acc, per_frame)
+        };
+        let fitting = self.kept.iter().enumerate().filter(|(_, granted)| fits(granted));
+        let (at, _) = fitting.min_by_key(|(_, granted)| granted.count())?;
+        let granted = self.kept.swap_remove(at);
+        granted.region.zero();
+        Some(granted)
+    }
+
+    /// From now on the back may know of what was taken.
+    pub fn tell(&mut self) {
+        self.told = true;
+    }
+
+    /// Pages that are not used any more.
+    pub fn put(&mut self, p: &P, mut granted: Granted<P>) {
+        if self.told {
+            let _ = granted.settle_all(p); // the others stand, and are posted as they are
+            self.kept.push(granted);
+        } else if let Err(InUse(granted)) = granted.release(p) {
+            self.kept.push(granted);
+        }
+    }
+
+    /// A connection begins: whether it may [make room](Self::make_room). One that may can do so until it has its queues: a plan
+    /// that is given up must not leave its pages in the way of the next.
+    pub fn begin(&mut self) {
+        self.may_make_room = self.spare > 0;
+    }
+
+    /// Releases what is kept, for there is no memory for pages of other sizes.
+    pub fn make_room(&mut self, p: &P) {
+        if self.may_make_room {
+            self.spare = self.spare.saturating_sub(self.pages());
+            self.release(p);
+        }
+    }
+
+    /// The vif is over: ends all grants. What the back still uses stays, where the platform says so; call this again.
+    pub fn release(&mut self, p: &P) {
+        let kept = core::mem::take(&mut self.kept);
+        self.kept = kept.into_iter().filter_map(|granted| granted.release(p).err().map(|e| e.0)).collect();
+    }
+
+    /// Pages that are kept.
+    pub fn pages(&self) -> usize {
+        self.kept.iter().map(Granted::count).sum()
+    }
+
+    /// Whether none are.
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+}
