@@ -54,6 +54,15 @@ pub enum PeerFault {
     },
     /// A response names an id that has no request in flight.
     UnknownId(u16),
+    /// A disk's response names a request that is not in flight.
+    UnknownRequest(u64),
+    /// A disk's response names another operation than its request.
+    WrongOperation {
+        /// What was asked.
+        asked: u8,
+        /// What was answered.
+        answered: u8,
+    },
     /// A response's offset and length pass the end of its buffer.
     BadResponse {
         /// Bytes.
@@ -91,6 +100,10 @@ impl fmt::Display for PeerFault {
                 write!(f, "a GSO extra of type {gso_type} with segment size {size}")
             }
             Self::UnknownId(id) => write!(f, "a response for id {id}, which has no request in flight"),
+            Self::UnknownRequest(id) => write!(f, "a response for request {id:#x}, which is not in flight"),
+            Self::WrongOperation { asked, answered } => {
+                write!(f, "a response to operation {answered} for a request of operation {asked}")
+            }
             Self::BadResponse { offset, status } => {
                 write!(f, "a response with offset {offset} and status {status} passes the end of its buffer")
             }

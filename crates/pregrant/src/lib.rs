@@ -1,7 +1,7 @@
 //! Xen split drivers for network and block, both ends, around memory that is granted before the data comes.
 //!
 //! No operating system inside: wire formats, shared rings, the traits of a platform (grants, mappings, events),
-//! xenstore and xenbus without I/O, and the two ends of netif with one file per way of moving the bytes.
+//! xenstore and xenbus without I/O, and the two ends of netif and of blkif with one file per way of moving the bytes.
 #![no_std]
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
@@ -10,6 +10,7 @@ extern crate alloc;
 #[cfg(any(test, loom, feature = "local", feature = "crash-points"))]
 extern crate std;
 
+pub mod blk;
 pub mod doorbell;
 pub mod error;
 pub mod grants;

@@ -22,6 +22,7 @@ const WALLS: &[Wall] = &[
     },
     Wall { from: "pregrant::blk::front", never: &["pregrant::blk::back"] },
     Wall { from: "pregrant::blk::back", never: &["pregrant::blk::front"] },
+    Wall { from: "pregrant::blk::path::*::back", never: &["pregrant::blk::front"] },
     Wall { from: "pregrant::net", never: &["pregrant::blk"] },
     Wall { from: "pregrant::blk", never: &["pregrant::net"] },
     Wall { from: "pregrant::wire", never: &ABOVE_WIRE },

@@ -75,6 +75,13 @@ impl Abi {
             _ => None,
         }
     }
+    /// As a front on x86 writes that key.
+    pub const fn protocol(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64-abi",
+            Self::X86_32 => "x86_32-abi",
+        }
+    }
     /// Bytes of a slot.
     pub const fn slot_bytes(self) -> usize {
         self.slot_words() * 4

@@ -39,6 +39,8 @@ pub enum ConnectError<E> {
     Ring(PeerFault),
     /// The rings alone pass what this back maps of one guest.
     TooManyPages(TooManyPages),
+    /// What stands behind the device cannot be had: what it is, and why.
+    Unready(String),
     /// What a predecessor accepted, and the front uses, cannot be had again: what it is, and why.
     Lost(String),
 }
@@ -76,6 +78,7 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
             ),
             Self::Ring(fault) => fault.fmt(f),
             Self::TooManyPages(e) => write!(f, "its rings: {e}"),
+            Self::Unready(why) => f.write_str(why),
             Self::Lost(what) => {
                 write!(f, "{what}; the front must connect anew")
             }

@@ -1,0 +1,496 @@
+//! One queue at the back, whole: ring, path, its way to the disk. Owned by one loop, and may be handed to another thread's.
+//!
+//! ```text
+//!   ring --take--> Job in a place --judge, begin--> disk          at most a batch a poll, and no more parts in flight than the budget
+//!   disk --Done--> the place's Job --next step--> disk            FLUSH with data and BARRIER have three steps
+//!                                  '-end--> answers --settle, then publish--> ring
+//!   a BARRIER waits until all before it came back; meanwhile nothing is taken
+//! ```
+//! Invariants: each request that is taken is answered once, by the place that it has; a place is free again when its last order came
+//! back; nothing is answered before its pages are let go of. What a predecessor took and did not answer is done once more, before
+//! anything else is taken.
+//!
+//! What a guest may do: what [`request`](super::request) says of a slot, name ids twice (both are answered), lie with its index (a
+//! fault), ask for large transfers on all slots (they wait on the ring; the budget bounds what is mapped or copied for it).
+
+use super::counters::{Counters, add};
+use super::request::{Kind, Order, Refusal, Rules, answered_op, judge};
+use super::slots::Slots;
+use crate::blk::disk::{Disk, Done, Io, IoError, IoMemory, IoOp, SECTOR_BYTES};
+use crate::blk::path::back::MapOf;
+use crate::blk::path::{AnyPath, Held, Part, PathName};
+use crate::error::{PeerFault, PlatformError};
+use crate::platform::{Events, Platform};
+use crate::ring::Taken;
+use crate::units::DomId;
+use crate::wire::blkif::{RSP_EOPNOTSUPP, RSP_ERROR, RSP_OKAY, Request, Response};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Requests that a poll takes at most.
+pub const BATCH: usize = 64;
+
+type Chan<P> = <<P as Platform>::Events as Events>::Chan;
+
+/// What a queue and its disk's owner know of each other, wherever each of them runs.
+#[derive(Debug)]
+pub struct QueueShare {
+    /// What it has done.
+    pub counters: Counters,
+    /// Its path.
+    pub path: PathName,
+    /// Pages that are mapped from connect to disconnect, and those that its requests may have mapped meanwhile.
+    pub needed_pages: usize,
+    kept_pages: AtomicUsize,
+    overflows: AtomicU64,
+    /// Orders, and how many there were.
+    orders: AtomicU32,
+    allowed: AtomicUsize,
+    sectors: AtomicU64,
+}
+
+impl QueueShare {
+    /// Pages that stay mapped since they were seen, as of its last poll.
+    pub fn kept_pages(&self) -> usize {
+        self.kept_pages.load(Ordering::Relaxed)
+    }
+
+    /// How often a page found no place among them.
+    pub fn overflows(&self) -> u64 {
+        self.overflows.load(Ordering::Relaxed)
+    }
+
+    /// Whether it keeps pages.
+    pub fn keeps(&self) -> bool {
+        self.path == PathName::Persistent
+    }
+
+    /// From its next poll on it keeps so many pages at most.
+    pub(super) fn order_pages(&self, pages: usize) {
+        self.allowed.store(pages, Ordering::Relaxed);
+        self.orders.fetch_add(1, Ordering::Release);
+    }
+
+    /// From its next poll on the disk has so many sectors.
+    pub(super) fn order_sectors(&self, sectors: u64) {
+        self.sectors.store(sectors, Ordering::Relaxed);
+        self.orders.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// One request, from when it is taken to its answer.
+struct Job<P: Platform> {
+    taken: Option<Taken>,
+    id: u64,
+    op: u8,
+    order: Order,
+    /// Orders that the disk was given for it.
+    step: u8,
+    parts: Vec<Part>,
+    held: Held<P>,
+    /// Before the disk has it.
+    memory: Option<IoMemory>,
+}
+
+impl<P: Platform> Default for Job<P> {
+    fn default() -> Self {
+        Self {
+            taken: None,
+            id: 0,
+            op: 0,
+            order: Order::default(),
+            step: 0,
+            parts: Vec::new(),
+            held: Held::default(),
+            memory: None,
+        }
+    }
+}
+
+impl<P: Platform> Job<P> {
+    /// What the disk is to do next; None: all is done.
+    fn next(&mut self) -> Option<IoOp> {
+        let has_parts = !self.parts.is_empty();
+        let op = match (self.order.kind, self.step) {
+            (Kind::Read, 0) => Some(IoOp::Read),
+            (Kind::Write, 0) => Some(IoOp::Write),
+            (Kind::Flush, 0) => Some(IoOp::Flush),
+            (Kind::Discard { secure }, 0) => Some(IoOp::Discard { secure }),
+            (Kind::FlushWrite | Kind::Barrier, 0) => Some(IoOp::Flush),
+            (Kind::FlushWrite | Kind::Barrier, 1) if has_parts => Some(IoOp::Write),
+            (Kind::FlushWrite | Kind::Barrier, 2) if has_parts => Some(IoOp::Flush),
+            _ => None,
+        };
+        self.step += 1;
+        op
+    }
+}
+
+/// The queue.
+pub struct BackQueue<P: Platform> {
+    /// First, so that it has let go of all memory before the rest is dropped.
+    disk: Box<dyn Disk>,
+    of: DomId,
+    ring: Slots<MapOf<P>>,
+    /// None: it could not be [adopted](Self::adopt), and the queue stands still until its disk closes.
+    chan: Option<Chan<P>>,
+    path: AnyPath<P>,
+    rules: Rules,
+    share: Arc<QueueShare>,
+    jobs: Box<[Job<P>]>,
+    free: Vec<u32>,
+    /// What a predecessor took, oldest first.
+    redo: VecDeque<(Taken, Request)>,
+    answers: Vec<(Taken, Response)>,
+    done: Vec<Done>,
+    list: Vec<u8>,
+    /// A barrier that waits for the others, or goes alone.
+    barrier: Option<u32>,
+    barrier_goes: bool,
+    parts_in_flight: usize,
+    /// Parts that may be.
+    budget: usize,
+    /// Requests are taken; not so at the end.
+    takes: bool,
+    heard: u32,
+}
+
+/// Compiles for what goes from one worker's thread to another's.
+const fn goes_to_another_thread<T: Send>() {}
+
+/// What a queue is made of, beside its ring and its channel.
+pub struct QueueParts<P: Platform> {
+    /// Its way to the disk.
+    pub disk: Box<dyn Disk>,
+    /// How bytes travel.
+    pub path: AnyPath<P>,
+    /// What is judged by.
+    pub rules: Rules,
+    /// Parts in flight at most.
+    pub budget: usize,
+    /// Pages that are mapped from connect to disconnect.
+    pub pages: usize,
+}
+
+impl<P: Platform> BackQueue<P> {
+    /// A queue of domain `of`.
+    pub fn new(of: DomId, ring: Slots<MapOf<P>>, chan: Chan<P>, parts: QueueParts<P>) -> Self {
+        const { goes_to_another_thread::<Self>() };
+        let QueueParts { disk, path, rules, budget, pages } = parts;
+        let size = ring.size();
+        let redo: VecDeque<_> = ring.pending().into();
+        let share = QueueShare {
+            counters: Counters::default(),
+            path: path.name(),
+            needed_pages: pages,
+            kept_pages: AtomicUsize::new(0),
+            overflows: AtomicU64::new(0),
+            orders: AtomicU32::new(0),
+            allowed: AtomicUsize::new(usize::MAX),
+            sectors: AtomicU64::new(rules.figures.sectors),
+        };
+        Self {
+            disk,
+            of,
+            ring,
+            chan: Some(chan),
+            path,
+            rules,
+            share: Arc::new(share),
+            jobs: (0..size).map(|_| Job::default()).collect(),
+            free: (0..size).rev().collect(),
+            redo,
+            answers: Vec::with_capacity(size as usize),
+            done: Vec::with_capacity(size as usize),
+            list: Vec::new(),
+            barrier: None,
+            barrier_goes: false,
+            parts_in_flight: 0,
+            budget: budget.max(rules.most_parts()),
+            takes: true,
+            heard: 0,
+        }
+    }
+
+    /// What its disk's owner knows of it.
+    pub fn share(&self) -> &Arc<QueueShare> {
+        &self.share
+    }
+
+    /// Its event channel.
+    pub fn channel(&self) -> Option<&Chan<P>> {
+        self.chan.as_ref()
+    }
+
+    /// Has its event channel come to `p`, another handle of the same domain: its new owner's. One event is pending afterwards.
+    pub fn adopt(&mut self, p: &P) -> Result<(), PlatformError> {
+        self.chan = self.chan.take().map(|chan| p.events().adopt(chan)).transpose()?;
+        Ok(())
+    }
+
+    /// Requests that it has taken so far; the number wraps.
+    pub fn requests(&self) -> u32 {
+        self.ring.req_cons()
+    }
+
+    /// Requests that are taken and not answered.
+    pub fn in_flight(&self) -> usize {
+        self.jobs.len() - self.free.len()
+    }
+
+    /// Moves what came back from the disk to the guest, and one batch of requests from the guest to the disk. Returns how many of both
+    /// there were. A fault: the disk is to be closed.
+    pub fn poll(&mut self, p: &P) -> Result<usize, PeerFault> {
+        if self.chan.is_none() {
+            return Ok(0);
+        }
+        if self.share.orders.load(Ordering::Acquire) != self.heard {
+            self.heed(p);
+        }
+        let mut moved = self.collect(p);
+        let taken = if self.takes { self.take_batch(p) } else { Ok(0) };
+        self.begin_barrier();
+        self.disk.start();
+        // A disk in memory has done already.
+        moved += self.collect(p);
+        self.answer(p);
+        // What was taken before the fault is answered all the same.
+        Ok(moved + taken?)
+    }
+
+    /// Takes back what the disk has done.
+    fn collect(&mut self, p: &P) -> usize {
+        let mut all = 0;
+        loop {
+            let mut done = core::mem::take(&mut self.done);
+            self.disk.complete(&mut done);
+            let n = done.len();
+            all += n;
+            done.drain(..).for_each(|done| self.came_back(p, done));
+            self.done = done;
+            self.begin_barrier();
+            if n == 0 {
+                return all;
+            }
+        }
+    }
+
+    fn take_batch(&mut self, p: &P) -> Result<usize, PeerFault> {
+        for n in 0..BATCH {
+            if self.barrier.is_some() || !self.has_room() {
+                return Ok(n);
+            }
+            let request = match self.redo.pop_front() {
+                Some(request) => {
+                    add(&self.share.counters.redone, 1);
+                    request
+                }
+                None if self.ring.available(1)? == 0 => return Ok(n),
+                None => match self.ring.take() {
+                    Some(request) => request,
+                    None => return Ok(n),
+                },
+            };
+            self.begin(p, request);
+        }
+        Ok(BATCH)
+    }
+
+    /// Whether the longest of requests fits into what may be in flight.
+    fn has_room(&self) -> bool {
+        let most = self.rules.most_parts();
+        !self.free.is_empty() && (self.parts_in_flight == 0 || self.parts_in_flight + most <= self.budget)
+    }
+
+    fn begin(&mut self, p: &P, (taken, req): (Taken, Request)) {
+        let Some(place) = self.free.pop() else { return };
+        let Self { jobs, path, rules, list, of, .. } = self;
+        let job = &mut jobs[place as usize];
+        (job.taken, job.id, job.op, job.step) = (Some(taken), req.id(), answered_op(&req), 0);
+        let judged = judge(&req, rules, &mut job.parts, list, |refs, out| path.read_list(p, *of, refs, out));
+        let order = match judged {
+            Ok(order) => order,
+            Err(refusal) => {
+                let Counters { refused, unsupported, failed, .. } = &self.share.counters;
+                let counter = match refusal {
+                    Refusal::Wrong => refused,
+                    Refusal::NotSupported => unsupported,
+                    Refusal::NoList => failed,
+                };
+                add(counter, 1);
+                job.parts.clear();
+                return self.finish(place, refusal.status());
+            }
+        };
+        job.order = order;
+        if !job.parts.is_empty() {
+            match path.begin(p, *of, order.kind.way(), &job.parts, &mut job.held) {
+                Some(memory) => job.memory = Some(memory),
+                None => {
+                    add(&self.share.counters.failed, 1);
+                    job.parts.clear();
+                    return self.finish(place, RSP_ERROR);
+                }
+            }
+        }
+        self.parts_in_flight += job.parts.len();
+        if order.kind == Kind::Barrier {
+            self.barrier = Some(place);
+        } else {
+            self.go_on(p, place);
+        }
+    }
+
+    /// A barrier begins when it is alone.
+    fn begin_barrier(&mut self) {
+        if let Some(place) = self.barrier
+            && !self.barrier_goes
+            && self.in_flight() == 1
+        {
+            self.barrier_goes = true;
+            self.submit_next(place);
+        }
+    }
+
+    /// Gives the disk the next order of a job. False: there is none.
+    fn submit_next(&mut self, place: u32) -> bool {
+        let job = &mut self.jobs[place as usize];
+        let Some(op) = job.next() else { return false };
+        let (sector, sectors, memory) = match op {
+            IoOp::Flush => (0, 0, IoMemory::default()),
+            IoOp::Read | IoOp::Write | IoOp::Discard { .. } => {
+                (job.order.sector, job.order.sectors, job.memory.take().unwrap_or_default())
+            }
+        };
+        self.disk.submit(Io { token: place.into(), op, sector, sectors, memory });
+        true
+    }
+
+    fn go_on(&mut self, p: &P, place: u32) {
+        if !self.submit_next(place) {
+            self.end(p, place, Ok(()));
+        }
+    }
+
+    fn came_back(&mut self, p: &P, Done { io, outcome }: Done) {
+        let place = io.token as u32;
+        let Some(job) = self.jobs.get_mut(place as usize) else { return };
+        if matches!(io.op, IoOp::Read | IoOp::Write) {
+            job.memory = Some(io.memory);
+        }
+        match outcome {
+            Ok(()) => self.go_on(p, place),
+            Err(e) => self.end(p, place, Err(e)),
+        }
+    }
+
+    /// The disk has done all that it was to, or could not.
+    fn end(&mut self, p: &P, place: u32, outcome: Result<(), IoError>) {
+        let Self { jobs, path, of, share, .. } = self;
+        let job = &mut jobs[place as usize];
+        let mut good = outcome.is_ok();
+        if let Some(memory) = job.memory.take() {
+            let request = (job.order.kind.way(), &job.parts[..]);
+            good &= path.end(p, *of, request, memory, &mut job.held, good);
+        }
+        self.parts_in_flight -= job.parts.len();
+        let c = &share.counters;
+        let bytes = job.order.sectors * SECTOR_BYTES as u64;
+        match job.order.kind {
+            _ if !good => add(&c.failed, 1),
+            Kind::Read => {
+                add(&c.reads, 1);
+                add(&c.bytes_read, bytes);
+            }
+            Kind::Write | Kind::FlushWrite | Kind::Barrier if !job.parts.is_empty() => {
+                add(&c.writes, 1);
+                add(&c.bytes_written, bytes);
+                add(&c.flushes, u64::from(job.order.kind != Kind::Write));
+            }
+            Kind::Write => {}
+            Kind::Flush | Kind::FlushWrite | Kind::Barrier => add(&c.flushes, 1),
+            Kind::Discard { .. } => add(&c.discards, 1),
+        }
+        job.parts.clear();
+        if self.barrier == Some(place) {
+            self.barrier = None;
+            self.barrier_goes = false;
+        }
+        let status = match outcome {
+            Err(IoError::NotSupported) => RSP_EOPNOTSUPP,
+            _ if good => RSP_OKAY,
+            _ => RSP_ERROR,
+        };
+        self.finish(place, status);
+    }
+
+    fn finish(&mut self, place: u32, status: i16) {
+        let job = &mut self.jobs[place as usize];
+        if let Some(taken) = job.taken.take() {
+            self.answers.push((taken, Response { id: job.id, op: job.op, status }));
+            self.free.push(place);
+        }
+    }
+
+    /// Lets go of what ended requests held, and answers them.
+    fn answer(&mut self, p: &P) {
+        self.path.settle(p);
+        if let Some(kept) = self.path.pages() {
+            self.share.kept_pages.store(kept, Ordering::Relaxed);
+            self.share.overflows.store(self.path.overflows(), Ordering::Relaxed);
+        }
+        if self.answers.is_empty() {
+            return;
+        }
+        add(&self.share.counters.answers, self.answers.len() as u64);
+        let notify = self.ring.answer_taken(&self.answers);
+        self.answers.clear();
+        if let Some(chan) = self.chan.as_ref().filter(|_| notify.wanted()) {
+            p.events().notify(chan);
+        }
+    }
+
+    /// Does what it was ordered to.
+    #[cold]
+    pub(super) fn heed(&mut self, p: &P) {
+        self.heard = self.share.orders.load(Ordering::Acquire);
+        self.rules.figures.sectors = self.share.sectors.load(Ordering::Relaxed);
+        self.path.limit_pages(p, self.share.allowed.load(Ordering::Relaxed));
+    }
+
+    /// Whether it may take a request, should there be one.
+    fn can_take(&self) -> bool {
+        self.chan.is_some() && self.takes && self.barrier.is_none() && self.has_room()
+    }
+
+    /// Before sleeping: arms ring and channel. True: there is work. What comes back from the disk wakes its owner by itself; before
+    /// that a queue that is full does not ask to be told of requests.
+    pub fn arm(&mut self, p: &P) -> Result<bool, PeerFault> {
+        let work = self.can_take() && (!self.redo.is_empty() || self.ring.final_check()?);
+        // Last: an event that came since the ring was armed is kept until here.
+        if let Some(chan) = &self.chan {
+            p.events().unmask(chan);
+        }
+        Ok(work)
+    }
+
+    /// Whether there is a request that it may take. Nothing is armed.
+    pub fn is_pending(&mut self) -> bool {
+        self.can_take() && (!self.redo.is_empty() || self.ring.available(1) != Ok(0))
+    }
+
+    /// Takes no more, and has all that was taken answered: before it is dropped, in good order. Returns how many it answered.
+    pub fn drain(&mut self, p: &P) -> usize {
+        let before = self.share.counters.read().answers;
+        self.takes = false;
+        let _ = self.poll(p); // takes nothing, so that nothing can be wrong
+        while self.in_flight() > 0 && self.chan.is_some() {
+            self.disk.wait();
+            let _ = self.poll(p); // the same
+        }
+        (self.share.counters.read().answers - before) as usize
+    }
+}

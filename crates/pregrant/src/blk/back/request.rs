@@ -1,0 +1,216 @@
+//! What a guest asks, judged: the one place that decides which requests a disk sees (docs/protocol 5.3).
+//!
+//! ```text
+//!   Request (a private copy) --judge--> Order, and Parts of pages          refused: ERROR or EOPNOTSUPP, and the disk hears nothing
+//!                                 ^ lists of indirect pages, copied once
+//! ```
+//! Invariants of what comes out: a transfer has 1 to `max` parts, each of whole logical sectors within its page, together as long as
+//! its sectors; sectors lie on the disk, without overflow, and begin and end with logical sectors; nothing is written to a disk that is
+//! only read; no two parts are merged, whatever their references are (XSA-229).
+//!
+//! What a guest may do: write anything into a slot or a list. `handle` is not looked at, as nowhere.
+
+use crate::blk::disk::{Discard, DiskFigures};
+use crate::blk::path::{Part, Way};
+use crate::units::GrantRef;
+use crate::wire::blkif::{
+    DISCARD_SECURE, IndirectRequest, OP_FLUSH_DISKCACHE, OP_READ, OP_WRITE, OP_WRITE_BARRIER, RSP_EOPNOTSUPP,
+    RSP_ERROR, Request, RwRequest, SECTOR_BYTES, Segment,
+};
+use alloc::vec::Vec;
+
+/// What a queue judges by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rules {
+    /// The disk, as of now.
+    pub figures: DiskFigures,
+    /// Barriers are offered.
+    pub barrier: bool,
+    /// Segments of an indirect request at most; 0: none are offered.
+    pub max_indirect: u16,
+}
+
+impl Rules {
+    /// Parts of a request at most.
+    pub fn most_parts(&self) -> usize {
+        crate::wire::blkif::SEGMENTS_MAX.max(self.max_indirect.into())
+    }
+}
+
+/// What a disk is to do for a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Kind {
+    /// Its parts from the disk.
+    #[default]
+    Read,
+    /// Its parts to the disk.
+    Write,
+    /// A flush.
+    Flush,
+    /// A flush, its parts to the disk, and a flush.
+    FlushWrite,
+    /// The same, behind all that was asked before and ahead of all that is asked later; perhaps without parts.
+    Barrier,
+    /// Its sectors hold nothing of use.
+    Discard {
+        /// And are gone for good.
+        secure: bool,
+    },
+}
+
+impl Kind {
+    /// Which way its bytes go.
+    pub fn way(self) -> Way {
+        if self == Self::Read { Way::Read } else { Way::Write }
+    }
+}
+
+/// A request that may be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Order {
+    /// What.
+    pub kind: Kind,
+    /// First sector, of 512 bytes.
+    pub sector: u64,
+    /// How many.
+    pub sectors: u64,
+}
+
+/// Why a request is answered at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// Its own words forbid it.
+    Wrong,
+    /// This disk has no such thing.
+    NotSupported,
+    /// A page of its list is not to be had.
+    NoList,
+}
+
+impl Refusal {
+    /// As the answer has it.
+    pub fn status(self) -> i16 {
+        match self {
+            Self::NotSupported => RSP_EOPNOTSUPP,
+            Self::Wrong | Self::NoList => RSP_ERROR,
+        }
+    }
+}
+
+/// The op that the answer carries: the request's, and of an indirect one the real op, as Linux's backs answer.
+pub fn answered_op(req: &Request) -> u8 {
+    match req {
+        Request::ReadWrite(r) => r.op,
+        Request::Indirect(r) => r.op,
+        Request::Discard(_) => crate::wire::blkif::OP_DISCARD,
+        Request::Other { op, .. } => *op,
+    }
+}
+
+/// Judges a request. `read_list` copies the first bytes of these pages, once; `list` is memory for that.
+///
+/// # Errors
+/// What it is to be answered with at once; `parts` mean nothing then.
+pub fn judge(
+    req: &Request,
+    rules: &Rules,
+    parts: &mut Vec<Part>,
+    list: &mut Vec<u8>,
+    read_list: impl FnOnce(&[u32], &mut [u8]) -> bool,
+) -> Result<Order, Refusal> {
+    parts.clear();
+    let figures = &rules.figures;
+    match req {
+        Request::ReadWrite(r) => judge_direct(r, rules, parts),
+        Request::Indirect(r) => judge_indirect(r, rules, parts, list, read_list),
+        Request::Discard(r) => {
+            let Discard { secure, .. } =
+                figures.discard.filter(|_| !figures.read_only).ok_or(Refusal::NotSupported)?;
+            let asks_secure = r.flag & DISCARD_SECURE != 0;
+            if asks_secure && !secure {
+                return Err(Refusal::NotSupported); // "done" would be a lie
+            }
+            on_disk(figures, r.sector, r.nr_sectors)?;
+            let kind = Kind::Discard { secure: asks_secure };
+            Ok(Order { kind, sector: r.sector, sectors: r.nr_sectors })
+        }
+        Request::Other { .. } => Err(Refusal::NotSupported),
+    }
+}
+
+fn judge_direct(r: &RwRequest, rules: &Rules, parts: &mut Vec<Part>) -> Result<Order, Refusal> {
+    let segments = r.segments().map_err(|_| Refusal::Wrong)?;
+    let figures = &rules.figures;
+    let kind = match (r.op, segments.is_empty()) {
+        (OP_READ, false) => Kind::Read,
+        (OP_WRITE, false) => Kind::Write,
+        (OP_WRITE_BARRIER, _) if !rules.barrier || !figures.flush => return Err(Refusal::NotSupported),
+        (OP_WRITE_BARRIER, _) => Kind::Barrier,
+        (OP_FLUSH_DISKCACHE, _) if !figures.flush => return Err(Refusal::NotSupported),
+        (OP_FLUSH_DISKCACHE, true) => return Ok(Order { kind: Kind::Flush, sector: 0, sectors: 0 }),
+        (OP_FLUSH_DISKCACHE, false) => Kind::FlushWrite,
+        _ => return Err(Refusal::Wrong), // a transfer of nothing
+    };
+    if segments.is_empty() {
+        return Ok(Order { kind, sector: 0, sectors: 0 });
+    }
+    transfer(kind, r.sector, segments.iter().copied(), figures, parts)
+}
+
+fn judge_indirect(
+    r: &IndirectRequest,
+    rules: &Rules,
+    parts: &mut Vec<Part>,
+    list: &mut Vec<u8>,
+    read_list: impl FnOnce(&[u32], &mut [u8]) -> bool,
+) -> Result<Order, Refusal> {
+    if rules.max_indirect == 0 {
+        return Err(Refusal::NotSupported);
+    }
+    let pages = r.pages(rules.max_indirect).map_err(|_| Refusal::Wrong)?;
+    let kind = match r.op {
+        OP_READ => Kind::Read,
+        OP_WRITE => Kind::Write,
+        _ => return Err(Refusal::Wrong),
+    };
+    list.clear();
+    list.resize(usize::from(r.nr_segments) * Segment::SIZE, 0);
+    if !read_list(pages, list) {
+        return Err(Refusal::NoList);
+    }
+    let (segments, _) = list.as_chunks::<{ Segment::SIZE }>();
+    transfer(kind, r.sector, segments.iter().map(|bytes| Segment::from_bytes(*bytes)), &rules.figures, parts)
+}
+
+fn transfer(
+    kind: Kind,
+    sector: u64,
+    segments: impl Iterator<Item = Segment>,
+    figures: &DiskFigures,
+    parts: &mut Vec<Part>,
+) -> Result<Order, Refusal> {
+    if kind.way() == Way::Write && figures.read_only {
+        return Err(Refusal::Wrong);
+    }
+    let mut sectors = 0;
+    for segment in segments {
+        let n = u64::from(segment.nr_sectors().map_err(|_| Refusal::Wrong)?);
+        if !n.is_multiple_of(figures.units()) {
+            return Err(Refusal::Wrong);
+        }
+        sectors += n;
+        let bytes = |sectors: u64| (sectors * SECTOR_BYTES as u64) as u16;
+        let at = bytes(segment.first_sect.into());
+        parts.push(Part { gref: GrantRef(segment.gref), at, len: bytes(n) });
+    }
+    on_disk(figures, sector, sectors)?;
+    Ok(Order { kind, sector, sectors })
+}
+
+/// Whether these sectors are some, whole logical ones, and on the disk.
+fn on_disk(figures: &DiskFigures, sector: u64, sectors: u64) -> Result<(), Refusal> {
+    let units = figures.units();
+    let whole = sector.is_multiple_of(units) && sectors.is_multiple_of(units);
+    let end = sector.checked_add(sectors).filter(|end| *end <= figures.sectors);
+    if sectors == 0 || !whole || end.is_none() { Err(Refusal::Wrong) } else { Ok(()) }
+}

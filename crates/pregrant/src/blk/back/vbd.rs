@@ -1,0 +1,299 @@
+//! One disk at the back: what it is beside the handshake of any device ([`Back`]).
+//!
+//! ```text
+//!   offer       what this back takes                                          blk/features.rs
+//!   connect     image opened --> the front's keys --> rings, channels --> queues live --> figures written, and then state 4
+//!   resize      `sectors` and the state once more: the front looks
+//!   disconnect  nothing stays mapped or bound; what the disk still works on ends first
+//! ```
+//! Connected is said only after the image is open: a disk that cannot be had is a device that closes with a line that says why.
+//!
+//! What a front may do: write any keys, lie on its rings, vanish. Rings that are wrong close the device; what passes the bound of its
+//! guest's pages (XSA-300) connects nothing.
+
+use super::queue::{BackQueue, QueueParts, QueueShare};
+use super::request::Rules;
+use super::slots::{JOURNAL_BYTES, Journal, Slots};
+use crate::blk::disk::{DiskFigures, Image};
+use crate::blk::features::{
+    BackFeatures, DEVICE_TYPE, FrontRequest, INDIRECT_SEGMENTS_MAX, MODE, QueueKeys, figures_pairs,
+    mode_writes, of_back_connection, queue_prefix, read_figures, ring_key, type_is_cdrom,
+};
+use crate::blk::path::{AnyPath, PathName, persistent};
+use crate::platform::{Access, Events, PeerMem, Platform};
+use crate::ring::RedoWords;
+use crate::units::DomId;
+use crate::wire::blkif::Abi;
+use crate::xenbus::Class;
+use crate::xenbus::back::{Back, BackDevice, Begin, Changed, Connect, Drained, KeptMemory};
+use crate::xenbus::bus::{DeviceBus, OwnKeys};
+use crate::xenbus::key_source::Pairs;
+use crate::xenbus::refusal::{ConnectError, TooManyPages};
+use crate::xenbus::state::Handshake;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+/// What a back offers to disks, and how it serves them.
+#[derive(Clone, Copy, Debug)]
+pub struct VbdConfig {
+    /// What is advertised.
+    pub features: BackFeatures,
+    /// How the bytes of a front that does not persist travel: `copy` or `map`.
+    pub fallback: PathName,
+    /// How many pages of each queue may stay mapped once they were seen, where the front persists.
+    pub persistent_pages: usize,
+    /// Parts of pages that all requests in flight together may have, over all queues: what is mapped or copied for them.
+    pub parts_in_flight: usize,
+}
+
+impl Default for VbdConfig {
+    fn default() -> Self {
+        Self {
+            features: BackFeatures::default(),
+            fallback: PathName::Copy,
+            persistent_pages: persistent::DEFAULT_LIMIT,
+            parts_in_flight: 4096,
+        }
+    }
+}
+
+/// One disk of domain `of`, with its handshake.
+pub type BackVbd<P> = Back<Vbd<P>>;
+
+/// What a disk is beside its handshake.
+pub struct Vbd<P: Platform> {
+    of: DomId,
+    config: VbdConfig,
+    image: Box<dyn Image>,
+    /// As its guest was told; None: it is not connected.
+    figures: Option<DiskFigures>,
+    /// Its queues; none while they are [lent](Vbd::lend_queues).
+    queues: Vec<BackQueue<P>>,
+    /// What is known of each queue, wherever it is; none while it is not connected.
+    shares: Vec<Arc<QueueShare>>,
+    /// Pages that all of its queues may keep since they saw them.
+    allowed: usize,
+}
+
+impl<P: Platform> Back<Vbd<P>> {
+    /// A disk that the toolstack created; nothing is written yet.
+    pub fn new(of: DomId, handle: u32, config: VbdConfig, image: Box<dyn Image>) -> Self {
+        let (figures, queues, shares) = (None, Vec::new(), Vec::new());
+        Self::around(Vbd { of, config, image, figures, queues, shares, allowed: 0 }, of, handle)
+    }
+
+    /// Its image has another length now: tells the queues, and the guest. Linux's front looks at `sectors` when the back's state is
+    /// written once more. A disk that is not connected is told of at its next connect.
+    pub fn resize<B: DeviceBus>(&mut self, bus: &mut B, sectors: u64) -> Result<(), B::Error> {
+        let barrier = self.config.features.barrier;
+        let Some(figures) = self.figures.as_mut().filter(|figures| figures.sectors != sectors) else {
+            return Ok(());
+        };
+        figures.sectors = sectors;
+        let pairs = figures_pairs(figures, barrier);
+        self.shares.iter().for_each(|share| share.order_sectors(sectors));
+        bus.publish(&pairs, |_| false)?;
+        bus.set_state(self.state())
+    }
+}
+
+impl<P: Platform> BackDevice for Vbd<P> {
+    type Platform = P;
+    type Far = ();
+    const CLASS: Class = Class::VBD;
+    const HANDSHAKE: Handshake = Handshake::Confirmed;
+
+    fn offer<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
+        self.config.features.max_indirect_segments =
+            self.config.features.max_indirect_segments.min(INDIRECT_SEGMENTS_MAX);
+        bus.publish(&self.config.features.pairs(), of_back_connection)
+    }
+
+    fn connect<B: DeviceBus>(
+        &mut self,
+        p: &P,
+        bus: &mut B,
+        with: Connect<'_>,
+    ) -> Result<(), ConnectError<B::Error>> {
+        self.connect_queues(p, bus, with)
+    }
+
+    fn is_connected(&self) -> bool {
+        !self.shares.is_empty()
+    }
+
+    fn is_lent(&self) -> bool {
+        self.queues.len() < self.shares.len()
+    }
+
+    fn drain(&mut self, p: &P, (): &mut ()) -> Drained {
+        let delivered = self.queues.iter_mut().map(|q| q.drain(p)).sum();
+        Drained { delivered, lost: 0 }
+    }
+
+    fn disconnect(&mut self, _: &P) {
+        self.queues.clear(); // the disk's orders end, maps are unmapped and channels closed on drop
+        self.shares.clear();
+        self.figures = None;
+        self.allowed = 0;
+    }
+
+    fn changed<B: DeviceBus>(&mut self, _: &P, _: &mut B, _: Changed<'_>) -> Result<(), B::Error> {
+        Ok(())
+    }
+
+    fn needed_pages(&self) -> usize {
+        self.shares.iter().map(|share| share.needed_pages).sum()
+    }
+
+    fn allowed_pages(&self) -> usize {
+        self.allowed
+    }
+
+    fn allow_pages(&mut self, p: &P, pages: usize) {
+        let keep = self.shares.iter().filter(|share| share.keeps()).count();
+        let each = (pages / keep.max(1)).min(self.config.persistent_pages);
+        self.shares.iter().for_each(|share| share.order_pages(each));
+        self.queues.iter_mut().for_each(|q| q.heed(p));
+        self.allowed = each * keep;
+    }
+}
+
+impl<P: Platform> Vbd<P> {
+    /// Opens the image, maps rings, binds channels, writes the figures.
+    fn connect_queues<B: DeviceBus>(
+        &mut self,
+        p: &P,
+        bus: &mut B,
+        Connect { begin, page_limit, kept }: Connect<'_>,
+    ) -> Result<(), ConnectError<B::Error>> {
+        if begin == Begin::Reattach {
+            self.config.features = BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?;
+        }
+        let front = FrontRequest::read(bus, &self.config.features).map_err(ConnectError::Keys)?;
+        let mut figures = self.image.open().map_err(ConnectError::Unready)?;
+        let mode = bus.own_text(MODE).map_err(ConnectError::Keys)?;
+        figures.read_only |= !mode_writes(mode.as_deref());
+        figures.cdrom |= type_is_cdrom(bus.text(DEVICE_TYPE).map_err(ConnectError::Keys)?.as_ref());
+        if begin == Begin::Reattach {
+            let told = read_figures(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?;
+            if told.units() != figures.units() || told.sectors > figures.sectors {
+                return Err(ConnectError::Lost(String::from(
+                    "the image is shorter than its guest was told, or has other sectors",
+                )));
+            }
+        }
+        let n = front.queues.len();
+        let rings: usize = front.queues.iter().map(|keys| keys.ring.len()).sum();
+        let rules = Rules {
+            figures,
+            barrier: self.config.features.barrier,
+            max_indirect: self.config.features.max_indirect_segments.min(INDIRECT_SEGMENTS_MAX) as u16,
+        };
+        let path = if front.persistent { PathName::Persistent } else { self.config.fallback };
+        let maps = path != PathName::Copy;
+        // Each queue can serve the longest of requests, or the disk is not served at all.
+        let least = if maps { n * rules.most_parts() } else { 0 };
+        let asked = rings + least;
+        if asked > page_limit {
+            return Err(ConnectError::TooManyPages(TooManyPages { asked, left: page_limit }));
+        }
+        let budget = self.config.parts_in_flight.max(n * rules.most_parts()) / n;
+        let budget = if maps { budget.min((page_limit - rings) / n) } else { budget };
+        let mut queues = Vec::with_capacity(n);
+        for (i, keys) in front.queues.iter().enumerate() {
+            let disk = self.image.queue().map_err(|e| ConnectError::Unready(format!("{e}")))?;
+            let path = AnyPath::new(path, self.config.persistent_pages);
+            let pages = keys.ring.len() + if maps { budget } else { 0 };
+            let parts = QueueParts { disk, path, rules, budget, pages };
+            queues.push(self.connect_queue(p, (i, n), keys, (front.abi, begin), parts, &mut *kept)?);
+        }
+        if begin == Begin::Fresh {
+            let pairs: Pairs = figures_pairs(&figures, rules.barrier);
+            bus.publish(&pairs, |_| false).map_err(ConnectError::Keys)?;
+        }
+        self.shares = queues.iter().map(|q| Arc::clone(q.share())).collect();
+        self.queues = queues;
+        self.figures = Some(figures);
+        let left = page_limit.saturating_sub(self.needed_pages());
+        self.allow_pages(p, left);
+        Ok(())
+    }
+
+    fn connect_queue<E>(
+        &self,
+        p: &P,
+        (i, n): (usize, usize),
+        keys: &QueueKeys,
+        (abi, begin): (Abi, Begin),
+        parts: QueueParts<P>,
+        kept: KeptMemory<'_>,
+    ) -> Result<BackQueue<P>, ConnectError<E>> {
+        let (of, refs) = (self.of, &keys.ring[..]);
+        let map = p.peer().map(of, refs, Access::ReadWrite).map_err(|error| {
+            let k = error.index.filter(|&k| k < refs.len()).unwrap_or(0);
+            let key = ring_key(&queue_prefix(i, n), k, refs.len());
+            ConnectError::Map { key, of, gref: refs[k], error }
+        })?;
+        let port = keys.channel;
+        let chan = p.events().bind(of, port).map_err(|error| {
+            let key = queue_prefix(i, n) + "event-channel";
+            ConnectError::Bind { key, of, port, error }
+        })?;
+        let memory = kept(&format!("{i}/journal"), JOURNAL_BYTES).and_then(RedoWords::new);
+        let has_journal = memory.is_some();
+        let journal = |size| {
+            let journal = Journal::over(memory?, size);
+            // A new connection's ring starts anew: what an old one's last batch left must not be replayed.
+            if begin == Begin::Fresh {
+                journal.clear();
+            }
+            Some(journal)
+        };
+        let (mut ring, told) = Slots::attach(abi, map, journal)?;
+        // Answers overlay requests that are not answered: without the journal nobody knows which are left.
+        if begin == Begin::Reattach && !has_journal && ring.available(1)? > 0 {
+            return Err(ConnectError::Lost(String::from(
+                "requests are on the ring, and the journal that says which were answered is gone",
+            )));
+        }
+        // A predecessor may have died between an answer and its notification.
+        if begin == Begin::Reattach || told.wanted() {
+            p.events().notify(&chan);
+        }
+        Ok(BackQueue::new(of, ring, chan, parts))
+    }
+
+    /// The disk, as its guest was told; None: it is not connected.
+    pub fn figures(&self) -> Option<&DiskFigures> {
+        self.figures.as_ref()
+    }
+
+    /// Pages that it has mapped at most: those that it [needs](BackDevice::needed_pages), and those that it keeps since it saw them.
+    pub fn mapped_pages(&self) -> usize {
+        self.needed_pages() + self.shares.iter().map(|share| share.kept_pages()).sum::<usize>()
+    }
+
+    /// What is known of its queues, wherever they are.
+    pub fn shares(&self) -> &[Arc<QueueShare>] {
+        &self.shares
+    }
+
+    /// Its queues that are here.
+    pub fn queues(&mut self) -> &mut [BackQueue<P>] {
+        &mut self.queues
+    }
+
+    /// Gives its queues to their workers, in their order. Until they are [back](Self::take_back) it neither closes nor detaches.
+    pub fn lend_queues(&mut self) -> Vec<BackQueue<P>> {
+        core::mem::take(&mut self.queues)
+    }
+
+    /// Takes all of its queues back, in their order.
+    pub fn take_back(&mut self, queues: Vec<BackQueue<P>>) {
+        self.queues = queues;
+    }
+}

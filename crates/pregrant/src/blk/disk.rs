@@ -1,0 +1,298 @@
+//! What a back's disk stands on: something that reads and writes sectors, and says later how it went.
+//!
+//! ```text
+//!   queue --submit(Io)--> Disk ... --complete--> Done: the same Io, and its outcome       in any order
+//!   Io:  op, sectors, token, and the memory itself
+//!          Private: a buffer of our own, the whole transfer in one piece
+//!          Mapped:  pieces of the guest's pages, in the transfer's order
+//! ```
+//! Invariants: an [`Io`] owns its memory until it comes back, so that a disk which hands addresses to the kernel knows that they
+//! stand as long as it keeps the `Io`; every `Io` comes back once; a disk that is dropped waits until nothing that was submitted to
+//! it can reach its memory or the image any more.
+//!
+//! What a guest may do: change mapped bytes at any time. So a disk does not read them twice and believe that it saw the same. Sector
+//! ranges, lengths and alignment were judged before.
+
+use crate::error::PlatformError;
+use crate::shm::{Piece, SharedBytes};
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+
+pub use crate::wire::blkif::SECTOR_BYTES;
+
+/// The figures of a disk, as its guest is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DiskFigures {
+    /// Its length in sectors of 512 bytes, whatever its own are.
+    pub sectors: u64,
+    /// Bytes of its logical sectors, 512 or 4096: transfers are multiples of it.
+    pub sector_size: u32,
+    /// Bytes of its physical sectors.
+    pub physical_sector_size: u32,
+    /// It is never written to.
+    pub read_only: bool,
+    /// It is a CD or DVD.
+    pub cdrom: bool,
+    /// Its medium can be taken out.
+    pub removable: bool,
+    /// It has a cache that a flush empties.
+    pub flush: bool,
+    /// It can be told of sectors whose data nobody needs.
+    pub discard: Option<Discard>,
+}
+
+impl DiskFigures {
+    /// A writable disk of `sectors` sectors, 512 bytes each, with a cache.
+    pub fn of(sectors: u64) -> Self {
+        Self {
+            sectors,
+            sector_size: SECTOR_BYTES as u32,
+            physical_sector_size: SECTOR_BYTES as u32,
+            read_only: false,
+            cdrom: false,
+            removable: false,
+            flush: true,
+            discard: None,
+        }
+    }
+
+    /// Units of 512 bytes in a logical sector.
+    pub fn units(&self) -> u64 {
+        u64::from(self.sector_size / SECTOR_BYTES as u32).max(1)
+    }
+}
+
+/// How a disk discards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Discard {
+    /// Bytes of the units that it discards.
+    pub granularity: u32,
+    /// Bytes at which the first unit begins.
+    pub alignment: u32,
+    /// It can discard so that the data is gone for good.
+    pub secure: bool,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoOp {
+    /// Sectors into memory.
+    Read,
+    /// Memory into sectors.
+    Write,
+    /// Writes that came back before this was submitted are to survive a loss of power.
+    Flush,
+    /// Sectors hold nothing of use.
+    Discard {
+        /// Their data is to be gone for good.
+        secure: bool,
+    },
+}
+
+/// One order to a disk.
+#[derive(Debug)]
+pub struct Io {
+    /// The submitter's number for it.
+    pub token: u64,
+    /// What is to be done.
+    pub op: IoOp,
+    /// First sector, of 512 bytes.
+    pub sector: u64,
+    /// How many; 0 for a flush.
+    pub sectors: u64,
+    /// Where the bytes are, as many as the sectors have; none for a flush or a discard.
+    pub memory: IoMemory,
+}
+
+/// The memory of an order.
+#[derive(Debug)]
+pub enum IoMemory {
+    /// One piece of our own.
+    Private(Buffer),
+    /// Pieces of mapped pages, in the transfer's order. Neighbours in the list need not be neighbours in memory.
+    Mapped(Vec<MappedPiece>),
+}
+
+impl Default for IoMemory {
+    fn default() -> Self {
+        Self::Mapped(Vec::new())
+    }
+}
+
+impl IoMemory {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Private(buffer) => buffer.len(),
+            Self::Mapped(pieces) => pieces.iter().map(|piece| piece.len).sum(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies all of it to `to`, which is as long. Mapped bytes may be others the next time.
+    pub fn read_into(&self, to: &mut [u8]) {
+        match self {
+            Self::Private(buffer) => to.copy_from_slice(buffer.bytes()),
+            Self::Mapped(pieces) => {
+                let mut at = 0;
+                for piece in pieces {
+                    at += piece.piece().map_or(0, |p| p.copy_out(&mut to[at..at + piece.len]));
+                }
+            }
+        }
+    }
+
+    /// Fills all of it from `from`, which is as long.
+    pub fn fill_from(&mut self, from: &[u8]) {
+        match self {
+            Self::Private(buffer) => buffer.bytes_mut().copy_from_slice(from),
+            Self::Mapped(pieces) => {
+                let mut at = 0;
+                for piece in pieces {
+                    let copied = piece.page.copy_in(piece.at, &from[at..at + piece.len]);
+                    debug_assert!(copied, "a piece ends with its page");
+                    at += piece.len;
+                }
+            }
+        }
+    }
+}
+
+/// A piece of a guest's page that stays mapped as long as this is there.
+#[derive(Clone)]
+pub struct MappedPiece {
+    page: Arc<dyn SharedBytes + Send + Sync>,
+    at: usize,
+    len: usize,
+}
+
+impl MappedPiece {
+    /// `len` bytes of `page` from `at` on; None where they pass its end.
+    pub fn new(page: Arc<dyn SharedBytes + Send + Sync>, at: usize, len: usize) -> Option<Self> {
+        page.piece(at, len)?;
+        Some(Self { page, at, len })
+    }
+
+    /// The bytes, for a request to the kernel; None never: they were seen to be there.
+    pub fn piece(&self) -> Option<Piece<'_>> {
+        self.page.piece(self.at, self.len)
+    }
+}
+
+impl fmt::Debug for MappedPiece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {}", self.len, self.at)
+    }
+}
+
+/// Private bytes whose first one begins a page, as direct I/O wants it.
+pub struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Buffer {
+    /// Bytes to which the first is aligned.
+    pub const ALIGNMENT: usize = 4096;
+
+    /// Room for `capacity` bytes, zeroed, and none in use.
+    pub fn new(capacity: usize) -> Self {
+        let bytes = vec![0; capacity + Self::ALIGNMENT - 1];
+        let start = bytes.as_ptr().align_offset(Self::ALIGNMENT).min(Self::ALIGNMENT - 1);
+        Self { bytes, start, len: 0 }
+    }
+
+    /// Bytes that there is room for.
+    pub fn capacity(&self) -> usize {
+        self.bytes.len() - (Self::ALIGNMENT - 1)
+    }
+
+    /// Bytes in use from here on, at most the [capacity](Self::capacity). What was in them stays.
+    pub fn set_len(&mut self, len: usize) {
+        self.len = len.min(self.capacity());
+    }
+
+    /// Bytes in use.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none are.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Those in use.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.len]
+    }
+
+    /// The same.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.len]
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer of {} bytes", self.len)
+    }
+}
+
+/// Why an order failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoError {
+    /// The disk could not.
+    Failed,
+    /// It never can.
+    NotSupported,
+}
+
+impl fmt::Display for IoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Failed => "the disk could not do it",
+            Self::NotSupported => "the disk does not support it",
+        })
+    }
+}
+
+impl core::error::Error for IoError {}
+
+/// An order that came back.
+#[derive(Debug)]
+pub struct Done {
+    /// As it was submitted, with all of its memory.
+    pub io: Io,
+    /// How it went.
+    pub outcome: Result<(), IoError>,
+}
+
+/// One queue's way to a disk. Owned by one loop, and may go to another thread's.
+pub trait Disk: Send {
+    /// Takes an order. It may begin at once, or with the next [`start`](Self::start).
+    fn submit(&mut self, io: Io);
+    /// A batch of orders is complete: whatever has not begun begins.
+    fn start(&mut self) {}
+    /// Adds those that came back to `done`, in any order. Never sleeps.
+    fn complete(&mut self, done: &mut Vec<Done>);
+    /// Sleeps until something that was submitted has come back: for an end in good order, when nothing else is to be done.
+    fn wait(&mut self) {}
+}
+
+/// An image that a disk's queues are made of: opened before its guest is connected.
+pub trait Image: Send {
+    /// Opens it, and says what it is. Called for each connection, before [`queue`](Self::queue); the text says what to do.
+    fn open(&mut self) -> Result<DiskFigures, String>;
+    /// A way to it for one queue. What one queue has written, and a flush of any has covered, survives.
+    fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError>;
+}

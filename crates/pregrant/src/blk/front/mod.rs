@@ -1,0 +1,13 @@
+//! The front: the guest's driver. Asks for sectors, and takes the answers.
+//!
+//! ```text
+//!   Ask --submit--> pages (filled, for a write) --> segments --> ring         ring --> Answer: its tag, and a read's bytes
+//! ```
+//! The data path ([`queue`]) never meets the control path (`vbd`: keys, states, the disk's figures).
+
+pub mod pile;
+pub mod queue;
+pub mod vbd;
+
+pub use queue::{Answer, Ask, FrontQueue, NotAsked};
+pub use vbd::{FrontConfig, FrontError, FrontStep, FrontVbd};

@@ -1,0 +1,419 @@
+//! One queue of the front: ring, pages, and what is in flight.
+//!
+//! ```text
+//!   submit: a place, pages from the pile, bytes in, segments (11, or a list in pages of its own), id --> ring
+//!   take:   ring --> id --> the place's request --> Answer, bytes out --> pages back to the pile, in the order that keeps the top warm
+//! ```
+//! Invariants: an id is a place and how often it was used: what was answered is not answered again, whoever has the place now. Each
+//! answer is copied out of the ring once and checked against what was asked.
+//!
+//! What a back may do: answer ids that were never asked, or twice, or as another operation (a fault each: the device is closed); say
+//! any status (what is neither OKAY nor EOPNOTSUPP is a failure); change the pages of a read at any time, also while they are
+//! copied out; keep pages mapped (they are not granted to anybody else).
+
+use super::pile::Pile;
+use crate::blk::disk::{IoError, SECTOR_BYTES};
+use crate::error::{PeerFault, PlatformError};
+use crate::grants::regions::{Granting, Region, Regions};
+use crate::platform::{Access, Events, Platform};
+use crate::ring::{AnyOrder, Blkif32, Blkif64, FrontRing, Notify, RingPages};
+use crate::shm::SharedBytes;
+use crate::units::{EvtchnPort, GrantRef, PAGE_SIZE};
+use crate::wire::blkif::{
+    Abi, DISCARD_SECURE, DiscardRequest, INDIRECT_PAGES_MAX, IndirectRequest, OP_DISCARD, OP_FLUSH_DISKCACHE,
+    OP_INDIRECT, OP_READ, OP_WRITE, OP_WRITE_BARRIER, RSP_EOPNOTSUPP, RSP_OKAY, Request, Response, RwRequest,
+    SEGMENTS_MAX, SEGMENTS_PER_INDIRECT_PAGE, Segment,
+};
+use alloc::boxed::Box;
+
+use alloc::vec::Vec;
+
+type Chan<P> = <<P as Platform>::Events as Events>::Chan;
+type Ring<K, P> = FrontRing<K, RingPages<K, Region<P>>>;
+
+/// What a disk is asked. Sectors are of 512 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ask<'a> {
+    /// So many sectors from here on.
+    Read {
+        /// The first.
+        sector: u64,
+        /// How many.
+        sectors: u32,
+    },
+    /// These bytes, whole sectors of them, from here on.
+    Write {
+        /// The first.
+        sector: u64,
+        /// What is to be in them.
+        bytes: &'a [u8],
+    },
+    /// The same, behind all that was asked before and ahead of what is asked later, and not to be lost when it is answered.
+    Barrier {
+        /// The first.
+        sector: u64,
+        /// What is to be in them; nothing: the order alone.
+        bytes: &'a [u8],
+    },
+    /// Writes that were answered are not to be lost any more.
+    Flush,
+    /// Nobody needs the data of these sectors.
+    Discard {
+        /// The first.
+        sector: u64,
+        /// How many.
+        sectors: u64,
+        /// It is to be gone for good.
+        secure: bool,
+    },
+}
+
+impl Ask<'_> {
+    fn op(&self) -> u8 {
+        match self {
+            Self::Read { .. } => OP_READ,
+            Self::Write { .. } => OP_WRITE,
+            Self::Barrier { .. } => OP_WRITE_BARRIER,
+            Self::Flush => OP_FLUSH_DISKCACHE,
+            Self::Discard { .. } => OP_DISCARD,
+        }
+    }
+
+    /// Bytes that travel.
+    fn len(&self) -> usize {
+        match self {
+            Self::Read { sectors, .. } => *sectors as usize * SECTOR_BYTES,
+            Self::Write { bytes, .. } | Self::Barrier { bytes, .. } => bytes.len(),
+            Self::Flush | Self::Discard { .. } => 0,
+        }
+    }
+}
+
+/// Why a disk was not asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotAsked {
+    /// No slot or no page is free: take answers first.
+    Full,
+    /// It is longer than a request can be, is of no bytes, or of parts of sectors.
+    Length,
+    /// The queue is gone, or the disk is not connected.
+    Closed,
+    /// A page could not be granted.
+    Platform(PlatformError),
+}
+
+impl From<PlatformError> for NotAsked {
+    fn from(e: PlatformError) -> Self {
+        Self::Platform(e)
+    }
+}
+
+/// An answer.
+pub struct Answer<'a, P: Platform> {
+    /// What was given with the request.
+    pub tag: u64,
+    /// How it went.
+    pub outcome: Result<(), IoError>,
+    pages: &'a [u32],
+    bytes: &'a Region<P>,
+    len: usize,
+}
+
+impl<P: Platform> Answer<'_, P> {
+    /// Bytes that were read.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none were.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies them out, as many as there are in both; the rest of `to` stays. Returns how many.
+    pub fn copy_out(&self, to: &mut [u8]) -> usize {
+        let n = self.len.min(to.len());
+        for (page, chunk) in self.pages.iter().zip(to[..n].chunks_mut(PAGE_SIZE)) {
+            let copied = self.bytes.copy_out(*page as usize * PAGE_SIZE, chunk);
+            debug_assert!(copied, "a page of our own");
+        }
+        n
+    }
+}
+
+/// What was asked in a place.
+#[derive(Default)]
+struct Place {
+    /// How often the place was used.
+    turn: u32,
+    in_flight: bool,
+    op: u8,
+    tag: u64,
+    /// Bytes to be read.
+    len: usize,
+    /// Of data, in order; then those of its list.
+    pages: Vec<u32>,
+    nr_lists: usize,
+}
+
+enum Slots<P: Platform> {
+    X64(Ring<Blkif64, P>),
+    X32(Ring<Blkif32, P>),
+}
+
+macro_rules! with_ring {
+    ($any:expr, $ring:ident => $call:expr) => {
+        match $any {
+            Slots::X64($ring) => $call,
+            Slots::X32($ring) => $call,
+        }
+    };
+}
+
+/// What a queue is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueConfig {
+    /// How slots are laid out.
+    pub abi: Abi,
+    /// Pages of the ring, as the exponent of 2.
+    pub ring_order: u32,
+    /// Pages for data and lists.
+    pub pages: usize,
+    /// How they are granted.
+    pub granting: Granting,
+    /// Segments of an indirect request at most, of which the back takes as many; 0: there are none.
+    pub max_indirect: u32,
+}
+
+/// The queue.
+pub struct FrontQueue<P: Platform> {
+    ring: Slots<P>,
+    ring_grants: crate::grants::regions::Grants,
+    chan: Chan<P>,
+    pile: Pile<P>,
+    places: Box<[Place]>,
+    free: Vec<u32>,
+    max_indirect: usize,
+}
+
+impl<P: Platform> FrontQueue<P> {
+    /// A queue, the grants of its ring, and its channel's number.
+    pub fn new(
+        p: &P,
+        regions: &mut Regions<P>,
+        config: QueueConfig,
+    ) -> Result<(Self, Vec<GrantRef>, EvtchnPort), PlatformError> {
+        let pages = 1usize << config.ring_order;
+        let ring = regions.take(p, Access::ReadWrite, pages, Granting::Standing)?;
+        let max_indirect = config.max_indirect as usize;
+        let pile = match Pile::new(p, regions, config.pages, config.granting) {
+            Ok(pile) => pile,
+            Err(e) => {
+                regions.put(p, ring);
+                return Err(e);
+            }
+        };
+        let (chan, port) = match p.events().offer(regions.to()) {
+            Ok(offered) => offered,
+            Err(e) => {
+                regions.put(p, ring);
+                regions.put(p, pile.into_granted());
+                return Err(e);
+            }
+        };
+        let refs = ring.refs()[..pages].to_vec();
+        let (region, ring_grants) = ring.into_parts();
+        fn fresh<K: AnyOrder, P: Platform>(region: Region<P>) -> Ring<K, P> {
+            let mem = RingPages::<K, _>::new(region);
+            mem.init();
+            FrontRing::new(mem)
+        }
+        let ring = match config.abi {
+            Abi::X86_64 => Slots::X64(fresh::<Blkif64, P>(region)),
+            Abi::X86_32 => Slots::X32(fresh::<Blkif32, P>(region)),
+        };
+        let size = with_ring!(&ring, ring => ring.size());
+        let places = (0..size).map(|_| Place::default()).collect();
+        let free = (0..size).rev().collect();
+        Ok((Self { ring, ring_grants, chan, pile, places, free, max_indirect }, refs, port))
+    }
+
+    /// Bytes of a request at most.
+    pub fn most_bytes(&self) -> usize {
+        self.max_indirect.max(SEGMENTS_MAX) * PAGE_SIZE
+    }
+
+    /// Requests that can be asked now, if there are pages for them.
+    pub fn room(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Requests without an answer.
+    pub fn in_flight(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// Pages that came back while the back still used them.
+    pub fn busy_pages(&self) -> usize {
+        self.pile.busy()
+    }
+
+    /// Writes a request; the back sees it with the next [`publish`](Self::publish). `tag` comes back with the answer.
+    pub fn submit(&mut self, p: &P, ask: &Ask<'_>, tag: u64) -> Result<(), NotAsked> {
+        let len = ask.len();
+        let takes_none = matches!(ask, Ask::Flush | Ask::Discard { .. })
+            || matches!(ask, Ask::Barrier { bytes, .. } if bytes.is_empty());
+        let is_indirect = len > SEGMENTS_MAX * PAGE_SIZE;
+        if (len == 0) != takes_none
+            || !len.is_multiple_of(SECTOR_BYTES)
+            || len > self.most_bytes()
+            || is_indirect && ask.op() == OP_WRITE_BARRIER
+        {
+            return Err(NotAsked::Length);
+        }
+        let nr_data = len.div_ceil(PAGE_SIZE);
+        let nr_lists = if is_indirect { nr_data.div_ceil(SEGMENTS_PER_INDIRECT_PAGE) } else { 0 };
+        if self.pile.busy() > 0 {
+            self.pile.look_again(p);
+        }
+        let Some(&at) = self.free.last().filter(|_| self.pile.free() >= nr_data + nr_lists) else {
+            return Err(NotAsked::Full);
+        };
+        let mut refs = [GrantRef::NONE; SEGMENTS_MAX];
+        let mut long_refs = Vec::new();
+        let refs = if nr_data + nr_lists > SEGMENTS_MAX {
+            long_refs.resize(nr_data + nr_lists, GrantRef::NONE);
+            &mut long_refs[..]
+        } else {
+            &mut refs[..nr_data + nr_lists]
+        };
+        let place = &mut self.places[at as usize];
+        place.pages.clear();
+        for gref in refs.iter_mut() {
+            match self.pile.take(p) {
+                Ok(Some((page, of))) => {
+                    place.pages.push(page);
+                    *gref = of;
+                }
+                failed => {
+                    place.pages.drain(..).rev().for_each(|page| self.pile.give_back(p, page));
+                    return Err(failed.map_or_else(NotAsked::Platform, |_| NotAsked::Full));
+                }
+            }
+        }
+        let bytes = match ask {
+            Ask::Write { bytes, .. } | Ask::Barrier { bytes, .. } => bytes,
+            Ask::Read { .. } | Ask::Flush | Ask::Discard { .. } => &[][..],
+        };
+        for (page, chunk) in place.pages.iter().zip(bytes.chunks(PAGE_SIZE)) {
+            let copied = self.pile.bytes().copy_in(*page as usize * PAGE_SIZE, chunk);
+            debug_assert!(copied, "a page of our own");
+        }
+        place.turn = place.turn.wrapping_add(1);
+        place.in_flight = true;
+        (place.op, place.tag, place.nr_lists) = (ask.op(), tag, nr_lists);
+        place.len = if ask.op() == OP_READ { len } else { 0 };
+        let id = u64::from(place.turn) << 32 | u64::from(at);
+        let segment = |k: usize| Segment {
+            gref: refs[k].0,
+            first_sect: 0,
+            last_sect: ((len - k * PAGE_SIZE).min(PAGE_SIZE) / SECTOR_BYTES - 1) as u8,
+        };
+        let sector = match *ask {
+            Ask::Read { sector, .. } | Ask::Write { sector, .. } | Ask::Barrier { sector, .. } => sector,
+            Ask::Flush | Ask::Discard { .. } => 0,
+        };
+        let req = match *ask {
+            Ask::Discard { sector, sectors, secure } => Request::Discard(DiscardRequest {
+                flag: if secure { DISCARD_SECURE } else { 0 },
+                handle: 0,
+                id,
+                sector,
+                nr_sectors: sectors,
+            }),
+            _ if is_indirect => {
+                for (list, first) in (nr_data..).zip((0..nr_data).step_by(SEGMENTS_PER_INDIRECT_PAGE)) {
+                    let last = nr_data.min(first + SEGMENTS_PER_INDIRECT_PAGE);
+                    let entries: Vec<u8> = (first..last).flat_map(|k| segment(k).to_bytes()).collect();
+                    let copied = self.pile.bytes().copy_in(place.pages[list] as usize * PAGE_SIZE, &entries);
+                    debug_assert!(copied, "a page of our own");
+                }
+                let mut grefs = [0; INDIRECT_PAGES_MAX];
+                grefs.iter_mut().zip(&refs[nr_data..]).for_each(|(to, gref)| *to = gref.0);
+                let (op, nr_segments) = (ask.op(), nr_data as u16);
+                Request::Indirect(IndirectRequest { op, nr_segments, handle: 0, id, sector, grefs })
+            }
+            _ => {
+                let mut seg = [Segment::default(); SEGMENTS_MAX];
+                (0..nr_data).for_each(|k| seg[k] = segment(k));
+                let (op, nr_segments) = (ask.op(), nr_data as u8);
+                Request::ReadWrite(RwRequest { op, nr_segments, handle: 0, id, sector, seg })
+            }
+        };
+        self.free.pop();
+        with_ring!(&mut self.ring, ring => ring.push(&req));
+        Ok(())
+    }
+
+    /// Shows the back all that was submitted.
+    pub fn publish(&mut self, p: &P) {
+        if with_ring!(&mut self.ring, ring => ring.publish()) == Notify::Yes {
+            p.events().notify(&self.chan);
+        }
+    }
+
+    /// Takes the answers that are there; `each` is called for each of them. Returns how many. A fault: the disk is to be closed.
+    pub fn take(&mut self, p: &P, mut each: impl FnMut(Answer<'_, P>)) -> Result<usize, PeerFault> {
+        let n = with_ring!(&mut self.ring, ring => ring.available(1))?;
+        for _ in 0..n {
+            let rsp: Response = with_ring!(&mut self.ring, ring => {
+                let rsp = ring.read(0);
+                ring.consume(1);
+                rsp
+            });
+            let Self { places, pile, free, .. } = self;
+            let (turn, at) = ((rsp.id >> 32) as u32, rsp.id as u32);
+            let place = places.get_mut(at as usize).filter(|place| place.in_flight && place.turn == turn);
+            let Some(place) = place else { return Err(PeerFault::UnknownRequest(rsp.id)) };
+            // Of an indirect one backs answer either.
+            if rsp.op != place.op && !(rsp.op == OP_INDIRECT && place.nr_lists > 0) {
+                return Err(PeerFault::WrongOperation { asked: place.op, answered: rsp.op });
+            }
+            let outcome = match rsp.status {
+                RSP_OKAY => Ok(()),
+                RSP_EOPNOTSUPP => Err(IoError::NotSupported),
+                _ => Err(IoError::Failed),
+            };
+            place.in_flight = false;
+            let len = if outcome.is_ok() { place.len } else { 0 };
+            each(Answer { tag: place.tag, outcome, pages: &place.pages, bytes: pile.bytes(), len });
+            place.pages.drain(..).rev().for_each(|page| pile.give_back(p, page));
+            free.push(at);
+        }
+        Ok(n as usize)
+    }
+
+    /// Before sleeping: asks to be told of the next answer. True: there is one.
+    pub fn arm(&mut self, p: &P) -> Result<bool, PeerFault> {
+        let work = with_ring!(&mut self.ring, ring => ring.final_check(1))?;
+        p.events().unmask(&self.chan);
+        Ok(work)
+    }
+
+    /// Its channel.
+    pub fn channel(&self) -> &Chan<P> {
+        &self.chan
+    }
+
+    /// Tags of what was asked and has no answer, oldest places first.
+    pub fn unanswered(&self) -> impl Iterator<Item = u64> {
+        self.places.iter().filter(|place| place.in_flight).map(|place| place.tag)
+    }
+
+    /// Puts the pages by. What is in flight has no answer any more.
+    pub fn end(self, p: &P, regions: &mut Regions<P>) {
+        let region = with_ring!(self.ring, ring => ring.into_mem().into_pages());
+        regions.put(p, crate::grants::regions::Granted::from_parts(region, self.ring_grants));
+        regions.put(p, self.pile.into_granted());
+    }
+}

@@ -1,0 +1,332 @@
+//! One disk at the front: from the back's offer to live queues, and back.
+//!
+//! ```text
+//!   1 Initialising --back at 2: grant, offer channels, write keys--> 3 Initialised --back at 4: figures read, live--> 4 Connected
+//!         ^                                                                                                              |
+//!         +------------------- 6 Closed <----------- 5 Closing <--------------- back at 5 or 6 -------------------------+
+//! ```
+//! Every step is taken in [`FrontVbd::step`], which the owner calls when a watch fired; none runs on the data path. The back's figures
+//! are read when it is connected, and again whenever it says so: a disk may grow while it is used. A promise to persist is made before
+//! the back's is known, and kept whatever that is.
+//!
+//! What a back may do: offer anything, close at any time, keep pages mapped ([`regions`](crate::grants::regions)), say another length
+//! than there is. What is asked past the end is the back's to refuse. Requests that are not answered when it closes are
+//! [lost](FrontVbd::take_lost), and said to be.
+
+use super::queue::{Answer, Ask, FrontQueue, NotAsked, QueueConfig};
+use crate::blk::disk::DiskFigures;
+use crate::blk::features::{BackFeatures, FrontRequest, QueueKeys, of_front_connection, read_figures};
+use crate::error::{PeerFault, PlatformError};
+use crate::grants::regions::{Granting, Regions};
+use crate::platform::{Clock, Platform};
+use crate::units::DomId;
+use crate::wire::blkif::{Abi, SEGMENTS_MAX};
+use crate::xenbus::backoff::Backoff;
+use crate::xenbus::bus::DeviceBus;
+use crate::xenbus::key_source::Pairs;
+use crate::xenbus::state::{self, Handshake, Reaction, STEPS_AT_ONCE, XenbusState};
+use alloc::vec::Vec;
+use core::fmt;
+
+/// What a front would like; it gets what the back offers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrontConfig {
+    /// Queues.
+    pub queues: u32,
+    /// Pages of each ring, as the exponent of 2.
+    pub ring_order: u32,
+    /// How slots are laid out.
+    pub abi: Abi,
+    /// The same granted pages are used again and again, the last that came back first.
+    pub persistent: bool,
+    /// How pages are granted where it does not persist.
+    pub granting: Granting,
+    /// Segments of a request at most, where the back takes indirect ones; up to 11 go without.
+    pub max_segments: u32,
+    /// Pages of each queue for data and lists; fewer where memory is short.
+    pub pages: usize,
+}
+
+impl Default for FrontConfig {
+    fn default() -> Self {
+        Self {
+            queues: 1,
+            ring_order: 0,
+            abi: Abi::X86_64,
+            persistent: true,
+            granting: Granting::PerFrame,
+            max_segments: 64,
+            pages: 512,
+        }
+    }
+}
+
+/// Pages of a queue at least: one request without a list.
+const PAGES_MIN: usize = SEGMENTS_MAX;
+
+/// What went wrong. The disk is to be closed.
+#[derive(Debug)]
+pub enum FrontError<E> {
+    /// Keys: missing, garbled, or the store failed.
+    Keys(E),
+    /// No memory, grant or channel to be had.
+    Platform(PlatformError),
+}
+
+impl<E: fmt::Display> fmt::Display for FrontError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Keys(e) => e.fmt(f),
+            Self::Platform(e) => e.fmt(f),
+        }
+    }
+}
+
+impl<E> From<PlatformError> for FrontError<E> {
+    fn from(e: PlatformError) -> Self {
+        Self::Platform(e)
+    }
+}
+
+/// What [`FrontVbd::step`] came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrontStep {
+    /// Nothing to do until the next watch event.
+    Waiting,
+    /// The queues are live now.
+    Live,
+    /// The disk has another length now.
+    Resized,
+    /// The queues are gone now.
+    Closed,
+}
+
+/// One disk, served by one domain.
+pub struct FrontVbd<P: Platform> {
+    state: XenbusState,
+    config: FrontConfig,
+    queues: Vec<FrontQueue<P>>,
+    figures: Option<DiskFigures>,
+    reconnect: bool,
+    /// What is granted to the back and not in use.
+    regions: Regions<P>,
+    backoff: Backoff,
+    begins_at_ns: Option<u64>,
+    /// Tags of requests that had no answer when their queue went.
+    lost: Vec<u64>,
+    /// Both ends keep pages; as of the last connect.
+    persistent: bool,
+}
+
+impl<P: Platform> FrontVbd<P> {
+    /// A disk whose toolstack's state is 1.
+    pub fn new(to: DomId, config: FrontConfig, reconnect: bool) -> Self {
+        Self {
+            state: XenbusState::Initialising,
+            config,
+            queues: Vec::new(),
+            figures: None,
+            reconnect,
+            regions: Regions::new(to),
+            backoff: Backoff::default(),
+            begins_at_ns: None,
+            lost: Vec::new(),
+            persistent: false,
+        }
+    }
+
+    /// Our own state.
+    pub fn state(&self) -> XenbusState {
+        self.state
+    }
+
+    /// Whether it can be asked.
+    pub fn is_live(&self) -> bool {
+        self.figures.is_some()
+    }
+
+    /// What the back says of the disk; None: it is not connected.
+    pub fn figures(&self) -> Option<&DiskFigures> {
+        self.figures.as_ref()
+    }
+
+    /// Whether both ends keep to the same pages.
+    pub fn persists(&self) -> bool {
+        self.persistent
+    }
+
+    /// Looks at the back's state and takes what steps it allows. After an error call [`close`](Self::close).
+    pub fn step<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
+        use XenbusState as S;
+        self.begins_at_ns = None;
+        self.release_unneeded(p);
+        let mut came_to = FrontStep::Waiting;
+        for _ in 0..STEPS_AT_ONCE {
+            let back = bus.peer_state().map_err(FrontError::Keys)?;
+            let next = match state::front(self.state, back, Handshake::Confirmed, self.reconnect) {
+                Reaction::Enter(S::Initialising) => {
+                    if let Err(at_ns) = self.backoff.begin(p.clock().now_ns()) {
+                        self.begins_at_ns = Some(at_ns);
+                        return Ok(came_to);
+                    }
+                    S::Initialising
+                }
+                Reaction::Enter(next) => next,
+                Reaction::Stay | Reaction::Remove => {
+                    if self.is_live() && back == S::Connected && came_to == FrontStep::Waiting {
+                        return self.look_again(bus);
+                    }
+                    return Ok(came_to);
+                }
+            };
+            match next {
+                S::Initialised => self.set_up(p, bus)?,
+                S::Connected => {
+                    self.persistent = self.config.persistent
+                        && BackFeatures::read(bus).map_err(FrontError::Keys)?.persistent;
+                    self.figures = Some(read_figures(bus).map_err(FrontError::Keys)?);
+                    came_to = FrontStep::Live;
+                }
+                S::Closing | S::Closed => {
+                    if !self.queues.is_empty() && matches!(back, S::Closing | S::Closed | S::Unknown) {
+                        self.tear_down(p);
+                        came_to = FrontStep::Closed;
+                    }
+                    self.figures = None;
+                }
+                _ => {}
+            }
+            if next == S::Closed {
+                // The next front of this disk may be one that knows nothing of our keys, and removes none. Where the
+                // toolstack took the directory, the keys are gone too.
+                let _ = bus.publish(&Pairs::new(), of_front_connection);
+            }
+            bus.set_state(next).map_err(FrontError::Keys)?;
+            self.state = next;
+        }
+        Ok(came_to) // the back's state changed meanwhile, and there is an event that says so
+    }
+
+    /// The back said once more that it is connected.
+    fn look_again<B: DeviceBus>(&mut self, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
+        let figures = read_figures(bus).map_err(FrontError::Keys)?;
+        let grown = self.figures.is_some_and(|before| before.sectors != figures.sectors);
+        if let Some(before) = &mut self.figures {
+            before.sectors = figures.sectors;
+        }
+        Ok(if grown { FrontStep::Resized } else { FrontStep::Waiting })
+    }
+
+    /// Begins to close from this end; go on calling [`step`](Self::step) until [`is_closed`](Self::is_closed).
+    pub fn close<B: DeviceBus>(&mut self, bus: &mut B, why: Option<&str>) -> Result<(), B::Error> {
+        self.figures = None;
+        self.reconnect = false;
+        let told = why.map_or(Ok(()), |text| bus.report(text));
+        if !matches!(self.state, XenbusState::Closing | XenbusState::Closed) {
+            self.state = XenbusState::Closing;
+            bus.set_state(XenbusState::Closing)?;
+        }
+        told
+    }
+
+    /// Whether the disk is closed and all of its memory is our own again.
+    pub fn is_closed(&self) -> bool {
+        self.state == XenbusState::Closed && self.queues.is_empty() && self.regions.is_empty()
+    }
+
+    /// When a disk that waits before it begins anew wants its next [`step`](Self::step), by the platform's clock; None: it does not
+    /// wait.
+    pub fn begins_at_ns(&self) -> Option<u64> {
+        self.begins_at_ns
+    }
+
+    /// Grants rings and pages, offers channels, writes the keys.
+    fn set_up<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), FrontError<B::Error>> {
+        let back = BackFeatures::read(bus).map_err(FrontError::Keys)?;
+        self.tear_down(p);
+        self.regions.begin();
+        let most = self.config.queues.clamp(1, back.max_queues);
+        let mut keys: Vec<QueueKeys> = Vec::new();
+        for _ in 0..most {
+            match self.queue(p, &back) {
+                Ok(queue_keys) => keys.push(queue_keys),
+                Err(e) if keys.is_empty() => return Err(e.into()),
+                Err(_) => break, // fewer do as well
+            }
+        }
+        let (abi, persistent) = (self.config.abi, self.config.persistent);
+        let request = FrontRequest { abi, persistent, queues: keys };
+        self.regions.tell();
+        bus.publish(&request.pairs(), of_front_connection).map_err(FrontError::Keys)
+    }
+
+    /// One more queue, with as many pages as there is memory for.
+    fn queue(&mut self, p: &P, back: &BackFeatures) -> Result<QueueKeys, PlatformError> {
+        let FrontConfig { abi, ring_order, persistent, granting, max_segments, pages, .. } = self.config;
+        // What the back has mapped must go on naming its page.
+        let granting = if persistent { Granting::Standing } else { granting };
+        let max_indirect = max_segments.min(back.max_indirect_segments);
+        let ring_order = ring_order.min(back.max_ring_order);
+        let mut pages = pages.max(PAGES_MIN);
+        loop {
+            let config = QueueConfig { abi, ring_order, pages, granting, max_indirect };
+            match FrontQueue::new(p, &mut self.regions, config) {
+                Ok((queue, ring, channel)) => {
+                    self.queues.push(queue);
+                    return Ok(QueueKeys { ring, channel });
+                }
+                Err(e) if pages == PAGES_MIN => return Err(e),
+                Err(_) => pages = (pages / 2).max(PAGES_MIN),
+            }
+        }
+    }
+
+    /// One that never comes back has no use for pages that are not in use.
+    fn release_unneeded(&mut self, p: &P) {
+        if !self.reconnect {
+            self.regions.release(p);
+        }
+    }
+
+    fn tear_down(&mut self, p: &P) {
+        self.figures = None;
+        for q in core::mem::take(&mut self.queues) {
+            self.lost.extend(q.unanswered());
+            q.end(p, &mut self.regions);
+        }
+        self.release_unneeded(p);
+    }
+
+    /// The tags of requests whose queue went before they were answered: whoever asked does it again, or not. The back may have done
+    /// them.
+    pub fn take_lost(&mut self) -> Vec<u64> {
+        core::mem::take(&mut self.lost)
+    }
+
+    /// Live queues.
+    pub fn nr_queues(&self) -> usize {
+        if self.is_live() { self.queues.len() } else { 0 }
+    }
+
+    /// Queue `i`, while it is live.
+    pub fn queue_mut(&mut self, i: usize) -> Option<&mut FrontQueue<P>> {
+        if self.is_live() { self.queues.get_mut(i) } else { None }
+    }
+
+    /// [`FrontQueue::submit`] on queue `i`.
+    pub fn submit(&mut self, p: &P, i: usize, ask: &Ask<'_>, tag: u64) -> Result<(), NotAsked> {
+        self.queue_mut(i).ok_or(NotAsked::Closed)?.submit(p, ask, tag)
+    }
+
+    /// [`FrontQueue::publish`] on queue `i`.
+    pub fn publish(&mut self, p: &P, i: usize) {
+        if let Some(q) = self.queue_mut(i) {
+            q.publish(p);
+        }
+    }
+
+    /// [`FrontQueue::take`] on queue `i`.
+    pub fn take(&mut self, p: &P, i: usize, each: impl FnMut(Answer<'_, P>)) -> Result<usize, PeerFault> {
+        self.queue_mut(i).map_or(Ok(0), |q| q.take(p, each))
+    }
+}

@@ -1,0 +1,101 @@
+//! Any of the paths, as one type: the one file at the back that knows them all.
+
+use super::back::{BackPath, Held, Part, Way};
+use super::copy::back::CopyPath;
+use super::map::back::MapPath;
+use super::name::PathName;
+use super::persistent::back::PersistentPath;
+use crate::blk::disk::IoMemory;
+use crate::platform::Platform;
+use crate::units::DomId;
+
+/// The path of a queue, matched once a request.
+pub enum AnyPath<P: Platform> {
+    /// Batched grant copy.
+    Copy(CopyPath),
+    /// Map and unmap.
+    Map(MapPath<P>),
+    /// Pages that are mapped when they are first seen.
+    Persistent(PersistentPath<P>),
+}
+
+/// Evaluates `$call` with `$path` bound to the path that it is.
+macro_rules! with_path {
+    ($any:expr, $path:ident => $call:expr) => {
+        match $any {
+            Self::Copy($path) => $call,
+            Self::Map($path) => $call,
+            Self::Persistent($path) => $call,
+        }
+    };
+}
+
+fn name<P: Platform, B: BackPath<P>>(_: &B) -> PathName {
+    B::NAME
+}
+
+impl<P: Platform> AnyPath<P> {
+    /// The path `name`, which keeps at most `limit` pages if it keeps any.
+    pub fn new(name: PathName, limit: usize) -> Self {
+        match name {
+            PathName::Copy => Self::Copy(CopyPath::default()),
+            PathName::Map => Self::Map(MapPath::default()),
+            PathName::Persistent => Self::Persistent(PersistentPath::new(limit)),
+        }
+    }
+
+    /// [`BackPath::NAME`].
+    pub fn name(&self) -> PathName {
+        with_path!(self, path => name::<P, _>(path))
+    }
+
+    /// [`BackPath::read_list`].
+    pub fn read_list(&mut self, p: &P, of: DomId, refs: &[u32], out: &mut [u8]) -> bool {
+        with_path!(self, path => path.read_list(p, of, refs, out))
+    }
+
+    /// [`BackPath::begin`].
+    pub fn begin(
+        &mut self,
+        p: &P,
+        of: DomId,
+        way: Way,
+        parts: &[Part],
+        held: &mut Held<P>,
+    ) -> Option<IoMemory> {
+        with_path!(self, path => path.begin(p, of, way, parts, held))
+    }
+
+    /// [`BackPath::end`].
+    pub fn end(
+        &mut self,
+        p: &P,
+        of: DomId,
+        request: (Way, &[Part]),
+        memory: IoMemory,
+        held: &mut Held<P>,
+        good: bool,
+    ) -> bool {
+        with_path!(self, path => path.end(p, of, request, memory, held, good))
+    }
+
+    /// [`BackPath::settle`].
+    pub fn settle(&mut self, p: &P) {
+        with_path!(self, path => path.settle(p))
+    }
+
+    /// [`BackPath::pages`].
+    pub fn pages(&self) -> Option<usize> {
+        with_path!(self, path => BackPath::<P>::pages(path))
+    }
+
+    /// [`BackPath::limit_pages`].
+    pub fn limit_pages(&mut self, p: &P, pages: usize) {
+        with_path!(self, path => path.limit_pages(p, pages))
+    }
+
+    /// [`BackPath::overflows`].
+    pub fn overflows(&self) -> u64 {
+        with_path!(self, path => BackPath::<P>::overflows(path))
+    }
+}

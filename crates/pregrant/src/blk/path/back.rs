@@ -1,0 +1,168 @@
+//! What a path does at the back.
+//!
+//! ```text
+//!   parts (validated) --begin--> IoMemory --> the disk, as long as it takes --> IoMemory --end--> whether the guest has it
+//!                                                                     settle: pages of ended requests are let go, together
+//! ```
+//! A path reads references and lengths from the queue's private copies only. It never touches the ring, and nothing is answered
+//! before [`settle`](BackPath::settle): a guest that has its answer may end its grants.
+
+use super::name::PathName;
+use crate::blk::disk::{IoMemory, MappedPiece};
+use crate::platform::{Access, CopyOp, LocalBytes, PeerMem, Platform};
+use crate::units::{DomId, GrantRef, PAGE_SIZE};
+use crate::wire::grant::GrantStatus;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+/// What a platform maps.
+pub type MapOf<P> = <<P as Platform>::Peer as PeerMem>::Map;
+
+/// Which way the bytes go, as the guest sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// From the disk into the guest's pages.
+    Read,
+    /// From the guest's pages to the disk.
+    Write,
+}
+
+impl Way {
+    /// What a back needs of the pages for it.
+    pub fn access(self) -> Access {
+        match self {
+            Self::Read => Access::ReadWrite,
+            Self::Write => Access::ReadOnly,
+        }
+    }
+}
+
+/// One piece of a guest's page, within it: `at + len <= 4096`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// The page.
+    pub gref: GrantRef,
+    /// First byte.
+    pub at: u16,
+    /// Bytes, at least 512.
+    pub len: u16,
+}
+
+/// What a path holds for one request, from [`begin`](BackPath::begin) to [`end`](BackPath::end).
+pub struct Held<P: Platform> {
+    /// Mapped for it alone.
+    pub(super) maps: Vec<Arc<MapOf<P>>>,
+    /// Pages of the store that are not to be purged meanwhile, as often as they are here.
+    pub(super) kept: Vec<GrantRef>,
+    /// For the next request's pieces.
+    pub(super) spare: Vec<MappedPiece>,
+}
+
+impl<P: Platform> Default for Held<P> {
+    fn default() -> Self {
+        Self { maps: Vec::new(), kept: Vec::new(), spare: Vec::new() }
+    }
+}
+
+/// A path, for one queue.
+pub trait BackPath<P: Platform> {
+    /// Its name in keys, tables and records.
+    const NAME: PathName;
+
+    /// Copies what the pages of a list begin with: 4096 bytes of each but the last. Once; what is judged is the copy. False: a page is
+    /// not to be had.
+    fn read_list(&mut self, p: &P, of: DomId, refs: &[u32], out: &mut [u8]) -> bool {
+        copy_list(p, of, refs, out)
+    }
+    /// Makes memory for a request's bytes; for [`Way::Write`] it has them. None: a page is not to be had, and nothing is held.
+    fn begin(&mut self, p: &P, of: DomId, way: Way, parts: &[Part], held: &mut Held<P>) -> Option<IoMemory>;
+    /// The disk has done, `good` or not. True: the guest has its bytes, if that is what it asked for.
+    fn end(
+        &mut self,
+        p: &P,
+        of: DomId,
+        request: (Way, &[Part]),
+        memory: IoMemory,
+        held: &mut Held<P>,
+        good: bool,
+    ) -> bool;
+    /// Lets go of what ended requests held.
+    fn settle(&mut self, p: &P) {
+        let _ = p;
+    }
+    /// Pages that it mapped since the connect and keeps; None: it never does.
+    fn pages(&self) -> Option<usize> {
+        None
+    }
+    /// How many that may be from now on; those that are too many are unmapped.
+    fn limit_pages(&mut self, p: &P, pages: usize) {
+        let _ = (p, pages);
+    }
+    /// How often a page found no place among those.
+    fn overflows(&self) -> u64 {
+        0
+    }
+}
+
+/// Copies one batch. False: one of it did not succeed.
+pub(super) fn copy_all<P: Platform>(p: &P, of: DomId, local: LocalBytes<'_>, ops: &mut [CopyOp]) -> bool {
+    // One that a platform does not come to has not succeeded.
+    ops.iter_mut().for_each(|op| op.status = GrantStatus::GENERAL_ERROR);
+    p.peer().copy(of, local, ops).is_ok() && ops.iter().all(|op| op.status.is_okay())
+}
+
+/// [`BackPath::read_list`] by grant copy.
+pub(super) fn copy_list<P: Platform>(p: &P, of: DomId, refs: &[u32], out: &mut [u8]) -> bool {
+    let total = out.len();
+    let op = |(k, &gref): (usize, &u32)| {
+        let at = k * PAGE_SIZE;
+        let len = total.saturating_sub(at).min(PAGE_SIZE) as u16;
+        CopyOp { gref: GrantRef(gref), offset: 0, len, at: at as u32, status: GrantStatus::GENERAL_ERROR }
+    };
+    let mut ops: Vec<CopyOp> = refs.iter().enumerate().map(op).collect();
+    copy_all(p, of, LocalBytes::FromPeer(out), &mut ops)
+}
+
+/// Maps the pages of `parts`, in one range where the platform can show them so, and adds their pieces. False: a page is not to be had;
+/// what was mapped is in `held`.
+pub(super) fn map_parts<P: Platform>(
+    p: &P,
+    of: DomId,
+    acc: Access,
+    parts: &[Part],
+    held: &mut Held<P>,
+    pieces: &mut Vec<MappedPiece>,
+) -> bool {
+    let refs: Vec<GrantRef> = parts.iter().map(|part| part.gref).collect();
+    if refs.len() > 1
+        && let Ok(map) = p.peer().map(of, &refs, acc)
+    {
+        let map = Arc::new(map);
+        held.maps.push(Arc::clone(&map));
+        let piece = |(k, part): (usize, &Part)| {
+            let page = Arc::clone(&map);
+            MappedPiece::new(page, k * PAGE_SIZE + usize::from(part.at), part.len.into())
+        };
+        let before = pieces.len();
+        pieces.extend(parts.iter().enumerate().filter_map(piece));
+        return pieces.len() - before == parts.len();
+    }
+    // One of them is bad, or a platform shows only neighbours as one range: each on its own says which.
+    parts.iter().all(|part| {
+        let Ok(map) = p.peer().map(of, &[part.gref], acc) else { return false };
+        let map = Arc::new(map);
+        held.maps.push(Arc::clone(&map));
+        let piece = MappedPiece::new(map, part.at.into(), part.len.into());
+        piece.map(|piece| pieces.push(piece)).is_some()
+    })
+}
+
+/// Takes back what the disk had, and moves what was mapped for this request to `done`.
+pub(super) fn unhold<P: Platform>(memory: IoMemory, held: &mut Held<P>, done: &mut Vec<MapOf<P>>) {
+    if let IoMemory::Mapped(mut pieces) = memory {
+        pieces.clear();
+        held.spare = pieces;
+    }
+    // Nobody else has them now; if somebody had, they would be unmapped when that one lets go.
+    done.extend(held.maps.drain(..).filter_map(Arc::into_inner));
+}

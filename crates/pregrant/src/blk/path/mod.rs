@@ -1,0 +1,20 @@
+//! The ways of a request's bytes between the guest's pages and the disk, one folder each.
+//!
+//! | path | writes | reads | grant operations of a request |
+//! |---|---|---|---|
+//! | [`copy`] | grant copy to a buffer, disk | disk, grant copy from the buffer | one batch of copies |
+//! | [`map`] | mapped pages, disk | the same | a map and an unmap, of all its pages |
+//! | [`persistent`] | pages that stay mapped, disk | the same | none, once its pages were seen |
+//!
+//! A queue has one path ([`any`]): `persistent` where both ends say so, else what the operator chose.
+
+pub mod any;
+pub mod back;
+pub mod copy;
+pub mod map;
+pub mod name;
+pub mod persistent;
+
+pub use any::AnyPath;
+pub use back::{BackPath, Held, Part, Way};
+pub use name::PathName;

@@ -1,0 +1,69 @@
+//! The paths by name: one table, from which keys, records and command lines are written and read.
+
+use core::fmt;
+use core::str::FromStr;
+
+/// A path.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum PathName {
+    /// Batched grant copy.
+    #[default]
+    Copy,
+    /// Map and unmap.
+    Map,
+    /// Pages that stay mapped once they were seen.
+    Persistent,
+}
+
+impl PathName {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Copy, Self::Map, Self::Persistent];
+
+    /// As it is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::Map => "map",
+            Self::Persistent => "persistent",
+        }
+    }
+}
+
+impl fmt::Display for PathName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// There is no such path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnknownPath;
+
+impl fmt::Display for UnknownPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("paths of a disk are copy, map and persistent")
+    }
+}
+
+impl core::error::Error for UnknownPath {}
+
+impl FromStr for PathName {
+    type Err = UnknownPath;
+    fn from_str(text: &str) -> Result<Self, UnknownPath> {
+        Self::ALL.into_iter().find(|path| path.name() == text).ok_or(UnknownPath)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn each_name_is_read_as_it_is_written() {
+        for path in PathName::ALL {
+            assert_eq!(path.to_string().parse(), Ok(path));
+        }
+        assert_eq!("staging".parse::<PathName>(), Err(UnknownPath));
+    }
+}

@@ -1,0 +1,181 @@
+//! The back: pages are mapped when they are first seen, and kept.
+//!
+//! Invariants: a page is held from a request's begin to its end, and never purged meanwhile; no more pages are kept than the limit;
+//! what found no place is mapped for its request alone. A full store lets go of [one in `PURGE_PART`](PURGE_PART), those that were
+//! not used for the longest time, at most once in [`PURGE_EACH_NS`].
+//!
+//! What a front may do: name more pages than the store takes (each costs it a map and an unmap, as `map` does), or such as cannot be
+//! mapped (its request fails), or grant a page read-only (it is mapped so, for writes to the disk, and not kept).
+
+use crate::blk::disk::{IoMemory, MappedPiece};
+use crate::blk::path::back::{BackPath, Held, MapOf, Part, Way, copy_list, map_parts, unhold};
+use crate::blk::path::name::PathName;
+use crate::grants::GrantStore;
+use crate::platform::{Access, Clock, PeerMem, Platform};
+use crate::shm::SharedBytes;
+use crate::units::{DomId, GrantRef, PAGE_SIZE};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+/// A purge takes one page of so many: 5 %, as Linux's does.
+pub const PURGE_PART: usize = 20;
+/// Nanoseconds between two purges, as Linux's looks.
+pub const PURGE_EACH_NS: u64 = 100_000_000;
+
+/// The pages of one queue.
+pub struct PersistentPath<P: Platform> {
+    store: GrantStore<Arc<MapOf<P>>>,
+    done: Vec<MapOf<P>>,
+    /// Of the request at hand: what is not in the store.
+    missing: Vec<Part>,
+    /// By part: whether it is among those.
+    is_missing: Vec<bool>,
+    overflows: u64,
+    /// A page found no place since the last purge.
+    full: bool,
+    purged_ns: Option<u64>,
+}
+
+impl<P: Platform> PersistentPath<P> {
+    /// For at most `limit` pages.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            store: GrantStore::new(limit),
+            done: Vec::new(),
+            missing: Vec::new(),
+            is_missing: Vec::new(),
+            overflows: 0,
+            full: false,
+            purged_ns: None,
+        }
+    }
+
+    /// Maps a page and keeps it, if there is a place and it can be.
+    fn keep(&mut self, p: &P, of: DomId, gref: GrantRef) -> bool {
+        if self.store.len() >= self.store.limit() {
+            self.overflows += 1;
+            self.full = true;
+            return false;
+        }
+        let Ok(map) = p.peer().map(of, &[gref], Access::ReadWrite) else { return false };
+        match self.store.insert(gref, Arc::new(map)) {
+            Ok(()) => self.store.hold(gref),
+            Err(map) => {
+                // Its hash found no place: as if the store were full, but a purge would not help.
+                self.overflows += 1;
+                self.done.extend(Arc::into_inner(map));
+                false
+            }
+        }
+    }
+
+    fn let_go(&mut self, unused: Vec<Arc<MapOf<P>>>) {
+        self.done.extend(unused.into_iter().filter_map(Arc::into_inner));
+    }
+
+    fn release(&mut self, memory: IoMemory, held: &mut Held<P>) {
+        unhold(memory, held, &mut self.done);
+        held.kept.drain(..).for_each(|gref| self.store.release(gref));
+    }
+}
+
+impl<P: Platform> BackPath<P> for PersistentPath<P> {
+    const NAME: PathName = PathName::Persistent;
+
+    fn read_list(&mut self, p: &P, of: DomId, refs: &[u32], out: &mut [u8]) -> bool {
+        let mut pages = refs.iter().zip(out.chunks(PAGE_SIZE));
+        if !pages.all(|(&gref, _)| self.store.has(GrantRef(gref))) {
+            refs.iter().for_each(|&gref| self.store.want(GrantRef(gref)));
+            self.store.map_wanted(|gref| p.peer().map(of, &[gref], Access::ReadWrite).ok().map(Arc::new));
+            return copy_list(p, of, refs, out);
+        }
+        let mut pages = refs.iter().zip(out.chunks_mut(PAGE_SIZE));
+        pages.all(|(&gref, out)| self.store.find(GrantRef(gref)).is_some_and(|page| page.copy_out(0, out)))
+    }
+
+    fn begin(&mut self, p: &P, of: DomId, way: Way, parts: &[Part], held: &mut Held<P>) -> Option<IoMemory> {
+        self.store.begin_batch();
+        self.missing.clear();
+        self.is_missing.clear();
+        for part in parts {
+            let is_there = self.store.hold(part.gref) || self.keep(p, of, part.gref);
+            self.is_missing.push(!is_there);
+            if is_there {
+                held.kept.push(part.gref);
+            } else {
+                self.missing.push(*part);
+            }
+        }
+        let mut pieces = core::mem::take(&mut held.spare);
+        let mut others = Vec::new();
+        let acc = way.access();
+        let mut there = self.missing.is_empty() || map_parts(p, of, acc, &self.missing, held, &mut others);
+        let mut others = others.into_iter();
+        for (part, is_missing) in parts.iter().zip(&self.is_missing) {
+            if !there {
+                break;
+            }
+            let piece = if *is_missing {
+                others.next()
+            } else {
+                let page = self.store.find(part.gref).map(Arc::clone);
+                page.and_then(|page| MappedPiece::new(page, part.at.into(), part.len.into()))
+            };
+            match piece {
+                Some(piece) => pieces.push(piece),
+                None => there = false,
+            }
+        }
+        let memory = IoMemory::Mapped(pieces);
+        if !there {
+            drop(others);
+            self.release(memory, held);
+            return None;
+        }
+        Some(memory)
+    }
+
+    fn end(
+        &mut self,
+        _: &P,
+        _: DomId,
+        _: (Way, &[Part]),
+        memory: IoMemory,
+        held: &mut Held<P>,
+        good: bool,
+    ) -> bool {
+        self.release(memory, held);
+        good
+    }
+
+    fn settle(&mut self, p: &P) {
+        if self.full {
+            let now_ns = p.clock().now_ns();
+            if self.purged_ns.is_none_or(|before| now_ns.saturating_sub(before) >= PURGE_EACH_NS) {
+                self.purged_ns = Some(now_ns);
+                self.full = false;
+                let mut unused = Vec::new();
+                self.store.purge(self.store.limit().div_ceil(PURGE_PART), &mut unused);
+                self.let_go(unused);
+            }
+        }
+        if !self.done.is_empty() {
+            p.peer().unmap(&mut self.done);
+        }
+    }
+
+    fn pages(&self) -> Option<usize> {
+        Some(self.store.len())
+    }
+
+    fn limit_pages(&mut self, p: &P, pages: usize) {
+        let mut unused = Vec::new();
+        self.store.set_limit(pages, &mut unused);
+        self.let_go(unused);
+        p.peer().unmap(&mut self.done);
+    }
+
+    fn overflows(&self) -> u64 {
+        self.overflows
+    }
+}

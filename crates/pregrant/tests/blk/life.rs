@@ -1,0 +1,244 @@
+//! From keys to a live disk, and back.
+#![cfg(not(miri))]
+
+use crate::model_disk::byte;
+use crate::rig::{SECTORS, Setting, World, figures, pattern};
+use pregrant::blk::back::VbdConfig;
+use pregrant::blk::disk::{Discard, DiskFigures, IoError};
+use pregrant::blk::features::BackFeatures;
+use pregrant::blk::front::{Ask, FrontConfig, FrontStep, NotAsked};
+use pregrant::blk::path::PathName;
+use pregrant::wire::blkif::Abi;
+use pregrant::xenbus::BackDevice;
+use pregrant::xenbus::XenbusState;
+use pregrant::xenbus::refusal::ConnectError;
+
+#[test]
+fn bytes_go_both_ways_on_every_path_in_both_layouts() {
+    for setting in Setting::all() {
+        for (ring_order, queues) in [(0, 1), (4, 1), (1, 3)] {
+            let mut world = World::new(setting.back, figures());
+            let config = FrontConfig { ring_order, queues, ..setting.front };
+            let mut front = world.front(config);
+            assert_eq!(front.nr_queues(), queues as usize);
+            assert_eq!(front.persists(), setting.path == PathName::Persistent);
+            assert_eq!(world.back.shares()[0].path, setting.path);
+            let data = pattern(64 * 4096, 3);
+            // One sector, one page, across the 11 segments of a slot, and the longest.
+            for (sector, len) in
+                [(1, 512), (8, 4096), (100, 9 * 512), (200, 45056), (800, 45568), (8, 262144)]
+            {
+                let read = Ask::Read { sector, sectors: len as u32 / 512 };
+                let at = sector as usize * 512;
+                let before: Vec<u8> = world.disk.inside().cache[at..at + len].to_vec();
+                assert_eq!(world.ask(&mut front, &read), Ok((Ok(()), before)), "{setting:?}");
+                let write = Ask::Write { sector, bytes: &data[..len] };
+                assert_eq!(world.ask(&mut front, &write), Ok((Ok(()), vec![])));
+                assert!(world.disk.inside().cache[at..at + len] == data[..len]);
+                assert_eq!(world.ask(&mut front, &read), Ok((Ok(()), data[..len].to_vec())));
+            }
+            assert!(
+                world.disk.inside().cache[3000 * 512..]
+                    .iter()
+                    .zip(3000 * 512..)
+                    .all(|(b, at)| *b == byte(at))
+            );
+            let counts = world.back.shares()[0].counters.read();
+            assert_eq!((counts.reads, counts.writes, counts.answers), (12, 6, 18));
+            assert_eq!(counts.bytes_written * 2, counts.bytes_read);
+            world.end(front);
+        }
+    }
+}
+
+#[test]
+fn grant_operations_are_those_of_the_path() {
+    for path in PathName::ALL {
+        let setting = Setting::of(path, Abi::X86_64);
+        let mut world = World::new(setting.back, figures());
+        let mut front = world.front(setting.front);
+        let data = pattern(4 * 4096, 1);
+        let write = Ask::Write { sector: 0, bytes: &data };
+        world.ask(&mut front, &write).unwrap().0.unwrap();
+        let before = world.xen.counts();
+        world.ask(&mut front, &write).unwrap().0.unwrap();
+        world.ask(&mut front, &Ask::Read { sector: 0, sectors: 32 }).unwrap().0.unwrap();
+        let c = world.xen.counts().since(&before);
+        let expected = match path {
+            PathName::Copy => (8, 0, 0),
+            PathName::Map => (0, 8, 8),
+            PathName::Persistent => (0, 0, 0),
+        };
+        assert_eq!((c.copies, c.maps, c.unmaps), expected, "{path}");
+        world.end(front);
+    }
+}
+
+#[test]
+fn what_a_disk_is_reaches_its_guest() {
+    let cd = DiskFigures {
+        sectors: SECTORS,
+        sector_size: 4096,
+        physical_sector_size: 8192,
+        read_only: true,
+        cdrom: true,
+        removable: true,
+        flush: false,
+        discard: None,
+    };
+    let disk = DiskFigures {
+        discard: Some(Discard { granularity: 65536, alignment: 512, secure: true }),
+        ..DiskFigures::of(SECTORS)
+    };
+    for told in [cd, disk, DiskFigures::of(1 << 40)] {
+        let open = DiskFigures { sectors: SECTORS, ..told };
+        let mut world = World::new(VbdConfig::default(), open);
+        world.disk.inside().figures = told;
+        let front = world.front(FrontConfig::default());
+        assert_eq!(front.figures(), Some(&told));
+        world.end(front);
+    }
+    // The toolstack's `mode` and `device-type` add to what the image is.
+    for (mode, read_only) in [(Some("r"), true), (None, true), (Some("w!"), false), (Some("w"), false)] {
+        let mut world = World::new(VbdConfig::default(), figures());
+        match mode {
+            Some(mode) => drop(world.back_bus.own.borrow_mut().insert("mode".into(), mode.into())),
+            None => drop(world.back_bus.own.borrow_mut().remove("mode")),
+        }
+        world.front_bus.own.borrow_mut().insert("device-type".into(), "cdrom".into());
+        let mut front = world.front(FrontConfig::default());
+        let told = *front.figures().unwrap();
+        assert_eq!((told.read_only, told.cdrom), (read_only, true));
+        let write = world.ask(&mut front, &Ask::Write { sector: 0, bytes: &[1; 512] }).unwrap().0;
+        assert_eq!(write.is_err(), read_only);
+        world.end(front);
+    }
+}
+
+#[test]
+fn nothing_is_connected_before_the_disk_is_open() {
+    let mut world = World::new(VbdConfig::default(), figures());
+    world.disk.inside().broken = Some("no such image: give another in `params`".into());
+    let mut front = pregrant::blk::front::FrontVbd::new(crate::rig::HOST, FrontConfig::default(), true);
+    world.step_back().unwrap();
+    assert_eq!(world.disk.inside().opened, 0);
+    front.step(&world.guest, &mut world.front_bus).unwrap();
+    let e = world.step_back().unwrap_err();
+    assert!(matches!(&e, ConnectError::Unready(why) if why.contains("no such image")), "{e}");
+    assert_eq!(world.xen.counts().mapped, 0);
+    assert_eq!(world.back.state(), XenbusState::InitWait);
+    assert!(!world.back_bus.own.borrow().contains_key("sectors"));
+    world.back.close(&world.host, &mut world.back_bus, Some(&e.to_string())).unwrap();
+    // It is mended; the front comes down and up again.
+    world.disk.inside().broken = None;
+    assert_eq!(world.connect(&mut front), [FrontStep::Closed, FrontStep::Live]);
+    assert_eq!(world.ask(&mut front, &Ask::Flush).unwrap().0, Ok(()));
+    drop(front);
+}
+
+#[test]
+fn a_disk_grows_and_shrinks_while_it_is_used() {
+    let mut world = World::new(VbdConfig::default(), figures());
+    world.disk.inside().figures.sectors = SECTORS / 2;
+    let mut front = world.front(FrontConfig::default());
+    let last = Ask::Read { sector: SECTORS - 1, sectors: 1 };
+    assert_eq!(world.ask(&mut front, &last).unwrap().0, Err(IoError::Failed));
+    world.disk.inside().figures.sectors = SECTORS;
+    world.back.resize(&mut world.back_bus, SECTORS).unwrap();
+    assert_eq!(front.step(&world.guest, &mut world.front_bus).unwrap(), FrontStep::Resized);
+    assert_eq!(front.figures().unwrap().sectors, SECTORS);
+    assert_eq!(world.ask(&mut front, &last).unwrap().0, Ok(()));
+    world.back.resize(&mut world.back_bus, SECTORS).unwrap();
+    assert_eq!(front.step(&world.guest, &mut world.front_bus).unwrap(), FrontStep::Waiting);
+    world.back.resize(&mut world.back_bus, 8).unwrap();
+    assert_eq!(world.ask(&mut front, &last).unwrap().0, Err(IoError::Failed));
+    assert_eq!(world.back.figures().unwrap().sectors, 8);
+    world.end(front);
+}
+
+#[test]
+fn old_ends_get_plain_blkif() {
+    // A back that keeps no pages, takes no lists, one queue and rings of a page; and one whose features nobody has heard of.
+    let old = BackFeatures {
+        max_ring_order: 0,
+        max_queues: 1,
+        max_indirect_segments: 0,
+        persistent: false,
+        barrier: false,
+    };
+    let mut world = World::new(VbdConfig { features: old, ..VbdConfig::default() }, DiskFigures::of(SECTORS));
+    let wishes = FrontConfig { queues: 4, ring_order: 4, ..FrontConfig::default() };
+    let mut front = world.front(wishes);
+    assert_eq!((front.nr_queues(), front.persists()), (1, false));
+    assert_eq!(world.back.shares()[0].path, PathName::Copy);
+    let long = [7; 12 * 4096];
+    assert_eq!(world.ask(&mut front, &Ask::Write { sector: 0, bytes: &long }), Err(NotAsked::Length));
+    assert_eq!(world.ask(&mut front, &Ask::Write { sector: 0, bytes: &long[4096..] }).unwrap().0, Ok(()));
+    let barrier = Ask::Barrier { sector: 0, bytes: &[0; 512] };
+    assert_eq!(world.ask(&mut front, &barrier).unwrap().0, Err(IoError::NotSupported));
+    let discard = Ask::Discard { sector: 0, sectors: 8, secure: false };
+    assert_eq!(world.ask(&mut front, &discard).unwrap().0, Err(IoError::NotSupported));
+    world.end(front);
+    // A front that does not persist, at a back that would: `map` serves it.
+    let config = VbdConfig { fallback: PathName::Map, ..VbdConfig::default() };
+    let mut world = World::new(config, figures());
+    let mut front = world.front(FrontConfig { persistent: false, ..FrontConfig::default() });
+    assert_eq!(world.back.shares()[0].path, PathName::Map);
+    assert_eq!(world.ask(&mut front, &Ask::Write { sector: 0, bytes: &long }).unwrap().0, Ok(()));
+    world.end(front);
+}
+
+#[test]
+fn a_front_s_keys_are_judged() {
+    for (key, value, names) in [
+        ("protocol", "ppc64-abi", "protocol"),
+        ("ring-ref", "seven", "ring-ref"),
+        ("ring-ref", "99999", "ring-ref"),
+        ("event-channel", "", "event-channel"),
+        ("event-channel", "4000000", "event-channel"),
+        ("multi-queue-num-queues", "5", "multi-queue-num-queues"),
+        ("multi-queue-num-queues", "0", "multi-queue-num-queues"),
+    ] {
+        let mut world = World::new(VbdConfig::default(), figures());
+        let mut front = pregrant::blk::front::FrontVbd::new(crate::rig::HOST, FrontConfig::default(), false);
+        world.step_back().unwrap();
+        front.step(&world.guest, &mut world.front_bus).unwrap();
+        world.front_bus.own.borrow_mut().insert(key.into(), value.into());
+        let e = world.step_back().unwrap_err().to_string();
+        assert!(e.contains(names), "{key}={value}: {e}");
+        assert_eq!(world.xen.counts().mapped, 0, "{key}={value}");
+    }
+    // An order beyond what was offered.
+    let mut world = World::new(VbdConfig::default(), figures());
+    world.step_back().unwrap();
+    for (key, value) in [("ring-page-order", "5"), ("event-channel", "1"), ("state", "3")] {
+        world.front_bus.own.borrow_mut().insert(key.into(), value.into());
+    }
+    let e = world.step_back().unwrap_err().to_string();
+    assert!(e.contains("ring-page-order=5: at most the back's max-ring-page-order"), "{e}");
+}
+
+#[test]
+fn a_guest_s_pages_are_bounded() {
+    // Rings, and one longest request for each queue, have to fit (XSA-300).
+    for path in [PathName::Map, PathName::Persistent] {
+        let setting = Setting::of(path, Abi::X86_64);
+        let mut world = World::new(setting.back, figures());
+        world.back.limit_pages(256);
+        let mut front = pregrant::blk::front::FrontVbd::new(crate::rig::HOST, setting.front, false);
+        world.step_back().unwrap();
+        front.step(&world.guest, &mut world.front_bus).unwrap();
+        assert!(matches!(world.step_back(), Err(ConnectError::TooManyPages(_))));
+        assert_eq!(world.xen.counts().mapped, 0);
+        let mut world = World::new(setting.back, figures());
+        world.back.limit_pages(300);
+        let mut front = world.front(setting.front);
+        assert!(world.back.needed_pages() <= 300 && world.back.allowed_pages() == 0, "{path}");
+        for k in 0..40 {
+            world.ask(&mut front, &Ask::Write { sector: k, bytes: &[9; 64 * 4096] }).unwrap().0.unwrap();
+            assert!(world.xen.counts().mapped <= 300);
+        }
+        assert_eq!(world.xen.counts().mapped, 1, "nothing but the ring");
+        world.end(front);
+    }
+}

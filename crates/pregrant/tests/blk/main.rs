@@ -1,0 +1,10 @@
+//! A disk, both ends, on a machine within the test: a file for each claim.
+#![cfg(not(loom))]
+
+#[path = "../rig/bus.rs"]
+#[allow(dead_code)] // vifs connect there too
+mod bus;
+mod model_disk;
+mod rig;
+
+mod life;

@@ -1,0 +1,200 @@
+//! A disk in memory with a cache that can be lost, which does what it is given at once, or when the test says so, in any order.
+//!
+//! ```text
+//!   submit --> waiting --do_one--> cache (what reads see) --a flush--> platter (what a loss of power leaves)
+//! ```
+//! Dropping a queue's way to it loses what waits there, or does it first, as the test has it: so a back's process ends.
+
+use pregrant::blk::disk::{Disk, DiskFigures, Done, Image, Io, IoError, IoOp, SECTOR_BYTES};
+use pregrant::error::PlatformError;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+#[derive(Debug)]
+pub struct Inside {
+    pub figures: DiskFigures,
+    /// Why it cannot be opened.
+    pub broken: Option<String>,
+    /// What reads see.
+    pub cache: Vec<u8>,
+    /// What a loss of power leaves.
+    pub platter: Vec<u8>,
+    /// What it was given, in order.
+    pub log: Vec<(IoOp, u64, u64)>,
+    /// By queue: what was not done yet, and what was and is to be told.
+    lanes: Vec<Lane>,
+    /// Orders are done when the test says so.
+    pub by_hand: bool,
+    /// Orders fail so, when they are done.
+    pub fails: Option<IoError>,
+    pub opened: u32,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    gone: bool,
+    waiting: Vec<Io>,
+    done: Vec<Done>,
+}
+
+impl Inside {
+    fn range(sector: u64, sectors: u64) -> std::ops::Range<usize> {
+        sector as usize * SECTOR_BYTES..(sector + sectors) as usize * SECTOR_BYTES
+    }
+
+    fn perform(&mut self, lane: usize, mut io: Io) {
+        let at = Self::range(io.sector, io.sectors);
+        assert!(at.end <= self.cache.len(), "{io:?} passes the end of the disk");
+        if matches!(io.op, IoOp::Read | IoOp::Write) {
+            assert_eq!(io.memory.len(), at.len(), "{io:?}");
+            assert_eq!(io.sectors % self.figures.units(), 0, "{io:?}");
+        }
+        let outcome = match (self.fails, io.op) {
+            (Some(e), _) => Err(e),
+            (None, IoOp::Read) => {
+                io.memory.fill_from(&self.cache[at]);
+                Ok(())
+            }
+            (None, IoOp::Write) => {
+                assert!(!self.figures.read_only);
+                io.memory.read_into(&mut self.cache[at]);
+                Ok(())
+            }
+            (None, IoOp::Flush) => {
+                self.platter.copy_from_slice(&self.cache);
+                Ok(())
+            }
+            (None, IoOp::Discard { .. }) => {
+                self.cache[at].fill(0);
+                Ok(())
+            }
+        };
+        self.lanes[lane].done.push(Done { io, outcome });
+    }
+
+    /// Orders that wait, over all queues.
+    pub fn waiting(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.waiting.len()).sum()
+    }
+
+    /// Does one of those that wait. False: there are none.
+    pub fn do_one(&mut self, which: usize) -> bool {
+        let n = self.waiting();
+        if n == 0 {
+            return false;
+        }
+        let mut k = which % n;
+        for lane in 0..self.lanes.len() {
+            let here = self.lanes[lane].waiting.len();
+            if k < here {
+                let io = self.lanes[lane].waiting.remove(k);
+                self.perform(lane, io);
+                return true;
+            }
+            k -= here;
+        }
+        unreachable!()
+    }
+
+    /// Of those that wait on ways that are gone, every other one is done in the end, and the rest never.
+    fn end(&mut self, lane: usize, which: usize) {
+        for (k, io) in std::mem::take(&mut self.lanes[lane].waiting).into_iter().enumerate() {
+            if (which >> (k % 16)) & 1 == 1 {
+                self.perform(lane, io);
+            }
+        }
+        self.lanes[lane].done.clear();
+        self.lanes[lane].gone = true;
+    }
+}
+
+/// The disk, whoever has a way to it.
+#[derive(Clone)]
+pub struct ModelDisk(Arc<Mutex<Inside>>, Arc<Mutex<usize>>);
+
+impl ModelDisk {
+    pub fn new(figures: DiskFigures) -> Self {
+        let bytes: Vec<u8> = (0..figures.sectors as usize * SECTOR_BYTES).map(byte).collect();
+        let inside = Inside {
+            figures,
+            broken: None,
+            cache: bytes.clone(),
+            platter: bytes,
+            log: Vec::new(),
+            lanes: Vec::new(),
+            by_hand: false,
+            fails: None,
+            opened: 0,
+        };
+        Self(Arc::new(Mutex::new(inside)), Arc::default())
+    }
+
+    pub fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.0.lock().unwrap()
+    }
+
+    /// Which of the orders that wait land when a queue's way is dropped: by the bits of this.
+    pub fn lands_at_end(&self, which: usize) {
+        *self.1.lock().unwrap() = which;
+    }
+
+    /// What it was given since the last call.
+    pub fn log(&self) -> Vec<(IoOp, u64, u64)> {
+        std::mem::take(&mut self.inside().log)
+    }
+}
+
+/// What a fresh disk holds at byte `at`.
+pub fn byte(at: usize) -> u8 {
+    (at ^ ((at >> 9) * 29) ^ ((at >> 12) * 101)) as u8
+}
+
+impl Image for ModelDisk {
+    fn open(&mut self) -> Result<DiskFigures, String> {
+        let mut inside = self.inside();
+        inside.opened += 1;
+        inside.broken.clone().map_or(Ok(inside.figures), Err)
+    }
+    fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError> {
+        let mut inside = self.inside();
+        inside.lanes.push(Lane::default());
+        Ok(Box::new(Way { disk: self.clone(), lane: inside.lanes.len() - 1 }))
+    }
+}
+
+struct Way {
+    disk: ModelDisk,
+    lane: usize,
+}
+
+impl Disk for Way {
+    fn submit(&mut self, io: Io) {
+        let mut inside = self.disk.inside();
+        let order = (io.op, io.sector, io.sectors);
+        inside.log.push(order);
+        if inside.by_hand {
+            inside.lanes[self.lane].waiting.push(io);
+        } else {
+            inside.perform(self.lane, io);
+        }
+    }
+    fn complete(&mut self, done: &mut Vec<Done>) {
+        done.append(&mut self.disk.inside().lanes[self.lane].done);
+    }
+    fn wait(&mut self) {
+        let mut inside = self.disk.inside();
+        if !inside.lanes[self.lane].waiting.is_empty() {
+            let io = inside.lanes[self.lane].waiting.remove(0);
+            inside.perform(self.lane, io);
+        }
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        let which = *self.disk.1.lock().unwrap();
+        // A test that failed may hold the lock.
+        if let Ok(mut inside) = self.disk.0.lock() {
+            inside.end(self.lane, which);
+        }
+    }
+}
