@@ -10,7 +10,7 @@
 //! What a peer may do: keep pages mapped for ever. Since Linux's fix of XSA-396 those that were given back are in no count
 //! any more: the module's parameter `limit` (1024 pages for the whole domain by default) bounds the pages that we have, not
 //! those that the kernel waits for, and the next to run out is the domain's grant table. So who grants to a peer again and
-//! again offers it the same pages, and gives them back at the end (`pregrant::net::front::regions`).
+//! again offers it the same pages, and gives them back at the end (`pregrant::grants::regions`).
 
 use super::ioctl::{self, GNTALLOC_ALLOC, GNTALLOC_DEALLOC, pair};
 use super::node::{GNTALLOC, Node, NodeError};

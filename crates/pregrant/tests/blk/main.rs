@@ -4,7 +4,9 @@
 #[path = "../rig/bus.rs"]
 #[allow(dead_code)] // vifs connect there too
 mod bus;
+#[allow(dead_code)] // the tests of restarts use the rest
 mod model_disk;
+#[allow(dead_code)] // the same
 mod rig;
 
 mod life;
