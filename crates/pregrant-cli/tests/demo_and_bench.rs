@@ -101,6 +101,7 @@ fn help_has_examples() {
         &["bench", "--help"],
         &["bench", "net", "--help"],
         &["bench", "hook", "--help"],
+        &["bench", "working-set", "--help"],
         &["bench", "latency", "--help"],
         &["bench", "limit", "--help"],
         &["bench", "scale", "--help"],
@@ -262,6 +263,31 @@ fn bench_hook_loses_nothing_and_sends_frames_on_in_their_buffers() {
         assert_eq!((line["bench"].as_str(), line["lost"].as_u64()), (Some("hook"), Some(0)), "{line}");
         nothing_went_wrong(line);
         assert!(number(line, "frames") > 0.0 && number(line, "grant_copies") == 0.0, "{line}");
+    }
+}
+
+#[test]
+fn bench_working_set_loses_nothing_and_goes_over_to_copying_where_buffers_do_not_fit() {
+    let json = File::new("working-set.jsonl");
+    let args = ["bench", "working-set", "--buffers", "64,2048", "--table", "128", "--seconds", "0.1"];
+    let out = pregrant(&[&args[..], &["--repeats", "1", "--json", json.path()]].concat());
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert!(text(&out.stdout).contains("table has 128 entries"), "{}", text(&out.stdout));
+    let lines = json.lines();
+    let rows: Vec<_> =
+        lines.iter().map(|l| (l["buffers"].as_u64(), l["reuse"].as_str(), l["table"].as_u64())).collect();
+    let of = |reuse| {
+        [(64, 0), (64, 128), (2048, 0), (2048, 128)].map(|(n, table)| (Some(n), Some(reuse), Some(table)))
+    };
+    assert_eq!(rows, [of("uniform"), of("skewed")].concat());
+    for line in &lines {
+        assert_eq!((line["bench"].as_str(), line["lost"].as_u64()), (Some("working-set"), Some(0)), "{line}");
+        nothing_went_wrong(line);
+        assert!(number(line, "frames") > 0.0 && number(line, "grant_copies") == 0.0, "{line}");
+        let fits = line["buffers"] == 64 && line["table"] == 128;
+        assert_eq!(line["cache_mode"].as_str(), Some(if fits { "caching" } else { "copying" }), "{line}");
+        let rate = number(line, "hit_rate");
+        assert!(if line["table"] == 0 { rate == 0.0 } else { rate > 0.0 && (rate == 1.0) == fits }, "{line}");
     }
 }
 

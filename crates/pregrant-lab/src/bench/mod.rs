@@ -11,6 +11,7 @@ pub(crate) mod scale;
 pub(crate) mod seating;
 pub(crate) mod store;
 pub(crate) mod store_load;
+pub(crate) mod working_set;
 
 use crate::record::{Record, RecordWriter};
 use crate::report::Report;
@@ -24,6 +25,8 @@ pub enum BenchCommand {
     Net(net::NetArgs),
     /// What a frame hook of the guest's saves: frames that are dropped, and frames that are sent back
     Hook(hook::HookArgs),
+    /// Frames from a guest's own buffers: how many the backend's table has, over the number of buffers
+    WorkingSet(working_set::WorkingSetArgs),
     /// One frame at a time: how long requests and responses take
     Latency(latency::LatencyArgs),
     /// What a greedy, broken or noisy guest costs another one at the same backend
@@ -46,6 +49,7 @@ pub fn run(command: BenchCommand) -> Result<(), Box<dyn std::error::Error>> {
     match command {
         BenchCommand::Net(args) => net::run(args),
         BenchCommand::Hook(args) => hook::run(args),
+        BenchCommand::WorkingSet(args) => working_set::run(args),
         BenchCommand::Latency(args) => latency::run(args),
         BenchCommand::Neighbour(args) => neighbour::run(args),
         BenchCommand::Scale(args) => scale::run(args),

@@ -6,7 +6,7 @@
 use super::seating::Seating;
 use crate::choice::choice;
 use crate::process::mark::whole_frames;
-use crate::process::order::{Case, Dir, Order, Played, Report, RxWay};
+use crate::process::order::{Buffers, Case, Dir, Order, Played, Report, RxWay};
 use crate::record::published::{self, line_rate};
 use crate::record::stats::Summary;
 use crate::record::{Record, RecordWriter};
@@ -15,6 +15,7 @@ use crate::screen::{Progress, print};
 use crate::table::{Align, Table, figure};
 use crate::testbed::{Process, Testbed};
 use pregrant::net::features::BackFeatures;
+use pregrant::net::front::CacheMode;
 use pregrant::net::path::PathName;
 use pregrant_host::drivers::{Mode, Placement};
 use std::collections::BTreeMap;
@@ -232,6 +233,9 @@ pub struct Stand {
 /// The guest of a [`Stand`].
 const GUEST: u16 = 5;
 
+/// What the pages of all ids of a queue take of a table: 256 of each direction.
+const STATIC_POOL: usize = 512;
+
 impl Stand {
     /// Starts both processes; the backend's has one thread.
     pub fn start() -> Result<Self> {
@@ -293,6 +297,8 @@ pub struct Row {
     pub look: bool,
     /// What the guest does with frames that came.
     pub rx: RxWay,
+    /// TX: the guest's own buffers that frames are in, and the entries that the back's table has for them.
+    pub buffers: Option<(Buffers, usize)>,
     /// Worker threads of the backend; 0: its one thread serves the queues. The stand has as many.
     pub workers: usize,
     /// The bench that it is a row of.
@@ -317,6 +323,7 @@ impl Row {
             redo: Redo::On,
             look: false,
             rx: RxWay::Copy,
+            buffers: None,
             workers: 0,
             bench: "net",
             records,
@@ -350,6 +357,8 @@ impl Row {
             redo: self.redo == Redo::On,
             look: self.look,
             rx: self.rx,
+            buffers: self.buffers.map(|(buffers, _)| buffers),
+            gref_pages: self.buffers.map(|(_, table)| STATIC_POOL + table),
             gives_way: stand.gives_way,
             ..Case::of(self.dir, self.path)
         };
@@ -369,6 +378,18 @@ impl Row {
         record.redo = Some(self.redo == Redo::On);
         record.look = self.look.then_some(true);
         record.rx = (self.rx != RxWay::Copy).then(|| self.rx.name().into());
+        if let (Some((buffers, table)), Some(cache)) = (self.buffers, guest.cache) {
+            if cache.capacity > table || cache.hits + cache.copied != guest.frames {
+                return Err(format!("a table of {table} and {} frames: {cache:?}", guest.frames).into());
+            }
+            record.buffers = Some(buffers.pages as u32);
+            record.reuse = Some(buffers.reuse.name().into());
+            record.table = Some(table as u32);
+            record.hit_rate = Some(cache.hits as f64 / guest.frames.max(1) as f64);
+            record.cache_mode =
+                Some(if cache.copying { CacheMode::Copying } else { CacheMode::Caching }.name().into());
+            record.evictions = Some(cache.evictions);
+        }
         record.burst = burst;
         record.repeat = self.records.len() as u32;
         record.mode = mode.name().into();

@@ -13,6 +13,7 @@ use super::staff::{Meter, Staff};
 use super::{LoopbackBackend, ProcessArgs, Result, next_order, tell};
 use pregrant::DomId;
 use pregrant::net::path::PathName;
+use pregrant::net::path::gref_mapping::DEFAULT_LIMIT;
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::MonotonicClock;
@@ -205,6 +206,7 @@ fn case_of(
     };
     if let Some(net) = backend.class_mut::<Net<Loopback>>() {
         (net.config.vif.fallback, net.config.vif.staged_heads) = (case.rest, case.heads);
+        net.config.vif.gref_pages = case.gref_pages.unwrap_or(DEFAULT_LIMIT);
         net.config.vif.foreign = case.path == PathName::Foreign;
     }
     let mut played = Played::default();

@@ -3,7 +3,8 @@
 use super::consumer::Consumer;
 use super::fault::Fault;
 use super::mark::{mark, whole_frames};
-use super::order::{Case, Dir, Latencies, Order, Played, Report, RxWay};
+use super::order::{Buffers, Case, Dir, Latencies, Order, Played, Report, RxWay};
+use super::own_frames::{OwnFrames, equip, written};
 use super::{ProcessArgs, Result, next_order, tell};
 use crate::cpu_time;
 use hdrhistogram::Histogram;
@@ -30,6 +31,9 @@ pub type Guest = Frontend<Loopback, UnixTransport>;
 
 /// How long both ends run before the time is counted.
 const WARM_UP: Duration = Duration::from_millis(20);
+/// The same where pages are to come to a table first, each time, and how often.
+const WARM_UP_BUFFERS: Duration = Duration::from_millis(150);
+const WARM_UPS_MAX: usize = 10;
 /// After this long an echo counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 /// Longest wait for a handshake.
@@ -58,9 +62,22 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
 
 /// Attaches, connects vif `handle`, wakes on xenstore.
 pub fn connect(args: &ProcessArgs, handle: u32, config: FrontConfig) -> Result<Guest> {
+    connect_with(args, handle, config, None)
+}
+
+/// The same, with memory of the guest's own.
+fn connect_with(
+    args: &ProcessArgs,
+    handle: u32,
+    config: FrontConfig,
+    buffers: Option<Buffers>,
+) -> Result<Guest> {
     let (platform, xs) = args.attach()?;
     platform.events().also_wake_on(xs.transport().as_fd())?;
     let mut guest = Frontend::new(platform, xs, handle, config, false)?;
+    if let Some(buffers) = buffers {
+        equip(&mut guest, buffers)?;
+    }
     if !guest.connect(PATIENCE)? {
         let (own, back) = guest.states()?;
         let at = guest.device().id();
@@ -87,7 +104,7 @@ fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     let by = config(case.data_len, case.queues);
     let foreign = case.path == PathName::Foreign;
     let config = FrontConfig { persistent, gref_mapping, data_ring, foreign, zero_copy, ..by };
-    let mut guest = connect(args, case.handle, config)?;
+    let mut guest = connect_with(args, case.handle, config, case.buffers)?;
     let staged = guest.vif().staging_accepted(0);
     if case.data_len.is_some() != staged {
         return Err(format!(
@@ -252,6 +269,10 @@ struct Sender<'a> {
     gives_way: bool,
     /// Answers to wait for before the ring's lines are touched.
     want: u32,
+    /// Where frames are, if the guest has buffers of its own; of one queue.
+    own: Option<OwnFrames>,
+    /// Bytes of a frame that are written there.
+    written: usize,
 }
 
 impl<'a> Sender<'a> {
@@ -269,6 +290,8 @@ impl<'a> Sender<'a> {
             rate: case.rate,
             gives_way: case.gives_way,
             want,
+            own: case.buffers.map(OwnFrames::new),
+            written: written(true, case.size),
         }
     }
 
@@ -276,8 +299,15 @@ impl<'a> Sender<'a> {
         send_mark(self.guest, self.mode)?;
         self.send_whole()?;
         send_mark(self.guest, self.mode)?;
-        self.send_for(WARM_UP)?;
+        self.written = written(false, 0);
+        match self.own.is_some() {
+            true => self.fill_table()?,
+            false => self.send_for(WARM_UP)?,
+        }
         send_mark(self.guest, self.mode)?;
+        if let Some(own) = &mut self.own {
+            own.begin(self.guest);
+        }
         let counters = self.guest.platform().counters();
         let (cpu, before, start) = (cpu_time::of_this_thread(), self.sent(), Instant::now());
         self.send_for(Duration::from_secs_f64(self.seconds))?;
@@ -289,10 +319,26 @@ impl<'a> Sender<'a> {
             checked: self.whole * self.frames.len() as u64,
             counters: self.guest.platform().counters().since(&counters),
             cpu_ns: cpu_time::of_this_thread() - cpu,
+            cache: self.own.as_ref().map(|own| own.played(self.guest)),
             ..Played::default()
         };
         send_mark(self.guest, self.mode)?;
         Ok(played)
+    }
+
+    /// Sends until the back has what fits its table, or it is seen that the buffers do not.
+    fn fill_table(&mut self) -> Result<()> {
+        for _ in 0..WARM_UPS_MAX {
+            if let Some(own) = &mut self.own {
+                own.begin(self.guest);
+            }
+            self.send_for(WARM_UP_BUFFERS)?;
+            let played = self.own.as_ref().map(|own| own.played(self.guest));
+            if played.is_none_or(|played| played.copying || played.copied == 0) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn sent(&self) -> u64 {
@@ -347,11 +393,16 @@ impl<'a> Sender<'a> {
         let n = arena.len();
         let mut done = 0;
         while done < n {
-            let sent = self.guest.send(i, &self.frames[i].1.burst().skip(done))?;
+            let frames = self.frames[i].1.burst().skip(done);
+            let sent = match &mut self.own {
+                Some(own) => own.send(self.guest, i, &frames, self.written)?,
+                None => self.guest.send(i, &frames)?,
+            };
             done += sent;
             let freed = self.guest.reclaim(i, self.want)?;
-            if sent == 0 {
-                waiter.after(self.guest, freed > 0, For::Answers)?;
+            // With buffers of its own the guest has something to ask now and then.
+            if sent == 0 || self.own.is_some() {
+                waiter.after(self.guest, sent > 0 || freed > 0, For::Answers)?;
             }
         }
         Ok(())

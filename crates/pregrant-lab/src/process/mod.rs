@@ -10,6 +10,7 @@ pub(crate) mod guest;
 pub(crate) mod mark;
 pub(crate) mod neighbour;
 pub(crate) mod order;
+mod own_frames;
 pub(crate) mod ports;
 pub(crate) mod signals;
 pub(crate) mod staff;

@@ -71,6 +71,35 @@ impl RxWay {
     }
 }
 
+/// Which of a guest's buffers its frames are in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reuse {
+    /// Each as often as the others
+    Uniform,
+    /// Nine of ten frames are in an eighth of them
+    Skewed,
+}
+
+impl Reuse {
+    /// As records name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Uniform => "uniform",
+            Self::Skewed => "skewed",
+        }
+    }
+}
+
+/// The memory of a guest that its frames are sent from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Buffers {
+    /// A page each.
+    pub pages: usize,
+    /// Which of them is used next.
+    pub reuse: Reuse,
+}
+
 /// What has a name, as that.
 pub mod by_name {
     use serde::{Deserialize, Deserializer, Serializer, de};
@@ -124,6 +153,10 @@ pub struct Case {
     pub look: bool,
     /// RX: what the guest does with frames.
     pub rx: RxWay,
+    /// TX: frames are in these, and sent from there; None: they are copied to the vif's.
+    pub buffers: Option<Buffers>,
+    /// Entries of the queue's table of references; None: as many as a backend has.
+    pub gref_pages: Option<usize>,
     /// Frames a second that the guest offers (TX only); None: as many as are taken.
     pub rate: Option<f64>,
     /// The guest lets others have its processor for a moment whenever it finds nothing to do.
@@ -149,6 +182,8 @@ impl Case {
             redo: true,
             look: false,
             rx: RxWay::Copy,
+            buffers: None,
+            gref_pages: None,
             rate: None,
             gives_way: false,
         }
@@ -358,6 +393,25 @@ pub struct Played {
     pub latency: Option<[Latencies; 2]>,
     /// Back: frames that other guests sent in the time that is counted.
     pub others: u64,
+    /// Guest: what became of frames in its own buffers.
+    pub cache: Option<CachePlayed>,
+}
+
+/// Frames in a guest's own buffers, in the time that is counted.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct CachePlayed {
+    /// Sent from where they were.
+    pub hits: u64,
+    /// Copied.
+    pub copied: u64,
+    /// Pages that came, and that made way.
+    pub adds: u64,
+    /// The second.
+    pub evictions: u64,
+    /// At the end nothing made way any more.
+    pub copying: bool,
+    /// Pages that the back took at most.
+    pub capacity: usize,
 }
 
 /// CPU time of a worker.

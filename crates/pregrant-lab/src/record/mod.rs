@@ -142,6 +142,24 @@ pub struct Record {
     /// All latencies: the bucket's upper bound in ns and how many frames fell into it, bounds rising.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_histogram: Option<Vec<(u64, u64)>>,
+    /// Pages of its own that the guest's frames were in (`bench working-set` only, as what follows).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffers: Option<u32>,
+    /// Which of them was used next: `uniform` or `skewed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reuse: Option<String>,
+    /// Entries that the backend's table had for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<u32>,
+    /// Frames that were sent from where they were, out of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hit_rate: Option<f64>,
+    /// `caching` or `copying`, at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_mode: Option<String>,
+    /// Pages that made way for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evictions: Option<u64>,
     /// A backend that died in the middle (`bench` is `restart`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
@@ -227,6 +245,12 @@ impl Record {
             latency_p50_ns: None,
             latency_p99_ns: None,
             latency_histogram: None,
+            buffers: None,
+            reuse: None,
+            table: None,
+            hit_rate: None,
+            cache_mode: None,
+            evictions: None,
             pause: None,
         }
     }
