@@ -350,6 +350,7 @@ fn hostile_back(tape: &mut Tape<'_>) {
         tx_data_len: DataLen::new(tape.one_of(&[256, 65535])),
         rx_data_len: DataLen::new(tape.one_of(&[256, 65535])),
         granting: tape.one_of(&[Granting::PerFrame, Granting::Standing]),
+        sg: true,
         split_channels: tape.below(2) == 0,
         persistent: tape.below(2) == 0,
         gref_mapping: false,

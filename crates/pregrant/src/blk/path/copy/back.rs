@@ -1,6 +1,6 @@
 //! The back: buffers, and the copies.
 //!
-//! Invariants: a buffer is in one request at a time; those that wait for the next have [`SPARE_BYTES`] at most. A guest sees only
+//! Invariants: a buffer is in one request at a time; those that wait for the next have `SPARE_BYTES` at most. A guest sees only
 //! bytes that its own request read: what an earlier one left in a buffer is not copied to anybody.
 
 use crate::blk::disk::{Buffer, IoMemory};
