@@ -4,9 +4,13 @@
 #[path = "../rig/bus.rs"]
 #[allow(dead_code)] // vifs connect there too
 mod bus;
-#[allow(dead_code)] // the tests of restarts use the rest
 mod model_disk;
-#[allow(dead_code)] // the same
+mod raw_front;
 mod rig;
 
+mod hostile_back;
+mod kept_pages;
 mod life;
+mod model;
+mod rules;
+mod xsa;

@@ -31,7 +31,6 @@ pub fn figures() -> DiskFigures {
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     pub path: PathName,
-    pub abi: Abi,
     pub back: VbdConfig,
     pub front: FrontConfig,
 }
@@ -43,7 +42,7 @@ impl Setting {
         let features = BackFeatures { persistent, ..BackFeatures::default() };
         let back = VbdConfig { features, fallback, ..VbdConfig::default() };
         let front = FrontConfig { abi, persistent, pages: 96, ..FrontConfig::default() };
-        Self { path, abi, back, front }
+        Self { path, back, front }
     }
 
     /// Every path in both layouts.
@@ -108,11 +107,6 @@ impl World {
             let memory = kept.entry(name.into()).or_insert_with(pages).clone();
             Some(Box::new(memory) as Box<dyn SharedBytes + Send>)
         })
-    }
-
-    /// Nothing outlives the back.
-    pub fn forget_kept(&mut self) {
-        self.kept.clear();
     }
 
     /// Polls every queue of the back once.

@@ -1,0 +1,185 @@
+//! A back that answers what it likes.
+
+use crate::rig::{GUEST, HOST};
+use pregrant::PeerFault;
+use pregrant::blk::disk::IoError;
+use pregrant::blk::front::queue::{FrontQueue, QueueConfig};
+use pregrant::blk::front::{Ask, NotAsked};
+use pregrant::grants::regions::{Granting, Regions};
+use pregrant::platform::local::{LocalDomain, LocalMap, LocalXen};
+use pregrant::platform::{Access, PeerMem};
+use pregrant::ring::{Blkif64, RingKind, RingMem, RingPages, Word};
+use pregrant::wire::blkif::{Abi, OP_READ, OP_WRITE, RSP_EOPNOTSUPP, RSP_ERROR, RSP_OKAY, Response};
+use proptest::prelude::*;
+
+/// A tag, and how it went.
+type Taken = (u64, Result<(), IoError>);
+
+struct Ends {
+    guest: LocalDomain,
+    host: LocalDomain,
+    front: FrontQueue<LocalDomain>,
+    ring: RingPages<Blkif64, LocalMap>,
+    xen: LocalXen,
+    regions: Regions<LocalDomain>,
+}
+
+impl Ends {
+    fn new(granting: Granting) -> Self {
+        let xen = LocalXen::new();
+        let (guest, host) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+        let mut regions = Regions::new(HOST);
+        let config = QueueConfig { abi: Abi::X86_64, ring_order: 0, pages: 32, granting, max_indirect: 20 };
+        let (front, refs, _) = FrontQueue::new(&guest, &mut regions, config).unwrap();
+        let ring = RingPages::new(host.map(GUEST, &refs, Access::ReadWrite).unwrap());
+        Self { guest, host, front, ring, xen, regions }
+    }
+
+    fn ask(&mut self, ask: &Ask<'_>, tag: u64) {
+        self.front.submit(&self.guest, ask, tag).unwrap();
+        self.front.publish(&self.guest);
+    }
+
+    /// Puts an answer at this index.
+    fn answer(&self, at: u32, rsp: Response) {
+        Blkif64::write_rsp(&self.ring, at, &rsp);
+        self.ring.store(Word::RspProd, at.wrapping_add(1));
+    }
+
+    fn take(&mut self) -> Result<Vec<Taken>, PeerFault> {
+        let mut taken = Vec::new();
+        self.front.take(&self.guest, |a| taken.push((a.tag, a.outcome)))?;
+        Ok(taken)
+    }
+
+    fn id(&self, at: u32) -> u64 {
+        Blkif64::read_req(&self.ring, at).id()
+    }
+}
+
+const READ: Ask<'static> = Ask::Read { sector: 0, sectors: 8 };
+
+#[test]
+fn ids_that_were_never_asked_and_answers_that_come_twice_are_faults() {
+    let okay = |id| Response { id, op: OP_READ, status: RSP_OKAY };
+    for wrong in [1u64, 31, 32, u64::MAX, 1 << 32, 5 << 32] {
+        let mut ends = Ends::new(Granting::PerFrame);
+        ends.ask(&READ, 1);
+        let id = ends.id(0);
+        ends.answer(0, okay(id ^ wrong));
+        assert_eq!(ends.take(), Err(PeerFault::UnknownRequest(id ^ wrong)));
+    }
+    // Twice, while another request is in flight; and again when the place has another request.
+    let mut ends = Ends::new(Granting::PerFrame);
+    ends.ask(&READ, 1);
+    ends.ask(&READ, 2);
+    let id = ends.id(0);
+    ends.answer(0, okay(id));
+    assert_eq!(ends.take(), Ok(vec![(1, Ok(()))]));
+    ends.answer(1, okay(id));
+    assert_eq!(ends.take(), Err(PeerFault::UnknownRequest(id)));
+    let mut ends = Ends::new(Granting::Standing);
+    ends.ask(&READ, 1);
+    let id = ends.id(0);
+    ends.answer(0, okay(id));
+    assert_eq!(ends.take(), Ok(vec![(1, Ok(()))]));
+    ends.ask(&READ, 2);
+    assert_eq!(ends.id(1) as u32, id as u32, "the same place");
+    ends.answer(1, okay(id));
+    assert_eq!(ends.take(), Err(PeerFault::UnknownRequest(id)));
+}
+
+#[test]
+fn another_operation_and_more_answers_than_requests_are_faults_and_a_status_is_not() {
+    let mut ends = Ends::new(Granting::PerFrame);
+    ends.ask(&READ, 1);
+    ends.answer(0, Response { id: ends.id(0), op: OP_WRITE, status: RSP_OKAY });
+    assert_eq!(ends.take(), Err(PeerFault::WrongOperation { asked: OP_READ, answered: OP_WRITE }));
+    let mut ends = Ends::new(Granting::PerFrame);
+    ends.ask(&READ, 1);
+    ends.answer(5, Response::default());
+    assert!(matches!(ends.take(), Err(PeerFault::RspProdOverrun { .. })));
+    let mut ends = Ends::new(Granting::PerFrame);
+    for (at, status) in [RSP_ERROR, RSP_EOPNOTSUPP, 1, i16::MIN, i16::MAX].into_iter().enumerate() {
+        ends.ask(&READ, at as u64);
+        ends.answer(at as u32, Response { id: ends.id(at as u32), op: OP_READ, status });
+        let e = if status == RSP_EOPNOTSUPP { IoError::NotSupported } else { IoError::Failed };
+        assert_eq!(ends.take(), Ok(vec![(at as u64, Err(e))]));
+    }
+}
+
+/// The back keeps a page mapped that it has answered for: it is granted to nobody else, and used again when it is let go of.
+#[test]
+fn xsa_396_a_page_that_is_still_mapped_is_not_used_again() {
+    let mut ends = Ends::new(Granting::PerFrame);
+    ends.ask(&READ, 1);
+    let pregrant::wire::blkif::Request::ReadWrite(req) = Blkif64::read_req(&ends.ring, 0) else {
+        unreachable!()
+    };
+    let kept = ends.host.map(GUEST, &[pregrant::GrantRef(req.seg[0].gref)], Access::ReadWrite).unwrap();
+    ends.answer(0, Response { id: req.id, op: OP_READ, status: RSP_OKAY });
+    assert_eq!(ends.take(), Ok(vec![(1, Ok(()))]));
+    assert_eq!(ends.front.busy_pages(), 1);
+    let mut asked = 0;
+    while ends.front.submit(&ends.guest, &READ, 2) != Err(NotAsked::Full) {
+        asked += 1;
+    }
+    assert_eq!(asked, 31);
+    drop(kept);
+    assert_eq!(ends.front.submit(&ends.guest, &READ, 2), Ok(()));
+    assert_eq!(ends.front.busy_pages(), 0);
+    let Ends { guest, host: _, front, ring, xen, mut regions } = ends;
+    drop(ring);
+    front.end(&guest, &mut regions);
+    regions.release(&guest);
+    assert!(regions.is_empty());
+    assert_eq!((xen.counts().grants, xen.counts().mapped), (0, 0));
+}
+
+proptest! {
+    /// Whatever stands on the ring: no tag comes twice, none that was not asked, and the pages are all there in the end.
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn answers_of_any_words(acts in prop::collection::vec((0u8..4, any::<u64>(), 0u8..8, any::<i16>(), 0u32..40), 1..200)) {
+        let mut ends = Ends::new(Granting::PerFrame);
+        let (mut next, mut rsp_prod, mut open) = (0u64, 0u32, std::collections::BTreeSet::new());
+        let data = [7; 20 * 4096];
+        for (act, id, op, status, k) in acts {
+            match act {
+                0 | 1 => {
+                    let ask = match op % 4 {
+                        0 => READ,
+                        1 => Ask::Write { sector: id, bytes: &data[..512 * (1 + k as usize)] },
+                        2 => Ask::Flush,
+                        _ => Ask::Read { sector: id, sectors: 160 },
+                    };
+                    if ends.front.submit(&ends.guest, &ask, next).is_ok() {
+                        open.insert(next);
+                        next += 1;
+                        ends.front.publish(&ends.guest);
+                    }
+                }
+                2 => {
+                    // Often what was asked, and at times in that place anything.
+                    let asked = Blkif64::read_req(&ends.ring, rsp_prod);
+                    let honest = Response { id: asked.id(), op: pregrant::blk::back::request::answered_op(&asked), status };
+                    let rsp = if k < 37 { honest } else { Response { id, op, status } };
+                    ends.answer(rsp_prod, rsp);
+                    rsp_prod = rsp_prod.wrapping_add(1);
+                }
+                _ => match ends.take() {
+                    Ok(taken) => for (tag, _) in taken {
+                        prop_assert!(open.remove(&tag), "{} twice, or never asked", tag);
+                    },
+                    Err(_) => break,
+                },
+            }
+        }
+        let Ends { guest, front, ring, xen, mut regions, .. } = ends;
+        drop(ring);
+        front.end(&guest, &mut regions);
+        regions.release(&guest);
+        prop_assert!(regions.is_empty());
+        prop_assert_eq!(xen.counts().grants, 0);
+    }
+}
