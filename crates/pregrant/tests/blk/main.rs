@@ -13,4 +13,4 @@ mod kept_pages;
 mod life;
 mod model;
 mod rules;
-mod xsa;
+mod xsa_disk;
