@@ -302,18 +302,20 @@ impl<P: Platform> RxFront<P> {
         let Some(area) = &self.area else { return Err(fault(rsp.offset, rsp.status)) };
         let (mut used, mut bytes) = (0, 0);
         loop {
+            // The next one's lines come while this one is copied.
+            let next = (at + used + 1 < n).then(|| self.ring.read(at + used + 1));
+            if let Some(next) = next {
+                area.prefetch(next);
+            }
             let (place, len) = area.piece(rsp.offset, rsp.status).ok_or(fault(rsp.offset, rsp.status))?;
             let Some(to) = out.room(len, offload_of(rsp.flags)) else { break };
             if !area.copy_out(place, to) {
                 return Err(fault(rsp.offset, rsp.status));
             }
             (used, bytes) = (used + 1, bytes + len as u64);
-            if at + used == n || !out.has_room() {
-                break;
-            }
-            rsp = self.ring.read(at + used);
-            if !is_plain_in_area(rsp) {
-                break; // it is read anew, nothing of it is kept
+            match next {
+                Some(next) if out.has_room() && is_plain_in_area(next) => rsp = next,
+                _ => break, // what is no such frame is read anew, nothing of it is kept
             }
         }
         self.stats.bytes += bytes;

@@ -16,6 +16,7 @@ use crate::error::{PeerFault, PlatformError};
 use crate::net::headers::MacAddr;
 use crate::net::path::any_front::with_path;
 use crate::net::path::data_ring::front::SendArea;
+use crate::net::path::data_ring::{PREFETCHED, rounded};
 use crate::net::path::gref_mapping::cache::GrefCache;
 use crate::net::path::{AnyFrontPath, FrontChain, FrontPath};
 use crate::net::stats::{Counted, DirStats};
@@ -270,7 +271,18 @@ impl<P: Platform> Slots<P> {
     ) -> InArea {
         let (mut sent, mut slots, mut bytes) = (0, 0, 0);
         let mut ended = InArea::NotForIt;
-        for desc in burst.frames.iter().take(BURST_FRAMES) {
+        let frames = &burst.frames[..burst.frames.len().min(BURST_FRAMES)];
+        // Of short frames all, of long ones the next two, as in pages of their own.
+        let mut ahead = 0;
+        for (k, desc) in frames.iter().enumerate() {
+            let len = desc.len as usize;
+            if k >= 2 && len > SHORT {
+                break;
+            }
+            area.prefetch(ahead, len.min(PREFETCHED));
+            ahead += rounded(len);
+        }
+        for (k, desc) in frames.iter().enumerate() {
             let (len, gso) = (desc.len as usize, desc.offload.gso_type != 0);
             let long = gso || len > PAGE_SIZE;
             if len == 0
@@ -290,7 +302,11 @@ impl<P: Platform> Slots<P> {
                 ended = InArea::Full;
                 break;
             };
-            area.prefetch(len.min(SHORT));
+            if let Some([next, later]) = frames.get(k + 1..k + 3)
+                && later.len as usize > SHORT
+            {
+                area.prefetch(rounded(next.len as usize), (later.len as usize).min(PREFETCHED));
+            }
             self.free.take();
             self.in_flight[id as usize] = true;
             let flags = TXF_DATA_RING | flags_of(desc.offload) | if gso { TXF_EXTRA_INFO } else { 0 };

@@ -10,13 +10,14 @@
 //! the area full. After a death: [`resume`](DataRingPath::resume).
 
 use super::places::{Places, Used};
-use super::{PIECE_MAX, PLACE_BYTES, copy_in_around, copy_out_around, rounded};
+use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_in_around, copy_out_around, rounded};
 use crate::net::back::assemble::{Todo, TxBatch, bits};
 use crate::net::back::rx_batch::RxBatch;
 use crate::net::features::MAX_HEADROOM;
 use crate::net::path::{BackPath, Counted, PathName};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst};
+use crate::shm::SharedBytes;
 use crate::units::DomId;
 use crate::wire::netif::{RXF_DATA_RING, RxResponse};
 
@@ -120,6 +121,11 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
 
     #[inline(always)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
+        // All of the batch's first: it was written by another core.
+        for i in bits(todo & batch.in_area) {
+            let slot = batch.slots[batch.frames[i].first_slot as usize];
+            self.map.prefetch_read(slot.gref as usize, (slot.len as usize).min(PREFETCHED));
+        }
         for i in bits(todo & batch.in_area) {
             let at = out.desc(i).at as usize;
             let slot = &mut batch.slots[batch.frames[i].first_slot as usize];
@@ -138,6 +144,13 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
         given.free(batch.taken());
         let ahead = rounded(usize::from(batch.headroom));
         let mut rest: Todo = 0;
+        let mut next = given.places.next() as usize;
+        for i in bits(todo) {
+            let len = frames.frames[i].len as usize;
+            next = (next + ahead) & (self.size - 1);
+            self.map.prefetch_write(next, len.min(PREFETCHED));
+            next += rounded(len);
+        }
         for i in bits(todo) {
             let f = batch.frames[i];
             let slots = f.first_slot as usize..(f.first_slot + f.nr_slots) as usize;

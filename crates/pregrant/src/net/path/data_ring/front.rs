@@ -8,12 +8,13 @@
 //! is free when those before it are), never answer (the area is full, and frames go by the next path), name any place (a fault).
 
 use super::places::{Places, Used};
-use super::{PIECE_MAX, PLACE_BYTES, copy_in_around, copy_out_around, index};
+use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_in_around, copy_out_around, index};
 use crate::error::PlatformError;
 use crate::net::front::regions::{Granted, Granting, Region, Regions};
 use crate::platform::{Access, Platform};
 use crate::shm::SharedBytes;
 use crate::units::GrantRef;
+use crate::wire::netif::RxResponse;
 use alloc::boxed::Box;
 use alloc::vec;
 
@@ -117,10 +118,11 @@ impl<P: Platform> SendArea<P> {
         Some(place)
     }
 
-    /// Asks for the lines of the next frame.
+    /// Asks for the first lines of a frame that will begin `ahead` bytes behind the next place.
     #[inline(always)]
-    pub fn prefetch(&self, bytes: usize) {
-        self.granted.bytes().prefetch_write(self.places.next() as usize, bytes);
+    pub fn prefetch(&self, ahead: usize, bytes: usize) {
+        let place = (self.places.next() as usize + ahead) & (self.places.size() as usize - 1);
+        self.granted.bytes().prefetch_write(place, bytes);
     }
 
     /// The request of `id` is answered.
@@ -176,10 +178,11 @@ impl<P: Platform> RecvArea<P> {
         copy_out_around(self.granted.bytes(), self.size as usize, place & (self.size as usize - 1), dst)
     }
 
-    /// Asks for the first lines at a place, to be read.
+    /// Asks for the first lines of a response's piece, to be read. Whatever it names: nothing is read.
     #[inline(always)]
-    pub fn prefetch(&self, place: usize, len: usize) {
-        self.granted.bytes().prefetch_read(place, len);
+    pub fn prefetch(&self, rsp: RxResponse) {
+        let len = usize::try_from(rsp.status).unwrap_or(0).min(PREFETCHED);
+        self.granted.bytes().prefetch_read(usize::from(rsp.offset) * PLACE_BYTES, len);
     }
 
     /// The memory, for [`Regions::put`].
