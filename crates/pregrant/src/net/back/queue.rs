@@ -176,7 +176,6 @@ impl<P: Platform> BackQueue<P> {
     }
 
     /// Moves one batch from the guest to `port`.
-    #[inline(always)]
     pub fn poll_tx(
         &mut self,
         p: &P,
@@ -194,7 +193,6 @@ impl<P: Platform> BackQueue<P> {
     }
 
     /// Moves one batch from `port` to the guest.
-    #[inline(always)]
     pub fn poll_rx(&mut self, p: &P, port: &mut dyn FramePort) -> Result<Polled, PeerFault> {
         if self.share.orders.load(Ordering::Acquire) != self.heard {
             self.heed(p);

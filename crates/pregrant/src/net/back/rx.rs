@@ -83,7 +83,6 @@ impl<P: Platform> RxQueue<P> {
     }
 
     /// Moves one batch from `port` to domain `of`, as it wants them by `control`. The result says whether to call again.
-    #[inline(always)]
     pub fn poll(
         &mut self,
         p: &P,

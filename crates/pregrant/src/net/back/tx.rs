@@ -108,7 +108,6 @@ impl<P: Platform> TxQueue<P> {
     /// Moves one batch from domain `of` to `port`, by way of `arena` (scratch, shared by the worker's queues); what it
     /// asks of the vif's `control` is done. The result says whether to call again; a fault means that the device is to
     /// be closed.
-    #[inline(always)]
     pub fn poll(
         &mut self,
         p: &P,

@@ -110,7 +110,6 @@ impl<P: Platform> RxFront<P> {
     }
 
     /// Posts a request in every free slot, as far as there are pages for them, and publishes them.
-    #[inline(always)]
     pub fn post(&mut self, p: &P, chan: &<P::Events as Events>::Chan) -> Result<(), PlatformError> {
         for _ in 0..self.ring.free() {
             let slot = self.slot_at(self.ring.next_index());
@@ -129,7 +128,6 @@ impl<P: Platform> RxFront<P> {
 
     /// Copies the frames that are there into `out`, as many as fit, once at least `want` answers are. Returns how many
     /// frames were added. The slots are free afterwards: call [`post`](Self::post).
-    #[inline(always)]
     pub fn recv(&mut self, out: &mut Arena, want: u32) -> Result<usize, PeerFault> {
         self.take(out, None, want)
     }
@@ -137,7 +135,6 @@ impl<P: Platform> RxFront<P> {
     /// As [`recv`](Self::recv), but of frames in pages that are longer than [`HEAD_BYTES`] no more than these are copied: the rest
     /// is read where it is ([`piece`](Self::piece)) until it is [released](Self::release). Frames in staging buffers are copied,
     /// since a buffer is its slot's for good; so are those whose first slot is in one.
-    #[inline(always)]
     pub fn recv_by_reference(
         &mut self,
         out: &mut Arena,

@@ -65,7 +65,6 @@ struct Slots<'a> {
 impl<P: Platform> RxFront<P> {
     /// Asks `hook` of the frames that are there, at most `most`, once at least `want` answers are, and does as it says. Requests
     /// that are written to TX are not yet published. Returns how many frames there were.
-    #[inline(always)]
     pub fn recv_hooked(
         &mut self,
         to: &mut Hooked<'_, P>,

@@ -510,7 +510,6 @@ impl<P: Platform> TxFront<P> {
 
     /// Writes as many frames of `burst` to the ring as fit, from the first, and publishes them. Returns how many it
     /// took; frames marked as dropped count as taken. An error of the platform (no grant to be had) stops it early.
-    #[inline(always)]
     pub fn send(
         &mut self,
         p: &P,
@@ -523,7 +522,6 @@ impl<P: Platform> TxFront<P> {
     }
 
     /// The same; the next [`publish`](Self::publish) shows them.
-    #[inline(always)]
     pub(super) fn queue(&mut self, p: &P, burst: &Burst<'_>) -> Result<usize, PlatformError> {
         let mut sent = 0;
         let mut failed = None;
@@ -665,7 +663,6 @@ impl<P: Platform> TxFront<P> {
 
     /// Takes the answers that are there, once at least `want` are (so that the ring's lines are not touched for less),
     /// and frees their ids. Returns how many.
-    #[inline(always)]
     pub fn reclaim(&mut self, p: &P, want: u32) -> Result<u32, PeerFault> {
         // Also when nothing is answered: with all ids held back, nothing will be.
         if !self.busy.is_empty() {

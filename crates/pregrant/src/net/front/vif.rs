@@ -668,7 +668,6 @@ impl<P: Platform> FrontVif<P> {
     }
 
     /// Sends frames on queue `i`; see [`TxFront::send`](super::TxFront::send). None are taken while the vif is not live.
-    #[inline(always)]
     pub fn send(&mut self, p: &P, i: usize, burst: &Burst<'_>) -> Result<usize, PlatformError> {
         if !self.live {
             return Ok(0);
@@ -677,7 +676,6 @@ impl<P: Platform> FrontVif<P> {
     }
 
     /// Takes TX answers of queue `i`; see [`TxFront::reclaim`](super::TxFront::reclaim).
-    #[inline(always)]
     pub fn reclaim(&mut self, p: &P, i: usize, want: u32) -> Result<u32, PeerFault> {
         if !self.live {
             return Ok(0);
@@ -686,7 +684,6 @@ impl<P: Platform> FrontVif<P> {
     }
 
     /// Receives frames of queue `i` and posts its slots again.
-    #[inline(always)]
     pub fn recv(&mut self, p: &P, i: usize, out: &mut Arena, want: u32) -> Result<usize, PeerFault> {
         if !self.live {
             return Ok(0);
@@ -696,7 +693,6 @@ impl<P: Platform> FrontVif<P> {
 
     /// Receives frames of queue `i` by reference: those that `lent` says (it is cleared first, as `out` is to be) are to be
     /// [released](Self::release), each by its token, before their pages are posted again.
-    #[inline(always)]
     pub fn recv_by_reference(
         &mut self,
         p: &P,
@@ -715,7 +711,6 @@ impl<P: Platform> FrontVif<P> {
     /// Asks `hook` what is to become of the frames of queue `i` that are there, at most `most` of them and once at least `want` answers
     /// are, and does it: frames that pass are added to `out`, those for other vifs to `diverted`, those that go back are sent. Returns
     /// how many it was asked of. See [`hook`](super::hook).
-    #[inline(always)]
     pub fn recv_hooked(
         &mut self,
         p: &P,
@@ -756,7 +751,6 @@ impl<P: Platform> FrontVif<P> {
 
     /// Gives lent frames back, of whichever queue, also of one that is gone. The first token that names none is told; the others
     /// count all the same.
-    #[inline(always)]
     pub fn release(&mut self, p: &P, tokens: impl IntoIterator<Item = Token>) -> Result<(), UnknownToken> {
         let mut told = Ok(());
         for token in tokens {

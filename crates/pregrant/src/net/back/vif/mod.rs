@@ -278,7 +278,6 @@ impl<P: Platform> Vif<P> {
     }
 
     /// Moves one batch of queue `i` from the guest to `port`. A fault: call [`close`](Back::close) with its text.
-    #[inline(always)]
     pub fn poll_tx(
         &mut self,
         p: &P,
@@ -290,7 +289,6 @@ impl<P: Platform> Vif<P> {
     }
 
     /// Moves one batch of queue `i` from `port` to the guest.
-    #[inline(always)]
     pub fn poll_rx(&mut self, p: &P, i: usize, port: &mut dyn FramePort) -> Result<Polled, PeerFault> {
         self.queues[i].poll_rx(p, port)
     }
