@@ -4,7 +4,7 @@
 //!   network --64 bytes each--> back ==staging==> hook: UDP to port 9? --yes--> gone
 //!                                                                     --no---> the stack's arena
 //! ```
-//! Run it: `cargo run -p pregrant --features local --example drop`
+//! Run it: `cargo run -p pregrant --features examples --example drop`
 
 mod machine;
 

@@ -6,7 +6,7 @@
 //!   TxFront::reclaim <------------------------- the answer
 //! ```
 //! Everything is in one process, on the small Xen of `pregrant::platform::local`. Run it:
-//! `cargo run -p pregrant --features local --example first_ring`
+//! `cargo run -p pregrant --features examples --example first_ring`
 
 use pregrant::net::back::{SharedControl, TxQueue};
 use pregrant::net::front::Granting;

@@ -6,7 +6,7 @@
 //!        '------------------------------------'           hosts of one network that do not hear each other
 //! ```
 //! Hop count and checksum are changed in the private head, which is what goes on. Run it:
-//! `cargo run -p pregrant --features local --example router`
+//! `cargo run -p pregrant --features examples --example router`
 
 mod machine;
 

@@ -5,7 +5,7 @@
 //!                                     FrontVif --frames--> BackVif --> a port that counts
 //! ```
 //! Everything is in one process: `pregrant::platform::local` is its Xen and `pregrant_xenstored::local` its xenstore.
-//! Run it: `cargo run -p pregrant --features local --example two_paths`
+//! Run it: `cargo run -p pregrant --features examples --example two_paths`
 
 use pregrant::DomId;
 use pregrant::net::back::{BackVif, Polled, VifConfig};

@@ -1,4 +1,5 @@
-//! The examples do what they say: each ends with an error where it does not.
+//! The examples do what they say: each ends with an error where it does not. They are built here, once, and not besides as programs:
+//! these need the feature `examples`, and `clippy` checks them.
 #![cfg(not(any(loom, miri)))]
 #![allow(clippy::duplicate_mod)] // each is a program of its own, and brings what it stands on
 
@@ -10,6 +11,8 @@ mod drop_example;
 mod first_ring;
 #[path = "../examples/router.rs"]
 mod router;
+#[path = "../examples/smoltcp_front.rs"]
+mod smoltcp_front;
 #[path = "../examples/two_paths.rs"]
 mod two_paths;
 
@@ -32,4 +35,9 @@ fn a_router_between_two_vifs() {
 #[test]
 fn a_front_that_polls() {
     burst_front::main().expect("burst_front");
+}
+
+#[test]
+fn a_tcp_stack_over_a_front() {
+    smoltcp_front::main().expect("smoltcp_front");
 }

@@ -19,6 +19,7 @@ mod rounds;
 mod tcp;
 mod traffic;
 mod world;
+mod zero_copy;
 
 use back::BURST;
 use model_guest::ModelGuest;
@@ -54,7 +55,7 @@ fn main() {
     {
         return guest::play(orders, Path::new(path));
     }
-    let tests: [(&str, fn()); 13] = [
+    let tests: [(&str, fn()); 14] = [
         ("a_vif_has_one_owner", a_vif_has_one_owner),
         ("tx_goes_on_after_a_crash_at_each_point", tx_goes_on_after_a_crash_at_each_point),
         ("rx_goes_on_after_a_crash_at_each_point", rx_goes_on_after_a_crash_at_each_point),
@@ -65,6 +66,10 @@ fn main() {
         (
             "mapped_pages_outlive_backs_that_die_at_each_point",
             grefs::mapped_pages_outlive_backs_that_die_at_each_point,
+        ),
+        (
+            "buffers_that_are_sent_on_outlive_backs_that_die_at_each_point",
+            zero_copy::buffers_that_are_sent_on_outlive_backs_that_die_at_each_point,
         ),
         ("an_orderly_stop_loses_and_repeats_nothing", an_orderly_stop_loses_and_repeats_nothing),
         ("queues_are_taken_up_one_by_one", queues_are_taken_up_one_by_one),

@@ -13,7 +13,7 @@ use pregrant::net::path::data_ring::front::{DataArea, RecvArea, SendArea};
 use pregrant::net::path::data_ring::index::IndexPage;
 use pregrant::net::path::data_ring::keys::{ACTIVE, INDEX_REF};
 use pregrant::net::path::staging::list::DataLen;
-use pregrant::net::path::{Chain, DataRingPath};
+use pregrant::net::path::{AnyPath, Chain, DataRingPath, FrontPath, StagingPath};
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::platform::{Access, GrantPool, PeerMem};
 use pregrant::port::{Arena, Offload};
@@ -22,7 +22,8 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::data_ring::{REFS, RING_ORDER};
 use pregrant::wire::netif::{
     Extra, GSO_TYPE_TCPV4, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_DATA_RING, RXF_MORE_DATA, RxRequest,
-    RxResponse, TXF_CSUM_BLANK, TXF_DATA_RING, TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
+    RxResponse, TXF_CSUM_BLANK, TXF_DATA_RING, TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA,
+    TXF_STAGING_BUFFER, TxRequest,
 };
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
 use proptest::prelude::*;
@@ -105,6 +106,57 @@ fn tx_frames_are_where_requests_say_around_the_end_too() {
     assert_eq!((stats.data_ring, stats.granted, stats.errors), (7, 1, 0));
     assert_eq!(stats.grant_ops.copies, 1);
     s.close();
+}
+
+/// The flag of a received buffer beside that of the data ring: the number is a place, whatever it would be as a buffer.
+#[test]
+fn a_place_beside_a_buffer_s_flag_is_a_place() {
+    let rig = Rig::new();
+    let (tx_area, tx_buffers) = rig.stage(Way::Staging(2048), Access::ReadOnly, 0).expect("staging");
+    let (rx_area, rx_buffers) = rig.stage(Way::Staging(2048), Access::ReadWrite, 256).expect("staging");
+    for area in [&tx_area, &rx_area] {
+        assert!(area.bytes().copy_in(0, &vec![0xEE; area.bytes().len()]));
+    }
+    let rx = StagingPath::new(rx_buffers);
+    let by_list = AnyPath::Staging(StagingPath::new(tx_buffers).with_received(&rx));
+    let (area, half) = rig.half(WAY, Access::ReadOnly).expect("a data ring");
+    let out = area.out.as_ref().expect("the half for TX");
+    assert!(out.bytes().copy_in(0, &(0..HALF).map(byte).collect::<Vec<u8>>()));
+    let chain = Chain::new(vec![by_list]).with_data_ring(Some(half), Access::ReadOnly);
+    let game = rig.tx_model_by(chain, Some(tx_area), 0, 1);
+    let mut s = Sender { rig, game, area };
+    let flags = TXF_DATA_RING | TXF_STAGING_BUFFER;
+    // As buffers 64 and 320 are of either list, and 4096 of none.
+    for (place, size) in [(64, 60), (320, 60), (320, 1500), (4096, 60), (4096, 3000)] {
+        let both = TxRequest { flags, ..at(place, size) };
+        let due = Sender::content(place as usize, size.into());
+        assert_eq!(
+            s.play(&[Slot::Data(both)]),
+            (vec![RSP_OKAY], Some(due.clone())),
+            "{size} bytes at {place}"
+        );
+        let both = TxRequest { flags: flags | TXF_EXTRA_INFO | TXF_CSUM_BLANK | TXF_DATA_VALIDATED, ..both };
+        let gso = Slot::extra(Extra::Gso { size: 1448, gso_type: GSO_TYPE_TCPV4 }, false);
+        let played = s.play(&[Slot::Data(both), gso]);
+        assert_eq!(played, (vec![RSP_OKAY, RSP_NULL], Some(due)), "{size} bytes at {place}, and an extra");
+    }
+    // Twice in a batch: a buffer could not be named again.
+    for id in [1, 2] {
+        s.game.model.play(&[Slot::Data(TxRequest { flags, id, ..at(320, 60) })]);
+    }
+    s.game.run().expect("nothing that closes the device");
+    assert_eq!(s.game.model.answers(), Ok(vec![vec![RSP_OKAY]; 2]));
+    let took: Vec<_> = s.game.port.took.drain(..).map(|(bytes, _)| bytes).collect();
+    assert!(took == vec![Sender::content(320, 60); 2]);
+    assert_eq!((s.game.back.stats().data_ring, s.rig.xen.counts().copies), (12, 0));
+    let Sender { rig, game, area } = s;
+    game.close();
+    release_half(&rig.guest, Some(area.index), area.out.map(SendArea::into_granted));
+    drop(rx);
+    for granted in rx_area.into_granted() {
+        assert!(granted.release(&rig.guest).is_ok(), "the back still maps a staging page");
+    }
+    rig.assert_empty();
 }
 
 #[test]

@@ -485,6 +485,77 @@ fn a_back_that_changes_a_buffer_changes_no_verdict() {
     liar.close();
 }
 
+/// Who goes on receiving after a fault finds frames that were sent on already, without a buffer: a fault again.
+#[test]
+fn a_caller_that_goes_on_after_a_fault_gets_faults() {
+    for again in [Verdict::Pass, Verdict::Drop, Verdict::Tx, Verdict::Redirect(1)] {
+        for (good, len) in [(1, 60), (3, 60), (1, 300)] {
+            let mut liar = Liar::new();
+            for _ in 0..good {
+                liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: len });
+            }
+            liar.rx.answer_rx(RxResponse { id: 0, offset: 65535, flags: 0, status: 1 });
+            let fault = PeerFault::BadResponse { offset: 65535, status: 1 };
+            assert_eq!(liar.receive(Verdict::Tx), Err(fault));
+            let buffers = liar.front.buffers(0);
+            assert_eq!(buffers[2], good, "were sent on");
+            for _ in 0..3 {
+                assert!(liar.receive(again).is_err(), "{again:?} behind {good} frames of {len} bytes");
+                assert_eq!(liar.front.buffers(0), buffers);
+            }
+            liar.close();
+        }
+    }
+}
+
+/// Few answers are not worth the look, but where there is little room on TX each of them is.
+#[test]
+fn answers_are_taken_where_tx_is_scarce() {
+    let mut liar = Liar::new();
+    for _ in 0..4 {
+        for _ in 0..50 {
+            liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 60 });
+        }
+        assert_eq!(liar.receive(Verdict::Tx), Ok(50));
+    }
+    assert_eq!((liar.front.in_flight(0), liar.front.room(0)), (200, 56));
+    for k in 0..5 {
+        liar.tx.answer_tx(liar.tx.tx(k).id, RSP_OKAY);
+    }
+    liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 60 });
+    assert_eq!(liar.receive(Verdict::Tx), Ok(1));
+    assert_eq!((liar.front.in_flight(0), liar.front.buffers(0)), (196, [256, 60, 196]));
+    liar.close();
+}
+
+/// Fewer buffers than slots and TX ids: a slot that has none for the time being is posted when an answer brings one, and a front that
+/// sleeps is woken for it.
+#[test]
+fn a_slot_without_a_buffer_is_waited_for() {
+    let features = BackFeatures { max_rx_ring_order: 3, ..revision(3) };
+    let mut stand = Stand::new(FrontConfig { ring_order: 4, ..config(64) }, features, 1);
+    let [slots, spare, on_tx] = stand.front.buffers(0);
+    assert_eq!((slots, on_tx), (2048, 0));
+    assert!(spare < stand.front.tx_ids(0) as usize, "the list has room for no more");
+    for _ in 0..(slots + spare) / 64 {
+        stand.give(&[60; 64]);
+        assert_eq!(stand.say(Verdict::Tx), 64);
+    }
+    assert_eq!(stand.front.buffers(0), [0, 0, slots + spare], "all are on TX");
+    let Stand { guest, host, front, back, port, out, .. } = &mut stand;
+    assert!(!front.is_pending(false), "nothing is there yet");
+    assert_eq!(front.final_check(guest, 0, false), Ok(false));
+    let told = back.stats(0).0.notifications;
+    while back.poll_tx(host, 0, port, out) == Ok(Polled::More) {}
+    assert!(back.stats(0).0.notifications > told, "the front sleeps, and is told");
+    assert!(front.is_pending(false));
+    assert_eq!(front.final_check(guest, 0, false), Ok(true));
+    assert_eq!(stand.say(Verdict::Drop), 0);
+    let [posted, _, on_tx] = stand.front.buffers(0);
+    assert!(posted == slots && on_tx == 0, "{posted} slots are posted again, {on_tx} buffers are on TX");
+    stand.close();
+}
+
 /// A front may name any buffer of either list, also one that is posted: it sends what stands there, and nothing else of anybody.
 #[test]
 fn a_front_that_names_buffers_as_it_likes() {

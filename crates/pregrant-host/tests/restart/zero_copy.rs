@@ -1,0 +1,63 @@
+//! A guest that sends received buffers on, by their ids, while its back dies: the next one finds in the requests what was in them.
+
+use crate::back::BURST;
+use crate::traffic::Traffic;
+use crate::world::{Word, World};
+use crate::{POINTS, alive};
+use pregrant::net::front::FrontConfig;
+use pregrant::net::path::staging::list::DataLen;
+use std::time::Duration;
+
+const FRAMES: u64 = 400;
+
+pub fn buffers_that_are_sent_on_outlive_backs_that_die_at_each_point() {
+    let len = DataLen::new(2048);
+    let config =
+        FrontConfig { tx_data_len: len, rx_data_len: len, zero_copy: true, ..FrontConfig::default() };
+    // Batches of RX and of TX are counted together: early ones and late ones of either.
+    for (point, batch) in POINTS.into_iter().flat_map(|point| [2, 5, 8, 21].map(|batch| (point, batch))) {
+        for size in [64, 1514] {
+            alive();
+            let what = format!("{size} bytes, {point} of batch {batch}");
+            let world = World::new();
+            world.log.set(Word::Size, size);
+            // One that serves its queues itself: how far it was is known then.
+            let mut back = world.back_of("copy", Some(format!("{point}:{batch}")), None);
+            let mut traffic = Traffic::new(world.guest(), config, false, 0..0);
+            (traffic.size, traffic.sends_on) = (Some(size as usize), true);
+            assert!(traffic.front.vif().sends_on(0));
+            world.log.set(Word::Limit, FRAMES as u32);
+            let all = traffic.front.vif().buffers(0).iter().sum::<usize>();
+            let mut deaths = 0;
+            while u64::from(world.log.get(Word::Next)) < FRAMES || deaths == 0 {
+                traffic.step(true);
+                assert_eq!(traffic.front.vif().buffers(0).iter().sum::<usize>(), all, "{what}");
+                if back.is_dead() {
+                    deaths += 1;
+                    back = world.back_of("copy", None, None);
+                }
+            }
+            back.is_live();
+            let [twice, lost] = [Word::SaidTwice, Word::SaidLost].map(|word| u64::from(world.log.get(word)));
+            let through = |traffic: &Traffic| {
+                traffic.missing(0..FRAMES) <= lost && traffic.front.vif().in_flight(0) == 0
+            };
+            while !through(&traffic) {
+                traffic.step(true);
+            }
+            assert_eq!(deaths, 1, "{what}");
+            assert!(lost <= BURST.into(), "{what}: {lost} lost");
+            assert_eq!(traffic.missing(0..FRAMES), lost, "{what}: frames for the guest");
+            // What came was sent on, in the buffer that it came in, and arrived.
+            let stats = traffic.front.vif().hook_stats(0);
+            assert_eq!((stats.sent_on, stats.sent_copied, stats.unsent), (FRAMES - lost, 0, 0), "{what}");
+            let account = world.log.account(0..FRAMES);
+            assert_eq!((account.0 as u64, u64::from(account.1)), (lost, twice), "{what}: lost, repeated");
+            assert_eq!((world.log.get(Word::Damaged), world.log.get(Word::Reordered)), (0, 0), "{what}");
+            assert_eq!(traffic.front.vif().buffers(0)[2], 0, "{what}: all are RX's again");
+            assert!(traffic.front.close(Duration::from_secs(60)).unwrap());
+            drop(traffic);
+            world.end(back);
+        }
+    }
+}
