@@ -39,6 +39,15 @@ fn xsa_39_an_index_that_jumps_closes_the_disk_and_leaks_nothing() {
     }
 }
 
+/// Ends a thread, also where the test fails.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn xsa_155_a_list_that_changes_while_it_is_read_is_judged_as_it_was_read() {
     for setting in settings() {
@@ -61,22 +70,28 @@ fn xsa_155_a_list_that_changes_while_it_is_read_is_judged_as_it_was_read() {
                     k += 1;
                 }
             });
-            for n in 0..2000u64 {
+            let ends = Ends(&over);
+            // A writer that sleeps may have left the list wrong: it goes on some time.
+            let mut n = 0u64;
+            while n < 2000 || okay == 0 {
                 let mut grefs = [0; 8];
                 grefs[0] = front.refs[13].0;
                 let op = if n % 2 == 0 { OP_READ } else { OP_WRITE };
-                let req = IndirectRequest { op, nr_segments: 12, handle: 0, id: n, sector: n, grefs };
+                let req = IndirectRequest { op, nr_segments: 12, handle: 0, id: n, sector: n % 2000, grefs };
                 // The model disk asserts that each order is as long as its sectors say, and on the disk.
                 match front.ask(&mut world, &Request::Indirect(req)) {
                     RSP_OKAY => okay += 1,
                     RSP_ERROR => refused += 1,
                     other => panic!("status {other}"),
                 }
+                n += 1;
+                if okay == 0 {
+                    std::thread::yield_now();
+                }
             }
-            over.store(true, Ordering::Relaxed);
+            drop(ends);
         });
-        assert_eq!(okay + refused, 2000);
-        assert!(okay > 0);
+        assert!(okay + refused >= 2000);
         front.end(world);
     }
 }
