@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// Tests by how they ended.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -64,20 +64,47 @@ impl Tally {
         self.failed += u64::from(self.begun.take().is_some());
     }
 
-    /// Runs a command whose output is passed on line by line, and counted.
-    pub fn run(&mut self, command: &mut Command) -> Result<(), String> {
-        let shown = crate::workspace::show(command);
-        println!("$ {shown}");
+    /// Runs two rows of commands at the same time, each row one after the other, and counts. What the first row prints is passed on
+    /// line by line, what the second one does when it has ended. All are run, whichever fails.
+    pub fn run_beside(&mut self, shown: Vec<Command>, kept: Vec<Command>) -> Result<(), String> {
+        let row = |commands: Vec<Command>, print: &mut dyn FnMut(&str)| {
+            let mut tally = Self::default();
+            let ended: Vec<_> = commands.into_iter().map(|c| tally.run(c, print)).collect();
+            (tally, ended.into_iter().collect::<Result<(), String>>())
+        };
+        let mut text = String::new();
+        let [first, second] = std::thread::scope(|scope| {
+            let second = scope.spawn(|| row(kept, &mut |line| text += &format!("{line}\n")));
+            let first = row(shown, &mut |line| println!("{line}"));
+            [Ok(first), second.join().map_err(|_| "a thread that runs tests panicked".to_string())]
+        });
+        print!("{text}");
+        let mut ended = Ok(());
+        for row in [first?, second?] {
+            let (tally, result) = row;
+            self.passed += tally.passed;
+            self.failed += tally.failed;
+            self.skipped += tally.skipped;
+            ended = ended.and(result);
+        }
+        ended
+    }
+
+    /// Runs a command, whose output is printed line by line, and counted.
+    fn run(&mut self, mut command: Command, print: &mut dyn FnMut(&str)) -> Result<(), String> {
+        let shown = crate::workspace::show(&command);
+        print(&format!("$ {shown}"));
         let ran = (|| -> io::Result<_> {
-            let mut child = command.stdout(Stdio::piped()).spawn()?;
-            if let Some(out) = child.stdout.take() {
-                for line in BufReader::new(out).split(b'\n') {
-                    let line = String::from_utf8_lossy(&line?).into_owned();
-                    println!("{line}");
-                    self.hear(&line);
-                }
-                self.end();
+            // One pipe for both, so that a runner's lines stand where they were said.
+            let (out, to) = io::pipe()?;
+            let mut child = command.stdout(to.try_clone()?).stderr(to).spawn()?;
+            drop(command); // it holds the pipe's other end
+            for line in BufReader::new(out).split(b'\n') {
+                let line = String::from_utf8_lossy(&line?).into_owned();
+                print(&line);
+                self.hear(&line);
             }
+            self.end();
             child.wait()
         })();
         match ran {

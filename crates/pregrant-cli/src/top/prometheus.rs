@@ -286,7 +286,7 @@ mod tests {
                 assert!(rest.rsplit_once("} ").unwrap().1.parse::<f64>().is_ok(), "{line}");
             }
         }
-        assert_eq!(seen.len(), 29);
+        assert_eq!(seen.len(), 30);
     }
 
     /// Prometheus' conventions for names: what stands in the text, whatever is added to it.
