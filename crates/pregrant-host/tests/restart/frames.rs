@@ -48,7 +48,8 @@ pub fn check(frame: &[u8], offload: Offload) -> Result<u64, Wrong> {
     let said = Offload { csum_ok: offload.csum_blank, ..offload };
     if frame.len() <= LONGEST {
         let seq = sequence::check(frame)?;
-        return if said == Offload::default() { Ok(seq) } else { Err(Wrong::Damaged) };
+        // The model guest has shorter ones cut.
+        return if [Offload::default(), TO_BE_CUT].contains(&said) { Ok(seq) } else { Err(Wrong::Damaged) };
     }
     let seq = sequence::check(&frame[HEADERS..])?;
     if (frame, said) == (&make(seq, frame.len()).0, TO_BE_CUT) { Ok(seq) } else { Err(Wrong::Damaged) }
