@@ -10,8 +10,9 @@ use pregrant::PAGE_SIZE;
 use pregrant::net::back::{BackVif, Polled, SharedControl, VifConfig};
 use pregrant::net::front::{Diverted, FrontConfig, FrontVif, Granting, HookFrame, Verdict};
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::platform::GrantPool;
 use pregrant::platform::local::LocalXen;
-use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Payload};
+use pregrant::port::{Arena, Burst, FrameDesc, FramePort, Offload, Offloads, Payload};
 use rig::bus::{connect, device};
 use rig::{GUEST, HOST, Rig, RxEnds, SLOTS, TxEnds, Way};
 
@@ -297,6 +298,45 @@ fn the_frame_hook_allocates_nothing() {
     let stats = front.hook_stats(0);
     assert_eq!((stats.redirected, stats.sent_on + stats.sent_copied), (redirected, flood.took));
     assert!(stats.sent_on > 0 && stats.sent_copied > 0 && stats.passed > 0 && stats.dropped > 0);
+}
+
+/// Frames of a guest's own memory: in pages that the back has, in pages that it has no room for, and over several.
+#[test]
+fn frames_from_own_pages_allocate_nothing() {
+    const PAGES: u64 = 512;
+    let xen = LocalXen::new();
+    let (guest, host) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+    let (mut fb, mut bb) = device();
+    let staged = FrontConfig::default();
+    let config = FrontConfig { tx_data_len: None, rx_data_len: None, gref_mapping: true, ..staged };
+    let mut front = FrontVif::new(HOST, config, false);
+    let memory = guest.per_frame().expect("single grants").pages(PAGES as usize).expect("pages");
+    assert!(front.use_memory(memory, PAGES as usize).is_ok());
+    let mut back = BackVif::new(GUEST, 0, VifConfig { gref_pages: 512 + 64, ..VifConfig::default() });
+    connect((&guest, &mut front, &mut fb), (&host, &mut back, &mut bb));
+    let (mut scratch, mut flood) = (Arena::new(), Flood { mix: Mix::new(SHORT_ONLY), took: 0 });
+    let mut sent = 0;
+    let mut play = |frames: u64, asks: bool| {
+        while sent < frames {
+            let page = if sent % 3 == 0 { sent % PAGES } else { sent % 40 };
+            let len = if sent % 100 == 0 && page < 400 { 9000 } else { 60 + page as u32 };
+            let frame = FrameDesc { at: page as u32 * PAGE_SIZE as u32, len, offload: Offload::default() };
+            sent += front.send_own(&guest, 0, &[frame]).expect("standing grants") as u64;
+            while back.poll_tx(&host, 0, &mut flood, &mut scratch) == Ok(Polled::More) {}
+            front.reclaim(&guest, 0, 1).expect("an honest back");
+            if asks {
+                front.turn(&guest).expect("an honest back");
+                while back.poll_ctrl(&host) == Ok(Polled::More) {}
+            }
+        }
+    };
+    play(WARM_UP, true);
+    let before = (calls(), live());
+    play(WARM_UP + FRAMES, false);
+    assert_eq!((calls(), live()), before, "a frame from a page of the guest's own allocates");
+    let stats = front.cache_stats(0);
+    assert!(stats.hits > FRAMES / 3 && stats.copied_to_pool > FRAMES / 10, "{stats:?}");
+    assert_eq!(flood.took, WARM_UP + FRAMES);
 }
 
 /// Everything that one queue pair's two ends allocate, with the arenas of the worker and of the guest's stack. Ordinary
