@@ -78,7 +78,7 @@ fn xsa_155_a_list_that_changes_while_it_is_read_is_judged_as_it_was_read() {
             while n < 2000 || okay == 0 {
                 let mut grefs = [0; 8];
                 grefs[0] = front.refs[13].0;
-                let op = if n % 2 == 0 { OP_READ } else { OP_WRITE };
+                let op = if n.is_multiple_of(2) { OP_READ } else { OP_WRITE };
                 let req = IndirectRequest { op, nr_segments: 12, handle: 0, id: n, sector: n % 2000, grefs };
                 // The model disk asserts that each order is as long as its sectors say, and on the disk.
                 match front.ask(&mut world, &Request::Indirect(req)) {
