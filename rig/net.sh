@@ -128,3 +128,12 @@ rate() { sed 's/.* s, \([0-9]*\) frames.*/\1/'; }
 count() { cat "/sys/class/net/$1/statistics/$2_$3"; }
 # dom0_seconds: CPU time that Xen has counted for dom0.
 dom0_seconds() { xl list 0 | awk 'NR == 2 { print $6 }'; }
+
+# tables: the domains that Xen has grant tables of, and how many of their grants somebody uses.
+tables() {
+	xl dmesg -c > /dev/null
+	xl debug-keys g
+	xl dmesg > /run/tables
+	grep -q 'gnttab_usage_print_all \] done' /run/tables || { echo "Xen prints no grant tables"; return; }
+	echo "$(grep -c 'grant-table for remote' /run/tables) tables, $(grep -c '^(XEN) \[0x' /run/tables) grants in use"
+}

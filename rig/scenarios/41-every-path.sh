@@ -1,5 +1,5 @@
-# shows: `pregrant front --tap` on `pregrant back` by each path: 10^5 frames, iperf3 both ways, ten kills of the back under traffic, nothing mapped or granted more than before
-# seconds: 2400
+# shows: `pregrant front --tap` on `pregrant back` by each path: 10^5 frames, iperf3 both ways, ten kills of the back under traffic, nothing mapped, and no grant in use, more than before
+# seconds: 2900
 bridge
 frames_serve
 FRAMES=${FRAMES:-100000} KILLS=${KILLS:-10}
@@ -20,15 +20,20 @@ mapped() {
 # each METRIC BEFORE FRAMES: so many more of it than before, for each frame.
 each() { echo "$(counted "$1") $2 $3" | awk '{ printf "%.2f", ($1 - $2) / $3 }'; }
 
-# trial NAME COUNTER BACK -- FRONT: the two ends with these arguments; COUNTER has the frames that went this path and no other.
+# in_use: grants that somebody uses, as Xen prints its tables.
+in_use() { tables | sed -n 's/.*, \([0-9]*\) grants in use/\1/p'; }
+
+# trial NAME COUNTER TX BACK -- FRONT: the two ends with these arguments; the back connects by path TX, and COUNTER has the frames that
+# went this way and no other. Gref mappings are there later than the connection is: until then it is by what comes behind them.
 trial() {
-	_name=$1 _counter=$2 _back=; shift 2
+	_name=$1 _counter=$2 _tx=$3 _back=; shift 3
 	while [ "$1" != -- ]; do _back="$_back $1"; shift; done
 	shift
 	back $_back
-	_empty=$(mapped)
+	_empty=$(mapped) _unused=$(in_use)
+	[ -n "$_unused" ] || fail "Xen prints no grant tables"
 	front one 2 "$@"
-	back_says "connected, 1 queue" || fail "$_name: not connected"
+	back_says "connected, 1 queue(s), TX $_tx" || { tail -5 $BACK_LOG; fail "$_name: not connected, or not by $_tx"; }
 	pings 10.9.0.2 20 0.1 || fail "$_name: $LOST of 20 pings lost"
 	_first=$(mapped) _by=$(counted "queue_${_counter}_frames" 'dir="tx"')
 	_ops=$(counted back_grant_operations) _calls=$(counted back_system_calls) _began=$(dom0_seconds)
@@ -46,6 +51,7 @@ trial() {
 	_again=$(mapped)
 	end_front one || fail "$_name: the front does not end"
 	within 20 eval '[ $(mapped) -le '"$_empty"' ]' || fail "$_name: $(mapped) pages are mapped after the front's end, $_empty were before it"
+	within 20 eval '[ $(in_use) -le '"$_unused"' ]' || fail "$_name: $(in_use) grants are in use after the front's end, $_unused were before it"
 	end_back || fail "$_name: the back ends with $?"
 	note "$_name: $_rate frames/s, TCP to the guest $_down, from it $_up Mbit/s; $_ops grant operations, $_calls system calls a frame; dom0 $_cpu s; mapped $_first pages, $_again after $KILLS kills"
 }
@@ -68,19 +74,45 @@ killed() {
 	kill -INT $_transfer; wait $_transfer
 }
 
+# hooked: zero copy. A hook answers echo requests in the buffers that they came in, also with another back in between.
+hooked() {
+	back
+	_empty=$(mapped) _unused=$(in_use)
+	front one 2 --path staging --data-len 2048 --hook tx
+	back_says "connected, 1 queue(s), TX staging" || { tail -5 $BACK_LOG; fail "zero copy: not connected"; }
+	_by=$(counted queue_staged_frames 'dir="tx"')
+	pings 10.9.0.2 1000 0.002 || fail "zero copy: $LOST of 1000 pings lost"
+	_by=$(($(counted queue_staged_frames 'dir="tx"') - _by))
+	[ $_by -ge 1000 ] || fail "zero copy: of 1000 answers $_by came in staging buffers"
+	kill -KILL $BACK_PID; wait $BACK_PID
+	back
+	back_says "connected, 1 queue" || fail "zero copy: not taken up"
+	pings 10.9.0.2 1000 0.002 || fail "zero copy: $LOST of 1000 pings lost after a kill"
+	ask one 'kill $(cat /tmp/front.pid); within 10 grep "hook: " /tmp/front.log; grep "hook: " /tmp/front.log' || fail "zero copy: the front does not end"
+	_said=$ANSWER
+	_on=$(echo "$_said" | sed -n 's/.* \([0-9]*\) sent on in their buffers.*/\1/p')
+	[ "${_on:-0}" -ge 2000 ] || fail "zero copy: $_said"
+	within 20 eval '[ $(mapped) -le '"$_empty"' ]' || fail "zero copy: $(mapped) pages are mapped after the front's end, $_empty were before it"
+	within 20 eval '[ $(in_use) -le '"$_unused"' ]' || fail "zero copy: $(in_use) grants are in use after the front's end, $_unused were before it"
+	end_back || fail "zero copy: the back ends with $?"
+	note "zero copy    : $_said"
+}
+
 # xl waits for a back that offers the vif.
 back
 front_guest one 2
 end_back || fail "the back ends with $?"
 AT_LEAST=0
-trial "copy         " staged -- --path copy
-trial "staging+copy " staged --path staging+copy -- --path staging --data-len 256
-trial "staging+map  " staged --path staging+map -- --path staging --data-len 256
+trial "copy         " staged copy -- --path copy
+trial "staging+copy " staged staging --path staging+copy -- --path staging --data-len 256
+trial "staging+map  " staged staging --path staging+map -- --path staging --data-len 256
 # All but the first ones of a page, which is mapped for the next.
 AT_LEAST=$((FRAMES * 9 / 10))
-trial "persistent   " persistent -- --path persistent
-trial "gref-mapping " gref_mapped -- --path gref-mapping
-trial "staging      " staged -- --path staging
+trial "persistent   " persistent persistent -- --path persistent
+trial "gref-mapping " gref_mapped copy -- --path gref-mapping
+trial "staging      " staged staging -- --path staging
+trial "data-ring    " data_ring data-ring -- --path data-ring
+hooked
 ask one end
 over one || fail "the guest does not end"
 ! grep -E 'ERROR|panicked' $BACK_LOG || fail "the back complains"

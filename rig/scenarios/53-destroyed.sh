@@ -7,14 +7,6 @@ held() {
 	echo "$(ls /proc/$BACK_PID/fd | wc -l) fds, $(ls /proc/$BACK_PID/task | wc -l) threads," \
 		"$(grep -c /dev/xen/gntdev /proc/$BACK_PID/maps) mappings, $(ls /sys/class/net | grep -c '^vif') taps"
 }
-# tables: the domains that Xen has grant tables of, and how many of their grants somebody uses.
-tables() {
-	xl dmesg -c > /dev/null
-	xl debug-keys g
-	xl dmesg > /run/tables
-	grep -q 'gnttab_usage_print_all \] done' /run/tables || { echo "Xen prints no grant tables"; return; }
-	echo "$(grep -c 'grant-table for remote' /run/tables) tables, $(grep -c '^(XEN) \[0x' /run/tables) grants in use"
-}
 # victim NUMBER: a guest with TCP both ways is destroyed.
 victim() {
 	linux_guest "victim$1" 2
