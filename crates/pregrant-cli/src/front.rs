@@ -17,8 +17,8 @@ use crate::stop::Stop;
 use clap::Args;
 use pregrant::DomId;
 use pregrant::net::features::MAX_RING_ORDER;
-use pregrant::net::front::FrontConfig;
 use pregrant::net::front::Granting;
+use pregrant::net::front::{FrontConfig, Verdict};
 use pregrant::net::headers::MacAddr;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::{PathName, data_ring};
@@ -29,6 +29,7 @@ use pregrant_host::wake::WakeOn;
 use pregrant_lab::choice::choice;
 use pregrant_lab::screen;
 use pregrant_lab::station::Station;
+use pregrant_lab::station::echo_hook::{EchoHook, HookLine};
 use pregrant_lab::station::guest_stack::{GuestStack, StackConfig};
 use pregrant_lab::station::ping::Pinger;
 use pregrant_lab::station::transfer::{Progress, TransferClient, TransferError, TransferServer};
@@ -82,6 +83,9 @@ pub struct FrontArgs {
     /// Pages of each ring: 1, 2, 4, 8 or 16, as far as the backend and the memory that can be granted allow; a page has 256 slots
     #[arg(long, value_name = "N", default_value = "1", value_parser = ring_order)]
     ring_pages: u32,
+    /// A frame hook on echo requests, before the stack or the kernel has them; at the end a line says what it did
+    #[arg(long, value_name = "VERDICT", value_parser = choice(HOOKS, verdict_name))]
+    hook: Option<Verdict>,
     #[command(flatten)]
     task: Task,
     /// With --ping: end after so many requests
@@ -129,6 +133,21 @@ const PATHS: &[(PathName, &str)] = &[
     ),
     (PathName::Copy, "Each frame by a grant: what a guest without Pregrant does"),
 ];
+
+const HOOKS: &[(Verdict, &str)] = &[
+    (Verdict::Pass, "They are looked at, and go on"),
+    (Verdict::Drop, "They are no more"),
+    (Verdict::Tx, "They are answered in the buffers that they came in, where the backend can"),
+];
+
+fn verdict_name(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Pass => "pass",
+        Verdict::Drop => "drop",
+        Verdict::Tx => "tx",
+        Verdict::Redirect(_) => "redirect",
+    }
+}
 
 /// A number with a unit: `64K`, `2G`.
 fn amount(text: &str) -> std::result::Result<u64, String> {
@@ -211,6 +230,7 @@ impl FrontArgs {
             persistent: self.path == PathName::Persistent,
             gref_mapping: self.path == PathName::GrefMapping,
             foreign: self.path == PathName::Foreign,
+            zero_copy: self.hook == Some(Verdict::Tx),
             data_ring: (self.path == PathName::DataRing).then_some(data_ring::DEFAULT_ORDER),
             granting: Granting::PerFrame,
             ..FrontConfig::default()
@@ -236,20 +256,24 @@ where
     let mac: Option<[u8; 6]> = device.get_own(guest.xs(), "mac").map_err(FrontendError::from)?;
     let mac = mac.ok_or_else(|| format!("{}/mac is missing; attach the vif again", device.own_dir()))?;
     if let Some(name) = &args.task.tap {
-        return tap::run(guest, name, mac, args.mtu, stop);
+        return tap::run(guest, name, (mac, args.mtu), args.hook, stop);
     }
     let domid = guest.platform().domid();
     let address = args.address(domid);
     let now_ns = guest.platform().clock().now_ns();
     let mut config = StackConfig::new(MacAddr(mac), address);
     (config.prefix_len, config.mtu, config.seed) = (16, args.mtu.unwrap_or(MTU) as usize, now_ns);
-    let mut station = Station::new(guest, GuestStack::new(&config, now_ns));
+    let hook = args.hook.map(|verdict| EchoHook::new(MacAddr(mac), verdict));
+    let mut station = Station::hooked(guest, GuestStack::new(&config, now_ns), hook);
     let _ = screen::print(format_args!("{domid}: address {address}"));
     let done = match (args.task.ping, args.task.send) {
         (Some(to), _) => ping(&mut station, to, args, stop),
         (_, Some(to)) => send(&mut station, to, args.bytes, stop),
         _ => serve(&mut station, args.task.serve, stop),
     };
+    if args.hook.is_some() {
+        screen::print(HookLine::of(station.guest()))?;
+    }
     if station.is_live() && !station.guest().close(CLOSE_PATIENCE)? {
         log::warn!("{}: the backend did not let go of our memory in {CLOSE_PATIENCE:?}", device.id());
     }

@@ -13,7 +13,8 @@
 
 use super::{CLOSE_PATIENCE, MTU, Result};
 use crate::stop::Stop;
-use pregrant::net::front::FrontStep;
+use pregrant::net::front::{FrontStep, Verdict};
+use pregrant::net::headers::MacAddr;
 use pregrant::platform::Platform;
 use pregrant::port::{Arena, FramePort};
 use pregrant::xenstore::Transport;
@@ -22,6 +23,7 @@ use pregrant_host::ports::arrivals::Arrivals;
 use pregrant_host::ports::tap::{Tap, TapPort};
 use pregrant_host::wake::WakeOn;
 use pregrant_lab::screen;
+use pregrant_lab::station::echo_hook::{EchoHook, HookLine};
 use std::error::Error;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -30,8 +32,8 @@ use std::time::Duration;
 pub(super) fn run<P: Platform, T: Transport>(
     mut guest: Frontend<P, T>,
     name: &str,
-    mac: [u8; 6],
-    mtu: Option<u32>,
+    (mac, mtu): ([u8; 6], Option<u32>),
+    hook: Option<Verdict>,
     stop: &Stop,
 ) -> Result<()>
 where
@@ -50,13 +52,17 @@ where
     }
     let arrivals = Arrivals::new()?;
     guest.platform().events().also_wake_on(arrivals.as_fd())?;
-    let mut uplink =
-        Uplink { guest, tap, arrivals, stop, ports: Vec::new(), waiting: Vec::new(), came: Arena::new() };
+    let hook = hook.map(|verdict| EchoHook::new(MacAddr(mac), verdict));
+    let (ports, waiting) = (Vec::new(), Vec::new());
+    let mut uplink = Uplink { guest, tap, arrivals, stop, hook, ports, waiting, came: Arena::new() };
     uplink.follow()?;
     let _ = screen::print(format_args!("interface {name}: ready, MTU {mtu}"));
     let done = Worker::new(Mode::Adaptive).run(&mut uplink);
     uplink.link(false);
-    let Uplink { mut guest, .. } = uplink;
+    let Uplink { mut guest, hook, .. } = uplink;
+    if hook.is_some() {
+        screen::print(HookLine::of(&guest))?;
+    }
     if guest.vif().is_live() && !guest.close(CLOSE_PATIENCE)? {
         log::warn!("{}: the backend did not let go of our memory in {CLOSE_PATIENCE:?}", guest.device().id());
     }
@@ -79,6 +85,8 @@ struct Uplink<'a, P: Platform, T: Transport> {
     guest: Frontend<P, T>,
     tap: Tap,
     arrivals: Arrivals,
+    /// What it does with frames before the kernel has them.
+    hook: Option<EchoHook>,
     /// One a queue; none while the vif is not connected.
     ports: Vec<TapPort>,
     /// By queue: frames on their way to the ring.
@@ -145,7 +153,11 @@ where
         let mut moved = false;
         for (i, (port, waiting)) in self.ports.iter_mut().zip(&mut self.waiting).enumerate() {
             self.came.clear();
-            if self.guest.recv(i, &mut self.came, 1)? > 0 {
+            let came = match &mut self.hook {
+                Some(hook) => hook.recv(&mut self.guest, i, &mut self.came)?,
+                None => self.guest.recv(i, &mut self.came, 1)?,
+            };
+            if came > 0 {
                 port.tx_burst(&self.came.burst());
                 moved = true;
             }

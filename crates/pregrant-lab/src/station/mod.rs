@@ -7,11 +7,13 @@
 //! While the vif is not connected (no backend yet, or one that closed it) the stack goes on: its timers run, its frames
 //! wait, so that a connection outlives the change of its backend.
 
+pub mod echo_hook;
 pub(crate) mod frame_number;
 pub mod guest_stack;
 pub mod ping;
 pub mod transfer;
 
+use echo_hook::EchoHook;
 use guest_stack::{GuestStack, asks_to_connect};
 use pregrant::net::front::FrontStep;
 use pregrant::platform::{Clock, Platform};
@@ -31,6 +33,8 @@ pub struct Station<P: Platform, T: Transport> {
 struct Ends<P: Platform, T: Transport> {
     guest: Frontend<P, T>,
     stack: GuestStack,
+    /// What it does with frames before the stack has them.
+    hook: Option<EchoHook>,
     arena: Arena,
     live: bool,
 }
@@ -51,7 +55,12 @@ where
 {
     /// A vif that may still wait for its backend.
     pub fn new(guest: Frontend<P, T>, stack: GuestStack) -> Self {
-        let mut ends = Ends { guest, stack, arena: Arena::new(), live: false };
+        Self::hooked(guest, stack, None)
+    }
+
+    /// The same with a hook before the stack.
+    pub fn hooked(guest: Frontend<P, T>, stack: GuestStack, hook: Option<EchoHook>) -> Self {
+        let mut ends = Ends { guest, stack, hook, arena: Arena::new(), live: false };
         ends.tell();
         Self { ends, worker: Worker::new(Mode::Adaptive) }
     }
@@ -165,7 +174,10 @@ where
         let ends = &mut *self.ends;
         ends.arena.clear();
         if ends.live {
-            self.came = ends.guest.recv(0, &mut ends.arena, 1)?;
+            self.came = match &mut ends.hook {
+                Some(hook) => hook.recv(&mut ends.guest, 0, &mut ends.arena)?,
+                None => ends.guest.recv(0, &mut ends.arena, 1)?,
+            };
         }
         let now = ends.now_ns();
         ends.stack.receive(&ends.arena.burst());
