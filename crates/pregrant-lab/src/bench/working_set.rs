@@ -5,7 +5,7 @@
 //! cache of references, and what becomes of one that is not.
 
 use super::net::{Row, Stand, ratio, seconds};
-use crate::process::order::{Buffers, Dir, Reuse};
+use crate::process::order::{Buffers, Dir, Fill, Reuse};
 use crate::record::{Record, RecordWriter};
 use crate::report::Report as Page;
 use crate::screen::{Progress, print};
@@ -32,6 +32,9 @@ pub struct WorkingSetArgs {
     /// How often frames come back to a buffer
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Reuse::Uniform, Reuse::Skewed])]
     pub reuse: Vec<Reuse>,
+    /// What the guest writes to a buffer before its frame is sent
+    #[arg(long, value_enum, default_value_t = Fill::Whole)]
+    pub fill: Fill,
     /// Entries that the backend's table has for them
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=2048))]
     pub table: u32,
@@ -66,7 +69,7 @@ fn measure(args: &WorkingSetArgs, json: &mut RecordWriter, page: &mut Page) -> R
         for &pages in &args.buffers {
             // Without entries everything is copied.
             rows.extend([0, args.table as usize].map(|table| Row {
-                buffers: Some((Buffers { pages: pages as usize, reuse }, table)),
+                buffers: Some((Buffers { pages: pages as usize, reuse, fill: args.fill }, table)),
                 bench: "working-set",
                 ..Row::new(PathName::GrefMapping, Dir::Tx, args.size as usize, 0)
             }));
@@ -160,8 +163,18 @@ fn method(rows: &[Row], args: &WorkingSetArgs) -> String {
          more that do not count, until the table has what fits; the backend's table has {} entries for buffers.\n",
         args.repeats, args.seconds, args.size, args.burst, args.table
     );
-    text += "A buffer is a page of the guest's, with one frame in it. Before each frame the guest writes the head, 32 bytes with its number, to a \
-             buffer that is not on its way: each as often as the others (uniform), or nine of ten frames in an eighth of them (skewed). \
+    text += match args.fill {
+        Fill::Whole => {
+            "A buffer is a page of the guest's, with one frame in it. Before each frame the guest writes all of it, with its number in the head, as a \
+             kernel that copies it from a program: in both rows, so that what they differ in is the front's own copy. "
+        }
+        Fill::Head => {
+            "A buffer is a page of the guest's, with one frame in it. Before each frame the guest writes its head, 32 bytes with its number, as a \
+             kernel that sends a file from where it lies. The rest comes by the front's copy alone, or not at all: it may still be in the backend's \
+             cache, so such rows are the most that sending from buffers can gain. "
+        }
+    };
+    text += "Buffers on their way are not used; of the others each comes as often (uniform), or nine of ten frames are in an eighth of them (skewed). \
              In the rows of the static pool the front copies each frame to a page that the backend has mapped from the beginning; in \
              those of the cache it does so where the backend does not have the buffer. The backend copies each frame, and reads its number.\n";
     text += "The hit rate is of frames that were sent from their buffers. Copying: the buffers do not fit the table, and nothing comes or goes any \

@@ -271,8 +271,9 @@ struct Sender<'a> {
     want: u32,
     /// Where frames are, if the guest has buffers of its own; of one queue.
     own: Option<OwnFrames>,
-    /// Bytes of a frame that are written there.
+    /// Bytes of a frame that are written there, and after the untimed burst.
     written: usize,
+    written_then: usize,
 }
 
 impl<'a> Sender<'a> {
@@ -291,7 +292,8 @@ impl<'a> Sender<'a> {
             gives_way: case.gives_way,
             want,
             own: case.buffers.map(OwnFrames::new),
-            written: written(true, case.size),
+            written: case.size,
+            written_then: case.buffers.map_or(0, |buffers| written(buffers.fill, case.size)),
         }
     }
 
@@ -299,7 +301,7 @@ impl<'a> Sender<'a> {
         send_mark(self.guest, self.mode)?;
         self.send_whole()?;
         send_mark(self.guest, self.mode)?;
-        self.written = written(false, 0);
+        self.written = self.written_then;
         match self.own.is_some() {
             true => self.fill_table()?,
             false => self.send_for(WARM_UP)?,

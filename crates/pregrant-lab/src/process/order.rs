@@ -98,6 +98,18 @@ pub struct Buffers {
     pub pages: usize,
     /// Which of them is used next.
     pub reuse: Reuse,
+    /// What the guest writes there before each frame is sent.
+    pub fill: Fill,
+}
+
+/// What a guest writes to a buffer of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fill {
+    /// The whole frame, as a kernel that copies it from a program
+    Whole,
+    /// Its head, as a kernel that sends a file's pages from where they are
+    Head,
 }
 
 /// What has a name, as that.

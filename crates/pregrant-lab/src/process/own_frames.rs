@@ -3,11 +3,11 @@
 //! ```text
 //!   generator --> arena --head of each--> a buffer that is not on its way --send_own--> by reference, or copied by the front
 //! ```
-//! A guest's kernel would have written the frame there; the head is all that differs between two frames.
+//! The whole of a frame is written there, or its head alone, which is all that differs between two frames ([`Fill`]).
 
 use super::Result;
 use super::guest::Guest;
-use super::order::{Buffers, CachePlayed, Reuse};
+use super::order::{Buffers, CachePlayed, Fill, Reuse};
 use pregrant::PAGE_SIZE;
 use pregrant::net::front::{CacheMode, CacheStats};
 use pregrant::platform::{GrantPool, Platform};
@@ -109,7 +109,10 @@ impl OwnFrames {
     }
 }
 
-/// Bytes of a frame that are written: all of it, or its head.
-pub fn written(whole: bool, size: usize) -> usize {
-    if whole { size } else { MIN_LEN }
+/// Bytes of a frame of `size` that are written.
+pub fn written(fill: Fill, size: usize) -> usize {
+    match fill {
+        Fill::Whole => size,
+        Fill::Head => MIN_LEN,
+    }
 }
