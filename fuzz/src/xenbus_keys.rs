@@ -356,6 +356,7 @@ fn hostile_back(tape: &mut Tape<'_>) {
         gref_mapping: false,
         data_ring: Some(3),
         foreign: true,
+        guest_copy: true,
         spare_rx_pages: 16,
         zero_copy: true,
         headroom: 256,
@@ -377,7 +378,8 @@ fn hostile_back(tape: &mut Tape<'_>) {
         match tape.below(8) {
             0..=3 => store.play(tape, &numbers),
             4 => {
-                let offered = BackFeatures { foreign: op % 2 == 1, ..BackFeatures::default() };
+                let offered =
+                    BackFeatures { foreign: op % 2 == 1, guest_copy: op % 4 == 2, ..BackFeatures::default() };
                 for (key, value) in offered.pairs() {
                     store.write(&key, value.as_bytes());
                 }
@@ -417,7 +419,8 @@ fn hostile_back(tape: &mut Tape<'_>) {
         let data_ring = 1 + config.data_ring.map_or(0, |order| 1 << order);
         // Pages that would be named, to a back that wants grants after all, have others than those of connections without.
         let named = 2 * slots + config.spare_rx_pages as usize;
-        let most = times * 2 * (tx + rx + data_ring + named) + 4;
+        // And a list page of lent ones.
+        let most = times * 2 * (tx + rx + data_ring + named + 1) + 4;
         let grants = rig.xen.counts().grants;
         assert!(grants <= most, "memory without bound: {grants} grants, at most {most} expected");
     }

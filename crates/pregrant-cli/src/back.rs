@@ -16,7 +16,7 @@ mod xen;
 
 pub use xen::RUN_DIR;
 
-use crate::front::NO_FOREIGN;
+use crate::front::{NO_FOREIGN, NO_GUEST_COPY};
 use crate::notify::Notify;
 use crate::stop::Stop;
 use clap::{Args, ValueEnum};
@@ -183,6 +183,10 @@ const PATHS: &[(Fallback, &str)] = &[
         Fallback { of: PathName::Foreign, heads: false },
         "On the loopback: map all memory of guests that ask for it, which isolates them no more; others by copy",
     ),
+    (
+        Fallback { of: PathName::GuestCopy, heads: false },
+        "On the loopback: lend pages to guests that copy received frames themselves; others by copy",
+    ),
 ];
 
 /// What fetches the frames, or the rests of them, that no other path has.
@@ -219,6 +223,7 @@ pub fn run(args: BackArgs) -> Result<()> {
     match &args.loopback {
         Some(dir) => loopback::run(dir, &args),
         None if args.path.of == PathName::Foreign => Err(NO_FOREIGN.into()),
+        None if args.path.of == PathName::GuestCopy => Err(NO_GUEST_COPY.into()),
         None => xen::run(&args),
     }
 }
@@ -243,10 +248,17 @@ fn classes<P: Platform, T: Transport + 'static>(
     let (Fallback { of: fallback, heads: staged_heads }, persistent_pages) =
         (args.path, args.persistent_grants as usize);
     let gref_pages = args.gref_mappings as usize;
-    let foreign = fallback == PathName::Foreign;
-    let fallback = if foreign { PathName::Copy } else { fallback };
-    let vif =
-        VifConfig { fallback, staged_heads, persistent_pages, gref_pages, foreign, ..VifConfig::default() };
+    let (foreign, guest_copy) = (fallback == PathName::Foreign, fallback == PathName::GuestCopy);
+    let fallback = if foreign || guest_copy { PathName::Copy } else { fallback };
+    let vif = VifConfig {
+        fallback,
+        staged_heads,
+        persistent_pages,
+        gref_pages,
+        foreign,
+        guest_copy,
+        ..VifConfig::default()
+    };
     vec![Box::new(Net::new(NetConfig { vif, hotplug, chosen }, far))]
 }
 

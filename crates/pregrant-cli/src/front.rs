@@ -131,6 +131,10 @@ const PATHS: &[(PathName, &str)] = &[
         PathName::Foreign,
         "Any page of this domain, all of which the backend maps: where it does so, on the loopback alone",
     ),
+    (
+        PathName::GuestCopy,
+        "Received frames are copied by this end, out of pages that the backend lends; on the loopback alone",
+    ),
     (PathName::Copy, "Each frame by a grant: what a guest without Pregrant does"),
 ];
 
@@ -192,9 +196,14 @@ pub fn run(args: FrontArgs) -> Result<()> {
     match &args.loopback {
         Some(dir) => loopback::run(dir, &args),
         None if args.path == PathName::Foreign => Err(NO_FOREIGN.into()),
+        None if args.path == PathName::GuestCopy => Err(NO_GUEST_COPY.into()),
         None => xen::run(&args),
     }
 }
+
+/// Why neither end lends or borrows on Xen.
+pub const NO_GUEST_COPY: &str = "--path guest-copy is for the loopback alone (--loopback DIR): on Xen gntalloc takes pages back that a guest still \
+    has mapped, so that one that keeps what it is lent would cost its backend new pages without bound; use staging or data-ring";
 
 /// Why neither end does it on Xen.
 pub const NO_FOREIGN: &str = "--path foreign is for the loopback alone (--loopback DIR): on Xen the backend would map the whole memory of the \
@@ -230,6 +239,7 @@ impl FrontArgs {
             persistent: self.path == PathName::Persistent,
             gref_mapping: self.path == PathName::GrefMapping,
             foreign: self.path == PathName::Foreign,
+            guest_copy: self.path == PathName::GuestCopy,
             zero_copy: self.hook == Some(Verdict::Tx),
             data_ring: (self.path == PathName::DataRing).then_some(data_ring::DEFAULT_ORDER),
             granting: Granting::PerFrame,

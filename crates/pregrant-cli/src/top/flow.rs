@@ -64,6 +64,8 @@ pub struct Counts {
     pub data_ring_full: u64,
     /// Frames in pages that their guest named by their frames.
     pub foreign: u64,
+    /// Frames in pages that the backend lent.
+    pub guest_copy: u64,
     /// Copies, maps and unmaps.
     pub grant_ops: u64,
     /// Events sent to the guest.
@@ -98,6 +100,7 @@ impl Counts {
         self.data_ring += queue.data_ring;
         self.data_ring_full += queue.data_ring_full;
         self.foreign += queue.foreign;
+        self.guest_copy += queue.guest_copy;
         self.grant_ops += queue.grant_ops();
         self.notifications += queue.notifications;
         self.repeated += queue.repeated;
@@ -126,6 +129,7 @@ impl Counts {
             data_ring: self.data_ring.checked_sub(before.data_ring)?,
             data_ring_full: self.data_ring_full.checked_sub(before.data_ring_full)?,
             foreign: self.foreign.checked_sub(before.foreign)?,
+            guest_copy: self.guest_copy.checked_sub(before.guest_copy)?,
             grant_ops: self.grant_ops.checked_sub(before.grant_ops)?,
             notifications: self.notifications.checked_sub(before.notifications)?,
             repeated: self.repeated.checked_sub(before.repeated)?,

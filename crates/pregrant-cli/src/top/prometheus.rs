@@ -188,6 +188,13 @@ fn of_queues(backs: &[BackStatus]) -> Vec<Metric> {
             ),
             |d| d.foreign,
         ),
+        (
+            Metric::counter(
+                "pregrant_queue_guest_copy_frames_total",
+                "Frames to the guest in pages that the backend lent, for the guest to copy.",
+            ),
+            |d| d.guest_copy,
+        ),
         (Metric::counter("pregrant_queue_batches_total", "Batches published on the ring."), |d| d.batches),
         (
             Metric::counter(

@@ -18,6 +18,7 @@ fn dir(path: &str, frames: u64, drops: [(&str, u64); 2]) -> DirStatus {
         data_ring_full: 0,
         data_ring_most: 0,
         foreign: 0,
+        guest_copy: 0,
         batches: frames / 10,
         notifications: frames / 20,
         grant_copies: if path == "staging" { 0 } else { frames },

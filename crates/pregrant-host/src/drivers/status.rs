@@ -205,6 +205,9 @@ pub struct DirStatus {
     /// Frames in pages that their guest named by their frames, all of it being mapped.
     #[serde(default)]
     pub foreign: u64,
+    /// RX: frames in pages that the backend lent, for the guest to copy.
+    #[serde(default)]
+    pub guest_copy: u64,
     /// Batches published.
     pub batches: u64,
     /// Events sent to the guest.
@@ -241,6 +244,7 @@ impl DirStatus {
             data_ring_full: stats.data_ring_full,
             data_ring_most: stats.data_ring_most,
             foreign: stats.foreign,
+            guest_copy: stats.guest_copy,
             batches: stats.batches,
             notifications: stats.notifications,
             grant_copies: stats.grant_ops.copies,

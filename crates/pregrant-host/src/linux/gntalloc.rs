@@ -16,6 +16,7 @@ use super::ioctl::{self, GNTALLOC_ALLOC, GNTALLOC_DEALLOC, pair};
 use super::node::{GNTALLOC, Node, NodeError};
 use crate::counters::Tally;
 use crate::line_budget::LineBudget;
+use crate::mapping::Base;
 use pregrant::platform::{Access, GrantPool, GrantTable, InUse};
 use pregrant::shm::SharedBytes;
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PlatformError};
@@ -43,7 +44,7 @@ pub struct Gntalloc {
 pub struct Region {
     node: Arc<Node>,
     tally: Arc<Tally>,
-    base: NonNull<u8>,
+    base: Base,
     pages: usize,
     index: u64,
 }
@@ -114,7 +115,7 @@ unsafe impl GrantPool for Gntalloc {
             )
         };
         let base = match mapped.map(|p| NonNull::new(p.cast::<u8>())) {
-            Ok(Some(base)) => base,
+            Ok(Some(base)) => Base(base),
             Ok(None) | Err(_) => {
                 dealloc(node, index, refs.len());
                 let e = mapped.err().unwrap_or(Errno::NOMEM);
@@ -153,7 +154,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         self.tally.syscalls.add(2);
         // SAFETY: the range is this value's own and nothing borrows from it any more.
-        if let Err(e) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len()) } {
+        if let Err(e) = unsafe { rustix::mm::munmap(self.base.0.as_ptr().cast(), self.len()) } {
             KEPT.warn(format_args!("{}: munmap of {} bytes failed: {e}", GNTALLOC.path, self.len()));
         }
         dealloc(&self.node, self.index, self.pages);
@@ -163,7 +164,7 @@ impl Drop for Region {
 // SAFETY: see `GrantPool` above; mapped until drop.
 unsafe impl SharedBytes for Region {
     fn base(&self) -> NonNull<u8> {
-        self.base
+        self.base.0
     }
     fn len(&self) -> usize {
         self.pages * PAGE_SIZE

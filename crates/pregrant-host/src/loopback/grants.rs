@@ -15,6 +15,7 @@ use super::attachment::Core;
 use super::error::errno;
 use super::ledger::{Active, RESERVED};
 use super::protocol::{Op, Request};
+use crate::mapping::Base;
 use pregrant::platform::{Access, GrantPool, GrantTable, InUse};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::{GTF_PERMIT_ACCESS, GTF_READONLY, GrantEntryV1};
@@ -66,7 +67,7 @@ type Parked = (usize, usize, Vec<u32>);
 #[derive(Debug)]
 pub struct Region {
     pool: Arc<Pool>,
-    base: NonNull<u8>,
+    base: Base,
     first: usize,
     pages: usize,
     /// The grants that `alloc` made.
@@ -148,6 +149,7 @@ impl LoopbackGrants {
             found.ok_or(errno("find free neighbouring pages in the domain's memory", Errno::NOMEM))?;
         // SAFETY: the run lies inside of the domain's memory, which is mapped while `core` lives.
         let base = unsafe { core.memory.base().add(first * PAGE_SIZE) };
+        let base = Base(base);
         let region = Region { pool: Arc::clone(&self.pool), base, first, pages, grefs: Vec::new() };
         region.zero();
         Ok(region)
@@ -350,7 +352,7 @@ impl Drop for Region {
 // SAFETY: see `GrantPool` above; the domain's memory stays mapped while `pool` (and in it `core`) lives.
 unsafe impl SharedBytes for Region {
     fn base(&self) -> NonNull<u8> {
-        self.base
+        self.base.0
     }
     fn len(&self) -> usize {
         self.pages * PAGE_SIZE

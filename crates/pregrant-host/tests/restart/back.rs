@@ -157,6 +157,7 @@ fn vif_config(words: &str) -> VifConfig {
         fallback: if said("map") { PathName::Map } else { PathName::Copy },
         staged_heads: said("heads"),
         foreign: said("foreign"),
+        guest_copy: said("guest-copy"),
         features: BackFeatures { sg: !said("no-sg"), ..BackFeatures::default() },
         ..VifConfig::default()
     }

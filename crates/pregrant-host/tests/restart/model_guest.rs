@@ -8,14 +8,16 @@ use pregrant::net::features::{
 use pregrant::net::front::regions::Regions;
 use pregrant::net::path::FrontPath;
 use pregrant::net::path::data_ring::front::DataArea;
+use pregrant::net::path::guest_copy::{GENERATION, REFS, generation_of};
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::DataLen;
-use pregrant::platform::{Access, Events, GrantPool, Platform};
+use pregrant::platform::{Access, CopyOp, Events, GrantPool, LocalBytes, PeerMem, Platform};
 use pregrant::ring::{NetRx, NetTx, RingPages};
 use pregrant::shm::SharedBytes;
+use pregrant::wire::grant::GrantStatus;
 use pregrant::wire::netif::{
-    Extra, GSO_TYPE_TCPV4, RSP_NULL, RSP_OKAY, RX_FOREIGN, RXF_DATA_RING, RxRequest, TXF_CSUM_BLANK,
-    TXF_DATA_RING, TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_FOREIGN, TXF_MORE_DATA, TxRequest,
+    Extra, GSO_TYPE_TCPV4, RSP_NULL, RSP_OKAY, RX_FOREIGN, RXF_DATA_RING, RxRequest, RxResponse,
+    TXF_CSUM_BLANK, TXF_DATA_RING, TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_FOREIGN, TXF_MORE_DATA, TxRequest,
 };
 use pregrant::xenbus::bus::{DeviceBus, StoreBus};
 use pregrant::xenbus::{Class, Device, XenbusState};
@@ -34,6 +36,8 @@ const ORDER: u32 = 2;
 const STAGED: u32 = 2048;
 /// Pages of a data ring, as the exponent of 2: what is in flight goes round it, and does not fit it now and then.
 const DATA_RING: u32 = 6;
+/// The first index of each ring: they wrap.
+const START: u32 = u32::MAX - 20;
 /// What a large segment has: numbered frames are no TCP, so a back could not blank their checksums itself.
 const LARGE: u16 = TXF_CSUM_BLANK | TXF_DATA_VALIDATED;
 
@@ -51,6 +55,11 @@ pub struct ModelGuest {
     tx_flags: u16,
     staging: Option<(StagingArea<Loopback>, StagingArea<Loopback>)>,
     data_ring: Option<DataArea<Loopback>>,
+    /// The list page, where the back lends pages.
+    list: Option<Region>,
+    /// Frames that came in such pages, and those that were lost with their back.
+    lent: u64,
+    lost: u64,
     /// Ids of frames on the TX ring, in their order; those in the data ring among them.
     in_ring: VecDeque<Option<u16>>,
     /// Frames through the data ring, TX and RX.
@@ -107,7 +116,9 @@ impl ModelGuest {
         let ids = slots as u32;
         let data_ring = (path == "data-ring")
             .then(|| DataArea::new(&platform, &mut Regions::new(BACK), DATA_RING, [true; 2], ids).unwrap());
+        let list = (path == "guest-copy").then(|| pages(1, Access::ReadWrite));
         let queue = QueueKeys {
+            guest_copy: list.as_ref().map(|(_, refs)| refs[0]).into(),
             data_ring: data_ring.as_ref().map(DataArea::index_ref).into(),
             tx_ring: tx_ref,
             rx_ring: rx_ref,
@@ -117,7 +128,7 @@ impl ModelGuest {
         };
         let foreign = path == "foreign";
         let request = FrontRequest { persistent, foreign, ..FrontRequest::new(vec![queue]) };
-        let start = u32::MAX - 20; // the indices wrap
+        let start = START;
         // A page of each id: granted, or named by its frame to a back that has all of this domain mapped.
         let named = |acc, mark: u32| {
             let (region, refs) = pages(slots, acc);
@@ -139,6 +150,9 @@ impl ModelGuest {
             chan,
             staging,
             data_ring,
+            list: list.map(|(page, _)| page),
+            lent: 0,
+            lost: 0,
             in_ring: VecDeque::new(),
             ringed: [0; 2],
             slots,
@@ -276,16 +290,51 @@ impl ModelGuest {
         let frames = self.rx.frames().unwrap();
         let in_ring = |f: &&RxFrame| f.slots.iter().all(|rsp| rsp.flags & RXF_DATA_RING != 0);
         self.ringed[1] += frames.iter().filter(in_ring).count() as u64;
-        frames.iter().map(|f| sequence::check(&self.bytes(f)).unwrap()).collect()
+        let mut seen = Vec::new();
+        for frame in &frames {
+            let is_lent = frame.slots.iter().any(|rsp| generation_of(rsp.flags) != 0);
+            self.lent += u64::from(is_lent);
+            match self.bytes(frame) {
+                Some(bytes) => seen.push(sequence::check(&bytes).unwrap()),
+                None => self.lost += 1,
+            }
+        }
+        seen
     }
 
-    fn bytes(&self, frame: &RxFrame) -> Vec<u8> {
+    /// Frames in pages that backs lent, and those of them that were lost with their back.
+    pub fn lent(&self) -> [u64; 2] {
+        [self.lent, self.lost]
+    }
+
+    /// Copies a piece of a lent page. False: its back is gone, and the page with it.
+    fn copy_lent(&self, rsp: &RxResponse, piece: &mut [u8]) -> bool {
+        let list = self.list.as_ref().unwrap();
+        let is_its = || list.load_u32(GENERATION) == Some(generation_of(rsp.flags).into());
+        let slot = START.wrapping_add(rsp.id.into()) as usize % self.slots;
+        let gref = GrantRef(list.load_u32(REFS + 4 * slot).unwrap());
+        let (offset, len) = (rsp.offset, piece.len() as u16);
+        let mut ops = [CopyOp { gref, offset, len, at: 0, status: GrantStatus::OKAY }];
+        let copied =
+            is_its() && self.platform.peer().copy(BACK, LocalBytes::FromPeer(piece), &mut ops).is_ok();
+        copied && ops[0].status == GrantStatus::OKAY && is_its()
+    }
+
+    /// None: it was lost.
+    fn bytes(&self, frame: &RxFrame) -> Option<Vec<u8>> {
         assert!(!frame.failed() && frame.extras.is_empty(), "{frame:?}");
         let mut bytes = Vec::new();
         for rsp in &frame.slots {
             let mut piece = vec![0; rsp.status as usize];
             let staged = self.staging.as_ref().filter(|_| frame.bytes() <= STAGED as usize);
             let within = self.data_ring.as_ref().and_then(|area| area.within.as_ref());
+            if self.list.is_some() && generation_of(rsp.flags) != 0 {
+                if !self.copy_lent(rsp, &mut piece) {
+                    return None;
+                }
+                bytes.extend(piece);
+                continue;
+            }
             if rsp.flags & RXF_DATA_RING != 0 {
                 let within = within.unwrap();
                 let (place, _) = within.piece(rsp.offset, rsp.status).unwrap();
@@ -305,7 +354,7 @@ impl ModelGuest {
             assert!(there);
             bytes.extend(piece);
         }
-        bytes
+        Some(bytes)
     }
 
     /// Closes as a front does, and takes its memory back.

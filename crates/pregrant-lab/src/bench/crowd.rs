@@ -238,6 +238,7 @@ impl Stand {
             gref_mapping: path == PathName::GrefMapping,
             data_ring: (path == PathName::DataRing).then_some(DEFAULT_ORDER),
             foreign: path == PathName::Foreign,
+            guest_copy: path == PathName::GuestCopy,
         })?;
         Ok(stand)
     }

@@ -96,6 +96,7 @@ pub const PATHS: &[(PathName, &str)] = &[
     (PathName::Staging, "Buffers granted before the data comes"),
     (PathName::DataRing, "A circular area granted before the data comes"),
     (PathName::Foreign, "Any page of a guest that trusts its backend"),
+    (PathName::GuestCopy, "Pages that the backend lends: the guest copies"),
 ];
 
 /// A path of this bench's rows.
@@ -126,9 +127,12 @@ impl NetPath {
         }
     }
 
-    /// RX is copied by a back that maps TX, as Linux's does, and there it has the buffers' heads by no other way.
+    /// RX is copied by a back that maps TX, as Linux's does, and there it has the buffers' heads by no other way. It lends pages for RX alone.
     fn serves(self, dir: Dir) -> bool {
-        dir == Dir::Tx || self.path != PathName::Map && self.rest.is_none()
+        match dir {
+            Dir::Tx => self.path != PathName::GuestCopy,
+            _ => self.path != PathName::Map && self.rest.is_none(),
+        }
     }
 }
 
@@ -147,6 +151,7 @@ const NET_PATHS: &[(NetPath, &str)] = &[
     (NetPath::of(PathName::Staging), "Buffers granted before the data comes"),
     (NetPath::of(PathName::DataRing), "A circular area granted before the data comes"),
     (NetPath::of(PathName::Foreign), "Any page of a guest that trusts its backend: the upper bound"),
+    (NetPath::of(PathName::GuestCopy), "Pages that the backend lends: the guest copies (RX)"),
     (NetPath::headed(PathName::Copy), "The same, and the head of a longer frame too, its rest by grant copy"),
     (NetPath::headed(PathName::Map), "The same, its rest by map and unmap"),
 ];
@@ -453,7 +458,8 @@ fn measure(args: &NetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<(
             let dir = if dir == DirName::Tx { Dir::Tx } else { Dir::Rx };
             for &NetPath { path, rest } in args.path.iter().filter(|path| path.serves(dir)) {
                 let look = args.look && dir == Dir::Tx;
-                let in_pages = dir == Dir::Rx && ![PathName::Staging, PathName::DataRing].contains(&path);
+                let in_pages = dir == Dir::Rx
+                    && ![PathName::Staging, PathName::DataRing, PathName::GuestCopy].contains(&path);
                 for &rx in args.rx.iter().filter(|&&rx| rx == RxWay::Copy || in_pages) {
                     for &redo in &args.redo {
                         rows.extend(args.workers.iter().map(|&workers| Row {
@@ -471,6 +477,9 @@ fn measure(args: &NetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<(
     }
     for path in args.path.iter().filter(|path| !path.serves(Dir::Rx) && args.dir.contains(&DirName::Rx)) {
         eprintln!("pregrant: the path {path} serves TX alone (RX is copied): its rows for rx are left out");
+    }
+    for path in args.path.iter().filter(|path| !path.serves(Dir::Tx) && args.dir.contains(&DirName::Tx)) {
+        eprintln!("pregrant: the path {path} serves RX alone: its rows for tx are left out");
     }
     if rows.is_empty() {
         return Err("nothing is left to measure; add --dir tx, another path, or --rx copy".into());

@@ -208,6 +208,7 @@ fn case_of(
         (net.config.vif.fallback, net.config.vif.staged_heads) = (case.rest, case.heads);
         net.config.vif.gref_pages = case.gref_pages.unwrap_or(DEFAULT_LIMIT);
         net.config.vif.foreign = case.path == PathName::Foreign;
+        net.config.vif.guest_copy = case.path == PathName::GuestCopy;
     }
     let mut played = Played::default();
     let most = Duration::from_secs_f64(case.seconds * 4.0 + 20.0);

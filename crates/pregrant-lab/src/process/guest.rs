@@ -103,7 +103,8 @@ fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     let data_ring = (case.path == PathName::DataRing).then_some(DEFAULT_ORDER);
     let by = config(case.data_len, case.queues);
     let foreign = case.path == PathName::Foreign;
-    let config = FrontConfig { persistent, gref_mapping, data_ring, foreign, zero_copy, ..by };
+    let guest_copy = case.path == PathName::GuestCopy;
+    let config = FrontConfig { persistent, gref_mapping, data_ring, foreign, guest_copy, zero_copy, ..by };
     let mut guest = connect_with(args, case.handle, config, case.buffers)?;
     let staged = guest.vif().staging_accepted(0);
     if case.data_len.is_some() != staged {
@@ -124,6 +125,7 @@ fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
         (false, true) => "persistent",
         (false, false) if guest.vif().gref_pages(0) > 0 => PathName::GrefMapping.name(),
         (false, false) if guest.vif().data_ring(0).any() => PathName::DataRing.name(),
+        (false, false) if guest.vif().borrows(0) => PathName::GuestCopy.name(),
         (false, false) if guest.vif().names_frames() => PathName::Foreign.name(),
         (false, false) => "ordinary",
     };

@@ -5,7 +5,7 @@ pub fn path(name: &str) -> Option<&'static str> {
     PATHS.iter().find(|(path, _)| *path == name).map(|(_, text)| *text)
 }
 
-const PATHS: [(&str, &str); 8] = [
+const PATHS: [(&str, &str); 9] = [
     (
         "copy",
         "From the guest: it grants the pages of each frame, the backend has the hypervisor copy them, a whole batch in one \
@@ -36,6 +36,10 @@ const PATHS: [(&str, &str); 8] = [
     (
         "data-ring",
         "Frames go through one ring of bytes that is mapped at connect; grants serve when it is full.",
+    ),
+    (
+        "guest-copy",
+        "The backend lends pages, and the guest copies what it receives out of them by grant copy.",
     ),
     ("foreign", "The backend, which is trusted here, reads any page of the guest with memcpy."),
 ];

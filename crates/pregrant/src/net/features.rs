@@ -17,7 +17,7 @@ pub use super::path::staging::keys::{
 };
 use super::path::staging::keys::{data_keys, parse_sizes, revision};
 use super::path::staging::list::DataLen;
-use super::path::{foreign, persistent};
+use super::path::{foreign, guest_copy, persistent};
 use crate::units::{EvtchnPort, GrantRef};
 use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN};
 use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, needed, number, put};
@@ -67,6 +67,8 @@ pub struct BackFeatures {
     pub max_data_ring_order: u32,
     /// [`foreign::FEATURE`]: maps all of a guest that asks for it.
     pub foreign: bool,
+    /// [`guest_copy::FEATURE`]: lends pages of its own for RX.
+    pub guest_copy: bool,
 }
 
 impl Default for BackFeatures {
@@ -90,6 +92,7 @@ impl Default for BackFeatures {
             staging_revision: STAGING_REVISION,
             max_data_ring_order: ORDER_MAX,
             foreign: false,
+            guest_copy: false,
         }
     }
 }
@@ -114,6 +117,7 @@ impl BackFeatures {
         put(&mut p, MAX_RX_RING_ORDER, self.max_rx_ring_order);
         put(&mut p, persistent::FEATURE, self.persistent as u32);
         put(&mut p, foreign::FEATURE, self.foreign as u32);
+        put(&mut p, guest_copy::FEATURE, self.guest_copy as u32);
         if !self.staging_sizes.is_empty() {
             put(&mut p, "feature-staging-grants", 1);
             let sizes: Vec<String> = self.staging_sizes.iter().map(|l| l.value().to_string()).collect();
@@ -156,6 +160,7 @@ impl BackFeatures {
                 false => 0,
             },
             foreign: flag(keys, foreign::FEATURE)?,
+            guest_copy: flag(keys, guest_copy::FEATURE)?,
         })
     }
 }
@@ -189,6 +194,8 @@ pub struct QueueKeys {
     pub rx_data: DataRequest,
     /// A data ring, if the front wants it.
     pub data_ring: RingRequest,
+    /// The list page for [`guest_copy`], if the front wants that.
+    pub guest_copy: RingRequest,
 }
 
 impl QueueKeys {
@@ -203,6 +210,7 @@ impl QueueKeys {
             tx_data: none.clone(),
             rx_data: none,
             data_ring: RingRequest::None,
+            guest_copy: RingRequest::None,
         }
     }
 }
@@ -284,6 +292,11 @@ pub fn data_ring_active_key(i: usize, n: usize) -> String {
     queue_prefix(i, n) + data_ring::ACTIVE
 }
 
+/// The key beside it that says whether pages are lent to a queue.
+pub fn guest_copy_active_key(i: usize, n: usize) -> String {
+    queue_prefix(i, n) + guest_copy::ACTIVE
+}
+
 /// Whether a back that offers so many queues accepted staging lists, or data rings, by its own directory.
 pub fn staging_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<bool, S::Error> {
     // How many queues there are is the front's to say: all places are looked at.
@@ -299,7 +312,7 @@ pub fn staging_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<
 
 /// Names in the back's directory that belong to one connection.
 pub fn of_back_connection(name: &str) -> bool {
-    ["staging-grants-active", data_ring::ACTIVE, foreign::ACTIVE].contains(&name)
+    ["staging-grants-active", data_ring::ACTIVE, foreign::ACTIVE, guest_copy::ACTIVE].contains(&name)
         || name.starts_with("queue-")
 }
 
@@ -309,8 +322,15 @@ pub fn unknown_to_netback(name: &str) -> bool {
     of_back_connection(name)
         || [MAX_TX_RING_ORDER, MAX_RX_RING_ORDER, "feature-staging-grants", "staging-grants-sizes"]
             .contains(&name)
-        || [REVISION_KEY, persistent::FEATURE, data_ring::FEATURE, data_ring::MAX_ORDER, foreign::FEATURE]
-            .contains(&name)
+        || [
+            REVISION_KEY,
+            persistent::FEATURE,
+            data_ring::FEATURE,
+            data_ring::MAX_ORDER,
+            foreign::FEATURE,
+            guest_copy::FEATURE,
+        ]
+        .contains(&name)
 }
 
 /// Names in the front's directory that belong to one connection: a predecessor with other queues, channels or lists left
@@ -330,6 +350,7 @@ pub fn of_front_connection(name: &str) -> bool {
         XDP_HEADROOM,
         persistent::FEATURE,
         foreign::REQUEST,
+        guest_copy::LIST_REF,
     ];
     starts.iter().any(|start| name.starts_with(start))
 }
@@ -408,6 +429,9 @@ impl FrontRequest {
             if let RingRequest::Index(gref) = q.data_ring {
                 put(&mut p, format!("{at}{}", data_ring::INDEX_REF), gref.0);
             }
+            if let RingRequest::Index(gref) = q.guest_copy {
+                put(&mut p, format!("{at}{}", guest_copy::LIST_REF), gref.0);
+            }
         }
         p
     }
@@ -459,7 +483,12 @@ impl FrontRequest {
                     DataRequest::None
                 },
                 data_ring: if offered.max_data_ring_order >= ORDER_MIN {
-                    ring_request(keys, &at)?
+                    ring_request(keys, &at, data_ring::INDEX_REF)?
+                } else {
+                    RingRequest::None
+                },
+                guest_copy: if offered.guest_copy {
+                    ring_request(keys, &at, guest_copy::LIST_REF)?
                 } else {
                     RingRequest::None
                 },
@@ -519,6 +548,7 @@ mod tests {
             tx_data: data(40 + i, 256),
             rx_data: if i == 0 { data(50, 65535) } else { DataRequest::None },
             data_ring: (i != 1).then_some(GrantRef(60 + i)).into(),
+            guest_copy: (i == 1).then_some(GrantRef(70)).into(),
         };
         FrontRequest {
             rx_copy: true,
@@ -540,7 +570,7 @@ mod tests {
 
     #[test]
     fn what_one_end_writes_the_other_reads() {
-        let back = BackFeatures { foreign: true, ..BackFeatures::default() };
+        let back = BackFeatures { foreign: true, guest_copy: true, ..BackFeatures::default() };
         assert_eq!(BackFeatures::read(&mut dir(back.pairs())).unwrap(), back);
         let plain = BackFeatures {
             staging_sizes: Vec::new(),
@@ -552,6 +582,7 @@ mod tests {
             ctrl_ring: false,
             max_data_ring_order: 0,
             foreign: false,
+            guest_copy: false,
             ..back.clone()
         };
         assert_eq!(BackFeatures::read(&mut dir(plain.pairs())).unwrap(), plain);
@@ -597,7 +628,7 @@ mod tests {
                 let ours = ["feature-staging-grants", persistent::FEATURE, foreign::REQUEST].contains(&name);
                 assert_eq!(of_front_connection(name), !stays || ours, "{name}");
             }
-            assert!(of_back_connection(foreign::ACTIVE));
+            assert!(of_back_connection(foreign::ACTIVE) && of_back_connection(guest_copy::ACTIVE));
             assert!(of_back_connection(active_key(0, n as usize).split('/').next().unwrap()));
         }
         for name in ["state", "backend", "backend-id", "handle", "mac", "mtu", "trusted"] {

@@ -24,6 +24,8 @@ pub enum Counted {
     DataRing,
     /// It was in frames of a guest that is mapped as a whole.
     Foreign,
+    /// It was in pages that the back lent.
+    GuestCopy,
 }
 
 /// How the frames of a batch were served, a bit for each, failed ones among them; those in neither went through staging buffers.
@@ -39,12 +41,14 @@ pub struct Served {
     pub data_ring: u64,
     /// They were in frames that the guest named.
     pub foreign: u64,
+    /// They were in pages of the back's.
+    pub guest_copy: u64,
 }
 
 impl Served {
     /// These took grant operations, as far as nobody says otherwise.
     pub(crate) fn by_grants(frames: u64) -> Self {
-        Self { granted: frames, persistent: 0, gref_mapped: 0, data_ring: 0, foreign: 0 }
+        Self { granted: frames, persistent: 0, gref_mapped: 0, data_ring: 0, foreign: 0, guest_copy: 0 }
     }
 
     /// These went another way.
@@ -67,6 +71,10 @@ impl Served {
             Counted::Foreign => {
                 self.granted &= !frames;
                 self.foreign |= frames;
+            }
+            Counted::GuestCopy => {
+                self.granted &= !frames;
+                self.guest_copy |= frames;
             }
             Counted::Staged => self.granted &= !frames,
         }
@@ -155,6 +163,8 @@ counters! {
     data_ring_most,
     /// Frames in pages that were named by their frames, of a guest that trusts its back.
     foreign,
+    /// RX: frames in pages that the back lent, for the guest to copy.
+    guest_copy,
     /// Frames answered with an error: bad lengths, failed grant operations, unknown ids.
     errors,
     /// Frames that could not be handed on: the port did not take them, the guest never can (too long for it), or they
@@ -186,6 +196,7 @@ impl DirStats {
             Counted::GrefMapped => self.gref_mapped += frames,
             Counted::DataRing => self.data_ring += frames,
             Counted::Foreign => self.foreign += frames,
+            Counted::GuestCopy => self.guest_copy += frames,
             Counted::Staged => self.staged += frames,
         }
     }
@@ -195,9 +206,9 @@ impl LiveStats {
     /// Counts the frames of a batch that were handed on, a bit for each: how they were `served`.
     #[inline(always)]
     pub(crate) fn handed_on(&self, good: u64, served: Served) {
-        let Served { granted, persistent, gref_mapped, data_ring, foreign } = served;
-        let [good, granted, persistent, mapped, ringed, foreign] =
-            [!0, granted, persistent, gref_mapped, data_ring, foreign]
+        let Served { granted, persistent, gref_mapped, data_ring, foreign, guest_copy } = served;
+        let [good, granted, persistent, mapped, ringed, foreign, lent] =
+            [!0, granted, persistent, gref_mapped, data_ring, foreign, guest_copy]
                 .map(|frames| u64::from((good & frames).count_ones()));
         self.frames.add(good);
         self.granted.add(granted);
@@ -205,7 +216,8 @@ impl LiveStats {
         self.gref_mapped.add(mapped);
         self.data_ring.add(ringed);
         self.foreign.add(foreign);
-        self.staged.add(good - granted - persistent - mapped - ringed - foreign);
+        self.guest_copy.add(lent);
+        self.staged.add(good - granted - persistent - mapped - ringed - foreign - lent);
     }
 
     /// Counts the grant operations between two readings.

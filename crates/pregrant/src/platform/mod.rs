@@ -79,7 +79,7 @@ pub struct InUse<T>(pub T);
 /// until `release` returned `Ok`.
 pub unsafe trait GrantPool {
     /// Granted (or grantable) memory.
-    type Region: SharedBytes;
+    type Region: SharedBytes + Send;
     /// Allocates `refs.len()` pages, zeroes them, grants each to `to`, and fills `refs`.
     fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<Self::Region, PlatformError>;
     /// Revokes all grants of the region and frees it. Where the peer still has a page mapped, the region comes back and

@@ -16,6 +16,7 @@ mod foreign;
 mod frame_hook;
 mod gref_mapping;
 mod gso;
+mod guest_copy;
 mod guest_wishes;
 mod in_flight;
 mod lent;

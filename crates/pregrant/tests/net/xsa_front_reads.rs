@@ -20,9 +20,9 @@ use pregrant::wire::netif::{Extra, RSP_ERROR, RXF_EXTRA_INFO, RXF_MORE_DATA, RxR
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PeerFault, PlatformError};
 use rig::own_grants::OwnGrants;
 use rig::{HOST, Rig, SLOTS, Way};
-use std::cell::Cell;
 use std::ptr::NonNull;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Answers of one run.
 const ANSWERS: usize = 8;
@@ -31,15 +31,15 @@ type Answers = [[u32; 2]; ANSWERS];
 /// The back that writes between two accesses of the front: of `at`, all slots are as in `then`.
 struct Rewriter {
     back: RingPages<NetRx, LocalRegion>,
-    accesses: Cell<usize>,
-    at: Cell<usize>,
+    accesses: AtomicUsize,
+    at: AtomicUsize,
     then: Answers,
 }
 
 /// The guest's memory. Each access to a ring's word or slot asks for its place once, and so may be seen here.
 struct Region {
     memory: LocalRegion,
-    watched: Option<Rc<Rewriter>>,
+    watched: Option<Arc<Rewriter>>,
 }
 
 // SAFETY: as the memory within.
@@ -47,9 +47,9 @@ struct Region {
 unsafe impl SharedBytes for Region {
     fn base(&self) -> NonNull<u8> {
         if let Some(rewriter) = &self.watched {
-            let k = rewriter.accesses.get();
-            rewriter.accesses.set(k + 1);
-            if k == rewriter.at.get() {
+            let k = rewriter.accesses.load(Relaxed);
+            rewriter.accesses.store(k + 1, Relaxed);
+            if k == rewriter.at.load(Relaxed) {
                 write(&rewriter.back, &rewriter.then);
             }
         }
@@ -93,7 +93,12 @@ fn run(way: Way, now: &Answers, then: &Answers, at: usize) -> (Came, usize) {
     let guest = OwnGrants::new(rig.guest.clone(), Guest);
     let memory = rig.ring::<NetRx>().0.into_pages();
     let back = RingPages::<NetRx, _>::new(memory.clone());
-    let rewriter = Rc::new(Rewriter { back, accesses: Cell::new(0), at: Cell::new(usize::MAX), then: *then });
+    let rewriter = Arc::new(Rewriter {
+        back,
+        accesses: AtomicUsize::new(0),
+        at: AtomicUsize::new(usize::MAX),
+        then: *then,
+    });
     let watched = Region { memory, watched: Some(rewriter.clone()) };
     let ring = FrontRing::new(RingPages::<NetRx, _>::new(watched));
     let fill = |region: &Region, stride: usize| {
@@ -121,12 +126,12 @@ fn run(way: Way, now: &Answers, then: &Answers, at: usize) -> (Came, usize) {
     front.post(&guest, &chan.0).expect("standing grants");
     write(&rewriter.back, now);
     rewriter.back.store(Word::RspProd, ANSWERS as u32);
-    rewriter.accesses.set(0);
-    rewriter.at.set(at);
+    rewriter.accesses.store(0, Relaxed);
+    rewriter.at.store(at, Relaxed);
     let mut arena = Arena::new();
     let got = front.recv(&mut arena, 1);
     let frames = arena.burst().iter().map(|(bytes, offload)| (bytes.to_vec(), offload)).collect();
-    ((got, frames, front.stats().errors), rewriter.accesses.get())
+    ((got, frames, front.stats().errors), rewriter.accesses.load(Relaxed))
 }
 
 fn answers(of: impl Fn(u16) -> RxResponse) -> Answers {

@@ -331,6 +331,9 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
                 ActiveLists { tx: true, .. } => "path data-ring, TX alone".to_string(),
                 _ => "path data-ring, RX alone".to_string(),
             },
+            (None, None) if vif.borrows(0) => {
+                "path guest-copy: RX from pages that the back lends".to_string()
+            }
             (None, None) if vif.names_frames() => {
                 "path foreign: the back has all of this domain's memory mapped".to_string()
             }

@@ -50,6 +50,7 @@ impl Host {
         let mut config = NetConfig::default();
         config.vif.fallback = path;
         config.vif.foreign = path == PathName::Foreign;
+        config.vif.guest_copy = path == PathName::GuestCopy;
         let net = Net::new(config, Box::new(Ports(Arc::clone(&hall))));
         let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
         let mut backend = Backend::new(platform, xs, config, vec![Box::new(net)])?;

@@ -41,9 +41,23 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
             continue;
         };
         let done = match order {
-            GuestOrder::Gather { members, data_len, persistent, gref_mapping, data_ring, foreign } => {
-                let by =
-                    FrontConfig { persistent, gref_mapping, data_ring, foreign, ..FrontConfig::default() };
+            GuestOrder::Gather {
+                members,
+                data_len,
+                persistent,
+                gref_mapping,
+                data_ring,
+                foreign,
+                guest_copy,
+            } => {
+                let by = FrontConfig {
+                    persistent,
+                    gref_mapping,
+                    data_ring,
+                    foreign,
+                    guest_copy,
+                    ..FrontConfig::default()
+                };
                 crowd.gather(args, &members, data_len, by).map(|()| CrowdReport::Done)
             }
             // It answers itself, once all rings are full, and goes on until the next order.
@@ -72,7 +86,7 @@ impl Crowd {
         args: &ProcessArgs,
         members: &[Member],
         data_len: Option<u32>,
-        FrontConfig { persistent, gref_mapping, data_ring, foreign, .. }: FrontConfig,
+        FrontConfig { persistent, gref_mapping, data_ring, foreign, guest_copy, .. }: FrontConfig,
     ) -> Result<()> {
         for member in members {
             let config = FrontConfig {
@@ -80,6 +94,7 @@ impl Crowd {
                 gref_mapping,
                 data_ring,
                 foreign,
+                guest_copy,
                 ..config(data_len, member.queues)
             };
             let platform = Loopback::attach(&args.broker, DomId(member.domid))?;

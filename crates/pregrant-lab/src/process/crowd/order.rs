@@ -41,6 +41,8 @@ pub enum GuestOrder {
         data_ring: Option<u32>,
         /// They let the backend map all of their memory.
         foreign: bool,
+        /// They copy out of pages that the backend lends.
+        guest_copy: bool,
     },
     /// Keep the rings of these full, each in its turn, until the next order. Answer: [`CrowdReport::Done`], once all are full.
     Send(Vec<Load>),

@@ -22,6 +22,7 @@ use crate::net::path::FrontChain;
 use crate::net::path::copy::front::OrdinaryPages;
 use crate::net::path::data_ring::front::{DataArea, RecvArea, SendArea};
 use crate::net::path::gref_mapping::cache::GrefCache;
+use crate::net::path::guest_copy::front::BorrowedPages;
 use crate::net::path::staging::front::StagingArea;
 use crate::net::path::staging::keys::{FIRST_SLOTS_SINCE, SENT_ON_SINCE};
 use crate::net::path::staging::list::{DataLen, LIST_ENTRIES_MAX};
@@ -46,6 +47,8 @@ pub struct QueueConfig {
     pub granting: Granting,
     /// Those of RX are granted when they are first posted, for a back that may need no grant.
     pub rx_late: bool,
+    /// The back is asked to lend pages for RX, where staging does not carry every frame.
+    pub borrows: bool,
     /// RX pages beyond the ring's slots.
     pub spare: u32,
     /// RX staging buffers beyond the ring's slots, as far as its list has room: as many as can be on TX.
@@ -172,6 +175,19 @@ impl<P: Platform> FrontQueue<P> {
                 return Err(e);
             }
         };
+        let list =
+            (config.borrows && wanted[1]).then(|| regions.take(p, Access::ReadWrite, 1, Granting::Standing));
+        let list = match list.transpose() {
+            Ok(list) => list,
+            Err(e) => {
+                tx.release(p, regions);
+                rx.release(p, regions);
+                if let Some(area) = area {
+                    area.release(p, regions);
+                }
+                return Err(e);
+            }
+        };
         let to = regions.to();
         let offered = p.events().offer(to).and_then(|tx| {
             let rx = if config.split { Some(p.events().offer(to)?) } else { None };
@@ -185,9 +201,11 @@ impl<P: Platform> FrontQueue<P> {
                 if let Some(area) = area {
                     area.release(p, regions);
                 }
+                list.into_iter().for_each(|list| regions.put(p, list));
                 return Err(e);
             }
         };
+        let borrowed = list.map(|list| BorrowedPages::new(list, to));
         let (rx_chan, channels) = match rx_chan {
             Some((chan, rx)) => (Some(chan), ChannelKeys::Split { tx: tx_port, rx }),
             None => (None, ChannelKeys::Single(tx_port)),
@@ -199,6 +217,7 @@ impl<P: Platform> FrontQueue<P> {
             tx_data: tx.keys(),
             rx_data: rx.keys(),
             data_ring: area.as_ref().map(DataArea::index_ref).into(),
+            guest_copy: borrowed.as_ref().map(BorrowedPages::list_ref).into(),
         };
         let (index, out, within) = match area {
             Some(DataArea { index, out, within }) => (Some(index), out, within),
@@ -217,6 +236,7 @@ impl<P: Platform> FrontQueue<P> {
         };
         queue.tx.set_area(out);
         queue.rx.set_area(within);
+        queue.rx.set_borrowed(borrowed);
         Ok((queue, keys))
     }
 
@@ -229,6 +249,17 @@ impl<P: Platform> FrontQueue<P> {
     pub fn name_frames(&mut self, p: &P) {
         self.tx.chain_mut().name_frames(p, 0);
         self.rx.chain_mut().name_frames(p, RX_FOREIGN);
+    }
+
+    /// The back lends no pages. Before [`go_live`](Self::go_live).
+    pub fn give_up_borrowed(&mut self, p: &P, regions: &mut Regions<P>) {
+        let list = self.rx.take_borrowed().map(BorrowedPages::into_granted);
+        list.into_iter().for_each(|list| regions.put(p, list));
+    }
+
+    /// Whether it does.
+    pub fn borrows(&self) -> bool {
+        self.rx.has_borrowed()
     }
 
     /// Whether they are.
@@ -286,6 +317,7 @@ impl<P: Platform> FrontQueue<P> {
 
     /// Gives the memory back, but for what is lent.
     pub fn end(mut self, p: &P, regions: &mut Regions<P>) -> Option<LentPages<P>> {
+        self.give_up_borrowed(p, regions);
         let (out, within) = (self.tx.take_area(), self.rx.take_area());
         let halves = [out.map(SendArea::into_granted), within.map(RecvArea::into_granted), self.index];
         halves.into_iter().flatten().for_each(|granted| regions.put(p, granted));
@@ -350,6 +382,7 @@ impl<P: Platform> FrontQueue<P> {
     #[inline(always)]
     pub fn recv(&mut self, p: &P, out: &mut Arena, want: u32) -> Result<usize, PeerFault> {
         let n = self.rx.recv(out, want)?;
+        self.rx.fetch_borrowed(p, out);
         self.post_free(p);
         Ok(n)
     }
@@ -364,6 +397,7 @@ impl<P: Platform> FrontQueue<P> {
         want: u32,
     ) -> Result<usize, PeerFault> {
         let n = self.rx.recv_by_reference(out, lent, want)?;
+        self.rx.fetch_borrowed(p, out);
         self.post_free(p);
         Ok(n)
     }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Which memory a slot's bytes are in follows from the protocol, not from a flag: each path of the [chain](FrontChain) knows
-//! which frames it [holds](FrontPath::holds), and the first that does has it. Only of a [data ring](RecvArea) a flag says it. Bytes
+//! which frames it [holds](FrontPath::holds), and the first that does has it. Only of a [data ring](RecvArea), and of [pages that the back
+//! lends](BorrowedPages), a flag says it. Bytes
 //! are copied to private memory before anybody parses them, also where a [hook](super::hook) decides. What the back may do: answer
 //! with offsets, lengths or chains that make no sense (faults), or change the
 //! memory while it is copied (the copy is what counts), or while it is lent ([`loans`](super::loans)).
@@ -20,6 +21,8 @@ use crate::net::gso;
 use crate::net::path::any_front::with_path;
 use crate::net::path::copy::front::OrdinaryPages;
 use crate::net::path::data_ring::front::RecvArea;
+use crate::net::path::guest_copy::front::{BorrowedPages, BorrowedPiece};
+use crate::net::path::guest_copy::{flags_of, generation_of};
 use crate::net::path::{AnyFrontPath, Counted, FrontChain, FrontPath};
 use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
@@ -33,6 +36,8 @@ use crate::wire::netif::{
 use alloc::boxed::Box;
 use core::ops::Range;
 
+/// Flags of a response in a lent page, whichever generation.
+const BORROWED: u16 = flags_of(u8::MAX);
 /// Longer frames are left to the hardware's own prefetcher.
 const SHORT: i16 = 256;
 /// Answers that one frame can have: 65535 bytes in slots of one byte are nobody's honest frame.
@@ -44,6 +49,8 @@ pub struct RxFront<P: Platform> {
     pub(super) chain: FrontChain<P>,
     /// The half for RX of a data ring.
     pub(super) area: Option<RecvArea<P>>,
+    /// Pages that the back lends.
+    pub(super) borrowed: Option<BorrowedPages<P>>,
     pub(super) loans: Loans,
     pub(super) buffers: RxBuffers,
     /// Answers that are here and belong to a frame whose last one is not.
@@ -61,6 +68,16 @@ pub(super) struct Part {
     pub len: u16,
     /// It is in the data ring, and `offset` is in lines of it.
     pub in_area: bool,
+    /// It is in the lent page of its slot, of this generation; 0: it is not.
+    pub generation: u8,
+}
+
+impl Part {
+    /// In the lent page.
+    pub(super) fn borrowed(self) -> BorrowedPiece {
+        let Self { slot, offset, len, generation, .. } = self;
+        BorrowedPiece { slot, offset, len, generation }
+    }
 }
 
 /// A frame of several slots, with extras, or an error, as its answers have it.
@@ -89,6 +106,11 @@ impl LongFrame {
     pub fn in_area(&self) -> bool {
         self.parts[0].in_area
     }
+
+    /// Whether it is in lent pages.
+    pub fn is_borrowed(&self) -> bool {
+        self.parts[0].generation != 0
+    }
 }
 
 impl<P: Platform> RxFront<P> {
@@ -101,6 +123,7 @@ impl<P: Platform> RxFront<P> {
             ring,
             chain,
             area: None,
+            borrowed: None,
             loans,
             buffers,
             cut: 0,
@@ -173,6 +196,9 @@ impl<P: Platform> RxFront<P> {
             return Ok(0);
         }
         self.cut = 0;
+        if let Some(borrowed) = &mut self.borrowed {
+            borrowed.clear(); // of a call that ended by a fault
+        }
         let before = out.len();
         let mut taken = 0;
         self.ring.prefetch(n.min(BURST_FRAMES as u32));
@@ -189,6 +215,13 @@ impl<P: Platform> RxFront<P> {
             let Some(rsp) = long else { continue };
             if !out.has_room() {
                 break;
+            }
+            if self.is_plain_borrowed(rsp) {
+                match self.recv_borrowed(rsp, taken, n, out)? {
+                    0 => break,
+                    used => taken += used,
+                }
+                continue;
             }
             if is_plain_in_area(rsp) {
                 match self.recv_from_area(rsp, taken, n, out)? {
@@ -221,7 +254,8 @@ impl<P: Platform> RxFront<P> {
         let mut n = 0;
         while n < most {
             let rsp = self.ring.read(at + n as u32);
-            if rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO | RXF_DATA_RING) != 0 || rsp.status < 0 {
+            if rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO | RXF_DATA_RING | BORROWED) != 0 || rsp.status < 0
+            {
                 return (n, Some(rsp));
             }
             if (heads || rsp.status <= SHORT)
@@ -269,7 +303,7 @@ impl<P: Platform> RxFront<P> {
                         break;
                     }
                     let slot = first.wrapping_add(n as u16) & mask;
-                    let part = Part { slot, offset: rsp.offset, len, in_area: false };
+                    let part = Part { slot, offset: rsp.offset, len, ..Part::default() };
                     let offload = offload_of(rsp.flags);
                     let places = (&mut self.loans, &self.buffers);
                     take_frame(path, places, out, (&[part], offload), lent.as_deref_mut())?;
@@ -320,6 +354,61 @@ impl<P: Platform> RxFront<P> {
         Ok(used)
     }
 
+    /// A frame of one slot, without extras, that is in a lent page.
+    #[inline(always)]
+    fn is_plain_borrowed(&self, rsp: RxResponse) -> bool {
+        let plain = rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO | RXF_DATA_RING) == 0 && rsp.status >= 0;
+        plain && rsp.flags & BORROWED != 0 && self.borrowed.is_some()
+    }
+
+    /// Frames of one slot each in lent pages, from `rsp` on, which is the `at`-th of `n` answers: noted, to be
+    /// [fetched](Self::fetch_borrowed). Returns how many.
+    #[inline(never)]
+    fn recv_borrowed(
+        &mut self,
+        mut rsp: RxResponse,
+        at: u32,
+        n: u32,
+        out: &mut Arena,
+    ) -> Result<u32, PeerFault> {
+        let mut used = 0;
+        loop {
+            let fault = fault(rsp.offset, rsp.status);
+            let piece = BorrowedPiece::of(self.slot_ahead(at + used), &rsp).ok_or(fault)?;
+            let (i, len) = (out.len(), usize::from(piece.len));
+            if out.room(len, offload_of(rsp.flags)).is_none() {
+                break;
+            }
+            let borrowed = self.borrowed.as_mut().ok_or(fault)?;
+            borrowed.note(i, piece, out.desc(i).at);
+            used += 1;
+            if at + used == n || !out.has_room() {
+                break;
+            }
+            rsp = self.ring.read(at + used);
+            if !self.is_plain_borrowed(rsp) {
+                break; // it is read anew, nothing of it is kept
+            }
+        }
+        Ok(used)
+    }
+
+    /// Copies what the last call noted of frames in lent pages; those whose pages are gone are dropped. Before their slots are posted.
+    #[inline(always)]
+    pub fn fetch_borrowed(&mut self, p: &P, out: &mut Arena) {
+        let Self { borrowed: Some(borrowed), stats, .. } = self else { return };
+        borrowed.fetch(p, out, |out, i, good| {
+            if !good {
+                out.drop_frame(i);
+                stats.errors += 1;
+                return;
+            }
+            stats.bytes += u64::from(out.desc(i).len);
+            stats.handed_on_by(Counted::GuestCopy, 1);
+            blank(out, i, stats);
+        });
+    }
+
     /// A frame of several slots, with extras, or an error. Returns the answers used; 0: they are not all there.
     #[cold]
     #[inline(never)]
@@ -336,6 +425,18 @@ impl<P: Platform> RxFront<P> {
             return Ok(frame.used);
         }
         let (parts, offload) = (frame.parts(), frame.offload);
+        if let Some(borrowed) = self.borrowed.as_mut().filter(|_| frame.is_borrowed()) {
+            let i = out.len();
+            if out.room(frame.total, offload).is_none() {
+                return Ok(0); // cannot be: the caller saw room for the longest frame
+            }
+            let mut at = out.desc(i).at;
+            for part in parts {
+                borrowed.note(i, part.borrowed(), at);
+                at += u32::from(part.len);
+            }
+            return Ok(frame.used);
+        }
         if let Some(area) = self.area.as_ref().filter(|_| frame.in_area()) {
             take_from_area(area, out, (parts, offload))?;
             self.stats.bytes += frame.total as u64;
@@ -400,7 +501,12 @@ impl<P: Platform> RxFront<P> {
                 error = true;
             } else {
                 let in_area = rsp.flags & RXF_DATA_RING != 0;
-                parts[nr] = Part { slot, offset: rsp.offset, len: rsp.status as u16, in_area };
+                let generation =
+                    if in_area || self.borrowed.is_none() { 0 } else { generation_of(rsp.flags) };
+                if generation != 0 && BorrowedPiece::of(slot, &rsp).is_none() {
+                    return Err(fault(rsp.offset, rsp.status));
+                }
+                parts[nr] = Part { slot, offset: rsp.offset, len: rsp.status as u16, in_area, generation };
                 total += rsp.status as usize;
             }
             nr += 1;
@@ -425,6 +531,11 @@ impl<P: Platform> RxFront<P> {
         // In the data ring as a whole or not at all.
         let in_area = parts[..nr].iter().filter(|part| part.in_area).count();
         if !error && in_area > 0 && (in_area < nr || self.area.is_none()) {
+            return Err(fault);
+        }
+        // So it is with pages that are lent, which are of one back.
+        let generation = parts[0].generation;
+        if !error && parts[..nr].iter().any(|part| part.generation != generation) {
             return Err(fault);
         }
         Ok(Some(LongFrame { parts, nr, used, total, headroom, offload, error, fault }))
@@ -504,6 +615,21 @@ impl<P: Platform> RxFront<P> {
         self.area.is_some()
     }
 
+    /// Has frames come in pages that the back lends, too; before the first one.
+    pub fn set_borrowed(&mut self, borrowed: Option<BorrowedPages<P>>) {
+        self.borrowed = borrowed;
+    }
+
+    /// Takes these away, before the first frame or when the queue is over.
+    pub fn take_borrowed(&mut self) -> Option<BorrowedPages<P>> {
+        self.borrowed.take()
+    }
+
+    /// Whether there are any.
+    pub fn has_borrowed(&self) -> bool {
+        self.borrowed.is_some()
+    }
+
     /// Pages for what its paths do not carry, before the first frame.
     pub fn append(&mut self, pages: OrdinaryPages<P>) {
         self.loans.add_pages(pages.ids());
@@ -553,12 +679,18 @@ pub(super) fn memories<'a, P: Platform>(
 
 /// Makes the checksum of the newest frame blank, where it is a large segment whose is not; one that is none is dropped.
 pub(super) fn blank_newest(out: &mut Arena, stats: &mut DirStats) {
-    let Some(newest) = out.len().checked_sub(1) else { return };
-    let offload = out.desc(newest).offload;
+    if let Some(newest) = out.len().checked_sub(1) {
+        blank(out, newest, stats);
+    }
+}
+
+/// The same of frame `i`.
+fn blank(out: &mut Arena, i: usize, stats: &mut DirStats) {
+    let offload = out.desc(i).offload;
     if offload.gso_type != 0 && !offload.csum_blank {
         stats.gso_checksum_fixups += 1;
-        if gso::blank_checksum(out, newest).is_err() {
-            out.drop_frame(newest);
+        if gso::blank_checksum(out, i).is_err() {
+            out.drop_frame(i);
             stats.dropped += 1;
         }
     }

@@ -20,6 +20,7 @@ use super::tx::TxFront;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::path::any_front::with_path;
 use crate::net::path::data_ring::front::RecvArea;
+use crate::net::path::guest_copy::front::BorrowedPages;
 use crate::net::path::{AnyFrontPath, FrontPath};
 use crate::net::stats::{Counted, DirStats};
 use crate::platform::Platform;
@@ -51,6 +52,8 @@ struct There<'a, P: Platform> {
     rest: &'a AnyFrontPath<P>,
     /// It is in the data ring, and not in their memory.
     area: Option<&'a RecvArea<P>>,
+    /// It is in pages that the back lends.
+    borrowed: Option<(&'a BorrowedPages<P>, &'a P)>,
     offload: Offload,
     fault: PeerFault,
 }
@@ -104,7 +107,9 @@ impl<P: Platform> RxFront<P> {
                         let (first, offload) = (split.unwrap_or(rest), long.offload);
                         let area = self.area.as_ref().filter(|_| long.in_area());
                         let (parts, fault) = (long.parts(), long.fault);
-                        let there = There { parts, first, rest, area, offload, fault };
+                        let borrowed =
+                            self.borrowed.as_ref().filter(|_| long.is_borrowed()).map(|pages| (pages, to.p));
+                        let there = There { parts, first, rest, area, borrowed, offload, fault };
                         let Self { loans, buffers, stats, .. } = self;
                         Slots { loans, buffers, stats }.judge_long(to, &mut frame, &mut hook, &there)?;
                         seen += 1;
@@ -140,7 +145,7 @@ impl<P: Platform> RxFront<P> {
                     if i32::from(len) <= longer_than || !path.holds(usize::from(len), 1) || !to.has_room() {
                         break;
                     }
-                    let part = Part { slot: first.wrapping_add(n as u16) & mask, offset: rsp.offset, len, in_area: false };
+                    let part = Part { slot: first.wrapping_add(n as u16) & mask, offset: rsp.offset, len, ..Part::default() };
                     let offload = offload_of(rsp.flags);
                     let head = frame.begin(len.into(), offload);
                     copy_part(path, (loans, buffers), part, 0, head)?;
@@ -150,7 +155,7 @@ impl<P: Platform> RxFront<P> {
                         Verdict::Drop => dropped += 1,
                         verdict => {
                             let fault = fault(rsp.offset, rsp.status);
-                            let there = There { parts: &[part], first: any, rest: any, area: None, offload, fault };
+                            let there = There { parts: &[part], first: any, rest: any, area: None, borrowed: None, offload, fault };
                             Slots { loans, buffers, stats }.act(to, frame, &there, verdict)?;
                         }
                     }
@@ -181,15 +186,20 @@ impl Slots<'_> {
         there: &There<'_, P>,
     ) -> Result<(), PeerFault> {
         let len = there.len();
-        self.stats.bytes += len as u64;
         let by = if there.area.is_some() {
             Counted::DataRing
+        } else if there.borrowed.is_some() {
+            Counted::GuestCopy
         } else {
             with_path!(there.rest, path => counted(path))
         };
-        self.stats.handed_on_by(by, 1);
         let head = frame.begin(len, there.offload);
-        self.copy(there, 0, head)?;
+        if !self.copy(there, 0, head)? {
+            self.stats.errors += 1;
+            return Ok(());
+        }
+        self.stats.bytes += len as u64;
+        self.stats.handed_on_by(by, 1);
         let verdict = hook(frame);
         self.act(to, frame, there, verdict)
     }
@@ -223,27 +233,28 @@ impl Slots<'_> {
         Ok(())
     }
 
-    /// Bytes of a frame, from `skip` on as much as `dst` has room for. All of its parts are looked at.
+    /// Bytes of a frame, from `skip` on as much as `dst` has room for. All of its parts are looked at. False: its lent pages are gone.
     #[inline(always)]
     fn copy<P: Platform>(
         &self,
         there: &There<'_, P>,
         mut skip: usize,
         mut dst: &mut [u8],
-    ) -> Result<(), PeerFault> {
-        let mut path = there.first;
+    ) -> Result<bool, PeerFault> {
+        let (mut path, mut all) = (there.first, true);
         for &part in there.parts {
             let from = skip.min(part.len.into());
             let n = dst.len().min(usize::from(part.len) - from);
             let (now, later) = core::mem::take(&mut dst).split_at_mut(n);
             let places = (self.loans, &*self.buffers);
-            match there.area {
-                Some(area) => copy_from_area(area, &part, from, now)?,
-                None => with_path!(path, path => copy_part(path, places, part, from, now)?),
+            match (there.area, there.borrowed) {
+                (Some(area), _) => copy_from_area(area, &part, from, now)?,
+                (None, Some((pages, p))) => all &= pages.copy_now(p, part.borrowed(), from, now),
+                (None, None) => with_path!(path, path => copy_part(path, places, part, from, now)?),
             }
             (skip, dst, path) = (skip - from, later, there.rest);
         }
-        if dst.is_empty() { Ok(()) } else { Err(there.fault) }
+        if dst.is_empty() { Ok(all) } else { Err(there.fault) }
     }
 
     /// The frame as the hook left it, into `arena`. False: it is too long now.
@@ -261,8 +272,11 @@ impl Slots<'_> {
         let Some(room) = arena.room(len, frame.offload) else { return Ok(false) };
         let (head, behind) = room.split_at_mut(len - rest);
         head.copy_from_slice(frame.head());
-        if rest > 0 {
-            self.copy(there, there.len() - rest, behind)?;
+        if rest > 0 && !self.copy(there, there.len() - rest, behind)? {
+            if let Some(newest) = arena.len().checked_sub(1) {
+                arena.drop_frame(newest);
+            }
+            return Ok(false);
         }
         blank_newest(arena, self.stats);
         Ok(true)
@@ -280,6 +294,7 @@ impl Slots<'_> {
         let len = frame.len();
         let Some(offset) = usize::from(part.offset).checked_add_signed(-frame.grown()) else { return false };
         if there.area.is_some()
+            || there.borrowed.is_some()
             || !to.tx.sends_on()
             || frame.offload.gso_type != 0
             || len < MIN_FRAME

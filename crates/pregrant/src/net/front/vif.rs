@@ -22,7 +22,8 @@ use super::regions::{Granting, Regions};
 use super::tx::TxLimits;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{
-    ActiveLists, BackFeatures, FrontRequest, QueueKeys, active_key, data_ring_active_key, of_front_connection,
+    ActiveLists, BackFeatures, FrontRequest, QueueKeys, active_key, data_ring_active_key,
+    guest_copy_active_key, of_front_connection,
 };
 use crate::net::headers::MacAddr;
 use crate::net::path::foreign;
@@ -69,6 +70,9 @@ pub struct FrontConfig {
     /// Where the back may map all of this domain, frames are in pages that are named and not granted (docs/protocol 4.6); it can
     /// read and write everything then. Staging, a data ring, and pages that are kept are not asked for beside it.
     pub foreign: bool,
+    /// Where the back lends pages of its own, received frames that fit no staging buffer are copied from there by this domain
+    /// (docs/protocol 4.7); those that were not when a back ends are lost.
+    pub guest_copy: bool,
     /// RX pages of each queue beyond its slots, for [frames that are lent](FrontVif::recv_by_reference); at most as many as there
     /// are slots. A back that keeps pages mapped knows as many as it has slots, unless it was told otherwise: with more, some
     /// frames come by grant copy.
@@ -100,6 +104,7 @@ impl Default for FrontConfig {
             persistent: false,
             gref_mapping: false,
             foreign: false,
+            guest_copy: false,
             spare_rx_pages: 0,
             zero_copy: false,
             headroom: 0,
@@ -180,6 +185,8 @@ pub struct FrontVif<P: Platform> {
     persistent: bool,
     /// The back was asked to map all of this domain; as of the last set-up.
     foreign: bool,
+    /// The back was asked to lend pages; as of the last set-up.
+    borrows: bool,
     /// The back can be asked to keep pages mapped; as of the last set-up.
     tells: bool,
     /// Received buffers can be sent on; as of the last set-up.
@@ -211,6 +218,7 @@ impl<P: Platform> FrontVif<P> {
             takes: Offloads::default(),
             persistent: false,
             foreign: false,
+            borrows: false,
             tells: false,
             sends_on: false,
             telling: None,
@@ -351,6 +359,7 @@ impl<P: Platform> FrontVif<P> {
         self.takes = Offloads { csum: back.ipv6_csum, gso: back.sg && back.gso_tcpv4 && back.gso_tcpv6 };
         self.tear_down(p);
         self.foreign = foreign;
+        self.borrows = self.config.guest_copy && back.guest_copy && !foreign;
         self.persistent = self.config.persistent && back.persistent && !foreign;
         self.tells = self.config.gref_mapping && back.ctrl_ring && !foreign;
         let order = self.config.ring_order;
@@ -468,7 +477,8 @@ impl<P: Platform> FrontVif<P> {
             self.made = self.made.wrapping_add(1);
             let spare_buffers = if self.sends_on { u32::MAX } else { 0 };
             let (tag, rx_late) = (self.made, self.foreign);
-            let config = QueueConfig { plan, split, granting, rx_late, spare, spare_buffers, tag };
+            let borrows = self.borrows;
+            let config = QueueConfig { plan, split, granting, rx_late, borrows, spare, spare_buffers, tag };
             match FrontQueue::new(p, &mut self.regions, config) {
                 Ok((queue, queue_keys)) => {
                     self.queues.push(queue);
@@ -500,6 +510,7 @@ impl<P: Platform> FrontVif<P> {
             staging_revision,
             max_data_ring_order,
             foreign: may_name,
+            guest_copy: lends,
             ..
         } = BackFeatures::read(bus).map_err(FrontError::Keys)?;
         if self.foreign && may_name {
@@ -523,6 +534,13 @@ impl<P: Platform> FrontVif<P> {
                 false => None,
             };
             let ring = ActiveLists::parse(said.as_deref(), ActiveLists::BOTH).and(asked);
+            let lent = self.borrows && lends && {
+                let said = bus.text(&guest_copy_active_key(i, n)).map_err(FrontError::Keys)?;
+                said.as_deref() == Some("1")
+            };
+            if !lent {
+                self.queues[i].give_up_borrowed(p, &mut self.regions);
+            }
             self.queues[i].go_live(p, &mut self.regions, active, ring, staging_revision)?;
         }
         self.release_unneeded(p);
@@ -640,6 +658,11 @@ impl<P: Platform> FrontVif<P> {
     /// Whether the back has mapped all of this domain, and pages are named by their frames.
     pub fn names_frames(&self) -> bool {
         self.queues.first().is_some_and(FrontQueue::names_frames)
+    }
+
+    /// Whether the back lends pages to queue `i`.
+    pub fn borrows(&self, i: usize) -> bool {
+        self.queues.get(i).is_some_and(FrontQueue::borrows)
     }
 
     /// Why there are fewer queues, TX ids or shorter staging buffers than wished for; None: it is all there.

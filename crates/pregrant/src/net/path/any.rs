@@ -1,7 +1,7 @@
 //! Any of the paths, as one type: the one file at the back that knows them all.
 //!
 //! ```text
-//!   Chain --> AnyPath --match, once a batch--> CopyPath, MapPath, GrefMappingPath, PersistentPath, StagingPath, DataRingPath, ForeignPath
+//!   Chain --> AnyPath --match, once a batch--> CopyPath, MapPath, GrefMappingPath, PersistentPath, StagingPath, DataRingPath, ForeignPath, GuestCopyPath
 //! ```
 
 use super::back::{BackPath, Lends};
@@ -9,6 +9,7 @@ use super::copy::back::CopyPath;
 use super::data_ring::back::DataRingPath;
 use super::foreign::back::ForeignPath;
 use super::gref_mapping::back::GrefMappingPath;
+use super::guest_copy::back::GuestCopyPath;
 use super::map::back::MapPath;
 use super::name::PathName;
 use super::persistent::back::PersistentPath;
@@ -37,6 +38,8 @@ pub enum AnyPath<P: Platform> {
     DataRing(DataRingPath<P>),
     /// Any frame of the guest.
     Foreign(ForeignPath<P>),
+    /// Pages of the back's own.
+    GuestCopy(GuestCopyPath<P>),
 }
 
 /// Evaluates `$call` with `$path` bound to the path that it is.
@@ -50,6 +53,7 @@ macro_rules! with_path {
             Self::Staging($path) => $call,
             Self::DataRing($path) => $call,
             Self::Foreign($path) => $call,
+            Self::GuestCopy($path) => $call,
         }
     };
 }

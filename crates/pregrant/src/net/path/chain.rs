@@ -11,8 +11,8 @@
 
 use super::gref_mapping::table::GrefTable;
 use super::{
-    AnyPath, BackPath, CopyPath, DataRingPath, ForeignPath, GrefMappingPath, Lends, MapPath, PathName,
-    PersistentPath, Served, StagingPath,
+    AnyPath, BackPath, CopyPath, DataRingPath, ForeignPath, GrefMappingPath, GuestCopyPath, Lends, MapPath,
+    PathName, PersistentPath, Served, StagingPath,
 };
 use crate::net::back::assemble::{Todo, TxBatch};
 use crate::net::back::rx_batch::RxBatch;
@@ -80,6 +80,25 @@ impl<P: Platform> Chain<P> {
         let staged = ahead.iter().take_while(shared).count();
         ahead.insert(if access == Access::ReadOnly { 0 } else { staged }, AnyPath::Foreign(path));
         Self::new(ahead)
+    }
+
+    /// The same, RX, with pages that are lent to the guest, for what is neither in staging buffers nor in a data ring.
+    #[must_use]
+    pub fn with_guest_copy(self, path: Option<GuestCopyPath<P>>) -> Self {
+        let Some(path) = path else { return self };
+        let mut ahead = self.ahead;
+        let shared = |path: &&AnyPath<P>| matches!(path, AnyPath::Staging(_) | AnyPath::DataRing(_));
+        let staged = ahead.iter().take_while(shared).count();
+        ahead.insert(staged, AnyPath::GuestCopy(path));
+        Self::new(ahead)
+    }
+
+    /// Does without the pages that are lent, and gives them away: nothing is delivered by them any more.
+    pub fn take_guest_copy(&mut self) -> Option<GuestCopyPath<P>> {
+        let at = self.ahead.iter().position(|path| matches!(path, AnyPath::GuestCopy(_)))?;
+        let AnyPath::GuestCopy(path) = self.ahead.remove(at) else { return None };
+        (self.by_grefs, self.by_area) = (None, None);
+        Some(path)
     }
 
     /// Whether a request may name a frame of the guest.

@@ -14,6 +14,7 @@
 //! | [`gref_mapping`] | both, from and to pages that the back maps because the front asked | once | `feature-ctrl-ring`, and messages 8 to 10 |
 //! | [`staging`] | both, from and to pages that the back maps at connect | once | `feature-staging-grants` and its lists |
 //! | [`foreign`] | the back alone, from and to any page of a guest that trusts it | never | `feature-foreign`; loopback only |
+//! | [`guest_copy`], RX | the guest, by grant copy, from pages that the back lends | by the back, once | `feature-guest-copy` |
 //! | [`data_ring`] | both, from and to a circular area that the back maps at connect | once | `feature-data-ring` and an index page |
 //!
 //! Either end asks the paths of a queue one after another ([`chain`], [`front_chain`]); each serves what it can of a batch.
@@ -28,6 +29,7 @@ pub mod foreign;
 pub mod front;
 pub mod front_chain;
 pub mod gref_mapping;
+pub mod guest_copy;
 pub mod map;
 pub mod name;
 pub mod persistent;
@@ -43,6 +45,7 @@ pub use foreign::back::ForeignPath;
 pub use front::FrontPath;
 pub use front_chain::FrontChain;
 pub use gref_mapping::back::GrefMappingPath;
+pub use guest_copy::back::GuestCopyPath;
 pub use map::back::{MAP_HEADER_BYTES, MapPath};
 pub use name::PathName;
 pub use persistent::back::PersistentPath;

@@ -21,11 +21,13 @@ pub enum PathName {
     DataRing,
     /// Any frame of a guest that trusts its back.
     Foreign,
+    /// Pages that the back lends: the guest copies.
+    GuestCopy,
 }
 
 impl PathName {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Copy,
         Self::Map,
         Self::Persistent,
@@ -33,6 +35,7 @@ impl PathName {
         Self::GrefMapping,
         Self::DataRing,
         Self::Foreign,
+        Self::GuestCopy,
     ];
 
     /// As it is written.
@@ -45,6 +48,7 @@ impl PathName {
             Self::GrefMapping => "gref-mapping",
             Self::DataRing => "data-ring",
             Self::Foreign => "foreign",
+            Self::GuestCopy => "guest-copy",
         }
     }
 }
@@ -61,7 +65,9 @@ pub struct UnknownPath;
 
 impl fmt::Display for UnknownPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("paths are copy, map, persistent, staging, gref-mapping, data-ring and foreign")
+        f.write_str(
+            "paths are copy, map, persistent, staging, gref-mapping, data-ring, foreign and guest-copy",
+        )
     }
 }
 

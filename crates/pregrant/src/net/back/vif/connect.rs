@@ -13,7 +13,7 @@ use crate::net::back::rx_batch::RxAccepts;
 use crate::net::back::{BackQueue, RxQueue, TxQueue};
 use crate::net::features::{
     ActiveLists, BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, QueueKeys, RingRequest, active_key,
-    data_ring_active_key, of_back_connection, queue_prefix,
+    data_ring_active_key, guest_copy_active_key, of_back_connection, queue_prefix,
 };
 use crate::net::path::gref_mapping::exchange::GrefExchange;
 use crate::net::path::gref_mapping::table::GrefTable;
@@ -117,11 +117,29 @@ impl<P: Platform> Vif<P> {
             active.push((foreign::ACTIVE.into(), u32::from(!whole.is_empty()).to_string()));
         }
         let mut whole = whole.into_iter();
+        let mut lent_before = Vec::new();
+        if begin == Begin::Reattach {
+            for i in 0..front.queues.len() {
+                let key = guest_copy_active_key(i, front.queues.len());
+                let said = bus.own_text(&key).map_err(ConnectError::Keys)?;
+                lent_before.push(said.as_deref() == Some("1"));
+            }
+        }
         let mut queues = Vec::<BackQueue<P>>::with_capacity(front.queues.len());
         let limit = if front.persistent { self.config.persistent_pages } else { 0 };
         let mut exchanges = Vec::new();
         let gref_limit = self.config.gref_pages.min(gref_mapping::LIMIT_MAX);
         for ((i, keys), (lists, area)) in front.queues.iter().enumerate().zip(staged) {
+            let told = match begin {
+                Begin::Fresh => keys.guest_copy != RingRequest::None,
+                Begin::Reattach => lent_before.get(i).copied().unwrap_or(false),
+            };
+            let lent = if told { self.lend_pages(p, keys, left) } else { None };
+            left -= lent.as_ref().map_or(0, |(_, pages)| *pages);
+            if keys.guest_copy != RingRequest::None {
+                let said = u32::from(lent.is_some()).to_string();
+                active.push((guest_copy_active_key(i, front.queues.len()), said));
+            }
             let received = lists.rx.as_ref().filter(|_| revision >= SENT_ON_SINCE);
             let tx_staging = lists.tx.map(|path| path.with_heads(self.config.staged_heads));
             let tx_staging = tx_staging.map(|path| match received {
@@ -131,7 +149,8 @@ impl<P: Platform> Vif<P> {
             let mut tx_chain = Chain::of(tx_staging, (limit, Access::ReadOnly), self.config.fallback);
             let rx_staging = lists.rx.map(|path| path.with_first_slots(revision >= FIRST_SLOTS_SINCE));
             let mut rx_chain = Chain::of(rx_staging, (limit, Access::ReadWrite), PathName::Copy);
-            let pages = lists.pages + area.pages;
+            let lent_pages = lent.as_ref().map_or(0, |(_, pages)| *pages);
+            let pages = lists.pages + area.pages + lent_pages;
             tx_chain = tx_chain.with_data_ring(area.tx, Access::ReadOnly);
             rx_chain = rx_chain.with_data_ring(area.rx, Access::ReadWrite);
             if front.ctrl.is_some() && gref_limit > 0 && i < QUEUES_MAX {
@@ -139,6 +158,7 @@ impl<P: Platform> Vif<P> {
                 rx_chain = rx_chain.with_grefs(None);
                 exchanges.push(Arc::new(GrefExchange::default()));
             }
+            rx_chain = rx_chain.with_guest_copy(lent.map(|(path, _)| path));
             if let Some([tx, rx]) = whole.next() {
                 tx_chain = tx_chain.with_foreign(Some(tx), Access::ReadOnly);
                 rx_chain = rx_chain.with_foreign(Some(rx), Access::ReadWrite);

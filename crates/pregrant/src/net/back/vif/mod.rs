@@ -13,6 +13,7 @@
 mod connect;
 mod data_ring;
 mod foreign;
+mod guest_copy;
 mod lists;
 mod turn;
 
@@ -34,7 +35,7 @@ use crate::net::path::PathName;
 use crate::net::path::gref_mapping;
 use crate::net::path::persistent;
 use crate::net::stats::DirStats;
-use crate::platform::Platform;
+use crate::platform::{GrantPool, Platform};
 use crate::port::{Arena, FramePort, Offloads};
 use crate::units::DomId;
 use crate::xenbus::Class;
@@ -62,6 +63,9 @@ pub struct VifConfig {
     /// Whether all memory of a guest that asks for it may be mapped, which leaves nothing between it and this back (docs/protocol 4.6);
     /// only where the platform can.
     pub foreign: bool,
+    /// Whether pages of this domain are lent for RX to a guest that wants to copy itself (docs/protocol 4.7); only where the platform says that
+    /// a page is still mapped when it is to be released.
+    pub guest_copy: bool,
     /// How long frames wait for the front's RX slots, and how long it may take none before its link goes down.
     pub patience: Patience,
 }
@@ -75,6 +79,7 @@ impl Default for VifConfig {
             persistent_pages: persistent::DEFAULT_LIMIT,
             gref_pages: gref_mapping::DEFAULT_LIMIT,
             foreign: false,
+            guest_copy: false,
             patience: Patience::default(),
         }
     }
@@ -96,6 +101,8 @@ pub struct Vif<P: Platform> {
     ctrl: Option<CtrlRing<P>>,
     /// What it asked of its queues' tables; None: it cannot.
     grefs: Option<GrefRequests<P>>,
+    /// Pages that were lent, and that the front has not let go of.
+    held: Vec<<P::Grants as GrantPool>::Region>,
     /// What the front takes, as of the last connect.
     accepts: RxAccepts,
     /// What is wrong with a list that was refused, for the log; the vif goes on without it.
@@ -121,6 +128,7 @@ impl<P: Platform> Back<Vif<P>> {
             control: Arc::default(),
             ctrl: None,
             grefs: None,
+            held: Vec::new(),
             accepts: RxAccepts::ALL,
             refused: Vec::new(),
             allowed: 0,
@@ -141,6 +149,7 @@ impl<P: Platform> BackDevice for Vif<P> {
 
     fn offer<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         self.config.features.foreign = self.config.foreign;
+        self.config.features.guest_copy = self.config.guest_copy;
         bus.publish(&self.config.features.pairs(), of_back_connection)
     }
 
@@ -173,6 +182,7 @@ impl<P: Platform> BackDevice for Vif<P> {
         self.queues.iter_mut().for_each(|q| q.retire(p));
         self.link = false;
         self.past_stalls = self.stalls();
+        self.take_pages_back(p);
         self.queues.clear(); // maps are unmapped and channels closed on drop
         self.shares.clear();
         self.ctrl = None;

@@ -44,9 +44,13 @@ impl From<Option<GrantRef>> for RingRequest {
     }
 }
 
-/// A queue's key, below `at`.
-pub(in crate::net) fn ring_request<S: KeySource>(keys: &mut S, at: &str) -> Result<RingRequest, S::Error> {
-    let key = format!("{at}{INDEX_REF}");
+/// A queue's key, below `at`; `name` is [`INDEX_REF`], or another that names a page of such a kind.
+pub(in crate::net) fn ring_request<S: KeySource>(
+    keys: &mut S,
+    at: &str,
+    name: &str,
+) -> Result<RingRequest, S::Error> {
+    let key = format!("{at}{name}");
     let Some(text) = keys.text(&key)? else { return Ok(RingRequest::None) };
     Ok(match decimal(&text) {
         Some(gref) => RingRequest::Index(GrantRef(gref)),

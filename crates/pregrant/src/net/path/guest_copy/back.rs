@@ -1,0 +1,88 @@
+//! The back's pages that it lends to a queue's guest, one for each slot of the RX ring.
+//!
+//! A page is written when a request of its slot is answered, and is the guest's to read until that slot is posted again: nothing is
+//! remembered of what is out. What a front may do: read its pages at any time; map and keep one (it is not released then, see
+//! [`into_region`](GuestCopyPath::into_region)); write over the list (its own frames).
+
+use super::{COUNT, GENERATION, LENT_MAX, REFS, flags_of};
+use crate::error::PlatformError;
+use crate::net::back::assemble::{Todo, bits};
+use crate::net::back::rx_batch::RxBatch;
+use crate::net::path::{BackPath, Counted, PathName};
+use crate::platform::{Access, GrantPool, PeerMem, Platform};
+use crate::port::Burst;
+use crate::shm::SharedBytes;
+use crate::units::{DomId, GrantRef, PAGE_SIZE};
+use alloc::vec;
+
+type Region<P> = <<P as Platform>::Grants as GrantPool>::Region;
+
+/// The lent pages of one queue.
+pub struct GuestCopyPath<P: Platform> {
+    region: Region<P>,
+    pages: u32,
+    ring_size: u32,
+    flags: u16,
+}
+
+/// Pages that a ring with so many slots is lent.
+pub fn lent_pages(slots: u32) -> u32 {
+    slots.min(LENT_MAX)
+}
+
+impl<P: Platform> GuestCopyPath<P> {
+    /// Lends pages to domain `to`, and names them in its list page; of the generation behind the one that stands there.
+    pub fn lend(
+        p: &P,
+        to: DomId,
+        list: &<P::Peer as PeerMem>::Map,
+        ring_size: u32,
+    ) -> Result<Self, PlatformError> {
+        let pages = lent_pages(ring_size);
+        let mut refs = vec![GrantRef::NONE; pages as usize];
+        let region = p.grants().alloc(to, Access::ReadOnly, &mut refs)?;
+        let was = list.load_u32(GENERATION).unwrap_or(0) & 0xFF;
+        let generation = if was == 255 { 1 } else { was as u8 + 1 };
+        // First, so that a front that copies by a predecessor's references sees that they were.
+        let mut fits = list.store_u32(GENERATION, generation.into()) && list.store_u32(COUNT, pages);
+        for (k, gref) in refs.iter().enumerate() {
+            fits &= list.store_u32(REFS + 4 * k, gref.0);
+        }
+        debug_assert!(fits, "a list page holds them");
+        Ok(Self { region, pages, ring_size, flags: flags_of(generation) })
+    }
+
+    /// The pages, to be released: the connection is over.
+    pub fn into_region(self) -> Region<P> {
+        self.region
+    }
+}
+
+impl<P: Platform> BackPath<P> for GuestCopyPath<P> {
+    const NAME: PathName = PathName::GuestCopy;
+    const COUNTED: Counted = Counted::GuestCopy;
+
+    #[inline(always)]
+    fn deliver(&mut self, _p: &P, _of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
+        let (mask, first, pages) = (self.ring_size - 1, batch.first_index, self.pages);
+        let page = |rsp: u16| first.wrapping_add(rsp.into()) & mask;
+        let mut rest: Todo = 0;
+        for i in bits(todo) {
+            // Of some another path has the first slot: the rest of them follows it.
+            if batch.slots_of(i).iter().any(|slot| slot.len == 0 || page(slot.rsp) >= pages) {
+                rest |= 1 << i;
+                continue;
+            }
+            let f = batch.frames[i];
+            for k in f.first_slot as usize..(f.first_slot + f.nr_slots) as usize {
+                let slot = batch.slots[k];
+                let from = &frames.bytes[slot.at as usize..slot.at as usize + slot.len as usize];
+                let at = page(slot.rsp) as usize * PAGE_SIZE + usize::from(slot.offset);
+                let fits = self.region.copy_in(at, from);
+                debug_assert!(fits, "a piece lies in its page");
+                batch.rsps[slot.rsp as usize].flags |= self.flags;
+            }
+        }
+        rest
+    }
+}

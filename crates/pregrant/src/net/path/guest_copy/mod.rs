@@ -1,0 +1,43 @@
+//! `guest-copy`, RX: the back lends a page of its own for each slot of the ring, and the guest copies what comes there, by grant copy, on its
+//! own CPU (HP Labs 2007; docs/protocol 4.7).
+//!
+//! ```text
+//!   back: burst --memcpy--> lent page of the slot         front: response --grant copy, a call for all--> private memory
+//!                           posted again: the back's
+//! ```
+//! Keys: `feature-guest-copy`, and a list page of the guest's in which the back names its pages. Costs: no grant operation at the back, one
+//! for each slot at the guest. What is lent ends with the connection, or with the back's process: what was not copied by then is lost.
+
+pub mod back;
+pub mod front;
+
+/// The back's key that offers it.
+pub const FEATURE: &str = "feature-guest-copy";
+
+/// The front's key, where its `rx-ring-ref` is: the grant of the list page.
+pub const LIST_REF: &str = "guest-copy-ref";
+
+/// The back's key, at the same relative place: whether pages are lent.
+pub const ACTIVE: &str = "guest-copy-active";
+
+/// Where the list page has the generation, the number of references, and these.
+pub const GENERATION: usize = 0;
+/// See [`GENERATION`].
+pub const COUNT: usize = 4;
+/// See [`GENERATION`].
+pub const REFS: usize = 8;
+
+/// Pages that a list has room for.
+pub const LENT_MAX: u32 = ((crate::PAGE_SIZE - REFS) / 4) as u32;
+
+/// The flags of a response of this generation.
+#[inline(always)]
+pub const fn flags_of(generation: u8) -> u16 {
+    (generation as u16) << 8
+}
+
+/// The generation of a response with these flags; 0: it is not in a lent page.
+#[inline(always)]
+pub const fn generation_of(flags: u16) -> u8 {
+    (flags >> 8) as u8
+}

@@ -1,0 +1,376 @@
+//! Pages that a back lends for RX (docs/protocol 4.7): how both ends agree, what a front believes of a back's list and responses, what
+//! becomes of frames when a back ends, and of pages that a guest keeps.
+#![cfg(not(miri))]
+
+use crate::rig;
+
+use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
+use pregrant::net::front::{Diverted, FrontConfig, FrontVif, Verdict};
+use pregrant::net::path::guest_copy::{ACTIVE, COUNT, FEATURE, GENERATION, LIST_REF, REFS, generation_of};
+use pregrant::net::path::staging::list::DataLen;
+use pregrant::platform::local::{LocalDomain, LocalMap, LocalXen};
+use pregrant::platform::{Access, PeerMem};
+use pregrant::port::{Arena, Offload};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::netif::{RXF_MORE_DATA, RxResponse};
+use pregrant::xenbus::BackDevice;
+use pregrant::{GrantRef, PeerFault};
+use proptest::prelude::*;
+use rig::bus::{MapBus, connect, device};
+use rig::{GUEST, HOST, SLOTS, TestPort, byte};
+
+/// Both ends of a vif, over plain maps.
+struct Pair {
+    xen: LocalXen,
+    g: LocalDomain,
+    h: LocalDomain,
+    fb: MapBus,
+    bb: MapBus,
+    front: FrontVif<LocalDomain>,
+    back: BackVif<LocalDomain>,
+    /// Frames that were given to the back so far.
+    given: usize,
+    port: TestPort,
+}
+
+fn ordinary() -> FrontConfig {
+    FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() }
+}
+
+fn wish() -> FrontConfig {
+    FrontConfig { guest_copy: true, ..ordinary() }
+}
+
+fn serving(guest_copy: bool) -> VifConfig {
+    VifConfig { guest_copy, ..VifConfig::default() }
+}
+
+impl Pair {
+    fn new(wished: FrontConfig, served: VifConfig) -> Self {
+        let xen = LocalXen::new();
+        let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+        let (fb, bb) = device();
+        let back = BackVif::new(GUEST, 0, served);
+        let front = FrontVif::new(HOST, wished, false);
+        Self { front, back, xen, g, h, fb, bb, given: 0, port: TestPort::default() }
+    }
+
+    fn connected(wished: FrontConfig, served: VifConfig) -> Self {
+        let mut pair = Self::new(wished, served);
+        pair.connect();
+        assert!(pair.front.is_live());
+        pair
+    }
+
+    fn connect(&mut self) {
+        let Self { g, h, fb, bb, front, back, .. } = self;
+        connect((g, front, fb), (h, back, bb));
+    }
+
+    /// What frame number `n` has, of `len` bytes.
+    fn frame(n: usize, len: usize) -> Vec<u8> {
+        (0..len).map(|k| byte(k + 7 * n)).collect()
+    }
+
+    /// The back gets frames of these lengths, and delivers them on queue 0.
+    fn deliver(&mut self, lens: &[usize]) {
+        for &len in lens {
+            self.port.gives.push_back((Self::frame(self.given, len), Offload::default()));
+            self.given += 1;
+        }
+        while self.back.poll_rx(&self.h, 0, &mut self.port).expect("an honest front") != Polled::Idle {}
+    }
+
+    /// What the front gets on queue 0; None stands for a frame that it dropped.
+    fn receive(&mut self) -> Result<Vec<Option<Vec<u8>>>, PeerFault> {
+        let mut got = Vec::new();
+        loop {
+            let mut arena = Arena::new();
+            let n = self.front.recv(&self.g, 0, &mut arena, 1)?;
+            let frames = (0..n).map(|i| arena.burst().frame(i).to_vec());
+            got.extend(frames.map(|frame| Some(frame).filter(|frame| !frame.is_empty())));
+            if n == 0 {
+                return Ok(got);
+            }
+        }
+    }
+
+    fn page(&self, key: &str) -> LocalMap {
+        let gref = self.fb.own.borrow()[key].parse().map(GrantRef).expect("a number");
+        self.h.map(GUEST, &[gref], Access::ReadWrite).expect("the front's page")
+    }
+
+    fn close(mut self) {
+        self.front.close(&mut self.fb, None).expect("a map");
+        self.connect();
+        assert!(self.front.is_closed());
+        let c = self.xen.counts();
+        assert_eq!((c.grants, c.mapped, c.channels), (0, 0, 0));
+    }
+}
+
+#[test]
+fn both_ends_agree_and_nothing_is_left() {
+    let (lent, copy, lens) = (("copy", "guest-copy"), ("copy", "copy"), [60, 1500, 4096, 6000, 65535]);
+    let queues = FrontConfig { queues: 3, split_channels: false, ..wish() };
+    let len = DataLen::new(256);
+    let staged = FrontConfig { rx_data_len: len, ..wish() };
+    let whole = FrontConfig { rx_data_len: DataLen::new(65535), ..wish() };
+    let ring = FrontConfig { data_ring: Some(8), ..wish() };
+    let few = FrontConfig { persistent: true, ..wish() };
+    for (wished, offered, paths, frames) in [
+        (wish(), true, lent, 5),
+        (queues, true, lent, 5),
+        (few, true, ("persistent", "guest-copy"), 5),
+        // What no staging buffer has room for; what the data ring has.
+        (staged, true, ("copy", "staging"), 4),
+        (ring, true, ("data-ring", "data-ring"), 0),
+        (whole, true, ("copy", "staging"), 0),
+        (ordinary(), true, copy, 0),
+        (wish(), false, copy, 0),
+    ] {
+        let mut pair = Pair::connected(wished, serving(offered));
+        assert_eq!(pair.back.path_names(0), paths);
+        let before = pair.xen.counts();
+        pair.deliver(&lens);
+        let there = pair.xen.counts();
+        let expected: Vec<_> = lens.iter().enumerate().map(|(n, len)| Some(Pair::frame(n, *len))).collect();
+        assert!(pair.receive() == Ok(expected), "{wished:?}");
+        let ((_, front), (_, back)) = (pair.front.stats(0), pair.back.stats(0));
+        assert_eq!((front.guest_copy, back.guest_copy), (frames, frames), "{wished:?}");
+        if paths.1 == "guest-copy" {
+            assert_eq!((there.copies, there.maps), (before.copies, before.maps), "the back asks for nothing");
+            // 1, 1, 1, 2 and 16 slots.
+            assert_eq!(pair.xen.counts().copies - there.copies, 21, "the guest asks for each slot");
+            assert_eq!(back.grant_ops.total(), 0);
+        }
+        let key = |dir: &MapBus, key: &str| dir.own.borrow().get(key).cloned();
+        assert_eq!(key(&pair.bb, FEATURE).as_deref(), Some(if offered { "1" } else { "0" }));
+        if wished.queues == 1 {
+            let asked = wished.guest_copy && offered && wished.rx_data_len != DataLen::new(65535);
+            assert_eq!(key(&pair.fb, LIST_REF).is_some(), asked, "{wished:?}");
+            assert_eq!(key(&pair.bb, ACTIVE).as_deref(), asked.then_some("1"));
+        }
+        pair.close();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Any frames, around the ring many times, and with a bound of pages that lets the back lend none.
+    #[test]
+    fn any_frames_arrive_in_order(
+        bursts in proptest::collection::vec(proptest::collection::vec(14usize..9000, 1..40), 1..25),
+        ring_order in 0u32..2,
+    ) {
+        let mut pair = Pair::connected(FrontConfig { ring_order, ..wish() }, serving(true));
+        for burst in bursts {
+            let first = pair.given;
+            pair.deliver(&burst);
+            let expected: Vec<_> =
+                burst.iter().enumerate().map(|(k, len)| Some(Pair::frame(first + k, *len))).collect();
+            prop_assert!(pair.receive() == Ok(expected));
+        }
+        let (_, stats) = pair.front.stats(0);
+        prop_assert_eq!((stats.guest_copy, stats.errors), (pair.given as u64, 0));
+        pair.close();
+    }
+}
+
+/// A guest may be given fewer pages: what is lent counts among them.
+#[test]
+fn pages_that_are_lent_count_for_the_bound() {
+    for (limit, lent) in [(2 + SLOTS as usize, true), (1 + SLOTS as usize, false)] {
+        let mut pair = Pair::new(wish(), serving(true));
+        pair.back.limit_pages(limit);
+        pair.connect();
+        assert_eq!(pair.front.borrows(0), lent);
+        assert_eq!(pair.back.needed_pages(), if lent { limit } else { 2 });
+        pair.deliver(&[60, 6000]);
+        assert_eq!(pair.receive().map(|frames| frames.len()), Ok(2));
+        assert_eq!(pair.front.stats(0).1.guest_copy, if lent { 2 } else { 0 });
+        pair.close();
+    }
+}
+
+/// Whatever the list says: frames are lost that it does not name, and no others.
+#[test]
+fn a_list_that_is_wrong_costs_frames_alone() {
+    for (at, value, lost) in [
+        (REFS + 4, 0u32, 1),
+        (REFS + 4, 1, 1),
+        (REFS + 4, u32::MAX, 1),
+        (COUNT, 0, 4),
+        (COUNT, 1, 3),
+        (COUNT, u32::MAX, 0),
+        (GENERATION, 0, 4),
+        (GENERATION, 7, 4),
+        (GENERATION, 257, 4),
+    ] {
+        let mut pair = Pair::connected(wish(), serving(true));
+        pair.deliver(&[60, 70, 80, 90]);
+        let list = pair.page(LIST_REF);
+        let was = list.load_u32(at).expect("a word of the page");
+        assert!(list.store_u32(at, value));
+        let got = pair.receive().expect("no fault");
+        assert_eq!(
+            (got.len(), got.iter().filter(|frame| frame.is_none()).count()),
+            (4, lost),
+            "{at}: {value}"
+        );
+        let right = got.iter().enumerate().filter_map(|(n, got)| Some((n, got.as_ref()?)));
+        right.for_each(|(n, got)| assert!(*got == Pair::frame(n, 60 + 10 * n)));
+        assert_eq!(pair.front.stats(0).1.errors, lost as u64);
+        // It goes on.
+        assert!(list.store_u32(at, was));
+        pair.deliver(&[1000]);
+        assert!(pair.receive() == Ok(vec![Some(Pair::frame(4, 1000))]));
+        drop(list);
+        pair.close();
+    }
+}
+
+type Change = fn(&mut RxResponse);
+
+/// Responses that pass their page, or are of two kinds, are faults; errors are errors.
+#[test]
+fn responses_that_cannot_be_are_faults() {
+    let long = |rsp: RxResponse| rsp.flags & RXF_MORE_DATA != 0;
+    let change: [(&str, Change, bool); 6] = [
+        ("passes its page", |rsp| rsp.offset = 4096, true),
+        ("is longer than a page", |rsp| rsp.status = 4097, true),
+        ("is an error", |rsp| rsp.status = -1, false),
+        ("is of the front's own page", |rsp| rsp.flags &= 0xFF, false),
+        ("is of another generation", |rsp| rsp.flags ^= 0x300, false),
+        ("is of the data ring", |rsp| rsp.flags |= 0x20, true),
+    ];
+    for (what, change, is_fault) in change {
+        for lens in [[60, 60], [6000, 60]] {
+            let mut pair = Pair::connected(wish(), serving(true));
+            pair.deliver(&lens);
+            let ring = pair.page("rx-ring-ref");
+            let word = |k: usize| ring.load_u32(64 + 4 * k).expect("a word of the ring");
+            let mut rsp = RxResponse::from_words([word(0), word(1)]);
+            assert!(generation_of(rsp.flags) == 1 && long(rsp) == (lens[0] > 4096));
+            change(&mut rsp);
+            for (k, word) in rsp.to_words().into_iter().enumerate() {
+                assert!(ring.store_u32(64 + 4 * k, word));
+            }
+            let is_mixed = lens[0] > 4096 && (what.contains("own page") || what.contains("another"));
+            match pair.receive() {
+                Ok(got) => {
+                    assert!(!is_fault && !is_mixed, "{what}, {lens:?}: no fault");
+                    assert!(got.last() == Some(&Some(Pair::frame(1, 60))), "{what}, {lens:?}");
+                    let _ = got;
+                }
+                Err(e) => assert!(is_fault || is_mixed, "{what}, {lens:?}: {e}"),
+            }
+            drop(ring);
+            pair.close();
+        }
+    }
+}
+
+/// What a hook says of a frame in lent pages, and frames by reference: they are copied, and dropped when their page is gone.
+#[test]
+fn a_hook_sees_what_was_copied() {
+    let mut pair = Pair::connected(wish(), serving(true));
+    for (lens, forge) in [([60, 1500, 6000], false), ([60, 1500, 6000], true)] {
+        let first = pair.given;
+        pair.deliver(&lens);
+        let list = pair.page(LIST_REF);
+        // The first slot of the second round.
+        let was = list.load_u32(REFS + 16).expect("a word of the page");
+        assert!(!forge || list.store_u32(REFS + 16, 0));
+        let (mut out, mut diverted, mut heads) = (Arena::new(), Diverted::default(), Vec::new());
+        let seen = pair.front.recv_hooked(&pair.g, 0, &mut out, &mut diverted, (1, 64), |frame| {
+            heads.push(frame.head().to_vec());
+            if frame.len() == 1500 { Verdict::Drop } else { Verdict::Pass }
+        });
+        assert_eq!(seen, Ok(3));
+        let expected = |n: usize| Pair::frame(first + n, lens[n]);
+        let shown: &[usize] = if forge { &[1, 2] } else { &[0, 1, 2] };
+        let shown = shown.iter().map(|n| expected(*n)[..lens[*n].min(256)].to_vec());
+        assert!(heads.into_iter().eq(shown));
+        let passed: Vec<_> = (0..out.len()).map(|i| out.burst().frame(i).to_vec()).collect();
+        let all: &[usize] = if forge { &[2] } else { &[0, 2] };
+        assert!(passed.iter().cloned().eq(all.iter().map(|n| expected(*n))));
+        assert!(list.store_u32(REFS + 16, was));
+        assert_eq!(pair.front.stats(0).1.errors, u64::from(forge));
+    }
+    pair.close();
+
+    let mut pair = Pair::connected(wish(), serving(true));
+    pair.deliver(&[3000]);
+    let (mut out, mut lent) = (Arena::new(), Default::default());
+    assert_eq!(pair.front.recv_by_reference(&pair.g, 0, &mut out, &mut lent, 1), Ok(1));
+    assert!(lent.tokens().next().is_none() && out.burst().frame(0) == Pair::frame(0, 3000));
+    pair.close();
+}
+
+/// What was answered and not copied is lost with its back, is counted, and nothing else is: the next one lends pages of its own.
+#[test]
+fn a_successor_lends_anew_and_what_was_lent_is_lost() {
+    let mut pair = Pair::connected(wish(), serving(true));
+    pair.deliver(&[60, 6000]);
+    assert_eq!(pair.receive().map(|frames| frames.len()), Ok(2));
+    for (round, told) in [true, true, false, true].into_iter().enumerate() {
+        let first = pair.given;
+        pair.deliver(&[60, 6000, 900]);
+        pair.back = BackVif::new(GUEST, 0, serving(told));
+        assert_eq!(pair.back.inherit(&mut pair.bb), Ok(PreviousState::Connected));
+        assert!(pair.back.reattach(&pair.h, &mut pair.bb, &mut |_, _| None).is_ok());
+        assert_eq!(pair.back.path_names(0).1, if told { "guest-copy" } else { "copy" });
+        pair.deliver(&[700, 5000]);
+        let got = pair.receive().expect("no fault");
+        assert_eq!(got.len(), 5);
+        // Those of one that lent nothing are in the guest's own pages; and where none lends anew, the old list is still right here: this
+        // machine knows no death, and its grants stand.
+        let stand = round == 3 || !told;
+        assert_eq!(
+            got[..3].iter().filter(|frame| frame.is_none()).count(),
+            if stand { 0 } else { 3 },
+            "{round}"
+        );
+        let expected = [(3, 700), (4, 5000)].map(|(k, len)| Some(Pair::frame(first + k, len)));
+        assert!(got[3..] == expected, "{round}");
+    }
+    let Pair { mut front, mut back, g, h, mut fb, mut bb, xen, .. } = pair;
+    front.close(&mut fb, None).expect("a map");
+    connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
+    assert!(front.is_closed());
+    let c = xen.counts();
+    assert_eq!((c.grants, c.mapped, c.channels), (3 * SLOTS as usize, 0, 0), "of the dead ones");
+}
+
+/// A guest that maps what it is lent, and keeps it, holds that page, and gets none more.
+#[test]
+fn a_guest_that_keeps_a_page_is_lent_no_more() {
+    let mut pair = Pair::connected(wish(), serving(true));
+    let gref = pair.page(LIST_REF).load_u32(REFS + 20).map(GrantRef).expect("a word of the page");
+    assert!(pair.g.map(HOST, &[gref], Access::ReadWrite).is_err(), "it is lent for reading");
+    let mut kept = Some(pair.g.map(HOST, &[gref], Access::ReadOnly).expect("it is lent"));
+    for (round, lent) in [false, false, true].into_iter().enumerate() {
+        if lent {
+            kept = None;
+        }
+        pair.front.close(&mut pair.fb, None).expect("a map");
+        pair.connect();
+        assert!(pair.front.is_closed());
+        assert_eq!(
+            (pair.back.held_regions(), pair.xen.counts().grants),
+            (usize::from(!lent), usize::from(!lent))
+        );
+        pair.front = FrontVif::new(HOST, wish(), false);
+        pair.fb.own.borrow_mut().insert("state".into(), "1".into());
+        pair.connect();
+        assert!(pair.front.is_live(), "{round}");
+        assert_eq!(pair.front.borrows(0), lent);
+        let first = pair.given;
+        pair.deliver(&[900]);
+        assert!(pair.receive() == Ok(vec![Some(Pair::frame(first, 900))]));
+    }
+    assert!(kept.is_none());
+    pair.close();
+}
