@@ -174,6 +174,7 @@ fn counted(vifs: &[VifReport]) -> [Counts; 2] {
             sum.gref_mapped += queue.gref_mapped as u32;
             sum.data_ring += queue.data_ring as u32;
             sum.foreign += queue.foreign as u32;
+            sum.guest_copy += queue.guest_copy as u32;
             sum.staged += queue.staged as u32;
             sum.dropped += queue.dropped as u32;
             sum.errors += queue.errors as u32;

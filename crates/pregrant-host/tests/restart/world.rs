@@ -281,7 +281,7 @@ pub enum Word {
 }
 
 /// Numbers of a direction in [`Word::Counted`].
-pub const COUNTS: usize = 10;
+pub const COUNTS: usize = 11;
 
 /// How frames of one direction travelled, as their back counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -292,6 +292,7 @@ pub struct Counts {
     pub gref_mapped: u32,
     pub data_ring: u32,
     pub foreign: u32,
+    pub guest_copy: u32,
     pub staged: u32,
     pub dropped: u32,
     pub errors: u32,
@@ -307,18 +308,54 @@ impl Counts {
             gref_mapped,
             data_ring,
             foreign,
+            guest_copy,
             staged,
             dropped,
             errors,
             maps,
         } = *self;
-        [frames, granted, persistent, gref_mapped, data_ring, foreign, staged, dropped, errors, maps]
+        [
+            frames,
+            granted,
+            persistent,
+            gref_mapped,
+            data_ring,
+            foreign,
+            guest_copy,
+            staged,
+            dropped,
+            errors,
+            maps,
+        ]
     }
 
     pub fn of(words: [u32; COUNTS]) -> Self {
-        let [frames, granted, persistent, gref_mapped, data_ring, foreign, staged, dropped, errors, maps] =
-            words;
-        Self { frames, granted, persistent, gref_mapped, data_ring, foreign, staged, dropped, errors, maps }
+        let [
+            frames,
+            granted,
+            persistent,
+            gref_mapped,
+            data_ring,
+            foreign,
+            guest_copy,
+            staged,
+            dropped,
+            errors,
+            maps,
+        ] = words;
+        Self {
+            frames,
+            granted,
+            persistent,
+            gref_mapped,
+            data_ring,
+            foreign,
+            guest_copy,
+            staged,
+            dropped,
+            errors,
+            maps,
+        }
     }
 }
 
