@@ -19,6 +19,7 @@ use crate::{POINTS, alive};
 use pregrant::PAGE_SIZE;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::port::BURST_FRAMES;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -380,6 +381,11 @@ fn play(cell: &Cell, dice: &mut Dice) {
     let log = &stage.world.log;
     if cell.end == End::BackIsKilled {
         let [again, lost] = [Word::SaidTwice, Word::SaidLost].map(|word| u64::from(log.get(word)));
+        // No more than a batch of each queue.
+        assert!(
+            again <= BURST_FRAMES as u64 * queues && lost <= u64::from(BURST) * queues,
+            "{again}, {lost}"
+        );
         // A worker that was not at the point, or none was: it may have been taking a burst from a port.
         let asking = if crashes && cell.workers == "1" { 0 } else { u64::from(BURST) * queues };
         // Answered, and not copied by the guest: a ring of them.

@@ -4,7 +4,8 @@
 //!   Frontend --head--> echo request for this address? --no--> Pass
 //!                          '--yes--> Pass, Drop, or Tx: the answer, made in the head, in the buffer that the request came in
 //! ```
-//! What a peer may do: send anything. What is no whole header of an echo request, to this hardware address and in one fragment, passes.
+//! What a peer may do: send anything. What is no whole header of an echo request in one fragment,
+//! to this hardware address and from a host's, passes. IP addresses are not looked at.
 
 use pregrant::net::front::{Diverted, HookFrame, HookStats, Verdict};
 use pregrant::net::headers::MacAddr;
@@ -48,6 +49,7 @@ fn judge(frame: &mut HookFrame, mac: MacAddr, verdict: Verdict) -> Verdict {
     let head = frame.head();
     let is_request = head.len() >= 42
         && head[..6] == mac.0
+        && head[6] & 1 == 0
         && head[12..14] == IPV4
         && head[14] == 0x45
         && u16::from_be_bytes([head[20], head[21]]) & 0x3FFF == 0
