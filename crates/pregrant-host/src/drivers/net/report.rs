@@ -60,7 +60,11 @@ impl VifReport {
 }
 
 fn refused(why: &ListRefusal) -> String {
-    if why.is_of_data_ring() { format!("data ring: {why}") } else { why.to_string() }
+    match why {
+        ListRefusal::Half(why) => format!("data ring: {why}"),
+        ListRefusal::Lending(why) => format!("guest copy: {why}"),
+        why => why.to_string(),
+    }
 }
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {

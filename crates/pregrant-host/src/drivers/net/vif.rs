@@ -19,7 +19,7 @@ use pregrant::net::back::refusal::ListRefusal;
 use pregrant::net::back::vif::RATE;
 use pregrant::net::back::{BackVif, Drained, Polled};
 use pregrant::net::features::queue_prefix;
-use pregrant::net::path::{PathName, data_ring, foreign};
+use pregrant::net::path::{PathName, data_ring, foreign, guest_copy};
 use pregrant::platform::{Events, Platform};
 use pregrant::port::{DropCounts, FramePort, PortDrop};
 use pregrant::units::EvtchnPort;
@@ -109,6 +109,14 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
                 let line = format_args!(
                     "the half for {dir} of the data ring {at}/{key} is not used, queue {queue} goes on without it: {why}; \
                      correct the front's index page and connect it again"
+                );
+                log.say(Level::Warn, &line);
+                continue;
+            }
+            if let ListRefusal::Lending(why) = why {
+                let key = queue_prefix(*queue, queues) + guest_copy::LIST_REF;
+                let line = format_args!(
+                    "no pages are lent to the guest by the list {at}/{key}, queue {queue} goes on without them: {why}"
                 );
                 log.say(Level::Warn, &line);
                 continue;

@@ -1,4 +1,4 @@
-//! Why a staging list of a vif, or a half of its data ring, is not taken: in words that name the front's key.
+//! Why a staging list of a vif, or a half of its data ring, is not taken, or no page is lent: in words that name the front's key.
 //!
 //! What a front may do: cause any of these, again and again. The owner of the vif limits what is logged.
 
@@ -25,12 +25,43 @@ pub enum ListRefusal {
     Half(HalfRefusal),
     /// It is no list: the guest's memory could not be mapped as a whole.
     Whole(PlatformError),
+    /// It is no list: no pages are lent.
+    Lending(LendRefusal),
 }
 
 impl ListRefusal {
     /// Whether it is of the data ring.
     pub fn is_of_data_ring(&self) -> bool {
         matches!(self, Self::Half(_))
+    }
+}
+
+/// Why no pages are lent to a queue that asks for them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LendRefusal {
+    /// The key of the list page is of no use.
+    Key(KeyError),
+    /// The list page could not be mapped.
+    List(MapError),
+    /// They pass what one guest may have.
+    TooManyPages(TooManyPages),
+    /// The guest still has so many mapped that it was lent before.
+    Held(usize),
+    /// There are none to be granted.
+    Grant(PlatformError),
+}
+
+impl fmt::Display for LendRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key(e) => e.fmt(f),
+            Self::List(e) => write!(f, "the list page: {}", e.status),
+            Self::TooManyPages(e) => e.fmt(f),
+            Self::Held(pages) => {
+                write!(f, "the guest keeps some of {pages} pages mapped that it was lent before")
+            }
+            Self::Grant(e) => e.fmt(f),
+        }
     }
 }
 
@@ -72,6 +103,7 @@ impl fmt::Display for ListRefusal {
             Self::TooManyPages(e) => e.fmt(f),
             Self::Half(e) => e.fmt(f),
             Self::Whole(e) => e.fmt(f),
+            Self::Lending(e) => e.fmt(f),
         }
     }
 }

@@ -134,19 +134,26 @@ impl<P: Platform> RxFront<P> {
 
     /// Posts a request in every free slot, as far as there are pages for them, and publishes them.
     pub fn post(&mut self, p: &P, chan: &<P::Events as Events>::Chan) -> Result<(), PlatformError> {
+        let mut granted = Ok(());
         for _ in 0..self.ring.free() {
             let slot = self.slot_at(self.ring.next_index());
             let Some(page) = self.loans.page_to_post(slot) else { break };
             let Some(id) = self.buffers.to_post(slot) else { break };
-            let gref = self.chain.grant(p, page)?;
-            self.ring.push(&RxRequest { id, gref });
+            match self.chain.grant(p, page) {
+                Ok(gref) => self.ring.push(&RxRequest { id, gref }),
+                // What is on the ring is shown to the back all the same.
+                Err(e) => {
+                    granted = Err(e);
+                    break;
+                }
+            }
         }
         if self.ring.publish().wanted() {
             self.stats.notifications += 1;
             p.events().notify(chan);
         }
         self.stats.batches += 1;
-        Ok(())
+        granted
     }
 
     /// Copies the frames that are there into `out`, as many as fit, once at least `want` answers are. Returns how many
@@ -190,15 +197,15 @@ impl<P: Platform> RxFront<P> {
 
     #[inline(always)]
     fn take(&mut self, out: &mut Arena, mut lent: Option<&mut Lent>, want: u32) -> Result<usize, PeerFault> {
+        if let Some(borrowed) = &mut self.borrowed {
+            borrowed.clear(); // of a call that ended by a fault: it was for another arena
+        }
         let want = want.max(self.cut + 1);
         let mut n = self.ring.available(want)?;
         if n < want {
             return Ok(0);
         }
         self.cut = 0;
-        if let Some(borrowed) = &mut self.borrowed {
-            borrowed.clear(); // of a call that ended by a fault
-        }
         let before = out.len();
         let mut taken = 0;
         self.ring.prefetch(n.min(BURST_FRAMES as u32));

@@ -217,7 +217,10 @@ impl Slots<'_> {
             Verdict::Drop => to.stats.dropped += 1,
             Verdict::Tx if self.send_on(to, frame, there) => {}
             Verdict::Tx => {
-                if !self.put(&mut to.diverted.back, frame, there)? {
+                let back = &mut to.diverted.back;
+                let is_there = self.put(back, frame, there)?
+                    && back.len().checked_sub(1).is_some_and(|newest| back.desc(newest).len > 0);
+                if !is_there {
                     to.stats.unsent += 1;
                 }
             }
@@ -276,6 +279,7 @@ impl Slots<'_> {
             if let Some(newest) = arena.len().checked_sub(1) {
                 arena.drop_frame(newest);
             }
+            self.stats.errors += 1;
             return Ok(false);
         }
         blank_newest(arena, self.stats);
@@ -347,7 +351,8 @@ impl<P: Platform> Hooked<'_, P> {
     fn send_some_copies(&mut self) {
         let Self { p, tx, diverted, stats, .. } = self;
         let burst = diverted.back.burst();
-        let given = burst.frames.len() as u64;
+        // Those that were dropped here are counted already.
+        let given = burst.frames.iter().filter(|frame| frame.len > 0).count() as u64;
         // Frames that the back does not take are counted by `tx` as dropped, and are among those that it took.
         let before = tx.stats().frames;
         let taken: Result<usize, PlatformError> = tx.queue(p, &burst);

@@ -35,9 +35,15 @@ pub struct Chain<P: Platform> {
 impl<P: Platform> Chain<P> {
     /// These, then `copy`.
     pub fn new(ahead: Vec<AnyPath<P>>) -> Self {
-        let by_grefs = ahead.iter().position(|path| matches!(path, AnyPath::GrefMapping(_)));
-        let by_area = ahead.iter().position(|path| matches!(path, AnyPath::DataRing(_)));
-        Self { ahead, copy: CopyPath::default(), by_grefs, by_area }
+        let mut chain = Self { ahead, copy: CopyPath::default(), by_grefs: None, by_area: None };
+        chain.find();
+        chain
+    }
+
+    /// Looks where they are.
+    fn find(&mut self) {
+        self.by_grefs = self.ahead.iter().position(|path| matches!(path, AnyPath::GrefMapping(_)));
+        self.by_area = self.ahead.iter().position(|path| matches!(path, AnyPath::DataRing(_)));
     }
 
     /// What serves one direction of a queue: its staging buffers, `kept.0` pages that stay mapped with access `kept.1`, and
@@ -97,7 +103,7 @@ impl<P: Platform> Chain<P> {
     pub fn take_guest_copy(&mut self) -> Option<GuestCopyPath<P>> {
         let at = self.ahead.iter().position(|path| matches!(path, AnyPath::GuestCopy(_)))?;
         let AnyPath::GuestCopy(path) = self.ahead.remove(at) else { return None };
-        (self.by_grefs, self.by_area) = (None, None);
+        self.find();
         Some(path)
     }
 

@@ -10,6 +10,7 @@ use crate::net::back::gref_page::{GREF_PAGE_BYTES, GrefPage};
 use crate::net::back::gref_requests::{GrefRequests, QUEUES_MAX};
 use crate::net::back::multicast::MulticastList;
 use crate::net::back::rx_batch::RxAccepts;
+use crate::net::back::tx::PeerRing;
 use crate::net::back::{BackQueue, RxQueue, TxQueue};
 use crate::net::features::{
     ActiveLists, BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, QueueKeys, RingRequest, active_key,
@@ -21,7 +22,7 @@ use crate::net::path::staging::keys::{APART_SINCE, FIRST_SLOTS_SINCE, SENT_ON_SI
 use crate::net::path::{Chain, PathName};
 use crate::net::path::{foreign, gref_mapping};
 use crate::platform::{Access, Clock, Events, PeerMem, Platform};
-use crate::ring::{BackRing, REDO_BYTES, RedoPage, RingPages};
+use crate::ring::{BackRing, NetRx, NetTx, REDO_BYTES, RedoPage, RingPages};
 use crate::units::GrantRef;
 use crate::xenbus::back::{BackDevice, Begin, Connect, KeptMemory};
 use crate::xenbus::bus::{DeviceBus, OwnKeys};
@@ -33,6 +34,12 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+
+type Chan<P> = <<P as Platform>::Events as Events>::Chan;
+
+/// The rings of a queue, TX and RX, and its channels.
+type AttachedRings<P> =
+    (BackRing<NetTx, PeerRing<NetTx, P>>, BackRing<NetRx, PeerRing<NetRx, P>>, (Chan<P>, Option<Chan<P>>));
 
 impl<P: Platform> Vif<P> {
     /// Maps rings, binds channels, judges staging lists and data rings; says which were accepted.
@@ -57,6 +64,9 @@ impl<P: Platform> Vif<P> {
         let mut active = Pairs::new();
         let pages_of = |keys: &QueueKeys| keys.tx_ring.len() + keys.rx_ring.len();
         let rings = front.queues.iter().map(pages_of).sum::<usize>() + usize::from(front.ctrl.is_some());
+        // What it keeps of a former connection counts too.
+        self.holds_nothing(p);
+        let rings = rings + self.held_pages();
         let Some(mut left) = page_limit.checked_sub(rings) else {
             return Err(ConnectError::TooManyPages(TooManyPages { asked: rings, left: page_limit }));
         };
@@ -125,16 +135,22 @@ impl<P: Platform> Vif<P> {
                 lent_before.push(said.as_deref() == Some("1"));
             }
         }
-        let mut queues = Vec::<BackQueue<P>>::with_capacity(front.queues.len());
+        let told = |i: usize, keys: &QueueKeys| match begin {
+            Begin::Fresh => keys.guest_copy != RingRequest::None,
+            Begin::Reattach => lent_before.get(i).copied().unwrap_or(false),
+        };
+        let told: Vec<_> = front.queues.iter().enumerate().map(|(i, keys)| told(i, keys)).collect();
+        let page_lists = self.begin_page_lists(p, &front.queues, &told, begin);
         let limit = if front.persistent { self.config.persistent_pages } else { 0 };
         let mut exchanges = Vec::new();
         let gref_limit = self.config.gref_pages.min(gref_mapping::LIMIT_MAX);
-        for ((i, keys), (lists, area)) in front.queues.iter().enumerate().zip(staged) {
-            let told = match begin {
-                Begin::Fresh => keys.guest_copy != RingRequest::None,
-                Begin::Reattach => lent_before.get(i).copied().unwrap_or(false),
-            };
-            let lent = if told { self.lend_pages(p, keys, left) } else { None };
+        for (((i, keys), (lists, area)), page_list) in
+            front.queues.iter().enumerate().zip(staged).zip(page_lists)
+        {
+            let (tx_ring, rx_ring, chans) =
+                self.attach_rings(p, (i, front.queues.len()), keys, kept, begin)?;
+            // Behind what may fail: once lent, pages are in a queue of this vif, from which they can be taken back.
+            let lent = page_list.and_then(|list| self.lend_pages(p, (i, keys), left, list));
             left -= lent.as_ref().map_or(0, |(_, pages)| *pages);
             if keys.guest_copy != RingRequest::None {
                 let said = u32::from(lent.is_some()).to_string();
@@ -163,20 +179,16 @@ impl<P: Platform> Vif<P> {
                 tx_chain = tx_chain.with_foreign(Some(tx), Access::ReadOnly);
                 rx_chain = rx_chain.with_foreign(Some(rx), Access::ReadWrite);
             }
-            queues.push(self.connect_queue(
-                p,
-                (i, front.queues.len()),
-                keys,
-                (tx_chain, rx_chain, pages),
-                accepts,
-                &mut *kept,
-                begin,
-            )?);
+            let pages = keys.tx_ring.len() + keys.rx_ring.len() + pages;
+            let tx = TxQueue::new(tx_ring, tx_chain);
+            let rx = RxQueue::new(rx_ring, rx_chain, accepts);
+            let control = Arc::clone(&self.control);
+            self.queues.push(BackQueue::new(self.of, tx, rx, chans, control, pages));
         }
-        for (q, exchange) in queues.iter_mut().zip(&exchanges) {
+        for (q, exchange) in self.queues.iter_mut().zip(&exchanges) {
             q.hear_of_grefs(Arc::clone(exchange));
         }
-        let shares: Vec<_> = queues.iter().map(|q| Arc::clone(q.share())).collect();
+        let shares: Vec<_> = self.queues.iter().map(|q| Arc::clone(q.share())).collect();
         let mut grefs = (!exchanges.is_empty()).then(|| GrefRequests::new(exchanges, gref_limit, left));
         if let Some(grefs) = &mut grefs {
             for (i, share) in shares.iter().enumerate().take(QUEUES_MAX) {
@@ -194,13 +206,12 @@ impl<P: Platform> Vif<P> {
             bus.publish(&active, of_back_connection).map_err(ConnectError::Keys)?;
         }
         let now_ns = p.clock().now_ns();
-        let n = queues.len();
-        for q in &mut queues {
+        let n = self.queues.len();
+        for q in &mut self.queues {
             q.rx.watch(self.config.patience, front.rx_notify, begin == Begin::Reattach, now_ns);
             q.rx.set_queues(n);
         }
         self.shares = shares;
-        self.queues = queues;
         self.allow_pages(p, left);
         self.reload_headroom(p, bus).map_err(ConnectError::Keys)?;
         self.reload_rate(p, bus).map_err(ConnectError::Keys)
@@ -254,17 +265,15 @@ impl<P: Platform> Vif<P> {
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments)] // one call, from `connect`
-    fn connect_queue<E>(
+    /// Maps the rings of a queue, and binds its channels.
+    fn attach_rings<E>(
         &self,
         p: &P,
         (i, n): (usize, usize),
         keys: &QueueKeys,
-        (tx_chain, rx_chain, kept_pages): (Chain<P>, Chain<P>, usize),
-        accepts: RxAccepts,
         kept: KeptMemory<'_>,
         begin: Begin,
-    ) -> Result<BackQueue<P>, ConnectError<E>> {
+    ) -> Result<AttachedRings<P>, ConnectError<E>> {
         let of = self.of;
         let at = |name: &str| queue_prefix(i, n) + name;
         let map = |dir, refs: &[GrantRef]| {
@@ -304,10 +313,6 @@ impl<P: Platform> Vif<P> {
         if tell || rx_told.wanted() {
             p.events().notify(rx_chan.as_ref().unwrap_or(&tx_chan));
         }
-        let tx = TxQueue::new(tx_ring, tx_chain);
-        let rx = RxQueue::new(rx_ring, rx_chain, accepts);
-        let control = Arc::clone(&self.control);
-        let pages = keys.tx_ring.len() + keys.rx_ring.len() + kept_pages;
-        Ok(BackQueue::new(of, tx, rx, (tx_chan, rx_chan), control, pages))
+        Ok((tx_ring, rx_ring, (tx_chan, rx_chan)))
     }
 }

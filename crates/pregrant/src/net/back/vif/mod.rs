@@ -103,6 +103,8 @@ pub struct Vif<P: Platform> {
     grefs: Option<GrefRequests<P>>,
     /// Pages that were lent, and that the front has not let go of.
     held: Vec<<P::Grants as GrantPool>::Region>,
+    /// Pages that are lent by queues that go another way now.
+    ended: Vec<<P::Grants as GrantPool>::Region>,
     /// What the front takes, as of the last connect.
     accepts: RxAccepts,
     /// What is wrong with a list that was refused, for the log; the vif goes on without it.
@@ -129,6 +131,7 @@ impl<P: Platform> Back<Vif<P>> {
             ctrl: None,
             grefs: None,
             held: Vec::new(),
+            ended: Vec::new(),
             accepts: RxAccepts::ALL,
             refused: Vec::new(),
             allowed: 0,
@@ -159,7 +162,13 @@ impl<P: Platform> BackDevice for Vif<P> {
         bus: &mut B,
         with: Connect<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
-        self.connect_queues(p, bus, with)
+        let connected = self.connect_queues(p, bus, with);
+        // What is connected is let go of when its owner closes it; a part of it is nobody's.
+        if connected.is_err() && self.shares.is_empty() {
+            self.take_pages_back(p);
+            self.queues.clear();
+        }
+        connected
     }
 
     fn is_connected(&self) -> bool {
@@ -171,6 +180,8 @@ impl<P: Platform> BackDevice for Vif<P> {
     }
 
     fn drain(&mut self, p: &P, ports: &mut [Box<dyn FramePort>]) -> Drained {
+        // It is called before the end: what would be left in pages that are lent is lost then.
+        self.lend_no_more();
         let mut drained = Drained::default();
         for (q, port) in self.queues.iter_mut().zip(ports) {
             drained += q.deliver(p, &mut **port);
@@ -206,7 +217,7 @@ impl<P: Platform> BackDevice for Vif<P> {
     fn needed_pages(&self) -> usize {
         let rings =
             self.shares.iter().map(|s| s.needed_pages).sum::<usize>() + usize::from(self.ctrl.is_some());
-        rings + self.single_pages()
+        rings + self.single_pages() + self.held_pages()
     }
 
     fn single_pages(&self) -> usize {
@@ -246,7 +257,7 @@ impl<P: Platform> Vif<P> {
         self.control.lock().keep(page);
     }
 
-    /// Staging lists, and halves of data rings, that were refused at the last connect: queue, direction, why.
+    /// Staging lists, halves of data rings, and pages to be lent, that were refused at the last connect: queue, direction, why.
     pub fn refused_lists(&self) -> &[(usize, &'static str, ListRefusal)] {
         &self.refused
     }

@@ -12,6 +12,7 @@ use crate::net::path::{BackPath, Counted, PathName};
 use crate::platform::{Access, GrantPool, PeerMem, Platform};
 use crate::port::Burst;
 use crate::shm::SharedBytes;
+use crate::sync::{Ordering, fence};
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
 use alloc::vec;
 
@@ -30,24 +31,34 @@ pub fn lent_pages(slots: u32) -> u32 {
     slots.min(LENT_MAX)
 }
 
+/// Ends what a predecessor lent by this list: the generation behind the one that stands there, which is returned, of no pages. Before
+/// anything is granted, since a grant may get a reference that the list still has, and a front that copies by it looks at the generation
+/// afterwards.
+pub fn begin(list: &impl SharedBytes) -> u8 {
+    let was = list.load_u32(GENERATION).unwrap_or(0) & 0xFF;
+    let generation = if was == 255 { 1 } else { was as u8 + 1 };
+    let fits = list.store_u32(GENERATION, generation.into()) && list.store_u32(COUNT, 0);
+    debug_assert!(fits, "a list page holds them");
+    fence(Ordering::Release);
+    generation
+}
+
 impl<P: Platform> GuestCopyPath<P> {
-    /// Lends pages to domain `to`, and names them in its list page; of the generation behind the one that stands there.
+    /// Lends pages to domain `to`, and names them in its list page, in which this generation was [begun](begin).
     pub fn lend(
         p: &P,
         to: DomId,
-        list: &<P::Peer as PeerMem>::Map,
+        (list, generation): (&<P::Peer as PeerMem>::Map, u8),
         ring_size: u32,
     ) -> Result<Self, PlatformError> {
         let pages = lent_pages(ring_size);
         let mut refs = vec![GrantRef::NONE; pages as usize];
         let region = p.grants().alloc(to, Access::ReadOnly, &mut refs)?;
-        let was = list.load_u32(GENERATION).unwrap_or(0) & 0xFF;
-        let generation = if was == 255 { 1 } else { was as u8 + 1 };
-        // First, so that a front that copies by a predecessor's references sees that they were.
-        let mut fits = list.store_u32(GENERATION, generation.into()) && list.store_u32(COUNT, pages);
+        let mut fits = true;
         for (k, gref) in refs.iter().enumerate() {
             fits &= list.store_u32(REFS + 4 * k, gref.0);
         }
+        fits &= list.store_u32(COUNT, pages);
         debug_assert!(fits, "a list page holds them");
         Ok(Self { region, pages, ring_size, flags: flags_of(generation) })
     }

@@ -11,6 +11,7 @@ use crate::grants::regions::Granted;
 use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
 use crate::port::Arena;
 use crate::shm::SharedBytes;
+use crate::sync::{Ordering, fence};
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
 use crate::wire::grant::GrantStatus;
 use crate::wire::netif::RxResponse;
@@ -70,8 +71,17 @@ impl<P: Platform> BorrowedPages<P> {
         self.whose.clear();
     }
 
+    /// The generation, before what stands in the list with it is read.
     fn generation(&self) -> u32 {
-        self.list.bytes().load_u32(GENERATION).unwrap_or(0)
+        let generation = self.list.bytes().load_u32(GENERATION).unwrap_or(0);
+        fence(Ordering::Acquire);
+        generation
+    }
+
+    /// The same, behind what was read and copied by it.
+    fn generation_now(&self) -> u32 {
+        fence(Ordering::Acquire);
+        self.generation()
     }
 
     /// How a piece is copied, from its byte `skip` on, `len` of them, to byte `at`. One that is in no lent page names no grant.
@@ -106,7 +116,7 @@ impl<P: Platform> BorrowedPages<P> {
             return;
         }
         let tried = p.peer().copy(self.of, LocalBytes::FromPeer(out.bytes_mut()), &mut self.ops).is_ok();
-        let now = self.generation();
+        let now = self.generation_now();
         let mut pieces = self.ops.iter().zip(&self.whose).peekable();
         while let Some((op, &(frame, generation))) = pieces.next() {
             let mut good = tried && now == u32::from(generation) && Self::is_good(op);
@@ -123,9 +133,9 @@ impl<P: Platform> BorrowedPages<P> {
         if dst.is_empty() {
             return true;
         }
+        let is_its = self.generation() == u32::from(piece.generation);
         let mut ops = [self.op(piece, skip as u16, dst.len() as u16, 0)];
-        let is_its = || self.generation() == u32::from(piece.generation);
-        let tried = is_its() && p.peer().copy(self.of, LocalBytes::FromPeer(dst), &mut ops).is_ok();
-        tried && is_its() && Self::is_good(&ops[0])
+        let tried = is_its && p.peer().copy(self.of, LocalBytes::FromPeer(dst), &mut ops).is_ok();
+        tried && self.generation_now() == u32::from(piece.generation) && Self::is_good(&ops[0])
     }
 }
