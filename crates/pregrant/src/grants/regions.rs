@@ -197,6 +197,12 @@ impl<P: Platform> Regions<P> {
             .or_else(|e| self.again(acc, n..=usize::MAX, false).ok_or(e))
     }
 
+    /// `n` standing pages, as [`take`](Self::take), and never more: for a ring, whose size both ends find out by counting its pages.
+    pub fn take_exactly(&mut self, p: &P, acc: Access, n: usize) -> Result<Granted<P>, PlatformError> {
+        let again = self.again(acc, n..=n, false);
+        again.map_or_else(|| Granted::new(p, self.to, acc, n, false), Ok)
+    }
+
     /// The smallest region of such a size.
     fn again(&mut self, acc: Access, pages: RangeInclusive<usize>, per_frame: bool) -> Option<Granted<P>> {
         let fits = |granted: &Granted<P>| {

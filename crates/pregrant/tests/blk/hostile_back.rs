@@ -108,6 +108,27 @@ fn another_operation_and_more_answers_than_requests_are_faults_and_a_status_is_n
     }
 }
 
+/// Where memory is short, what is left of a longer ring is no ring: both ends count its pages, and the back is told of fewer.
+#[test]
+fn a_ring_has_as_many_pages_as_its_back_is_told_of() {
+    let xen = LocalXen::new();
+    let guest = xen.domain(GUEST.0);
+    xen.number_frames(GUEST, 4 + 32);
+    let mut regions = Regions::new(HOST);
+    for pages in [4, 32] {
+        let granted = regions.take(&guest, Access::ReadWrite, pages, Granting::Standing).unwrap();
+        regions.tell();
+        regions.put(&guest, granted);
+    }
+    let config = |ring_order| {
+        let granting = Granting::Standing;
+        QueueConfig { abi: Abi::X86_64, ring_order, pages: 32, granting, max_indirect: 20 }
+    };
+    assert!(FrontQueue::new(&guest, &mut regions, config(1)).is_err());
+    let (front, refs, _) = FrontQueue::new(&guest, &mut regions, config(2)).unwrap();
+    assert_eq!((refs.len(), front.room()), (4, 128));
+}
+
 /// The back keeps a page mapped that it has answered for: it is granted to nobody else, and used again when it is let go of.
 #[test]
 fn xsa_396_a_page_that_is_still_mapped_is_not_used_again() {

@@ -181,7 +181,7 @@ pub struct QueueConfig {
     pub pages: usize,
     /// How they are granted.
     pub granting: Granting,
-    /// Segments of an indirect request at most, of which the back takes as many; 0: there are none.
+    /// Segments of an indirect request at most, of which the back takes as many, and the pages allow what fits; 0: there are none.
     pub max_indirect: u32,
 }
 
@@ -204,8 +204,7 @@ impl<P: Platform> FrontQueue<P> {
         config: QueueConfig,
     ) -> Result<(Self, Vec<GrantRef>, EvtchnPort), PlatformError> {
         let pages = 1usize << config.ring_order;
-        let ring = regions.take(p, Access::ReadWrite, pages, Granting::Standing)?;
-        let max_indirect = config.max_indirect as usize;
+        let ring = regions.take_exactly(p, Access::ReadWrite, pages)?;
         let pile = match Pile::new(p, regions, config.pages, config.granting) {
             Ok(pile) => pile,
             Err(e) => {
@@ -213,6 +212,9 @@ impl<P: Platform> FrontQueue<P> {
                 return Err(e);
             }
         };
+        // No longer than all of its pages together: what fits never would be no use. Each list page of them serves for 512 others.
+        let data_pages = pile.count() - pile.count().div_ceil(SEGMENTS_PER_INDIRECT_PAGE + 1);
+        let max_indirect = (config.max_indirect as usize).min(data_pages);
         let (chan, port) = match p.events().offer(regions.to()) {
             Ok(offered) => offered,
             Err(e) => {

@@ -74,7 +74,7 @@ impl<K: RingKind, P: Platform> Direction<K, P> {
         spare_buffers: u32,
         pages: (Granting, u32),
     ) -> Result<Self, PlatformError> {
-        let ring_pages = regions.take(p, Access::ReadWrite, 1 << order, Granting::Standing)?;
+        let ring_pages = regions.take_exactly(p, Access::ReadWrite, 1 << order)?;
         let (ring_pages, grants) = ring_pages.into_parts();
         let ring = RingPages::new(ring_pages);
         ring.init();
