@@ -29,7 +29,7 @@ pub use crate::wire::blkif::SECTOR_BYTES;
 pub struct DiskFigures {
     /// Its length in sectors of 512 bytes, whatever its own are.
     pub sectors: u64,
-    /// Bytes of its logical sectors, 512 or 4096: transfers are multiples of it.
+    /// Bytes of its logical sectors, a power of 2 from 512 to 4096: transfers are multiples of it.
     pub sector_size: u32,
     /// Bytes of its physical sectors.
     pub physical_sector_size: u32,
@@ -281,7 +281,8 @@ pub struct Done {
 pub trait Disk: Send {
     /// Takes an order. It may begin at once, or with the next [`start`](Self::start).
     fn submit(&mut self, io: Io);
-    /// A batch of orders is complete: whatever has not begun begins.
+    /// A batch of orders is complete: whatever has not begun begins. Called after each [`submit`](Self::submit), not before the next
+    /// [`wait`](Self::wait).
     fn start(&mut self) {}
     /// Adds those that came back to `done`, in any order. Never sleeps.
     fn complete(&mut self, done: &mut Vec<Done>);

@@ -12,7 +12,7 @@
 
 use super::disk::{Discard, DiskFigures, SECTOR_BYTES};
 pub use crate::grants::FEATURE_PERSISTENT;
-use crate::units::{EvtchnPort, GrantRef};
+use crate::units::{EvtchnPort, GrantRef, PAGE_SIZE};
 use crate::wire::blkif::{Abi, INDIRECT_PAGES_MAX, SEGMENTS_PER_INDIRECT_PAGE};
 use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, needed, number, put};
 use crate::xenbus::ring_keys::{self, NUM_QUEUES, nr_queues, put_ring, ring_order};
@@ -126,8 +126,8 @@ pub fn read_figures<S: KeySource>(keys: &mut S) -> Result<DiskFigures, S::Error>
     };
     let lenient = |keys: &mut S, key: &str| Ok(keys.text(key)?.as_deref().and_then(decimal));
     let size = lenient(keys, "sector-size")?.unwrap_or(SECTOR_BYTES as u32);
-    if size != 512 && size != 4096 {
-        return Err(keys.bad("sector-size", &format!("{size}"), "512 or 4096"));
+    if !size.is_power_of_two() || !(SECTOR_BYTES as u32..=PAGE_SIZE as u32).contains(&size) {
+        return Err(keys.bad("sector-size", &format!("{size}"), "512, 1024, 2048 or 4096"));
     }
     let physical = lenient(keys, "physical-sector-size")?.unwrap_or(size);
     let info = lenient(keys, INFO)?.unwrap_or(0);

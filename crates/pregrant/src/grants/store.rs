@@ -3,7 +3,7 @@
 //! ```text
 //!   index: hash of gref --> place     places: [gref 9, map, used 17, held 0] [gref 12, map, used 18, held 1] ...
 //! ```
-//! Invariants: never more pages than the limit; a page that is held is never unmapped; a reference has one page at most.
+//! Invariants: no page comes in beyond the limit; a page that is held is never unmapped, not even where the limit falls; a reference has one page at most.
 //! All memory is allocated when the store is made.
 //!
 //! What a peer may do: name any references, as many as it likes. Those that cannot be mapped cost it a failed call each, at
@@ -75,9 +75,14 @@ impl<M> GrantStore<M> {
     }
 
     /// From now on at most `limit` pages, and no more than at the beginning. Those that are too many, the least recently used, come
-    /// to `out`, to be unmapped together; those that are held stay.
+    /// to `out`, to be unmapped together; those that are held stay until they are [purged](Self::purge_excess) later.
     pub fn set_limit(&mut self, limit: usize, out: &mut Vec<M>) {
         self.limit = limit.min(self.pages.capacity());
+        self.purge_excess(out);
+    }
+
+    /// Moves those beyond the limit, which were held when it fell, to `out`, as far as they are not held any more.
+    pub fn purge_excess(&mut self, out: &mut Vec<M>) {
         self.purge(self.pages.len().saturating_sub(self.limit), out);
     }
 
@@ -140,16 +145,26 @@ impl<M> GrantStore<M> {
         self.pages.get(place as usize).map(|page| &page.map)
     }
 
+    /// Where [`insert`](Self::insert) would put the page of `gref`.
+    fn place_for(&self, gref: GrantRef) -> Option<usize> {
+        let place = self.places(gref).find(|&at| self.index[at] == NONE);
+        place.filter(|_| self.pages.len() < self.limit && !self.has(gref))
+    }
+
+    /// Whether [`insert`](Self::insert) takes the page of `gref` in: to be asked before it is mapped.
+    pub fn has_place(&self, gref: GrantRef) -> bool {
+        self.place_for(gref).is_some()
+    }
+
     /// Takes in a page that was mapped elsewhere. It comes back where there is no place for it, or its reference has a page.
     pub fn insert(&mut self, gref: GrantRef, map: M) -> Result<(), M> {
-        let place = self.places(gref).find(|&at| self.index[at] == NONE);
-        match place {
-            Some(at) if self.pages.len() < self.limit && !self.has(gref) => {
+        match self.place_for(gref) {
+            Some(at) => {
                 self.index[at] = self.pages.len() as u32;
                 self.pages.push(Page { gref, map, used: self.batch, held: 0 });
                 Ok(())
             }
-            _ => Err(map),
+            None => Err(map),
         }
     }
 
@@ -402,7 +417,9 @@ mod tests {
                     },
                     3 => {
                         let had = model.contains_key(&r);
+                        let has_place = store.has_place(gref);
                         let put = store.insert(gref, r);
+                        prop_assert_eq!(put.is_ok(), has_place);
                         prop_assert!(put.is_err() || !had, "twice");
                         if put.is_ok() {
                             model.insert(r, r);

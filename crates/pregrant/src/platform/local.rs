@@ -41,6 +41,8 @@ pub struct LocalCounts {
     pub grants: usize,
     /// Pages mapped now.
     pub mapped: usize,
+    /// The most that were mapped at one time.
+    pub most_mapped: usize,
     /// Channel ends that exist now.
     pub channels: usize,
     /// Domains that are mapped as a whole now, by each map of them.
@@ -452,6 +454,7 @@ unsafe impl PeerMem for LocalDomain {
             }
         }
         s.counts.maps += refs.len() as u64;
+        s.counts.most_mapped = s.counts.most_mapped.max((s.counts.maps - s.counts.unmaps) as usize);
         let mut list = if rest.is_empty() { Vec::new() } else { s.spare.pop().unwrap_or_default() };
         list.extend_from_slice(rest);
         Ok(LocalMap { by: self.clone(), of, first: Some(*first), rest: list, pages })

@@ -71,6 +71,11 @@ impl<W: RedoMem> ById<W> {
         self.put(MAGIC, 0);
     }
 
+    /// Whether a back used it before, and nobody cleared it since.
+    pub fn is_begun(&self) -> bool {
+        self.get(MAGIC) == MAGIC_VALUE
+    }
+
     fn get(&self, i: usize) -> u32 {
         self.words.load(i, Ordering::Acquire)
     }
@@ -127,7 +132,7 @@ impl<K: AnyOrder, W: RedoMem> Journal<K> for ById<W> {
     fn resume<M: RingMem<Kind = K>>(&mut self, mem: &M) -> Result<Resumed, PeerFault> {
         let rsp_prod = mem.load(Word::RspProd);
         asked(mem, rsp_prod)?;
-        if self.get(MAGIC) != MAGIC_VALUE {
+        if !self.is_begun() {
             self.begin_anew::<K>(rsp_prod);
             self.free = (0..self.size).collect();
             return Ok(Resumed::at(rsp_prod, Notify::No));
@@ -175,6 +180,13 @@ impl<K: AnyOrder, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, ById<W>> {
             (taken, K::req_from_slot(&slot))
         };
         journal.in_use::<K>().into_iter().map(req).collect()
+    }
+
+    /// [Clears](ById::clear) the journal of a ring that is not served after all, so that no successor believes it.
+    pub fn forget(&self) {
+        if let Some(journal) = self.journal() {
+            journal.clear();
+        }
     }
 
     /// Takes the next request, once [`available`](Self::available) says that there is one. None: the ring cannot have it.

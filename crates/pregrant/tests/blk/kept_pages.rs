@@ -46,8 +46,14 @@ fn a_page_is_mapped_once_and_a_full_store_is_no_error() {
         assert_eq!(world.back.shares()[0].kept_pages(), 20);
     }
     world.xen.stop_clock(1 + PURGE_EACH_NS);
+    let before = world.back.shares()[0].overflows();
     assert_eq!(front.ask(&mut world, &front.pages_of(OP_WRITE, 8, &[0])), RSP_OKAY);
-    assert_eq!(world.back.shares()[0].kept_pages(), 19);
+    let share = &world.back.shares()[0];
+    assert_eq!(
+        (share.kept_pages(), share.overflows()),
+        (20, before),
+        "one goes before others are looked for"
+    );
     front.end(world);
 }
 
@@ -78,8 +84,29 @@ fn a_page_in_use_is_never_let_go_of() {
     for (k, sector) in [(0, 0), (3, 24), (4, 64), (7, 88)] {
         assert!(front.pages.copy_out(k * 4096, &mut page) && page == disk[sector * 512..][..4096]);
     }
-    world.back.allow_pages(&host, 0);
     assert_eq!(world.xen.counts().mapped, 1, "nothing but the ring");
+    front.end(world);
+}
+
+/// References whose hashes meet, as a guest finds them out: each costs one map and no more at a time than it is billed for.
+#[test]
+fn references_that_meet_are_mapped_once_each() {
+    const LIMIT: usize = 20;
+    let mut world = world(LIMIT);
+    let mut front = RawFront::<Blkif64>::connect(&mut world, 4096);
+    // As in the store: places for four times as many, of which 16 are looked at.
+    let start = |gref: u32| (u64::from(gref).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % 128;
+    let first = start(front.refs[0].0);
+    let meet: Vec<usize> = (0..4096).filter(|k| start(front.refs[*k].0) == first).take(LIMIT).collect();
+    assert_eq!(meet.len(), LIMIT);
+    for page in &meet[..16] {
+        assert_eq!(front.ask(&mut world, &front.pages_of(OP_WRITE, 8, &[*page])), RSP_OKAY);
+    }
+    let before = world.xen.counts();
+    assert_eq!(front.ask(&mut world, &front.pages_of(OP_WRITE, 8, &meet[16..])), RSP_OKAY);
+    assert_eq!(world.back.shares()[0].overflows(), 4);
+    let after = world.xen.counts();
+    assert_eq!((after.since(&before).maps, after.most_mapped), (4, 1 + 16 + 4));
     front.end(world);
 }
 

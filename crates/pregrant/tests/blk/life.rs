@@ -92,7 +92,8 @@ fn what_a_disk_is_reaches_its_guest() {
         discard: Some(Discard { granularity: 65536, alignment: 512, secure: true }),
         ..DiskFigures::of(SECTORS)
     };
-    for told in [cd, disk, DiskFigures::of(1 << 40)] {
+    let odd = DiskFigures { sector_size: 2048, ..DiskFigures::of(SECTORS) };
+    for told in [cd, disk, odd, DiskFigures::of(1 << 40)] {
         let open = DiskFigures { sectors: SECTORS, ..told };
         let mut world = World::new(VbdConfig::default(), open);
         world.disk.inside().figures = told;
@@ -241,6 +242,89 @@ fn a_guest_s_pages_are_bounded() {
             assert!(world.xen.counts().mapped <= 300);
         }
         assert_eq!(world.xen.counts().mapped, 1, "nothing but the ring");
+        world.end(front);
+    }
+}
+
+#[test]
+fn a_journal_that_is_blank_takes_up_nothing_but_an_idle_ring() {
+    for setting in Setting::all() {
+        let mut world = World::new(setting.back, figures());
+        let mut front = world.front(setting.front);
+        world.ask(&mut front, &Ask::Write { sector: 0, bytes: &[1; 512] }).unwrap().0.unwrap();
+        world.lose_kept();
+        assert!(world.succeed().expect("nobody waits for an answer"));
+        // The second of two is answered, over the first.
+        world.disk.inside().by_hand = true;
+        for tag in 0..2 {
+            front.submit(&world.guest, 0, &Ask::Write { sector: 8 * tag, bytes: &[2; 512] }, tag).unwrap();
+        }
+        front.publish(&world.guest, 0);
+        world.poll_back();
+        assert!(world.disk.inside().do_one(1));
+        world.poll_back();
+        world.lose_kept();
+        // Nor does a successor's successor believe what the first one left.
+        for _ in 0..2 {
+            let e = world.succeed().expect_err("which of them were answered?");
+            assert!(matches!(e, ConnectError::Lost(_)), "{e}");
+        }
+        assert_eq!(world.disk.log().len(), 3, "nothing is done again");
+        assert_eq!(world.xen.counts().mapped, 0);
+        drop(front);
+    }
+}
+
+#[test]
+fn a_successor_s_image_keeps_what_the_guest_was_told() {
+    let told = DiskFigures { flush: false, ..figures() };
+    for (what, now, taken) in [
+        ("the same", told, true),
+        ("longer", DiskFigures { sectors: SECTORS + 8, ..told }, true),
+        ("shorter", DiskFigures { sectors: SECTORS - 8, ..told }, false),
+        ("other sectors", DiskFigures { sector_size: 4096, ..told }, false),
+        ("a cache that the guest never flushes", DiskFigures { flush: true, ..told }, false),
+        ("only to be read", DiskFigures { read_only: true, ..told }, false),
+    ] {
+        let mut world = World::new(VbdConfig::default(), told);
+        let front = world.front(FrontConfig::default());
+        world.disk.inside().figures = now;
+        match world.succeed() {
+            Ok(up) => assert!(up && taken, "{what}"),
+            Err(e) => assert!(matches!(e, ConnectError::Lost(_)) && !taken, "{what}: {e}"),
+        }
+        drop(front);
+    }
+}
+
+#[test]
+fn what_a_predecessor_offered_ends_with_its_connection() {
+    let offers = |segments| BackFeatures { max_indirect_segments: segments, ..BackFeatures::default() };
+    let mut world = World::new(VbdConfig { features: offers(32), ..VbdConfig::default() }, figures());
+    let config = FrontConfig { max_segments: 256, ..FrontConfig::default() };
+    let mut front = pregrant::blk::front::FrontVbd::new(crate::rig::HOST, config, true);
+    assert_eq!(world.connect(&mut front), [FrontStep::Live]);
+    world.config.features = offers(64);
+    assert!(world.succeed().expect("a live ring"));
+    assert_eq!(front.queue_mut(0).unwrap().most_bytes(), 32 * 4096);
+    world.back.close(&world.host, &mut world.back_bus, None).unwrap();
+    assert_eq!(world.connect(&mut front), [FrontStep::Closed, FrontStep::Live]);
+    assert_eq!(front.queue_mut(0).unwrap().most_bytes(), 64 * 4096);
+    drop(front);
+}
+
+#[test]
+fn a_front_with_few_pages_takes_no_request_that_it_can_never_send() {
+    for pages in [11, 12, 13, 20, 65, 96] {
+        let setting = Setting::of(PathName::Copy, Abi::X86_64);
+        let mut world = World::new(setting.back, figures());
+        let mut front = world.front(FrontConfig { pages, max_segments: 256, ..setting.front });
+        let most = front.queue_mut(0).unwrap().most_bytes();
+        assert_eq!(most / 4096, if pages <= 12 { 11 } else { pages - 1 });
+        let bytes = vec![5; most + 512];
+        assert_eq!(world.ask(&mut front, &Ask::Write { sector: 0, bytes: &bytes }), Err(NotAsked::Length));
+        let longest = Ask::Write { sector: 0, bytes: &bytes[..most] };
+        assert_eq!(world.ask(&mut front, &longest).unwrap().0, Ok(()), "{pages}");
         world.end(front);
     }
 }

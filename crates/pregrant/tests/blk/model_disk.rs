@@ -1,7 +1,7 @@
 //! A disk in memory with a cache that can be lost, which does what it is given at once, or when the test says so, in any order.
 //!
 //! ```text
-//!   submit --> waiting --do_one--> cache (what reads see) --a flush--> platter (what a loss of power leaves)
+//!   submit --> unstarted --start--> waiting --do_one--> cache (what reads see) --a flush--> platter (what a loss of power leaves)
 //! ```
 //! Dropping a queue's way to it loses what waits there, or does it first, as the test has it: so a back's process ends.
 
@@ -36,6 +36,8 @@ pub struct Inside {
 #[derive(Debug, Default)]
 struct Lane {
     gone: bool,
+    /// What was submitted since the last start.
+    unstarted: Vec<Io>,
     waiting: Vec<Io>,
     done: Vec<Done>,
 }
@@ -46,28 +48,30 @@ impl Inside {
     }
 
     fn perform(&mut self, lane: usize, mut io: Io) {
+        if let Some(e) = self.fails {
+            return self.lanes[lane].done.push(Done { io, outcome: Err(e) });
+        }
         let at = Self::range(io.sector, io.sectors);
         assert!(at.end <= self.cache.len(), "{io:?} passes the end of the disk");
         if matches!(io.op, IoOp::Read | IoOp::Write) {
             assert_eq!(io.memory.len(), at.len(), "{io:?}");
             assert_eq!(io.sectors % self.figures.units(), 0, "{io:?}");
         }
-        let outcome = match (self.fails, io.op) {
-            (Some(e), _) => Err(e),
-            (None, IoOp::Read) => {
+        let outcome = match io.op {
+            IoOp::Read => {
                 io.memory.fill_from(&self.cache[at]);
                 Ok(())
             }
-            (None, IoOp::Write) => {
+            IoOp::Write => {
                 assert!(!self.figures.read_only);
                 io.memory.read_into(&mut self.cache[at]);
                 Ok(())
             }
-            (None, IoOp::Flush) => {
+            IoOp::Flush => {
                 self.platter.copy_from_slice(&self.cache);
                 Ok(())
             }
-            (None, IoOp::Discard { .. }) => {
+            IoOp::Discard { .. } => {
                 self.cache[at].fill(0);
                 Ok(())
             }
@@ -78,6 +82,11 @@ impl Inside {
     /// Orders that wait, over all queues.
     pub fn waiting(&self) -> usize {
         self.lanes.iter().map(|lane| lane.waiting.len()).sum()
+    }
+
+    /// Orders that nobody has started, over all queues.
+    pub fn unstarted(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.unstarted.len()).sum()
     }
 
     /// Does one of those that wait. False: there are none.
@@ -101,7 +110,9 @@ impl Inside {
 
     /// Of those that wait on ways that are gone, every other one is done in the end, and the rest never.
     fn end(&mut self, lane: usize, which: usize) {
-        for (k, io) in std::mem::take(&mut self.lanes[lane].waiting).into_iter().enumerate() {
+        let Lane { unstarted, waiting, .. } = &mut self.lanes[lane];
+        let left: Vec<Io> = waiting.drain(..).chain(unstarted.drain(..)).collect();
+        for (k, io) in left.into_iter().enumerate() {
             if (which >> (k % 16)) & 1 == 1 {
                 self.perform(lane, io);
             }
@@ -195,10 +206,17 @@ impl Disk for Way {
             inside.pieces.push(pieces.len());
         }
         inside.log.push(order);
-        if inside.by_hand {
-            inside.lanes[self.lane].waiting.push(io);
-        } else {
-            inside.perform(self.lane, io);
+        inside.lanes[self.lane].unstarted.push(io);
+    }
+    fn start(&mut self) {
+        let mut inside = self.disk.inside();
+        let started = std::mem::take(&mut inside.lanes[self.lane].unstarted);
+        for io in started {
+            if inside.by_hand {
+                inside.lanes[self.lane].waiting.push(io);
+            } else {
+                inside.perform(self.lane, io);
+            }
         }
     }
     fn complete(&mut self, done: &mut Vec<Done>) {
@@ -207,6 +225,7 @@ impl Disk for Way {
     }
     fn wait(&mut self) {
         let mut inside = self.disk.inside();
+        assert_eq!(inside.lanes[self.lane].unstarted.len(), 0, "it sleeps for what nobody has started");
         if !inside.lanes[self.lane].waiting.is_empty() {
             let io = inside.lanes[self.lane].waiting.remove(0);
             inside.perform(self.lane, io);

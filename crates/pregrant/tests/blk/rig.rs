@@ -94,6 +94,11 @@ impl World {
         })
     }
 
+    /// What was kept for a successor is lost: there is new memory, of zeroes.
+    pub fn lose_kept(&mut self) {
+        self.kept.clear();
+    }
+
     /// Another process takes the live rings up; the last one is gone, without a word.
     pub fn succeed(&mut self) -> Result<bool, ConnectError<String>> {
         self.back = BackVbd::new(GUEST, 51712, self.config, Box::new(self.disk.clone()));
@@ -111,7 +116,9 @@ impl World {
 
     /// Polls every queue of the back once.
     pub fn poll_back(&mut self) -> usize {
-        self.back.queues().iter_mut().map(|q| q.poll(&self.host).expect("an honest front")).sum()
+        let moved = self.back.queues().iter_mut().map(|q| q.poll(&self.host).expect("an honest front")).sum();
+        assert_eq!(self.disk.inside().unstarted(), 0, "nobody starts these before the next request");
+        moved
     }
 
     /// Steps both ends until neither has anything to do.

@@ -270,3 +270,35 @@ fn grants_that_end_in_flight_fail_their_request_alone() {
     assert_eq!(answers, [RSP_ERROR, RSP_OKAY]);
     front.end(world);
 }
+
+/// Its steps follow each other as the disk does them: none waits for another request to come.
+#[test]
+fn a_flush_with_data_is_done_in_one_poll_of_a_disk_in_memory() {
+    let mut world = World::new(VbdConfig::default(), figures());
+    let mut front = RawFront::<Blkif64>::connect(&mut world, 1);
+    for op in [OP_FLUSH_DISKCACHE, OP_WRITE_BARRIER] {
+        front.push(&front.pages_of(op, 8, &[0]));
+        front.publish();
+        world.poll_back();
+        assert_eq!(front.answers().len(), 1, "{op}");
+    }
+    // Nor does the end of the queue.
+    front.push(&front.pages_of(OP_FLUSH_DISKCACHE, 8, &[0]));
+    front.publish();
+    world.disk.inside().by_hand = true;
+    world.poll_back();
+    let host = world.host.clone();
+    assert_eq!(world.back.queues()[0].drain(&host), 1);
+    front.end(world);
+}
+
+#[test]
+fn a_disk_as_long_as_a_number_can_say_is_discarded() {
+    let mut world = World::new(VbdConfig::default(), figures());
+    let long = 1 << 60;
+    world.disk.inside().figures.sectors = long;
+    world.disk.inside().fails = Some(IoError::Failed);
+    let mut front = RawFront::<Blkif64>::connect(&mut world, 1);
+    assert_eq!(front.ask(&mut world, &discard(0, 0, long)), RSP_ERROR);
+    front.end(world);
+}

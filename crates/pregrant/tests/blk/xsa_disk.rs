@@ -66,16 +66,20 @@ fn xsa_155_a_list_that_changes_while_it_is_read_is_judged_as_it_was_read() {
                     // Sectors of one entry: whole, wrong, longer than a page.
                     let sectors = [7 << 8, 1, 200 << 8][k as usize % 3];
                     assert!(list.store_u32(13 * 4096 + 8 * (k as usize % 12) + 4, sectors));
+                    // On a machine with one processor nobody would ever see it, did it not sleep here too.
+                    if k.is_multiple_of(64) {
+                        std::thread::yield_now();
+                    }
                     assert!(list.store_u32(13 * 4096 + 8 * (k as usize % 12) + 4, 7 << 8));
                     k += 1;
-                    // It sleeps, if it does, while the list is right.
+                    // Mostly it sleeps while the list is right.
                     std::thread::yield_now();
                 }
             });
             let ends = Ends(&over);
             // A writer that sleeps may have left the list wrong: it goes on some time.
             let mut n = 0u64;
-            while n < 2000 || okay == 0 {
+            while n < 2000 || (okay == 0 || refused == 0) && n < 1_000_000 {
                 let mut grefs = [0; 8];
                 grefs[0] = front.refs[13].0;
                 let op = if n.is_multiple_of(2) { OP_READ } else { OP_WRITE };
@@ -87,13 +91,13 @@ fn xsa_155_a_list_that_changes_while_it_is_read_is_judged_as_it_was_read() {
                     other => panic!("status {other}"),
                 }
                 n += 1;
-                if okay == 0 {
+                if okay == 0 || refused == 0 {
                     std::thread::yield_now();
                 }
             }
             drop(ends);
         });
-        assert!(okay + refused >= 2000);
+        assert!(okay > 0 && refused > 0, "{okay} were right, {refused} were not: nothing raced");
         front.end(world);
     }
 }
@@ -175,16 +179,58 @@ fn xsa_300_what_a_guest_has_mapped_or_copied_is_bounded() {
         }
         front.publish();
         let mut answers = 0;
-        let most = world.back.needed_pages() + 20 + 1;
+        let kept = if setting.path == PathName::Persistent { 20 } else { 0 };
+        let most = world.back.needed_pages() + kept;
         for _ in 0..200 {
             world.poll_back();
             let disk = world.disk.inside().waiting();
             assert!(disk <= 1, "{disk} requests of 255 parts, of which one fits");
-            assert!(world.xen.counts().mapped <= most, "{} of {most}", world.xen.counts().mapped);
+            assert!(world.xen.counts().most_mapped <= most, "{} of {most}", world.xen.counts().most_mapped);
             world.disk.inside().do_one(0);
             answers += front.answers().len();
         }
         assert_eq!(answers, 32);
+        front.end(world);
+    }
+}
+
+/// All but the last page can be had: what is mapped until that shows is bounded too, and how much of it a poll does.
+#[test]
+fn xsa_300_requests_that_fail_late_are_bounded() {
+    for setting in settings() {
+        let mut back = setting.back;
+        (back.parts_in_flight, back.persistent_pages) = (300, 20);
+        let mut world = World::new(back, figures());
+        let mut front = RawFront::<Blkif64>::connect(&mut world, 256);
+        let good = front.refs[1..256].iter().map(|gref| gref.0);
+        let entries: Vec<u8> = good
+            .chain([0xffff])
+            .flat_map(|gref| Segment { gref, first_sect: 0, last_sect: 7 }.to_bytes())
+            .collect();
+        assert!(front.pages.copy_in(0, &entries));
+        let mut grefs = [0; 8];
+        grefs[0] = front.refs[0].0;
+        for id in 0..32 {
+            let op = if id % 2 == 0 { OP_READ } else { OP_WRITE };
+            let req = IndirectRequest { op, nr_segments: 256, handle: 0, id, sector: 0, grefs };
+            front.push(&Request::Indirect(req));
+        }
+        front.publish();
+        let kept = if setting.path == PathName::Persistent { 20 } else { 0 };
+        let most = world.back.needed_pages() + kept;
+        let mut answers = Vec::new();
+        for _ in 0..64 {
+            let before = world.xen.counts();
+            world.poll_back();
+            let after = world.xen.counts();
+            assert!(after.most_mapped <= most, "{:?}: {} of {most}", setting.path, after.most_mapped);
+            assert!(after.since(&before).maps <= 256, "{:?}: {after:?}", setting.path);
+            answers.extend(front.answers());
+        }
+        assert_eq!(answers.len(), 32);
+        if setting.path != PathName::Copy {
+            assert!(answers.iter().all(|(rsp, _)| rsp.status == RSP_ERROR));
+        }
         front.end(world);
     }
 }

@@ -11,7 +11,8 @@
 //! anything else is taken.
 //!
 //! What a guest may do: what [`request`](super::request) says of a slot, name ids twice (both are answered), lie with its index (a
-//! fault), ask for large transfers on all slots (they wait on the ring; the budget bounds what is mapped or copied for it).
+//! fault), ask for large transfers on all slots (they wait on the ring; the budget bounds what is mapped or copied for it), also such
+//! as fail at their last page (what was mapped for one is unmapped before the next is looked at, and a poll looks at few of them).
 
 use super::counters::{Counters, add};
 use super::request::{Kind, Order, Refusal, Rules, answered_op, judge};
@@ -153,6 +154,10 @@ pub struct BackQueue<P: Platform> {
     parts_in_flight: usize,
     /// Parts that may be.
     budget: usize,
+    /// Parts of requests that could not begin, in this poll.
+    failed_parts: usize,
+    /// The disk has orders that it was not told to start.
+    submitted: bool,
     /// Requests are taken; not so at the end.
     takes: bool,
     heard: u32,
@@ -210,6 +215,8 @@ impl<P: Platform> BackQueue<P> {
             barrier_goes: false,
             parts_in_flight: 0,
             budget: budget.max(rules.most_parts()),
+            failed_parts: 0,
+            submitted: false,
             takes: true,
             heard: 0,
         }
@@ -251,11 +258,19 @@ impl<P: Platform> BackQueue<P> {
             self.heed(p);
         }
         let mut moved = self.collect(p);
+        // What came back is unmapped before others are mapped in its place.
+        self.path.settle(p);
         let taken = if self.takes { self.take_batch(p) } else { Ok(0) };
         self.begin_barrier();
-        self.disk.start();
-        // A disk in memory has done already.
-        moved += self.collect(p);
+        loop {
+            self.submitted = false;
+            self.disk.start();
+            // A disk in memory has done already, and has the next steps of what it did to start.
+            moved += self.collect(p);
+            if !self.submitted {
+                break;
+            }
+        }
         self.answer(p);
         // What was taken before the fault is answered all the same.
         Ok(moved + taken?)
@@ -279,8 +294,11 @@ impl<P: Platform> BackQueue<P> {
     }
 
     fn take_batch(&mut self, p: &P) -> Result<usize, PeerFault> {
+        self.failed_parts = 0;
         for n in 0..BATCH {
-            if self.barrier.is_some() || !self.has_room() {
+            // Those that fail late cost as much as those that do not, and are never in flight.
+            let failed_enough = self.failed_parts >= self.rules.most_parts();
+            if self.barrier.is_some() || failed_enough || !self.has_room() {
                 return Ok(n);
             }
             let request = match self.redo.pop_front() {
@@ -330,6 +348,8 @@ impl<P: Platform> BackQueue<P> {
             match path.begin(p, *of, order.kind.way(), &job.parts, &mut job.held) {
                 Some(memory) => job.memory = Some(memory),
                 None => {
+                    path.settle(p);
+                    self.failed_parts += job.parts.len();
                     add(&self.share.counters.failed, 1);
                     job.parts.clear();
                     return self.finish(place, RSP_ERROR);
@@ -365,6 +385,7 @@ impl<P: Platform> BackQueue<P> {
                 (job.order.sector, job.order.sectors, job.memory.take().unwrap_or_default())
             }
         };
+        self.submitted = true;
         self.disk.submit(Io { token: place.into(), op, sector, sectors, memory });
         true
     }
@@ -398,7 +419,8 @@ impl<P: Platform> BackQueue<P> {
         }
         self.parts_in_flight -= job.parts.len();
         let c = &share.counters;
-        let bytes = job.order.sectors * SECTOR_BYTES as u64;
+        // Of a discard it would be no number of bytes that travel, nor need it be one at all.
+        let bytes = job.order.sectors.saturating_mul(SECTOR_BYTES as u64);
         match job.order.kind {
             _ if !good => add(&c.failed, 1),
             Kind::Read => {

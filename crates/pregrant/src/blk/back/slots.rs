@@ -75,6 +75,11 @@ impl<S: SharedBytes> Slots<S> {
         with_ring!(self, ring => ring.pending())
     }
 
+    /// [`BackRing::forget`].
+    pub fn forget(&self) {
+        with_ring!(self, ring => ring.forget())
+    }
+
     /// [`BackRing::answer_taken`].
     pub fn answer_taken(&mut self, rsps: &[(Taken, Response)]) -> Notify {
         with_ring!(self, ring => ring.answer_taken(rsps))

@@ -67,6 +67,8 @@ pub type BackVbd<P> = Back<Vbd<P>>;
 pub struct Vbd<P: Platform> {
     of: DomId,
     config: VbdConfig,
+    /// What this connection's back advertised: we, or a predecessor.
+    told: BackFeatures,
     image: Box<dyn Image>,
     /// As its guest was told; None: it is not connected.
     figures: Option<DiskFigures>,
@@ -82,13 +84,17 @@ impl<P: Platform> Back<Vbd<P>> {
     /// A disk that the toolstack created; nothing is written yet.
     pub fn new(of: DomId, handle: u32, config: VbdConfig, image: Box<dyn Image>) -> Self {
         let (figures, queues, shares) = (None, Vec::new(), Vec::new());
-        Self::around(Vbd { of, config, image, figures, queues, shares, allowed: 0 }, of, handle)
+        Self::around(
+            Vbd { of, config, told: config.features, image, figures, queues, shares, allowed: 0 },
+            of,
+            handle,
+        )
     }
 
     /// Its image has another length now: tells the queues, and the guest. Linux's front looks at `sectors` when the back's state is
     /// written once more. A disk that is not connected is told of at its next connect.
     pub fn resize<B: DeviceBus>(&mut self, bus: &mut B, sectors: u64) -> Result<(), B::Error> {
-        let barrier = self.config.features.barrier;
+        let barrier = self.told.barrier;
         let Some(figures) = self.figures.as_mut().filter(|figures| figures.sectors != sectors) else {
             return Ok(());
         };
@@ -170,10 +176,12 @@ impl<P: Platform> Vbd<P> {
         bus: &mut B,
         Connect { begin, page_limit, kept }: Connect<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
-        if begin == Begin::Reattach {
-            self.config.features = BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?;
-        }
-        let front = FrontRequest::read(bus, &self.config.features).map_err(ConnectError::Keys)?;
+        // What a predecessor offered holds for its connection, and for no other.
+        self.told = match begin {
+            Begin::Reattach => BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?,
+            Begin::Fresh => self.config.features,
+        };
+        let front = FrontRequest::read(bus, &self.told).map_err(ConnectError::Keys)?;
         let mut figures = self.image.open().map_err(ConnectError::Unready)?;
         let mode = bus.own_text(MODE).map_err(ConnectError::Keys)?;
         figures.read_only |= !mode_writes(mode.as_deref());
@@ -185,13 +193,19 @@ impl<P: Platform> Vbd<P> {
                     "the image is shorter than its guest was told, or has other sectors",
                 )));
             }
+            // A guest that was told of no cache never flushes one: its writes were on the disk when they were answered.
+            if figures.flush && !told.flush || figures.read_only && !told.read_only {
+                return Err(ConnectError::Lost(String::from(
+                    "the image has a cache, or may not be written to, and its guest was told otherwise",
+                )));
+            }
         }
         let n = front.queues.len();
         let rings: usize = front.queues.iter().map(|keys| keys.ring.len()).sum();
         let rules = Rules {
             figures,
-            barrier: self.config.features.barrier,
-            max_indirect: self.config.features.max_indirect_segments.min(INDIRECT_SEGMENTS_MAX) as u16,
+            barrier: self.told.barrier,
+            max_indirect: self.told.max_indirect_segments.min(INDIRECT_SEGMENTS_MAX) as u16,
         };
         let path = if front.persistent { PathName::Persistent } else { self.config.fallback };
         let maps = path != PathName::Copy;
@@ -244,9 +258,11 @@ impl<P: Platform> Vbd<P> {
             ConnectError::Bind { key, of, port, error }
         })?;
         let memory = kept(&format!("{i}/journal"), JOURNAL_BYTES).and_then(RedoWords::new);
-        let has_journal = memory.is_some();
+        // Memory alone says nothing: it may be new.
+        let mut has_journal = false;
         let journal = |size| {
             let journal = Journal::over(memory?, size);
+            has_journal = journal.is_begun();
             // A new connection's ring starts anew: what an old one's last batch left must not be replayed.
             if begin == Begin::Fresh {
                 journal.clear();
@@ -256,6 +272,7 @@ impl<P: Platform> Vbd<P> {
         let (mut ring, told) = Slots::attach(abi, map, journal)?;
         // Answers overlay requests that are not answered: without the journal nobody knows which are left.
         if begin == Begin::Reattach && !has_journal && ring.available(1)? > 0 {
+            ring.forget();
             return Err(ConnectError::Lost(String::from(
                 "requests are on the ring, and the journal that says which were answered is gone",
             )));

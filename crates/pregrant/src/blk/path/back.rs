@@ -86,7 +86,7 @@ pub trait BackPath<P: Platform> {
         held: &mut Held<P>,
         good: bool,
     ) -> bool;
-    /// Lets go of what ended requests held.
+    /// Lets go of what ended requests held, and those that could not begin.
     fn settle(&mut self, p: &P) {
         let _ = p;
     }

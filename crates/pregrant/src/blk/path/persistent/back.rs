@@ -1,7 +1,7 @@
 //! The back: pages are mapped when they are first seen, and kept.
 //!
-//! Invariants: a page is held from a request's begin to its end, and never purged meanwhile; no more pages are kept than the limit;
-//! what found no place is mapped for its request alone. A full store lets go of [one in `PURGE_PART`](PURGE_PART), those that were
+//! Invariants: a page is held from a request's begin to its end, and never purged meanwhile; no more pages are kept than the limit,
+//! beside those that were held when it fell, and these go as soon as they are not; what found no place is mapped for its request alone. A full store lets go of [one in `PURGE_PART`](PURGE_PART), those that were
 //! not used for the longest time, at most once in [`PURGE_EACH_NS`].
 //!
 //! What a front may do: name more pages than the store takes (each costs it a map and an unmap, as `map` does), or such as cannot be
@@ -52,17 +52,17 @@ impl<P: Platform> PersistentPath<P> {
 
     /// Maps a page and keeps it, if there is a place and it can be.
     fn keep(&mut self, p: &P, of: DomId, gref: GrantRef) -> bool {
-        if self.store.len() >= self.store.limit() {
+        // Asked before: a page that is mapped and finds no place is one that nobody has billed.
+        if !self.store.has_place(gref) {
             self.overflows += 1;
-            self.full = true;
+            // Where only its hash found no place, a purge would not help.
+            self.full |= self.store.len() >= self.store.limit();
             return false;
         }
         let Ok(map) = p.peer().map(of, &[gref], Access::ReadWrite) else { return false };
         match self.store.insert(gref, Arc::new(map)) {
             Ok(()) => self.store.hold(gref),
             Err(map) => {
-                // Its hash found no place: as if the store were full, but a purge would not help.
-                self.overflows += 1;
                 self.done.extend(Arc::into_inner(map));
                 false
             }
@@ -149,6 +149,11 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
     }
 
     fn settle(&mut self, p: &P) {
+        if self.store.len() > self.store.limit() {
+            let mut unused = Vec::new();
+            self.store.purge_excess(&mut unused);
+            self.let_go(unused);
+        }
         if self.full {
             let now_ns = p.clock().now_ns();
             if self.purged_ns.is_none_or(|before| now_ns.saturating_sub(before) >= PURGE_EACH_NS) {
