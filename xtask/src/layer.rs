@@ -84,8 +84,7 @@ pub fn test(w: &Workspace) -> Result<(), String> {
     tool::debian(w, "gcc", "gcc")?;
     tool::debian(w, "ip", "iproute2")?;
     run(&mut w.cargo(&["test", "--workspace", "--no-run"]))?;
-    // The host's tests wait for processes and times for much of their own: they are played beside the others.
-    let (host, others) = suites(w)?;
+    let (beside, others) = suites(w)?;
     let named = |names: &[String]| {
         let mut cargo = w.cargo(&["test", "--workspace", "--no-fail-fast"]);
         cargo.args(names.iter().flat_map(|name| ["--test", name]));
@@ -97,35 +96,35 @@ pub fn test(w: &Workspace) -> Result<(), String> {
     let mut replays = w.cargo(&["test", FUZZ]);
     replays.env("CARGO_TARGET_DIR", w.target());
     let mut tally = Tally::default();
-    let ended = tally.run_beside(vec![named(&host)], vec![rest, docs, replays]);
+    let ended = tally.run_beside(vec![named(&beside)], vec![rest, docs, replays]);
     println!("All tests: {tally}");
     ended
 }
 
-/// The names of the programs in `tests/` of the host, and of those of the other crates that have no namesake there. Files and folders are
-/// taken for programs as cargo takes them.
+/// The longest suites, which wait for processes and times for much of their own: they are played beside all others.
+const BESIDE: &[&str] = &["restart", "bad_guests"];
+
+/// The names of the programs in the crates' `tests/`: [`BESIDE`], and the others. Files and folders are taken for programs as cargo takes
+/// them; a name may be several crates'.
 fn suites(w: &Workspace) -> Result<(Vec<String>, Vec<String>), String> {
-    let (mut host, mut others) = (Vec::new(), Vec::new());
     let entries = |path: &Path| -> Result<Vec<PathBuf>, String> {
         let read = std::fs::read_dir(path).map_err(|e| format!("{}: {e}", path.display()))?;
         Ok(read.filter_map(|entry| Some(entry.ok()?.path())).collect())
     };
+    let mut names = std::collections::BTreeSet::new();
     for package in entries(&w.root().join("crates"))? {
         let tests = package.join("tests");
         let found = if tests.is_dir() { entries(&tests)? } else { Vec::new() };
         let is_program =
-            |path: &PathBuf| path.extension() == Some("rs".as_ref()) || path.join("main.rs").is_file();
-        let names =
-            found.iter().filter(|path| is_program(path)).filter_map(|path| path.file_stem()?.to_str());
-        let list = if package.ends_with("pregrant-host") { &mut host } else { &mut others };
-        list.extend(names.map(String::from));
+            |path: &&PathBuf| path.extension() == Some("rs".as_ref()) || path.join("main.rs").is_file();
+        let programs = found.iter().filter(is_program);
+        names.extend(programs.filter_map(|path| Some(path.file_stem()?.to_str()?.to_string())));
     }
-    others.retain(|name| !host.contains(name));
-    for list in [&mut host, &mut others] {
-        list.sort();
-        list.dedup();
+    let (beside, others) = names.into_iter().partition::<Vec<_>, _>(|name| BESIDE.contains(&name.as_str()));
+    match beside.len() == BESIDE.len() {
+        true => Ok((beside, others)),
+        false => Err(format!("of the suites {BESIDE:?} there are {beside:?} alone: see xtask/src/layer.rs")),
     }
-    Ok((host, others))
 }
 
 /// Suites of the host that are played once more, on a back with two worker threads. (Those of the core with such a name come along:
