@@ -292,8 +292,10 @@ pub trait Disk: Send {
 
 /// An image that a disk's queues are made of: opened before its guest is connected.
 pub trait Image: Send {
-    /// Opens it, and says what it is. Called for each connection, before [`queue`](Self::queue); the text says what to do.
-    fn open(&mut self) -> Result<DiskFigures, String>;
+    /// Opens it, and says what it is. Called for each connection, before [`queue`](Self::queue); the text says what to do. Not
+    /// `writable`: its guest may not write, whatever the image is, so that it can be one which nobody may write to, and others may
+    /// have open too.
+    fn open(&mut self, writable: bool) -> Result<DiskFigures, String>;
     /// A way to it for one queue. What one queue has written, and a flush of any has covered, survives.
     fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError>;
 }

@@ -14,6 +14,8 @@ use super::disk::{Discard, DiskFigures, SECTOR_BYTES};
 pub use crate::grants::FEATURE_PERSISTENT;
 use crate::units::{EvtchnPort, GrantRef, PAGE_SIZE};
 use crate::wire::blkif::{Abi, INDIRECT_PAGES_MAX, SEGMENTS_PER_INDIRECT_PAGE};
+use crate::xenbus::XenbusState;
+use crate::xenbus::device::STATE;
 use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, needed, number, put};
 use crate::xenbus::ring_keys::{self, NUM_QUEUES, nr_queues, put_ring, ring_order};
 pub use crate::xenbus::ring_keys::{MAX_RING_ORDER, queue_prefix, ring_key};
@@ -113,6 +115,15 @@ pub fn figures_pairs(figures: &DiskFigures, barrier: bool) -> Pairs {
         put(&mut p, "discard-alignment", discard.alignment);
         put(&mut p, "discard-secure", discard.secure as u32);
     }
+    p
+}
+
+/// What tells a connected guest of another length: Linux's front looks at `sectors` when the back's state is written once more. Both
+/// in one transaction: a back that dies between them would leave a length that nobody looks at.
+pub fn resized_pairs(sectors: u64, state: XenbusState) -> Pairs {
+    let mut p = Pairs::new();
+    put(&mut p, SECTORS, sectors);
+    put(&mut p, STATE, state.digit());
     p
 }
 

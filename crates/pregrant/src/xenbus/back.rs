@@ -36,7 +36,8 @@ pub type KeptMemory<'a> = &'a mut dyn FnMut(&str, usize) -> Option<Box<dyn Share
 pub enum Begin {
     /// New rings: what is kept of old ones is cleared, and the front is told what was accepted.
     Fresh,
-    /// A predecessor's rings: what is kept of them is replayed, what was offered and told then still holds. Nothing is written.
+    /// A predecessor's rings: what is kept of them is replayed, what was offered and told then still holds. Nothing is written, but
+    /// for what changed while nobody was there to say so.
     Reattach,
 }
 
@@ -285,8 +286,8 @@ impl<D: BackDevice> Back<D> {
 
     /// Goes on where a predecessor stopped, where [`inherit`](Self::inherit) said [`PreviousState::Connected`], before the first
     /// [`step`](Self::step). True: it is live, the front was notified once, and the owner polls before it arms (R5). Writes
-    /// nothing but a 4 that was never said, so that the front does not react; whatever was advertised and accepted then is so
-    /// now. False: there is nothing to take up, step as ever.
+    /// nothing but a 4 that was never said (and a disk's length, where it grew meanwhile), so that the front does not react;
+    /// whatever was advertised and accepted then is so now. False: there is nothing to take up, step as ever.
     ///
     /// A channel that a process held until just now may not be free yet: when [`ConnectError::is_too_early`], call it
     /// again for a second. After any other error call [`close`](Self::close).

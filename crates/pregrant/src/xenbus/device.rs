@@ -20,7 +20,7 @@ use alloc::string::String;
 use core::time::Duration;
 
 /// The key that both ends watch.
-const STATE: &str = "state";
+pub(crate) const STATE: &str = "state";
 
 /// The kind of device, by the name that paths have of it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

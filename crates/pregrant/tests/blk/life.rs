@@ -112,6 +112,7 @@ fn what_a_disk_is_reaches_its_guest() {
         let mut front = world.front(FrontConfig::default());
         let told = *front.figures().unwrap();
         assert_eq!((told.read_only, told.cdrom), (read_only, true));
+        assert_eq!(world.disk.inside().writable, !read_only, "an image hears it as it opens");
         let write = world.ask(&mut front, &Ask::Write { sector: 0, bytes: &[1; 512] }).unwrap().0;
         assert_eq!(write.is_err(), read_only);
         world.end(front);
@@ -295,6 +296,37 @@ fn a_successor_s_image_keeps_what_the_guest_was_told() {
         }
         drop(front);
     }
+}
+
+#[test]
+fn an_image_that_grew_while_no_back_ran_is_told_of() {
+    let mut world = World::new(VbdConfig::default(), figures());
+    world.disk.inside().figures.sectors = SECTORS / 2;
+    let mut front = world.front(FrontConfig::default());
+    let last = Ask::Read { sector: SECTORS - 1, sectors: 1 };
+    world.disk.inside().figures.sectors = SECTORS;
+    assert!(world.succeed().expect("a live ring"));
+    assert_eq!(front.step(&world.guest, &mut world.front_bus).unwrap(), FrontStep::Resized);
+    assert_eq!(front.figures().unwrap().sectors, SECTORS);
+    assert_eq!(world.ask(&mut front, &last).unwrap().0, Ok(()));
+    // One that is as long as it was is not spoken of: a front does not react to a successor.
+    world.back_bus.own.borrow_mut().insert("state".into(), "04".into());
+    assert!(world.succeed().expect("a live ring"));
+    assert_eq!(world.back_bus.own.borrow()["state"], "04");
+    world.end(front);
+}
+
+#[test]
+fn a_guest_that_was_told_to_read_only_does_so_until_it_connects_anew() {
+    let mut world = World::new(VbdConfig::default(), figures());
+    world.back_bus.own.borrow_mut().insert("mode".into(), "r".into());
+    let mut front = world.front(FrontConfig::default());
+    world.back_bus.own.borrow_mut().insert("mode".into(), "w".into());
+    assert!(world.succeed().expect("a live ring"));
+    assert!(!world.disk.inside().writable);
+    let write = Ask::Write { sector: 0, bytes: &[1; 512] };
+    assert_eq!(world.ask(&mut front, &write).unwrap().0, Err(IoError::Failed));
+    world.end(front);
 }
 
 #[test]

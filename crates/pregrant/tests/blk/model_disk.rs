@@ -27,6 +27,8 @@ pub struct Inside {
     /// Orders fail so, when they are done.
     pub fails: Option<IoError>,
     pub opened: u32,
+    /// As it was opened last.
+    pub writable: bool,
     /// The back's process ends at the so many-th call of a way to it.
     pub dies_in: Option<u32>,
     /// Pieces of each transfer in mapped pages.
@@ -139,6 +141,7 @@ impl ModelDisk {
             by_hand: false,
             fails: None,
             opened: 0,
+            writable: false,
             dies_in: None,
             pieces: Vec::new(),
         };
@@ -180,9 +183,10 @@ pub fn byte(at: usize) -> u8 {
 }
 
 impl Image for ModelDisk {
-    fn open(&mut self) -> Result<DiskFigures, String> {
+    fn open(&mut self, writable: bool) -> Result<DiskFigures, String> {
         let mut inside = self.inside();
         inside.opened += 1;
+        inside.writable = writable;
         inside.broken.clone().map_or(Ok(inside.figures), Err)
     }
     fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError> {

@@ -3,7 +3,7 @@
 //! ```text
 //!   offer       what this back takes                                          blk/features.rs
 //!   connect     image opened --> the front's keys --> rings, channels --> queues live --> figures written, and then state 4
-//!   resize      `sectors` and the state once more: the front looks
+//!   resize      `sectors` and the state once more: the front looks        also by a successor whose image grew meanwhile
 //!   disconnect  nothing stays mapped or bound; what the disk still works on ends first
 //! ```
 //! Connected is said only after the image is open: a disk that cannot be had is a device that closes with a line that says why.
@@ -17,19 +17,19 @@ use super::slots::{JOURNAL_BYTES, Journal, Slots};
 use crate::blk::disk::{DiskFigures, Image};
 use crate::blk::features::{
     BackFeatures, DEVICE_TYPE, FrontRequest, INDIRECT_SEGMENTS_MAX, MODE, QueueKeys, figures_pairs,
-    mode_writes, of_back_connection, queue_prefix, read_figures, ring_key, type_is_cdrom,
+    mode_writes, of_back_connection, queue_prefix, read_figures, resized_pairs, ring_key, type_is_cdrom,
 };
 use crate::blk::path::{AnyPath, PathName, persistent};
 use crate::platform::{Access, Events, PeerMem, Platform};
 use crate::ring::RedoWords;
 use crate::units::DomId;
 use crate::wire::blkif::Abi;
-use crate::xenbus::Class;
 use crate::xenbus::back::{Back, BackDevice, Begin, Changed, Connect, Drained, KeptMemory};
 use crate::xenbus::bus::{DeviceBus, OwnKeys};
 use crate::xenbus::key_source::Pairs;
 use crate::xenbus::refusal::{ConnectError, TooManyPages};
 use crate::xenbus::state::Handshake;
+use crate::xenbus::{Class, XenbusState};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -91,18 +91,15 @@ impl<P: Platform> Back<Vbd<P>> {
         )
     }
 
-    /// Its image has another length now: tells the queues, and the guest. Linux's front looks at `sectors` when the back's state is
-    /// written once more. A disk that is not connected is told of at its next connect.
+    /// Its image has another length now: tells the queues, and the guest. A disk that is not connected is told of at its next connect.
     pub fn resize<B: DeviceBus>(&mut self, bus: &mut B, sectors: u64) -> Result<(), B::Error> {
-        let barrier = self.told.barrier;
         let Some(figures) = self.figures.as_mut().filter(|figures| figures.sectors != sectors) else {
             return Ok(());
         };
         figures.sectors = sectors;
-        let pairs = figures_pairs(figures, barrier);
         self.shares.iter().for_each(|share| share.order_sectors(sectors));
-        bus.publish(&pairs, |_| false)?;
-        bus.set_state(self.state())
+        let pairs = resized_pairs(sectors, self.state());
+        bus.publish(&pairs, |_| false)
     }
 }
 
@@ -182,12 +179,17 @@ impl<P: Platform> Vbd<P> {
             Begin::Fresh => self.config.features,
         };
         let front = FrontRequest::read(bus, &self.told).map_err(ConnectError::Keys)?;
-        let mut figures = self.image.open().map_err(ConnectError::Unready)?;
+        let told = match begin {
+            Begin::Reattach => Some(read_figures(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?),
+            Begin::Fresh => None,
+        };
         let mode = bus.own_text(MODE).map_err(ConnectError::Keys)?;
-        figures.read_only |= !mode_writes(mode.as_deref());
+        // A guest that was told that it only reads does so until its next connect.
+        let writable = mode_writes(mode.as_deref()) && !told.is_some_and(|told| told.read_only);
+        let mut figures = self.image.open(writable).map_err(ConnectError::Unready)?;
+        figures.read_only |= !writable;
         figures.cdrom |= type_is_cdrom(bus.text(DEVICE_TYPE).map_err(ConnectError::Keys)?.as_ref());
-        if begin == Begin::Reattach {
-            let told = read_figures(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?;
+        if let Some(told) = told {
             if told.units() != figures.units() || told.sectors > figures.sectors {
                 return Err(ConnectError::Lost(String::from(
                     "the image is shorter than its guest was told, or has other sectors",
@@ -225,8 +227,15 @@ impl<P: Platform> Vbd<P> {
             let parts = QueueParts { disk, path, rules, budget, pages };
             queues.push(self.connect_queue(p, (i, n), keys, (front.abi, begin), parts, &mut *kept)?);
         }
-        if begin == Begin::Fresh {
-            let pairs: Pairs = figures_pairs(&figures, rules.barrier);
+        let pairs: Option<Pairs> = match told {
+            None => Some(figures_pairs(&figures, rules.barrier)),
+            // It grew while nobody was there to say so.
+            Some(told) if told.sectors != figures.sectors => {
+                Some(resized_pairs(figures.sectors, XenbusState::Connected))
+            }
+            Some(_) => None,
+        };
+        if let Some(pairs) = pairs {
             bus.publish(&pairs, |_| false).map_err(ConnectError::Keys)?;
         }
         self.shares = queues.iter().map(|q| Arc::clone(q.share())).collect();
