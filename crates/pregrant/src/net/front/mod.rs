@@ -8,6 +8,7 @@
 //! ```
 //! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, grants of the set-up; [`ctrl`]: the control ring).
 
+pub mod config;
 pub mod ctrl;
 pub mod hook;
 pub mod lent_pages;
@@ -17,6 +18,7 @@ pub mod plan;
 pub mod queue;
 pub mod regions;
 pub mod rx;
+mod rx_answers;
 pub mod rx_buffers;
 pub mod rx_hook;
 pub mod tx;
@@ -26,6 +28,7 @@ pub mod vif_own_pages;
 
 pub use crate::net::path::gref_mapping::cache::CacheStats;
 pub use crate::net::path::gref_mapping::working_set::CacheMode;
+pub use config::FrontConfig;
 pub use ctrl::CtrlFront;
 pub use hook::{Diverted, HookFrame, HookStats, Verdict};
 pub use loans::{Lent, UnknownToken};
@@ -33,4 +36,4 @@ pub use queue::FrontQueue;
 pub use regions::{Granting, Regions};
 pub use rx::RxFront;
 pub use tx::TxFront;
-pub use vif::{FrontConfig, FrontStep, FrontVif};
+pub use vif::{FrontStep, FrontVif};

@@ -15,24 +15,22 @@
 
 use super::loans::{HEAD_BYTES, Lent, Loans, UnknownToken};
 use super::regions::OwnRing;
+use super::rx_answers::{Lends, LongFrame, Part, fault, is_plain_in_area, offload_of};
 use super::rx_buffers::RxBuffers;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::gso;
 use crate::net::path::any_front::with_path;
 use crate::net::path::copy::front::OrdinaryPages;
 use crate::net::path::data_ring::front::RecvArea;
+use crate::net::path::guest_copy::flags_of;
 use crate::net::path::guest_copy::front::{BorrowedPages, BorrowedPiece};
-use crate::net::path::guest_copy::{flags_of, generation_of};
 use crate::net::path::{AnyFrontPath, Counted, FrontChain, FrontPath};
 use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
-use crate::port::{Arena, BURST_FRAMES, MAX_FRAME, Offload, Piece, Token};
+use crate::port::{Arena, BURST_FRAMES, Offload, Piece, Token};
 use crate::ring::{FrontRing, NetRx};
 use crate::shm::SharedBytes;
-use crate::wire::netif::{
-    Extra, RXF_CSUM_BLANK, RXF_DATA_RING, RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest,
-    RxResponse,
-};
+use crate::wire::netif::{RXF_DATA_RING, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest, RxResponse};
 use alloc::boxed::Box;
 use core::ops::Range;
 
@@ -40,9 +38,6 @@ use core::ops::Range;
 const BORROWED: u16 = flags_of(u8::MAX);
 /// Longer frames are left to the hardware's own prefetcher.
 const SHORT: i16 = 256;
-/// Answers that one frame can have: 65535 bytes in slots of one byte are nobody's honest frame.
-const MAX_CHAIN: usize = 32;
-
 /// The front's RX half of a queue.
 pub struct RxFront<P: Platform> {
     pub(super) ring: FrontRing<NetRx, OwnRing<NetRx, P>>,
@@ -58,59 +53,6 @@ pub struct RxFront<P: Platform> {
     /// Scratch: a run of answers that were read.
     pub(super) run: Box<[RxResponse; BURST_FRAMES]>,
     pub(super) stats: DirStats,
-}
-
-/// A slot's part of a frame: where in its memory, how much.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Part {
-    pub slot: u16,
-    pub offset: u16,
-    pub len: u16,
-    /// It is in the data ring, and `offset` is in lines of it.
-    pub in_area: bool,
-    /// It is in the lent page of its slot, of this generation; 0: it is not.
-    pub generation: u8,
-}
-
-impl Part {
-    /// In the lent page.
-    pub(super) fn borrowed(self) -> BorrowedPiece {
-        let Self { slot, offset, len, generation, .. } = self;
-        BorrowedPiece { slot, offset, len, generation }
-    }
-}
-
-/// A frame of several slots, with extras, or an error, as its answers have it.
-pub(super) struct LongFrame {
-    parts: [Part; MAX_CHAIN],
-    nr: usize,
-    /// Answers.
-    pub used: u32,
-    /// Bytes.
-    pub total: usize,
-    /// Bytes left free ahead of those.
-    pub headroom: usize,
-    pub offload: Offload,
-    /// An answer says that there is no frame.
-    pub error: bool,
-    /// What is wrong if it cannot be.
-    pub fault: PeerFault,
-}
-
-impl LongFrame {
-    pub fn parts(&self) -> &[Part] {
-        &self.parts[..self.nr]
-    }
-
-    /// Whether it is in the data ring.
-    pub fn in_area(&self) -> bool {
-        self.parts[0].in_area
-    }
-
-    /// Whether it is in lent pages.
-    pub fn is_borrowed(&self) -> bool {
-        self.parts[0].generation != 0
-    }
 }
 
 impl<P: Platform> RxFront<P> {
@@ -476,76 +418,10 @@ impl<P: Platform> RxFront<P> {
         at: u32,
         n: u32,
     ) -> Result<Option<LongFrame>, PeerFault> {
-        let mut used = 1;
-        let mut offload = offload_of(first.flags);
-        let mut headroom = 0;
-        let mut extra = first.flags & RXF_EXTRA_INFO != 0;
-        while extra {
-            if at + used == n {
-                return Ok(None);
-            }
-            if used as usize == MAX_CHAIN {
-                return Err(PeerFault::TooManySlots);
-            }
-            let words = self.ring.read(at + used).to_words();
-            let (info, more) = Extra::parse(words).map_err(PeerFault::from_extra)?;
-            match info {
-                Extra::Gso { size, gso_type } => (offload.gso_size, offload.gso_type) = (size, gso_type),
-                Extra::Xdp { headroom: bytes } => headroom = usize::from(bytes),
-                _ => {}
-            }
-            used += 1;
-            extra = more;
-        }
-        let mut parts = [Part::default(); MAX_CHAIN];
-        let mut nr = 0;
-        let mut error = false;
-        let mut rsp = first;
-        let mut slot = self.slot_ahead(at);
-        let mut total = 0usize;
-        loop {
-            if rsp.status < 0 {
-                error = true;
-            } else {
-                let in_area = rsp.flags & RXF_DATA_RING != 0;
-                let generation =
-                    if in_area || self.borrowed.is_none() { 0 } else { generation_of(rsp.flags) };
-                if generation != 0 && BorrowedPiece::of(slot, &rsp).is_none() {
-                    return Err(fault(rsp.offset, rsp.status));
-                }
-                parts[nr] = Part { slot, offset: rsp.offset, len: rsp.status as u16, in_area, generation };
-                total += rsp.status as usize;
-            }
-            nr += 1;
-            if rsp.flags & RXF_MORE_DATA == 0 {
-                break;
-            }
-            if at + used == n {
-                return Ok(None);
-            }
-            if nr == MAX_CHAIN {
-                return Err(PeerFault::TooManySlots);
-            }
-            slot = self.slot_ahead(at + used);
-            rsp = self.ring.read(at + used);
-            used += 1;
-        }
-        self.stats.errors += u64::from(error);
-        let fault = fault(first.offset, first.status);
-        if !error && total > MAX_FRAME {
-            return Err(fault);
-        }
-        // In the data ring as a whole or not at all.
-        let in_area = parts[..nr].iter().filter(|part| part.in_area).count();
-        if !error && in_area > 0 && (in_area < nr || self.area.is_none()) {
-            return Err(fault);
-        }
-        // So it is with pages that are lent, which are of one back.
-        let generation = parts[0].generation;
-        if !error && parts[..nr].iter().any(|part| part.generation != generation) {
-            return Err(fault);
-        }
-        Ok(Some(LongFrame { parts, nr, used, total, headroom, offload, error, fault }))
+        let lends = Lends { area: self.area.is_some(), pages: self.borrowed.is_some() };
+        let frame = LongFrame::read(&self.ring, lends, first, (at, n))?;
+        self.stats.errors += u64::from(frame.as_ref().is_some_and(|frame| frame.error));
+        Ok(frame)
     }
 
     /// Before sleeping: asks for an event at the `ahead`-th answer from here. True: there is work.
@@ -654,10 +530,6 @@ impl<P: Platform> RxFront<P> {
     }
 }
 
-pub(super) fn fault(offset: u16, status: i16) -> PeerFault {
-    PeerFault::BadResponse { offset, status }
-}
-
 pub(super) fn counted<P: Platform, F: FrontPath<P>>(_: &F) -> Counted {
     F::COUNTED
 }
@@ -676,7 +548,7 @@ pub(super) fn memories<'a, P: Platform>(
     chain: &'a FrontChain<P>,
     frame: &LongFrame,
 ) -> Result<(Option<&'a AnyFrontPath<P>>, &'a AnyFrontPath<P>), PeerFault> {
-    let (bytes, nr) = (frame.headroom + frame.total, frame.nr);
+    let (bytes, nr) = (frame.headroom + frame.total, frame.parts().len());
     let holds = |path: &AnyFrontPath<P>| with_path!(path, path => path.holds(bytes, nr));
     let k = chain.paths().iter().position(holds).ok_or(frame.fault)?;
     let (ahead, rest) = chain.paths().split_at(k);
@@ -803,12 +675,6 @@ fn take_from_area<P: Platform>(
     Ok(())
 }
 
-/// A frame of one slot, without extras, that is in the data ring.
-#[inline(always)]
-fn is_plain_in_area(rsp: RxResponse) -> bool {
-    rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO | RXF_DATA_RING) == RXF_DATA_RING && rsp.status >= 0
-}
-
 /// Lends what is behind the head. All parts were looked at: a frame is lent whole or not at all.
 #[inline(always)]
 fn lend(loans: &mut Loans, parts: &[Part], i: usize, lent: &mut Lent) {
@@ -843,14 +709,4 @@ pub fn lent_piece<'a, P: Platform>(
     let (page, offset, len) = loans.piece(token, k)?;
     let pages = chain.pages()?;
     pages.bytes().piece(pages.start(page) + usize::from(offset), usize::from(len))
-}
-
-#[inline(always)]
-pub(super) fn offload_of(flags: u16) -> Offload {
-    Offload {
-        csum_blank: flags & RXF_CSUM_BLANK != 0,
-        csum_ok: flags & (RXF_DATA_VALIDATED | RXF_CSUM_BLANK) != 0,
-        gso_type: 0,
-        gso_size: 0,
-    }
 }

@@ -12,9 +12,8 @@
 
 use super::hook::{Diverted, HookFrame, HookStats, Verdict};
 use super::loans::Loans;
-use super::rx::{
-    Part, RxFront, blank_newest, copy_from_area, copy_part, counted, fault, memories, offload_of,
-};
+use super::rx::{RxFront, blank_newest, copy_from_area, copy_part, counted, memories};
+use super::rx_answers::{Part, fault, offload_of};
 use super::rx_buffers::RxBuffers;
 use super::tx::TxFront;
 use crate::error::{PeerFault, PlatformError};
