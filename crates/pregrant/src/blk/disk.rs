@@ -8,7 +8,7 @@
 //! ```
 //! Invariants: an [`Io`] owns its memory until it comes back, so that a disk which hands addresses to the kernel knows that they
 //! stand as long as it keeps the `Io`; every `Io` comes back once; a disk that is dropped waits until nothing that was submitted to
-//! it can reach its memory or the image any more.
+//! it can reach its memory or the image any more, or leaves the wait to somebody who keeps both, the memory and the image's lock.
 //!
 //! What a guest may do: change mapped bytes at any time. So a disk does not read them twice and believe that it saw the same. Sector
 //! ranges, lengths and alignment were judged before.
@@ -150,6 +150,37 @@ impl IoMemory {
         }
     }
 
+    /// Copies all of it to the memory `to` at `at`, which may be shared. False: it passes its end.
+    pub fn store_at(&self, to: &dyn SharedBytes, at: usize) -> bool {
+        match self {
+            Self::Private(buffer) => to.copy_in(at, buffer.bytes()),
+            Self::Mapped(pieces) => {
+                let mut at = at;
+                pieces.iter().all(|piece| {
+                    let begin = at;
+                    at += piece.len;
+                    piece.piece().is_some_and(|bytes| to.copy_piece_in(begin, bytes))
+                })
+            }
+        }
+    }
+
+    /// Fills all of it from the memory `from` at `at`, which may be shared. False: it passes its end.
+    pub fn load_at(&mut self, from: &dyn SharedBytes, at: usize) -> bool {
+        match self {
+            Self::Private(buffer) => from.copy_out(at, buffer.bytes_mut()),
+            Self::Mapped(pieces) => {
+                let mut at = at;
+                pieces.iter().all(|piece| {
+                    let begin = at;
+                    at += piece.len;
+                    let bytes = from.piece(begin, piece.len);
+                    bytes.is_some_and(|bytes| piece.page.copy_piece_in(piece.at, bytes))
+                })
+            }
+        }
+    }
+
     /// Fills all of it from `from`, which is as long.
     pub fn fill_from(&mut self, from: &[u8]) {
         match self {
@@ -286,16 +317,56 @@ pub trait Disk: Send {
     fn start(&mut self) {}
     /// Adds those that came back to `done`, in any order. Never sleeps.
     fn complete(&mut self, done: &mut Vec<Done>);
-    /// Sleeps until something that was submitted has come back: for an end in good order, when nothing else is to be done.
-    fn wait(&mut self) {}
+    /// Sleeps until something that was submitted has come back: for an end in good order, when nothing else is to be done. False:
+    /// nothing did for so long that nobody is to wait for it.
+    fn wait(&mut self) -> bool {
+        true
+    }
 }
+
+/// What is known of an image before it is opened.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Opening {
+    /// What the toolstack calls it (`params`), or what a script of its has put in its place; None: it says nothing.
+    pub params: Option<String>,
+    /// Whether its guest may write.
+    pub writable: bool,
+    /// Whether a predecessor's guest is connected, which is to find the disk that it knows.
+    pub is_live: bool,
+}
+
+/// Why an image is not open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OpenError {
+    /// Somebody has it who may soon let go, such as a process that is dead and whose last writes are on their way. Who, in words.
+    Busy(String),
+    /// It cannot be had. Why, and what to do.
+    Failed(String),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Busy(why) | Self::Failed(why)) = self;
+        f.write_str(why)
+    }
+}
+
+impl core::error::Error for OpenError {}
 
 /// An image that a disk's queues are made of: opened before its guest is connected.
 pub trait Image: Send {
-    /// Opens it, and says what it is. Called for each connection, before [`queue`](Self::queue); the text says what to do. Not
-    /// `writable`: its guest may not write, whatever the image is, so that it can be one which nobody may write to, and others may
-    /// have open too.
-    fn open(&mut self, writable: bool) -> Result<DiskFigures, String>;
+    /// Opens it, and says what it is. Called for each connection, before [`queue`](Self::queue). One that is not written to can be one
+    /// which nobody may write to, and others may have open too.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. It is not open then.
+    fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError>;
+    /// How many sectors of 512 bytes it has now, while it is open; None: as many as it had.
+    fn sectors(&mut self) -> Option<u64> {
+        None
+    }
+    /// Its guest is connected no longer, and all ways to it are gone: others may have it.
+    fn close(&mut self) {}
     /// A way to it for one queue. What one queue has written, and a flush of any has covered, survives.
     fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError>;
 }

@@ -28,6 +28,10 @@ pub const INDIRECT_SEGMENTS_MAX: u32 = (INDIRECT_PAGES_MAX * SEGMENTS_PER_INDIRE
 
 /// The toolstack's key in the back's directory: "w" or "w!" where the guest may write.
 pub const MODE: &str = "mode";
+/// The toolstack's key in the back's directory: which image it is, `FORMAT:PATH` or a path.
+pub const PARAMS: &str = "params";
+/// The key of the toolstack's script in the back's directory: the block device that it has made of the image.
+pub const DEVICE_PATH: &str = "physical-device-path";
 /// The toolstack's key in the front's directory: "disk" or "cdrom".
 pub const DEVICE_TYPE: &str = "device-type";
 

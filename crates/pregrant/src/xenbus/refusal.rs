@@ -41,6 +41,8 @@ pub enum ConnectError<E> {
     TooManyPages(TooManyPages),
     /// What stands behind the device cannot be had: what it is, and why.
     Unready(String),
+    /// Somebody has what stands behind the device, and may soon let go: who, in words.
+    Busy(String),
     /// What a predecessor accepted, and the front uses, cannot be had again: what it is, and why.
     Lost(String),
 }
@@ -78,7 +80,7 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
             ),
             Self::Ring(fault) => fault.fmt(f),
             Self::TooManyPages(e) => write!(f, "its rings: {e}"),
-            Self::Unready(why) => f.write_str(why),
+            Self::Unready(why) | Self::Busy(why) => f.write_str(why),
             Self::Lost(what) => {
                 write!(f, "{what}; the front must connect anew")
             }
@@ -91,6 +93,11 @@ impl<E> ConnectError<E> {
     pub fn is_too_early(&self) -> bool {
         const EINVAL: i32 = 22;
         matches!(self, Self::Bind { error: PlatformError { code: EINVAL, .. }, .. })
+    }
+
+    /// Whether it is to be tried again for as long as somebody has what stands behind the device.
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Busy(_))
     }
 }
 

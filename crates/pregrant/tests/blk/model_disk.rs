@@ -5,7 +5,9 @@
 //! ```
 //! Dropping a queue's way to it loses what waits there, or does it first, as the test has it: so a back's process ends.
 
-use pregrant::blk::disk::{Disk, DiskFigures, Done, Image, Io, IoError, IoMemory, IoOp, SECTOR_BYTES};
+use pregrant::blk::disk::{
+    Disk, DiskFigures, Done, Image, Io, IoError, IoMemory, IoOp, OpenError, Opening, SECTOR_BYTES,
+};
 use pregrant::error::PlatformError;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -183,11 +185,11 @@ pub fn byte(at: usize) -> u8 {
 }
 
 impl Image for ModelDisk {
-    fn open(&mut self, writable: bool) -> Result<DiskFigures, String> {
+    fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError> {
         let mut inside = self.inside();
         inside.opened += 1;
-        inside.writable = writable;
-        inside.broken.clone().map_or(Ok(inside.figures), Err)
+        inside.writable = how.writable;
+        inside.broken.clone().map_or(Ok(inside.figures), |why| Err(OpenError::Failed(why)))
     }
     fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError> {
         let mut inside = self.inside();
@@ -227,13 +229,14 @@ impl Disk for Way {
         done.append(&mut self.disk.inside().lanes[self.lane].done);
         self.disk.perhaps_die();
     }
-    fn wait(&mut self) {
+    fn wait(&mut self) -> bool {
         let mut inside = self.disk.inside();
         assert_eq!(inside.lanes[self.lane].unstarted.len(), 0, "it sleeps for what nobody has started");
         if !inside.lanes[self.lane].waiting.is_empty() {
             let io = inside.lanes[self.lane].waiting.remove(0);
             inside.perform(self.lane, io);
         }
+        true
     }
 }
 

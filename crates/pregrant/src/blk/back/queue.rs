@@ -504,13 +504,13 @@ impl<P: Platform> BackQueue<P> {
         self.can_take() && (!self.redo.is_empty() || self.ring.available(1) != Ok(0))
     }
 
-    /// Takes no more, and has all that was taken answered: before it is dropped, in good order. Returns how many it answered.
+    /// Takes no more, and has all that was taken answered, unless the disk hangs: before it is dropped, in good order. Returns how many
+    /// it answered. What it did not a successor finds in the journal.
     pub fn drain(&mut self, p: &P) -> usize {
         let before = self.share.counters.read().answers;
         self.takes = false;
         let _ = self.poll(p); // takes nothing, so that nothing can be wrong
-        while self.in_flight() > 0 && self.chan.is_some() {
-            self.disk.wait();
+        while self.in_flight() > 0 && self.chan.is_some() && self.disk.wait() {
             let _ = self.poll(p); // the same
         }
         (self.share.counters.read().answers - before) as usize

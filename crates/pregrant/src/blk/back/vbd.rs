@@ -14,10 +14,11 @@
 use super::queue::{BackQueue, QueueParts, QueueShare};
 use super::request::Rules;
 use super::slots::{JOURNAL_BYTES, Journal, Slots};
-use crate::blk::disk::{DiskFigures, Image};
+use crate::blk::disk::{DiskFigures, Image, OpenError, Opening};
 use crate::blk::features::{
-    BackFeatures, DEVICE_TYPE, FrontRequest, INDIRECT_SEGMENTS_MAX, MODE, QueueKeys, figures_pairs,
-    mode_writes, of_back_connection, queue_prefix, read_figures, resized_pairs, ring_key, type_is_cdrom,
+    BackFeatures, DEVICE_PATH, DEVICE_TYPE, FrontRequest, INDIRECT_SEGMENTS_MAX, MODE, PARAMS, QueueKeys,
+    figures_pairs, mode_writes, of_back_connection, queue_prefix, read_figures, resized_pairs, ring_key,
+    type_is_cdrom,
 };
 use crate::blk::path::{AnyPath, PathName, persistent};
 use crate::platform::{Access, Events, PeerMem, Platform};
@@ -91,6 +92,15 @@ impl<P: Platform> Back<Vbd<P>> {
         )
     }
 
+    /// Looks how long its image is now, and [resizes](Self::resize) it. True: it had another length.
+    pub fn look_at_length<B: DeviceBus>(&mut self, bus: &mut B) -> Result<bool, B::Error> {
+        let Some(told) = self.figures.as_ref().map(|figures| figures.sectors) else { return Ok(false) };
+        match self.image.sectors() {
+            Some(sectors) if sectors != told => self.resize(bus, sectors).map(|()| true),
+            _ => Ok(false),
+        }
+    }
+
     /// Its image has another length now: tells the queues, and the guest. A disk that is not connected is told of at its next connect.
     pub fn resize<B: DeviceBus>(&mut self, bus: &mut B, sectors: u64) -> Result<(), B::Error> {
         let Some(figures) = self.figures.as_mut().filter(|figures| figures.sectors != sectors) else {
@@ -142,6 +152,7 @@ impl<P: Platform> BackDevice for Vbd<P> {
         self.shares.clear();
         self.figures = None;
         self.allowed = 0;
+        self.image.close();
     }
 
     fn changed<B: DeviceBus>(&mut self, _: &P, _: &mut B, _: Changed<'_>) -> Result<(), B::Error> {
@@ -186,8 +197,32 @@ impl<P: Platform> Vbd<P> {
         let mode = bus.own_text(MODE).map_err(ConnectError::Keys)?;
         // A guest that was told that it only reads does so until its next connect.
         let writable = mode_writes(mode.as_deref()) && !told.is_some_and(|told| told.read_only);
-        let mut figures = self.image.open(writable).map_err(ConnectError::Unready)?;
+        let params = match bus.own_text(DEVICE_PATH).map_err(ConnectError::Keys)? {
+            Some(device) if !device.is_empty() => Some(device),
+            _ => bus.own_text(PARAMS).map_err(ConnectError::Keys)?,
+        };
+        let opening = Opening { params, writable, is_live: begin == Begin::Reattach };
+        let mut figures = self.image.open(&opening).map_err(|e| match e {
+            OpenError::Busy(who) => ConnectError::Busy(who),
+            OpenError::Failed(why) => ConnectError::Unready(why),
+        })?;
         figures.read_only |= !writable;
+        let connected =
+            self.connect_open(p, bus, (front, told, figures), Connect { begin, page_limit, kept });
+        if connected.is_err() {
+            self.image.close();
+        }
+        connected
+    }
+
+    /// The same, once the image is open. `told` is what a predecessor's guest knows of it.
+    fn connect_open<B: DeviceBus>(
+        &mut self,
+        p: &P,
+        bus: &mut B,
+        (front, told, mut figures): (FrontRequest, Option<DiskFigures>, DiskFigures),
+        Connect { begin, page_limit, kept }: Connect<'_>,
+    ) -> Result<(), ConnectError<B::Error>> {
         figures.cdrom |= type_is_cdrom(bus.text(DEVICE_TYPE).map_err(ConnectError::Keys)?.as_ref());
         if let Some(told) = told {
             if told.units() != figures.units() || told.sectors > figures.sectors {
