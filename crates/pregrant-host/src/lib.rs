@@ -4,6 +4,7 @@
 mod clock;
 pub mod conformance;
 pub mod counters;
+pub mod disks;
 pub mod drivers;
 mod line_budget;
 pub mod linux;

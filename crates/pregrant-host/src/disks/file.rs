@@ -1,0 +1,201 @@
+//! A raw file, or a block device, as an image: opened, judged, locked.
+//!
+//! ```text
+//!   open        not through the page cache, where one read of a sector to an odd place says that this goes
+//!   lock        on this open file; somebody has it: busy, to be tried again
+//!   figures     length, sectors (a device's own), discards: holes in a file, the device's own
+//!   queue       uring or pool, all on the one open file
+//!   close       the open file is gone with the last of its orders, and the lock with it
+//! ```
+//! What can fail is said with the path and what to do. An order that fails is the guest's I/O error and a line in the log; nothing
+//! of it ends this process (who serves ignores SIGXFSZ, which a file that may not grow sends).
+
+use super::bell::Bell;
+use super::lock::{LockError, lock};
+use super::open_file::{HOLE, OpenFile};
+use super::pool::Pool;
+use super::uring::UringDisk;
+use super::{DiskConfig, IoWay, device};
+use pregrant::PlatformError;
+use pregrant::blk::disk::{Buffer, Discard, Disk, DiskFigures, Image, OpenError, Opening, SECTOR_BYTES};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom, fallocate, fcntl_setfl, fstat, seek};
+use rustix::io::{Errno, pread};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Threads of an image that has all of its orders done by threads.
+const THREADS: usize = 4;
+
+/// See the module.
+pub struct FileImage {
+    path: PathBuf,
+    config: DiskConfig,
+    open: Option<Opened>,
+}
+
+struct Opened {
+    file: Arc<OpenFile>,
+    figures: DiskFigures,
+    direct: bool,
+    /// By threads, from the first queue on, if that is wanted or the kernel has no io_uring.
+    pool: Option<Arc<Pool>>,
+}
+
+impl FileImage {
+    /// What is at `path`; nothing is opened yet.
+    pub fn new(path: impl Into<PathBuf>, config: DiskConfig) -> Self {
+        Self { path: path.into(), config, open: None }
+    }
+
+    /// How it is open, in words; None: it is not.
+    pub fn describe(&self) -> Option<String> {
+        let Opened { file, direct, pool, .. } = self.open.as_ref()?;
+        let how = if *direct { "direct" } else { "through the page cache" };
+        let way = if pool.is_some() { IoWay::Threads } else { self.config.io };
+        let kind = if file.is_device() { "block device" } else { "file" };
+        Some(format!("{} ({kind}, {how}, {way})", self.path.display()))
+    }
+
+    /// A way to it, and what is readable when something has come back.
+    pub(super) fn way(&mut self) -> Result<(Box<dyn Disk>, Arc<Bell>), PlatformError> {
+        let failed = |op| move |e: Errno| PlatformError { op, code: e.raw_os_error() };
+        let Some(opened) = &mut self.open else {
+            return Err(failed("to use an image that is not open")(Errno::BADF));
+        };
+        let bell = Arc::new(Bell::new().map_err(failed("to make a descriptor for a disk"))?);
+        if self.config.io == IoWay::Uring && opened.pool.is_none() {
+            match UringDisk::new(Arc::clone(&opened.file), Arc::clone(&bell)) {
+                Ok(disk) => return Ok((Box::new(disk), bell)),
+                // LOG: once for each image that is opened.
+                Err(e) => log::info!("{}: no io_uring here ({e}), threads do its I/O", self.path.display()),
+            }
+        }
+        let pool = match &opened.pool {
+            Some(pool) => pool,
+            None => {
+                let pool = Pool::new(Arc::clone(&opened.file), THREADS);
+                let pool = pool.map_err(|e| PlatformError {
+                    op: "to start threads for a disk",
+                    code: e.raw_os_error().unwrap_or(Errno::AGAIN.raw_os_error()),
+                })?;
+                opened.pool.insert(pool)
+            }
+        };
+        Ok((Box::new(pool.queue(Arc::clone(&bell))), bell))
+    }
+}
+
+impl Image for FileImage {
+    fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError> {
+        self.open = None;
+        let opened = open(&self.path, self.config, how.writable)?;
+        let figures = opened.figures;
+        self.open = Some(opened);
+        Ok(figures)
+    }
+
+    fn sectors(&mut self) -> Option<u64> {
+        let Opened { file, figures, .. } = self.open.as_ref()?;
+        sectors(file.fd(), figures.units()).ok()
+    }
+
+    fn close(&mut self) {
+        self.open = None;
+    }
+
+    fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError> {
+        self.way().map(|(disk, _)| disk)
+    }
+}
+
+/// Its length now, in whole logical sectors, counted in 512 bytes.
+fn sectors(fd: BorrowedFd<'_>, units: u64) -> Result<u64, Errno> {
+    let sectors = seek(fd, SeekFrom::End(0))? / SECTOR_BYTES as u64;
+    Ok(sectors - sectors % units)
+}
+
+fn open(path: &Path, config: DiskConfig, writable: bool) -> Result<Opened, OpenError> {
+    let shown = path.display();
+    let failed = |why: String| OpenError::Failed(format!("{shown}: {why}"));
+    let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+    // Without NONBLOCK a FIFO would hold this thread until somebody writes to it.
+    let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| {
+        failed(match e {
+            Errno::NOENT => "there is no such file, so the disk has no image".into(),
+            Errno::ACCESS | Errno::PERM | Errno::ROFS if writable => {
+                format!("{e}: this process may not write to it; give it the right to, or the disk mode \"r\"")
+            }
+            e => e.to_string(),
+        })
+    })?;
+    let stat = fstat(&fd).map_err(|e| failed(e.to_string()))?;
+    let is_device = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => false,
+        FileType::BlockDevice => true,
+        kind => return Err(failed(format!("a {kind:?} is no image; a raw file or a block device is"))),
+    };
+    match lock(&fd, writable) {
+        Ok(()) => {}
+        Err(LockError::Held(who)) => {
+            let what = if writable { "" } else { " for writing" };
+            return Err(OpenError::Busy(format!("{shown} is in use{what}: {who} has its lock")));
+        }
+        Err(LockError::Failed(e)) => return Err(failed(format!("it cannot be locked: {e}"))),
+    }
+    let (sector_size, physical_sector_size) = if is_device {
+        device::sector_sizes(&fd).map_err(|e| failed(format!("it does not say its sector size: {e}")))?
+    } else {
+        let sector = SECTOR_BYTES as u32;
+        (sector, sector)
+    };
+    if !sector_size.is_power_of_two() || !(512..=4096).contains(&sector_size) {
+        return Err(failed(format!("its sectors have {sector_size} bytes; a guest can have 512 to 4096")));
+    }
+    let direct = config.direct && go_direct(fd.as_fd(), access, sector_size);
+    if !direct {
+        fcntl_setfl(&fd, access).map_err(|e| failed(e.to_string()))?;
+    }
+    let units = u64::from(sector_size) / SECTOR_BYTES as u64;
+    let sectors =
+        sectors(fd.as_fd(), units).map_err(|e| failed(format!("it does not say its length: {e}")))?;
+    if sectors == 0 {
+        return Err(failed("it has no sectors; make it longer first (truncate -s 1G)".into()));
+    }
+    let discard =
+        if writable { discards(fd.as_fd(), is_device, sector_size, stat.st_blksize as u32) } else { None };
+    let figures = DiskFigures {
+        sector_size,
+        physical_sector_size,
+        read_only: !writable,
+        discard,
+        ..DiskFigures::of(sectors)
+    };
+    let file = OpenFile::new(fd, path, is_device, !writable);
+    Ok(Opened { file: Arc::new(file), figures, direct, pool: None })
+}
+
+/// Has an open file pass the page cache by, if whatever a guest may ask for can be read so: whole sectors, to any multiple of 512
+/// bytes in memory. False: it cannot, or it is not known.
+fn go_direct(fd: BorrowedFd<'_>, access: OFlags, sector_size: u32) -> bool {
+    if fcntl_setfl(fd, access | OFlags::DIRECT).is_err() {
+        return false;
+    }
+    let len = sector_size as usize;
+    let mut buffer = Buffer::new(SECTOR_BYTES + len);
+    buffer.set_len(SECTOR_BYTES + len);
+    // The second sector: a file system with larger blocks refuses it.
+    pread(fd, &mut buffer.bytes_mut()[SECTOR_BYTES..], u64::from(sector_size)).is_ok()
+}
+
+fn discards(fd: BorrowedFd<'_>, is_device: bool, sector_size: u32, block: u32) -> Option<Discard> {
+    if is_device {
+        return device::discards(fd, sector_size);
+    }
+    // Behind its end there is nothing that could be lost.
+    let end = seek(fd, SeekFrom::End(0)).ok()?.next_multiple_of(1 << 20);
+    fallocate(fd, HOLE, end, 4096).ok()?;
+    // What a hole freed may be read from the medium still.
+    Some(Discard { granularity: block.max(sector_size), alignment: 0, secure: false })
+}

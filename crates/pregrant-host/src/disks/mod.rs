@@ -1,0 +1,93 @@
+//! What stands behind the disks of guests: RAM, a raw file, a block device.
+//!
+//! ```text
+//!   params, mode --spec--> NamedImage --open--> ram:   memory of this process
+//!                                          '--> file:  one open file: lock, length, alignment, discards
+//!                                                 | a way for each queue
+//!                                                 |-- uring:  io_uring; no thread for each request
+//!                                                 '-- pool:   threads, where that is not to be had or not wanted
+//!                                               transfer: one order as the kernel takes it, piece by piece
+//! ```
+//! Invariants: all reads and writes of an image go through one open file, which carries its [`lock`]; the kernel drops that lock
+//! when the last request on the open file has ended, be its process dead or alive. So who has the lock knows that nobody else's
+//! write lands any more. Memory that the kernel was told of is owned by a [`Transfer`](transfer) until the request is over.
+//!
+//! What a guest may do: change mapped bytes while they are written (either lands on its disk), ask for what the disk cannot do: it
+//! gets an error. Which image is opened is the toolstack's word alone.
+
+mod bell;
+mod device;
+mod file;
+mod lock;
+mod named;
+mod open_file;
+mod pool;
+mod ram;
+mod spec;
+mod transfer;
+mod uring;
+
+pub use file::FileImage;
+pub use named::{ImageFace, NamedImage};
+pub use ram::RamImage;
+pub use spec::{ImageSpec, UnknownImage};
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How orders reach a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum IoWay {
+    /// io_uring; where the kernel has none, threads.
+    #[default]
+    Uring,
+    /// A pool of threads for each image.
+    Threads,
+}
+
+impl IoWay {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Uring, Self::Threads];
+
+    /// As it is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Uring => "uring",
+            Self::Threads => "threads",
+        }
+    }
+}
+
+impl fmt::Display for IoWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for IoWay {
+    type Err = &'static str;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|way| way.name() == text).ok_or("uring or threads")
+    }
+}
+
+/// How images are opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DiskConfig {
+    /// How orders reach a file.
+    pub io: IoWay,
+    /// Whether the kernel's page cache is passed by, where the file allows it.
+    pub direct: bool,
+}
+
+impl Default for DiskConfig {
+    fn default() -> Self {
+        Self { io: IoWay::default(), direct: true }
+    }
+}
+
+/// How long an end in good order waits for a disk that does nothing.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a queue that is dropped waits for its last orders, before somebody else does.
+const LAST_ORDERS: Duration = Duration::from_secs(1);

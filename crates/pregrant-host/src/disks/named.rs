@@ -1,0 +1,136 @@
+//! The image that a disk's keys name, whatever it is; and what its server wants to know of it meanwhile.
+//!
+//! ```text
+//!   NamedImage  with the disk, in the core         ImageFace  with the disk's server: descriptors, words
+//! ```
+//! Which image it is is read anew at each connect. What is in memory stays there in between, for the same name.
+
+use super::file::FileImage;
+use super::ram::RamImage;
+use super::spec::ImageSpec;
+use super::{DiskConfig, bell::Bell};
+use pregrant::PlatformError;
+use pregrant::blk::disk::{Disk, DiskFigures, Image, OpenError, Opening};
+use rustix::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+#[derive(Default)]
+struct Face {
+    text: String,
+    readable: Vec<Option<OwnedFd>>,
+}
+
+/// See the module.
+#[derive(Clone, Default)]
+pub struct ImageFace(Arc<Mutex<Face>>);
+
+impl ImageFace {
+    fn inside(&self) -> MutexGuard<'_, Face> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is open, and how; empty: nothing is.
+    pub fn describe(&self) -> String {
+        self.inside().text.clone()
+    }
+
+    /// What is readable when orders of a queue have come back, by queue since the image was opened, once. None: they are back as soon as
+    /// they are submitted.
+    pub fn take_readable(&self) -> Vec<Option<OwnedFd>> {
+        std::mem::take(&mut self.inside().readable)
+    }
+}
+
+enum Kind {
+    Ram(RamImage),
+    File(FileImage),
+}
+
+/// See the module.
+pub struct NamedImage {
+    config: DiskConfig,
+    /// As it was opened last.
+    named: Option<(ImageSpec, Kind)>,
+    face: ImageFace,
+}
+
+impl NamedImage {
+    /// None yet.
+    pub fn new(config: DiskConfig) -> Self {
+        Self { config, named: None, face: ImageFace::default() }
+    }
+
+    /// What its server looks at.
+    pub fn face(&self) -> &ImageFace {
+        &self.face
+    }
+
+    fn forget_ways(&self, text: String) {
+        *self.face.inside() = Face { text, readable: Vec::new() };
+    }
+}
+
+impl Image for NamedImage {
+    fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError> {
+        self.forget_ways(String::new());
+        let Some(params) = &how.params else {
+            return Err(OpenError::Failed(
+                "the back's directory has no key `params`, so the disk has no image; the toolstack, or who writes the directory by \
+                 hand, must name one"
+                    .into(),
+            ));
+        };
+        let spec: ImageSpec = params.parse().map_err(|e| OpenError::Failed(format!("{e}")))?;
+        let named = match self.named.take() {
+            Some((was, kind)) if was == spec => (was, kind),
+            _ => {
+                let kind = match &spec {
+                    ImageSpec::Ram(bytes) => Kind::Ram(RamImage::new(*bytes)),
+                    ImageSpec::Path(path) => Kind::File(FileImage::new(path, self.config)),
+                };
+                (spec, kind)
+            }
+        };
+        let (spec, kind) = self.named.insert(named);
+        let (figures, text) = match kind {
+            Kind::Ram(ram) => (ram.open(how)?, spec.to_string()),
+            Kind::File(file) => (file.open(how)?, file.describe().unwrap_or_default()),
+        };
+        self.forget_ways(text);
+        Ok(figures)
+    }
+
+    fn sectors(&mut self) -> Option<u64> {
+        match &mut self.named.as_mut()?.1 {
+            Kind::Ram(_) => None,
+            Kind::File(file) => file.sectors(),
+        }
+    }
+
+    fn close(&mut self) {
+        self.forget_ways(String::new());
+        if let Some((_, Kind::File(file))) = &mut self.named {
+            file.close();
+        }
+    }
+
+    fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError> {
+        let not_open = PlatformError { op: "to use an image that is not open", code: libc::EBADF };
+        let (disk, bell) = match &mut self.named.as_mut().ok_or(not_open)?.1 {
+            Kind::Ram(ram) => (ram.queue()?, None),
+            Kind::File(file) => {
+                let (disk, bell) = file.way()?;
+                (disk, Some(bell))
+            }
+        };
+        let another = bell.as_deref().map(Bell::another).transpose();
+        let another = another
+            .map_err(|e| PlatformError { op: "to make a descriptor for a disk", code: e.raw_os_error() })?;
+        self.face.inside().readable.push(another);
+        if let Some((_, Kind::File(file))) = &self.named {
+            // A kernel without io_uring says so at the first queue.
+            self.face.inside().text = file.describe().unwrap_or_default();
+        }
+        Ok(disk)
+    }
+}

@@ -1,0 +1,62 @@
+//! One open file, through which all of an image's orders go, and which its [`lock`](super::lock) is on.
+
+use crate::line_budget::LineBudget;
+use pregrant::blk::disk::IoOp;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::FallocateFlags;
+use std::fmt::Arguments;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Free blocks, and the file stays as long as it is.
+pub(super) const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
+
+/// See the module.
+pub(super) struct OpenFile {
+    fd: OwnedFd,
+    path: PathBuf,
+    is_device: bool,
+    /// Others may have the image open, too.
+    is_shared: bool,
+    /// The kernel was told of a guest's pages, and could not use them.
+    cannot_reach: AtomicBool,
+}
+
+impl OpenFile {
+    /// `fd`, which was opened at `path`.
+    pub(super) fn new(fd: OwnedFd, path: &Path, is_device: bool, is_shared: bool) -> Self {
+        Self { fd, path: path.into(), is_device, is_shared, cannot_reach: AtomicBool::new(false) }
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(super) fn is_device(&self) -> bool {
+        self.is_device
+    }
+
+    /// Whether such an order's bytes go through a buffer of our own; see [`transfer`](super::transfer).
+    pub(super) fn bounces(&self, op: IoOp) -> bool {
+        self.is_shared && op == IoOp::Read || self.cannot_reach.load(Ordering::Relaxed)
+    }
+
+    /// The kernel cannot read or write a guest's pages in this process' place.
+    #[cold]
+    pub(super) fn cannot_reach_guests(&self) {
+        if !self.cannot_reach.swap(true, Ordering::Relaxed) {
+            // LOG: once for each image that is opened.
+            log::info!(
+                "{}: the kernel does not take guests' pages for it; bytes are copied once more",
+                self.path.display()
+            );
+        }
+    }
+
+    /// An order failed.
+    #[cold]
+    pub(super) fn complain(&self, what: Arguments<'_>) {
+        static FAILED: LineBudget = LineBudget::new();
+        FAILED.warn(format_args!("{}: {what}", self.path.display()));
+    }
+}

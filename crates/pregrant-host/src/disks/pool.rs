@@ -1,0 +1,166 @@
+//! Orders done by threads, which sleep in the kernel for them: where there is no io_uring, and what it does not know.
+//!
+//! ```text
+//!   PoolQueue --submit--> orders --thread--> Transfer::perform --> lane's done, bell --complete--> Done
+//! ```
+//! Invariants: an order is with one thread at a time, which owns its memory; the threads hold the open file until their last order
+//! is done, whoever is gone by then.
+
+use super::bell::Bell;
+use super::open_file::OpenFile;
+use super::transfer::{Pieces, Transfer};
+use super::{LAST_ORDERS, PATIENCE};
+use pregrant::blk::disk::{Disk, Done, Io};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// What came back for one queue.
+struct Lane {
+    done: Mutex<Vec<Done>>,
+    bell: Arc<Bell>,
+}
+
+#[derive(Default)]
+struct Orders {
+    waiting: VecDeque<(Arc<Lane>, Transfer)>,
+    over: bool,
+}
+
+struct Shared {
+    orders: Mutex<Orders>,
+    more: Condvar,
+    file: Arc<OpenFile>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Threads for one image. They end with it, each after the order that it has.
+pub(super) struct Pool(Arc<Shared>);
+
+impl Pool {
+    /// `threads` of them.
+    pub(super) fn new(file: Arc<OpenFile>, threads: usize) -> std::io::Result<Arc<Self>> {
+        let pool = Self(Arc::new(Shared { orders: Mutex::default(), more: Condvar::new(), file }));
+        for number in 0..threads {
+            let shared = Arc::clone(&pool.0);
+            std::thread::Builder::new().name(format!("disk {number}")).spawn(move || shared.serve())?;
+        }
+        Ok(Arc::new(pool))
+    }
+
+    /// A way to the image, for one queue, which `bell` rings for.
+    pub(super) fn queue(self: &Arc<Self>, bell: Arc<Bell>) -> PoolQueue {
+        let lane = Arc::new(Lane { done: Mutex::default(), bell });
+        PoolQueue { pool: Arc::clone(self), lane, in_flight: 0, here: Vec::new() }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        lock(&self.0.orders).over = true;
+        self.0.more.notify_all();
+    }
+}
+
+impl Shared {
+    fn serve(&self) {
+        loop {
+            let mut orders = lock(&self.orders);
+            let (lane, transfer) = loop {
+                match orders.waiting.pop_front() {
+                    Some(order) => break order,
+                    None if orders.over => return,
+                    None => orders = self.more.wait(orders).unwrap_or_else(PoisonError::into_inner),
+                }
+            };
+            drop(orders);
+            let done = transfer.perform(&self.file);
+            lock(&lane.done).push(done);
+            lane.bell.ring();
+        }
+    }
+}
+
+/// See [`Pool::queue`].
+pub(super) struct PoolQueue {
+    pool: Arc<Pool>,
+    lane: Arc<Lane>,
+    in_flight: usize,
+    /// What came back, and was not asked for.
+    here: Vec<Done>,
+}
+
+impl PoolQueue {
+    /// Has a transfer done.
+    pub(super) fn take(&mut self, transfer: Transfer) {
+        self.in_flight += 1;
+        lock(&self.pool.0.orders).waiting.push_back((Arc::clone(&self.lane), transfer));
+        self.pool.0.more.notify_one();
+    }
+
+    /// Orders that have not come back.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn collect(&mut self) {
+        let came = std::mem::take(&mut *lock(&self.lane.done));
+        self.in_flight -= came.len();
+        self.here.extend(came);
+    }
+}
+
+impl Disk for PoolQueue {
+    fn submit(&mut self, io: Io) {
+        let transfer = Transfer::new(io, &self.pool.0.file, Pieces::default());
+        self.take(transfer);
+    }
+
+    fn complete(&mut self, done: &mut Vec<Done>) {
+        if self.in_flight > 0 {
+            self.collect();
+        }
+        done.append(&mut self.here);
+    }
+
+    fn wait(&mut self) -> bool {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            self.lane.bell.hush();
+            self.collect();
+            if !self.here.is_empty() || self.in_flight == 0 {
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            self.lane.bell.wait(until);
+        }
+    }
+}
+
+impl Drop for PoolQueue {
+    /// Waits for its orders, but not for long: a thread that has one keeps its memory and the open file until it is done.
+    fn drop(&mut self) {
+        let is_ours = |lane: &Arc<Lane>| Arc::ptr_eq(lane, &self.lane);
+        let mut begun = self.in_flight;
+        lock(&self.pool.0.orders).waiting.retain(|(lane, _)| {
+            let stays = !is_ours(lane);
+            begun -= usize::from(!stays);
+            stays
+        });
+        self.in_flight = begun;
+        let until = Instant::now() + LAST_ORDERS;
+        loop {
+            self.lane.bell.hush();
+            self.collect();
+            if self.in_flight == 0 || Instant::now() >= until {
+                return;
+            }
+            self.lane.bell.wait(until);
+        }
+    }
+}

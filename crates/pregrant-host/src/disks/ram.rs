@@ -1,0 +1,107 @@
+//! A disk in memory, which all of its queues share: orders are done as they are submitted.
+//!
+//! ```text
+//!   guest's pages <--one copy--> mapping of a memfd        discard: a hole in the memfd
+//! ```
+//! Invariants: its memory is treated as shared memory is, by copies without references: two queues may write the same sectors at
+//! once, and what is there then is a mixture, as on any disk. It outlives its guest's connections, and ends with its process: a
+//! successor refuses to be taken for it.
+//!
+//! What a guest may do: change mapped bytes while they are copied; it finds either on its disk.
+
+use crate::mapping::{Mapping, sealed_memfd};
+use pregrant::PlatformError;
+use pregrant::blk::disk::{
+    Discard, Disk, DiskFigures, Done, Image, Io, IoError, IoOp, OpenError, Opening, SECTOR_BYTES,
+};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+use std::fmt;
+use std::sync::Arc;
+
+struct Memory {
+    fd: OwnedFd,
+    bytes: Mapping,
+}
+
+/// See the module.
+pub struct RamImage {
+    bytes: u64,
+    /// From its first use on.
+    memory: Option<Arc<Memory>>,
+}
+
+impl RamImage {
+    /// Of so many bytes, whole pages. There is no memory yet.
+    pub fn new(bytes: u64) -> Self {
+        Self { bytes, memory: None }
+    }
+
+    fn memory(&mut self) -> Result<&Arc<Memory>, Errno> {
+        if self.memory.is_none() {
+            let len = usize::try_from(self.bytes).map_err(|_| Errno::NOMEM)?;
+            let fd = sealed_memfd("pregrant-disk", len)?;
+            let bytes = Mapping::new(&fd, len)?;
+            self.memory = Some(Arc::new(Memory { fd, bytes }));
+        }
+        self.memory.as_ref().ok_or(Errno::NOMEM)
+    }
+}
+
+impl Image for RamImage {
+    fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError> {
+        if how.is_live && self.memory.is_none() {
+            return Err(OpenError::Failed(
+                "a disk in memory ended with the process before, and its guest is not to find an empty one in its place; a raw file \
+                 in /dev/shm outlives a process"
+                    .into(),
+            ));
+        }
+        let bytes = self.bytes;
+        self.memory()
+            .map_err(|e| OpenError::Failed(format!("no memory for a disk of {bytes} bytes: {e}")))?;
+        let discard = Some(Discard { granularity: 4096, alignment: 0, secure: true });
+        Ok(DiskFigures { read_only: !how.writable, discard, ..DiskFigures::of(bytes / SECTOR_BYTES as u64) })
+    }
+
+    fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError> {
+        let memory = self
+            .memory()
+            .map_err(|e| PlatformError { op: "to make memory for a disk", code: e.raw_os_error() })?;
+        Ok(Box::new(RamDisk { memory: Arc::clone(memory), done: Vec::new() }))
+    }
+}
+
+impl fmt::Debug for RamImage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RamImage of {} bytes", self.bytes)
+    }
+}
+
+struct RamDisk {
+    memory: Arc<Memory>,
+    done: Vec<Done>,
+}
+
+impl Disk for RamDisk {
+    fn submit(&mut self, mut io: Io) {
+        let Memory { fd, bytes } = &*self.memory;
+        // They lie on the disk: that was judged before.
+        let at = io.sector * SECTOR_BYTES as u64;
+        let good = match io.op {
+            IoOp::Read => io.memory.load_at(bytes, at as usize),
+            IoOp::Write => io.memory.store_at(bytes, at as usize),
+            IoOp::Flush => true,
+            IoOp::Discard { .. } => {
+                let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fallocate(fd, hole, at, io.sectors * SECTOR_BYTES as u64).is_ok()
+            }
+        };
+        self.done.push(Done { io, outcome: if good { Ok(()) } else { Err(IoError::Failed) } });
+    }
+
+    fn complete(&mut self, done: &mut Vec<Done>) {
+        done.append(&mut self.done);
+    }
+}

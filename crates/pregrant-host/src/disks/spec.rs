@@ -1,0 +1,120 @@
+//! Which image a disk has, as the toolstack says it: the key `params` of a vbd.
+//!
+//! ```text
+//!   /var/disk.img   aio:/var/disk.img   raw:/var/disk.img   file:/var/disk.img   phy:/dev/vg/disk      a raw file, a block device
+//!   ram:64M                                                                                            memory of the back's process
+//! ```
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ImageSpec {
+    /// A raw file or a block device; which of them it is the file says.
+    Path(PathBuf),
+    /// So many bytes of memory.
+    Ram(u64),
+}
+
+/// There is no such image.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownImage(String);
+
+impl fmt::Display for UnknownImage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:.200?} names no image: a raw file or a block device by its whole path (/PATH, aio:/PATH, phy:/dev/PATH), or ram:64M; \
+             qcow2 and other formats are for qemu (qemu-img convert -O raw makes a raw file of one)",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for UnknownImage {}
+
+/// Formats that mean the bytes as they are.
+const RAW: [&str; 4] = ["aio", "raw", "file", "phy"];
+/// More than any machine has, and less than what an offset holds.
+const RAM_MOST: u64 = 1 << 46;
+
+impl FromStr for ImageSpec {
+    type Err = UnknownImage;
+
+    fn from_str(text: &str) -> Result<Self, UnknownImage> {
+        let unknown = || UnknownImage(text.into());
+        if text.starts_with('/') {
+            return Ok(Self::Path(text.into()));
+        }
+        match text.split_once(':') {
+            Some(("ram", size)) => bytes(size).map(Self::Ram).ok_or_else(unknown),
+            Some((format, path)) if RAW.contains(&format) && path.starts_with('/') => {
+                Ok(Self::Path(path.into()))
+            }
+            _ => Err(unknown()),
+        }
+    }
+}
+
+/// `64M`: a number of bytes, KiB, MiB or GiB; whole sectors, and some.
+fn bytes(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.char_indices().last()? {
+        (at, 'k' | 'K') => (&text[..at], 10),
+        (at, 'm' | 'M') => (&text[..at], 20),
+        (at, 'g' | 'G') => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    let n = digits.parse::<u64>().ok().filter(|_| !digits.starts_with('+'))?.checked_mul(1 << shift)?;
+    (n > 0 && n.is_multiple_of(4096) && n <= RAM_MOST).then_some(n)
+}
+
+impl fmt::Display for ImageSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => path.display().fmt(f),
+            Self::Ram(bytes) if bytes.is_multiple_of(1 << 20) => write!(f, "ram:{}M", bytes >> 20),
+            Self::Ram(bytes) => write!(f, "ram:{bytes}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_named_as_toolstacks_name_them() {
+        let path = |text: &str, path: &str| assert_eq!(text.parse(), Ok(ImageSpec::Path(path.into())));
+        path("/a/b", "/a/b");
+        path("aio:/a:b", "/a:b");
+        path("raw:/a", "/a");
+        path("phy:/dev/vg/x", "/dev/vg/x");
+        for (text, bytes, again) in [
+            ("ram:64M", 64 << 20, "ram:64M"),
+            ("ram:4096", 4096, "ram:4096"),
+            ("ram:2g", 2 << 30, "ram:2048M"),
+        ] {
+            let spec: ImageSpec = text.parse().unwrap();
+            assert_eq!((&spec, spec.to_string().as_str()), (&ImageSpec::Ram(bytes), again));
+        }
+        let bad = [
+            "",
+            "a",
+            "aio:a",
+            "qcow2:/a",
+            "ram:",
+            "ram:0",
+            "ram:M",
+            "ram:+1M",
+            "ram:-1M",
+            "ram:513",
+            "ram:99999999999G",
+        ];
+        for text in bad {
+            let why = text.parse::<ImageSpec>().unwrap_err().to_string();
+            assert!(why.contains("ram:64M"), "{why}");
+        }
+    }
+}

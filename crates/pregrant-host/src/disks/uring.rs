@@ -1,0 +1,301 @@
+//! Orders done by io_uring: the kernel has them while this thread does other things, and rings when they are over.
+//!
+//! ```text
+//!   submit --> slot (a Transfer) --start--> submission ring --one call--> kernel --> completion ring --complete--> Done
+//!                 ^                                                                   | and the bell
+//!                 '------------------- again: it did a part of it --------------------'
+//! ```
+//! Invariants: what the kernel was told of stays in its slot, untouched, until the kernel says that it is over; a ring that is
+//! dropped waits for that. No descriptor and no memory is registered: the kernel lets go of the open file with the last request, and
+//! not with the ring, which may take longer to go (decision 0030).
+//!
+//! A process that is killed leaves its requests to the kernel, which carries them out; they hold the open file, and so its
+//! [`lock`](super::lock).
+
+use super::bell::Bell;
+use super::open_file::OpenFile;
+use super::pool::{Pool, PoolQueue};
+use super::transfer::{Ended, Pieces, Transfer};
+use super::{LAST_ORDERS, PATIENCE};
+use io_uring::IoUring;
+use pregrant::blk::disk::{Disk, Done, Io, IoError};
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Requests of one call, and those that the kernel may have at a time.
+const BATCH: u32 = 128;
+const DEPTH: usize = 2 * BATCH as usize;
+/// How often a call that the kernel has no memory for is tried again.
+const TRIES: usize = 100;
+
+/// One queue's ring. It leaves its last orders to a thread where they take long.
+pub(super) struct UringDisk(Option<Ring>);
+
+struct Ring {
+    uring: IoUring,
+    file: Arc<OpenFile>,
+    bell: Arc<Bell>,
+    slots: Vec<Option<Transfer>>,
+    free: Vec<usize>,
+    /// Slots that nobody has told the kernel of.
+    waiting: VecDeque<usize>,
+    /// Slots in the submission ring that the kernel has not read, oldest first.
+    unread: VecDeque<usize>,
+    /// Requests that it has read, and that are not over.
+    in_kernel: usize,
+    /// The kernel takes no more; what it has it ends.
+    refused: bool,
+    /// For what io_uring does not know.
+    others: Option<PoolQueue>,
+    done: Vec<Done>,
+    ended: Vec<(usize, i32)>,
+    /// Lists for pieces.
+    spare: Vec<Pieces>,
+}
+
+impl UringDisk {
+    /// A ring for this open file, which rings `bell`.
+    ///
+    /// # Errors
+    /// The kernel has no io_uring, or not for this process.
+    pub(super) fn new(file: Arc<OpenFile>, bell: Arc<Bell>) -> io::Result<Self> {
+        // Nobody interrupts a thread for what it will look at anyway; since 5.19.
+        let cooperative = IoUring::builder()
+            .setup_coop_taskrun()
+            .setup_taskrun_flag()
+            .setup_submit_all()
+            .dontfork()
+            .build(BATCH);
+        let uring = cooperative.or_else(|_| IoUring::builder().dontfork().build(BATCH))?;
+        if !uring.params().is_feature_nodrop() {
+            return Err(Errno::NOSYS.into());
+        }
+        uring.submitter().register_eventfd(bell.as_fd().as_raw_fd())?;
+        Ok(Self(Some(Ring {
+            uring,
+            file,
+            bell,
+            slots: Vec::new(),
+            free: Vec::new(),
+            waiting: VecDeque::new(),
+            unread: VecDeque::new(),
+            in_kernel: 0,
+            refused: false,
+            others: None,
+            done: Vec::new(),
+            ended: Vec::new(),
+            spare: Vec::new(),
+        })))
+    }
+}
+
+impl Ring {
+    fn submit(&mut self, io: Io) {
+        let transfer = Transfer::new(io, &self.file, self.spare.pop().unwrap_or_default());
+        if self.refused || transfer.needs_thread(&self.file) {
+            return self.by_thread(transfer);
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[slot] = Some(transfer);
+        self.waiting.push_back(slot);
+    }
+
+    /// Tells the kernel of what waits, as much as it takes.
+    fn start(&mut self) {
+        while !self.waiting.is_empty() && !self.refused && self.in_kernel < DEPTH {
+            let mut submission = self.uring.submission();
+            while let Some(&slot) = self.waiting.front()
+                && self.in_kernel + self.unread.len() < DEPTH
+                && let Some(transfer) = &self.slots[slot]
+            {
+                let request = transfer.request(&self.file).user_data(slot as u64);
+                // SAFETY: what the request points to is the transfer's, which stays in its slot, untouched, until the kernel has ended
+                // it: `reap` alone takes it out, and `drop` waits for that.
+                if unsafe { submission.push(&request) }.is_err() {
+                    break;
+                }
+                self.waiting.pop_front();
+                self.unread.push_back(slot);
+            }
+            drop(submission);
+            self.enter();
+        }
+    }
+
+    /// Has the kernel read the submission ring.
+    fn enter(&mut self) {
+        for _ in 0..TRIES {
+            let called = self.uring.submit();
+            let left = self.uring.submission().len();
+            let read = self.unread.len().saturating_sub(left);
+            self.unread.drain(..read);
+            self.in_kernel += read;
+            match called {
+                Ok(_) if left == 0 => return,
+                Ok(_) => {}
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {
+                    std::thread::yield_now();
+                }
+                Err(_) => break,
+            }
+        }
+        self.refuse();
+    }
+
+    /// What the kernel did not take it never reads: nobody enters this ring any more. Threads do the rest.
+    #[cold]
+    fn refuse(&mut self) {
+        self.refused = true;
+        let left: Vec<usize> = self.unread.drain(..).chain(self.waiting.drain(..)).collect();
+        for slot in left {
+            if let Some(transfer) = self.slots[slot].take() {
+                self.by_thread(transfer);
+            }
+            self.free.push(slot);
+        }
+    }
+
+    fn by_thread(&mut self, transfer: Transfer) {
+        if self.others.is_none() {
+            let pool = Pool::new(Arc::clone(&self.file), 1);
+            self.others = pool.ok().map(|pool| pool.queue(Arc::clone(&self.bell)));
+        }
+        match &mut self.others {
+            Some(others) => others.take(transfer),
+            None => self.done.push(transfer.into_done(Err(IoError::Failed)).0),
+        }
+    }
+
+    /// Takes in what the kernel has ended.
+    fn reap(&mut self) {
+        if self.in_kernel > 0 {
+            let mut ended = std::mem::take(&mut self.ended);
+            ended.extend(self.uring.completion().map(|entry| (entry.user_data() as usize, entry.result())));
+            if ended.is_empty() && !self.refused && self.uring.submission().taskrun() {
+                // It has something to tell, and waits for a call.
+                let _ = self.uring.submit();
+                ended.extend(
+                    self.uring.completion().map(|entry| (entry.user_data() as usize, entry.result())),
+                );
+            }
+            self.in_kernel -= ended.len();
+            for (slot, result) in ended.drain(..) {
+                self.over(slot, result);
+            }
+            self.ended = ended;
+        }
+        if let Some(others) = &mut self.others {
+            others.complete(&mut self.done);
+        }
+    }
+
+    fn over(&mut self, slot: usize, result: i32) {
+        let Some(transfer) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
+        let result = usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result));
+        match transfer.ended(&self.file, result) {
+            Ended::Again if !self.refused => self.waiting.push_back(slot),
+            ended => {
+                let Some(transfer) = self.slots[slot].take() else { return };
+                self.free.push(slot);
+                match ended {
+                    Ended::Again => self.by_thread(transfer),
+                    Ended::Over(outcome) => {
+                        let (done, pieces) = transfer.into_done(outcome);
+                        self.done.push(done);
+                        self.spare.push(pieces);
+                    }
+                }
+            }
+        }
+    }
+
+    fn complete(&mut self, done: &mut Vec<Done>) {
+        self.reap();
+        if !self.waiting.is_empty() {
+            self.start();
+        }
+        done.append(&mut self.done);
+    }
+
+    /// Whether somebody works on an order of it.
+    fn is_busy(&self) -> bool {
+        self.in_kernel > 0 || self.others.as_ref().is_some_and(|others| others.in_flight() > 0)
+    }
+
+    fn wait(&mut self) -> bool {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            self.bell.hush();
+            self.reap();
+            self.start();
+            if !self.done.is_empty() || !self.is_busy() {
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            self.bell.wait(until);
+        }
+    }
+
+    /// Begins nothing more, and waits for what the kernel has. False: not before `until`.
+    fn settle(&mut self, until: Instant) -> bool {
+        loop {
+            self.bell.hush();
+            self.reap();
+            if self.in_kernel == 0 {
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            self.bell.wait(until);
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        while !self.settle(Instant::now() + Duration::from_secs(1)) {}
+    }
+}
+
+impl Disk for UringDisk {
+    fn submit(&mut self, io: Io) {
+        if let Some(ring) = &mut self.0 {
+            ring.submit(io);
+        }
+    }
+    fn start(&mut self) {
+        if let Some(ring) = &mut self.0 {
+            ring.start();
+        }
+    }
+    fn complete(&mut self, done: &mut Vec<Done>) {
+        if let Some(ring) = &mut self.0 {
+            ring.complete(done);
+        }
+    }
+    fn wait(&mut self) -> bool {
+        self.0.as_mut().is_none_or(Ring::wait)
+    }
+}
+
+impl Drop for UringDisk {
+    /// Waits for its last orders; where they take long a thread does, which keeps their memory and the open file meanwhile.
+    fn drop(&mut self) {
+        let Some(mut ring) = self.0.take() else { return };
+        if !ring.settle(Instant::now() + LAST_ORDERS) {
+            ring.file.complain(format_args!("the disk hangs: its last orders are waited for by a thread"));
+            // Where none can be had, the ring is dropped here, and waits here.
+            let _ = std::thread::Builder::new().name("last orders".into()).spawn(move || drop(ring));
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! What stands behind disks, without a guest: RAM, files, block devices; by io_uring and by threads; memory of our own and of others.
+
+#[path = "../../pregrant/tests/skip/mod.rs"]
+mod skip;
+
+use pregrant::blk::disk::{
+    Buffer, Disk, DiskFigures, Done, Image, Io, IoError, IoMemory, IoOp, MappedPiece, OpenError, Opening,
+    SECTOR_BYTES,
+};
+use pregrant::shm::SharedBytes;
+use pregrant_host::disks::{DiskConfig, FileImage, IoWay, NamedImage, RamImage};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+const SECTOR: u64 = SECTOR_BYTES as u64;
+
+/// A file that goes with its test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, len: u64) -> Self {
+        // Not below /tmp: that may be memory, and holes and direct I/O are to be those of a file system.
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let path = dir.join(format!("disk-{}-{name}", std::process::id()));
+        let file = File::create(&path).unwrap();
+        file.set_len(len).unwrap();
+        Self(path)
+    }
+
+    fn file(&self) -> File {
+        OpenOptions::new().read(true).write(true).open(&self.0).unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Pages that somebody else might write to.
+struct Pages(NonNull<u8>, usize);
+
+impl Pages {
+    fn new(n: usize) -> Arc<Self> {
+        let layout = std::alloc::Layout::from_size_align(n * 4096, 4096).unwrap();
+        // SAFETY: the layout has a size.
+        let base = unsafe { std::alloc::alloc_zeroed(layout) };
+        Arc::new(Self(NonNull::new(base).unwrap(), n * 4096))
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let layout = std::alloc::Layout::from_size_align(self.1, 4096).unwrap();
+        // SAFETY: allocated so, and nobody has it any more.
+        unsafe { std::alloc::dealloc(self.0.as_ptr(), layout) };
+    }
+}
+
+// SAFETY: memory of the process, touched by the copies of `shm` and by the kernel alone.
+unsafe impl Send for Pages {}
+// SAFETY: as above.
+unsafe impl Sync for Pages {}
+// SAFETY: allocated in whole pages until it is dropped.
+unsafe impl SharedBytes for Pages {
+    fn base(&self) -> NonNull<u8> {
+        self.0
+    }
+    fn len(&self) -> usize {
+        self.1
+    }
+}
+
+fn private(bytes: &[u8]) -> IoMemory {
+    let mut buffer = Buffer::new(bytes.len());
+    buffer.set_len(bytes.len());
+    buffer.bytes_mut().copy_from_slice(bytes);
+    IoMemory::Private(buffer)
+}
+
+/// The same in three pieces, none of which begins with its page.
+fn mapped(bytes: &[u8]) -> IoMemory {
+    assert!(bytes.len() >= 3 * 512 && bytes.len() <= 3 * 3584);
+    let third = bytes.len() / 3 / 512 * 512;
+    let lens = [third, third, bytes.len() - 2 * third];
+    let pages = Pages::new(3);
+    let piece = |(k, len)| MappedPiece::new(pages.clone(), k * 4096 + 512, len).unwrap();
+    let mut memory = IoMemory::Mapped(lens.into_iter().enumerate().map(piece).collect());
+    memory.fill_from(bytes);
+    memory
+}
+
+fn run(disk: &mut dyn Disk, op: IoOp, sector: u64, sectors: u64, memory: IoMemory) -> Done {
+    disk.submit(Io { token: sector, op, sector, sectors, memory });
+    disk.start();
+    let mut done = Vec::new();
+    while done.is_empty() {
+        assert!(disk.wait());
+        disk.complete(&mut done);
+    }
+    assert_eq!((done.len(), done[0].io.token), (1, sector));
+    done.pop().unwrap()
+}
+
+fn read(
+    disk: &mut dyn Disk,
+    sector: u64,
+    len: usize,
+    make: fn(&[u8]) -> IoMemory,
+) -> Result<Vec<u8>, IoError> {
+    let Done { io, outcome } = run(disk, IoOp::Read, sector, len as u64 / SECTOR, make(&vec![0xEE; len]));
+    let mut bytes = vec![0; len];
+    io.memory.read_into(&mut bytes);
+    outcome.map(|()| bytes)
+}
+
+fn write(disk: &mut dyn Disk, sector: u64, bytes: &[u8], make: fn(&[u8]) -> IoMemory) -> Result<(), IoError> {
+    run(disk, IoOp::Write, sector, bytes.len() as u64 / SECTOR, make(bytes)).outcome
+}
+
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|k| (k * 7 + k / 512 + seed) as u8).collect()
+}
+
+const WRITABLE: Opening = Opening { params: None, writable: true, is_live: false };
+const READ_ONLY: Opening = Opening { params: None, writable: false, is_live: false };
+
+fn ways() -> Vec<DiskConfig> {
+    let all = IoWay::ALL.into_iter().flat_map(|io| [true, false].map(|direct| DiskConfig { io, direct }));
+    all.collect()
+}
+
+/// What any writable disk does.
+fn exercise(image: &mut dyn Image, figures: DiskFigures) {
+    let mut disk = image.queue().unwrap();
+    let mut other = image.queue().unwrap();
+    for (k, make) in [private as fn(&[u8]) -> IoMemory, mapped].into_iter().enumerate() {
+        let bytes = pattern(k, 9 * 512);
+        for sector in [0, 3, 8, figures.sectors - 9] {
+            write(&mut *disk, sector, &bytes, make).unwrap();
+            assert_eq!(read(&mut *disk, sector, bytes.len(), make).as_deref(), Ok(&bytes[..]));
+            assert_eq!(read(&mut *other, sector, bytes.len(), private).as_deref(), Ok(&bytes[..]));
+        }
+    }
+    assert_eq!(run(&mut *disk, IoOp::Flush, 0, 0, IoMemory::default()).outcome, Ok(()));
+    if figures.discard.is_some() {
+        write(&mut *disk, 0, &pattern(1, 65536), private).unwrap();
+        let discard = IoOp::Discard { secure: false };
+        assert_eq!(run(&mut *disk, discard, 16, 64, IoMemory::default()).outcome, Ok(()));
+        let bytes = read(&mut *other, 0, 65536, private).unwrap();
+        assert!(
+            bytes[..16 * 512] == pattern(1, 65536)[..16 * 512]
+                && bytes[80 * 512..] == pattern(1, 65536)[80 * 512..]
+        );
+        assert!(bytes[16 * 512..80 * 512].iter().all(|b| *b == 0));
+    }
+    // Many at once, which come back each once.
+    let n = 500;
+    for token in 0..n {
+        let memory = private(&pattern(token as usize, 512));
+        disk.submit(Io { token, op: IoOp::Write, sector: token, sectors: 1, memory });
+    }
+    disk.start();
+    let mut done = Vec::new();
+    while done.len() < n as usize {
+        assert!(disk.wait());
+        disk.complete(&mut done);
+    }
+    let mut tokens: Vec<_> = done.iter().map(|d| (d.io.token, d.outcome)).collect();
+    tokens.sort_by_key(|(token, _)| *token);
+    assert_eq!(tokens, (0..n).map(|token| (token, Ok(()))).collect::<Vec<_>>());
+    for token in [0, 255, n - 1] {
+        assert_eq!(read(&mut *disk, token, 512, private), Ok(pattern(token as usize, 512)));
+    }
+}
+
+#[test]
+fn a_disk_in_memory_is_shared_by_its_queues() {
+    let mut image = RamImage::new(1 << 20);
+    let figures = image.open(&WRITABLE).unwrap();
+    assert_eq!((figures.sectors, figures.read_only), (2048, false));
+    exercise(&mut image, figures);
+    image.close();
+    // It is there for the next connection, and no successor takes another for it.
+    assert!(image.open(&Opening { is_live: true, ..WRITABLE }).is_ok());
+    assert_eq!(read(&mut *image.queue().unwrap(), 255, 512, private), Ok(pattern(255, 512)));
+    let Err(OpenError::Failed(why)) = RamImage::new(1 << 20).open(&Opening { is_live: true, ..WRITABLE })
+    else {
+        panic!()
+    };
+    assert!(why.contains("/dev/shm"), "{why}");
+}
+
+#[test]
+fn a_file_is_read_written_flushed_and_has_holes() {
+    for (k, config) in ways().into_iter().enumerate() {
+        let scratch = Scratch::new(&format!("file{k}"), (1 << 20) + 700);
+        let mut image = FileImage::new(&scratch.0, config);
+        let figures = image.open(&WRITABLE).unwrap();
+        assert_eq!(
+            (figures.sectors, figures.sector_size, figures.read_only),
+            (2049, 512, false),
+            "{config:?}"
+        );
+        exercise(&mut image, figures);
+        let text = image.describe().unwrap();
+        assert!(text.contains(config.io.name()), "{text}");
+        assert!(config.direct || text.contains("page cache"), "{text}");
+    }
+}
+
+#[test]
+fn a_discard_frees_blocks() {
+    for config in ways() {
+        let scratch = Scratch::new(&format!("holes-{}-{}", config.io, config.direct), 1 << 20);
+        let mut image = FileImage::new(&scratch.0, config);
+        let figures = image.open(&WRITABLE).unwrap();
+        let Some(discard) = figures.discard else {
+            return skip::skip("this file system punches no holes");
+        };
+        assert!(!discard.secure, "a hole frees blocks, which hold what they held");
+        let mut disk = image.queue().unwrap();
+        write(&mut *disk, 0, &pattern(1, 1 << 20), private).unwrap();
+        run(&mut *disk, IoOp::Flush, 0, 0, IoMemory::default()).outcome.unwrap();
+        let before = scratch.file().metadata().unwrap().blocks();
+        run(&mut *disk, IoOp::Discard { secure: false }, 0, 2048, IoMemory::default()).outcome.unwrap();
+        let after = scratch.file().metadata().unwrap();
+        assert!(
+            after.blocks() < before / 4 && after.len() == 1 << 20,
+            "{before} blocks, then {}",
+            after.blocks()
+        );
+    }
+}
+
+#[test]
+fn what_is_only_read_is_opened_so() {
+    for config in ways() {
+        let scratch = Scratch::new(&format!("read-{}-{}", config.io, config.direct), 65536);
+        scratch.file().write_all_at(&pattern(5, 65536), 0).unwrap();
+        let mut image = FileImage::new(&scratch.0, config);
+        let figures = image.open(&READ_ONLY).unwrap();
+        assert!(figures.read_only && figures.discard.is_none());
+        let mut disk = image.queue().unwrap();
+        for make in [private as fn(&[u8]) -> IoMemory, mapped] {
+            assert_eq!(read(&mut *disk, 1, 4096, make).as_deref(), Ok(&pattern(5, 65536)[512..4608]));
+        }
+        // Nobody asks for this: what is judged before forbids it. The kernel would, too.
+        assert_eq!(write(&mut *disk, 0, &[1; 512], private), Err(IoError::Failed));
+        // Two may read it, and nobody writes meanwhile.
+        let mut second = FileImage::new(&scratch.0, config);
+        second.open(&READ_ONLY).unwrap();
+        let Err(OpenError::Busy(who)) = FileImage::new(&scratch.0, config).open(&WRITABLE) else { panic!() };
+        assert!(who.contains("this process"), "{who}");
+    }
+}
+
+#[test]
+fn one_writes_at_a_time_until_its_last_order_is_over() {
+    for config in ways() {
+        let scratch = Scratch::new(&format!("lock-{}-{}", config.io, config.direct), 65536);
+        let mut image = FileImage::new(&scratch.0, config);
+        image.open(&WRITABLE).unwrap();
+        let mut other = FileImage::new(&scratch.0, config);
+        assert!(matches!(other.open(&READ_ONLY), Err(OpenError::Busy(_))));
+        let mut disk = image.queue().unwrap();
+        write(&mut *disk, 0, &[1; 512], private).unwrap();
+        image.close();
+        assert!(matches!(other.open(&WRITABLE), Err(OpenError::Busy(_))), "a queue has it open");
+        drop(disk);
+        // Threads of a pool end by themselves, a moment later.
+        while let Err(OpenError::Busy(_)) = other.open(&WRITABLE) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_file_that_ends_early_or_is_full_is_an_error() {
+    for config in ways() {
+        let scratch = Scratch::new(&format!("short-{}-{}", config.io, config.direct), 1 << 20);
+        let mut image = FileImage::new(&scratch.0, config);
+        image.open(&WRITABLE).unwrap();
+        let mut disk = image.queue().unwrap();
+        scratch.file().set_len(10 * 512).unwrap();
+        assert_eq!(read(&mut *disk, 2000, 512, private), Err(IoError::Failed));
+        assert_eq!(read(&mut *disk, 9, 2048, mapped), Err(IoError::Failed), "a part of it is there");
+        assert_eq!(read(&mut *disk, 0, 512, private), Ok(vec![0; 512]));
+        assert_eq!(image.sectors(), Some(10));
+        scratch.file().set_len(1 << 21).unwrap();
+        assert_eq!(image.sectors(), Some(4096));
+    }
+}
+
+#[test]
+fn what_cannot_be_an_image_says_so() {
+    let config = DiskConfig::default();
+    let open = |params: &str| {
+        let params = Some(params.to_string());
+        match NamedImage::new(config).open(&Opening { params, ..WRITABLE }) {
+            Err(OpenError::Failed(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    };
+    for (params, says) in [
+        ("/nonexistent/x", "no such file"),
+        ("/dev/null", "no image"),
+        ("/proc", "directory"),
+        ("qcow2:/x", "qemu-img"),
+    ] {
+        let why = open(params);
+        assert!(why.to_lowercase().contains(says), "{params}: {why}");
+    }
+    let empty = Scratch::new("empty", 0);
+    assert!(open(empty.0.to_str().unwrap()).contains("truncate"));
+    let Err(OpenError::Failed(why)) = NamedImage::new(config).open(&WRITABLE) else { panic!() };
+    assert!(why.contains("params"), "{why}");
+}
+
+#[test]
+fn a_name_leads_to_its_image() {
+    let scratch = Scratch::new("named", 65536);
+    let mut image = NamedImage::new(DiskConfig::default());
+    let how = |params: String| Opening { params: Some(params), ..WRITABLE };
+    let figures = image.open(&how(format!("aio:{}", scratch.0.display()))).unwrap();
+    assert_eq!(figures.sectors, 128);
+    let mut disk = image.queue().unwrap();
+    write(&mut *disk, 0, &pattern(3, 512), private).unwrap();
+    assert_eq!(image.face().take_readable().iter().flatten().count(), 1);
+    assert!(image.face().describe().contains("named"), "{}", image.face().describe());
+    drop(disk);
+    image.close();
+    assert_eq!(image.face().describe(), "");
+    // A disk in memory keeps its bytes from one connection to the next.
+    for turn in 0..2 {
+        assert_eq!(image.open(&how("ram:64K".into())).unwrap().sectors, 128);
+        let mut disk = image.queue().unwrap();
+        assert_eq!(read(&mut *disk, 0, 512, private).unwrap()[1], 7 * turn);
+        write(&mut *disk, 0, &pattern(0, 512), private).unwrap();
+        assert!(image.face().take_readable().iter().all(Option::is_none));
+        image.close();
+    }
+}
