@@ -1,22 +1,23 @@
 # Guests, as dom0's scenarios make and follow them.
 
-# guest NAME [KEY=VALUE...]: creates a domain. Keys: job, type (pv), vcpus (1), vif (a line of xl's syntax), more (guest
-# kernel arguments), config (one more line for xl).
+# guest NAME [KEY=VALUE...]: creates a domain. Keys: job, type (pv), vcpus (1), vif and disk (lines of xl's syntax), more (guest
+# kernel arguments), ramdisk (the guests' own), config (one more line for xl).
 guest() {
 	_name=$1; shift
-	job= type=pv vcpus=1 vif= more= config=
+	job= type=pv vcpus=1 vif= disk= more= ramdisk=/rig/guest.cpio config=
 	for _pair; do eval "${_pair%%=*}=\${_pair#*=}"; done
 	cat > "/run/$_name.cfg" <<-END
 	name = "$_name"
 	type = "$type"
 	kernel = "/rig/vmlinux"
-	ramdisk = "/rig/guest.cpio"
+	ramdisk = "$ramdisk"
 	extra = "console=hvc0 quiet loglevel=5 mitigations=off random.trust_cpu=on nokaslr rig.job=$job $more"
 	memory = ${memory:-192}
 	vcpus = $vcpus
 	on_poweroff = "destroy"
 	on_crash = "destroy"
 	${vif:+vif = [ $vif ]}
+	${disk:+disk = [ $disk ]}
 	$config
 	END
 	: > "/var/log/xen/console/guest-$_name.log"
@@ -46,7 +47,9 @@ tidy_up() {
 		xl destroy "$_domain"
 	done
 	for _program in pregrant iperf3 tail conformance; do killall -q "$_program"; done
-	rmmod xen-netback 2>/dev/null
+	rmmod xen-netback xen-blkback 2>/dev/null
+	for _loop in $(losetup -a | cut -d: -f1); do losetup -d "$_loop"; done
+	rm -rf /disks/* /run/disk-guest.cpio
 	# What a scenario wrote down; another reads its own only.
 	rm -f /run/*.log /run/rows /run/pauses
 	return 0

@@ -1,5 +1,6 @@
 # Does what dom0 asks: runs the line in data/do; status to data/did, the last line of output to data/answer.
 . /rig/net.sh
+. /rig/on-disk.sh
 
 # addresses N [DEVICE]: 10.9.0.N and fd09::N.
 addresses() {

@@ -144,8 +144,9 @@ impl Qemu {
                    gnttab_max_frames=64";
         let dom0 = format!(
             "console=hvc0 quiet loglevel=4 panic=-1 rootfstype=ramfs mitigations=off random.trust_cpu=on nokaslr \
-             {first}rig.play={}",
-            names.join(",")
+             {first}rig.play={} {}",
+            names.join(","),
+            rig.settings.join(" ")
         );
         let mut command = Command::new("qemu-system-x86_64");
         // Without RDRAND `xl create` waits for entropy; SVM and NPT are for PVH guests; `max` and newer models do not boot.

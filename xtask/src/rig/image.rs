@@ -2,6 +2,7 @@
 
 use super::Rig;
 use super::packages::root;
+use super::stand_in;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,13 +38,16 @@ const GUEST_PROGRAMS: [&str; 6] = [
     "usr/bin/xenstore-write",
     "usr/bin/xenstore-ls",
 ];
-const DOM0_MODULES: [&str; 10] = [
+const DOM0_MODULES: [&str; 13] = [
     "xenfs",
     "xen-evtchn",
     "xen-gntdev",
     "xen-gntalloc",
     "xen-privcmd",
     "xen-netback",
+    "xen-blkback",
+    "loop",
+    "brd",
     "tun",
     "bridge",
     "veth",
@@ -60,6 +64,10 @@ const GUEST_MODULES: [&str; 9] = [
     "bridge",
     "pktgen",
 ];
+
+/// What a guest with a disk has besides.
+const DISK_PROGRAMS: [&str; 3] = ["usr/bin/fio", "sbin/mke2fs", "sbin/e2fsck"];
+const DISK_MODULES: [&str; 4] = ["xen-blkfront", "ext4", "crc32c_generic", "fuse"];
 
 const SYSTEMD_PROGRAMS: [&str; 2] = ["lib/systemd/systemd", "bin/systemctl"];
 /// What units depend on where they do not say otherwise. Nothing else of systemd's is started.
@@ -110,9 +118,13 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf]) -> Result<(), String> {
     guest.put_all(&[rig.workspace.root().join("rig/guest-init")], "")?;
     guest.rename("guest-init", "init")?;
     guest.put_all(&listed(&rig.workspace.root().join("rig/jobs"))?, "rig/jobs")?;
-    guest.put_all(&["rig/say.sh", "rig/net.sh"].map(|f| rig.workspace.root().join(f)), "rig")?;
+    guest.put_all(
+        &["rig/say.sh", "rig/net.sh", "rig/on-disk.sh"].map(|f| rig.workspace.root().join(f)),
+        "rig",
+    )?;
     let guest_cpio = dir.join("guest.cpio");
     guest.pack(&guest_cpio)?;
+    let disk_cpio = disk(rig, &version)?;
 
     let out = images(rig);
     unpack_kernels(&root, &version, &out)?;
@@ -125,15 +137,27 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf]) -> Result<(), String> {
     dom0.put_all(&[rig.workspace.root().join("rig/dom0-init")], "")?;
     dom0.rename("dom0-init", "init")?;
     dom0.put_all(&listed(&rig.workspace.root().join("rig/scenarios"))?, "rig/scenarios")?;
-    let shared = ["rig/say.sh", "rig/domain.sh", "rig/net.sh", "rig/store.script", "rig/vif-script"]
-        .map(|f| rig.workspace.root().join(f));
-    dom0.put_all(&shared, "rig")?;
-    dom0.put_all(&[guest_cpio, out.kernel.clone()], "rig")?;
+    let scripts = ["say.sh", "domain.sh", "net.sh", "disk.sh", "store.script", "vif-script", "block-script"];
+    dom0.put_all(&scripts.map(|f| rig.workspace.root().join("rig").join(f)), "rig")?;
+    dom0.put_all(&[guest_cpio, disk_cpio, out.kernel.clone()], "rig")?;
     fs::create_dir_all(dom0.dir.join("etc/xen/scripts")).map_err(|e| at(&dom0.dir, e))?;
     let conf = dom0.dir.join("etc/xen/xl.conf");
     fs::write(&conf, "autoballoon=\"off\"\nclaim_mode=0\n").map_err(|e| at(&conf, e))?;
     dom0.pack(&out.dom0)?;
     systemd(rig, programs, &out)
+}
+
+/// What a guest with a disk has besides: an archive that dom0 puts behind the guests' own, for those guests alone.
+fn disk(rig: &Rig<'_>, version: &str) -> Result<PathBuf, String> {
+    let root = root(rig);
+    stand_in::make(&root.join(DISK_PROGRAMS[0]), &root.join(LIBRARIES[1]))?;
+    let tree = Tree::new(&root, rig.dir.join("image/disk"))?;
+    tree.programs(&DISK_PROGRAMS)?;
+    // The lists of modules are of both archives.
+    tree.modules(version, &[&GUEST_MODULES[..], &DISK_MODULES].concat())?;
+    let cpio = rig.dir.join("image/disk.cpio");
+    tree.pack(&cpio)?;
+    Ok(cpio)
 }
 
 /// Dom0 with systemd, and the units of `dist` installed as docs/operate.md says: an archive behind dom0's own, which the kernel
@@ -304,11 +328,11 @@ fn listed(dir: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-fn tool(command: &mut Command) -> Result<(), String> {
+pub(super) fn tool(command: &mut Command) -> Result<(), String> {
     tool_output(command).map(drop)
 }
 
-fn tool_output(command: &mut Command) -> Result<Vec<u8>, String> {
+pub(super) fn tool_output(command: &mut Command) -> Result<Vec<u8>, String> {
     let shown = format!("{command:?}");
     let out = command.stdin(Stdio::null()).output().map_err(|e| format!("{shown}: {e}"))?;
     if out.status.success() {
@@ -317,6 +341,6 @@ fn tool_output(command: &mut Command) -> Result<Vec<u8>, String> {
     Err(format!("{shown}: {}: {}", out.status, String::from_utf8_lossy(&out.stderr).trim()))
 }
 
-fn at(path: &Path, e: std::io::Error) -> String {
+pub(super) fn at(path: &Path, e: std::io::Error) -> String {
     format!("{}: {e}", path.display())
 }

@@ -13,6 +13,7 @@ mod boot;
 mod image;
 mod packages;
 mod scenario;
+mod stand_in;
 
 use crate::tool;
 use crate::workspace::{Workspace, run};
@@ -32,21 +33,23 @@ const EXAMPLES: [&str; 4] = ["conformance", "cycling_back", "misbehaviour", "sto
 pub(crate) struct Rig<'a> {
     workspace: &'a Workspace,
     dir: PathBuf,
+    /// For the scenarios, on dom0's command line.
+    settings: Vec<String>,
 }
 
 /// Plays what is wished.
 pub fn play(w: &Workspace, wish: &Wish) -> Result<(), String> {
     let all = scenario::all(w)?;
-    play_these(w, scenario::choose(&all, wish)?)
+    play_these(w, scenario::choose(&all, wish)?, wish.settings.clone())
 }
 
 /// The layer: the scenarios that say so, in as few boots as they need.
 pub fn layer(w: &Workspace) -> Result<(), String> {
-    play_these(w, scenario::of_ci(scenario::all(w)?)?)
+    play_these(w, scenario::of_ci(scenario::all(w)?)?, Vec::new())
 }
 
-fn play_these(w: &Workspace, chosen: Vec<Play>) -> Result<(), String> {
-    let rig = Rig { workspace: w, dir: w.target().join("rig") };
+fn play_these(w: &Workspace, chosen: Vec<Play>, settings: Vec<String>) -> Result<(), String> {
+    let rig = Rig { workspace: w, dir: w.target().join("rig"), settings };
     std::fs::create_dir_all(&rig.dir).map_err(|e| format!("{}: {e}", rig.dir.display()))?;
     let start = Instant::now();
     packages::fetch(&rig)?;

@@ -7,11 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What the host runs: program, package.
-const TOOLS: [(&str, &str); 6] = [
+const TOOLS: [(&str, &str); 7] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("cpio", "cpio"),
     ("modprobe", "kmod"),
     ("readelf", "binutils"),
+    ("gcc", "gcc"),
     ("xz", "xz-utils"),
     ("dpkg", "dpkg"),
 ];
@@ -46,6 +47,8 @@ const INSIDE: [&str; 25] = [
 ];
 /// Libraries of the last few.
 const MORE: [&str; 3] = ["libsctp1", "libssl3", "libmnl0"];
+/// For guests with a disk. What more fio names is put in by [`super::stand_in`]; libblkid1 is below.
+const DISK: [&str; 6] = ["e2fsprogs", "libext2fs2", "libcom-err2", "fio", "libaio1", "libnuma1"];
 /// systemd, with its libraries, where it is dom0's first process.
 const SYSTEMD: [&str; 19] = [
     "systemd",
@@ -126,6 +129,6 @@ fn wanted(rig: &Rig<'_>) -> Result<Vec<String>, String> {
     }
     let kernel =
         found.ok_or("apt knows no package linux-image-amd64: is this Debian? as root: apt-get update")?;
-    let names = INSIDE.iter().chain(&MORE).chain(&SYSTEMD).map(|s| s.to_string());
+    let names = INSIDE.iter().chain(&MORE).chain(&DISK).chain(&SYSTEMD).map(|s| s.to_string());
     Ok(names.chain([kernel]).collect())
 }
