@@ -26,6 +26,7 @@ use pregrant_host::drivers::StatusTeller;
 use pregrant_host::drivers::net::port_provider::{Notes, usual_name};
 use pregrant_host::drivers::net::taps::{plug_in, remove_left};
 use pregrant_host::drivers::recovery::{FileRecovery, Lock, LockError};
+use pregrant_host::drivers::status::socket_path;
 use pregrant_host::drivers::{
     Backend, BackendConfig, Chosen, Hotplug, HotplugConfig, Plugged, PortProvider, Taps,
 };
@@ -72,7 +73,7 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     let platform = Xen::open(domid)?;
     platform.ready_for_back()?;
     let Some(_owner) = own_domain(args.wait, &stop)? else { return Ok(()) };
-    let status = StatusTeller::on_xen(Path::new(RUN_DIR), domid.0)?;
+    let status = StatusTeller::on_xen_at(&socket_path(Path::new(RUN_DIR), domid.0))?;
     platform.events().also_wake_on(xs.transport().as_fd())?;
     platform.events().also_wake_on(stop.as_fd())?;
     platform.events().also_wake_on(status.as_fd())?;

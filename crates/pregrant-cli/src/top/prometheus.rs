@@ -3,7 +3,8 @@
 //! Each metric has its HELP and TYPE once, and its samples together. Names follow Prometheus' conventions: the unit in
 //! full and in the plural, `_total` behind counters, `_info` for a gauge whose labels are what it tells. Counters begin
 //! anew when a vif connects or another process takes over, which Prometheus' `rate` knows. Labels: `domain` (the back's),
-//! `vif` (guest and handle, `5.0`), `queue`, `dir` (`tx`, `rx`), `path`, `op`, `reason`.
+//! `vif` (guest and handle, `5.0`), `queue`, `dir` (`tx`, `rx`), `path`, `op`, `reason`. Devices that are no vifs have their class and
+//! `device` in place of `vif`, and what they count by its name (`count`).
 
 use pregrant_host::drivers::BackStatus;
 use pregrant_host::drivers::status::{DirStatus, VifStatus};
@@ -46,6 +47,7 @@ pub fn text(backs: &[BackStatus]) -> String {
     let mut metrics = of_backs(backs);
     metrics.extend(of_vifs(backs));
     metrics.extend(of_queues(backs));
+    metrics.extend(of_devices(backs));
     let mut out = String::new();
     for m in metrics.iter().filter(|m| !m.samples.is_empty()) {
         let _ = write!(out, "# HELP {0} {1}\n# TYPE {0} {2}\n{3}", m.name, m.help, m.kind, m.samples);
@@ -94,6 +96,28 @@ fn of_backs(backs: &[BackStatus]) -> Vec<Metric> {
         missed.sample(&labels, process.missed_wakeups);
     }
     vec![build, uptime, ops, syscalls, events, missed, carried]
+}
+
+/// Devices of other classes: disks.
+fn of_devices(backs: &[BackStatus]) -> Vec<Metric> {
+    let mut state = Metric::gauge("pregrant_device_state", "1 for the xenbus state in which the back is.");
+    let mut faults = Metric::counter(
+        "pregrant_device_faults_total",
+        "How often the device was closed for something that its guest did, or for want of what stands behind it.",
+    );
+    let mut counts = Metric::counter(
+        "pregrant_device_counts_total",
+        "What the device's class counts, since it connected: requests, bytes, errors. kept_pages and queues are as of now.",
+    );
+    for (back, device) in backs.iter().flat_map(|back| back.devices.iter().map(move |d| (back, d))) {
+        let (domain, name) = (back.domain.to_string(), format!("{}.{}", device.front, device.handle));
+        let labels = [("domain", &*domain), ("class", &*device.class), ("device", &*name)];
+        let more = |label| labels.into_iter().chain([label]).collect::<Vec<_>>();
+        state.sample(&more(("state", &device.state)), 1);
+        faults.sample(&labels, device.faults);
+        device.counters.iter().for_each(|(count, n)| counts.sample(&more(("count", count)), n));
+    }
+    vec![state, faults, counts]
 }
 
 fn of_vifs(backs: &[BackStatus]) -> Vec<Metric> {

@@ -111,6 +111,7 @@ pub fn device() -> DeviceStatus {
         throttled: 3,
         lines_left_out: 0,
         last_failure: Some("it \u{1b}[31mran ahead".into()),
+        what: "a toy".into(),
         counters: [("answered".to_string(), 100)].into(),
     }
 }

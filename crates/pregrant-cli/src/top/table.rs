@@ -5,6 +5,7 @@
 use super::flow::Flow;
 use pregrant_host::drivers::BackStatus;
 use pregrant_lab::table::{Align, Table, figure, width};
+use std::collections::BTreeMap;
 
 /// A column: heading, side, how soon it gives way on a narrow terminal (0: never), and its cell.
 struct Column {
@@ -51,11 +52,11 @@ pub fn render(
     let mut above = Vec::new();
     for back in backs {
         above.push(format!(
-            "domain {}: process {}, {:.0} s, {} vif(s){}, {}",
+            "domain {}: process {}, {:.0} s, {}{}, {}",
             back.domain,
             back.pid,
             back.uptime_s,
-            back.vifs.len(),
+            serves(back),
             carried(&back.workers),
             plain(&back.platform)
         ));
@@ -105,6 +106,17 @@ pub fn render(
     above.into_iter().chain(table).chain(below).map(|line| cut(&line, columns)).collect()
 }
 
+/// What a backend serves: `2 vif(s)`, `3 vbd(s)`, both.
+fn serves(back: &BackStatus) -> String {
+    let mut classes: BTreeMap<&str, usize> = BTreeMap::new();
+    back.devices.iter().for_each(|device| *classes.entry(&device.class).or_default() += 1);
+    if !back.vifs.is_empty() || classes.is_empty() {
+        classes.insert("vif", back.vifs.len());
+    }
+    let each: Vec<_> = classes.iter().rev().map(|(class, n)| format!("{n} {}(s)", plain(class))).collect();
+    each.join(", ")
+}
+
 /// What each worker carries, where there are several.
 fn carried(workers: &[usize]) -> String {
     match workers {
@@ -123,6 +135,7 @@ fn others(backs: &[BackStatus]) -> Vec<String> {
         ("back", Align::Right),
         ("state", Align::Left),
         ("throttled", Align::Right),
+        ("what", Align::Left),
         ("counted", Align::Left),
     ]);
     for (back, device) in backs.iter().flat_map(|b| b.devices.iter().map(move |d| (b.domain, d))) {
@@ -137,6 +150,7 @@ fn others(backs: &[BackStatus]) -> Vec<String> {
             back.to_string(),
             plain(&device.state),
             device.throttled.to_string(),
+            plain(&device.what),
             counted.join(", ") + &last.unwrap_or_default(),
         ]);
     }
@@ -252,9 +266,9 @@ vif 5.0 took no frames and lost its link 3 time(s), was held back by its rate 17
         backs[0].devices = vec![sample::device()];
         let lines = render(&backs, &flows, &[], 200, 50);
         let golden = "\
-device    back  state   throttled  counted
---------  ----  ------  ---------  -------------------------------------------------------
-vtoy 5.0     0  Closed          3  answered 100; closed 1 time(s), last: it ?[31mran ahead";
+device    back  state   throttled  what   counted
+--------  ----  ------  ---------  -----  -------------------------------------------------------
+vtoy 5.0     0  Closed          3  a toy  answered 100; closed 1 time(s), last: it ?[31mran ahead";
         assert_eq!(lines[1..4].join("\n"), golden);
         assert_eq!(
             lines.len(),

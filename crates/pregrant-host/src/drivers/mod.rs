@@ -3,6 +3,7 @@
 //! ```text
 //!   registry         watches the backend's directory, steps each device, polls all queues round robin
 //!   net/             what only vifs have: what stands behind them, scripts, and the front
+//!   blk/             what only vbds have: their images (disks/)
 //!   workload         the queues that one worker serves: those that are active are polled, the others armed
 //!   crew/            the workers: their threads, who has which queue, letters between them and the control thread
 //!   worker           the one loop: rounds, control when it is due, sleep
@@ -15,6 +16,8 @@
 //! ```
 //! Control (xenstore) runs between batches, never inside one. Both are generic over the platform.
 
+pub mod blk;
+mod chosen;
 pub mod crew;
 pub mod fair_scheduler;
 pub mod net;
@@ -29,13 +32,15 @@ pub mod wait;
 pub mod worker;
 pub mod workload;
 
+pub use blk::{Blk, BlkConfig};
+pub use chosen::Chosen;
 pub use crew::place::Placement;
 pub use net::captured::{CaptureFile, Captured};
 pub use net::frontend::{Frontend, FrontendError};
 pub use net::port_provider::{Hotplug, HotplugConfig, Plugged, PortProvider};
 pub use net::stations::Stations;
 pub use net::taps::Taps;
-pub use net::{Chosen, Net, NetConfig, VifReport};
+pub use net::{Net, NetConfig, VifReport};
 pub use poll_controller::Mode;
 pub use recovery::{BrokerRecovery, FileRecovery, Recovery};
 pub use registry::{Backend, BackendConfig, BackendError, DeviceClass, DeviceReport, ServedDevice, Staff};

@@ -25,8 +25,8 @@ pub const FORMAT: u32 = 1;
 /// Characters of a text that came from elsewhere.
 pub const TEXT_MAX: usize = 400;
 
-/// How the sockets' names begin, before the domain's number.
-const PREFIX: &str = "back-";
+/// How the sockets' names begin, before the domain's number: who serves vifs, and who serves vbds where that is another process.
+const PREFIXES: [&str; 2] = ["back-", "blkback-"];
 /// How they end.
 const SUFFIX: &str = ".status";
 
@@ -86,13 +86,16 @@ pub struct DeviceStatus {
     pub lines_left_out: u64,
     /// Why it was closed last, also when it is connected again.
     pub last_failure: Option<String>,
+    /// What its class says of it: what it is, and how it is served.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub what: String,
     /// What its class counts.
     pub counters: BTreeMap<String, u64>,
 }
 
 impl DeviceStatus {
     /// What is said of any device, and what its class counts.
-    pub fn new(report: DeviceReport, counters: &[(&str, u64)]) -> Self {
+    pub fn new(report: DeviceReport, what: &str, counters: &[(&str, u64)]) -> Self {
         Self {
             class: report.id.class.name().into(),
             front: report.id.front.0,
@@ -104,6 +107,7 @@ impl DeviceStatus {
             throttled: report.throttled,
             lines_left_out: report.lines_left_out,
             last_failure: report.last_failure.as_deref().map(short),
+            what: short(what),
             counters: counters.iter().map(|(name, n)| ((*name).into(), *n)).collect(),
         }
     }
@@ -293,7 +297,7 @@ impl From<VifReport> for VifStatus {
             lines_left_out,
             last_failure,
             ..
-        } = DeviceStatus::new(report.device, &[]);
+        } = DeviceStatus::new(report.device, "", &[]);
         Self {
             front,
             handle,
@@ -333,7 +337,12 @@ fn short(text: &str) -> String {
 
 /// Where the back of domain `domid` tells its status, among the sockets in `dir`.
 pub fn socket_path(dir: &Path, domid: u16) -> PathBuf {
-    dir.join(format!("{PREFIX}{domid}{SUFFIX}"))
+    dir.join(format!("{}{domid}{SUFFIX}", PREFIXES[0]))
+}
+
+/// Where the back of domain `domid` does that serves vbds alone.
+pub fn blk_socket_path(dir: &Path, domid: u16) -> PathBuf {
+    dir.join(format!("{}{domid}{SUFFIX}", PREFIXES[1]))
 }
 
 /// The status sockets in `dir`, in the order of their names: what is a socket and named by [`socket_path`], for the
@@ -354,6 +363,7 @@ pub fn sockets_in(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 fn is_named_so(name: &OsStr) -> bool {
-    let number = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX));
+    let of = |prefix: &str| name.to_str()?.strip_prefix(prefix)?.strip_suffix(SUFFIX);
+    let number = PREFIXES.into_iter().find_map(of);
     number.and_then(|n| n.parse::<u16>().ok().filter(|domid| domid.to_string() == n)).is_some()
 }

@@ -25,8 +25,13 @@ pub struct StatusTeller<P> {
 impl StatusTeller<Loopback> {
     /// For the backend of domain `domid` of the machine in `dir`.
     pub fn on_loopback(dir: &Path, domid: u16) -> Result<Self, ListenError> {
+        Self::on_loopback_at(&socket_path(dir, domid))
+    }
+
+    /// For a backend of a loopback machine, at this socket.
+    pub fn on_loopback_at(socket: &Path) -> Result<Self, ListenError> {
         Ok(Self {
-            socket: StatusSocket::bind(&socket_path(dir, domid))?,
+            socket: StatusSocket::bind(socket)?,
             started: Instant::now(),
             counters: Loopback::counters,
             describe: Loopback::describe,
@@ -35,10 +40,10 @@ impl StatusTeller<Loopback> {
 }
 
 impl StatusTeller<Xen> {
-    /// For the backend of domain `domid` of a real Xen.
-    pub fn on_xen(dir: &Path, domid: u16) -> Result<Self, ListenError> {
+    /// For a backend of a real Xen, at this socket.
+    pub fn on_xen_at(socket: &Path) -> Result<Self, ListenError> {
         Ok(Self {
-            socket: StatusSocket::bind(&socket_path(dir, domid))?,
+            socket: StatusSocket::bind(socket)?,
             started: Instant::now(),
             counters: Xen::counters,
             describe: Xen::describe,
@@ -58,8 +63,9 @@ impl<P: Platform> StatusTeller<P> {
         socket.turn(Instant::now(), || {
             let platform = backend.platform();
             let others = backend.devices().filter(|(device, _)| device.id.class != Class::VIF);
-            let others =
-                others.map(|(device, served)| DeviceStatus::new(device, &served.counters())).collect();
+            let others = others
+                .map(|(device, served)| DeviceStatus::new(device, &served.describe(), &served.counters()))
+                .collect();
             let status = BackStatus {
                 format: FORMAT,
                 domain: platform.domid().0,

@@ -22,6 +22,7 @@ mod vif;
 
 pub use report::VifReport;
 
+use super::Chosen;
 use super::registry::{DeviceClass, ServedDevice};
 use port_provider::{Far, Hotplug, PortProvider};
 use pregrant::net::back::control_page::CONTROL_BYTES;
@@ -41,27 +42,6 @@ const VIF_QUEUE_PAGES: usize = 2 + 2 * 256;
 
 /// The name of a vif's control page among what is kept of it.
 pub const CONTROL_PAGE: &str = "control";
-
-/// Which vifs a backend serves: all of a guest's, or one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Chosen {
-    /// The guest.
-    pub front: u16,
-    /// Its device; None: all.
-    pub handle: Option<u32>,
-}
-
-impl Chosen {
-    /// Whether a vif is served where these are chosen: none chooses all.
-    pub fn serve(chosen: &[Self], front: u16, handle: u32) -> bool {
-        chosen.is_empty() || chosen.iter().any(|c| c.names(front, handle))
-    }
-
-    /// Whether this names the vif.
-    pub fn names(&self, front: u16, handle: u32) -> bool {
-        self.front == front && self.handle.is_none_or(|h| h == handle)
-    }
-}
 
 /// How vifs are served: those that are found from now on.
 #[derive(Clone, Debug, Default)]

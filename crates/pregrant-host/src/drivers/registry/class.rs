@@ -182,6 +182,24 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
         false
     }
 
+    /// Whether it is to be [looked at](Self::look) now and then while it is connected, for what stands behind it may change and nobody
+    /// tells.
+    fn wants_looks(&self) -> bool {
+        false
+    }
+    /// Now and then: tells its front what has changed behind it.
+    ///
+    /// # Errors
+    /// The directory is gone, or xenstore.
+    fn look(&mut self, bus: &mut StoreBus<'_, T>, log: &DeviceLog) -> Result<(), DeviceError> {
+        let _ = (bus, log);
+        Ok(())
+    }
+
+    /// What the status says of it in words: what it is, and how it is served. Empty: nothing.
+    fn describe(&self) -> String {
+        String::new()
+    }
     /// What the status says of it beside what it says of any device.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()

@@ -37,8 +37,19 @@ pub struct DeviceReport {
 #[derive(Clone, Copy)]
 pub(super) struct Held {
     pub(super) until: Instant,
-    /// Given up, and said so.
+    /// Not to be tried before.
+    pub(super) next: Instant,
+    /// Given up, or for as long as it takes, and said so.
+    pub(super) said: bool,
+    /// Given up.
     pub(super) given_up: bool,
+}
+
+/// What stands behind a device is somebody's.
+#[derive(Clone, Copy)]
+pub(super) struct Busy {
+    pub(super) since: Instant,
+    pub(super) next: Instant,
 }
 
 /// What is to be done with a device once its queues are here.
@@ -81,6 +92,8 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) home: Vec<Box<dyn ServedQueue<P>>>,
     /// What is to be done once they have.
     pub(super) then: Vec<Then>,
+    /// Its front waits, for somebody has what stands behind it: since when, and when that is to be looked at again.
+    pub(super) busy: Option<Busy>,
     /// Its front is not listened to before.
     pub(super) throttled_until: Option<Instant>,
     /// The device's lock, where there is one.

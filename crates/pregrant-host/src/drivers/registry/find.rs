@@ -3,12 +3,13 @@
 //! ```text
 //!   event below backend/CLASS --scan--> new: own it, watch its front, inherit or take up, make its far side's place
 //!                                     gone: removed
-//!   somebody else still has it: tried again for a second
+//!   somebody else still has it: tried again for a second; what stands behind it: for as long as that takes
 //! ```
 //! What a guest may do: nothing here; the directory is the toolstack's.
 
 use super::device_log::DeviceLog;
 use super::devices::{Held, Instance, Then, hush, listen};
+use super::looks::BUSY_LOOK;
 use super::watch::{Changed, below_watch, watch_of};
 use super::{Backend, BackendError};
 use crate::drivers::recovery::Recovery;
@@ -106,7 +107,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let owned = self.config.recovery.as_mut().map(|s| s.own(&self.platform, &id)).transpose();
         let owned = match owned {
             Ok(owned) => owned,
-            Err(why) => return self.hold(id, &why),
+            Err(why) => return self.hold(id, &why, false),
         };
         let device = Device::new(id, Side::Back);
         let Some(class) = self.classes.iter_mut().find(|c| c.class() == id.class) else { return };
@@ -138,7 +139,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if let (true, Some(why)) = (live, &misplaced) {
             // Its guest is connected, and would not come back from a close: whoever serves it next finds it as it is.
             let why = format!("{why}; it stays connected, for the next backend");
-            return self.hold(id, &why);
+            return self.hold(id, &why, false);
         }
         let taken = if live {
             let mut kept = keeper(&mut self.config.recovery, &self.platform, id, log.clone());
@@ -148,10 +149,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             Ok(false)
         };
         if let Err(e) = &taken
-            && e.is_too_early()
-            && self.held.get(&id).is_none_or(|held| Instant::now() < held.until)
+            && (e.is_busy()
+                || e.is_too_early() && self.held.get(&id).is_none_or(|held| Instant::now() < held.until))
         {
-            return self.hold(id, e);
+            return self.hold(id, e, e.is_busy());
         }
         self.held.remove(&id);
         let live = matches!(taken, Ok(true));
@@ -171,6 +172,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             home: Vec::new(),
             then: Vec::new(),
             throttled_until: None,
+            busy: None,
             _owned: owned,
         };
         match left {
@@ -196,14 +198,18 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Somebody else still has the device: it is tried again for a second, and after that when the directory changes.
-    fn hold(&mut self, id: DeviceId, why: &dyn Display) {
-        let first = Held { until: Instant::now() + DYING, given_up: false };
+    /// Somebody else still has the device: it is tried again for a second, and after that when the directory changes. Or, `busy`, what
+    /// stands behind it, which a process that is dead may have for long: its guest waits until that is free.
+    fn hold(&mut self, id: DeviceId, why: &dyn Display, busy: bool) {
+        let now = Instant::now();
+        let first = Held { until: now + DYING, next: now, said: false, given_up: false };
         let held = self.held.entry(id).or_insert(first);
-        if !held.given_up && Instant::now() >= held.until {
-            held.given_up = true;
+        held.next = if busy { now + BUSY_LOOK } else { now };
+        held.given_up |= !busy && now >= held.until;
+        if now >= held.until && !std::mem::replace(&mut held.said, true) {
             let log = self.logs.entry(id).or_insert_with(|| DeviceLog::new(id));
-            log.say(Level::Warn, &format_args!("not served: {why}"));
+            let how = if busy { "its guest waits" } else { "not served" };
+            log.say(Level::Warn, &format_args!("{how}: {why}"));
         }
         // Nobody listens to its front: what that writes is not to keep this process awake.
         if held.given_up {
@@ -215,13 +221,16 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Tries again what a dying process still had. True: look again soon.
     pub(super) fn retry_held(&mut self) -> bool {
-        let due: Vec<_> = self.held.iter().filter(|(_, h)| !h.given_up).map(|(id, _)| *id).collect();
+        let now = Instant::now();
+        let is_due = |held: &Held| !held.given_up && held.next <= now;
+        let due: Vec<_> = self.held.iter().filter(|(_, held)| is_due(held)).map(|(id, _)| *id).collect();
         for &id in &due {
             self.find(id);
             if self.devices.has(&id) {
                 self.step(id);
             }
         }
-        !due.is_empty()
+        // Those that wait for long are due by time.
+        self.held.values().any(|held| !held.given_up && held.next <= Instant::now())
     }
 }

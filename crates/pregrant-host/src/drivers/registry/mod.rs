@@ -7,6 +7,7 @@
 //!   class   what a class brings: DeviceClass, ServedDevice       devices  one device, and its report
 //!   watch   what an event of xenstore means
 //!   find    which devices there are         step  what becomes of one
+//!   looks   what is looked at now and then, for nobody tells of it
 //!   own_rings  rings of devices that are of no queue, and own_turns, when they are served
 //!   pages   what a guest may have mapped    throttled  whose front asks for too many steps
 //!   sleep   until there may be something to do                   recall     what waits for queues that workers have
@@ -27,6 +28,7 @@ mod device_log;
 mod devices;
 mod end;
 mod find;
+mod looks;
 mod own_rings;
 mod own_turns;
 mod pages;
@@ -141,6 +143,8 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     /// By guest.
     throttle: BTreeMap<u16, Throttle>,
     began: Instant,
+    /// When what stands behind devices was looked at.
+    looked: Instant,
     removed: u64,
     waiter: Waiter,
 }
@@ -177,6 +181,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             rescan: false,
             throttle: BTreeMap::new(),
             began: Instant::now(),
+            looked: Instant::now(),
             removed: 0,
             waiter: Waiter::default(),
         })
@@ -263,6 +268,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let woke = self.wake_throttled();
         let came = self.turn_classes();
         self.turn_plugs();
+        self.turn_looks();
         let held = self.retry_held();
         let asked = self.turn_devices();
         if let Some(load) = self.crew.inline_mut() {

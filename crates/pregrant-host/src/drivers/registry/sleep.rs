@@ -5,7 +5,7 @@
 //!              '-none--> until an event, a descriptor, or the first of what is due  (drivers::wait)
 //!   due:   what a device waits for (an expiry, a credit)   a front that is throttled is heard again
 //!          a ring that is paused has turns again           a script that runs is looked at
-//!          what a class says
+//!          what a class says                             what stands behind a device is looked at
 //! ```
 //! What a guest may do: nothing more than before; a time that is due is bounded from below by what sets it.
 
@@ -82,6 +82,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let plugs = self.plugging.then_some(PLUG_LOOK);
         let queues = if let Crew::Inline(load) = &self.crew { load.due(&self.platform) } else { None };
         let classes = self.classes.iter().filter_map(|class| class.due()).min();
-        [plugs, queues, self.throttle_left(), self.own_rings.due(), classes].into_iter().flatten().min()
+        let others = [self.throttle_left(), self.own_rings.due(), self.look_due()];
+        [plugs, queues, classes].into_iter().chain(others).flatten().min()
     }
 }

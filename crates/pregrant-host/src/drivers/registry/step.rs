@@ -108,13 +108,17 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                     }
                 }
             }
+            Err(e) if e.is_busy() => return self.wait_for_busy(id, e),
             Err(e) => return self.failed_to_connect(id, e),
+        }
+        if let Some(served) = self.devices.get_mut(&id) {
+            served.busy = None;
         }
         self.relive();
     }
 
     /// A device's step, or its connect, failed.
-    fn failed_to_connect(&mut self, id: DeviceId, e: ConnectError<DeviceError>) {
+    pub(super) fn failed_to_connect(&mut self, id: DeviceId, e: ConnectError<DeviceError>) {
         let text = match e {
             // The toolstack was faster than our step: no fault of anybody's.
             ConnectError::Keys(_) if self.is_gone(&id) => {

@@ -1,0 +1,80 @@
+//! Vbds, as a backend serves them: the class, and what only vbds have.
+//!
+//! ```text
+//!   vbd     one vbd that is served: its handshake, and its image      queue  one of its queues: what workers have
+//! ```
+//! [`Blk`] is a [`DeviceClass`]: the registry, the worker and the recovery serve vbds through it, as devices of any class. What
+//! stands behind a vbd is in [`disks`](crate::disks); which image that is the toolstack says in the vbd's own directory.
+
+mod queue;
+mod vbd;
+
+use super::Chosen;
+use super::registry::{DeviceClass, ServedDevice};
+use crate::disks::{DiskConfig, NamedImage};
+use pregrant::blk::back::{BackVbd, Vbd, VbdConfig};
+use pregrant::platform::Platform;
+use pregrant::wire::blkif::SEGMENTS_MAX;
+use pregrant::xenbus::back::KeptMemory;
+use pregrant::xenbus::{BackDevice, Class, DeviceId};
+use pregrant::xenstore::Transport;
+use std::marker::PhantomData;
+use vbd::VbdInstance;
+
+/// How vbds are served: those that are found from now on.
+#[derive(Clone, Debug, Default)]
+pub struct BlkConfig {
+    /// What is offered, and how bytes move.
+    pub vbd: VbdConfig,
+    /// How their images are opened.
+    pub disk: DiskConfig,
+    /// Whether a vbd with a script is connected only when the toolstack has run it (`hotplug-status`).
+    pub awaits_scripts: bool,
+    /// These vbds alone; all when there are none. Before the first vbd is found.
+    pub chosen: Vec<Chosen>,
+}
+
+/// The class of vbds, on platform `P`.
+pub struct Blk<P> {
+    /// How they are served.
+    pub config: BlkConfig,
+    platform: PhantomData<fn(&P)>,
+}
+
+impl<P: Platform> Blk<P> {
+    /// Vbds that are served so.
+    pub fn new(config: BlkConfig) -> Self {
+        Self { config, platform: PhantomData }
+    }
+}
+
+impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Blk<P> {
+    fn class(&self) -> Class {
+        Vbd::<P>::CLASS
+    }
+    fn front_keys(&self) -> &'static [&'static str] {
+        Vbd::<P>::FRONT_KEYS
+    }
+    fn own_keys(&self) -> &'static [&'static str] {
+        Vbd::<P>::OWN_KEYS
+    }
+    fn serves(&self, front: u16, handle: u32) -> bool {
+        Chosen::serve(&self.config.chosen, front, handle)
+    }
+    fn make(&mut self, id: &DeviceId, _: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>> {
+        let mut config = self.config.vbd;
+        // It is not offered where nothing may be kept.
+        config.features.persistent &= config.persistent_pages > 0;
+        let image = NamedImage::new(self.config.disk);
+        let face = image.face().clone();
+        let vbd = BackVbd::new(id.front, id.handle, config, Box::new(image));
+        Box::new(VbdInstance::new(vbd, face, self.config.awaits_scripts))
+    }
+    fn most_pages(&self) -> usize {
+        // Rings, and what requests may have mapped: with many queues each may have one of the longest.
+        let VbdConfig { features, parts_in_flight, .. } = self.config.vbd;
+        let queues = features.max_queues as usize;
+        let longest = SEGMENTS_MAX.max(features.max_indirect_segments as usize);
+        queues * (1 << features.max_ring_order) + parts_in_flight.max(queues * longest)
+    }
+}

@@ -1,0 +1,159 @@
+//! One vbd that is served: its handshake, joined with its image.
+//!
+//! ```text
+//!   place      a script of the toolstack's is waited for, where there is one
+//!   connected  the image is open: what it is goes to the log
+//!   lend       queue i and its disk's descriptor go to a worker, as one (`queue`); take_back
+//!   look       the image has another length: the guest is told
+//! ```
+//! A guest that goes up and down without end uses up its lines in the log and is then counted only.
+
+use super::queue::VbdQueue;
+use crate::disks::ImageFace;
+use crate::drivers::registry::{AnyBack, DeviceLog, Notes, ServedDevice, ServedQueue};
+use log::Level;
+use pregrant::blk::back::{BackVbd, Counts};
+use pregrant::blk::disk::DiskFigures;
+use pregrant::platform::Platform;
+use pregrant::xenbus::back::Drained;
+use pregrant::xenbus::bus::StoreBus;
+use pregrant::xenbus::{Device, DeviceError, DeviceId};
+use pregrant::xenstore::{Client, Transport};
+use rustix::fd::OwnedFd;
+use std::any::Any;
+
+/// The toolstack's key that names a script.
+const SCRIPT: &str = "script";
+
+/// See the module.
+pub(super) struct VbdInstance<P: Platform> {
+    vbd: BackVbd<P>,
+    face: ImageFace,
+    /// By queue: readable when its disk has done something; none while they are lent.
+    readable: Vec<Option<OwnedFd>>,
+    awaits_scripts: bool,
+}
+
+impl<P: Platform> VbdInstance<P> {
+    pub(super) fn new(vbd: BackVbd<P>, face: ImageFace, awaits_scripts: bool) -> Self {
+        Self { vbd, face, readable: Vec::new(), awaits_scripts }
+    }
+
+    /// Of all queues, since they connected.
+    fn counts(&self) -> Vec<Counts> {
+        self.vbd.shares().iter().map(|share| share.counters.read()).collect()
+    }
+
+    /// Its image and how it is served; empty: it is not connected.
+    fn words(&self) -> String {
+        let (Some(figures), [first, ..]) = (self.vbd.figures(), self.vbd.shares()) else {
+            return String::new();
+        };
+        let DiskFigures { sectors, read_only, .. } = figures;
+        let read_only = if *read_only { ", read-only" } else { "" };
+        format!("{}, {}, {}{read_only}", first.path, self.face.describe(), size(*sectors))
+    }
+}
+
+impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> {
+    fn back(&self) -> &dyn AnyBack<P, T> {
+        &self.vbd
+    }
+    fn back_mut(&mut self) -> &mut dyn AnyBack<P, T> {
+        &mut self.vbd
+    }
+    fn detach(&mut self, p: &P) -> Drained {
+        self.vbd.detach(p, &mut ())
+    }
+    fn end(&mut self, p: &P, bus: &mut StoreBus<'_, T>) -> Result<Drained, DeviceError> {
+        self.vbd.end(p, bus, &mut ())
+    }
+
+    fn place(&mut self, device: &Device, xs: &mut Client<T>, _: bool) -> Result<Notes, String> {
+        let script = device.get_own::<String, T>(xs, SCRIPT).map_err(|e| e.to_string())?;
+        if self.awaits_scripts && script.is_some_and(|script| !script.is_empty()) {
+            self.vbd.await_hotplug();
+        }
+        Ok(Notes::new())
+    }
+
+    fn connected(&mut self, _: &Device, log: &DeviceLog) {
+        self.readable = self.face.take_readable();
+        let queues = self.vbd.shares().len();
+        log.say(Level::Info, &format_args!("connected, {queues} queue(s), {}", self.words()));
+    }
+
+    fn closed(&mut self, _: &DeviceId, _: &DeviceLog) {
+        self.readable.clear();
+    }
+
+    fn lend(&mut self) -> Vec<Box<dyn ServedQueue<P>>> {
+        let queues = self.vbd.lend_queues();
+        let nr_queues = queues.len();
+        let mut readable = std::mem::take(&mut self.readable).into_iter();
+        let joined = queues.into_iter().enumerate().map(|(number, queue)| {
+            let readable = readable.next().flatten();
+            Box::new(VbdQueue { queue, readable, number, nr_queues }) as Box<dyn ServedQueue<P>>
+        });
+        joined.collect()
+    }
+
+    fn take_back(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>) {
+        let mut back = Vec::new();
+        for queue in queues {
+            // Nobody but this type makes queues of this device.
+            let Ok(queue) = (queue as Box<dyn Any>).downcast::<VbdQueue<P>>() else { continue };
+            let VbdQueue { queue, readable, .. } = *queue;
+            back.push(queue);
+            self.readable.push(readable);
+        }
+        self.vbd.take_back(back);
+    }
+
+    fn wants_looks(&self) -> bool {
+        true
+    }
+
+    fn look(&mut self, bus: &mut StoreBus<'_, T>, log: &DeviceLog) -> Result<(), DeviceError> {
+        if self.vbd.look_at_length(bus)? {
+            let sectors = self.vbd.figures().map_or(0, |figures| figures.sectors);
+            log.say(Level::Info, &format_args!("its image has another length now: {}", size(sectors)));
+        }
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        self.words()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let all = self.counts();
+        let sum = |of: fn(&Counts) -> u64| all.iter().map(of).sum::<u64>();
+        let shares = self.vbd.shares();
+        vec![
+            ("queues", shares.len() as u64),
+            ("reads", sum(|c| c.reads)),
+            ("writes", sum(|c| c.writes)),
+            ("flushes", sum(|c| c.flushes)),
+            ("discards", sum(|c| c.discards)),
+            ("bytes_read", sum(|c| c.bytes_read)),
+            ("bytes_written", sum(|c| c.bytes_written)),
+            ("refused", sum(|c| c.refused)),
+            ("unsupported", sum(|c| c.unsupported)),
+            ("failed", sum(|c| c.failed)),
+            ("redone", sum(|c| c.redone)),
+            ("kept_pages", shares.iter().map(|share| share.kept_pages() as u64).sum()),
+            ("overflows", shares.iter().map(|share| share.overflows()).sum()),
+        ]
+    }
+}
+
+/// A disk's size: `64 MiB`, `700 KiB`.
+fn size(sectors: u64) -> String {
+    let kib = sectors / 2;
+    match kib {
+        kib if kib >= 1 << 20 && kib.is_multiple_of(1 << 20) => format!("{} GiB", kib >> 20),
+        kib if kib >= 1 << 10 && kib.is_multiple_of(1 << 10) => format!("{} MiB", kib >> 10),
+        kib => format!("{kib} KiB"),
+    }
+}
