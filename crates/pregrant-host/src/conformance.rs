@@ -18,6 +18,7 @@ use stage::{
 };
 use std::time::Duration;
 
+mod batches;
 mod handles;
 mod stage;
 
@@ -51,6 +52,11 @@ pub fn run<M: Machine>(machine: &M) -> Vec<Outcome> {
         maps("a grant is copied while it is mapped", copy_beside_a_map),
         case("a bad piece in a batch fails alone", copy_statuses),
         case("an empty piece is okay whatever its grant", copy_empty),
+        case("batches with bytes of their own fetch together, and fail each for itself", batches::fetch),
+        case(
+            "batches with bytes of their own deliver together, also beside one that fetches",
+            batches::deliver,
+        ),
         case("another domain's grant is refused", wrong_domain),
         case("a domain that does not exist is refused", no_domain),
         case("a revoked grant is refused", revoked),

@@ -19,7 +19,7 @@ use super::node::{GNTDEV, Node, NodeError};
 use crate::counters::Tally;
 use crate::line_budget::LineBudget;
 use crate::mapping::Base;
-use pregrant::platform::{Access, CopyOp, GrantOps, LocalBytes, MapError, PeerMem};
+use pregrant::platform::{Access, CopyBatch, CopyOp, GrantOps, LocalBytes, MapError, PeerMem};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PlatformError};
@@ -35,12 +35,36 @@ const SEND_EVENT: u32 = 2;
 /// Segments of one ioctl: the kernel takes any number; this bounds our own buffer.
 const SEGMENTS: usize = 1024;
 
+/// Segments of the next call, and which op of which batch each is.
+#[derive(Debug)]
+struct Tried {
+    segments: Vec<Segment>,
+    ops: Vec<(u32, u32)>,
+}
+
+impl Default for Tried {
+    fn default() -> Self {
+        Self { segments: Vec::with_capacity(SEGMENTS), ops: Vec::with_capacity(SEGMENTS) }
+    }
+}
+
+impl Tried {
+    fn push(&mut self, segment: Segment, op: (u32, u32)) {
+        self.segments.push(segment);
+        self.ops.push(op);
+    }
+
+    fn is_full(&self) -> bool {
+        self.segments.len() == SEGMENTS
+    }
+}
+
 /// Other domains' memory.
 #[derive(Debug)]
 pub struct Gntdev {
     node: OnceCell<Arc<Node>>,
     tally: Arc<Tally>,
-    segments: RefCell<Vec<Segment>>,
+    tried: RefCell<Tried>,
 }
 
 /// Mapped pages of another domain; unmapped on drop.
@@ -55,7 +79,7 @@ pub struct PeerMap {
 
 impl Gntdev {
     pub(super) fn new(tally: Arc<Tally>) -> Self {
-        Self { node: OnceCell::new(), tally, segments: RefCell::new(Vec::with_capacity(SEGMENTS)) }
+        Self { node: OnceCell::new(), tally, tried: RefCell::default() }
     }
 
     pub(super) fn node(&self) -> Result<&Arc<Node>, NodeError> {
@@ -162,17 +186,21 @@ unsafe impl PeerMem for Gntdev {
     }
 
     fn copy(&self, of: DomId, local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError> {
+        self.copy_each(of, &mut [CopyBatch { local, ops }])
+    }
+
+    fn copy_each(&self, of: DomId, batches: &mut [CopyBatch<'_>]) -> Result<(), PlatformError> {
         let failed = |e: Errno| PlatformError { op: "copy through gntdev", code: e.raw_os_error() };
         let node = self.node().map_err(|e| failed(e.errno))?;
-        let (base, len, to_peer) = match local {
-            LocalBytes::FromPeer(bytes) => (bytes.as_mut_ptr() as u64, bytes.len(), false),
-            LocalBytes::ToPeer(bytes) => (bytes.as_ptr() as u64, bytes.len(), true),
-        };
-        self.tally.copies(ops);
-        let mut segments = self.segments.borrow_mut();
-        for ops in ops.chunks_mut(SEGMENTS) {
-            segments.clear();
-            for op in ops.iter_mut() {
+        let mut tried = self.tried.borrow_mut();
+        for k in 0..batches.len() {
+            self.tally.copies(batches[k].ops);
+            let (base, len, to_peer) = match &mut batches[k].local {
+                LocalBytes::FromPeer(bytes) => (bytes.as_mut_ptr() as u64, bytes.len(), false),
+                LocalBytes::ToPeer(bytes) => (bytes.as_ptr() as u64, bytes.len(), true),
+            };
+            for i in 0..batches[k].ops.len() {
+                let op = &mut batches[k].ops[i];
                 let (offset, count, at) = (usize::from(op.offset), usize::from(op.len), op.at as usize);
                 // One piece that the kernel would refuse makes it refuse all of them.
                 if offset + count > PAGE_SIZE || at > len || count > len - at {
@@ -186,22 +214,34 @@ unsafe impl PeerMem for Gntdev {
                 let (near, far) = (base + u64::from(op.at), gref_side(op.gref.0, op.offset, of.0));
                 let (source, dest, flags) =
                     if to_peer { (near, far, DEST_GREF) } else { (far, near, SOURCE_GREF) };
-                segments.push(Segment { source, dest, len: op.len, flags, status: 0, pad: 0 });
-            }
-            if segments.is_empty() {
-                continue;
-            }
-            self.tally.syscalls.add(1);
-            let mut words = [segments.len() as u64, segments.as_mut_ptr() as u64];
-            // SAFETY: as many segments as the first word says, in a vector that lives on; each address and length
-            // lies in the local bytes (checked above), borrowed for this call, exclusively where they are written.
-            unsafe { ioctl::call(node.as_fd(), GNTDEV_COPY, &mut words) }.map_err(failed)?;
-            let tried = ops.iter_mut().filter(|op| op.status.is_okay() && op.len > 0);
-            for (op, segment) in tried.zip(segments.iter()) {
-                op.status = GrantStatus(segment.status);
+                let segment = Segment { source, dest, len: op.len, flags, status: 0, pad: 0 };
+                tried.push(segment, (k as u32, i as u32));
+                if tried.is_full() {
+                    self.call_copy(node, &mut tried, batches).map_err(failed)?;
+                }
             }
         }
-        Ok(())
+        self.call_copy(node, &mut tried, batches).map_err(failed)
+    }
+}
+
+impl Gntdev {
+    /// One call for what was collected, and the statuses of that.
+    fn call_copy(&self, node: &Node, tried: &mut Tried, batches: &mut [CopyBatch<'_>]) -> Result<(), Errno> {
+        if tried.segments.is_empty() {
+            return Ok(());
+        }
+        self.tally.syscalls.add(1);
+        let mut words = [tried.segments.len() as u64, tried.segments.as_mut_ptr() as u64];
+        // SAFETY: as many segments as the first word says, in a vector that lives on; each address and length lies in the local
+        // bytes of its batch (checked as it was collected), borrowed for this call, exclusively where they are written.
+        let called = unsafe { ioctl::call(node.as_fd(), GNTDEV_COPY, &mut words) };
+        for (segment, (batch, op)) in tried.segments.drain(..).zip(tried.ops.drain(..)) {
+            let status =
+                if called.is_ok() { GrantStatus(segment.status) } else { GrantStatus::GENERAL_ERROR };
+            batches[batch as usize].ops[op as usize].status = status;
+        }
+        called.map(drop)
     }
 }
 

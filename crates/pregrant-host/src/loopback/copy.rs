@@ -3,6 +3,7 @@
 //! ```text
 //!   ops -> check, hold the grants (adjacent ops share) -> one system call -> statuses -> let the grants go
 //! ```
+//! Several batches, each with local bytes of its own, share the call where they go the same way.
 //!
 //! Few pieces (below [`FEW`]) are cheaper by pread and pwrite on the peer's memfd. These also serve where the kernel
 //! forbids `process_vm_*` (another user, a user namespace), where the peer has no process right now, and where the call
@@ -16,7 +17,7 @@ use super::peer::Peer;
 use super::pins::{Held, PinError, User};
 use super::span::Span;
 use pregrant::PAGE_SIZE;
-use pregrant::platform::{CopyOp, LocalBytes};
+use pregrant::platform::{CopyBatch, CopyOp, LocalBytes};
 use pregrant::wire::grant::GrantStatus;
 use std::cell::{Cell, RefCell};
 
@@ -40,10 +41,12 @@ enum Access {
 /// Room for one call, allocated once.
 #[derive(Debug)]
 struct Scratch {
+    /// Local bytes; neighbours are one.
     local: Vec<Span>,
+    /// By piece: where its bytes are here and there, and which op of which batch it is.
+    near: Vec<Span>,
     remote: Vec<Span>,
-    /// Which op each remote piece is.
-    op: Vec<u32>,
+    op: Vec<(u32, u32)>,
     held: Vec<Held>,
 }
 
@@ -51,6 +54,7 @@ impl Default for Scratch {
     fn default() -> Self {
         Self {
             local: Vec::with_capacity(IOV_MAX),
+            near: Vec::with_capacity(IOV_MAX),
             remote: Vec::with_capacity(IOV_MAX),
             op: Vec::with_capacity(IOV_MAX),
             held: Vec::with_capacity(IOV_MAX),
@@ -58,12 +62,19 @@ impl Default for Scratch {
     }
 }
 
-/// The local side as an address, for as long as a batch borrows it.
-#[derive(Clone, Copy)]
+/// The local side of a batch as an address, for as long as it is borrowed.
 struct Local {
     base: *mut u8,
     len: usize,
-    to_peer: bool,
+}
+
+impl Local {
+    fn of(local: &mut LocalBytes<'_>) -> Self {
+        match local {
+            LocalBytes::FromPeer(bytes) => Self { base: bytes.as_mut_ptr(), len: bytes.len() },
+            LocalBytes::ToPeer(bytes) => Self { base: bytes.as_ptr().cast_mut(), len: bytes.len() },
+        }
+    }
 }
 
 /// How one handle copies. Its thread alone does.
@@ -76,17 +87,22 @@ pub(super) struct Copier {
 impl Copier {
     /// Copies from or to a peer's granted pages; each op has its status.
     pub(super) fn copy(&self, peer: &Peer, local: LocalBytes<'_>, ops: &mut [CopyOp]) {
-        let local = match local {
-            LocalBytes::FromPeer(bytes) => {
-                Local { base: bytes.as_mut_ptr(), len: bytes.len(), to_peer: false }
-            }
-            LocalBytes::ToPeer(bytes) => {
-                Local { base: bytes.as_ptr().cast_mut(), len: bytes.len(), to_peer: true }
-            }
-        };
-        peer.core.tally.copies(ops);
-        let batch = Batch { peer, access: &self.access, local };
-        batch.run(&mut self.scratch.borrow_mut(), ops);
+        self.copy_each(peer, &mut [CopyBatch { local, ops }]);
+    }
+
+    /// The same for several batches, which share their calls.
+    pub(super) fn copy_each(&self, peer: &Peer, batches: &mut [CopyBatch<'_>]) {
+        let mut rest = batches;
+        // Those of one direction.
+        while let Some(first) = rest.first() {
+            let goes = |batch: &CopyBatch<'_>| matches!(batch.local, LocalBytes::ToPeer(_));
+            let to_peer = goes(first);
+            let n = rest.iter().take_while(|batch| goes(batch) == to_peer).count();
+            let (run, others) = rest.split_at_mut(n);
+            run.iter().for_each(|batch| peer.core.tally.copies(batch.ops));
+            Run { peer, access: &self.access, to_peer }.run(&mut self.scratch.borrow_mut(), run);
+            rest = others;
+        }
     }
 
     /// In words, for results.
@@ -100,25 +116,35 @@ impl Copier {
     }
 }
 
-struct Batch<'a> {
+/// Batches that go the same way.
+struct Run<'a> {
     peer: &'a Peer,
     access: &'a Cell<Access>,
-    local: Local,
+    to_peer: bool,
 }
 
-impl Batch<'_> {
-    fn run(&self, s: &mut Scratch, ops: &mut [CopyOp]) {
+impl Run<'_> {
+    fn run(&self, s: &mut Scratch, batches: &mut [CopyBatch<'_>]) {
+        for k in 0..batches.len() {
+            self.collect(s, batches, k);
+        }
+        self.flush(s, batches);
+    }
+
+    /// Looks at the ops of batch `k`, and holds their grants.
+    fn collect(&self, s: &mut Scratch, batches: &mut [CopyBatch<'_>], k: usize) {
         let granter = self.peer.granter();
         let User { domid, slot } = self.peer.core.user;
         let user = User { domid, slot };
         let memory = self.peer.address();
+        let Local { base, len: local_len } = Local::of(&mut batches[k].local);
         // Adjacent ops with the same gref share what became of the first.
         let mut last: Option<(u32, Result<u32, GrantStatus>)> = None;
         let mut busy = 0;
         let mut i = 0;
-        while let Some(op) = ops.get_mut(i) {
+        while let Some(op) = batches[k].ops.get_mut(i) {
             let (offset, len, at) = (usize::from(op.offset), usize::from(op.len), op.at as usize);
-            if offset + len > PAGE_SIZE || at > self.local.len || len > self.local.len - at {
+            if offset + len > PAGE_SIZE || at > local_len || len > local_len - at {
                 op.status = GrantStatus::BAD_COPY_ARG;
                 i += 1;
                 continue;
@@ -129,17 +155,18 @@ impl Batch<'_> {
                 i += 1;
                 continue;
             }
+            let gref = op.gref.0;
             let frame = match last {
-                Some((gref, frame)) if gref == op.gref.0 => frame,
-                _ => match granter.hold(op.gref.0, user, self.local.to_peer) {
+                Some((held, frame)) if held == gref => frame,
+                _ => match granter.hold(gref, user, self.to_peer) {
                     Ok((frame, held)) => {
                         s.held.push(held);
                         Ok(frame)
                     }
                     Err(PinError::Status(status)) => Err(status),
                     Err(PinError::Busy) => {
-                        // Held by us, further up in this batch, or by another worker: let go of what we hold first.
-                        self.flush(s, ops);
+                        // Held by us, further up in these batches, or by another worker: let go of what we hold first.
+                        self.flush(s, batches);
                         last = None;
                         busy += 1;
                         if busy < BUSY_TRIES {
@@ -151,8 +178,8 @@ impl Batch<'_> {
                 },
             };
             busy = 0;
-            last = Some((ops[i].gref.0, frame));
-            let op = &mut ops[i];
+            last = Some((gref, frame));
+            let op = &mut batches[k].ops[i];
             i += 1;
             let frame = match frame {
                 Ok(frame) => frame,
@@ -162,25 +189,25 @@ impl Batch<'_> {
                 }
             };
             op.status = GrantStatus::OKAY;
-            let near = self.local.base.wrapping_add(at);
+            let near = base.wrapping_add(at);
             match s.local.last_mut() {
                 // Neighbours in the local bytes need one entry only.
                 Some(l) if l.end() == near as usize => l.grow(len),
                 _ => s.local.push(Span::new(near.cast(), len)),
             }
+            s.near.push(Span::new(near.cast(), len));
             let far = memory + u64::from(frame) * PAGE_SIZE as u64 + offset as u64;
             s.remote.push(Span::new(far as *mut _, len));
-            s.op.push(i as u32 - 1);
+            s.op.push((k as u32, i as u32 - 1));
             if s.remote.len() == IOV_MAX {
-                self.flush(s, ops);
+                self.flush(s, batches);
                 last = None;
             }
         }
-        self.flush(s, ops);
     }
 
     /// Moves the bytes of what was collected, then lets the grants go.
-    fn flush(&self, s: &mut Scratch, ops: &mut [CopyOp]) {
+    fn flush(&self, s: &mut Scratch, batches: &mut [CopyBatch<'_>]) {
         let total = s.remote.len();
         let mut vm = self.peer.address() != 0;
         let mut done = 0;
@@ -188,7 +215,9 @@ impl Batch<'_> {
             vm &= self.access.get() == Access::Vm && total - done >= FEW;
             if vm {
                 if done > 0 {
-                    self.gather_rest(s, done, ops);
+                    // After a call that stopped half way.
+                    s.local.clear();
+                    s.local.extend_from_slice(&s.near[done..]);
                 }
                 let moved = self.move_vm(s, done);
                 done += moved;
@@ -197,26 +226,19 @@ impl Batch<'_> {
             }
             // Few pieces, or the one at which the call stopped.
             if done < total {
-                self.move_one(s, done, ops);
+                if !self.move_one(s, done) {
+                    let (batch, op) = s.op[done];
+                    batches[batch as usize].ops[op as usize].status = GrantStatus::BAD_PAGE;
+                }
                 done += 1;
             }
         }
         let granter = self.peer.granter();
         s.held.drain(..).for_each(|held| granter.copied(held));
         s.local.clear();
+        s.near.clear();
         s.remote.clear();
         s.op.clear();
-    }
-
-    /// The local side of the pieces from `done` on, after a call that stopped half way.
-    #[cold]
-    fn gather_rest(&self, s: &mut Scratch, done: usize, ops: &[CopyOp]) {
-        s.local.clear();
-        for k in &s.op[done..] {
-            let op = &ops[*k as usize];
-            let near = self.local.base.wrapping_add(op.at as usize);
-            s.local.push(Span::new(near.cast(), usize::from(op.len)));
-        }
     }
 
     /// One call for the pieces from `done` on; returns how many were moved whole.
@@ -224,11 +246,11 @@ impl Batch<'_> {
         self.peer.core.tally.syscalls.add(1);
         let (near, far, pid) = (&s.local, &s.remote[done..], self.peer.pid());
         let (near_len, far_len) = (near.len() as libc::c_ulong, far.len() as libc::c_ulong);
-        // SAFETY: each local range lies in the bytes that the batch borrows (checked in `run`), exclusively when they
+        // SAFETY: each local range lies in the bytes that its batch borrows (checked in `collect`), exclusively when they
         // are written. The remote ranges are another domain's memory, or, with threads as domains, this process' own
         // mapping of it, which is shared memory that nothing refers to; the kernel checks them.
         let moved = unsafe {
-            if self.local.to_peer {
+            if self.to_peer {
                 libc::process_vm_writev(pid, Span::list(near), near_len, Span::list(far), far_len, 0)
             } else {
                 libc::process_vm_readv(pid, Span::list(near), near_len, Span::list(far), far_len, 0)
@@ -254,25 +276,21 @@ impl Batch<'_> {
         whole.count()
     }
 
-    /// One piece, through the peer's memfd.
-    fn move_one(&self, s: &Scratch, piece: usize, ops: &mut [CopyOp]) {
+    /// One piece, through the peer's memfd. False: its page is not to be had.
+    fn move_one(&self, s: &Scratch, piece: usize) -> bool {
         self.peer.core.tally.syscalls.add(1);
-        let op = &mut ops[s.op[piece] as usize];
-        let near = self.local.base.wrapping_add(op.at as usize);
+        let (near, len) = (s.near[piece].start() as *mut u8, s.near[piece].len());
         let at = s.remote[piece].start() as u64 - self.peer.address();
-        let len = usize::from(op.len);
-        // SAFETY: `at + len` of the op was checked against the local bytes, which the batch borrows, exclusively when
-        // they are written.
+        // SAFETY: the piece lies in the local bytes that its batch borrows (checked in `collect`), exclusively when they are
+        // written.
         let moved = unsafe {
-            if self.local.to_peer {
+            if self.to_peer {
                 rustix::io::pwrite(&self.peer.memory, std::slice::from_raw_parts(near, len), at)
             } else {
                 rustix::io::pread(&self.peer.memory, std::slice::from_raw_parts_mut(near, len), at)
             }
         };
-        if moved != Ok(len) {
-            op.status = GrantStatus::BAD_PAGE;
-        }
+        moved == Ok(len)
     }
 }
 

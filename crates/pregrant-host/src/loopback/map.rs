@@ -10,7 +10,7 @@ use super::window::{FLUSH_PAGES, Stitched, Window};
 use crate::counters::Tally;
 use crate::line_budget::LineBudget;
 use crate::mapping::{Base, Mapping};
-use pregrant::platform::{Access, CopyOp, GrantOps, LocalBytes, MapError, PeerMem};
+use pregrant::platform::{Access, CopyBatch, CopyOp, GrantOps, LocalBytes, MapError, PeerMem};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PlatformError};
@@ -227,6 +227,20 @@ unsafe impl PeerMem for Reach {
             Err(e) => return Err(errno("reach the domain to copy from or to", e)),
         };
         self.copier.copy(&peer, local, ops);
+        Ok(())
+    }
+
+    fn copy_each(&self, of: DomId, batches: &mut [CopyBatch<'_>]) -> Result<(), PlatformError> {
+        let peer = match self.peer(of) {
+            Ok(peer) => peer,
+            Err(Errno::NOENT) => {
+                let ops = batches.iter_mut().flat_map(|batch| batch.ops.iter_mut());
+                ops.for_each(|op| op.status = GrantStatus::BAD_DOMAIN);
+                return Ok(());
+            }
+            Err(e) => return Err(errno("reach the domain to copy from or to", e)),
+        };
+        self.copier.copy_each(&peer, batches);
         Ok(())
     }
 }

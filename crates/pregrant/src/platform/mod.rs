@@ -139,6 +139,12 @@ pub struct CopyOp {
     pub status: GrantStatus,
 }
 
+impl CopyOp {
+    /// A piece of no bytes, for a list that is filled later.
+    pub const NOTHING: Self =
+        Self { gref: GrantRef::NONE, offset: 0, len: 0, at: 0, status: GrantStatus::GENERAL_ERROR };
+}
+
 /// The local side of a batched grant copy, and its direction.
 #[derive(Debug)]
 pub enum LocalBytes<'a> {
@@ -146,6 +152,15 @@ pub enum LocalBytes<'a> {
     FromPeer(&'a mut [u8]),
     /// These bytes go to the peer (guest RX).
     ToPeer(&'a [u8]),
+}
+
+/// A batch of pieces with local bytes of its own, one of several that are copied together.
+#[derive(Debug)]
+pub struct CopyBatch<'a> {
+    /// Its local side.
+    pub local: LocalBytes<'a>,
+    /// Its pieces.
+    pub ops: &'a mut [CopyOp],
 }
 
 /// Grant operations that the mapping side has asked for. Every figure only grows.
@@ -201,6 +216,19 @@ pub unsafe trait PeerMem {
     /// Copies a batch, in order, in one system call. Each op has its own status; `Err` only where nothing could be
     /// tried. An op whose `at + len` passes the local bytes or whose page range is wrong gets `bad_copy_arg`.
     fn copy(&self, of: DomId, local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError>;
+    /// Copies several batches of one direction, in their order, in as few system calls as the platform can do it. Otherwise as
+    /// [`copy`](Self::copy), each for itself.
+    ///
+    /// As written here: one after the other.
+    fn copy_each(&self, of: DomId, batches: &mut [CopyBatch<'_>]) -> Result<(), PlatformError> {
+        batches.iter_mut().try_for_each(|batch| {
+            let local = match &mut batch.local {
+                LocalBytes::FromPeer(bytes) => LocalBytes::FromPeer(bytes),
+                LocalBytes::ToPeer(bytes) => LocalBytes::ToPeer(bytes),
+            };
+            self.copy(of, local, batch.ops)
+        })
+    }
     /// What was asked of this handle so far. A map that is dropped counts with the handle that made it, one that `unmap` drains with
     /// that handle. Read twice a batch: as cheap as three loads.
     fn grant_ops(&self) -> GrantOps;

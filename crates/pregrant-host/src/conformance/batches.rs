@@ -1,0 +1,59 @@
+//! Cases of several batches of grant copies that are asked for together.
+
+use super::op;
+use super::stage::{Case, Machine, ensure, fail, pattern, read, region, release};
+use pregrant::PAGE_SIZE;
+use pregrant::platform::{Access, CopyBatch, CopyOp, LocalBytes, PeerMem, Platform};
+use pregrant::units::GrantRef;
+use pregrant::wire::grant::GrantStatus;
+
+/// Each has bytes of its own, and one of them a bad piece.
+pub(super) fn fetch<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let (region, refs) = region(&front, back.domid(), Access::ReadOnly, 4)?;
+    for n in [1, 2, 20] {
+        let mut ops: Vec<Vec<CopyOp>> = (0..n)
+            .map(|k| vec![op(refs[k % 4], 0, 4000, 0), op(refs[(k + 1) % 4], k * 8, 96, 4000)])
+            .collect();
+        ops[n / 2][1].gref = GrantRef(u32::MAX);
+        ops[n - 1].push(op(refs[0], 0, 1, 4096));
+        let mut got = vec![vec![0xEE; 4096]; n];
+        let of = got.iter_mut().zip(&mut ops);
+        let mut batches: Vec<_> =
+            of.map(|(bytes, ops)| CopyBatch { local: LocalBytes::FromPeer(bytes), ops }).collect();
+        back.peer().copy_each(front.domid(), &mut batches).map_err(fail)?;
+        for (k, (got, ops)) in got.iter().zip(&ops).enumerate() {
+            let bad = k == n / 2;
+            ensure!(ops[0].status.is_okay(), "batch {k} of {n}: {}", ops[0].status);
+            ensure!(ops[1].status.is_okay() != bad, "batch {k} of {n}, the second piece: {}", ops[1].status);
+            let second = if bad { vec![0xEE; 96] } else { pattern((k + 1) % 4)[k * 8..k * 8 + 96].to_vec() };
+            ensure!(got[..4000] == pattern(k % 4)[..4000], "batch {k} of {n} brought other bytes");
+            ensure!(got[4000..] == second, "the second piece of batch {k} of {n} brought other bytes");
+        }
+        let past = ops[n - 1][2].status;
+        ensure!(past == GrantStatus::BAD_COPY_ARG, "a piece past its own batch's bytes: {past}");
+    }
+    release(&front, region)
+}
+
+/// The same the other way, and both ways at once.
+pub(super) fn deliver<M: Machine>(m: &M) -> Case {
+    let (front, back) = m.pair();
+    let (region, refs) = region(&front, back.domid(), Access::ReadWrite, 8)?;
+    let bytes: Vec<Vec<u8>> = (0..7).map(|k| pattern(50 + k)).collect();
+    let mut ops: Vec<CopyOp> = (0..7).map(|k| op(refs[k], 0, PAGE_SIZE, 0)).collect();
+    let (mut last, mut got) = (op(refs[7], 0, PAGE_SIZE, 0), vec![0; PAGE_SIZE]);
+    let to = bytes.iter().zip(ops.iter_mut());
+    let mut batches: Vec<_> = to
+        .map(|(bytes, op)| CopyBatch { local: LocalBytes::ToPeer(bytes), ops: std::slice::from_mut(op) })
+        .collect();
+    let from = LocalBytes::FromPeer(&mut got);
+    batches.insert(3, CopyBatch { local: from, ops: std::slice::from_mut(&mut last) });
+    back.peer().copy_each(front.domid(), &mut batches).map_err(fail)?;
+    ensure!(last.status.is_okay() && ops.iter().all(|op| op.status.is_okay()), "some batches failed");
+    ensure!(got == pattern(7), "a batch that goes the other way brought other bytes");
+    for (k, bytes) in bytes.iter().enumerate() {
+        ensure!(read(&region, k * PAGE_SIZE, PAGE_SIZE) == *bytes, "page {k} is wrong");
+    }
+    release(&front, region)
+}
