@@ -14,7 +14,7 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
 use stage::{
-    Case, SETTLED, bound, ensure, fail, fired, fired_within, pattern, pending, read, region, release,
+    Case, SETTLED, bound, ensure, fail, fired, fired_within, op, pattern, pending, read, region, release,
 };
 use std::time::Duration;
 
@@ -74,11 +74,6 @@ pub fn run<M: Machine>(machine: &M) -> Vec<Outcome> {
         maps("a map is read and unmapped on another handle's thread", handles::maps_move),
         case("the clock runs", clock_runs),
     ]
-}
-
-fn op(gref: GrantRef, offset: usize, len: usize, at: usize) -> CopyOp {
-    // Not a status that a platform answers, so that one that forgets to answer is seen.
-    CopyOp { gref, offset: offset as u16, len: len as u16, at: at as u32, status: GrantStatus(i16::MIN) }
 }
 
 fn zeroed<M: Machine>(m: &M) -> Case {

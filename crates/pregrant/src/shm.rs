@@ -186,6 +186,21 @@ unsafe impl<S: SharedBytes + ?Sized> SharedBytes for alloc::boxed::Box<S> {
     }
 }
 
+// SAFETY: what there is vouches for its range; nothing is a range of no bytes, at an address that is aligned as a page is and that
+// nobody reads. Moving either moves no range.
+unsafe impl<S: SharedBytes> SharedBytes for Option<S> {
+    fn base(&self) -> NonNull<u8> {
+        self.as_ref().map_or(NonNull::<AlignedAsPage>::dangling().cast(), S::base)
+    }
+    fn len(&self) -> usize {
+        self.as_ref().map_or(0, S::len)
+    }
+}
+
+/// For the address of nothing.
+#[repr(align(4096))]
+struct AlignedAsPage;
+
 /// A real `prefetchw`. The intrinsics of Rust and C silently emit `prefetcht0` on the baseline target, which is worse
 /// than none: measured, it makes filling slots slower than no prefetch at all.
 #[inline(always)]

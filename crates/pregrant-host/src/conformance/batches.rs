@@ -1,7 +1,6 @@
 //! Cases of several batches of grant copies that are asked for together.
 
-use super::op;
-use super::stage::{Case, Machine, ensure, fail, pattern, read, region, release};
+use super::stage::{Case, Machine, ensure, fail, op, pattern, read, region, release};
 use pregrant::PAGE_SIZE;
 use pregrant::platform::{Access, CopyBatch, CopyOp, LocalBytes, PeerMem, Platform};
 use pregrant::units::GrantRef;

@@ -1,7 +1,8 @@
 //! What the suite's cases stand on: the machine, how a case ends, and what most of them do.
 
-use pregrant::platform::{Access, Events, GrantPool, Platform, ReadySet};
+use pregrant::platform::{Access, CopyOp, Events, GrantPool, Platform, ReadySet};
 use pregrant::shm::SharedBytes;
+use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
 use std::fmt;
 use std::time::Duration;
@@ -131,4 +132,10 @@ pub(super) fn bound<F: Platform, B: Platform>(
     fired(back);
     back.events().unmask(&far);
     Ok((near, far, port))
+}
+
+/// A piece of a grant copy.
+pub(super) fn op(gref: GrantRef, offset: usize, len: usize, at: usize) -> CopyOp {
+    // Not a status that a platform answers, so that one that forgets to answer is seen.
+    CopyOp { gref, offset: offset as u16, len: len as u16, at: at as u32, status: GrantStatus(i16::MIN) }
 }

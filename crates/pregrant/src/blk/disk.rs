@@ -108,6 +108,10 @@ pub struct Io {
     pub memory: IoMemory,
 }
 
+/// Of how many pieces [`IoMemory::prefetch`] asks for lines, and for how many bytes of each.
+const PREFETCHED_PIECES: usize = 2;
+const PREFETCHED_BYTES: usize = 1024;
+
 /// The memory of an order.
 #[derive(Debug)]
 pub enum IoMemory {
@@ -146,6 +150,21 @@ impl IoMemory {
                 for piece in pieces {
                     at += piece.piece().map_or(0, |p| p.copy_out(&mut to[at..at + piece.len]));
                 }
+            }
+        }
+    }
+
+    /// Asks for the first cache lines of the pages that are mapped: to be read, or written to. What follows them the processor asks for
+    /// by itself.
+    #[inline(always)]
+    pub fn prefetch(&self, to_write: bool) {
+        let Self::Mapped(pieces) = self else { return };
+        for piece in pieces.iter().take(PREFETCHED_PIECES) {
+            let len = piece.len.min(PREFETCHED_BYTES);
+            if to_write {
+                piece.page.prefetch_write(piece.at, len);
+            } else {
+                piece.page.prefetch_read(piece.at, len);
             }
         }
     }

@@ -96,9 +96,14 @@ impl<K: RingKind, S: SharedBytes> RingMem for RingPages<K, S> {
     #[inline(always)]
     fn prefetch(&self, idx: u32, n: u32) {
         let slots_per_line = const { if K::SLOT_WORDS < 16 { 16 / K::SLOT_WORDS as u32 } else { 1 } };
+        let lines_per_slot = const { K::SLOT_WORDS.div_ceil(16) };
         let mut k = 0;
         while k < n {
-            prefetchw(self.slot(idx.wrapping_add(k)).cast());
+            let slot = self.slot(idx.wrapping_add(k));
+            for line in 0..lines_per_slot {
+                // Past the slot's last word it may be another's, or nobody's: a prefetch touches nothing.
+                prefetchw(slot.wrapping_add(line * 16).cast());
+            }
             k += slots_per_line;
         }
     }

@@ -1,9 +1,9 @@
 //! One queue at the back, whole: ring, path, its way to the disk. Owned by one loop, and may be handed to another thread's.
 //!
 //! ```text
-//!   ring --take--> Job in a place --judge, begin--> disk          at most a batch a poll, and no more parts in flight than the budget
-//!   disk --Done--> the place's Job --next step--> disk            FLUSH with data and BARRIER have three steps
-//!                                  '-end--> answers --settle, then publish--> ring
+//!   ring --take--> Job in a place --judge, begin, fetch--> disk     at most a batch a poll, and no more parts in flight than the budget
+//!   disk --Done--> the place's Job --next step--> disk              FLUSH with data and BARRIER have three steps
+//!                                  '-deliver, end--> answers --settle, then publish--> ring
 //!   a BARRIER waits until all before it came back; meanwhile nothing is taken
 //! ```
 //! Invariants: each request that is taken is answered once, by the place that it has; a place is free again when its last order came
@@ -19,7 +19,7 @@ use super::request::{Kind, Order, Refusal, Rules, answered_op, judge};
 use super::slots::Slots;
 use crate::blk::disk::{Disk, Done, Io, IoError, IoMemory, IoOp, SECTOR_BYTES};
 use crate::blk::path::back::MapOf;
-use crate::blk::path::{AnyPath, Held, Part, PathName};
+use crate::blk::path::{AnyPath, Held, Part, PathName, Transfer, Way};
 use crate::error::{PeerFault, PlatformError};
 use crate::platform::{Events, Platform};
 use crate::ring::Taken;
@@ -94,6 +94,8 @@ struct Job<P: Platform> {
     held: Held<P>,
     /// Before the disk has it.
     memory: Option<IoMemory>,
+    /// How it went.
+    outcome: Result<(), IoError>,
 }
 
 impl<P: Platform> Default for Job<P> {
@@ -107,6 +109,7 @@ impl<P: Platform> Default for Job<P> {
             parts: Vec::new(),
             held: Held::default(),
             memory: None,
+            outcome: Ok(()),
         }
     }
 }
@@ -147,6 +150,10 @@ pub struct BackQueue<P: Platform> {
     redo: VecDeque<(Taken, Request)>,
     answers: Vec<(Taken, Response)>,
     done: Vec<Done>,
+    /// What was taken, and has not been fetched for.
+    begun: Vec<Transfer>,
+    /// What the disk has done, or could not, and is to be delivered.
+    ended: Vec<Transfer>,
     list: Vec<u8>,
     /// A barrier that waits for the others, or goes alone.
     barrier: Option<u32>,
@@ -210,6 +217,8 @@ impl<P: Platform> BackQueue<P> {
             redo,
             answers: Vec::with_capacity(size as usize),
             done: Vec::with_capacity(size as usize),
+            begun: Vec::with_capacity(BATCH),
+            ended: Vec::with_capacity(size as usize),
             list: Vec::new(),
             barrier: None,
             barrier_goes: false,
@@ -261,6 +270,8 @@ impl<P: Platform> BackQueue<P> {
         // What came back is unmapped before others are mapped in its place.
         self.path.settle(p);
         let taken = if self.takes { self.take_batch(p) } else { Ok(0) };
+        // What was taken before a fault is done all the same.
+        self.fetch(p);
         self.begin_barrier();
         loop {
             self.submitted = false;
@@ -284,8 +295,9 @@ impl<P: Platform> BackQueue<P> {
             self.disk.complete(&mut done);
             let n = done.len();
             all += n;
-            done.drain(..).for_each(|done| self.came_back(p, done));
+            done.drain(..).for_each(|done| self.came_back(done));
             self.done = done;
+            self.deliver(p);
             self.begin_barrier();
             if n == 0 {
                 return all;
@@ -295,6 +307,10 @@ impl<P: Platform> BackQueue<P> {
 
     fn take_batch(&mut self, p: &P) -> Result<usize, PeerFault> {
         self.failed_parts = 0;
+        if self.can_take() {
+            let n = self.ring.available(1)?;
+            self.ring.prefetch(n.min(BATCH as u32));
+        }
         for n in 0..BATCH {
             // Those that fail late cost as much as those that do not, and are never in flight.
             let failed_enough = self.failed_parts >= self.rules.most_parts();
@@ -344,9 +360,10 @@ impl<P: Platform> BackQueue<P> {
             }
         };
         job.order = order;
+        let mut memory = IoMemory::default();
         if !job.parts.is_empty() {
             match path.begin(p, *of, order.kind.way(), &job.parts, &mut job.held) {
-                Some(memory) => job.memory = Some(memory),
+                Some(made) => memory = made,
                 None => {
                     path.settle(p);
                     self.failed_parts += job.parts.len();
@@ -359,9 +376,32 @@ impl<P: Platform> BackQueue<P> {
         self.parts_in_flight += job.parts.len();
         if order.kind == Kind::Barrier {
             self.barrier = Some(place);
-        } else {
-            self.go_on(p, place);
         }
+        self.begun.push(Transfer { place, way: order.kind.way(), memory, good: true });
+    }
+
+    /// Has the bytes of a batch fetched, and gives its orders to the disk.
+    fn fetch(&mut self, p: &P) {
+        let mut begun = core::mem::take(&mut self.begun);
+        let Self { jobs, path, of, .. } = self;
+        path.fetch(p, *of, &mut begun, |place| &jobs[place as usize].parts);
+        let mut batch = begun.drain(..).peekable();
+        while let Some(Transfer { place, memory, good, .. }) = batch.next() {
+            // A disk in memory copies as it is given an order: meanwhile the next one's lines come.
+            if let Some(Transfer { memory, way, .. }) = batch.peek() {
+                memory.prefetch(*way == Way::Read);
+            }
+            let job = &mut self.jobs[place as usize];
+            job.memory = Some(memory);
+            if !good {
+                self.end(place, Err(IoError::Failed));
+            } else if job.order.kind != Kind::Barrier {
+                self.go_on(place);
+            }
+        }
+        drop(batch);
+        self.begun = begun;
+        self.deliver(p);
     }
 
     /// A barrier begins when it is alone.
@@ -390,33 +430,50 @@ impl<P: Platform> BackQueue<P> {
         true
     }
 
-    fn go_on(&mut self, p: &P, place: u32) {
+    fn go_on(&mut self, place: u32) {
         if !self.submit_next(place) {
-            self.end(p, place, Ok(()));
+            self.end(place, Ok(()));
         }
     }
 
-    fn came_back(&mut self, p: &P, Done { io, outcome }: Done) {
+    fn came_back(&mut self, Done { io, outcome }: Done) {
         let place = io.token as u32;
         let Some(job) = self.jobs.get_mut(place as usize) else { return };
         if matches!(io.op, IoOp::Read | IoOp::Write) {
             job.memory = Some(io.memory);
         }
         match outcome {
-            Ok(()) => self.go_on(p, place),
-            Err(e) => self.end(p, place, Err(e)),
+            Ok(()) => self.go_on(place),
+            Err(e) => self.end(place, Err(e)),
         }
     }
 
     /// The disk has done all that it was to, or could not.
-    fn end(&mut self, p: &P, place: u32, outcome: Result<(), IoError>) {
-        let Self { jobs, path, of, share, .. } = self;
-        let job = &mut jobs[place as usize];
-        let mut good = outcome.is_ok();
-        if let Some(memory) = job.memory.take() {
-            let request = (job.order.kind.way(), &job.parts[..]);
-            good &= path.end(p, *of, request, memory, &mut job.held, good);
+    fn end(&mut self, place: u32, outcome: Result<(), IoError>) {
+        let job = &mut self.jobs[place as usize];
+        job.outcome = outcome;
+        let memory = job.memory.take().unwrap_or_default();
+        self.ended.push(Transfer { place, way: job.order.kind.way(), memory, good: outcome.is_ok() });
+    }
+
+    /// Has the guests' bytes of what ended delivered, and answers.
+    fn deliver(&mut self, p: &P) {
+        if self.ended.is_empty() {
+            return;
         }
+        let mut ended = core::mem::take(&mut self.ended);
+        let Self { jobs, path, of, .. } = self;
+        path.deliver(p, *of, &mut ended, |place| &jobs[place as usize].parts);
+        ended.drain(..).for_each(|transfer| self.account(transfer));
+        self.ended = ended;
+    }
+
+    /// Counts a request that is over, and answers it.
+    fn account(&mut self, Transfer { place, memory, good, .. }: Transfer) {
+        let Self { jobs, path, share, .. } = self;
+        let job = &mut jobs[place as usize];
+        path.end(memory, &mut job.held);
+        let outcome = job.outcome;
         self.parts_in_flight -= job.parts.len();
         let c = &share.counters;
         // Of a discard it would be no number of bytes that travel, nor need it be one at all.

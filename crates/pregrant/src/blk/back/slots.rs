@@ -65,6 +65,11 @@ impl<S: SharedBytes> Slots<S> {
         with_ring!(self, ring => ring.available(want))
     }
 
+    /// [`BackRing::prefetch`].
+    pub fn prefetch(&self, n: u32) {
+        with_ring!(self, ring => ring.prefetch(n));
+    }
+
     /// [`BackRing::take`].
     pub fn take(&mut self) -> Option<(Taken, Request)> {
         with_ring!(self, ring => ring.take())

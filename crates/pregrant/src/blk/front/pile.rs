@@ -10,8 +10,12 @@
 use crate::error::PlatformError;
 use crate::grants::regions::{Granted, Granting, Region, Regions};
 use crate::platform::{Access, Platform};
-use crate::units::GrantRef;
+use crate::shm::SharedBytes;
+use crate::units::{GrantRef, PAGE_SIZE};
 use alloc::vec::Vec;
+
+/// Bytes of a page that are asked for ahead.
+const PREFETCHED_BYTES: usize = 1024;
 
 /// See the module.
 pub struct Pile<P: Platform> {
@@ -56,6 +60,20 @@ impl<P: Platform> Pile<P> {
         let gref = self.granted.grant(p, page as usize)?;
         self.free.pop();
         Ok(Some((page, gref)))
+    }
+
+    /// Asks for the first cache lines of the next page, which is written to soon. What follows them the processor asks for by itself.
+    #[inline(always)]
+    pub fn prefetch_next(&self) {
+        if let Some(&page) = self.free.last() {
+            self.bytes().prefetch_write(page as usize * PAGE_SIZE, PREFETCHED_BYTES);
+        }
+    }
+
+    /// The same of a page that is read soon.
+    #[inline(always)]
+    pub fn prefetch(&self, page: u32) {
+        self.bytes().prefetch_read(page as usize * PAGE_SIZE, PREFETCHED_BYTES);
     }
 
     /// It is free again, or will be.

@@ -193,6 +193,8 @@ pub struct FrontQueue<P: Platform> {
     pile: Pile<P>,
     places: Box<[Place]>,
     free: Vec<u32>,
+    /// Of the request at hand.
+    refs: Vec<GrantRef>,
     max_indirect: usize,
 }
 
@@ -237,7 +239,7 @@ impl<P: Platform> FrontQueue<P> {
         let size = with_ring!(&ring, ring => ring.size());
         let places = (0..size).map(|_| Place::default()).collect();
         let free = (0..size).rev().collect();
-        Ok((Self { ring, ring_grants, chan, pile, places, free, max_indirect }, refs, port))
+        Ok((Self { ring, ring_grants, chan, pile, places, free, refs: Vec::new(), max_indirect }, refs, port))
     }
 
     /// Bytes of a request at most.
@@ -281,14 +283,9 @@ impl<P: Platform> FrontQueue<P> {
         let Some(&at) = self.free.last().filter(|_| self.pile.free() >= nr_data + nr_lists) else {
             return Err(NotAsked::Full);
         };
-        let mut refs = [GrantRef::NONE; SEGMENTS_MAX];
-        let mut long_refs = Vec::new();
-        let refs = if nr_data + nr_lists > SEGMENTS_MAX {
-            long_refs.resize(nr_data + nr_lists, GrantRef::NONE);
-            &mut long_refs[..]
-        } else {
-            &mut refs[..nr_data + nr_lists]
-        };
+        self.refs.clear();
+        self.refs.resize(nr_data + nr_lists, GrantRef::NONE);
+        let refs = &mut self.refs[..];
         let place = &mut self.places[at as usize];
         place.pages.clear();
         for gref in refs.iter_mut() {
@@ -310,6 +307,9 @@ impl<P: Platform> FrontQueue<P> {
         for (page, chunk) in place.pages.iter().zip(bytes.chunks(PAGE_SIZE)) {
             let copied = self.pile.bytes().copy_in(*page as usize * PAGE_SIZE, chunk);
             debug_assert!(copied, "a page of our own");
+        }
+        if !bytes.is_empty() {
+            self.pile.prefetch_next(); // for the next write
         }
         place.turn = place.turn.wrapping_add(1);
         place.in_flight = true;
@@ -336,8 +336,11 @@ impl<P: Platform> FrontQueue<P> {
             _ if is_indirect => {
                 for (list, first) in (nr_data..).zip((0..nr_data).step_by(SEGMENTS_PER_INDIRECT_PAGE)) {
                     let last = nr_data.min(first + SEGMENTS_PER_INDIRECT_PAGE);
-                    let entries: Vec<u8> = (first..last).flat_map(|k| segment(k).to_bytes()).collect();
-                    let copied = self.pile.bytes().copy_in(place.pages[list] as usize * PAGE_SIZE, &entries);
+                    let mut entries = [0; PAGE_SIZE];
+                    let (all, _) = entries.as_chunks_mut::<{ Segment::SIZE }>();
+                    (first..last).zip(&mut *all).for_each(|(k, entry)| *entry = segment(k).to_bytes());
+                    let entries = &entries[..(last - first) * Segment::SIZE];
+                    let copied = self.pile.bytes().copy_in(place.pages[list] as usize * PAGE_SIZE, entries);
                     debug_assert!(copied, "a page of our own");
                 }
                 let mut grefs = [0; INDIRECT_PAGES_MAX];
@@ -367,13 +370,18 @@ impl<P: Platform> FrontQueue<P> {
     /// Takes the answers that are there; `each` is called for each of them. Returns how many. A fault: the disk is to be closed.
     pub fn take(&mut self, p: &P, mut each: impl FnMut(Answer<'_, P>)) -> Result<usize, PeerFault> {
         let n = with_ring!(&mut self.ring, ring => ring.available(1))?;
-        for _ in 0..n {
-            let rsp: Response = with_ring!(&mut self.ring, ring => {
-                let rsp = ring.read(0);
-                ring.consume(1);
-                rsp
-            });
+        with_ring!(&self.ring, ring => ring.prefetch(n));
+        let mut next = self.next_answer(n);
+        for left in (0..n).rev() {
+            let Some(rsp) = next else { break };
+            // While this one's bytes are copied the next one's come.
+            next = self.next_answer(left);
             let Self { places, pile, free, .. } = self;
+            if let Some(place) = next.and_then(|next| places.get(next.id as u32 as usize))
+                && let Some(&page) = place.pages.first().filter(|_| place.len > 0)
+            {
+                pile.prefetch(page);
+            }
             let (turn, at) = ((rsp.id >> 32) as u32, rsp.id as u32);
             let place = places.get_mut(at as usize).filter(|place| place.in_flight && place.turn == turn);
             let Some(place) = place else { return Err(PeerFault::UnknownRequest(rsp.id)) };
@@ -393,6 +401,18 @@ impl<P: Platform> FrontQueue<P> {
             free.push(at);
         }
         Ok(n as usize)
+    }
+
+    /// Copies the next answer out of the ring; None: none of the `left` is left.
+    #[inline(always)]
+    fn next_answer(&mut self, left: u32) -> Option<Response> {
+        (left > 0).then(|| {
+            with_ring!(&mut self.ring, ring => {
+                let rsp = ring.read(0);
+                ring.consume(1);
+                rsp
+            })
+        })
     }
 
     /// Before sleeping: asks to be told of the next answer. True: there is one.

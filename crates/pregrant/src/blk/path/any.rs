@@ -1,6 +1,6 @@
 //! Any of the paths, as one type: the one file at the back that knows them all.
 
-use super::back::{BackPath, Held, Part, Way};
+use super::back::{BackPath, Held, Part, Transfer, Way};
 use super::copy::back::CopyPath;
 use super::map::back::MapPath;
 use super::name::PathName;
@@ -66,17 +66,25 @@ impl<P: Platform> AnyPath<P> {
         with_path!(self, path => path.begin(p, of, way, parts, held))
     }
 
-    /// [`BackPath::end`].
-    pub fn end(
+    /// [`BackPath::fetch`].
+    pub fn fetch<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
+        with_path!(self, path => path.fetch(p, of, batch, parts))
+    }
+
+    /// [`BackPath::deliver`].
+    pub fn deliver<'a>(
         &mut self,
         p: &P,
         of: DomId,
-        request: (Way, &[Part]),
-        memory: IoMemory,
-        held: &mut Held<P>,
-        good: bool,
-    ) -> bool {
-        with_path!(self, path => path.end(p, of, request, memory, held, good))
+        batch: &mut [Transfer],
+        parts: impl Fn(u32) -> &'a [Part],
+    ) {
+        with_path!(self, path => path.deliver(p, of, batch, parts))
+    }
+
+    /// [`BackPath::end`].
+    pub fn end(&mut self, memory: IoMemory, held: &mut Held<P>) {
+        with_path!(self, path => path.end(memory, held))
     }
 
     /// [`BackPath::settle`].

@@ -1,8 +1,8 @@
 //! What a path does at the back.
 //!
 //! ```text
-//!   parts (validated) --begin--> IoMemory --> the disk, as long as it takes --> IoMemory --end--> whether the guest has it
-//!                                                                     settle: pages of ended requests are let go, together
+//!   parts (validated) --begin--> IoMemory --fetch, a batch--> the disk, as long as it takes
+//!                       the disk --> IoMemory --deliver, a batch--> end --settle: pages of ended requests are let go, together
 //! ```
 //! A path reads references and lengths from the queue's private copies only. It never touches the ring, and nothing is answered
 //! before [`settle`](BackPath::settle): a guest that has its answer may end its grants.
@@ -11,6 +11,7 @@ use super::name::PathName;
 use crate::blk::disk::{IoMemory, MappedPiece};
 use crate::platform::{Access, CopyOp, LocalBytes, PeerMem, Platform};
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
+use crate::wire::blkif::INDIRECT_PAGES_MAX;
 use crate::wire::grant::GrantStatus;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -48,10 +49,25 @@ pub struct Part {
     pub len: u16,
 }
 
+/// A request's memory, while the bytes of its batch go between that and its guest's pages.
+#[derive(Debug)]
+pub struct Transfer {
+    /// The request's place in its queue.
+    pub place: u32,
+    /// Which way.
+    pub way: Way,
+    /// The memory.
+    pub memory: IoMemory,
+    /// False: a page was not to be had.
+    pub good: bool,
+}
+
 /// What a path holds for one request, from [`begin`](BackPath::begin) to [`end`](BackPath::end).
 pub struct Held<P: Platform> {
-    /// Mapped for it alone.
-    pub(super) maps: Vec<Arc<MapOf<P>>>,
+    /// Mapped for it alone; those behind are empty, for the next request's.
+    pub(super) maps: Vec<Arc<Option<MapOf<P>>>>,
+    /// How many there are.
+    pub(super) nr_maps: usize,
     /// Pages of the store that are not to be purged meanwhile, as often as they are here.
     pub(super) kept: Vec<GrantRef>,
     /// For the next request's pieces.
@@ -60,7 +76,7 @@ pub struct Held<P: Platform> {
 
 impl<P: Platform> Default for Held<P> {
     fn default() -> Self {
-        Self { maps: Vec::new(), kept: Vec::new(), spare: Vec::new() }
+        Self { maps: Vec::new(), nr_maps: 0, kept: Vec::new(), spare: Vec::new() }
     }
 }
 
@@ -74,18 +90,18 @@ pub trait BackPath<P: Platform> {
     fn read_list(&mut self, p: &P, of: DomId, refs: &[u32], out: &mut [u8]) -> bool {
         copy_list(p, of, refs, out)
     }
-    /// Makes memory for a request's bytes; for [`Way::Write`] it has them. None: a page is not to be had, and nothing is held.
+    /// Makes memory for a request's bytes. None: a page is not to be had, and nothing is held.
     fn begin(&mut self, p: &P, of: DomId, way: Way, parts: &[Part], held: &mut Held<P>) -> Option<IoMemory>;
-    /// The disk has done, `good` or not. True: the guest has its bytes, if that is what it asked for.
-    fn end(
-        &mut self,
-        p: &P,
-        of: DomId,
-        request: (Way, &[Part]),
-        memory: IoMemory,
-        held: &mut Held<P>,
-        good: bool,
-    ) -> bool;
+    /// A batch of requests has begun: after this those of [`Way::Write`] have their bytes, those that are good. `parts` are a place's.
+    fn fetch<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
+        let _ = (p, of, batch, parts);
+    }
+    /// The disk has done a batch of requests: after this the guest has the bytes that were read, of those that are good.
+    fn deliver<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
+        let _ = (p, of, batch, parts);
+    }
+    /// A request is over: takes back what it held.
+    fn end(&mut self, memory: IoMemory, held: &mut Held<P>);
     /// Lets go of what ended requests held, and those that could not begin.
     fn settle(&mut self, p: &P) {
         let _ = p;
@@ -119,8 +135,10 @@ pub(super) fn copy_list<P: Platform>(p: &P, of: DomId, refs: &[u32], out: &mut [
         let len = total.saturating_sub(at).min(PAGE_SIZE) as u16;
         CopyOp { gref: GrantRef(gref), offset: 0, len, at: at as u32, status: GrantStatus::GENERAL_ERROR }
     };
-    let mut ops: Vec<CopyOp> = refs.iter().enumerate().map(op).collect();
-    copy_all(p, of, LocalBytes::FromPeer(out), &mut ops)
+    let mut ops = [CopyOp::NOTHING; INDIRECT_PAGES_MAX];
+    let ops = &mut ops[..refs.len().min(INDIRECT_PAGES_MAX)];
+    ops.iter_mut().zip(refs.iter().enumerate().map(op)).for_each(|(place, op)| *place = op);
+    refs.len() <= INDIRECT_PAGES_MAX && copy_all(p, of, LocalBytes::FromPeer(out), ops)
 }
 
 /// Maps the pages of `parts`, in one range where the platform can show them so, and adds their pieces. False: a page is not to be had;
@@ -129,16 +147,16 @@ pub(super) fn map_parts<P: Platform>(
     p: &P,
     of: DomId,
     acc: Access,
-    parts: &[Part],
+    (parts, refs): (&[Part], &mut Vec<GrantRef>),
     held: &mut Held<P>,
     pieces: &mut Vec<MappedPiece>,
 ) -> bool {
-    let refs: Vec<GrantRef> = parts.iter().map(|part| part.gref).collect();
+    refs.clear();
+    refs.extend(parts.iter().map(|part| part.gref));
     if refs.len() > 1
-        && let Ok(map) = p.peer().map(of, &refs, acc)
+        && let Ok(map) = p.peer().map(of, refs, acc)
     {
-        let map = Arc::new(map);
-        held.maps.push(Arc::clone(&map));
+        let map = hold_map(map, held);
         let piece = |(k, part): (usize, &Part)| {
             let page = Arc::clone(&map);
             MappedPiece::new(page, k * PAGE_SIZE + usize::from(part.at), part.len.into())
@@ -150,19 +168,40 @@ pub(super) fn map_parts<P: Platform>(
     // One of them is bad, or a platform shows only neighbours as one range: each on its own says which.
     parts.iter().all(|part| {
         let Ok(map) = p.peer().map(of, &[part.gref], acc) else { return false };
-        let map = Arc::new(map);
-        held.maps.push(Arc::clone(&map));
+        let map = hold_map(map, held);
         let piece = MappedPiece::new(map, part.at.into(), part.len.into());
         piece.map(|piece| pieces.push(piece)).is_some()
     })
 }
 
+/// Keeps a map for a request, where an earlier one's was if there was one.
+fn hold_map<P: Platform>(map: MapOf<P>, held: &mut Held<P>) -> Arc<Option<MapOf<P>>> {
+    let at = held.nr_maps;
+    held.nr_maps += 1;
+    match held.maps.get_mut(at) {
+        Some(place) => match Arc::get_mut(place) {
+            Some(empty) => *empty = Some(map),
+            None => *place = Arc::new(Some(map)),
+        },
+        None => held.maps.push(Arc::new(Some(map))),
+    }
+    Arc::clone(&held.maps[at])
+}
+
 /// Takes back what the disk had, and moves what was mapped for this request to `done`.
 pub(super) fn unhold<P: Platform>(memory: IoMemory, held: &mut Held<P>, done: &mut Vec<MapOf<P>>) {
-    if let IoMemory::Mapped(mut pieces) = memory {
+    if let IoMemory::Mapped(mut pieces) = memory
+        && pieces.capacity() > 0
+    {
         pieces.clear();
         held.spare = pieces;
     }
-    // Nobody else has them now; if somebody had, they would be unmapped when that one lets go.
-    done.extend(held.maps.drain(..).filter_map(Arc::into_inner));
+    for place in &mut held.maps[..held.nr_maps] {
+        match Arc::get_mut(place) {
+            Some(map) => done.extend(map.take()),
+            // Somebody else has it still: it is unmapped when that one lets go.
+            None => *place = Arc::new(None),
+        }
+    }
+    held.nr_maps = 0;
 }

@@ -2,7 +2,7 @@
 //!
 //! | path | writes | reads | grant operations of a request |
 //! |---|---|---|---|
-//! | [`copy`] | grant copy to a buffer, disk | disk, grant copy from the buffer | one batch of copies |
+//! | [`copy`] | grant copy to a buffer, disk | disk, grant copy from the buffer | a copy for each part; one call for many requests |
 //! | [`map`] | mapped pages, disk | the same | a map and an unmap, of all its pages |
 //! | [`persistent`] | pages that stay mapped, disk | the same | none, once its pages were seen |
 //!
@@ -16,5 +16,5 @@ pub mod name;
 pub mod persistent;
 
 pub use any::AnyPath;
-pub use back::{BackPath, Held, Part, Way};
+pub use back::{BackPath, Held, Part, Transfer, Way};
 pub use name::PathName;

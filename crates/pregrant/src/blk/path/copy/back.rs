@@ -1,37 +1,54 @@
 //! The back: buffers, and the copies.
 //!
+//! ```text
+//!   begin: a buffer --.                                             .--deliver: those of all reads that the disk did together
+//!   begin: a buffer --+--fetch: the bytes of all writes of a batch--+--> disk
+//! ```
 //! Invariants: a buffer is in one request at a time; those that wait for the next have `SPARE_BYTES` at most. A guest sees only
 //! bytes that its own request read: what an earlier one left in a buffer is not copied to anybody.
 
 use crate::blk::disk::{Buffer, IoMemory};
-use crate::blk::path::back::{BackPath, Held, Part, Way, copy_all};
+use crate::blk::path::back::{BackPath, Held, Part, Transfer, Way};
 use crate::blk::path::name::PathName;
-use crate::platform::{CopyOp, LocalBytes, Platform};
+use crate::platform::{CopyBatch, CopyOp, LocalBytes, PeerMem, Platform};
 use crate::units::{DomId, PAGE_SIZE};
+use crate::wire::blkif::{INDIRECT_PAGES_MAX, SEGMENTS_PER_INDIRECT_PAGE};
 use crate::wire::grant::GrantStatus;
 use alloc::vec::Vec;
+use core::array::from_fn;
 
 /// Bytes of buffers that wait for requests.
 const SPARE_BYTES: usize = 4 << 20;
+/// Requests whose bytes are copied with one call.
+const TOGETHER: usize = 16;
+
+/// Sizes of buffers: a page, two, four ..., up to the longest request that there can be.
+const SIZES: usize = 1 + (INDIRECT_PAGES_MAX * SEGMENTS_PER_INDIRECT_PAGE).ilog2() as usize;
 
 /// The buffers of one queue.
 #[derive(Debug, Default)]
 pub struct CopyPath {
-    spare: Vec<Buffer>,
+    /// By size.
+    spare: [Vec<Buffer>; SIZES],
     spare_bytes: usize,
     ops: Vec<CopyOp>,
 }
 
+/// The size of a buffer for so many bytes, and its number.
+fn size_of(len: usize) -> (usize, usize) {
+    let pages = len.div_ceil(PAGE_SIZE).next_power_of_two();
+    (pages * PAGE_SIZE, (pages.ilog2() as usize).min(SIZES - 1))
+}
+
 impl CopyPath {
     fn buffer(&mut self, len: usize) -> Buffer {
-        let fitting = self.spare.iter().rposition(|buffer| buffer.capacity() >= len);
-        let mut buffer = match fitting {
-            Some(at) => {
-                let buffer = self.spare.swap_remove(at);
+        let (size, number) = size_of(len);
+        let mut buffer = match self.spare[number].pop() {
+            Some(buffer) => {
                 self.spare_bytes -= buffer.capacity();
                 buffer
             }
-            None => Buffer::new(len.next_multiple_of(PAGE_SIZE)),
+            None => Buffer::new(size),
         };
         buffer.set_len(len);
         buffer
@@ -40,52 +57,84 @@ impl CopyPath {
     fn put_by(&mut self, buffer: Buffer) {
         if self.spare_bytes + buffer.capacity() <= SPARE_BYTES {
             self.spare_bytes += buffer.capacity();
-            self.spare.push(buffer);
+            self.spare[size_of(buffer.capacity()).1].push(buffer);
         }
     }
 
-    fn lay_out(&mut self, parts: &[Part]) {
-        let mut at = 0;
+    /// Copies between the guest's pages and the buffers of those of `batch` that go this way: several requests with one call.
+    fn copy<'a, P: Platform>(
+        &mut self,
+        p: &P,
+        of: DomId,
+        way: Way,
+        batch: &mut [Transfer],
+        parts: impl Fn(u32) -> &'a [Part],
+    ) {
         self.ops.clear();
-        self.ops.extend(parts.iter().map(|part| {
-            let Part { gref, at: offset, len } = *part;
-            let op = CopyOp { gref, offset, len, at, status: GrantStatus::GENERAL_ERROR };
-            at += u32::from(len);
-            op
-        }));
+        let goes = |transfer: &Transfer| {
+            transfer.good && transfer.way == way && matches!(transfer.memory, IoMemory::Private(_))
+        };
+        for transfer in batch.iter().filter(|transfer| goes(transfer)) {
+            let mut at = 0;
+            self.ops.extend(parts(transfer.place).iter().map(|part| {
+                let Part { gref, at: offset, len } = *part;
+                // One that a platform does not come to has not succeeded.
+                let op = CopyOp { gref, offset, len, at, status: GrantStatus::GENERAL_ERROR };
+                at += u32::from(len);
+                op
+            }));
+        }
+        let mut left = &mut self.ops[..];
+        let mut going = batch.iter_mut().filter(|transfer| goes(transfer));
+        loop {
+            let mut there = 0;
+            let mut calls: [CopyBatch<'_>; TOGETHER] = from_fn(|_| {
+                let Some(Transfer { place, memory: IoMemory::Private(buffer), .. }) = going.next() else {
+                    return CopyBatch { local: LocalBytes::ToPeer(&[]), ops: &mut [] };
+                };
+                there += 1;
+                let (ops, rest) = core::mem::take(&mut left).split_at_mut(parts(*place).len());
+                left = rest;
+                let local = match way {
+                    Way::Write => LocalBytes::FromPeer(buffer.bytes_mut()),
+                    Way::Read => LocalBytes::ToPeer(buffer.bytes()),
+                };
+                CopyBatch { local, ops }
+            });
+            // What it could not try has the status that it had.
+            let _ = p.peer().copy_each(of, &mut calls[..there]);
+            if there < TOGETHER {
+                break;
+            }
+        }
+        let mut ops = &self.ops[..];
+        for transfer in batch.iter_mut().filter(|transfer| goes(transfer)) {
+            let (own, rest) = ops.split_at(parts(transfer.place).len());
+            transfer.good = own.iter().all(|op| op.status.is_okay());
+            ops = rest;
+        }
     }
 }
 
 impl<P: Platform> BackPath<P> for CopyPath {
     const NAME: PathName = PathName::Copy;
 
-    fn begin(&mut self, p: &P, of: DomId, way: Way, parts: &[Part], _: &mut Held<P>) -> Option<IoMemory> {
-        let mut buffer = self.buffer(parts.iter().map(|part| usize::from(part.len)).sum());
-        if way == Way::Write {
-            self.lay_out(parts);
-            if !copy_all(p, of, LocalBytes::FromPeer(buffer.bytes_mut()), &mut self.ops) {
-                self.put_by(buffer);
-                return None;
-            }
-        }
+    fn begin(&mut self, _: &P, _: DomId, _: Way, parts: &[Part], _: &mut Held<P>) -> Option<IoMemory> {
+        let buffer = self.buffer(parts.iter().map(|part| usize::from(part.len)).sum());
         Some(IoMemory::Private(buffer))
     }
 
-    fn end(
-        &mut self,
-        p: &P,
-        of: DomId,
-        (way, parts): (Way, &[Part]),
-        memory: IoMemory,
-        _: &mut Held<P>,
-        good: bool,
-    ) -> bool {
-        let IoMemory::Private(buffer) = memory else { return false };
-        let arrived = good && way == Way::Read && {
-            self.lay_out(parts);
-            copy_all(p, of, LocalBytes::ToPeer(buffer.bytes()), &mut self.ops)
-        };
-        self.put_by(buffer);
-        arrived || good && way == Way::Write
+    fn fetch<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
+        self.copy(p, of, Way::Write, batch, parts);
+    }
+
+    fn deliver<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
+        self.copy(p, of, Way::Read, batch, parts);
+    }
+
+    fn end(&mut self, memory: IoMemory, _: &mut Held<P>) {
+        if let IoMemory::Private(buffer) = memory {
+            self.put_by(buffer);
+        }
     }
 }

@@ -30,6 +30,9 @@ pub struct PersistentPath<P: Platform> {
     missing: Vec<Part>,
     /// By part: whether it is among those.
     is_missing: Vec<bool>,
+    /// And their pieces and references.
+    others: Vec<MappedPiece>,
+    refs: Vec<GrantRef>,
     overflows: u64,
     /// A page found no place since the last purge.
     full: bool,
@@ -44,6 +47,8 @@ impl<P: Platform> PersistentPath<P> {
             done: Vec::new(),
             missing: Vec::new(),
             is_missing: Vec::new(),
+            others: Vec::new(),
+            refs: Vec::new(),
             overflows: 0,
             full: false,
             purged_ns: None,
@@ -107,10 +112,10 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
             }
         }
         let mut pieces = core::mem::take(&mut held.spare);
-        let mut others = Vec::new();
+        let Self { store, missing, others, refs, .. } = self;
         let acc = way.access();
-        let mut there = self.missing.is_empty() || map_parts(p, of, acc, &self.missing, held, &mut others);
-        let mut others = others.into_iter();
+        let mut there = missing.is_empty() || map_parts(p, of, acc, (missing, refs), held, others);
+        let mut others = others.drain(..);
         for (part, is_missing) in parts.iter().zip(&self.is_missing) {
             if !there {
                 break;
@@ -118,7 +123,7 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
             let piece = if *is_missing {
                 others.next()
             } else {
-                let page = self.store.find(part.gref).map(Arc::clone);
+                let page = store.find(part.gref).map(Arc::clone);
                 page.and_then(|page| MappedPiece::new(page, part.at.into(), part.len.into()))
             };
             match piece {
@@ -126,26 +131,17 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
                 None => there = false,
             }
         }
+        drop(others);
         let memory = IoMemory::Mapped(pieces);
         if !there {
-            drop(others);
             self.release(memory, held);
             return None;
         }
         Some(memory)
     }
 
-    fn end(
-        &mut self,
-        _: &P,
-        _: DomId,
-        _: (Way, &[Part]),
-        memory: IoMemory,
-        held: &mut Held<P>,
-        good: bool,
-    ) -> bool {
+    fn end(&mut self, memory: IoMemory, held: &mut Held<P>) {
         self.release(memory, held);
-        good
     }
 
     fn settle(&mut self, p: &P) {
