@@ -8,6 +8,7 @@
 //! stands behind a back, as [`port`](crate::port) does for frames.
 
 pub mod back;
+pub mod device_number;
 pub mod disk;
 pub mod features;
 pub mod front;

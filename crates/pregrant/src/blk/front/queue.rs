@@ -25,7 +25,6 @@ use crate::wire::blkif::{
     SEGMENTS_MAX, SEGMENTS_PER_INDIRECT_PAGE, Segment,
 };
 use alloc::boxed::Box;
-
 use alloc::vec::Vec;
 
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
@@ -420,6 +419,11 @@ impl<P: Platform> FrontQueue<P> {
         let work = with_ring!(&mut self.ring, ring => ring.final_check(1))?;
         p.events().unmask(&self.chan);
         Ok(work)
+    }
+
+    /// Whether there is an answer; nothing is armed.
+    pub fn is_pending(&mut self) -> bool {
+        with_ring!(&mut self.ring, ring => ring.available(1)) != Ok(0)
     }
 
     /// Its channel.

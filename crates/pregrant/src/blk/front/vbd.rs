@@ -116,6 +116,8 @@ pub struct FrontVbd<P: Platform> {
     lost: Vec<u64>,
     /// Both ends keep pages; as of the last connect.
     persistent: bool,
+    /// The back takes barriers; as of the last connect.
+    barrier: bool,
 }
 
 impl<P: Platform> FrontVbd<P> {
@@ -132,7 +134,24 @@ impl<P: Platform> FrontVbd<P> {
             begins_at_ns: None,
             lost: Vec::new(),
             persistent: false,
+            barrier: false,
         }
+    }
+
+    /// Begins where a predecessor in this domain (a front that died, the kernel's blkfront) left the device: what is
+    /// connected is brought down first, what is closed begins again. Before the first [`step`](Self::step), and only for one
+    /// that reconnects.
+    pub fn succeed<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
+        use XenbusState as S;
+        match bus.own_state()? {
+            S::Initialising | S::Unknown => {}
+            S::Closed => self.state = S::Closed,
+            _ => {
+                bus.set_state(S::Closing)?;
+                self.state = S::Closing;
+            }
+        }
+        Ok(())
     }
 
     /// Our own state.
@@ -148,6 +167,17 @@ impl<P: Platform> FrontVbd<P> {
     /// What the back says of the disk; None: it is not connected.
     pub fn figures(&self) -> Option<&DiskFigures> {
         self.figures.as_ref()
+    }
+
+    /// What keeps writes that were answered from being lost: a flush, or an empty barrier where the back knows no other. None: it has
+    /// no cache that it would tell of.
+    pub fn flush_ask(&self) -> Option<Ask<'static>> {
+        let figures = self.figures.as_ref()?;
+        match (figures.flush, self.barrier) {
+            (true, _) => Some(Ask::Flush),
+            (false, true) => Some(Ask::Barrier { sector: 0, bytes: &[] }),
+            (false, false) => None,
+        }
     }
 
     /// Whether both ends keep to the same pages.
@@ -182,8 +212,9 @@ impl<P: Platform> FrontVbd<P> {
             match next {
                 S::Initialised => self.set_up(p, bus)?,
                 S::Connected => {
-                    self.persistent = self.config.persistent
-                        && BackFeatures::read(bus).map_err(FrontError::Keys)?.persistent;
+                    let back = BackFeatures::read(bus).map_err(FrontError::Keys)?;
+                    self.persistent = self.config.persistent && back.persistent;
+                    self.barrier = back.barrier;
                     self.figures = Some(read_figures(bus).map_err(FrontError::Keys)?);
                     came_to = FrontStep::Live;
                 }
@@ -229,9 +260,22 @@ impl<P: Platform> FrontVbd<P> {
         told
     }
 
+    /// The toolstack took the disk away, directories and all: closed, without a word to anybody. One that reconnects waits for
+    /// another disk of the same number.
+    pub fn removed(&mut self, p: &P) {
+        self.tear_down(p);
+        self.state = XenbusState::Closed;
+    }
+
     /// Whether the disk is closed and all of its memory is our own again.
     pub fn is_closed(&self) -> bool {
         self.state == XenbusState::Closed && self.queues.is_empty() && self.regions.is_empty()
+    }
+
+    /// Whether a disk that does not reconnect has pages that the back uses though they are not in use:
+    /// [`step`](Self::step) tries again to get them back.
+    pub fn awaits_release(&self) -> bool {
+        !self.reconnect && !self.regions.is_empty()
     }
 
     /// When a disk that waits before it begins anew wants its next [`step`](Self::step), by the platform's clock; None: it does not
@@ -328,5 +372,20 @@ impl<P: Platform> FrontVbd<P> {
     /// [`FrontQueue::take`] on queue `i`.
     pub fn take(&mut self, p: &P, i: usize, each: impl FnMut(Answer<'_, P>)) -> Result<usize, PeerFault> {
         self.queue_mut(i).map_or(Ok(0), |q| q.take(p, each))
+    }
+
+    /// [`FrontQueue::arm`] on all queues. True: there is an answer.
+    pub fn arm(&mut self, p: &P) -> Result<bool, PeerFault> {
+        let mut work = false;
+        for i in 0..self.nr_queues() {
+            work |= self.queues[i].arm(p)?;
+        }
+        Ok(work)
+    }
+
+    /// Whether any queue has an answer; nothing is armed.
+    pub fn is_pending(&mut self) -> bool {
+        let live = self.nr_queues();
+        self.queues[..live].iter_mut().any(FrontQueue::is_pending)
     }
 }
