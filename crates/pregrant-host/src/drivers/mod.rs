@@ -3,7 +3,7 @@
 //! ```text
 //!   registry         watches the backend's directory, steps each device, polls all queues round robin
 //!   net/             what only vifs have: what stands behind them, scripts, and the front
-//!   blk/             what only vbds have: their images (disks/)
+//!   blk/             what only vbds have: their images (disks/), and the front, as threads use it
 //!   workload         the queues that one worker serves: those that are active are polled, the others armed
 //!   crew/            the workers: their threads, who has which queue, letters between them and the control thread
 //!   worker           the one loop: rounds, control when it is due, sleep
@@ -34,6 +34,8 @@ pub mod workload;
 
 pub use blk::{Blk, BlkConfig};
 pub use chosen::Chosen;
+pub use blk::frontend::{BlkFrontend, BlkFrontendError};
+pub use blk::shared_disk::SharedDisk;
 pub use crew::place::Placement;
 pub use net::captured::{CaptureFile, Captured};
 pub use net::frontend::{Frontend, FrontendError};

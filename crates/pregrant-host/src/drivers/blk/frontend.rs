@@ -1,0 +1,433 @@
+//! A guest's disk: its device in xenstore, its driver, and the loop between the threads that use it and the rings.
+//!
+//! ```text
+//!   threads: SharedDisk::put --> [ Schedule ] --ask--> rings --> the back
+//!                                     ^   <-- answers --'
+//!                                     '------ lost ---- the back closed: asked again of the next one
+//! ```
+//! One thread owns this and calls [`round`](BlkFrontend::round), [`control`](BlkFrontend::control) and
+//! [`sleep`](BlkFrontend::sleep) in turn, as a [`Worker`](crate::drivers::Worker) does. A back that is killed and replaced on the live
+//! rings is not noticed. One that closes the disk, and opens it again, costs a pause: what it did not answer is asked again, and
+//! requests wait meanwhile, as many as [`SharedDisk`] lets in.
+//!
+//! What the back may do: offer anything, close at any time, answer nothing, lie. A lie ends the disk, and all that is in hand fails.
+
+use super::schedule::Schedule;
+use super::shared_disk::{DiskOp, DiskRequest, SharedDisk};
+use crate::drivers::wait::Waiter;
+use crate::wake::WakeOn;
+use pregrant::blk::front::{FrontConfig, FrontError, FrontStep, FrontVbd, NotAsked};
+use pregrant::platform::{Clock, Platform};
+use pregrant::xenbus::bus::StoreBus;
+use pregrant::xenbus::{Class, Device, DeviceError};
+use pregrant::xenstore::{Client, Transport, XsError};
+use pregrant::{PeerFault, PlatformError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Events of xenstore that one call of [`BlkFrontend::control`] takes at most: a back that writes its state without end is heard in
+/// turns.
+const EVENTS_PER_TURN: usize = 128;
+/// Between two looks at what nobody tells: pages that a back still has.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Why a disk cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum BlkFrontendError {
+    /// xenstore is gone, or refuses.
+    #[error("xenstore: {0}")]
+    Store(#[from] XsError),
+    /// A key is of no use.
+    #[error("{0}")]
+    Device(#[from] DeviceError),
+    /// The handshake failed.
+    #[error("{device}: {what}")]
+    Connect {
+        /// Which.
+        device: String,
+        /// Why.
+        what: String,
+    },
+    /// The platform failed.
+    #[error("{0}")]
+    Platform(#[from] PlatformError),
+    /// The back lied.
+    #[error(
+        "{device}: the back broke the protocol: {fault}. The disk is closed; look at the driver domain's log"
+    )]
+    Fault {
+        /// Which.
+        device: String,
+        /// How.
+        fault: PeerFault,
+    },
+    /// The toolstack took it away.
+    #[error("{device}: the toolstack has removed the disk; attach it again, and start this again")]
+    Removed {
+        /// Which.
+        device: String,
+    },
+}
+
+/// One disk of the own domain.
+pub struct BlkFrontend<P: Platform, T: Transport> {
+    platform: P,
+    xs: Client<T>,
+    device: Device,
+    vbd: FrontVbd<P>,
+    waiter: Waiter,
+    disk: Arc<SharedDisk>,
+    schedule: Schedule,
+    /// The number of the shared disk's descriptor among those that end a sleep.
+    wake: usize,
+    new: Vec<DiskRequest>,
+    /// Where the next piece goes first.
+    next_queue: usize,
+    /// Pieces that were asked a second time, of another connection.
+    repeated: u64,
+    /// This end closes it.
+    closing: bool,
+}
+
+impl<P: Platform, T: Transport> BlkFrontend<P, T>
+where
+    P::Events: WakeOn,
+{
+    /// Finds the own domain's disk `handle` and begins to watch its back; what a predecessor left connected is brought down first.
+    /// The connection to xenstore is to wake the platform's events.
+    pub fn new(
+        platform: P,
+        mut xs: Client<T>,
+        handle: u32,
+        config: FrontConfig,
+    ) -> Result<Self, BlkFrontendError> {
+        let device = Device::front(&mut xs, Class::VBD, handle)?;
+        device.watch_peer(&mut xs)?;
+        let mut vbd = FrontVbd::new(device.peer_domid(), config, true);
+        vbd.succeed(&mut StoreBus { device: &device, xs: &mut xs })?;
+        let no_descriptor =
+            |e: std::io::Error| PlatformError { op: "make an eventfd", code: e.raw_os_error().unwrap_or(0) };
+        let disk = Arc::new(SharedDisk::new().map_err(no_descriptor)?);
+        let wake = platform.events().also_wake_on(disk.wakes())?;
+        let schedule = Schedule::default();
+        let (waiter, new) = (Waiter::default(), Vec::new());
+        Ok(Self {
+            platform,
+            xs,
+            device,
+            vbd,
+            waiter,
+            disk,
+            schedule,
+            wake,
+            new,
+            next_queue: 0,
+            repeated: 0,
+            closing: false,
+        })
+    }
+
+    /// The disk, for threads.
+    pub fn disk(&self) -> &Arc<SharedDisk> {
+        &self.disk
+    }
+
+    /// The platform.
+    pub fn platform(&self) -> &P {
+        &self.platform
+    }
+
+    /// The driver.
+    pub fn vbd(&self) -> &FrontVbd<P> {
+        &self.vbd
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The own domain's xenstore connection.
+    pub fn xs(&mut self) -> &mut Client<T> {
+        &mut self.xs
+    }
+
+    /// Pieces of requests that were asked again, of another connection than first.
+    pub fn repeated(&self) -> u64 {
+        self.repeated
+    }
+
+    /// Waits that ended with work pending, whose event did not come.
+    pub fn missed_wakeups(&self) -> u64 {
+        self.waiter.missed_wakeups()
+    }
+
+    /// A batch of all that there is: answers, new requests, what can be asked. True: something moved.
+    pub fn round(&mut self) -> Result<bool, BlkFrontendError> {
+        let Self { platform, vbd, schedule, disk, new, .. } = self;
+        let mut moved = 0;
+        for i in 0..vbd.nr_queues() {
+            let each = |answer: pregrant::blk::front::Answer<'_, P>| {
+                schedule.answered(answer.tag, answer.outcome, |to| answer.copy_out(to));
+            };
+            match vbd.take(platform, i, each) {
+                Ok(n) => moved += n,
+                Err(fault) => return Err(self.fault(fault)),
+            }
+        }
+        // Before it was ever connected nobody knows how to cut requests.
+        if disk.figures().is_some() {
+            moved += disk.take_new(new);
+            new.drain(..).for_each(|request| schedule.add(request));
+        }
+        moved += self.ask();
+        self.settle();
+        Ok(moved > 0)
+    }
+
+    /// Asks what can be asked; returns how much that was.
+    fn ask(&mut self) -> usize {
+        let Self { platform, vbd, schedule, next_queue, .. } = self;
+        let queues = vbd.nr_queues();
+        if queues == 0 || !schedule.is_ready() {
+            return 0;
+        }
+        let flush = vbd.flush_ask();
+        let (mut asked, mut full) = (0, 0);
+        while schedule.is_ready() && full < queues {
+            let i = *next_queue % queues;
+            if flush.is_none() && schedule.flush_is_next() {
+                schedule.skip_first();
+                asked += 1;
+                continue;
+            }
+            let Some(queue) = vbd.queue_mut(i) else { break };
+            let submitted = schedule.ask_first(queue.most_bytes(), |ask, tag| {
+                let ask = if let pregrant::blk::front::Ask::Flush = ask {
+                    flush.as_ref().unwrap_or(ask)
+                } else {
+                    ask
+                };
+                queue.submit(platform, ask, tag)
+            });
+            *next_queue = (i + 1) % queues;
+            match submitted {
+                Ok(()) => (asked, full) = (asked + 1, 0),
+                // The others' answers make room for it, also where no page could be granted.
+                Err(NotAsked::Full | NotAsked::Closed) => full += 1,
+                Err(NotAsked::Platform(_)) if schedule.in_flight() > 0 => full += 1,
+                Err(NotAsked::Platform(e)) => {
+                    // LOG: of the process' own front.
+                    log::warn!("{}: a request fails, no page can be granted for it: {e}", self.device.id());
+                    schedule.fail_first();
+                }
+                Err(NotAsked::Length) => schedule.fail_first(),
+            }
+        }
+        for i in 0..queues {
+            vbd.publish(platform, i);
+        }
+        asked
+    }
+
+    /// There is room again for what is done.
+    fn settle(&mut self) {
+        let (requests, bytes) = self.schedule.settled();
+        if requests > 0 {
+            self.disk.settle(requests, bytes);
+        }
+    }
+
+    /// Handles what xenstore has to say, waiting at most so long for it, and not without end; a disk that is to begin anew at some
+    /// time is not waited for beyond it. Returns what it came to.
+    pub fn control(&mut self, wait: Duration) -> Result<FrontStep, BlkFrontendError> {
+        let mut wait = self.begins_in().map_or(wait, |begins_in| wait.min(begins_in));
+        let mut events = 0;
+        while events < EVENTS_PER_TURN && self.xs.next_event(Some(wait))?.is_some() {
+            wait = Duration::ZERO;
+            events += 1;
+        }
+        // Nothing was told, so nothing has changed: asking would cost a round trip to xenstored each time that the loop sleeps.
+        if events == 0 && self.vbd.is_live() && !self.vbd.awaits_release() {
+            return Ok(FrontStep::Waiting);
+        }
+        let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
+        let stepped = self.vbd.step(&self.platform, &mut bus);
+        // Whatever comes next: nobody answers these any more.
+        let lost = self.vbd.take_lost();
+        self.repeated += self.schedule.lost(&lost) as u64;
+        match stepped {
+            Ok(step) => {
+                if let (FrontStep::Live | FrontStep::Resized, Some(figures)) = (step, self.vbd.figures()) {
+                    self.disk.set_figures(*figures);
+                    self.schedule.set_figures(*figures);
+                    self.settle();
+                }
+                if !self.closing {
+                    self.log_step(step, lost.len());
+                }
+                Ok(step)
+            }
+            Err(FrontError::Keys(_)) if self.is_gone() => {
+                self.vbd.removed(&self.platform);
+                Err(BlkFrontendError::Removed { device: self.device.id().to_string() })
+            }
+            Err(e) => {
+                let what = e.to_string();
+                let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
+                let _ = self.vbd.close(&mut bus, Some(&what)); // the first error is the one to tell
+                Err(match e {
+                    FrontError::Keys(e) => e.into(),
+                    _ => BlkFrontendError::Connect { device: self.device.id().to_string(), what },
+                })
+            }
+        }
+    }
+
+    /// How long a disk waits before it begins anew: then [`control`](Self::control) is to be called, whatever else there is to sleep
+    /// for.
+    fn begins_in(&self) -> Option<Duration> {
+        let at_ns = self.vbd.begins_at_ns()?;
+        Some(Duration::from_nanos(at_ns.saturating_sub(self.platform.clock().now_ns())))
+    }
+
+    /// Sleeps until there may be something to do, and at most until `due`: arms all queues first.
+    pub fn sleep(&mut self, due: Option<Duration>) -> Result<(), BlkFrontendError> {
+        // In this order: what comes after is seen by the round below, or wakes.
+        self.disk.look();
+        if self.round()? || self.arm()? || self.xs.has_events() || due == Some(Duration::ZERO) {
+            return Ok(());
+        }
+        // Nobody tells when a back lets go of pages.
+        let waits_for_pages =
+            self.vbd.is_live() && self.schedule.is_ready() && self.schedule.in_flight() == 0;
+        let retry = (self.vbd.awaits_release() || waits_for_pages).then_some(RETRY);
+        let due = [due, self.begins_in(), retry].into_iter().flatten().min();
+        if !self.disk.about_to_sleep() {
+            return Ok(());
+        }
+        let mut waiter = std::mem::take(&mut self.waiter);
+        let what = |front: &Self| {
+            format!("{}: the front waits for answers, requests or xenstore", front.device.id())
+        };
+        waiter.sleep(self, |f| f.platform.events(), |f| f.vbd.is_pending(), &what, due);
+        self.waiter = waiter;
+        self.disk.awake(self.platform.events().woken_by(self.wake));
+        Ok(())
+    }
+
+    fn arm(&mut self) -> Result<bool, BlkFrontendError> {
+        self.vbd.arm(&self.platform).map_err(|fault| self.fault(fault))
+    }
+
+    /// Waits until it is connected, at most so long. False: not in time.
+    pub fn connect(&mut self, most: Duration) -> Result<bool, BlkFrontendError> {
+        let until = Instant::now() + most;
+        while !self.vbd.is_live() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            self.control(left.min(RETRY))?;
+        }
+        Ok(true)
+    }
+
+    /// Does what is in hand, and a flush behind it, for at most so long: nothing is to be put any more. False: not in time; what is
+    /// left fails.
+    pub fn finish(&mut self, most: Duration) -> Result<bool, BlkFrontendError> {
+        let until = Instant::now() + most;
+        let flushed = Arc::new(AtomicBool::new(false));
+        let tell = Arc::clone(&flushed);
+        let done = move |outcome: Result<&[u8], _>| tell.store(outcome.is_ok(), Ordering::Relaxed);
+        if self.disk.figures().is_none_or(|figures| figures.read_only) {
+            flushed.store(true, Ordering::Relaxed); // nothing was written
+            self.disk.end();
+        } else {
+            self.disk.end_with(DiskOp::Flush, Box::new(done));
+        }
+        while self.round()? || !self.schedule.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            self.sleep(Some(left))?;
+            self.control(Duration::ZERO)?;
+        }
+        self.fail();
+        Ok(flushed.load(Ordering::Relaxed))
+    }
+
+    /// All that is in hand fails, and all that comes.
+    pub fn fail(&mut self) {
+        self.disk.end();
+        self.schedule.fail_all();
+        self.disk.take_new(&mut self.new);
+        for request in self.new.drain(..) {
+            (request.done)(Err(pregrant::blk::disk::IoError::Failed));
+        }
+        self.schedule.settled();
+    }
+
+    /// Closes the disk and waits until its memory is the domain's own again, at most so long. False: the back still has some of it
+    /// mapped.
+    pub fn close(&mut self, most: Duration) -> Result<bool, BlkFrontendError> {
+        self.closing = true;
+        let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
+        let told = self.vbd.close(&mut bus, None);
+        match told {
+            Err(_) if self.is_gone() => self.vbd.removed(&self.platform),
+            told => told?,
+        }
+        let until = Instant::now() + most;
+        while !self.vbd.is_closed() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            match self.control(left.min(Duration::from_millis(10))) {
+                Err(BlkFrontendError::Removed { .. }) => return Ok(true),
+                stepped => stepped?,
+            };
+        }
+        Ok(true)
+    }
+
+    /// Whether the toolstack took the disk away.
+    fn is_gone(&mut self) -> bool {
+        matches!(self.xs.read_if_there(self.device.own_dir()), Ok(None))
+    }
+
+    /// The back lied: closes the disk, says why in the store.
+    #[cold]
+    fn fault(&mut self, fault: PeerFault) -> BlkFrontendError {
+        let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
+        let _ = self.vbd.close(&mut bus, Some(&fault.to_string())); // the fault is the one to tell
+        BlkFrontendError::Fault { device: self.device.id().to_string(), fault }
+    }
+
+    /// What became of the disk, for the log.
+    fn log_step(&self, step: FrontStep, lost: usize) {
+        let id = self.device.id();
+        // LOG: these are of the process' own front, and no guest's.
+        match (step, self.vbd.figures()) {
+            (FrontStep::Live, Some(figures)) => log::info!(
+                "{id}: connected, {} sectors of 512 bytes{}, {} queue(s), {}",
+                figures.sectors,
+                if figures.read_only { ", read-only" } else { "" },
+                self.vbd.nr_queues(),
+                if self.vbd.persists() { "persistent grants" } else { "grants for each request" }
+            ),
+            // LOG: as above.
+            (FrontStep::Resized, Some(figures)) => {
+                log::info!("{id}: {} sectors of 512 bytes now", figures.sectors);
+            }
+            // LOG: as above.
+            (FrontStep::Closed, _) => log::info!(
+                "{id}: the back has closed it; {lost} unanswered request(s) wait for the next one, and what comes meanwhile"
+            ),
+            _ => {}
+        }
+    }
+}

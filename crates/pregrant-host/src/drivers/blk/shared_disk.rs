@@ -1,0 +1,217 @@
+//! A disk as the threads of a program use it: requests in bytes, from any thread, and the end of each told once.
+//!
+//! ```text
+//!   any thread                                          the front's loop
+//!   put --(full: it waits)--> new requests --bell--> take_new --> Schedule --> rings
+//!                                                       done(outcome), on the loop's thread --> settle: room again
+//! ```
+//! Invariants: each request that was put is done once, also when the disk ends; at most [`REQUESTS_MAX`] requests with
+//! [`BYTES_MAX`] bytes between them are on their way, or one that is longer by itself. So a back that stands still costs a process
+//! so much memory, and its threads wait.
+
+use crate::drivers::crew::desk::Desk;
+use pregrant::blk::disk::{DiskFigures, IoError};
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Requests on their way at most.
+pub const REQUESTS_MAX: usize = 256;
+/// Bytes of them at most.
+pub const BYTES_MAX: usize = 32 << 20;
+/// Bytes that are read back at a time where a hole was punched.
+pub(super) const CHUNK: usize = 1 << 20;
+
+/// What is to be done. Offsets and lengths are in bytes, wherever sectors begin.
+pub enum DiskOp {
+    /// These bytes are wanted.
+    Read {
+        /// The first.
+        at: u64,
+        /// How many.
+        len: usize,
+    },
+    /// These are to be there from now on.
+    Write {
+        /// The first.
+        at: u64,
+        /// What is to be in them.
+        bytes: Vec<u8>,
+    },
+    /// What was written before this was asked is not to be lost any more.
+    Flush,
+    /// Nobody needs these any more, and they read as zeroes.
+    PunchHole {
+        /// The first.
+        at: u64,
+        /// How many.
+        len: u64,
+    },
+}
+
+impl DiskOp {
+    /// Bytes that are held for it.
+    fn weight(&self) -> usize {
+        match self {
+            Self::Read { len, .. } => *len,
+            Self::Write { bytes, .. } => bytes.len(),
+            Self::Flush => 0,
+            Self::PunchHole { .. } => CHUNK,
+        }
+    }
+}
+
+/// Is told once how a request went; of a read, with its bytes. It is called on the front's thread, and holds up all others.
+pub type Done = Box<dyn FnOnce(Result<&[u8], IoError>) + Send>;
+
+/// One request.
+pub struct DiskRequest {
+    /// What is to be done.
+    pub op: DiskOp,
+    /// Who is told.
+    pub done: Done,
+}
+
+#[derive(Default)]
+struct State {
+    new: VecDeque<DiskRequest>,
+    requests: usize,
+    bytes: usize,
+    ended: bool,
+    figures: Option<DiskFigures>,
+}
+
+impl State {
+    fn has_room(&self, weight: usize) -> bool {
+        self.requests == 0 || self.requests < REQUESTS_MAX && self.bytes + weight <= BYTES_MAX
+    }
+}
+
+/// See the module.
+pub struct SharedDisk {
+    state: Mutex<State>,
+    room: Condvar,
+    desk: Arc<Desk>,
+}
+
+impl fmt::Debug for SharedDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedDisk").field("figures", &self.figures()).finish_non_exhaustive()
+    }
+}
+
+impl SharedDisk {
+    /// Of a front that is not connected yet.
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self { state: Mutex::default(), room: Condvar::new(), desk: Desk::of_thread(0)? })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What its back said last of it; None: it was never connected.
+    pub fn figures(&self) -> Option<DiskFigures> {
+        self.state().figures
+    }
+
+    /// Its length in bytes, whole logical sectors of it.
+    pub fn len(&self) -> u64 {
+        self.figures().map_or(0, |figures| figures.sectors / figures.units() * u64::from(figures.sector_size))
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Has it done, and waits where too much is on its way. While there is no back it goes on waiting.
+    pub fn put(&self, op: DiskOp, done: Done) {
+        let weight = op.weight();
+        let mut state = self.state();
+        while !state.ended && !state.has_room(weight) {
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.ended {
+            drop(state);
+            return done(Err(IoError::Failed));
+        }
+        state.requests += 1;
+        state.bytes += weight;
+        state.new.push_back(DiskRequest { op, done });
+        drop(state);
+        self.desk.wake();
+    }
+
+    /// Has the front's loop look around, whatever for.
+    pub fn wake(&self) {
+        self.desk.wake();
+    }
+
+    /// Adds what is new. Returns how many.
+    pub(super) fn take_new(&self, to: &mut Vec<DiskRequest>) -> usize {
+        let mut state = self.state();
+        let n = state.new.len();
+        to.extend(state.new.drain(..));
+        n
+    }
+
+    /// So many requests are done, and their bytes let go of.
+    pub(super) fn settle(&self, requests: usize, bytes: usize) {
+        let mut state = self.state();
+        state.requests -= requests;
+        state.bytes -= bytes;
+        drop(state);
+        self.room.notify_all();
+    }
+
+    /// A back is connected, or says another length.
+    pub(super) fn set_figures(&self, figures: DiskFigures) {
+        self.state().figures = Some(figures);
+    }
+
+    /// From now on requests fail; those that wait to be put, too.
+    pub(super) fn end(&self) {
+        self.state().ended = true;
+        self.room.notify_all();
+    }
+
+    /// The same, with this one behind all that were put before.
+    pub(super) fn end_with(&self, op: DiskOp, done: Done) {
+        let mut state = self.state();
+        state.requests += 1;
+        state.bytes += op.weight();
+        state.new.push_back(DiskRequest { op, done });
+        drop(state);
+        self.end();
+    }
+
+    /// What ends the loop's sleep.
+    pub(super) fn wakes(&self) -> BorrowedFd<'_> {
+        self.desk.wakes().expect("a desk of a thread has a descriptor")
+    }
+
+    /// The loop is about to look around for the last time before it sleeps.
+    pub(super) fn look(&self) {
+        self.desk.bell.take(|_| {});
+    }
+
+    /// It is about to sleep; false: something came since it [looked](Self::look).
+    pub(super) fn about_to_sleep(&self) -> bool {
+        self.desk.bell.about_to_sleep()
+    }
+
+    /// It has slept; the descriptor was what ended it, or was not.
+    pub(super) fn awake(&self, rung: bool) {
+        self.desk.awake(rung);
+    }
+}
+
+impl DiskRequest {
+    /// Bytes that are held for it.
+    pub(super) fn weight(&self) -> usize {
+        self.op.weight()
+    }
+}
