@@ -2,11 +2,14 @@
 //! 3 the machine that the process was on has ended.
 
 mod back;
+mod blkfront;
 mod doctor;
 mod frames;
 mod front;
 mod hotplug;
+mod kernel_driver;
 mod loopback;
+mod loopback_guest;
 mod notify;
 mod status_reader;
 mod stop;
@@ -32,6 +35,7 @@ use std::process::ExitCode;
   pregrant doctor
   pregrant front --tap eth0
   pregrant frames --to 10.9.0.2 --count 100000
+  pregrant blkfront --loopback /tmp/xen --domain 5 --mount /mnt/xvda
   pregrant top --loopback /tmp/xen
   pregrant store serve --socket /tmp/xs.sock"
 )]
@@ -50,6 +54,8 @@ enum Command {
     Back(back::BackArgs),
     /// Be a guest: its network interface, for its kernel or with a small tool for traffic
     Front(front::FrontArgs),
+    /// Be a guest: its disk, as a file for any program
+    Blkfront(blkfront::BlkFrontArgs),
     /// Run a hotplug script for a backend: a unit of systemd
     Hotplug(hotplug::HotplugArgs),
     /// What is missing here, what each vif does and why, and what to do about it
@@ -85,6 +91,7 @@ fn main() -> ExitCode {
     // Who stays tells what happens to its guests; the others are silent unless something is wrong.
     let level = match cli.command {
         Command::Loopback(_) | Command::Back(_) | Command::Front(_) | Command::Hotplug(_) => "info",
+        Command::Blkfront(_) => "info,fuser=error",
         _ => "warn",
     };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
@@ -94,6 +101,7 @@ fn main() -> ExitCode {
         Command::Loopback(args) => loopback::run(args),
         Command::Back(args) => back::run(args),
         Command::Front(args) => front::run(args),
+        Command::Blkfront(args) => blkfront::run(args),
         Command::Hotplug(args) => hotplug::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Frames(args) => frames::run(args),

@@ -26,7 +26,12 @@ pub fn make_vif<T: Transport>(xs: &mut Client<T>, front: DomId, handle: u32) -> 
 
 /// The vifs of a guest.
 pub fn vifs_of<T: Transport>(xs: &mut Client<T>, front: DomId) -> Result<Vec<DeviceId>> {
-    let mut all = toolstack::backs_of(xs, DRIVER, Class::VIF)?;
+    devices_of(xs, Class::VIF, front)
+}
+
+/// The devices of a kind that a guest has.
+pub fn devices_of<T: Transport>(xs: &mut Client<T>, class: Class, front: DomId) -> Result<Vec<DeviceId>> {
+    let mut all = toolstack::backs_of(xs, DRIVER, class)?;
     all.retain(|id| id.front == front);
     Ok(all)
 }

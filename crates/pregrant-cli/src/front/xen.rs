@@ -9,6 +9,7 @@
 
 use super::{FrontArgs, Result, run_guest};
 use crate::back::RUN_DIR;
+use crate::kernel_driver;
 use crate::stop::Stop;
 use pregrant::platform::Platform;
 use pregrant::xenbus::device::own_domid;
@@ -40,7 +41,7 @@ pub(super) fn run(args: &FrontArgs) -> Result<()> {
         )
         .into());
     }
-    if let Some(driver) = kernel_driver(Path::new("/sys"), args.vif) {
+    if let Some(driver) = kernel_driver::of(Path::new("/sys"), &format!("vif-{}", args.vif)) {
         return Err(held_by_kernel(args.vif, &driver).into());
     }
     let path = Path::new(RUN_DIR).join(format!("front-vif{}.lock", args.vif));
@@ -58,13 +59,6 @@ pub(super) fn run(args: &FrontArgs) -> Result<()> {
     run_guest(guest, args, &stop)
 }
 
-/// The kernel's driver that has the vif, by name.
-fn kernel_driver(sysfs: &Path, handle: u32) -> Option<String> {
-    let link = sysfs.join(format!("bus/xen/devices/vif-{handle}/driver"));
-    let driver = std::fs::read_link(link).ok()?;
-    Some(driver.file_name()?.to_string_lossy().into_owned())
-}
-
 fn held_by_kernel(handle: u32, driver: &str) -> String {
     format!(
         "vif {handle}: the kernel's driver {driver:?} (xen-netfront) has it: its interface goes away with it. As root: \
@@ -78,13 +72,6 @@ mod tests {
 
     #[test]
     fn a_vif_that_the_kernel_has_is_left_to_it() {
-        let sysfs = std::env::temp_dir().join(format!("pregrant-sys-{}", std::process::id()));
-        let device = sysfs.join("bus/xen/devices/vif-1");
-        std::fs::create_dir_all(&device).unwrap();
-        assert_eq!(kernel_driver(&sysfs, 1), None);
-        std::os::unix::fs::symlink("../../../bus/xen/drivers/vif", device.join("driver")).unwrap();
-        let driver = kernel_driver(&sysfs, 1).unwrap();
-        std::fs::remove_dir_all(&sysfs).unwrap();
-        assert!(held_by_kernel(1, &driver).contains("echo vif-1 > /sys/bus/xen/drivers/vif/unbind"));
+        assert!(held_by_kernel(1, "vif").contains("echo vif-1 > /sys/bus/xen/drivers/vif/unbind"));
     }
 }

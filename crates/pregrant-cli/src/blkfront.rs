@@ -1,0 +1,186 @@
+//! `pregrant blkfront`: a guest's disk as a file, for programs that know nothing of Xen.
+//!
+//! ```text
+//!   mkfs, fio, qemu-img ... -- MNT/disk -- kernel's FUSE -- threads (file.rs) -- SharedDisk -- BlkFrontend -- rings -- the back
+//! ```
+//! The disk does not end when its backend does: requests wait, and go on with the next. Generic over the platform; a platform brings
+//! its attachment and its lock.
+
+mod file;
+mod loopback;
+mod mounted;
+mod xen;
+
+use crate::loopback::guest_domid;
+use crate::stop::Stop;
+use clap::Args;
+use mounted::Mounted;
+use pregrant::blk::device_number;
+use pregrant::blk::features::{INDIRECT_SEGMENTS_MAX, MAX_RING_ORDER};
+use pregrant::blk::front::FrontConfig;
+use pregrant::platform::Platform;
+use pregrant::wire::blkif::Abi;
+use pregrant::xenstore::{Client, Transport};
+use pregrant_host::drivers::{BlkFrontend, Mode, Worker};
+use pregrant_host::wake::WakeOn;
+use pregrant_lab::choice::choice;
+use pregrant_lab::screen;
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::Duration;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Arguments of `pregrant blkfront`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  pregrant blkfront --loopback /tmp/xen --domain 5 --mount /mnt/xvda
+  pregrant blkfront --mount /mnt/xvda
+  mkfs.ext4 /mnt/xvda/disk
+  fio --name=t --filename=/mnt/xvda/disk --direct=1 --ioengine=io_uring --iodepth=32 --rw=randwrite --verify=crc32c
+
+On Xen it serves a disk of the domain in which it runs, in place of the kernel's blkfront. It needs root, and /dev/fuse. The
+file is as long as the disk and has no page cache: what a write was answered for is at the backend, what fsync was answered for is on
+the disk. The backend may end, be killed and be started again meanwhile: programs wait. Ctrl-C unmounts, flushes and closes the disk,
+as soon as no program has the file open; a second one ends it at once.")]
+pub struct BlkFrontArgs {
+    /// Be a guest of the loopback machine in this directory (pregrant loopback serve)
+    #[arg(long, value_name = "DIR", requires = "domain")]
+    loopback: Option<PathBuf>,
+    /// Which guest, on the loopback; on Xen it is the domain in which this runs
+    #[arg(long, value_name = "DOMID", value_parser = guest_domid)]
+    domain: Option<u16>,
+    /// Which of its disks, by name (xvda) or number (51712); without it the only one
+    #[arg(long, value_name = "DISK", value_parser = device)]
+    device: Option<u32>,
+    /// The directory in which the disk is to be the file `disk`
+    #[arg(long, value_name = "DIR")]
+    mount: PathBuf,
+    /// Queues, as far as the backend and the memory that can be granted allow
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    queues: u32,
+    /// Pages of each ring: 1, 2, 4, 8 or 16, as far as the backend allows; a page has 32 requests
+    #[arg(long, value_name = "N", default_value = "1", value_parser = ring_order)]
+    ring_pages: u32,
+    /// Pages that one request has at most, as far as the backend allows; up to 11 they need no list
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=INDIRECT_SEGMENTS_MAX as i64))]
+    segments: u32,
+    /// Grant pages for each request, where they would be granted once and stay mapped at a backend that can
+    #[arg(long)]
+    no_persistent: bool,
+    /// How slots of the ring are laid out
+    #[arg(long, value_name = "ABI", default_value = "x86_64", value_parser = choice(LAYOUTS, layout_name))]
+    layout: Abi,
+}
+
+const LAYOUTS: &[(Abi, &str)] =
+    &[(Abi::X86_64, "As 64-bit guests have them"), (Abi::X86_32, "As 32-bit guests of x86 have them")];
+
+fn layout_name(abi: Abi) -> &'static str {
+    match abi {
+        Abi::X86_64 => "x86_64",
+        Abi::X86_32 => "x86_32",
+    }
+}
+
+fn device(text: &str) -> std::result::Result<u32, String> {
+    device_number::parse(text).ok_or_else(|| "a disk such as xvda, xvdb1 or 51712".into())
+}
+
+/// Pages of a ring, as the exponent of 2.
+fn ring_order(text: &str) -> std::result::Result<u32, String> {
+    let pages = (0..=MAX_RING_ORDER).find(|order| text == (1u32 << order).to_string());
+    pages.ok_or_else(|| "a power of two from 1 to 16".into())
+}
+
+/// How long a backend may take to answer what is left, and to let go of the guest's memory.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks whether a signal came, as long as there was no backend yet.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Runs `pregrant blkfront`.
+pub fn run(args: BlkFrontArgs) -> Result<()> {
+    mounted::check(&args.mount)?;
+    match &args.loopback {
+        Some(dir) => loopback::run(dir, &args),
+        None => xen::run(&args),
+    }
+}
+
+impl BlkFrontArgs {
+    fn config(&self) -> FrontConfig {
+        FrontConfig {
+            queues: self.queues,
+            ring_order: self.ring_pages,
+            abi: self.layout,
+            persistent: !self.no_persistent,
+            max_segments: self.segments,
+            ..FrontConfig::default()
+        }
+    }
+
+    /// The disk that was asked for, or the only one of the connection's domain.
+    fn handle<T: Transport>(&self, xs: &mut Client<T>) -> Result<u32> {
+        if let Some(handle) = self.device {
+            return Ok(handle);
+        }
+        let names = match xs.directory("device/vbd") {
+            Err(e) if e.is_not_found() => Vec::new(),
+            names => names?,
+        };
+        let mut handles: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        handles.sort_unstable();
+        match handles[..] {
+            [handle] => Ok(handle),
+            [] => Err("this domain has no disk (device/vbd in xenstore is empty): attach one".into()),
+            _ => {
+                let names: Vec<_> = handles.into_iter().map(device_number::name).collect();
+                Err(format!("this domain has the disks {}: say which with --device", names.join(", ")).into())
+            }
+        }
+    }
+}
+
+/// The disk's life, from its first look for a backend to its orderly end.
+fn serve<P: Platform, T: Transport>(
+    mut front: BlkFrontend<P, T>,
+    args: &BlkFrontArgs,
+    stop: &Stop,
+) -> Result<()>
+where
+    P::Events: WakeOn,
+{
+    let id = front.device().id();
+    let name = device_number::name(id.handle);
+    // LOG: of the process' own front.
+    log::info!("{id}: waits for a backend");
+    while !front.connect(LOOK)? {
+        if stop.asked() {
+            return Ok(());
+        }
+    }
+    let mut mounted = Mounted::new(front, &args.mount, &name, stop)?;
+    let mib = mounted.front().disk().len() as f64 / f64::from(1 << 20);
+    let file = args.mount.join(file::NAME);
+    let _ = screen::print(format_args!("{}: {name}, {mib} MiB, is {}", id.front, file.display()));
+    let ran = Worker::new(Mode::Adaptive).run(&mut mounted);
+    let (mut front, ended) = mounted.end(ran.is_ok());
+    if let Err(e) = ran.and(ended) {
+        let _ = front.close(CLOSE_PATIENCE); // the first error is the one to tell
+        return Err(e);
+    }
+    let flushed = front.finish(CLOSE_PATIENCE)?;
+    // LOG: as above.
+    log::info!("{id}: {} request(s) were asked again of another backend", front.repeated());
+    if !front.close(CLOSE_PATIENCE)? {
+        // LOG: as above.
+        log::warn!("{id}: the backend did not let go of our memory in {CLOSE_PATIENCE:?}");
+    }
+    if flushed {
+        return Ok(());
+    }
+    Err(format!(
+        "{id}: no backend answered the last flush in {CLOSE_PATIENCE:?}: what was written since the last fsync may not be on the disk"
+    )
+    .into())
+}

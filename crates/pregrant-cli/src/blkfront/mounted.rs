@@ -1,0 +1,161 @@
+//! A disk that is mounted: the front's loop, and the end of the mount.
+//!
+//! ```text
+//!   signal --> unmount --busy?--> detached: no program finds it any more, those that have the file open go on with it
+//!                 '-------------------------------> the last one has closed it --> flush, close
+//! ```
+//! Invariant: the loop goes on as long as a program may ask for something.
+
+use super::Result;
+use super::file::{DiskFile, FUSE_THREADS};
+use crate::stop::Stop;
+use fuser::{BackgroundSession, Config, MountOption, Session};
+use pregrant::platform::Platform;
+use pregrant::xenstore::Transport;
+use pregrant_host::drivers::{BlkFrontend, Rest, Work};
+use pregrant_host::wake::WakeOn;
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use std::error::Error;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Whether a disk could be mounted there, and if not, what to do. What a process that was killed left there is put away.
+pub(super) fn check(mount: &Path) -> Result<()> {
+    let shown = mount.display();
+    if let Err(e) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        let remedy = match e.kind() {
+            io::ErrorKind::PermissionDenied => "run this as root",
+            _ => "load the module: modprobe fuse; a container needs --device /dev/fuse --cap-add SYS_ADMIN",
+        };
+        return Err(format!("/dev/fuse: {e}, and without it there is no mount; {remedy}").into());
+    }
+    match std::fs::metadata(mount) {
+        Ok(dir) if dir.is_dir() => Ok(()),
+        Ok(_) => Err(format!("--mount {shown}: it is no directory; name one").into()),
+        Err(e) if e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
+            // LOG: once, before anything is served.
+            log::info!("{shown}: a process that is no more left its mount here; it is put away");
+            Ok(rustix::mount::unmount(mount, UnmountFlags::DETACH)?)
+        }
+        Err(e) => Err(format!("--mount {shown}: {e}; make the directory first: mkdir -p {shown}").into()),
+    }
+}
+
+/// See the module.
+pub(super) struct Mounted<'a, P: Platform, T: Transport> {
+    front: BlkFrontend<P, T>,
+    mount: PathBuf,
+    session: BackgroundSession,
+    /// The kernel has let go of it.
+    ended: Arc<AtomicBool>,
+    stop: &'a Stop,
+    /// The signal's number among what ends a sleep; None: it was obeyed.
+    signal: Option<usize>,
+}
+
+impl<'a, P: Platform, T: Transport> Mounted<'a, P, T>
+where
+    P::Events: WakeOn,
+{
+    /// Mounts the disk, whose figures are known.
+    pub(super) fn new(front: BlkFrontend<P, T>, mount: &Path, name: &str, stop: &'a Stop) -> Result<Self> {
+        let ended = Arc::new(AtomicBool::new(false));
+        let file = DiskFile::new(Arc::clone(front.disk()), Arc::clone(&ended));
+        let mut config = Config::default();
+        config.mount_options = vec![
+            MountOption::FSName(format!("pregrant:{name}")),
+            MountOption::Subtype("pregrant".into()),
+            MountOption::DefaultPermissions,
+            MountOption::NoExec,
+        ];
+        config.n_threads = Some(FUSE_THREADS);
+        config.clone_fd = true;
+        let signal = Some(front.platform().events().also_wake_on(stop.as_fd())?);
+        let session = Session::new(file, mount, &config).and_then(Session::spawn).map_err(|e| {
+            format!(
+                "{}: cannot mount a disk there: {e}; it takes root, or fusermount3 (package fuse3)",
+                mount.display()
+            )
+        })?;
+        Ok(Self { front, mount: mount.into(), session, ended, stop, signal })
+    }
+
+    /// The front.
+    pub(super) fn front(&self) -> &BlkFrontend<P, T> {
+        &self.front
+    }
+
+    /// Takes the mount away, from under programs too where they have the file open.
+    fn unmount(&self) {
+        let shown = self.mount.display();
+        match rustix::mount::unmount(&self.mount, UnmountFlags::empty()) {
+            Err(Errno::BUSY) => {
+                // LOG: once, at the end.
+                log::warn!(
+                    "{shown}: programs have the disk open: this process ends with the last of them, or at once with a second signal"
+                );
+                let _ = rustix::mount::unmount(&self.mount, UnmountFlags::DETACH); // it was there just now
+            }
+            Ok(()) | Err(Errno::INVAL) => {}
+            // LOG: as above.
+            Err(e) => log::error!("{shown}: cannot be unmounted: {e}; as root: umount -l {shown}"),
+        }
+    }
+
+    /// After the loop: waits for FUSE's threads where it ended `well`; where it did not, programs get errors.
+    pub(super) fn end(self, well: bool) -> (BlkFrontend<P, T>, Result<()>) {
+        let Self { mut front, mount, session, .. } = self;
+        if well {
+            let joined = session.join().map_err(|e| format!("{}: {e}", mount.display()).into());
+            return (front, joined);
+        }
+        front.fail();
+        let _ = rustix::mount::unmount(&mount, UnmountFlags::DETACH); // it may be gone
+        (front, Ok(()))
+    }
+}
+
+impl<P: Platform, T: Transport> Rest for Mounted<'_, P, T>
+where
+    P::Events: WakeOn,
+{
+    type Error = Box<dyn Error>;
+
+    fn sleep(&mut self) -> Result<()> {
+        Ok(self.front.sleep(None)?)
+    }
+
+    /// Follows the backend's state, and obeys a signal.
+    fn control(&mut self) -> Result<()> {
+        self.front.control(Duration::ZERO)?;
+        if self.stop.asked()
+            && let Some(signal) = self.signal.take()
+        {
+            self.front.platform().events().forget(signal); // it stays readable
+            self.unmount();
+        }
+        Ok(())
+    }
+}
+
+impl<P: Platform, T: Transport> Work for Mounted<'_, P, T>
+where
+    P::Events: WakeOn,
+{
+    fn is_live(&self) -> bool {
+        self.front.vbd().is_live()
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    fn round(&mut self) -> Result<bool> {
+        Ok(self.front.round()?)
+    }
+}

@@ -1,0 +1,165 @@
+//! A front's way into a guest of a loopback machine: the guest, or its device, may be about to be made, or its last process dying.
+//!
+//! ```text
+//!   attach --no such guest--> being made again? LONG_PATIENCE : PATIENCE --> once more, or why not
+//!     '--> which device? --> own its front --> the toolstack has made it? --> the front
+//! ```
+
+use crate::loopback::no_machine;
+use crate::stop::Stop;
+use pregrant::DomId;
+use pregrant::platform::Platform;
+use pregrant::xenbus::Class;
+use pregrant::xenstore::{Client, XsError, path};
+use pregrant_host::loopback::{Loopback, LoopbackError, Owned};
+use pregrant_host::wake::WakeOn;
+use pregrant_host::xenstored::UnixTransport;
+use pregrant_lab::machine;
+use pregrant_lab::toolstack;
+use std::error::Error;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// How long a guest, or a device of it, is waited for that may be about to be made, or whose last process is dying.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The same for a guest that is known to be made again, as soon as its backend or the toolstack's patience lets it.
+const LONG_PATIENCE: Duration = Duration::from_secs(30);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Which device of which guest, of which machine.
+#[derive(Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The machine's directory.
+    pub dir: &'a Path,
+    /// The guest.
+    pub domid: DomId,
+    /// The kind of device.
+    pub class: Class,
+}
+
+/// Joins the guest as the only front of its device: `which` one, by xenstore, and what is `made` of the attachment.
+pub fn join<G>(
+    wanted: Wanted<'_>,
+    stop: &Stop,
+    mut which: impl FnMut(&mut Client<UnixTransport>) -> Result<u32>,
+    mut make: impl FnMut(Loopback, Client<UnixTransport>, u32) -> Result<G>,
+) -> Result<(G, Owned)> {
+    let start = Instant::now();
+    let mut coming = start;
+    loop {
+        let (why, patient) = match join_once(wanted, stop, &mut which, &mut make) {
+            Ok(joined) => return Ok(joined),
+            Err(NotYet::Coming(e)) => {
+                coming = Instant::now();
+                (e, start.elapsed() < LONG_PATIENCE)
+            }
+            Err(NotYet::Perhaps(e)) => (e, coming.elapsed() < PATIENCE),
+            Err(NotYet::Never(e)) => return Err(e),
+        };
+        if !patient || stop.asked() {
+            return Err(why);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Why the guest cannot be had.
+enum NotYet {
+    /// It is being made again.
+    Coming(Box<dyn Error>),
+    /// The toolstack may be about to make it again, or its last front is dying.
+    Perhaps(Box<dyn Error>),
+    /// It will not come by itself.
+    Never(Box<dyn Error>),
+}
+
+impl<E: Into<Box<dyn Error>>> From<E> for NotYet {
+    fn from(e: E) -> Self {
+        Self::Never(e.into())
+    }
+}
+
+/// Why there is no such guest, and what to do: it may be on its way.
+fn no_guest(Wanted { dir, domid, class }: Wanted<'_>) -> NotYet {
+    let shown = dir.display();
+    let devices = UnixTransport::connect(machine::store_socket(dir))
+        .ok()
+        .and_then(|transport| toolstack::devices_of(&mut Client::new(transport), class, domid).ok());
+    match devices {
+        Some(devices) if !devices.is_empty() => NotYet::Coming(
+            format!(
+                "{shown}: {domid} has ended and is being made again, which waits for its backend to let go of the old one; is \
+                 that process stopped? Try again in a second"
+            )
+            .into(),
+        ),
+        _ => NotYet::Perhaps(
+            format!(
+                "{shown}: there is no {domid}; make it: pregrant loopback attach --dir {shown} {}",
+                domid.0
+            )
+            .into(),
+        ),
+    }
+}
+
+/// Waits until the toolstack has made a device that may be meant.
+fn await_handle(
+    xs: &mut Client<UnixTransport>,
+    which: &mut impl FnMut(&mut Client<UnixTransport>) -> Result<u32>,
+    stop: &Stop,
+) -> Result<u32> {
+    let start = Instant::now();
+    loop {
+        match which(xs) {
+            Err(_) if start.elapsed() < PATIENCE && !stop.asked() => std::thread::sleep(LOOK),
+            found => return found,
+        }
+    }
+}
+
+/// Waits until the toolstack has made the device. The guest is there before it; who left it now, as its only process, would end
+/// it.
+fn await_device(
+    xs: &mut Client<UnixTransport>,
+    Wanted { domid, class, .. }: Wanted<'_>,
+    handle: u32,
+    stop: &Stop,
+) -> std::result::Result<(), XsError> {
+    let key = format!("{}/device/{}/{handle}/backend-id", path::home(domid), class.name());
+    let start = Instant::now();
+    while xs.read_if_there(&key)?.is_none() && start.elapsed() < PATIENCE && !stop.asked() {
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+fn join_once<G>(
+    wanted: Wanted<'_>,
+    stop: &Stop,
+    which: &mut impl FnMut(&mut Client<UnixTransport>) -> Result<u32>,
+    make: &mut impl FnMut(Loopback, Client<UnixTransport>, u32) -> Result<G>,
+) -> std::result::Result<(G, Owned), NotYet> {
+    let Wanted { dir, domid, class } = wanted;
+    let platform = Loopback::attach(&machine::broker_socket(dir), domid).map_err(|e| match e {
+        LoopbackError::UnknownDomain { .. } => no_guest(wanted),
+        other => NotYet::Never(no_machine(dir, other)),
+    })?;
+    let mut xs = machine::store_of(&platform).map_err(NotYet::Never)?;
+    let handle = await_handle(&mut xs, which, stop).map_err(NotYet::Never)?;
+    let name = class.name();
+    let owned = platform.own(&format!("front/{name}{handle}")).map_err(|e| match e {
+        LoopbackError::Held { .. } => NotYet::Perhaps(
+            format!("{name} {handle} of {domid} has a front already; stop that process first").into(),
+        ),
+        other => NotYet::Never(no_machine(dir, other)),
+    })?;
+    await_device(&mut xs, wanted, handle, stop)?;
+    platform.events().also_wake_on(xs.transport().as_fd())?;
+    let guest = make(platform, xs, handle).map_err(NotYet::Perhaps)?;
+    Ok((guest, owned))
+}

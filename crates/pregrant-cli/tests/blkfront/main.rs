@@ -1,0 +1,333 @@
+//! `pregrant blkfront` as a process: a disk mounted through FUSE, and programs on it that know nothing of Xen.
+//!
+//! ```text
+//!   test: files, programs -- MNT/disk -- blkfront -- rings -- a back in the test (back.rs), or `pregrant blkback`
+//! ```
+//! It takes root and /dev/fuse.
+
+mod back;
+#[path = "../../../pregrant/tests/blk/model_disk.rs"]
+#[allow(dead_code)] // other tests use the rest of it
+mod model_disk;
+#[path = "../../../pregrant/tests/skip/mod.rs"]
+mod skip;
+
+use back::{Back, Order, make_vbd};
+use model_disk::ModelDisk;
+use pregrant::DomId;
+use pregrant::blk::disk::{Discard, DiskFigures};
+use pregrant_host::loopback::Loopback;
+use rustix::fs::FallocateFlags;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+const PREGRANT: &str = env!("CARGO_BIN_EXE_pregrant");
+
+/// `pregrant`, none of whose waits is ended by its bound: a wake-up that is lost ends the process.
+fn pregrant() -> Command {
+    let mut command = Command::new(PREGRANT);
+    command.env("PREGRANT_WAITS", "unbounded");
+    command
+}
+
+/// Whether disks can be mounted here; says why not.
+fn can_mount() -> bool {
+    if !rustix::process::geteuid().is_root() {
+        skip::skip("a mount takes root");
+        return false;
+    }
+    if let Err(e) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        skip::skip(format_args!("/dev/fuse: {e}"));
+        return false;
+    }
+    true
+}
+
+/// A process that is killed when the test is over, and what it prints.
+struct Process {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Process {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
+        let out = BufReader::new(child.stdout.take().expect("its output"));
+        Self { child, out }
+    }
+
+    /// Its next line with this in it.
+    fn line_with(&mut self, what: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let n = self.out.read_line(&mut line).expect("a line");
+            assert!(n > 0, "it ended without {what:?}");
+            if line.contains(what) {
+                return line;
+            }
+        }
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
+            .expect("it lives");
+    }
+
+    /// Waits for its end: whether it was a good one.
+    fn ends(mut self) -> bool {
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest).expect("text");
+        self.child.wait().expect("it ends").success()
+    }
+
+    /// SIGTERM, and a good end.
+    fn stop(self) {
+        self.signal(rustix::process::Signal::TERM);
+        assert!(self.ends());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `pregrant loopback serve` with guest 5, which has a disk.
+struct Machine {
+    dir: PathBuf,
+    serve: Option<Process>,
+    /// Keeps the guest, whoever of its processes ends.
+    _guest: Loopback,
+}
+
+impl Machine {
+    fn start(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("pregrant-f-{}-{name}", std::process::id()));
+        let mut command = pregrant();
+        let mut serve =
+            Process::start(command.args(["loopback", "serve", "--guest", "5", "--dir"]).arg(&dir));
+        serve.line_with("look: ");
+        std::fs::create_dir(dir.join("mnt")).expect("it may");
+        let guest = Loopback::attach(&dir.join("broker.sock"), DomId(5)).expect("the guest is there");
+        Self { dir, serve: Some(serve), _guest: guest }
+    }
+
+    /// Where the disk is mounted.
+    fn mount(&self) -> PathBuf {
+        self.dir.join("mnt")
+    }
+
+    fn disk(&self) -> PathBuf {
+        self.mount().join("disk")
+    }
+
+    fn blkfront(&self, more: &[&str]) -> Command {
+        let mut command = pregrant();
+        command
+            .args(["blkfront", "--domain", "5", "--loopback"])
+            .arg(&self.dir)
+            .arg("--mount")
+            .arg(self.mount());
+        command.args(more);
+        command
+    }
+
+    /// The disk, mounted.
+    fn front(&self, more: &[&str]) -> Process {
+        let mut front = Process::start(&mut self.blkfront(more));
+        front.line_with(&self.disk().display().to_string());
+        front
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.mount(), rustix::mount::UnmountFlags::DETACH); // where a test failed
+        let _ = std::fs::remove_dir(self.mount());
+        if let Some(serve) = self.serve.take() {
+            serve.signal(rustix::process::Signal::TERM);
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+const SECTORS: u64 = 8192;
+
+fn figures() -> DiskFigures {
+    let discard = Some(Discard { granularity: 4096, alignment: 0, secure: false });
+    DiskFigures { discard, ..DiskFigures::of(SECTORS) }
+}
+
+/// Numbers that look like any.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % below
+    }
+}
+
+/// Writes, reads and punches at any offsets, beside a model. Nothing of it fails.
+fn exercise(file: &File, model: &mut [u8], numbers: &mut Numbers, steps: u64) {
+    for _ in 0..steps {
+        let at = numbers.next(model.len() as u64);
+        let at = if numbers.next(3) == 0 { at } else { at / 512 * 512 };
+        let most = if numbers.next(20) == 0 { 1 << 20 } else { 9000 };
+        let len = (numbers.next(most) + 1).min(model.len() as u64 - at) as usize;
+        let part = &mut model[at as usize..at as usize + len];
+        match numbers.next(10) {
+            0..5 => {
+                let value = numbers.next(251);
+                part.iter_mut().zip(0u64..).for_each(|(byte, k)| *byte = (value + k / 7) as u8);
+                file.write_all_at(part, at).expect("a write");
+            }
+            5 => {
+                let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(file, punch, at, len as u64).expect("a hole");
+                part.fill(0);
+            }
+            6 => file.sync_data().expect("a flush"),
+            _ => {
+                let mut bytes = vec![0; len];
+                file.read_exact_at(&mut bytes, at).expect("a read");
+                assert!(bytes == part, "{len} bytes at {at} are others");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_disk_outlives_backs_that_die_or_close_and_is_what_was_written() {
+    if !can_mount() {
+        return;
+    }
+    let machine = Machine::start("outlives");
+    make_vbd(&machine.dir, "w");
+    let disk = ModelDisk::new(figures());
+    let back = Back::start(&machine.dir, disk.clone());
+    let front = machine.front(&["--queues", "2", "--device", "xvda"]);
+    let path = machine.disk();
+    let open = || File::options().read(true).write(true).open(&path).expect("the disk");
+    let mut model = disk.inside().cache.clone();
+    let half = model.len() / 2;
+    // Two programs, each with its half; backs come and go meanwhile.
+    std::thread::scope(|scope| {
+        let (left, right) = model.split_at_mut(half);
+        let first = scope.spawn(|| exercise(&open(), left, &mut Numbers(1), 400));
+        let second = scope.spawn(|| {
+            let file = open();
+            let at = half as u64;
+            for k in 0..200u8 {
+                let bytes = [k; 4096];
+                let place = at + u64::from(k) * 8192 + 100;
+                file.write_all_at(&bytes, place).expect("a write");
+                right[place as usize - half..][..4096].fill(k);
+            }
+            file.sync_all().expect("a flush");
+        });
+        let mut orders = 0u32;
+        while !(first.is_finished() && second.is_finished()) {
+            back.order(if orders % 3 == 2 { Order::Reopen } else { Order::Die });
+            orders += 1;
+            std::thread::sleep(Duration::from_millis(if orders < 40 { 10 } else { 200 }));
+        }
+        assert!(orders > 3, "it was over before anything could happen");
+    });
+    assert!(disk.inside().cache == model, "the disk is another");
+
+    // A disk that grows.
+    let file = open();
+    assert_eq!(file.metadata().expect("figures").size(), SECTORS * 512);
+    {
+        let mut inside = disk.inside();
+        inside.cache.resize((SECTORS as usize + 8) * 512, 7);
+        inside.platter.resize((SECTORS as usize + 8) * 512, 7);
+        inside.figures.sectors += 8;
+    }
+    assert_eq!(file.write_at(&[1], SECTORS * 512).map_err(|e| e.raw_os_error()), Err(Some(28)), "ENOSPC");
+    back.order(Order::Resize(SECTORS + 8));
+    while file.metadata().expect("figures").size() == SECTORS * 512 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    file.write_all_at(&[9; 100], SECTORS * 512 + 50).expect("a write where it grew");
+    let mut end = [0; 200];
+    assert_eq!(file.read_at(&mut end, SECTORS * 512 + 8 * 512 - 100).expect("a read"), 100);
+    assert_eq!((end[0], end[99], end[100]), (7, 7, 0));
+
+    // What O_DSYNC wrote is not in a cache.
+    let durable = File::options().write(true).custom_flags(0x1000).open(machine.disk()).expect("the disk");
+    durable.write_all_at(b"durable", 4096).expect("a write");
+    assert_eq!(&disk.inside().platter[4096..4103], b"durable");
+
+    // A signal while a program has it open: the program goes on.
+    drop(durable);
+    front.signal(rustix::process::Signal::TERM);
+    while machine.disk().exists() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    file.write_all_at(b"the last", 512).expect("it goes on");
+    drop(file);
+    assert!(front.ends());
+    let inside = disk.inside();
+    assert_eq!(&inside.platter[512..520], b"the last");
+    assert!(inside.platter == inside.cache, "it flushed at the end");
+}
+
+#[test]
+fn a_disk_that_may_not_be_written_to_is_read() {
+    if !can_mount() {
+        return;
+    }
+    let machine = Machine::start("readonly");
+    make_vbd(&machine.dir, "r");
+    let disk = ModelDisk::new(figures());
+    let _back = Back::start(&machine.dir, disk.clone());
+    // The only disk needs not be named; and the other layout, and a grant for each request.
+    let front = machine.front(&["--layout", "x86_32", "--no-persistent"]);
+    let refused = File::options().write(true).open(machine.disk()).map_err(|e| e.raw_os_error());
+    assert_eq!(refused.err(), Some(Some(30)), "EROFS");
+    let bytes = std::fs::read(machine.disk()).expect("the disk");
+    assert!(bytes == disk.inside().cache);
+    front.stop();
+}
+
+#[test]
+fn what_is_in_the_way_is_said() {
+    if !can_mount() {
+        return;
+    }
+    let machine = Machine::start("inway");
+    let failed = |command: &mut Command, expected: &str| {
+        let out = command.output().expect("it starts");
+        let err = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success() && err.contains(expected), "{err}");
+    };
+    failed(&mut machine.blkfront(&[]), "has no disk");
+    std::fs::remove_dir(machine.mount()).expect("it is there");
+    failed(&mut machine.blkfront(&[]), "mkdir -p");
+    std::fs::create_dir(machine.mount()).expect("it may");
+    failed(machine.blkfront(&[]).args(["--device", "sda"]), "xvda");
+    // A front that was killed leaves its mount: the next one puts it away.
+    make_vbd(&machine.dir, "w");
+    let _back = Back::start(&machine.dir, ModelDisk::new(figures()));
+    let mut front = machine.front(&[]);
+    failed(machine.blkfront(&["--device", "xvda"]).env("RUST_LOG", "error"), "has a front already");
+    front.child.kill().expect("it lives");
+    front.child.wait().expect("it ends");
+    assert_eq!(
+        std::fs::metadata(machine.mount()).map_err(|e| e.raw_os_error()).err(),
+        Some(Some(107)),
+        "ENOTCONN"
+    );
+    failed(machine.blkfront(&["--device", "xvdb"]).env("RUST_LOG", "error"), "51728");
+    assert!(machine.mount().is_dir(), "put away");
+    // And what it left connected is brought down first.
+    machine.front(&[]).stop();
+}
