@@ -32,10 +32,10 @@ pub mod wait;
 pub mod worker;
 pub mod workload;
 
-pub use blk::{Blk, BlkConfig};
-pub use chosen::Chosen;
 pub use blk::frontend::{BlkFrontend, BlkFrontendError};
 pub use blk::shared_disk::SharedDisk;
+pub use blk::{Blk, BlkConfig};
+pub use chosen::Chosen;
 pub use crew::place::Placement;
 pub use net::captured::{CaptureFile, Captured};
 pub use net::frontend::{Frontend, FrontendError};
