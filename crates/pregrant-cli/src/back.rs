@@ -130,8 +130,10 @@ enum Port {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Way {
-    /// What is cheaper on this machine, which is tried at the first tap
+    /// What is cheapest on this machine, which is tried at the first tap
     Cheaper,
+    /// Without a system call, by vhost-net (module vhost_net); where there is none, what is cheapest
+    Vhost,
     /// A system call for each burst, by io_uring
     Burst,
     /// A system call for each frame
@@ -142,6 +144,7 @@ impl From<Way> for TapWay {
     fn from(way: Way) -> Self {
         match way {
             Way::Cheaper => Self::Cheaper,
+            Way::Vhost => Self::Vhost,
             Way::Burst => Self::Burst,
             Way::Frame => Self::Frame,
         }

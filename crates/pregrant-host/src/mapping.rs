@@ -12,7 +12,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// `len` bytes of zeroed memory whose size nobody can change any more. Pages cost nothing until they are touched.
 pub(crate) fn sealed_memfd(name: &str, len: usize) -> Result<OwnedFd, Errno> {
@@ -84,10 +84,33 @@ impl Mapping {
         unsafe { self.base.0.add(byte) }.cast()
     }
 
+    /// Copies `bytes` to `at`. Offsets are our own: a wrong one panics.
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
+        assert!(
+            self.copy_in(at, bytes),
+            "{} bytes at {at} are outside of a mapping of {}",
+            bytes.len(),
+            self.len
+        );
+    }
+
+    /// Copies what is at `at` to `bytes`, in the same way.
+    pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
+        let n = bytes.len();
+        assert!(self.copy_out(at, bytes), "{n} bytes at {at} are outside of a mapping of {}", self.len);
+    }
+
     /// The byte at `byte`. Offsets are our own, never a peer's: a wrong one panics.
     pub(crate) fn u8(&self, byte: usize) -> &AtomicU8 {
         // SAFETY: in range and aligned (`at` checked), mapped while `self` lives; an atomic may be shared.
         unsafe { self.at::<AtomicU8>(byte).as_ref() }
+    }
+
+    /// The 16-bit word at `byte`.
+    #[inline(always)]
+    pub(crate) fn u16(&self, byte: usize) -> &AtomicU16 {
+        // SAFETY: as in `u8`.
+        unsafe { self.at::<AtomicU16>(byte).as_ref() }
     }
 
     /// The 32-bit word at `byte`.

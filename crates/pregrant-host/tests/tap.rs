@@ -132,21 +132,45 @@ fn udp_to(to: u16, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn frames_go_both_ways_and_nobody_finishes_their_checksums() {
     apart(|| {
-        let Some((_tap, mut ports)) = network(1, BOTH) else { return };
-        let socket = UdpSocket::bind("10.77.0.1:5000").unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        socket.send_to(b"to the guest", "10.77.0.2:4000").unwrap();
-        let (frame, offload) = next_udp(&mut ports[0]).expect("no frame for the guest");
-        assert!(offload.csum_blank && frame.ends_with(b"to the guest"), "{offload:?} {frame:02x?}");
-
-        let mut arena = Arena::new();
-        let blank = Offload { csum_blank: true, csum_ok: true, ..Offload::default() };
-        assert!(arena.push(&udp_to(5000, b"from the guest"), blank));
-        assert_eq!(ports[0].tx_burst(&arena.burst()), 1);
-        let mut bytes = [0; 100];
-        let (n, from) = socket.recv_from(&mut bytes).expect("the kernel dropped the guest's frame");
-        assert_eq!((&bytes[..n], from.to_string().as_str()), (&b"from the guest"[..], "10.77.0.2:4000"));
-        assert!(ports[0].drops().iter().all(|d| d.frames == 0));
+        let Some((mut tap, ports)) = network(1, BOTH) else { return };
+        drop(ports);
+        for way in [TapWay::Frame, TapWay::Burst, TapWay::Vhost] {
+            tap.set_way(way);
+            let mut ports = tap.ports(1, BOTH).unwrap();
+            if ports[0].way() != way {
+                skip(format!(
+                    "{way:?}: no {}",
+                    if way == TapWay::Vhost { "/dev/vhost-net" } else { "io_uring" }
+                ));
+                continue;
+            }
+            let socket = UdpSocket::bind("10.77.0.1:5000").unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            // One, which is a call's, and so many that they go through a ring, where there is one.
+            for n in [1, 40] {
+                let mut arena = Arena::new();
+                for i in 0..n {
+                    let text = format!("to the guest {i}");
+                    socket.send_to(text.as_bytes(), "10.77.0.2:4000").unwrap();
+                    let (frame, offload) = next_udp(&mut ports[0]).expect("no frame for the guest");
+                    assert!(
+                        offload.csum_blank && frame.ends_with(text.as_bytes()),
+                        "{offload:?} {frame:02x?}"
+                    );
+                    let blank = Offload { csum_blank: true, csum_ok: true, ..Offload::default() };
+                    assert!(arena.push(&udp_to(5000, format!("from the guest {i}").as_bytes()), blank));
+                }
+                assert_eq!(ports[0].tx_burst(&arena.burst()), n);
+                for i in 0..n {
+                    let mut bytes = [0; 100];
+                    let (n, from) =
+                        socket.recv_from(&mut bytes).expect("the kernel dropped the guest's frame");
+                    assert_eq!(bytes[..n], *format!("from the guest {i}").as_bytes(), "{way:?}");
+                    assert_eq!(from.to_string(), "10.77.0.2:4000");
+                }
+            }
+            assert!(ports[0].drops().iter().all(|d| d.frames == 0));
+        }
     });
 }
 

@@ -1,4 +1,4 @@
-//! The header in front of each frame of a tap, `struct virtio_net_hdr`: what is still to be done to the frame.
+//! The header in front of each frame of a tap, `struct virtio_net_hdr_mrg_rxbuf`: what is still to be done to the frame.
 //!
 //! Both ends leave checksums blank and segments uncut as long as nobody needs them; the kernel checks what a guest said once
 //! more.
@@ -7,8 +7,9 @@ use pregrant::net::headers::IpHeaders;
 use pregrant::port::Offload;
 use pregrant::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 
-/// `struct virtio_net_hdr`, host byte order: flags u8, gso_type u8, hdr_len, gso_size, csum_start, csum_offset u16.
-pub const HEADER: usize = 10;
+/// `struct virtio_net_hdr_mrg_rxbuf`, host byte order: flags u8, gso_type u8, hdr_len, gso_size, csum_start, csum_offset u16;
+/// num_buffers u16, which vhost-net alone writes.
+pub const HEADER: usize = 12;
 const NEEDS_CSUM: u8 = 1;
 const DATA_VALID: u8 = 2;
 const VIRTIO_TCPV4: u8 = 1;
@@ -114,6 +115,6 @@ mod tests {
         let unknown = Offload { gso_type: 9, gso_size: 100, ..blank };
         assert_eq!(header_of(&tcp(9), unknown), None);
         // UDP segmentation was not asked for.
-        assert_eq!(offload_of(&[1, 3, 0, 0, 0, 0, 0, 0, 0, 0]), None);
+        assert_eq!(offload_of(&[1, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), None);
     }
 }

@@ -1,20 +1,24 @@
 //! A tap: the vif as a network interface of this machine, which the kernel routes or bridges.
 //!
 //! ```text
-//!   guest TX: | virtio_net_hdr, 10 bytes | frame |  a write for each --> the interface receives it
-//!   guest RX: | virtio_net_hdr, 10 bytes | frame |  <-- a read for each, what the interface sends
+//!   guest TX: | virtio_net_hdr, 12 bytes | frame |  a write for each --> the interface receives it
+//!   guest RX: | virtio_net_hdr, 12 bytes | frame |  <-- a read for each, what the interface sends
 //!
-//!   port --burst--> ring (io_uring: the writes or reads of a burst in one system call) --> descriptor
-//!     \--no io_uring: one frame a system call--------------------------------------------^
+//!   port --burst--> vhost-net's rings: no system call; few frames for a worker that sleeps: one each --> descriptor
+//!     |--burst--> ring (io_uring: the writes or reads of a burst in one system call) ----------------------^
+//!     \--neither: one frame a system call------------------------------------------------------------------^
 //! ```
 //! | file | |
 //! |---|---|
 //! | [`port`] | a queue: bursts in, bursts out; which way they take |
+//! | `vhost` | many frames without a system call |
 //! | `ring` | many writes or reads in one system call |
 //! | `inbox` | frames that one call read, and how many the next one asks for |
 //! | `outbox` | frames that one call is to write |
 //! | `gather` | a frame in pieces, some of them its guest's |
-//! | `way` | which of both ways is cheaper here |
+//! | `way` | which way a queue takes |
+//! | `probe` | which of them is cheapest here |
+//! | `carrier` | what a queue gets for its way |
 //! | `header` | what is still to be done to a frame |
 //!
 //! The header carries what netif's extras do: a blank checksum and where it goes, segments still to be cut (TCP over IPv4 and
@@ -23,9 +27,10 @@
 //! restarted.
 //!
 //! A system call is what a frame costs here, and in a PV dom0 a very dear one; so a burst is one where that is cheaper, and
-//! io_uring is there (Linux 5.19, not forbidden by `kernel.io_uring_disabled` or seccomp). Frames that were read and found no
-//! room wait in the port, 32 at most, and count as [held](pregrant::port::FramePort::held). A queue takes 2 MiB of address space
-//! for them, of which those pages count into which frames were read, and 128 KiB for frames on their way out.
+//! io_uring is there (Linux 5.19, not forbidden by `kernel.io_uring_disabled` or seccomp); or none, where vhost-net is
+//! there. Frames that were read and found no
+//! room wait in the port, 32 at most (by vhost-net 256), and count as [held](pregrant::port::FramePort::held). A queue takes 2 MiB of address space
+//! for them, of which those pages count into which frames were read, and 128 KiB for frames on their way out; by vhost-net 1.6 MiB beside.
 //!
 //! Where a path lends payload (`map`), the kernel takes it from the guest's pages: no copy is ours, and when the call is over
 //! it has its own.
@@ -34,12 +39,15 @@
 //! change until the kernel has copied it: that is what it sent then. What the kernel cannot take (its queue is full) is
 //! dropped and counted.
 
+mod carrier;
 mod gather;
 mod header;
 mod inbox;
 mod outbox;
 pub mod port;
+mod probe;
 mod ring;
+mod vhost;
 mod way;
 
 pub use port::TapPort;
@@ -114,15 +122,20 @@ fn failed(name: &str, what: &str, e: Errno) -> io::Error {
 
 /// One more queue of the interface `name`, which is made with the first.
 fn queue(name: &str) -> io::Result<OwnedFd> {
+    // How many queues its guest wants shows after the interface is there.
+    made(name, IFF_MULTI_QUEUE).map(|(fd, _)| fd)
+}
+
+/// A queue of the interface of that name, and what it is called: `%d` stands for the first number that is free.
+fn made(name: &str, flags: u16) -> io::Result<(OwnedFd, String)> {
     let mut bytes = [0; 16];
     // One byte stays for the end of the name.
     let room = bytes.get_mut(..name.len()).filter(|r| r.len() < 16 && !r.is_empty());
     room.ok_or_else(|| failed(name, "a name has 1 to 15 bytes", Errno::INVAL))?
         .copy_from_slice(name.as_bytes());
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let fd = rustix::fs::open(TUN, flags, Mode::empty()).map_err(|e| failed(name, TUN, e))?;
-    // How many queues its guest wants shows after the interface is there.
-    let flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | IFF_MULTI_QUEUE;
+    let open = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let fd = rustix::fs::open(TUN, open, Mode::empty()).map_err(|e| failed(name, TUN, e))?;
+    let flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | flags;
     let mut request = IfReq { name: bytes, flags, rest: [0; 22] };
     // SAFETY: TUNSETIFF reads and writes one ifreq, 40 bytes.
     unsafe { rustix::ioctl::ioctl(&fd, Updater::<SET_IFF, IfReq>::new(&mut request)) }
@@ -130,7 +143,8 @@ fn queue(name: &str) -> io::Result<OwnedFd> {
     // SAFETY: TUNSETVNETHDRSZ reads an int through the pointer.
     unsafe { rustix::ioctl::ioctl(&fd, Setter::<SET_VNET_HDR_SZ, i32>::new(HEADER as i32)) }
         .map_err(|e| failed(name, "set the header's size", e))?;
-    Ok(fd)
+    let called = request.name.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok((fd, String::from_utf8_lossy(called).into_owned()))
 }
 
 impl Tap {

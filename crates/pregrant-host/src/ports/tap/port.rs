@@ -1,10 +1,12 @@
 //! One queue of a tap: bursts of frames to and from its descriptor.
 
+use super::carrier::Carrier;
 use super::gather::Frame;
 use super::header::{HEADER, header_of, offload_of};
 use super::inbox::{Inbox, STRIDE};
 use super::outbox::Outbox;
 use super::ring::{DEPTH, Ring};
+use super::vhost::{FEW, Vhost};
 use super::way::TapWay;
 use pregrant::port::{Arena, Burst, DropCounts, FramePort, LentBurst, Offloads, Payload, PortDrop};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,8 +19,9 @@ use std::sync::{Arc, Once};
 #[derive(Debug)]
 pub struct TapPort {
     fd: Arc<OwnedFd>,
-    /// None: a call for each frame.
+    /// None: a call for each frame, or for those that vhost does not get.
     ring: Option<Ring>,
+    vhost: Option<Box<Vhost>>,
     inbox: Inbox,
     outbox: Outbox,
     drops: Arc<Drops>,
@@ -47,13 +50,28 @@ static CEASED: Once = Once::new();
 impl TapPort {
     /// Of this descriptor, which does not block.
     pub(super) fn new(fd: Arc<OwnedFd>, drops: Arc<Drops>, way: TapWay) -> Self {
-        let ring = way.ring(&fd);
-        Self { fd, ring, inbox: Inbox::new(), outbox: Outbox::new(), drops }
+        let (mut ring, mut vhost) = (None, None);
+        match way.carrier(&fd) {
+            Carrier::Calls => {}
+            Carrier::Ring(with) => ring = Some(*with),
+            Carrier::Vhost(with) => vhost = Some(with),
+        }
+        Self { fd, ring, vhost, inbox: Inbox::new(), outbox: Outbox::new(), drops }
     }
 
     /// Which way its bursts take.
     pub fn way(&self) -> TapWay {
-        if self.ring.is_some() { TapWay::Burst } else { TapWay::Frame }
+        match (&self.vhost, &self.ring) {
+            (Some(_), _) => TapWay::Vhost,
+            (None, Some(_)) => TapWay::Burst,
+            (None, None) => TapWay::Frame,
+        }
+    }
+
+    /// Who takes so many frames without a system call; None: they are written from here.
+    fn vhost_for(&mut self, nr_frames: usize) -> Option<&mut Vhost> {
+        let vhost = self.vhost.as_deref_mut()?;
+        (vhost.is_up() && (!vhost.is_asleep() || nr_frames > FEW)).then_some(vhost)
     }
 
     /// The kernel takes no requests any more: a call for each frame from now on.
@@ -165,6 +183,17 @@ impl FramePort for TapPort {
 
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         let (mut malformed, mut refused) = (0, 0);
+        if let Some(vhost) = self.vhost_for(frames.frames.len()) {
+            for (frame, offload) in frames.iter() {
+                match header_of(frame, frame.len(), offload) {
+                    Some(header) => refused += vhost.send(&header, frame),
+                    None => malformed += 1,
+                }
+            }
+            vhost.publish();
+            self.count(malformed, refused);
+            return frames.frames.len();
+        }
         for (frame, offload) in frames.iter() {
             let Some(header) = header_of(frame, frame.len(), offload) else {
                 malformed += 1;
@@ -182,6 +211,9 @@ impl FramePort for TapPort {
     }
 
     fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
+        if self.vhost_for(frames.len()).is_some() {
+            return self.tx_burst(&frames.private());
+        }
         let (mut malformed, mut refused) = (0, 0);
         frames.look();
         for i in 0..frames.len() {
@@ -219,6 +251,13 @@ impl FramePort for TapPort {
 
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
         let before = into.len();
+        if let Some(vhost) = self.vhost.as_deref_mut()
+            && vhost.is_up()
+        {
+            let (malformed, refused) = vhost.receive(into);
+            self.count(malformed, refused);
+            return into.len() - before;
+        }
         self.inbox.begin();
         loop {
             self.unload(into);
@@ -239,13 +278,14 @@ impl FramePort for TapPort {
     }
 
     fn held(&self) -> usize {
-        self.inbox.len()
+        self.inbox.len() + self.vhost.as_ref().map_or(0, |vhost| vhost.held())
     }
 }
 
+/// What is readable when frames came for the guest.
 impl AsFd for TapPort {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.vhost.as_ref().map_or(self.fd.as_fd(), |vhost| vhost.readable())
     }
 }
 
@@ -261,8 +301,8 @@ mod tests {
         cut(&ring);
         let (fd, far) = ends();
         let drops = Arc::default();
-        let mut port =
-            TapPort { fd: Arc::new(fd), ring: Some(ring), inbox: Inbox::new(), outbox: Outbox::new(), drops };
+        let (fd, ring, vhost) = (Arc::new(fd), Some(ring), None);
+        let mut port = TapPort { fd, ring, vhost, inbox: Inbox::new(), outbox: Outbox::new(), drops };
         let mut arena = Arena::new();
         for i in 0..9 {
             assert!(arena.push(&[i; 60], Offload::default()));
@@ -270,8 +310,8 @@ mod tests {
         assert_eq!(port.tx_burst(&arena.burst()), 9);
         let mut read = [0; 100];
         for i in 0..9 {
-            assert_eq!(rustix::io::read(&far, &mut read), Ok(70));
-            assert!(read[HEADER..70] == [i; 60] && read[..HEADER] == [0; HEADER]);
+            assert_eq!(rustix::io::read(&far, &mut read), Ok(HEADER + 60));
+            assert!(read[HEADER..HEADER + 60] == [i; 60] && read[..HEADER] == [0; HEADER]);
         }
         assert!(rustix::io::read(&far, &mut read).is_err(), "a frame came twice");
         assert!(port.drops().iter().all(|d| d.frames == 0));

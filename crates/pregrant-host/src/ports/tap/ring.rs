@@ -14,7 +14,8 @@
 
 use super::gather::Frame;
 use io_uring::{IoUring, opcode, squeue, types};
-use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, IoSlice, ReadWriteFlags};
 use std::fmt;
 use std::io;
 
@@ -25,6 +26,9 @@ pub const DEPTH: usize = 64;
 const NOWAIT: i32 = 8;
 /// Names the request that ends others.
 const END: u64 = u64::MAX;
+
+/// No whole header: a tap refuses it, and counts it nowhere.
+const NO_FRAME: &[u8] = &[0];
 
 /// A request that was carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +63,22 @@ impl Ring {
             .dontfork()
             .build(2 * DEPTH as u32)?;
         Ok(Self { uring, nowait, stuck: false, done: Vec::with_capacity(DEPTH) })
+    }
+
+    /// A ring for taps.
+    ///
+    /// # Errors
+    /// There is no io_uring, or it is forbidden.
+    pub fn of_tap(fd: &OwnedFd) -> io::Result<Self> {
+        // Linux 6.4: a tap that knows the flag goes on to refuse the write for its length.
+        let asked = rustix::io::pwritev2(fd, &[IoSlice::new(NO_FRAME)], u64::MAX, ReadWriteFlags::NOWAIT);
+        let mut ring = Self::new(asked == Err(Errno::INVAL))?;
+        // And so it does here, unless requests of this kind are not for taps at all.
+        ring.write(fd.as_fd(), std::iter::once(NO_FRAME))?;
+        match ring.done() {
+            [one] if one.result == Err(Errno::INVAL.raw_os_error()) => Ok(ring),
+            other => Err(io::Error::other(format!("a request was answered with {other:?}"))),
+        }
     }
 
     fn flags(&self) -> i32 {
@@ -170,7 +190,6 @@ impl fmt::Debug for Ring {
 pub mod tests {
     use super::*;
     use crate::skip::skip;
-    use rustix::fd::{AsFd, OwnedFd};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::{Duration, Instant};

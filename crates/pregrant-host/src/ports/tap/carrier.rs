@@ -1,0 +1,52 @@
+//! What carries a queue's bursts to its tap and back, by the way that was told.
+
+use super::probe;
+use super::ring::Ring;
+use super::vhost::Vhost;
+use super::way::TapWay;
+use crate::line_budget::LineBudget;
+use rustix::fd::OwnedFd;
+use std::sync::Arc;
+
+/// What carries a queue's bursts.
+#[derive(Debug)]
+pub enum Carrier {
+    Vhost(Box<Vhost>),
+    Ring(Box<Ring>),
+    Calls,
+}
+
+impl TapWay {
+    /// What carries the bursts of this queue, whose header has 12 bytes.
+    pub fn carrier(self, fd: &Arc<OwnedFd>) -> Carrier {
+        // Each queue of each connection asks.
+        static LINES: LineBudget = LineBudget::new();
+        match self {
+            Self::Cheaper => match probe::cheapest() {
+                Self::Vhost => match Vhost::new(Arc::clone(fd)) {
+                    Ok(vhost) => Carrier::Vhost(Box::new(vhost)),
+                    Err(_) => Self::Frame.carrier(fd),
+                },
+                Self::Burst => Ring::of_tap(fd).map_or(Carrier::Calls, |ring| Carrier::Ring(Box::new(ring))),
+                _ => Carrier::Calls,
+            },
+            Self::Vhost => match Vhost::new(Arc::clone(fd)) {
+                Ok(vhost) => Carrier::Vhost(Box::new(vhost)),
+                Err(e) => {
+                    LINES.warn(format_args!("taps: not by vhost-net: {e}"));
+                    Self::Cheaper.carrier(fd)
+                }
+            },
+            Self::Burst => match Ring::of_tap(fd) {
+                Ok(ring) => Carrier::Ring(Box::new(ring)),
+                Err(e) => {
+                    LINES.warn(format_args!(
+                        "taps: a system call for each frame, for io_uring is not to be had: {e}"
+                    ));
+                    Carrier::Calls
+                }
+            },
+            Self::Frame => Carrier::Calls,
+        }
+    }
+}

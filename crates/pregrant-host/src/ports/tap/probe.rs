@@ -1,0 +1,182 @@
+//! Which way of a burst to a tap is cheapest on this machine: all that there are are tried, once in a process.
+//!
+//! ```text
+//!   pregrant0, a tap of the probe's own <-- 64 frames, each way in turn, until the kernel has them --> the least time of several
+//! ```
+//! What a system call costs depends on the machine: some 100 ns natively, many times that in a PV domain, where the hypervisor is
+//! between a process and its kernel. A request in a ring costs the kernel something too, and a worker has to be woken. A vif waits for
+//! this: some milliseconds where calls are dear. The least of several counts: on a busy machine others take their time from any of
+//! them, and none is ever too short.
+//!
+//! The interface is there for so long, and goes with its descriptor; frames are of a protocol that nobody has.
+
+use super::header::HEADER;
+use super::made;
+use super::ring::Ring;
+use super::vhost::Vhost;
+use super::way::TapWay;
+use crate::ports::interface::Interface;
+use rustix::fd::{AsFd, OwnedFd};
+use std::fmt;
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// What the interface is called.
+const NAME: &str = "pregrant%d";
+/// Tries of each way; the least counts.
+const TRIES: usize = 9;
+/// Frames of a burst.
+const FRAMES: usize = 64;
+/// How many bursts a try has, the first with which the clock moves: some clocks of virtual machines have steps of milliseconds.
+const ROUNDS: [u32; 3] = [1, 8, 64];
+
+/// As short as a frame is, of the protocol number for experiments.
+const FRAME: [u8; 60] = {
+    let mut frame = [0; 60];
+    (frame[12], frame[13]) = (0x88, 0xB5);
+    frame
+};
+
+/// The cheapest way here. Says so in the log, once.
+pub fn cheapest() -> TapWay {
+    static CHEAPEST: OnceLock<TapWay> = OnceLock::new();
+    *CHEAPEST.get_or_init(|| match Probe::new().and_then(|probe| probe.costs()) {
+        Ok(costs) => {
+            let way = costs.cheapest();
+            let each = match way {
+                TapWay::Vhost => "no system call for a frame, but vhost-net",
+                TapWay::Burst => "a system call for each burst",
+                _ => "a system call for each frame",
+            };
+            // LOG: once a process.
+            log::info!("taps: {each}; a frame costs {costs} here");
+            way
+        }
+        Err(e) => {
+            // LOG: once a process.
+            log::info!(
+                "taps: a system call for each frame, for what others cost is not to be found out: {e}"
+            );
+            TapWay::Frame
+        }
+    })
+}
+
+/// What a frame of a burst costs.
+#[derive(Debug)]
+struct Costs {
+    frame: Duration,
+    burst: io::Result<Duration>,
+    vhost: io::Result<Duration>,
+}
+
+impl Costs {
+    /// What a ring reads goes to more memory than what calls read one by one; what vhost's worker does, to another cache, perhaps. So
+    /// each has to be cheaper by a fourth than the one before.
+    fn cheapest(&self) -> TapWay {
+        let clearly = |a: Duration, than: Duration| a + a / 4 < than;
+        let (mut way, mut least) = (TapWay::Frame, self.frame);
+        for (other, cost) in [(TapWay::Burst, &self.burst), (TapWay::Vhost, &self.vhost)] {
+            if let Ok(cost) = cost
+                && clearly(*cost, least)
+            {
+                (way, least) = (other, *cost);
+            }
+        }
+        way
+    }
+}
+
+impl fmt::Display for Costs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} by a call", self.frame)?;
+        for (by, cost) in [("io_uring", &self.burst), ("vhost-net", &self.vhost)] {
+            match cost {
+                Ok(cost) => write!(f, ", {cost:?} by {by}")?,
+                Err(e) => write!(f, ", no {by}: {e}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// See the module.
+struct Probe {
+    fd: Arc<OwnedFd>,
+}
+
+impl Probe {
+    fn new() -> io::Result<Self> {
+        let (fd, name) = made(NAME, 0)?;
+        // Nobody is to learn of it, as far as that can be said.
+        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
+        Interface::new(&name)?.set_up(true)?;
+        Ok(Self { fd: Arc::new(fd) })
+    }
+
+    /// What each way costs; in turn, so that a machine that is busy for a while is so for all of them.
+    fn costs(&self) -> io::Result<Costs> {
+        let whole = [&[0; HEADER][..], &FRAME].concat();
+        let mut calls = Ok(());
+        let mut ring = Ring::of_tap(&self.fd);
+        let mut vhost = <Vhost>::new(Arc::clone(&self.fd));
+        let mut least = [Duration::MAX; 3];
+        for rounds in ROUNDS {
+            least = [Duration::MAX; 3];
+            for _ in 0..TRIES {
+                let [by_call, by_ring, by_vhost] = &mut least;
+                time(&mut calls, by_call, rounds, |()| {
+                    (0..FRAMES).try_for_each(|_| Ok(rustix::io::write(&self.fd, &whole).map(drop)?))
+                });
+                time(&mut ring, by_ring, rounds, |ring| {
+                    ring.write(self.fd.as_fd(), [&whole[..]; FRAMES].into_iter())
+                });
+                time(&mut vhost, by_vhost, rounds, |vhost| {
+                    let refused: usize = (0..FRAMES).map(|_| vhost.send(&[0; HEADER], &FRAME)).sum();
+                    vhost.publish();
+                    if refused > 0 { Err(io::Error::other("frames were refused")) } else { vhost.finish() }
+                });
+            }
+            if least.iter().all(|time| !time.is_zero()) {
+                break;
+            }
+        }
+        calls?;
+        let [frame, burst, by_vhost] = least;
+        Ok(Costs { frame, burst: ring.map(|_| burst), vhost: vhost.map(|_| by_vhost) })
+    }
+}
+
+/// A try of so many bursts by `with`, which is not tried again where it fails.
+fn time<T>(
+    with: &mut io::Result<T>,
+    least: &mut Duration,
+    rounds: u32,
+    mut burst: impl FnMut(&mut T) -> io::Result<()>,
+) {
+    let Ok(carrier) = with else { return };
+    let start = Instant::now();
+    match (0..rounds).try_for_each(|_| burst(carrier)) {
+        Ok(()) => *least = (*least).min(start.elapsed() / (rounds * FRAMES as u32)),
+        Err(e) => *with = Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_cheaper_by_less_than_a_fourth_is_not_taken() {
+        let (ns, none) = (Duration::from_nanos, || Err(io::Error::other("there is none")));
+        let way = |frame, burst, vhost| Costs { frame: ns(frame), burst, vhost }.cheapest();
+        assert_eq!(way(1000, none(), none()), TapWay::Frame);
+        assert_eq!(way(1000, Ok(ns(900)), Ok(ns(850))), TapWay::Frame);
+        assert_eq!(way(1000, Ok(ns(700)), Ok(ns(600))), TapWay::Burst);
+        assert_eq!(way(1000, Ok(ns(700)), Ok(ns(500))), TapWay::Vhost);
+        assert_eq!(way(1000, none(), Ok(ns(500))), TapWay::Vhost);
+        // A clock that never moved says nothing.
+        assert_eq!(way(0, Ok(ns(0)), Ok(ns(0))), TapWay::Frame);
+    }
+}

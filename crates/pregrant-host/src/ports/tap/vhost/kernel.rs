@@ -1,0 +1,248 @@
+//! `/dev/vhost-net`: the ioctls that give the kernel's worker two rings and a tap (include/uapi/linux/vhost.h).
+//!
+//! ```text
+//!   SET_OWNER, features, SET_MEM_TABLE          once
+//!   VRING_NUM, BASE, ADDR, KICK, CALL           for each ring, while no backend is set
+//!   NET_SET_BACKEND tap | -1                    from now on the worker works; not any more, when the call returns
+//! ```
+//! The memory table is one region in which an address is itself: every page of this process, those that are mapped later too. What the
+//! worker touches is said by descriptors, which are written here alone.
+
+use super::virtqueue::Virtqueue;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{Getter, NoArg, Opcode, Setter};
+use std::io;
+use std::time::Duration;
+
+/// Where the kernel has it.
+pub const PATH: &str = "/dev/vhost-net";
+
+/// `VHOST_GET_FEATURES`.
+const GET_FEATURES: Opcode = 0x8008_AF00;
+/// `VHOST_SET_FEATURES`.
+const SET_FEATURES: Opcode = 0x4008_AF00;
+/// `VHOST_SET_OWNER`.
+const SET_OWNER: Opcode = 0xAF01;
+/// `VHOST_SET_MEM_TABLE`; its number has the size of the table without regions.
+const SET_MEM_TABLE: Opcode = 0x4008_AF03;
+/// `VHOST_SET_VRING_NUM`.
+const SET_VRING_NUM: Opcode = 0x4008_AF10;
+/// `VHOST_SET_VRING_ADDR`.
+const SET_VRING_ADDR: Opcode = 0x4028_AF11;
+/// `VHOST_SET_VRING_BASE`.
+const SET_VRING_BASE: Opcode = 0x4008_AF12;
+/// `VHOST_SET_VRING_KICK`.
+const SET_VRING_KICK: Opcode = 0x4008_AF20;
+/// `VHOST_SET_VRING_CALL`.
+const SET_VRING_CALL: Opcode = 0x4008_AF21;
+/// `VHOST_NET_SET_BACKEND`.
+const SET_BACKEND: Opcode = 0x4008_AF30;
+
+/// `VIRTIO_NET_F_MRG_RXBUF`: a frame may take several buffers.
+const MRG_RXBUF: u64 = 1 << 15;
+/// `VIRTIO_RING_F_EVENT_IDX`.
+const EVENT_IDX: u64 = 1 << 29;
+/// `VIRTIO_F_VERSION_1`.
+const VERSION_1: u64 = 1 << 32;
+const FEATURES: u64 = MRG_RXBUF | EVENT_IDX | VERSION_1;
+
+/// The end of what a process can have mapped, with four levels of page tables; on other machines it is no further away.
+const USER_END: u64 = 0x7FFF_FFFF_F000;
+
+/// `struct vhost_vring_state`, or `vhost_vring_file`: a ring, and a number or a descriptor.
+#[repr(C)]
+struct OfRing {
+    index: u32,
+    value: i32,
+}
+
+/// `struct vhost_vring_addr`.
+#[repr(C)]
+struct Addr {
+    index: u32,
+    flags: u32,
+    descriptors: u64,
+    used: u64,
+    avail: u64,
+    log: u64,
+}
+
+/// `struct vhost_memory` with one region.
+#[repr(C)]
+struct Memory {
+    nregions: u32,
+    padding: u32,
+    guest_phys_addr: u64,
+    memory_size: u64,
+    userspace_addr: u64,
+    flags: u64,
+}
+
+const _: () = assert!(size_of::<Addr>() == 0x28 && size_of::<OfRing>() == 8 && size_of::<Memory>() == 40);
+
+/// Which of both rings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    /// The worker writes what the interface sends.
+    Rx = 0,
+    /// It reads what the interface receives.
+    Tx = 1,
+}
+
+/// What both sides of a ring wake each other with.
+#[derive(Debug)]
+pub struct Doors {
+    kick: OwnedFd,
+    call: OwnedFd,
+}
+
+impl Doors {
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new() -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self { kick: eventfd(0, flags)?, call: eventfd(0, flags)? })
+    }
+
+    /// The same, for another thread.
+    #[cfg(test)]
+    pub fn another(&self) -> Self {
+        Self { kick: self.kick.try_clone().unwrap(), call: self.call.try_clone().unwrap() }
+    }
+
+    /// The worker's side: wakes who waits for the call; waits for a kick, for so long at most.
+    #[cfg(test)]
+    pub fn do_call(&self) {
+        let _ = rustix::io::write(&self.call, &1u64.to_ne_bytes());
+    }
+    #[cfg(test)]
+    pub fn wait_for_kick(&self, most: Duration) {
+        let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
+        let _ = poll(&mut [PollFd::new(&self.kick, PollFlags::IN)], Some(&most));
+        let _ = rustix::io::read(&self.kick, &mut [0; 8]);
+    }
+
+    /// Wakes the worker.
+    pub fn kick(&self) {
+        // A counter that is full is a worker that was told.
+        let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+    }
+
+    /// What the worker wakes us by.
+    pub fn call(&self) -> BorrowedFd<'_> {
+        self.call.as_fd()
+    }
+
+    /// Waits until it did. False: not within `most`.
+    pub fn wait(&self, most: Duration) -> bool {
+        let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
+        let called = poll(&mut [PollFd::new(&self.call, PollFlags::IN)], Some(&most));
+        let _ = rustix::io::read(&self.call, &mut [0; 8]);
+        called != Ok(0)
+    }
+}
+
+/// Who serves both rings, in the kernel or in a test.
+pub trait Worker: Sized {
+    /// One for rings of this process.
+    ///
+    /// # Errors
+    /// There is none, it is not ours to open, or it lacks what is needed.
+    fn open() -> io::Result<Self>;
+
+    /// Tells it of a new ring, to which no backend is set.
+    ///
+    /// # Safety
+    /// The ring's memory stays until a backend that was set is [taken away](Self::detach), or the worker is dropped.
+    ///
+    /// # Errors
+    /// It refuses.
+    unsafe fn give_ring(&self, which: Which, ring: &Virtqueue, size: u16, doors: &Doors) -> io::Result<()>;
+
+    /// It serves a ring from now on, for this tap.
+    ///
+    /// # Errors
+    /// It refuses.
+    fn attach(&self, which: Which, tap: BorrowedFd<'_>) -> io::Result<()>;
+
+    /// No longer, when this returns: nothing of the ring, and nothing that its descriptors name, is touched then.
+    ///
+    /// # Errors
+    /// It refuses.
+    fn detach(&self, which: Which) -> io::Result<()>;
+}
+
+/// An open device: a worker of the kernel's, of this process.
+#[derive(Debug)]
+pub struct Device(OwnedFd);
+
+/// What a kernel that refuses means, and what to do.
+fn failed(what: &str, e: Errno) -> io::Error {
+    let remedy = match e {
+        Errno::NOENT | Errno::NODEV | Errno::NXIO => "load the module: modprobe vhost_net",
+        Errno::PERM | Errno::ACCESS => {
+            "run as root, or let this process open it (a unit of systemd: DeviceAllow)"
+        }
+        _ => "the kernel's log may say more (dmesg)",
+    };
+    io::Error::new(io::Error::from(e).kind(), format!("{PATH}: {what}: {e}; {remedy}"))
+}
+
+impl Device {
+    fn set<const OP: Opcode, T>(&self, what: &str, value: T) -> io::Result<()> {
+        // SAFETY: each of the requests here reads one value of its type (checked by size above), and keeps no pointer to it.
+        unsafe { rustix::ioctl::ioctl(&self.0, Setter::<OP, T>::new(value)) }.map_err(|e| failed(what, e))
+    }
+}
+
+impl Worker for Device {
+    fn open() -> io::Result<Self> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(PATH, flags, Mode::empty()).map_err(|e| failed("open it", e))?;
+        // SAFETY: SET_OWNER has no argument.
+        unsafe { rustix::ioctl::ioctl(&fd, NoArg::<SET_OWNER>::new()) }.map_err(|e| failed("own it", e))?;
+        // SAFETY: GET_FEATURES writes a u64.
+        let has = unsafe { rustix::ioctl::ioctl(&fd, Getter::<GET_FEATURES, u64>::new()) }
+            .map_err(|e| failed("ask for its features", e))?;
+        if has & FEATURES != FEATURES {
+            return Err(failed(&format!("of the features {FEATURES:#x} it has {has:#x}"), Errno::NOTSUP));
+        }
+        let device = Self(fd);
+        device.set::<SET_FEATURES, u64>("set its features", FEATURES)?;
+        let memory = Memory {
+            nregions: 1,
+            padding: 0,
+            guest_phys_addr: 0,
+            memory_size: USER_END,
+            userspace_addr: 0,
+            flags: 0,
+        };
+        device.set::<SET_MEM_TABLE, Memory>("tell it of our memory", memory)?;
+        Ok(device)
+    }
+
+    unsafe fn give_ring(&self, which: Which, ring: &Virtqueue, size: u16, doors: &Doors) -> io::Result<()> {
+        let index = which as u32;
+        let of = |value| OfRing { index, value };
+        self.set::<SET_VRING_NUM, _>("set a ring's size", of(size.into()))?;
+        self.set::<SET_VRING_BASE, _>("set where a ring begins", of(0))?;
+        let at = ring.addresses();
+        let addr =
+            Addr { index, flags: 0, descriptors: at.descriptors, used: at.used, avail: at.avail, log: 0 };
+        self.set::<SET_VRING_ADDR, _>("say where a ring is", addr)?;
+        self.set::<SET_VRING_KICK, _>("give it what wakes it", of(doors.kick.as_raw_fd()))?;
+        self.set::<SET_VRING_CALL, _>("give it what wakes us", of(doors.call.as_raw_fd()))
+    }
+
+    fn attach(&self, which: Which, tap: BorrowedFd<'_>) -> io::Result<()> {
+        let backend = OfRing { index: which as u32, value: tap.as_raw_fd() };
+        self.set::<SET_BACKEND, _>("attach the tap", backend)
+    }
+
+    fn detach(&self, which: Which) -> io::Result<()> {
+        self.set::<SET_BACKEND, _>("detach the tap", OfRing { index: which as u32, value: -1 })
+    }
+}

@@ -1,0 +1,168 @@
+//! Frames from a tap, through a ring: the worker writes each into as many buffers as it takes (mergeable buffers), behind one header.
+//!
+//! ```text
+//!   buffer: | header, with the number of buffers | frame ... |   buffer: | ... frame |      each is offered anew once it was read
+//! ```
+//! Memory: a buffer for each descriptor, 1 MiB a queue, of which those pages count into which frames came. A frame that finds no room in
+//! an arena waits in its buffers, and those behind it.
+//!
+//! The worker's number of buffers, and its lengths, are checked: a frame is never longer than what its buffers hold.
+
+use super::virtqueue::{Buffer, Lie, Used, Virtqueue};
+use crate::mapping::Mapping;
+use crate::ports::tap::header::{HEADER, offload_of};
+use pregrant::port::{Arena, MAX_FRAME, Offload};
+use std::fmt;
+use std::sync::Arc;
+
+/// Bytes of a buffer: sixteen hold the longest frame; an odd number of cache lines, so that the first lines of all are not in one set.
+pub const BUFFER: usize = 65 * 64;
+
+/// What cannot be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wrong {
+    Ring(Lie),
+    /// A frame in so many buffers, of which not all came.
+    Buffers(u16),
+    /// So many bytes in one buffer.
+    Length(u32),
+}
+
+impl From<Lie> for Wrong {
+    fn from(lie: Lie) -> Self {
+        Self::Ring(lie)
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ring(lie) => lie.fmt(f),
+            Self::Buffers(n) => write!(f, "a frame in {n} buffers, of which not all came"),
+            Self::Length(n) => write!(f, "{n} bytes in a buffer of {BUFFER}"),
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Receiver {
+    pub ring: Virtqueue,
+    memory: Arc<Mapping>,
+    /// Where the buffers begin.
+    at: usize,
+    /// The buffer of each descriptor.
+    place: Box<[u16]>,
+    /// The oldest frame's buffers, if it came; its bytes, the header included; and what is still to be done to it.
+    frame: Vec<Used>,
+    len: usize,
+    offload: Option<Offload>,
+}
+
+impl Receiver {
+    /// With a buffer for each of the ring's descriptors from byte `at` of `memory` on, all of them offered.
+    pub fn new(mut ring: Virtqueue, memory: Arc<Mapping>, at: usize) -> Self {
+        let n = ring.nr_free();
+        let mut place = vec![0; n].into_boxed_slice();
+        for i in 0..n {
+            let address = memory.address() + (at + i * BUFFER) as u64;
+            let buffer = Buffer { address, len: BUFFER as u32, writable: true };
+            // SAFETY: the bytes are in the mapping, which stays as long as the ring, and are this descriptor's alone.
+            if let Some(head) = unsafe { ring.push(std::iter::once(buffer)) } {
+                place[usize::from(head)] = i as u16;
+            }
+        }
+        Self { ring, memory, at, place, frame: Vec::with_capacity(n), len: 0, offload: None }
+    }
+
+    /// Bytes of memory that the buffers of a ring take.
+    pub const fn bytes(size: u16) -> usize {
+        size as usize * BUFFER
+    }
+
+    fn buffer(&self, used: Used) -> usize {
+        self.at + usize::from(self.place[usize::from(used.head)]) * BUFFER
+    }
+
+    fn pop(&mut self) -> Result<bool, Wrong> {
+        let Some(used) = self.ring.pop()? else { return Ok(false) };
+        if used.len as usize > BUFFER {
+            return Err(Wrong::Length(used.len));
+        }
+        self.len += used.len as usize;
+        self.frame.push(used);
+        Ok(true)
+    }
+
+    /// Whether a frame is there.
+    fn next(&mut self) -> Result<bool, Wrong> {
+        if !self.frame.is_empty() {
+            return Ok(true);
+        }
+        self.len = 0;
+        if !self.pop()? {
+            return Ok(false);
+        }
+        let mut header = [0; HEADER];
+        // What a buffer had before is never read: it is as short as is said.
+        if self.len < HEADER {
+            return Err(Wrong::Length(self.len as u32));
+        }
+        self.memory.read(self.buffer(self.frame[0]), &mut header);
+        let nr_buffers = u16::from_le_bytes([header[10], header[11]]);
+        for _ in 1..nr_buffers.max(1) {
+            if !self.pop()? {
+                return Err(Wrong::Buffers(nr_buffers));
+            }
+        }
+        self.offload = offload_of(&header);
+        Ok(true)
+    }
+
+    /// Moves frames that came, as long as there is room. Returns how many were malformed.
+    ///
+    /// # Errors
+    /// The worker did not tell the truth.
+    pub fn unload(&mut self, into: &mut Arena) -> Result<u64, Wrong> {
+        let mut malformed = 0;
+        while into.has_room() && self.next()? {
+            let len = self.len - HEADER;
+            match self.offload {
+                Some(offload) if len <= MAX_FRAME => {
+                    if len > 0
+                        && let Some(to) = into.room(len, offload)
+                    {
+                        self.copy(to);
+                    }
+                }
+                _ => malformed += 1,
+            }
+            self.done();
+        }
+        Ok(malformed)
+    }
+
+    /// The oldest frame, all of it.
+    fn copy(&self, mut to: &mut [u8]) {
+        let mut skip = HEADER;
+        for used in &self.frame {
+            let n = (used.len as usize).saturating_sub(skip).min(to.len());
+            let (part, rest) = to.split_at_mut(n);
+            self.memory.read(self.buffer(*used) + skip, part);
+            (to, skip) = (rest, 0);
+        }
+    }
+
+    /// The oldest frame was read: its buffers are offered anew, with what is published next.
+    fn done(&mut self) {
+        for used in self.frame.drain(..) {
+            // SAFETY: the descriptor's own buffer, of which nothing is read any more.
+            unsafe { self.ring.push_again(used.head) };
+        }
+    }
+
+    /// Frames that came and wait here, at most: a long one counts once for each of its buffers.
+    pub fn held(&self) -> usize {
+        usize::from(!self.frame.is_empty()) + self.ring.waiting()
+    }
+}

@@ -1,0 +1,335 @@
+//! Both rings beside a worker that is a thread of the test: its tap is one end of a socket that keeps frames apart.
+//!
+//! ```text
+//!   Vhost --ring--> model's threads --write--> socket --> the test, as the interface
+//!     \--- a call, for few frames --write-----^
+//! ```
+
+use super::kernel::{Doors, Which, Worker};
+use super::virtqueue::tests::Device as Model;
+use super::*;
+use crate::ports::tap::ring::tests::ends;
+use pregrant::port::Offload;
+use rustix::fs::OFlags;
+use rustix::net::{RecvFlags, recv};
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+thread_local! {
+    /// Of workers that this thread opens: after so many frames the next one does not take any more.
+    static STALLS: Cell<Option<u32>> = const { Cell::new(None) };
+    /// Whether there is none.
+    static MISSING: Cell<bool> = const { Cell::new(false) };
+    /// What is done to the chains that the next one gives back.
+    static LIES: Cell<Option<fn(&mut Model)>> = const { Cell::new(None) };
+}
+
+/// Between two looks of a model that nobody kicks: far more than a kick takes.
+const LOOK: Duration = Duration::from_millis(200);
+
+struct Threads {
+    rings: RefCell<[Option<(Model, Doors)>; 2]>,
+    running: RefCell<[Option<JoinHandle<()>>; 2]>,
+    stop: [Arc<AtomicBool>; 2],
+    stalls: Cell<Option<u32>>,
+    lies: Cell<Option<fn(&mut Model)>>,
+}
+
+impl Worker for Threads {
+    fn open() -> io::Result<Self> {
+        if MISSING.get() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let (stalls, lies) = (Cell::new(STALLS.take()), Cell::new(LIES.take()));
+        Ok(Self {
+            rings: Default::default(),
+            running: Default::default(),
+            stop: Default::default(),
+            stalls,
+            lies,
+        })
+    }
+
+    unsafe fn give_ring(&self, which: Which, ring: &Virtqueue, size: u16, doors: &Doors) -> io::Result<()> {
+        let (memory, at) = ring.place();
+        self.rings.borrow_mut()[which as usize] = Some((Model::new(memory, at, size), doors.another()));
+        Ok(())
+    }
+
+    fn attach(&self, which: Which, tap: BorrowedFd<'_>) -> io::Result<()> {
+        let (mut model, doors) = self.rings.borrow_mut()[which as usize].take().unwrap();
+        let (tap, stop) = (tap.try_clone_to_owned()?, Arc::clone(&self.stop[which as usize]));
+        let (mut left, lies) = (self.stalls.take().filter(|_| which == Which::Tx), self.lies.get());
+        let serve = move || {
+            while !stop.load(Ordering::Acquire) {
+                let came = match which {
+                    Which::Tx if left == Some(0) => false,
+                    Which::Tx => send(&mut model, &tap, &mut left),
+                    Which::Rx => receive(&mut model, &tap, lies),
+                };
+                if came {
+                    if model.show() {
+                        doors.do_call();
+                    }
+                } else if which == Which::Rx {
+                    // The kernel's waits for the tap; and for a kick where it has no buffer.
+                    std::thread::sleep(Duration::from_micros(200));
+                } else if left == Some(0) || !model.arm() {
+                    doors.wait_for_kick(LOOK);
+                }
+            }
+        };
+        self.running.borrow_mut()[which as usize] = Some(std::thread::spawn(serve));
+        Ok(())
+    }
+
+    fn detach(&self, which: Which) -> io::Result<()> {
+        self.stop[which as usize].store(true, Ordering::Release);
+        if let Some(thread) = self.running.borrow_mut()[which as usize].take() {
+            thread.join().unwrap();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        let _ = (self.detach(Which::Tx), self.detach(Which::Rx));
+    }
+}
+
+/// A burst to the tap.
+fn send(model: &mut Model, tap: &OwnedFd, left: &mut Option<u32>) -> bool {
+    let mut came = false;
+    while *left != Some(0)
+        && let Some(chain) = model.take()
+    {
+        let frame = model.read(&chain);
+        rustix::io::write(tap, &frame).unwrap();
+        model.give(chain.head.into(), 0);
+        *left = left.map(|n| n - 1);
+        came = true;
+    }
+    came
+}
+
+/// A frame from the tap, in as many buffers as it takes.
+fn receive(model: &mut Model, tap: &OwnedFd, lies: Option<fn(&mut Model)>) -> bool {
+    let mut frame = vec![0; 70_000];
+    let len = match recv(tap, &mut frame[..], RecvFlags::DONTWAIT) {
+        Ok((len, _)) if len > 0 => len,
+        // Nothing, or the interface is gone.
+        _ => return false,
+    };
+    let (mut rest, mut used) = (&frame[..len], Vec::new());
+    while !rest.is_empty() {
+        let Some(chain) = model.take() else {
+            std::thread::yield_now();
+            continue;
+        };
+        let (at, room) = chain.writable[0];
+        let (part, behind) = rest.split_at(rest.len().min(room));
+        model.memory.write(at, part);
+        used.push((chain.head, part.len(), at));
+        rest = behind;
+    }
+    model.memory.write(used[0].2 + 10, &(used.len() as u16).to_le_bytes());
+    match lies {
+        Some(lie) => lie(model),
+        None => used.iter().for_each(|(head, len, _)| model.give((*head).into(), *len as u32)),
+    }
+    true
+}
+
+/// Rings with a worker, and the interface's side.
+fn vhost() -> (Vhost<Threads>, OwnedFd) {
+    let (tap, far) = ends();
+    // A tap has room for what is written to it.
+    rustix::fs::fcntl_setfl(&tap, OFlags::empty()).unwrap();
+    (Vhost::new(Arc::new(tap)).unwrap(), far)
+}
+
+/// Frame `number`, no byte of which is like its neighbour's.
+fn numbered(number: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + number * 31 + i / 251) as u8).collect()
+}
+
+fn next(far: &OwnedFd) -> Vec<u8> {
+    let mut frame = vec![0; 70_000];
+    loop {
+        if let Ok(len) = rustix::io::read(far, &mut frame) {
+            frame.truncate(len);
+            return frame;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Lengths short and long.
+fn length(number: usize) -> usize {
+    [60, 61, 1514, 64, 65_535, 5000, 128][number % 7]
+}
+
+#[test]
+fn frames_go_out_in_their_order_whoever_writes_them() {
+    let (mut vhost, far) = vhost();
+    const FRAMES: usize = 1500;
+    let (mut by_ring, mut by_call) = (0, 0);
+    std::thread::scope(|s| {
+        let seen = s.spawn(|| {
+            for i in 0..FRAMES {
+                let frame = next(&far);
+                assert!(frame[HEADER..] == numbered(i, length(i)), "frame {i}");
+                assert_eq!(frame[0], i as u8, "its header");
+            }
+        });
+        let mut i = 0;
+        while i < FRAMES {
+            let n = [1, 64, 2, 1, 40][i % 5].min(FRAMES - i);
+            let calls = n <= FEW && vhost.is_asleep();
+            for k in i..i + n {
+                let (header, frame) = ([k as u8; HEADER], numbered(k, length(k)));
+                if calls {
+                    by_call += 1;
+                    rustix::io::write(&vhost.tap, &[&header[..], &frame].concat()).unwrap();
+                } else {
+                    by_ring += 1;
+                    assert_eq!(vhost.send(&header, &frame), 0);
+                }
+            }
+            vhost.publish();
+            // The worker has a chance to go to sleep.
+            if i % 7 == 0 {
+                vhost.finish().unwrap();
+                while !vhost.is_asleep() {
+                    std::thread::yield_now();
+                }
+            }
+            i += n;
+        }
+        vhost.finish().unwrap();
+        seen.join().unwrap();
+    });
+    assert!(by_ring > 0 && by_call > 0, "{by_ring} by the ring, {by_call} by calls");
+    assert!(vhost.stopped.is_none());
+}
+
+#[test]
+fn frames_come_in_whole_whatever_number_of_buffers_they_take_and_wait_for_room() {
+    let (mut vhost, far) = vhost();
+    const FRAMES: usize = 600;
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            for i in 0..FRAMES {
+                let frame = [&[0; HEADER][..], &numbered(i, length(i))].concat();
+                while rustix::io::write(&far, &frame).is_err() {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let (mut arena, mut came) = (Arena::new(), 0);
+        while came < FRAMES {
+            arena.clear();
+            // One that is nearly full takes one frame more, or none.
+            if came % 3 == 0 {
+                while arena.len() < 63 {
+                    assert!(arena.push(&[1], Offload::default()));
+                }
+            }
+            let had = arena.len();
+            assert_eq!(vhost.receive(&mut arena), (0, 0));
+            for (frame, _) in arena.burst().iter().skip(had) {
+                assert!(frame == numbered(came, length(came)), "frame {came}");
+                came += 1;
+            }
+            if arena.len() == had {
+                // We are called, or this hangs.
+                vhost.rx_doors.wait(Duration::from_secs(3600));
+            }
+        }
+    });
+    assert_eq!(vhost.held(), 0);
+    assert!(vhost.stopped.is_none());
+}
+
+#[test]
+fn what_a_worker_that_does_not_go_on_left_is_written_once_and_in_order() {
+    STALLS.set(Some(100));
+    let (mut vhost, far) = vhost();
+    std::thread::scope(|s| {
+        let seen =
+            s.spawn(|| (0..600).for_each(|i| assert!(next(&far)[HEADER..] == numbered(i, 100), "{i}")));
+        for i in 0..600 {
+            let frame = numbered(i, 100);
+            vhost.send(&[0; HEADER], &frame);
+            if i % 32 == 0 {
+                vhost.publish();
+            }
+        }
+        vhost.publish();
+        vhost.finish().unwrap();
+        seen.join().unwrap();
+    });
+    assert!(vhost.stopped.is_some() && vhost.is_up(), "it was stopped, and goes on");
+    assert!(rustix::io::read(&far, &mut [0; 200]).is_err(), "a frame came twice");
+}
+
+#[test]
+fn where_no_worker_is_to_be_had_any_more_frames_are_written_by_calls() {
+    STALLS.set(Some(3));
+    let (mut vhost, far) = vhost();
+    MISSING.set(true);
+    std::thread::scope(|s| {
+        let seen =
+            s.spawn(|| (0..400).for_each(|i| assert!(next(&far)[HEADER..] == numbered(i, 100), "{i}")));
+        (0..400).for_each(|i| assert_eq!(vhost.send(&[0; HEADER], &numbered(i, 100)), 0));
+        assert!(vhost.device.is_none(), "256 fit a ring");
+        seen.join().unwrap();
+    });
+    MISSING.set(false);
+    while !vhost.is_up() {
+        std::thread::yield_now();
+    }
+    vhost.send(&[0; HEADER], &numbered(400, 100));
+    vhost.publish();
+    assert!(next(&far)[HEADER..] == numbered(400, 100));
+}
+
+#[test]
+fn a_worker_that_lies_of_what_came_is_stopped_and_the_next_one_serves() {
+    let lies: [fn(&mut Model); 4] = [
+        |m| m.give(0, BIG),
+        |m| m.give(300, 64),
+        |m| m.given = m.given.wrapping_add(300),
+        // Less than a header.
+        |m| m.give(0, 3),
+    ];
+    const BIG: u32 = receiver::BUFFER as u32 + 1;
+    for (i, lie) in lies.into_iter().enumerate() {
+        LIES.set(Some(lie));
+        let (mut vhost, far) = vhost();
+        let frame = [&[0; HEADER][..], &numbered(i, 64)].concat();
+        rustix::io::write(&far, &frame).unwrap();
+        let mut arena = Arena::new();
+        while vhost.stopped.is_none() {
+            vhost.receive(&mut arena);
+            assert!(arena.is_empty(), "lie {i}");
+        }
+        rustix::io::write(&far, &frame).unwrap();
+        while arena.is_empty() {
+            vhost.receive(&mut arena);
+        }
+        assert!(arena.burst().frame(0) == numbered(i, 64), "lie {i}");
+    }
+}
+
+#[test]
+fn who_ends_has_what_was_published_taken_first() {
+    let (mut vhost, far) = vhost();
+    (0..200).for_each(|i| assert_eq!(vhost.send(&[0; HEADER], &numbered(i, 100)), 0));
+    std::thread::scope(|s| {
+        s.spawn(|| (0..200).for_each(|i| assert!(next(&far)[HEADER..] == numbered(i, 100), "{i}")));
+        drop(vhost);
+    });
+}

@@ -1,0 +1,336 @@
+//! A split virtqueue, the driver's side (virtio 1.2, 2.7): chains of buffers go to a device, and come back used.
+//!
+//! ```text
+//!   (d) driver writes, (v) device writes                       at      bytes
+//!   descriptors | addr u64, len u32, flags u16, next u16 | (d)      0   16 each   a chain: NEXT, next
+//!   avail       | flags, idx u16 | heads u16 ... | used_event u16 | (d)
+//!   used        | flags, idx u16 | id u32, len u32 ...   | avail_event u16 | (v)
+//!
+//!   push, push ... --publish: idx, fence, avail_event?--> kick        arm: used_event, fence, idx? --> call
+//!   pop  <-------- idx, id, len: each read once
+//! ```
+//! Both indices run freely, modulo 2^16. VERSION_1 (little-endian) and EVENT_IDX are agreed on: who wants to be told of an index
+//! names it, and is told once, when it is passed.
+//!
+//! Invariants: which descriptors are in use, and what a chain is made of, is kept here, in private memory, and never read back from
+//! the ring; a chain is a chain's until its head comes back, once. Between publishing an index and reading the other side's event
+//! index stands a full fence, and so between an event index and the other's index.
+//!
+//! What the device may do: it is the kernel, which is trusted with our memory, and yet what it says is checked: an index that is ahead
+//! of what is out, a head that is none or came back before is a [`Lie`], and this ring is over. It can keep a chain for ever: who
+//! waits bounds that.
+
+use crate::mapping::Mapping;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+/// Another descriptor follows.
+const NEXT: u64 = 1;
+/// The device writes there, and does not read.
+const WRITE: u64 = 2;
+
+/// Descriptors of a chain at most: as many as the kernel's iovecs (`UIO_MAXIOV`), and never more than a ring has.
+const CHAIN_MAX: usize = 1024;
+
+/// Some memory, as a descriptor names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Buffer {
+    /// In this process.
+    pub address: u64,
+    pub len: u32,
+    /// The device writes there.
+    pub writable: bool,
+}
+
+/// A chain that came back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Used {
+    /// As [`push`](Virtqueue::push) named it.
+    pub head: u16,
+    /// Bytes that the device says it wrote.
+    pub len: u32,
+}
+
+/// What a device said that cannot be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lie {
+    /// More chains came back than are out.
+    Index {
+        /// By its index.
+        back: u16,
+        out: u16,
+    },
+    /// No chain that is out begins there.
+    Head(u32),
+}
+
+impl fmt::Display for Lie {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Index { back, out } => write!(f, "{back} chains came back, of {out} that are out"),
+            Self::Head(id) => write!(f, "a chain came back that is not out: {id}"),
+        }
+    }
+}
+
+/// Where the three parts are, as addresses of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Addresses {
+    pub descriptors: u64,
+    pub avail: u64,
+    pub used: u64,
+}
+
+/// Whether whoever wants to be told when an index passes `event` is to be told, now that it went from `old` to `new`.
+fn passes(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Virtqueue {
+    memory: Arc<Mapping>,
+    /// Bytes of `memory` before it.
+    at: usize,
+    size: u16,
+    /// The next free descriptor behind each free one; the next of its chain behind one in use.
+    next: Box<[u16]>,
+    first_free: u16,
+    nr_free: u16,
+    /// Descriptors of the chain that begins there; 0: none does.
+    chains: Box<[u16]>,
+    /// Whether the device has it.
+    is_out: Box<[bool]>,
+    /// Chains that are out, those not yet published among them.
+    out: u16,
+    /// What was pushed, and what of it the device knows.
+    avail: u16,
+    published: u16,
+    /// What came back.
+    seen: u16,
+    /// The device's index, as last read.
+    back: u16,
+}
+
+impl Virtqueue {
+    /// Bytes that a ring of `size` takes.
+    pub const fn bytes(size: u16) -> usize {
+        used_at(size) + 6 + 8 * size as usize
+    }
+
+    /// An empty ring of `size` descriptors, a power of two, at byte `at` of `memory`, a multiple of 64; what was there is gone.
+    pub(super) fn new(memory: Arc<Mapping>, at: usize, size: u16) -> Self {
+        assert!(size.is_power_of_two() && at.is_multiple_of(64), "a ring of {size} at {at}");
+        for word in (at..at + Self::bytes(size)).step_by(2) {
+            memory.u16(word).store(0, Ordering::Relaxed);
+        }
+        let n = usize::from(size);
+        let next = (1..=size).map(|i| i % size).collect();
+        Self {
+            memory,
+            at,
+            size,
+            next,
+            first_free: 0,
+            nr_free: size,
+            chains: vec![0; n].into_boxed_slice(),
+            is_out: vec![false; n].into_boxed_slice(),
+            out: 0,
+            avail: 0,
+            published: 0,
+            seen: 0,
+            back: 0,
+        }
+    }
+
+    /// For the device.
+    pub fn addresses(&self) -> Addresses {
+        let base = self.memory.address() + self.at as u64;
+        let (avail, used) = (avail_at(self.size) as u64, used_at(self.size) as u64);
+        Addresses { descriptors: base, avail: base + avail, used: base + used }
+    }
+
+    /// Where it is, for a model of the device.
+    #[cfg(test)]
+    pub(super) fn place(&self) -> (Arc<Mapping>, usize) {
+        (Arc::clone(&self.memory), self.at)
+    }
+
+    /// Descriptors that are free.
+    pub fn nr_free(&self) -> usize {
+        self.nr_free.into()
+    }
+
+    /// Chains that are out.
+    pub fn out(&self) -> usize {
+        self.out.into()
+    }
+
+    /// Appends a chain of these buffers, of which those that the device writes come last, to what the next
+    /// [`publish`](Self::publish) shows. None: it is empty, too long, or there is no room.
+    ///
+    /// # Safety
+    /// Until the chain came back, or the device was stopped, the memory stays mapped; where the device writes, nobody else has it,
+    /// and where it reads private memory, nobody changes it.
+    #[must_use]
+    pub unsafe fn push(&mut self, buffers: impl Iterator<Item = Buffer>) -> Option<u16> {
+        let head = self.first_free;
+        let (mut last, mut n) = (head, 0u16);
+        let mut buffers = buffers.peekable();
+        buffers.peek()?;
+        let mut at = head;
+        while let Some(buffer) = buffers.next() {
+            if n == self.nr_free || usize::from(n) == CHAIN_MAX {
+                return None;
+            }
+            let follows = if buffers.peek().is_some() { NEXT } else { 0 };
+            let (flags, next) =
+                (follows | if buffer.writable { WRITE } else { 0 }, self.next[usize::from(at)]);
+            let place = self.at + 16 * usize::from(at);
+            let word = u64::from(buffer.len) | flags << 32 | u64::from(next) << 48;
+            self.memory.u64(place).store(buffer.address.to_le(), Ordering::Relaxed);
+            self.memory.u64(place + 8).store(word.to_le(), Ordering::Relaxed);
+            (last, at) = (at, next);
+            n += 1;
+        }
+        self.first_free = self.next[usize::from(last)];
+        self.nr_free -= n;
+        self.chains[usize::from(head)] = n;
+        self.offer(head);
+        Some(head)
+    }
+
+    /// Appends the chain at `head`, which [`pop`](Self::pop) just gave, as it was.
+    ///
+    /// # Safety
+    /// As for [`push`](Self::push), of its buffers.
+    pub unsafe fn push_again(&mut self, head: u16) {
+        assert!(self.chains[usize::from(head)] != 0, "{head} is no chain's");
+        assert!(!self.is_out[usize::from(head)], "{head} is the device's");
+        self.offer(head);
+    }
+
+    fn offer(&mut self, head: u16) {
+        let place = self.at + avail_at(self.size) + 4 + 2 * usize::from(self.avail % self.size);
+        self.memory.u16(place).store(head.to_le(), Ordering::Relaxed);
+        self.avail = self.avail.wrapping_add(1);
+        self.is_out[usize::from(head)] = true;
+        self.out += 1;
+    }
+
+    /// Whether the device would want to be told of `n` more chains.
+    pub fn would_kick(&self, n: u16) -> bool {
+        passes(self.avail_event(), self.published.wrapping_add(n), self.published)
+    }
+
+    fn avail_event(&self) -> u16 {
+        let place = self.at + used_at(self.size) + 4 + 8 * usize::from(self.size);
+        u16::from_le(self.memory.u16(place).load(Ordering::Relaxed))
+    }
+
+    /// Shows the device what was pushed. True: it wants to be told.
+    #[must_use]
+    pub fn publish(&mut self) -> bool {
+        let old = std::mem::replace(&mut self.published, self.avail);
+        if old == self.avail {
+            return false;
+        }
+        let idx = self.memory.u16(self.at + avail_at(self.size) + 2);
+        idx.store(self.avail.to_le(), Ordering::Release);
+        // Either the device sees the index before it sleeps, or we see that it wants to be told.
+        fence(Ordering::SeqCst);
+        passes(self.avail_event(), self.avail, old)
+    }
+
+    /// How many chains came back that were not popped.
+    ///
+    /// # Errors
+    /// The index cannot be.
+    pub fn came(&mut self) -> Result<usize, Lie> {
+        if self.back == self.seen {
+            let idx = self.memory.u16(self.at + used_at(self.size) + 2);
+            let back = u16::from_le(idx.load(Ordering::Acquire));
+            // The device knows nothing of those that are not published.
+            let out = self.out - self.avail.wrapping_sub(self.published);
+            let came = back.wrapping_sub(self.seen);
+            if came > out {
+                return Err(Lie::Index { back: came, out });
+            }
+            self.back = back;
+        }
+        Ok(self.back.wrapping_sub(self.seen).into())
+    }
+
+    /// How many came back and were not popped, as the device says now: a number to tell, not to rely on.
+    pub fn waiting(&self) -> usize {
+        let idx = self.memory.u16(self.at + used_at(self.size) + 2);
+        u16::from_le(idx.load(Ordering::Relaxed)).wrapping_sub(self.seen).min(self.out).into()
+    }
+
+    /// The oldest chain that came back; its descriptors stay its own until it is [freed](Self::free) or [pushed
+    /// again](Self::push_again).
+    ///
+    /// # Errors
+    /// The device did not tell the truth.
+    pub fn pop(&mut self) -> Result<Option<Used>, Lie> {
+        if self.came()? == 0 {
+            return Ok(None);
+        }
+        let place = self.at + used_at(self.size) + 4 + 8 * usize::from(self.seen % self.size);
+        let id = u32::from_le(self.memory.u32(place).load(Ordering::Relaxed));
+        let len = u32::from_le(self.memory.u32(place + 4).load(Ordering::Relaxed));
+        let head = u16::try_from(id).map_err(|_| Lie::Head(id))?;
+        let is_out = self.is_out.get_mut(usize::from(head)).ok_or(Lie::Head(id))?;
+        if !std::mem::take(is_out) {
+            return Err(Lie::Head(id));
+        }
+        self.seen = self.seen.wrapping_add(1);
+        self.out -= 1;
+        Ok(Some(Used { head, len }))
+    }
+
+    /// The descriptors of a chain that was popped are free again.
+    pub fn free(&mut self, head: u16) {
+        let n = std::mem::take(&mut self.chains[usize::from(head)]);
+        assert!(n != 0 && !self.is_out[usize::from(head)], "{head} is no chain's, or the device's");
+        let mut last = head;
+        for _ in 1..n {
+            last = self.next[usize::from(last)];
+        }
+        self.next[usize::from(last)] = self.first_free;
+        self.first_free = head;
+        self.nr_free += n;
+    }
+
+    /// Asks for a call once `more` further chains came back. True: they have already, and no call may come.
+    ///
+    /// # Errors
+    /// The index cannot be.
+    pub fn arm(&mut self, more: u16) -> Result<bool, Lie> {
+        let wanted = self.seen.wrapping_add(more.max(1));
+        let event = self.memory.u16(self.at + avail_at(self.size) + 4 + 2 * usize::from(self.size));
+        event.store(wanted.wrapping_sub(1).to_le(), Ordering::Relaxed);
+        // Either the device sees what is wanted before it looks, or we see its index.
+        fence(Ordering::SeqCst);
+        self.back = self.seen;
+        Ok(self.came()? >= usize::from(more.max(1)))
+    }
+
+    /// Asks for no call, until 2^15 more chains came back.
+    pub fn disarm(&mut self) {
+        let event = self.memory.u16(self.at + avail_at(self.size) + 4 + 2 * usize::from(self.size));
+        event.store(self.seen.wrapping_add(1 << 15).to_le(), Ordering::Relaxed);
+    }
+}
+
+/// Where the parts begin; used on a cache line of its own.
+const fn avail_at(size: u16) -> usize {
+    16 * size as usize
+}
+const fn used_at(size: u16) -> usize {
+    (avail_at(size) + 6 + 2 * size as usize).next_multiple_of(64)
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,352 @@
+//! A device beside the driver's side, over the same memory: it shares no code with it, and lies where a test wants that.
+
+use super::*;
+use crate::mapping::sealed_memfd;
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
+use std::thread::{self, Thread};
+
+/// Bytes for buffers, behind the ring.
+pub const ROOM: usize = 1 << 20;
+
+/// A ring of `size` and room for buffers behind it.
+pub fn ring(size: u16) -> (Virtqueue, Device) {
+    let bytes = Virtqueue::bytes(size).next_multiple_of(4096);
+    let fd = sealed_memfd("a ring", bytes + ROOM).unwrap();
+    let memory = Arc::new(Mapping::new(&fd, bytes + ROOM).unwrap());
+    let queue = Virtqueue::new(Arc::clone(&memory), 0, size);
+    (queue, Device::new(memory, 0, size))
+}
+
+/// See the module.
+pub struct Device {
+    pub memory: Arc<Mapping>,
+    at: usize,
+    size: u16,
+    /// Chains taken, and given back.
+    taken: u16,
+    pub given: u16,
+    /// What the driver was last told of.
+    told: u16,
+}
+
+/// A chain as the device finds it: where its buffers are in the memory, and their lengths.
+pub struct Chain {
+    pub head: u16,
+    pub readable: Vec<(usize, usize)>,
+    pub writable: Vec<(usize, usize)>,
+}
+
+impl Device {
+    pub fn new(memory: Arc<Mapping>, at: usize, size: u16) -> Self {
+        Self { memory, at, size, taken: 0, given: 0, told: 0 }
+    }
+    pub fn word(&self, at: usize) -> u16 {
+        self.memory.u16(self.at + at).load(Ordering::Acquire)
+    }
+    pub fn set(&self, at: usize, value: u16) {
+        self.memory.u16(self.at + at).store(value, Ordering::Release);
+    }
+    fn avail(&self) -> usize {
+        16 * usize::from(self.size)
+    }
+    pub fn used(&self) -> usize {
+        (self.avail() + 6 + 2 * usize::from(self.size)).next_multiple_of(64)
+    }
+
+    /// The next chain.
+    pub fn take(&mut self) -> Option<Chain> {
+        if self.word(self.avail() + 2) == self.taken {
+            return None;
+        }
+        let head = self.word(self.avail() + 4 + 2 * usize::from(self.taken % self.size));
+        self.taken = self.taken.wrapping_add(1);
+        let mut chain = Chain { head, readable: Vec::new(), writable: Vec::new() };
+        let mut at = head;
+        loop {
+            assert!(at < self.size);
+            let place = self.at + 16 * usize::from(at);
+            let address = self.memory.u64(place).load(Ordering::Relaxed);
+            let word = self.memory.u64(place + 8).load(Ordering::Relaxed);
+            let buffer = ((address - self.memory.address()) as usize, word as u32 as usize);
+            let writable = word >> 32 & 2 != 0;
+            assert!(writable || chain.writable.is_empty(), "what is written comes last");
+            if writable {
+                chain.writable.push(buffer)
+            } else {
+                chain.readable.push(buffer)
+            }
+            if word >> 32 & 1 == 0 {
+                return Some(chain);
+            }
+            at = (word >> 48) as u16;
+            assert!(chain.readable.len() + chain.writable.len() < usize::from(self.size), "a loop");
+        }
+    }
+
+    /// What a chain has to be read.
+    pub fn read(&self, chain: &Chain) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (at, len) in &chain.readable {
+            let mut piece = vec![0; *len];
+            self.memory.read(*at, &mut piece);
+            bytes.extend(piece);
+        }
+        bytes
+    }
+
+    /// Gives a chain back; shown with [`show`](Self::show).
+    pub fn give(&mut self, id: u32, len: u32) {
+        let place = self.at + self.used() + 4 + 8 * usize::from(self.given % self.size);
+        self.memory.u32(place).store(id, Ordering::Relaxed);
+        self.memory.u32(place + 4).store(len, Ordering::Relaxed);
+        self.given = self.given.wrapping_add(1);
+    }
+
+    /// Shows what was given. True: the driver wants to be told.
+    pub fn show(&mut self) -> bool {
+        self.set(self.used() + 2, self.given);
+        fence(Ordering::SeqCst);
+        let event = self.word(self.avail() + 4 + 2 * usize::from(self.size));
+        let (old, new) = (std::mem::replace(&mut self.told, self.given), self.given);
+        // Among the indices that were passed.
+        (0..new.wrapping_sub(old)).any(|k| old.wrapping_add(k) == event)
+    }
+
+    /// Wants to be told of the next chain. True: it is there.
+    pub fn arm(&mut self) -> bool {
+        self.set(self.used() + 4 + 8 * usize::from(self.size), self.taken);
+        fence(Ordering::SeqCst);
+        self.word(self.avail() + 2) != self.taken
+    }
+}
+
+/// Bytes that say which chain they are of.
+fn fill(number: u32, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i as u32 * 7 + number * 31 + number / 251) as u8).collect()
+}
+
+/// Gives the rings' other ends to two threads that sleep when there is nothing to do, as the kernel's worker and ours do: a wake-up
+/// that is lost leaves both asleep.
+fn both_sleep(size: u16, chains: u32, out_of_order: bool) {
+    let (mut queue, mut device) = ring(size);
+    let base = queue.memory.address() + Virtqueue::bytes(size).next_multiple_of(4096) as u64;
+    let (driver, over) = (thread::current(), AtomicBool::new(false));
+    thread::scope(|s| {
+        let other = s.spawn(|| {
+            let (mut expected, mut kept) = (0u32, Vec::<(u16, u32)>::new());
+            while expected < chains || !kept.is_empty() {
+                let mut came = false;
+                while let Some(chain) = device.take() {
+                    came = true;
+                    let bytes = device.read(&chain);
+                    let len = 1 + expected as usize * 13 % 700;
+                    assert_eq!(bytes, fill(expected, len), "chain {expected}");
+                    kept.push((chain.head, expected));
+                    expected += 1;
+                }
+                if out_of_order && kept.len() > 1 {
+                    let n = kept.len();
+                    kept.swap(0, n - 1);
+                }
+                let gives = !kept.is_empty();
+                for (head, number) in kept.drain(..) {
+                    device.give(head.into(), number);
+                }
+                if gives && device.show() {
+                    driver.unpark();
+                }
+                if !came && expected < chains && !device.arm() {
+                    thread::park();
+                }
+            }
+            over.store(true, Ordering::Release);
+        });
+        let worker: &Thread = other.thread();
+        let (mut sent, mut came) = (0u32, 0u32);
+        let mut slots: VecDeque<u64> = (0..u64::from(size)).map(|i| base + i * 1024).collect();
+        let mut at = vec![None; usize::from(size)];
+        while came < chains {
+            while sent < chains && queue.nr_free() >= 4 && !slots.is_empty() {
+                let address = slots.pop_front().unwrap();
+                let bytes = fill(sent, 1 + sent as usize * 13 % 700);
+                queue.memory.write((address - queue.memory.address()) as usize, &bytes);
+                // In one piece, or in up to four.
+                let step = bytes.len().div_ceil(1 + sent as usize % 4);
+                let pieces = bytes.chunks(step).enumerate().map(|(i, piece)| Buffer {
+                    address: address + (i * step) as u64,
+                    len: piece.len() as u32,
+                    writable: false,
+                });
+                // SAFETY: memory of the test's, which a slot gives to one chain at a time.
+                let head = unsafe { queue.push(pieces) }.unwrap();
+                at[usize::from(head)] = Some((address, sent));
+                sent += 1;
+                if sent % 3 == 0 && queue.publish() {
+                    worker.unpark();
+                }
+            }
+            if queue.publish() {
+                worker.unpark();
+            }
+            let mut any = false;
+            while let Some(used) = queue.pop().unwrap() {
+                let (address, number) = at[usize::from(used.head)].take().expect("it came twice");
+                assert_eq!(used.len, number);
+                assert!(out_of_order || number == came, "{number} came, and not {came}");
+                slots.push_back(address);
+                queue.free(used.head);
+                came += 1;
+                any = true;
+            }
+            let enough = (queue.out() / 2).max(1) as u16;
+            if !any && came < chains && !queue.arm(enough).unwrap() {
+                thread::park();
+            }
+        }
+        assert_eq!((queue.out(), queue.nr_free()), (0, size.into()), "descriptors were lost");
+    });
+    assert!(over.into_inner());
+}
+
+#[test]
+fn chains_come_back_in_their_order_over_the_end_of_indices_and_no_wake_up_is_lost() {
+    // More than 2^16, through a ring that is full all the time.
+    both_sleep(8, 70_000, false);
+    both_sleep(256, 70_000, false);
+}
+
+#[test]
+fn chains_that_come_back_in_another_order_lose_no_descriptor() {
+    both_sleep(16, 5_000, true);
+}
+
+/// A chain of one buffer.
+fn one(queue: &Virtqueue) -> impl Iterator<Item = Buffer> + use<> {
+    std::iter::once(Buffer { address: queue.memory.address(), len: 64, writable: false })
+}
+
+#[test]
+fn a_device_that_is_awake_is_not_told() {
+    let (mut queue, mut device) = ring(8);
+    let tell = |queue: &mut Virtqueue, n: u16| {
+        for _ in 0..n {
+            // SAFETY: nobody reads it.
+            unsafe { queue.push(one(queue)) }.unwrap();
+        }
+        let would = queue.would_kick(n);
+        let wanted = queue.publish();
+        assert_eq!(would, wanted);
+        wanted
+    };
+    assert!(!device.arm());
+    assert!(tell(&mut queue, 2), "it sleeps");
+    assert!(!tell(&mut queue, 1), "it was told, and has not gone to sleep");
+    assert!(device.arm(), "there is something");
+    while device.take().is_some() {}
+    assert!(!tell(&mut queue, 1), "it is at work");
+    assert!(device.take().is_some() && !device.arm());
+    assert!(!queue.publish(), "nothing is new");
+    assert!(tell(&mut queue, 3));
+    // SAFETY: nobody reads it.
+    assert!(unsafe { queue.push(one(&queue)) }.is_some(), "the eighth");
+    // SAFETY: as above.
+    assert!(unsafe { queue.push(one(&queue)) }.is_none(), "there is no room");
+    // SAFETY: as above.
+    assert!(unsafe { queue.push(std::iter::empty()) }.is_none());
+}
+
+#[test]
+fn who_asks_for_half_of_them_is_called_once() {
+    let (mut queue, mut device) = ring(8);
+    for _ in 0..6 {
+        // SAFETY: nobody reads it.
+        unsafe { queue.push(one(&queue)) }.unwrap();
+    }
+    let _ = queue.publish();
+    assert_eq!(queue.arm(3), Ok(false));
+    let mut calls = Vec::new();
+    while let Some(chain) = device.take() {
+        device.give(chain.head.into(), 0);
+        calls.push(device.show());
+    }
+    assert_eq!(calls, [false, false, true, false, false, false]);
+    assert_eq!((queue.arm(6), queue.came()), (Ok(true), Ok(6)));
+    while let Some(used) = queue.pop().unwrap() {
+        queue.free(used.head);
+    }
+    queue.disarm();
+    // SAFETY: nobody reads it.
+    unsafe { queue.push(one(&queue)) }.unwrap();
+    let _ = queue.publish();
+    let chain = device.take().unwrap();
+    device.give(chain.head.into(), 0);
+    assert!(!device.show(), "nobody asked");
+}
+
+#[test]
+fn an_event_is_passed_once_also_where_indices_wrap() {
+    // event, new, old: passed when the step from old to new goes over it.
+    for (event, new, old, passed) in [
+        (0, 1, 0, true),
+        (1, 1, 0, false),
+        (0, 2, 1, false),
+        (65535, 0, 65535, true),
+        (65535, 3, 65530, true),
+        (3, 3, 65530, false),
+        (2, 3, 65530, true),
+        (5, 5, 5, false),
+    ] {
+        assert_eq!(passes(event, new, old), passed, "{event} {new} {old}");
+    }
+}
+
+#[test]
+fn what_a_device_says_that_cannot_be_ends_the_ring_and_nothing_else() {
+    type Told = fn(&mut Device);
+    let lies: [(&str, Told, Lie); 6] = [
+        ("an index ahead", |d| d.given = 3, Lie::Index { back: 3, out: 2 }),
+        ("an index behind", |d| d.given = 65535, Lie::Index { back: 65535, out: 2 }),
+        ("no head", |d| d.give(8, 0), Lie::Head(8)),
+        ("no u16", |d| d.give(0x10000, 0), Lie::Head(0x10000)),
+        ("a free descriptor", |d| d.give(5, 0), Lie::Head(5)),
+        ("the middle of a chain", |d| d.give(1, 0), Lie::Head(1)),
+    ];
+    for (what, lie, said) in lies {
+        let (mut queue, mut device) = ring(8);
+        let two = |queue: &Virtqueue| one(queue).chain(one(queue));
+        for _ in 0..2 {
+            // SAFETY: nobody reads it.
+            unsafe { queue.push(two(&queue)) }.unwrap();
+        }
+        let _ = queue.publish();
+        lie(&mut device);
+        device.show();
+        assert_eq!(queue.pop(), Err(said), "{what}");
+        assert_eq!(queue.pop(), Err(said), "{what}: it stays so");
+    }
+    // One that comes twice, freed in between or not.
+    for free in [true, false] {
+        let (mut queue, mut device) = ring(8);
+        for _ in 0..2 {
+            // SAFETY: nobody reads it.
+            unsafe { queue.push(one(&queue)) }.unwrap();
+        }
+        let _ = queue.publish();
+        device.give(0, 7);
+        device.give(0, 7);
+        device.show();
+        assert_eq!(queue.pop(), Ok(Some(Used { head: 0, len: 7 })));
+        if free {
+            queue.free(0);
+        }
+        assert_eq!(queue.pop(), Err(Lie::Head(0)));
+    }
+    // What was not published did not come back.
+    let (mut queue, mut device) = ring(8);
+    // SAFETY: nobody reads it.
+    unsafe { queue.push(one(&queue)) }.unwrap();
+    device.give(0, 0);
+    device.show();
+    assert_eq!(queue.pop(), Err(Lie::Index { back: 1, out: 0 }));
+}
