@@ -15,12 +15,13 @@ news() {
 	! dmesg | diff /tmp/before - | grep '^[+>]' | grep -v '^+++' | grep -v -E '\] (clocksource|hrtimer|rcu|sched_clock|tsc): '
 }
 
-# small_frames COUNT MAC [DEVICE]: as fast as the device takes them, from the kernel's pktgen; says frames a second.
+# small_frames COUNT MAC [DEVICE]: as fast as the device takes them, from the kernel's pktgen; says frames a second. SIZE: bytes of
+# each, without the check sequence.
 small_frames() {
 	_dev=${3:-eth0} _pktgen=/proc/net/pktgen
 	echo rem_device_all > $_pktgen/kpktgend_0
 	echo "add_device $_dev" > $_pktgen/kpktgend_0 || return 1
-	for _line in "count $1" "pkt_size 60" "delay 0" "dst 10.9.0.1" "dst_mac $2" "clone_skb 0"; do
+	for _line in "count $1" "pkt_size ${SIZE:-60}" "delay 0" "dst 10.9.0.1" "dst_mac $2" "clone_skb 0"; do
 		echo "$_line" > "$_pktgen/$_dev"
 	done
 	echo start > $_pktgen/pgctrl

@@ -13,7 +13,7 @@
 
 use super::Rig;
 use super::image::images;
-use super::scenario::Play;
+use super::scenario::{Machine, Play};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 const BOOT: Duration = Duration::from_secs(240);
 /// The machine whose dom0 has systemd as its first process (`# boot: systemd`).
 const SYSTEMD: &str = "systemd";
+/// How much longer everything may take where instructions are counted: one of the host's processors plays all of it.
+const COUNTING: u32 = 3;
 /// Lines of the log that a failure shows.
 const TAIL: usize = 30;
 
@@ -34,13 +36,13 @@ pub(super) struct Outcome {
 }
 
 /// Boots, plays, and prints a line for each scenario.
-pub(super) fn play(rig: &Rig<'_>, boot: &str, plays: &[Play]) -> Result<Vec<Outcome>, String> {
+pub(super) fn play(rig: &Rig<'_>, machine: &Machine, plays: &[Play]) -> Result<Vec<Outcome>, String> {
     let logs = rig.dir.join("log");
     std::fs::create_dir_all(&logs).map_err(|e| format!("{}: {e}", logs.display()))?;
-    let log_path = logs.join(format!("boot-{boot}.log"));
+    let log_path = logs.join(format!("boot-{}.log", machine.name()));
     let mut log = File::create(&log_path).map_err(|e| format!("{}: {e}", log_path.display()))?;
     let names: Vec<String> = plays.iter().map(Play::name).collect();
-    let mut qemu = Qemu::start(rig, boot, &names)?;
+    let mut qemu = Qemu::start(rig, machine, &names)?;
     let start = Instant::now();
     let (lines, console) = mpsc::channel();
     let out = qemu.0.stdout.take().ok_or("QEMU without a console")?;
@@ -59,7 +61,8 @@ pub(super) fn play(rig: &Rig<'_>, boot: &str, plays: &[Play]) -> Result<Vec<Outc
     let mut outcomes: Vec<Outcome> = Vec::new();
     let mut tail = Vec::new();
     let mut playing: Option<(&Play, Instant, Vec<String>)> = None;
-    let mut patience = BOOT;
+    let slower = if machine.icount { COUNTING } else { 1 };
+    let mut patience = BOOT * slower;
     let ended = loop {
         let line = match console.recv_timeout(patience) {
             Ok(line) => line,
@@ -77,7 +80,7 @@ pub(super) fn play(rig: &Rig<'_>, boot: &str, plays: &[Play]) -> Result<Vec<Outc
         match word {
             "begin" => {
                 if let Some(play) = plays.iter().find(|play| play.name() == rest) {
-                    patience = Duration::from_secs(play.scenario.seconds);
+                    patience = Duration::from_secs(play.scenario.seconds) * slower;
                     playing = Some((play, Instant::now(), Vec::new()));
                 }
             }
@@ -118,7 +121,7 @@ pub(super) fn play(rig: &Rig<'_>, boot: &str, plays: &[Play]) -> Result<Vec<Outc
         let at = playing.map_or("before the first scenario, or between two".to_string(), |(s, ..)| {
             format!("in {}", s.name())
         });
-        println!("FAIL machine {boot}: {ended}, {at}; the last lines of {}:", log_path.display());
+        println!("FAIL machine {}: {ended}, {at}; the last lines of {}:", machine.name(), log_path.display());
         tail.iter().for_each(|l| println!("       | {l}"));
     }
     for name in plays.iter().map(Play::name) {
@@ -134,14 +137,19 @@ pub(super) fn play(rig: &Rig<'_>, boot: &str, plays: &[Play]) -> Result<Vec<Outc
 struct Qemu(Child);
 
 impl Qemu {
-    fn start(rig: &Rig<'_>, boot: &str, names: &[String]) -> Result<Self, String> {
+    fn start(rig: &Rig<'_>, machine: &Machine, names: &[String]) -> Result<Self, String> {
         let images = images(rig);
-        let (dom0_image, first) = match boot {
+        let (dom0_image, first) = match machine.boot.as_str() {
             SYSTEMD => (images.systemd, "systemd.log_target=console systemd.show_status=no "),
             _ => (images.dom0, ""),
         };
-        let xen = "console=com1 com1=115200,8n1 dom0_mem=640M,max:640M dom0_max_vcpus=2 spec-ctrl=no xpti=no pv-l1tf=no \
-                   gnttab_max_frames=64";
+        // One that counts has one processor: with more, which of them runs when would be the emulator's choice.
+        let (cpus, accel) =
+            if machine.icount { ("1", "tcg,thread=single") } else { ("2", "tcg,thread=multi") };
+        let xen = format!(
+            "console=com1 com1=115200,8n1 dom0_mem=640M,max:640M dom0_max_vcpus={cpus} spec-ctrl=no xpti=no pv-l1tf=no \
+             gnttab_max_frames=64"
+        );
         let dom0 = format!(
             "console=hvc0 quiet loglevel=4 panic=-1 rootfstype=ramfs mitigations=off random.trust_cpu=on nokaslr \
              {first}rig.play={} {}",
@@ -150,9 +158,13 @@ impl Qemu {
         );
         let mut command = Command::new("qemu-system-x86_64");
         // Without RDRAND `xl create` waits for entropy; SVM and NPT are for PVH guests; `max` and newer models do not boot.
-        command.args(["-accel", "tcg,thread=multi", "-machine", "pc", "-cpu", "qemu64,+rdrand,+svm,+npt"]);
-        command.args(["-smp", "2", "-m", "1536", "-nodefaults", "-display", "none", "-no-reboot"]);
-        command.args(["-serial", "stdio"]).arg("-kernel").arg(&images.xen).args(["-append", xen]);
+        command.args(["-accel", accel, "-machine", "pc", "-cpu", "qemu64,+rdrand,+svm,+npt"]);
+        if machine.icount {
+            // An instruction is a nanosecond; while nothing runs the clock goes to the next timer at once.
+            command.args(["-icount", "shift=0,sleep=off"]);
+        }
+        command.args(["-smp", cpus, "-m", "1536", "-nodefaults", "-display", "none", "-no-reboot"]);
+        command.args(["-serial", "stdio"]).arg("-kernel").arg(&images.xen).args(["-append", &xen]);
         // QEMU separates modules by commas: those in arguments are doubled.
         let modules =
             format!("{} {},{}", images.kernel.display(), dom0.replace(',', ",,"), dom0_image.display());

@@ -38,7 +38,7 @@ const GUEST_PROGRAMS: [&str; 6] = [
     "usr/bin/xenstore-write",
     "usr/bin/xenstore-ls",
 ];
-const DOM0_MODULES: [&str; 13] = [
+const DOM0_MODULES: [&str; 14] = [
     "xenfs",
     "xen-evtchn",
     "xen-gntdev",
@@ -49,6 +49,7 @@ const DOM0_MODULES: [&str; 13] = [
     "loop",
     "brd",
     "tun",
+    "vhost_net",
     "bridge",
     "veth",
     "pktgen",

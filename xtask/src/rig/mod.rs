@@ -27,7 +27,8 @@ pub use scenario::Wish;
 const TARGET: &str = "x86_64-unknown-linux-musl";
 
 /// Examples of pregrant-host that are played inside.
-const EXAMPLES: [&str; 4] = ["conformance", "cycling_back", "misbehaviour", "store_transcript"];
+const EXAMPLES: [&str; 5] =
+    ["conformance", "cycling_back", "domain_time", "misbehaviour", "store_transcript"];
 
 /// Where the rig keeps its things.
 pub(crate) struct Rig<'a> {
@@ -58,8 +59,8 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, settings: Vec<String>) -> Result
     println!("rig: images made in {:.0} s; booting", start.elapsed().as_secs_f64());
     let mut failed = Vec::new();
     let mut played = 0;
-    for (boot, plays) in scenario::boots(&chosen) {
-        let outcomes = boot::play(&rig, &boot, &plays)?;
+    for (machine, plays) in scenario::boots(&chosen) {
+        let outcomes = boot::play(&rig, &machine, &plays)?;
         played += outcomes.len();
         failed.extend(outcomes.into_iter().filter(|o| !o.passed).map(|o| o.name));
     }
@@ -73,11 +74,12 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, settings: Vec<String>) -> Result
 
 /// Lists the scenarios.
 pub fn list(w: &Workspace) -> Result<(), String> {
-    for Scenario { name, shows, boot, workers, in_ci, unproven, .. } in scenario::all(w)? {
+    for Scenario { name, shows, boot, workers, in_ci, icount, unproven, .. } in scenario::all(w)? {
         let ci = if in_ci { ", in CI" } else { "" };
+        let icount = if icount { ", instructions are counted" } else { "" };
         let each: String =
             workers.iter().map(|n| format!(", {n} worker{}", if *n == 1 { "" } else { "s" })).collect();
-        println!("{name:24} [{boot}{ci}{each}] {shows}");
+        println!("{name:24} [{boot}{ci}{icount}{each}] {shows}");
         if let Some(why) = unproven {
             println!("{:24} not proven: {why}", "");
         }

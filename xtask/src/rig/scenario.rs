@@ -6,6 +6,7 @@
 //!   # seconds: 90      (optional) how long it may be silent before it counts as hung
 //!   # workers: 1 2     (optional) played once with each of these for `pregrant back --workers`; else with what it takes itself
 //!   # ci: yes          (optional) one of those that CI plays, once
+//!   # icount: yes      (optional) where QEMU counts: one processor, and a microsecond of its clock is 1000 instructions
 //!   # unproven: why    (optional) was not seen to pass yet; played only when it is named
 //! ```
 
@@ -25,6 +26,8 @@ pub(super) struct Scenario {
     pub(super) workers: Vec<u16>,
     /// Whether CI plays it.
     pub(super) in_ci: bool,
+    /// Whether it is for a machine whose clock counts instructions.
+    pub(super) icount: bool,
     /// Why nobody can say that it passes.
     pub(super) unproven: Option<String>,
 }
@@ -64,8 +67,9 @@ fn parse(name: String, text: &str) -> Result<Scenario, String> {
     let workers = workers.map_err(|e| format!("rig/scenarios/{name}.sh: `# workers:`: {e}"))?;
     let unproven = head("unproven");
     let in_ci = head("ci").is_some_and(|yes| yes == "yes");
+    let icount = head("icount").is_some_and(|yes| yes == "yes");
     let boot = head("boot").unwrap_or_else(|| "1".into());
-    Ok(Scenario { name, shows, boot, seconds, workers, in_ci, unproven })
+    Ok(Scenario { name, shows, boot, seconds, workers, in_ci, icount, unproven })
 }
 
 /// Numbers of worker threads.
@@ -76,7 +80,7 @@ fn counts<'a>(list: impl Iterator<Item = &'a str>) -> Result<Vec<u16>, String> {
     if counts.is_empty() { Err("a number is wanted".into()) } else { Ok(counts) }
 }
 
-/// What is to be played: `[NAME...] [--workers N[,N...]] [--set NAME=VALUE...]`.
+/// What is to be played: `[NAME...] [--workers N[,N...]] [--icount] [--set NAME=VALUE...]`.
 #[derive(Debug, Default)]
 pub struct Wish {
     names: Vec<String>,
@@ -84,6 +88,8 @@ pub struct Wish {
     workers: Vec<u16>,
     /// For the scenarios' variables that have defaults, as `FRAMES=10000`.
     pub(super) settings: Vec<String>,
+    /// All of it where QEMU counts instructions.
+    icount: bool,
 }
 
 impl Wish {
@@ -101,6 +107,7 @@ impl Wish {
                     let setting = args.next().filter(|s| is_setting(s));
                     wish.settings.push(setting.ok_or("--set takes NAME=VALUE: FRAMES=10000")?.to_string());
                 }
+                "--icount" => wish.icount = true,
                 _ if arg.starts_with('-') => return Err(format!("`rig` has no option {arg}")),
                 _ => wish.names.push(arg.into()),
             }
@@ -121,6 +128,8 @@ pub(super) struct Play {
     pub(super) scenario: Scenario,
     /// For `pregrant back --workers`.
     pub(super) workers: Option<u16>,
+    /// On a machine whose clock counts instructions.
+    pub(super) icount: bool,
 }
 
 impl Play {
@@ -148,7 +157,8 @@ pub(super) fn choose(all: &[Scenario], wish: &Wish) -> Result<Vec<Play>, String>
     let plays = chosen.flat_map(|scenario| {
         let counts = if wish.workers.is_empty() { &scenario.workers } else { &wish.workers };
         let counts = if counts.is_empty() { vec![None] } else { counts.iter().copied().map(Some).collect() };
-        counts.into_iter().map(|workers| Play { scenario: scenario.clone(), workers })
+        let icount = wish.icount || scenario.icount;
+        counts.into_iter().map(move |workers| Play { scenario: scenario.clone(), workers, icount })
     });
     Ok(plays.collect())
 }
@@ -156,7 +166,8 @@ pub(super) fn choose(all: &[Scenario], wish: &Wish) -> Result<Vec<Play>, String>
 /// Those that CI plays.
 pub(super) fn of_ci(all: Vec<Scenario>) -> Result<Vec<Play>, String> {
     let chosen = all.into_iter().filter(|s| s.in_ci);
-    let plays: Vec<Play> = chosen.map(|scenario| Play { scenario, workers: None }).collect();
+    let plays: Vec<Play> =
+        chosen.map(|scenario| Play { icount: scenario.icount, scenario, workers: None }).collect();
     match plays.is_empty() {
         // A layer that does nothing shows nothing.
         true => Err("no scenario of rig/scenarios says `# ci: yes`: nothing was played".into()),
@@ -164,11 +175,28 @@ pub(super) fn of_ci(all: Vec<Scenario>) -> Result<Vec<Play>, String> {
     }
 }
 
+/// Which machine.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Machine {
+    /// As scenarios say (`# boot:`).
+    pub(super) boot: String,
+    /// With a clock that counts instructions.
+    pub(super) icount: bool,
+}
+
+impl Machine {
+    /// As its log is named.
+    pub(super) fn name(&self) -> String {
+        format!("{}{}", self.boot, if self.icount { "-icount" } else { "" })
+    }
+}
+
 /// Grouped by machine.
-pub(super) fn boots(chosen: &[Play]) -> BTreeMap<String, Vec<Play>> {
-    let mut boots = BTreeMap::<String, Vec<Play>>::new();
+pub(super) fn boots(chosen: &[Play]) -> BTreeMap<Machine, Vec<Play>> {
+    let mut boots = BTreeMap::<Machine, Vec<Play>>::new();
     for play in chosen {
-        boots.entry(play.scenario.boot.clone()).or_default().push(play.clone());
+        let machine = Machine { boot: play.scenario.boot.clone(), icount: play.icount };
+        boots.entry(machine).or_default().push(play.clone());
     }
     boots
 }
@@ -189,6 +217,18 @@ mod tests {
             let told = parse("10-x".into(), &format!("# shows: a\n# workers: {wrong}\n")).unwrap_err();
             assert!(told.contains("10-x.sh"), "{told}");
         }
+    }
+
+    #[test]
+    fn what_counts_instructions_has_a_machine_of_its_own() {
+        let all =
+            ["# shows: a\n# icount: yes\n", "# shows: a\n"].map(|head| parse("32-c".into(), head).unwrap());
+        let machines = |args: &[&str]| {
+            let plays = choose(&all, &Wish::parse(args).unwrap()).unwrap();
+            boots(&plays).keys().map(Machine::name).collect::<Vec<_>>()
+        };
+        assert_eq!(machines(&[]), ["1", "1-icount"]);
+        assert_eq!(machines(&["--icount"]), ["1-icount"]);
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub(super) const EVTCHN_UNBIND: Opcode = request(b'E', 3, 4);
 pub(super) const EVTCHN_NOTIFY: Opcode = request(b'E', 4, 4);
 /// `IOCTL_EVTCHN_RESET`: nothing; drops what overflowed.
 pub(super) const EVTCHN_RESET: Opcode = request(b'E', 5, 0);
+/// `IOCTL_PRIVCMD_HYPERCALL`: op u64, five arguments u64; returns what Xen does.
+pub(super) const PRIVCMD_HYPERCALL: Opcode = request(b'P', 0, 48);
 
 const _: () = assert!(
     GNTDEV_MAP == 0x0018_4700
@@ -48,7 +50,49 @@ const _: () = assert!(
         && EVTCHN_UNBIND == 0x0004_4503
         && EVTCHN_NOTIFY == 0x0004_4504
         && EVTCHN_RESET == 0x0000_4505
+        && PRIVCMD_HYPERCALL == 0x0030_5000
 );
+
+/// `struct xen_domctl` with a `struct xen_domctl_getdomaininfo`. 144 bytes.
+///
+/// ```text
+/// | 0 .. 3 cmd | 4 .. 7 version | 8 9 domid | 10 .. 15 pad | 16 .. 143 the command's: | 16 17 domid | 20 .. 23 flags | 24 .. 71 pages | 72 .. 79 cpu_time |
+/// ```
+#[derive(Debug)]
+#[repr(C, align(256))]
+pub(super) struct DomCtl {
+    cmd: u32,
+    version: u32,
+    domid: u16,
+    pad: [u16; 3],
+    /// Flags and the like, then numbers of pages.
+    before: [u64; 7],
+    cpu_time: u64,
+    behind: [u64; 8],
+}
+
+const _: () = assert!(core::mem::offset_of!(DomCtl, cpu_time) == 72);
+
+impl Default for DomCtl {
+    fn default() -> Self {
+        Self::get_domain_info(0, 0)
+    }
+}
+
+impl DomCtl {
+    /// `__HYPERVISOR_domctl`.
+    pub(super) const HYPERCALL: u64 = 36;
+
+    /// `XEN_DOMCTL_getdomaininfo`.
+    pub(super) fn get_domain_info(version: u32, domid: u16) -> Self {
+        Self { cmd: 5, version, domid, pad: [0; 3], before: [0; 7], cpu_time: 0, behind: [0; 8] }
+    }
+
+    /// What Xen answered, nanoseconds.
+    pub(super) fn cpu_time(&self) -> u64 {
+        self.cpu_time
+    }
+}
 
 /// One piece of a grant copy: `struct gntdev_grant_copy_segment`. 24 bytes.
 ///

@@ -5,6 +5,7 @@
 //!   /dev/xen/gntdev     other domains' pages: map, unmap, copy                         a back's
 //!   /dev/xen/evtchn     event channels: bind, send, read what fired, unmask            both
 //!   /dev/xen/xenbus     xenstore, as `xenstored::UnixTransport` speaks it              both
+//!   /dev/xen/privcmd    how long a domain has run                                      measurements, in dom0
 //! ```
 //! Every node is opened when it is first needed: a back never touches gntalloc, a front never gntdev. The ioctls'
 //! numbers and layouts are in `ioctl`. Counted are *operations* (pieces copied, pages mapped) and *system calls*; what the
@@ -13,6 +14,7 @@
 //! What a peer may do: to the nodes, nothing. It writes into pages that it granted or was granted (`shm` reads them), may
 //! revoke nothing that is mapped, and may send events at any rate (each end stays masked until it is unmasked).
 
+mod domain_time;
 mod evtchn;
 mod gntalloc;
 mod gntdev;
@@ -20,6 +22,7 @@ mod ioctl;
 pub mod netback;
 mod node;
 
+pub use domain_time::domain_time;
 pub use evtchn::{Channel, Evtchn};
 pub use gntalloc::{Gntalloc, Region};
 pub use gntdev::{Gntdev, PeerMap};
