@@ -6,8 +6,8 @@
 //!   cargo xtask test            the layer `test`; its last line counts tests
 //!   cargo xtask rig [NAME...] [--workers N,N] [--icount] [--set NAME=VALUE]
 //!                               real Xen in QEMU: all scenarios of rig/scenarios, or those with such names; each once with each
-//!                               number of `pregrant back`'s worker threads; --icount: where a microsecond is 1000 instructions; --set FRAMES=10000: for a scenario's variables that
-//!                               have defaults
+//!                               number of `pregrant back`'s worker threads; --icount: where a microsecond is 1000
+//!                               instructions; --set FRAMES=10000: for a scenario's variables that have defaults
 //!   cargo xtask list            the layers, and what each shows; `rig list` the scenarios
 //!   cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
 //!                               fuzz targets for longer (60 s each); --keep: into fuzz/corpus with what is new
