@@ -5,41 +5,29 @@
 //!                              |
 //!   SIGTERM: drain, leave state 4 (or --close: 5, 6)      status socket <-- pregrant top
 //! ```
-//! This thread is the control thread: xenstore, scripts, status. Frames move in workers' threads (`--workers`).
-//! One owner for each domain: the lock dies with its process, so a successor takes over after a crash as after an orderly
-//! stop, on the live rings (docs/protocol 1.1). The loop is generic over the platform; a platform brings its
-//! attachment, its recovery and its directory.
+//! This thread is the control thread: xenstore, scripts, status. Frames move in workers' threads (`--workers`). What it has in common
+//! with other backends is in [`daemon`](crate::daemon).
 
 mod hold;
 mod loopback;
 mod xen;
 
-pub use xen::RUN_DIR;
-
+use crate::daemon::{DaemonArgs, chosen};
 use crate::front::{NO_FOREIGN, NO_GUEST_COPY};
-use crate::notify::Notify;
-use crate::stop::Stop;
 use clap::{Args, ValueEnum};
 use pregrant::net::back::VifConfig;
 use pregrant::net::path::{PathName, gref_mapping, persistent};
-use pregrant::platform::{Clock, Platform};
-use pregrant::xenbus::XenbusState;
+use pregrant::platform::Platform;
 use pregrant::xenstore::Transport;
-use pregrant_host::MonotonicClock;
-use pregrant_host::drivers::StatusTeller;
 use pregrant_host::drivers::net::stations::{Spoofing, Stations};
 use pregrant_host::drivers::{
-    Backend, CaptureFile, Captured, Chosen, DeviceClass, Hotplug, Mode, Net, NetConfig, Placement,
-    PortProvider, Rest, Staff, VifReport, Work, Worker,
+    CaptureFile, Captured, Chosen, DeviceClass, Hotplug, Net, NetConfig, PortProvider,
 };
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::ports::tap::TapWay;
-use pregrant_host::wake::WakeOn;
 use pregrant_lab::choice::choice;
 use std::error::Error;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -61,9 +49,8 @@ vifs stay connected (state 4) for the next backend, which goes on with the live 
 --close the vifs are closed instead (states 5 and 6): Linux guests need a new vif then. `pregrant top` shows what it
 does, `pregrant doctor` what is missing.")]
 pub struct BackArgs {
-    /// Serve on the loopback machine in this directory (pregrant loopback serve)
-    #[arg(long, value_name = "DIR")]
-    loopback: Option<PathBuf>,
+    #[command(flatten)]
+    daemon: DaemonArgs,
     /// Serve this guest's vifs alone, or this one of them, and leave the others to the kernel's netback; may be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen)]
     vif: Vec<Chosen>,
@@ -91,22 +78,6 @@ pub struct BackArgs {
     /// Where scripts that this process would run are run for it, by dist/pregrant-hotplug.socket
     #[arg(long, value_name = "PATH", conflicts_with = "loopback")]
     hotplug_socket: Option<PathBuf>,
-    /// At the end close the vifs, instead of leaving them to the next backend
-    #[arg(long)]
-    close: bool,
-    /// If the domain has a backend already, wait until that one ends
-    #[arg(long)]
-    wait: bool,
-    /// How to wait for frames
-    #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = choice(MODES, Mode::name))]
-    mode: Mode,
-    /// Worker threads, each with queues of its own: on Xen as many as this domain has CPUs, 4 at most, on the loopback 1. Says
-    /// nothing with --place own
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
-    workers: Option<u16>,
-    /// Which worker gets a vif's queues
-    #[arg(long, value_name = "PLACE", default_value = "balanced", value_parser = choice(PLACES, Placement::name))]
-    place: Placement,
     /// What fetches frames that are neither in staging buffers nor in pages that stay mapped
     #[arg(long, value_name = "PATH", default_value = "copy", value_parser = choice(PATHS, Fallback::name))]
     path: Fallback,
@@ -162,18 +133,6 @@ enum Plugging {
     None,
 }
 
-const MODES: &[(Mode, &str)] = &[
-    (Mode::Adaptive, "Spin for a short time, then sleep"),
-    (Mode::Event, "Sleep at once"),
-    (Mode::Poll, "Never sleep: a whole core"),
-];
-
-const PLACES: &[(Placement, &str)] = &[
-    (Placement::Balanced, "The one that carries least"),
-    (Placement::Fixed, "By the guest's number"),
-    (Placement::Own, "A thread for each vif"),
-];
-
 const PATHS: &[(Fallback, &str)] = &[
     (Fallback { of: PathName::Copy, heads: false }, "Batched grant copy"),
     (Fallback { of: PathName::Map, heads: false }, "Map and unmap, as Linux's netback does"),
@@ -210,20 +169,9 @@ impl Fallback {
     }
 }
 
-/// `5` or `5.0`, as a guest's vifs or one of them.
-fn chosen(text: &str) -> std::result::Result<Chosen, String> {
-    let (front, handle) = match text.trim_start_matches("vif").split_once('.') {
-        Some((front, handle)) => (front, Some(handle)),
-        None => (text, None),
-    };
-    let parsed = front.parse().ok().zip(handle.map(|h| h.parse().ok()).map_or(Some(None), |h| h.map(Some)));
-    let (front, handle) = parsed.ok_or("a domain's number, and a vif of it if there are several: 5, 5.0")?;
-    Ok(Chosen { front, handle })
-}
-
 /// Runs `pregrant back`.
 pub fn run(args: BackArgs) -> Result<()> {
-    match &args.loopback {
+    match &args.daemon.loopback {
         Some(dir) => loopback::run(dir, &args),
         None if args.path.of == PathName::Foreign => Err(NO_FOREIGN.into()),
         None if args.path.of == PathName::GuestCopy => Err(NO_GUEST_COPY.into()),
@@ -317,118 +265,15 @@ fn whose(text: &str) -> std::result::Result<Whose, String> {
     Ok(Whose(Some(chosen)))
 }
 
-/// Gives the backend its workers; a switch is told the time by them.
-fn employ<P: Platform, T: Transport + 'static>(
-    backend: &mut Backend<P, T>,
-    args: &BackArgs,
-    usual: usize,
-    switch: &Switch,
-) -> Result<()>
-where
-    P::Events: WakeOn,
-{
-    let switch = switch.clone();
-    let each_turn = Arc::new(move || switch.set_now(MonotonicClock.now_ns()));
-    let workers = args.workers.map_or(usual, usize::from);
-    let staff =
-        Staff { workers, place: args.place, mode: args.mode, each_start: Arc::new(|_| {}), each_turn };
-    let hired = backend.employ(staff);
-    Ok(hired
-        .map_err(|e| format!("{workers} worker thread(s) cannot be had: {e}; choose fewer with --workers"))?)
-}
-
-/// A backend with what belongs to its process.
-struct Daemon<P: Platform, T: Transport + 'static> {
-    backend: Backend<P, T>,
-    switch: Switch,
-    status: StatusTeller<P>,
-    stop: Stop,
-    notify: Notify,
-    /// What else is to be looked after in control turns, and how often.
-    between: Option<(Duration, Box<dyn FnMut()>)>,
-}
-
-impl<P: Platform, T: Transport + 'static> Daemon<P, T>
-where
-    P::Events: WakeOn,
-{
-    /// Serves until a signal, and ends as `close` says.
-    fn run(&mut self, close: bool) -> Result<()> {
-        // What a predecessor left is taken up in this turn, or waits for its channels.
-        self.control()?;
-        self.notify.ready();
-        // Its frames are the workers'.
-        Worker::new(Mode::Event).run(self)?;
-        self.notify.stopping();
-        // Both say in the log what became of the vifs, and how many frames are lost.
-        if close {
-            self.backend.close_all();
-        } else {
-            self.backend.detach();
-        }
-        Ok(())
-    }
-}
-
-impl<P: Platform, T: Transport + 'static> Rest for Daemon<P, T>
-where
-    P::Events: WakeOn,
-{
-    type Error = Box<dyn Error>;
-    // Frames wake it, mostly: control has its turn before the sleep, and the next before the next.
-    const CONTROL_AFTER_SLEEP: bool = false;
-
-    fn sleep(&mut self) -> Result<()> {
-        if !self.backend.control()? {
-            let every = self.between.as_ref().map(|(every, _)| *every);
-            let due = [every, self.status.due(), self.notify.due()];
-            self.backend.sleep(due.into_iter().flatten().min());
-        }
-        Ok(())
-    }
-
-    /// All that does not belong to the data path.
-    fn control(&mut self) -> Result<()> {
-        self.backend.control()?;
-        self.switch.set_now(self.backend.platform().clock().now_ns());
-        self.status.turn(&self.backend);
-        self.notify.status(Instant::now(), || status(&self.backend.reports()));
-        if let Some((_, between)) = &mut self.between {
-            between();
-        }
-        Ok(())
-    }
-}
-
-impl<P: Platform, T: Transport + 'static> Work for Daemon<P, T>
-where
-    P::Events: WakeOn,
-{
-    fn round(&mut self) -> Result<bool> {
-        Ok(self.backend.round())
-    }
-    fn is_over(&mut self) -> bool {
-        self.stop.asked()
-    }
-}
-
-/// What a backend does, in a line.
-fn status(vifs: &[VifReport]) -> String {
-    let connected = vifs.iter().filter(|vif| vif.state == XenbusState::Connected).count();
-    format!("vifs: {}, connected: {connected}", vifs.len())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn vifs_are_chosen_by_guest_or_one_by_one() {
-        assert_eq!(chosen("5"), Ok(Chosen { front: 5, handle: None }));
-        assert_eq!(chosen("vif5.1"), Ok(Chosen { front: 5, handle: Some(1) }));
+    fn guests_may_be_let_spoof_one_by_one() {
         assert_eq!((whose("all"), whose("5")), (Ok(Whose(None)), Ok(Whose(chosen("5").ok()))));
         for bad in ["", "5.", ".0", "x", "70000", "5.0.0"] {
-            assert!(chosen(bad).is_err() && whose(bad).is_err(), "{bad}");
+            assert!(whose(bad).is_err(), "{bad}");
         }
     }
 

@@ -60,7 +60,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
             let name = xs.read_if_there(&format!("/local/domain/{}/name", domid.0))?;
             let name = name.map(|n| format!(", {}", finding::plain(&n))).unwrap_or_default();
             findings.push(Finding::ok(format_args!("xenstore answers; this is {domid}{name}")));
-            let run_dir = args.loopback.clone().unwrap_or_else(|| crate::back::RUN_DIR.into());
+            let run_dir = args.loopback.clone().unwrap_or_else(|| crate::daemon::RUN_DIR.into());
             findings.extend(vifs::served_here(&mut xs, domid, &run_dir, args.loopback.is_none())?);
             findings.extend(vifs::of_this_domain(&mut xs, domid)?);
         }

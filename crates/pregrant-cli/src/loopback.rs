@@ -2,21 +2,22 @@
 //!
 //! ```text
 //!   loopback serve: broker + xenstored (threads) + toolstack
-//!        |  a guest's process ends -> its domain ends -> its vifs are closed and removed -> both are made again
-//!        +-- back, front, loopback attach|detach: processes of their own, through the sockets in DIR
+//!        |  a guest's process ends -> its domain ends -> its devices are closed and removed -> both are made again
+//!        +-- back, blkback, front, loopback attach|detach: processes of their own, through the sockets in DIR
 //! ```
-//! Which guests there are to be stands in xenstore alone: a guest without a vif is not made again, so that `detach` needs
+//! Which guests there are to be stands in xenstore alone: a guest without a device is not made again, so that `detach` needs
 //! no word with `serve`.
 
 use clap::{Args, Subcommand};
 use pregrant::DomId;
 use pregrant::xenstore::Client;
+use pregrant_host::disks::ImageSpec;
 use pregrant_host::drivers::status;
 use pregrant_host::loopback::{Control, DomainSpec, LoopbackError};
 use pregrant_host::xenstored::UnixTransport;
 use pregrant_lab::machine::{self, DRIVER, Machine};
 use pregrant_lab::screen;
-use pregrant_lab::toolstack::{self, Removal};
+use pregrant_lab::toolstack::{self, DiskSpec, Removal};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::error::Error;
@@ -31,7 +32,9 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   pregrant loopback serve --dir /tmp/xen --guest 5 --guest 6
+  pregrant loopback serve --dir /tmp/xen --guest 5 --disk 5=/tmp/disk.img
   pregrant loopback attach --dir /tmp/xen 7
+  pregrant loopback attach --dir /tmp/xen 7 --disk ram:64M
   pregrant loopback detach --dir /tmp/xen 7
 
 docs/loopback.md walks through it: a transfer that outlives its backend.")]
@@ -57,18 +60,26 @@ domain also ends with the last process in it; it is made again at once, with its
         /// A guest to make, with one vif that domain 0 serves (may be repeated)
         #[arg(long = "guest", value_name = "DOMID", value_parser = guest_domid)]
         guests: Vec<u16>,
+        /// A disk for a guest of those: a raw file or a block device by its whole path, or ram:64M; with ,r behind it the guest only
+        /// reads (may be repeated: xvda, xvdb ...)
+        #[arg(long = "disk", value_name = "DOMID=IMAGE[,r]", value_parser = disk_of_guest)]
+        disks: Vec<(u16, DiskSpec)>,
     },
-    /// Make a guest with one vif on a running machine; a guest that is there gets one vif more
+    /// Make a guest with one vif on a running machine; a guest that is there gets one vif more, or the disks that are named
     #[command(after_help = "Examples:
-  pregrant loopback attach --dir /tmp/xen 7")]
+  pregrant loopback attach --dir /tmp/xen 7
+  pregrant loopback attach --dir /tmp/xen 7 --disk /tmp/disk.img")]
     Attach {
         #[command(flatten)]
         place: Place,
         /// The guest
         #[arg(value_name = "DOMID", value_parser = guest_domid)]
         guest: u16,
+        /// A disk for it, as for serve (may be repeated)
+        #[arg(long = "disk", value_name = "IMAGE[,r]", value_parser = disk)]
+        disks: Vec<DiskSpec>,
     },
-    /// Close and remove a guest's vifs, and end the guest
+    /// Close and remove a guest's vifs and disks, and end the guest
     #[command(after_help = "Examples:
   pregrant loopback detach --dir /tmp/xen 7")]
     Detach {
@@ -96,11 +107,25 @@ pub fn guest_domid(text: &str) -> std::result::Result<u16, String> {
     }
 }
 
+/// `/tmp/disk.img`, `ram:64M`, with `,r` where it is only read. The path is to be whole: the backend is another process.
+fn disk(text: &str) -> std::result::Result<DiskSpec, String> {
+    let (params, writable) = text.strip_suffix(",r").map_or((text, true), |params| (params, false));
+    params.parse::<ImageSpec>().map_err(|e| e.to_string())?;
+    Ok(DiskSpec { params: params.into(), writable })
+}
+
+/// `5=/tmp/disk.img`.
+fn disk_of_guest(text: &str) -> std::result::Result<(u16, DiskSpec), String> {
+    let (guest, image) =
+        text.split_once('=').ok_or("a guest's number and an image: 5=/tmp/disk.img, 5=ram:64M")?;
+    Ok((guest_domid(guest)?, disk(image)?))
+}
+
 /// Runs `pregrant loopback`.
 pub fn run(args: LoopbackArgs) -> Result<()> {
     match args.command {
-        LoopbackCommand::Serve { place, guests } => serve(&place.dir, &guests),
-        LoopbackCommand::Attach { place, guest } => attach(&place.dir, DomId(guest)),
+        LoopbackCommand::Serve { place, guests, disks } => serve(&place.dir, &guests, &disks),
+        LoopbackCommand::Attach { place, guest, disks } => attach(&place.dir, DomId(guest), &disks),
         LoopbackCommand::Detach { place, guest } => detach(&place.dir, DomId(guest)),
     }
 }
@@ -111,7 +136,12 @@ enum Event {
     Stop,
 }
 
-fn serve(dir: &Path, guests: &[u16]) -> Result<()> {
+fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)]) -> Result<()> {
+    if let Some((guest, _)) = disks.iter().find(|(guest, _)| !guests.contains(guest)) {
+        return Err(
+            format!("--disk {guest}=...: there is no such guest; name it, too: --guest {guest}").into()
+        );
+    }
     if let Some(twice) = guests.iter().enumerate().find(|(i, guest)| guests[..*i].contains(guest)) {
         let (dir, guest) = (dir.display(), twice.1);
         return Err(format!(
@@ -135,8 +165,16 @@ fn serve(dir: &Path, guests: &[u16]) -> Result<()> {
     place.started = true;
     let mut text = format!("machine ready in {}\n  {DRIVER}: the driver domain", dir.display());
     for &guest in guests {
-        make_guest(&mut machine, DomId(guest), &[0])?;
+        machine.guest_domain(DomId(guest))?;
+        toolstack::make_vif(machine.xs(), DomId(guest), 0)?;
         text += &format!("\n  {}: a guest with vif 0", DomId(guest));
+        for (_, disk) in disks.iter().filter(|(of, _)| *of == guest) {
+            let handle = make_disk(machine.xs(), DomId(guest), disk)?;
+            text += &format!(", vbd {handle} ({})", disk.params);
+        }
+    }
+    if !disks.is_empty() {
+        text += &format!("\nfor the disks: pregrant blkback --loopback {}", dir.display());
     }
     text += &format!(
         "\nnext: pregrant back --loopback {0}\nlook: XENSTORED_PATH={1} xenstore-ls",
@@ -168,7 +206,7 @@ impl Ended {
 
     fn begin(&mut self, machine: &mut Machine, domid: DomId) {
         match Removal::begin(machine.xs(), domid) {
-            Ok(removal) if removal.handles().is_empty() => log::info!("{domid} has ended"),
+            Ok(removal) if removal.is_empty() => log::info!("{domid} has ended"),
             Ok(removal) => self.0.push((domid, removal)),
             Err(e) => log::error!("{domid} has ended and cannot be made again: {e}"),
         }
@@ -178,7 +216,11 @@ impl Ended {
     fn turn(&mut self, machine: &mut Machine) {
         self.0.retain_mut(|(domid, removal)| {
             let again = removal.turn(machine.xs()).and_then(|gone| {
-                if gone { make_guest(machine, *domid, &removal.handles()).map(|()| true) } else { Ok(false) }
+                if gone {
+                    machine.guest_domain(*domid)?;
+                    removal.undo(machine.xs())?;
+                }
+                Ok(gone)
             });
             match again {
                 Ok(true) => log::info!("{domid} has ended with its last process, and is made again"),
@@ -190,12 +232,11 @@ impl Ended {
     }
 }
 
-fn make_guest(machine: &mut Machine, domid: DomId, handles: &[u32]) -> Result<()> {
-    machine.guest_domain(domid)?;
-    for &handle in handles {
-        toolstack::make_vif(machine.xs(), domid, handle)?;
-    }
-    Ok(())
+/// Makes a guest's next disk. Returns its number.
+fn make_disk(xs: &mut Client<UnixTransport>, guest: DomId, disk: &DiskSpec) -> Result<u32> {
+    let handle = toolstack::next_disk(xs, guest)?;
+    toolstack::make_vbd(xs, guest, handle, disk)?;
+    Ok(handle)
 }
 
 /// The machine in `dir`, for a toolstack that is another process.
@@ -219,21 +260,27 @@ pub fn no_machine(dir: &Path, why: LoopbackError) -> Box<dyn Error> {
     }
 }
 
-fn attach(dir: &Path, guest: DomId) -> Result<()> {
+fn attach(dir: &Path, guest: DomId, disks: &[DiskSpec]) -> Result<()> {
     let (control, mut xs) = running(dir)?;
     let handles: Vec<u32> = toolstack::vifs_of(&mut xs, guest)?.iter().map(|id| id.handle).collect();
     let handle = (0..).find(|h| !handles.contains(h)).ok_or("no number for a vif is free")?;
     if handles.is_empty() {
         control.create_domain(DomainSpec::guest(guest))?;
     }
-    toolstack::make_vif(&mut xs, guest, handle)?;
-    screen::print(format_args!("{guest}: vif {handle} attached"))?;
+    if handles.is_empty() || disks.is_empty() {
+        toolstack::make_vif(&mut xs, guest, handle)?;
+        screen::print(format_args!("{guest}: vif {handle} attached"))?;
+    }
+    for disk in disks {
+        let handle = make_disk(&mut xs, guest, disk)?;
+        screen::print(format_args!("{guest}: vbd {handle} attached ({})", disk.params))?;
+    }
     Ok(())
 }
 
 fn detach(dir: &Path, guest: DomId) -> Result<()> {
     let (control, mut xs) = running(dir)?;
-    let removed = toolstack::remove_vifs(&mut xs, guest)?;
+    let removed = toolstack::remove_devices(&mut xs, guest)?;
     match control.destroy_domain(guest) {
         // It had ended, and was about to be made again.
         Err(e) if is_unknown(&e) && removed > 0 => {}
@@ -247,7 +294,7 @@ fn detach(dir: &Path, guest: DomId) -> Result<()> {
         }
         other => other?,
     }
-    screen::print(format_args!("{guest}: {removed} vif(s) removed, ended"))?;
+    screen::print(format_args!("{guest}: {removed} device(s) removed, ended"))?;
     Ok(())
 }
 

@@ -2,7 +2,9 @@
 //! 3 the machine that the process was on has ended.
 
 mod back;
+mod blkback;
 mod blkfront;
+mod daemon;
 mod doctor;
 mod frames;
 mod front;
@@ -52,6 +54,8 @@ enum Command {
     Loopback(loopback::LoopbackArgs),
     /// Serve the network interfaces of guests
     Back(back::BackArgs),
+    /// Serve the disks of guests
+    Blkback(blkback::BlkBackArgs),
     /// Be a guest: its network interface, for its kernel or with a small tool for traffic
     Front(front::FrontArgs),
     /// Be a guest: its disk, as a file for any program
@@ -90,7 +94,11 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     // Who stays tells what happens to its guests; the others are silent unless something is wrong.
     let level = match cli.command {
-        Command::Loopback(_) | Command::Back(_) | Command::Front(_) | Command::Hotplug(_) => "info",
+        Command::Loopback(_)
+        | Command::Back(_)
+        | Command::Blkback(_)
+        | Command::Front(_)
+        | Command::Hotplug(_) => "info",
         Command::Blkfront(_) => "info,fuser=error",
         _ => "warn",
     };
@@ -100,6 +108,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Loopback(args) => loopback::run(args),
         Command::Back(args) => back::run(args),
+        Command::Blkback(args) => blkback::run(&args),
         Command::Front(args) => front::run(args),
         Command::Blkfront(args) => blkfront::run(args),
         Command::Hotplug(args) => hotplug::run(&args),

@@ -9,7 +9,10 @@
 //! Where the kernel's netback is loaded too, the vifs that are served here are kept from it, and the others are left to it.
 
 use super::hold::Hold;
-use super::{BackArgs, Daemon, Port, Result, at_switch, capture_files, captured, classes, employ};
+use super::{BackArgs, Port, Result, at_switch, capture_files, captured, classes};
+use crate::daemon::kernel::{KeptOff, devices_of};
+use crate::daemon::owner::own_xen;
+use crate::daemon::{Daemon, RUN_DIR, Serves, employ, workers_on_xen};
 use crate::notify::Notify;
 use crate::stop::Stop;
 use log::Level;
@@ -25,12 +28,11 @@ use pregrant::xenstore::Client;
 use pregrant_host::drivers::StatusTeller;
 use pregrant_host::drivers::net::port_provider::{Notes, usual_name};
 use pregrant_host::drivers::net::taps::{plug_in, remove_left};
-use pregrant_host::drivers::recovery::{FileRecovery, Lock, LockError};
-use pregrant_host::drivers::status::socket_path;
+use pregrant_host::drivers::recovery::{FileRecovery, Lock};
 use pregrant_host::drivers::{
     Backend, BackendConfig, Chosen, Hotplug, HotplugConfig, Plugged, PortProvider, Taps,
 };
-use pregrant_host::linux::{KernelNetback, Xen};
+use pregrant_host::linux::{KernelBack, Xen};
 use pregrant_host::ports::interface::Interface;
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
@@ -38,19 +40,14 @@ use pregrant_host::xenstored::UnixTransport;
 use pregrant_lab::screen;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Where a backend keeps what others find.
-pub const RUN_DIR: &str = "/run/pregrant";
+const SERVES: Serves = Serves::Vifs;
 /// The domain that has the toolstack.
 const DOM0: DomId = DomId(0);
-/// How long a predecessor that was just killed may take to be gone.
+/// How long the kernel may take to connect a vif that it was given.
 const DYING: Duration = Duration::from_secs(1);
-/// Worker threads that are taken without being asked for: more vCPUs than that are seldom there for one driver domain.
-const WORKERS_MOST: usize = 4;
-/// Between two looks at what the kernel has.
-const LOOK: Duration = Duration::from_millis(100);
-
 /// Serves until a signal.
 pub(super) fn run(args: &BackArgs) -> Result<()> {
     if args.port.is_none_or(|port| port == Port::Tap) && !args.allow_mac_spoofing.is_empty() {
@@ -72,8 +69,8 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     let files = capture_files(args)?;
     let platform = Xen::open(domid)?;
     platform.ready_for_back()?;
-    let Some(_owner) = own_domain(args.wait, &stop)? else { return Ok(()) };
-    let status = StatusTeller::on_xen_at(&socket_path(Path::new(RUN_DIR), domid.0))?;
+    let Some(_owner) = own_xen(SERVES, args.daemon.wait, &stop)? else { return Ok(()) };
+    let status = StatusTeller::on_xen_at(&SERVES.status(Path::new(RUN_DIR), domid.0))?;
     platform.events().also_wake_on(xs.transport().as_fd())?;
     platform.events().also_wake_on(stop.as_fd())?;
     platform.events().also_wake_on(status.as_fd())?;
@@ -92,7 +89,7 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     };
     let far = captured(far, files)?;
     let far = Box::new(Taken {
-        kernel: KernelNetback::default(),
+        kernel: KernelBack::of(Class::VIF),
         xs: Client::new(UnixTransport::find()?),
         take: args.take.clone(),
         taken: Vec::new(),
@@ -106,15 +103,21 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
         ..BackendConfig::default()
     };
     let mut backend = Backend::new(platform, xs, config, classes)?;
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    employ(&mut backend, args, cpus.min(WORKERS_MOST), &switch)?;
+    employ(&mut backend, &args.daemon, workers_on_xen(), Some(&switch))?;
     let _ = screen::print(format_args!(
         "backend of {domid}, process {}: ready; status: pregrant top",
         std::process::id()
     ));
-    let between = looking_after(&kept_off);
-    let mut daemon = Daemon { backend, switch, status, stop, notify: Notify::from_environment(), between };
-    daemon.run(args.close)?;
+    let mut daemon = Daemon {
+        serves: SERVES,
+        backend,
+        switch: Some(switch),
+        status,
+        stop,
+        notify: Notify::from_environment(),
+        between: KeptOff::looking_after(&kept_off),
+    };
+    daemon.run(args.daemon.close)?;
     drop(daemon); // its taps and channels
     if args.give_back.is_empty() {
         return Ok(());
@@ -124,7 +127,7 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
 
 /// A far side whose vifs the kernel's netback has until the last moment.
 struct Taken {
-    kernel: KernelNetback,
+    kernel: KernelBack,
     xs: Client<UnixTransport>,
     take: Vec<Chosen>,
     /// Unbound, and not connected since.
@@ -240,67 +243,13 @@ impl BackArgs {
     }
 }
 
-/// Makes this process the domain's only backend. None: it was told to stop while it waited.
-fn own_domain(wait: bool, stop: &Stop) -> Result<Option<Lock>> {
-    let path = Path::new(RUN_DIR).join("backend.lock");
-    let dying = Instant::now() + DYING;
-    let mut said = false;
-    loop {
-        match Lock::take(&path) {
-            Ok(lock) => return Ok(Some(lock)),
-            Err(LockError::Held { .. }) if stop.asked() => return Ok(None),
-            Err(LockError::Held { owner, .. }) if wait => {
-                if !std::mem::replace(&mut said, true) {
-                    let _ = screen::print(format_args!(
-                        "process {owner} serves this domain; waiting for its end"
-                    ));
-                }
-            }
-            Err(LockError::Held { .. }) if Instant::now() < dying => {}
-            Err(LockError::Held { owner, .. }) => {
-                return Err(format!(
-                    "this domain has a backend already: process {owner}. Stop it first (its vifs stay connected, and the \
-                     next backend takes them up), or start this one with --wait"
-                )
-                .into());
-            }
-            Err(e) => return Err(e.into()),
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// The kernel's autoprobe, off until this is dropped; and what it is off for.
-struct KeptOff {
-    kernel: KernelNetback,
-    chosen: Vec<Chosen>,
-}
-
-impl KeptOff {
-    /// Gives the kernel what is not ours.
-    fn hand_on(&self) {
-        self.kernel.probe_others(|front, handle| Chosen::serve(&self.chosen, front, handle));
-    }
-}
-
-impl Drop for KeptOff {
-    fn drop(&mut self) {
-        if let Err(e) = self.kernel.set_autoprobe(true) {
-            // LOG: once, at this process' end.
-            log::warn!("the kernel takes no new devices by itself: {e}");
-        }
-        // What came since the last look is not looked at again by the kernel.
-        self.hand_on();
-    }
-}
-
 /// Takes from the kernel's netback what is to be served here, and keeps it off. None: the kernel has none.
 fn keep_kernel_off(
     domid: DomId,
     xs: &mut Client<UnixTransport>,
     args: &BackArgs,
-) -> Result<Option<std::rc::Rc<KeptOff>>> {
-    let kernel = KernelNetback::default();
+) -> Result<Option<Rc<KeptOff>>> {
+    let kernel = KernelBack::of(Class::VIF);
     if let (false, Some(vif)) = (kernel.is_loaded(), args.take.first()) {
         return Err(format!(
             "--take {}: the kernel has no netback (xen-netback is not loaded), so there is nothing to take; to serve \
@@ -309,14 +258,8 @@ fn keep_kernel_off(
         )
         .into());
     }
-    if !kernel.has_bus() {
-        return Ok(None);
-    }
-    // First of all: what comes from here on is nobody's until it is looked at. Also where netback is not loaded: a vif that
-    // comes makes udev load it.
-    kernel.set_autoprobe(false)?;
-    let kept = KeptOff { kernel: kernel.clone(), chosen: args.chosen() };
-    for id in vifs_of(domid, xs, &args.chosen())? {
+    let Some(kept) = KeptOff::begin(SERVES, args.chosen())? else { return Ok(None) };
+    for id in devices_of(SERVES, domid, xs, &args.chosen())? {
         let taken = args.take.iter().any(|c| c.names(id.front.0, id.handle));
         if kernel.has(&id) && !taken {
             let (front, handle) = (id.front.0, id.handle);
@@ -327,47 +270,16 @@ fn keep_kernel_off(
             .into());
         }
     }
-    Ok(Some(std::rc::Rc::new(kept)))
-}
-
-/// What is to be done in control turns so that the kernel gets the devices that are not ours.
-fn looking_after(kept_off: &Option<std::rc::Rc<KeptOff>>) -> Option<(Duration, Box<dyn FnMut()>)> {
-    let kept = kept_off.clone()?;
-    let mut looked = Instant::now() - LOOK;
-    let look = move || {
-        if looked.elapsed() >= LOOK {
-            looked = Instant::now();
-            kept.hand_on();
-        }
-    };
-    Some((LOOK, Box::new(look)))
-}
-
-/// The domain's vifs that are chosen; all when nothing is.
-fn vifs_of(back: DomId, xs: &mut Client<UnixTransport>, chosen: &[Chosen]) -> Result<Vec<DeviceId>> {
-    let mut found = Vec::new();
-    let list = |xs: &mut Client<UnixTransport>, path: &str| match xs.directory(path) {
-        Err(e) if e.is_not_found() => Ok(Vec::new()),
-        other => other,
-    };
-    for front in list(xs, "backend/vif")? {
-        for handle in list(xs, &format!("backend/vif/{front}"))? {
-            let (Ok(front), Ok(handle)) = (front.parse(), handle.parse()) else { continue };
-            if Chosen::serve(chosen, front, handle) {
-                found.push(DeviceId { class: Class::VIF, front: DomId(front), back, handle });
-            }
-        }
-    }
-    Ok(found)
+    Ok(Some(kept))
 }
 
 /// Hands vifs that nobody serves to the kernel's netback, which goes on with their live rings.
 fn give_back(domid: DomId, xs: &mut Client<UnixTransport>, chosen: &[Chosen]) -> Result<()> {
-    let kernel = KernelNetback::default();
+    let kernel = KernelBack::of(Class::VIF);
     if !kernel.is_loaded() {
         return Err("the kernel has no netback: modprobe xen-netback".into());
     }
-    let vifs = vifs_of(domid, xs, chosen)?;
+    let vifs = devices_of(SERVES, domid, xs, chosen)?;
     if vifs.is_empty() {
         return Err("there is no such vif; `pregrant doctor` lists those that there are".into());
     }
@@ -387,7 +299,7 @@ fn give_back(domid: DomId, xs: &mut Client<UnixTransport>, chosen: &[Chosen]) ->
 }
 
 /// Hands one over; what became of it, in words.
-fn give_one(kernel: &KernelNetback, id: &DeviceId, xs: &mut Client<UnixTransport>) -> Result<&'static str> {
+fn give_one(kernel: &KernelBack, id: &DeviceId, xs: &mut Client<UnixTransport>) -> Result<&'static str> {
     let device = Device::new(*id, Side::Back);
     if kernel.has(id) {
         if let Some(left) = Hold::left(device, xs)? {
@@ -446,7 +358,7 @@ fn tell(id: &DeviceId, notes: Notes) {
 }
 
 /// Gives a vif to the kernel, and plugs its interface in.
-fn bind_and_plug_in(kernel: &KernelNetback, id: &DeviceId, place: &HotplugConfig) -> Result<()> {
+fn bind_and_plug_in(kernel: &KernelBack, id: &DeviceId, place: &HotplugConfig) -> Result<()> {
     kernel.bind(id)?;
     // No script comes for an interface of a vif that was connected before, nor renames it.
     let interface = Interface::new(&usual_name(id))?;

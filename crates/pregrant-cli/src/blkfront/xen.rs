@@ -8,7 +8,7 @@
 //! A front that died leaves the disk connected to nobody; the next one brings it down and begins anew.
 
 use super::{BlkFrontArgs, Result, serve};
-use crate::back::RUN_DIR;
+use crate::daemon::RUN_DIR;
 use crate::kernel_driver;
 use crate::stop::Stop;
 use pregrant::platform::Platform;

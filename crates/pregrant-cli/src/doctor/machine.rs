@@ -1,7 +1,8 @@
 //! The machine: Xen, its device nodes, the kernel's own drivers. Read from /sys and /dev.
 
 use super::finding::{Finding, Rank};
-use pregrant_host::linux::{KernelNetback, NODES};
+use pregrant::xenbus::Class;
+use pregrant_host::linux::{KernelBack, NODES};
 use std::fs;
 use std::path::Path;
 
@@ -20,7 +21,7 @@ pub fn findings() -> Vec<Finding> {
     ));
     all.push(tun(Path::new("/dev/net/tun").exists()));
     all.extend(bridge_netfilter(Path::new("/proc/sys/net/bridge")));
-    let kernel = KernelNetback::default();
+    let kernel = KernelBack::of(Class::VIF);
     all.extend(kernels_netback(kernel.is_loaded(), kernel.autoprobe() || !kernel.has_bus()));
     all
 }

@@ -9,7 +9,7 @@ use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
 use pregrant_host::drivers::status::{VifStatus, socket_path};
 use pregrant_host::drivers::{BackStatus, FileRecovery};
-use pregrant_host::linux::KernelNetback;
+use pregrant_host::linux::KernelBack;
 use std::path::Path;
 
 /// The vifs of other domains, whose backs are here.
@@ -65,7 +65,7 @@ fn served<T: Transport>(
             v,
             &keys(xs, &device, &["feature-staging-grants", "multi-queue-num-queues"])?,
         ));
-    } else if real && KernelNetback::default().has(&id) {
+    } else if real && KernelBack::of(Class::VIF).has(&id) {
         found.push(
             Finding::note(format_args!("{vif}: the kernel's netback has it, back {own}, front {front}"))
                 .then(format_args!(

@@ -8,7 +8,7 @@
 //! A front that died leaves the vif connected to nobody; the next one brings it down and begins anew.
 
 use super::{FrontArgs, Result, run_guest};
-use crate::back::RUN_DIR;
+use crate::daemon::RUN_DIR;
 use crate::kernel_driver;
 use crate::stop::Stop;
 use pregrant::platform::Platform;

@@ -14,7 +14,7 @@ mod sample;
 mod table;
 mod terminal;
 
-use crate::back::RUN_DIR;
+use crate::daemon::RUN_DIR;
 use crate::status_reader;
 use crate::stop::Stop;
 use clap::Args;

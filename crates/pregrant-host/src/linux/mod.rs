@@ -19,14 +19,14 @@ mod evtchn;
 mod gntalloc;
 mod gntdev;
 mod ioctl;
-pub mod netback;
+pub mod kernel_back;
 mod node;
 
 pub use domain_time::domain_time;
 pub use evtchn::{Channel, Evtchn};
 pub use gntalloc::{Gntalloc, Region};
 pub use gntdev::{Gntdev, PeerMap};
-pub use netback::KernelNetback;
+pub use kernel_back::KernelBack;
 pub use node::{NODES, NodeError, NodeName};
 
 use crate::clock::MonotonicClock;

@@ -3,6 +3,7 @@
 //! ```text
 //!   /local/domain/<fd>/device/vif/<h>        owner fd, bd may read     backend, backend-id, handle, mac, state=1
 //!   /local/domain/<bd>/backend/vif/<fd>/<h>  owner bd, fd may read     frontend, frontend-id, online=1, ..., state=1
+//!   .../vbd/<number>                         the same: virtual-device, device-type; params, mode, dev, type
 //! ```
 //! Everything happens in one transaction: a driver that watches sees the whole device or nothing.
 
@@ -13,6 +14,7 @@ use crate::units::DomId;
 use crate::xenstore::{Access, Client, Permission, Transaction, Transport, XsError, path};
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 
 /// A network interface to make.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,22 +47,80 @@ impl<'a> Vif<'a> {
             ("online", "1".into()),
             ("type", "vif".into()),
         ];
-        xs.transaction(|t| {
-            for (side, keys, more) in
-                [(Side::Front, &front[..], self.front_keys), (Side::Back, &back[..], self.back_keys)]
-            {
-                let dir = make_dir(t, &self.id, side)?;
-                for (key, value) in keys.iter().chain(&common) {
-                    t.write(&path::join(&dir, key), value)?;
-                }
-                for (key, value) in more {
-                    t.write(&path::join(&dir, key), value)?;
-                }
-                t.write(&path::join(&dir, "state"), XenbusState::Initialising.digit())?;
-            }
-            Ok(())
-        })
+        let with = |keys: &[(&'a str, String)]| keys.iter().chain(&common).cloned().collect::<Vec<_>>();
+        make(xs, &self.id, (&with(&front), self.front_keys), (&with(&back), self.back_keys))
     }
+}
+
+/// A disk to make.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Vbd<'a> {
+    /// Which; its handle is the number of a block device.
+    pub id: DeviceId,
+    /// What the guest's kernel calls it: `xvda`.
+    pub name: &'a str,
+    /// What the back is to open: `params`.
+    pub params: &'a str,
+    /// Whether the guest may write.
+    pub writable: bool,
+    /// More keys for the driver domain's directory, such as `script`.
+    pub back_keys: &'a [(&'a str, &'a str)],
+}
+
+impl<'a> Vbd<'a> {
+    /// A writable one without further keys: number `handle`, which is called `name`.
+    pub fn new(front: DomId, back: DomId, (handle, name): (u32, &'a str), params: &'a str) -> Self {
+        let id = DeviceId { class: Class::VBD, front, back, handle };
+        Self { id, name, params, writable: true, back_keys: &[] }
+    }
+
+    /// Makes both directories, in place of what is there. Needs a connection of domain 0.
+    pub fn create<T: Transport>(&self, xs: &mut Client<T>) -> Result<(), XsError> {
+        let device_type = ("device-type", "disk".into());
+        let front = [
+            ("backend", self.id.back_dir()),
+            ("backend-id", self.id.back.0.to_string()),
+            ("virtual-device", self.id.handle.to_string()),
+            device_type.clone(),
+        ];
+        let back = [
+            ("frontend", self.id.front_dir()),
+            ("frontend-id", self.id.front.0.to_string()),
+            ("online", "1".into()),
+            ("removable", "0".into()),
+            ("bootable", "1".into()),
+            ("dev", self.name.into()),
+            ("type", "phy".into()),
+            ("mode", String::from(if self.writable { "w" } else { "r" })),
+            ("params", self.params.into()),
+            device_type,
+        ];
+        make(xs, &self.id, (&front, &[]), (&back, self.back_keys))
+    }
+}
+
+type Keys<'k, 'v> = (&'k [(&'v str, String)], &'k [(&'v str, &'v str)]);
+
+/// Makes both directories with these keys, and the states last.
+fn make<T: Transport>(
+    xs: &mut Client<T>,
+    id: &DeviceId,
+    front: Keys<'_, '_>,
+    back: Keys<'_, '_>,
+) -> Result<(), XsError> {
+    xs.transaction(|t| {
+        for (side, (keys, more)) in [(Side::Front, front), (Side::Back, back)] {
+            let dir = make_dir(t, id, side)?;
+            for (key, value) in keys {
+                t.write(&path::join(&dir, key), value)?;
+            }
+            for (key, value) in more {
+                t.write(&path::join(&dir, key), value)?;
+            }
+            t.write(&path::join(&dir, "state"), XenbusState::Initialising.digit())?;
+        }
+        Ok(())
+    })
 }
 
 /// Asks the back to take the device down for good: `online` 0 and state 5, unless it is at 6 (as libxl does). When both ends
@@ -97,7 +157,7 @@ pub fn backs_of<T: Transport>(
     xs: &mut Client<T>,
     back: DomId,
     class: Class,
-) -> Result<alloc::vec::Vec<DeviceId>, DeviceError> {
+) -> Result<Vec<DeviceId>, DeviceError> {
     let top = format!("{}/backend/{}", path::home(back), class.name());
     let mut found = alloc::vec![];
     for front in list(xs, &top)? {
@@ -111,7 +171,7 @@ pub fn backs_of<T: Transport>(
     Ok(found)
 }
 
-fn list<T: Transport>(xs: &mut Client<T>, dir: &str) -> Result<alloc::vec::Vec<String>, XsError> {
+fn list<T: Transport>(xs: &mut Client<T>, dir: &str) -> Result<Vec<String>, XsError> {
     match xs.directory(dir) {
         Err(e) if e.is_not_found() => Ok(alloc::vec![]),
         other => other,

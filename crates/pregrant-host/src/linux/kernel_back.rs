@@ -1,4 +1,4 @@
-//! The kernel's own netback, which wants the same vifs: who has which, and how a vif changes hands, by sysfs.
+//! The kernel's own netback and blkback, which want the same vifs and vbds: who has which, and how a vif changes hands, by sysfs.
 //!
 //! ```text
 //!   /sys/bus/xen-backend/devices/vif-5-0/driver      a link to drivers/vif: the kernel has it
@@ -16,10 +16,11 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// The bus of backends in sysfs.
+/// The kernel's driver for devices of a class, on the bus of backends in sysfs.
 #[derive(Clone, Debug)]
-pub struct KernelNetback {
+pub struct KernelBack {
     bus: PathBuf,
+    class: Class,
 }
 
 /// Why a vif did not change hands.
@@ -35,16 +36,15 @@ fn device(id: &DeviceId) -> String {
     format!("{}-{}-{}", id.class.name(), id.front.0, id.handle)
 }
 
-impl Default for KernelNetback {
-    fn default() -> Self {
-        Self { bus: "/sys/bus/xen-backend".into() }
+impl KernelBack {
+    /// The one for this class.
+    pub fn of(class: Class) -> Self {
+        Self { bus: "/sys/bus/xen-backend".into(), class }
     }
-}
 
-impl KernelNetback {
-    /// Whether xen-netback is loaded.
+    /// Whether it is loaded: xen-netback, xen-blkback.
     pub fn is_loaded(&self) -> bool {
-        self.bus.join("drivers/vif").exists()
+        self.bus.join("drivers").join(self.class.name()).exists()
     }
 
     /// Whether there is a bus of backends: a kernel that can be one.
@@ -52,7 +52,7 @@ impl KernelNetback {
         self.bus.join("drivers_autoprobe").exists()
     }
 
-    /// Whether the kernel's netback has the vif.
+    /// Whether it has the device.
     pub fn has(&self, id: &DeviceId) -> bool {
         self.driver_of(&device(id)).is_some()
     }
@@ -96,11 +96,11 @@ impl KernelNetback {
         fs::read_to_string(self.bus.join("drivers_autoprobe")).is_ok_and(|t| t.trim() == "1")
     }
 
-    /// While autoprobe is off: gives the kernel what has no driver and is not `ours`: disks, other vifs.
-    pub fn probe_others(&self, ours: impl Fn(u16, u32) -> bool) {
+    /// While autoprobe is off: gives the kernel what has no driver and is not `ours`, of any class.
+    pub fn probe_others(&self, ours: impl Fn(Class, u16, u32) -> bool) {
         let Ok(devices) = fs::read_dir(self.bus.join("devices")) else { return };
         for name in devices.flatten().filter_map(|d| d.file_name().into_string().ok()) {
-            let is_ours = vif_of(&name).is_some_and(|(front, handle)| ours(front, handle));
+            let is_ours = device_of(&name).is_some_and(|(class, front, handle)| ours(class, front, handle));
             if !is_ours
                 && self.driver_of(&name).is_none()
                 && let Err(e) = self.write("drivers_probe", &name, "its driver may not be loaded")
@@ -116,10 +116,12 @@ impl KernelNetback {
     }
 }
 
-/// `vif-5-0`, as domain and handle.
-fn vif_of(device: &str) -> Option<(u16, u32)> {
-    let (front, handle) = device.strip_prefix(Class::VIF.name())?.strip_prefix('-')?.split_once('-')?;
-    Some((front.parse().ok()?, handle.parse().ok()?))
+/// `vif-5-0`, as class, domain and handle; None: of no class that we serve.
+fn device_of(device: &str) -> Option<(Class, u16, u32)> {
+    let (class, rest) = device.split_once('-')?;
+    let class = [Class::VIF, Class::VBD].into_iter().find(|known| known.name() == class)?;
+    let (front, handle) = rest.split_once('-')?;
+    Some((class, front.parse().ok()?, handle.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -128,7 +130,7 @@ mod tests {
     use pregrant::DomId;
 
     /// A bus as sysfs shows it, in a directory.
-    struct Bus(KernelNetback);
+    struct Bus(KernelBack);
 
     impl Bus {
         fn new(test: &str) -> Self {
@@ -140,7 +142,7 @@ mod tests {
                 fs::create_dir_all(bus.join(dir)).unwrap();
             }
             std::os::unix::fs::symlink("../../drivers/vif", bus.join("devices/vif-6-0/driver")).unwrap();
-            Self(KernelNetback { bus })
+            Self(KernelBack { bus, class: Class::VIF })
         }
         fn wrote(&self, file: &str) -> String {
             fs::read_to_string(self.0.bus.join(file)).unwrap_or_default()
@@ -171,8 +173,9 @@ mod tests {
     #[test]
     fn what_is_not_ours_goes_to_the_kernel() {
         let bus = Bus::new("others");
-        bus.0.probe_others(|front, handle| (front, handle) == (5, 0));
+        bus.0.probe_others(|class, front, handle| class == Class::VIF && (front, handle) == (5, 0));
         assert_eq!(bus.wrote("drivers_probe"), "vbd-5-51712");
-        assert_eq!([vif_of("vif-7-1"), vif_of("vif-7"), vif_of("vifs-7-1")], [Some((7, 1)), None, None]);
+        let found = ["vif-7-1", "vbd-7-1", "vif-7", "vifs-7-1"].map(device_of);
+        assert_eq!(found, [Some((Class::VIF, 7, 1)), Some((Class::VBD, 7, 1)), None, None]);
     }
 }

@@ -1,0 +1,191 @@
+//! `pregrant blkback`: the disk backend of a driver domain as a process of its own.
+//!
+//! ```text
+//!   vbds of all guests <--> Backend <--> images: raw files, block devices, memory         (pregrant_host::disks)
+//! ```
+//! Which image a vbd has is the toolstack's word, in the vbd's directory. Requests move in workers' threads. What it has in common
+//! with other backends is in [`daemon`](crate::daemon); why it is a process beside `pregrant back` is in decision 0031.
+
+use crate::daemon::kernel::{KeptOff, devices_of};
+use crate::daemon::owner::{own_loopback, own_xen};
+use crate::daemon::{Daemon, DaemonArgs, RUN_DIR, Serves, chosen, employ, workers_on_xen};
+use crate::loopback::no_machine;
+use crate::notify::Notify;
+use crate::stop::Stop;
+use clap::Args;
+use pregrant::blk::back::VbdConfig;
+use pregrant::blk::features::{BackFeatures, INDIRECT_SEGMENTS_MAX, MAX_RING_ORDER};
+use pregrant::blk::path::{PathName, persistent};
+use pregrant::platform::Platform;
+use pregrant::xenbus::device::own_domid;
+use pregrant::xenstore::Client;
+use pregrant_host::disks::{DiskConfig, IoWay};
+use pregrant_host::drivers::{
+    Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, Chosen, FileRecovery, StatusTeller,
+};
+use pregrant_host::linux::Xen;
+use pregrant_host::loopback::Loopback;
+use pregrant_host::wake::WakeOn;
+use pregrant_host::xenstored::UnixTransport;
+use pregrant_lab::choice::choice;
+use pregrant_lab::machine::{self, DRIVER};
+use pregrant_lab::screen;
+use signal_hook::consts::SIGXFSZ;
+use std::error::Error;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const SERVES: Serves = Serves::Vbds;
+
+/// Arguments of `pregrant blkback`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  pregrant blkback
+  pregrant blkback --vbd 5 --vbd 6.51712
+  pregrant blkback --path map --io threads
+  pregrant blkback --loopback /tmp/xen
+
+It serves the vbds of the domain in which it runs, each with the image that the toolstack names in the vbd's `params`: a raw file, a
+block device, on the loopback also ram:64M. SIGTERM and SIGINT end it in good order: what guests asked for is done and answered, and their
+disks stay connected (state 4) for the next one, which goes on with the live rings; so it does after kill -9, as soon as no write
+of the dead process can land any more. With --close the disks are closed instead (states 5 and 6).
+
+`pregrant back` beside it serves network interfaces. docs/operate.md has the lines for xl.")]
+pub struct BlkBackArgs {
+    #[command(flatten)]
+    daemon: DaemonArgs,
+    /// Serve this guest's disks alone, or this one of them, and leave the others to the kernel's blkback; may be repeated
+    #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen)]
+    vbd: Vec<Chosen>,
+    /// How bytes travel where the guest does not say feature-persistent
+    #[arg(long, value_name = "PATH", default_value = "copy", value_parser = choice(PATHS, |path| path.name()))]
+    path: PathName,
+    /// Pages of each queue that stay mapped once they were seen, for guests that say feature-persistent; 0: none, and it is not
+    /// offered
+    #[arg(long, value_name = "PAGES", default_value_t = persistent::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=8192))]
+    persistent_grants: u32,
+    /// Who does the I/O of files and block devices
+    #[arg(long, value_name = "WAY", default_value = "uring", value_parser = choice(WAYS, IoWay::name))]
+    io: IoWay,
+    /// Read and write through the kernel's page cache, also where an image could go without
+    #[arg(long)]
+    page_cache: bool,
+    /// Queues of a disk at most
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
+    max_queues: u32,
+    /// Pages of a ring at most, as the exponent of 2
+    #[arg(long, value_name = "ORDER", default_value_t = MAX_RING_ORDER, value_parser = clap::value_parser!(u32).range(..=MAX_RING_ORDER as i64))]
+    max_ring_order: u32,
+    /// Segments of an indirect request at most; 0: there are no indirect requests
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(..=INDIRECT_SEGMENTS_MAX as i64))]
+    max_segments: u32,
+}
+
+const PATHS: &[(PathName, &str)] = &[
+    (PathName::Copy, "Batched grant copy, through a buffer of this process"),
+    (PathName::Map, "The guest's pages are mapped for each request"),
+];
+
+const WAYS: &[(IoWay, &str)] = &[
+    (IoWay::Uring, "io_uring; threads where the kernel has none"),
+    (IoWay::Threads, "Four threads for each image"),
+];
+
+impl BlkBackArgs {
+    fn config(&self, awaits_scripts: bool) -> BlkConfig {
+        let features = BackFeatures {
+            max_ring_order: self.max_ring_order,
+            max_queues: self.max_queues,
+            max_indirect_segments: self.max_segments,
+            ..BackFeatures::default()
+        };
+        let vbd = VbdConfig {
+            features,
+            fallback: self.path,
+            persistent_pages: self.persistent_grants as usize,
+            ..VbdConfig::default()
+        };
+        let disk = DiskConfig { io: self.io, direct: !self.page_cache };
+        BlkConfig { vbd, disk, awaits_scripts, chosen: self.vbd.clone() }
+    }
+}
+
+/// Runs `pregrant blkback`.
+pub fn run(args: &BlkBackArgs) -> Result<()> {
+    // An image that may not grow is an error of the guest's request; the signal that comes with it would end this process.
+    signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
+    match &args.daemon.loopback {
+        Some(dir) => on_loopback(dir, args),
+        None => on_xen(args),
+    }
+}
+
+fn on_loopback(dir: &Path, args: &BlkBackArgs) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    let platform = Loopback::attach(&machine::broker_socket(dir), DRIVER).map_err(|e| no_machine(dir, e))?;
+    let xs = machine::store_of(&platform)?;
+    let Some(_owner) = own_loopback(&platform, dir, SERVES, args.daemon.wait, &stop)? else { return Ok(()) };
+    let status = StatusTeller::on_loopback_at(&SERVES.status(dir, DRIVER.0))?;
+    platform.events().also_wake_on(xs.transport().as_fd())?;
+    platform.events().also_wake_on(stop.as_fd())?;
+    platform.events().also_wake_on(status.as_fd())?;
+    let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
+    let mut backend = Backend::new(platform, xs, config, vec![Box::new(Blk::new(args.config(false)))])?;
+    employ(&mut backend, &args.daemon, 1, None)?;
+    let who = format!("disk backend of {DRIVER}, process {}", std::process::id());
+    let _ = screen::print(format_args!("{who}: ready; status: pregrant top --loopback {}", dir.display()));
+    let notify = Notify::from_environment();
+    let mut daemon = Daemon { serves: SERVES, backend, switch: None, status, stop, notify, between: None };
+    daemon.run(args.daemon.close).map_err(|e| machine::ended_or(dir, e))
+}
+
+fn on_xen(args: &BlkBackArgs) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    let transport = UnixTransport::find().map_err(|e| {
+        format!("{e}. Not on Xen? `pregrant loopback serve --dir DIR --guest 5 --disk 5=ram:64M`, then `pregrant blkback --loopback DIR`")
+    })?;
+    let mut xs = Client::new(transport);
+    let domid = own_domid(&mut xs)?;
+    let platform = Xen::open(domid)?;
+    platform.ready_for_back()?;
+    let Some(_owner) = own_xen(SERVES, args.daemon.wait, &stop)? else { return Ok(()) };
+    let status = StatusTeller::on_xen_at(&SERVES.status(Path::new(RUN_DIR), domid.0))?;
+    platform.events().also_wake_on(xs.transport().as_fd())?;
+    platform.events().also_wake_on(stop.as_fd())?;
+    platform.events().also_wake_on(status.as_fd())?;
+    let kept_off = KeptOff::begin(SERVES, args.vbd.clone())?;
+    if let Some(kept) = &kept_off {
+        refuse_kernels(kept, &devices_of(SERVES, domid, &mut xs, &args.vbd)?)?;
+    }
+    let config = BackendConfig {
+        recovery: Some(Box::new(FileRecovery::new(RUN_DIR))),
+        removes: domid.0 != 0,
+        ..BackendConfig::default()
+    };
+    let mut backend = Backend::new(platform, xs, config, vec![Box::new(Blk::new(args.config(true)))])?;
+    employ(&mut backend, &args.daemon, workers_on_xen(), None)?;
+    let who = std::process::id();
+    let _ =
+        screen::print(format_args!("disk backend of {domid}, process {who}: ready; status: pregrant top"));
+    let between = KeptOff::looking_after(&kept_off);
+    let notify = Notify::from_environment();
+    let mut daemon = Daemon { serves: SERVES, backend, switch: None, status, stop, notify, between };
+    daemon.run(args.daemon.close)
+}
+
+/// The kernel's blkback gives a disk that it serves to nobody: its guest would lose it.
+fn refuse_kernels(kept: &Rc<KeptOff>, vbds: &[pregrant::xenbus::DeviceId]) -> Result<()> {
+    match vbds.iter().find(|id| kept.kernel().has(id)) {
+        None => Ok(()),
+        Some(id) => Err(format!(
+            "{id}: the kernel's blkback has it, and a disk does not change hands while its guest runs. Name others with --vbd to \
+             leave it there; or shut that guest down, start this first, and the guest after it"
+        )
+        .into()),
+    }
+}

@@ -1,0 +1,260 @@
+//! What the commands `back` and `blkback` have in common: one process of a driver domain that serves devices until it is told to end.
+//!
+//! ```text
+//!   owner    one owner for each domain and kind of device: the lock dies with its process
+//!   Daemon   the control thread's loop: xenstore, status, signals; requests and frames are the workers'
+//!   kernel   the kernel's own backends are kept off what is served here
+//!   SIGTERM: drain, leave state 4 (or --close: 5, 6)      status socket <-- pregrant top
+//! ```
+//! A successor takes over after a crash as after an orderly stop, on the live rings (docs/protocol 1.1). The loop is generic over
+//! the platform; a platform brings its attachment, its recovery and its directory.
+
+pub mod kernel;
+pub mod owner;
+
+use crate::notify::Notify;
+use crate::stop::Stop;
+use clap::Args;
+use pregrant::platform::{Clock, Platform};
+use pregrant::xenbus::{Class, XenbusState};
+use pregrant::xenstore::Transport;
+use pregrant_host::MonotonicClock;
+use pregrant_host::drivers::status::{blk_socket_path, socket_path};
+use pregrant_host::drivers::{
+    Backend, Chosen, DeviceReport, Mode, Placement, Rest, Staff, StatusTeller, Work, Worker,
+};
+use pregrant_host::ports::switch::Switch;
+use pregrant_host::wake::WakeOn;
+use pregrant_lab::choice::choice;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Where a backend of a real Xen keeps what others find.
+pub const RUN_DIR: &str = "/run/pregrant";
+/// Worker threads that are taken on Xen without being asked for: more vCPUs than that are seldom there for one driver domain.
+const WORKERS_MOST: usize = 4;
+
+/// What a backend's process serves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Serves {
+    /// Network interfaces: `pregrant back`.
+    Vifs,
+    /// Disks: `pregrant blkback`.
+    Vbds,
+}
+
+impl Serves {
+    /// The class of its devices.
+    pub fn class(self) -> Class {
+        match self {
+            Self::Vifs => Class::VIF,
+            Self::Vbds => Class::VBD,
+        }
+    }
+
+    /// The name of its lock.
+    pub fn lock(self) -> &'static str {
+        match self {
+            Self::Vifs => "backend",
+            Self::Vbds => "blkback",
+        }
+    }
+
+    /// Where it tells its status, in a machine's directory.
+    pub fn status(self, dir: &Path, domid: u16) -> PathBuf {
+        match self {
+            Self::Vifs => socket_path(dir, domid),
+            Self::Vbds => blk_socket_path(dir, domid),
+        }
+    }
+}
+
+/// Arguments that all backends have.
+#[derive(Args, Debug)]
+pub struct DaemonArgs {
+    /// Serve on the loopback machine in this directory (pregrant loopback serve)
+    #[arg(long, value_name = "DIR")]
+    pub loopback: Option<PathBuf>,
+    /// At the end close the devices, instead of leaving them to the next backend
+    #[arg(long)]
+    pub close: bool,
+    /// If the domain has such a backend already, wait until that one ends
+    #[arg(long)]
+    pub wait: bool,
+    /// How to wait for work
+    #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = choice(MODES, Mode::name))]
+    pub mode: Mode,
+    /// Worker threads, each with queues of its own: on Xen as many as this domain has CPUs, 4 at most, on the loopback 1. Says
+    /// nothing with --place own
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub workers: Option<u16>,
+    /// Which worker gets a device's queues
+    #[arg(long, value_name = "PLACE", default_value = "balanced", value_parser = choice(PLACES, Placement::name))]
+    pub place: Placement,
+}
+
+const MODES: &[(Mode, &str)] = &[
+    (Mode::Adaptive, "Spin for a short time, then sleep"),
+    (Mode::Event, "Sleep at once"),
+    (Mode::Poll, "Never sleep: a whole core"),
+];
+
+const PLACES: &[(Placement, &str)] = &[
+    (Placement::Balanced, "The one that carries least"),
+    (Placement::Fixed, "By the guest's number"),
+    (Placement::Own, "A thread for each device"),
+];
+
+/// `5` or `5.0`, as a guest's devices or one of them.
+pub fn chosen(text: &str) -> std::result::Result<Chosen, String> {
+    let text = text.trim_start_matches("vif").trim_start_matches("vbd");
+    let (front, handle) = match text.split_once('.') {
+        Some((front, handle)) => (front, Some(handle)),
+        None => (text, None),
+    };
+    let parsed = front.parse().ok().zip(handle.map(|h| h.parse().ok()).map_or(Some(None), |h| h.map(Some)));
+    let (front, handle) =
+        parsed.ok_or("a domain's number, and a device of it if there are several: 5, 5.0")?;
+    Ok(Chosen { front, handle })
+}
+
+/// Worker threads of a backend on Xen that was not told how many.
+pub fn workers_on_xen() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MOST)
+}
+
+/// Gives the backend its workers; a switch is told the time by them.
+pub fn employ<P: Platform, T: Transport + 'static>(
+    backend: &mut Backend<P, T>,
+    args: &DaemonArgs,
+    usual: usize,
+    switch: Option<&Switch>,
+) -> Result<()>
+where
+    P::Events: WakeOn,
+{
+    let switch = switch.cloned();
+    let each_turn =
+        Arc::new(move || switch.iter().for_each(|switch| switch.set_now(MonotonicClock.now_ns())));
+    let workers = args.workers.map_or(usual, usize::from);
+    let staff =
+        Staff { workers, place: args.place, mode: args.mode, each_start: Arc::new(|_| {}), each_turn };
+    let hired = backend.employ(staff);
+    Ok(hired
+        .map_err(|e| format!("{workers} worker thread(s) cannot be had: {e}; choose fewer with --workers"))?)
+}
+
+/// A backend with what belongs to its process.
+pub struct Daemon<P: Platform, T: Transport + 'static> {
+    /// What it serves.
+    pub serves: Serves,
+    /// The backend.
+    pub backend: Backend<P, T>,
+    /// What is told the time, where there is one.
+    pub switch: Option<Switch>,
+    /// Who asks what it does.
+    pub status: StatusTeller<P>,
+    /// Its signals.
+    pub stop: Stop,
+    /// Who started it.
+    pub notify: Notify,
+    /// What else is to be looked after in control turns, and how often.
+    pub between: Option<(Duration, Box<dyn FnMut()>)>,
+}
+
+impl<P: Platform, T: Transport + 'static> Daemon<P, T>
+where
+    P::Events: WakeOn,
+{
+    /// Serves until a signal, and ends as `close` says.
+    pub fn run(&mut self, close: bool) -> Result<()> {
+        // What a predecessor left is taken up in this turn, or waits for its channels.
+        self.control()?;
+        self.notify.ready();
+        // Its frames and requests are the workers'.
+        Worker::new(Mode::Event).run(self)?;
+        self.notify.stopping();
+        // Both say in the log what became of the devices, and how much is lost.
+        if close {
+            self.backend.close_all();
+        } else {
+            self.backend.detach();
+        }
+        Ok(())
+    }
+}
+
+impl<P: Platform, T: Transport + 'static> Rest for Daemon<P, T>
+where
+    P::Events: WakeOn,
+{
+    type Error = Box<dyn Error>;
+    // Work wakes it, mostly: control has its turn before the sleep, and the next before the next.
+    const CONTROL_AFTER_SLEEP: bool = false;
+
+    fn sleep(&mut self) -> Result<()> {
+        if !self.backend.control()? {
+            let every = self.between.as_ref().map(|(every, _)| *every);
+            let due = [every, self.status.due(), self.notify.due()];
+            self.backend.sleep(due.into_iter().flatten().min());
+        }
+        Ok(())
+    }
+
+    /// All that does not belong to the data path.
+    fn control(&mut self) -> Result<()> {
+        self.backend.control()?;
+        if let Some(switch) = &self.switch {
+            switch.set_now(self.backend.platform().clock().now_ns());
+        }
+        self.status.turn(&self.backend);
+        let class = self.serves.class();
+        self.notify
+            .status(Instant::now(), || status(class, self.backend.devices().map(|(device, _)| device)));
+        if let Some((_, between)) = &mut self.between {
+            between();
+        }
+        Ok(())
+    }
+}
+
+impl<P: Platform, T: Transport + 'static> Work for Daemon<P, T>
+where
+    P::Events: WakeOn,
+{
+    fn round(&mut self) -> Result<bool> {
+        Ok(self.backend.round())
+    }
+    fn is_over(&mut self) -> bool {
+        self.stop.asked()
+    }
+}
+
+/// What a backend does, in a line.
+fn status(class: Class, devices: impl Iterator<Item = DeviceReport>) -> String {
+    let (mut all, mut connected) = (0, 0);
+    for device in devices {
+        all += 1;
+        connected += usize::from(device.state == XenbusState::Connected);
+    }
+    format!("{}s: {all}, connected: {connected}", class.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_chosen_by_guest_or_one_by_one() {
+        assert_eq!(chosen("5"), Ok(Chosen { front: 5, handle: None }));
+        assert_eq!(chosen("vif5.1"), Ok(Chosen { front: 5, handle: Some(1) }));
+        assert_eq!(chosen("vbd5.51712"), Ok(Chosen { front: 5, handle: Some(51712) }));
+        for bad in ["", "5.", ".0", "x", "70000", "5.0.0"] {
+            assert!(chosen(bad).is_err(), "{bad}");
+        }
+    }
+}

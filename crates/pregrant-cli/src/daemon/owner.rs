@@ -1,0 +1,88 @@
+//! One process of a domain serves devices of a kind. The lock dies with its process, and a successor may wait for that.
+
+use super::{RUN_DIR, Result, Serves};
+use crate::status_reader::{self, NoStatus};
+use crate::stop::Stop;
+use pregrant_host::drivers::recovery::{Lock, LockError};
+use pregrant_host::loopback::{Loopback, LoopbackError, Owned};
+use pregrant_lab::machine::DRIVER;
+use pregrant_lab::screen;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a predecessor that was just killed may take to be gone.
+const DYING: Duration = Duration::from_secs(1);
+
+/// Makes this process the loopback domain's only backend of its kind. None: it was told to stop while it waited.
+pub fn own_loopback(
+    platform: &Loopback,
+    dir: &Path,
+    serves: Serves,
+    wait: bool,
+    stop: &Stop,
+) -> Result<Option<Owned>> {
+    let dying = Instant::now() + DYING;
+    let mut said = false;
+    loop {
+        match platform.own(serves.lock()) {
+            Ok(owned) => return Ok(Some(owned)),
+            Err(LoopbackError::Held { .. }) if stop.asked() => return Ok(None),
+            Err(LoopbackError::Held { .. }) if wait || Instant::now() < dying => {}
+            Err(LoopbackError::Held { .. }) => {
+                let (who, class) = (owner(dir, serves), serves.class().name());
+                return Err(format!(
+                    "{DRIVER} has a backend already: {who}. Stop it first (its {class}s stay connected, and the next backend \
+                     takes them up), or start this one with --wait"
+                )
+                .into());
+            }
+            Err(e) => return Err(e.into()),
+        }
+        if wait && !said {
+            said = true;
+            let who = owner(dir, serves);
+            let _ = screen::print(format_args!("{DRIVER} has a backend: {who}; waiting for its end"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The backend that has the domain, in words.
+fn owner(dir: &Path, serves: Serves) -> String {
+    match status_reader::read(&serves.status(dir, DRIVER.0)) {
+        Ok(status) => format!("process {}, for {:.0} s", status.pid, status.uptime_s),
+        Err(NoStatus::Dead) => "a process that tells no status".into(),
+        Err(NoStatus::Failed(why)) => format!("a process that tells no status ({why})"),
+    }
+}
+
+/// Makes this process the domain's only backend of its kind on Xen. None: it was told to stop while it waited.
+pub fn own_xen(serves: Serves, wait: bool, stop: &Stop) -> Result<Option<Lock>> {
+    let path = Path::new(RUN_DIR).join(format!("{}.lock", serves.lock()));
+    let dying = Instant::now() + DYING;
+    let mut said = false;
+    loop {
+        match Lock::take(&path) {
+            Ok(lock) => return Ok(Some(lock)),
+            Err(LockError::Held { .. }) if stop.asked() => return Ok(None),
+            Err(LockError::Held { owner, .. }) if wait => {
+                if !std::mem::replace(&mut said, true) {
+                    let _ = screen::print(format_args!(
+                        "process {owner} serves this domain; waiting for its end"
+                    ));
+                }
+            }
+            Err(LockError::Held { .. }) if Instant::now() < dying => {}
+            Err(LockError::Held { owner, .. }) => {
+                let class = serves.class().name();
+                return Err(format!(
+                    "this domain has a backend already: process {owner}. Stop it first (its {class}s stay connected, and the \
+                     next backend takes them up), or start this one with --wait"
+                )
+                .into());
+            }
+            Err(e) => return Err(e.into()),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
