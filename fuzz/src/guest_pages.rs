@@ -68,6 +68,11 @@ impl GuestPages {
         self.refs[page % self.refs.len()].0.0
     }
 
+    /// Each page's grant, and what it allows.
+    pub fn rights(&self) -> Vec<(u32, Right)> {
+        self.refs.iter().map(|&(gref, right)| (gref.0, right)).collect()
+    }
+
     /// The page that the back may write to through this grant.
     pub fn page_of(&self, gref: u32) -> Option<usize> {
         self.refs.iter().position(|&(r, right)| r.0 == gref && right == Right::Write)

@@ -8,6 +8,8 @@
 //! `corpus/NAME/` has a small set of inputs that reach what is known to be reached, `regressions/NAME/` those that found
 //! a mistake, real or planted. A target is deterministic: no clock, no threads, no random numbers.
 
+mod blk_model;
+mod blk_ring;
 mod guest_pages;
 #[path = "../../crates/pregrant/tests/rig/mod.rs"]
 mod rig;
@@ -16,6 +18,8 @@ mod tape;
 
 mod back_rx;
 mod back_tx;
+mod blk_back;
+mod blk_front;
 mod ctrl_ring;
 mod data_ring;
 mod foreign;
@@ -39,6 +43,8 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "back_tx", play: back_tx::back_tx },
     Target { name: "back_rx", play: back_rx::back_rx },
+    Target { name: "blk_back", play: blk_back::blk_back },
+    Target { name: "blk_front", play: blk_front::blk_front },
     Target { name: "ctrl_ring", play: ctrl_ring::ctrl_ring },
     Target { name: "data_ring", play: data_ring::data_ring },
     Target { name: "foreign", play: foreign::foreign },

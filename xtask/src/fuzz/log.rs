@@ -10,9 +10,11 @@
 
 /// Executions beyond the kept inputs in [`FLOOR_SECONDS`] below which a target did not fuzz: a twentieth or less of what
 /// each did at the lowest priority on two cores with a load of six.
-const FLOORS: [(&str, u64); 12] = [
+const FLOORS: [(&str, u64); 14] = [
     ("back_rx", 100),
     ("back_tx", 100),
+    ("blk_back", 100),
+    ("blk_front", 100),
     ("ctrl_ring", 100),
     ("data_ring", 300),
     ("foreign", 100),
@@ -28,7 +30,7 @@ const FLOORS: [(&str, u64); 12] = [
 const FLOOR: u64 = 10;
 
 /// The time that the floors are for.
-pub(super) const FLOOR_SECONDS: u64 = 30;
+pub(super) const FLOOR_SECONDS: u64 = 26;
 
 /// The log of one run.
 pub(super) struct Log(String);

@@ -99,7 +99,12 @@ impl BackFeatures {
     }
 }
 
-/// The keys of a disk's figures, written when it is open.
+/// Whether a back that can do barriers offers them for this disk.
+pub fn offers_barrier(figures: &DiskFigures, can: bool) -> bool {
+    can && figures.flush && !figures.read_only
+}
+
+/// The keys of a disk's figures, and whether barriers are [offered](offers_barrier), written when it is open.
 pub fn figures_pairs(figures: &DiskFigures, barrier: bool) -> Pairs {
     let mut p = Pairs::new();
     put(&mut p, SECTORS, figures.sectors);
@@ -110,7 +115,6 @@ pub fn figures_pairs(figures: &DiskFigures, barrier: bool) -> Pairs {
         | bit(figures.removable, INFO_REMOVABLE)
         | bit(figures.read_only, INFO_READ_ONLY);
     put(&mut p, INFO, info);
-    let barrier = barrier && figures.flush && !figures.read_only;
     put(&mut p, "feature-barrier", barrier as u32);
     put(&mut p, "feature-flush-cache", figures.flush as u32);
     if let Some(discard) = figures.discard.filter(|_| !figures.read_only) {

@@ -165,7 +165,8 @@ fn nothing_is_written_to_a_disk_that_is_read() {
     for (req, status) in [
         (rw(OP_READ, 8, &[(g, 0, 7)]), RSP_OKAY),
         (rw(OP_WRITE, 8, &[(g, 0, 7)]), RSP_ERROR),
-        (rw(OP_WRITE_BARRIER, 8, &[(g, 0, 7)]), RSP_ERROR),
+        (rw(OP_WRITE_BARRIER, 8, &[(g, 0, 7)]), RSP_EOPNOTSUPP),
+        (rw(OP_WRITE_BARRIER, 0, &[]), RSP_EOPNOTSUPP),
         (rw(OP_FLUSH_DISKCACHE, 8, &[(g, 0, 7)]), RSP_ERROR),
         (discard(0, 8, 8), RSP_EOPNOTSUPP),
         (rw(OP_FLUSH_DISKCACHE, 0, &[]), RSP_OKAY),

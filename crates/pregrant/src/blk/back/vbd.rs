@@ -17,8 +17,8 @@ use super::slots::{JOURNAL_BYTES, Journal, Slots};
 use crate::blk::disk::{DiskFigures, Image, OpenError, Opening};
 use crate::blk::features::{
     BackFeatures, DEVICE_PATH, DEVICE_TYPE, FrontRequest, INDIRECT_SEGMENTS_MAX, MODE, PARAMS, QueueKeys,
-    figures_pairs, mode_writes, of_back_connection, queue_prefix, read_figures, resized_pairs, ring_key,
-    type_is_cdrom,
+    figures_pairs, mode_writes, of_back_connection, offers_barrier, queue_prefix, read_figures,
+    resized_pairs, ring_key, type_is_cdrom,
 };
 use crate::blk::path::{AnyPath, PathName, persistent};
 use crate::platform::{Access, Events, PeerMem, Platform};
@@ -241,7 +241,7 @@ impl<P: Platform> Vbd<P> {
         let rings: usize = front.queues.iter().map(|keys| keys.ring.len()).sum();
         let rules = Rules {
             figures,
-            barrier: self.told.barrier,
+            barrier: offers_barrier(&figures, self.told.barrier),
             max_indirect: self.told.max_indirect_segments.min(INDIRECT_SEGMENTS_MAX) as u16,
         };
         let path = if front.persistent { PathName::Persistent } else { self.config.fallback };

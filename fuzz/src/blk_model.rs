@@ -1,0 +1,629 @@
+//! The disk of a fuzzed back, and what the rules say of its requests: it sees each call of a poll as it comes.
+//!
+//! ```text
+//!   poll: complete* --taken, all of them--> submit* --start--> (perform, complete, submit of next steps)*
+//!            |              |                 |                             |
+//!            |              '-- judged here, with the guest's memory as it is now; the disk's order must be the one that comes
+//!            '-- reads land in the guest's memory, an answer falls due           out, in the requests' order
+//! ```
+//! What the guest's memory has to be is kept beside it, byte by byte: whoever changes it says so here. The disk keeps no sectors:
+//! what it gives for a read is new each time, and what is written is compared as it comes.
+
+use crate::blk_ring::BlkRing;
+use crate::guest_pages::Right;
+use pregrant::PAGE_SIZE;
+use pregrant::blk::disk::{
+    Disk, DiskFigures, Done, Image, Io, IoError, IoMemory, IoOp, OpenError, Opening, SECTOR_BYTES,
+};
+use pregrant::blk::path::PathName;
+use pregrant::error::PlatformError;
+use pregrant::platform::local::LocalRegion;
+use pregrant::shm::SharedBytes;
+use pregrant::wire::blkif::{
+    DISCARD_SECURE, OP_DISCARD, OP_FLUSH_DISKCACHE, OP_READ, OP_WRITE, OP_WRITE_BARRIER, RSP_EOPNOTSUPP,
+    RSP_ERROR, RSP_OKAY, Request, Response, SEGMENTS_MAX, SLOT_WORDS_MAX, Segment,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// How a back's process ends in the middle of a poll.
+pub struct Died;
+
+/// What the guest changes while a poll runs.
+pub enum Meanwhile {
+    /// All of a page.
+    Page(usize, u8),
+    /// A slot of the ring that is polled.
+    Slot(BlkRing, u32, [u32; SLOT_WORDS_MAX]),
+}
+
+/// A piece of a page.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    gref: u32,
+    /// As it was when the request was taken; None: it is not the back's to use so.
+    page: Option<usize>,
+    at: usize,
+    len: usize,
+}
+
+/// A request that the disk works on, or is to.
+struct Active {
+    index: u32,
+    answer: Response,
+    /// What the disk is to do for it, in order.
+    ops: Vec<IoOp>,
+    step: usize,
+    alone: bool,
+    sector: u64,
+    sectors: u64,
+    parts: Vec<Part>,
+    /// What a back that copies had of the guest's memory, for a write; what the disk gave, for a read.
+    copied: Option<Vec<u8>>,
+}
+
+/// An answer that is due, and the request's index.
+pub type Due = (u32, Response);
+
+impl fmt::Debug for Active {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { index, answer, ops, step, sector, sectors, parts, .. } = self;
+        write!(
+            f,
+            "request {index}, {answer:?}: {ops:?} from {step}, {sectors} sectors at {sector}, {} parts",
+            parts.len()
+        )
+    }
+}
+
+enum Verdict {
+    Answer(Due),
+    Go(Active),
+}
+
+/// A request that may be taken, in its place on the ring.
+#[derive(Clone, Copy)]
+pub struct Asked {
+    pub index: u32,
+    pub request: Request,
+    /// A predecessor took it.
+    pub again: bool,
+}
+
+/// One queue's way to the disk, of one connection.
+#[derive(Default)]
+struct Lane {
+    gone: bool,
+    /// What the poll may take.
+    asked: Vec<Asked>,
+    /// The same, judged when its taking was over, but for those that it was seen to take: as many count as were taken.
+    judged: Option<VecDeque<Verdict>>,
+    /// Of all, those that it was seen to take.
+    seen: usize,
+    /// Its batch is with the disk.
+    started: bool,
+    /// Came back, and the back is to tell the guest.
+    ended: Vec<(Active, bool)>,
+    active: BTreeMap<u64, Active>,
+    /// A barrier that has not begun.
+    barrier: Option<Active>,
+    due: Vec<Due>,
+    unstarted: Vec<Io>,
+    waiting: Vec<Io>,
+    done: Vec<Done>,
+}
+
+/// See the module.
+pub struct Model {
+    /// What the image is.
+    pub image: DiskFigures,
+    /// What the guest was told.
+    pub told: DiskFigures,
+    pub barrier: bool,
+    pub max_indirect: u16,
+    pub path: PathName,
+    region: LocalRegion,
+    memory: Vec<u8>,
+    pub rights: Vec<(u32, Right)>,
+    lanes: Vec<Lane>,
+    pub meanwhile: Option<Meanwhile>,
+    /// The back's process ends at the so many-th call.
+    pub dies_in: Option<u32>,
+    /// Orders are done as they are started.
+    pub at_once: bool,
+    /// Nothing that is waited for comes.
+    pub hangs: bool,
+    /// How the next orders end.
+    pub outcome: Result<(), IoError>,
+    /// Which orders of a way that is dropped are done all the same, by its bits.
+    pub lands: u8,
+    reads: u64,
+}
+
+/// The model, whoever has a way to it.
+#[derive(Clone)]
+pub struct ModelDisk(Arc<Mutex<Model>>);
+
+impl ModelDisk {
+    /// Of a guest with this memory.
+    pub fn new(image: DiskFigures, path: PathName, region: LocalRegion) -> Self {
+        let mut memory = vec![0; region.len()];
+        assert!(region.copy_out(0, &mut memory));
+        Self(Arc::new(Mutex::new(Model {
+            image,
+            told: image,
+            barrier: false,
+            max_indirect: 0,
+            path,
+            region,
+            memory,
+            rights: Vec::new(),
+            lanes: Vec::new(),
+            meanwhile: None,
+            dies_in: None,
+            at_once: false,
+            hangs: false,
+            outcome: Ok(()),
+            lands: 0,
+            reads: 0,
+        })))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Model> {
+        self.0.lock().unwrap_or_else(|dead| dead.into_inner())
+    }
+
+    /// The process ends here, if it is to.
+    fn perhaps_die(&self) {
+        let mut model = self.lock();
+        model.dies_in = model.dies_in.and_then(|n| n.checked_sub(1));
+        if model.dies_in == Some(0) {
+            model.dies_in = None;
+            drop(model);
+            resume_unwind(Box::new(Died));
+        }
+    }
+}
+
+impl Image for ModelDisk {
+    fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError> {
+        let model = self.lock();
+        assert!(how.writable || model.told.read_only, "the toolstack lets its guest write");
+        assert!(model.lanes.iter().all(|lane| lane.gone), "it is opened while somebody has a way to it");
+        Ok(model.image)
+    }
+    fn sectors(&mut self) -> Option<u64> {
+        Some(self.lock().image.sectors)
+    }
+    fn close(&mut self) {
+        assert!(
+            self.lock().lanes.iter().all(|lane| lane.gone),
+            "it is closed while somebody has a way to it"
+        );
+    }
+    fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError> {
+        let mut model = self.lock();
+        model.lanes.push(Lane::default());
+        Ok(Box::new(Way { disk: self.clone(), lane: model.lanes.len() - 1 }))
+    }
+}
+
+struct Way {
+    disk: ModelDisk,
+    lane: usize,
+}
+
+impl Disk for Way {
+    fn submit(&mut self, io: Io) {
+        self.disk.perhaps_die();
+        self.disk.lock().submit(self.lane, io);
+    }
+    fn start(&mut self) {
+        self.disk.lock().start(self.lane);
+    }
+    fn complete(&mut self, done: &mut Vec<Done>) {
+        self.disk.perhaps_die();
+        self.disk.lock().complete(self.lane, done);
+    }
+    fn wait(&mut self) -> bool {
+        let mut model = self.disk.lock();
+        assert!(model.lanes[self.lane].unstarted.is_empty(), "it sleeps for what nobody has started");
+        if !model.hangs {
+            model.perform_one(self.lane, 0);
+        }
+        !model.hangs
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.disk.lock().end(self.lane);
+    }
+}
+
+fn nth(lands: u8, k: usize) -> bool {
+    lands >> (k % 8) & 1 == 1
+}
+
+impl Model {
+    /// The lanes of the last `n` ways.
+    pub fn last_lanes(&self, n: usize) -> usize {
+        self.lanes.len() - n
+    }
+
+    /// The guest writes to its memory.
+    pub fn write(&mut self, at: usize, bytes: &[u8]) {
+        assert!(self.region.copy_in(at, bytes));
+        self.memory[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Nothing has written to the guest's memory but what should have.
+    pub fn compare(&self) {
+        let mut now = vec![0; self.memory.len()];
+        assert!(self.region.copy_out(0, &mut now));
+        if let Some(at) = (0..now.len()).find(|at| now[*at] != self.memory[*at]) {
+            let (is, was) = (now[at], self.memory[at]);
+            panic!("byte {at:#x} of the guest's memory is {is:#x}, and should be {was:#x}");
+        }
+    }
+
+    /// A back died while it copied bytes to the guest: of those that came back, all or some or none are there.
+    pub fn forget_memory(&mut self) {
+        assert!(self.region.copy_out(0, &mut self.memory));
+    }
+
+    /// What a poll may take, in order.
+    pub fn before_poll(&mut self, lane: usize, asked: impl Iterator<Item = Asked>) {
+        let lane = &mut self.lanes[lane];
+        (lane.asked, lane.judged, lane.seen, lane.started) = (asked.collect(), None, 0, false);
+    }
+
+    /// Of what a poll may take, what it took, as it read it.
+    pub fn taken(&mut self, lane: usize, n: usize) -> Vec<Asked> {
+        let asked = &self.lanes[lane].asked;
+        assert!(n <= asked.len(), "{n} requests taken, of {}", asked.len());
+        asked[..n].to_vec()
+    }
+
+    /// What a poll that took so many should have answered.
+    pub fn after_poll(&mut self, lane: usize, taken: usize) -> Vec<Due> {
+        self.deliver(lane);
+        let this = &mut self.lanes[lane];
+        assert!(this.seen <= taken, "an order of a request that was not taken");
+        let left = taken - this.seen;
+        let judged = this.judged.take().unwrap_or_default();
+        for verdict in judged.into_iter().take(left) {
+            assert!(this.barrier.is_none(), "a request is taken behind a barrier");
+            match verdict {
+                Verdict::Answer(due) => this.due.push(due),
+                Verdict::Go(active) if active.alone => this.barrier = Some(active),
+                Verdict::Go(active) => panic!("taken, and its disk never heard of it: {active:?}"),
+            }
+        }
+        assert!(this.unstarted.is_empty(), "nobody starts these before the next request");
+        std::mem::take(&mut this.due)
+    }
+
+    /// What a back that ends in good order should have answered since its last poll.
+    pub fn due_at_end(&mut self, lane: usize) -> Vec<Due> {
+        std::mem::take(&mut self.lanes[lane].due)
+    }
+
+    /// Parts of requests that are in flight.
+    pub fn parts(&self, lane: usize) -> usize {
+        let lane = &self.lanes[lane];
+        lane.active.values().chain(&lane.barrier).map(|active| active.parts.len()).sum()
+    }
+
+    /// The page behind a reference, if it is the back's to use so.
+    fn page(&self, gref: u32, write: bool) -> Option<usize> {
+        let fits = |right| right == Right::Write || right == Right::Read && !write;
+        self.rights.iter().position(|&(r, right)| r == gref && fits(right))
+    }
+
+    fn parts_bytes(&self, parts: &[Part]) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        for part in parts {
+            let at = part.page? * PAGE_SIZE + part.at;
+            bytes.extend_from_slice(&self.memory[at..at + part.len]);
+        }
+        Some(bytes)
+    }
+
+    /// What the rules say of a request (docs/protocol 5.3).
+    fn judge(&self, Asked { index, request, .. }: &Asked) -> Verdict {
+        let op = match request {
+            Request::ReadWrite(r) => r.op,
+            Request::Indirect(r) => r.op,
+            Request::Discard(_) => OP_DISCARD,
+            Request::Other { op, .. } => *op,
+        };
+        let answer = |status| Response { id: request.id(), op, status };
+        match self.verdict(request) {
+            Err(status) => Verdict::Answer((*index, answer(status))),
+            Ok((ops, alone, sector, sectors, parts)) => {
+                let copies = self.path == PathName::Copy && ops.contains(&IoOp::Write);
+                let copied = if copies { self.parts_bytes(&parts) } else { None };
+                let answer = answer(RSP_OKAY);
+                Verdict::Go(Active {
+                    index: *index,
+                    answer,
+                    ops,
+                    step: 0,
+                    alone,
+                    sector,
+                    sectors,
+                    parts,
+                    copied,
+                })
+            }
+        }
+    }
+
+    #[allow(clippy::type_complexity)] // one use
+    fn verdict(&self, request: &Request) -> Result<(Vec<IoOp>, bool, u64, u64, Vec<Part>), i16> {
+        let units = u64::from(self.told.sector_size) / SECTOR_BYTES as u64;
+        let on_disk = |sector: u64, n: u64| {
+            let end = u128::from(sector) + u128::from(n);
+            n > 0
+                && sector.is_multiple_of(units)
+                && n.is_multiple_of(units)
+                && end <= self.told.sectors.into()
+        };
+        let (op, sector, segments) = match request {
+            Request::Other { .. } => return Err(RSP_EOPNOTSUPP),
+            Request::Discard(r) => {
+                let secure = r.flag & DISCARD_SECURE != 0;
+                let can = self.told.discard.is_some_and(|d| !secure || d.secure) && !self.told.read_only;
+                return match (can, on_disk(r.sector, r.nr_sectors)) {
+                    (false, _) => Err(RSP_EOPNOTSUPP),
+                    (_, false) => Err(RSP_ERROR),
+                    _ => Ok((vec![IoOp::Discard { secure }], false, r.sector, r.nr_sectors, Vec::new())),
+                };
+            }
+            Request::ReadWrite(r) => {
+                let segments = r.seg.get(..r.nr_segments.into()).filter(|s| s.len() <= SEGMENTS_MAX);
+                (r.op, r.sector, segments.ok_or(RSP_ERROR)?.to_vec())
+            }
+            Request::Indirect(_) if self.max_indirect == 0 => return Err(RSP_EOPNOTSUPP),
+            Request::Indirect(r) => {
+                let n = usize::from(r.nr_segments);
+                if n == 0 || r.nr_segments > self.max_indirect || ![OP_READ, OP_WRITE].contains(&r.op) {
+                    return Err(RSP_ERROR);
+                }
+                let mut list = Vec::new();
+                for gref in r.grefs.iter().take(n.div_ceil(PAGE_SIZE / Segment::SIZE)) {
+                    let at = self.page(*gref, false).ok_or(RSP_ERROR)? * PAGE_SIZE;
+                    let (entries, _) = self.memory[at..at + PAGE_SIZE].as_chunks();
+                    list.extend(entries.iter().map(|bytes| Segment::from_bytes(*bytes)));
+                }
+                list.truncate(n);
+                (r.op, r.sector, list)
+            }
+        };
+        let alone = op == OP_WRITE_BARRIER;
+        if alone && !(self.barrier && self.told.flush) || op == OP_FLUSH_DISKCACHE && !self.told.flush {
+            return Err(RSP_EOPNOTSUPP);
+        }
+        let ops = match (op, segments.is_empty()) {
+            (OP_READ, false) => vec![IoOp::Read],
+            (OP_WRITE, false) => vec![IoOp::Write],
+            (OP_WRITE_BARRIER | OP_FLUSH_DISKCACHE, true) => {
+                return Ok((vec![IoOp::Flush], alone, 0, 0, Vec::new()));
+            }
+            (OP_WRITE_BARRIER | OP_FLUSH_DISKCACHE, false) => vec![IoOp::Flush, IoOp::Write, IoOp::Flush],
+            _ => return Err(RSP_ERROR),
+        };
+        let reads = op == OP_READ;
+        let mut parts = Vec::new();
+        let mut total = 0;
+        for segment in segments {
+            let (first, last) = (u64::from(segment.first_sect), u64::from(segment.last_sect));
+            if first > last || last > 7 || !(last - first + 1).is_multiple_of(units) {
+                return Err(RSP_ERROR);
+            }
+            let (at, len) = (first as usize * SECTOR_BYTES, (last - first + 1) as usize * SECTOR_BYTES);
+            parts.push(Part { gref: segment.gref, page: self.page(segment.gref, reads), at, len });
+            total += last - first + 1;
+        }
+        // A back that copies looks at the pages of a read when it has the bytes.
+        let late = reads && self.path == PathName::Copy;
+        let wrong = !reads && self.told.read_only || !on_disk(sector, total);
+        if wrong || !late && parts.iter().any(|part| part.page.is_none()) {
+            return Err(RSP_ERROR);
+        }
+        Ok((ops, alone, sector, total, parts))
+    }
+
+    /// The taking of this poll is over.
+    fn judge_all(&mut self, lane: usize) {
+        if self.lanes[lane].judged.is_none() {
+            let judged = self.lanes[lane].asked.iter().map(|asked| self.judge(asked)).collect();
+            self.lanes[lane].judged = Some(judged);
+        }
+    }
+
+    /// The next request that its disk is to hear of. The ones before it are answered at once.
+    fn next(&mut self, lane: usize) -> Active {
+        self.judge_all(lane);
+        let this = &mut self.lanes[lane];
+        loop {
+            let verdict = this.judged.as_mut().and_then(VecDeque::pop_front);
+            this.seen += 1;
+            match verdict.expect("an order that nobody asked for") {
+                Verdict::Answer(due) => this.due.push(due),
+                Verdict::Go(active) => {
+                    assert!(!this.started || active.alone, "a request begins behind its poll's batch");
+                    return active;
+                }
+            }
+        }
+    }
+
+    fn submit(&mut self, lane: usize, io: Io) {
+        let this = &mut self.lanes[lane];
+        assert!(!this.gone);
+        if !this.active.contains_key(&io.token) {
+            self.deliver(lane);
+            let this = &mut self.lanes[lane];
+            let active = match this.barrier.take() {
+                Some(barrier) => barrier,
+                None => self.next(lane),
+            };
+            let this = &mut self.lanes[lane];
+            let alone =
+                this.active.values().all(|other| !other.alone) && (!active.alone || this.active.is_empty());
+            assert!(alone, "a barrier goes alone");
+            this.active.insert(io.token, active);
+        }
+        let active = &self.lanes[lane].active[&io.token];
+        assert_eq!(Some(&io.op), active.ops.get(active.step), "of {active:?}");
+        let (sector, sectors) = if io.op == IoOp::Flush { (0, 0) } else { (active.sector, active.sectors) };
+        assert_eq!((io.sector, io.sectors), (sector, sectors), "of {active:?}");
+        if matches!(io.op, IoOp::Read | IoOp::Write) {
+            let copies = matches!(io.memory, IoMemory::Private(_));
+            assert_eq!(copies, self.path == PathName::Copy);
+            assert_eq!(io.memory.len() as u64, sectors * SECTOR_BYTES as u64);
+        } else {
+            assert!(io.memory.is_empty());
+        }
+        self.see_write(active, &io);
+        self.lanes[lane].unstarted.push(io);
+        match self.meanwhile.take() {
+            Some(Meanwhile::Page(page, with)) => self.write(page * PAGE_SIZE, &[with; PAGE_SIZE]),
+            Some(Meanwhile::Slot(ring, index, words)) => {
+                ring.write(index, &words);
+                // What was taken is no longer the guest's.
+                let Lane { asked, judged, .. } = &mut self.lanes[lane];
+                let mut later = asked.iter_mut().filter(|_| judged.is_none());
+                if let Some(asked) = later.find(|asked| !asked.again && asked.index == index) {
+                    asked.request = ring.request(index);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// What is written is the guest's.
+    fn see_write(&self, active: &Active, io: &Io) {
+        if io.op == IoOp::Write {
+            let mut bytes = vec![0; io.memory.len()];
+            io.memory.read_into(&mut bytes);
+            let expected = active.copied.clone().or_else(|| self.parts_bytes(&active.parts));
+            assert!(
+                expected.as_ref() == Some(&bytes),
+                "other bytes than the guest's are written: {active:?}"
+            );
+        }
+    }
+
+    fn start(&mut self, lane: usize) {
+        self.deliver(lane);
+        self.judge_all(lane);
+        self.lanes[lane].started = true;
+        let started = std::mem::take(&mut self.lanes[lane].unstarted);
+        if self.at_once {
+            started.into_iter().for_each(|io| self.perform(lane, io));
+        } else {
+            self.lanes[lane].waiting.extend(started);
+        }
+    }
+
+    /// Does one of the orders that wait. False: there are none.
+    pub fn perform_one(&mut self, lane: usize, which: usize) -> bool {
+        let n = self.lanes[lane].waiting.len();
+        if n > 0 {
+            let io = self.lanes[lane].waiting.remove(which % n);
+            self.perform(lane, io);
+        }
+        n > 0
+    }
+
+    fn perform(&mut self, lane: usize, mut io: Io) {
+        let active = &self.lanes[lane].active[&io.token];
+        self.see_write(active, &io);
+        if io.op == IoOp::Read {
+            self.reads += 1;
+            let seed = self.reads.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+            let bytes: Vec<u8> = (0..io.memory.len()).map(|k| (k ^ k >> 8 ^ seed as usize) as u8).collect();
+            // A disk that fails has done a part of it.
+            io.memory.fill_from(&bytes);
+            if self.path == PathName::Copy {
+                self.lanes[lane].active.get_mut(&io.token).expect("as above").copied = Some(bytes);
+            } else {
+                let parts = active.parts.clone();
+                self.land(&parts, &bytes);
+            }
+        }
+        let outcome = self.outcome;
+        self.lanes[lane].done.push(Done { io, outcome });
+    }
+
+    /// Bytes of a read come to the guest's pages, those that are the back's to write. False: not all are.
+    fn land(&mut self, parts: &[Part], bytes: &[u8]) -> bool {
+        let (mut at, mut all) = (0, true);
+        for part in parts {
+            match part.page {
+                Some(page) => {
+                    let to = page * PAGE_SIZE + part.at;
+                    self.memory[to..to + part.len].copy_from_slice(&bytes[at..at + part.len]);
+                }
+                None => all = false,
+            }
+            at += part.len;
+        }
+        all
+    }
+
+    fn complete(&mut self, lane: usize, done: &mut Vec<Done>) {
+        self.deliver(lane);
+        let new = std::mem::take(&mut self.lanes[lane].done);
+        let this = &mut self.lanes[lane];
+        for one in &new {
+            let active = this.active.get_mut(&one.io.token).expect("an order of its own");
+            active.step += 1;
+            if one.outcome.is_ok() && active.step < active.ops.len() {
+                continue;
+            }
+            let mut active = this.active.remove(&one.io.token).expect("as above");
+            active.answer.status = match one.outcome {
+                Ok(()) => RSP_OKAY,
+                Err(IoError::Failed) => RSP_ERROR,
+                Err(IoError::NotSupported) => RSP_EOPNOTSUPP,
+            };
+            let lands = one.outcome.is_ok() && one.io.op == IoOp::Read && self.path == PathName::Copy;
+            this.ended.push((active, lands));
+        }
+        done.extend(new);
+    }
+
+    /// The back has seen what came back, and does what is left to do for it.
+    fn deliver(&mut self, lane: usize) {
+        for (mut active, lands) in std::mem::take(&mut self.lanes[lane].ended) {
+            if lands {
+                active.parts.iter_mut().for_each(|part| part.page = self.page(part.gref, true));
+                let bytes = active.copied.take().unwrap_or_default();
+                if !self.land(&active.parts, &bytes) {
+                    active.answer.status = RSP_ERROR;
+                }
+            }
+            self.lanes[lane].due.push((active.index, active.answer));
+        }
+    }
+
+    /// The way is dropped: some of what it waits for is done all the same.
+    fn end(&mut self, lane: usize) {
+        let this = &mut self.lanes[lane];
+        this.gone = true;
+        let left: Vec<Io> = this.waiting.drain(..).chain(this.unstarted.drain(..)).collect();
+        for (k, io) in left.into_iter().enumerate() {
+            if nth(self.lands, k) {
+                self.perform(lane, io);
+            }
+        }
+        let due = std::mem::take(&mut self.lanes[lane].due);
+        self.lanes[lane] = Lane { gone: true, due, ..Lane::default() };
+    }
+}
