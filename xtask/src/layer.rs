@@ -83,6 +83,10 @@ pub fn test(w: &Workspace) -> Result<(), String> {
     tool::debian(w, "xenstore-ls", "xenstore-utils")?;
     tool::debian(w, "gcc", "gcc")?;
     tool::debian(w, "ip", "iproute2")?;
+    // Programs on a guest's disk.
+    tool::debian(w, "mke2fs", "e2fsprogs")?;
+    tool::debian(w, "fio", "fio")?;
+    tool::debian(w, "qemu-img", "qemu-utils")?;
     run(&mut w.cargo(&["test", "--workspace", "--no-run"]))?;
     let (beside, others) = suites(w)?;
     let named = |names: &[String]| {

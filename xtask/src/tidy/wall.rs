@@ -116,6 +116,7 @@ const WALLS: &[Wall] = &[
     // What serves guests measures nothing.
     Wall { from: "pregrant_cli::back", never: &MEASURES },
     Wall { from: "pregrant_cli::front", never: &MEASURES },
+    Wall { from: "pregrant_cli::blkfront", never: &MEASURES },
 ];
 
 /// What a testbed is made of knows none.

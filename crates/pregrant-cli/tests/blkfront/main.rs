@@ -9,6 +9,7 @@ mod back;
 #[path = "../../../pregrant/tests/blk/model_disk.rs"]
 #[allow(dead_code)] // other tests use the rest of it
 mod model_disk;
+mod programs;
 #[path = "../../../pregrant/tests/skip/mod.rs"]
 mod skip;
 
@@ -21,7 +22,7 @@ use rustix::fs::FallocateFlags;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -127,14 +128,16 @@ impl Machine {
         self.mount().join("disk")
     }
 
-    fn blkfront(&self, more: &[&str]) -> Command {
+    /// A command on this machine.
+    fn command(&self, args: &[&str]) -> Command {
         let mut command = pregrant();
+        command.args(args).arg("--loopback").arg(&self.dir);
         command
-            .args(["blkfront", "--domain", "5", "--loopback"])
-            .arg(&self.dir)
-            .arg("--mount")
-            .arg(self.mount());
-        command.args(more);
+    }
+
+    fn blkfront(&self, more: &[&str]) -> Command {
+        let mut command = self.command(&["blkfront", "--domain", "5"]);
+        command.arg("--mount").arg(self.mount()).args(more);
         command
     }
 
