@@ -8,7 +8,7 @@ use crate::skip::skip;
 use crate::{Machine, Numbers, Process, can_mount};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// The disk; a file system is on the first half.
@@ -75,24 +75,22 @@ impl<'a> Backend<'a> {
         back
     }
 
-    /// SIGKILL, and the next one.
+    /// SIGKILL.
     fn kill(&mut self) {
         self.running.child.kill().expect("it lives");
         self.running.child.wait().expect("it ends");
-        self.running = Self::another(self.machine);
     }
 
-    /// The program ends well, whatever happens to backends meanwhile: `kills` of them die.
+    /// The program ends well, whatever happens to backends meanwhile: it begins without one, and so many more die under it.
     fn under(&mut self, program: &mut Command, kills: u32) -> String {
-        let child: Child = program
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("it starts");
+        self.kill();
+        let program = program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = program.spawn().expect("it starts");
+        self.running = Self::another(self.machine);
         for _ in 0..kills {
             std::thread::sleep(Duration::from_millis(20));
             self.kill();
+            self.running = Self::another(self.machine);
         }
         let out = child.wait_with_output().expect("it ends");
         let said = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);

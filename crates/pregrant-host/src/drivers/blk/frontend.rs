@@ -334,19 +334,19 @@ where
         Ok(true)
     }
 
-    /// Does what is in hand, and a flush behind it, for at most so long: nothing is to be put any more. False: not in time; what is
-    /// left fails.
+    /// Does what is in hand, and a flush behind it where one is due, for at most so long: nothing is to be put any more. False: not
+    /// in time; what is left fails.
     pub fn finish(&mut self, most: Duration) -> Result<bool, BlkFrontendError> {
         let until = Instant::now() + most;
         let flushed = Arc::new(AtomicBool::new(false));
         let tell = Arc::clone(&flushed);
         let done = move |outcome: Result<&[u8], _>| tell.store(outcome.is_ok(), Ordering::Relaxed);
-        if self.disk.figures().is_none_or(|figures| figures.read_only) {
-            flushed.store(true, Ordering::Relaxed); // nothing was written
-            self.disk.end();
-        } else {
-            self.disk.end_with(DiskOp::Flush, Box::new(done));
+        self.disk.end();
+        self.round()?;
+        if self.schedule.is_empty() && !self.schedule.is_dirty() {
+            return Ok(true);
         }
+        self.disk.end_with(DiskOp::Flush, Box::new(done));
         while self.round()? || !self.schedule.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {

@@ -76,6 +76,8 @@ struct InHand {
     buffer_at: u64,
     /// Of a write that does not fill its sectors.
     patch: Vec<u8>,
+    /// Of a flush: changes that it covers.
+    covers: u64,
 }
 
 impl InHand {
@@ -99,6 +101,9 @@ pub(super) struct Schedule {
     asked: Vec<Option<Piece>>,
     free_tags: Vec<usize>,
     came: u64,
+    /// Changes that were done, whole or in part, and how many of these a flush has covered.
+    changed: u64,
+    flushed: u64,
     /// Requests that were done, and their weight, since the last [`settled`](Self::settled).
     settled: (usize, usize),
     figures: Option<DiskFigures>,
@@ -121,6 +126,11 @@ impl Schedule {
     /// Whether there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether something was changed that no flush has covered.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.changed > self.flushed
     }
 
     /// Pieces that were asked and have no answer.
@@ -178,6 +188,7 @@ impl Schedule {
             buffer: Vec::new(),
             buffer_at: sectors.start,
             patch: Vec::new(),
+            covers: 0,
             bytes,
             sectors,
         };
@@ -225,7 +236,8 @@ impl Schedule {
 
     /// Its first pieces can be asked.
     fn begin(&mut self, place: usize) {
-        let Some(request) = &self.places[place] else { return };
+        let Some(request) = &mut self.places[place] else { return };
+        request.covers = self.changed;
         let (sectors, bytes) = (request.sectors.clone(), request.bytes.clone());
         match request.first {
             Stage::Read => self.stage(place, Stage::Read, PieceOp::Read, [sectors]),
@@ -403,6 +415,12 @@ impl Schedule {
         self.free.push(place);
         self.settled.0 += 1;
         self.settled.1 += request.weight;
+        match request.first {
+            Stage::Read => {}
+            Stage::Flush if request.failed.is_some() => {}
+            Stage::Flush => self.flushed = self.flushed.max(request.covers),
+            _ => self.changed += 1,
+        }
         let part = if request.first == Stage::Read { request.part(&request.bytes) } else { 0..0 };
         (request.done)(match request.failed {
             None => Ok(&request.buffer[part]),

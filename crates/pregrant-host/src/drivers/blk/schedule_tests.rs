@@ -356,8 +356,9 @@ fn an_error_of_the_disk_is_the_requests_and_lets_others_go_on() {
     schedule.answered(0, Ok(()), |_| 0);
     assert_eq!(*second.lock().unwrap(), Some(Ok(vec![])));
     // A disk without a cache needs no flush.
-    assert!(schedule.flush_is_next());
+    assert!(schedule.flush_is_next() && schedule.is_dirty());
     schedule.skip_first();
+    assert!(!schedule.is_dirty());
     assert_eq!(*flush.lock().unwrap(), Some(Ok(vec![])));
 }
 
