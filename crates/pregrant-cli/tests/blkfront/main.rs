@@ -109,10 +109,19 @@ struct Machine {
 
 impl Machine {
     fn start(name: &str) -> Self {
+        Self::serving(name, &[])
+    }
+
+    /// Its toolstack has made a disk for the guest.
+    fn with_disk(name: &str, image: &Path) -> Self {
+        Self::serving(name, &["--disk", &format!("5={}", image.display())])
+    }
+
+    fn serving(name: &str, more: &[&str]) -> Self {
         let dir = std::env::temp_dir().join(format!("pregrant-f-{}-{name}", std::process::id()));
         let mut command = pregrant();
-        let mut serve =
-            Process::start(command.args(["loopback", "serve", "--guest", "5", "--dir"]).arg(&dir));
+        command.args(["loopback", "serve", "--guest", "5", "--dir"]).arg(&dir).args(more);
+        let mut serve = Process::start(&mut command);
         serve.line_with("look: ");
         std::fs::create_dir(dir.join("mnt")).expect("it may");
         let guest = Loopback::attach(&dir.join("broker.sock"), DomId(5)).expect("the guest is there");
