@@ -2,7 +2,9 @@
 # seconds: 2900
 bridge
 frames_serve
-FRAMES=${FRAMES:-100000} KILLS=${KILLS:-10}
+# ONLY: some of them, as `data-ring:zero-copy`.
+FRAMES=${FRAMES:-100000} KILLS=${KILLS:-10} ONLY=${ONLY:-}
+wanted() { case ":$ONLY:" in "::" | *":$(echo "$1" | tr -d ' '):"*) return 0 ;; *) return 1 ;; esac; }
 
 # counted METRIC [LABEL]: what `pregrant top` has of it, all other labels together.
 counted() {
@@ -27,6 +29,7 @@ in_use() { tables | sed -n 's/.*, \([0-9]*\) grants in use/\1/p'; }
 # went this way and no other. Gref mappings are there later than the connection is: until then it is by what comes behind them.
 trial() {
 	_name=$1 _counter=$2 _tx=$3 _back=; shift 3
+	wanted "$_name" || return 0
 	while [ "$1" != -- ]; do _back="$_back $1"; shift; done
 	shift
 	back $_back
@@ -76,6 +79,7 @@ killed() {
 
 # hooked: zero copy. A hook answers echo requests in the buffers that they came in, also with another back in between.
 hooked() {
+	wanted zero-copy || return 0
 	back
 	_empty=$(mapped) _unused=$(in_use)
 	front one 2 --path staging --data-len 2048 --hook tx
