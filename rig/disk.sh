@@ -8,18 +8,33 @@ image() { images; truncate -s "$2M" "/disks/$1"; }
 held_kib() { du -k "/disks/$1" | cut -f 1; }
 
 # vbd TARGET DEVICE [MORE]: a disk in xl's syntax, for guest's disk= and for xl block-attach. Of a `phy` disk with a script xl starts
-# no backend, and does not look at the target.
-vbd() { echo "format=raw,vdev=$2,access=rw,backendtype=phy,script=/rig/block-script,${3:+$3,}target=$1"; }
+# no backend, and does not look at the target. BLOCK_SCRIPT: `pregrant blkback`'s, or the kernel's blkback's.
+BLOCK_SCRIPT=/etc/xen/scripts/block-pregrant
+vbd() { echo "format=raw,vdev=$2,access=rw,backendtype=phy,script=$BLOCK_SCRIPT,${3:+$3,}target=$1"; }
 # vbd_number DEVICE: as the store has it.
 vbd_number() { case $1 in xvda) echo 51712 ;; xvdb) echo 51728 ;; xvdc) echo 51744 ;; esac; }
 
-# blkback: the kernel's, in its place. no_blkback: away with it. block_device IMAGE: makes one of it for the kernel's, in DEVICE.
+# blkback: the kernel's. block_device IMAGE: makes one of it for the kernel's, in DEVICE.
 blkback() { modprobe xen-blkback || fail "no xen-blkback"; }
-no_blkback() { rmmod xen-blkback 2>/dev/null; }
 block_device() {
 	modprobe loop
 	DEVICE=$(losetup -f) && losetup "$DEVICE" "/disks/$1" || fail "no loop device for $1"
 }
+
+# blk [ARGUMENT...]: starts `pregrant blkback` and waits until it is ready; its log is BLK_LOG.
+BLK_LOG=/run/blkback.log
+blk() {
+	BLK_FROM=$(($(cat $BLK_LOG 2>/dev/null | wc -l) + 1))
+	RUST_LOG=${RUST_LOG:-info} pregrant blkback ${WORKERS:+--workers $WORKERS} "$@" >> $BLK_LOG 2>&1 &
+	BLK_PID=$!
+	_ready="process $BLK_PID: ready"
+	within 20 grep -q "$_ready" $BLK_LOG || { tail -5 $BLK_LOG; fail "pregrant blkback $*: not ready"; }
+}
+# blk_said PATTERN: whether the one that was started last has said so. blk_says PATTERN: waits for it.
+blk_said() { tail -n "+$BLK_FROM" $BLK_LOG | grep -q "$1"; }
+blk_says() { within "${2:-20}" blk_said "$1"; }
+# end_blk [SIGNAL]: ends it and waits for its end.
+end_blk() { kill -${1:-TERM} $BLK_PID; wait $BLK_PID; }
 
 # disk_guest NAME [KEY=VALUE...]: a guest with what one needs on a disk, that obeys `ask`.
 disk_guest() {

@@ -141,7 +141,7 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf]) -> Result<(), String> {
     let scripts = ["say.sh", "domain.sh", "net.sh", "disk.sh", "store.script", "vif-script", "block-script"];
     dom0.put_all(&scripts.map(|f| rig.workspace.root().join("rig").join(f)), "rig")?;
     dom0.put_all(&[guest_cpio, disk_cpio, out.kernel.clone()], "rig")?;
-    fs::create_dir_all(dom0.dir.join("etc/xen/scripts")).map_err(|e| at(&dom0.dir, e))?;
+    dom0.put_all(&[rig.workspace.root().join("dist/block-pregrant")], "etc/xen/scripts")?;
     let conf = dom0.dir.join("etc/xen/xl.conf");
     fs::write(&conf, "autoballoon=\"off\"\nclaim_mode=0\n").map_err(|e| at(&conf, e))?;
     dom0.pack(&out.dom0)?;
