@@ -100,6 +100,7 @@ fn help_has_examples() {
         &["demo", "--help"],
         &["bench", "--help"],
         &["bench", "net", "--help"],
+        &["bench", "blk", "--help"],
         &["bench", "hook", "--help"],
         &["bench", "working-set", "--help"],
         &["bench", "latency", "--help"],
@@ -546,6 +547,8 @@ fn the_demo_tells_its_story_and_loses_nothing() {
         "at both ends: equal",
         "100.0 % of them through staging buffers",
         "was killed (SIGKILL)",
+        "none failed; the longest took",
+        "each read had what was written last; so has all of the disk, 65536 sectors",
         "x copy",
         "published M/s",
     ] {

@@ -1,9 +1,10 @@
 //! `pregrant demo`: two guests, a backend and a machine between them, in processes of this program.
 //!
-//! Five acts: the machine; the handshake of two vifs, with its states and keys; a TCP transfer from guest to guest
-//! through the backend's switch, its bytes summed at both ends; the same with the backend killed in the middle; then raw
-//! frames, path against path, with one guest and the backend on a core each.
+//! Six acts: the machine; the handshake of two vifs, with its states and keys; a TCP transfer from guest to guest
+//! through the backend's switch, its bytes summed at both ends; the same with the backend killed in the middle; a disk whose
+//! backend is killed, too; then raw frames, path against path, with one guest and the backend on a core each.
 
+mod disk;
 mod restart;
 mod stage;
 
@@ -18,6 +19,7 @@ use crate::report::Report as Page;
 use crate::screen::{Progress, print};
 use crate::table::{Align, Table, figure};
 use crate::testbed::Testbed;
+use disk::DiskStage;
 use pregrant::net::path::PathName;
 use pregrant::xenbus::XenbusState;
 use pregrant::xenstore::Client;
@@ -75,6 +77,7 @@ pub fn run(args: DemoArgs) -> Result<()> {
 /// All acts, one after the other.
 fn acts(out: &mut Screen, json: &mut RecordWriter, page: &mut Page, start: Instant) -> Result<()> {
     transfer_acts(out, json)?;
+    disk_act(out)?;
     frames_act(out, json, page, start)?;
     out.line(&format!("\nDone in {:.0} s.", start.elapsed().as_secs_f64()))
 }
@@ -144,6 +147,29 @@ fn transfer_acts(out: &mut Screen, json: &mut RecordWriter) -> Result<()> {
         out.line(&format!("   {line}"))?;
     }
     json.write(&restarted.record())?;
+    Ok(())
+}
+
+/// Act 5.
+fn disk_act(out: &mut Screen) -> Result<()> {
+    out.progress.show("   connecting a disk");
+    let stage = DiskStage::start()?;
+    out.progress.clear();
+    out.line(&format!(
+        "\n5. A disk: domain {} has {} in flight on {} MiB, reads and writes of {} B at random places, and the backend, process \
+         {}, is killed",
+        disk::GUEST,
+        disk::DEPTH,
+        disk::DISK_BYTES >> 20,
+        disk::SIZE,
+        stage.pid()
+    ))?;
+    out.progress.show("   reading and writing");
+    let played = stage.play()?;
+    out.progress.clear();
+    for line in played.lines() {
+        out.line(&format!("   {line}"))?;
+    }
     Ok(())
 }
 
@@ -246,11 +272,11 @@ impl StateWatcher {
     }
 }
 
-/// Act 5: raw frames.
+/// Act 6: raw frames.
 fn frames_act(out: &mut Screen, json: &mut RecordWriter, page: &mut Page, start: Instant) -> Result<()> {
     let cores = if Stand::has_two_cores()? { "on a core each" } else { "both on the only core there is" };
     out.line(&format!(
-        "\n5. Raw frames: one guest and the backend, {cores}, poll mode, one queue, bursts of 64"
+        "\n6. Raw frames: one guest and the backend, {cores}, poll mode, one queue, bursts of 64"
     ))?;
     let mut groups: Vec<[Row; 3]> = Vec::new();
     for size in SIZES {

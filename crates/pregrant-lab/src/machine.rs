@@ -106,7 +106,12 @@ impl Machine {
 
     /// Makes a guest domain.
     pub fn guest_domain(&self, domid: DomId) -> Result<()> {
-        Ok(self.broker.create_domain(DomainSpec::guest(domid))?)
+        self.domain(DomainSpec::guest(domid))
+    }
+
+    /// Makes a domain.
+    pub fn domain(&self, spec: DomainSpec) -> Result<()> {
+        Ok(self.broker.create_domain(spec)?)
     }
 }
 

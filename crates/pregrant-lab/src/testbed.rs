@@ -9,9 +9,11 @@
 
 use crate::machine::{self, DRIVER, Machine};
 use crate::process::order::{Order, Posts, Report};
+use crate::toolstack::DiskSpec;
 use pregrant::DomId;
 use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenstore::Client;
+use pregrant_host::loopback::DomainSpec;
 use pregrant_host::xenstored::UnixTransport;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::OwnedFd;
@@ -55,6 +57,17 @@ impl Testbed {
     /// Makes a guest domain.
     pub fn guest_domain(&self, domid: u16) -> Result<()> {
         self.machine.guest_domain(DomId(domid))
+    }
+
+    /// Makes a guest domain that can have long requests to a disk in flight.
+    pub fn large_guest_domain(&self, domid: u16) -> Result<()> {
+        self.machine.domain(DomainSpec { pages: 32768, grant_frames: 32, ..DomainSpec::guest(DomId(domid)) })
+    }
+
+    /// Makes a disk of guest `front` served by domain 0, as libxl does.
+    pub fn make_disk(&mut self, front: u16, handle: u32, params: &str) -> Result<()> {
+        let disk = DiskSpec { params: params.into(), writable: true };
+        crate::toolstack::make_vbd(self.xs(), DomId(front), handle, &disk)
     }
 
     /// Makes a vif of guest `front` served by domain 0, as libxl does.

@@ -1,5 +1,6 @@
 //! `pregrant bench`: measurements, as a table for people and as JSON lines for programs.
 
+pub(crate) mod blk;
 pub(crate) mod crowd;
 pub(crate) mod fairness;
 pub(crate) mod hook;
@@ -23,6 +24,8 @@ use std::path::Path;
 pub enum BenchCommand {
     /// Frames through a vif, path by path
     Net(net::NetArgs),
+    /// Requests to a disk, path by path
+    Blk(blk::BlkArgs),
     /// What a frame hook of the guest's saves: frames that are dropped, and frames that are sent back
     Hook(hook::HookArgs),
     /// Frames from a guest's own buffers: how many the backend's table has, over the number of buffers
@@ -48,6 +51,7 @@ pub enum BenchCommand {
 pub fn run(command: BenchCommand) -> Result<(), Box<dyn std::error::Error>> {
     match command {
         BenchCommand::Net(args) => net::run(args),
+        BenchCommand::Blk(args) => blk::run(args),
         BenchCommand::Hook(args) => hook::run(args),
         BenchCommand::WorkingSet(args) => working_set::run(args),
         BenchCommand::Latency(args) => latency::run(args),
@@ -84,7 +88,12 @@ pub fn none_went_wrong<'a>(
         let all = [Some(r.lost), r.repeated, r.damaged, r.missed_wakeups];
         sums.iter_mut().zip(all).for_each(|(sum, n)| *sum += n.unwrap_or(0));
     }
-    let words = ["frames lost", "frames repeated or late", "frames damaged", "wake-ups missed"];
+    let words = [
+        "frames (requests of a disk) lost",
+        "frames repeated or late",
+        "frames (or reads) damaged",
+        "wake-ups missed",
+    ];
     let wrong: Vec<String> =
         sums.iter().zip(words).filter(|(n, _)| **n > 0).map(|(n, what)| format!("{n} {what}")).collect();
     if wrong.is_empty() {

@@ -104,9 +104,11 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
                     Err(e) => Report::Failed(e.to_string()),
                 }
             }
-            Order::Transfer(_) | Order::Annoy { .. } | Order::Crowd(_) | Order::CrowdBack(_) => {
-                Report::Failed("that is a guest's order, or a crowd's".into())
-            }
+            Order::Transfer(_)
+            | Order::Annoy { .. }
+            | Order::Crowd(_)
+            | Order::CrowdBack(_)
+            | Order::Disks(_) => Report::Failed("that is a guest's order, or a crowd's".into()),
         };
         tell(&report)?;
     }

@@ -52,7 +52,8 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
             | Order::Switch { .. }
             | Order::Beside { .. }
             | Order::Crowd(_)
-            | Order::CrowdBack(_) => Err("that is the back's order, or a crowd's".into()),
+            | Order::CrowdBack(_)
+            | Order::Disks(_) => Err("that is the back's order, or a crowd's".into()),
         };
         tell(&played.unwrap_or_else(|e| Report::Failed(e.to_string())))?;
     }

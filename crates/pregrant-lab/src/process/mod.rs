@@ -4,6 +4,7 @@ pub(crate) mod account;
 pub(crate) mod back;
 pub(crate) mod consumer;
 pub(crate) mod crowd;
+pub(crate) mod disks;
 pub(crate) mod far;
 pub(crate) mod fault;
 pub(crate) mod guest;
@@ -45,6 +46,8 @@ pub enum Role {
     Crowd,
     /// The driver domain of many guests.
     CrowdBack,
+    /// Many guests with disks.
+    Disks,
 }
 
 /// Arguments of `pregrant process`.
@@ -72,6 +75,7 @@ pub fn run(args: ProcessArgs) -> Result<()> {
         Role::Guest => guest::play(&args),
         Role::Crowd => crowd::guests::play(&args),
         Role::CrowdBack => crowd::back::play(&args),
+        Role::Disks => disks::guests::play(&args),
     };
     // A testbed that is told to end takes its broker with it, and then its processes: there is nothing to be said.
     if played.as_ref().is_err_and(|e| is_end_of_machine(&**e)) {

@@ -1,6 +1,7 @@
 //! What is said between the testbed and its processes: one JSON object a line.
 
 use super::crowd::order::{BackOrder, CrowdReport, GuestOrder};
+use super::disks::order::{DisksReport, GuestOrder as DisksOrder};
 use hdrhistogram::Histogram;
 use pregrant::net::path::PathName;
 use pregrant_host::counters::Counters;
@@ -298,6 +299,8 @@ pub enum Order {
     Crowd(GuestOrder),
     /// To their backend.
     CrowdBack(BackOrder),
+    /// To many guests with disks in one process; their backend is a crowd's.
+    Disks(DisksOrder),
 }
 
 /// A guest's part in a TCP transfer.
@@ -338,6 +341,8 @@ pub enum Report {
     Switch(Switched),
     /// Of a crowd, or of its backend.
     Crowd(CrowdReport),
+    /// Of guests with disks.
+    Disks(DisksReport),
 }
 
 /// A back's account of a switch. Times are CLOCK_MONOTONIC, which is the same in all processes.
@@ -467,6 +472,21 @@ impl Latencies {
         let [p50_ns, p99_ns] = [0.5, 0.99].map(|part| times.value_at_quantile(part));
         Self { p50_ns, p99_ns, most_ns: times.max(), histogram }
     }
+
+    /// Of several in coarse buckets, together: percentiles are bounds of these, 2 % apart.
+    pub fn of_buckets(histogram: Vec<(u64, u64)>) -> Self {
+        let all: u64 = histogram.iter().map(|(_, n)| n).sum();
+        let at = |part: f64| {
+            let (mut below, wanted) = (0, (all as f64 * part).ceil() as u64);
+            let bucket = histogram.iter().find(|(_, n)| {
+                below += n;
+                below >= wanted
+            });
+            bucket.map_or(0, |(bound, _)| *bound)
+        };
+        let most_ns = histogram.last().map_or(0, |(bound, _)| *bound);
+        Self { p50_ns: at(0.5), p99_ns: at(0.99), most_ns, histogram }
+    }
 }
 
 /// A guest's account of a transfer.
@@ -537,5 +557,11 @@ mod tests {
             );
         }
         assert!(coarse.contains(&(256, 1)) && coarse.iter().all(|(_, n)| *n > 0), "{coarse:?}");
+        let again = Latencies::of_buckets(coarse.clone());
+        assert_eq!(
+            (again.p50_ns, again.p99_ns),
+            (coarse[3].0, coarse.last().unwrap().0),
+            "of 8 the 4th and the last"
+        );
     }
 }

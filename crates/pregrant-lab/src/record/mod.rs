@@ -118,12 +118,18 @@ pub struct Record {
     /// 99 of 100 of these gaps were at most so long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap_p99_ns: Option<u64>,
-    /// Vifs that are connected, each another guest's (`bench scale` and `bench fairness` only, as what follows).
+    /// Vifs that are connected, each another guest's (`bench scale` and `bench fairness` only, as the next).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vifs: Option<u32>,
     /// Those of them that send.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy: Option<u32>,
+    /// Guests, each with a disk (`bench blk` only, as the next).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guests: Option<u32>,
+    /// Bytes that each request begins at a multiple of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub align: Option<u32>,
     /// System calls of the backend for each time that an event woke it (`bench scale` only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub syscalls_a_wakeup: Option<f64>,
@@ -133,7 +139,7 @@ pub struct Record {
     /// Their standard deviation over their mean.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<f64>,
-    /// Half of the frames took at most so long (`bench latency` only).
+    /// Half of the frames took at most so long (`bench latency` and `bench blk` only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_p50_ns: Option<u64>,
     /// 99 of 100 frames took at most so long.
@@ -235,6 +241,8 @@ impl Record {
             longest_gap_ns: None,
             gap_p99_ns: None,
             vifs: None,
+            guests: None,
+            align: None,
             busy: None,
             syscalls_a_wakeup: None,
             guests_frames_per_s: None,

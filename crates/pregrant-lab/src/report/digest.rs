@@ -52,6 +52,8 @@ impl<'a> Row<'a> {
 pub struct Digest<'a> {
     /// `bench net`.
     pub net: Vec<Row<'a>>,
+    /// `bench blk`.
+    pub blk: Vec<Row<'a>>,
     /// `bench latency`.
     pub latency: Vec<Row<'a>>,
     /// `bench limit`.
@@ -70,12 +72,13 @@ impl<'a> Digest<'a> {
         let is = |names: &'static [&'static str]| move |r: &&Record| names.contains(&&*r.bench);
         let mut digest = Self {
             net: rows(records.iter().filter(is(&["net"]))),
+            blk: rows(records.iter().filter(is(&["blk"]))),
             latency: rows(records.iter().filter(is(&["latency"]))),
             limit: rows(records.iter().filter(is(&["limit"]))),
             restarts: records.iter().filter(|r| r.pause.is_some()).collect(),
             ..Self::default()
         };
-        let known = is(&["net", "latency", "limit"]);
+        let known = is(&["net", "blk", "latency", "limit"]);
         digest.others = rows(records.iter().filter(|r| !known(r) && r.pause.is_none()));
         // A latency is shown with others of its mode; a rate with all others of its size.
         name_by(&mut digest.net, true);
@@ -144,7 +147,7 @@ fn shape(r: &Record) -> impl PartialEq + '_ {
 
 /// Whether two records are repeats of one measurement.
 fn same(a: &Record, b: &Record) -> bool {
-    let ends = |r: &Record| (r.data_len, r.burst, r.depth, r.stride, r.copies);
+    let ends = |r: &Record| (r.data_len, r.burst, r.depth, r.stride, r.copies, r.guests, r.align);
     (&a.bench, &a.path, &a.dir) == (&b.bench, &b.path, &b.dir) && shape(a) == shape(b) && ends(a) == ends(b)
 }
 
@@ -238,6 +241,8 @@ mod tests {
         let records = [
             Record { pause, ..Record::new("restart", "staging", "tx", 1514) },
             Record::new("neighbour", "copy", "tx", 64),
+            Record { guests: Some(1), ..Record::new("blk", "map", "read", 4096) },
+            Record { guests: Some(15), ..Record::new("blk", "map", "read", 4096) },
             Record { lost: 3, ..Record::new("latency", "copy", "tx", 64) },
             Record { lost: 3, ..Record::new("latency", "copy", "rx", 64) },
             Record { stride: Some(256), copies: Some(0), ..Record::new("limit", "lines", "tx", 64) },
@@ -247,6 +252,7 @@ mod tests {
             (d.net.len(), d.latency.len(), d.limit.len(), d.restarts.len(), d.others.len()),
             (0, 2, 1, 1, 1)
         );
+        assert_eq!(d.blk.len(), 2, "of other numbers of guests");
         assert_eq!((d.lost(), d.lines().is_some(), d.remote().is_none()), (3, true, true));
     }
 }

@@ -1,7 +1,7 @@
 //! The report: records of measurements as one HTML page that stands alone.
 //!
 //! ```text
-//! demo, bench --report DIR ─┐                    ┌─ rates    (curve, bars)
+//! demo, bench --report DIR ─┐                    ┌─ rates    (curve, bars), disks (bars)
 //!                           ├─ records ─ digest ─┼─ costs                      page ─ folder ─ DIR/index.html
 //! report FILE --out DIR ────┘  + facts           ├─ waits    (histogram)
 //!                                                └─ restarts (timeline), others, machine, method
@@ -17,6 +17,7 @@ mod bars;
 mod costs;
 mod curve;
 mod digest;
+mod disks;
 mod facts;
 mod folder;
 mod histogram;

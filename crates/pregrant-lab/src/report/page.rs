@@ -6,7 +6,7 @@ use super::digest::{Digest, Row};
 use super::facts::Facts;
 use super::plot::Numbers;
 use super::quantity::{duration, si};
-use super::{costs, rates, story, style, timeline, waits, words};
+use super::{costs, disks, rates, story, style, timeline, waits, words};
 use crate::record::Record;
 use crate::table::{Align, figure};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -18,6 +18,7 @@ pub fn page(records: &[Record], facts: &Facts) -> String {
     let sections: Vec<(&str, &str, Markup)> = [
         ("rates", "Frames a second", rates::section(&d)),
         ("costs", "What a frame costs", costs::section(&d)),
+        ("disks", "Requests to a disk", disks::section(&d)),
         ("latency", "Latency", waits::section(&d)),
         ("restart", "The backend is killed", restarts(&d)),
         ("others", "Other measurements", others(&d)),
@@ -62,6 +63,7 @@ fn headline(d: &Digest) -> &'static str {
     match (d.net.is_empty(), d.latency.is_empty(), d.limit.is_empty()) {
         (false, ..) => "Frames through a Xen interface, path against path",
         (true, false, _) => "One frame there and back",
+        (true, true, _) if !d.blk.is_empty() => "Requests to a disk of a Xen guest, path against path",
         (true, true, false) => "What this machine can do",
         _ => "Measurements",
     }

@@ -44,6 +44,22 @@ fn everything() -> Vec<Record> {
         r.latency_histogram = Some(vec![(200, 10), (281, 60_000), (437, 10_000), (98_765, 113)]);
         records.push(r);
     }
+    for (path, guests, rate) in [("map", 1, 400_000), ("persistent", 1, 900_000), ("persistent", 15, 800_123)]
+    {
+        for repeat in 0..3 {
+            let mut r = Record {
+                repeat,
+                guests: Some(guests),
+                workers: Some(1),
+                ..Record::new("blk", path, "read", 4096)
+            };
+            r.count(rate + 1000 * u64::from(repeat), 1.0);
+            (r.align, r.depth) = (Some(4096), Some(32));
+            (r.latency_p50_ns, r.latency_p99_ns) = (Some(31_000), Some(52_000));
+            r.published = published::find_disks(path, 4096, guests).map(|p| p.requests_per_s);
+            records.push(r);
+        }
+    }
     let pause = Pause {
         start_ns: 4_310_005,
         attach_ns: 2_310_001,
@@ -156,6 +172,7 @@ fn every_figure_of_every_record_is_there() {
             "net" => wanted.extend([figure(r.frames_per_s / 1e6), r.size_bytes.to_string()]),
             "latency" => wanted.extend(["281".into(), "437".into(), "98765".into(), r.mode.clone()]),
             "limit" => wanted.push(figure(r.frames_per_s / 1e6)),
+            "blk" => wanted.extend([figure(r.frames_per_s / 1e3), "32".into(), "31.0".into()]),
             "neighbour" => wanted.extend(["39.1".into(), r.bench.clone()]),
             _ => {}
         }
@@ -174,7 +191,8 @@ fn every_figure_of_every_record_is_there() {
             );
             wanted.extend(p.frames.iter().map(u64::to_string));
         }
-        wanted.extend(r.published.map(|p| figure(p / 1e6)));
+        let unit = if r.bench == "blk" { 1e3 } else { 1e6 };
+        wanted.extend(r.published.map(|p| figure(p / unit)));
     }
     for figure in wanted {
         assert!(words.contains(&*figure), "{figure} is in no table");
@@ -186,6 +204,9 @@ fn every_figure_of_every_record_is_there() {
         "staging grants for requests, xen-devel",
         "7.45 ms",
         "7.46 ms",
+        "persistent, 15 guests, 1 worker",
+        "2.25× map",
+        "xbd persistent grants, 2012",
     ] {
         assert!(said.contains(part), "{part} is missing in\n{said}");
     }
@@ -198,6 +219,7 @@ fn what_was_not_measured_leaves_no_heading() {
     let ends = ["Machine and ceiling", "How it was measured"];
     for (bench, own) in [
         ("net", &["Frames a second", "What a frame costs"][..]),
+        ("blk", &["Requests to a disk"]),
         ("latency", &["Latency"]),
         ("restart", &["The backend is killed"]),
         ("neighbour", &["Other measurements"]),
@@ -218,7 +240,7 @@ fn what_was_not_measured_leaves_no_heading() {
         }
     }
     let source = html(&all, &Facts::default());
-    assert_eq!(headings(&parsed(&source)).len(), 7);
+    assert_eq!(headings(&parsed(&source)).len(), 8);
 }
 
 #[test]

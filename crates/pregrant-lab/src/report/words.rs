@@ -55,6 +55,13 @@ pub const NET_METHOD: &str = "A guest and a backend are processes of their own. 
 pub const LATENCY_METHOD: &str = "For latencies one frame of 64 bytes is in flight. The guest stamps it before it sends, the backend\u{2019}s port \
     stamps it (the request ends there), and the guest reads the clock when it has it again (the response).";
 
+/// How `bench blk` measures.
+pub const BLK_METHOD: &str = "Each guest has a RAM disk of its own, and asks for requests at random places of it; so many are in flight all the \
+    time. One guest looks for its answers all the time; several share one core, and each sleeps when its requests are all in flight, \
+    as the backend does when there are none. Every read is checked against what was written last. Rows take turns within a repeat; \
+    bars are medians on a linear axis from 0, whiskers the range of the repeats. Operations, system calls and CPU time are of both \
+    ends, for each request. On every path the guest\u{2019}s driver copies data to and from the pages that it grants.";
+
 /// How `bench limit` and the demo measure the machine itself.
 pub const LIMIT_METHOD: &str = "The ceilings are measured with no driver in the way: numbered cache lines handed from one core to the other, and \
      the system call under grant copy out of a second process.";

@@ -1,17 +1,21 @@
-//! The process of a crowd's backend: worker threads as `pregrant back` has them, and this thread for xenstore and orders.
+//! The process of a crowd's backend, whether it has vifs or disks: worker threads as `pregrant back` has them, and this thread for xenstore and orders.
 
 use super::order::{BackOrder, CrowdReport, Spent};
 use super::port::{Hall, Ports};
 use crate::process::order::{Order, Posts, Report};
 use crate::process::staff::{Meter, Staff};
 use crate::process::{LoopbackBackend, ProcessArgs, Result, has_order, next_order, tell};
+use pregrant::blk::path::PathName as DiskPath;
 use pregrant::net::path::PathName;
 use pregrant::platform::{Clock, Platform};
 use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::{
-    Backend, BackendConfig, BrokerRecovery, Mode, Net, NetConfig, Rest, Work, Worker,
+    Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, DeviceClass, Mode, Net, NetConfig, Rest, Work,
+    Worker,
 };
+use pregrant_host::loopback::Loopback;
 use pregrant_host::wake::WakeOn;
+use pregrant_host::xenstored::UnixTransport;
 use std::error::Error;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -28,12 +32,14 @@ struct Host {
 
 /// Serves, and carries out orders until there are no more.
 pub fn play(args: &ProcessArgs) -> Result<()> {
-    let (posts, path) = match next_order()? {
-        Some(Order::CrowdBack(BackOrder::Serve { posts, path })) => (posts, path),
+    let hall = Arc::<Hall>::default();
+    let (posts, class): (Posts, Box<dyn DeviceClass<Loopback, UnixTransport>>) = match next_order()? {
+        Some(Order::CrowdBack(BackOrder::Serve { posts, path })) => (posts, Box::new(vifs(path, &hall))),
+        Some(Order::CrowdBack(BackOrder::ServeDisks { posts, path })) => (posts, Box::new(disks(path))),
         Some(_) => return tell(&Report::Failed("it serves nobody yet".into())),
         None => return Ok(()),
     };
-    let mut host = match Host::new(args, &posts, path) {
+    let mut host = match Host::new(args, &posts, class, hall) {
         Ok(host) => host,
         Err(e) => return tell(&Report::Failed(e.to_string())),
     };
@@ -41,19 +47,37 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
     Worker::new(Mode::Event).run(&mut host)
 }
 
+/// Vifs, each behind a port that checks what comes.
+fn vifs(path: PathName, hall: &Arc<Hall>) -> Net<Loopback> {
+    let mut config = NetConfig::default();
+    config.vif.fallback = path;
+    config.vif.foreign = path == PathName::Foreign;
+    config.vif.guest_copy = path == PathName::GuestCopy;
+    Net::new(config, Box::new(Ports(Arc::clone(hall))))
+}
+
+/// Disks, whose images the toolstack says.
+fn disks(path: DiskPath) -> Blk<Loopback> {
+    let mut config = BlkConfig::default();
+    config.vbd.features.persistent = path == DiskPath::Persistent;
+    if path != DiskPath::Persistent {
+        config.vbd.fallback = path;
+    }
+    Blk::new(config)
+}
+
 impl Host {
-    fn new(args: &ProcessArgs, posts: &Posts, path: PathName) -> Result<Self> {
+    fn new(
+        args: &ProcessArgs,
+        posts: &Posts,
+        class: Box<dyn DeviceClass<Loopback, UnixTransport>>,
+        hall: Arc<Hall>,
+    ) -> Result<Self> {
         let (platform, xs) = args.attach()?;
         platform.events().also_wake_on(xs.transport().as_fd())?;
         let orders = platform.events().also_wake_on(std::io::stdin().as_fd())?;
-        let hall = Arc::<Hall>::default();
-        let mut config = NetConfig::default();
-        config.vif.fallback = path;
-        config.vif.foreign = path == PathName::Foreign;
-        config.vif.guest_copy = path == PathName::GuestCopy;
-        let net = Net::new(config, Box::new(Ports(Arc::clone(&hall))));
         let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
-        let mut backend = Backend::new(platform, xs, config, vec![Box::new(net)])?;
+        let mut backend = Backend::new(platform, xs, config, vec![class])?;
         let staff = Staff::employ(&mut backend, posts)?;
         let meter = Meter::new(&backend, Some(&staff));
         Ok(Self { backend, hall, staff, meter, orders, over: false })
@@ -82,6 +106,9 @@ impl Host {
             Some(Order::CrowdBack(BackOrder::Echo(echoes))) => {
                 self.hall.set_echoes(echoes);
                 CrowdReport::Done
+            }
+            Some(Order::CrowdBack(BackOrder::Describe)) => {
+                CrowdReport::Described(self.backend.platform().describe())
             }
             Some(Order::CrowdBack(BackOrder::Spent)) => CrowdReport::Spent(spent),
             Some(Order::CrowdBack(BackOrder::Seen)) => CrowdReport::Seen { came: self.hall.came(), spent },

@@ -1,6 +1,7 @@
 //! What is said between a bench and the two processes of a crowd: many guests in one, their backend in the other.
 
 use crate::process::order::{Latencies, Posts};
+use pregrant::blk::path::PathName as DiskPath;
 use pregrant::net::path::PathName;
 use pregrant_host::counters::Counters;
 use pregrant_host::drivers::Mode;
@@ -69,8 +70,18 @@ pub enum BackOrder {
         #[serde(with = "crate::process::order::by_name")]
         path: PathName,
     },
+    /// Serve the guests' disks from now on; its first order. Answer: [`CrowdReport::Done`].
+    ServeDisks {
+        /// By these workers.
+        posts: Posts,
+        /// How the bytes of a request travel.
+        #[serde(with = "crate::process::order::by_name")]
+        path: DiskPath,
+    },
     /// Send frames back, or take them. Answer: [`CrowdReport::Done`].
     Echo(bool),
+    /// Answer: [`CrowdReport::Described`].
+    Describe,
     /// Answer: [`CrowdReport::Spent`].
     Spent,
     /// Answer: [`CrowdReport::Seen`].
@@ -91,6 +102,8 @@ pub enum CrowdReport {
     },
     /// What became of single frames.
     Echoed(Box<Echoed>),
+    /// How the platform does its work, in words.
+    Described(String),
     /// What the backend has used so far.
     Spent(Spent),
     /// What came at the backend so far.

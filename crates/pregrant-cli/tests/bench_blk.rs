@@ -1,0 +1,119 @@
+//! `bench blk` as a user runs it: what it prints, writes and returns.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// No wait of it is ended by its bound: a wake-up that is lost ends the process.
+fn bench(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pregrant"));
+    command.args(["bench", "blk", "--seconds", "0.03", "--repeats", "1"]).args(args);
+    command.env("PREGRANT_WAITS", "unbounded");
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A place of this test's own.
+fn place(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// Runs it, and gives its table and its records: nothing failed, nothing was read that was not written.
+fn run(name: &str, args: &[&str]) -> (String, Vec<serde_json::Value>) {
+    let json = place(&format!("{name}.jsonl"));
+    let out = bench(args).arg("--json").arg(&json).output().expect("the program starts");
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let lines = std::fs::read_to_string(&json).expect("the JSON lines");
+    std::fs::remove_file(&json).expect("its own file");
+    let lines: Vec<serde_json::Value> =
+        lines.lines().map(|l| serde_json::from_str(l).expect("an object a line")).collect();
+    for line in lines.iter().filter(|line| line["platform"] == "loopback") {
+        for field in ["lost", "damaged", "missed_wakeups"] {
+            assert_eq!(line[field].as_u64(), Some(0), "{field} in {line}");
+        }
+        assert!(number(line, "latency_p99_ns") >= number(line, "latency_p50_ns"), "{line}");
+    }
+    (text(&out.stdout), lines)
+}
+
+fn number(line: &serde_json::Value, field: &str) -> f64 {
+    line[field].as_f64().unwrap_or_else(|| panic!("{field} is no number in {line}"))
+}
+
+#[test]
+fn each_path_does_its_own_operations_and_no_other() {
+    let args = ["--dir", "read,write,mixed", "--size", "4096,65536", "--depth", "8", "--guests", "1,3"];
+    let (table, lines) = run("blk-paths", &args);
+    assert_eq!(lines.len(), 3 * 3 * 2 * 2);
+    // A machine that is busy with something else may do nothing in one row's time.
+    let sum = |path: &str, field: &str| {
+        lines.iter().filter(|line| line["path"] == path).map(|line| number(line, field)).sum::<f64>()
+    };
+    for path in ["copy", "map", "persistent"] {
+        assert!(sum(path, "frames") > 0.0, "no request by {path}");
+        let [copies, maps, unmaps] = ["grant_copies", "grant_maps", "grant_unmaps"].map(|f| sum(path, f));
+        let right = match path {
+            "copy" => copies > 0.0 && (maps, unmaps) == (0.0, 0.0),
+            "map" => maps > 0.0 && unmaps > 0.0,
+            // Each page once, some of them perhaps as late as here.
+            _ => maps < 3000.0 && unmaps == 0.0,
+        };
+        assert!(right, "by {path}: {copies} copies, {maps} maps, {unmaps} unmaps");
+    }
+    for line in &lines {
+        let (guests, mode) = (line["guests"].as_u64(), line["mode"].as_str());
+        assert_eq!(mode, Some(if guests == Some(1) { "poll" } else { "event" }), "{line}");
+    }
+    for part in ["k IOPS", "times map", "times copy", "in sum", "336718", "686010", "Platform: loopback"] {
+        assert!(table.contains(part), "{part} is missing in:\n{table}");
+    }
+}
+
+#[test]
+fn long_requests_anywhere_over_two_queues() {
+    let args = ["--path", "copy,persistent", "--dir", "mixed", "--size", "1048576", "--align", "512"];
+    let (_, lines) =
+        run("blk-long", &[&args[..], &["--depth", "2", "--guests", "1", "--workers", "2"]].concat());
+    assert_eq!(lines.len(), 2);
+    for line in lines {
+        assert_eq!((line["queues"].as_u64(), line["workers"].as_u64()), (Some(2), Some(2)), "{line}");
+        assert_eq!(line["align"].as_u64(), Some(512), "{line}");
+    }
+}
+
+/// What is not installed is said, and the rest is measured.
+#[test]
+fn anchors_that_are_not_here_are_said_to_be_missing() {
+    let out = bench(&["--path", "persistent", "--dir", "read", "--depth", "8", "--guests", "1", "--anchors"])
+        .env("PATH", "/nonexistent")
+        .output()
+        .expect("the program starts");
+    let (table, err) = (text(&out.stdout), text(&out.stderr));
+    assert!(out.status.success(), "{err}");
+    assert!(table.contains("Not measured: fio is not installed"), "{table}");
+}
+
+#[test]
+fn a_report_has_its_charts() {
+    let dir = place("blk-report");
+    let dir_text = dir.to_str().expect("a path in UTF-8");
+    run("blk-report", &["--dir", "read", "--depth", "8", "--guests", "1", "--report", dir_text]);
+    let page = std::fs::read_to_string(dir.join("index.html")).expect("the report");
+    std::fs::remove_dir_all(&dir).expect("the report's folder");
+    for part in [">Requests to a disk</h2>", "persistent, 1 guest, 1 worker"] {
+        assert!(page.contains(part), "{part} is missing in the report");
+    }
+}
+
+#[test]
+fn wrong_usage_is_2_and_has_a_hint() {
+    for args in [&["--size", "1000"][..], &["--align", "1024"], &["--path", "staging"], &["--guests", "0"]] {
+        let out = bench(args).output().expect("the program starts");
+        let err = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {err}");
+        let hint = ["--help", "possible values", "one of", "range", "for example"];
+        assert!(hint.iter().any(|h| err.contains(h)), "{args:?}: {err}");
+    }
+}

@@ -1,0 +1,271 @@
+//! `pregrant bench blk`: requests to a RAM disk, path by path.
+//!
+//! Guests and backend are processes of their own. For each path, number of guests and number of workers there is a machine, and all of
+//! them at once, each asleep while another is measured; rows take turns within a repeat, so that a slow phase of the machine hits all
+//! alike. See [`stand`] for who is where, and `process/disks` for what guests do.
+
+mod anchors;
+mod stand;
+mod words;
+
+use super::net::seconds;
+use crate::choice::choice;
+use crate::process::disks::order::Dir;
+use crate::record::published;
+use crate::record::stats::Summary;
+use crate::record::{Record, RecordWriter};
+use crate::report::Report as Page;
+use crate::screen::{Progress, print};
+use pregrant::blk::path::PathName;
+use stand::{Most, Plan, Stand};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::error::Error;
+use std::path::PathBuf;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Arguments of `bench blk`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  pregrant bench blk
+  pregrant bench blk --size 4096,65536,1048576 --depth 1,8,32 --guests 1 --json out.jsonl
+  pregrant bench blk --guests 1,2,4,8,15 --depth 32 --workers 1,2 --repeats 9
+  pregrant bench blk --path persistent --guests 1 --depth 32 --anchors
+
+Each guest has a RAM disk of its own, with all of which its requests deal at random places. Each read is checked against what was
+written last: the number and the generation of each sector, and now and then every byte.
+Run it on an idle machine with two cores; figures of a busy one say nothing.")]
+pub struct BlkArgs {
+    /// Paths, with commas between them
+    #[arg(long, value_delimiter = ',', default_values_t = PathName::ALL, value_parser = choice(PATHS, PathName::name))]
+    pub path: Vec<PathName>,
+    /// Reads, writes, or as many of these as of those
+    #[arg(long, value_delimiter = ',', default_values_t = [DirName::Read, DirName::Write])]
+    pub dir: Vec<DirName>,
+    /// Bytes of a request: a multiple of 512, at most 1048576
+    #[arg(long, value_delimiter = ',', default_values_t = [4096u32], value_parser = size)]
+    pub size: Vec<u32>,
+    /// Bytes that each request begins at a multiple of
+    #[arg(long, value_delimiter = ',', default_values_t = [4096u32], value_parser = align)]
+    pub align: Vec<u32>,
+    /// Requests in flight, of each guest
+    #[arg(long, value_delimiter = ',', default_values_t = [1u16, 32], value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub depth: Vec<u16>,
+    /// Guests, with commas between the numbers
+    #[arg(long, value_delimiter = ',', default_values_t = [1u16, 15], value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub guests: Vec<u16>,
+    /// Worker threads of the backend, with commas between the numbers
+    #[arg(long, value_delimiter = ',', default_values_t = [1u16], value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub workers: Vec<u16>,
+    /// Seconds of each row and repeat
+    #[arg(long, default_value_t = 0.2, value_parser = seconds)]
+    pub seconds: f64,
+    /// Repeats of each row, interleaved
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeats: u32,
+    /// Measure fio's nbd engine on qemu-storage-daemon and fio's io_uring on a file beside, as far as these programs are here
+    #[arg(long)]
+    pub anchors: bool,
+    /// Write a JSON object per row and repeat to this file ("-": standard output, without the table)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write a page with plots of the results to this folder, as index.html with the records beside it
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+}
+
+/// The paths.
+const PATHS: &[(PathName, &str)] = &[
+    (PathName::Copy, "Batched grant copy"),
+    (PathName::Map, "Map and unmap"),
+    (PathName::Persistent, "Pages that stay mapped once they were seen"),
+];
+
+/// What is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum DirName {
+    /// Reads
+    Read,
+    /// Writes
+    Write,
+    /// As many of these as of those
+    Mixed,
+}
+
+impl From<DirName> for Dir {
+    fn from(name: DirName) -> Self {
+        match name {
+            DirName::Read => Self::Read,
+            DirName::Write => Self::Write,
+            DirName::Mixed => Self::Mixed,
+        }
+    }
+}
+
+impl std::fmt::Display for DirName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(Dir::from(*self).name())
+    }
+}
+
+fn size(text: &str) -> std::result::Result<u32, String> {
+    match text.parse() {
+        Ok(n) if (512..=1 << 20).contains(&n) && n % 512 == 0 => Ok(n),
+        _ => Err("a multiple of 512 from 512 to 1048576, for example 4096".into()),
+    }
+}
+
+fn align(text: &str) -> std::result::Result<u32, String> {
+    match text {
+        "512" => Ok(512),
+        "4096" => Ok(4096),
+        _ => Err("one of 512 and 4096".into()),
+    }
+}
+
+/// What all repeats of one row share.
+pub struct Row {
+    plan: Plan,
+    dir: Dir,
+    /// Bytes of a request.
+    size: usize,
+    /// Bytes that each begins at a multiple of.
+    align: usize,
+    /// Requests in flight, of each guest.
+    depth: usize,
+    records: Vec<Record>,
+}
+
+impl Row {
+    /// One repeat.
+    fn measure(&mut self, stand: &mut Stand, seconds: f64) -> Result<&Record> {
+        let window = stand.run(self, seconds)?;
+        let Plan { path, guests, workers, .. } = self.plan;
+        let mut record = Record::new("blk", path.name(), self.dir.name(), self.size as u64);
+        record.count(window.requests.iter().sum(), window.seconds);
+        record.queues = self.plan.queues();
+        record.depth = Some(self.depth as u32);
+        record.align = Some(self.align as u32);
+        record.guests = Some(guests.into());
+        record.workers = Some(workers as u32);
+        record.repeat = self.records.len() as u32;
+        record.mode = self.plan.mode().name().into();
+        record.set_ops(window.guests.ops.plus(&window.back.ops));
+        record.frontend_cpu_ns = window.guests.cpu_ns;
+        record.backend_cpu_ns = window.back.cpu_ns;
+        record.worker_cpu_ns = Some(window.back.workers_cpu_ns.clone());
+        record.missed_wakeups = Some(window.back.missed_wakeups + window.rested.missed_wakeups);
+        record.lost = window.rested.failed;
+        record.damaged = Some(window.rested.damaged);
+        record.checked = Some(window.rested.checked);
+        let latency = window.rested.latency;
+        record.latency_p50_ns = Some(latency.p50_ns);
+        record.latency_p99_ns = Some(latency.p99_ns);
+        record.latency_histogram = Some(latency.histogram);
+        let published = published::find_disks(path.name(), self.size as u64, guests.into());
+        record.published = published.map(|p| p.requests_per_s);
+        self.records.push(record);
+        Ok(&self.records[self.records.len() - 1])
+    }
+
+    /// Of the repeats: some figure.
+    fn summary(&self, of: impl Fn(&Record) -> f64) -> Option<Summary> {
+        Summary::of(&self.records.iter().map(of).collect::<Vec<_>>())
+    }
+
+    /// Of the repeats' sum: some count for each request.
+    fn per_request(&self, count: impl Fn(&Record) -> u64) -> f64 {
+        let requests: u64 = self.records.iter().map(|r| r.frames).sum();
+        self.records.iter().map(count).sum::<u64>() as f64 / requests.max(1) as f64
+    }
+
+    /// The work apart from path, guests and workers.
+    fn work(&self) -> impl PartialEq + Copy + use<> {
+        (self.dir.name(), self.size, self.align, self.depth)
+    }
+
+    /// In words.
+    fn words(&self) -> String {
+        let Plan { path, guests, workers } = self.plan;
+        format!(
+            "{path} {} {} B, depth {}, {guests} guest(s), {workers} worker(s)",
+            self.dir.name(),
+            self.size,
+            self.depth
+        )
+    }
+}
+
+/// The ratio of two rows, repeat by repeat, and its median.
+fn ratio(a: &Row, b: &Row) -> Option<Summary> {
+    let pairs = a.records.iter().zip(&b.records);
+    Summary::of_ratios(pairs.map(|(a, b)| (a.frames_per_s, b.frames_per_s)))
+}
+
+/// Runs the benchmark.
+pub fn run(args: BlkArgs) -> Result<()> {
+    super::reported(args.json.as_deref(), args.report.as_deref(), |json, page| measure(&args, json, page))
+}
+
+fn rows(args: &BlkArgs) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for &size in &args.size {
+        for &align in &args.align {
+            for &dir in &args.dir {
+                for &depth in &args.depth {
+                    for &guests in &args.guests {
+                        for &workers in &args.workers {
+                            rows.extend(args.path.iter().map(|&path| Row {
+                                plan: Plan { path, guests, workers: workers.into() },
+                                dir: dir.into(),
+                                size: size as usize,
+                                align: align as usize,
+                                depth: depth.into(),
+                                records: Vec::new(),
+                            }));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    rows
+}
+
+fn measure(args: &BlkArgs, json: &mut RecordWriter, page: &mut Page) -> Result<()> {
+    let mut rows = rows(args);
+    let progress = Progress::new();
+    let most = Most::of(rows.iter());
+    let mut stands: BTreeMap<Plan, Stand> = BTreeMap::new();
+    for row in &rows {
+        if let Entry::Vacant(place) = stands.entry(row.plan) {
+            let Plan { path, guests, workers } = row.plan;
+            progress.show(format_args!("{path}, {guests} guest(s), {workers} worker(s): connecting"));
+            place.insert(Stand::start(row.plan, &most)?);
+        }
+    }
+    // In all rows or in none: they are compared.
+    let gives_way = stands.values().any(Stand::shares_guests_core);
+    stands.values_mut().for_each(|stand| stand.gives_way = gives_way);
+    let mut anchors = if args.anchors { anchors::Anchors::start(args)? } else { anchors::Anchors::default() };
+    for repeat in 0..args.repeats {
+        for row in &mut rows {
+            progress.show(format_args!("repeat {} of {}: {}", repeat + 1, args.repeats, row.words()));
+            let stand = stands.get_mut(&row.plan).ok_or("no such machine")?;
+            json.write(row.measure(stand, args.seconds)?)?;
+        }
+        anchors.measure(repeat, args.seconds, json, &progress)?;
+    }
+    let platform = stands.values_mut().next().map(Stand::platform).transpose()?.unwrap_or_default();
+    page.platform(&platform);
+    progress.clear();
+    if !json.is_stdout() {
+        print(words::table(&rows))?;
+        if args.anchors {
+            print(anchors.table(&rows))?;
+        }
+        print(words::method(&rows, args, &stands, &platform))?;
+    }
+    super::none_went_wrong(rows.iter().flat_map(|row| &row.records))
+}

@@ -1,0 +1,324 @@
+//! Figures of other programs on the same machine and in the same run: fio on a file, straight and through an NBD server.
+//!
+//! ```text
+//!   nbd       fio --ioengine=nbd --unix socket--> qemu-storage-daemon --> FILE
+//!   io_uring  fio --ioengine=io_uring ----------------------------------> FILE
+//! ```
+//! FILE is in memory (/dev/shm) where there is such a place. Both are pinned as guests and backends are: fio to the first core, the server to
+//! the second. What is not here is said, and left out.
+
+use super::{BlkArgs, DirName, Row};
+use crate::bench::seating::Seating;
+use crate::record::stats::Summary;
+use crate::record::{Record, RecordWriter};
+use crate::screen::Progress;
+use crate::table::{Align, Table, figure};
+use pregrant::blk::path::PathName;
+use std::error::Error;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Bytes of the file.
+const FILE_BYTES: usize = 256 << 20;
+/// How long a server has for its socket.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One figure that is measured in turn with the rows.
+struct Anchor {
+    engine: &'static str,
+    dir: DirName,
+    size: u32,
+    depth: u16,
+    records: Vec<Record>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Anchors {
+    place: Option<Place>,
+    all: Vec<Anchor>,
+    /// What is not measured, and why.
+    missing: Vec<String>,
+}
+
+/// A directory with the file and the server's socket; both are gone with it.
+struct Place {
+    dir: PathBuf,
+    server: Option<Child>,
+    /// fio's core.
+    core: Option<usize>,
+    in_memory: bool,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            let _ = server.kill(); // it may have ended
+            let _ = server.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+impl Place {
+    fn make() -> Result<Self> {
+        let memory = Path::new("/dev/shm");
+        let in_memory = memory.is_dir();
+        let base = if in_memory { memory.into() } else { std::env::temp_dir() };
+        let dir = base.join(format!("pregrant-anchors-{}", std::process::id()));
+        std::fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&dir)
+            .map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
+        let place = Self { dir, server: None, core: Seating::of(1)?.guest, in_memory };
+        let mut file = File::create(place.file())?;
+        // Real bytes: a hole is not read from anywhere.
+        let block = vec![0x5a; 1 << 20];
+        for _ in 0..FILE_BYTES / block.len() {
+            file.write_all(&block).map_err(|e| format!("cannot write {}: {e}", place.file().display()))?;
+        }
+        Ok(place)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.join("disk")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.join("nbd.sock")
+    }
+
+    /// Starts the server. False: it is not installed.
+    fn serve(&mut self) -> Result<bool> {
+        let core = Seating::of(1)?.workers.first().copied();
+        let mut command = pinned("qemu-storage-daemon", core);
+        command
+            .args(["--blockdev", &format!("driver=file,node-name=file,filename={}", self.file().display())]);
+        command.args(["--blockdev", "driver=raw,node-name=disk,file=file"]);
+        command.args(["--nbd-server", &format!("addr.type=unix,addr.path={}", self.socket().display())]);
+        command.args(["--export", "type=nbd,id=disk,node-name=disk,writable=on,name=disk"]);
+        if !is_there("qemu-storage-daemon") {
+            return Ok(false);
+        }
+        self.server = Some(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?);
+        let until = Instant::now() + PATIENCE;
+        while !self.socket().exists() {
+            if Instant::now() > until {
+                return Err(format!(
+                    "qemu-storage-daemon has no socket after {PATIENCE:?}; its lines are above"
+                )
+                .into());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(true)
+    }
+
+    fn fio(&self, anchor: &Anchor, seconds: f64) -> Result<Fio> {
+        let mut command = pinned("fio", self.core);
+        let rw = match anchor.dir {
+            DirName::Read => "randread",
+            DirName::Write => "randwrite",
+            DirName::Mixed => "randrw",
+        };
+        command.args([
+            "--name=anchor",
+            "--output-format=json",
+            "--time_based",
+            "--norandommap",
+            "--randrepeat=0",
+        ]);
+        command.arg(format!("--ioengine={}", anchor.engine)).arg(format!("--rw={rw}"));
+        command.arg(format!("--bs={}", anchor.size)).arg(format!("--iodepth={}", anchor.depth));
+        // fio counts whole milliseconds; what it does before is not counted.
+        command.arg(format!("--runtime={}ms", (seconds * 1e3).ceil().max(1.0))).arg("--ramp_time=20ms");
+        command.arg(format!("--size={FILE_BYTES}"));
+        if anchor.engine == "nbd" {
+            command.arg(format!("--uri=nbd+unix:///disk?socket={}", self.socket().display()));
+        } else {
+            command.arg(format!("--filename={}", self.file().display()));
+        }
+        let out = command.stderr(Stdio::inherit()).output().map_err(|e| format!("cannot run fio: {e}"))?;
+        if !out.status.success() {
+            return Err(format!(
+                "fio --ioengine={} failed ({}); its lines are above",
+                anchor.engine, out.status
+            )
+            .into());
+        }
+        Fio::read(&out.stdout)
+    }
+}
+
+/// Whether a program is installed.
+fn is_there(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+/// A program on one core.
+fn pinned(program: &str, core: Option<usize>) -> Command {
+    let Some(core) = core else { return Command::new(program) };
+    let mut command = Command::new("taskset");
+    command.arg("-c").arg(core.to_string()).arg(program);
+    command
+}
+
+/// What fio says.
+struct Fio {
+    requests: u64,
+    seconds: f64,
+    p50_ns: u64,
+    p99_ns: u64,
+    cpu_ns: u64,
+}
+
+impl Fio {
+    fn read(json: &[u8]) -> Result<Self> {
+        let said: serde_json::Value = serde_json::from_slice(json)?;
+        let job = &said["jobs"][0];
+        let ways = [&job["read"], &job["write"]];
+        let number = |value: &serde_json::Value| value.as_f64().unwrap_or(0.0);
+        let requests: f64 = ways.iter().map(|way| number(&way["total_ios"])).sum();
+        let ms = ways.iter().map(|way| number(&way["runtime"])).fold(0.0, f64::max);
+        // Of a mixed load those of the slower half.
+        let at = |part: &str| {
+            ways.iter().map(|way| number(&way["clat_ns"]["percentile"][part])).fold(0.0, f64::max)
+        };
+        if requests == 0.0 || ms == 0.0 {
+            return Err("fio counted no request".into());
+        }
+        let share = (number(&job["usr_cpu"]) + number(&job["sys_cpu"])) / 100.0;
+        let [p50_ns, p99_ns] = ["50.000000", "99.000000"].map(|part| at(part) as u64);
+        Ok(Self {
+            requests: requests as u64,
+            seconds: ms / 1e3,
+            p50_ns,
+            p99_ns,
+            cpu_ns: (share * ms * 1e6) as u64,
+        })
+    }
+}
+
+impl Anchors {
+    /// Makes the file, starts the server.
+    pub fn start(args: &BlkArgs) -> Result<Self> {
+        let mut anchors = Self::default();
+        if !is_there("fio") {
+            anchors.missing.push("fio is not installed (Debian: apt install fio): no anchors".into());
+            return Ok(anchors);
+        }
+        let mut place = Place::make()?;
+        let mut engines = vec!["io_uring"];
+        let known = Command::new("fio").arg("--enghelp").output()?;
+        if !String::from_utf8_lossy(&known.stdout).lines().any(|line| line.trim() == "nbd") {
+            anchors.missing.push("this fio has no nbd engine: that anchor is left out".into());
+        } else if !place.serve()? {
+            anchors.missing.push("qemu-storage-daemon is not installed (Debian: apt install qemu-system-common): no nbd anchor".into());
+        } else {
+            engines.insert(0, "nbd");
+        }
+        for engine in engines {
+            for &dir in &args.dir {
+                for &size in &args.size {
+                    for &depth in &args.depth {
+                        anchors.all.push(Anchor { engine, dir, size, depth, records: Vec::new() });
+                    }
+                }
+            }
+        }
+        anchors.place = Some(place);
+        Ok(anchors)
+    }
+
+    /// One repeat of each.
+    pub fn measure(
+        &mut self,
+        repeat: u32,
+        seconds: f64,
+        json: &mut RecordWriter,
+        progress: &Progress,
+    ) -> Result<()> {
+        let Some(place) = &self.place else { return Ok(()) };
+        for anchor in &mut self.all {
+            let (engine, dir, size, depth) = (anchor.engine, anchor.dir, anchor.size, anchor.depth);
+            progress.show(format_args!("repeat {}: fio {engine} {dir} {size} B, depth {depth}", repeat + 1));
+            let said = place.fio(anchor, seconds)?;
+            let mut record = Record::new("blk", &format!("fio-{engine}"), &dir.to_string(), size.into());
+            record.count(said.requests, said.seconds);
+            record.depth = Some(depth.into());
+            record.guests = Some(1);
+            record.repeat = repeat;
+            record.platform = "host".into();
+            record.mode = "event".into();
+            record.frontend_cpu_ns = said.cpu_ns;
+            (record.latency_p50_ns, record.latency_p99_ns) = (Some(said.p50_ns), Some(said.p99_ns));
+            json.write(&record)?;
+            anchor.records.push(record);
+        }
+        Ok(())
+    }
+
+    /// What they came to, and what one guest's `persistent` is to them.
+    pub fn table(&self, rows: &[Row]) -> String {
+        let mut t = Table::new(&[
+            ("anchor", Align::Left),
+            ("dir", Align::Left),
+            ("size B", Align::Right),
+            ("depth", Align::Right),
+            ("k IOPS", Align::Right),
+            ("(range)", Align::Right),
+            ("latency us", Align::Right),
+            ("99 %", Align::Right),
+            ("persistent, times this", Align::Right),
+            ("(range)", Align::Right),
+        ]);
+        for anchor in &self.all {
+            let summary =
+                |of: &dyn Fn(&Record) -> f64| Summary::of(&anchor.records.iter().map(of).collect::<Vec<_>>());
+            let Some(rate) = summary(&|r| r.frames_per_s) else { continue };
+            let us = |of: &dyn Fn(&Record) -> f64| summary(of).map_or("-".into(), |s| figure(s.median / 1e3));
+            let k = |v: f64| figure(v / 1e3);
+            let row = rows.iter().find(|row| {
+                let plan = row.plan;
+                (plan.path, plan.guests, plan.workers) == (PathName::Persistent, 1, 1)
+                    && (row.dir, row.size, row.align, row.depth)
+                        == (anchor.dir.into(), anchor.size as usize, 4096, anchor.depth.into())
+            });
+            let pairs = row.iter().flat_map(|row| row.records.iter().zip(&anchor.records));
+            let gain = Summary::of_ratios(pairs.map(|(a, b)| (a.frames_per_s, b.frames_per_s)));
+            t.row([
+                format!("fio {}", anchor.engine),
+                anchor.dir.to_string(),
+                anchor.size.to_string(),
+                anchor.depth.to_string(),
+                k(rate.median),
+                format!("({}..{})", k(rate.min), k(rate.max)),
+                us(&|r| r.latency_p50_ns.unwrap_or(0) as f64),
+                us(&|r| r.latency_p99_ns.unwrap_or(0) as f64),
+                gain.map_or("-".into(), |g| figure(g.median)),
+                gain.map_or("-".into(), |g| format!("({}..{})", figure(g.min), figure(g.max))),
+            ]);
+        }
+        let mut text = t.to_string();
+        if let Some(place) = &self.place {
+            text += if place.in_memory {
+                "The anchors' file is in memory (/dev/shm)"
+            } else {
+                "The anchors' file is on a disk"
+            };
+            text += ", 256 MiB, served by qemu-storage-daemon over a unix socket, and by itself; fio on the guests' core, the server on the \
+                     backend's; in turn with the rows.\n";
+        }
+        for what in &self.missing {
+            text += &format!("Not measured: {what}.\n");
+        }
+        text
+    }
+}

@@ -1,0 +1,181 @@
+//! What one guest asks of its disk, and how it knows that what it reads is what it wrote.
+//!
+//! ```text
+//!   disk     [ place 0's part | place 1's part | ... ]     a place has one request in flight at a time, within its part
+//!   sector   [ its number, 8 | its generation, 4 | the guest, 4 | the guest's filling, 496 ]
+//! ```
+//! A write gives its sectors their next generation. As no two requests in flight meet, a read has one right answer: the number and the
+//! last generation of each of its sectors. Those are looked at in every read; every byte in one of [`WHOLE_EACH`].
+
+use super::order::{Dir, Load};
+use pregrant::blk::disk::SECTOR_BYTES;
+
+/// One read in so many is looked at whole.
+pub const WHOLE_EACH: u64 = 64;
+/// Bytes at the beginning of a sector that are its own.
+const HEAD: usize = 16;
+
+/// What was asked in a place.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked {
+    /// A read, or a write.
+    pub reads: bool,
+    /// The first sector.
+    pub sector: u64,
+}
+
+/// The disk's contents, as the guest wrote them, and what it asks next.
+pub struct Contents {
+    guest: u32,
+    /// By sector.
+    generations: Vec<u32>,
+    /// One request's bytes as they are written, but for the sectors' heads.
+    filled: Vec<u8>,
+    random: u64,
+    reads: u64,
+    /// What was found in reads.
+    pub damaged: u64,
+    /// Reads that were looked at whole.
+    pub checked: u64,
+}
+
+impl Contents {
+    /// Of a disk with so many sectors, none of which was written yet, for requests of at most `most` bytes.
+    pub fn new(guest: u32, sectors: u64, most: usize) -> Self {
+        let filling = |k: usize| (k % SECTOR_BYTES) as u8 ^ ((k % SECTOR_BYTES) >> 3) as u8 ^ guest as u8;
+        Self {
+            guest,
+            generations: vec![0; sectors as usize],
+            filled: (0..most).map(filling).collect(),
+            random: 0x9e37_79b9_7f4a_7c15 ^ u64::from(guest),
+            reads: 0,
+            damaged: 0,
+            checked: 0,
+        }
+    }
+
+    /// Sectors of the disk.
+    pub fn sectors(&self) -> u64 {
+        self.generations.len() as u64
+    }
+
+    /// xorshift64*: which sector is next must cost next to nothing.
+    fn random(&mut self) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
+    }
+
+    /// What place `place` asks next.
+    pub fn next(&mut self, place: usize, load: &Load) -> Asked {
+        let part = self.sectors() / load.depth.max(1) as u64;
+        let (size, align) = ((load.size / SECTOR_BYTES) as u64, (load.align / SECTOR_BYTES) as u64);
+        // The part begins where the alignment says.
+        let begin = (place as u64 * part).next_multiple_of(align);
+        let end = (place as u64 + 1) * part;
+        let choices = (end.saturating_sub(begin + size)) / align + 1;
+        let random = self.random();
+        let sector = begin + ((random * choices) >> 32) * align;
+        let reads = match load.dir {
+            Dir::Read => true,
+            Dir::Write => false,
+            Dir::Mixed => self.random() & 1 == 0,
+        };
+        Asked { reads, sector }
+    }
+
+    /// The bytes of a write, with heads of the next generation.
+    pub fn write(&mut self, sector: u64, len: usize) -> &[u8] {
+        let (filled, _) = self.filled[..len].as_chunks_mut::<SECTOR_BYTES>();
+        for ((number, bytes), generation) in
+            (sector..).zip(filled).zip(&mut self.generations[sector as usize..])
+        {
+            *generation += 1;
+            bytes[..8].copy_from_slice(&number.to_le_bytes());
+            bytes[8..12].copy_from_slice(&generation.to_le_bytes());
+            bytes[12..HEAD].copy_from_slice(&self.guest.to_le_bytes());
+        }
+        &self.filled[..len]
+    }
+
+    /// Looks at what was read, as the module says.
+    pub fn read(&mut self, sector: u64, bytes: &[u8]) {
+        self.reads += 1;
+        let whole = self.reads.is_multiple_of(WHOLE_EACH);
+        self.checked += u64::from(whole);
+        self.damaged += u64::from(!self.is_right(sector, bytes, whole));
+    }
+
+    /// Whether these sectors are as they were written last: their heads, or the `whole` of them.
+    pub fn is_right(&self, sector: u64, bytes: &[u8], whole: bool) -> bool {
+        let (sectors, rest) = bytes.as_chunks::<SECTOR_BYTES>();
+        let (filling, _) = self.filled.as_chunks::<SECTOR_BYTES>();
+        rest.is_empty()
+            && (sector..).zip(sectors).zip(&self.generations[sector as usize..]).all(
+                |((number, bytes), generation)| {
+                    bytes[..8] == number.to_le_bytes()
+                        && bytes[8..12] == generation.to_le_bytes()
+                        && bytes[12..HEAD] == self.guest.to_le_bytes()
+                        && (!whole || bytes[HEAD..] == filling[0][HEAD..])
+                },
+            )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(dir: Dir, size: usize, align: usize, depth: usize) -> Load {
+        Load { dir, size, align, depth, sleeps: false, gives_way: false }
+    }
+
+    #[test]
+    fn requests_in_flight_never_meet_and_stay_on_the_disk() {
+        for (size, align, depth) in [(4096, 4096, 32), (4096, 512, 7), (65536, 512, 3), (1 << 20, 4096, 1)] {
+            let load = load(Dir::Mixed, size, align, depth);
+            let mut contents = Contents::new(3, 1 << 14, size);
+            let sectors = (size / SECTOR_BYTES) as u64;
+            for _ in 0..2000 {
+                let mut all: Vec<Asked> = (0..depth).map(|place| contents.next(place, &load)).collect();
+                assert!(all.iter().all(|asked| asked.sector.is_multiple_of((align / SECTOR_BYTES) as u64)));
+                all.sort_by_key(|asked| asked.sector);
+                assert!(all.windows(2).all(|two| two[0].sector + sectors <= two[1].sector), "{all:?}");
+                assert!(all.iter().all(|asked| asked.sector + sectors <= 1 << 14), "{all:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_of_a_disk_is_asked_for_and_both_ways() {
+        let load = load(Dir::Mixed, 4096, 4096, 1);
+        let mut contents = Contents::new(3, 64 * 8, 4096);
+        let asked: Vec<Asked> = (0..4000).map(|_| contents.next(0, &load)).collect();
+        for block in 0..64 {
+            assert!(asked.iter().any(|asked| asked.sector == block * 8), "block {block}");
+        }
+        let reads = asked.iter().filter(|asked| asked.reads).count();
+        assert!((1500..2500).contains(&reads), "{reads} reads of 4000");
+    }
+
+    #[test]
+    fn a_read_of_anything_but_the_last_write_is_damaged() {
+        let mut contents = Contents::new(9, 64, 8192);
+        let old = contents.write(8, 4096).to_vec();
+        let new = contents.write(8, 4096).to_vec();
+        contents.read(8, &new);
+        assert_eq!(contents.damaged, 0);
+        contents.read(8, &old);
+        contents.read(16, &new);
+        contents.read(8, &[0; 4096]);
+        assert_eq!(contents.damaged, 3);
+        // A byte behind a head is seen in one of so many.
+        let mut bad = new.clone();
+        bad[4095] ^= 1;
+        for _ in 0..WHOLE_EACH {
+            contents.read(8, &bad);
+        }
+        assert_eq!((contents.damaged, contents.checked), (4, 1));
+    }
+}

@@ -1,0 +1,122 @@
+//! What is said between a bench and the process with the guests of its disks.
+
+use crate::process::order::Latencies;
+use pregrant_host::counters::Counters;
+use serde::{Deserialize, Serialize};
+
+/// The number of each guest's disk, as Xen counts them: xvda.
+pub const HANDLE: u32 = 51712;
+
+/// What is asked of a disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dir {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// As many of these as of those, in no order.
+    Mixed,
+}
+
+impl Dir {
+    /// As records name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Mixed => "mixed",
+        }
+    }
+}
+
+/// What each guest's front is made for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Wish {
+    /// The same granted pages are used again and again.
+    pub persistent: bool,
+    /// Queues.
+    pub queues: u32,
+    /// Requests in flight at most, over all queues.
+    pub depth: u32,
+    /// Pages that the requests in flight have together, at most.
+    pub pages: usize,
+    /// Bytes of the longest request.
+    pub size: usize,
+}
+
+/// What each guest does, until it is told to rest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Load {
+    /// Reads or writes.
+    pub dir: Dir,
+    /// Bytes of a request.
+    pub size: usize,
+    /// Bytes that each begins at a multiple of.
+    pub align: usize,
+    /// Requests in flight.
+    pub depth: usize,
+    /// It sleeps when all of them are; else it looks for answers all the time.
+    pub sleeps: bool,
+    /// It lets others have its processor for a moment whenever it finds nothing to do.
+    pub gives_way: bool,
+}
+
+/// To the process with the guests.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum GuestOrder {
+    /// Attach to these domains, connect their disks and write all of them once; they stay. Answer: [`DisksReport::Done`].
+    Gather {
+        /// Who.
+        fronts: Vec<u16>,
+        /// What each is made for.
+        wish: Wish,
+    },
+    /// All of them have requests in flight, from now on until they are to rest. Answer: [`DisksReport::Done`].
+    Begin(Load),
+    /// Answer: [`DisksReport::Seen`]. From the first of these on latencies are kept.
+    Look,
+    /// Ask no more, and wait until all is answered. Answer: [`DisksReport::Rested`].
+    Rest,
+    /// Read all disks, and look at every byte. Answer: [`DisksReport::Rested`], whose `checked` are sectors.
+    Verify,
+}
+
+/// From it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum DisksReport {
+    /// What was ordered is done.
+    Done,
+    /// What was answered so far.
+    Seen(Seen),
+    /// All is answered.
+    Rested(Box<Rested>),
+}
+
+/// What was answered since the process began.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Seen {
+    /// CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// Requests, by guest.
+    pub requests: Vec<u64>,
+    /// CPU time of all guests.
+    pub cpu_ns: u64,
+    /// Platform operations of all guests.
+    pub ops: Counters,
+}
+
+/// What became of one load's requests.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Rested {
+    /// Answers that said that a request failed.
+    pub failed: u64,
+    /// Reads with a wrong byte.
+    pub damaged: u64,
+    /// Reads whose every byte was looked at.
+    pub checked: u64,
+    /// Sleeps that ended by their bound with an answer there.
+    pub missed_wakeups: u64,
+    /// From when a request was written to the ring until its answer was taken.
+    pub latency: Latencies,
+}

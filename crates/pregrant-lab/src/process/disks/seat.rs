@@ -1,0 +1,332 @@
+//! One guest of `bench blk`: its domain, its disk, and the thread that uses it.
+
+use super::load::{Asked, Contents};
+use super::order::{HANDLE, Load, Rested, Wish};
+use crate::machine;
+use crate::process::Result;
+use crate::process::order::Latencies;
+use hdrhistogram::Histogram;
+use pregrant::DomId;
+use pregrant::blk::disk::{IoError, SECTOR_BYTES};
+use pregrant::blk::front::{Ask, FrontConfig, FrontVbd, NotAsked};
+use pregrant::platform::{Clock, Platform};
+use pregrant::wire::blkif::{Abi, SEGMENTS_MAX};
+use pregrant::wire::ring::ring_size;
+use pregrant::xenbus::bus::StoreBus;
+use pregrant::xenbus::{Class, Device};
+use pregrant::xenstore::Client;
+use pregrant::{PAGE_SIZE, PeerFault};
+use pregrant_host::MonotonicClock;
+use pregrant_host::drivers::wait::Waiter;
+use pregrant_host::loopback::Loopback;
+use pregrant_host::wake::WakeOn;
+use pregrant_host::xenstored::UnixTransport;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest wait for a handshake, or for answers.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes of the requests that write a disk for the first time, and read all of it.
+const FIRST_BYTES: usize = 64 * 1024;
+
+/// What the process's main thread and all guests share.
+#[derive(Default)]
+pub struct Hall {
+    /// They go on asking.
+    pub running: AtomicBool,
+    /// They keep latencies.
+    pub keeps_times: AtomicBool,
+}
+
+/// What the main thread sees of a guest.
+#[derive(Default)]
+pub struct Count {
+    /// Requests that were answered.
+    pub requests: AtomicU64,
+}
+
+/// The guest's driver, as it sleeps.
+struct Driver {
+    platform: Loopback,
+    device: Device,
+    vbd: FrontVbd<Loopback>,
+}
+
+impl Driver {
+    /// Before sleeping: asks to be told of answers. True: there are some.
+    fn arm(&mut self) -> std::result::Result<bool, PeerFault> {
+        let Self { platform, vbd, .. } = self;
+        (0..vbd.nr_queues()).try_fold(false, |work, queue| {
+            Ok(work | vbd.queue_mut(queue).map_or(Ok(false), |q| q.arm(platform))?)
+        })
+    }
+}
+
+/// See the module.
+pub struct Seat {
+    driver: Driver,
+    xs: Client<UnixTransport>,
+    contents: Contents,
+    /// What was read, in private memory.
+    taken: Vec<u8>,
+    waiter: Waiter,
+}
+
+/// A request's place.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    asked: Asked,
+    at_ns: u64,
+}
+
+impl Seat {
+    /// Attaches, connects, and writes all of the disk.
+    pub fn take(broker: &Path, front: DomId, wish: &Wish) -> Result<Self> {
+        let platform = Loopback::attach(broker, front)?;
+        let mut xs = machine::store_of(&platform)?;
+        platform.events().also_wake_on(xs.transport().as_fd())?;
+        let device = Device::front(&mut xs, Class::VBD, HANDLE)?;
+        device.watch_peer(&mut xs)?;
+        let most = wish.size.max(FIRST_BYTES);
+        let slots = ring_size(PAGE_SIZE, Abi::X86_64.slot_bytes());
+        let config = FrontConfig {
+            queues: wish.queues,
+            ring_order: wish.depth.div_ceil(slots * wish.queues).next_power_of_two().ilog2(),
+            persistent: wish.persistent,
+            max_segments: most.div_ceil(PAGE_SIZE).max(SEGMENTS_MAX) as u32,
+            pages: wish.pages.div_ceil(wish.queues as usize).max(2 * FIRST_BYTES / PAGE_SIZE),
+            ..FrontConfig::default()
+        };
+        let vbd = FrontVbd::new(device.peer_domid(), config, false);
+        let contents = Contents::new(front.0.into(), 0, most);
+        let driver = Driver { platform, device, vbd };
+        let mut seat = Self { driver, xs, contents, taken: vec![0; most], waiter: Waiter::default() };
+        seat.connect(wish)?;
+        seat.write_all()?;
+        Ok(seat)
+    }
+
+    fn connect(&mut self, wish: &Wish) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while !self.driver.vbd.is_live() {
+            self.control()?;
+            if Instant::now() > until {
+                let (id, own) = (self.driver.device.id(), self.driver.vbd.state());
+                return Err(format!(
+                    "{id}: not connected after {PATIENCE:?}: we are {own:?}; the back's log says why"
+                )
+                .into());
+            }
+            self.xs.next_event(Some(Duration::from_millis(5)))?;
+        }
+        let (id, has) = (self.driver.device.id(), self.driver.vbd.nr_queues());
+        if has != wish.queues as usize || self.driver.vbd.persists() != wish.persistent {
+            return Err(format!(
+                "{id}: {} queue(s), persistent: {} were asked for, and {has}, {} given",
+                wish.queues,
+                wish.persistent,
+                self.driver.vbd.persists()
+            )
+            .into());
+        }
+        let sectors = self.driver.vbd.figures().map_or(0, |figures| figures.sectors);
+        self.contents = Contents::new(self.driver.device.id().front.0.into(), sectors, self.taken.len());
+        Ok(())
+    }
+
+    fn control(&mut self) -> Result<()> {
+        let mut bus = StoreBus { device: &self.driver.device, xs: &mut self.xs };
+        self.driver
+            .vbd
+            .step(&self.driver.platform, &mut bus)
+            .map_err(|e| format!("{}: {e}", self.driver.device.id()))?;
+        Ok(())
+    }
+
+    /// All of the disk once, one request after the other.
+    fn write_all(&mut self) -> Result<()> {
+        let sectors = self.contents.sectors();
+        for sector in (0..sectors).step_by(FIRST_BYTES / SECTOR_BYTES) {
+            let len = ((sectors - sector) as usize * SECTOR_BYTES).min(FIRST_BYTES);
+            let ask = Ask::Write { sector, bytes: self.contents.write(sector, len) };
+            self.driver
+                .vbd
+                .submit(&self.driver.platform, 0, &ask, 0)
+                .map_err(|e| not_asked(e, &self.driver.device))?;
+            if let Err(e) = self.answer(sector)? {
+                return Err(
+                    format!("{}: sector {sector} cannot be written: {e}", self.driver.device.id()).into()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads all of the disk, and looks at every byte.
+    pub fn verify(&mut self) -> Result<Rested> {
+        let (sectors, mut rested) = (self.contents.sectors(), Rested::default());
+        for sector in (0..sectors).step_by(FIRST_BYTES / SECTOR_BYTES) {
+            let n = (sectors - sector).min((FIRST_BYTES / SECTOR_BYTES) as u64);
+            let ask = Ask::Read { sector, sectors: n as u32 };
+            self.driver
+                .vbd
+                .submit(&self.driver.platform, 0, &ask, 0)
+                .map_err(|e| not_asked(e, &self.driver.device))?;
+            let bytes = n as usize * SECTOR_BYTES;
+            match self.answer(sector)? {
+                Err(_) => rested.failed += 1,
+                Ok(read) if read != bytes => rested.damaged += 1,
+                Ok(_) => {
+                    let right = self.contents.is_right(sector, &self.taken[..bytes], true);
+                    rested.damaged += u64::from(!right);
+                    rested.checked += n;
+                }
+            }
+        }
+        Ok(rested)
+    }
+
+    /// Waits for the one answer that there is to be; bytes that it brought are in `taken`.
+    fn answer(&mut self, sector: u64) -> Result<std::result::Result<usize, IoError>> {
+        self.driver.vbd.publish(&self.driver.platform, 0);
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let (mut came, taken) = (None, &mut self.taken);
+            self.driver.vbd.take(&self.driver.platform, 0, |answer| {
+                let read = answer.copy_out(taken);
+                came = Some(answer.outcome.map(|()| read));
+            })?;
+            if let Some(came) = came {
+                return Ok(came);
+            }
+            if Instant::now() > until {
+                return Err(format!(
+                    "{}: a request to sector {sector} has no answer after {PATIENCE:?}",
+                    self.driver.device.id()
+                )
+                .into());
+            }
+            self.sleep()?;
+        }
+    }
+
+    /// Its platform.
+    pub fn platform(&self) -> &Loopback {
+        &self.driver.platform
+    }
+
+    /// Asks as the load says, until it is to rest, and waits for all answers.
+    pub fn run(&mut self, load: &Load, hall: &Hall, count: &Count) -> Result<Rested> {
+        let queues = self.driver.vbd.nr_queues();
+        let mut rested = Rested::default();
+        let mut times = Histogram::<u64>::new_with_bounds(1, 100_000_000_000, 3)?;
+        let (damaged, checked) = (self.contents.damaged, self.contents.checked);
+        let missed = self.waiter.missed_wakeups();
+        let mut places = vec![Place::default(); load.depth];
+        let mut free: Vec<Vec<u32>> = vec![Vec::with_capacity(load.depth); queues];
+        (0..load.depth as u32).rev().for_each(|place| free[place as usize % queues].push(place));
+        let (mut in_flight, mut quiet_since) = (0usize, None);
+        loop {
+            let running = hall.running.load(Ordering::Relaxed);
+            if !running && in_flight == 0 {
+                break;
+            }
+            let mut moved = false;
+            for (queue, free) in free.iter_mut().enumerate() {
+                let Self { driver: Driver { platform, vbd, device }, contents, taken, .. } = self;
+                let keeps_times = hall.keeps_times.load(Ordering::Relaxed);
+                let mut now_ns = None;
+                let answered = vbd.take(platform, queue, |answer| {
+                    let place = &places[answer.tag as usize];
+                    if keeps_times {
+                        let now_ns = *now_ns.get_or_insert_with(|| MonotonicClock.now_ns());
+                        times.saturating_record(now_ns - place.at_ns);
+                    }
+                    if answer.outcome.is_err() {
+                        rested.failed += 1;
+                    } else if place.asked.reads {
+                        let n = answer.copy_out(taken);
+                        contents.read(place.asked.sector, &taken[..n]);
+                    }
+                    free.push(answer.tag as u32);
+                })?;
+                if answered > 0 {
+                    in_flight -= answered;
+                    let sum = count.requests.load(Ordering::Relaxed) + answered as u64;
+                    count.requests.store(sum, Ordering::Relaxed);
+                    moved = true;
+                }
+                if !running || free.is_empty() {
+                    continue;
+                }
+                let now_ns = MonotonicClock.now_ns();
+                while let Some(&at) = free.last() {
+                    let asked = contents.next(at as usize, load);
+                    let Asked { reads, sector } = asked;
+                    let ask = if reads {
+                        Ask::Read { sector, sectors: (load.size / SECTOR_BYTES) as u32 }
+                    } else {
+                        Ask::Write { sector, bytes: contents.write(sector, load.size) }
+                    };
+                    match vbd.submit(platform, queue, &ask, at.into()) {
+                        Ok(()) => {}
+                        Err(e) => return Err(not_asked(e, device)),
+                    }
+                    places[at as usize] = Place { asked, at_ns: now_ns };
+                    free.pop();
+                    in_flight += 1;
+                    moved = true;
+                }
+                vbd.publish(platform, queue);
+            }
+            if moved {
+                quiet_since = None;
+            } else if load.sleeps {
+                self.sleep()?;
+                let since = *quiet_since.get_or_insert_with(Instant::now);
+                if since.elapsed() > PATIENCE {
+                    return Err(format!(
+                        "{}: {in_flight} requests have no answer after {PATIENCE:?}",
+                        self.driver.device.id()
+                    )
+                    .into());
+                }
+            } else if load.gives_way {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        rested.damaged = self.contents.damaged - damaged;
+        rested.checked = self.contents.checked - checked;
+        rested.missed_wakeups = self.waiter.missed_wakeups() - missed;
+        rested.latency = Latencies::of(&times);
+        Ok(rested)
+    }
+
+    /// Sleeps until an answer's event, and not for long. Looks at xenstore where that has something.
+    fn sleep(&mut self) -> Result<()> {
+        if self.driver.arm()? {
+            return Ok(());
+        }
+        let what = |driver: &Driver| format!("{}: a guest waits for its disk's answers", driver.device.id());
+        // A ring that is broken is found to be when its answers are taken.
+        let pending = |driver: &mut Driver| driver.arm().unwrap_or(true);
+        self.waiter.sleep(&mut self.driver, |driver| driver.platform.events(), pending, &what, None);
+        if self.xs.has_events() || self.driver.platform.events().woken_by_any() {
+            while self.xs.next_event(Some(Duration::ZERO))?.is_some() {}
+            self.control()?;
+            if !self.driver.vbd.is_live() {
+                let id = self.driver.device.id();
+                return Err(format!("{id}: the back closed the disk; its log says why").into());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn not_asked(e: NotAsked, device: &Device) -> Box<dyn std::error::Error> {
+    format!("{}: a request was not taken: {e:?}", device.id()).into()
+}

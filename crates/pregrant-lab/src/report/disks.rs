@@ -1,0 +1,201 @@
+//! Requests to a disk: for each kind of request bars by path and number of guests, then the numbers with every repeat, what each
+//! request costs among them.
+
+use super::bars::{Bar, Panel};
+use super::digest::{Digest, Row};
+use super::plot::Numbers;
+use super::quantity::{count, duration, per_frame, si, small};
+use super::words;
+use crate::record::Record;
+use crate::record::published::{self, PublishedDisks};
+use crate::record::stats::Summary;
+use crate::table::{Align, figure};
+use maud::{Markup, html};
+
+/// What a panel's rows share: direction, size, alignment, depth.
+type Kind<'a> = (&'a str, u64, Option<u32>, Option<u32>);
+
+fn kind<'a>(row: &Row<'a>) -> Kind<'a> {
+    let r = row.first();
+    (&r.dir, r.size_bytes, r.align, r.depth)
+}
+
+/// The section's content; None without `bench blk`.
+pub fn section(d: &Digest) -> Option<Markup> {
+    let mut kinds: Vec<Kind> = Vec::new();
+    for row in &d.blk {
+        // Another program's file is asked for at multiples of a request's length.
+        let kind = kind(row);
+        if kind.2.is_some() && !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    let wrong = d.blk.iter().map(|row| row.sum(wrong_in)).fold(0, u64::saturating_add);
+    (!d.blk.is_empty()).then(|| {
+        html! {
+            p { (words::BLK_METHOD) }
+            @if wrong > 0 {
+                p.warning role="note" { strong { (wrong) " requests failed or read other bytes than were written" } ": these figures are not to be used." }
+            }
+            @for (i, kind) in kinds.iter().enumerate() {
+                @if let Some(panel) = panel(d, i, *kind) {
+                    figure { figcaption { strong { (in_words(*kind)) } ", requests/s over all guests" } (panel.draw()) }
+                }
+            }
+            (numbers(d).folded("requests a second and what each costs, with every repeat"))
+            @if !sources(d).is_empty() { p { "Diamonds: " (sources(d).join("; ")) ". Real Xen, another machine, another year." } }
+        }
+    })
+}
+
+/// Requests that failed, and reads with a wrong byte.
+fn wrong_in(r: &Record) -> u64 {
+    r.lost.saturating_add(r.damaged.unwrap_or(0))
+}
+
+fn in_words((dir, size, align, depth): Kind) -> String {
+    let ways = match dir {
+        "read" => "Reads",
+        "write" => "Writes",
+        _ => "Reads and writes",
+    };
+    let mut text = format!("{ways} of {size} B");
+    if let Some(depth) = depth {
+        text += &format!(", {depth} in flight for each guest");
+    }
+    if align.is_some_and(|align| align != 4096) {
+        text += &format!(", at multiples of {} B", align.unwrap_or(0));
+    }
+    text
+}
+
+/// Colours are by path, whatever the number of guests.
+fn series(row: &Row) -> usize {
+    let paths = ["copy", "map", "persistent"];
+    paths.iter().position(|path| *path == row.first().path).unwrap_or(paths.len())
+}
+
+/// What distinguishes a row from others of its kind.
+fn name(row: &Row) -> String {
+    let r = row.first();
+    let s = |n: u32| if n == 1 { "" } else { "s" };
+    let mut name = r.path.clone();
+    if let Some(n) = r.guests {
+        name += &format!(", {n} guest{}", s(n));
+    }
+    if let Some(n) = r.workers {
+        name += &format!(", {n} worker{}", s(n));
+    }
+    name
+}
+
+/// How many times as many as another path does for the same guests.
+fn gain(d: &Digest, row: &Row, path: &str) -> Option<Summary> {
+    let same = |r: &Record| (r.guests, r.workers, r.queues);
+    let base = d
+        .blk
+        .iter()
+        .find(|b| b.first().path == path && kind(b) == kind(row) && same(b.first()) == same(row.first()))?;
+    let pairs = row.records.iter().zip(&base.records);
+    Summary::of_ratios(pairs.map(|(a, b)| (a.frames_per_s, b.frames_per_s)))
+}
+
+fn panel(d: &Digest, number: usize, of: Kind) -> Option<Panel> {
+    let (dir, size, _, depth) = of;
+    let anchor = |row: &Row| (row.first().align, kind(row)) == (None, (dir, size, None, depth));
+    let mut rows: Vec<&Row> = d.blk.iter().filter(|row| kind(row) == of || anchor(row)).collect();
+    rows.sort_by_key(|row| {
+        (row.first().guests, row.first().workers.is_none(), row.first().workers, series(row))
+    });
+    let bar = |row: &&Row| {
+        let mut figure_of = format!("{}/s", si(row.rate.median));
+        if let Some(gain) = gain(d, row, "map").filter(|_| row.first().path == "persistent") {
+            figure_of += &format!(" · {}× map", figure(gain.median));
+        }
+        let published = known(row)
+            .map(|p| (p.requests_per_s, format!("published {}/s: {}", si(p.requests_per_s), p.source)));
+        Bar { name: name(row), figure: figure_of, value: row.rate, series: series(row), published }
+    };
+    let about = |row: &&Row| format!("{}: {} requests a second", name(row), si(row.rate.median));
+    (!rows.is_empty()).then(|| Panel {
+        id: format!("disks-{number}"),
+        title: format!("{}, a second", in_words(of)),
+        about: rows.iter().map(about).collect::<Vec<_>>().join("; "),
+        bars: rows.iter().map(bar).collect(),
+        lines: Vec::new(),
+    })
+}
+
+fn known(row: &Row) -> Option<&'static PublishedDisks> {
+    let r = row.first();
+    published::find_disks(&r.path, r.size_bytes, r.guests?).filter(|p| Some(p.requests_per_s) == r.published)
+}
+
+fn sources(d: &Digest) -> Vec<&'static str> {
+    let mut all: Vec<&str> =
+        d.blk.iter().filter_map(known).filter_map(|p| published::in_full(p.source)).collect();
+    all.dedup();
+    all
+}
+
+fn numbers(d: &Digest) -> Numbers {
+    let mut numbers = Numbers::new(&[
+        ("dir", Align::Left),
+        ("size B", Align::Right),
+        ("align B", Align::Right),
+        ("depth", Align::Right),
+        ("path", Align::Left),
+        ("mode", Align::Left),
+        ("k requests/s", Align::Right),
+        ("least", Align::Right),
+        ("most", Align::Right),
+        ("times copy", Align::Right),
+        ("times map", Align::Right),
+        ("latency", Align::Right),
+        ("99 %", Align::Right),
+        ("grant copies", Align::Right),
+        ("maps", Align::Right),
+        ("unmaps", Align::Right),
+        ("system calls", Align::Right),
+        ("notifications", Align::Right),
+        ("guest CPU ns", Align::Right),
+        ("backend CPU ns", Align::Right),
+        ("requests counted", Align::Right),
+        ("failed or wrong", Align::Right),
+        ("published k/s", Align::Right),
+        ("repeats, k requests/s", Align::Left),
+    ]);
+    let k = |v: f64| figure(v / 1e3);
+    for row in &d.blk {
+        let (r, requests) = (row.first(), row.sum(|r| r.frames));
+        let each = |count: fn(&Record) -> u64| per_frame(row.sum(count), requests);
+        let number = |n: Option<u32>| n.map_or("-".into(), |n| n.to_string());
+        let times = |path| gain(d, row, path).map_or("-".into(), |g| figure(g.median));
+        let latency = |of: fn(&Record) -> Option<u64>| row.middle(of).map_or("-".into(), duration);
+        let repeats: Vec<String> = row.records.iter().map(|r| k(r.frames_per_s)).collect();
+        let mut cells = vec![r.dir.clone(), r.size_bytes.to_string(), number(r.align), number(r.depth)];
+        cells.extend([name(row), r.mode.clone()]);
+        cells.extend([row.rate.median, row.rate.min, row.rate.max].map(k));
+        cells.extend([
+            times("copy"),
+            times("map"),
+            latency(|r| r.latency_p50_ns),
+            latency(|r| r.latency_p99_ns),
+        ]);
+        cells.extend([
+            each(|r| r.grant_copies),
+            each(|r| r.grant_maps),
+            each(|r| r.grant_unmaps),
+            each(|r| r.syscalls),
+            each(|r| r.notifications),
+            small(row.per_frame(row.sum(|r| r.frontend_cpu_ns))),
+            small(row.per_frame(row.sum(|r| r.backend_cpu_ns))),
+            count(requests),
+            row.sum(wrong_in).to_string(),
+            r.published.map_or("-".into(), k),
+            repeats.join(" "),
+        ]);
+        numbers.row(cells);
+    }
+    numbers
+}
