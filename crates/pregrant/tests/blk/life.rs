@@ -2,11 +2,11 @@
 #![cfg(not(miri))]
 
 use crate::model_disk::byte;
-use crate::rig::{SECTORS, Setting, World, figures, pattern};
+use crate::rig::{HOST, SECTORS, Setting, World, figures, pattern};
 use pregrant::blk::back::VbdConfig;
 use pregrant::blk::disk::{Discard, DiskFigures, IoError};
 use pregrant::blk::features::BackFeatures;
-use pregrant::blk::front::{Ask, FrontConfig, FrontStep, NotAsked};
+use pregrant::blk::front::{Ask, FrontConfig, FrontStep, FrontVbd, NotAsked};
 use pregrant::blk::path::PathName;
 use pregrant::wire::blkif::Abi;
 use pregrant::xenbus::BackDevice;
@@ -357,6 +357,55 @@ fn a_front_with_few_pages_takes_no_request_that_it_can_never_send() {
         assert_eq!(world.ask(&mut front, &Ask::Write { sector: 0, bytes: &bytes }), Err(NotAsked::Length));
         let longest = Ask::Write { sector: 0, bytes: &bytes[..most] };
         assert_eq!(world.ask(&mut front, &longest).unwrap().0, Ok(()), "{pages}");
+        world.end(front);
+    }
+}
+
+#[test]
+fn a_front_brings_down_what_a_predecessor_left_and_goes_when_the_toolstack_takes_the_disk() {
+    let mut world = World::new(VbdConfig::default(), figures());
+    // Killed, as a process is: nobody says a word, and its memory goes.
+    drop(world.front(FrontConfig::default()));
+    let mut front = FrontVbd::new(HOST, FrontConfig::default(), true);
+    front.succeed(&mut world.front_bus).unwrap();
+    assert_eq!(front.state(), XenbusState::Closing);
+    assert_eq!(world.connect(&mut front), [FrontStep::Live]);
+    let data = pattern(4096, 9);
+    world.ask(&mut front, &Ask::Write { sector: 8, bytes: &data }).unwrap().0.unwrap();
+    // One that closed in good order left nothing: the next begins at once.
+    let tag = 7;
+    front.submit(&world.guest, 0, &Ask::Flush, tag).unwrap();
+    front.removed(&world.guest);
+    assert_eq!((front.state(), front.nr_queues(), front.take_lost()), (XenbusState::Closed, 0, vec![tag]));
+    assert!(!front.awaits_release(), "it keeps its pages for another disk of the number");
+    world.front_bus.own.borrow_mut().insert("state".into(), XenbusState::Closed.digit().into());
+    let mut front = FrontVbd::new(HOST, FrontConfig::default(), true);
+    front.succeed(&mut world.front_bus).unwrap();
+    assert_eq!((front.state(), world.connect(&mut front)), (XenbusState::Closed, vec![FrontStep::Live]));
+}
+
+#[test]
+fn a_flush_is_what_the_back_knows() {
+    let told = [
+        ("1", "1", Some(Ask::Flush)),
+        ("1", "0", Some(Ask::Flush)),
+        ("0", "1", Some(Ask::Barrier { sector: 0, bytes: &[] })),
+        ("0", "0", None),
+    ];
+    for (flush, barrier, expected) in told {
+        let mut world = World::new(VbdConfig::default(), figures());
+        let mut front = FrontVbd::new(HOST, FrontConfig::default(), false);
+        assert_eq!(front.flush_ask(), None);
+        while front.state() != XenbusState::Initialised {
+            world.step_back().unwrap();
+            front.step(&world.guest, &mut world.front_bus).unwrap();
+        }
+        world.step_back().unwrap();
+        for (key, value) in [("feature-flush-cache", flush), ("feature-barrier", barrier)] {
+            world.back_bus.own.borrow_mut().insert(key.into(), value.into());
+        }
+        assert_eq!(front.step(&world.guest, &mut world.front_bus).unwrap(), FrontStep::Live);
+        assert_eq!(front.flush_ask(), expected);
         world.end(front);
     }
 }

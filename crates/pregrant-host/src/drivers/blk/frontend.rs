@@ -16,7 +16,8 @@ use super::schedule::Schedule;
 use super::shared_disk::{DiskOp, DiskRequest, SharedDisk};
 use crate::drivers::wait::Waiter;
 use crate::wake::WakeOn;
-use pregrant::blk::front::{FrontConfig, FrontError, FrontStep, FrontVbd, NotAsked};
+use pregrant::blk::disk::IoError;
+use pregrant::blk::front::{Answer, Ask, FrontConfig, FrontError, FrontStep, FrontVbd, NotAsked};
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::{Class, Device, DeviceError};
@@ -168,7 +169,7 @@ where
         let Self { platform, vbd, schedule, disk, new, .. } = self;
         let mut moved = 0;
         for i in 0..vbd.nr_queues() {
-            let each = |answer: pregrant::blk::front::Answer<'_, P>| {
+            let each = |answer: Answer<'_, P>| {
                 schedule.answered(answer.tag, answer.outcome, |to| answer.copy_out(to));
             };
             match vbd.take(platform, i, each) {
@@ -204,12 +205,8 @@ where
             }
             let Some(queue) = vbd.queue_mut(i) else { break };
             let submitted = schedule.ask_first(queue.most_bytes(), |ask, tag| {
-                let ask = if let pregrant::blk::front::Ask::Flush = ask {
-                    flush.as_ref().unwrap_or(ask)
-                } else {
-                    ask
-                };
-                queue.submit(platform, ask, tag)
+                let flush = flush.as_ref().filter(|_| *ask == Ask::Flush);
+                queue.submit(platform, flush.unwrap_or(ask), tag)
             });
             *next_queue = (i + 1) % queues;
             match submitted {
@@ -365,7 +362,7 @@ where
         self.schedule.fail_all();
         self.disk.take_new(&mut self.new);
         for request in self.new.drain(..) {
-            (request.done)(Err(pregrant::blk::disk::IoError::Failed));
+            (request.done)(Err(IoError::Failed));
         }
         self.schedule.settled();
     }
