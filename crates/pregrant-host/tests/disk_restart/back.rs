@@ -1,0 +1,58 @@
+//! The back's process: a real [`Backend`] for vbds, whose images are files.
+
+use crate::world::{BACK, LIMIT, client};
+use pregrant::blk::back::VbdConfig;
+use pregrant::platform::Platform;
+use pregrant_host::disks::DiskConfig;
+use pregrant_host::drivers::{
+    Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, Mode, Placement, Staff,
+};
+use pregrant_host::loopback::Loopback;
+use pregrant_host::wake::WakeOn;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Serves until its standard input ends, and leaves its disks to a successor.
+pub fn play(socket: &Path, io: &str, path: &str) {
+    // SAFETY: it is ignored from here on, and no handler runs.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    if let Ok(limit) = std::env::var(LIMIT) {
+        let most = Some(limit.parse().unwrap());
+        setrlimit(Resource::Fsize, Rlimit { current: most, maximum: most }).unwrap();
+    }
+    let platform = Loopback::attach(socket, BACK).unwrap();
+    let xs = client(&platform);
+    platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
+    platform.events().also_wake_on(std::io::stdin().as_fd()).unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let tell = Arc::clone(&over);
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read(&mut [0]);
+        tell.store(true, Ordering::Relaxed);
+    });
+    let blk = BlkConfig {
+        vbd: VbdConfig { fallback: path.parse().unwrap(), ..VbdConfig::default() },
+        disk: DiskConfig { io: io.parse().unwrap(), direct: true },
+        ..BlkConfig::default()
+    };
+    let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
+    let mut backend = Backend::new(platform, xs, config, vec![Box::new(Blk::new(blk))]).unwrap();
+    let staff = Staff {
+        workers: 2,
+        place: Placement::Balanced,
+        mode: Mode::Adaptive,
+        each_start: Arc::new(|_| {}),
+        each_turn: Arc::new(|| {}),
+    };
+    backend.employ(staff).unwrap();
+    while !over.load(Ordering::Relaxed) {
+        if !backend.control().unwrap() {
+            backend.sleep(None);
+        }
+    }
+    backend.detach();
+}

@@ -1,0 +1,110 @@
+//! A guest with a disk, in a thread of the test; and what works on that disk.
+
+use crate::world::{GUEST, VBD, World, client};
+use pregrant::blk::disk::IoError;
+use pregrant::blk::front::FrontConfig;
+use pregrant::platform::Platform;
+use pregrant_host::drivers::blk::shared_disk::DiskOp;
+use pregrant_host::drivers::{BlkFrontend, SharedDisk};
+use pregrant_host::wake::WakeOn;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Against hangs only.
+const GUARD: Duration = Duration::from_secs(180);
+
+const CLOSE: u8 = 1;
+const DIE: u8 = 2;
+
+/// See the module.
+pub struct Guest {
+    disk: Arc<SharedDisk>,
+    over: Arc<AtomicU8>,
+    thread: JoinHandle<u64>,
+}
+
+impl Guest {
+    /// Connects, and goes on.
+    pub fn start(world: &World, config: FrontConfig) -> Self {
+        let platform = world.broker.attach(GUEST).unwrap();
+        let (tell, told) = mpsc::channel();
+        let over = Arc::new(AtomicU8::new(0));
+        let orders = Arc::clone(&over);
+        let thread = std::thread::spawn(move || {
+            let xs = client(&platform);
+            platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
+            let mut front = BlkFrontend::new(platform, xs, VBD, config).unwrap();
+            assert!(front.connect(GUARD).unwrap());
+            tell.send(Arc::clone(front.disk())).unwrap();
+            while orders.load(Ordering::Acquire) == 0 {
+                if !front.round().unwrap() {
+                    front.control(Duration::ZERO).unwrap();
+                    front.sleep(Some(Duration::from_millis(50))).unwrap();
+                }
+            }
+            if orders.load(Ordering::Acquire) == CLOSE {
+                assert!(front.close(GUARD).unwrap());
+            }
+            front.repeated()
+        });
+        Self { disk: told.recv().unwrap(), over, thread }
+    }
+
+    pub fn disk(&self) -> &Arc<SharedDisk> {
+        &self.disk
+    }
+
+    /// Closes the disk. Returns how many requests a closed back made it ask again.
+    pub fn close(self) -> u64 {
+        self.end(CLOSE)
+    }
+
+    /// Ends without a word, as a process that is killed.
+    pub fn die(self) {
+        self.end(DIE);
+    }
+
+    fn end(self, how: u8) -> u64 {
+        self.over.store(how, Ordering::Release);
+        self.disk.wake();
+        self.thread.join().unwrap()
+    }
+}
+
+/// Has one thing done, and waits for it.
+pub fn ask(disk: &SharedDisk, op: DiskOp) -> Result<Vec<u8>, IoError> {
+    let (tell, told) = mpsc::channel();
+    disk.put(op, Box::new(move |outcome| drop(tell.send(outcome.map(<[u8]>::to_vec)))));
+    told.recv().expect("each request is done once")
+}
+
+/// Writes and reads at odd places, of odd lengths, from `at` on as far as the model reaches, which it keeps; flushes at times.
+pub fn hammer(disk: &SharedDisk, at: u64, model: &mut [u8], ops: u32) {
+    let mut random = at | 1;
+    let mut next = move |below: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random >> 11) as usize % below
+    };
+    for op in 0..ops {
+        let len = 512 * (1 + if next(4) == 0 { next(128) } else { next(8) });
+        let begin = 512 * next((model.len() - len) / 512);
+        let place = begin..begin + len;
+        match next(16) {
+            0 => drop(ask(disk, DiskOp::Flush).unwrap()),
+            1..9 => {
+                let bytes: Vec<u8> = (0..len).map(|k| (op as usize + k / 512 * 3 + k) as u8).collect();
+                ask(disk, DiskOp::Write { at: at + begin as u64, bytes: bytes.clone() }).unwrap();
+                model[place].copy_from_slice(&bytes);
+            }
+            _ => {
+                let bytes = ask(disk, DiskOp::Read { at: at + begin as u64, len }).unwrap();
+                assert!(bytes == model[place], "{len} bytes at {at} + {begin} are not what was written");
+            }
+        }
+    }
+}

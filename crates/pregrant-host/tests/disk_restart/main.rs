@@ -1,0 +1,252 @@
+//! A disk's back dies, is replaced on the live rings, and its guest finds what it wrote: no request fails, none is asked twice by the
+//! guest, and no write of the dead process lands behind its successor's.
+//!
+//! The binary starts itself as `child SOCKET IO PATH`, a real backend with images that are files. Tests run one after the other.
+
+mod back;
+mod guest;
+#[path = "../../../pregrant/tests/skip/mod.rs"]
+mod skip;
+mod slow;
+mod world;
+
+use guest::{Guest, ask, hammer};
+use pregrant::blk::disk::IoError;
+use pregrant::blk::front::FrontConfig;
+use pregrant_host::drivers::blk::shared_disk::DiskOp;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use world::{Image, World};
+
+/// Those that a ring has whose answers come in any order.
+const POINTS: [&str; 4] = ["mid-frame", "in-responses", "before-publish", "before-notify"];
+/// Bytes of a test's image, and threads that work on a part of it each.
+const BYTES: u64 = 4 << 20;
+const THREADS: u64 = 6;
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [child, socket, io, path] = args.as_slice()
+        && child == "child"
+    {
+        return back::play(Path::new(socket), io, path);
+    }
+    let tests: [(&str, fn()); 8] = [
+        ("a_disk_goes_on_after_a_crash_at_each_point", a_disk_goes_on_after_a_crash_at_each_point),
+        ("a_disk_goes_on_after_kills_and_stops", a_disk_goes_on_after_kills_and_stops),
+        (
+            "a_successor_waits_for_the_last_write_of_a_dead_back",
+            slow::a_successor_waits_for_the_last_write_of_a_dead_back,
+        ),
+        ("a_disk_that_hangs_holds_nobody_but_its_guest", slow::a_disk_that_hangs_holds_nobody_but_its_guest),
+        ("what_a_disk_cannot_do_is_an_error_and_no_more", what_a_disk_cannot_do_is_an_error_and_no_more),
+        ("a_guest_hears_of_another_length", a_guest_hears_of_another_length),
+        ("a_discard_reaches_the_file", a_discard_reaches_the_file),
+        ("a_guest_that_dies_leaves_nothing_mapped", a_guest_that_dies_leaves_nothing_mapped),
+    ];
+    let filter = args.iter().find(|a| !a.starts_with('-')).cloned().unwrap_or_default();
+    std::thread::spawn(watch);
+    for (name, test) in tests.into_iter().filter(|(name, _)| name.contains(&filter)) {
+        println!("test {name} ...");
+        BEATS.fetch_add(1, Ordering::Relaxed);
+        test();
+        println!("test {name} ... ok");
+    }
+}
+
+static BEATS: AtomicU64 = AtomicU64::new(0);
+
+/// Ends the whole run when a test stands still.
+fn watch() {
+    let mut last = 0;
+    loop {
+        std::thread::sleep(Duration::from_secs(200));
+        let now = BEATS.load(Ordering::Relaxed);
+        if now == last {
+            eprintln!("watchdog: a test hangs; the name printed last is the one");
+            std::process::exit(101);
+        }
+        last = now;
+    }
+}
+
+/// Several threads write, read and flush, each its part, while `meanwhile` has its way with the backs; then the file is what they
+/// wrote.
+fn work(image: &Image, guest: &Guest, ops: u32, mut meanwhile: impl FnMut()) {
+    let part = BYTES / THREADS / 4096 * 4096;
+    let mut models: Vec<Vec<u8>> = (0..THREADS).map(|_| vec![0; part as usize]).collect();
+    std::thread::scope(|s| {
+        let workers: Vec<_> = models
+            .iter_mut()
+            .enumerate()
+            .map(|(k, model)| s.spawn(move || hammer(guest.disk(), k as u64 * part, model, ops)))
+            .collect();
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            meanwhile();
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+    ask(guest.disk(), DiskOp::Flush).unwrap();
+    for (k, model) in models.iter().enumerate() {
+        let mut bytes = vec![0; model.len()];
+        image.file().read_exact_at(&mut bytes, k as u64 * part).unwrap();
+        assert!(bytes == *model, "the file has not what thread {k} wrote");
+    }
+}
+
+/// How a front has its bytes travel, with what its back does where it does not persist.
+fn ways() -> [(&'static str, &'static str, FrontConfig); 3] {
+    let plain = FrontConfig { persistent: false, ..FrontConfig::default() };
+    [
+        ("uring", "copy", FrontConfig { queues: 2, ..FrontConfig::default() }),
+        ("uring", "map", FrontConfig { ring_order: 1, ..plain }),
+        ("threads", "copy", plain),
+    ]
+}
+
+fn a_disk_goes_on_after_a_crash_at_each_point() {
+    for (io, path, config) in ways() {
+        for point in POINTS {
+            let image = Image::new(BYTES);
+            let world = World::new(&image.0);
+            let mut back = world.back(io, path, Some(format!("{point}:40")));
+            let guest = Guest::start(&world, config);
+            let mut deaths = 0;
+            work(&image, &guest, 150, || {
+                if back.is_dead() {
+                    deaths += 1;
+                    back = world.back(io, path, None);
+                }
+            });
+            let what = format!("{io}, {path}, persistent {}, {point}", config.persistent);
+            assert_eq!(deaths, 1, "{what}");
+            assert_eq!(guest.close(), 0, "{what}: requests that the guest had to ask again");
+            world.end(back);
+        }
+    }
+}
+
+fn a_disk_goes_on_after_kills_and_stops() {
+    for (io, path, config) in ways() {
+        let image = Image::new(BYTES);
+        let world = World::new(&image.0);
+        let mut back = world.back(io, path, None);
+        let guest = Guest::start(&world, config);
+        let (mut turns, mut ends) = (0, 0);
+        work(&image, &guest, 400, || {
+            turns += 1;
+            if turns % 20 == 0 && ends < 8 {
+                ends += 1;
+                if ends % 3 == 0 {
+                    back.stop()
+                } else {
+                    back.kill()
+                }
+                back = world.back(io, path, None);
+            }
+        });
+        assert!(ends > 1, "the work was over before a back died");
+        assert_eq!(guest.close(), 0, "{io}, {path}: requests that the guest had to ask again");
+        world.end(back);
+    }
+}
+
+fn a_guest_hears_of_another_length() {
+    let image = Image::new(BYTES);
+    let world = World::new(&image.0);
+    let mut back = world.back("uring", "copy", None);
+    let guest = Guest::start(&world, FrontConfig::default());
+    let disk = guest.disk();
+    assert_eq!(disk.len(), BYTES);
+    image.file().set_len(2 * BYTES).unwrap();
+    let becomes = |len| {
+        while disk.len() != len {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    becomes(2 * BYTES);
+    ask(disk, DiskOp::Write { at: 2 * BYTES - 512, bytes: vec![7; 512] }).unwrap();
+    image.file().set_len(BYTES).unwrap();
+    becomes(BYTES);
+    // While no back runs.
+    back.kill();
+    image.file().set_len(3 * BYTES).unwrap();
+    back = world.back("uring", "copy", None);
+    becomes(3 * BYTES);
+    assert_eq!(ask(disk, DiskOp::Read { at: 3 * BYTES - 512, len: 512 }), Ok(vec![0; 512]));
+    assert_eq!(guest.close(), 0);
+    world.end(back);
+}
+
+fn what_a_disk_cannot_do_is_an_error_and_no_more() {
+    for io in ["uring", "threads"] {
+        let image = Image::new(BYTES);
+        let world = World::new(&image.0);
+        // The process may not make files longer than half of it: writes there fail.
+        let back = world.limited_back(io, BYTES / 2);
+        let guest = Guest::start(&world, FrontConfig::default());
+        let write = |at| ask(guest.disk(), DiskOp::Write { at, bytes: vec![9; 4096] }).map(drop);
+        assert_eq!(write(BYTES / 2), Err(IoError::Failed));
+        assert_eq!(write(0), Ok(()));
+        assert_eq!(ask(guest.disk(), DiskOp::Read { at: BYTES / 2, len: 4096 }), Ok(vec![0; 4096]));
+        assert_eq!(write(BYTES - 4096), Err(IoError::Failed));
+        assert_eq!(write(4096), Ok(()), "it serves as before");
+        assert_eq!(guest.close(), 0);
+        world.end(back);
+
+        let world = World::with(&image.0, false);
+        let back = world.back(io, "map", None);
+        let guest = Guest::start(&world, FrontConfig { persistent: false, ..FrontConfig::default() });
+        assert!(guest.disk().figures().is_some_and(|figures| figures.read_only));
+        assert_eq!(ask(guest.disk(), DiskOp::Read { at: 0, len: 4096 }), Ok(vec![9; 4096]));
+        assert_eq!(
+            ask(guest.disk(), DiskOp::Write { at: 0, bytes: vec![1; 4096] }).map(drop),
+            Err(IoError::Failed)
+        );
+        assert_eq!(guest.close(), 0);
+        world.end(back);
+    }
+}
+
+fn a_discard_reaches_the_file() {
+    for io in ["uring", "threads"] {
+        let image = Image::new(BYTES);
+        let world = World::new(&image.0);
+        let back = world.back(io, "copy", None);
+        let guest = Guest::start(&world, FrontConfig::default());
+        let disk = guest.disk();
+        if disk.figures().is_some_and(|figures| figures.discard.is_none()) {
+            skip::skip("this file system punches no holes");
+        } else {
+            ask(disk, DiskOp::Write { at: 0, bytes: vec![5; BYTES as usize] }).unwrap();
+            ask(disk, DiskOp::Flush).unwrap();
+            let before = image.file().metadata().unwrap().blocks();
+            ask(disk, DiskOp::PunchHole { at: 0, len: BYTES / 2 }).unwrap();
+            let after = image.file().metadata().unwrap();
+            assert!(after.blocks() <= before * 3 / 4 && after.len() == BYTES, "{before}: {}", after.blocks());
+            assert_eq!(ask(disk, DiskOp::Read { at: BYTES / 2 - 512, len: 1024 }).unwrap()[511..513], [0, 5]);
+        }
+        assert_eq!(guest.close(), 0);
+        world.end(back);
+    }
+}
+
+fn a_guest_that_dies_leaves_nothing_mapped() {
+    for (io, path, config) in ways() {
+        let image = Image::new(BYTES);
+        let world = World::new(&image.0);
+        let back = world.back(io, path, None);
+        let guest = Guest::start(&world, config);
+        // In the middle of writes, whose answers nobody waits for.
+        for k in 0..64 {
+            guest
+                .disk()
+                .put(DiskOp::Write { at: k * 65536 % BYTES, bytes: vec![1; 65536] }, Box::new(|_| ()));
+        }
+        guest.die();
+        world.end(back);
+    }
+}

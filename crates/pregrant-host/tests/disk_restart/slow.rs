@@ -1,0 +1,247 @@
+//! A disk that takes its time, as the test likes: a file that a thread of this process serves through FUSE.
+//!
+//! ```text
+//!   back --io_uring--> kernel --FUSE--> this thread: a write waits here until the gate is open
+//! ```
+
+use crate::guest::{Guest, ask};
+use crate::skip::skip;
+use crate::world::World;
+use fuser::{
+    BackgroundSession, Config, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, ReplyWrite,
+    Request, Session, WriteFlags,
+};
+use pregrant::blk::front::FrontConfig;
+use pregrant_host::drivers::blk::shared_disk::DiskOp;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+const BYTES: usize = 1 << 20;
+const DISK: INodeNo = INodeNo(2);
+
+#[derive(Default)]
+struct Inside {
+    bytes: Vec<u8>,
+    shut: bool,
+    /// Writes that wait for the gate.
+    waiting: Vec<(u64, Vec<u8>, ReplyWrite)>,
+    /// Writes that came.
+    came: usize,
+}
+
+#[derive(Clone, Default)]
+struct SlowFile(Arc<Mutex<Inside>>);
+
+impl SlowFile {
+    fn set_shut(&self, shut: bool) {
+        let mut inside = self.0.lock().unwrap();
+        inside.shut = shut;
+        if !shut {
+            for (at, bytes, reply) in std::mem::take(&mut inside.waiting) {
+                inside.put(at, &bytes, reply);
+            }
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.0.lock().unwrap().waiting.len()
+    }
+
+    fn came(&self) -> usize {
+        self.0.lock().unwrap().came
+    }
+}
+
+impl Inside {
+    fn put(&mut self, at: u64, bytes: &[u8], reply: ReplyWrite) {
+        self.bytes[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        reply.written(bytes.len() as u32);
+    }
+}
+
+fn attr(ino: INodeNo) -> FileAttr {
+    let is_disk = ino == DISK;
+    let then = SystemTime::UNIX_EPOCH;
+    FileAttr {
+        ino,
+        size: if is_disk { BYTES as u64 } else { 0 },
+        blocks: 0,
+        atime: then,
+        mtime: then,
+        ctime: then,
+        crtime: then,
+        kind: if is_disk { FileType::RegularFile } else { FileType::Directory },
+        perm: 0o700,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+impl Filesystem for SlowFile {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
+        Ok(())
+    }
+    fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match name.to_str() {
+            Some("disk") => reply.entry(&Duration::ZERO, &attr(DISK), Generation(0)),
+            _ => reply.error(fuser::Errno::ENOENT),
+        }
+    }
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        reply.attr(&Duration::ZERO, &attr(ino));
+    }
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
+    }
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        at: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let inside = self.0.lock().unwrap();
+        let end = (at as usize + size as usize).min(BYTES);
+        reply.data(&inside.bytes[(at as usize).min(end)..end]);
+    }
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        at: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let mut inside = self.0.lock().unwrap();
+        inside.came += 1;
+        if inside.shut {
+            inside.waiting.push((at, data.to_vec(), reply));
+        } else {
+            inside.put(at, data, reply);
+        }
+    }
+}
+
+/// A mount with the file, until it is dropped.
+struct Mount {
+    file: SlowFile,
+    dir: PathBuf,
+    session: Option<BackgroundSession>,
+}
+
+impl Mount {
+    /// None: it cannot be had here, and that was said.
+    fn new(name: &str) -> Option<Self> {
+        let file = SlowFile(Arc::new(Mutex::new(Inside { bytes: vec![0; BYTES], ..Inside::default() })));
+        let dir = std::env::temp_dir().join(format!("pregrant-slow-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        match Session::new(file.clone(), &dir, &Config::default()).and_then(Session::spawn) {
+            Ok(session) => Some(Self { file, dir, session: Some(session) }),
+            Err(e) => {
+                let _ = std::fs::remove_dir(&dir);
+                skip(format!("no FUSE mount here: {e}"));
+                None
+            }
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.join("disk")
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        self.file.set_shut(false);
+        drop(self.session.take());
+        let _ = std::fs::remove_dir(&self.dir);
+    }
+}
+
+/// Whether somebody has the lock of an image: its back, or what is left of it in the kernel.
+fn is_locked(path: &Path) -> bool {
+    flock(File::open(path).unwrap(), FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+}
+
+fn until(what: impl Fn() -> bool) {
+    while !what() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The first back is killed while its write is in the kernel. Its process is gone and its write is not: the lock says so, and the
+/// successor sends nothing to the disk before that has landed. Then it does the write once more, for nobody had answered it.
+pub fn a_successor_waits_for_the_last_write_of_a_dead_back() {
+    for (path, persistent) in [("copy", true), ("copy", false), ("map", false)] {
+        let Some(mount) = Mount::new(path) else { return };
+        let world = World::new(&mount.path());
+        let mut first = world.back("uring", path, None);
+        let guest = Guest::start(&world, FrontConfig { persistent, ..FrontConfig::default() });
+        let disk = guest.disk();
+        ask(disk, DiskOp::Write { at: 0, bytes: vec![1; 4096] }).unwrap();
+        mount.file.set_shut(true);
+        let before = mount.file.came();
+        let (tell, told) = std::sync::mpsc::channel();
+        let done = Box::new(move |outcome: Result<&[u8], _>| {
+            let _ = tell.send(outcome.map(drop)); // the test may be over
+        });
+        disk.put(DiskOp::Write { at: 0, bytes: vec![2; 4096] }, done);
+        until(|| mount.file.waiting() == 1);
+        first.kill();
+        // It is dead and buried; what it asked for is still under way, and holds the open file.
+        assert!(is_locked(&mount.path()), "{path}: the lock went with the process");
+        let second = world.back("uring", path, None);
+        // Long enough for some looks of the successor at the lock. A machine that is busy makes it less strict and not wrong.
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(
+            mount.file.came(),
+            before + 1,
+            "{path}: the successor wrote while the old write could land"
+        );
+        assert!(told.try_recv().is_err());
+        mount.file.set_shut(false);
+        told.recv().unwrap().unwrap();
+        assert_eq!(mount.file.came(), before + 2, "{path}: it was done once more");
+        assert_eq!(ask(disk, DiskOp::Read { at: 0, len: 4096 }), Ok(vec![2; 4096]));
+        assert_eq!(guest.close(), 0, "{path}: the guest noticed");
+        world.end(second);
+    }
+}
+
+/// A guest closes its disk, or dies, while the disk hangs: the back goes on, takes the next connection when the disk is free, and ends
+/// in good order.
+pub fn a_disk_that_hangs_holds_nobody_but_its_guest() {
+    let Some(mount) = Mount::new("hangs") else { return };
+    let mut world = World::new(&mount.path());
+    let back = world.back("uring", "copy", None);
+    let guest = Guest::start(&world, FrontConfig::default());
+    mount.file.set_shut(true);
+    guest.disk().put(DiskOp::Write { at: 0, bytes: vec![3; 4096] }, Box::new(|_| ()));
+    until(|| mount.file.waiting() == 1);
+    guest.die();
+    // The toolstack has its answer though the disk has none to give.
+    world.remove_disk();
+    assert!(is_locked(&mount.path()), "the write is under way");
+    mount.file.set_shut(false);
+    until(|| !is_locked(&mount.path()));
+    world.finish(back);
+}
