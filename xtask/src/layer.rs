@@ -154,7 +154,8 @@ fn loom(w: &Workspace) -> Result<(), String> {
 
 /// What Miri runs of the core, each on a core of its own, for Miri has one thread: the unit tests, and the tests that touch shared
 /// memory, at sizes that it finishes.
-const MIRI_PARTS: &[&[&str]] = &[&["--lib"], &["--test", "net", "--test", "ring", "--test", "wire"]];
+const MIRI_PARTS: &[&[&str]] =
+    &[&["--lib", "--test", "blk"], &["--test", "net", "--test", "ring", "--test", "wire"]];
 
 fn miri(w: &Workspace) -> Result<(), String> {
     let nightly = tool::miri(w)?;

@@ -9,6 +9,7 @@ use pregrant::grants::regions::{Granting, Regions};
 use pregrant::platform::local::{LocalDomain, LocalMap, LocalXen};
 use pregrant::platform::{Access, PeerMem};
 use pregrant::ring::{Blkif64, RingKind, RingMem, RingPages, Word};
+use pregrant::shm::SharedBytes;
 use pregrant::wire::blkif::{Abi, OP_READ, OP_WRITE, RSP_EOPNOTSUPP, RSP_ERROR, RSP_OKAY, Response};
 use proptest::prelude::*;
 
@@ -60,6 +61,7 @@ impl Ends {
 const READ: Ask<'static> = Ask::Read { sector: 0, sectors: 8 };
 
 #[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn ids_that_were_never_asked_and_answers_that_come_twice_are_faults() {
     let okay = |id| Response { id, op: OP_READ, status: RSP_OKAY };
     for wrong in [1u64, 31, 32, u64::MAX, 1 << 32, 5 << 32] {
@@ -90,6 +92,7 @@ fn ids_that_were_never_asked_and_answers_that_come_twice_are_faults() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn another_operation_and_more_answers_than_requests_are_faults_and_a_status_is_not() {
     let mut ends = Ends::new(Granting::PerFrame);
     ends.ask(&READ, 1);
@@ -110,6 +113,7 @@ fn another_operation_and_more_answers_than_requests_are_faults_and_a_status_is_n
 
 /// Where memory is short, what is left of a longer ring is no ring: both ends count its pages, and the back is told of fewer.
 #[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_ring_has_as_many_pages_as_its_back_is_told_of() {
     let xen = LocalXen::new();
     let guest = xen.domain(GUEST.0);
@@ -155,6 +159,97 @@ fn xsa_396_a_page_that_is_still_mapped_is_not_used_again() {
     regions.release(&guest);
     assert!(regions.is_empty());
     assert_eq!((xen.counts().grants, xen.counts().mapped), (0, 0));
+}
+
+fn data_pages(ends: &Ends, at: u32) -> Vec<Vec<u8>> {
+    let pregrant::wire::blkif::Request::ReadWrite(req) = Blkif64::read_req(&ends.ring, at) else {
+        unreachable!("a request of few pages")
+    };
+    let page = |segment: &pregrant::wire::blkif::Segment| {
+        let page = ends.host.map(GUEST, &[pregrant::GrantRef(segment.gref)], Access::ReadWrite).unwrap();
+        let mut bytes = vec![0; 4096];
+        assert!(page.copy_out(0, &mut bytes));
+        bytes
+    };
+    req.segments().unwrap().iter().map(page).collect()
+}
+
+/// A back sees what is written to its disk, and beside that what it was shown before, or zeroes.
+#[test]
+fn xsa_376_403_a_disk_s_pages_show_what_is_asked_and_nothing_else() {
+    for granting in [Granting::PerFrame, Granting::Standing] {
+        let mut ends = Ends::new(granting);
+        ends.ask(&READ, 1);
+        assert_eq!(data_pages(&ends, 0), [[0; 4096]], "a page that nobody has written to");
+        ends.ask(&Ask::Write { sector: 0, bytes: &[5; 4096 + 512] }, 2);
+        let pages = data_pages(&ends, 1);
+        assert!(pages[0] == [5; 4096] && pages[1][..512] == [5; 512] && pages[1][512..] == [0; 4096 - 512]);
+        for at in 0..2 {
+            let op = if at == 0 { OP_READ } else { OP_WRITE };
+            ends.answer(at, Response { id: ends.id(at), op, status: RSP_OKAY });
+        }
+        assert_eq!(ends.take().unwrap().len(), 2);
+        // The pages that came back last: what is behind the bytes was this back's to see.
+        ends.ask(&Ask::Write { sector: 0, bytes: &[9; 512] }, 3);
+        let page = &data_pages(&ends, 2)[0];
+        assert!(page[..512] == [9; 512] && page[512..].iter().all(|byte| [0, 5].contains(byte)));
+        let Ends { guest, front, ring, mut regions, .. } = ends;
+        drop(ring);
+        front.end(&guest, &mut regions);
+    }
+}
+
+/// Slots that the back filled with ones have only the request's words afterwards.
+#[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
+fn xsa_216_pads_of_a_disk_s_requests_are_zero() {
+    let mut ends = Ends::new(Granting::PerFrame);
+    (0..4).for_each(|at| ends.ring.write::<28>(at, [u32::MAX; 28]));
+    let discard = Ask::Discard { sector: 8, sectors: 8, secure: true };
+    for ask in [READ, Ask::Flush, discard, Ask::Read { sector: 0, sectors: 160 }] {
+        ends.ask(&ask, 1);
+    }
+    for at in 0..4 {
+        let request = Blkif64::read_req(&ends.ring, at);
+        assert_eq!(ends.ring.read::<28>(at), request.to_words(Abi::X86_64), "{request:?}");
+    }
+    let Ends { guest, front, ring, mut regions, .. } = ends;
+    drop(ring);
+    front.end(&guest, &mut regions);
+}
+
+/// However requests end, all pages and places are there again.
+#[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
+fn xsa_457_failures_of_a_disk_leak_neither_pages_nor_places() {
+    for granting in [Granting::PerFrame, Granting::Standing] {
+        let mut ends = Ends::new(granting);
+        let room = ends.front.room();
+        let data = [3; 12 * 4096];
+        for at in 0..500u32 {
+            let (ask, op) = match at % 3 {
+                0 => (READ, OP_READ),
+                1 => (Ask::Write { sector: 0, bytes: &data }, OP_WRITE),
+                _ => (Ask::Read { sector: 0, sectors: 160 }, OP_READ),
+            };
+            ends.ask(&ask, at.into());
+            let status = [RSP_OKAY, RSP_ERROR, RSP_EOPNOTSUPP, 77][at as usize % 4];
+            ends.answer(at, Response { id: ends.id(at), op, status });
+            assert_eq!(ends.take().unwrap().len(), 1);
+            // The next one is too long, and takes nothing.
+            let too_long = Ask::Read { sector: 0, sectors: 8 * 1000 };
+            assert_eq!(ends.front.submit(&ends.guest, &too_long, 0), Err(NotAsked::Length));
+        }
+        assert_eq!((ends.front.room(), ends.front.busy_pages()), (room, 0));
+        let mut asked = 0;
+        while ends.front.submit(&ends.guest, &READ, 2) != Err(NotAsked::Full) {
+            asked += 1;
+        }
+        assert_eq!(asked, 32, "all of its pages");
+        let Ends { guest, front, ring, mut regions, .. } = ends;
+        drop(ring);
+        front.end(&guest, &mut regions);
+    }
 }
 
 proptest! {

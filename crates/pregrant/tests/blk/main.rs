@@ -5,6 +5,8 @@
 #[allow(dead_code)] // vifs connect there too
 mod bus;
 mod model_disk;
+#[path = "../rig/mutator.rs"]
+mod mutator;
 mod raw_front;
 mod rig;
 
@@ -12,5 +14,6 @@ mod hostile_back;
 mod kept_pages;
 mod life;
 mod model;
+mod race;
 mod rules;
 mod xsa_disk;

@@ -56,6 +56,11 @@ impl<K: AnyOrder<Req = Request, Rsp = Response>> RawFront<K> {
         Self { mem, ring, pages, refs, chan, req_prod: 0, rsp_cons: 0 }
     }
 
+    /// The ring's memory.
+    pub fn ring(&self) -> LocalRegion {
+        self.ring.clone()
+    }
+
     /// Writes a request; its back is told with the next [`publish`](Self::publish).
     pub fn push(&mut self, req: &Request) {
         K::write_req(&self.mem, self.req_prod, req);

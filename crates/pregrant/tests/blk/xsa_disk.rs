@@ -305,3 +305,32 @@ fn xsa_371_nothing_stays_mapped_after_errors() {
         front.end(world);
     }
 }
+
+/// A queue that found a fault, with requests at its disk, and its device closed after that, each twice.
+#[test]
+fn xsa_374_a_fault_and_a_disconnect_of_a_disk_twice_over() {
+    for setting in settings() {
+        let mut world = World::new(setting.back, figures());
+        let mut front = RawFront::<Blkif64>::connect(&mut world, 4);
+        world.disk.inside().by_hand = true;
+        world.disk.lands_at_end(0b01);
+        front.push(&front.pages_of(OP_WRITE, 0, &[0, 1]));
+        front.push(&front.pages_of(OP_READ, 16, &[2]));
+        front.publish();
+        world.poll_back();
+        front.mem.store(Word::ReqProd, front.req_prod.wrapping_add(1000));
+        let host = world.host.clone();
+        for _ in 0..2 {
+            assert!(world.back.queues()[0].poll(&host).is_err());
+        }
+        assert_eq!(world.disk.inside().waiting(), 2);
+        for _ in 0..2 {
+            world.back.close(&host, &mut world.back_bus, Some("a fault")).unwrap();
+            assert_eq!((world.back.queues().len(), world.xen.counts().mapped), (0, 0));
+        }
+        // It stays closed as long as the front says 4.
+        assert_eq!(world.step_back().unwrap(), pregrant::xenbus::back::BackStep::Waiting);
+        assert!(front.answers().is_empty());
+        front.end_after(world, |_| ());
+    }
+}
