@@ -180,8 +180,10 @@ struct Fio {
 }
 
 impl Fio {
-    fn read(json: &[u8]) -> Result<Self> {
-        let said: serde_json::Value = serde_json::from_slice(json)?;
+    /// Its engines print a line of their own before.
+    fn read(out: &[u8]) -> Result<Self> {
+        let begin = out.iter().position(|byte| *byte == b'{').ok_or("fio said nothing")?;
+        let said: serde_json::Value = serde_json::from_slice(&out[begin..])?;
         let job = &said["jobs"][0];
         let ways = [&job["read"], &job["write"]];
         let number = |value: &serde_json::Value| value.as_f64().unwrap_or(0.0);
@@ -320,5 +322,24 @@ impl Anchors {
             text += &format!("Not measured: {what}.\n");
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fio_says_is_found_behind_what_its_engine_says() {
+        let read = r#"{"total_ios": 3000, "runtime": 300, "clat_ns": {"percentile": {"50.000000": 900, "99.000000": 1500}}}"#;
+        let write = r#"{"total_ios": 0, "runtime": 0}"#;
+        let text = format!(
+            "fio: connected to NBD server\n{{\"jobs\": [{{\"read\": {read}, \"write\": {write}, \"usr_cpu\": 20, \"sys_cpu\": 30}}]}}"
+        );
+        let said = Fio::read(text.as_bytes()).unwrap();
+        assert_eq!((said.requests, said.seconds, said.p50_ns, said.p99_ns), (3000, 0.3, 900, 1500));
+        assert_eq!(said.cpu_ns, 150_000_000);
+        assert!(Fio::read(b"fio: no such engine\n").is_err());
+        assert!(Fio::read(br#"{"jobs": [{"read": {"total_ios": 0}}]}"#).is_err());
     }
 }
