@@ -1,5 +1,6 @@
 //! A disk, both ends, on a machine within the test: a file for each claim.
 #![cfg(not(loom))]
+#![cfg_attr(miri, allow(dead_code))] // Miri has a few of the files
 
 #[path = "../rig/bus.rs"]
 #[allow(dead_code)] // vifs connect there too
