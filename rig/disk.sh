@@ -36,6 +36,13 @@ blk_says() { within "${2:-20}" blk_said "$1"; }
 # end_blk [SIGNAL]: ends it and waits for its end.
 end_blk() { kill -${1:-TERM} $BLK_PID; wait $BLK_PID; }
 
+# blk_shows: what a failure shows of it.
+blk_shows() {
+	tail -n 12 $BLK_LOG
+	pregrant top --once --json
+	for _task in "/proc/$BLK_PID"/task/*; do echo "$(cat "$_task/comm"): $(cat "$_task/wchan"), $(grep ctxt "$_task/status" | tr '\n\t' '  ')"; done
+}
+
 # disk_guest NAME [KEY=VALUE...]: a guest with what one needs on a disk, that obeys `ask`.
 disk_guest() {
 	_who=$1; shift

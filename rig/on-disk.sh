@@ -33,6 +33,9 @@ same() { ( cd "$1" && sha256sum -c sums > /tmp/sums 2>&1 || { grep -v OK /tmp/su
 size() { echo $(($(cat "/sys/block/$1/size") / 2048)); }
 # requests DEVICE: how many were answered to this kernel.
 requests() { awk '{ print $1 + $5 }' "/sys/block/$1/stat"; }
+# goes_on DEVICE: fifty more are answered, and `verified_again` is not over.
+goes_on() { within 60 more "$1" $(($(requests "$1") + 50)) && [ ! -e /tmp/over ]; }
+more() { [ "$(requests "$1")" -ge "$2" ]; }
 # verified_again DEVICE MB: `verified` in the background, again and again. verified_last: ends after the one that runs; how many there were.
 verified_again() {
 	rm -f /tmp/enough /tmp/over

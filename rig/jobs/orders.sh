@@ -39,6 +39,6 @@ while :; do
 	( eval "$order" ) > /tmp/output 2>&1
 	status=$?
 	cat /tmp/output
-	xenstore-write data/answer "$(tail -n 1 /tmp/output)"
+	xenstore-write -- data/answer "$(tail -n 1 /tmp/output)"
 	xenstore-write data/did $status
 done
