@@ -1,7 +1,7 @@
 //! Which way of a burst to a tap is cheapest on this machine: all that there are are tried, once in a process.
 //!
 //! ```text
-//!   pregrant0, a tap of the probe's own <-- 64 frames, each way in turn, until the kernel has them --> the least time of several
+//!   pregrant0, a tap of the probe's own <-- 32 frames, each way in turn, until the kernel has them --> the least time of several
 //! ```
 //! What a system call costs depends on the machine: some 100 ns natively, many times that in a PV domain, where the hypervisor is
 //! between a process and its kernel. A request in a ring costs the kernel something too, and a worker has to be woken. A vif waits for
@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 /// What the interface is called.
 const NAME: &str = "pregrant%d";
 /// Tries of each way; the least counts.
-const TRIES: usize = 9;
+const TRIES: usize = 5;
 /// Frames of a burst.
-const FRAMES: usize = 64;
+const FRAMES: usize = 32;
 /// How many bursts a try has, the first with which the clock moves: some clocks of virtual machines have steps of milliseconds.
 const ROUNDS: [u32; 3] = [1, 8, 64];
 
