@@ -1,12 +1,12 @@
-# shows: a Linux guest on `pregrant back --tap-way vhost`: frames of 64 and 1514 bytes and GSO both ways, whole; the backend is killed in the middle of them, leaves no worker behind, and its successor goes on
+# shows: a Linux guest on `pregrant back --tap-way vhost`: frames of 74 and 1514 bytes and GSO both ways, whole; the backend is killed in the middle of them, leaves no worker behind, and its successor goes on
+# icount: yes
 # seconds: 300
-# unproven: not seen to pass yet
 bridge
 modprobe vhost_net || fail "dom0 has no vhost_net"
 back --tap-way vhost
 linux_guest one 2
 id=$(xl domid one) vif=vif$(xl domid one).0
-COUNT=${COUNT:-2000}
+COUNT=${COUNT:-1000}
 # helpers PID: how many threads of vhost-net's it has, as threads of the kernel (before Linux 6.4) or of its own.
 helpers() { cat /proc/[0-9]*/comm "/proc/$1"/task/*/comm 2>/dev/null | grep -c "^vhost-$1$"; }
 [ "$(helpers $BACK_PID)" -ge 1 ] || fail "no vhost worker: $(grep taps $BACK_LOG)"

@@ -9,7 +9,7 @@ linux_guest one 2
 id=$(xl domid one) vif=vif$(xl domid one).0
 ask one "iperf3 -s -D" || fail "iperf3 does not serve"
 ask one "modprobe pktgen" || fail "the guest has no pktgen"
-FRAMES=${FRAMES:-20000} MBYTES=${MBYTES:-32} PINGS=${PINGS:-300}
+FRAMES=${FRAMES:-6000} MBYTES=${MBYTES:-12} PINGS=${PINGS:-100}
 mac=$(cat /sys/class/net/xenbr0/address) guest_mac=00:16:3e:00:00:02
 mkfifo /run/never
 
@@ -90,7 +90,7 @@ rows() {
 note "what | by | frames | bytes a frame | dom0's instructions a frame | a byte | the guest's a frame | grant operations | system calls for these and events | events | reads and writes | sleeps"
 BACK_PID=
 rows netback
-for way in ${WAYS:-burst frame vhost}; do
+for way in ${WAYS:-burst vhost}; do
 	back --tap-way $way --take "$id.0" --give-back "$id.0"
 	back_says "vif 0 of domain $id.*connected" || fail "$way: not taken up"
 	rows "$way"
