@@ -133,7 +133,14 @@ fn programs_do_not_notice_that_their_disks_backend_is_killed() {
             "--ioengine=libaio",
             "--iodepth=16",
         ]);
-        fio.args(["--verify=crc32c", "--verify_fatal=1", "--size=12M", "--fsync=64", "--randseed=7"]);
+        fio.args([
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            "--verify_state_save=0",
+            "--size=12M",
+            "--fsync=64",
+            "--randseed=7",
+        ]);
         fio.arg(format!("--offset={}k", FS_KIB)).arg(format!("--filename={}", disk.display()));
         let said = back.under(&mut fio, 2);
         assert!(said.contains("err= 0"), "{said}");
