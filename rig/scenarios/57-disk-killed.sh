@@ -1,5 +1,4 @@
 # shows: `pregrant blkback` is killed five times and dies once at each crash point under fio with verify; no I/O error in the guest, whose kernel says nothing
-# unproven: was not played to its end: docs/tested.md
 # seconds: 400
 image one 48
 blk
