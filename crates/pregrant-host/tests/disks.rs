@@ -9,9 +9,11 @@ use pregrant::blk::disk::{
 };
 use pregrant::shm::SharedBytes;
 use pregrant_host::disks::{DiskConfig, FileImage, IoWay, NamedImage, RamImage};
+use rustix::fs::{CWD, FileType, Mode};
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -277,6 +279,70 @@ fn one_writes_at_a_time_until_its_last_order_is_over() {
             std::thread::yield_now();
         }
     }
+}
+
+/// A loop device, until it is dropped; None: there is none to be had, and it was said why.
+fn loop_device(file: &Path) -> Option<LoopDevice> {
+    let attached = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+    match attached {
+        Ok(out) if out.status.success() => {
+            Some(LoopDevice(String::from_utf8(out.stdout).unwrap().trim().into()))
+        }
+        Ok(out) => {
+            skip::skip(format_args!("losetup: {}", String::from_utf8_lossy(&out.stderr).trim()));
+            None
+        }
+        Err(e) => {
+            skip::skip(format_args!("losetup: {e}"));
+            None
+        }
+    }
+}
+
+struct LoopDevice(PathBuf);
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_device_that_is_used_by_any_other_name_is_not_written_to() {
+    let scratch = Scratch::new("loop", 1 << 20);
+    let Some(device) = loop_device(&scratch.0) else { return };
+    let image = |path: &Path| FileImage::new(path, DiskConfig::default());
+    let busy = |path: &Path| match image(path).open(&WRITABLE) {
+        Err(OpenError::Busy(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    // As a mount has it, or LVM.
+    let of_kernel = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&device.0).unwrap();
+    let why = busy(&device.0);
+    assert!(why.contains("mounted"), "{why}");
+    image(&device.0).open(&READ_ONLY).expect("it may be looked at");
+    drop(of_kernel);
+    // Another node of the same device has another lock.
+    let node = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("node-{}", std::process::id()));
+    let number = std::fs::metadata(&device.0).unwrap().rdev();
+    rustix::fs::mknodat(CWD, &node, FileType::BlockDevice, Mode::RUSR, number).unwrap();
+    // udev looks at new devices, with a lock.
+    let opened = || {
+        let mut image = image(&device.0);
+        while let Err(e) = image.open(&WRITABLE) {
+            assert!(matches!(e, OpenError::Busy(_)), "{e}");
+            std::thread::yield_now();
+        }
+        image
+    };
+    let first = opened();
+    let by_another_name = busy(&node);
+    let why = busy(&device.0);
+    std::fs::remove_file(&node).unwrap();
+    assert!(by_another_name.contains("another name"), "{by_another_name}");
+    assert!(why.contains("this process"), "{why}");
+    drop(first);
+    opened();
 }
 
 #[test]

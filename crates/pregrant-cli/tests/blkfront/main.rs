@@ -311,6 +311,34 @@ fn a_disk_that_may_not_be_written_to_is_read() {
 }
 
 #[test]
+fn xsa_43_a_back_that_resizes_without_end_is_a_few_lines() {
+    if !can_mount() {
+        return;
+    }
+    let machine = Machine::start("resizes");
+    make_vbd(&machine.dir, "w");
+    let back = Back::start(&machine.dir, ModelDisk::new(figures()));
+    let log = machine.dir.join("front.log");
+    let mut command = machine.blkfront(&[]);
+    command.env("RUST_LOG", "info").stderr(File::create(&log).expect("it may"));
+    let mut front = Process::start(&mut command);
+    front.line_with(&machine.disk().display().to_string());
+    let length = || std::fs::metadata(machine.disk()).expect("the disk").len();
+    for round in 1..=60 {
+        let sectors = SECTORS - round;
+        back.order(Order::Resize(sectors));
+        // Each is heard before the next is said.
+        while length() != sectors * 512 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    front.stop();
+    let log = std::fs::read_to_string(&log).expect("text");
+    let lines = log.lines().filter(|line| line.contains("bytes now")).count();
+    assert!((1..20).contains(&lines), "{log}");
+}
+
+#[test]
 fn what_is_in_the_way_is_said() {
     if !can_mount() {
         return;

@@ -1,7 +1,8 @@
 //! A raw file, or a block device, as an image: opened, judged, locked.
 //!
 //! ```text
-//!   open        not through the page cache, where one read of a sector to an odd place says that this goes
+//!   open        not through the page cache, where one read of a sector to an odd place says that this goes; a device that is written
+//!               to with O_EXCL: not one that is mounted, or part of another, or open by another node
 //!   lock        on this open file; somebody has it: busy, to be tried again
 //!   figures     length, sectors (a device's own), discards: holes in a file, the device's own
 //!   queue       uring or pool, all on the one open file
@@ -19,7 +20,7 @@ use super::{DiskConfig, IoWay, device};
 use pregrant::PlatformError;
 use pregrant::blk::disk::{Buffer, Discard, Disk, DiskFigures, Image, OpenError, Opening, SECTOR_BYTES};
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom, fallocate, fcntl_setfl, fstat, seek};
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat, fallocate, fcntl_setfl, fstat, seek, stat};
 use rustix::io::{Errno, pread};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -118,10 +119,7 @@ fn sectors(fd: BorrowedFd<'_>, units: u64) -> Result<u64, Errno> {
 fn open(path: &Path, config: DiskConfig, writable: bool) -> Result<Opened, OpenError> {
     let shown = path.display();
     let failed = |why: String| OpenError::Failed(format!("{shown}: {why}"));
-    let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-    // Without NONBLOCK a FIFO would hold this thread until somebody writes to it.
-    let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| {
+    let unopened = |e: Errno| {
         failed(match e {
             Errno::NOENT => "there is no such file, so the disk has no image".into(),
             Errno::ACCESS | Errno::PERM | Errno::ROFS if writable => {
@@ -129,13 +127,26 @@ fn open(path: &Path, config: DiskConfig, writable: bool) -> Result<Opened, OpenE
             }
             e => e.to_string(),
         })
+    };
+    let judged = |stat: Stat| {
+        is_device(&stat).ok_or_else(|| {
+            let kind = FileType::from_raw_mode(stat.st_mode);
+            failed(format!("a {kind:?} is no image; a raw file or a block device is"))
+        })
+    };
+    // Before it is opened: to open a watchdog or a tape does something already.
+    let expects_device = judged(stat(path).map_err(unopened)?)?;
+    let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+    // What the kernel uses itself, or somebody has through another node, is nobody's disk to write to.
+    let alone = if expects_device && writable { OFlags::EXCL } else { OFlags::empty() };
+    // Without NONBLOCK a FIFO would hold this thread until somebody writes to it.
+    let flags = access | alone | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| match e {
+        Errno::BUSY => OpenError::Busy(format!("{shown} is in use for writing: {}", who_has(path))),
+        e => unopened(e),
     })?;
     let stat = fstat(&fd).map_err(|e| failed(e.to_string()))?;
-    let is_device = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => false,
-        FileType::BlockDevice => true,
-        kind => return Err(failed(format!("a {kind:?} is no image; a raw file or a block device is"))),
-    };
+    let is_device = judged(stat)?;
     match lock(&fd, writable) {
         Ok(()) => {}
         Err(LockError::Held(who)) => {
@@ -174,6 +185,25 @@ fn open(path: &Path, config: DiskConfig, writable: bool) -> Result<Opened, OpenE
     };
     let file = OpenFile::new(fd, path, is_device, !writable);
     Ok(Opened { file: Arc::new(file), figures, direct, pool: None })
+}
+
+/// Whether it is a block device; None: neither that nor a file.
+fn is_device(stat: &Stat) -> Option<bool> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Some(false),
+        FileType::BlockDevice => Some(true),
+        _ => None,
+    }
+}
+
+/// Who has a block device that cannot be had alone, in words.
+#[cold]
+fn who_has(path: &Path) -> String {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    match rustix::fs::open(path, flags, Mode::empty()).map(|fd| lock(fd, false)) {
+        Ok(Err(LockError::Held(who))) => format!("{who} has its lock"),
+        _ => "it is mounted here, part of another device, or open by another name; lsblk says where, or umount it first".into(),
+    }
 }
 
 /// Has an open file pass the page cache by, if whatever a guest may ask for can be read so: whole sectors, to any multiple of 512

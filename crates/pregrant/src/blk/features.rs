@@ -26,6 +26,9 @@ use alloc::vec::Vec;
 /// Segments of an indirect request at most, by the protocol.
 pub const INDIRECT_SEGMENTS_MAX: u32 = (INDIRECT_PAGES_MAX * SEGMENTS_PER_INDIRECT_PAGE) as u32;
 
+/// Sectors that a disk has at most: each of its bytes has an offset that a signed number of 64 bits holds, as the kernel's do.
+pub const SECTORS_MAX: u64 = i64::MAX as u64 / SECTOR_BYTES as u64;
+
 /// The toolstack's key in the back's directory: "w" or "w!" where the guest may write.
 pub const MODE: &str = "mode";
 /// The toolstack's key in the back's directory: which image it is, `FORMAT:PATH` or a path.
@@ -136,12 +139,13 @@ pub fn resized_pairs(sectors: u64, state: XenbusState) -> Pairs {
 }
 
 /// The figures of the disk behind a back's directory. A front cannot do without `sectors`; what else is missing or garbled is as in
-/// a disk of 512-byte sectors without features.
+/// a disk of 512-byte sectors without features. A length whose bytes no offset reaches is no length: nobody need fear to multiply it.
 pub fn read_figures<S: KeySource>(keys: &mut S) -> Result<DiskFigures, S::Error> {
     let text = keys.text(SECTORS)?;
     let sectors = text.as_deref().and_then(|t| t.trim_end_matches('\0').trim().parse().ok());
-    let Some(sectors) = sectors else {
-        return Err(keys.bad(SECTORS, &text.unwrap_or_default(), "a decimal number of sectors of 512 bytes"));
+    let Some(sectors) = sectors.filter(|sectors| *sectors <= SECTORS_MAX) else {
+        let want = "a decimal number of sectors of 512 bytes, less than 2^54";
+        return Err(keys.bad(SECTORS, &text.unwrap_or_default(), want));
     };
     let lenient = |keys: &mut S, key: &str| Ok(keys.text(key)?.as_deref().and_then(decimal));
     let size = lenient(keys, "sector-size")?.unwrap_or(SECTOR_BYTES as u32);

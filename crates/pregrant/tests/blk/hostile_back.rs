@@ -1,8 +1,10 @@
 //! A back that answers what it likes.
 
-use crate::rig::{GUEST, HOST};
+use crate::rig::{GUEST, HOST, World, figures};
 use pregrant::PeerFault;
+use pregrant::blk::back::VbdConfig;
 use pregrant::blk::disk::IoError;
+use pregrant::blk::features::{SECTORS_MAX, read_figures};
 use pregrant::blk::front::queue::{FrontQueue, QueueConfig};
 use pregrant::blk::front::{Ask, NotAsked};
 use pregrant::grants::regions::{Granting, Regions};
@@ -11,6 +13,7 @@ use pregrant::platform::{Access, PeerMem};
 use pregrant::ring::{Blkif64, RingKind, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::blkif::{Abi, OP_READ, OP_WRITE, RSP_EOPNOTSUPP, RSP_ERROR, RSP_OKAY, Response};
+use pregrant::xenbus::bus::OwnKeys;
 use proptest::prelude::*;
 
 /// A tag, and how it went.
@@ -55,6 +58,20 @@ impl Ends {
 
     fn id(&self, at: u32) -> u64 {
         Blkif64::read_req(&self.ring, at).id()
+    }
+}
+
+/// Its bytes would have no offsets: whoever counts them would overflow.
+#[test]
+fn a_disk_that_is_longer_than_offsets_reach_is_refused() {
+    let mut world = World::new(VbdConfig::default(), figures());
+    let mut says = |sectors: u64| {
+        world.back_bus.own.borrow_mut().insert("sectors".into(), sectors.to_string());
+        read_figures(&mut OwnKeys(&mut world.back_bus)).map(|figures| figures.sectors)
+    };
+    assert_eq!(says(SECTORS_MAX).ok(), Some(SECTORS_MAX));
+    for sectors in [SECTORS_MAX + 1, 1 << 55, u64::MAX] {
+        assert!(says(sectors).is_err(), "{sectors}");
     }
 }
 

@@ -10,12 +10,15 @@
 //! rings is not noticed. One that closes the disk, and opens it again, costs a pause: what it did not answer is asked again, and
 //! requests wait meanwhile, as many as [`SharedDisk`] lets in.
 //!
-//! What the back may do: offer anything, close at any time, answer nothing, lie. A lie ends the disk, and all that is in hand fails.
+//! What the back may do: offer anything, close at any time, answer nothing, lie. A lie ends the disk, and all that is in hand fails. It
+//! comes and goes, and is resized, as often as it likes: that is a few lines in the log.
 
 use super::schedule::Schedule;
 use super::shared_disk::{DiskOp, DiskRequest, SharedDisk};
 use crate::drivers::wait::Waiter;
+use crate::line_budget::LineBudget;
 use crate::wake::WakeOn;
+use log::Level;
 use pregrant::blk::disk::IoError;
 use pregrant::blk::front::{Answer, Ask, FrontConfig, FrontError, FrontStep, FrontVbd, NotAsked};
 use pregrant::platform::{Clock, Platform};
@@ -23,6 +26,7 @@ use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::{Class, Device, DeviceError};
 use pregrant::xenstore::{Client, Transport, XsError};
 use pregrant::{PeerFault, PlatformError};
+use std::fmt::Arguments;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -89,6 +93,8 @@ pub struct BlkFrontend<P: Platform, T: Transport> {
     repeated: u64,
     /// This end closes it.
     closing: bool,
+    /// Lines about what its backs did.
+    lines: LineBudget,
 }
 
 impl<P: Platform, T: Transport> BlkFrontend<P, T>
@@ -126,6 +132,7 @@ where
             next_queue: 0,
             repeated: 0,
             closing: false,
+            lines: LineBudget::new(),
         })
     }
 
@@ -406,25 +413,26 @@ where
 
     /// What became of the disk, for the log.
     fn log_step(&self, step: FrontStep, lost: usize) {
-        let id = self.device.id();
-        // LOG: these are of the process' own front, and no guest's.
         match (step, self.vbd.figures()) {
-            (FrontStep::Live, Some(figures)) => log::info!(
-                "{id}: connected, {} sectors of 512 bytes{}, {} queue(s), {}",
+            (FrontStep::Live, Some(figures)) => self.say(format_args!(
+                "connected, {} sectors of 512 bytes{}, {} queue(s), {}",
                 figures.sectors,
                 if figures.read_only { ", read-only" } else { "" },
                 self.vbd.nr_queues(),
                 if self.vbd.persists() { "persistent grants" } else { "grants for each request" }
-            ),
-            // LOG: as above.
+            )),
             (FrontStep::Resized, Some(figures)) => {
-                log::info!("{id}: {} sectors of 512 bytes now", figures.sectors);
+                self.say(format_args!("{} sectors of 512 bytes now", figures.sectors));
             }
-            // LOG: as above.
-            (FrontStep::Closed, _) => log::info!(
-                "{id}: the back has closed it; {lost} unanswered request(s) wait for the next one, and what comes meanwhile"
-            ),
+            (FrontStep::Closed, _) => self.say(format_args!(
+                "the back has closed it; {lost} unanswered request(s) wait for the next one, and what comes meanwhile"
+            )),
             _ => {}
         }
+    }
+
+    /// What the back caused: a few lines, and then how many there were.
+    fn say(&self, text: Arguments<'_>) {
+        self.lines.say(Level::Info, format_args!("{}: {text}", self.device.id()));
     }
 }
