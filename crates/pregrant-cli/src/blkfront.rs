@@ -180,7 +180,7 @@ where
         return Ok(());
     }
     Err(format!(
-        "{id}: no backend answered the last flush in {CLOSE_PATIENCE:?}: what was written since the last fsync may not be on the disk"
+        "{id}: the last flush failed, or no backend answered it in {CLOSE_PATIENCE:?}: what was written since the last fsync may not be on the disk"
     )
     .into())
 }
