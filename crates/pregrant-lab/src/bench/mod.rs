@@ -84,15 +84,19 @@ pub fn none_went_wrong<'a>(
     records: impl Iterator<Item = &'a Record>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let mut sums = [0; 4];
+    let mut what = "frames";
     for r in records {
+        if r.bench == "blk" {
+            what = "requests";
+        }
         let all = [Some(r.lost), r.repeated, r.damaged, r.missed_wakeups];
         sums.iter_mut().zip(all).for_each(|(sum, n)| *sum += n.unwrap_or(0));
     }
     let words = [
-        "frames (requests of a disk) lost",
-        "frames repeated or late",
-        "frames (or reads) damaged",
-        "wake-ups missed",
+        format!("{what} lost"),
+        format!("{what} repeated or late"),
+        format!("{what} damaged"),
+        "wake-ups missed".into(),
     ];
     let wrong: Vec<String> =
         sums.iter().zip(words).filter(|(n, _)| **n > 0).map(|(n, what)| format!("{n} {what}")).collect();
