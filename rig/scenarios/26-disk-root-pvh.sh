@@ -1,5 +1,4 @@
 # shows: a PVH guest has its root on a disk of `pregrant blkback`, which a PV guest filled: each file is what it was
-# unproven: with Linux's blkback in place of ours the PVH guest had its root on the disk, and each file was what it was; ours was not played yet
 # seconds: 300
 image root 96
 blk

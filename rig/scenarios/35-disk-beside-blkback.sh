@@ -1,5 +1,4 @@
 # shows: one guest with a disk on Linux's blkback and one on `pregrant blkback`, block devices in dom0's memory: IOPS in turns, dom0's CPU time
-# unproven: was not played yet
 # seconds: 300
 ROUNDS=${ROUNDS:-3} SECONDS_EACH=${SECONDS_EACH:-3}
 modprobe brd rd_nr=2 rd_size=32768 || fail "no brd"

@@ -98,11 +98,14 @@ fn main() -> ExitCode {
         | Command::Back(_)
         | Command::Blkback(_)
         | Command::Front(_)
+        | Command::Blkfront(_)
         | Command::Hotplug(_) => "info",
-        Command::Blkfront(_) => "info,fuser=error",
         _ => "warn",
     };
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
+    env_logger::Builder::new()
+        // It warns of each ioctl that a file has none of, and of a mount that is put away already.
+        .filter_module("fuser", log::LevelFilter::Error)
+        .parse_env(env_logger::Env::default().default_filter_or(level))
         .format_target(false)
         .init();
     let result = match cli.command {

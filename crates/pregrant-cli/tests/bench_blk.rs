@@ -117,3 +117,21 @@ fn wrong_usage_is_2_and_has_a_hint() {
         assert!(hint.iter().any(|h| err.contains(h)), "{args:?}: {err}");
     }
 }
+
+/// What a guest with long requests costs the others: a second row, in which they alone are counted.
+#[test]
+fn a_greedy_guest_has_a_row_of_its_own() {
+    let args = ["--path", "copy,persistent", "--dir", "read", "--depth", "8", "--guests", "1,3"];
+    let greedy = ["--greedy", "65536"];
+    let (table, lines) = run("blk-greedy", &[&args[..], &greedy].concat());
+    let beside: Vec<_> = lines.iter().filter(|line| line["neighbour"] == "greedy, 65536 B").collect();
+    // One guest has no others.
+    assert_eq!((lines.len(), beside.len()), (2 + 2 + 2, 2));
+    assert!(beside.iter().all(|line| number(line, "guests") == 3.0 && number(line, "size_bytes") == 4096.0));
+    // A machine that is busy with something else may do nothing in one row's time.
+    if lines.iter().all(|line| number(line, "frames") > 0.0) {
+        assert_eq!(table.matches("beside a last one whose requests have 65536 B").count(), 2, "{table}");
+    }
+    // The table's rows are of equal load.
+    assert_eq!(table.lines().filter(|line| line.starts_with("copy    ")).count(), 2, "{table}");
+}

@@ -32,6 +32,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
   pregrant bench blk --size 4096,65536,1048576 --depth 1,8,32 --guests 1 --json out.jsonl
   pregrant bench blk --guests 1,2,4,8,15 --depth 32 --workers 1,2 --repeats 9
   pregrant bench blk --path persistent --guests 1 --depth 32 --anchors
+  pregrant bench blk --guests 4 --depth 32 --greedy 1048576
 
 Each guest has a RAM disk of its own, with all of which its requests deal at random places. Each read is checked against what was
 written last: the number and the generation of each sector, and now and then every byte.
@@ -58,6 +59,9 @@ pub struct BlkArgs {
     /// Worker threads of the backend, with commas between the numbers
     #[arg(long, value_delimiter = ',', default_values_t = [1u16], value_parser = clap::value_parser!(u16).range(1..=16))]
     pub workers: Vec<u16>,
+    /// In a second row of each with several guests the last one's requests have so many bytes: what it costs the others
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    pub greedy: Option<u32>,
     /// Seconds of each row and repeat
     #[arg(long, default_value_t = 0.2, value_parser = seconds)]
     pub seconds: f64,
@@ -134,6 +138,8 @@ pub struct Row {
     align: usize,
     /// Requests in flight, of each guest.
     depth: usize,
+    /// Bytes of the last guest's requests, where it is greedy: then the others alone are counted.
+    greedy: Option<usize>,
     records: Vec<Record>,
 }
 
@@ -143,7 +149,9 @@ impl Row {
         let window = stand.run(self, seconds)?;
         let Plan { path, guests, workers, .. } = self.plan;
         let mut record = Record::new("blk", path.name(), self.dir.name(), self.size as u64);
-        record.count(window.requests.iter().sum(), window.seconds);
+        let counted = window.requests.len() - usize::from(self.greedy.is_some());
+        record.count(window.requests[..counted].iter().sum(), window.seconds);
+        record.neighbour = self.greedy.map(|bytes| format!("greedy, {bytes} B"));
         record.queues = self.plan.queues();
         record.depth = Some(self.depth as u32);
         record.align = Some(self.align as u32);
@@ -169,6 +177,11 @@ impl Row {
         Ok(&self.records[self.records.len() - 1])
     }
 
+    /// Bytes of the longest request.
+    fn longest(&self) -> usize {
+        self.greedy.unwrap_or(0).max(self.size)
+    }
+
     /// Of the repeats: some figure.
     fn summary(&self, of: impl Fn(&Record) -> f64) -> Option<Summary> {
         Summary::of(&self.records.iter().map(of).collect::<Vec<_>>())
@@ -183,6 +196,18 @@ impl Row {
     /// The work apart from path, guests and workers.
     fn work(&self) -> impl PartialEq + Copy + use<> {
         (self.dir.name(), self.size, self.align, self.depth)
+    }
+
+    /// Whether this is the row of `greedy`, but with nobody greedy.
+    fn is_equal_load_of(&self, greedy: &Row) -> bool {
+        self.greedy.is_none() && self.plan == greedy.plan && self.work() == greedy.work()
+    }
+
+    /// What each guest that is not greedy has here, to what each has at `equal` load; the median of the repeats' ratios.
+    fn kept(&self, equal: &Row) -> Option<Summary> {
+        let all = f64::from(self.plan.guests);
+        let pairs = self.records.iter().zip(&equal.records);
+        Summary::of_ratios(pairs.map(|(a, b)| (a.frames_per_s / (all - 1.0), b.frames_per_s / all)))
     }
 
     /// In words.
@@ -216,14 +241,20 @@ fn rows(args: &BlkArgs) -> Vec<Row> {
                 for &depth in &args.depth {
                     for &guests in &args.guests {
                         for &workers in &args.workers {
-                            rows.extend(args.path.iter().map(|&path| Row {
+                            let row = |path, greedy| Row {
                                 plan: Plan { path, guests, workers: workers.into() },
                                 dir: dir.into(),
                                 size: size as usize,
                                 align: align as usize,
                                 depth: depth.into(),
+                                greedy,
                                 records: Vec::new(),
-                            }));
+                            };
+                            let greedy = args.greedy.filter(|_| guests > 1).map(|bytes| bytes as usize);
+                            rows.extend(args.path.iter().map(|&path| row(path, None)));
+                            if greedy.is_some() {
+                                rows.extend(args.path.iter().map(|&path| row(path, greedy)));
+                            }
                         }
                     }
                 }

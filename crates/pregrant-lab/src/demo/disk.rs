@@ -126,8 +126,15 @@ impl DiskStage {
 
     /// The act. A request that fails, or a byte that is not what was written last, is an error.
     pub fn play(mut self) -> Result<Played> {
-        let load =
-            Load { dir: Dir::Mixed, size: SIZE, align: SIZE, depth: DEPTH, sleeps: true, gives_way: false };
+        let load = Load {
+            dir: Dir::Mixed,
+            size: SIZE,
+            greedy: None,
+            align: SIZE,
+            depth: DEPTH,
+            sleeps: true,
+            gives_way: false,
+        };
         let first = self.answered()?;
         self.ask(GuestOrder::Begin(load))?;
         // From here on the guest knows how long each request takes.

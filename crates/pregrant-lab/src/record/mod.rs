@@ -103,7 +103,7 @@ pub struct Record {
     /// Frames of the untimed burst, each byte of which was checked (`bench net` only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checked: Option<u64>,
-    /// What the guest beside the measured one does (`bench neighbour` only, as the next two).
+    /// What the guest beside the measured ones does (`bench neighbour`, as the next two; `bench blk` where the last guest is greedy).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub neighbour: Option<String>,
     /// Frames a second that it sent.

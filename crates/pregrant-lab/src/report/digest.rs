@@ -72,7 +72,7 @@ impl<'a> Digest<'a> {
         let is = |names: &'static [&'static str]| move |r: &&Record| names.contains(&&*r.bench);
         let mut digest = Self {
             net: rows(records.iter().filter(is(&["net"]))),
-            blk: rows(records.iter().filter(is(&["blk"]))),
+            blk: rows(records.iter().filter(is(&["blk"])).filter(|r| r.neighbour.is_none())),
             latency: rows(records.iter().filter(is(&["latency"]))),
             limit: rows(records.iter().filter(is(&["limit"]))),
             restarts: records.iter().filter(|r| r.pause.is_some()).collect(),

@@ -73,8 +73,8 @@ impl Most {
     pub fn of<'a>(rows: impl Iterator<Item = &'a Row>) -> Self {
         rows.fold(Self::default(), |most, row| Self {
             depth: most.depth.max(row.depth),
-            size: most.size.max(row.size),
-            in_flight: most.in_flight.max(row.depth * row.size),
+            size: most.size.max(row.longest()),
+            in_flight: most.in_flight.max(row.depth * row.longest()),
         })
     }
 }
@@ -193,6 +193,7 @@ impl Stand {
         let load = Load {
             dir: row.dir,
             size: row.size,
+            greedy: row.greedy,
             align: row.align,
             depth: row.depth,
             sleeps: self.plan.sleeps(),

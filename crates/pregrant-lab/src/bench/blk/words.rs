@@ -35,7 +35,7 @@ pub fn table(rows: &[Row]) -> Table {
         ("published k", Align::Right),
     ]);
     let mut last = None;
-    for row in rows {
+    for row in rows.iter().filter(|row| row.greedy.is_none()) {
         let group = (row.work(), row.plan.guests, row.plan.workers);
         if last.is_some_and(|last| last != group) {
             t.gap();
@@ -79,9 +79,10 @@ fn pairs<'a>(
     rows: &'a [Row],
     other: impl Fn(Plan) -> Option<Plan> + 'a,
 ) -> impl Iterator<Item = (&'a Row, &'a Row)> {
-    rows.iter().filter_map(move |a| {
+    let equals = || rows.iter().filter(|row| row.greedy.is_none());
+    equals().filter_map(move |a| {
         let plan = other(a.plan)?;
-        rows.iter().find(|b| b.plan == plan && b.work() == a.work()).map(|b| (a, b))
+        equals().find(|b| b.plan == plan && b.work() == a.work()).map(|b| (a, b))
     })
 }
 
@@ -123,6 +124,18 @@ pub fn method(rows: &[Row], args: &BlkArgs, stands: &BTreeMap<Plan, Stand>, plat
             if let Some(gain) = ratio(a, b) {
                 text += &format!("{}: {} times {base}.\n", a.words(), times(gain));
             }
+        }
+    }
+    for greedy in rows.iter().filter(|row| row.greedy.is_some()) {
+        let equal = rows.iter().find(|row| row.is_equal_load_of(greedy));
+        if let Some(kept) = equal.and_then(|equal| greedy.kept(equal)) {
+            let (bytes, all) = (greedy.longest(), greedy.plan.guests);
+            text += &format!(
+                "{}: beside a last one whose requests have {bytes} B each of the others keeps {} of what each of {all} gets at equal load; 1 is \
+                 a fair share.\n",
+                greedy.words(),
+                times(kept)
+            );
         }
     }
     let least = args.guests.iter().copied().min().unwrap_or(1);

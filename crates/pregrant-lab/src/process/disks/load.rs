@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     fn load(dir: Dir, size: usize, align: usize, depth: usize) -> Load {
-        Load { dir, size, align, depth, sleeps: false, gives_way: false }
+        Load { dir, size, greedy: None, align, depth, sleeps: false, gives_way: false }
     }
 
     #[test]

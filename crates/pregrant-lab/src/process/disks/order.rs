@@ -52,6 +52,8 @@ pub struct Load {
     pub dir: Dir,
     /// Bytes of a request.
     pub size: usize,
+    /// The last guest is greedy: its requests have so many bytes.
+    pub greedy: Option<usize>,
     /// Bytes that each begins at a multiple of.
     pub align: usize,
     /// Requests in flight.

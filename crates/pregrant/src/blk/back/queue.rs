@@ -33,6 +33,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Requests that a poll takes at most.
 pub const BATCH: usize = 64;
+/// Parts of pages that a batch has no request more behind: 256 KiB of whole pages, as of frames.
+const BATCH_PARTS: usize = 64;
 
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 
@@ -307,6 +309,7 @@ impl<P: Platform> BackQueue<P> {
 
     fn take_batch(&mut self, p: &P) -> Result<usize, PeerFault> {
         self.failed_parts = 0;
+        let before = self.parts_in_flight;
         if self.can_take() {
             let n = self.ring.available(1)?;
             self.ring.prefetch(n.min(BATCH as u32));
@@ -314,7 +317,10 @@ impl<P: Platform> BackQueue<P> {
         for n in 0..BATCH {
             // Those that fail late cost as much as those that do not, and are never in flight.
             let failed_enough = self.failed_parts >= self.rules.most_parts();
-            if self.barrier.is_some() || failed_enough || !self.has_room() {
+            // Whoever asks much has more turns, and none that the worker's other devices wait long for.
+            let begun = self.parts_in_flight.saturating_sub(before) + self.failed_parts;
+            let enough = begun >= BATCH_PARTS;
+            if self.barrier.is_some() || failed_enough || enough || !self.has_room() {
                 return Ok(n);
             }
             let request = match self.redo.pop_front() {
