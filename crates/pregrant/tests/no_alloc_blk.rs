@@ -26,8 +26,8 @@ const HOST: DomId = DomId(1);
 const SECTORS: u64 = 4096;
 /// Requests that are counted.
 const REQUESTS: u64 = 30_000;
-/// Requests before the count starts: buffers and lists have grown to what they need.
-const WARM_UP: u64 = 2_000;
+/// Requests before the count starts: buffers and lists have grown to what they need, each place having had the longest.
+const WARM_UP: u64 = 10_000;
 /// Bytes of requests, one after the other: a sector, pages, all segments of a slot, lists of segments.
 const LENGTHS: [usize; 8] = [4096, 512, 4096, 8192, 4096, 45056, 65536, 262_144];
 
