@@ -133,11 +133,7 @@ struct Game {
 pub fn back_tx(data: &[u8]) {
     let mut tape = Tape::new(data);
     let mut game = Game::new(&mut tape);
-    for _ in 0..OPS {
-        if tape.is_over() || game.play(&mut tape).is_err() {
-            break;
-        }
-    }
+    while tape.more(OPS) && game.play(&mut tape).is_ok() {}
     game.close();
 }
 

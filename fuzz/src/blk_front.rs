@@ -102,10 +102,7 @@ pub fn blk_front(data: &[u8]) {
     let mut tape = Tape::new(data);
     let mut game = Game::new(&mut tape);
     game.connect(&mut tape);
-    for _ in 0..OPS {
-        if tape.is_over() {
-            break;
-        }
+    while tape.more(OPS) {
         game.play(&mut tape);
         game.look();
     }

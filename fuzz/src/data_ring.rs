@@ -103,10 +103,7 @@ fn tx(tape: &mut Tape<'_>) {
     fill(out.bytes());
     let chain = Chain::new(Vec::new()).with_data_ring(Some(half), Access::ReadOnly);
     let mut game = rig.tx_model_by(chain, None, u32::MAX - 9, 2);
-    for _ in 0..OPS {
-        if tape.is_over() {
-            break;
-        }
+    while tape.more(OPS) {
         let place = tape.one_of(&[0u32, 64, 8128, 4096, 8192, 32, u32::MAX]) ^ u32::from(tape.u8() & 0x41);
         let size = tape.one_of(&[60u16, 64, 1500, 8192, 8193, 13, 0, u16::MAX]) ^ u16::from(tape.u8() & 3);
         let offset = tape.one_of(&[0u16, 0, 0, 0, 64, u16::MAX]);
@@ -152,10 +149,7 @@ impl Rx {
     }
 
     fn play(mut self, tape: &mut Tape<'_>) {
-        for _ in 0..OPS {
-            if tape.is_over() {
-                break;
-            }
+        while tape.more(OPS) {
             match tape.below(5) {
                 0 | 1 => self.post(1 + tape.below(100)),
                 2 | 3 => {
@@ -265,10 +259,7 @@ fn front(tape: &mut Tape<'_>) {
     // No answer so far was one of several for a frame.
     let mut whole = true;
     let (mut rsp_prod, mut arena) = (0u32, Arena::new());
-    for _ in 0..OPS {
-        if tape.is_over() {
-            break;
-        }
+    while tape.more(OPS) {
         assert!(front.post(&rig.guest, &chan).is_ok());
         let flags = tape.one_of(&[RXF_DATA_RING, RXF_DATA_RING, RXF_DATA_RING, 0]);
         let more = tape.one_of(&[0, 0, 0, RXF_MORE_DATA, RXF_EXTRA_INFO]);

@@ -45,10 +45,7 @@ fn tx(tape: &mut Tape<'_>) {
     let chain = Chain::new(Vec::new()).with_foreign(rig.whole(Way::Foreign), Access::ReadOnly);
     let mut game = rig.tx_model_by(chain, None, u32::MAX - 9, PAGES as usize);
     let first = rig.guest.first_frame(&game.memory).expect("a guest with numbers");
-    for _ in 0..OPS {
-        if tape.is_over() {
-            break;
-        }
+    while tape.more(OPS) {
         // Of each slot: its bytes; None: there are none such.
         let (mut slots, mut bytes, mut named) = (Vec::new(), Some(Vec::new()), 0);
         let nr = 1 + tape.below(4);

@@ -139,11 +139,7 @@ fn staging(rig: &Rig, way: Way, acc: Access, n: u32) -> Option<StagingArea<Local
 pub fn front_rx(data: &[u8]) {
     let mut tape = Tape::new(data);
     let mut game = Game::new(&mut tape);
-    for _ in 0..OPS {
-        if tape.is_over() || game.play(&mut tape).is_err() {
-            break;
-        }
-    }
+    while tape.more(OPS) && game.play(&mut tape).is_ok() {}
     game.close();
 }
 

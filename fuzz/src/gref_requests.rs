@@ -57,10 +57,7 @@ struct Game {
 pub fn gref_requests(data: &[u8]) {
     let mut tape = Tape::new(data);
     let mut game = Game::new();
-    for _ in 0..OPS {
-        if tape.is_over() {
-            break;
-        }
+    while tape.more(OPS) {
         game.play(&mut tape);
     }
     game.close();

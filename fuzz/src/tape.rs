@@ -6,28 +6,38 @@
 use arbitrary::Unstructured;
 
 /// What is left of an input.
-pub struct Tape<'a>(Unstructured<'a>);
+pub struct Tape<'a> {
+    rest: Unstructured<'a>,
+    /// Operations that began.
+    played: usize,
+}
 
 impl<'a> Tape<'a> {
     /// From its start.
     pub fn new(data: &'a [u8]) -> Self {
-        Self(Unstructured::new(data))
+        Self { rest: Unstructured::new(data), played: 0 }
     }
     /// Whether it has run out.
     pub fn is_over(&self) -> bool {
-        self.0.is_empty()
+        self.rest.is_empty()
+    }
+    /// Whether another operation begins: the tape has not run out, and there were fewer than that.
+    pub fn more(&mut self, most: usize) -> bool {
+        let more = self.played < most && !self.is_over();
+        self.played += usize::from(more);
+        more
     }
     /// A byte.
     pub fn u8(&mut self) -> u8 {
-        self.0.arbitrary().unwrap_or_default()
+        self.rest.arbitrary().unwrap_or_default()
     }
     /// Two, little-endian.
     pub fn u16(&mut self) -> u16 {
-        self.0.arbitrary().unwrap_or_default()
+        self.rest.arbitrary().unwrap_or_default()
     }
     /// Four, little-endian.
     pub fn u32(&mut self) -> u32 {
-        self.0.arbitrary().unwrap_or_default()
+        self.rest.arbitrary().unwrap_or_default()
     }
     /// A number below `n`, which is 256 at most.
     pub fn below(&mut self, n: usize) -> usize {
@@ -39,7 +49,7 @@ impl<'a> Tape<'a> {
     }
     /// At most `n` bytes, as they stand.
     pub fn bytes(&mut self, n: usize) -> &'a [u8] {
-        self.0.bytes(n.min(self.0.len())).unwrap_or_default()
+        self.rest.bytes(n.min(self.rest.len())).unwrap_or_default()
     }
     /// All the rest.
     pub fn rest(&mut self) -> &'a [u8] {

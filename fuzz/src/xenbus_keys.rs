@@ -215,10 +215,7 @@ fn hostile_front(tape: &mut Tape<'_>) {
     };
     let mut vif = fresh();
     let (mut port, mut arena) = (TestPort::default(), Arena::new());
-    for _ in 0..OPS {
-        if tape.is_over() {
-            break;
-        }
+    while tape.more(OPS) {
         let mut failed = None;
         match tape.below(14) {
             0..=3 => store.play(tape, &numbers(&pages)),

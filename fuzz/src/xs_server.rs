@@ -110,10 +110,7 @@ pub fn xs_server(data: &[u8]) {
     }
     let mut game = Game { server, wires: Vec::new(), privileged };
     game.keep_secret();
-    for _ in 0..OPS {
-        if tape.is_over() {
-            break;
-        }
+    while tape.more(OPS) {
         game.play(&mut tape);
         game.check();
     }
