@@ -9,6 +9,9 @@
 //! disk hears of what may be done, in order, and of nothing else; the guest's memory changes where a read says, and nowhere else; what
 //! is written is the guest's. What is mapped is bounded, and nothing is at the end. The disk does what it is given in any order, fails,
 //! hangs, and grows; the back's process dies between two polls or in one, and another one takes the rings up.
+//!
+//! A guest that names a page of its own ring as data may have the disk write anything there. Then no panic, and nothing that is mapped
+//! at the end, is all that is asked.
 
 use crate::blk_model::{Asked, Died, Due, Meanwhile, ModelDisk};
 use crate::blk_ring::BlkRing;
@@ -83,11 +86,12 @@ pub fn blk_back(data: &[u8]) {
     let mut tape = Tape::new(data);
     let mut game = Game::new(&mut tape);
     game.connect(&mut tape);
-    for _ in 0..OPS {
-        if tape.is_over() {
-            break;
+    while tape.more(OPS) {
+        if game.names_ring() {
+            game.play_on(&mut tape);
+        } else {
+            game.play(&mut tape);
         }
-        game.play(&mut tape);
     }
     game.close();
 }
@@ -149,6 +153,11 @@ impl Game {
 
     fn tell_rights(&mut self) {
         self.disk.lock().rights = self.pages.rights();
+    }
+
+    /// See [`crate::blk_model`].
+    fn names_ring(&self) -> bool {
+        self.disk.lock().names_ring()
     }
 
     fn path(&self) -> PathName {
@@ -214,6 +223,8 @@ impl Game {
                 again: 0,
             });
         }
+        let refs = self.queues.iter().flat_map(|q| &q.ring.refs).map(|gref| gref.0);
+        self.disk.lock().rings = refs.collect();
         self.set("multi-queue-num-queues", &n.to_string());
         self.set("protocol", abi.protocol());
         self.set("feature-persistent", if persists { "1" } else { "0" });
@@ -259,6 +270,7 @@ impl Game {
         assert!(self.step(), "nothing is read of a front that goes");
         assert!(!self.back.is_connected());
         assert_eq!(self.rig.xen.counts().mapped, 0, "a disk that is closed holds on to pages");
+        self.disk.lock().disconnected();
         for Queue { ring, chan, .. } in self.queues.drain(..) {
             drop(chan);
             ring.close(&self.rig);
@@ -351,6 +363,34 @@ impl Game {
                 self.rig.xen.stop_clock(self.now_ns);
                 let Queue { ring, .. } = &self.queues[q];
                 ring.set_event(tape.below(2) == 0, tape.u32());
+            }
+            _ => self.poll(q),
+        }
+    }
+
+    /// As [`play`](Self::play), while nobody can say what is on the rings.
+    fn play_on(&mut self, tape: &mut Tape<'_>) {
+        let q = tape.below(self.queues.len());
+        match tape.below(8) {
+            0 | 1 => {
+                let request = self.transfer(tape);
+                let Queue { ring, req_prod, .. } = &mut self.queues[q];
+                ring.write(*req_prod, &ring.to_words(&request));
+                *req_prod = req_prod.wrapping_add(1);
+                ring.show(*req_prod);
+            }
+            2 | 3 => drop(self.disk.lock().perform_one(self.lanes + q, tape.u8().into())),
+            4 => {
+                self.disk.lock().lands = tape.u8();
+                if tape.below(2) == 0 {
+                    self.back.detach(&self.rig.host, &mut ());
+                }
+                self.die(0);
+            }
+            5 => {
+                self.disk.lock().dies_in = Some(1 + u32::from(tape.u8() % 32));
+                self.poll(q);
+                self.disk.lock().dies_in = None;
             }
             _ => self.poll(q),
         }
@@ -491,20 +531,17 @@ impl Game {
     fn poll(&mut self, q: usize) {
         let lane = self.lanes + q;
         let before = self.redone(q);
-        {
-            let Queue { ring, open, again, cons, req_prod, .. } = &self.queues[q];
-            let again = open[open.len() - again..].iter().map(|&(index, request)| Asked {
-                index,
-                request,
-                again: true,
-            });
-            let n = req_prod.wrapping_sub(*cons);
-            let indices = (0..n).map(|k| cons.wrapping_add(k));
-            let new = indices.map(|index| Asked { index, request: ring.request(index), again: false });
-            self.disk.lock().before_poll(lane, again.chain(new));
-        }
+        self.ask(q);
         let Self { back, rig, .. } = self;
         let polled = catch_unwind(AssertUnwindSafe(|| back.queues()[q].poll(&rig.host)));
+        if self.names_ring() {
+            return match polled {
+                Err(why) if why.is::<Died>() => self.die(0),
+                Err(why) => resume_unwind(why),
+                Ok(Err(fault)) => self.end_by(fault),
+                Ok(Ok(_)) => {}
+            };
+        }
         let queue = &mut self.queues[q];
         let cons = self.back.queues()[q].requests();
         let taken = cons.wrapping_sub(queue.cons) as usize;
@@ -531,9 +568,25 @@ impl Game {
         self.answers(q, due);
         self.look();
         if let Ok(Err(fault)) = polled {
-            self.back.close(&self.rig.host, &mut self.back_bus, Some(&fault.to_string())).expect("a store");
-            self.disconnect();
+            self.end_by(fault);
         }
+    }
+
+    /// Tells the model what a poll of this queue may take.
+    fn ask(&self, q: usize) {
+        let Queue { ring, open, again, cons, req_prod, .. } = &self.queues[q];
+        let again = open[open.len() - again..].iter();
+        let again = again.map(|&(index, request)| Asked { index, request, again: true });
+        let n = req_prod.wrapping_sub(*cons).min(ring.size);
+        let indices = (0..n).map(|k| cons.wrapping_add(k));
+        let new = indices.map(|index| Asked { index, request: ring.request(index), again: false });
+        self.disk.lock().before_poll(self.lanes + q, again.chain(new));
+    }
+
+    /// The guest lied.
+    fn end_by(&mut self, fault: PeerFault) {
+        self.back.close(&self.rig.host, &mut self.back_bus, Some(&fault.to_string())).expect("a store");
+        self.disconnect();
     }
 
     fn redone(&self, q: usize) -> u64 {
@@ -645,7 +698,7 @@ impl Game {
         let Self { back, rig, back_bus, kept, .. } = self;
         let up = back.reattach(&rig.host, back_bus, &mut |name, bytes| keep(kept, name, bytes));
         let is_up = up.as_ref().is_ok_and(|up| *up);
-        let lied = self.queues.iter().any(|q| q.lying);
+        let lied = self.names_ring() || self.queues.iter().any(|q| q.lying);
         assert!(is_up == (sectors >= told) || lied && !is_up, "{up:?}");
         if !self.judge(up) {
             return self.disconnect();
@@ -661,22 +714,29 @@ impl Game {
     /// A queue that sleeps is woken by what it waits for: a request, or its disk.
     fn arm(&mut self, q: usize) {
         self.poll(q);
-        let Some(queue) = self.queues.get(q).filter(|queue| !queue.lying) else { return };
+        let known = !self.names_ring();
+        let Some(queue) = self.queues.get(q).filter(|queue| known && !queue.lying) else { return };
         let left = queue.cons != queue.req_prod || queue.again > 0;
         let work = self.back.queues()[q].arm(&self.rig.host).expect("an honest index");
         let waits = self.back.queues()[q].in_flight() > 0;
         assert!(work || !left || waits, "it sleeps while there are requests");
     }
 
+    /// Whether a queue has requests that its back is to answer.
+    fn owes(&self, q: usize) -> bool {
+        let owes = |queue: &Queue| !queue.open.is_empty() || queue.cons != queue.req_prod;
+        !self.names_ring() && self.queues.get(q).is_some_and(owes)
+    }
+
     /// All that was asked is answered, and nothing is left.
     fn close(mut self) {
         for q in 0..self.queues.len() {
             let lane = self.lanes + q;
-            let queue = &mut self.queues[q];
+            let Some(queue) = self.queues.get_mut(q) else { break };
             queue.ring.show(queue.req_prod);
             queue.lying = false;
             let mut turns = 0;
-            while !self.queues[q].open.is_empty() || self.queues[q].cons != self.queues[q].req_prod {
+            while self.owes(q) {
                 self.poll(q);
                 while self.disk.lock().perform_one(lane, 0) {}
                 turns += 1;

@@ -8,6 +8,9 @@
 //! ```
 //! What the guest's memory has to be is kept beside it, byte by byte: whoever changes it says so here. The disk keeps no sectors:
 //! what it gives for a read is new each time, and what is written is compared as it comes.
+//!
+//! A guest may name pages of its rings as data, for it has granted them to this back. What is on the ring then is the disk's doing and
+//! the guest's, and no rule says what comes of it: from there to the end of that connection the disk only does what it is given.
 
 use crate::blk_ring::BlkRing;
 use crate::guest_pages::Right;
@@ -23,6 +26,7 @@ use pregrant::wire::blkif::{
     DISCARD_SECURE, OP_DISCARD, OP_FLUSH_DISKCACHE, OP_READ, OP_WRITE, OP_WRITE_BARRIER, RSP_EOPNOTSUPP,
     RSP_ERROR, RSP_OKAY, Request, Response, SEGMENTS_MAX, SLOT_WORDS_MAX, Segment,
 };
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::panic::resume_unwind;
@@ -127,6 +131,10 @@ pub struct Model {
     region: LocalRegion,
     memory: Vec<u8>,
     pub rights: Vec<(u32, Right)>,
+    /// References of the rings' pages.
+    pub rings: Vec<u32>,
+    /// A request names one of those.
+    names_ring: Cell<bool>,
     lanes: Vec<Lane>,
     pub meanwhile: Option<Meanwhile>,
     /// The back's process ends at the so many-th call.
@@ -160,6 +168,8 @@ impl ModelDisk {
             region,
             memory,
             rights: Vec::new(),
+            rings: Vec::new(),
+            names_ring: Cell::new(false),
             lanes: Vec::new(),
             meanwhile: None,
             dies_in: None,
@@ -269,7 +279,7 @@ impl Model {
         }
     }
 
-    /// A back died while it copied bytes to the guest: of those that came back, all or some or none are there.
+    /// Nobody can say what of a disk's bytes came to the guest: its memory is right as it is.
     pub fn forget_memory(&mut self) {
         assert!(self.region.copy_out(0, &mut self.memory));
     }
@@ -317,8 +327,24 @@ impl Model {
         lane.active.values().chain(&lane.barrier).map(|active| active.parts.len()).sum()
     }
 
+    /// Whether a request named a page of its guest's ring, so that nothing else is to be asked here.
+    pub fn names_ring(&self) -> bool {
+        self.names_ring.get()
+    }
+
+    /// The front is gone, and so are its rings.
+    pub fn disconnected(&mut self) {
+        if self.names_ring.take() {
+            self.forget_memory();
+        }
+        self.rings.clear();
+    }
+
     /// The page behind a reference, if it is the back's to use so.
     fn page(&self, gref: u32, write: bool) -> Option<usize> {
+        if self.rings.contains(&gref) {
+            self.names_ring.set(true);
+        }
         let fits = |right| right == Right::Write || right == Right::Read && !write;
         self.rights.iter().position(|&(r, right)| r == gref && fits(right))
     }
@@ -445,9 +471,8 @@ impl Model {
         }
     }
 
-    /// The next request that its disk is to hear of. The ones before it are answered at once.
+    /// The next request that its disk is to hear of. The ones before it are answered at once. All are judged.
     fn next(&mut self, lane: usize) -> Active {
-        self.judge_all(lane);
         let this = &mut self.lanes[lane];
         loop {
             let verdict = this.judged.as_mut().and_then(VecDeque::pop_front);
@@ -465,8 +490,17 @@ impl Model {
     fn submit(&mut self, lane: usize, io: Io) {
         let this = &mut self.lanes[lane];
         assert!(!this.gone);
-        if !this.active.contains_key(&io.token) {
+        let is_new = !this.active.contains_key(&io.token);
+        if is_new {
             self.deliver(lane);
+            if self.lanes[lane].barrier.is_none() {
+                self.judge_all(lane);
+            }
+        }
+        if self.names_ring() {
+            return self.lanes[lane].unstarted.push(io);
+        }
+        if is_new {
             let this = &mut self.lanes[lane];
             let active = match this.barrier.take() {
                 Some(barrier) => barrier,
@@ -542,6 +576,15 @@ impl Model {
     }
 
     fn perform(&mut self, lane: usize, mut io: Io) {
+        let outcome = self.outcome;
+        if self.names_ring() {
+            match io.op {
+                IoOp::Read => io.memory.fill_from(&vec![self.reads as u8; io.memory.len()]),
+                IoOp::Write => io.memory.read_into(&mut vec![0; io.memory.len()]),
+                IoOp::Flush | IoOp::Discard { .. } => {}
+            }
+            return self.lanes[lane].done.push(Done { io, outcome });
+        }
         let active = &self.lanes[lane].active[&io.token];
         self.see_write(active, &io);
         if io.op == IoOp::Read {
@@ -557,7 +600,6 @@ impl Model {
                 self.land(&parts, &bytes);
             }
         }
-        let outcome = self.outcome;
         self.lanes[lane].done.push(Done { io, outcome });
     }
 
@@ -580,6 +622,9 @@ impl Model {
     fn complete(&mut self, lane: usize, done: &mut Vec<Done>) {
         self.deliver(lane);
         let new = std::mem::take(&mut self.lanes[lane].done);
+        if self.names_ring() {
+            return done.extend(new);
+        }
         let this = &mut self.lanes[lane];
         for one in &new {
             let active = this.active.get_mut(&one.io.token).expect("an order of its own");

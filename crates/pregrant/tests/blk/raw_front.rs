@@ -14,6 +14,8 @@ use pregrant::xenbus::key_source::flag;
 pub struct RawFront<K> {
     pub mem: RingPages<K, LocalRegion>,
     ring: LocalRegion,
+    /// The ring's grant.
+    pub ring_ref: GrantRef,
     /// Its pages, and their grants.
     pub pages: LocalRegion,
     pub refs: Vec<GrantRef>,
@@ -53,7 +55,7 @@ impl<K: AnyOrder<Req = Request, Rsp = Response>> RawFront<K> {
         world.step_back().unwrap();
         assert!(world.back_bus.own.borrow()["state"] == "4");
         world.front_bus.own.borrow_mut().insert("state".into(), "4".into());
-        Self { mem, ring, pages, refs, chan, req_prod: 0, rsp_cons: 0 }
+        Self { mem, ring, ring_ref: ring_ref[0], pages, refs, chan, req_prod: 0, rsp_cons: 0 }
     }
 
     /// The ring's memory.

@@ -4,6 +4,7 @@
 use crate::raw_front::RawFront;
 use crate::rig::{Setting, World, figures};
 use pregrant::PeerFault;
+use pregrant::blk::disk::IoOp;
 use pregrant::blk::front::FrontStep;
 use pregrant::blk::path::PathName;
 use pregrant::ring::{AnyOrder, Blkif32, Blkif64, RingMem, Word};
@@ -99,6 +100,47 @@ fn xsa_155_a_list_that_changes_while_it_is_read_is_judged_as_it_was_read() {
         });
         assert!(okay > 0 && refused > 0, "{okay} were right, {refused} were not: nothing raced");
         front.end(world);
+    }
+}
+
+/// The ring's page is granted to the back, so that a request can name it as its data: what the disk then writes over the ring changes no
+/// request that was taken.
+#[test]
+fn xsa_155_197_a_disk_that_writes_over_its_guest_s_ring_changes_no_request_that_was_taken() {
+    for setting in settings() {
+        let mut world = World::new(setting.back, figures());
+        let mut front = RawFront::<Blkif64>::connect(&mut world, 8);
+        let own_ring = |front: &RawFront<_>, op, sector| {
+            let Request::ReadWrite(mut req) = front.pages_of(op, sector, &[0]) else { unreachable!() };
+            req.seg[0].gref = front.ring_ref.0;
+            Request::ReadWrite(req)
+        };
+        // To the disk: bytes as any, a slot among them, whose begin has the answer since.
+        let req = own_ring(&front, OP_WRITE, 64);
+        assert_eq!(front.ask(&mut world, &req), RSP_OKAY);
+        let mut slot = [0; 112];
+        assert!(front.ring().copy_out(64, &mut slot));
+        assert!(world.disk.inside().cache[64 * 512 + 64..][16..112] == slot[16..]);
+
+        // From the disk: each index is a lie then, and each slot behind this one a request for what no disk has.
+        world.disk.inside().cache[..4096].fill(0xff);
+        world.disk.log();
+        front.push(&own_ring(&front, OP_READ, 0));
+        for page in 0..8 {
+            front.push(&front.pages_of(OP_READ, 128 + 8 * page as u64, &[page]));
+        }
+        front.publish();
+        world.poll_back();
+        let asked = (0..8).map(|page| (IoOp::Read, 128 + 8 * page, 8));
+        assert!(world.disk.log().into_iter().eq([(IoOp::Read, 0, 8)].into_iter().chain(asked)));
+        let answers = front.answers();
+        assert!(answers.len() == 9 && answers.iter().all(|(rsp, _)| rsp.status == RSP_OKAY), "{answers:?}");
+        let host = world.host.clone();
+        let fault = world.back.queues()[0].poll(&host);
+        assert!(matches!(fault, Err(PeerFault::ReqProdOverrun { req_prod: u32::MAX, .. })), "{fault:?}");
+        front.end_after(world, |world| {
+            world.back.close(&host, &mut world.back_bus, Some("it lied")).unwrap();
+        });
     }
 }
 
