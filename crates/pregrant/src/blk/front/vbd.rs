@@ -21,10 +21,9 @@ use crate::grants::regions::{Granting, Regions};
 use crate::platform::{Clock, Platform};
 use crate::units::DomId;
 use crate::wire::blkif::{Abi, SEGMENTS_MAX};
-use crate::xenbus::backoff::Backoff;
 use crate::xenbus::bus::DeviceBus;
-use crate::xenbus::key_source::Pairs;
-use crate::xenbus::state::{self, Handshake, Reaction, STEPS_AT_ONCE, XenbusState};
+use crate::xenbus::front::{Front, lets_go};
+use crate::xenbus::state::{Handshake, STEPS_AT_ONCE, XenbusState};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -103,15 +102,12 @@ pub enum FrontStep {
 
 /// One disk, served by one domain.
 pub struct FrontVbd<P: Platform> {
-    state: XenbusState,
+    front: Front,
     config: FrontConfig,
     queues: Vec<FrontQueue<P>>,
     figures: Option<DiskFigures>,
-    reconnect: bool,
     /// What is granted to the back and not in use.
     regions: Regions<P>,
-    backoff: Backoff,
-    begins_at_ns: Option<u64>,
     /// Tags of requests that had no answer when their queue went.
     lost: Vec<u64>,
     /// Both ends keep pages; as of the last connect.
@@ -124,14 +120,11 @@ impl<P: Platform> FrontVbd<P> {
     /// A disk whose toolstack's state is 1.
     pub fn new(to: DomId, config: FrontConfig, reconnect: bool) -> Self {
         Self {
-            state: XenbusState::Initialising,
+            front: Front::new(Handshake::Confirmed, reconnect),
             config,
             queues: Vec::new(),
             figures: None,
-            reconnect,
             regions: Regions::new(to),
-            backoff: Backoff::default(),
-            begins_at_ns: None,
             lost: Vec::new(),
             persistent: false,
             barrier: false,
@@ -142,21 +135,12 @@ impl<P: Platform> FrontVbd<P> {
     /// connected is brought down first, what is closed begins again. Before the first [`step`](Self::step), and only for one
     /// that reconnects.
     pub fn succeed<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
-        use XenbusState as S;
-        match bus.own_state()? {
-            S::Initialising | S::Unknown => {}
-            S::Closed => self.state = S::Closed,
-            _ => {
-                bus.set_state(S::Closing)?;
-                self.state = S::Closing;
-            }
-        }
-        Ok(())
+        self.front.succeed(bus)
     }
 
     /// Our own state.
     pub fn state(&self) -> XenbusState {
-        self.state
+        self.front.state()
     }
 
     /// Whether it can be asked.
@@ -188,26 +172,15 @@ impl<P: Platform> FrontVbd<P> {
     /// Looks at the back's state and takes what steps it allows. After an error call [`close`](Self::close).
     pub fn step<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
         use XenbusState as S;
-        self.begins_at_ns = None;
         self.release_unneeded(p);
         let mut came_to = FrontStep::Waiting;
         for _ in 0..STEPS_AT_ONCE {
             let back = bus.peer_state().map_err(FrontError::Keys)?;
-            let next = match state::front(self.state, back, Handshake::Confirmed, self.reconnect) {
-                Reaction::Enter(S::Initialising) => {
-                    if let Err(at_ns) = self.backoff.begin(p.clock().now_ns()) {
-                        self.begins_at_ns = Some(at_ns);
-                        return Ok(came_to);
-                    }
-                    S::Initialising
+            let Some(next) = self.front.next(back, p.clock().now_ns()) else {
+                if self.is_live() && back == S::Connected && came_to == FrontStep::Waiting {
+                    return self.look_again(bus);
                 }
-                Reaction::Enter(next) => next,
-                Reaction::Stay | Reaction::Remove => {
-                    if self.is_live() && back == S::Connected && came_to == FrontStep::Waiting {
-                        return self.look_again(bus);
-                    }
-                    return Ok(came_to);
-                }
+                return Ok(came_to);
             };
             match next {
                 S::Initialised => self.set_up(p, bus)?,
@@ -219,7 +192,7 @@ impl<P: Platform> FrontVbd<P> {
                     came_to = FrontStep::Live;
                 }
                 S::Closing | S::Closed => {
-                    if !self.queues.is_empty() && matches!(back, S::Closing | S::Closed | S::Unknown) {
+                    if !self.queues.is_empty() && lets_go(back) {
                         self.tear_down(p);
                         came_to = FrontStep::Closed;
                     }
@@ -227,13 +200,7 @@ impl<P: Platform> FrontVbd<P> {
                 }
                 _ => {}
             }
-            if next == S::Closed {
-                // The next front of this disk may be one that knows nothing of our keys, and removes none. Where the
-                // toolstack took the directory, the keys are gone too.
-                let _ = bus.publish(&Pairs::new(), of_front_connection);
-            }
-            bus.set_state(next).map_err(FrontError::Keys)?;
-            self.state = next;
+            self.front.enter(bus, next, of_front_connection).map_err(FrontError::Keys)?;
         }
         Ok(came_to) // the back's state changed meanwhile, and there is an event that says so
     }
@@ -251,37 +218,31 @@ impl<P: Platform> FrontVbd<P> {
     /// Begins to close from this end; go on calling [`step`](Self::step) until [`is_closed`](Self::is_closed).
     pub fn close<B: DeviceBus>(&mut self, bus: &mut B, why: Option<&str>) -> Result<(), B::Error> {
         self.figures = None;
-        self.reconnect = false;
-        let told = why.map_or(Ok(()), |text| bus.report(text));
-        if !matches!(self.state, XenbusState::Closing | XenbusState::Closed) {
-            self.state = XenbusState::Closing;
-            bus.set_state(XenbusState::Closing)?;
-        }
-        told
+        self.front.close(bus, why)
     }
 
     /// The toolstack took the disk away, directories and all: closed, without a word to anybody. One that reconnects waits for
     /// another disk of the same number.
     pub fn removed(&mut self, p: &P) {
         self.tear_down(p);
-        self.state = XenbusState::Closed;
+        self.front.removed();
     }
 
     /// Whether the disk is closed and all of its memory is our own again.
     pub fn is_closed(&self) -> bool {
-        self.state == XenbusState::Closed && self.queues.is_empty() && self.regions.is_empty()
+        self.state() == XenbusState::Closed && self.queues.is_empty() && self.regions.is_empty()
     }
 
     /// Whether a disk that does not reconnect has pages that the back uses though they are not in use:
     /// [`step`](Self::step) tries again to get them back.
     pub fn awaits_release(&self) -> bool {
-        !self.reconnect && !self.regions.is_empty()
+        !self.front.reconnects() && !self.regions.is_empty()
     }
 
     /// When a disk that waits before it begins anew wants its next [`step`](Self::step), by the platform's clock; None: it does not
     /// wait.
     pub fn begins_at_ns(&self) -> Option<u64> {
-        self.begins_at_ns
+        self.front.begins_at_ns()
     }
 
     /// Grants rings and pages, offers channels, writes the keys.
@@ -327,7 +288,7 @@ impl<P: Platform> FrontVbd<P> {
 
     /// One that never comes back has no use for pages that are not in use.
     fn release_unneeded(&mut self, p: &P) {
-        if !self.reconnect {
+        if !self.front.reconnects() {
             self.regions.release(p);
         }
     }

@@ -37,10 +37,9 @@ use crate::port::{Arena, Burst, Offloads, Piece, Token};
 use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::wire::data_ring::ORDER_MIN;
 use crate::wire::netif_ctrl::CtrlType;
-use crate::xenbus::backoff::Backoff;
 use crate::xenbus::bus::DeviceBus;
-use crate::xenbus::key_source::Pairs;
-use crate::xenbus::state::{self, Handshake, Reaction, STEPS_AT_ONCE, XenbusState};
+use crate::xenbus::front::{Front, lets_go};
+use crate::xenbus::state::{Handshake, STEPS_AT_ONCE, XenbusState};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -89,7 +88,7 @@ pub enum FrontStep {
 
 /// One vif, served by one domain.
 pub struct FrontVif<P: Platform> {
-    state: XenbusState,
+    front: Front,
     config: FrontConfig,
     pub(super) queues: Vec<FrontQueue<P>>,
     /// Memory of the guest's that frames are sent from.
@@ -100,11 +99,8 @@ pub struct FrontVif<P: Platform> {
     made: u16,
     ctrl: Option<CtrlFront<P>>,
     pub(super) live: bool,
-    reconnect: bool,
     /// What is granted to the back and not in use.
     pub(super) regions: Regions<P>,
-    backoff: Backoff,
-    begins_at_ns: Option<u64>,
     /// By queue: whether the back accepted all of our staging lists.
     accepted: Vec<bool>,
     /// Why the queues are fewer or smaller than wished for.
@@ -131,7 +127,7 @@ impl<P: Platform> FrontVif<P> {
     /// A vif whose toolstack's state is 1.
     pub fn new(to: DomId, config: FrontConfig, reconnect: bool) -> Self {
         Self {
-            state: XenbusState::Initialising,
+            front: Front::new(Handshake::Direct, reconnect),
             config,
             queues: Vec::new(),
             own: None,
@@ -139,10 +135,7 @@ impl<P: Platform> FrontVif<P> {
             made: 0,
             ctrl: None,
             live: false,
-            reconnect,
             regions: Regions::new(to),
-            backoff: Backoff::default(),
-            begins_at_ns: None,
             accepted: Vec::new(),
             shortage: None,
             takes: Offloads::default(),
@@ -160,21 +153,12 @@ impl<P: Platform> FrontVif<P> {
     /// connected is brought down first, what is closed begins again. Before the first [`step`](Self::step), and only for one
     /// that reconnects.
     pub fn succeed<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
-        use XenbusState as S;
-        match bus.own_state()? {
-            S::Initialising | S::Unknown => {}
-            S::Closed => self.state = S::Closed,
-            _ => {
-                bus.set_state(S::Closing)?;
-                self.state = S::Closing;
-            }
-        }
-        Ok(())
+        self.front.succeed(bus)
     }
 
     /// Our own state.
     pub fn state(&self) -> XenbusState {
-        self.state
+        self.front.state()
     }
 
     /// Whether frames can travel.
@@ -185,32 +169,21 @@ impl<P: Platform> FrontVif<P> {
     /// Looks at the back's state and takes what steps it allows. After an error call [`close`](Self::close).
     pub fn step<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
         use XenbusState as S;
-        self.begins_at_ns = None;
         self.release_unneeded(p);
         let mut came_to = FrontStep::Waiting;
         for _ in 0..STEPS_AT_ONCE {
             let back = bus.peer_state().map_err(FrontError::Keys)?;
-            let next = match state::front(self.state, back, Handshake::Direct, self.reconnect) {
-                Reaction::Enter(S::Initialising) => {
-                    if let Err(at_ns) = self.backoff.begin(p.clock().now_ns()) {
-                        self.begins_at_ns = Some(at_ns);
-                        return Ok(came_to);
-                    }
-                    S::Initialising
+            let Some(next) = self.front.next(back, p.clock().now_ns()) else {
+                if self.state() == S::Connected && back == S::Connected && !self.live {
+                    self.go_live(p, bus)?;
+                    return Ok(FrontStep::Live);
                 }
-                Reaction::Enter(next) => next,
-                Reaction::Stay | Reaction::Remove => {
-                    if self.state == S::Connected && back == S::Connected && !self.live {
-                        self.go_live(p, bus)?;
-                        return Ok(FrontStep::Live);
-                    }
-                    return Ok(came_to);
-                }
+                return Ok(came_to);
             };
             match next {
                 S::Connected => self.set_up(p, bus)?,
                 S::Closing | S::Closed => {
-                    if !self.queues.is_empty() && matches!(back, S::Closing | S::Closed | S::Unknown) {
+                    if !self.queues.is_empty() && lets_go(back) {
                         self.tear_down(p);
                         came_to = FrontStep::Closed;
                     }
@@ -218,13 +191,7 @@ impl<P: Platform> FrontVif<P> {
                 }
                 _ => {}
             }
-            if next == S::Closed {
-                // The next front of this vif may be one that knows nothing of our keys, and removes none. Where the
-                // toolstack took the directory, the keys are gone too.
-                let _ = bus.publish(&Pairs::new(), of_front_connection);
-            }
-            bus.set_state(next).map_err(FrontError::Keys)?;
-            self.state = next;
+            self.front.enter(bus, next, of_front_connection).map_err(FrontError::Keys)?;
         }
         Ok(came_to) // the back's state changed meanwhile, and there is an event that says so
     }
@@ -232,26 +199,20 @@ impl<P: Platform> FrontVif<P> {
     /// Begins to close from this end; go on calling [`step`](Self::step) until [`is_closed`](Self::is_closed).
     pub fn close<B: DeviceBus>(&mut self, bus: &mut B, why: Option<&str>) -> Result<(), B::Error> {
         self.live = false;
-        self.reconnect = false;
-        let told = why.map_or(Ok(()), |text| bus.report(text));
-        if !matches!(self.state, XenbusState::Closing | XenbusState::Closed) {
-            self.state = XenbusState::Closing;
-            bus.set_state(XenbusState::Closing)?;
-        }
-        told
+        self.front.close(bus, why)
     }
 
     /// The toolstack took the vif away, directories and all: closed, without a word to anybody. One that reconnects waits
     /// for another vif of the same number.
     pub fn removed(&mut self, p: &P) {
         self.tear_down(p);
-        self.state = XenbusState::Closed;
+        self.front.removed();
     }
 
     /// Whether the vif is closed and all of its memory is our own again, and no frame is lent. Never so of one that reconnects and was connected
     /// before: it keeps its pages for the next time.
     pub fn is_closed(&self) -> bool {
-        self.state == XenbusState::Closed
+        self.state() == XenbusState::Closed
             && self.queues.is_empty()
             && self.lent.is_empty()
             && self.regions.is_empty()
@@ -266,13 +227,13 @@ impl<P: Platform> FrontVif<P> {
     /// Whether a vif that does not reconnect has pages that the back uses though they are not in use:
     /// [`step`](Self::step) tries again to get them back.
     pub fn awaits_release(&self) -> bool {
-        !self.reconnect && (!self.regions.is_empty() || self.own_grants() > 0)
+        !self.front.reconnects() && (!self.regions.is_empty() || self.own_grants() > 0)
     }
 
     /// When a vif that waits before it begins anew wants its next [`step`](Self::step), whether a watch fires or not, by the
     /// platform's clock; None: it does not wait.
     pub fn begins_at_ns(&self) -> Option<u64> {
-        self.begins_at_ns
+        self.front.begins_at_ns()
     }
 
     /// Grants rings and staging buffers, offers channels, writes the keys.
@@ -422,7 +383,7 @@ impl<P: Platform> FrontVif<P> {
 
     /// One that never comes back has no use for pages that are not in use.
     fn release_unneeded(&mut self, p: &P) {
-        if !self.reconnect {
+        if !self.front.reconnects() {
             self.regions.release(p);
         }
         if let Some(own) = &mut self.own {
