@@ -4,6 +4,7 @@
 //!   registry         watches the backend's directory, steps each device, polls all queues round robin
 //!   net/             what only vifs have: what stands behind them, scripts, and the front
 //!   blk/             what only vbds have: their images (disks/), and the front, as threads use it
+//!   front_device     what the fronts of both have of xenstore
 //!   workload         the queues that one worker serves: those that are active are polled, the others armed
 //!   crew/            the workers: their threads, who has which queue, letters between them and the control thread
 //!   worker           the one loop: rounds, control when it is due, sleep
@@ -20,6 +21,7 @@ pub mod blk;
 mod chosen;
 pub mod crew;
 pub mod fair_scheduler;
+mod front_device;
 pub mod net;
 pub mod poll_controller;
 pub mod recovery;
@@ -32,13 +34,14 @@ pub mod wait;
 pub mod worker;
 pub mod workload;
 
-pub use blk::frontend::{BlkFrontend, BlkFrontendError};
+pub use blk::frontend::BlkFrontend;
 pub use blk::shared_disk::SharedDisk;
 pub use blk::{Blk, BlkConfig};
 pub use chosen::Chosen;
 pub use crew::place::Placement;
+pub use front_device::FrontendError;
 pub use net::captured::{CaptureFile, Captured};
-pub use net::frontend::{Frontend, FrontendError};
+pub use net::frontend::Frontend;
 pub use net::port_provider::{Hotplug, HotplugConfig, Plugged, PortProvider};
 pub use net::stations::Stations;
 pub use net::taps::Taps;

@@ -15,71 +15,25 @@
 
 use super::schedule::Schedule;
 use super::shared_disk::{DiskOp, DiskRequest, SharedDisk};
+use crate::drivers::front_device::{CLOSING_RETRY, FrontDevice, FrontendError, RETRY};
 use crate::drivers::wait::Waiter;
 use crate::line_budget::LineBudget;
 use crate::wake::WakeOn;
 use log::Level;
 use pregrant::blk::disk::IoError;
 use pregrant::blk::front::{Answer, Ask, FrontConfig, FrontError, FrontStep, FrontVbd, NotAsked};
-use pregrant::platform::{Clock, Platform};
-use pregrant::xenbus::bus::StoreBus;
-use pregrant::xenbus::{Class, Device, DeviceError};
-use pregrant::xenstore::{Client, Transport, XsError};
+use pregrant::platform::Platform;
+use pregrant::xenbus::{Class, Device};
+use pregrant::xenstore::{Client, Transport};
 use pregrant::{PeerFault, PlatformError};
 use std::fmt::Arguments;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Events of xenstore that one call of [`BlkFrontend::control`] takes at most: a back that writes its state without end is heard in
-/// turns.
-const EVENTS_PER_TURN: usize = 128;
-/// Between two looks at what nobody tells: pages that a back still has.
-const RETRY: Duration = Duration::from_millis(100);
-
-/// Why a disk cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub enum BlkFrontendError {
-    /// xenstore is gone, or refuses.
-    #[error("xenstore: {0}")]
-    Store(#[from] XsError),
-    /// A key is of no use.
-    #[error("{0}")]
-    Device(#[from] DeviceError),
-    /// The handshake failed.
-    #[error("{device}: {what}")]
-    Connect {
-        /// Which.
-        device: String,
-        /// Why.
-        what: String,
-    },
-    /// The platform failed.
-    #[error("{0}")]
-    Platform(#[from] PlatformError),
-    /// The back lied.
-    #[error(
-        "{device}: the back broke the protocol: {fault}. The disk is closed; look at the driver domain's log"
-    )]
-    Fault {
-        /// Which.
-        device: String,
-        /// How.
-        fault: PeerFault,
-    },
-    /// The toolstack took it away.
-    #[error("{device}: the toolstack has removed the disk; attach it again, and start this again")]
-    Removed {
-        /// Which.
-        device: String,
-    },
-}
-
 /// One disk of the own domain.
 pub struct BlkFrontend<P: Platform, T: Transport> {
-    platform: P,
-    xs: Client<T>,
-    device: Device,
+    end: FrontDevice<P, T>,
     vbd: FrontVbd<P>,
     waiter: Waiter,
     disk: Arc<SharedDisk>,
@@ -103,26 +57,18 @@ where
 {
     /// Finds the own domain's disk `handle` and begins to watch its back; what a predecessor left connected is brought down first.
     /// The connection to xenstore is to wake the platform's events.
-    pub fn new(
-        platform: P,
-        mut xs: Client<T>,
-        handle: u32,
-        config: FrontConfig,
-    ) -> Result<Self, BlkFrontendError> {
-        let device = Device::front(&mut xs, Class::VBD, handle)?;
-        device.watch_peer(&mut xs)?;
-        let mut vbd = FrontVbd::new(device.peer_domid(), config, true);
-        vbd.succeed(&mut StoreBus { device: &device, xs: &mut xs })?;
+    pub fn new(platform: P, xs: Client<T>, handle: u32, config: FrontConfig) -> Result<Self, FrontendError> {
+        let mut end = FrontDevice::new(platform, xs, Class::VBD, handle)?;
+        let mut vbd = FrontVbd::new(end.device.peer_domid(), config, true);
+        vbd.succeed(&mut end.split().1)?;
         let no_descriptor =
             |e: std::io::Error| PlatformError { op: "make an eventfd", code: e.raw_os_error().unwrap_or(0) };
         let disk = Arc::new(SharedDisk::new().map_err(no_descriptor)?);
-        let wake = platform.events().also_wake_on(disk.wakes())?;
+        let wake = end.platform.events().also_wake_on(disk.wakes())?;
         let schedule = Schedule::default();
         let (waiter, new) = (Waiter::default(), Vec::new());
         Ok(Self {
-            platform,
-            xs,
-            device,
+            end,
             vbd,
             waiter,
             disk,
@@ -143,7 +89,7 @@ where
 
     /// The platform.
     pub fn platform(&self) -> &P {
-        &self.platform
+        &self.end.platform
     }
 
     /// The driver.
@@ -153,12 +99,12 @@ where
 
     /// The device.
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.end.device
     }
 
     /// The own domain's xenstore connection.
     pub fn xs(&mut self) -> &mut Client<T> {
-        &mut self.xs
+        &mut self.end.xs
     }
 
     /// Pieces of requests that were asked again, of another connection than first.
@@ -172,14 +118,14 @@ where
     }
 
     /// A batch of all that there is: answers, new requests, what can be asked. True: something moved.
-    pub fn round(&mut self) -> Result<bool, BlkFrontendError> {
-        let Self { platform, vbd, schedule, disk, new, .. } = self;
+    pub fn round(&mut self) -> Result<bool, FrontendError> {
+        let Self { end, vbd, schedule, disk, new, .. } = self;
         let mut moved = 0;
         for i in 0..vbd.nr_queues() {
             let each = |answer: Answer<'_, P>| {
                 schedule.answered(answer.tag, answer.outcome, |to| answer.copy_out(to));
             };
-            match vbd.take(platform, i, each) {
+            match vbd.take(&end.platform, i, each) {
                 Ok(n) => moved += n,
                 Err(fault) => return Err(self.fault(fault)),
             }
@@ -196,7 +142,7 @@ where
 
     /// Asks what can be asked; returns how much that was.
     fn ask(&mut self) -> usize {
-        let Self { platform, vbd, schedule, next_queue, .. } = self;
+        let Self { end, vbd, schedule, next_queue, .. } = self;
         let queues = vbd.nr_queues();
         if queues == 0 || !schedule.is_ready() {
             return 0;
@@ -213,7 +159,7 @@ where
             let Some(queue) = vbd.queue_mut(i) else { break };
             let submitted = schedule.ask_first(queue.most_bytes(), |ask, tag| {
                 let flush = flush.as_ref().filter(|_| *ask == Ask::Flush);
-                queue.submit(platform, flush.unwrap_or(ask), tag)
+                queue.submit(&end.platform, flush.unwrap_or(ask), tag)
             });
             *next_queue = (i + 1) % queues;
             match submitted {
@@ -223,14 +169,14 @@ where
                 Err(NotAsked::Platform(_)) if schedule.in_flight() > 0 => full += 1,
                 Err(NotAsked::Platform(e)) => {
                     // LOG: of the process' own front.
-                    log::warn!("{}: a request fails, no page can be granted for it: {e}", self.device.id());
+                    log::warn!("{}: a request fails, no page can be granted for it: {e}", end.device.id());
                     schedule.fail_first();
                 }
                 Err(NotAsked::Length) => schedule.fail_first(),
             }
         }
         for i in 0..queues {
-            vbd.publish(platform, i);
+            vbd.publish(&end.platform, i);
         }
         asked
     }
@@ -245,19 +191,14 @@ where
 
     /// Handles what xenstore has to say, waiting at most so long for it, and not without end; a disk that is to begin anew at some
     /// time is not waited for beyond it. Returns what it came to.
-    pub fn control(&mut self, wait: Duration) -> Result<FrontStep, BlkFrontendError> {
-        let mut wait = self.begins_in().map_or(wait, |begins_in| wait.min(begins_in));
-        let mut events = 0;
-        while events < EVENTS_PER_TURN && self.xs.next_event(Some(wait))?.is_some() {
-            wait = Duration::ZERO;
-            events += 1;
-        }
+    pub fn control(&mut self, wait: Duration) -> Result<FrontStep, FrontendError> {
+        let events = self.end.hear(wait, self.vbd.begins_at_ns())?;
         // Nothing was told, so nothing has changed: asking would cost a round trip to xenstored each time that the loop sleeps.
         if events == 0 && self.vbd.is_live() && !self.vbd.awaits_release() {
             return Ok(FrontStep::Waiting);
         }
-        let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
-        let stepped = self.vbd.step(&self.platform, &mut bus);
+        let (platform, mut bus) = self.end.split();
+        let stepped = self.vbd.step(platform, &mut bus);
         // Whatever comes next: nobody answers these any more.
         let lost = self.vbd.take_lost();
         self.repeated += self.schedule.lost(&lost) as u64;
@@ -273,17 +214,16 @@ where
                 }
                 Ok(step)
             }
-            Err(FrontError::Keys(_)) if self.is_gone() => {
-                self.vbd.removed(&self.platform);
-                Err(BlkFrontendError::Removed { device: self.device.id().to_string() })
+            Err(FrontError::Keys(_)) if self.end.is_gone() => {
+                self.vbd.removed(&self.end.platform);
+                Err(self.end.removed())
             }
             Err(e) => {
                 let what = e.to_string();
-                let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
-                let _ = self.vbd.close(&mut bus, Some(&what)); // the first error is the one to tell
+                let _ = self.vbd.close(&mut self.end.split().1, Some(&what)); // the first error is the one to tell
                 Err(match e {
                     FrontError::Keys(e) => e.into(),
-                    _ => BlkFrontendError::Connect { device: self.device.id().to_string(), what },
+                    _ => self.end.not_connected(what),
                 })
             }
         }
@@ -292,15 +232,14 @@ where
     /// How long a disk waits before it begins anew: then [`control`](Self::control) is to be called, whatever else there is to sleep
     /// for.
     fn begins_in(&self) -> Option<Duration> {
-        let at_ns = self.vbd.begins_at_ns()?;
-        Some(Duration::from_nanos(at_ns.saturating_sub(self.platform.clock().now_ns())))
+        self.end.until(self.vbd.begins_at_ns())
     }
 
     /// Sleeps until there may be something to do, and at most until `due`: arms all queues first.
-    pub fn sleep(&mut self, due: Option<Duration>) -> Result<(), BlkFrontendError> {
+    pub fn sleep(&mut self, due: Option<Duration>) -> Result<(), FrontendError> {
         // In this order: what comes after is seen by the round below, or wakes.
         self.disk.look();
-        if self.round()? || self.arm()? || self.xs.has_events() || due == Some(Duration::ZERO) {
+        if self.round()? || self.arm()? || self.end.xs.has_events() || due == Some(Duration::ZERO) {
             return Ok(());
         }
         // Nobody tells when a back lets go of pages.
@@ -313,20 +252,20 @@ where
         }
         let mut waiter = std::mem::take(&mut self.waiter);
         let what = |front: &Self| {
-            format!("{}: the front waits for answers, requests or xenstore", front.device.id())
+            format!("{}: the front waits for answers, requests or xenstore", front.end.device.id())
         };
-        waiter.sleep(self, |f| f.platform.events(), |f| f.vbd.is_pending(), &what, due);
+        waiter.sleep(self, |f| f.end.platform.events(), |f| f.vbd.is_pending(), &what, due);
         self.waiter = waiter;
-        self.disk.awake(self.platform.events().woken_by(self.wake));
+        self.disk.awake(self.end.platform.events().woken_by(self.wake));
         Ok(())
     }
 
-    fn arm(&mut self) -> Result<bool, BlkFrontendError> {
-        self.vbd.arm(&self.platform).map_err(|fault| self.fault(fault))
+    fn arm(&mut self) -> Result<bool, FrontendError> {
+        self.vbd.arm(&self.end.platform).map_err(|fault| self.fault(fault))
     }
 
     /// Waits until it is connected, at most so long. False: not in time.
-    pub fn connect(&mut self, most: Duration) -> Result<bool, BlkFrontendError> {
+    pub fn connect(&mut self, most: Duration) -> Result<bool, FrontendError> {
         let until = Instant::now() + most;
         while !self.vbd.is_live() {
             let left = until.saturating_duration_since(Instant::now());
@@ -340,7 +279,7 @@ where
 
     /// Does what is in hand, and a flush behind it where one is due, for at most so long: nothing is to be put any more. False: not
     /// in time; what is left fails.
-    pub fn finish(&mut self, most: Duration) -> Result<bool, BlkFrontendError> {
+    pub fn finish(&mut self, most: Duration) -> Result<bool, FrontendError> {
         let until = Instant::now() + most;
         let flushed = Arc::new(AtomicBool::new(false));
         let tell = Arc::clone(&flushed);
@@ -376,12 +315,10 @@ where
 
     /// Closes the disk and waits until its memory is the domain's own again, at most so long. False: the back still has some of it
     /// mapped.
-    pub fn close(&mut self, most: Duration) -> Result<bool, BlkFrontendError> {
+    pub fn close(&mut self, most: Duration) -> Result<bool, FrontendError> {
         self.closing = true;
-        let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
-        let told = self.vbd.close(&mut bus, None);
-        match told {
-            Err(_) if self.is_gone() => self.vbd.removed(&self.platform),
+        match self.vbd.close(&mut self.end.split().1, None) {
+            Err(_) if self.end.is_gone() => self.vbd.removed(&self.end.platform),
             told => told?,
         }
         let until = Instant::now() + most;
@@ -390,25 +327,19 @@ where
             if left.is_zero() {
                 return Ok(false);
             }
-            match self.control(left.min(Duration::from_millis(10))) {
-                Err(BlkFrontendError::Removed { .. }) => return Ok(true),
+            match self.control(left.min(CLOSING_RETRY)) {
+                Err(FrontendError::Removed { .. }) => return Ok(true),
                 stepped => stepped?,
             };
         }
         Ok(true)
     }
 
-    /// Whether the toolstack took the disk away.
-    fn is_gone(&mut self) -> bool {
-        matches!(self.xs.read_if_there(self.device.own_dir()), Ok(None))
-    }
-
     /// The back lied: closes the disk, says why in the store.
     #[cold]
-    fn fault(&mut self, fault: PeerFault) -> BlkFrontendError {
-        let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
-        let _ = self.vbd.close(&mut bus, Some(&fault.to_string())); // the fault is the one to tell
-        BlkFrontendError::Fault { device: self.device.id().to_string(), fault }
+    fn fault(&mut self, fault: PeerFault) -> FrontendError {
+        let _ = self.vbd.close(&mut self.end.split().1, Some(&fault.to_string())); // the fault is the one to tell
+        self.end.fault(fault)
     }
 
     /// What became of the disk, for the log.
@@ -433,6 +364,6 @@ where
 
     /// What the back caused: a few lines, and then how many there were.
     fn say(&self, text: Arguments<'_>) {
-        self.lines.say(Level::Info, format_args!("{}: {text}", self.device.id()));
+        self.lines.say(Level::Info, format_args!("{}: {text}", self.end.device.id()));
     }
 }

@@ -5,6 +5,7 @@
 //! The guest's own program calls [`Frontend::control`] when xenstore has something to say, and sends and receives in
 //! between. What the back may do: offer anything, close at any time; the guest hears of it as a state or an error.
 
+use crate::drivers::front_device::{CLOSING_RETRY, FrontDevice, FrontendError, RETRY};
 use crate::drivers::wait::Waiter;
 use crate::wake::WakeOn;
 use pregrant::net::features::ActiveLists;
@@ -13,63 +14,21 @@ use pregrant::net::front::{
     Diverted, FrontConfig, FrontStep, FrontVif, HookFrame, Lent, UnknownToken, Verdict,
 };
 use pregrant::net::path::staging::list::DataLen;
-use pregrant::platform::{Clock, Platform};
+use pregrant::platform::Platform;
 use pregrant::port::{Arena, Burst, Token};
-use pregrant::xenbus::bus::StoreBus;
-use pregrant::xenbus::{Class, Device, DeviceError, XenbusState};
-use pregrant::xenstore::{Client, Transport, XsError};
+use pregrant::xenbus::{Class, Device, XenbusState};
+use pregrant::xenstore::{Client, Transport};
 use pregrant::{PeerFault, PlatformError};
 use std::time::Duration;
-
-/// Events of xenstore that one call of [`Frontend::control`] takes at most: a back that writes its state without end is
-/// heard in turns.
-pub const EVENTS_PER_TURN: usize = 128;
 
 /// How long a new connection waits for the back's word on pages that are to stay mapped.
 const TELLING_PATIENCE: Duration = Duration::from_secs(1);
 /// Between two looks at its answers.
 const TELLING_LOOK: Duration = Duration::from_millis(1);
 
-/// Between two looks at what nobody tells: pages that a back still has.
-const RETRY: Duration = Duration::from_millis(100);
-
-/// Why a vif cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub enum FrontendError {
-    /// xenstore is gone, or refuses.
-    #[error("xenstore: {0}")]
-    Store(#[from] XsError),
-    /// A key is of no use.
-    #[error("{0}")]
-    Device(#[from] DeviceError),
-    /// The handshake failed.
-    #[error("{device}: {what}")]
-    Connect {
-        /// Which.
-        device: String,
-        /// Why.
-        what: String,
-    },
-    /// The platform failed.
-    #[error("{0}")]
-    Platform(#[from] PlatformError),
-    /// The back lied.
-    #[error(
-        "{device}: the back broke the protocol: {fault}. The vif is closed; look at the driver domain's log"
-    )]
-    Fault {
-        /// Which.
-        device: String,
-        /// How.
-        fault: PeerFault,
-    },
-}
-
 /// One vif of the own domain.
 pub struct Frontend<P: Platform, T: Transport> {
-    platform: P,
-    xs: Client<T>,
-    device: Device,
+    end: FrontDevice<P, T>,
     vif: FrontVif<P>,
     waiter: Waiter,
 }
@@ -79,23 +38,22 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     /// predecessor left connected.
     pub fn new(
         platform: P,
-        mut xs: Client<T>,
+        xs: Client<T>,
         handle: u32,
         config: FrontConfig,
         reconnect: bool,
     ) -> Result<Self, FrontendError> {
-        let device = Device::front(&mut xs, Class::VIF, handle)?;
-        device.watch_peer(&mut xs)?;
-        let mut vif = FrontVif::new(device.peer_domid(), config, reconnect);
+        let mut end = FrontDevice::new(platform, xs, Class::VIF, handle)?;
+        let mut vif = FrontVif::new(end.device.peer_domid(), config, reconnect);
         if reconnect {
-            vif.succeed(&mut StoreBus { device: &device, xs: &mut xs })?;
+            vif.succeed(&mut end.split().1)?;
         }
-        Ok(Self { platform, xs, device, vif, waiter: Waiter::default() })
+        Ok(Self { end, vif, waiter: Waiter::default() })
     }
 
     /// The platform.
     pub fn platform(&self) -> &P {
-        &self.platform
+        &self.end.platform
     }
 
     /// The driver.
@@ -105,29 +63,24 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
 
     /// The driver, for what is not about frames (its control ring, its multicast wishes), and the platform for it.
     pub fn driver(&mut self) -> (&P, &mut FrontVif<P>) {
-        (&self.platform, &mut self.vif)
+        (&self.end.platform, &mut self.vif)
     }
 
     /// The device.
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.end.device
     }
 
     /// The own domain's xenstore connection.
     pub fn xs(&mut self) -> &mut Client<T> {
-        &mut self.xs
+        &mut self.end.xs
     }
 
     /// Handles what xenstore has to say, waiting at most so long for it, and not without end; a vif that is to begin anew at
     /// some time is not waited for beyond it. Returns what the vif came to.
     pub fn control(&mut self, wait: Duration) -> Result<FrontStep, FrontendError> {
-        let mut wait = self.begins_in().map_or(wait, |begins_in| wait.min(begins_in));
-        let mut events = 0;
-        while events < EVENTS_PER_TURN && self.xs.next_event(Some(wait))?.is_some() {
-            wait = Duration::ZERO;
-            events += 1;
-        }
-        if let Err(fault) = self.vif.turn(&self.platform) {
+        let events = self.end.hear(wait, self.vif.begins_at_ns())?;
+        if let Err(fault) = self.vif.turn(&self.end.platform) {
             return Err(self.fault(fault));
         }
         // Nothing was told, so nothing has changed: asking would cost a round trip to xenstored, on real Xen through another
@@ -135,22 +88,20 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         if events == 0 && self.vif.is_live() && !self.vif.awaits_release() {
             return Ok(FrontStep::Waiting);
         }
-        let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
-        let stepped = self.vif.step(&self.platform, &mut bus);
-        match stepped {
+        let (platform, mut bus) = self.end.split();
+        match self.vif.step(platform, &mut bus) {
             Ok(step) => Ok(step),
             // No fault of anybody's.
-            Err(FrontError::Keys(_)) if self.is_gone() => {
-                self.vif.removed(&self.platform);
+            Err(FrontError::Keys(_)) if self.end.is_gone() => {
+                self.vif.removed(&self.end.platform);
                 Ok(FrontStep::Closed)
             }
             Err(e) => {
                 let what = e.to_string();
-                let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
-                let _ = self.vif.close(&mut bus, Some(&what)); // the first error is the one to tell
+                let _ = self.vif.close(&mut self.end.split().1, Some(&what)); // the first error is the one to tell
                 Err(match e {
                     FrontError::Keys(e) => e.into(),
-                    _ => FrontendError::Connect { device: self.device.id().to_string(), what },
+                    _ => self.end.not_connected(what),
                 })
             }
         }
@@ -159,8 +110,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     /// How long a vif waits before it begins anew: then [`control`](Self::control) is to be called, whatever else there is
     /// to sleep for.
     pub fn begins_in(&self) -> Option<Duration> {
-        let at_ns = self.vif.begins_at_ns()?;
-        Some(Duration::from_nanos(at_ns.saturating_sub(self.platform.clock().now_ns())))
+        self.end.until(self.vif.begins_at_ns())
     }
 
     /// Waits until frames can travel, at most so long. False: not in time. And until the back has said which pages it keeps mapped,
@@ -184,10 +134,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     /// Closes the vif and waits until its memory is the domain's own again, at most so long. False: the back still has
     /// some of it mapped.
     pub fn close(&mut self, most: Duration) -> Result<bool, FrontendError> {
-        let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
-        let told = self.vif.close(&mut bus, None);
-        match told {
-            Err(_) if self.is_gone() => self.vif.removed(&self.platform),
+        match self.vif.close(&mut self.end.split().1, None) {
+            Err(_) if self.end.is_gone() => self.vif.removed(&self.end.platform),
             told => told?,
         }
         let until = std::time::Instant::now() + most;
@@ -196,33 +144,28 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             if left.is_zero() {
                 return Ok(false);
             }
-            self.control(left.min(Duration::from_millis(10)))?;
+            self.control(left.min(CLOSING_RETRY))?;
         }
         Ok(true)
-    }
-
-    /// Whether the toolstack took the vif away.
-    fn is_gone(&mut self) -> bool {
-        matches!(self.xs.read_if_there(self.device.own_dir()), Ok(None))
     }
 
     /// Sends as many frames of `burst` as fit on queue `i`, from the first. Returns how many.
     #[inline(always)]
     pub fn send(&mut self, i: usize, burst: &Burst<'_>) -> Result<usize, PlatformError> {
-        self.vif.send(&self.platform, i, burst)
+        self.vif.send(&self.end.platform, i, burst)
     }
 
     /// Takes TX answers of queue `i`, once at least `want` are there.
     #[inline(always)]
     pub fn reclaim(&mut self, i: usize, want: u32) -> Result<u32, FrontendError> {
-        let n = self.vif.reclaim(&self.platform, i, want);
+        let n = self.vif.reclaim(&self.end.platform, i, want);
         n.map_err(|fault| self.fault(fault))
     }
 
     /// Receives frames of queue `i` into `out`, once at least `want` answers are there.
     #[inline(always)]
     pub fn recv(&mut self, i: usize, out: &mut Arena, want: u32) -> Result<usize, FrontendError> {
-        let n = self.vif.recv(&self.platform, i, out, want);
+        let n = self.vif.recv(&self.end.platform, i, out, want);
         n.map_err(|fault| self.fault(fault))
     }
 
@@ -236,7 +179,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         lent: &mut Lent,
         want: u32,
     ) -> Result<usize, FrontendError> {
-        let n = self.vif.recv_by_reference(&self.platform, i, out, lent, want);
+        let n = self.vif.recv_by_reference(&self.end.platform, i, out, lent, want);
         n.map_err(|fault| self.fault(fault))
     }
 
@@ -250,24 +193,24 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         at: (u32, usize),
         hook: impl FnMut(&mut HookFrame) -> Verdict,
     ) -> Result<usize, FrontendError> {
-        let n = self.vif.recv_hooked(&self.platform, i, out, diverted, at, hook);
+        let n = self.vif.recv_hooked(&self.end.platform, i, out, diverted, at, hook);
         n.map_err(|fault| self.fault(fault))
     }
 
     /// See [`FrontVif::release`].
     #[inline(always)]
     pub fn release(&mut self, tokens: impl IntoIterator<Item = Token>) -> Result<(), UnknownToken> {
-        self.vif.release(&self.platform, tokens)
+        self.vif.release(&self.end.platform, tokens)
     }
 
     /// Before sleeping: arms all queues for RX, and for TX answers where somebody waits for them. True: there is work.
     pub fn arm(&mut self, tx_too: bool) -> Result<bool, FrontendError> {
-        let mut work = match self.vif.final_check_ctrl(&self.platform) {
+        let mut work = match self.vif.final_check_ctrl(&self.end.platform) {
             Ok(work) => work,
             Err(fault) => return Err(self.fault(fault)),
         };
         for i in 0..self.vif.nr_queues() {
-            match self.vif.final_check(&self.platform, i, tx_too) {
+            match self.vif.final_check(&self.end.platform, i, tx_too) {
                 Ok(more) => work |= more,
                 Err(fault) => return Err(self.fault(fault)),
             }
@@ -281,7 +224,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     where
         P::Events: WakeOn,
     {
-        if self.arm(tx_too)? || self.xs.has_events() || due == Some(Duration::ZERO) {
+        if self.arm(tx_too)? || self.end.xs.has_events() || due == Some(Duration::ZERO) {
             return Ok(());
         }
         // Nobody tells when a back lets go of pages.
@@ -289,10 +232,10 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         let due = [due, self.begins_in(), retry].into_iter().flatten().min();
         let mut waiter = std::mem::take(&mut self.waiter);
         let what = |front: &Self| {
-            let (id, answers) = (front.device.id(), if tx_too { "answers, " } else { "" });
+            let (id, answers) = (front.end.device.id(), if tx_too { "answers, " } else { "" });
             format!("{id}: the front waits for {answers}frames or xenstore")
         };
-        waiter.sleep(self, |f| f.platform.events(), |f| f.vif.is_pending(tx_too), &what, due);
+        waiter.sleep(self, |f| f.end.platform.events(), |f| f.vif.is_pending(tx_too), &what, due);
         self.waiter = waiter;
         Ok(())
     }
@@ -305,19 +248,18 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     /// The back lied: closes the vif, says why in the store.
     #[cold]
     fn fault(&mut self, fault: PeerFault) -> FrontendError {
-        let mut bus = StoreBus { device: &self.device, xs: &mut self.xs };
-        let _ = self.vif.close(&mut bus, Some(&fault.to_string())); // the fault is the one to tell
-        FrontendError::Fault { device: self.device.id().to_string(), fault }
+        let _ = self.vif.close(&mut self.end.split().1, Some(&fault.to_string())); // the fault is the one to tell
+        self.end.fault(fault)
     }
 
     /// Our state and the back's.
     pub fn states(&mut self) -> Result<(XenbusState, XenbusState), FrontendError> {
-        Ok((self.vif.state(), self.device.peer_state(&mut self.xs)?))
+        Ok((self.vif.state(), self.end.device.peer_state(&mut self.end.xs)?))
     }
 
     /// What became of the vif, for the log: its peer and path, and what it could not have.
     pub fn log_state(&self) {
-        let (id, vif) = (self.device.id(), &self.vif);
+        let (id, vif) = (self.end.device.id(), &self.vif);
         // LOG: these are of the process' own front, and no guest's.
         if !vif.is_live() {
             return log::info!("{id}: waits for a backend ({})", id.back);
