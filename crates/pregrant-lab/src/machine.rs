@@ -80,19 +80,13 @@ impl Machine {
                 log::error!("xenstored: {e}");
             }
         })?;
-        let (connect, create, destroy) = (store.clone(), store.clone(), store.clone());
-        let hooks = Hooks {
-            store: Some(Box::new(move |domid, fd| {
-                let _ = connect.add_connection(fd, domid);
-            })),
-            created: Box::new(move |domid| {
-                let _ = create.introduce(domid);
-            }),
-            destroyed: Box::new(move |domid| {
-                let _ = destroy.release(domid);
-                destroyed(domid);
-            }),
-        };
+        let known = Hooks::with_store(&store);
+        let release = known.destroyed;
+        let destroyed = Box::new(move |domid| {
+            release(domid);
+            destroyed(domid);
+        });
+        let hooks = Hooks { destroyed, ..known };
         let broker = Broker::start(Some(&broker_socket(dir)), hooks)?;
         broker.create_domain(DomainSpec::driver(DRIVER))?;
         let xs = Client::new(UnixTransport::connect(store_socket(dir))?);

@@ -5,6 +5,8 @@
 
 mod back;
 mod guest;
+#[path = "../processes/mod.rs"]
+mod processes;
 #[path = "../../../pregrant/tests/skip/mod.rs"]
 mod skip;
 mod slow;

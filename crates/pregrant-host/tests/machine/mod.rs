@@ -115,14 +115,8 @@ impl Machine {
                 }
             })
         };
-        let (connect, create, destroy) = (store.clone(), store.clone(), store.clone());
-        let hooks = Hooks {
-            store: Some(Box::new(move |domid, fd| connect.add_connection(fd, domid).unwrap())),
-            created: Box::new(move |domid| create.introduce(domid).unwrap()),
-            destroyed: Box::new(move |domid| destroy.release(domid).unwrap()),
-        };
         let path = std::env::temp_dir().join(format!("pregrant-test-{}.broker", std::process::id()));
-        let broker = Broker::start(Some(&path), hooks).unwrap();
+        let broker = Broker::start(Some(&path), Hooks::with_store(&store)).unwrap();
         broker.create_domain(DomainSpec::driver(BACK)).unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
         store.add_connection(OwnedFd::from(theirs), BACK).unwrap();

@@ -1,7 +1,7 @@
 //! A back that dies is taken up by a new process on the live rings (docs/protocol 1.1), and the guest notices a pause
 //! and nothing else.
 //!
-//! The binary starts itself as `child copy|map|spread PATH`, a backend whose port keeps account in memory that outlives it, and
+//! The binary starts itself as `child PATH copy|map|spread`, a backend whose port keeps account in memory that outlives it, and
 //! as `guest ORDERS PATH`. Tests run one after the other.
 
 mod back;
@@ -14,6 +14,8 @@ mod matrix;
 mod model;
 mod model_guest;
 mod pairs;
+#[path = "../processes/mod.rs"]
+mod processes;
 mod reconnect;
 mod rounds;
 mod tcp;
@@ -45,7 +47,7 @@ const PATHS: [(&str, bool); 6] = [
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    if let [child, ordinary, path] = args.as_slice()
+    if let [child, path, ordinary] = args.as_slice()
         && child == "child"
     {
         return back::play(ordinary, Path::new(path));

@@ -1,22 +1,19 @@
-//! A machine with broker, xenstored and toolstack in this process, and backs as child processes that may be killed.
+//! The machine of these tests: guests with a vif each, backs as processes, and memory in which these keep account over their deaths.
 
+use crate::processes::{self, Host};
 use pregrant::DomId;
 use pregrant::shm::SharedBytes;
 use pregrant::xenbus::DeviceId;
 use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenstore::Client;
-use pregrant_host::drivers::wait::UNBOUNDED;
-use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback, Persistent};
-use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
-use std::io::{BufRead, BufReader, Write};
-use std::ops::Range;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::thread::JoinHandle;
+use pregrant_host::loopback::{DomainSpec, Loopback, Persistent};
+use pregrant_host::xenstored::UnixTransport;
+use std::ops::{Deref, DerefMut, Range};
+use std::process::Stdio;
 use std::time::Duration;
 
-pub const BACK: DomId = DomId(0);
+pub use processes::{BACK, Back, client};
+
 pub const GUEST: DomId = DomId(5);
 /// A second guest.
 pub const OTHER: DomId = DomId(6);
@@ -24,20 +21,27 @@ pub const OTHER: DomId = DomId(6);
 pub const LOGGED: [DomId; 2] = [GUEST, OTHER];
 
 pub struct World {
-    pub socket: PathBuf,
-    pub broker: Arc<Broker>,
-    store: Handle,
-    thread: Option<JoinHandle<()>>,
-    pub toolstack: Client<UnixTransport>,
+    host: Host,
     /// What backs tell of themselves, over their deaths.
     pub state: Log,
     /// What they tell of the frames of [`GUEST`].
     pub log: Log,
     /// The same of [`OTHER`].
     pub other_log: Log,
-    keeper: Loopback,
     guests: Vec<DomId>,
-    empty: Audit,
+}
+
+impl Deref for World {
+    type Target = Host;
+    fn deref(&self) -> &Host {
+        &self.host
+    }
+}
+
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut Host {
+        &mut self.host
+    }
 }
 
 impl World {
@@ -50,37 +54,10 @@ impl World {
 
     /// Without guests.
     pub fn empty() -> Self {
-        let socket = std::env::temp_dir().join(format!("pregrant-restart-{}.sock", std::process::id()));
-        let mut server = Xenstored::new().unwrap();
-        server.introduce(BACK).ok(); // may be known from the start
-        let store = server.handle();
-        let thread = std::thread::spawn(move || server.run(None).unwrap());
-        let (connect, create, destroy) = (store.clone(), store.clone(), store.clone());
-        let hooks = Hooks {
-            store: Some(Box::new(move |domid, fd| connect.add_connection(fd, domid).unwrap())),
-            created: Box::new(move |domid| create.introduce(domid).unwrap_or(())),
-            destroyed: Box::new(move |domid| destroy.release(domid).unwrap_or(())),
-        };
-        let broker = Broker::start(Some(&socket), hooks).unwrap();
-        broker.create_domain(DomainSpec::driver(BACK)).unwrap();
-        let keeper = broker.attach(BACK).unwrap();
-        let toolstack = client(&keeper);
-        let [state, log, other_log] = [BACK, GUEST, OTHER].map(|of| Log::open(&keeper, of));
-        let empty = broker.audit();
-        let (broker, guests) = (Arc::new(broker), Vec::new());
-        Self {
-            socket,
-            broker,
-            store,
-            thread: Some(thread),
-            toolstack,
-            state,
-            log,
-            other_log,
-            keeper,
-            guests,
-            empty,
-        }
+        let mut host = Host::start("restart");
+        let [state, log, other_log] = [BACK, GUEST, OTHER].map(|of| Log::open(&host.keeper, of));
+        host.empty = host.broker.audit();
+        Self { host, state, log, other_log, guests: Vec::new() }
     }
 
     /// A domain and its vif 0.
@@ -131,16 +108,12 @@ impl World {
         for word in [Word::Stage, Word::Frames, Word::PauseUs] {
             self.state.set(word, 0);
         }
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["child", ordinary]).arg(&self.socket).env_remove("PREGRANT_CRASH");
-        command.env(UNBOUNDED, "unbounded").env_remove(WORKERS);
+        let mut command = self.child(&[ordinary], crash);
+        command.env_remove(WORKERS);
         if let Some(workers) = workers {
             command.env(WORKERS, workers);
         }
-        if let Some(crash) = crash {
-            command.env("PREGRANT_CRASH", crash).stderr(Stdio::null());
-        }
-        Back { child: command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap() }
+        Back::start(command.stdout(Stdio::piped()))
     }
 
     /// Asks the back's present process what it counted of [`GUEST`]'s frames, TX and RX.
@@ -154,26 +127,11 @@ impl World {
     }
 
     /// The vifs are closed at both ends: takes them away, and sees that nothing is left of them.
-    pub fn end(mut self, mut back: Back) {
+    pub fn end(mut self, back: Back) {
         for guest in std::mem::take(&mut self.guests) {
             self.remove_vif(guest);
         }
-        let mut rounds = 0;
-        while self.broker.audit().regions != self.empty.regions {
-            rounds += 1;
-            assert!(rounds < 5000, "the back did not forget the vif: {:?}", self.broker.audit());
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        back.stop();
-        while self.broker.audit() != self.empty {
-            rounds += 1;
-            assert!(rounds < 5000, "left: {:?}, wanted: {:?}", self.broker.audit(), self.empty);
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        drop((self.toolstack, self.state, self.log, self.other_log, self.keeper));
-        drop(self.broker);
-        self.store.stop().unwrap();
-        self.thread.take().unwrap().join().unwrap();
+        self.host.end(back);
     }
 }
 
@@ -181,58 +139,8 @@ fn vif(guest: DomId) -> DeviceId {
     Vif::new(guest, BACK, 0, [0; 6]).id
 }
 
-pub fn client(platform: &Loopback) -> Client<UnixTransport> {
-    Client::new(UnixTransport::new(platform.take_store_fd().expect("the broker has a xenstore")).unwrap())
-}
-
 /// The environment variable that gives backs so many worker threads.
 pub const WORKERS: &str = "PREGRANT_TEST_WORKERS";
-
-/// A back's process.
-pub struct Back {
-    child: Child,
-}
-
-impl Back {
-    /// Killed without notice.
-    pub fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    /// Whether it died by itself.
-    pub fn is_dead(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_some()
-    }
-
-    /// Waits until its queues are live.
-    pub fn is_live(&mut self) {
-        let mut line = String::new();
-        BufReader::new(self.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "live\n");
-    }
-
-    /// Stops in good order: it leaves its vifs connected.
-    pub fn stop(&mut self) {
-        self.begin_to_detach();
-        assert!(self.child.wait().unwrap().success());
-    }
-
-    /// The same, without waiting for it.
-    pub fn begin_to_detach(&mut self) {
-        drop(self.child.stdin.take());
-    }
-
-    /// Tells it to close its vifs and end.
-    pub fn begin_to_close(&mut self) {
-        self.child.stdin.take().unwrap().write_all(b"close").unwrap();
-    }
-
-    /// It ended by itself, and in good order if it says so.
-    pub fn ended_well(&mut self) -> bool {
-        self.child.wait().unwrap().success()
-    }
-}
 
 /// Words that outlive the backs: what came out of their port, what went in.
 pub struct Log(Persistent);
@@ -280,84 +188,44 @@ pub enum Word {
     Counted,
 }
 
-/// Numbers of a direction in [`Word::Counted`].
-pub const COUNTS: usize = 11;
-
-/// How frames of one direction travelled, as their back counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
-    pub frames: u32,
-    pub granted: u32,
-    pub persistent: u32,
-    pub gref_mapped: u32,
-    pub data_ring: u32,
-    pub foreign: u32,
-    pub guest_copy: u32,
-    pub staged: u32,
-    pub dropped: u32,
-    pub errors: u32,
-    pub maps: u32,
-}
-
-impl Counts {
-    pub fn words(&self) -> [u32; COUNTS] {
-        let Self {
-            frames,
-            granted,
-            persistent,
-            gref_mapped,
-            data_ring,
-            foreign,
-            guest_copy,
-            staged,
-            dropped,
-            errors,
-            maps,
-        } = *self;
-        [
-            frames,
-            granted,
-            persistent,
-            gref_mapped,
-            data_ring,
-            foreign,
-            guest_copy,
-            staged,
-            dropped,
-            errors,
-            maps,
-        ]
-    }
-
-    pub fn of(words: [u32; COUNTS]) -> Self {
-        let [
-            frames,
-            granted,
-            persistent,
-            gref_mapped,
-            data_ring,
-            foreign,
-            guest_copy,
-            staged,
-            dropped,
-            errors,
-            maps,
-        ] = words;
-        Self {
-            frames,
-            granted,
-            persistent,
-            gref_mapped,
-            data_ring,
-            foreign,
-            guest_copy,
-            staged,
-            dropped,
-            errors,
-            maps,
+/// Declares the numbers of a direction once, for their struct, their words and their count.
+macro_rules! counts {
+    ($($name:ident),*) => {
+        /// How frames of one direction travelled, as their back counted.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct Counts {
+            $(pub $name: u32),*
         }
-    }
+
+        /// Numbers of a direction in [`Word::Counted`].
+        pub const COUNTS: usize = [$(stringify!($name)),*].len();
+
+        impl Counts {
+            pub fn words(&self) -> [u32; COUNTS] {
+                [$(self.$name),*]
+            }
+
+            pub fn of(words: [u32; COUNTS]) -> Self {
+                let [$($name),*] = words;
+                Self { $($name),* }
+            }
+        }
+    };
 }
+
+counts!(
+    frames,
+    granted,
+    persistent,
+    gref_mapped,
+    data_ring,
+    foreign,
+    guest_copy,
+    staged,
+    dropped,
+    errors,
+    maps
+);
 
 /// Bytes of a log.
 const LOG_BYTES: usize = 1 << 24;

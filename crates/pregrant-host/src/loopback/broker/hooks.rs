@@ -1,5 +1,6 @@
 //! Who hears of domains and of new processes.
 
+use crate::xenstored::Handle;
 use pregrant::DomId;
 use rustix::fd::OwnedFd;
 
@@ -22,5 +23,18 @@ pub type DomainHook = Box<dyn Fn(DomId) + Send>;
 impl Default for Hooks {
     fn default() -> Self {
         Self { store: None, created: Box::new(|_| ()), destroyed: Box::new(|_| ()) }
+    }
+}
+
+impl Hooks {
+    /// A xenstored of this process: it knows each domain while that is there, and has a connection for each process that attaches. When
+    /// it has ended nobody has one.
+    pub fn with_store(store: &Handle) -> Self {
+        let (connect, create, destroy) = (store.clone(), store.clone(), store.clone());
+        Self {
+            store: Some(Box::new(move |domid, fd| connect.add_connection(fd, domid).unwrap_or(()))),
+            created: Box::new(move |domid| create.introduce(domid).unwrap_or(())),
+            destroyed: Box::new(move |domid| destroy.release(domid).unwrap_or(())),
+        }
     }
 }
