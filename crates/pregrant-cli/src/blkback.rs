@@ -6,33 +6,20 @@
 //! Which image a vbd has is the toolstack's word, in the vbd's directory. Requests move in workers' threads. What it has in common
 //! with other backends is in [`daemon`](crate::daemon); why it is a process beside `pregrant back` is in decision 0031.
 
+use crate::daemon::attached::{Attached, xenstore_of_xen};
 use crate::daemon::kernel::{KeptOff, devices_of};
-use crate::daemon::owner::{own_loopback, own_xen};
-use crate::daemon::{Daemon, DaemonArgs, RUN_DIR, Serves, chosen, employ, workers_on_xen};
-use crate::loopback::no_machine;
-use crate::notify::Notify;
+use crate::daemon::{DaemonArgs, Serves, chosen};
 use crate::stop::Stop;
 use clap::Args;
 use pregrant::blk::back::VbdConfig;
 use pregrant::blk::features::{BackFeatures, INDIRECT_SEGMENTS_MAX, MAX_RING_ORDER};
 use pregrant::blk::path::{PathName, persistent};
-use pregrant::platform::Platform;
-use pregrant::xenbus::device::own_domid;
-use pregrant::xenstore::Client;
 use pregrant_host::disks::{DiskConfig, IoWay};
-use pregrant_host::drivers::{
-    Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, Chosen, FileRecovery, StatusTeller,
-};
-use pregrant_host::linux::Xen;
-use pregrant_host::loopback::Loopback;
-use pregrant_host::wake::WakeOn;
-use pregrant_host::xenstored::UnixTransport;
+use pregrant_host::drivers::{Blk, BlkConfig, Chosen};
 use pregrant_lab::choice::choice;
-use pregrant_lab::machine::{self, DRIVER};
-use pregrant_lab::screen;
+use pregrant_lab::machine;
 use signal_hook::consts::SIGXFSZ;
 use std::error::Error;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -126,55 +113,27 @@ pub fn run(args: &BlkBackArgs) -> Result<()> {
 }
 
 fn on_loopback(dir: &Path, args: &BlkBackArgs) -> Result<()> {
-    let stop = Stop::on_signals()?;
-    let platform = Loopback::attach(&machine::broker_socket(dir), DRIVER).map_err(|e| no_machine(dir, e))?;
-    let xs = machine::store_of(&platform)?;
-    let Some(_owner) = own_loopback(&platform, dir, SERVES, args.daemon.wait, &stop)? else { return Ok(()) };
-    let status = StatusTeller::on_loopback_at(&SERVES.status(dir, DRIVER.0))?;
-    platform.events().also_wake_on(xs.transport().as_fd())?;
-    platform.events().also_wake_on(stop.as_fd())?;
-    platform.events().also_wake_on(status.as_fd())?;
-    let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
-    let mut backend = Backend::new(platform, xs, config, vec![Box::new(Blk::new(args.config(false)))])?;
-    employ(&mut backend, &args.daemon, 1, None)?;
-    let who = format!("disk backend of {DRIVER}, process {}", std::process::id());
-    let _ = screen::print(format_args!("{who}: ready; status: pregrant top --loopback {}", dir.display()));
-    let notify = Notify::from_environment();
-    let mut daemon = Daemon { serves: SERVES, backend, switch: None, status, stop, notify, between: None };
+    let attached = Attached::on_loopback(dir, SERVES, &args.daemon, Stop::on_signals()?)?;
+    let Some((attached, _owner)) = attached else { return Ok(()) };
+    let mut daemon =
+        attached.daemon(&args.daemon, vec![Box::new(Blk::new(args.config(false)))], None, None)?;
     daemon.run(args.daemon.close).map_err(|e| machine::ended_or(dir, e))
 }
 
 fn on_xen(args: &BlkBackArgs) -> Result<()> {
     let stop = Stop::on_signals()?;
-    let transport = UnixTransport::find().map_err(|e| {
-        format!("{e}. Not on Xen? `pregrant loopback serve --dir DIR --guest 5 --disk 5=ram:64M`, then `pregrant blkback --loopback DIR`")
-    })?;
-    let mut xs = Client::new(transport);
-    let domid = own_domid(&mut xs)?;
-    let platform = Xen::open(domid)?;
-    platform.ready_for_back()?;
-    let Some(_owner) = own_xen(SERVES, args.daemon.wait, &stop)? else { return Ok(()) };
-    let status = StatusTeller::on_xen_at(&SERVES.status(Path::new(RUN_DIR), domid.0))?;
-    platform.events().also_wake_on(xs.transport().as_fd())?;
-    platform.events().also_wake_on(stop.as_fd())?;
-    platform.events().also_wake_on(status.as_fd())?;
+    let (xs, domid) = xenstore_of_xen(
+        "`pregrant loopback serve --dir DIR --guest 5 --disk 5=ram:64M`, then `pregrant blkback --loopback DIR`",
+    )?;
+    let Some((mut attached, _owner)) = Attached::on_xen((xs, domid), SERVES, &args.daemon, stop)? else {
+        return Ok(());
+    };
     let kept_off = KeptOff::begin(SERVES, args.vbd.clone())?;
     if let Some(kept) = &kept_off {
-        refuse_kernels(kept, &devices_of(SERVES, domid, &mut xs, &args.vbd)?)?;
+        refuse_kernels(kept, &devices_of(SERVES, domid, &mut attached.xs, &args.vbd)?)?;
     }
-    let config = BackendConfig {
-        recovery: Some(Box::new(FileRecovery::new(RUN_DIR))),
-        removes: domid.0 != 0,
-        ..BackendConfig::default()
-    };
-    let mut backend = Backend::new(platform, xs, config, vec![Box::new(Blk::new(args.config(true)))])?;
-    employ(&mut backend, &args.daemon, workers_on_xen(), None)?;
-    let who = std::process::id();
-    let _ =
-        screen::print(format_args!("disk backend of {domid}, process {who}: ready; status: pregrant top"));
-    let between = KeptOff::looking_after(&kept_off);
-    let notify = Notify::from_environment();
-    let mut daemon = Daemon { serves: SERVES, backend, switch: None, status, stop, notify, between };
+    let classes = vec![Box::new(Blk::new(args.config(true))) as _];
+    let mut daemon = attached.daemon(&args.daemon, classes, None, KeptOff::looking_after(&kept_off))?;
     daemon.run(args.daemon.close)
 }
 

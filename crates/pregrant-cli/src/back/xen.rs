@@ -10,44 +10,35 @@
 
 use super::hold::Hold;
 use super::{BackArgs, Port, Result, at_switch, capture_files, captured, classes};
+use crate::daemon::attached::{Attached, TOOLSTACKS, xenstore_of_xen};
 use crate::daemon::kernel::{KeptOff, devices_of};
-use crate::daemon::owner::own_xen;
-use crate::daemon::{Daemon, RUN_DIR, Serves, employ, workers_on_xen};
-use crate::notify::Notify;
+use crate::daemon::{RUN_DIR, Serves};
 use crate::stop::Stop;
 use log::Level;
 use pregrant::DomId;
 use pregrant::net::back::vif::HOTPLUG_STATUS;
 use pregrant::net::features::{BackFeatures, staging_is_active, unknown_to_netback};
-use pregrant::platform::Platform;
 use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::bus::{OwnKeys, StoreBus};
-use pregrant::xenbus::device::own_domid;
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::Client;
-use pregrant_host::drivers::StatusTeller;
 use pregrant_host::drivers::net::port_provider::{Notes, usual_name};
 use pregrant_host::drivers::net::taps::{plug_in, remove_left};
 use pregrant_host::drivers::recovery::{FileRecovery, Lock};
-use pregrant_host::drivers::{
-    Backend, BackendConfig, Chosen, Hotplug, HotplugConfig, Plugged, PortProvider, Taps,
-};
-use pregrant_host::linux::{KernelBack, Xen};
+use pregrant_host::drivers::{Chosen, Hotplug, HotplugConfig, Plugged, PortProvider, Taps};
+use pregrant_host::linux::KernelBack;
 use pregrant_host::ports::interface::Interface;
 use pregrant_host::ports::switch::Switch;
-use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
 use pregrant_lab::screen;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 const SERVES: Serves = Serves::Vifs;
-/// The domain that has the toolstack.
-const DOM0: DomId = DomId(0);
 /// How long the kernel may take to connect a vif that it was given.
 const DYING: Duration = Duration::from_secs(1);
+
 /// Serves until a signal.
 pub(super) fn run(args: &BackArgs) -> Result<()> {
     if args.port.is_none_or(|port| port == Port::Tap) && !args.allow_mac_spoofing.is_empty() {
@@ -58,23 +49,17 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
         );
     }
     let stop = Stop::on_signals()?;
-    let transport = UnixTransport::find().map_err(|e| {
-        format!("{e}. Not on Xen? `pregrant loopback serve --dir DIR --guest 5`, then `pregrant back --loopback DIR`")
-    })?;
-    let mut xs = Client::new(transport);
-    let domid = own_domid(&mut xs)?;
+    let (mut xs, domid) = xenstore_of_xen(
+        "`pregrant loopback serve --dir DIR --guest 5`, then `pregrant back --loopback DIR`",
+    )?;
     if args.take.is_empty() && !args.give_back.is_empty() {
         return give_back(domid, &mut xs, &args.give_back);
     }
     let files = capture_files(args)?;
-    let platform = Xen::open(domid)?;
-    platform.ready_for_back()?;
-    let Some(_owner) = own_xen(SERVES, args.daemon.wait, &stop)? else { return Ok(()) };
-    let status = StatusTeller::on_xen_at(&SERVES.status(Path::new(RUN_DIR), domid.0))?;
-    platform.events().also_wake_on(xs.transport().as_fd())?;
-    platform.events().also_wake_on(stop.as_fd())?;
-    platform.events().also_wake_on(status.as_fd())?;
-    let kept_off = keep_kernel_off(domid, &mut xs, args)?;
+    let Some((mut attached, _owner)) = Attached::on_xen((xs, domid), SERVES, &args.daemon, stop)? else {
+        return Ok(());
+    };
+    let kept_off = keep_kernel_off(domid, &mut attached.xs, args)?;
     let switch = Switch::new();
     let far: Box<dyn PortProvider> = match args.port.unwrap_or(Port::Tap) {
         Port::Switch => at_switch(&switch, args),
@@ -95,28 +80,10 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
         taken: Vec::new(),
         inner: far,
     });
-    let usual = if domid == DOM0 { Hotplug::Toolstack } else { Hotplug::Own };
+    let usual = if domid == TOOLSTACKS { Hotplug::Toolstack } else { Hotplug::Own };
     let classes = classes(args, args.hotplug.map_or(usual, Into::into), args.chosen(), far);
-    let config = BackendConfig {
-        recovery: Some(Box::new(FileRecovery::new(RUN_DIR))),
-        removes: domid != DOM0,
-        ..BackendConfig::default()
-    };
-    let mut backend = Backend::new(platform, xs, config, classes)?;
-    employ(&mut backend, &args.daemon, workers_on_xen(), Some(&switch))?;
-    let _ = screen::print(format_args!(
-        "backend of {domid}, process {}: ready; status: pregrant top",
-        std::process::id()
-    ));
-    let mut daemon = Daemon {
-        serves: SERVES,
-        backend,
-        switch: Some(switch),
-        status,
-        stop,
-        notify: Notify::from_environment(),
-        between: KeptOff::looking_after(&kept_off),
-    };
+    let mut daemon =
+        attached.daemon(&args.daemon, classes, Some(switch), KeptOff::looking_after(&kept_off))?;
     daemon.run(args.daemon.close)?;
     drop(daemon); // its taps and channels
     if args.give_back.is_empty() {

@@ -1,6 +1,7 @@
 //! What the commands `back` and `blkback` have in common: one process of a driver domain that serves devices until it is told to end.
 //!
 //! ```text
+//!   attached from an attachment to a Daemon, on the loopback and on Xen
 //!   owner    one owner for each domain and kind of device: the lock dies with its process
 //!   Daemon   the control thread's loop: xenstore, status, signals; requests and frames are the workers'
 //!   kernel   the kernel's own backends are kept off what is served here
@@ -9,6 +10,7 @@
 //! A successor takes over after a crash as after an orderly stop, on the live rings (docs/protocol 1.1). The loop is generic over
 //! the platform; a platform brings its attachment, its recovery and its directory.
 
+pub mod attached;
 pub mod kernel;
 pub mod owner;
 
@@ -53,6 +55,14 @@ impl Serves {
         match self {
             Self::Vifs => Class::VIF,
             Self::Vbds => Class::VBD,
+        }
+    }
+
+    /// It, in words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vifs => "backend",
+            Self::Vbds => "disk backend",
         }
     }
 
@@ -123,12 +133,12 @@ pub fn chosen(text: &str) -> std::result::Result<Chosen, String> {
 }
 
 /// Worker threads of a backend on Xen that was not told how many.
-pub fn workers_on_xen() -> usize {
+fn workers_on_xen() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MOST)
 }
 
 /// Gives the backend its workers; a switch is told the time by them.
-pub fn employ<P: Platform, T: Transport + 'static>(
+fn employ<P: Platform, T: Transport + 'static>(
     backend: &mut Backend<P, T>,
     args: &DaemonArgs,
     usual: usize,

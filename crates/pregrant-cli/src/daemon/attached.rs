@@ -1,0 +1,134 @@
+//! How a process becomes its domain's backend of a kind: attached, its only owner, with all that ends its sleep; then its daemon.
+//!
+//! ```text
+//!   on_loopback: the machine in a directory   --.
+//!   on_xen: this domain, through /dev/xen     ----> Attached --its classes--> Daemon
+//! ```
+//! A platform brings its attachment, its recovery and its directory; nothing behind this asks which it is.
+
+use super::owner::{own_loopback, own_xen};
+use super::{Daemon, DaemonArgs, RUN_DIR, Result, Serves, employ, workers_on_xen};
+use crate::loopback::no_machine;
+use crate::notify::Notify;
+use crate::stop::Stop;
+use pregrant::DomId;
+use pregrant::platform::Platform;
+use pregrant::xenbus::device::own_domid;
+use pregrant::xenstore::Client;
+use pregrant_host::drivers::recovery::Lock;
+use pregrant_host::drivers::{
+    Backend, BackendConfig, BrokerRecovery, DeviceClass, FileRecovery, StatusTeller,
+};
+use pregrant_host::linux::Xen;
+use pregrant_host::loopback::{Loopback, Owned};
+use pregrant_host::ports::switch::Switch;
+use pregrant_host::wake::WakeOn;
+use pregrant_host::xenstored::UnixTransport;
+use pregrant_lab::machine::{self, DRIVER};
+use pregrant_lab::screen;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::Duration;
+
+/// The domain that has the toolstack.
+pub const TOOLSTACKS: DomId = DomId(0);
+
+/// The own domain's xenstore connection, and its number; `elsewhere` is what to do where this is no Xen.
+pub fn xenstore_of_xen(elsewhere: &str) -> Result<(Client<UnixTransport>, DomId)> {
+    let transport = UnixTransport::find().map_err(|e| format!("{e}. Not on Xen? {elsewhere}"))?;
+    let mut xs = Client::new(transport);
+    let domid = own_domid(&mut xs)?;
+    Ok((xs, domid))
+}
+
+/// See the module.
+pub struct Attached<P: Platform> {
+    /// The platform.
+    pub platform: P,
+    /// The own domain's xenstore connection.
+    pub xs: Client<UnixTransport>,
+    serves: Serves,
+    domid: DomId,
+    config: BackendConfig<P>,
+    /// Worker threads, unless it is told how many.
+    workers: usize,
+    /// How its status is read.
+    look: String,
+    stop: Stop,
+    status: StatusTeller<P>,
+}
+
+impl Attached<Loopback> {
+    /// On the machine in this directory. None: it was told to stop while it waited for its predecessor's end.
+    pub fn on_loopback(
+        dir: &Path,
+        serves: Serves,
+        args: &DaemonArgs,
+        stop: Stop,
+    ) -> Result<Option<(Self, Owned)>> {
+        let platform =
+            Loopback::attach(&machine::broker_socket(dir), DRIVER).map_err(|e| no_machine(dir, e))?;
+        let xs = machine::store_of(&platform)?;
+        let Some(owner) = own_loopback(&platform, dir, serves, args.wait, &stop)? else { return Ok(None) };
+        let status = StatusTeller::on_loopback_at(&serves.status(dir, DRIVER.0))?;
+        let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
+        let look = format!("pregrant top --loopback {}", dir.display());
+        let (domid, workers) = (DRIVER, 1);
+        let attached = Self { platform, xs, serves, domid, config, workers, look, stop, status };
+        Ok(Some((attached.woken()?, owner)))
+    }
+}
+
+impl Attached<Xen> {
+    /// In this domain. None: it was told to stop while it waited for its predecessor's end.
+    pub fn on_xen(
+        (xs, domid): (Client<UnixTransport>, DomId),
+        serves: Serves,
+        args: &DaemonArgs,
+        stop: Stop,
+    ) -> Result<Option<(Self, Lock)>> {
+        let platform = Xen::open(domid)?;
+        platform.ready_for_back()?;
+        let Some(owner) = own_xen(serves, args.wait, &stop)? else { return Ok(None) };
+        let status = StatusTeller::on_xen_at(&serves.status(Path::new(RUN_DIR), domid.0))?;
+        let config = BackendConfig {
+            recovery: Some(Box::new(FileRecovery::new(RUN_DIR))),
+            removes: domid != TOOLSTACKS,
+            ..BackendConfig::default()
+        };
+        let (workers, look) = (workers_on_xen(), "pregrant top".into());
+        let attached = Self { platform, xs, serves, domid, config, workers, look, stop, status };
+        Ok(Some((attached.woken()?, owner)))
+    }
+}
+
+impl<P: Platform> Attached<P>
+where
+    P::Events: WakeOn,
+{
+    /// xenstore, signals and whoever asks for the status end its sleep.
+    fn woken(self) -> Result<Self> {
+        let events = self.platform.events();
+        for fd in [self.xs.transport().as_fd(), self.stop.as_fd(), self.status.as_fd()] {
+            events.also_wake_on(fd)?;
+        }
+        Ok(self)
+    }
+
+    /// With its classes and its workers, and ready as everybody is told.
+    pub fn daemon(
+        self,
+        args: &DaemonArgs,
+        classes: Vec<Box<dyn DeviceClass<P, UnixTransport>>>,
+        switch: Option<Switch>,
+        between: Option<(Duration, Box<dyn FnMut()>)>,
+    ) -> Result<Daemon<P, UnixTransport>> {
+        let Self { platform, xs, serves, domid, config, workers, look, stop, status } = self;
+        let mut backend = Backend::new(platform, xs, config, classes)?;
+        employ(&mut backend, args, workers, switch.as_ref())?;
+        let (name, process) = (serves.name(), std::process::id());
+        let _ = screen::print(format_args!("{name} of {domid}, process {process}: ready; status: {look}"));
+        let notify = Notify::from_environment();
+        Ok(Daemon { serves, backend, switch, status, stop, notify, between })
+    }
+}
