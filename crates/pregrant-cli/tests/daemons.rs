@@ -1,28 +1,24 @@
 //! `loopback`, `back`, `front` and `top` as processes of their own: a transfer outlives its backends, an orderly end
 //! leaves or closes, `top` sees what they do, and what is in the way is said.
 
+mod served;
+
 use pregrant::DomId;
 use pregrant::xenbus::toolstack::Vif;
 use pregrant::xenstore::Client;
 use pregrant_host::drivers::BackStatus;
 use pregrant_host::loopback::{Control, DomainSpec};
 use pregrant_host::xenstored::UnixTransport;
+use served::{Process, Served, pregrant};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::ops::Deref;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-
-const PREGRANT: &str = env!("CARGO_BIN_EXE_pregrant");
-/// `pregrant`, none of whose waits is ended by its bound: a wake-up that is lost ends the process.
-fn pregrant() -> Command {
-    let mut command = Command::new(PREGRANT);
-    command.env("PREGRANT_WAITS", "unbounded");
-    command
-}
 
 /// Against hangs only.
 const GUARD: Duration = Duration::from_secs(120);
@@ -31,75 +27,19 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A process that is killed when the test is over, and what it prints.
-struct Process {
-    child: Child,
-    out: BufReader<ChildStdout>,
-}
+/// With guests 5 and 6.
+struct Machine(Served);
 
-impl Process {
-    fn start(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
-        let out = BufReader::new(child.stdout.take().expect("its output"));
-        Self { child, out }
+impl Deref for Machine {
+    type Target = Served;
+    fn deref(&self) -> &Served {
+        &self.0
     }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.out.read_line(&mut line).expect("a line");
-        line
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
-            .expect("it lives");
-    }
-
-    /// Waits for a good end; returns the rest of its output.
-    fn ends_well(mut self) -> String {
-        let mut rest = String::new();
-        self.out.read_to_string(&mut rest).expect("text");
-        assert!(self.child.wait().expect("it ends").success(), "{rest}");
-        rest
-    }
-
-    /// SIGTERM, and a good end.
-    fn stop(self) -> String {
-        self.signal(rustix::process::Signal::TERM);
-        self.ends_well()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// `pregrant loopback serve` with guests 5 and 6.
-struct Machine {
-    dir: PathBuf,
-    serve: Option<Process>,
 }
 
 impl Machine {
     fn start(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("pregrant-d-{}-{name}", std::process::id()));
-        let mut command = pregrant();
-        command.args(["loopback", "serve", "--guest", "5", "--guest", "6", "--dir"]).arg(&dir);
-        let mut serve = Process::start(&mut command);
-        assert!(serve.line().starts_with("machine ready"));
-        // The text goes on until the hint for xenstore.
-        while !serve.line().starts_with("look: ") {}
-        Self { dir, serve: Some(serve) }
-    }
-
-    /// A command on this machine.
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = pregrant();
-        command.args(args).arg("--loopback").arg(&self.dir);
-        command
+        Self(Served::start(name, &["--guest", "5", "--guest", "6"]))
     }
 
     fn run(&self, args: &[&str]) -> Output {
@@ -154,17 +94,8 @@ impl Machine {
         text(&xs.read_if_there(&at).expect("xenstore answers").unwrap_or_default())
     }
 
-    /// Ends the machine; nothing is left of it.
-    fn end(mut self) {
-        self.serve.take().expect("it runs").stop();
-        assert!(!self.dir.exists());
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        drop(self.serve.take());
-        let _ = std::fs::remove_dir_all(&self.dir);
+    fn end(self) {
+        self.0.end();
     }
 }
 
@@ -469,7 +400,7 @@ fn a_machine_removes_nothing_of_others() {
     let left = dir.join("back-0.status");
     drop(back); // killed
     assert!(left.exists());
-    machine.serve.take().expect("it runs").stop();
+    machine.0.stop();
     assert!(!left.exists(), "nobody removes it later");
     assert!(own.iter().chain([&socket]).all(|file| file.exists()), "the machine removed a user's file");
 }

@@ -10,6 +10,8 @@ mod back;
 #[allow(dead_code)] // other tests use the rest of it
 mod model_disk;
 mod programs;
+#[path = "../served/mod.rs"]
+mod served;
 #[path = "../../../pregrant/tests/skip/mod.rs"]
 mod skip;
 
@@ -19,21 +21,13 @@ use pregrant::DomId;
 use pregrant::blk::disk::{Discard, DiskFigures};
 use pregrant_host::loopback::Loopback;
 use rustix::fs::FallocateFlags;
+use served::{Process, Served};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::ops::Deref;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
-
-const PREGRANT: &str = env!("CARGO_BIN_EXE_pregrant");
-
-/// `pregrant`, none of whose waits is ended by its bound: a wake-up that is lost ends the process.
-fn pregrant() -> Command {
-    let mut command = Command::new(PREGRANT);
-    command.env("PREGRANT_WAITS", "unbounded");
-    command
-}
 
 /// Whether disks can be mounted here; says why not.
 fn can_mount() -> bool {
@@ -48,63 +42,18 @@ fn can_mount() -> bool {
     true
 }
 
-/// A process that is killed when the test is over, and what it prints.
-struct Process {
-    child: Child,
-    out: BufReader<ChildStdout>,
-}
-
-impl Process {
-    fn start(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
-        let out = BufReader::new(child.stdout.take().expect("its output"));
-        Self { child, out }
-    }
-
-    /// Its next line with this in it.
-    fn line_with(&mut self, what: &str) -> String {
-        loop {
-            let mut line = String::new();
-            let n = self.out.read_line(&mut line).expect("a line");
-            assert!(n > 0, "it ended without {what:?}");
-            if line.contains(what) {
-                return line;
-            }
-        }
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
-            .expect("it lives");
-    }
-
-    /// Waits for its end: whether it was a good one.
-    fn ends(mut self) -> bool {
-        let mut rest = String::new();
-        self.out.read_to_string(&mut rest).expect("text");
-        self.child.wait().expect("it ends").success()
-    }
-
-    /// SIGTERM, and a good end.
-    fn stop(self) {
-        self.signal(rustix::process::Signal::TERM);
-        assert!(self.ends());
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// `pregrant loopback serve` with guest 5, which has a disk.
 struct Machine {
-    dir: PathBuf,
-    serve: Option<Process>,
+    served: Served,
     /// Keeps the guest, whoever of its processes ends.
     _guest: Loopback,
+}
+
+impl Deref for Machine {
+    type Target = Served;
+    fn deref(&self) -> &Served {
+        &self.served
+    }
 }
 
 impl Machine {
@@ -118,14 +67,10 @@ impl Machine {
     }
 
     fn serving(name: &str, more: &[&str]) -> Self {
-        let dir = std::env::temp_dir().join(format!("pregrant-f-{}-{name}", std::process::id()));
-        let mut command = pregrant();
-        command.args(["loopback", "serve", "--guest", "5", "--dir"]).arg(&dir).args(more);
-        let mut serve = Process::start(&mut command);
-        serve.line_with("look: ");
-        std::fs::create_dir(dir.join("mnt")).expect("it may");
-        let guest = Loopback::attach(&dir.join("broker.sock"), DomId(5)).expect("the guest is there");
-        Self { dir, serve: Some(serve), _guest: guest }
+        let served = Served::start(name, &[&["--guest", "5"], more].concat());
+        std::fs::create_dir(served.dir.join("mnt")).expect("it may");
+        let guest = Loopback::attach(&served.dir.join("broker.sock"), DomId(5)).expect("the guest is there");
+        Self { served, _guest: guest }
     }
 
     /// Where the disk is mounted.
@@ -135,13 +80,6 @@ impl Machine {
 
     fn disk(&self) -> PathBuf {
         self.mount().join("disk")
-    }
-
-    /// A command on this machine.
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = pregrant();
-        command.args(args).arg("--loopback").arg(&self.dir);
-        command
     }
 
     fn blkfront(&self, more: &[&str]) -> Command {
@@ -162,10 +100,6 @@ impl Drop for Machine {
     fn drop(&mut self) {
         let _ = rustix::mount::unmount(self.mount(), rustix::mount::UnmountFlags::DETACH); // where a test failed
         let _ = std::fs::remove_dir(self.mount());
-        if let Some(serve) = self.serve.take() {
-            serve.signal(rustix::process::Signal::TERM);
-        }
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -286,7 +220,7 @@ fn a_disk_outlives_backs_that_die_or_close_and_is_what_was_written() {
     }
     file.write_all_at(b"the last", 512).expect("it goes on");
     drop(file);
-    assert!(front.ends());
+    front.ends_well();
     let inside = disk.inside();
     assert_eq!(&inside.platter[512..520], b"the last");
     assert!(inside.platter == inside.cache, "it flushed at the end");
