@@ -3,9 +3,10 @@
 
 use super::digest::{Digest, Row};
 use super::plot::{Numbers, colour};
-use super::quantity::{per_frame, small};
+use super::quantity::{count, per_frame, small};
 use super::scale::Scale;
 use super::story::direction;
+use crate::record::Record;
 use crate::table::Align;
 use maud::{Markup, html};
 
@@ -68,38 +69,42 @@ pub fn section(d: &Digest) -> Option<Markup> {
     })
 }
 
+/// Headings of what each frame, or request, costs.
+pub const EACH: [(&str, Align); 7] = [
+    ("grant copies", Align::Right),
+    ("maps", Align::Right),
+    ("unmaps", Align::Right),
+    ("system calls", Align::Right),
+    ("notifications", Align::Right),
+    ("guest CPU ns", Align::Right),
+    ("backend CPU ns", Align::Right),
+];
+
+/// The cells below [`EACH`].
+pub fn each(row: &Row) -> [String; 7] {
+    let frames = row.sum(|r| r.frames);
+    let each = |count: fn(&Record) -> u64| per_frame(row.sum(count), frames);
+    [
+        each(|r| r.grant_copies),
+        each(|r| r.grant_maps),
+        each(|r| r.grant_unmaps),
+        each(|r| r.syscalls),
+        each(|r| r.notifications),
+        small(row.per_frame(row.sum(|r| r.frontend_cpu_ns))),
+        small(row.per_frame(row.sum(|r| r.backend_cpu_ns))),
+    ]
+}
+
 fn numbers(d: &Digest) -> Numbers {
-    let mut numbers = Numbers::new(&[
-        ("dir", Align::Left),
-        ("size B", Align::Right),
-        ("path", Align::Left),
-        ("grant copies", Align::Right),
-        ("maps", Align::Right),
-        ("unmaps", Align::Right),
-        ("system calls", Align::Right),
-        ("notifications", Align::Right),
-        ("guest CPU ns", Align::Right),
-        ("backend CPU ns", Align::Right),
-        ("frames counted", Align::Right),
-        ("lost", Align::Right),
-    ]);
+    let first = [("dir", Align::Left), ("size B", Align::Right), ("path", Align::Left)];
+    let last = [("frames counted", Align::Right), ("lost", Align::Right)];
+    let mut numbers = Numbers::new(&[&first[..], &EACH, &last].concat());
     for row in &d.net {
-        let (r, frames) = (row.first(), row.sum(|r| r.frames));
-        let each = |count: fn(&crate::record::Record) -> u64| per_frame(row.sum(count), frames);
-        numbers.row(vec![
-            r.dir.clone(),
-            r.size_bytes.to_string(),
-            row.name.clone(),
-            each(|r| r.grant_copies),
-            each(|r| r.grant_maps),
-            each(|r| r.grant_unmaps),
-            each(|r| r.syscalls),
-            each(|r| r.notifications),
-            small(row.per_frame(row.sum(|r| r.frontend_cpu_ns))),
-            small(row.per_frame(row.sum(|r| r.backend_cpu_ns))),
-            super::quantity::count(frames),
-            row.sum(|r| r.lost).to_string(),
-        ]);
+        let r = row.first();
+        let mut cells = vec![r.dir.clone(), r.size_bytes.to_string(), row.name.clone()];
+        cells.extend(each(row));
+        cells.extend([count(row.sum(|r| r.frames)), row.sum(|r| r.lost).to_string()]);
+        numbers.row(cells);
     }
     numbers
 }

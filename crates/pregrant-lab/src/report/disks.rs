@@ -2,9 +2,10 @@
 //! request costs among them.
 
 use super::bars::{Bar, Panel};
+use super::costs;
 use super::digest::{Digest, Row};
 use super::plot::Numbers;
-use super::quantity::{count, duration, per_frame, si, small};
+use super::quantity::{count, duration, si};
 use super::words;
 use crate::record::Record;
 use crate::record::published::{self, PublishedDisks};
@@ -139,7 +140,7 @@ fn sources(d: &Digest) -> Vec<&'static str> {
 }
 
 fn numbers(d: &Digest) -> Numbers {
-    let mut numbers = Numbers::new(&[
+    let first = [
         ("dir", Align::Left),
         ("size B", Align::Right),
         ("align B", Align::Right),
@@ -153,22 +154,17 @@ fn numbers(d: &Digest) -> Numbers {
         ("times map", Align::Right),
         ("latency", Align::Right),
         ("99 %", Align::Right),
-        ("grant copies", Align::Right),
-        ("maps", Align::Right),
-        ("unmaps", Align::Right),
-        ("system calls", Align::Right),
-        ("notifications", Align::Right),
-        ("guest CPU ns", Align::Right),
-        ("backend CPU ns", Align::Right),
+    ];
+    let last = [
         ("requests counted", Align::Right),
         ("failed or wrong", Align::Right),
         ("published k/s", Align::Right),
         ("repeats, k requests/s", Align::Left),
-    ]);
+    ];
+    let mut numbers = Numbers::new(&[&first[..], &costs::EACH, &last].concat());
     let k = |v: f64| figure(v / 1e3);
     for row in &d.blk {
-        let (r, requests) = (row.first(), row.sum(|r| r.frames));
-        let each = |count: fn(&Record) -> u64| per_frame(row.sum(count), requests);
+        let r = row.first();
         let number = |n: Option<u32>| n.map_or("-".into(), |n| n.to_string());
         let times = |path| gain(d, row, path).map_or("-".into(), |g| figure(g.median));
         let latency = |of: fn(&Record) -> Option<u64>| row.middle(of).map_or("-".into(), duration);
@@ -182,15 +178,9 @@ fn numbers(d: &Digest) -> Numbers {
             latency(|r| r.latency_p50_ns),
             latency(|r| r.latency_p99_ns),
         ]);
+        cells.extend(costs::each(row));
         cells.extend([
-            each(|r| r.grant_copies),
-            each(|r| r.grant_maps),
-            each(|r| r.grant_unmaps),
-            each(|r| r.syscalls),
-            each(|r| r.notifications),
-            small(row.per_frame(row.sum(|r| r.frontend_cpu_ns))),
-            small(row.per_frame(row.sum(|r| r.backend_cpu_ns))),
-            count(requests),
+            count(row.sum(|r| r.frames)),
             row.sum(wrong_in).to_string(),
             r.published.map_or("-".into(), k),
             repeats.join(" "),
