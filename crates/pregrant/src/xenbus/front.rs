@@ -4,7 +4,7 @@
 //!   watch fires --> the class' step:   peer's state --next--> nothing to do, or wait until begins_at_ns
 //!                                                     '-----> a state: the class does what it stands for --enter--> written; once more
 //! ```
-//! [`state`](super::state) decides, [`Backoff`] says how often; a class has the steps: which keys it writes, what it grants.
+//! [`state`] decides, [`Backoff`] says how often; a class has the steps: which keys it writes, what it grants.
 //!
 //! What a back may do: write any state at any time. A front follows it down each time, and begins anew not without pause.
 
