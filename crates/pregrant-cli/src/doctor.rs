@@ -1,14 +1,17 @@
-//! `pregrant doctor`: what this machine has for Xen's devices, what each vif does and why, and what to do about it.
+//! `pregrant doctor`: what this machine has for Xen's devices, what each vif and each vbd does and why, and what to do about it.
 //!
 //! ```text
 //!   machine   is it Xen, which domain, xenstore, /dev/xen, tun, the kernel's own drivers     --+
 //!   vifs      both ends' states and keys, who serves them, on which path                      --+--> findings, in words
+//!   vbds      the same of disks; what a front waits for                                       --+
 //! ```
 //! It changes nothing. What a guest may do: write anything into its keys; they are shown without control characters, and
 //! cut off.
 
 mod finding;
+mod keys;
 mod machine;
+mod vbds;
 mod vifs;
 
 use clap::Args;
@@ -62,7 +65,9 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
             findings.push(Finding::ok(format_args!("xenstore answers; this is {domid}{name}")));
             let run_dir = args.loopback.clone().unwrap_or_else(|| crate::daemon::RUN_DIR.into());
             findings.extend(vifs::served_here(&mut xs, domid, &run_dir, args.loopback.is_none())?);
+            findings.extend(vbds::served_here(&mut xs, domid, &run_dir, args.loopback.is_none())?);
             findings.extend(vifs::of_this_domain(&mut xs, domid)?);
+            findings.extend(vbds::of_this_domain(&mut xs, domid)?);
         }
     }
     tell(&findings)

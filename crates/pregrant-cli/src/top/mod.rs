@@ -10,7 +10,7 @@ mod flow;
 mod http;
 mod prometheus;
 #[cfg(test)]
-mod sample;
+pub(crate) mod sample;
 mod table;
 mod terminal;
 

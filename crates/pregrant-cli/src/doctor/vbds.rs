@@ -1,0 +1,271 @@
+//! The vbds: those that this domain serves, and those that it has. From both ends' keys, and from who serves them.
+
+use super::Result;
+use super::finding::{Finding, plain};
+use super::keys::{abilities, names, who};
+use crate::status_reader;
+use pregrant::DomId;
+use pregrant::blk::device_number;
+use pregrant::blk::features::{DEVICE_PATH, DEVICE_TYPE, PARAMS, type_is_cdrom};
+use pregrant::xenbus::back::HOTPLUG_STATUS;
+use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
+use pregrant::xenstore::{Client, Transport};
+use pregrant_host::drivers::status::{DeviceStatus, blk_socket_path};
+use pregrant_host::drivers::{BackStatus, FileRecovery};
+use pregrant_host::linux::KernelBack;
+use std::path::Path;
+
+/// The vbds of other domains, whose backs are here.
+pub fn served_here<T: Transport>(
+    xs: &mut Client<T>,
+    domid: DomId,
+    run_dir: &Path,
+    real: bool,
+) -> Result<Vec<Finding>> {
+    let status = status_reader::read(&blk_socket_path(run_dir, domid.0)).ok();
+    let mut found = Vec::new();
+    match &status {
+        Some(s) => found.push(Finding::ok(format_args!(
+            "a backend serves {} vbd(s): process {}, for {:.0} s",
+            s.devices.len(),
+            s.pid,
+            s.uptime_s
+        ))),
+        None if names(xs, "backend/vbd")?.is_empty() => {
+            found.push(Finding::ok("no guest has a vbd whose backend is this domain"));
+        }
+        None => found.push(Finding::note("no `pregrant blkback` runs in this domain")),
+    }
+    for front in names(xs, "backend/vbd")? {
+        for handle in names(xs, &format!("backend/vbd/{front}"))? {
+            let (Ok(front), Ok(handle)) = (front.parse(), handle.parse()) else { continue };
+            let id = DeviceId { class: Class::VBD, front: DomId(front), back: domid, handle };
+            found.extend(served(xs, id, status.as_ref(), run_dir, real)?);
+        }
+    }
+    Ok(found)
+}
+
+/// One vbd that this domain serves, or is to serve.
+fn served<T: Transport>(
+    xs: &mut Client<T>,
+    id: DeviceId,
+    status: Option<&BackStatus>,
+    run_dir: &Path,
+    real: bool,
+) -> Result<Vec<Finding>> {
+    let device = Device::new(id, Side::Back);
+    let (own, front) = (device.state(xs)?, device.peer_state(xs)?);
+    let vbd =
+        format!("vbd {}.{} ({}){}", id.front.0, id.handle, device_number::name(id.handle), who(xs, id.front));
+    let ours = status.and_then(|s| s.devices.iter().find(|d| (d.front, d.handle) == (id.front.0, id.handle)));
+    let mut found = Vec::new();
+    if let Some(d) = ours {
+        found.push(Finding::ok(format_args!("{vbd}: served here, back {own}, front {front}")));
+        if d.connected_s.is_some() {
+            found.push(Finding::ok(format_args!("{vbd}: {}", plain(d.what.as_bytes()))));
+            found
+                .push(Finding::ok(format_args!("{vbd}: its front {}", abilities(xs, &device, &FRONT_KEYS)?)));
+            found.extend(counted(&vbd, d));
+        }
+    } else if real && KernelBack::of(Class::VBD).has(&id) {
+        found.push(Finding::note(format_args!(
+            "{vbd}: the kernel's blkback has it, back {own}, front {front}"
+        )));
+    } else {
+        let line = format!("{vbd}: nobody serves it, back {own}, front {front}");
+        let left = real && FileRecovery::new(run_dir).lock_of(&id).exists();
+        found.push(Finding::wrong(line).then(match own {
+            XenbusState::Connected if left => {
+                "its backend has ended and left it connected: start pregrant blkback, which goes on with its rings"
+            }
+            _ => "start pregrant blkback, or modprobe xen-blkback",
+        }));
+    }
+    if let Some(why) = xs.read_if_there(&id.error_path(Side::Back))? {
+        found.push(Finding::wrong(format_args!("{vbd}: {}", plain(&why))).then(
+            "correct what it says; then connect its front again, or detach and attach the disk (xl block-detach, block-attach)",
+        ));
+    }
+    // What a front waits for, which has set up its rings.
+    if own == XenbusState::InitWait && matches!(front, XenbusState::Initialised | XenbusState::Connected) {
+        found.extend(waits(xs, &device, &vbd)?);
+    }
+    Ok(found)
+}
+
+/// Why a front is not connected that could be.
+fn waits<T: Transport>(xs: &mut Client<T>, device: &Device, vbd: &str) -> Result<Vec<Finding>> {
+    let mut key = |key: &str| device.get_own::<String, T>(xs, key);
+    let is_named = |name: Option<String>| name.is_some_and(|name| !name.is_empty());
+    let (script, plugged) = (key("script")?, key(HOTPLUG_STATUS)?);
+    let has_image = is_named(key(PARAMS)?) || is_named(key(DEVICE_PATH)?);
+    if is_named(script) && plugged.as_deref() != Some("connected") {
+        let said = plugged.map_or_else(|| "nothing".into(), |p| format!("{:?}", plain(p.as_bytes())));
+        return Ok(vec![
+            Finding::wrong(format_args!("{vbd}: waits for its script, which has said {said}")).then(
+                "install dist/block-pregrant in /etc/xen/scripts and name it in the disk's line; xl -vvv shows what a script says",
+            ),
+        ]);
+    }
+    if type_is_cdrom(key(DEVICE_TYPE)?.as_ref()) && !has_image {
+        let text = format_args!("{vbd}: an empty drive, whose front waits for an image");
+        return Ok(vec![Finding::note(text).then("name one in the toolstack's key `params`")]);
+    }
+    Ok(Vec::new())
+}
+
+/// What its counters say.
+fn counted(vbd: &str, device: &DeviceStatus) -> Vec<Finding> {
+    let count = |name: &str| device.counters.get(name).copied().unwrap_or_default();
+    let (failed, refused, overflows) = (count("failed"), count("refused"), count("overflows"));
+    let mut found = Vec::new();
+    if failed > 0 {
+        found.push(
+            Finding::note(format_args!("{vbd}: {failed} request(s) failed at the image, or for a page that was not to be had"))
+                .then("the backend's log says which; look at the disk behind the image, and at what space it has left"),
+        );
+    }
+    if refused > 0 {
+        found.push(
+            Finding::note(format_args!("{vbd}: {refused} request(s) were refused: their own words forbid them"))
+                .then("its front asks beyond the disk's end, writes to one that is read, or does not know the protocol"),
+        );
+    }
+    if overflows > 0 {
+        found.push(
+            Finding::note(format_args!(
+                "{vbd}: {overflows} time(s) a page of its front found no place among those that stay mapped, and was mapped for one request"
+            ))
+            .then("more places: pregrant blkback --persistent-grants, at most 8192"),
+        );
+    }
+    found
+}
+
+/// The vbds of this domain, whose fronts are here.
+pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<Vec<Finding>> {
+    let mut found = Vec::new();
+    for handle in names(xs, "device/vbd")? {
+        let Ok(handle) = handle.parse() else { continue };
+        let device = match Device::front(xs, Class::VBD, handle) {
+            Ok(device) => device,
+            Err(e) => {
+                found.push(Finding::wrong(e).then("detach and attach the disk"));
+                continue;
+            }
+        };
+        let name = device_number::name(handle);
+        let vbd = format!("vbd {handle} ({name}) of this domain (domain {})", domid.0);
+        let (own, back) = (device.state(xs)?, device.peer_state(xs)?);
+        let line = format!("{vbd}: front {own}, back {back} in {}", device.peer_domid());
+        found.push(match (own, back) {
+            (XenbusState::Connected, XenbusState::Connected) => Finding::ok(line),
+            (_, XenbusState::Unknown | XenbusState::Initialising) => {
+                Finding::wrong(line).then("no backend is there: start one in that domain")
+            }
+            (XenbusState::Initialising, XenbusState::InitWait) => Finding::note(line)
+                .then("no front is there: pregrant blkfront, or the kernel's (modprobe xen-blkfront)"),
+            _ => Finding::note(line),
+        });
+        // A back of another kind does not let its guests read it.
+        if let Ok(Some(why)) = xs.read_if_there(&device.id().error_path(Side::Back)) {
+            let text = format_args!("{vbd}: its back says: {}", plain(&why));
+            found.push(Finding::wrong(text).then("that is to be corrected in the back's domain"));
+        }
+        found.push(Finding::ok(format_args!("{vbd}: its back {}", abilities(xs, &device, &BACK_KEYS)?)));
+    }
+    Ok(found)
+}
+
+/// What a front may have.
+const FRONT_KEYS: [(&str, &str); 3] = [
+    ("feature-persistent", "pages that stay mapped"),
+    ("multi-queue-num-queues", "several queues"),
+    ("ring-page-order", "rings of several pages"),
+];
+
+/// What a back may have.
+const BACK_KEYS: [(&str, &str); 7] = [
+    ("feature-persistent", "pages that stay mapped"),
+    ("feature-max-indirect-segments", "requests of more than 11 pages"),
+    ("feature-flush-cache", "flushes"),
+    ("feature-barrier", "barriers"),
+    ("feature-discard", "discards"),
+    ("multi-queue-max-queues", "several queues"),
+    ("max-ring-page-order", "rings of several pages"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::finding::Rank;
+    use pregrant::xenbus::toolstack::Vbd;
+    use pregrant_xenstored::LocalStore;
+
+    /// What is said of vbd 5.51712, with these keys in its back's directory (those that begin with `/` in the front's).
+    fn said(keys: &[(&str, &str)]) -> (Vec<Finding>, Vec<Finding>) {
+        let store = LocalStore::new();
+        let mut xs = store.client(DomId(0));
+        store.with_server(|s| s.introduce(DomId(5))).unwrap();
+        let vbd = Vbd::new(DomId(5), DomId(0), (51712, "xvda"), "/disk.img");
+        vbd.create(&mut xs).unwrap();
+        for (key, value) in keys {
+            let at = match key.strip_prefix('/') {
+                Some(key) => format!("{}/{key}", vbd.id.front_dir()),
+                None if *key == "error" => vbd.id.error_path(Side::Back),
+                None => format!("{}/{key}", vbd.id.back_dir()),
+            };
+            xs.write(&at, value).unwrap();
+        }
+        let here = served_here(&mut xs, DomId(0), Path::new("/nonexistent"), false).unwrap();
+        let mut guest = store.client(DomId(5));
+        (here, of_this_domain(&mut guest, DomId(5)).unwrap())
+    }
+
+    fn has(found: &[Finding], rank: Rank, text: &str) {
+        assert!(found.iter().any(|f| f.rank == rank && f.text.contains(text)), "no {text:?}: {found:?}");
+    }
+
+    #[test]
+    fn a_disk_that_nobody_serves_is_wrong_at_both_ends() {
+        let (here, guest) = said(&[]);
+        has(&here, Rank::Note, "no `pregrant blkback` runs");
+        has(&here, Rank::Wrong, "vbd 5.51712 (xvda): nobody serves it");
+        has(&guest, Rank::Wrong, "vbd 51712 (xvda) of this domain (domain 5): front 1 (Initialising)");
+    }
+
+    #[test]
+    fn what_a_front_waits_for_is_said() {
+        let waiting = [("state", "2"), ("/state", "3")];
+        let (here, guest) = said(&[&waiting[..], &[("script", "/x"), ("hotplug-status", "error")]].concat());
+        has(&here, Rank::Wrong, "waits for its script, which has said \"error\"");
+        has(&guest, Rank::Note, "back 2 (InitWait)");
+        let (here, _) = said(&[&waiting[..], &[("device-type", "cdrom"), ("params", "")]].concat());
+        has(&here, Rank::Note, "an empty drive");
+        let (here, _) = said(&waiting);
+        assert!(!here.iter().any(|f| f.text.contains("waits")), "{here:?}");
+    }
+
+    #[test]
+    fn what_the_back_said_is_shown_without_harm() {
+        let (here, _) = said(&[("state", "6"), ("error", "/disk.img: there is\u{1b} no such file")]);
+        has(&here, Rank::Wrong, "/disk.img: there is? no such file");
+    }
+
+    #[test]
+    fn counters_that_tell_of_trouble_are_findings() {
+        let mut device = crate::top::sample::device();
+        assert!(counted("vbd", &device).is_empty());
+        for (name, text) in
+            [("failed", "failed at the image"), ("refused", "refused"), ("overflows", "no place")]
+        {
+            device.counters = [(name.to_string(), 7)].into();
+            let found = counted("vbd", &device);
+            assert_eq!(found.len(), 1);
+            has(&found, Rank::Note, text);
+            has(&found, Rank::Note, "7 ");
+            assert!(found[0].remedy.is_some());
+        }
+    }
+}
