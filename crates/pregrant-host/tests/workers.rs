@@ -610,7 +610,7 @@ fn no_letter_is_lost() {
     crew(1, Placement::Balanced, |p, crew, id| {
         let mut dice = Dice(4);
         for _ in 0..1000 {
-            crew.hand_out(p, id, idle(&[false]));
+            crew.hand_out(p, id, idle(&[false]), &Arc::default());
             (0..dice.roll(2000)).for_each(|_| std::hint::spin_loop());
             crew.recall(id);
             assert_eq!(returned(crew, 1), (vec![0], vec![]));
@@ -622,7 +622,7 @@ fn no_letter_is_lost() {
 fn a_queue_that_a_worker_cannot_have_comes_back() {
     for place in Placement::ALL {
         crew(1, place, |p, crew, id| {
-            crew.hand_out(p, id, idle(&[false, true, false]));
+            crew.hand_out(p, id, idle(&[false, true, false]), &Arc::default());
             let (numbers, whys) = returned(crew, 1);
             assert_eq!((numbers, whys.len()), (vec![1], 1));
             assert!(whys[0].contains("adopt a channel"), "{whys:?}");
@@ -641,7 +641,7 @@ fn queues_without_any_worker_come_back() {
     let threads = Threads::new(1, Placement::Own, Desk::of_thread(usize::MAX).unwrap(), hire).unwrap();
     let mut crew = Crew::Threads(threads);
     let id = DeviceId { class: Class::VIF, front: DomId(5), back: machine::BACK, handle: 0 };
-    let note = crew.hand_out(&p, id, idle(&[false, false])).unwrap();
+    let note = crew.hand_out(&p, id, idle(&[false, false]), &Arc::default()).unwrap();
     assert!(note.starts_with("no thread of its own: no room"), "{note}");
     let (numbers, whys) = returned(&mut crew, 2);
     assert_eq!((numbers, whys.len()), (vec![0, 1], 1));
@@ -652,7 +652,8 @@ fn queues_without_any_worker_come_back() {
 fn a_worker_that_only_polls_arms_nothing() {
     crew_in(Mode::Poll, 1, Placement::Balanced, |p, crew, id, begin| {
         let calls = Arc::<[AtomicU64; 2]>::default();
-        crew.hand_out(p, id, vec![Box::new(Idle { calls: Arc::clone(&calls), ..Idle::default() })]);
+        let idle = Box::new(Idle { calls: Arc::clone(&calls), ..Idle::default() });
+        crew.hand_out(p, id, vec![idle], &Arc::default());
         begin();
         until(|| calls[0].load(Ordering::Relaxed) > 100);
         crew.recall(id);
@@ -670,7 +671,8 @@ fn events_that_the_kernel_dropped_are_made_good() {
     let calls = [(); 3].map(|()| Arc::<[AtomicU64; 2]>::default());
     for (number, calls) in calls.iter().enumerate() {
         let id = DeviceId { class: Class::VIF, front: DomId(5), back: machine::BACK, handle: number as u32 };
-        load.take(&p, id, Box::new(Idle { number, refuses: false, calls: Arc::clone(calls) }));
+        let idle = Box::new(Idle { number, refuses: false, calls: Arc::clone(calls) });
+        load.take(&p, id, idle, &Arc::default());
     }
     let polled = || calls.each_ref().map(|calls| calls[0].load(Ordering::Relaxed));
     load.round(&p);

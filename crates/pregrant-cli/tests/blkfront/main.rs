@@ -15,7 +15,7 @@ mod served;
 #[path = "../../../pregrant/tests/skip/mod.rs"]
 mod skip;
 
-use back::{Back, Order, make_vbd};
+use back::{Back, ID, Order, make_vbd, store};
 use model_disk::ModelDisk;
 use pregrant::DomId;
 use pregrant::blk::disk::{Discard, DiskFigures};
@@ -304,4 +304,66 @@ fn what_is_in_the_way_is_said() {
     assert!(machine.mount().is_dir(), "put away");
     // And what it left connected is brought down first.
     machine.front(&[]).stop();
+}
+
+/// A front that waits for its disk, and what it logs.
+fn waiting_front(machine: &Machine) -> (Process, PathBuf) {
+    let log = machine.dir.join("front.log");
+    let mut command = machine.blkfront(&[]);
+    command.env("RUST_LOG", "info").stderr(File::create(&log).expect("it may"));
+    (Process::start(&mut command), log)
+}
+
+fn until_text(of: impl Fn() -> String, part: &str) {
+    while !of().contains(part) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_guest_is_told_why_it_has_no_disk() {
+    if !can_mount() {
+        return;
+    }
+    let machine = Machine::start("noimage");
+    make_vbd(&machine.dir, "w");
+    store(&machine.dir).write(&format!("{}/params", ID.back_dir()), "/nonexistent/image").expect("it may");
+    let mut back = Process::start(machine.command(&["blkback"]).env("RUST_LOG", "error"));
+    back.line_with("ready");
+    let (front, log) = waiting_front(&machine);
+    let text = || std::fs::read_to_string(&log).expect("text");
+    until_text(text, "the back has closed it: ");
+    let why = "/nonexistent/image: there is no such file, so the disk has no image";
+    assert!(text().contains(why), "{}", text());
+    let doctor = machine.command(&["doctor"]).output().expect("it starts");
+    let found = String::from_utf8_lossy(&doctor.stdout);
+    assert!(!doctor.status.success(), "{found}");
+    for part in ["a backend serves 1 vbd(s)", "ok     vbd 5.51712 (xvda)", why] {
+        assert!(found.contains(part), "no {part:?} in {found}");
+    }
+    front.stop();
+}
+
+#[test]
+fn an_empty_drive_is_served_once_it_has_an_image() {
+    if !can_mount() {
+        return;
+    }
+    let machine = Machine::start("drive");
+    make_vbd(&machine.dir, "r");
+    let (mut xs, dir) = (store(&machine.dir), ID.back_dir());
+    xs.write(&format!("{dir}/device-type"), "cdrom").expect("it may");
+    xs.write(&format!("{dir}/params"), "").expect("it may");
+    let mut back = Process::start(machine.command(&["blkback"]).env("RUST_LOG", "error"));
+    back.line_with("ready");
+    let (mut front, _) = waiting_front(&machine);
+    let doctor = || {
+        let out = machine.command(&["doctor"]).output().expect("it starts");
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    };
+    until_text(doctor, "note   vbd 5.51712 (xvda): an empty drive");
+    xs.write(&format!("{dir}/params"), "ram:64K").expect("it may");
+    front.line_with(&machine.disk().display().to_string());
+    until_text(doctor, "ok     vbd 5.51712 (xvda): persistent, ram:65536, 64 KiB, read-only");
+    front.stop();
 }

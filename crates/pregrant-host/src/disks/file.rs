@@ -8,15 +8,20 @@
 //!   queue       uring or pool, all on the one open file
 //!   close       the open file is gone with the last of its orders, and the lock with it
 //! ```
+//! What a file system may not answer is asked by a thread of the image's own ([`clerk`](super::clerk)): an image that is not open yet is
+//! busy, one whose length is not known yet has the one that it had.
+//!
 //! What can fail is said with the path and what to do. An order that fails is the guest's I/O error and a line in the log; nothing
 //! of it ends this process (who serves ignores SIGXFSZ, which a file that may not grow sends).
 
 use super::bell::Bell;
+use super::clerk::{Answer, Clerk};
 use super::lock::{LockError, lock};
 use super::open_file::{HOLE, OpenFile};
 use super::pool::Pool;
 use super::uring::UringDisk;
 use super::{DiskConfig, IoWay, device};
+use crate::line_budget::LineBudget;
 use pregrant::PlatformError;
 use pregrant::blk::disk::{Buffer, Discard, Disk, DiskFigures, Image, OpenError, Opening, SECTOR_BYTES};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -33,6 +38,13 @@ pub struct FileImage {
     path: PathBuf,
     config: DiskConfig,
     open: Option<Opened>,
+    /// From its first use on.
+    clerk: Option<Clerk>,
+    /// It is being opened: to be written to, or not.
+    opening: Option<(bool, Answer<Result<Opened, OpenError>>)>,
+    /// Its length is being asked for.
+    measuring: Option<Answer<Result<u64, Errno>>>,
+    lines: Arc<LineBudget>,
 }
 
 struct Opened {
@@ -46,7 +58,15 @@ struct Opened {
 impl FileImage {
     /// What is at `path`; nothing is opened yet.
     pub fn new(path: impl Into<PathBuf>, config: DiskConfig) -> Self {
-        Self { path: path.into(), config, open: None }
+        Self {
+            path: path.into(),
+            config,
+            open: None,
+            clerk: None,
+            opening: None,
+            measuring: None,
+            lines: Arc::default(),
+        }
     }
 
     /// How it is open, in words; None: it is not.
@@ -56,6 +76,14 @@ impl FileImage {
         let way = if pool.is_some() { IoWay::Threads } else { self.config.io };
         let kind = if file.is_device() { "block device" } else { "file" };
         Some(format!("{} ({kind}, {how}, {way})", self.path.display()))
+    }
+
+    /// Its clerk, and None where there is no thread for one.
+    fn clerk(&mut self) -> Option<&Clerk> {
+        if self.clerk.is_none() {
+            self.clerk = Clerk::start().ok();
+        }
+        self.clerk.as_ref()
     }
 
     /// A way to it, and what is readable when something has come back.
@@ -89,8 +117,29 @@ impl FileImage {
 
 impl Image for FileImage {
     fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError> {
-        self.open = None;
-        let opened = open(&self.path, self.config, how.writable)?;
+        let writable = how.writable;
+        let begun = self.opening.take().filter(|(asked, _)| *asked == writable);
+        self.close();
+        let (path, config, lines) = (self.path.clone(), self.config, Arc::clone(&self.lines));
+        let call = move || open(&path, config, writable, lines);
+        let mut answer = match (begun, self.clerk()) {
+            (Some((_, answer)), _) => answer,
+            (None, Some(clerk)) => clerk.ask(call),
+            (None, None) => {
+                return Err(OpenError::Failed(format!(
+                    "{}: this process has no thread left to open it with",
+                    self.path.display()
+                )));
+            }
+        };
+        let Some(opened) = answer.wait() else {
+            self.opening = Some((writable, answer));
+            return Err(OpenError::Busy(format!(
+                "{} is being opened, and its file system has not answered yet",
+                self.path.display()
+            )));
+        };
+        let opened = opened?;
         let figures = opened.figures;
         self.open = Some(opened);
         Ok(figures)
@@ -98,11 +147,25 @@ impl Image for FileImage {
 
     fn sectors(&mut self) -> Option<u64> {
         let Opened { file, figures, .. } = self.open.as_ref()?;
-        sectors(file.fd(), figures.units()).ok()
+        let (file, units) = (Arc::clone(file), figures.units());
+        let mut answer = match (self.measuring.take(), &self.clerk) {
+            (Some(answer), _) => answer,
+            (None, clerk) => clerk.as_ref()?.ask(move || sectors(file.fd(), units)),
+        };
+        match answer.wait() {
+            Some(measured) => measured.ok(),
+            None => {
+                self.measuring = Some(answer);
+                None
+            }
+        }
     }
 
     fn close(&mut self) {
-        self.open = None;
+        (self.opening, self.measuring) = (None, None);
+        if let (Some(opened), Some(clerk)) = (self.open.take(), &self.clerk) {
+            clerk.ask(move || drop(opened)).wait();
+        }
     }
 
     fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError> {
@@ -116,7 +179,12 @@ fn sectors(fd: BorrowedFd<'_>, units: u64) -> Result<u64, Errno> {
     Ok(sectors - sectors % units)
 }
 
-fn open(path: &Path, config: DiskConfig, writable: bool) -> Result<Opened, OpenError> {
+fn open(
+    path: &Path,
+    config: DiskConfig,
+    writable: bool,
+    lines: Arc<LineBudget>,
+) -> Result<Opened, OpenError> {
     let shown = path.display();
     let failed = |why: String| OpenError::Failed(format!("{shown}: {why}"));
     let unopened = |e: Errno| {
@@ -183,7 +251,7 @@ fn open(path: &Path, config: DiskConfig, writable: bool) -> Result<Opened, OpenE
         discard,
         ..DiskFigures::of(sectors)
     };
-    let file = OpenFile::new(fd, path, is_device, !writable);
+    let file = OpenFile::new(fd, path, is_device, !writable, lines);
     Ok(Opened { file: Arc::new(file), figures, direct, pool: None })
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   params, mode --spec--> NamedImage --open--> ram:   memory of this process
-//!                                          '--> file:  one open file: lock, length, alignment, discards
+//!                                          '--> file:  one open file: lock, length, alignment, discards; what may hang: its clerk's
 //!                                                 | a way for each queue
 //!                                                 |-- uring:  io_uring; no thread for each request
 //!                                                 '-- pool:   threads, where that is not to be had or not wanted
@@ -16,6 +16,7 @@
 //! gets an error. Which image is opened is the toolstack's word alone.
 
 mod bell;
+mod clerk;
 mod device;
 mod file;
 mod lock;
@@ -89,5 +90,3 @@ impl Default for DiskConfig {
 
 /// How long an end in good order waits for a disk that does nothing.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a queue that is dropped waits for its last orders, before somebody else does.
-const LAST_ORDERS: Duration = Duration::from_secs(1);

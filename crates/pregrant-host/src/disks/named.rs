@@ -75,8 +75,8 @@ impl Image for NamedImage {
         self.forget_ways(String::new());
         let Some(params) = &how.params else {
             return Err(OpenError::Failed(
-                "the back's directory has no key `params`, so the disk has no image; the toolstack, or who writes the directory by \
-                 hand, must name one"
+                "the back's directory has no key `params`, or an empty one, so the disk has no image; the toolstack, or who writes \
+                 the directory by hand, must name one"
                     .into(),
             ));
         };

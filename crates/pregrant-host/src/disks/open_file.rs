@@ -6,6 +6,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::FallocateFlags;
 use std::fmt::Arguments;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Free blocks, and the file stays as long as it is.
@@ -20,12 +21,20 @@ pub(super) struct OpenFile {
     is_shared: bool,
     /// The kernel was told of a guest's pages, and could not use them.
     cannot_reach: AtomicBool,
+    /// Lines about its image, however often that is opened.
+    lines: Arc<LineBudget>,
 }
 
 impl OpenFile {
     /// `fd`, which was opened at `path`.
-    pub(super) fn new(fd: OwnedFd, path: &Path, is_device: bool, is_shared: bool) -> Self {
-        Self { fd, path: path.into(), is_device, is_shared, cannot_reach: AtomicBool::new(false) }
+    pub(super) fn new(
+        fd: OwnedFd,
+        path: &Path,
+        is_device: bool,
+        is_shared: bool,
+        lines: Arc<LineBudget>,
+    ) -> Self {
+        Self { fd, path: path.into(), is_device, is_shared, cannot_reach: AtomicBool::new(false), lines }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -56,7 +65,6 @@ impl OpenFile {
     /// An order failed.
     #[cold]
     pub(super) fn complain(&self, what: Arguments<'_>) {
-        static FAILED: LineBudget = LineBudget::new();
-        FAILED.warn(format_args!("{}: {what}", self.path.display()));
+        self.lines.warn(format_args!("{}: {what}", self.path.display()));
     }
 }

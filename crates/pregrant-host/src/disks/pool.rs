@@ -6,10 +6,10 @@
 //! Invariants: an order is with one thread at a time, which owns its memory; the threads hold the open file until their last order
 //! is done, whoever is gone by then.
 
+use super::PATIENCE;
 use super::bell::Bell;
 use super::open_file::OpenFile;
 use super::transfer::{Pieces, Transfer};
-use super::{LAST_ORDERS, PATIENCE};
 use pregrant::blk::disk::{Disk, Done, Io};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -143,24 +143,8 @@ impl Disk for PoolQueue {
 }
 
 impl Drop for PoolQueue {
-    /// Waits for its orders, but not for long: a thread that has one keeps its memory and the open file until it is done.
+    /// What no thread has begun is not done any more. A thread that has an order keeps its memory and the open file until it is done.
     fn drop(&mut self) {
-        let is_ours = |lane: &Arc<Lane>| Arc::ptr_eq(lane, &self.lane);
-        let mut begun = self.in_flight;
-        lock(&self.pool.0.orders).waiting.retain(|(lane, _)| {
-            let stays = !is_ours(lane);
-            begun -= usize::from(!stays);
-            stays
-        });
-        self.in_flight = begun;
-        let until = Instant::now() + LAST_ORDERS;
-        loop {
-            self.lane.bell.hush();
-            self.collect();
-            if self.in_flight == 0 || Instant::now() >= until {
-                return;
-            }
-            self.lane.bell.wait(until);
-        }
+        lock(&self.pool.0.orders).waiting.retain(|(lane, _)| !Arc::ptr_eq(lane, &self.lane));
     }
 }

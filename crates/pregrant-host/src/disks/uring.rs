@@ -12,11 +12,11 @@
 //! A process that is killed leaves its requests to the kernel, which carries them out; they hold the open file, and so its
 //! [`lock`](super::lock).
 
+use super::PATIENCE;
 use super::bell::Bell;
 use super::open_file::OpenFile;
 use super::pool::{Pool, PoolQueue};
 use super::transfer::{Ended, Pieces, Transfer};
-use super::{LAST_ORDERS, PATIENCE};
 use io_uring::IoUring;
 use pregrant::blk::disk::{Disk, Done, Io, IoError};
 use rustix::fd::{AsFd, AsRawFd};
@@ -32,7 +32,7 @@ const DEPTH: usize = 2 * BATCH as usize;
 /// How often a call that the kernel has no memory for is tried again.
 const TRIES: usize = 100;
 
-/// One queue's ring. It leaves its last orders to a thread where they take long.
+/// One queue's ring. It leaves orders that outlive it to a thread.
 pub(super) struct UringDisk(Option<Ring>);
 
 struct Ring {
@@ -289,10 +289,10 @@ impl Disk for UringDisk {
 }
 
 impl Drop for UringDisk {
-    /// Waits for its last orders; where they take long a thread does, which keeps their memory and the open file meanwhile.
+    /// Whoever drops it has waited as long as is to be waited. A thread keeps memory and open file of orders that are under way still.
     fn drop(&mut self) {
         let Some(mut ring) = self.0.take() else { return };
-        if !ring.settle(Instant::now() + LAST_ORDERS) {
+        if !ring.settle(Instant::now()) {
             ring.file.complain(format_args!("the disk hangs: its last orders are waited for by a thread"));
             // Where none can be had, the ring is dropped here, and waits here.
             let _ = std::thread::Builder::new().name("last orders".into()).spawn(move || drop(ring));

@@ -331,8 +331,9 @@ impl From<Counters> for ProcessStatus {
     }
 }
 
-fn short(text: &str) -> String {
-    text.chars().take(TEXT_MAX).collect()
+/// A text that came from elsewhere, not without end and fit to be shown.
+pub(super) fn short(text: &str) -> String {
+    text.chars().take(TEXT_MAX).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// Where the back of domain `domid` tells its status, among the sockets in `dir`.

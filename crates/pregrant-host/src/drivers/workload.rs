@@ -26,10 +26,11 @@ use pregrant::units::EvtchnPort;
 use pregrant::xenbus::DeviceId;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Rounds between two looks at what fired, while others move; and the least time between them, for such a look is a system call
-/// and rounds may be short.
+/// Rounds between two looks at what fired, while others move: fewer where they are long, for whoever is armed is not to wait for all of
+/// them. And the least time between two looks, for one is a system call and rounds may be short.
 const LOOK_EVERY: u32 = 16;
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
 /// A queue that moved nothing for so many rounds, while others move, is armed.
@@ -66,10 +67,21 @@ struct Slot<P> {
 struct Group {
     id: DeviceId,
     turn: Turn,
+    /// What it took, and has not been told of.
+    took_ns: u64,
+    /// What it took in all, for whoever asks; of its queues at other workers too.
+    worker_ns: Arc<AtomicU64>,
     slots: Vec<usize>,
     /// Those that are active; the one that is asked first changes.
     active: Vec<usize>,
     first: usize,
+}
+
+impl Group {
+    /// Adds what it took to what is told.
+    fn tell_time(&mut self) {
+        self.worker_ns.fetch_add(std::mem::take(&mut self.took_ns), Ordering::Relaxed);
+    }
 }
 
 /// See the module.
@@ -91,7 +103,11 @@ pub struct Workload<P: Platform> {
     deaf: bool,
     turns: FairScheduler,
     began: Instant,
-    rounds: u32,
+    /// Rounds until it is time to look, of so many.
+    look_in: u32,
+    look_every: u32,
+    /// When it was time last.
+    counted_at: Instant,
     /// When there was a look at what fired.
     looked_at: Instant,
     /// It arms and sleeps now and then; one that only polls arms nothing.
@@ -122,7 +138,9 @@ impl<P: Platform> Workload<P> {
             deaf: false,
             turns: FairScheduler::default(),
             began: Instant::now(),
-            rounds: 0,
+            look_in: LOOK_EVERY,
+            look_every: LOOK_EVERY,
+            counted_at: Instant::now(),
             looked_at: Instant::now(),
             sleeps: false,
             scratch: Arena::new(),
@@ -140,8 +158,15 @@ impl<P: Platform> Workload<P> {
         self
     }
 
-    /// Serves a queue of this device from now on; it is active.
-    pub fn take(&mut self, p: &P, id: DeviceId, mut queue: Box<dyn ServedQueue<P>>) {
+    /// Serves a queue of this device from now on; it is active. What the device takes while others want this worker is counted in
+    /// `worker_ns`.
+    pub fn take(
+        &mut self,
+        p: &P,
+        id: DeviceId,
+        mut queue: Box<dyn ServedQueue<P>>,
+        worker_ns: &Arc<AtomicU64>,
+    ) {
         let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         let bell = Arc::new(SlotBell { desk: Arc::clone(&self.desk), slot });
         queue.owned_by(&PortOwner { worker: self.desk.number, bell });
@@ -161,7 +186,7 @@ impl<P: Platform> Workload<P> {
             // LOG: once for each worker
             log::warn!("{id}: its port's descriptor is not waited for, and frames for it may come late: {e}");
         }
-        let group = self.group_of(id);
+        let group = self.group_of(id, worker_ns);
         if let Some(group) = &mut self.groups[group] {
             group.slots.push(slot);
         }
@@ -183,13 +208,21 @@ impl<P: Platform> Workload<P> {
         self.arrivals.as_ref().map_or(Ok(()), |all| all.add(port, slot as u64))
     }
 
-    fn group_of(&mut self, id: DeviceId) -> usize {
+    fn group_of(&mut self, id: DeviceId, worker_ns: &Arc<AtomicU64>) -> usize {
         let is = |g: &Option<Group>| g.as_ref().is_some_and(|g| g.id == id);
         if let Some(at) = self.groups.iter().position(is) {
             return at;
         }
         let at = self.groups.iter().position(Option::is_none).unwrap_or(self.groups.len());
-        let group = Group { id, turn: Turn::default(), slots: Vec::new(), active: Vec::new(), first: 0 };
+        let group = Group {
+            id,
+            turn: Turn::default(),
+            took_ns: 0,
+            worker_ns: Arc::clone(worker_ns),
+            slots: Vec::new(),
+            active: Vec::new(),
+            first: 0,
+        };
         if at == self.groups.len() {
             self.groups.push(Some(group));
         } else {
@@ -203,7 +236,10 @@ impl<P: Platform> Workload<P> {
         let is = |g: &Option<Group>| g.as_ref().is_some_and(|g| g.id == *id);
         let Some(at) = self.groups.iter().position(is) else { return Vec::new() };
         self.busy.retain(|busy| *busy != at);
-        let slots = self.groups[at].take().map_or_else(Vec::new, |group| group.slots);
+        let slots = self.groups[at].take().map_or_else(Vec::new, |mut group| {
+            group.tell_time();
+            group.slots
+        });
         self.timed.retain(|slot| !slots.contains(slot));
         let mut queues = Vec::with_capacity(slots.len());
         for slot in slots {
@@ -256,8 +292,8 @@ impl<P: Platform> Workload<P> {
     /// One batch of each active queue, both directions, of every device whose turn it is. True when there may be more.
     #[inline]
     pub fn round(&mut self, p: &P) -> bool {
-        self.rounds = self.rounds.wrapping_add(1);
-        if self.rounds.is_multiple_of(LOOK_EVERY) {
+        self.look_in -= 1;
+        if self.look_in == 0 {
             self.look_while_busy(p);
         }
         let mut moved = false;
@@ -300,6 +336,7 @@ impl<P: Platform> Workload<P> {
                     let now = Instant::now();
                     let took = now.duration_since(std::mem::replace(since, now)).as_nanos() as u64;
                     self.turns.served(&mut group.turn, took, requests);
+                    group.took_ns += took;
                 }
                 Some(_) => self.turns.idle(&mut group.turn),
                 None => {}
@@ -321,17 +358,32 @@ impl<P: Platform> Workload<P> {
     /// Once in a while: what fired of those that are armed, and who has been idle for long enough to be.
     #[cold]
     fn look_while_busy(&mut self, p: &P) {
+        self.tell_times();
+        let now = Instant::now();
+        let round = now.duration_since(std::mem::replace(&mut self.counted_at, now)) / self.look_every;
+        let rounds = LOOK_AGAIN.as_nanos() / round.as_nanos().max(1);
+        self.look_every = rounds.clamp(1, LOOK_EVERY.into()) as u32;
+        self.look_in = self.look_every;
         if !self.sleeps {
             return;
         }
-        if self.nr_active() < self.nr_queues() && self.looked_at.elapsed() >= LOOK_AGAIN {
-            self.looked_at = Instant::now();
+        if self.nr_active() < self.nr_queues() && now.duration_since(self.looked_at) >= LOOK_AGAIN {
+            self.looked_at = now;
             self.look(p);
         }
         if self.nr_active() > 1 {
             let is_idle = |slot: &usize| self.slots[*slot].as_ref().is_some_and(|s| s.idle > IDLE_ROUNDS);
             let idle: Vec<_> = self.active().filter(is_idle).collect();
             idle.into_iter().for_each(|slot| self.arm_one(p, slot));
+        }
+    }
+
+    /// Has devices' owners know what they took: now and then is enough.
+    fn tell_times(&mut self) {
+        for &at in &self.busy {
+            if let Some(group) = &mut self.groups[at] {
+                group.tell_time();
+            }
         }
     }
 

@@ -35,7 +35,7 @@ fn main() {
     {
         return back::play(Path::new(socket), io, path);
     }
-    let tests: [(&str, fn()); 8] = [
+    let tests: [(&str, fn()); 9] = [
         ("a_disk_goes_on_after_a_crash_at_each_point", a_disk_goes_on_after_a_crash_at_each_point),
         ("a_disk_goes_on_after_kills_and_stops", a_disk_goes_on_after_kills_and_stops),
         (
@@ -43,6 +43,10 @@ fn main() {
             slow::a_successor_waits_for_the_last_write_of_a_dead_back,
         ),
         ("a_disk_that_hangs_holds_nobody_but_its_guest", slow::a_disk_that_hangs_holds_nobody_but_its_guest),
+        (
+            "an_image_whose_file_system_is_silent_is_busy_and_no_more",
+            slow::an_image_whose_file_system_is_silent_is_busy_and_no_more,
+        ),
         ("what_a_disk_cannot_do_is_an_error_and_no_more", what_a_disk_cannot_do_is_an_error_and_no_more),
         ("a_guest_hears_of_another_length", a_guest_hears_of_another_length),
         ("a_discard_reaches_the_file", a_discard_reaches_the_file),

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   back --io_uring--> kernel --FUSE--> this thread: a write waits here until the gate is open
+//!   image --open, stat, lseek-->  the same: so do these, while it is silent
 //! ```
 
 use crate::guest::{Guest, ask};
@@ -12,7 +13,9 @@ use fuser::{
     InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, ReplyWrite,
     Request, Session, WriteFlags,
 };
+use pregrant::blk::disk::{Image, OpenError, Opening};
 use pregrant::blk::front::FrontConfig;
+use pregrant_host::disks::{DiskConfig, FileImage};
 use pregrant_host::drivers::blk::shared_disk::DiskOp;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -33,6 +36,9 @@ struct Inside {
     waiting: Vec<(u64, Vec<u8>, ReplyWrite)>,
     /// Writes that came.
     came: usize,
+    silent: bool,
+    /// What waits for an end of the silence.
+    unanswered: Vec<Box<dyn FnOnce() + Send>>,
 }
 
 #[derive(Clone, Default)]
@@ -46,6 +52,24 @@ impl SlowFile {
             for (at, bytes, reply) in std::mem::take(&mut inside.waiting) {
                 inside.put(at, &bytes, reply);
             }
+        }
+    }
+
+    fn set_silent(&self, silent: bool) {
+        let mut inside = self.0.lock().unwrap();
+        inside.silent = silent;
+        if !silent {
+            std::mem::take(&mut inside.unanswered).into_iter().for_each(|answer| answer());
+        }
+    }
+
+    /// Answers, once it is not silent.
+    fn answer(&self, answer: impl FnOnce() + Send + 'static) {
+        let mut inside = self.0.lock().unwrap();
+        if inside.silent {
+            inside.unanswered.push(Box::new(answer));
+        } else {
+            answer();
         }
     }
 
@@ -99,10 +123,10 @@ impl Filesystem for SlowFile {
         }
     }
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        reply.attr(&Duration::ZERO, &attr(ino));
+        self.answer(move || reply.attr(&Duration::ZERO, &attr(ino)));
     }
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
+        self.answer(move || reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO));
     }
     fn read(
         &self,
@@ -172,6 +196,7 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         self.file.set_shut(false);
+        self.file.set_silent(false);
         drop(self.session.take());
         let _ = std::fs::remove_dir(&self.dir);
     }
@@ -244,4 +269,38 @@ pub fn a_disk_that_hangs_holds_nobody_but_its_guest() {
     mount.file.set_shut(false);
     until(|| !is_locked(&mount.path()));
     world.finish(back);
+}
+
+/// A file system that does not answer at all: whoever opens an image there, or asks for its length, is told so and goes on.
+pub fn an_image_whose_file_system_is_silent_is_busy_and_no_more() {
+    let Some(mount) = Mount::new("silent") else { return };
+    let mut image = FileImage::new(mount.path(), DiskConfig::default());
+    let how = Opening { writable: true, ..Opening::default() };
+    mount.file.set_silent(true);
+    for _ in 0..3 {
+        let Err(OpenError::Busy(why)) = image.open(&how) else { panic!("it is open, or failed") };
+        assert!(why.contains("has not answered"), "{why}");
+    }
+    mount.file.set_silent(false);
+    let figures = loop {
+        match image.open(&how) {
+            Ok(figures) => break figures,
+            Err(OpenError::Busy(_)) => std::thread::sleep(Duration::from_millis(1)),
+            Err(e) => panic!("{e}"),
+        }
+    };
+    assert_eq!(figures.sectors, BYTES as u64 / 512);
+    mount.file.set_silent(true);
+    assert_eq!(image.sectors(), None, "it is as long as it was");
+    mount.file.set_silent(false);
+    while image.sectors() != Some(figures.sectors) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // What is given up is let go of when it comes.
+    image.close();
+    mount.file.set_silent(true);
+    assert!(matches!(image.open(&how), Err(OpenError::Busy(_))));
+    image.close();
+    mount.file.set_silent(false);
+    until(|| !is_locked(&mount.path()));
 }

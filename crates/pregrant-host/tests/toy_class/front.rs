@@ -1,7 +1,7 @@
 //! A guest with a toy: honest, or not.
 
 use super::machine::{Machine, Store, until};
-use super::vtoy::{ANSWERED, ASKED};
+use super::vtoy::{ANSWERED, ASKED, AT_WORK};
 use pregrant::platform::{Access, Events, GrantPool, Platform};
 use pregrant::shm::SharedBytes;
 use pregrant::units::GrantRef;
@@ -53,6 +53,11 @@ impl ToyFront {
         let asked = self.page.load_u32(ASKED).unwrap();
         assert!(self.page.store_u32(ASKED, asked.wrapping_add(n)));
         self.platform.events().notify(&self.channel);
+    }
+
+    /// Whether the toy is at work behind its back.
+    pub fn set_at_work(&self, is_at_work: bool) {
+        assert!(self.page.store_u32(AT_WORK, is_at_work.into()));
     }
 
     /// How many were answered so far.

@@ -46,6 +46,10 @@ fn main() {
     machine::run(&[
         ("a_toy_outlives_its_back_beside_vifs", a_toy_outlives_its_back_beside_vifs),
         ("a_toy_s_front_is_bounded", a_toy_s_front_is_bounded),
+        (
+            "a_toy_at_work_closes_when_it_is_done_and_holds_no_other",
+            a_toy_at_work_closes_when_it_is_done_and_holds_no_other,
+        ),
     ]);
 }
 
@@ -233,6 +237,51 @@ fn a_toy_outlives_its_back_beside_vifs() {
     b.close();
     vifs.into_iter().for_each(|id| machine.remove_vif(id));
     until(|| back.status().vifs.is_empty());
+    back.leave();
+    machine.end();
+}
+
+fn a_toy_at_work_closes_when_it_is_done_and_holds_no_other() {
+    let mut machine = Machine::start();
+    let dir = StatusDir::new(&machine);
+    [5, 6, 7].into_iter().for_each(|domid| machine.guest_domain(domid));
+    let toys = [5, 6, 7].map(|domid| make_toy(&mut machine, domid));
+    let back = Back::start(&machine, &dir);
+    let [mut slow, mut liar, mut other] = toys.map(|id| ToyFront::attach(&machine, id));
+    for front in [&mut slow, &mut liar] {
+        front.connect();
+        front.set_at_work(true);
+    }
+    slow.set_state(XenbusState::Closing);
+    liar.ask(MOST + 1);
+    // What came before it was seen before it is connected.
+    other.connect();
+    other.ask(10);
+    until(|| other.answered() == 10);
+    assert_eq!(machine.back_state(toys[0]).as_deref(), Some("4"), "it is at work, and its close waits");
+    // Its front goes on meanwhile; the step waits with the other one.
+    slow.set_state(XenbusState::Closed);
+    other.ask(10);
+    until(|| other.answered() == 20);
+    slow.set_at_work(false);
+    slow.wait_back(XenbusState::Closed);
+    assert_eq!(machine.back_state(toys[1]).as_deref(), Some("4"), "so does a fault");
+    liar.set_at_work(false);
+    liar.wait_back(XenbusState::Closed);
+    assert_eq!(back.toy(toys[1]).unwrap().faults, 1);
+    // Each comes again.
+    for front in [&mut slow, &mut liar] {
+        front.set_state(XenbusState::Closed);
+        front.set_state(XenbusState::Initialising);
+        front.connect();
+        front.ask(3);
+        until(|| front.answered() == 3);
+    }
+    drop((slow, liar, other));
+    for toy in toys {
+        toolstack::remove(&mut machine.xs, &toy).unwrap();
+    }
+    until(|| back.status().devices.is_empty());
     back.leave();
     machine.end();
 }

@@ -2,7 +2,7 @@
 //! it has followed.
 //!
 //! ```text
-//!   front  device/vtoy/N          ring-ref, event-channel, state           word 0 of the page: asked
+//!   front  device/vtoy/N          ring-ref, event-channel, state           word 0 of the page: asked; word 2: the toy is at work
 //!   back   backend/vtoy/GUEST/N   feature-count, state                     word 1: answered
 //!   kept   "count": answered, before the page says so; a successor goes on from there
 //! ```
@@ -25,11 +25,13 @@ use pregrant_host::drivers::{DeviceClass, ServedDevice};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 pub const VTOY: Class = Class::new("vtoy");
 /// Words of the page.
 pub const ASKED: usize = 0;
 pub const ANSWERED: usize = 4;
+pub const AT_WORK: usize = 8;
 /// How far a front may be ahead.
 pub const MOST: u32 = 1000;
 
@@ -219,6 +221,10 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for ToyInstance<P> 
                 self.0.line = line.0;
             }
         }
+    }
+    fn under_way(&mut self, _: &P) -> Option<Duration> {
+        let works = self.0.line.as_ref().is_some_and(|line| line.page.load_u32(AT_WORK) == Some(1));
+        works.then_some(Duration::from_secs(3600))
     }
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let Told { answered, own } = &*self.0.told;

@@ -10,7 +10,7 @@ mod words;
 
 use super::net::seconds;
 use crate::choice::choice;
-use crate::process::disks::order::Dir;
+use crate::process::disks::order::{Dir, GREEDY_DEPTH};
 use crate::record::published;
 use crate::record::stats::Summary;
 use crate::record::{Record, RecordWriter};
@@ -32,7 +32,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
   pregrant bench blk --size 4096,65536,1048576 --depth 1,8,32 --guests 1 --json out.jsonl
   pregrant bench blk --guests 1,2,4,8,15 --depth 32 --workers 1,2 --repeats 9
   pregrant bench blk --path persistent --guests 1 --depth 32 --anchors
-  pregrant bench blk --guests 4 --depth 32 --greedy 1048576
+  pregrant bench blk --guests 4 --depth 256 --greedy 1048576
 
 Each guest has a RAM disk of its own, with all of which its requests deal at random places. Each read is checked against what was
 written last: the number and the generation of each sector, and now and then every byte.
@@ -59,7 +59,8 @@ pub struct BlkArgs {
     /// Worker threads of the backend, with commas between the numbers
     #[arg(long, value_delimiter = ',', default_values_t = [1u16], value_parser = clap::value_parser!(u16).range(1..=16))]
     pub workers: Vec<u16>,
-    /// In a second row of each with several guests the last one's requests have so many bytes: what it costs the others
+    /// In a second row of each with several guests the last one's requests have so many bytes: what it costs the others. These
+    /// need a depth at which the backend, and not the guests' own core, is what they wait for: 256
     #[arg(long, value_name = "BYTES", value_parser = size)]
     pub greedy: Option<u32>,
     /// Seconds of each row and repeat
@@ -140,6 +141,8 @@ pub struct Row {
     depth: usize,
     /// Bytes of the last guest's requests, where it is greedy: then the others alone are counted.
     greedy: Option<usize>,
+    /// It is that row, or the one that is compared with it.
+    is_compared: bool,
     records: Vec<Record>,
 }
 
@@ -152,6 +155,10 @@ impl Row {
         let counted = window.requests.len() - usize::from(self.greedy.is_some());
         record.count(window.requests[..counted].iter().sum(), window.seconds);
         record.neighbour = self.greedy.map(|bytes| format!("greedy, {bytes} B"));
+        record.neighbour_frames_per_s =
+            self.greedy.map(|_| window.requests[counted..].iter().sum::<u64>() as f64 / window.seconds);
+        let by_guest = || window.back.devices_ns.iter().map(|(_, ns)| *ns).collect();
+        record.guests_worker_ns = self.is_compared.then(by_guest);
         record.queues = self.plan.queues();
         record.depth = Some(self.depth as u32);
         record.align = Some(self.align as u32);
@@ -175,6 +182,12 @@ impl Row {
         record.published = published.map(|p| p.requests_per_s);
         self.records.push(record);
         Ok(&self.records[self.records.len() - 1])
+    }
+
+    /// Bytes in flight at most, of one guest.
+    fn in_flight(&self) -> usize {
+        let greedy = self.greedy.map_or(0, |bytes| bytes * self.depth.min(GREEDY_DEPTH));
+        greedy.max(self.depth * self.size)
     }
 
     /// Bytes of the longest request.
@@ -208,6 +221,29 @@ impl Row {
         let all = f64::from(self.plan.guests);
         let pairs = self.records.iter().zip(&equal.records);
         Summary::of_ratios(pairs.map(|(a, b)| (a.frames_per_s / (all - 1.0), b.frames_per_s / all)))
+    }
+
+    /// What each guest that is not greedy has of the workers' time, as a part of its share of that; the median of the repeats.
+    fn share(&self) -> Option<Summary> {
+        let shares = self.records.iter().filter_map(|record| {
+            let by_guest = record.guests_worker_ns.as_deref()?;
+            let (_, others) = by_guest.split_last()?;
+            let (all, others) = (by_guest.iter().sum::<u64>(), others.iter().sum::<u64>());
+            let fair = (by_guest.len() - 1) as f64 / by_guest.len() as f64;
+            (all > 0).then(|| others as f64 / all as f64 / fair)
+        });
+        Summary::of(&shares.collect::<Vec<_>>())
+    }
+
+    /// The time of workers for each counted request, to that at `equal` load; the median of the repeats' ratios.
+    fn dearer(&self, equal: &Row) -> Option<Summary> {
+        let each = |record: &Record, guests: usize| {
+            let by_guest = record.guests_worker_ns.as_deref().unwrap_or_default();
+            by_guest.iter().take(guests).sum::<u64>() as f64 / record.frames.max(1) as f64
+        };
+        let all = usize::from(self.plan.guests);
+        let pairs = self.records.iter().zip(&equal.records);
+        Summary::of_ratios(pairs.map(|(a, b)| (each(a, all - 1), each(b, all))))
     }
 
     /// In words.
@@ -248,6 +284,7 @@ fn rows(args: &BlkArgs) -> Vec<Row> {
                                 align: align as usize,
                                 depth: depth.into(),
                                 greedy,
+                                is_compared: args.greedy.is_some() && guests > 1,
                                 records: Vec::new(),
                             };
                             let greedy = args.greedy.filter(|_| guests > 1).map(|bytes| bytes as usize);

@@ -202,10 +202,13 @@ impl Echoes {
 /// What was used in between.
 pub fn since(after: &Spent, before: &Spent) -> Spent {
     let workers = after.workers_cpu_ns.iter().zip(&before.workers_cpu_ns).map(|(a, b)| a - b);
+    // The same devices: they stay.
+    let devices = after.devices_ns.iter().zip(&before.devices_ns).map(|(a, b)| (a.0, a.1 - b.1));
     Spent {
         at_ns: after.at_ns - before.at_ns,
         cpu_ns: after.cpu_ns - before.cpu_ns,
         workers_cpu_ns: workers.collect(),
+        devices_ns: devices.collect(),
         ops: after.ops.since(&before.ops),
         missed_wakeups: after.missed_wakeups - before.missed_wakeups,
     }

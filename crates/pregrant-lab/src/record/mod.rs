@@ -103,7 +103,8 @@ pub struct Record {
     /// Frames of the untimed burst, each byte of which was checked (`bench net` only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checked: Option<u64>,
-    /// What the guest beside the measured ones does (`bench neighbour`, as the next two; `bench blk` where the last guest is greedy).
+    /// What the guest beside the measured ones does (`bench neighbour`, as the next two; `bench blk` where the last guest is
+    /// greedy, as the next).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub neighbour: Option<String>,
     /// Frames a second that it sent.
@@ -133,6 +134,9 @@ pub struct Record {
     /// System calls of the backend for each time that an event woke it (`bench scale` only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub syscalls_a_wakeup: Option<f64>,
+    /// By guest, what its device took of workers that others wanted too; the greedy one is the last (`bench blk --greedy` only).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guests_worker_ns: Option<Vec<u64>>,
     /// Frames a second of each guest that is not greedy (`bench fairness` only, as the next).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guests_frames_per_s: Option<Vec<f64>>,
@@ -245,6 +249,7 @@ impl Record {
             align: None,
             busy: None,
             syscalls_a_wakeup: None,
+            guests_worker_ns: None,
             guests_frames_per_s: None,
             spread: None,
             neighbour: None,

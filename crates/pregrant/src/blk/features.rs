@@ -35,7 +35,7 @@ pub const MODE: &str = "mode";
 pub const PARAMS: &str = "params";
 /// The key of the toolstack's script in the back's directory: the block device that it has made of the image.
 pub const DEVICE_PATH: &str = "physical-device-path";
-/// The toolstack's key in the front's directory: "disk" or "cdrom".
+/// The toolstack's key in both directories: "disk" or "cdrom".
 pub const DEVICE_TYPE: &str = "device-type";
 
 const MAX_RING_ORDER_KEY: &str = "max-ring-page-order";

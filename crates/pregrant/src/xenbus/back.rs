@@ -96,6 +96,12 @@ pub trait BackDevice {
 
     /// Writes what this back can do, and removes what is left of an old connection: in one transaction.
     fn offer<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error>;
+    /// Whether what stands behind it is there, so that its front may be connected. Where it is not, the front waits, until one of the
+    /// [own keys](Self::OWN_KEYS) changes.
+    fn is_there<B: DeviceBus>(&mut self, bus: &mut B) -> Result<bool, B::Error> {
+        let _ = bus;
+        Ok(true)
+    }
     /// Reads the front's keys, maps, binds; says what was accepted, if that is to be said. After an error nothing is mapped.
     fn connect<B: DeviceBus>(
         &mut self,
@@ -411,6 +417,9 @@ impl<D: BackDevice> Back<D> {
                     if self.awaits_hotplug
                         && !plugged(bus.own_text(HOTPLUG_STATUS).map_err(ConnectError::Keys)?)
                     {
+                        return Ok(came_to);
+                    }
+                    if !self.device.is_there(bus).map_err(ConnectError::Keys)? {
                         return Ok(came_to);
                     }
                     self.connect(p, bus, Begin::Fresh, kept)?;

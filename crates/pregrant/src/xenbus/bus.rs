@@ -4,7 +4,7 @@
 use super::key_source::{KeySource, Pairs};
 use super::state::XenbusState;
 use super::{Device, DeviceError, KeyError};
-use crate::xenstore::{Client, Transport};
+use crate::xenstore::{Access, Client, Permission, Transport};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -24,7 +24,7 @@ pub trait DeviceBus: KeySource {
     fn publish(&mut self, pairs: &Pairs, stale: fn(&str) -> bool) -> Result<(), Self::Error>;
     /// A key of our own directory that is 0 when the toolstack wants the device gone (`online`).
     fn online(&mut self) -> Result<bool, Self::Error>;
-    /// Says in the store why this end gives up (`error/device/...`).
+    /// Says in the store why this end gives up (`error/device/...`); its peer may read it.
     fn report(&mut self, text: &str) -> Result<(), Self::Error>;
     /// What was said there last, by this process or a predecessor.
     fn reported(&mut self) -> Result<Option<String>, Self::Error>;
@@ -92,7 +92,11 @@ impl<T: Transport> DeviceBus for StoreBus<'_, T> {
         Ok(self.device.online(self.xs)?)
     }
     fn report(&mut self, text: &str) -> Result<(), DeviceError> {
-        Ok(self.xs.write(&self.error_path(), text)?)
+        let at = self.error_path();
+        self.xs.write(&at, text)?;
+        let (own, peer) = (self.device.domid(), self.device.peer_domid());
+        let readable = [Permission::new(Access::None, own), Permission::new(Access::Read, peer)];
+        Ok(self.xs.set_perms(&at, &readable)?)
     }
     fn reported(&mut self) -> Result<Option<String>, DeviceError> {
         let text = self.xs.read_if_there(&self.error_path())?;

@@ -54,6 +54,20 @@ fn bytes_go_both_ways_on_every_path_in_both_layouts() {
 }
 
 #[test]
+fn an_empty_drive_waits_for_an_image() {
+    let mut world = World::new(VbdConfig::default(), figures());
+    for (key, value) in [("device-type", "cdrom"), ("params", "")] {
+        world.back_bus.own.borrow_mut().insert(key.into(), value.into());
+    }
+    let mut front = FrontVbd::new(HOST, FrontConfig::default(), false);
+    assert_eq!(world.connect(&mut front), []);
+    assert_eq!((world.back.state(), front.state()), (XenbusState::InitWait, XenbusState::Initialised));
+    world.back_bus.own.borrow_mut().insert("params".into(), "/cd".into());
+    assert_eq!(world.connect(&mut front), [FrontStep::Live]);
+    world.end(front);
+}
+
+#[test]
 fn grant_operations_are_those_of_the_path() {
     for path in PathName::ALL {
         let setting = Setting::of(path, Abi::X86_64);

@@ -289,7 +289,7 @@ fn a_flush_with_data_is_done_in_one_poll_of_a_disk_in_memory() {
     world.disk.inside().by_hand = true;
     world.poll_back();
     let host = world.host.clone();
-    assert_eq!(world.back.queues()[0].drain(&host), 1);
+    assert_eq!(world.back.queues()[0].drain(&host, true), 1);
     front.end(world);
 }
 

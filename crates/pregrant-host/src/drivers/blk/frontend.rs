@@ -16,6 +16,7 @@
 use super::schedule::Schedule;
 use super::shared_disk::{DiskOp, DiskRequest, SharedDisk};
 use crate::drivers::front_device::{CLOSING_RETRY, FrontDevice, FrontendError, RETRY};
+use crate::drivers::status::short;
 use crate::drivers::wait::Waiter;
 use crate::line_budget::LineBudget;
 use crate::wake::WakeOn;
@@ -23,7 +24,7 @@ use log::Level;
 use pregrant::blk::disk::IoError;
 use pregrant::blk::front::{Answer, Ask, FrontConfig, FrontError, FrontStep, FrontVbd, NotAsked};
 use pregrant::platform::Platform;
-use pregrant::xenbus::{Class, Device};
+use pregrant::xenbus::{Class, Device, Side};
 use pregrant::xenstore::{Client, Transport};
 use pregrant::{PeerFault, PlatformError};
 use std::fmt::Arguments;
@@ -343,7 +344,7 @@ where
     }
 
     /// What became of the disk, for the log.
-    fn log_step(&self, step: FrontStep, lost: usize) {
+    fn log_step(&mut self, step: FrontStep, lost: usize) {
         match (step, self.vbd.figures()) {
             (FrontStep::Live, Some(figures)) => self.say(format_args!(
                 "connected, {} sectors of 512 bytes{}, {} queue(s), {}",
@@ -355,10 +356,24 @@ where
             (FrontStep::Resized, Some(figures)) => {
                 self.say(format_args!("{} sectors of 512 bytes now", figures.sectors));
             }
-            (FrontStep::Closed, _) => self.say(format_args!(
-                "the back has closed it; {lost} unanswered request(s) wait for the next one, and what comes meanwhile"
-            )),
+            (FrontStep::Closed, _) => {
+                let why = self.back_says();
+                self.say(format_args!(
+                    "the back has closed it{why}; {lost} unanswered request(s) wait for the next one, and what comes meanwhile"
+                ));
+            }
             _ => {}
+        }
+    }
+
+    /// What the back said of why it closed the disk; where it said nothing, or may not be read, where to look.
+    fn back_says(&mut self) -> String {
+        let id = self.end.device.id();
+        let at = id.error_path(Side::Back);
+        match self.end.xs.read_if_there(&at) {
+            Ok(Some(text)) => format!(": {}", short(&String::from_utf8_lossy(&text))),
+            Ok(None) => String::new(),
+            Err(_) => format!(" (its log says why, and in {} `xenstore-read {at}`)", id.back),
         }
     }
 

@@ -4,6 +4,7 @@
 //!   place      a script of the toolstack's is waited for, where there is one
 //!   connected  the image is open: what it is goes to the log
 //!   lend       queue i and its disk's descriptor go to a worker, as one (`queue`); take_back
+//!   under_way  a disk that is slow: its guest's close waits for it, a second at most
 //!   look       the image has another length: the guest is told
 //! ```
 //! A guest that goes up and down without end uses up its lines in the log and is then counted only.
@@ -14,6 +15,7 @@ use crate::drivers::registry::{AnyBack, DeviceLog, Notes, ServedDevice, ServedQu
 use log::Level;
 use pregrant::blk::back::{BackVbd, Counts};
 use pregrant::blk::disk::DiskFigures;
+use pregrant::blk::features::{DEVICE_PATH, DEVICE_TYPE, PARAMS, type_is_cdrom};
 use pregrant::platform::Platform;
 use pregrant::xenbus::back::Drained;
 use pregrant::xenbus::bus::StoreBus;
@@ -21,7 +23,11 @@ use pregrant::xenbus::{Device, DeviceError, DeviceId};
 use pregrant::xenstore::{Client, Transport};
 use rustix::fd::OwnedFd;
 use std::any::Any;
+use std::time::Duration;
 
+/// How long a disk that closes waits for what it works on. Then its guest is told that it is closed, and its pages stay mapped until the
+/// disk answers.
+const LAST_ORDERS: Duration = Duration::from_secs(1);
 /// The toolstack's key that names a script.
 const SCRIPT: &str = "script";
 
@@ -74,7 +80,14 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
         if self.awaits_scripts && script.is_some_and(|script| !script.is_empty()) {
             self.vbd.await_hotplug();
         }
-        Ok(Notes::new())
+        let mut notes = Notes::new();
+        let mut key = |key: &str| device.get_own::<String, T>(xs, key).map_err(|e| e.to_string());
+        let is_empty = |name: Option<String>| name.is_none_or(|name| name.is_empty());
+        if type_is_cdrom(key(DEVICE_TYPE)?.as_ref()) && is_empty(key(PARAMS)?) && is_empty(key(DEVICE_PATH)?)
+        {
+            notes.push((Level::Info, "an empty drive: its front waits until `params` names an image".into()));
+        }
+        Ok(notes)
     }
 
     fn connected(&mut self, _: &Device, log: &DeviceLog) {
@@ -108,6 +121,10 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
             self.readable.push(readable);
         }
         self.vbd.take_back(back);
+    }
+
+    fn under_way(&mut self, p: &P) -> Option<Duration> {
+        (self.vbd.under_way(p) > 0).then_some(LAST_ORDERS)
     }
 
     fn wants_looks(&self) -> bool {

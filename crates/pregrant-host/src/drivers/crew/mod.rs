@@ -32,8 +32,8 @@ use std::thread::JoinHandle;
 
 /// To a worker.
 pub enum Order<P> {
-    /// Serve this queue.
-    Take(DeviceId, Box<dyn ServedQueue<P>>),
+    /// Serve this queue, and count there what its device takes of the worker's time.
+    Take(DeviceId, Box<dyn ServedQueue<P>>, Arc<AtomicU64>),
     /// Return the device's queues, if there are any.
     GiveBack(DeviceId),
     /// Look at the device's queues.
@@ -121,15 +121,21 @@ impl<P: Platform> Crew<P> {
         }
     }
 
-    /// Gives the queues of a device that has just connected to their workers. Returned is what the log is to be told of that, at
-    /// the device's expense.
-    pub fn hand_out(&mut self, p: &P, id: DeviceId, queues: Vec<Box<dyn ServedQueue<P>>>) -> Option<String> {
+    /// Gives the queues of a device that has just connected to their workers, which count in `worker_ns` what they take of their time.
+    /// Returned is what the log is to be told of that, at the device's expense.
+    pub fn hand_out(
+        &mut self,
+        p: &P,
+        id: DeviceId,
+        queues: Vec<Box<dyn ServedQueue<P>>>,
+        worker_ns: &Arc<AtomicU64>,
+    ) -> Option<String> {
         match self {
             Self::Inline(load) => {
-                queues.into_iter().for_each(|queue| load.take(p, id, queue));
+                queues.into_iter().for_each(|queue| load.take(p, id, queue, worker_ns));
                 None
             }
-            Self::Threads(threads) => threads.hand_out(id, queues),
+            Self::Threads(threads) => threads.hand_out(id, queues, worker_ns),
         }
     }
 
@@ -237,7 +243,12 @@ impl<P> Threads<P> {
         Ok(at)
     }
 
-    fn hand_out(&mut self, id: DeviceId, queues: Vec<Box<dyn ServedQueue<P>>>) -> Option<String> {
+    fn hand_out(
+        &mut self,
+        id: DeviceId,
+        queues: Vec<Box<dyn ServedQueue<P>>>,
+        worker_ns: &Arc<AtomicU64>,
+    ) -> Option<String> {
         let (mut own, mut unplaced, mut note) = (None, Vec::new(), None);
         for queue in queues {
             let at = match self.place {
@@ -257,7 +268,7 @@ impl<P> Threads<P> {
             };
             if let Some(Some(seat)) = self.seats.get_mut(at) {
                 seat.carried.add(id);
-                seat.order(Order::Take(id, queue));
+                seat.order(Order::Take(id, queue, Arc::clone(worker_ns)));
             } else {
                 unplaced.push(queue);
             }

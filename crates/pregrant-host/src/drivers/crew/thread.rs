@@ -111,9 +111,9 @@ where
     fn read(&mut self) {
         while let Ok(order) = self.orders.try_recv() {
             match order {
-                Order::Take(id, mut queue) => match queue.adopt(&self.p) {
+                Order::Take(id, mut queue, worker_ns) => match queue.adopt(&self.p) {
                     Ok(()) => {
-                        self.load.take(&self.p, id, queue);
+                        self.load.take(&self.p, id, queue, &worker_ns);
                         if let (None, Some(fd)) = (self.arrivals, self.load.wakes()) {
                             self.arrivals = self.p.events().also_wake_on(fd).ok();
                         }

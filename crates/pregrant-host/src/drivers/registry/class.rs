@@ -132,6 +132,12 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     fn lend(&mut self) -> Vec<Box<dyn ServedQueue<P>>>;
     /// Takes all of them back, in their order, with event channels that are this handle's again.
     fn take_back(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>);
+    /// Its queues are here, and it is about to be closed: how long at most that waits for what was taken from its guest and is under
+    /// way behind it. It is asked again meanwhile, and begins nothing. None: nothing is.
+    fn under_way(&mut self, p: &P) -> Option<Duration> {
+        let _ = p;
+        None
+    }
     /// The event channel, as this handle knows it, of a ring that is not of one queue: as of when it connected. None: it has none.
     fn own_channel(&self, p: &P) -> Option<EvtchnPort> {
         let _ = p;

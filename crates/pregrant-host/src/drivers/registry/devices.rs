@@ -8,6 +8,8 @@ use pregrant::xenbus::{Device, DeviceId, XenbusState};
 use pregrant::xenstore::{Client, Transport, WatchEvent, XsError};
 use std::any::Any;
 use std::fmt::Display;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// One device as others see it, whatever its class.
@@ -27,6 +29,8 @@ pub struct DeviceReport {
     pub lines_left_out: u64,
     /// Why it was the last time, also when it is connected again.
     pub last_failure: Option<String>,
+    /// Nanoseconds of workers' time that its queues took while others wanted the same worker.
+    pub worker_ns: u64,
     /// Whether a predecessor's live rings were taken up.
     pub reattached: bool,
     /// For how long its queues have been live.
@@ -50,6 +54,16 @@ pub(super) struct Held {
 pub(super) struct Busy {
     pub(super) since: Instant,
     pub(super) next: Instant,
+}
+
+/// A device about to be closed, behind which something is under way.
+#[derive(Clone, Copy)]
+pub(super) struct Settling {
+    pub(super) since: Instant,
+    /// When it is looked at again.
+    pub(super) next: Instant,
+    /// It has waited for long enough, or nothing is under way any more.
+    pub(super) over: bool,
 }
 
 /// What is to be done with a device once its queues are here.
@@ -86,12 +100,16 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) last_failure: Option<String>,
     pub(super) reattached: bool,
     pub(super) connected_at: Option<Instant>,
+    /// What its queues took of workers that others wanted too.
+    pub(super) worker_ns: Arc<AtomicU64>,
     /// Queues that are with workers, or on their way.
     pub(super) lent: usize,
     /// Those of them that have come back, until all have.
     pub(super) home: Vec<Box<dyn ServedQueue<P>>>,
     /// What is to be done once they have.
     pub(super) then: Vec<Then>,
+    /// They are here to be closed, and what waits may wait for what is under way behind the device; None: they are not.
+    pub(super) settling: Option<Settling>,
     /// Its front waits, for somebody has what stands behind it: since when, and when that is to be looked at again.
     pub(super) busy: Option<Busy>,
     /// Its front is not listened to before.
@@ -106,6 +124,11 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
         if !self.then.iter().any(|waits| waits.is_like(&then)) {
             self.then.push(then);
         }
+    }
+
+    /// Whether it waits for what is under way behind it; what is to be done meanwhile waits, too.
+    pub(super) fn is_settling(&self) -> bool {
+        self.settling.is_some_and(|settling| !settling.over)
     }
 
     /// Whether something waits for its queues.
@@ -147,6 +170,7 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
             throttled: self.throttled + self.ring_pauses,
             lines_left_out: self.log.left_out(),
             last_failure: self.last_failure.clone(),
+            worker_ns: self.worker_ns.load(Ordering::Relaxed),
             reattached: self.reattached,
             connected: self.connected_at.filter(|_| self.is_connected()).map(|at| at.elapsed()),
         }

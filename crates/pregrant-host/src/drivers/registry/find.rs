@@ -21,6 +21,7 @@ use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::{Class, Device, DeviceId, Side, toolstack};
 use pregrant::xenstore::{Transport, WatchEvent, XsError};
 use std::fmt::Display;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a device whose last owner is dying is tried again (docs/protocol 1.1). Nobody waits for it meanwhile.
@@ -61,6 +62,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
         }
         self.held.retain(|id, _| seen.contains(id));
+        self.made.retain(|id, _| seen.contains(id));
         self.logs.retain(|id, log| {
             let stays = seen.contains(id);
             if !stays {
@@ -116,8 +118,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             log.say(Level::Warn, &format_args!("cannot watch the front's state: {e}"));
             return;
         }
-        let mut served =
-            class.make(&id, &mut keeper(&mut self.config.recovery, &self.platform, id, log.clone()));
+        let mut served = self.made.remove(&id).unwrap_or_else(|| {
+            class.make(&id, &mut keeper(&mut self.config.recovery, &self.platform, id, log.clone()))
+        });
         self.make_room(&id);
         served.back_mut().limit_pages(self.pages_left(&id));
         let left = match served.back_mut().inherit(&mut StoreBus { device: &device, xs: &mut self.xs }) {
@@ -152,6 +155,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             && (e.is_busy()
                 || e.is_too_early() && self.held.get(&id).is_none_or(|held| Instant::now() < held.until))
         {
+            if e.is_busy() {
+                // It goes on waiting, where it would begin to anew.
+                self.made.insert(id, served);
+            }
             return self.hold(id, e, e.is_busy());
         }
         self.held.remove(&id);
@@ -168,9 +175,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             last_failure: None,
             reattached: live,
             connected_at: None,
+            worker_ns: Arc::default(),
             lent: 0,
             home: Vec::new(),
             then: Vec::new(),
+            settling: None,
             throttled_until: None,
             busy: None,
             _owned: owned,

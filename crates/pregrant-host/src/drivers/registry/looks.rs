@@ -4,11 +4,12 @@
 //!   connected:            it has changed perhaps (a disk's length)         each second, if its class wants it
 //!   about to connect:     somebody has it, who may let go                  each 20 ms, for ten seconds; then the device fails
 //!   left by a predecessor: the same, with live rings (find)                each 20 ms, for as long as it takes: its guest waits
+//!   about to close:       what is under way behind it ends (recall)        each 20 ms, for as long as its class says
 //! ```
 //! What a guest may do: nothing here.
 
 use super::Backend;
-use super::devices::Busy;
+use super::devices::{Busy, Settling};
 use log::Level;
 use pregrant::platform::Platform;
 use pregrant::xenbus::bus::StoreBus;
@@ -48,6 +49,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let due: Vec<_> = self.devices.iter().filter(|s| s.busy.as_ref().is_some_and(is_due)).collect();
         let due: Vec<_> = due.into_iter().map(|served| served.device.id()).collect();
         due.into_iter().for_each(|id| self.step(id));
+        let is_due = |s: &Settling| !s.over && s.next <= now;
+        let due: Vec<_> = self.devices.iter().filter(|s| s.settling.as_ref().is_some_and(is_due)).collect();
+        let due: Vec<_> = due.into_iter().map(|served| served.device.id()).collect();
+        due.into_iter().for_each(|id| self.go_on(id));
         if now.duration_since(self.looked) < LOOK {
             return;
         }
@@ -66,7 +71,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let busy = self.devices.iter().filter_map(|served| served.busy.map(|busy| busy.next));
         let held = self.held.values().filter(|held| !held.given_up).map(|held| held.next);
         let looks = self.devices.iter().any(|s| s.is_connected() && s.served.wants_looks());
-        let first = busy.chain(held).chain(looks.then(|| self.looked + LOOK)).min()?;
+        let settling = self.devices.iter().filter_map(|s| s.settling.filter(|s| !s.over).map(|s| s.next));
+        let first = busy.chain(held).chain(settling).chain(looks.then(|| self.looked + LOOK)).min()?;
         Some(first.saturating_duration_since(now))
     }
 }

@@ -128,6 +128,8 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     ending: Vec<DeviceLog>,
     /// Devices that somebody else still holds.
     held: BTreeMap<DeviceId, Held>,
+    /// Of those: what was made of them, and waits for what stands behind it.
+    made: BTreeMap<DeviceId, Box<dyn ServedDevice<P, T>>>,
     /// How many are connected.
     live: usize,
     own_rings: OwnRings,
@@ -172,6 +174,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             logs: BTreeMap::new(),
             ending: Vec::new(),
             held: BTreeMap::new(),
+            made: BTreeMap::new(),
             live: 0,
             own_rings: OwnRings::default(),
             plugging: false,
@@ -252,7 +255,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                     Changed::Devices => scan = true,
                     Changed::State(id) => scan |= !self.devices.has(&id) && self.serves(&id),
                     Changed::Wish(id) => drop(by_toolstack.insert(id)),
-                    Changed::Own(id, key) => self.own_key_changed(&id, key),
+                    Changed::Own(id, key) => {
+                        self.own_key_changed(&id, key);
+                        // Its front may wait for that.
+                        if self.devices.get(&id).is_some_and(|served| !served.is_connected()) {
+                            by_toolstack.insert(id);
+                        }
+                    }
                     Changed::Nothing => {}
                 },
             }

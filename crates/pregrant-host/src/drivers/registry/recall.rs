@@ -2,15 +2,18 @@
 //!
 //! ```text
 //!   connected --lend--> workers
-//!   a step that closes, a failure, a directory that is gone:  is_home? no: recalled, and then it is done
+//!   a step that closes, a failure, a directory that is gone:  is_home? no: recalled, and then it is done;
+//!                                                             is_settled? no: looked at again, for as long as its class says
 //!   pump: queues came --all of a device--> take_back --> what waited;  or, where nothing did, they are placed anew
 //! ```
 //! Invariant: nothing of a device is unmapped, closed or dropped while a worker may touch it.
 //!
-//! What a guest may do: close while its queues are on their way. Its steps wait for them, others' do not.
+//! What a guest may do: close while its queues are on their way, or while what stands behind its device is at work for it. Its steps wait
+//! for that, others' do not.
 
 use super::Backend;
-use super::devices::Then;
+use super::devices::{Settling, Then};
+use super::looks::BUSY_LOOK;
 use crate::drivers::workload::{Returned, Why};
 use log::Level;
 use pregrant::platform::Platform;
@@ -27,27 +30,38 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let Some(served) = self.devices.get_mut(id) else { return };
         let queues = served.served.lend();
         served.lent = queues.len();
-        if let Some(note) = self.crew.hand_out(&self.platform, *id, queues) {
+        served.settling = None;
+        if let Some(note) = self.crew.hand_out(&self.platform, *id, queues, &served.worker_ns) {
             served.say(Level::Warn, &note);
         }
     }
 
-    /// Whether all of a device is here. If not, its queues are recalled, and then it is done.
+    /// Whether all of a device is here, and nothing under way behind it. If not, its queues are recalled, and then it is done.
     pub(super) fn is_home(&mut self, id: &DeviceId, then: Then) -> bool {
+        let Some(served) = self.devices.get(id) else { return true };
+        let came = if served.lent > 0 { self.crew.recall(*id) } else { None };
+        if let Some(came) = came {
+            self.came_home(came);
+        }
+        let is_home = self.devices.get(id).is_none_or(|served| served.lent == 0) && self.is_settled(id);
+        if !is_home && let Some(served) = self.devices.get_mut(id) {
+            served.wait_with(then);
+        }
+        is_home
+    }
+
+    /// Whether nothing is under way behind a device whose queues are here, or that has been waited for. If not, it is looked at again.
+    fn is_settled(&mut self, id: &DeviceId) -> bool {
         let Some(served) = self.devices.get_mut(id) else { return true };
-        if served.lent == 0 {
+        if served.settling.is_some_and(|settling| settling.over) {
             return true;
         }
-        match self.crew.recall(*id) {
-            Some(came) => {
-                self.came_home(came);
-                self.devices.get(id).is_none_or(|served| served.lent == 0)
-            }
-            None => {
-                served.wait_with(then);
-                false
-            }
-        }
+        let now = Instant::now();
+        let since = served.settling.map_or(now, |settling| settling.since);
+        let most = served.served.under_way(&self.platform);
+        let over = most.is_none_or(|most| now.duration_since(since) >= most);
+        served.settling = Some(Settling { since, next: now + BUSY_LOOK, over });
+        over
     }
 
     /// Queues that a worker returned. Its device has all of them again once this was the last.
@@ -104,7 +118,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     /// Does what waited for a device's queues; where nothing did, they are handed out again, to others perhaps.
-    fn go_on(&mut self, id: DeviceId) {
+    pub(super) fn go_on(&mut self, id: DeviceId) {
+        if self.devices.get(&id).is_some_and(|served| served.is_waited_for()) && !self.is_settled(&id) {
+            return;
+        }
         let Some(served) = self.devices.get_mut(&id) else { return };
         let then = std::mem::take(&mut served.then);
         if then.is_empty() && served.is_connected() {

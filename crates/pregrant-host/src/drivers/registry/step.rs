@@ -75,6 +75,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let pages_left = self.pages_left(&id);
         // What is being unplugged is over, whatever is made in its place.
         let Some(served) = self.devices.get_mut(&id).filter(|s| !s.served.is_out()) else { return };
+        if served.is_settling() {
+            return served.wait_with(Then::Step);
+        }
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
         let back = served.served.back_mut();
         back.limit_pages(pages_left);

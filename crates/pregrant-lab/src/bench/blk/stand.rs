@@ -74,7 +74,7 @@ impl Most {
         rows.fold(Self::default(), |most, row| Self {
             depth: most.depth.max(row.depth),
             size: most.size.max(row.longest()),
-            in_flight: most.in_flight.max(row.depth * row.longest()),
+            in_flight: most.in_flight.max(row.in_flight()),
         })
     }
 }
@@ -198,6 +198,7 @@ impl Stand {
             depth: row.depth,
             sleeps: self.plan.sleeps(),
             gives_way: self.gives_way,
+            careless: false,
         };
         self.ask(GuestOrder::Begin(load))?;
         std::thread::sleep(WARM_UP);

@@ -128,13 +128,18 @@ pub fn method(rows: &[Row], args: &BlkArgs, stands: &BTreeMap<Plan, Stand>, plat
     }
     for greedy in rows.iter().filter(|row| row.greedy.is_some()) {
         let equal = rows.iter().find(|row| row.is_equal_load_of(greedy));
-        if let Some(kept) = equal.and_then(|equal| greedy.kept(equal)) {
+        let Some(equal) = equal else { continue };
+        if let (Some(share), Some(kept), Some(dearer)) =
+            (greedy.share(), greedy.kept(equal), greedy.dearer(equal))
+        {
             let (bytes, all) = (greedy.longest(), greedy.plan.guests);
             text += &format!(
-                "{}: beside a last one whose requests have {bytes} B each of the others keeps {} of what each of {all} gets at equal load; 1 is \
-                 a fair share.\n",
+                "{}: beside a last one whose requests have {bytes} B each of the others has {} of its share, 1/{all}, of the backend's time, \
+                 keeps {} of the requests that each has at equal load, and pays {} of that time for each.\n",
                 greedy.words(),
-                times(kept)
+                times(share),
+                times(kept),
+                times(dearer)
             );
         }
     }

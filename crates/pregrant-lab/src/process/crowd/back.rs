@@ -89,6 +89,7 @@ impl Host {
             at_ns: MonotonicClock.now_ns(),
             cpu_ns: stamp.cpu_ns,
             workers_cpu_ns: stamp.workers.iter().map(|worker| worker.ns).collect(),
+            devices_ns: self.backend.devices().map(|(said, _)| (said.id.front.0, said.worker_ns)).collect(),
             ops: stamp.counters,
             missed_wakeups: self.backend.missed_wakeups(),
         }

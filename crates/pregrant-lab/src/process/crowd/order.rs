@@ -124,6 +124,8 @@ pub struct Spent {
     pub cpu_ns: u64,
     /// CPU time by worker.
     pub workers_cpu_ns: Vec<u64>,
+    /// By guest's domain: what its device took of workers while others wanted them too.
+    pub devices_ns: Vec<(u16, u64)>,
     /// Platform operations of all threads.
     pub ops: Counters,
     /// Sleeps that ended by their bound with work pending.

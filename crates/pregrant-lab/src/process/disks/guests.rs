@@ -106,10 +106,8 @@ impl Guests {
     fn begin(&mut self, load: Load) -> Result<DisksReport> {
         self.hall.keeps_times.store(false, Ordering::Relaxed);
         self.hall.running.store(true, Ordering::Relaxed);
-        let last = self.all.len().saturating_sub(1);
         for (i, guest) in self.all.iter().enumerate() {
-            let size = load.greedy.filter(|_| i == last).unwrap_or(load.size);
-            guest.tasks.send(Task::Run(Load { size, ..load }))?;
+            guest.tasks.send(Task::Run(load.of_guest(i, self.all.len())))?;
         }
         Ok(DisksReport::Done)
     }

@@ -99,6 +99,13 @@ impl Contents {
         &self.filled[..len]
     }
 
+    /// Whether what was read is one of those that are not looked at, where few are.
+    pub fn passes_over(&mut self) -> bool {
+        let passes = !(self.reads + 1).is_multiple_of(WHOLE_EACH);
+        self.reads += u64::from(passes);
+        passes
+    }
+
     /// Looks at what was read, as the module says.
     pub fn read(&mut self, sector: u64, bytes: &[u8]) {
         self.reads += 1;
@@ -128,7 +135,7 @@ mod tests {
     use super::*;
 
     fn load(dir: Dir, size: usize, align: usize, depth: usize) -> Load {
-        Load { dir, size, greedy: None, align, depth, sleeps: false, gives_way: false }
+        Load { dir, size, greedy: None, align, depth, sleeps: false, gives_way: false, careless: false }
     }
 
     #[test]
@@ -145,6 +152,29 @@ mod tests {
                 assert!(all.iter().all(|asked| asked.sector + sectors <= 1 << 14), "{all:?}");
             }
         }
+    }
+
+    #[test]
+    fn of_a_careless_guest_s_reads_few_are_looked_at_and_those_whole() {
+        let mut contents = Contents::new(9, 64, 4096);
+        let bytes = contents.write(8, 4096).to_vec();
+        for _ in 0..3 * WHOLE_EACH {
+            if !contents.passes_over() {
+                contents.read(8, &bytes);
+            }
+        }
+        assert_eq!((contents.checked, contents.damaged), (3, 0));
+    }
+
+    #[test]
+    fn the_last_guest_is_the_greedy_one() {
+        let all = Load { greedy: Some(1 << 20), ..load(Dir::Read, 4096, 4096, 256) };
+        assert_eq!(all.of_guest(2, 4), all);
+        let last = all.of_guest(3, 4);
+        assert_eq!(
+            (last.size, last.depth, last.careless),
+            (1 << 20, super::super::order::GREEDY_DEPTH, true)
+        );
     }
 
     #[test]

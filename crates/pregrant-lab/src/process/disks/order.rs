@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 /// The number of each guest's disk, as Xen counts them: xvda.
 pub const HANDLE: u32 = 51712;
 
+/// Requests that a greedy guest has in flight at most: as many as the backend may have under way for it, and more.
+pub const GREEDY_DEPTH: usize = 32;
+
 /// What is asked of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -62,6 +65,21 @@ pub struct Load {
     pub sleeps: bool,
     /// It lets others have its processor for a moment whenever it finds nothing to do.
     pub gives_way: bool,
+    /// It looks at what it read in few of its reads, and not at the others, which cost it next to nothing; and lets others have its
+    /// processor behind each request.
+    pub careless: bool,
+}
+
+impl Load {
+    /// What guest `i` of `n` does.
+    pub fn of_guest(self, i: usize, n: usize) -> Self {
+        match self.greedy {
+            Some(size) if i + 1 == n => {
+                Self { size, depth: self.depth.min(GREEDY_DEPTH), careless: true, ..self }
+            }
+            _ => self,
+        }
+    }
 }
 
 /// To the process with the guests.

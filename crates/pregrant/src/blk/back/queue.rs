@@ -567,15 +567,20 @@ impl<P: Platform> BackQueue<P> {
         self.can_take() && (!self.redo.is_empty() || self.ring.available(1) != Ok(0))
     }
 
-    /// Takes no more, and has all that was taken answered, unless the disk hangs: before it is dropped, in good order. Returns how many
-    /// it answered. What it did not a successor finds in the journal.
-    pub fn drain(&mut self, p: &P) -> usize {
+    /// Has answered what has come back, and takes nothing. Returns how many requests the disk still works on.
+    pub fn under_way(&mut self, p: &P) -> usize {
+        let takes = core::mem::replace(&mut self.takes, false);
+        let _ = self.poll(p); // takes nothing, so that nothing can be wrong
+        self.takes = takes;
+        self.in_flight()
+    }
+
+    /// Takes no more, and has all that was taken answered, unless the disk hangs: before it is dropped, in good order. Where nobody is to
+    /// be `patient`, what the disk still works on is left. Returns how many it answered. What it did not a successor finds in the journal.
+    pub fn drain(&mut self, p: &P, patient: bool) -> usize {
         let before = self.share.counters.read().answers;
         self.takes = false;
-        let _ = self.poll(p); // takes nothing, so that nothing can be wrong
-        while self.in_flight() > 0 && self.chan.is_some() && self.disk.wait() {
-            let _ = self.poll(p); // the same
-        }
+        while self.under_way(p) > 0 && patient && self.chan.is_some() && self.disk.wait() {}
         (self.share.counters.read().answers - before) as usize
     }
 }

@@ -4,7 +4,7 @@
 //!   offer       what this back takes                                          blk/features.rs
 //!   connect     image opened --> the front's keys --> rings, channels --> queues live --> figures written, and then state 4
 //!   resize      `sectors` and the state once more: the front looks        also by a successor whose image grew meanwhile
-//!   disconnect  nothing stays mapped or bound; what the disk still works on ends first
+//!   disconnect  nothing stays mapped or bound, but what the disk still works on: whoever closes it waits for that (under_way)
 //! ```
 //! Connected is said only after the image is open: a disk that cannot be had is a device that closes with a line that says why.
 //!
@@ -118,11 +118,17 @@ impl<P: Platform> BackDevice for Vbd<P> {
     type Far = ();
     const CLASS: Class = Class::VBD;
     const HANDSHAKE: Handshake = Handshake::Confirmed;
+    const OWN_KEYS: &'static [&'static str] = &[PARAMS, DEVICE_PATH];
 
     fn offer<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         self.config.features.max_indirect_segments =
             self.config.features.max_indirect_segments.min(INDIRECT_SEGMENTS_MAX);
         bus.publish(&self.config.features.pairs(), of_back_connection)
+    }
+
+    /// A CD drive may be empty, until the toolstack names an image.
+    fn is_there<B: DeviceBus>(&mut self, bus: &mut B) -> Result<bool, B::Error> {
+        Ok(!type_is_cdrom(bus.own_text(DEVICE_TYPE)?.as_ref()) || image_name(bus)?.is_some())
     }
 
     fn connect<B: DeviceBus>(
@@ -143,12 +149,18 @@ impl<P: Platform> BackDevice for Vbd<P> {
     }
 
     fn drain(&mut self, p: &P, (): &mut ()) -> Drained {
-        let delivered = self.queues.iter_mut().map(|q| q.drain(p)).sum();
-        Drained { delivered, lost: 0 }
+        // One image is behind all of them: where it hangs that is waited for once.
+        let mut patient = true;
+        let drain = |q: &mut BackQueue<P>| {
+            let delivered = q.drain(p, patient);
+            patient &= q.in_flight() == 0;
+            delivered
+        };
+        Drained { delivered: self.queues.iter_mut().map(drain).sum(), lost: 0 }
     }
 
     fn disconnect(&mut self, _: &P) {
-        self.queues.clear(); // the disk's orders end, maps are unmapped and channels closed on drop
+        self.queues.clear(); // maps are unmapped and channels closed on drop; what the disk still works on keeps its pages
         self.shares.clear();
         self.figures = None;
         self.allowed = 0;
@@ -176,6 +188,15 @@ impl<P: Platform> BackDevice for Vbd<P> {
     }
 }
 
+/// What the toolstack, or its script, calls the image; None: it names none.
+fn image_name<B: DeviceBus>(bus: &mut B) -> Result<Option<String>, B::Error> {
+    let named = |name: Option<String>| name.filter(|name| !name.is_empty());
+    match named(bus.own_text(DEVICE_PATH)?) {
+        Some(device) => Ok(Some(device)),
+        None => Ok(named(bus.own_text(PARAMS)?)),
+    }
+}
+
 impl<P: Platform> Vbd<P> {
     /// Opens the image, maps rings, binds channels, writes the figures.
     fn connect_queues<B: DeviceBus>(
@@ -197,10 +218,7 @@ impl<P: Platform> Vbd<P> {
         let mode = bus.own_text(MODE).map_err(ConnectError::Keys)?;
         // A guest that was told that it only reads does so until its next connect.
         let writable = mode_writes(mode.as_deref()) && !told.is_some_and(|told| told.read_only);
-        let params = match bus.own_text(DEVICE_PATH).map_err(ConnectError::Keys)? {
-            Some(device) if !device.is_empty() => Some(device),
-            _ => bus.own_text(PARAMS).map_err(ConnectError::Keys)?,
-        };
+        let params = image_name(bus).map_err(ConnectError::Keys)?;
         let opening = Opening { params, writable, is_live: begin == Begin::Reattach };
         let mut figures = self.image.open(&opening).map_err(|e| match e {
             OpenError::Busy(who) => ConnectError::Busy(who),
@@ -341,6 +359,11 @@ impl<P: Platform> Vbd<P> {
     /// What is known of its queues, wherever they are.
     pub fn shares(&self) -> &[Arc<QueueShare>] {
         &self.shares
+    }
+
+    /// Has its queues that are here answer what has come back. Returns how many requests its image still works on.
+    pub fn under_way(&mut self, p: &P) -> usize {
+        self.queues.iter_mut().map(|queue| queue.under_way(p)).sum()
     }
 
     /// Its queues that are here.
