@@ -173,8 +173,10 @@ fn systemd(rig: &Rig<'_>, programs: &[PathBuf], out: &Images) -> Result<(), Stri
     let is_unit = |file: &PathBuf| file.extension().is_some_and(|e| e == "service" || e == "socket");
     let units: Vec<PathBuf> = listed(&of_project("dist"))?.into_iter().filter(is_unit).collect();
     tree.put_all(&units, "etc/systemd/system")?;
-    let drop_in = "etc/systemd/system/pregrant-back.service.d";
-    tree.put_all(&[tree.dir.join("etc/systemd/system/rig.conf")], drop_in)?;
+    for (unit, drop_in) in [("back", "rig.conf"), ("blkback", "blkback.conf")] {
+        let drop_in = tree.dir.join("etc/systemd/system").join(drop_in);
+        tree.put_all(&[drop_in], &format!("etc/systemd/system/pregrant-{unit}.service.d"))?;
+    }
     tree.put_all(&programs[..1], "usr/local/bin")?;
     tree.put_all(&["rig/systemd-init", "rig/dom0-init"].map(of_project), "rig")?;
     copy(&tree.dir.join("rig/systemd-init"), &tree.dir.join("init"))?;
