@@ -29,9 +29,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Rounds between two looks at what fired, while others move: fewer where they are long, for whoever is armed is not to wait for all of
-/// them. And the least time between two looks, for one is a system call and rounds may be short.
+/// Rounds between two looks at what fired, while others move; fewer where they are long, so that whoever is armed waits for about
+/// `LOOK_WITHIN`. And the least time between two looks, for one is a system call and rounds may be short.
 const LOOK_EVERY: u32 = 16;
+const LOOK_WITHIN: Duration = Duration::from_micros(200);
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
 /// A queue that moved nothing for so many rounds, while others move, is armed.
 const IDLE_ROUNDS: u32 = 64;
@@ -361,7 +362,7 @@ impl<P: Platform> Workload<P> {
         self.tell_times();
         let now = Instant::now();
         let round = now.duration_since(std::mem::replace(&mut self.counted_at, now)) / self.look_every;
-        let rounds = LOOK_AGAIN.as_nanos() / round.as_nanos().max(1);
+        let rounds = LOOK_WITHIN.as_nanos() / round.as_nanos().max(1);
         self.look_every = rounds.clamp(1, LOOK_EVERY.into()) as u32;
         self.look_in = self.look_every;
         if !self.sleeps {
