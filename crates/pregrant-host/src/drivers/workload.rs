@@ -359,18 +359,22 @@ impl<P: Platform> Workload<P> {
     /// Once in a while: what fired of those that are armed, and who has been idle for long enough to be.
     #[cold]
     fn look_while_busy(&mut self, p: &P) {
+        let rounds = std::mem::replace(&mut self.look_every, LOOK_EVERY);
+        self.look_in = LOOK_EVERY;
         self.tell_times();
-        let now = Instant::now();
-        let round = now.duration_since(std::mem::replace(&mut self.counted_at, now)) / self.look_every;
-        let rounds = LOOK_WITHIN.as_nanos() / round.as_nanos().max(1);
-        self.look_every = rounds.clamp(1, LOOK_EVERY.into()) as u32;
-        self.look_in = self.look_every;
         if !self.sleeps {
             return;
         }
-        if self.nr_active() < self.nr_queues() && now.duration_since(self.looked_at) >= LOOK_AGAIN {
-            self.looked_at = now;
-            self.look(p);
+        if self.nr_active() < self.nr_queues() {
+            let now = Instant::now();
+            let took = now.duration_since(std::mem::replace(&mut self.counted_at, now));
+            let within = LOOK_WITHIN.as_nanos() * u128::from(rounds) / took.as_nanos().max(1);
+            self.look_every = within.clamp(1, LOOK_EVERY.into()) as u32;
+            self.look_in = self.look_every;
+            if now.duration_since(self.looked_at) >= LOOK_AGAIN {
+                self.looked_at = now;
+                self.look(p);
+            }
         }
         if self.nr_active() > 1 {
             let is_idle = |slot: &usize| self.slots[*slot].as_ref().is_some_and(|s| s.idle > IDLE_ROUNDS);

@@ -366,14 +366,14 @@ where
         }
     }
 
-    /// What the back said of why it closed the disk; where it said nothing, or may not be read, where to look.
+    /// What the back said of why it closed the disk, if it did.
     fn back_says(&mut self) -> String {
-        let id = self.end.device.id();
-        let at = id.error_path(Side::Back);
+        let at = self.end.device.id().error_path(Side::Back);
         match self.end.xs.read_if_there(&at) {
             Ok(Some(text)) => format!(": {}", short(&String::from_utf8_lossy(&text))),
             Ok(None) => String::new(),
-            Err(_) => format!(" (its log says why, and in {} `xenstore-read {at}`)", id.back),
+            // Not to be read, which it is where there is nothing, too.
+            Err(_) => "; its log may say why".into(),
         }
     }
 
