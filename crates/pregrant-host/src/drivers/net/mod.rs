@@ -31,7 +31,7 @@ use pregrant::platform::Platform;
 use pregrant::xenbus::back::KeptMemory;
 use pregrant::xenbus::{BackDevice, Class, DeviceId};
 use pregrant::xenstore::Transport;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::time::Duration;
@@ -59,13 +59,16 @@ pub struct Net<P> {
     /// How they are served.
     pub config: NetConfig,
     far: Far,
+    /// The log was warned that guests may not be isolated.
+    warned: Rc<Cell<bool>>,
     platform: PhantomData<fn(&P)>,
 }
 
 impl<P: Platform> Net<P> {
     /// Vifs with `far` behind them.
     pub fn new(config: NetConfig, far: Box<dyn PortProvider>) -> Self {
-        Self { config, far: Rc::new(RefCell::new(far)), platform: PhantomData }
+        let (far, warned) = (Rc::new(RefCell::new(far)), Rc::default());
+        Self { config, far, warned, platform: PhantomData }
     }
 }
 
@@ -93,7 +96,8 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Net<P> {
         if self.far.borrow().is_kernels(id) {
             vif.take_from_kernel();
         }
-        Box::new(VifInstance::new(vif, Rc::clone(&self.far), self.config.hotplug))
+        let (far, warned) = (Rc::clone(&self.far), Rc::clone(&self.warned));
+        Box::new(VifInstance::new(vif, far, self.config.hotplug, warned))
     }
     fn most_pages(&self) -> usize {
         1 + self.config.vif.features.max_queues as usize * VIF_QUEUE_PAGES

@@ -28,6 +28,8 @@ use pregrant::xenbus::{Device, DeviceError, DeviceId};
 use pregrant::xenstore::{Client, Transport};
 use rustix::fd::OwnedFd;
 use std::any::Any;
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// See the module.
@@ -43,12 +45,15 @@ pub(super) struct VifInstance<P: Platform> {
     plug: HotplugState,
     /// The log was told that its guest takes no frames.
     stalled: bool,
+    /// The log was warned, of any vif, that its guest is not isolated.
+    warned: Rc<Cell<bool>>,
 }
 
 impl<P: Platform> VifInstance<P> {
-    pub(super) fn new(vif: BackVif<P>, far: Far, hotplug: Hotplug) -> Self {
+    pub(super) fn new(vif: BackVif<P>, far: Far, hotplug: Hotplug, warned: Rc<Cell<bool>>) -> Self {
         let (ports, readable, drops) = (Vec::new(), Vec::new(), None);
-        Self { vif, ports, readable, drops, far, hotplug, plug: HotplugState::Done, stalled: false }
+        let (plug, stalled) = (HotplugState::Done, false);
+        Self { vif, ports, readable, drops, far, hotplug, plug, stalled, warned }
     }
 
     /// What its ports dropped.
@@ -131,7 +136,9 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         let (tx, rx) = self.vif.path_names(0);
         log.say(Level::Info, &format_args!("connected, {queues} queue(s), TX {tx}, RX {rx}"));
         if tx == PathName::Foreign.name() {
-            log.say(Level::Warn, &"all memory of its guest is mapped, as the guest asked: it is not isolated from this backend");
+            // The path is switched on for the whole backend: one warning says what that means, and each vif's line of whom.
+            let level = if self.warned.replace(true) { Level::Info } else { Level::Warn };
+            log.say(level, &"all memory of its guest is mapped, as the guest asked: it is not isolated from this backend");
         }
     }
 
