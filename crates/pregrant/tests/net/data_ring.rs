@@ -2,21 +2,22 @@
 //! finds, and how both ends agree. That any frames arrive intact through one is in data_path.rs.
 #![cfg(not(miri))]
 
+use crate::pair::{Pair, ordinary};
 use crate::rig;
 
 use pregrant::net::back::rx_batch::RxAccepts;
-use pregrant::net::back::{BackVif, Polled, PreviousState, RxQueue, VifConfig};
+use pregrant::net::back::{BackVif, PreviousState, RxQueue, VifConfig};
 use pregrant::net::features::{ActiveLists, BackFeatures};
-use pregrant::net::front::{FrontConfig, FrontVif, Granting};
+use pregrant::net::front::{FrontConfig, Granting};
 use pregrant::net::path::data_ring::PIECE_MAX;
 use pregrant::net::path::data_ring::front::{DataArea, RecvArea, SendArea};
 use pregrant::net::path::data_ring::index::IndexPage;
 use pregrant::net::path::data_ring::keys::{ACTIVE, INDEX_REF};
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::{AnyPath, Chain, DataRingPath, FrontPath, StagingPath};
-use pregrant::platform::local::{LocalDomain, LocalXen};
+use pregrant::platform::local::LocalDomain;
 use pregrant::platform::{Access, GrantPool, PeerMem};
-use pregrant::port::{Arena, Offload};
+use pregrant::port::Offload;
 use pregrant::ring::{BackRing, RingPages};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::data_ring::{REFS, RING_ORDER};
@@ -27,10 +28,9 @@ use pregrant::wire::netif::{
 };
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
 use proptest::prelude::*;
-use rig::bus::{MapBus, connect, device};
 use rig::model::Slot;
 use rig::raw_back::{Rx, Tx};
-use rig::{GUEST, HOST, Rig, RxGame, SLOTS, TestPort, TxGame, Way, byte, release_half};
+use rig::{GUEST, HOST, Rig, RxGame, SLOTS, TxGame, Way, byte, release_half};
 use std::collections::VecDeque;
 
 /// Halves of 8 KiB.
@@ -596,67 +596,25 @@ fn rx_a_full_half_is_counted_and_frames_go_by_copy() {
     t.close();
 }
 
-/// Both ends of a vif, over plain maps.
-struct Pair {
-    xen: LocalXen,
-    g: LocalDomain,
-    h: LocalDomain,
-    fb: MapBus,
-    bb: MapBus,
-    front: FrontVif<LocalDomain>,
-    back: BackVif<LocalDomain>,
-}
-
 fn wish(data_ring: Option<u32>) -> FrontConfig {
-    let config = FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() };
-    FrontConfig { data_ring, granting: Granting::PerFrame, ..config }
+    FrontConfig { data_ring, granting: Granting::PerFrame, ..ordinary() }
 }
 
-impl Pair {
-    fn new(wished: FrontConfig, offered: BackFeatures, page_limit: Option<usize>) -> Self {
-        let xen = LocalXen::new();
-        let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
-        let (fb, bb) = device();
-        let config = VifConfig { features: offered, ..VifConfig::default() };
-        let mut back = BackVif::new(GUEST, 0, config);
-        if let Some(pages) = page_limit {
-            back.limit_pages(pages);
-        }
-        Self { front: FrontVif::new(HOST, wished, false), back, xen, g, h, fb, bb }
+fn pair(wished: FrontConfig, offered: BackFeatures, page_limit: Option<usize>) -> Pair {
+    let mut pair = Pair::new(wished, VifConfig { features: offered, ..VifConfig::default() });
+    if let Some(pages) = page_limit {
+        pair.back.limit_pages(pages);
     }
+    pair
+}
 
-    fn connect(&mut self) {
-        let Self { g, h, fb, bb, front, back, .. } = self;
-        connect((g, front, fb), (h, back, bb));
-    }
-
-    /// What both ends say of queue 0, and how many frames of 1500 bytes go through the ring, TX and RX.
-    fn shows(&mut self) -> (ActiveLists, (&'static str, &'static str), [u64; 2]) {
-        let Self { g, h, front, back, .. } = self;
-        let (mut port, mut arena) = (TestPort::default(), Arena::new());
-        let frame: Vec<u8> = (0..1500).map(byte).collect();
-        assert!(arena.push(&frame, Offload::default()));
-        assert_eq!(front.send(g, 0, &arena.burst()), Ok(1));
-        while back.poll_tx(h, 0, &mut port, &mut Arena::new()).expect("an honest front") != Polled::Idle {}
-        assert_eq!(front.reclaim(g, 0, 1), Ok(1));
-        assert!(port.took.remove(0).0 == frame);
-        port.gives.push_back((frame.clone(), Offload::default()));
-        while back.poll_rx(h, 0, &mut port).expect("an honest front") != Polled::Idle {}
-        arena.clear();
-        assert_eq!(front.recv(g, 0, &mut arena, 1), Ok(1));
-        assert!(arena.burst().frame(0) == frame);
-        let ((ftx, frx), (btx, brx)) = (front.stats(0), back.stats(0));
-        assert_eq!((ftx.data_ring, frx.data_ring), (btx.data_ring, brx.data_ring), "both ends count alike");
-        (front.data_ring(0), back.path_names(0), [btx.data_ring, brx.data_ring])
-    }
-
-    fn close(mut self) {
-        self.front.close(&mut self.fb, None).expect("a map");
-        self.connect();
-        assert!(self.front.is_closed());
-        let counts = self.xen.counts();
-        assert_eq!((counts.grants, counts.mapped, counts.channels), (0, 0, 0));
-    }
+/// What both ends say of queue 0, and how many frames of 1500 bytes go through the ring, TX and RX.
+fn shows(pair: &mut Pair) -> (ActiveLists, (&'static str, &'static str), [u64; 2]) {
+    pair.exchange(1500, 1);
+    let Pair { front, back, .. } = pair;
+    let ((ftx, frx), (btx, brx)) = (front.stats(0), back.stats(0));
+    assert_eq!((ftx.data_ring, frx.data_ring), (btx.data_ring, brx.data_ring), "both ends count alike");
+    (front.data_ring(0), back.path_names(0), [btx.data_ring, brx.data_ring])
 }
 
 const NONE: ActiveLists = ActiveLists::NONE;
@@ -688,9 +646,9 @@ fn both_ends_agree_and_nothing_is_left() {
         (staged(Some(65535), Some(65535)), all(), NONE, ("staging", "staging"), [0, 0]),
     ] {
         let wanted = (wished.data_ring, offered.max_data_ring_order, wished.tx_data_len, wished.rx_data_len);
-        let mut pair = Pair::new(wished, offered, None);
+        let mut pair = pair(wished, offered, None);
         pair.connect();
-        assert_eq!(pair.shows(), (active, paths, frames), "{wanted:?}");
+        assert_eq!(shows(&mut pair), (active, paths, frames), "{wanted:?}");
         assert_eq!(pair.front.shortage(), None);
         assert!(pair.back.refused_lists().is_empty());
         pair.close();
@@ -711,7 +669,7 @@ fn what_is_wrong_is_refused_with_a_word_and_the_rest_is_served() {
         (page(0), 12345, lists(true, false), "page 0 of this half"),
         (page(2), 12345, lists(false, true), "page 0 of this half"),
     ] {
-        let mut pair = Pair::new(wish(Some(2)), BackFeatures::default(), None);
+        let mut pair = pair(wish(Some(2)), BackFeatures::default(), None);
         let Pair { g, h, fb, bb, front, back, .. } = &mut pair;
         back.step(h, bb, &mut |_, _| None).expect("an honest front");
         front.step(g, fb).expect("an honest back");
@@ -737,7 +695,7 @@ fn what_is_wrong_is_refused_with_a_word_and_the_rest_is_served() {
         };
         assert_eq!(refused.iter().map(|r| r.1).collect::<Vec<_>>(), expected, "{refused:?}");
         assert!(refused.iter().all(|(q, _, why)| *q == 0 && why.contains(word)), "{refused:?}");
-        let (seen, _, frames) = pair.shows();
+        let (seen, _, frames) = shows(&mut pair);
         assert_eq!((seen, frames), (active, [active.tx, active.rx].map(u64::from)), "{word}");
         pair.close();
     }
@@ -752,7 +710,7 @@ fn what_cannot_be_had_is_refused_and_frames_go_by_copy() {
         // Two pages for the rings, and less than a half.
         (None, Some(3), "2"),
     ] {
-        let mut pair = Pair::new(wish(Some(2)), BackFeatures::default(), limit);
+        let mut pair = pair(wish(Some(2)), BackFeatures::default(), limit);
         let Pair { g, h, fb, bb, front, back, .. } = &mut pair;
         back.step(h, bb, &mut |_, _| None).expect("an honest front");
         front.step(g, fb).expect("an honest back");
@@ -763,13 +721,13 @@ fn what_cannot_be_had_is_refused_and_frames_go_by_copy() {
         let refused: Vec<_> = pair.back.refused_lists().iter().map(|(_, _, why)| why.to_string()).collect();
         assert!(refused.len() == 2 && refused.iter().all(|why| why.contains(word)), "{refused:?}");
         assert_eq!(pair.bb.own.borrow()[ACTIVE], "0");
-        assert_eq!(pair.shows(), (NONE, ("copy", "copy"), [0, 0]));
+        assert_eq!(shows(&mut pair), (NONE, ("copy", "copy"), [0, 0]));
         pair.close();
     }
     // One half more than it may have: TX comes first.
-    let mut pair = Pair::new(wish(Some(2)), BackFeatures::default(), Some(4));
+    let mut pair = pair(wish(Some(2)), BackFeatures::default(), Some(4));
     pair.connect();
-    assert_eq!(pair.shows().2, [1, 0]);
+    assert_eq!(shows(&mut pair).2, [1, 0]);
     assert_eq!(pair.bb.own.borrow()[ACTIVE], "tx");
     assert_eq!(pair.back.mapped_pages(), 4);
     pair.close();
@@ -781,9 +739,9 @@ fn a_successor_takes_what_was_accepted_or_nothing() {
     for (said, forge, taken) in
         [("1", false, true), ("tx", false, true), ("rx", false, true), ("0", false, true), ("1", true, false)]
     {
-        let mut pair = Pair::new(wish(Some(2)), BackFeatures::default(), None);
+        let mut pair = pair(wish(Some(2)), BackFeatures::default(), None);
         pair.connect();
-        assert_eq!(pair.shows().2, [1, 1]);
+        assert_eq!(shows(&mut pair).2, [1, 1]);
         // As a predecessor said it, who had not been given the other half.
         pair.bb.own.borrow_mut().insert(ACTIVE.into(), said.into());
         pair.back = BackVif::new(GUEST, 0, VifConfig::default());

@@ -2,16 +2,17 @@
 //! finds. That any frames arrive intact is in data_path.rs.
 #![cfg(not(miri))]
 
+use crate::pair::{Pair, ordinary};
 use crate::rig;
 
 use pregrant::PeerFault;
 use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
-use pregrant::net::front::{FrontConfig, FrontVif};
+use pregrant::net::front::FrontConfig;
 use pregrant::net::path::Chain;
 use pregrant::net::path::foreign::{ACTIVE, FEATURE, REQUEST};
 use pregrant::net::path::staging::list::DataLen;
-use pregrant::platform::local::{LocalDomain, LocalXen};
+use pregrant::platform::local::LocalXen;
 use pregrant::platform::{Access, GrantPool, Platform};
 use pregrant::port::{Arena, Offload};
 use pregrant::shm::SharedBytes;
@@ -19,9 +20,8 @@ use pregrant::wire::netif::{
     Extra, GSO_TYPE_TCPV4, RSP_ERROR, RSP_NULL, RSP_OKAY, RX_FOREIGN, RxRequest, TXF_CSUM_BLANK,
     TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_FOREIGN, TXF_MORE_DATA, TxRequest,
 };
-use rig::bus::{MapBus, connect, device};
 use rig::model::Slot;
-use rig::{FRAMES, GUEST, HOST, Rig, RxGame, SLOTS, TestPort, TxGame, Way, byte};
+use rig::{FRAMES, GUEST, Rig, RxGame, SLOTS, TestPort, TxGame, Way, byte};
 
 const WAY: Way = Way::Foreign;
 
@@ -225,21 +225,6 @@ fn rx_over_the_guest_s_own_ring_is_the_guest_s_loss() {
     rig.assert_empty();
 }
 
-/// Both ends of a vif, over plain maps.
-struct Pair {
-    xen: LocalXen,
-    g: LocalDomain,
-    h: LocalDomain,
-    fb: MapBus,
-    bb: MapBus,
-    front: FrontVif<LocalDomain>,
-    back: BackVif<LocalDomain>,
-}
-
-fn ordinary() -> FrontConfig {
-    FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() }
-}
-
 fn wish() -> FrontConfig {
     FrontConfig { foreign: true, ..ordinary() }
 }
@@ -248,55 +233,22 @@ fn serving(foreign: bool) -> VifConfig {
     VifConfig { foreign, ..VifConfig::default() }
 }
 
-impl Pair {
-    fn new(wished: FrontConfig, served: VifConfig, numbered: bool) -> Self {
-        let xen = LocalXen::new();
-        if numbered {
-            xen.number_frames(GUEST, FRAMES);
-        }
-        let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
-        let (fb, bb) = device();
-        let back = BackVif::new(GUEST, 0, served);
-        Self { front: FrontVif::new(HOST, wished, false), back, xen, g, h, fb, bb }
+fn ends(wished: FrontConfig, served: VifConfig, numbered: bool) -> Pair {
+    let xen = LocalXen::new();
+    if numbered {
+        xen.number_frames(GUEST, FRAMES);
     }
+    Pair::on(xen, wished, served)
+}
 
-    fn connect(&mut self) {
-        let Self { g, h, fb, bb, front, back, .. } = self;
-        connect((g, front, fb), (h, back, bb));
-    }
-
-    /// The paths of queue 0, and of a frame each way of 6000 bytes: how many named frames, and the grant operations.
-    fn shows(&mut self) -> ((&'static str, &'static str), [u64; 2], u64) {
-        let Self { g, h, front, back, .. } = self;
-        let (mut port, mut arena) = (TestPort::default(), Arena::new());
-        let frame: Vec<u8> = (0..6000).map(byte).collect();
-        assert!(arena.push(&frame, Offload::default()));
-        assert_eq!(front.send(g, 0, &arena.burst()), Ok(1));
-        while back.poll_tx(h, 0, &mut port, &mut Arena::new()).expect("an honest front") != Polled::Idle {}
-        assert_eq!(front.reclaim(g, 0, 2), Ok(2));
-        assert!(port.took.remove(0).0 == frame);
-        port.gives.push_back((frame.clone(), Offload::default()));
-        while back.poll_rx(h, 0, &mut port).expect("an honest front") != Polled::Idle {}
-        arena.clear();
-        assert_eq!(front.recv(g, 0, &mut arena, 1), Ok(1));
-        assert!(arena.burst().frame(0) == frame);
-        let ((ftx, frx), (btx, brx)) = (front.stats(0), back.stats(0));
-        assert_eq!((ftx.foreign, frx.foreign), (btx.foreign, brx.foreign), "both ends count alike");
-        assert_eq!(front.names_frames(), btx.foreign > 0);
-        (back.path_names(0), [btx.foreign, brx.foreign], btx.grant_ops.total() + brx.grant_ops.total())
-    }
-
-    fn key(&self, back: bool, key: &str) -> Option<String> {
-        if back { &self.bb.own } else { &self.fb.own }.borrow().get(key).cloned()
-    }
-
-    fn close(mut self) {
-        self.front.close(&mut self.fb, None).expect("a map");
-        self.connect();
-        assert!(self.front.is_closed());
-        let c = self.xen.counts();
-        assert_eq!((c.grants, c.mapped, c.channels, c.wholes), (0, 0, 0, 0));
-    }
+/// The paths of queue 0, and of a frame each way of 6000 bytes: how many named frames, and the grant operations.
+fn shows(pair: &mut Pair) -> ((&'static str, &'static str), [u64; 2], u64) {
+    pair.exchange(6000, 2);
+    let Pair { front, back, .. } = pair;
+    let ((ftx, frx), (btx, brx)) = (front.stats(0), back.stats(0));
+    assert_eq!((ftx.foreign, frx.foreign), (btx.foreign, brx.foreign), "both ends count alike");
+    assert_eq!(front.names_frames(), btx.foreign > 0);
+    (back.path_names(0), [btx.foreign, brx.foreign], btx.grant_ops.total() + brx.grant_ops.total())
 }
 
 #[test]
@@ -315,10 +267,10 @@ fn both_ends_agree_and_nothing_is_left() {
         (ordinary(), true, copy, 4),
         (wish(), false, copy, 4),
     ] {
-        let mut pair = Pair::new(wished, serving(offered), true);
+        let mut pair = ends(wished, serving(offered), true);
         pair.connect();
         let is_active = wished.foreign && offered;
-        assert_eq!(pair.shows(), (paths, [u64::from(is_active); 2], ops), "{wished:?}");
+        assert_eq!(shows(&mut pair), (paths, [u64::from(is_active); 2], ops), "{wished:?}");
         assert!(pair.back.refused_lists().is_empty());
         assert_eq!(pair.key(true, FEATURE).as_deref(), Some(if offered { "1" } else { "0" }));
         assert_eq!(pair.key(false, REQUEST).as_deref(), is_active.then_some("1"));
@@ -341,22 +293,22 @@ fn both_ends_agree_and_nothing_is_left() {
 /// A domain that cannot be mapped is served as any other, and said so. So is one that wrote its wish unasked.
 #[test]
 fn what_cannot_be_mapped_goes_by_grants() {
-    let mut pair = Pair::new(wish(), serving(true), false);
+    let mut pair = ends(wish(), serving(true), false);
     pair.connect();
     assert_eq!(pair.key(true, ACTIVE).as_deref(), Some("0"));
-    assert_eq!(pair.shows(), (("copy", "copy"), [0, 0], 4));
+    assert_eq!(shows(&mut pair), (("copy", "copy"), [0, 0], 4));
     let refused: Vec<_> = pair.back.refused_lists().iter().map(|(q, _, why)| (*q, why.to_string())).collect();
     assert!(matches!(&refused[..], [(0, why)] if why.contains("whole domain")), "{refused:?}");
     pair.close();
 
-    let mut pair = Pair::new(ordinary(), serving(false), true);
+    let mut pair = ends(ordinary(), serving(false), true);
     let Pair { g, h, fb, bb, front, back, .. } = &mut pair;
     back.step(h, bb, &mut |_, _| None).expect("an honest front");
     front.step(g, fb).expect("an honest back");
     fb.own.borrow_mut().insert(REQUEST.into(), "1".into());
     pair.connect();
     assert_eq!((pair.key(true, ACTIVE), pair.xen.counts().wholes), (None, 0));
-    assert_eq!(pair.shows(), (("copy", "copy"), [0, 0], 4));
+    assert_eq!(shows(&mut pair), (("copy", "copy"), [0, 0], 4));
     pair.close();
 }
 
@@ -366,7 +318,7 @@ fn a_front_names_frames_to_one_that_says_so_alone() {
     for (key, said) in
         [(ACTIVE, None), (ACTIVE, Some("0")), (ACTIVE, Some("yes")), (FEATURE, Some("0")), (FEATURE, None)]
     {
-        let mut pair = Pair::new(wish(), serving(true), true);
+        let mut pair = ends(wish(), serving(true), true);
         let Pair { g, h, fb, bb, front, back, .. } = &mut pair;
         for _ in 0..2 {
             back.step(h, bb, &mut |_, _| None).expect("an honest front");
@@ -380,7 +332,7 @@ fn a_front_names_frames_to_one_that_says_so_alone() {
             None => drop(bb.own.borrow_mut().remove(key)),
         }
         pair.connect();
-        let (_, frames, _) = pair.shows();
+        let (_, frames, _) = shows(&mut pair);
         assert_eq!(frames, [0, 0], "{key} {said:?}");
         pair.close();
     }
@@ -395,9 +347,9 @@ fn a_successor_takes_it_up_or_takes_nothing() {
         (false, None, false, "--path foreign"),
         (true, Some(REQUEST), false, REQUEST),
     ] {
-        let mut pair = Pair::new(wish(), serving(true), true);
+        let mut pair = ends(wish(), serving(true), true);
         pair.connect();
-        assert_eq!(pair.shows().1, [1, 1]);
+        assert_eq!(shows(&mut pair).1, [1, 1]);
         pair.back = BackVif::new(GUEST, 0, serving(told));
         if let Some(key) = forge {
             pair.fb.own.borrow_mut().remove(key);
@@ -416,7 +368,7 @@ fn a_successor_takes_it_up_or_takes_nothing() {
         pair.close();
     }
     // One of a front that was not given it.
-    let mut pair = Pair::new(ordinary(), serving(false), true);
+    let mut pair = ends(ordinary(), serving(false), true);
     pair.connect();
     pair.back = BackVif::new(GUEST, 0, serving(true));
     assert_eq!(pair.back.inherit(&mut pair.bb), Ok(PreviousState::Connected));

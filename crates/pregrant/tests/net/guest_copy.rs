@@ -2,6 +2,7 @@
 //! becomes of frames when a back ends, and of pages that a guest keeps.
 #![cfg(not(miri))]
 
+use crate::pair::{Pair, ordinary};
 use crate::rig;
 
 use pregrant::net::back::refusal::{LendRefusal, ListRefusal};
@@ -11,7 +12,7 @@ use pregrant::net::path::FrontChain;
 use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::guest_copy::{ACTIVE, COUNT, FEATURE, GENERATION, LIST_REF, REFS, generation_of};
 use pregrant::net::path::staging::list::DataLen;
-use pregrant::platform::local::{LocalDomain, LocalMap, LocalRegion, LocalXen};
+use pregrant::platform::local::{LocalDomain, LocalMap, LocalRegion};
 use pregrant::platform::{Access, GrantPool, GrantTable, InUse, PeerMem};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
 use pregrant::ring::{FrontRing, NetRx, RingMem, Word};
@@ -21,27 +22,17 @@ use pregrant::xenbus::BackDevice;
 use pregrant::xenbus::refusal::{ConnectError, TooManyPages};
 use pregrant::{DomId, GrantRef, PeerFault, PlatformError};
 use proptest::prelude::*;
-use rig::bus::{MapBus, connect, device};
+use rig::bus::{MapBus, connect};
 use rig::own_grants::OwnGrants;
 use rig::{GUEST, HOST, Rig, SLOTS, TestPort, byte};
 use std::cell::{Cell, RefCell};
 
-/// Both ends of a vif, over plain maps.
-struct Pair {
-    xen: LocalXen,
-    g: LocalDomain,
-    h: LocalDomain,
-    fb: MapBus,
-    bb: MapBus,
-    front: FrontVif<LocalDomain>,
-    back: BackVif<LocalDomain>,
+/// Both ends, the back with frames for the front.
+struct Lender {
+    ends: Pair,
     /// Frames that were given to the back so far.
     given: usize,
     port: TestPort,
-}
-
-fn ordinary() -> FrontConfig {
-    FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() }
 }
 
 fn wish() -> FrontConfig {
@@ -52,26 +43,16 @@ fn serving(guest_copy: bool) -> VifConfig {
     VifConfig { guest_copy, ..VifConfig::default() }
 }
 
-impl Pair {
+impl Lender {
     fn new(wished: FrontConfig, served: VifConfig) -> Self {
-        let xen = LocalXen::new();
-        let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
-        let (fb, bb) = device();
-        let back = BackVif::new(GUEST, 0, served);
-        let front = FrontVif::new(HOST, wished, false);
-        Self { front, back, xen, g, h, fb, bb, given: 0, port: TestPort::default() }
+        Self { ends: Pair::new(wished, served), given: 0, port: TestPort::default() }
     }
 
     fn connected(wished: FrontConfig, served: VifConfig) -> Self {
-        let mut pair = Self::new(wished, served);
-        pair.connect();
-        assert!(pair.front.is_live());
-        pair
-    }
-
-    fn connect(&mut self) {
-        let Self { g, h, fb, bb, front, back, .. } = self;
-        connect((g, front, fb), (h, back, bb));
+        let mut lender = Self::new(wished, served);
+        lender.ends.connect();
+        assert!(lender.ends.front.is_live());
+        lender
     }
 
     /// What frame number `n` has, of `len` bytes.
@@ -85,7 +66,9 @@ impl Pair {
             self.port.gives.push_back((Self::frame(self.given, len), Offload::default()));
             self.given += 1;
         }
-        while self.back.poll_rx(&self.h, 0, &mut self.port).expect("an honest front") != Polled::Idle {}
+        while self.ends.back.poll_rx(&self.ends.h, 0, &mut self.port).expect("an honest front")
+            != Polled::Idle
+        {}
     }
 
     /// What the front gets on queue 0; None stands for a frame that it dropped.
@@ -93,7 +76,7 @@ impl Pair {
         let mut got = Vec::new();
         loop {
             let mut arena = Arena::new();
-            let n = self.front.recv(&self.g, 0, &mut arena, 1)?;
+            let n = self.ends.front.recv(&self.ends.g, 0, &mut arena, 1)?;
             let frames = (0..n).map(|i| arena.burst().frame(i).to_vec());
             got.extend(frames.map(|frame| Some(frame).filter(|frame| !frame.is_empty())));
             if n == 0 {
@@ -103,16 +86,8 @@ impl Pair {
     }
 
     fn page(&self, key: &str) -> LocalMap {
-        let gref = self.fb.own.borrow()[key].parse().map(GrantRef).expect("a number");
-        self.h.map(GUEST, &[gref], Access::ReadWrite).expect("the front's page")
-    }
-
-    fn close(mut self) {
-        self.front.close(&mut self.fb, None).expect("a map");
-        self.connect();
-        assert!(self.front.is_closed());
-        let c = self.xen.counts();
-        assert_eq!((c.grants, c.mapped, c.channels), (0, 0, 0));
+        let gref = self.ends.fb.own.borrow()[key].parse().map(GrantRef).expect("a number");
+        self.ends.h.map(GUEST, &[gref], Access::ReadWrite).expect("the front's page")
     }
 }
 
@@ -136,29 +111,29 @@ fn both_ends_agree_and_nothing_is_left() {
         (ordinary(), true, copy, 0),
         (wish(), false, copy, 0),
     ] {
-        let mut pair = Pair::connected(wished, serving(offered));
-        assert_eq!(pair.back.path_names(0), paths);
-        let before = pair.xen.counts();
-        pair.deliver(&lens);
-        let there = pair.xen.counts();
-        let expected: Vec<_> = lens.iter().enumerate().map(|(n, len)| Some(Pair::frame(n, *len))).collect();
-        assert!(pair.receive() == Ok(expected), "{wished:?}");
-        let ((_, front), (_, back)) = (pair.front.stats(0), pair.back.stats(0));
+        let mut lender = Lender::connected(wished, serving(offered));
+        assert_eq!(lender.ends.back.path_names(0), paths);
+        let before = lender.ends.xen.counts();
+        lender.deliver(&lens);
+        let there = lender.ends.xen.counts();
+        let expected: Vec<_> = lens.iter().enumerate().map(|(n, len)| Some(Lender::frame(n, *len))).collect();
+        assert!(lender.receive() == Ok(expected), "{wished:?}");
+        let ((_, front), (_, back)) = (lender.ends.front.stats(0), lender.ends.back.stats(0));
         assert_eq!((front.guest_copy, back.guest_copy), (frames, frames), "{wished:?}");
         if paths.1 == "guest-copy" {
             assert_eq!((there.copies, there.maps), (before.copies, before.maps), "the back asks for nothing");
             // 1, 1, 1, 2 and 16 slots.
-            assert_eq!(pair.xen.counts().copies - there.copies, 21, "the guest asks for each slot");
+            assert_eq!(lender.ends.xen.counts().copies - there.copies, 21, "the guest asks for each slot");
             assert_eq!(back.grant_ops.total(), 0);
         }
         let key = |dir: &MapBus, key: &str| dir.own.borrow().get(key).cloned();
-        assert_eq!(key(&pair.bb, FEATURE).as_deref(), Some(if offered { "1" } else { "0" }));
+        assert_eq!(key(&lender.ends.bb, FEATURE).as_deref(), Some(if offered { "1" } else { "0" }));
         if wished.queues == 1 {
             let asked = wished.guest_copy && offered && wished.rx_data_len != DataLen::new(65535);
-            assert_eq!(key(&pair.fb, LIST_REF).is_some(), asked, "{wished:?}");
-            assert_eq!(key(&pair.bb, ACTIVE).as_deref(), asked.then_some("1"));
+            assert_eq!(key(&lender.ends.fb, LIST_REF).is_some(), asked, "{wished:?}");
+            assert_eq!(key(&lender.ends.bb, ACTIVE).as_deref(), asked.then_some("1"));
         }
-        pair.close();
+        lender.ends.close();
     }
 }
 
@@ -171,17 +146,17 @@ proptest! {
         bursts in proptest::collection::vec(proptest::collection::vec(14usize..9000, 1..40), 1..25),
         ring_order in 0u32..2,
     ) {
-        let mut pair = Pair::connected(FrontConfig { ring_order, ..wish() }, serving(true));
+        let mut lender = Lender::connected(FrontConfig { ring_order, ..wish() }, serving(true));
         for burst in bursts {
-            let first = pair.given;
-            pair.deliver(&burst);
+            let first = lender.given;
+            lender.deliver(&burst);
             let expected: Vec<_> =
-                burst.iter().enumerate().map(|(k, len)| Some(Pair::frame(first + k, *len))).collect();
-            prop_assert!(pair.receive() == Ok(expected));
+                burst.iter().enumerate().map(|(k, len)| Some(Lender::frame(first + k, *len))).collect();
+            prop_assert!(lender.receive() == Ok(expected));
         }
-        let (_, stats) = pair.front.stats(0);
-        prop_assert_eq!((stats.guest_copy, stats.errors), (pair.given as u64, 0));
-        pair.close();
+        let (_, stats) = lender.ends.front.stats(0);
+        prop_assert_eq!((stats.guest_copy, stats.errors), (lender.given as u64, 0));
+        lender.ends.close();
     }
 }
 
@@ -189,19 +164,20 @@ proptest! {
 #[test]
 fn pages_that_are_lent_count_for_the_bound() {
     for (limit, lent) in [(2 + SLOTS as usize, true), (1 + SLOTS as usize, false)] {
-        let mut pair = Pair::new(wish(), serving(true));
-        pair.back.limit_pages(limit);
-        pair.connect();
-        assert_eq!(pair.front.borrows(0), lent);
-        assert_eq!(pair.back.needed_pages(), if lent { limit } else { 2 });
-        let refused: Vec<_> = pair.back.refused_lists().iter().map(|(q, _, why)| (*q, why.clone())).collect();
+        let mut lender = Lender::new(wish(), serving(true));
+        lender.ends.back.limit_pages(limit);
+        lender.ends.connect();
+        assert_eq!(lender.ends.front.borrows(0), lent);
+        assert_eq!(lender.ends.back.needed_pages(), if lent { limit } else { 2 });
+        let refused: Vec<_> =
+            lender.ends.back.refused_lists().iter().map(|(q, _, why)| (*q, why.clone())).collect();
         let why = TooManyPages { asked: SLOTS as usize, left: SLOTS as usize - 1 };
         let why = (0, ListRefusal::Lending(LendRefusal::TooManyPages(why)));
         assert_eq!(refused, if lent { vec![] } else { vec![why] });
-        pair.deliver(&[60, 6000]);
-        assert_eq!(pair.receive().map(|frames| frames.len()), Ok(2));
-        assert_eq!(pair.front.stats(0).1.guest_copy, if lent { 2 } else { 0 });
-        pair.close();
+        lender.deliver(&[60, 6000]);
+        assert_eq!(lender.receive().map(|frames| frames.len()), Ok(2));
+        assert_eq!(lender.ends.front.stats(0).1.guest_copy, if lent { 2 } else { 0 });
+        lender.ends.close();
     }
 }
 
@@ -219,26 +195,26 @@ fn a_list_that_is_wrong_costs_frames_alone() {
         (GENERATION, 7, 4),
         (GENERATION, 257, 4),
     ] {
-        let mut pair = Pair::connected(wish(), serving(true));
-        pair.deliver(&[60, 70, 80, 90]);
-        let list = pair.page(LIST_REF);
+        let mut lender = Lender::connected(wish(), serving(true));
+        lender.deliver(&[60, 70, 80, 90]);
+        let list = lender.page(LIST_REF);
         let was = list.load_u32(at).expect("a word of the page");
         assert!(list.store_u32(at, value));
-        let got = pair.receive().expect("no fault");
+        let got = lender.receive().expect("no fault");
         assert_eq!(
             (got.len(), got.iter().filter(|frame| frame.is_none()).count()),
             (4, lost),
             "{at}: {value}"
         );
         let right = got.iter().enumerate().filter_map(|(n, got)| Some((n, got.as_ref()?)));
-        right.for_each(|(n, got)| assert!(*got == Pair::frame(n, 60 + 10 * n)));
-        assert_eq!(pair.front.stats(0).1.errors, lost as u64);
+        right.for_each(|(n, got)| assert!(*got == Lender::frame(n, 60 + 10 * n)));
+        assert_eq!(lender.ends.front.stats(0).1.errors, lost as u64);
         // It goes on.
         assert!(list.store_u32(at, was));
-        pair.deliver(&[1000]);
-        assert!(pair.receive() == Ok(vec![Some(Pair::frame(4, 1000))]));
+        lender.deliver(&[1000]);
+        assert!(lender.receive() == Ok(vec![Some(Lender::frame(4, 1000))]));
         drop(list);
-        pair.close();
+        lender.ends.close();
     }
 }
 
@@ -258,9 +234,9 @@ fn responses_that_cannot_be_are_faults() {
     ];
     for (what, change, is_fault) in change {
         for lens in [[60, 60], [6000, 60]] {
-            let mut pair = Pair::connected(wish(), serving(true));
-            pair.deliver(&lens);
-            let ring = pair.page("rx-ring-ref");
+            let mut lender = Lender::connected(wish(), serving(true));
+            lender.deliver(&lens);
+            let ring = lender.page("rx-ring-ref");
             let word = |k: usize| ring.load_u32(64 + 4 * k).expect("a word of the ring");
             let mut rsp = RxResponse::from_words([word(0), word(1)]);
             assert!(generation_of(rsp.flags) == 1 && long(rsp) == (lens[0] > 4096));
@@ -269,16 +245,16 @@ fn responses_that_cannot_be_are_faults() {
                 assert!(ring.store_u32(64 + 4 * k, word));
             }
             let is_mixed = lens[0] > 4096 && (what.contains("own page") || what.contains("another"));
-            match pair.receive() {
+            match lender.receive() {
                 Ok(got) => {
                     assert!(!is_fault && !is_mixed, "{what}, {lens:?}: no fault");
-                    assert!(got.last() == Some(&Some(Pair::frame(1, 60))), "{what}, {lens:?}");
+                    assert!(got.last() == Some(&Some(Lender::frame(1, 60))), "{what}, {lens:?}");
                     let _ = got;
                 }
                 Err(e) => assert!(is_fault || is_mixed, "{what}, {lens:?}: {e}"),
             }
             drop(ring);
-            pair.close();
+            lender.ends.close();
         }
     }
 }
@@ -286,21 +262,22 @@ fn responses_that_cannot_be_are_faults() {
 /// What a hook says of a frame in lent pages, and frames by reference: they are copied, and dropped when their page is gone.
 #[test]
 fn a_hook_sees_what_was_copied() {
-    let mut pair = Pair::connected(wish(), serving(true));
+    let mut lender = Lender::connected(wish(), serving(true));
     for (lens, forge) in [([60, 1500, 6000], false), ([60, 1500, 6000], true)] {
-        let first = pair.given;
-        pair.deliver(&lens);
-        let list = pair.page(LIST_REF);
+        let first = lender.given;
+        lender.deliver(&lens);
+        let list = lender.page(LIST_REF);
         // The first slot of the second round.
         let was = list.load_u32(REFS + 16).expect("a word of the page");
         assert!(!forge || list.store_u32(REFS + 16, 0));
         let (mut out, mut diverted, mut heads) = (Arena::new(), Diverted::default(), Vec::new());
-        let seen = pair.front.recv_hooked(&pair.g, 0, &mut out, &mut diverted, (1, 64), |frame| {
-            heads.push(frame.head().to_vec());
-            if frame.len() == 1500 { Verdict::Drop } else { Verdict::Pass }
-        });
+        let seen =
+            lender.ends.front.recv_hooked(&lender.ends.g, 0, &mut out, &mut diverted, (1, 64), |frame| {
+                heads.push(frame.head().to_vec());
+                if frame.len() == 1500 { Verdict::Drop } else { Verdict::Pass }
+            });
         assert_eq!(seen, Ok(3));
-        let expected = |n: usize| Pair::frame(first + n, lens[n]);
+        let expected = |n: usize| Lender::frame(first + n, lens[n]);
         let shown: &[usize] = if forge { &[1, 2] } else { &[0, 1, 2] };
         let shown = shown.iter().map(|n| expected(*n)[..lens[*n].min(256)].to_vec());
         assert!(heads.into_iter().eq(shown));
@@ -308,33 +285,33 @@ fn a_hook_sees_what_was_copied() {
         let all: &[usize] = if forge { &[2] } else { &[0, 2] };
         assert!(passed.iter().cloned().eq(all.iter().map(|n| expected(*n))));
         assert!(list.store_u32(REFS + 16, was));
-        assert_eq!(pair.front.stats(0).1.errors, u64::from(forge));
+        assert_eq!(lender.ends.front.stats(0).1.errors, u64::from(forge));
     }
-    pair.close();
+    lender.ends.close();
 
-    let mut pair = Pair::connected(wish(), serving(true));
-    pair.deliver(&[3000]);
+    let mut lender = Lender::connected(wish(), serving(true));
+    lender.deliver(&[3000]);
     let (mut out, mut lent) = (Arena::new(), Default::default());
-    assert_eq!(pair.front.recv_by_reference(&pair.g, 0, &mut out, &mut lent, 1), Ok(1));
-    assert!(lent.tokens().next().is_none() && out.burst().frame(0) == Pair::frame(0, 3000));
-    pair.close();
+    assert_eq!(lender.ends.front.recv_by_reference(&lender.ends.g, 0, &mut out, &mut lent, 1), Ok(1));
+    assert!(lent.tokens().next().is_none() && out.burst().frame(0) == Lender::frame(0, 3000));
+    lender.ends.close();
 }
 
 /// What was answered and not copied is lost with its back, is counted, and nothing else is: the next one lends pages of its own.
 #[test]
 fn a_successor_lends_anew_and_what_was_lent_is_lost() {
-    let mut pair = Pair::connected(wish(), serving(true));
-    pair.deliver(&[60, 6000]);
-    assert_eq!(pair.receive().map(|frames| frames.len()), Ok(2));
+    let mut lender = Lender::connected(wish(), serving(true));
+    lender.deliver(&[60, 6000]);
+    assert_eq!(lender.receive().map(|frames| frames.len()), Ok(2));
     for (round, told) in [true, true, false, true].into_iter().enumerate() {
-        let first = pair.given;
-        pair.deliver(&[60, 6000, 900]);
-        pair.back = BackVif::new(GUEST, 0, serving(told));
-        assert_eq!(pair.back.inherit(&mut pair.bb), Ok(PreviousState::Connected));
-        assert!(pair.back.reattach(&pair.h, &mut pair.bb, &mut |_, _| None).is_ok());
-        assert_eq!(pair.back.path_names(0).1, if told { "guest-copy" } else { "copy" });
-        pair.deliver(&[700, 5000]);
-        let got = pair.receive().expect("no fault");
+        let first = lender.given;
+        lender.deliver(&[60, 6000, 900]);
+        lender.ends.back = BackVif::new(GUEST, 0, serving(told));
+        assert_eq!(lender.ends.back.inherit(&mut lender.ends.bb), Ok(PreviousState::Connected));
+        assert!(lender.ends.back.reattach(&lender.ends.h, &mut lender.ends.bb, &mut |_, _| None).is_ok());
+        assert_eq!(lender.ends.back.path_names(0).1, if told { "guest-copy" } else { "copy" });
+        lender.deliver(&[700, 5000]);
+        let got = lender.receive().expect("no fault");
         assert_eq!(got.len(), 5);
         // Those of one that lent nothing are in the guest's own pages. All others are lost, also where none lends anew: a reference in
         // the old list may be another page's by then.
@@ -344,10 +321,10 @@ fn a_successor_lends_anew_and_what_was_lent_is_lost() {
             if stand { 0 } else { 3 },
             "{round}"
         );
-        let expected = [(3, 700), (4, 5000)].map(|(k, len)| Some(Pair::frame(first + k, len)));
+        let expected = [(3, 700), (4, 5000)].map(|(k, len)| Some(Lender::frame(first + k, len)));
         assert!(got[3..] == expected, "{round}");
     }
-    let Pair { mut front, mut back, g, h, mut fb, mut bb, xen, .. } = pair;
+    let Pair { mut front, mut back, g, h, mut fb, mut bb, xen, .. } = lender.ends;
     front.close(&mut fb, None).expect("a map");
     connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
     assert!(front.is_closed());
@@ -358,62 +335,62 @@ fn a_successor_lends_anew_and_what_was_lent_is_lost() {
 /// A guest that maps what it is lent, and keeps it, holds that page, and gets none more.
 #[test]
 fn a_guest_that_keeps_a_page_is_lent_no_more() {
-    let mut pair = Pair::connected(wish(), serving(true));
-    let gref = pair.page(LIST_REF).load_u32(REFS + 20).map(GrantRef).expect("a word of the page");
-    assert!(pair.g.map(HOST, &[gref], Access::ReadWrite).is_err(), "it is lent for reading");
-    let mut kept = Some(pair.g.map(HOST, &[gref], Access::ReadOnly).expect("it is lent"));
+    let mut lender = Lender::connected(wish(), serving(true));
+    let gref = lender.page(LIST_REF).load_u32(REFS + 20).map(GrantRef).expect("a word of the page");
+    assert!(lender.ends.g.map(HOST, &[gref], Access::ReadWrite).is_err(), "it is lent for reading");
+    let mut kept = Some(lender.ends.g.map(HOST, &[gref], Access::ReadOnly).expect("it is lent"));
     for (round, lent) in [false, false, true].into_iter().enumerate() {
         if lent {
             kept = None;
         }
-        pair.deliver(&[900; 8]);
+        lender.deliver(&[900; 8]);
         let byte = |kept: &LocalMap| {
             let mut byte = [0];
             assert!(kept.copy_out(100, &mut byte));
             byte[0]
         };
         assert!(round > 0 || kept.as_ref().is_some_and(|kept| byte(kept) != 0));
-        pair.front.close(&mut pair.fb, None).expect("a map");
-        pair.connect();
-        assert!(pair.front.is_closed());
+        lender.ends.front.close(&mut lender.ends.fb, None).expect("a map");
+        lender.ends.connect();
+        assert!(lender.ends.front.is_closed());
         assert_eq!(
-            (pair.back.held_regions(), pair.xen.counts().grants),
+            (lender.ends.back.held_regions(), lender.ends.xen.counts().grants),
             (usize::from(!lent), usize::from(!lent))
         );
         // It counts for the bound, and frames that were not fetched are gone.
         let held = if lent { 0 } else { SLOTS as usize };
-        assert_eq!(pair.back.needed_pages(), held);
+        assert_eq!(lender.ends.back.needed_pages(), held);
         assert!(kept.as_ref().is_none_or(|kept| byte(kept) == 0));
-        pair.back.limit_pages(1 + held);
-        pair.front = FrontVif::new(HOST, wish(), false);
-        pair.fb.own.borrow_mut().insert("state".into(), "1".into());
+        lender.ends.back.limit_pages(1 + held);
+        lender.ends.front = FrontVif::new(HOST, wish(), false);
+        lender.ends.fb.own.borrow_mut().insert("state".into(), "1".into());
         let too_many = TooManyPages { asked: 2 + held, left: 1 + held };
         let mut refused = 0;
         for _ in 0..8 {
-            let stepped = pair.back.step(&pair.h, &mut pair.bb, &mut |_, _| None);
+            let stepped = lender.ends.back.step(&lender.ends.h, &mut lender.ends.bb, &mut |_, _| None);
             match stepped {
                 Ok(_) => {}
                 Err(ConnectError::TooManyPages(why)) if why == too_many => refused += 1,
                 Err(e) => panic!("{e}"),
             }
-            pair.front.step(&pair.g, &mut pair.fb).expect("an honest back");
+            lender.ends.front.step(&lender.ends.g, &mut lender.ends.fb).expect("an honest back");
         }
         assert!(refused > 0);
-        pair.front.close(&mut pair.fb, None).expect("a map");
-        pair.back.limit_pages(usize::MAX);
-        pair.connect();
-        assert!(pair.front.is_closed());
-        pair.front = FrontVif::new(HOST, wish(), false);
-        pair.fb.own.borrow_mut().insert("state".into(), "1".into());
-        pair.connect();
-        assert!(pair.front.is_live(), "{round}");
-        assert_eq!(pair.front.borrows(0), lent);
-        let first = pair.given;
-        pair.deliver(&[900]);
-        assert!(pair.receive() == Ok(vec![Some(Pair::frame(first, 900))]));
+        lender.ends.front.close(&mut lender.ends.fb, None).expect("a map");
+        lender.ends.back.limit_pages(usize::MAX);
+        lender.ends.connect();
+        assert!(lender.ends.front.is_closed());
+        lender.ends.front = FrontVif::new(HOST, wish(), false);
+        lender.ends.fb.own.borrow_mut().insert("state".into(), "1".into());
+        lender.ends.connect();
+        assert!(lender.ends.front.is_live(), "{round}");
+        assert_eq!(lender.ends.front.borrows(0), lent);
+        let first = lender.given;
+        lender.deliver(&[900]);
+        assert!(lender.receive() == Ok(vec![Some(Lender::frame(first, 900))]));
     }
     assert!(kept.is_none());
-    pair.close();
+    lender.ends.close();
 }
 
 /// A connect that fails leaves no page lent, however often it is tried, whatever failed behind a queue's.
@@ -421,20 +398,32 @@ fn a_guest_that_keeps_a_page_is_lent_no_more() {
 fn a_connect_that_fails_lends_nothing() {
     let queues = FrontConfig { queues: 2, split_channels: false, ctrl_ring: true, ..wish() };
     for key in ["queue-1/event-channel", "event-channel-ctrl"] {
-        let mut pair = Pair::new(queues, serving(true));
-        pair.back.step(&pair.h, &mut pair.bb, &mut |_, _| None).expect("an honest front");
-        pair.front.step(&pair.g, &mut pair.fb).expect("an honest back");
-        let was = pair.fb.own.borrow_mut().insert(key.into(), "4000".into()).expect("a key of the front");
-        let own = pair.xen.counts();
+        let mut lender = Lender::new(queues, serving(true));
+        lender
+            .ends
+            .back
+            .step(&lender.ends.h, &mut lender.ends.bb, &mut |_, _| None)
+            .expect("an honest front");
+        lender.ends.front.step(&lender.ends.g, &mut lender.ends.fb).expect("an honest back");
+        let was =
+            lender.ends.fb.own.borrow_mut().insert(key.into(), "4000".into()).expect("a key of the front");
+        let own = lender.ends.xen.counts();
         for _ in 0..3 {
-            assert!(pair.back.step(&pair.h, &mut pair.bb, &mut |_, _| None).is_err(), "{key}");
-            assert_eq!(pair.xen.counts().grants, own.grants, "{key}: the front's alone");
-            assert_eq!((pair.xen.counts().mapped, pair.back.held_regions()), (own.mapped, 0), "{key}");
+            assert!(
+                lender.ends.back.step(&lender.ends.h, &mut lender.ends.bb, &mut |_, _| None).is_err(),
+                "{key}"
+            );
+            assert_eq!(lender.ends.xen.counts().grants, own.grants, "{key}: the front's alone");
+            assert_eq!(
+                (lender.ends.xen.counts().mapped, lender.ends.back.held_regions()),
+                (own.mapped, 0),
+                "{key}"
+            );
         }
-        pair.fb.own.borrow_mut().insert(key.into(), was);
-        pair.connect();
-        assert!(pair.front.borrows(0) && pair.front.borrows(1));
-        pair.close();
+        lender.ends.fb.own.borrow_mut().insert(key.into(), was);
+        lender.ends.connect();
+        assert!(lender.ends.front.borrows(0) && lender.ends.front.borrows(1));
+        lender.ends.close();
     }
 }
 
@@ -501,19 +490,20 @@ impl GrantTable for Watched {
 #[test]
 fn each_list_has_its_next_generation_before_anything_is_lent() {
     for limit in [usize::MAX, 4] {
-        let mut pair =
-            Pair::connected(FrontConfig { queues: 2, split_channels: false, ..wish() }, serving(true));
-        let lists =
-            |pair: &Pair| (0..2).map(|i| pair.page(&format!("queue-{i}/{LIST_REF}"))).collect::<Vec<_>>();
-        let p = Watched::of(pair.h.clone(), lists(&pair), 0);
+        let mut lender =
+            Lender::connected(FrontConfig { queues: 2, split_channels: false, ..wish() }, serving(true));
+        let lists = |lender: &Lender| {
+            (0..2).map(|i| lender.page(&format!("queue-{i}/{LIST_REF}"))).collect::<Vec<_>>()
+        };
+        let p = Watched::of(lender.ends.h.clone(), lists(&lender), 0);
         let mut next = BackVif::<OwnGrants<Watched>>::new(GUEST, 0, serving(true));
         next.limit_pages(limit);
-        assert_eq!(next.inherit(&mut pair.bb), Ok(PreviousState::Connected));
-        pair.back = BackVif::new(GUEST, 0, serving(true));
-        assert!(next.reattach(&p, &mut pair.bb, &mut |_, _| None).is_ok());
+        assert_eq!(next.inherit(&mut lender.ends.bb), Ok(PreviousState::Connected));
+        lender.ends.back = BackVif::new(GUEST, 0, serving(true));
+        assert!(next.reattach(&p, &mut lender.ends.bb, &mut |_, _| None).is_ok());
         let lends = limit == usize::MAX;
         assert_eq!(*p.seen.borrow(), if lends { vec![vec![2, 2]; 2] } else { vec![] });
-        for list in lists(&pair) {
+        for list in lists(&lender) {
             let count = if lends { SLOTS } else { 0 };
             assert_eq!((list.load_u32(GENERATION), list.load_u32(COUNT)), (Some(2), Some(count)));
         }
@@ -543,63 +533,70 @@ impl FramePort for Held {
 fn what_is_delivered_at_the_last_moment_is_not_lost() {
     let ring = FrontConfig { data_ring: Some(8), ..wish() };
     for wished in [wish(), ring] {
-        let mut pair = Pair::connected(wished, serving(true));
+        let mut lender = Lender::connected(wished, serving(true));
         let lens = [60, 6000, 900];
-        let gives = lens.iter().enumerate().map(|(n, len)| (Pair::frame(n, *len), Offload::default()));
+        let gives = lens.iter().enumerate().map(|(n, len)| (Lender::frame(n, *len), Offload::default()));
         let port = Held(TestPort { gives: gives.collect(), ..TestPort::default() });
-        let drained = pair.back.detach(&pair.h, &mut [Box::new(port)]);
+        let drained = lender.ends.back.detach(&lender.ends.h, &mut [Box::new(port)]);
         assert_eq!((drained.delivered, drained.lost), (3, 0));
-        let expected: Vec<_> = lens.iter().enumerate().map(|(n, len)| Some(Pair::frame(n, *len))).collect();
-        assert!(pair.receive() == Ok(expected), "{wished:?}");
-        assert_eq!(pair.front.stats(0).1.data_ring, if wished.data_ring.is_some() { 3 } else { 0 });
-        pair.back = BackVif::new(GUEST, 0, serving(true));
-        assert_eq!(pair.back.inherit(&mut pair.bb), Ok(PreviousState::Connected));
-        assert!(pair.back.reattach(&pair.h, &mut pair.bb, &mut |_, _| None).is_ok());
-        pair.close();
+        let expected: Vec<_> = lens.iter().enumerate().map(|(n, len)| Some(Lender::frame(n, *len))).collect();
+        assert!(lender.receive() == Ok(expected), "{wished:?}");
+        assert_eq!(lender.ends.front.stats(0).1.data_ring, if wished.data_ring.is_some() { 3 } else { 0 });
+        lender.ends.back = BackVif::new(GUEST, 0, serving(true));
+        assert_eq!(lender.ends.back.inherit(&mut lender.ends.bb), Ok(PreviousState::Connected));
+        assert!(lender.ends.back.reattach(&lender.ends.h, &mut lender.ends.bb, &mut |_, _| None).is_ok());
+        lender.ends.close();
     }
 }
 
 /// What was noted before a fault was for that call's arena: a caller that goes on gets nothing of it in another.
 #[test]
 fn pieces_of_a_call_that_failed_are_not_fetched_later() {
-    let mut pair = Pair::connected(wish(), serving(true));
-    pair.deliver(&[60, 60]);
-    let ring = pair.page("rx-ring-ref");
+    let mut lender = Lender::connected(wish(), serving(true));
+    lender.deliver(&[60, 60]);
+    let ring = lender.page("rx-ring-ref");
     // The second response's offset passes its page.
     let was = ring.load_u32(64 + 8).expect("a word of the ring");
     assert!(ring.store_u32(64 + 8, was | 4096 << 16));
     let mut arena = Arena::new();
-    assert!(pair.front.recv(&pair.g, 0, &mut arena, 1).is_err());
-    let (copies, mut other) = (pair.xen.counts().copies, Arena::new());
-    assert_eq!(pair.front.recv(&pair.g, 0, &mut other, 3), Ok(0));
-    assert_eq!((pair.xen.counts().copies, other.len(), pair.front.stats(0).1.errors), (copies, 0, 0));
+    assert!(lender.ends.front.recv(&lender.ends.g, 0, &mut arena, 1).is_err());
+    let (copies, mut other) = (lender.ends.xen.counts().copies, Arena::new());
+    assert_eq!(lender.ends.front.recv(&lender.ends.g, 0, &mut other, 3), Ok(0));
+    assert_eq!(
+        (lender.ends.xen.counts().copies, other.len(), lender.ends.front.stats(0).1.errors),
+        (copies, 0, 0)
+    );
     drop(ring);
-    pair.close();
+    lender.ends.close();
 }
 
 /// A frame that is to be sent back, and whose page is gone when its rest is copied, is unsent, once, and an error.
 #[test]
 fn a_frame_whose_rest_is_gone_is_counted_once() {
     for verdict in [Verdict::Tx, Verdict::Pass, Verdict::Redirect(1)] {
-        let mut pair = Pair::connected(wish(), serving(true));
-        pair.deliver(&[1500, 1500]);
-        let list = pair.page(LIST_REF);
+        let mut lender = Lender::connected(wish(), serving(true));
+        lender.deliver(&[1500, 1500]);
+        let list = lender.page(LIST_REF);
         let (mut out, mut diverted, mut seen) = (Arena::new(), Diverted::default(), 0);
-        let frames = pair.front.recv_hooked(&pair.g, 0, &mut out, &mut diverted, (1, 64), |_| {
-            seen += 1;
-            assert!(
-                list.store_u32(REFS + 4, if seen == 2 { 0 } else { list.load_u32(REFS + 4).unwrap_or(0) })
-            );
-            verdict
-        });
+        let frames =
+            lender.ends.front.recv_hooked(&lender.ends.g, 0, &mut out, &mut diverted, (1, 64), |_| {
+                seen += 1;
+                assert!(
+                    list.store_u32(
+                        REFS + 4,
+                        if seen == 2 { 0 } else { list.load_u32(REFS + 4).unwrap_or(0) }
+                    )
+                );
+                verdict
+            });
         assert_eq!(frames, Ok(2));
-        let stats = pair.front.hook_stats(0);
-        assert_eq!((stats.frames(), pair.front.stats(0).1.errors), (2, 1), "{stats:?}");
+        let stats = lender.ends.front.hook_stats(0);
+        assert_eq!((stats.frames(), lender.ends.front.stats(0).1.errors), (2, 1), "{stats:?}");
         if verdict == Verdict::Tx {
             assert_eq!((stats.sent_copied, stats.unsent), (1, 1));
         }
         drop(list);
-        pair.close();
+        lender.ends.close();
     }
 }
 

@@ -25,6 +25,7 @@ mod netif_rules;
 mod netif_rules_rx;
 mod offload;
 mod own_pages;
+mod pair;
 mod persistent;
 mod rx_accepts;
 mod rx_by_reference;

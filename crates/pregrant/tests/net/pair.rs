@@ -1,0 +1,74 @@
+//! Both ends of a vif, over plain maps.
+#![cfg(not(miri))]
+
+use crate::rig::bus::{MapBus, connect, device};
+use crate::rig::{GUEST, HOST, TestPort, byte};
+use pregrant::net::back::{BackVif, Polled, VifConfig};
+use pregrant::net::front::{FrontConfig, FrontVif};
+use pregrant::platform::local::{LocalDomain, LocalXen};
+use pregrant::port::{Arena, Offload};
+
+/// See the module.
+pub struct Pair {
+    pub xen: LocalXen,
+    pub g: LocalDomain,
+    pub h: LocalDomain,
+    pub fb: MapBus,
+    pub bb: MapBus,
+    pub front: FrontVif<LocalDomain>,
+    pub back: BackVif<LocalDomain>,
+}
+
+/// A front that wishes for nothing but grants.
+pub fn ordinary() -> FrontConfig {
+    FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() }
+}
+
+impl Pair {
+    pub fn new(wished: FrontConfig, served: VifConfig) -> Self {
+        Self::on(LocalXen::new(), wished, served)
+    }
+
+    /// On a machine of the test's own.
+    pub fn on(xen: LocalXen, wished: FrontConfig, served: VifConfig) -> Self {
+        let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+        let (fb, bb) = device();
+        let (front, back) = (FrontVif::new(HOST, wished, false), BackVif::new(GUEST, 0, served));
+        Self { xen, g, h, fb, bb, front, back }
+    }
+
+    pub fn connect(&mut self) {
+        let Self { g, h, fb, bb, front, back, .. } = self;
+        connect((g, front, fb), (h, back, bb));
+    }
+
+    /// A frame of this length each way, on queue 0; the guest's has so many slots.
+    pub fn exchange(&mut self, len: usize, slots: u32) {
+        let Self { g, h, front, back, .. } = self;
+        let (mut port, mut arena) = (TestPort::default(), Arena::new());
+        let frame: Vec<u8> = (0..len).map(byte).collect();
+        assert!(arena.push(&frame, Offload::default()));
+        assert_eq!(front.send(g, 0, &arena.burst()), Ok(1));
+        while back.poll_tx(h, 0, &mut port, &mut Arena::new()).expect("an honest front") != Polled::Idle {}
+        assert_eq!(front.reclaim(g, 0, slots), Ok(slots));
+        assert!(port.took.remove(0).0 == frame);
+        port.gives.push_back((frame.clone(), Offload::default()));
+        while back.poll_rx(h, 0, &mut port).expect("an honest front") != Polled::Idle {}
+        arena.clear();
+        assert_eq!(front.recv(g, 0, &mut arena, 1), Ok(1));
+        assert!(arena.burst().frame(0) == frame);
+    }
+
+    /// A key of the back's directory, or of the front's.
+    pub fn key(&self, back: bool, key: &str) -> Option<String> {
+        if back { &self.bb.own } else { &self.fb.own }.borrow().get(key).cloned()
+    }
+
+    pub fn close(mut self) {
+        self.front.close(&mut self.fb, None).expect("a map");
+        self.connect();
+        assert!(self.front.is_closed());
+        let c = self.xen.counts();
+        assert_eq!((c.grants, c.mapped, c.channels, c.wholes), (0, 0, 0, 0));
+    }
+}
