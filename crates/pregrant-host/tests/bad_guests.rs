@@ -3,10 +3,11 @@
 
 mod machine;
 
-use machine::guest::{Guest, Traffic, ordinary};
+use machine::guest::{Guest, ordinary};
 use machine::model::Slot;
 use machine::raw_guest::{Keys, RawGuest};
-use machine::{BACK, Back, Machine, Store, log_lines, mac, until};
+use machine::stage::{BAD, Stage};
+use machine::{BACK, Store, log_lines, mac, until};
 use pregrant::net::headers::MacAddr;
 use pregrant::platform::{Access, GrantPool, InUse, Platform};
 use pregrant::shm::SharedBytes;
@@ -17,7 +18,7 @@ use pregrant::{DomId, GrantRef};
 use pregrant_host::drivers::VifReport;
 use pregrant_host::drivers::recovery::FileRecovery;
 use pregrant_host::drivers::registry::LINES_PER_DEVICE;
-use pregrant_host::loopback::{Audit, Loopback};
+use pregrant_host::loopback::Loopback;
 use pregrant_host::xenstored::UnixTransport;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -54,37 +55,12 @@ fn main() {
     ]);
 }
 
-/// The bad guest's domain.
-const BAD: u16 = 5;
-
-/// Two good guests at work, and a domain that means no good.
-struct Stage {
-    // In the order in which they end when a test fails.
-    traffic: Traffic,
-    /// Keeps the bad guest's domain between its vifs.
-    keep: (Loopback, Store),
-    back: Back,
-    machine: Machine,
-    calm: Audit,
-    vifs: u32,
-}
-
 impl Stage {
-    fn set() -> Self {
-        let mut machine = Machine::start();
-        let back = Back::plain(&machine);
-        let traffic = Traffic::start(&mut machine);
-        machine.guest_domain(BAD);
-        let keep = machine.attach(DomId(BAD));
-        let calm = machine.broker.audit();
-        Self { machine, back, traffic, keep, calm, vifs: 0 }
-    }
-
     /// A new vif of the bad guest, its front not begun.
     fn guest(&mut self) -> (DeviceId, RawGuest) {
         self.vifs += 1;
         log_lines::take();
-        let id = self.machine.make_vif(BAD, self.vifs);
+        let id = self.vif(self.vifs);
         (id, RawGuest::attach(&self.machine, id))
     }
 
@@ -114,11 +90,8 @@ impl Stage {
     /// The vif is removed; the machine's account is what it was, and the good guests never noticed.
     fn clear(&mut self, id: DeviceId, guest: RawGuest) {
         drop(guest);
-        self.machine.remove_vif(id);
-        until(|| self.back.report(id).is_none());
-        self.machine.settles(self.calm);
-        self.traffic.flows();
-        self.traffic.assert_unharmed(&self.back);
+        self.remove(id);
+        self.settles();
     }
 
     /// A connect whose keys are changed by `mischief` fails, with a text that has these parts.
@@ -149,14 +122,6 @@ impl Stage {
         guest.notify();
         self.is_closed(id, &mut guest, parts);
         self.clear(id, guest);
-    }
-
-    fn end(mut self) {
-        self.traffic.flows();
-        drop(self.keep);
-        self.traffic.stop(&mut self.machine);
-        self.back.stop();
-        self.machine.end();
     }
 }
 

@@ -3,15 +3,16 @@
 
 mod machine;
 
-use machine::guest::{Guest, Traffic, exchange, ordinary, staging};
+use machine::guest::{Guest, exchange, ordinary, staging};
 use machine::model::Slot;
 use machine::raw_guest::RawGuest;
-use machine::{Back, Machine, Store, log_lines, mac, until};
+use machine::stage::{BAD, Stage};
+use machine::{Store, log_lines, mac, until};
 use pregrant::net::front::FrontConfig;
 use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, TXF_MORE_DATA, TxRequest};
-use pregrant::xenbus::{DeviceId, XenbusState};
+use pregrant::xenbus::XenbusState;
 use pregrant_host::drivers::registry::LINES_PER_DEVICE;
-use pregrant_host::loopback::{Audit, Loopback};
+use pregrant_host::loopback::Loopback;
 use pregrant_host::xenstored::UnixTransport;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -28,50 +29,10 @@ fn main() {
     ]);
 }
 
-/// The bad guest's domain.
-const BAD: u16 = 5;
-
-/// Two good guests at work, and a domain that means no good.
-struct Stage {
-    // In the order in which they end when a test fails.
-    traffic: Traffic,
-    /// Keeps the bad guest's domain between its vifs.
-    keep: (Loopback, Store),
-    back: Back,
-    machine: Machine,
-    calm: Audit,
-}
-
-impl Stage {
-    fn set() -> Self {
-        let mut machine = Machine::start();
-        let back = Back::plain(&machine);
-        let traffic = Traffic::start(&mut machine);
-        machine.guest_domain(BAD);
-        let keep = machine.attach(pregrant::DomId(BAD));
-        let calm = machine.broker.audit();
-        log_lines::take();
-        Self { machine, back, traffic, keep, calm }
-    }
-
-    fn vif(&mut self, handle: u32) -> DeviceId {
-        self.machine.make_vif(BAD, handle)
-    }
-
-    fn remove(&mut self, id: DeviceId) {
-        self.machine.remove_vif(id);
-        until(|| self.back.report(id).is_none());
-    }
-
-    fn end(mut self) {
-        self.machine.settles(self.calm);
-        self.traffic.flows();
-        self.traffic.assert_unharmed(&self.back);
-        drop(self.keep);
-        self.traffic.stop(&mut self.machine);
-        self.back.stop();
-        self.machine.end();
-    }
+/// The bad guest has done all that it can, and nothing came of it.
+fn end(mut stage: Stage) {
+    stage.settles();
+    stage.end();
 }
 
 /// Pages of memory that this process has.
@@ -120,7 +81,7 @@ fn xsa_43_a_million_bad_requests_are_a_few_lines() {
     assert!(lines.len() <= LINES_PER_DEVICE as usize, "{} lines for {errors} errors: {lines:?}", lines.len());
     drop(guest);
     stage.remove(id);
-    stage.end();
+    end(stage);
 }
 
 /// What is mapped of a guest counts over all of its vifs; another guest's share is its own.
@@ -155,7 +116,7 @@ fn xsa_300_one_guest_s_vifs_share_its_pages() {
     stage.remove(other);
     stage.remove(id);
     stage.remove(ids[0]);
-    stage.end();
+    end(stage);
 }
 
 /// Pages that stay mapped since they were seen are within a guest's bound, over all of its vifs, and give way to what another
@@ -183,7 +144,7 @@ fn xsa_300_pages_that_are_kept_count_too() {
         guest.close();
     }
     ids.into_iter().for_each(|id| stage.remove(id));
-    stage.end();
+    end(stage);
 }
 
 /// Vifs of a guest come and go with their channels while the back sends to them and they to it.
@@ -233,7 +194,7 @@ fn xsa_331_channels_that_close_under_load() {
     stop.store(true, Ordering::Relaxed);
     sender.join().unwrap();
     stage.remove(sender_id);
-    stage.end();
+    end(stage);
 }
 
 /// Events without any request: nothing is sent, counted or logged for them, and others are served.
@@ -273,7 +234,7 @@ fn xsa_332_an_event_storm_with_empty_rings() {
     stop.store(true, Ordering::Relaxed);
     storm.join().unwrap();
     stage.remove(id);
-    stage.end();
+    end(stage);
 }
 
 /// A back that is busy elsewhere while a guest writes its state a hundred thousand times: what waits for it is bounded.
@@ -318,5 +279,5 @@ fn xsa_349_state_flips_while_nobody_listens() {
     assert!(lines.len() <= LINES_PER_DEVICE as usize, "{lines:?}");
     drop(guest);
     stage.remove(id);
-    stage.end();
+    end(stage);
 }

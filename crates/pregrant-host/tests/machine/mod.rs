@@ -11,6 +11,7 @@ pub mod log_lines;
 #[path = "../../../pregrant/tests/rig/model.rs"]
 pub mod model;
 pub mod raw_guest;
+pub mod stage;
 
 use pregrant::DomId;
 use pregrant::net::back::VifConfig;
