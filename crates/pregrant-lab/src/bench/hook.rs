@@ -2,14 +2,15 @@
 //!
 //! A guest and a backend process, each pinned to a core of its own; every row of every repeat is a vif of its own, as in `bench net`.
 
-use super::net::{Row, Stand, ratio, seconds};
+use super::net::{Row, Stand, Turns, ratio, seconds};
 use crate::process::order::{Dir, RxWay};
 use crate::record::RecordWriter;
 use crate::report::Report as Page;
-use crate::screen::{Progress, print};
+use crate::screen::print;
 use crate::table::{Align, Table, figure};
 use pregrant::net::path::PathName;
 use pregrant_host::drivers::Mode;
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -83,18 +84,10 @@ fn measure(args: &HookArgs, json: &mut RecordWriter, page: &mut Page) -> Result<
             ..Row::new(PathName::Staging, Dir::Rx, size as usize, DATA_LEN)
         }));
     }
-    let mut stand = Stand::start()?;
-    let progress = Progress::new();
-    for repeat in 0..args.repeats {
-        for row in &mut rows {
-            let (way, size) = (row.rx.name(), row.size);
-            progress.show(format_args!("repeat {} of {}: {way} {size} B", repeat + 1, args.repeats));
-            let record = row.measure(&mut stand, args.seconds, args.burst, Mode::Poll, 1)?;
-            json.write(record)?;
-            page.platform(&row.platform);
-        }
-    }
-    progress.clear();
+    let &HookArgs { repeats, seconds, burst, .. } = args;
+    let what = |row: &Row| format!("{} {} B", row.rx.name(), row.size);
+    let turns = Turns { repeats, seconds, burst, mode: Mode::Poll, queues: 1, what };
+    turns.play(&mut rows, &mut BTreeMap::from([(0, Stand::start()?)]), json, page)?;
     if !json.is_stdout() {
         print(table(&rows))?;
         print(method(&rows, args))?;

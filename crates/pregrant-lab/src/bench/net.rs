@@ -492,23 +492,50 @@ fn measure(args: &NetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<(
     // In all rows or in none: they are compared.
     let gives_way = stands.values().any(|stand| stand.seating.shares_guests_core());
     stands.values_mut().for_each(|stand| stand.gives_way = gives_way);
-    let progress = Progress::new();
-    for repeat in 0..args.repeats {
-        for row in &mut rows {
-            let (path, dir, size) = (row.name(), row.dir.name(), row.size);
-            progress.show(format_args!("repeat {} of {}: {path} {dir} {size} B", repeat + 1, args.repeats));
-            let stand = stands.get_mut(&row.workers).ok_or("no stand with so many workers")?;
-            let record = row.measure(stand, args.seconds, args.burst, args.mode, args.queues)?;
-            json.write(record)?;
-            page.platform(&row.platform);
-        }
-    }
-    progress.clear();
+    let &NetArgs { repeats, seconds, burst, mode, queues, .. } = args;
+    let what = |row: &Row| format!("{} {} {} B", row.name(), row.dir.name(), row.size);
+    let turns = Turns { repeats, seconds, burst, mode, queues, what };
+    turns.play(&mut rows, &mut stands, json, page)?;
     if !json.is_stdout() {
         print(table(&rows))?;
         print(method(&rows, args, stands.values()))?;
     }
     super::none_went_wrong(rows.iter().flat_map(|row| &row.records))
+}
+
+/// How the rows of a bench are measured: one after another, as often as there are repeats.
+pub(super) struct Turns<F> {
+    pub repeats: u32,
+    /// Of each row and repeat.
+    pub seconds: f64,
+    pub burst: u32,
+    pub mode: Mode,
+    pub queues: u32,
+    /// What a row is, for whoever waits.
+    pub what: F,
+}
+
+impl<F: Fn(&Row) -> String> Turns<F> {
+    /// Each row on the stand that has its workers.
+    pub fn play(
+        &self,
+        rows: &mut [Row],
+        stands: &mut BTreeMap<usize, Stand>,
+        json: &mut RecordWriter,
+        page: &mut Page,
+    ) -> Result<()> {
+        let progress = Progress::new();
+        for repeat in 1..=self.repeats {
+            for row in &mut *rows {
+                progress.show(format_args!("repeat {repeat} of {}: {}", self.repeats, (self.what)(row)));
+                let stand = stands.get_mut(&row.workers).ok_or("no stand with so many workers")?;
+                json.write(row.measure(stand, self.seconds, self.burst, self.mode, self.queues)?)?;
+                page.platform(&row.platform);
+            }
+        }
+        progress.clear();
+        Ok(())
+    }
 }
 
 /// The rows as a table.

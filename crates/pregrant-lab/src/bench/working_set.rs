@@ -4,14 +4,15 @@
 //! The question is of the review of staging grants (2016): whether the working set of a guest's buffers is small enough for a
 //! cache of references, and what becomes of one that is not.
 
-use super::net::{Row, Stand, ratio, seconds};
+use super::net::{Row, Stand, Turns, ratio, seconds};
 use crate::process::order::{Buffers, Dir, Fill, Reuse};
 use crate::record::{Record, RecordWriter};
 use crate::report::Report as Page;
-use crate::screen::{Progress, print};
+use crate::screen::print;
 use crate::table::{Align, Table, figure};
 use pregrant::net::path::PathName;
 use pregrant_host::drivers::Mode;
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -75,22 +76,11 @@ fn measure(args: &WorkingSetArgs, json: &mut RecordWriter, page: &mut Page) -> R
             }));
         }
     }
-    let mut stand = Stand::start()?;
-    let progress = Progress::new();
-    for repeat in 0..args.repeats {
-        for row in &mut rows {
-            let (buffers, way) = (row.buffers.map_or(0, |(buffers, _)| buffers.pages), way(row));
-            progress.show(format_args!(
-                "repeat {} of {}: {buffers} buffers, {way}",
-                repeat + 1,
-                args.repeats
-            ));
-            let record = row.measure(&mut stand, args.seconds, args.burst, Mode::Poll, 1)?;
-            json.write(record)?;
-            page.platform(&row.platform);
-        }
-    }
-    progress.clear();
+    let &WorkingSetArgs { repeats, seconds, burst, .. } = args;
+    let pages = |row: &Row| row.buffers.map_or(0, |(buffers, _)| buffers.pages);
+    let what = |row: &Row| format!("{} buffers, {}", pages(row), way(row));
+    let turns = Turns { repeats, seconds, burst, mode: Mode::Poll, queues: 1, what };
+    turns.play(&mut rows, &mut BTreeMap::from([(0, Stand::start()?)]), json, page)?;
     if !json.is_stdout() {
         print(table(&rows))?;
         print(method(&rows, args))?;
