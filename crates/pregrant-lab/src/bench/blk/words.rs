@@ -128,20 +128,24 @@ pub fn method(rows: &[Row], args: &BlkArgs, stands: &BTreeMap<Plan, Stand>, plat
     }
     for greedy in rows.iter().filter(|row| row.greedy.is_some()) {
         let equal = rows.iter().find(|row| row.is_equal_load_of(greedy));
-        let Some(equal) = equal else { continue };
-        if let (Some(share), Some(kept), Some(dearer)) =
-            (greedy.share(), greedy.kept(equal), greedy.dearer(equal))
-        {
-            let (bytes, all) = (greedy.longest(), greedy.plan.guests);
+        let Some((equal, kept)) = equal.and_then(|equal| Some((equal, greedy.kept(equal)?))) else {
+            continue;
+        };
+        let (bytes, all) = (greedy.longest(), greedy.plan.guests);
+        text += &format!(
+            "{}: beside a last one whose requests have {bytes} B each of the others keeps {} of the requests that each has at equal load",
+            greedy.words(),
+            times(kept)
+        );
+        // In a short time on a busy machine a worker may have had no two of them at a time.
+        if let (Some(share), Some(dearer)) = (greedy.share(), greedy.dearer(equal)) {
             text += &format!(
-                "{}: beside a last one whose requests have {bytes} B each of the others has {} of its share, 1/{all}, of the backend's time, \
-                 keeps {} of the requests that each has at equal load, and pays {} of that time for each.\n",
-                greedy.words(),
+                "; it has {} of its share, 1/{all}, of the backend's time, of which each takes {} times as much",
                 times(share),
-                times(kept),
                 times(dearer)
             );
         }
+        text += ".\n";
     }
     let least = args.guests.iter().copied().min().unwrap_or(1);
     let to_least = |plan: Plan| (plan.guests > least).then_some(Plan { guests: least, ..plan });
