@@ -1,5 +1,5 @@
 # What dom0 and the guests say, and how they wait. Sourced by both.
-export PATH=/usr/lib/xen-4.17/bin:/rig:/usr/bin:/usr/sbin:/bin:/sbin
+export PATH=$(echo /usr/lib/xen-*/bin):/rig:/usr/bin:/usr/sbin:/bin:/sbin
 export LD_LIBRARY_PATH=/lib/x86_64-linux-gnu:/usr/lib/x86_64-linux-gnu
 
 # say TEXT...: a line for the log. note TEXT...: one that is shown beside the scenario's end.

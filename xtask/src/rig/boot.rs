@@ -12,6 +12,7 @@
 //! crash. In both cases the scenarios that were not played count as failed.
 
 use super::Rig;
+use super::combination::Kind;
 use super::image::images;
 use super::scenario::{Machine, Play};
 use std::fs::File;
@@ -39,7 +40,7 @@ pub(super) struct Outcome {
 pub(super) fn play(rig: &Rig<'_>, machine: &Machine, plays: &[Play]) -> Result<Vec<Outcome>, String> {
     let logs = rig.dir.join("log");
     std::fs::create_dir_all(&logs).map_err(|e| format!("{}: {e}", logs.display()))?;
-    let log_path = logs.join(format!("boot-{}.log", machine.name()));
+    let log_path = logs.join(format!("boot-{}{}.log", machine.name(), rig.combination.suffix()));
     let mut log = File::create(&log_path).map_err(|e| format!("{}: {e}", log_path.display()))?;
     let names: Vec<String> = plays.iter().map(Play::name).collect();
     let mut qemu = Qemu::start(rig, machine, &names)?;
@@ -146,9 +147,14 @@ impl Qemu {
         // One that counts has one processor: with more, which of them runs when would be the emulator's choice.
         let (cpus, accel) =
             if machine.icount { ("1", "tcg,thread=single") } else { ("2", "tcg,thread=multi") };
+        // A PVH dom0 wants an IOMMU for what it gives devices of its memory; the older chipset has none.
+        let (kind, chipset): (_, &[&str]) = match rig.combination.kind {
+            Kind::Pv => ("", &["-machine", "pc"]),
+            Kind::Pvh => (" dom0=pvh", &["-machine", "q35", "-device", "amd-iommu"]),
+        };
         let xen = format!(
             "console=com1 com1=115200,8n1 dom0_mem=640M,max:640M dom0_max_vcpus={cpus} spec-ctrl=no xpti=no pv-l1tf=no \
-             gnttab_max_frames=64"
+             gnttab_max_frames=64{kind}"
         );
         let dom0 = format!(
             "console=hvc0 quiet loglevel=4 panic=-1 rootfstype=ramfs mitigations=off random.trust_cpu=on nokaslr \
@@ -158,7 +164,7 @@ impl Qemu {
         );
         let mut command = Command::new("qemu-system-x86_64");
         // Without RDRAND `xl create` waits for entropy; SVM and NPT are for PVH guests; `max` and newer models do not boot.
-        command.args(["-accel", accel, "-machine", "pc", "-cpu", "qemu64,+rdrand,+svm,+npt"]);
+        command.args(["-accel", accel, "-cpu", "qemu64,+rdrand,+svm,+npt"]).args(chipset);
         if machine.icount {
             // An instruction is a nanosecond; while nothing runs the clock goes to the next timer at once.
             command.args(["-icount", "shift=0,sleep=off"]);

@@ -1,7 +1,8 @@
 //! The initial file systems of dom0 and of the guests, and the kernels as QEMU and `xl` take them.
 
 use super::Rig;
-use super::packages::root;
+use super::packages;
+use super::release::Release;
 use super::stand_in;
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,16 +12,10 @@ use std::process::{Command, Stdio};
 /// Where Debian keeps libraries.
 const LIBRARIES: [&str; 3] =
     ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/systemd"];
-const DOM0_PROGRAMS: [&str; 17] = [
+const DOM0_PROGRAMS: [&str; 11] = [
     "bin/busybox",
     "usr/bin/iperf3",
     "sbin/ethtool",
-    "usr/lib/xen-4.17/bin/xl",
-    "usr/lib/xen-4.17/bin/xenstored",
-    "usr/lib/xen-4.17/bin/xenconsoled",
-    "usr/lib/xen-4.17/bin/xen-init-dom0",
-    "usr/lib/xen-4.17/bin/libxl-save-helper",
-    "usr/lib/xen-4.17/bin/lsevtchn",
     "usr/bin/xenstore-read",
     "usr/bin/xenstore-write",
     "usr/bin/xenstore-ls",
@@ -30,6 +25,9 @@ const DOM0_PROGRAMS: [&str; 17] = [
     "usr/bin/xenstore-watch",
     "usr/bin/xenstore-chmod",
 ];
+/// In the folder of a release's Xen.
+const XEN_PROGRAMS: [&str; 6] =
+    ["xl", "xenstored", "xenconsoled", "xen-init-dom0", "libxl-save-helper", "lsevtchn"];
 const GUEST_PROGRAMS: [&str; 6] = [
     "bin/busybox",
     "usr/bin/iperf3",
@@ -70,7 +68,12 @@ const GUEST_MODULES: [&str; 9] = [
 const DISK_PROGRAMS: [&str; 3] = ["usr/bin/fio", "sbin/mke2fs", "sbin/e2fsck"];
 const DISK_MODULES: [&str; 4] = ["xen-blkfront", "ext4", "crc32c_generic", "fuse"];
 
+/// What a driver domain has besides: the toolstack's daemon, and the kernel's backends.
+const DRIVER_MODULES: [&str; 3] = ["xen-netback", "xen-blkback", "loop"];
+
 const SYSTEMD_PROGRAMS: [&str; 2] = ["lib/systemd/systemd", "bin/systemctl"];
+/// What later ones start services by. They look for it, and for units, below /usr alone.
+const SYSTEMD_EXECUTOR: &str = "lib/systemd/systemd-executor";
 /// What units depend on where they do not say otherwise. Nothing else of systemd's is started.
 const SYSTEMD_UNITS: [&str; 8] = [
     "sysinit.target",
@@ -96,25 +99,41 @@ pub(super) fn images(rig: &Rig<'_>) -> Images {
     let dir = rig.dir.join("image");
     Images {
         xen: dir.join("xen"),
-        kernel: dir.join("vmlinux"),
+        kernel: dir.join("vmlinux-dom0"),
         dom0: dir.join("dom0.cpio"),
         systemd: dir.join("systemd.cpio"),
     }
 }
 
+/// A release, unpacked.
+struct Unpacked {
+    release: &'static Release,
+    root: PathBuf,
+    /// Of its kernel.
+    version: String,
+}
+
+impl Unpacked {
+    fn of(rig: &Rig<'_>, release: &'static Release) -> Result<Self, String> {
+        let root = packages::root(rig, release);
+        let version = kernel_version(&root)?;
+        // The modules' tools look at what this makes.
+        tool(Command::new("depmod").arg("-b").arg(&root).arg(&version))?;
+        Ok(Self { release, root, version })
+    }
+}
+
 /// Makes them all.
 pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf]) -> Result<(), String> {
-    let root = root(rig);
     let dir = rig.dir.join("image");
     if dir.exists() {
         fs::remove_dir_all(&dir).map_err(|e| at(&dir, e))?;
     }
-    let version = kernel_version(&root)?;
-    // The dynamic loader and the modules' tools look at these.
-    tool(Command::new("depmod").arg("-b").arg(&root).arg(&version))?;
-    let guest = Tree::new(&root, dir.join("guest"))?;
+    let (of_dom0, of_guests) =
+        (Unpacked::of(rig, rig.combination.dom0)?, Unpacked::of(rig, rig.combination.guests)?);
+    let guest = Tree::new(&of_guests, dir.join("guest"))?;
     guest.programs(&GUEST_PROGRAMS)?;
-    guest.modules(&version, &GUEST_MODULES)?;
+    guest.modules(&GUEST_MODULES)?;
     guest.put_all(programs, "usr/bin")?;
     guest.put_all(&[rig.workspace.root().join("rig/guest-init")], "")?;
     guest.rename("guest-init", "init")?;
@@ -125,49 +144,71 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf]) -> Result<(), String> {
     )?;
     let guest_cpio = dir.join("guest.cpio");
     guest.pack(&guest_cpio)?;
-    let disk_cpio = disk(rig, &version)?;
+    let (disk_cpio, driver_cpio) = (disk(rig, &of_guests)?, driver(rig, &of_guests)?);
 
     let out = images(rig);
-    unpack_kernels(&root, &version, &out)?;
-    let dom0 = Tree::new(&root, dir.join("dom0"))?;
+    unpack_xen(&of_dom0, &out.xen)?;
+    unpack_kernel(&of_dom0, &out.kernel)?;
+    let guest_kernel = dir.join("vmlinux");
+    match of_guests.release == of_dom0.release {
+        true => copy(&out.kernel, &guest_kernel)?,
+        false => unpack_kernel(&of_guests, &guest_kernel)?,
+    }
+    let dom0 = Tree::new(&of_dom0, dir.join("dom0"))?;
     dom0.programs(&DOM0_PROGRAMS)?;
-    // Loaded by name, when a thread of xl ends.
-    dom0.library("libgcc_s.so.1")?;
-    dom0.modules(&version, &DOM0_MODULES)?;
+    dom0.xen_programs(&XEN_PROGRAMS)?;
+    dom0.modules(&DOM0_MODULES)?;
     dom0.put_all(programs, "usr/bin")?;
     dom0.put_all(&[rig.workspace.root().join("rig/dom0-init")], "")?;
     dom0.rename("dom0-init", "init")?;
     dom0.put_all(&listed(&rig.workspace.root().join("rig/scenarios"))?, "rig/scenarios")?;
     let scripts = ["say.sh", "domain.sh", "net.sh", "disk.sh", "store.script", "vif-script", "block-script"];
     dom0.put_all(&scripts.map(|f| rig.workspace.root().join("rig").join(f)), "rig")?;
-    dom0.put_all(&[guest_cpio, disk_cpio, out.kernel.clone()], "rig")?;
+    dom0.put_all(&[guest_cpio, disk_cpio, driver_cpio, guest_kernel], "rig")?;
     dom0.put_all(&[rig.workspace.root().join("dist/block-pregrant")], "etc/xen/scripts")?;
     let conf = dom0.dir.join("etc/xen/xl.conf");
     fs::write(&conf, "autoballoon=\"off\"\nclaim_mode=0\n").map_err(|e| at(&conf, e))?;
     dom0.pack(&out.dom0)?;
-    systemd(rig, programs, &out)
+    systemd(rig, &of_dom0, programs, &out)
 }
 
 /// What a guest with a disk has besides: an archive that dom0 puts behind the guests' own, for those guests alone.
-fn disk(rig: &Rig<'_>, version: &str) -> Result<PathBuf, String> {
-    let root = root(rig);
-    stand_in::make(&root.join(DISK_PROGRAMS[0]), &root.join(LIBRARIES[1]))?;
-    let tree = Tree::new(&root, rig.dir.join("image/disk"))?;
+fn disk(rig: &Rig<'_>, of: &Unpacked) -> Result<PathBuf, String> {
+    stand_in::make(&of.root.join(DISK_PROGRAMS[0]), &of.root.join(LIBRARIES[1]))?;
+    let tree = Tree::new(of, rig.dir.join("image/disk"))?;
     tree.programs(&DISK_PROGRAMS)?;
     // The lists of modules are of both archives.
-    tree.modules(version, &[&GUEST_MODULES[..], &DISK_MODULES].concat())?;
+    tree.modules(&[&GUEST_MODULES[..], &DISK_MODULES].concat())?;
     let cpio = rig.dir.join("image/disk.cpio");
+    tree.pack(&cpio)?;
+    Ok(cpio)
+}
+
+/// What a driver domain has besides, as [`disk`]'s: `xl devd`, and the scripts that it runs there.
+fn driver(rig: &Rig<'_>, of: &Unpacked) -> Result<PathBuf, String> {
+    let tree = Tree::new(of, rig.dir.join("image/driver"))?;
+    tree.xen_programs(&["xl"])?;
+    tree.modules(&[&GUEST_MODULES[..], &DRIVER_MODULES].concat())?;
+    tree.put_all(&["rig/vif-script", "rig/block-script"].map(|f| rig.workspace.root().join(f)), "rig")?;
+    tree.put_all(&[rig.workspace.root().join("dist/block-pregrant")], "etc/xen/scripts")?;
+    let cpio = rig.dir.join("image/driver.cpio");
     tree.pack(&cpio)?;
     Ok(cpio)
 }
 
 /// Dom0 with systemd, and the units of `dist` installed as docs/operate.md says: an archive behind dom0's own, which the kernel
 /// unpacks over it.
-fn systemd(rig: &Rig<'_>, programs: &[PathBuf], out: &Images) -> Result<(), String> {
-    let (root, of_project) = (root(rig), |path: &str| rig.workspace.root().join(path));
-    let tree = Tree::new(&root, rig.dir.join("image/systemd"))?;
+fn systemd(rig: &Rig<'_>, of: &Unpacked, programs: &[PathBuf], out: &Images) -> Result<(), String> {
+    let of_project = |path: &str| rig.workspace.root().join(path);
+    let tree = Tree::new(of, rig.dir.join("image/systemd"))?;
     tree.programs(&SYSTEMD_PROGRAMS)?;
-    let units = SYSTEMD_UNITS.map(|unit| root.join("lib/systemd/system").join(unit));
+    if of.root.join(SYSTEMD_EXECUTOR).exists() {
+        tree.programs(&[SYSTEMD_EXECUTOR])?;
+        let below_usr = tree.dir.join("usr/lib/systemd");
+        fs::create_dir_all(tree.dir.join("usr/lib")).map_err(|e| at(&below_usr, e))?;
+        std::os::unix::fs::symlink("../../lib/systemd", &below_usr).map_err(|e| at(&below_usr, e))?;
+    }
+    let units = SYSTEMD_UNITS.map(|unit| of.root.join("lib/systemd/system").join(unit));
     tree.put_all(&units, "lib/systemd/system")?;
     tree.put_all(&listed(&of_project("rig/systemd"))?, "etc/systemd/system")?;
     let is_unit = |file: &PathBuf| file.extension().is_some_and(|e| e == "service" || e == "socket");
@@ -195,12 +236,16 @@ fn kernel_version(root: &Path) -> Result<String, String> {
     Ok(name.to_string_lossy().into_owned())
 }
 
-/// QEMU's multiboot loader wants Xen's 32-bit ELF; a kernel that is unpacked here boots seconds faster under emulation.
-fn unpack_kernels(root: &Path, version: &str, out: &Images) -> Result<(), String> {
-    let gz = root.join("boot/xen-4.17-amd64.gz");
+/// QEMU's multiboot loader wants Xen's 32-bit ELF.
+fn unpack_xen(of: &Unpacked, to: &Path) -> Result<(), String> {
+    let gz = of.root.join(format!("boot/xen-{}-amd64.gz", of.release.xen));
     let bytes = tool_output(Command::new("gzip").arg("-dc").arg(&gz))?;
-    fs::write(&out.xen, bytes).map_err(|e| at(&out.xen, e))?;
-    let path = root.join("boot").join(format!("vmlinuz-{version}"));
+    fs::write(to, bytes).map_err(|e| at(to, e))
+}
+
+/// A kernel that is unpacked here boots seconds faster under emulation.
+fn unpack_kernel(of: &Unpacked, to: &Path) -> Result<(), String> {
+    let path = of.root.join("boot").join(format!("vmlinuz-{}", of.version));
     let image = fs::read(&path).map_err(|e| at(&path, e))?;
     let word =
         |at: usize| image.get(at..at + 4).and_then(|b| b.first_chunk::<4>()).map(|b| u32::from_le_bytes(*b));
@@ -211,49 +256,69 @@ fn unpack_kernels(root: &Path, version: &str, out: &Images) -> Result<(), String
         image.get(sectors * 512 + offset..sectors * 512 + offset + len)
     };
     let payload = payload().ok_or_else(|| format!("{} is no bzImage", path.display()))?;
-    let packed = out.kernel.with_extension("xz");
-    // The last four bytes are the unpacked size, which xz does not know of.
+    let (ending, program, args) = packer(payload)
+        .ok_or_else(|| format!("{}: its kernel is packed neither by xz nor by zstd", path.display()))?;
+    let packed = to.with_extension(ending);
+    // The last four bytes are the unpacked size, which no format knows of.
     fs::write(&packed, &payload[..payload.len().saturating_sub(4)]).map_err(|e| at(&packed, e))?;
-    let kernel = tool_output(Command::new("xz").arg("-dc").arg("--single-stream").arg(&packed))?;
-    fs::write(&out.kernel, kernel).map_err(|e| at(&out.kernel, e))?;
+    let kernel = tool_output(Command::new(program).args(args).arg(&packed))?;
+    fs::write(to, kernel).map_err(|e| at(to, e))?;
     fs::remove_file(&packed).map_err(|e| at(&packed, e))?;
-    tool(Command::new("strip").arg(&out.kernel))
+    tool(Command::new("strip").arg(to))
+}
+
+/// What a kernel is packed by, from its first bytes: the ending of such files, and what unpacks one.
+fn packer(payload: &[u8]) -> Option<(&'static str, &'static str, &'static [&'static str])> {
+    match payload {
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Some(("xz", "xz", &["-dc", "--single-stream"])),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(("zst", "zstd", &["-dcq"])),
+        _ => None,
+    }
 }
 
 /// A file system that is being laid out.
 struct Tree<'a> {
-    root: &'a Path,
+    of: &'a Unpacked,
     dir: PathBuf,
 }
 
 impl<'a> Tree<'a> {
-    fn new(root: &'a Path, dir: PathBuf) -> Result<Self, String> {
+    fn new(of: &'a Unpacked, dir: PathBuf) -> Result<Self, String> {
         for folder in ["bin", "rig", "proc", "sys", "dev", "usr/bin"] {
             fs::create_dir_all(dir.join(folder)).map_err(|e| at(&dir, e))?;
         }
         // The loader's fixed path.
         std::os::unix::fs::symlink("lib/x86_64-linux-gnu", dir.join("lib64")).map_err(|e| at(&dir, e))?;
-        Ok(Self { root, dir })
+        Ok(Self { of, dir })
     }
 
     /// Debian programs with all libraries that they need, at Debian's paths.
     fn programs(&self, paths: &[&str]) -> Result<(), String> {
         for path in paths {
-            let path = if self.root.join(path).exists() { path.to_string() } else { format!("usr/{path}") };
+            let path =
+                if self.of.root.join(path).exists() { path.to_string() } else { format!("usr/{path}") };
             self.put_elf(&path)?;
         }
         Ok(())
     }
 
+    fn xen_programs(&self, names: &[&str]) -> Result<(), String> {
+        for name in names {
+            self.put_elf(&format!("usr/lib/xen-{}/bin/{name}", self.of.release.xen))?;
+        }
+        // Loaded by name, when a thread of xl ends.
+        self.library("libgcc_s.so.1")
+    }
+
     fn library(&self, name: &str) -> Result<(), String> {
-        match LIBRARIES.iter().map(|dir| format!("{dir}/{name}")).find(|p| self.root.join(p).exists()) {
+        match LIBRARIES.iter().map(|dir| format!("{dir}/{name}")).find(|p| self.of.root.join(p).exists()) {
             Some(path) => self.put_elf(&path),
-            None => Err(format!("library {name} is in none of the packages of xtask/src/rig/packages.rs")),
+            None => Err(format!("library {name} is in none of the packages of xtask/src/rig/release.rs")),
         }
     }
 
     fn put_elf(&self, path: &str) -> Result<(), String> {
-        let (from, to) = (self.root.join(path), self.dir.join(path));
+        let (from, to) = (self.of.root.join(path), self.dir.join(path));
         if to.exists() {
             return Ok(());
         }
@@ -267,23 +332,27 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Kernel modules with those that they need.
-    fn modules(&self, version: &str, names: &[&str]) -> Result<(), String> {
+    /// Kernel modules with those that they need; unpacked, as a kernel under emulation takes long for that.
+    fn modules(&self, names: &[&str]) -> Result<(), String> {
+        let Unpacked { root, version, .. } = self.of;
         let mut files = BTreeSet::new();
         for name in names {
             let mut modprobe = Command::new("modprobe");
-            modprobe.arg("-d").arg(self.root).args(["-S", version, "--show-depends", name]);
+            modprobe.arg("-d").arg(root).args(["-S", version, "--show-depends", name]);
             let out = tool_output(&mut modprobe)?;
             let out = String::from_utf8_lossy(&out).into_owned();
             let paths = out.lines().filter_map(|l| l.strip_prefix("insmod "));
             files.extend(paths.map(|p| PathBuf::from(p.trim())));
         }
         let meta = ["modules.builtin", "modules.builtin.modinfo", "modules.order"];
-        files.extend(meta.map(|m| self.root.join("lib/modules").join(version).join(m)));
+        files.extend(meta.map(|m| root.join("lib/modules").join(version).join(m)));
         for file in files {
-            let below =
-                file.strip_prefix(self.root).map_err(|_| format!("{} is not below", file.display()))?;
-            copy(&file, &self.dir.join(below))?;
+            let below = file.strip_prefix(root).map_err(|_| format!("{} is not below", file.display()))?;
+            let to = self.dir.join(below);
+            copy(&file, &to)?;
+            if to.extension().is_some_and(|e| e == "xz") {
+                tool(Command::new("xz").arg("-df").arg(&to))?;
+            }
         }
         tool(Command::new("depmod").arg("-b").arg(&self.dir).arg(version))
     }
@@ -346,4 +415,18 @@ pub(super) fn tool_output(command: &mut Command) -> Result<Vec<u8>, String> {
 
 pub(super) fn at(path: &Path, e: std::io::Error) -> String {
     format!("{}: {e}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::packer;
+
+    #[test]
+    fn a_kernel_says_by_what_it_is_packed() {
+        let program = |payload: &[u8]| packer(payload).map(|(_, program, _)| program);
+        assert_eq!(program(b"\xfd7zXZ\0\0\x04"), Some("xz"));
+        assert_eq!(program(b"\x28\xb5\x2f\xfd\x04"), Some("zstd"));
+        assert_eq!(program(b"\x1f\x8b\x08"), None);
+        assert_eq!(program(b""), None);
+    }
 }

@@ -6,22 +6,27 @@
 //!   boot       QEMU (TCG: no KVM, no disk, no network); its console is read line by line
 //!   scenario   rig/scenarios/NAME.sh, played by dom0, perhaps with several numbers of workers; a line each as it ends
 //! ```
+//! Dom0 and the guests are each of Debian 12 or 13, and dom0 is PV or PVH ([`combination`]); CI plays one combination.
 //! Everything is below `target/rig`; `target/rig/log` keeps the consoles. A machine that says nothing for too long, or crashes,
 //! ends the run with the log's last lines.
 
 mod boot;
+mod combination;
 mod image;
 mod packages;
+mod release;
 mod scenario;
 mod stand_in;
+mod wish;
 
 use crate::tool;
 use crate::workspace::{Workspace, run};
+use combination::Combination;
 use scenario::{Play, Scenario};
 use std::path::PathBuf;
 use std::time::Instant;
 
-pub use scenario::Wish;
+pub use wish::Wish;
 
 /// The guests' and dom0's C library need not be this machine's: programs are linked statically.
 const TARGET: &str = "x86_64-unknown-linux-musl";
@@ -34,6 +39,7 @@ const EXAMPLES: [&str; 5] =
 pub(crate) struct Rig<'a> {
     workspace: &'a Workspace,
     dir: PathBuf,
+    combination: Combination,
     /// For the scenarios, on dom0's command line.
     settings: Vec<String>,
 }
@@ -41,22 +47,30 @@ pub(crate) struct Rig<'a> {
 /// Plays what is wished.
 pub fn play(w: &Workspace, wish: &Wish) -> Result<(), String> {
     let all = scenario::all(w)?;
-    play_these(w, scenario::choose(&all, wish)?, wish.settings.clone())
+    play_these(w, scenario::choose(&all, wish)?, wish.combination, wish.settings.clone())
 }
 
 /// The layer: the scenarios that say so, in as few boots as they need.
 pub fn layer(w: &Workspace) -> Result<(), String> {
-    play_these(w, scenario::of_ci(scenario::all(w)?)?, Vec::new())
+    play_these(w, scenario::of_ci(scenario::all(w)?)?, Combination::default(), Vec::new())
 }
 
-fn play_these(w: &Workspace, chosen: Vec<Play>, settings: Vec<String>) -> Result<(), String> {
-    let rig = Rig { workspace: w, dir: w.target().join("rig"), settings };
+fn play_these(
+    w: &Workspace,
+    chosen: Vec<Play>,
+    combination: Combination,
+    settings: Vec<String>,
+) -> Result<(), String> {
+    let rig = Rig { workspace: w, dir: w.target().join("rig"), combination, settings };
     std::fs::create_dir_all(&rig.dir).map_err(|e| format!("{}: {e}", rig.dir.display()))?;
     let start = Instant::now();
-    packages::fetch(&rig)?;
+    packages::fetch(&rig, combination.dom0)?;
+    if combination.guests != combination.dom0 {
+        packages::fetch(&rig, combination.guests)?;
+    }
     let programs = programs(w)?;
     image::make(&rig, &programs)?;
-    println!("rig: images made in {:.0} s; booting", start.elapsed().as_secs_f64());
+    println!("rig: {combination}: images made in {:.0} s; booting", start.elapsed().as_secs_f64());
     let mut failed = Vec::new();
     let mut played = 0;
     for (machine, plays) in scenario::boots(&chosen) {

@@ -1,134 +1,261 @@
-//! Debian's packages, fetched as files and unpacked below `target/rig/root`; and the host's own tools.
+//! Debian's packages, fetched as files and unpacked below `target/rig/debian-12` or `-13`; and the host's own tools.
+//!
+//! ```text
+//!   the machine's own lists     where its sources are of the release that is wanted
+//!   target/rig/debian-13/apt    else: lists of the same sources with the other release's name in them, from `apt-get update`
+//!   debs, root                  packages as fetched, and unpacked
+//! ```
+//! Nothing is installed, and the machine's own lists and caches are not written to, but for an `apt-get update` where there are none.
+//! Where packages come from is the machine's choice: this tree names no host.
 
 use super::Rig;
+use super::image::at;
+use super::release::Release;
 use crate::tool;
 use crate::workspace::run;
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// What the host runs: program, package.
-const TOOLS: [(&str, &str); 7] = [
+const TOOLS: [(&str, &str); 8] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("cpio", "cpio"),
     ("modprobe", "kmod"),
     ("readelf", "binutils"),
     ("gcc", "gcc"),
     ("xz", "xz-utils"),
+    ("zstd", "zstd"),
     ("dpkg", "dpkg"),
 ];
 
-/// What runs inside: Xen, its tools, and the libraries that these name.
-const INSIDE: [&str; 25] = [
-    "xen-hypervisor-4.17-amd64",
-    "xen-utils-4.17",
-    "xen-utils-common",
-    "xenstore-utils",
-    "libxenmisc4.17",
-    "libxencall1",
-    "libxendevicemodel1",
-    "libxenevtchn1",
-    "libxenforeignmemory1",
-    "libxengnttab1",
-    "libxenhypfs1",
-    "libxenstore4",
-    "libxentoolcore1",
-    "libxentoollog1",
-    "libgcc-s1",
-    "libyajl2",
-    "libuuid1",
-    "liblzma5",
-    "libzstd1",
-    "zlib1g",
-    "libc6",
-    "busybox-static",
-    "iperf3",
-    "libiperf0",
-    "ethtool",
-];
-/// Libraries of the last few.
-const MORE: [&str; 3] = ["libsctp1", "libssl3", "libmnl0"];
-/// For guests with a disk. What more fio names is put in by [`super::stand_in`]; libblkid1 is below.
-const DISK: [&str; 6] = ["e2fsprogs", "libext2fs2", "libcom-err2", "fio", "libaio1", "libnuma1"];
-/// systemd, with its libraries, where it is dom0's first process.
-const SYSTEMD: [&str; 19] = [
-    "systemd",
-    "libsystemd-shared",
-    "libacl1",
-    "libapparmor1",
-    "libaudit1",
-    "libblkid1",
-    "libcap-ng0",
-    "libcap2",
-    "libcrypt1",
-    "libgcrypt20",
-    "libgpg-error0",
-    "libip4tc2",
-    "libkmod2",
-    "liblz4-1",
-    "libmount1",
-    "libpam0g",
-    "libpcre2-8-0",
-    "libseccomp2",
-    "libselinux1",
-];
+/// The keys that releases are signed with, as Debian installs them. Without the file, apt's own trusted keys.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// The unpacked packages.
-pub(super) fn root(rig: &Rig<'_>) -> PathBuf {
-    rig.dir.join("root")
+/// The unpacked packages of a release.
+pub(super) fn root(rig: &Rig<'_>, release: &Release) -> PathBuf {
+    place(rig, release).join("root")
+}
+
+fn place(rig: &Rig<'_>, release: &Release) -> PathBuf {
+    rig.dir.join(format!("debian-{}", release.number))
 }
 
 /// Fetches and unpacks what is not there yet.
-pub(super) fn fetch(rig: &Rig<'_>) -> Result<(), String> {
+pub(super) fn fetch(rig: &Rig<'_>, release: &Release) -> Result<(), String> {
     for (program, package) in TOOLS {
         tool::debian(rig.workspace, program, package)?;
     }
-    let debs = rig.dir.join("debs");
-    let done = rig.dir.join("root/.unpacked");
-    let wanted = wanted(rig)?;
+    let apt = Apt::of(rig, release)?;
+    let (debs, root) = (place(rig, release).join("debs"), root(rig, release));
+    let done = root.join(".unpacked");
+    let mut wanted = apt.wanted(release)?;
     if fs::read_to_string(&done).is_ok_and(|d| d == wanted.join("\n")) {
         return Ok(());
     }
-    let made = |p: &Path, r: std::io::Result<()>| r.map_err(|e| format!("{}: {e}", p.display()));
-    if debs.exists() {
-        made(&debs, fs::remove_dir_all(&debs))?;
+    if apt.may_be_stale() {
+        apt.update()?;
+        wanted = apt.wanted(release)?;
     }
-    if root(rig).exists() {
-        made(&root(rig), fs::remove_dir_all(root(rig)))?;
+    for dir in [&debs, &root] {
+        if dir.exists() {
+            fs::remove_dir_all(dir).map_err(|e| at(dir, e))?;
+        }
+        fs::create_dir_all(dir).map_err(|e| at(dir, e))?;
     }
-    made(&debs, fs::create_dir_all(&debs))?;
-    made(&root(rig), fs::create_dir_all(root(rig)))?;
-    println!("rig: fetching {} Debian packages", wanted.len());
+    println!("rig: fetching {} packages of Debian {}", wanted.len(), release.number);
     // The sandbox user of apt may not write here.
-    let mut apt = rig.workspace.program("apt-get");
-    apt.current_dir(&debs).args(["-q", "-o", "APT::Sandbox::User=root", "download"]).args(&wanted);
-    apt.stdout(std::process::Stdio::null());
-    run(&mut apt).map_err(|e| format!("{e}; as root: apt-get update"))?;
-    let files = fs::read_dir(&debs).map_err(|e| format!("{}: {e}", debs.display()))?;
-    for deb in files.flatten() {
-        let mut dpkg = rig.workspace.program("dpkg");
-        let status = dpkg.arg("-x").arg(deb.path()).arg(root(rig)).status();
+    let mut get = apt.command("apt-get");
+    get.current_dir(&debs).args(["-q", "-o", "APT::Sandbox::User=root", "download"]).args(&wanted);
+    get.stdout(std::process::Stdio::null());
+    run(&mut get).map_err(|e| format!("{e}; as root: apt-get update"))?;
+    for deb in fs::read_dir(&debs).map_err(|e| at(&debs, e))?.flatten() {
+        let status = rig.workspace.program("dpkg").arg("-x").arg(deb.path()).arg(&root).status();
         if !status.is_ok_and(|s| s.success()) {
             return Err(format!("cannot unpack {}", deb.path().display()));
         }
     }
-    made(&done, fs::write(&done, wanted.join("\n")))
+    merge(&root)?;
+    fs::write(&done, wanted.join("\n")).map_err(|e| at(&done, e))
 }
 
-/// All packages, with the kernel that Debian's metapackage stands for.
-fn wanted(rig: &Rig<'_>) -> Result<Vec<String>, String> {
-    let asked = || rig.workspace.program("apt-cache").args(["depends", "linux-image-amd64"]).output();
-    let kernel = |out: std::process::Output| {
-        let text = String::from_utf8_lossy(&out.stdout).into_owned();
-        text.lines().find_map(|l| Some(l.trim().strip_prefix("Depends: ")?.to_string()))
-    };
-    let mut found = asked().ok().and_then(kernel);
-    if found.is_none() {
-        // A machine whose package lists were never fetched.
-        run(rig.workspace.program("apt-get").args(["-q", "update"]))?;
-        found = asked().ok().and_then(kernel);
+/// Where a release has all of it below `usr`, its old paths lead there, as they do when it is installed.
+fn merge(root: &Path) -> Result<(), String> {
+    for folder in ["bin", "sbin", "lib"] {
+        let old = root.join(folder);
+        if !old.exists() {
+            std::os::unix::fs::symlink(format!("usr/{folder}"), &old).map_err(|e| at(&old, e))?;
+        }
     }
-    let kernel =
-        found.ok_or("apt knows no package linux-image-amd64: is this Debian? as root: apt-get update")?;
-    let names = INSIDE.iter().chain(&MORE).chain(&DISK).chain(&SYSTEMD).map(|s| s.to_string());
-    Ok(names.chain([kernel]).collect())
+    Ok(())
+}
+
+/// apt with the lists of one release.
+struct Apt<'a> {
+    rig: &'a Rig<'a>,
+    /// Where lists of its own are; none: the machine's.
+    lists: Option<PathBuf>,
+    /// Whether the lists were fetched just now.
+    fresh: Cell<bool>,
+}
+
+impl<'a> Apt<'a> {
+    fn of(rig: &'a Rig<'a>, release: &Release) -> Result<Self, String> {
+        let machines = Self { rig, lists: None, fresh: Cell::new(false) };
+        let file = "/etc/os-release";
+        let known = fs::read_to_string(file).map_err(|e| at(Path::new(file), e))?;
+        let Some(own) = codename(&known) else {
+            return Err(format!("{file} has no VERSION_CODENAME: is this Debian?"));
+        };
+        if own == release.codename {
+            return Ok(machines);
+        }
+        let from = sources(&machines.targets()?, own, release.codename);
+        if from.is_empty() {
+            return Err(format!(
+                "apt has no sources of Debian's {own}, which the rig would ask for {}",
+                release.codename
+            ));
+        }
+        let dir = place(rig, release).join("apt");
+        for folder in ["state/lists", "cache"].map(|folder| dir.join(folder)) {
+            fs::create_dir_all(&folder).map_err(|e| at(&folder, e))?;
+        }
+        for (name, text) in [("sources.list", from), ("status", String::new()), ("apt.conf", conf(&dir))] {
+            let file = dir.join(name);
+            fs::write(&file, text).map_err(|e| at(&file, e))?;
+        }
+        Ok(Self { lists: Some(dir), ..machines })
+    }
+
+    /// Lists of its own, which may be of another day: the archive may have replaced what they name.
+    fn may_be_stale(&self) -> bool {
+        self.lists.is_some() && !self.fresh.get()
+    }
+
+    /// A program of apt's.
+    fn command(&self, program: &str) -> Command {
+        let mut command = self.rig.workspace.program(program);
+        if let Some(dir) = &self.lists {
+            command.env("APT_CONFIG", dir.join("apt.conf"));
+        }
+        command
+    }
+
+    fn update(&self) -> Result<(), String> {
+        self.fresh.set(true);
+        run(self.command("apt-get").args(["-q", "update"]))
+    }
+
+    /// What a command prints; where it prints nothing, what it prints when the lists have been fetched.
+    fn ask(&self, program: &str, args: &[&str]) -> Result<String, String> {
+        let asked = || self.command(program).args(args).output();
+        let said = |out: std::process::Output| String::from_utf8_lossy(&out.stdout).into_owned();
+        let answer = asked().map(said).unwrap_or_default();
+        if !answer.trim().is_empty() {
+            return Ok(answer);
+        }
+        // A machine whose lists were never fetched.
+        self.update()?;
+        asked().map(said).map_err(|e| format!("{program}: {e}"))
+    }
+
+    /// The sources: a line each, URI, release, component.
+    fn targets(&self) -> Result<String, String> {
+        let format = "$(REPO_URI) $(RELEASE) $(COMPONENT)";
+        self.ask("apt-get", &["indextargets", "--format", format, "Created-By: Packages"])
+    }
+
+    /// All packages, with the kernel that Debian's metapackage stands for.
+    fn wanted(&self, release: &Release) -> Result<Vec<String>, String> {
+        let text = self.ask("apt-cache", &["depends", "linux-image-amd64"])?;
+        let kernel = text.lines().find_map(|l| Some(l.trim().strip_prefix("Depends: ")?.to_string()));
+        let kernel = kernel
+            .ok_or("apt knows no package linux-image-amd64: is this Debian? as root: apt-get update")?;
+        Ok(release.packages().into_iter().chain([kernel]).collect())
+    }
+}
+
+/// An apt.conf(5) for lists in `dir`. The machine's proxies, trusted keys and limits hold beside it; its sources and pins do not.
+fn conf(dir: &Path) -> String {
+    let dir = dir.display();
+    let own = [
+        ("Dir::Etc::SourceList", format!("{dir}/sources.list")),
+        ("Dir::Etc::SourceParts", "/dev/null".into()),
+        ("Dir::Etc::Preferences", "/dev/null".into()),
+        ("Dir::Etc::PreferencesParts", "/dev/null".into()),
+        ("Dir::State", format!("{dir}/state")),
+        ("Dir::State::Status", format!("{dir}/status")),
+        ("Dir::Cache", format!("{dir}/cache")),
+        ("Acquire::Languages", "none".into()),
+        // It may not write here.
+        ("APT::Sandbox::User", "root".into()),
+    ];
+    own.map(|(name, value)| format!("{name} \"{value}\";\n")).concat()
+}
+
+/// Of an os-release(5).
+fn codename(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| Some(line.strip_prefix("VERSION_CODENAME=")?.trim_matches('"')))
+}
+
+/// A sources.list(5) of another release: the machine's sources of its own release, that one's updates and security, with the other
+/// codename in its place.
+fn sources(targets: &str, own: &str, wanted: &str) -> String {
+    let keyring = if Path::new(KEYRING).exists() { format!("[signed-by={KEYRING}] ") } else { String::new() };
+    let lines: BTreeSet<String> = targets
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            let (uri, release) = (words.next()?, words.next()?);
+            let part = release.strip_prefix(own)?;
+            let ours = words.next() == Some("main") && ["", "-updates", "-security"].contains(&part);
+            ours.then(|| format!("deb {keyring}{uri} {wanted}{part} main\n"))
+        })
+        .collect();
+    lines.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_release_is_asked_for_where_the_machine_asks_for_its_own() {
+        let targets = "http://one.example/debian/ bookworm main\n\
+             http://one.example/debian/ bookworm contrib\n\
+             http://one.example/debian/ bookworm-backports main\n\
+             http://two.example/security/ bookworm-security main\n\
+             http://two.example/security/ bookworm-security main\n\
+             http://three.example/ tools-bookworm main\n\
+             http://four.example/ nodistro main\n";
+        let list = sources(targets, "bookworm", "trixie");
+        let places: Vec<&str> = list.lines().map(|l| &l[l.find("http").unwrap()..]).collect();
+        assert_eq!(
+            places,
+            ["http://one.example/debian/ trixie main", "http://two.example/security/ trixie-security main"]
+        );
+        assert!(list.lines().all(|l| l.starts_with("deb ")), "{list}");
+        assert_eq!(sources(targets, "noble", "trixie"), "");
+    }
+
+    #[test]
+    fn the_machine_says_which_release_it_is() {
+        assert_eq!(codename("NAME=x\nVERSION_CODENAME=bookworm\n"), Some("bookworm"));
+        assert_eq!(codename("VERSION_CODENAME=\"trixie\"\n"), Some("trixie"));
+        assert_eq!(codename("NAME=x\n"), None);
+    }
+
+    #[test]
+    fn old_paths_lead_below_usr_where_all_of_it_lies_there() {
+        let root = std::env::temp_dir().join(format!("rig-merge-{}", std::process::id()));
+        fs::create_dir_all(root.join("usr/lib")).unwrap();
+        fs::create_dir_all(root.join("bin")).unwrap();
+        merge(&root).unwrap();
+        assert_eq!(fs::read_link(root.join("lib")).unwrap(), Path::new("usr/lib"));
+        assert!(fs::read_link(root.join("bin")).is_err(), "this release has a folder of its own");
+        fs::remove_dir_all(root).unwrap();
+    }
 }

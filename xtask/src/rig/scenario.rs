@@ -10,6 +10,7 @@
 //!   # unproven: why    (optional) was not seen to pass yet; played only when it is named
 //! ```
 
+use super::wish::Wish;
 use crate::workspace::Workspace;
 use std::collections::BTreeMap;
 
@@ -73,53 +74,11 @@ fn parse(name: String, text: &str) -> Result<Scenario, String> {
 }
 
 /// Numbers of worker threads.
-fn counts<'a>(list: impl Iterator<Item = &'a str>) -> Result<Vec<u16>, String> {
+pub(super) fn counts<'a>(list: impl Iterator<Item = &'a str>) -> Result<Vec<u16>, String> {
     let count =
         |n: &str| n.parse().ok().filter(|n| *n > 0).ok_or_else(|| format!("{n:?} is no number above 0"));
     let counts: Vec<u16> = list.map(count).collect::<Result<_, _>>()?;
     if counts.is_empty() { Err("a number is wanted".into()) } else { Ok(counts) }
-}
-
-/// What is to be played: `[NAME...] [--workers N[,N...]] [--icount] [--set NAME=VALUE...]`.
-#[derive(Debug, Default)]
-pub struct Wish {
-    names: Vec<String>,
-    /// In place of what the heads say.
-    workers: Vec<u16>,
-    /// For the scenarios' variables that have defaults, as `FRAMES=10000`.
-    pub(super) settings: Vec<String>,
-    /// All of it where QEMU counts instructions.
-    icount: bool,
-}
-
-impl Wish {
-    /// From the command's arguments.
-    pub fn parse(args: &[&str]) -> Result<Self, String> {
-        let mut wish = Self::default();
-        let mut args = args.iter();
-        while let Some(&arg) = args.next() {
-            match arg {
-                "--workers" => {
-                    let list = args.next().ok_or("--workers takes numbers: 1,2")?;
-                    wish.workers = counts(list.split(',')).map_err(|e| format!("--workers: {e}"))?;
-                }
-                "--set" => {
-                    let setting = args.next().filter(|s| is_setting(s));
-                    wish.settings.push(setting.ok_or("--set takes NAME=VALUE: FRAMES=10000")?.to_string());
-                }
-                "--icount" => wish.icount = true,
-                _ if arg.starts_with('-') => return Err(format!("`rig` has no option {arg}")),
-                _ => wish.names.push(arg.into()),
-            }
-        }
-        Ok(wish)
-    }
-}
-
-/// Dom0's kernel passes such a word on to its first process, and that one to the scenarios.
-fn is_setting(word: &str) -> bool {
-    let is_name = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
-    word.split_once('=').is_some_and(|(name, value)| is_name(name) && !value.contains([' ', '"', ',']))
 }
 
 /// One play of a scenario.
@@ -264,11 +223,5 @@ mod tests {
         assert_eq!(names(&["--workers", "1,3"]), ["20-b:1", "20-b:3", "20-b:1", "20-b:3"]);
         let in_ci = of_ci(all.to_vec()).unwrap();
         assert_eq!(in_ci.iter().map(Play::name).collect::<Vec<_>>(), ["20-b"]);
-        assert_eq!(Wish::parse(&["41", "--set", "FRAMES=10"]).unwrap().settings, ["FRAMES=10"]);
-        let unset = [&["--set"][..], &["--set", "frames=1"], &["--set", "FRAMES"], &["--set", "A=1 b"]];
-        let wrong = [&["--workers"][..], &["--workers", "0"], &["--workers", "1,"], &["--threads"]];
-        for wrong in wrong.into_iter().chain(unset) {
-            assert!(Wish::parse(wrong).is_err(), "{wrong:?}");
-        }
     }
 }

@@ -1,4 +1,5 @@
-//! Libraries that fio names and nobody calls here: the clients of Ceph, Gluster and NBD, and what drives RDMA and persistent memory.
+//! Libraries that fio names and nobody calls here: the clients of Ceph, Gluster, NBD and NFS, and what drives RDMA and persistent
+//! memory. Those of either release; one that a release's fio does not name is in nobody's way.
 //!
 //! Debian's fio looks all of them up when it starts. With what they need themselves they are larger than everything else in a
 //! guest's image, so one small library stands in for all: it has each function under the version that fio asks for, and each
@@ -11,10 +12,11 @@ use std::path::Path;
 use std::process::Command;
 
 /// Each library, and how the names of its functions begin.
-const ABSENT: [(&str, &str); 8] = [
+const ABSENT: [(&str, &str); 9] = [
     ("libgfapi.so.0", "glfs_"),
     ("libibverbs.so.1", "ibv_"),
     ("libnbd.so.0", "nbd_"),
+    ("libnfs.so.14", "nfs_"),
     ("libpmem.so.1", "pmem_"),
     ("libpmemblk.so.1", "pmemblk_"),
     ("librados.so.2", "rados_"),

@@ -1,0 +1,116 @@
+//! What is to be played, as the command's arguments say it.
+
+use super::combination::{Combination, Kind};
+use super::release::Release;
+use super::scenario::counts;
+
+/// `[NAME...] [--workers N[,N...]] [--debian N] [--guest-debian N] [--dom0 pv|pvh] [--icount] [--set NAME=VALUE...]`.
+#[derive(Debug, Default)]
+pub struct Wish {
+    /// Parts of scenarios' names; none: all.
+    pub(super) names: Vec<String>,
+    /// In place of what the heads say.
+    pub(super) workers: Vec<u16>,
+    /// For the scenarios' variables that have defaults, as `FRAMES=10000`.
+    pub(super) settings: Vec<String>,
+    /// All of it where QEMU counts instructions.
+    pub(super) icount: bool,
+    pub(super) combination: Combination,
+}
+
+impl Wish {
+    /// From the command's arguments.
+    pub fn parse(args: &[&str]) -> Result<Self, String> {
+        let mut wish = Self::default();
+        let mut guests = None;
+        let mut args = args.iter();
+        while let Some(&arg) = args.next() {
+            match arg {
+                "--workers" => {
+                    let list = args.next().ok_or("--workers takes numbers: 1,2")?;
+                    wish.workers = counts(list.split(',')).map_err(|e| format!("--workers: {e}"))?;
+                }
+                "--debian" => wish.combination.dom0 = release(arg, args.next())?,
+                "--guest-debian" => guests = Some(release(arg, args.next())?),
+                "--dom0" => {
+                    let kind = args.next().and_then(|kind| Kind::named(kind));
+                    wish.combination.kind = kind.ok_or("--dom0 takes pv or pvh")?;
+                }
+                "--set" => {
+                    let setting = args.next().filter(|s| is_setting(s));
+                    wish.settings.push(setting.ok_or("--set takes NAME=VALUE: FRAMES=10000")?.to_string());
+                }
+                "--icount" => wish.icount = true,
+                _ if arg.starts_with('-') => return Err(format!("`rig` has no option {arg}")),
+                _ => wish.names.push(arg.into()),
+            }
+        }
+        wish.combination.guests = guests.unwrap_or(wish.combination.dom0);
+        Ok(wish)
+    }
+}
+
+fn release(option: &str, number: Option<&&str>) -> Result<&'static Release, String> {
+    number
+        .and_then(|number| Release::numbered(number))
+        .ok_or_else(|| format!("{option} takes the number of a Debian release: {}", Release::known()))
+}
+
+/// Dom0's kernel passes such a word on to its first process, and that one to the scenarios.
+fn is_setting(word: &str) -> bool {
+    let is_name = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
+    word.split_once('=').is_some_and(|(name, value)| is_name(name) && !value.contains([' ', '"', ',']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_say_what_is_played() {
+        let wish = Wish::parse(&["41", "--set", "FRAMES=10", "20", "--workers", "1,3"]).unwrap();
+        assert_eq!(wish.names, ["41", "20"]);
+        assert_eq!(
+            (wish.settings, wish.workers, wish.icount),
+            (vec!["FRAMES=10".to_string()], vec![1, 3], false)
+        );
+        for wrong in [
+            &["--set"][..],
+            &["--set", "frames=1"],
+            &["--set", "FRAMES"],
+            &["--set", "A=1 b"],
+            &["--workers"],
+            &["--workers", "0"],
+            &["--workers", "1,"],
+            &["--threads"],
+            &["--debian"],
+            &["--debian", "11"],
+            &["--debian", "trixie"],
+            &["--guest-debian", "sid"],
+            &["--dom0"],
+            &["--dom0", "hvm"],
+        ] {
+            assert!(Wish::parse(wrong).is_err(), "{wrong:?}");
+        }
+        let said = Wish::parse(&["--guest-debian", "14"]).unwrap_err();
+        assert!(said.contains("--guest-debian") && said.contains("12, 13"), "{said}");
+    }
+
+    #[test]
+    fn guests_are_of_dom0s_release_unless_theirs_is_said() {
+        let played = |args: &[&str]| {
+            let combination = Wish::parse(args).unwrap().combination;
+            (combination.dom0.number, combination.guests.number, combination.suffix())
+        };
+        assert_eq!(played(&[]), (12, 12, String::new()), "what CI plays");
+        assert_eq!(played(&["--debian", "12", "--dom0", "pv"]), played(&[]));
+        assert_eq!(played(&["--debian", "13"]), (13, 13, "-debian13-guests13".into()));
+        assert_eq!(
+            played(&["--debian", "13", "--guest-debian", "12"]),
+            (13, 12, "-debian13-guests12".into())
+        );
+        assert_eq!(played(&["--guest-debian", "12", "--debian", "13"]).1, 12, "in any order");
+        assert_eq!(played(&["--guest-debian", "13"]), (12, 13, "-debian12-guests13".into()));
+        assert_eq!(played(&["--dom0", "pvh"]), (12, 12, "-debian12-pvh-guests12".into()));
+    }
+}
