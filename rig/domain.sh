@@ -49,7 +49,7 @@ tidy_up() {
 	for _program in pregrant iperf3 tail conformance; do killall -q "$_program"; done
 	rmmod xen-netback xen-blkback 2>/dev/null
 	for _loop in $(losetup -a | cut -d: -f1); do losetup -d "$_loop"; done
-	rm -rf /disks/* /run/disk-guest.cpio
+	rm -rf /disks/* /run/disk-guest.cpio /run/driver.cpio
 	# What a scenario wrote down; another reads its own only.
 	rm -f /run/*.log /run/rows /run/pauses
 	return 0

@@ -124,7 +124,8 @@ impl From<Way> for TapWay {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Plugging {
-    /// xl's: vifs are connected when `hotplug-status` says "connected"
+    /// xl, or in another domain its `xl devd`: vifs are connected when `hotplug-status` says "connected", and directories of vifs
+    /// that are over are left to it
     Toolstack,
     /// This process: runs the vif's `script`, or joins its `bridge`
     #[value(name = "self")]

@@ -6,11 +6,11 @@
 //! Which image a vbd has is the toolstack's word, in the vbd's directory. Requests move in workers' threads. What it has in common
 //! with other backends is in [`daemon`](crate::daemon); why it is a process beside `pregrant back` is in decision 0031.
 
-use crate::daemon::attached::{Attached, xenstore_of_xen};
+use crate::daemon::attached::{Attached, TOOLSTACKS, xenstore_of_xen};
 use crate::daemon::kernel::{KeptOff, devices_of};
 use crate::daemon::{DaemonArgs, Serves, chosen};
 use crate::stop::Stop;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use pregrant::blk::back::VbdConfig;
 use pregrant::blk::features::{BackFeatures, INDIRECT_SEGMENTS_MAX, MAX_RING_ORDER};
 use pregrant::blk::path::{PathName, persistent};
@@ -49,6 +49,9 @@ pub struct BlkBackArgs {
     /// Serve this guest's disks alone, or this one of them, and leave the others to the kernel's blkback; may be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen)]
     vbd: Vec<Chosen>,
+    /// Who runs the disks' scripts; without it the toolstack in dom0, and nobody elsewhere
+    #[arg(long, value_name = "WHO", conflicts_with = "loopback")]
+    hotplug: Option<Scripts>,
     /// How bytes travel where the guest does not say feature-persistent
     #[arg(long, value_name = "PATH", default_value = "copy", value_parser = choice(PATHS, |path| path.name()))]
     path: PathName,
@@ -71,6 +74,15 @@ pub struct BlkBackArgs {
     /// Segments of an indirect request at most; 0: there are no indirect requests
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(..=INDIRECT_SEGMENTS_MAX as i64))]
     max_segments: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Scripts {
+    /// xl, or in another domain its `xl devd`: a disk that has a script is connected when `hotplug-status` says "connected", and
+    /// directories of disks that are over are left to it
+    Toolstack,
+    /// Nobody
+    None,
 }
 
 const PATHS: &[(PathName, &str)] = &[
@@ -132,7 +144,10 @@ fn on_xen(args: &BlkBackArgs) -> Result<()> {
     if let Some(kept) = &kept_off {
         refuse_kernels(kept, &devices_of(SERVES, domid, &mut attached.xs, &args.vbd)?)?;
     }
-    let classes = vec![Box::new(Blk::new(args.config(true))) as _];
+    let usual = if domid == TOOLSTACKS { Scripts::Toolstack } else { Scripts::None };
+    let scripts = args.hotplug.unwrap_or(usual);
+    attached.plugged_by_toolstack(scripts == Scripts::Toolstack);
+    let classes = vec![Box::new(Blk::new(args.config(scripts == Scripts::Toolstack))) as _];
     let mut daemon = attached.daemon(&args.daemon, classes, None, KeptOff::looking_after(&kept_off))?;
     daemon.run(args.daemon.close)
 }

@@ -81,7 +81,9 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
         inner: far,
     });
     let usual = if domid == TOOLSTACKS { Hotplug::Toolstack } else { Hotplug::Own };
-    let classes = classes(args, args.hotplug.map_or(usual, Into::into), args.chosen(), far);
+    let hotplug = args.hotplug.map_or(usual, Into::into);
+    attached.plugged_by_toolstack(hotplug == Hotplug::Toolstack);
+    let classes = classes(args, hotplug, args.chosen(), far);
     let mut daemon =
         attached.daemon(&args.daemon, classes, Some(switch), KeptOff::looking_after(&kept_off))?;
     daemon.run(args.daemon.close)?;

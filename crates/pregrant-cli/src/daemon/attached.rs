@@ -93,13 +93,25 @@ impl Attached<Xen> {
         let status = StatusTeller::on_xen_at(&serves.status(Path::new(RUN_DIR), domid.0))?;
         let config = BackendConfig {
             recovery: Some(Box::new(FileRecovery::new(RUN_DIR))),
-            removes: domid != TOOLSTACKS,
+            removes: removes_directories(domid, false),
             ..BackendConfig::default()
         };
         let (workers, look) = (workers_on_xen(), "pregrant top".into());
         let attached = Self { platform, xs, serves, domid, config, workers, look, stop, status };
         Ok(Some((attached.woken()?, owner)))
     }
+
+    /// Whether the toolstack plugs devices in here: directories of those that are over are left to it then.
+    pub fn plugged_by_toolstack(&mut self, plugs: bool) {
+        self.config.removes = removes_directories(self.domid, plugs);
+    }
+}
+
+/// Whether a backend in domain `own` takes the directories of devices that are over away. Dom0's toolstack does it for dom0's. In a
+/// driver domain where the toolstack plugs devices in, its daemon (`xl devd`) does, and reads there what to undo: of a
+/// directory that was gone before, it would run no script.
+fn removes_directories(own: DomId, toolstack_plugs: bool) -> bool {
+    own != TOOLSTACKS && !toolstack_plugs
 }
 
 impl<P: Platform> Attached<P>
@@ -130,5 +142,21 @@ where
         let _ = screen::print(format_args!("{name} of {domid}, process {process}: ready; status: {look}"));
         let notify = Notify::from_environment();
         Ok(Daemon { serves, backend, switch, status, stop, notify, between })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_are_a_toolstacks_where_one_looks_after_the_domain() {
+        let driver_domain = DomId(7);
+        assert!(
+            !removes_directories(TOOLSTACKS, true) && !removes_directories(TOOLSTACKS, false),
+            "xl's in dom0"
+        );
+        assert!(!removes_directories(driver_domain, true), "xl devd's");
+        assert!(removes_directories(driver_domain, false), "nobody else would");
     }
 }
