@@ -16,7 +16,7 @@ GSO=1600
 for way in to from; do
 	dir=$([ $way = to ] && echo tx || echo rx)
 	bytes=$(count "$vif" $dir bytes) frames=$(count "$vif" $dir packets)
-	rate=$(iperf 10.9.0.2 $([ $way = from ] && echo -R)) || fail "iperf3 $way the guest"
+	rate=$(iperf 10.9.0.2 $([ $way = from ] && echo -R)) || fail "iperf3 $way the guest: $rate"
 	size=$((($(count "$vif" $dir bytes) - bytes) / ($(count "$vif" $dir packets) - frames)))
 	note "TCP $way the guest: $rate Mbit/s, $size bytes a frame"
 	[ $size -gt $GSO ] || fail "no GSO $way the guest: $size bytes a frame at MTU 1500"
@@ -27,7 +27,7 @@ bytes=$(count "$vif" tx bytes) frames=$(count "$vif" tx packets)
 ping -q -c 5 -s 8900 10.9.0.2 > /run/ping || fail "no frames of 8900 bytes"
 frames=$(($(count "$vif" tx packets) - frames)) bytes=$(($(count "$vif" tx bytes) - bytes))
 [ $frames -lt 15 ] && [ $bytes -gt 44000 ] || fail "pings of 8900 bytes were cut: $bytes bytes in $frames frames"
-rate=$(iperf 10.9.0.2 -R) || fail "iperf3 at MTU 9000"
+rate=$(iperf 10.9.0.2 -R) || fail "iperf3 at MTU 9000: $rate"
 note "TCP from the guest at MTU 9000: $rate Mbit/s"
 ask one end
 over one || fail "the guest does not end"
@@ -44,7 +44,7 @@ pings 10.9.0.3 20 || fail "map: $LOST of 20 pings lost"
 ping -q -c 5 -s 1400 10.9.0.3 > /run/ping || fail "map: no frames of 1442 bytes"
 ask two "iperf3 -s -D" || fail "iperf3 does not serve"
 bytes=$(count "$vif" rx bytes) frames=$(count "$vif" rx packets)
-rate=$(iperf 10.9.0.3 -R) || fail "map: iperf3 from the guest"
+rate=$(iperf 10.9.0.3 -R) || fail "map: iperf3 from the guest: $rate"
 size=$((($(count "$vif" rx bytes) - bytes) / ($(count "$vif" rx packets) - frames)))
 note "TCP from the guest, by map: $rate Mbit/s, $size bytes a frame"
 [ $size -gt $GSO ] || fail "map: no GSO from the guest: $size bytes a frame at MTU 1500"

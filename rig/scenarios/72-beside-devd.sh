@@ -1,5 +1,5 @@
 # shows: a driver domain that runs `xl devd` and both of our daemons with `--hotplug toolstack`, beside the kernel's netback and blkback for the same guest: devd runs each script once and removes directories; ours serves what it was told, over a kill, and removes none
-# unproven: was not played yet
+# unproven: all but its end was seen, where xl gave up on a machine that was too slow for its ten seconds
 # seconds: 300
 cat /rig/guest.cpio /rig/driver.cpio > /run/driver.cpio
 guest driver job=orders memory=288 ramdisk=/run/driver.cpio config="driver_domain = 1" || fail "xl create driver"
@@ -57,14 +57,18 @@ works "after a kill of both daemons"
 runs "$plugged" "after a kill"
 note "two vifs and two disks of one guest, one of each the kernel's and one ours, with xl devd: 20 of 20 pings each, fio with verify, also after both daemons were killed; no script ran twice"
 
-# Away by hand: xl waits until the driver domain has removed the directory, and devd runs the script.
-xl network-detach two 0 || fail "xl network-detach"
-within 10 eval '! xenstore-exists /local/domain/$driver/backend/vif/$two/0' || fail "devd keeps the directory of vif$ours"
+# Away by hand: devd runs the script and removes the directory. xl waits ten seconds for that, and a slow machine may take longer.
+xl network-detach two 0 || say "xl did not wait for it"
+within 60 eval '! xenstore-exists /local/domain/$driver/backend/vif/$two/0' || {
+	xenstore-ls -p "/local/domain/$driver/backend/vif/$two"
+	ask driver "cat /tmp/devd.log /run/scripts.log; tail -n 5 /tmp/back.log"
+	fail "devd keeps the directory of vif$ours"
+}
 ask driver "within 10 [ ! -e /sys/class/net/vif$ours ]" || fail "the driver domain keeps vif$ours"
 ask driver "within 10 grep 'vif$ours offline' /run/scripts.log" || fail "devd did not run the script for the end of vif$ours"
 ask two end
 over two || fail "two does not end"
-within 20 eval '! xenstore-exists /local/domain/$driver/backend/vif/$two && ! xenstore-exists /local/domain/$driver/backend/vbd/$two' || {
+within 60 eval '! xenstore-exists /local/domain/$driver/backend/vif/$two && ! xenstore-exists /local/domain/$driver/backend/vbd/$two' || {
 	xenstore-ls -p "/local/domain/$driver/backend"
 	fail "directories of $two stay"
 }
