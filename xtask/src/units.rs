@@ -13,8 +13,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Units that run something, and the exposure that each must stay below, in tenths: systemd counts from 0 to 100.
-const SERVICES: [(&str, u32); 3] = [
+const SERVICES: [(&str, u32); 4] = [
     ("pregrant-back.service", 30),
+    ("pregrant-blkback.service", 30),
     // Both are root's tools, and short: they cannot be as narrow.
     ("pregrant-modules.service", 50),
     ("pregrant-hotplug@.service", 50),
