@@ -12,18 +12,18 @@ use pregrant::net::path::FrontChain;
 use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::guest_copy::{ACTIVE, COUNT, FEATURE, GENERATION, LIST_REF, REFS, generation_of};
 use pregrant::net::path::staging::list::DataLen;
-use pregrant::platform::local::{LocalDomain, LocalMap, LocalRegion};
-use pregrant::platform::{Access, GrantPool, GrantTable, InUse, PeerMem};
+use pregrant::platform::local::{LocalDomain, LocalMap};
+use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
 use pregrant::ring::{FrontRing, NetRx, RingMem, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RXF_MORE_DATA, RxResponse};
 use pregrant::xenbus::BackDevice;
 use pregrant::xenbus::refusal::{ConnectError, TooManyPages};
-use pregrant::{DomId, GrantRef, PeerFault, PlatformError};
+use pregrant::{GrantRef, PeerFault, PlatformError};
 use proptest::prelude::*;
 use rig::bus::{MapBus, connect};
-use rig::own_grants::OwnGrants;
+use rig::own_grants::{FrameRules, OwnGrants, PerFrame};
 use rig::{GUEST, HOST, Rig, SLOTS, TestPort, byte};
 use std::cell::{Cell, RefCell};
 
@@ -427,9 +427,8 @@ fn a_connect_that_fails_lends_nothing() {
     }
 }
 
-/// Grants as the domain's, of which the n-th fails, and which look at lists when pages are allocated.
+/// The n-th grant fails, and at each allocation lists are looked at.
 struct Watched {
-    domain: LocalDomain,
     lists: Vec<LocalMap>,
     /// Of each list at each allocation: its generation.
     seen: RefCell<Vec<Vec<u32>>>,
@@ -437,51 +436,20 @@ struct Watched {
 }
 
 impl Watched {
-    fn of(domain: LocalDomain, lists: Vec<LocalMap>, left: u32) -> OwnGrants<Self> {
-        OwnGrants::new(domain, |domain| Self {
-            domain,
-            lists,
-            seen: RefCell::default(),
-            left: Cell::new(left),
-        })
+    fn of(domain: LocalDomain, lists: Vec<LocalMap>, left: u32) -> OwnGrants<PerFrame<Self>> {
+        PerFrame::on(domain, Self { lists, seen: RefCell::default(), left: Cell::new(left) })
     }
 }
 
-// SAFETY: everything is the domain's.
-#[allow(unsafe_code)]
-unsafe impl GrantPool for Watched {
-    type Region = LocalRegion;
-    fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<LocalRegion, PlatformError> {
+impl FrameRules for Watched {
+    fn allocates(&self) {
         let generations = self.lists.iter().filter_map(|list| list.load_u32(GENERATION)).collect();
         self.seen.borrow_mut().push(generations);
-        self.domain.alloc(to, acc, refs)
     }
-    fn release(&self, region: LocalRegion) -> Result<(), InUse<LocalRegion>> {
-        self.domain.release(region)
-    }
-    fn per_frame(&self) -> Option<&dyn GrantTable<Region = LocalRegion>> {
-        Some(self)
-    }
-}
-
-impl GrantTable for Watched {
-    type Region = LocalRegion;
-    fn pages(&self, pages: usize) -> Result<LocalRegion, PlatformError> {
-        self.domain.pages(pages)
-    }
-    fn grant(
-        &self,
-        to: DomId,
-        region: &LocalRegion,
-        page: usize,
-        acc: Access,
-    ) -> Result<GrantRef, PlatformError> {
+    fn may_grant(&self) -> Result<(), PlatformError> {
         let left = self.left.get().checked_sub(1);
         self.left.set(left.ok_or(PlatformError { op: "grant, which this test forbids", code: -28 })?);
-        GrantTable::grant(&self.domain, to, region, page, acc)
-    }
-    fn revoke(&self, gref: GrantRef) -> Result<(), InUse<GrantRef>> {
-        self.domain.revoke(gref)
+        Ok(())
     }
 }
 
@@ -496,7 +464,7 @@ fn each_list_has_its_next_generation_before_anything_is_lent() {
             (0..2).map(|i| lender.page(&format!("queue-{i}/{LIST_REF}"))).collect::<Vec<_>>()
         };
         let p = Watched::of(lender.ends.h.clone(), lists(&lender), 0);
-        let mut next = BackVif::<OwnGrants<Watched>>::new(GUEST, 0, serving(true));
+        let mut next = BackVif::<OwnGrants<PerFrame<Watched>>>::new(GUEST, 0, serving(true));
         next.limit_pages(limit);
         assert_eq!(next.inherit(&mut lender.ends.bb), Ok(PreviousState::Connected));
         lender.ends.back = BackVif::new(GUEST, 0, serving(true));
@@ -608,7 +576,7 @@ fn what_is_posted_before_a_grant_fails_is_published() {
     let p = Watched::of(rig.guest.clone(), Vec::new(), 5);
     let pages = OrdinaryPages::new(&p, &mut Regions::new(HOST), Access::ReadWrite, SLOTS, Granting::PerFrame)
         .expect("pages");
-    let mut front: RxFront<OwnGrants<Watched>> =
+    let mut front: RxFront<OwnGrants<PerFrame<Watched>>> =
         RxFront::new(FrontRing::new(front_ring), FrontChain::new(None, Some(pages)), 1);
     let chan = rig.channel();
     for (more, posted) in [(0, 5), (0, 5), (7, 12)] {

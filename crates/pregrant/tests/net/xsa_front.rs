@@ -9,17 +9,17 @@ use pregrant::net::front::TxFront;
 use pregrant::net::front::regions::Regions;
 use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::{FrontChain, FrontPath};
-use pregrant::platform::local::{LocalDomain, LocalMap, LocalRegion};
-use pregrant::platform::{Access, Events, GrantPool, GrantTable, InUse, PeerMem, ReadySet};
+use pregrant::platform::local::{LocalMap, LocalRegion};
+use pregrant::platform::{Access, Events, PeerMem, ReadySet};
 use pregrant::port::{Arena, Offload};
 use pregrant::ring::{FrontRing, NetTx, RingMem, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
     RSP_DROPPED, RSP_ERROR, RSP_OKAY, RXF_MORE_DATA, RxResponse, TXF_EXTRA_INFO, TxResponse,
 };
-use pregrant::{DomId, GrantRef, PAGE_SIZE, PeerFault, PlatformError};
+use pregrant::{GrantRef, PAGE_SIZE, PeerFault, PlatformError};
 use rig::mutator::{Outcomes, Stop, until_both, while_mutating};
-use rig::own_grants::OwnGrants;
+use rig::own_grants::{FrameRules, OwnGrants, PerFrame};
 use rig::raw_back::{RawBack, Rx, Tx};
 use rig::{GUEST, HOST, Rig, SLOTS, Way};
 use std::cell::Cell;
@@ -247,7 +247,6 @@ fn xsa_391_an_event_storm_wakes_the_front_as_often_as_it_asks() {
 
 /// A guest whose single-frame grants fail now and then.
 struct Flaky {
-    domain: LocalDomain,
     dice: Cell<u32>,
 }
 
@@ -258,40 +257,11 @@ impl Flaky {
     }
 }
 
-// SAFETY: everything is the domain's.
-#[allow(unsafe_code)]
-unsafe impl GrantPool for Flaky {
-    type Region = LocalRegion;
-    fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<LocalRegion, PlatformError> {
-        self.domain.alloc(to, acc, refs)
-    }
-    fn release(&self, region: LocalRegion) -> Result<(), InUse<LocalRegion>> {
-        self.domain.release(region)
-    }
-    fn per_frame(&self) -> Option<&dyn GrantTable<Region = LocalRegion>> {
-        Some(self)
-    }
-}
-
-impl GrantTable for Flaky {
-    type Region = LocalRegion;
-    fn pages(&self, pages: usize) -> Result<LocalRegion, PlatformError> {
-        self.domain.pages(pages)
-    }
-    fn grant(
-        &self,
-        to: DomId,
-        region: &LocalRegion,
-        page: usize,
-        acc: Access,
-    ) -> Result<GrantRef, PlatformError> {
-        if self.roll().is_multiple_of(5) {
-            return Err(PlatformError { op: "grant, which this test forbids now and then", code: -28 });
-        }
-        self.domain.grant(to, region, page, acc)
-    }
-    fn revoke(&self, gref: GrantRef) -> Result<(), InUse<GrantRef>> {
-        self.domain.revoke(gref)
+impl FrameRules for Flaky {
+    fn may_grant(&self) -> Result<(), PlatformError> {
+        let fails = self.roll().is_multiple_of(5);
+        let e = PlatformError { op: "grant, which this test forbids now and then", code: -28 };
+        if fails { Err(e) } else { Ok(()) }
     }
 }
 
@@ -300,12 +270,12 @@ impl GrantTable for Flaky {
 #[test]
 fn xsa_457_tx_with_failures_leaks_neither_pages_nor_ids() {
     let rig = Rig::new();
-    let p = OwnGrants::new(rig.guest.clone(), |domain| Flaky { domain, dice: Cell::new(7) });
+    let p = PerFrame::on(rig.guest.clone(), Flaky { dice: Cell::new(7) });
     let (front_ring, ring) = rig.ring::<NetTx>();
     let (near, far) = rig.channel();
     let pages = OrdinaryPages::new(&p, &mut Regions::new(HOST), Access::ReadOnly, SLOTS, Granting::PerFrame)
         .expect("pages");
-    let mut front: TxFront<OwnGrants<Flaky>> =
+    let mut front: TxFront<OwnGrants<PerFrame<Flaky>>> =
         TxFront::new(FrontRing::new(front_ring), FrontChain::new(None, Some(pages)));
     let mut back = RawBack { ring, rsp_prod: 0 };
     let before = rig.xen.counts().grants;
