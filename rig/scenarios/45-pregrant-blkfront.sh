@@ -1,5 +1,5 @@
 # shows: `pregrant blkfront` in a guest without blkfront, on Linux's blkback: fio with verify, mkfs.ext4 and e2fsck on the file that the disk is
-# unproven: it played to its end, and failed for a warning of the FUSE library about a mount that was gone; that is not logged any more
+# unproven: blkfront's part passed; then the kernel's blkfront waited for a device at state 1, which the scenario writes since
 # seconds: 300
 image one 48
 blkback

@@ -1,5 +1,5 @@
 # shows: a guest is destroyed in mid-write: nothing of it stays mapped, its image has all that was flushed, and the daemon serves the other guest on
-# unproven: was not played yet
+# unproven: was played once, under a load of 20, and its time was over before the first guest was destroyed
 # seconds: 300
 image other 32
 blk

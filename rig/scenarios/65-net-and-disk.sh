@@ -1,5 +1,4 @@
 # shows: a guest has its vif from `pregrant back` and its disk from `pregrant blkback`, each a process: both at work, each is killed and the other goes on
-# unproven: was not played yet
 # seconds: 300
 bridge
 image one 32

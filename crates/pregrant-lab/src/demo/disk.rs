@@ -134,6 +134,7 @@ impl DiskStage {
             depth: DEPTH,
             sleeps: true,
             gives_way: false,
+            takes_turns: false,
             careless: false,
         };
         let first = self.answered()?;

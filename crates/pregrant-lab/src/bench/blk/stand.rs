@@ -198,6 +198,7 @@ impl Stand {
             depth: row.depth,
             sleeps: self.plan.sleeps(),
             gives_way: self.gives_way,
+            takes_turns: row.is_compared,
             careless: false,
         };
         self.ask(GuestOrder::Begin(load))?;

@@ -135,7 +135,17 @@ mod tests {
     use super::*;
 
     fn load(dir: Dir, size: usize, align: usize, depth: usize) -> Load {
-        Load { dir, size, greedy: None, align, depth, sleeps: false, gives_way: false, careless: false }
+        Load {
+            dir,
+            size,
+            greedy: None,
+            align,
+            depth,
+            sleeps: false,
+            gives_way: false,
+            takes_turns: false,
+            careless: false,
+        }
     }
 
     #[test]

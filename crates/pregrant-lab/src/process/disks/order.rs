@@ -65,8 +65,10 @@ pub struct Load {
     pub sleeps: bool,
     /// It lets others have its processor for a moment whenever it finds nothing to do.
     pub gives_way: bool,
-    /// It looks at what it read in few of its reads, and not at the others, which cost it next to nothing; and lets others have its
-    /// processor behind each request.
+    /// It lets others have its processor behind each batch, also where it finds more to do: their rings are not to be empty meanwhile.
+    pub takes_turns: bool,
+    /// It looks at what it read in few of its reads, and not at the others, which cost it next to nothing; and a batch of its is one
+    /// request.
     pub careless: bool,
 }
 

@@ -286,8 +286,7 @@ impl Seat {
             }
             if moved {
                 quiet_since = None;
-                if load.careless {
-                    // Long requests are its own: others' threads have this processor in between.
+                if load.takes_turns {
                     std::thread::yield_now();
                 }
             } else if load.sleeps {
