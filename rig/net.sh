@@ -90,8 +90,9 @@ echoes() {
 # that came to the kernel count: its socket has room for few at a time. So nothing else may ping meanwhile.
 pings() {
 	_before=$(echoes)
-	_seen=$(ping -q -c "${2:-10}" -i "${3:-0.2}" -W 5 "$1" | grep received) || { LOST=all; return 1; }
+	_seen=$(ping -q -c "${2:-10}" -i "${3:-0.2}" -W 5 "$1" | grep "packets received") || { LOST=all; return 1; }
 	_sent=${_seen%% *} _got=$(echo "$_seen" | sed 's/.* \([0-9]*\) packets received.*/\1/')
+	case $_sent:$_got in *[!0-9:]*) say "ping says: $_seen"; LOST=all; return 1 ;; esac
 	LOST=$((_sent - _got))
 	[ "$LOST" = 0 ] && return 0
 	_counted=$(echo "$_before $(echoes)" | awk '{ print $3 - $1, $4 - $2 }')
