@@ -4,7 +4,10 @@
 //!   poll      never sleeps, never arms: the peer never notifies
 //!   event     arms and sleeps as soon as nothing moves
 //!   adaptive  spins for a bounded time first (a spin helps only when it is longer than the gap), then sleeps
+//!             spins in vain: the next 1, 3, 7 ... 63 times it sleeps at once; a spin that paid: it spins each time again
 //! ```
+//! A spin is in vain where frames come seldom, and where whoever sends them waits for the processor on which we spin.
+//!
 //! Whatever it does, it looks at its control connection once in [`CONTROL_EVERY`]: rounds may take a microsecond or a
 //! thousand, and a new vif beside a busy one is to connect as soon.
 
@@ -19,7 +22,7 @@ pub enum Mode {
     Poll,
     /// Sleeps at once.
     Event,
-    /// Spins up to [`SPIN`], then sleeps.
+    /// Spins up to [`SPIN`] where that paid lately, then sleeps.
     #[default]
     Adaptive,
 }
@@ -57,6 +60,9 @@ impl FromStr for Mode {
 /// lasts.
 pub const SPIN: Duration = Duration::from_micros(50);
 
+/// Spins in vain, one behind another, after which it does not become rarer any more: one of 64.
+const VAIN_MOST: u32 = 6;
+
 /// Rounds without a frame after which a polling loop looks at its control connection.
 const IDLE_ROUNDS_TO_CONTROL: u32 = 20_000;
 /// How long a loop that moves frames goes on without doing so.
@@ -81,7 +87,12 @@ pub struct PollController {
     mode: Mode,
     idle: u32,
     busy: u32,
+    /// When this spin began.
     since: Option<Instant>,
+    /// Spins in vain since one paid.
+    vain: u32,
+    /// So many times it does not spin.
+    unspun: u32,
     /// When frames moved first after the last look at the control connection, or some rounds later.
     controlled: Option<Instant>,
 }
@@ -89,7 +100,7 @@ pub struct PollController {
 impl PollController {
     /// At the start of a loop.
     pub fn new(mode: Mode) -> Self {
-        Self { mode, idle: 0, busy: 0, since: None, controlled: None }
+        Self { mode, idle: 0, busy: 0, since: None, vain: 0, unspun: 0, controlled: None }
     }
 
     /// After a round in which something `moved`, or nothing.
@@ -103,7 +114,9 @@ impl PollController {
     fn after_at(&mut self, moved: bool, now: impl Fn() -> Instant) -> Next {
         if moved {
             self.idle = 0;
-            self.since = None;
+            if self.since.take().is_some() {
+                self.vain = 0;
+            }
             self.busy += 1;
             if self.busy < BUSY_ROUNDS_TO_CLOCK {
                 return Next::Again;
@@ -129,6 +142,10 @@ impl PollController {
             }
             Mode::Event => Next::Sleep,
             Mode::Adaptive => {
+                if self.idle == 1 && self.unspun > 0 {
+                    (self.idle, self.unspun) = (0, self.unspun - 1);
+                    return Next::Sleep;
+                }
                 std::hint::spin_loop();
                 // The clock is read once in a while only: it costs as much as a round.
                 if self.idle % 16 != 1 {
@@ -142,6 +159,8 @@ impl PollController {
                     Some(since) if now().duration_since(since) >= SPIN => {
                         self.since = None;
                         self.idle = 0;
+                        self.vain = VAIN_MOST.min(self.vain + 1);
+                        self.unspun = (1 << self.vain) - 1;
                         Next::Sleep
                     }
                     Some(_) => Next::Again,
@@ -180,6 +199,41 @@ mod tests {
             }
         }
         longest.max(at.get() - last)
+    }
+
+    /// Of so many pauses, each over after `gap` of rounds of a microsecond, and each sleep over at once: how often it spun through
+    /// to its end, and how often it slept.
+    fn pauses(pace: &mut PollController, n: usize, gap: Duration) -> (usize, usize) {
+        let start = Instant::now();
+        let at = Cell::new(Duration::ZERO);
+        let (mut spins, mut sleeps) = (0, 0);
+        for _ in 0..n {
+            pace.after_at(true, || start + at.get());
+            let began = at.get();
+            while at.get() - began < gap {
+                at.set(at.get() + Duration::from_micros(1));
+                if pace.after_at(false, || start + at.get()) == Next::Sleep {
+                    sleeps += 1;
+                    spins += usize::from(at.get() - began >= SPIN);
+                    break;
+                }
+            }
+        }
+        (spins, sleeps)
+    }
+
+    #[test]
+    fn spins_in_vain_become_rare_and_one_that_paid_brings_them_back() {
+        let (seldom, often) = (2 * SPIN, SPIN / 2);
+        let mut pace = PollController::new(Mode::Adaptive);
+        // 1, then 1 of 2, of 4 ... of 64: six of the first 121, and then one of 64.
+        assert_eq!(pauses(&mut pace, 121, seldom), (6, 121));
+        assert_eq!(pauses(&mut pace, 6400, seldom), (100, 6400));
+        // Frames come closer: within 64 pauses one spin is tried again, and from then on none sleeps.
+        let (spins, sleeps) = pauses(&mut pace, 100, often);
+        assert!(spins == 0 && sleeps < 64, "{sleeps}");
+        assert_eq!(pauses(&mut pace, 100, often), (0, 0));
+        assert_eq!(pauses(&mut pace, 2, seldom), (1, 2));
     }
 
     #[test]
