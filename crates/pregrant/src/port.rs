@@ -18,6 +18,7 @@
 //! What a guest may do: change lent payload at any time, so that two readers, or two readings, see two things. It cannot change
 //! a head, a length or an offload.
 
+use crate::units::PAGE_SIZE;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -267,10 +268,28 @@ impl Arena {
         Some(&mut self.bytes[at..at + len])
     }
 
-    /// Appends a copy of `frame`; false when there is no room.
+    /// As [`room`](Self::room), so that byte `k` of the frame begins a page of this process, where that leaves room. Who copies the
+    /// frame in pieces, whole pages from there on, has none that crosses a page: a platform pays for each page that it has to find.
+    #[inline]
+    pub fn room_with_page_at(&mut self, k: usize, len: usize, offload: Offload) -> Option<&mut [u8]> {
+        let off = (self.bytes.as_ptr().addr() + self.used + k) % PAGE_SIZE;
+        let gap = (PAGE_SIZE - off) % PAGE_SIZE;
+        if self.used + gap + len <= self.bytes.len() {
+            self.used += gap;
+        }
+        self.room(len, offload)
+    }
+
+    /// As [`room`](Self::room), for a frame on its way to a guest, page by page: one that is longer than a page begins one.
+    #[inline]
+    pub fn room_by_pages(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {
+        if len > PAGE_SIZE { self.room_with_page_at(0, len, offload) } else { self.room(len, offload) }
+    }
+
+    /// Appends a copy of `frame`, [by pages](Self::room_by_pages); false when there is no room.
     #[must_use]
     pub fn push(&mut self, frame: &[u8], offload: Offload) -> bool {
-        match self.room(frame.len(), offload) {
+        match self.room_by_pages(frame.len(), offload) {
             Some(to) => {
                 to.copy_from_slice(frame);
                 true

@@ -391,7 +391,11 @@ impl TxBatch {
                     self.segments += usize::from(total).div_ceil(usize::from(offload.gso_size));
                     self.unblanked |= Todo::from(!offload.csum_blank) << i;
                 }
-                if arena.room(total as usize, offload).is_none() {
+                // Behind the first full page there are mostly more of them.
+                let slots = &self.slots[slot0..slot0 + nr];
+                let full = slots.iter().position(|slot| usize::from(slot.len) == PAGE_SIZE).unwrap_or(1);
+                let before = slots.iter().take(full).map(|slot| usize::from(slot.len)).sum();
+                if arena.room_with_page_at(before, total as usize, offload).is_none() {
                     self.fail(i, arena); // cannot be: the arena has room for the longest frame
                 }
             }
