@@ -48,6 +48,17 @@ pub trait WakeOn {
     }
 }
 
+/// What ended a sleep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Slept {
+    /// The caller's own descriptor is readable; others may be too.
+    Own,
+    /// One of the others is, or a signal came.
+    Woken,
+    /// Its time is over.
+    Over,
+}
+
 /// The descriptors, by number.
 #[derive(Debug, Default)]
 pub struct Extras {
@@ -100,8 +111,8 @@ impl Extras {
         self.woken.get() != 0
     }
 
-    /// Sleeps until `own` or one of the descriptors is readable, or `max` has passed (None: for ever). True when `own` is.
-    pub(crate) fn sleep(&self, own: impl AsFd, max: Option<Duration>) -> bool {
+    /// Sleeps until `own` or one of the descriptors is readable, or `max` has passed (None: for ever).
+    pub(crate) fn sleep(&self, own: impl AsFd, max: Option<Duration>) -> Slept {
         let extras = self.fds.borrow();
         let mut numbers = [0; EXTRAS_MAX + 1];
         let mut count = 1;
@@ -118,8 +129,10 @@ impl Extras {
             tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: d.subsec_nanos().into(),
         });
-        // EINTR: the caller's loop looks at its clock and comes back.
-        let _ = rustix::event::poll(&mut fds[..count], timeout.as_ref());
+        if rustix::event::poll(&mut fds[..count], timeout.as_ref()) == Ok(0) {
+            self.woken.set(0);
+            return Slept::Over;
+        }
         let mut woken = 0;
         for at in 1..count {
             if !fds[at].revents().is_empty() {
@@ -127,6 +140,6 @@ impl Extras {
             }
         }
         self.woken.set(woken);
-        !fds[0].revents().is_empty()
+        if fds[0].revents().is_empty() { Slept::Woken } else { Slept::Own }
     }
 }

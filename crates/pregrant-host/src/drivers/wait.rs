@@ -80,14 +80,20 @@ impl Waiter {
     ) {
         let lifted = is_lifted();
         let (bound, late) = if lifted { (UNBOUNDED_LOOK, UNBOUNDED_LATE) } else { (BOUND, LATE) };
-        let (began, mut said) = (Instant::now(), false);
+        // The clock may be a system call: who is woken, as nearly everybody is, does without.
+        let began = (lifted || due.is_some()).then(Instant::now);
+        let mut said = false;
         loop {
-            let left = due.map(|due| due.saturating_sub(began.elapsed()));
-            if self.is_woken(events(driver), left.map_or(bound, |left| left.min(bound))) {
+            let left =
+                due.map(|due| due.saturating_sub(began.map_or(Duration::ZERO, |began| began.elapsed())));
+            let most = left.map_or(bound, |left| left.min(bound));
+            if self.is_woken(events(driver), most) {
                 return;
             }
-            let is_due = due.is_some_and(|due| began.elapsed() >= due);
-            if began.elapsed() < BOUND {
+            // So long it was, or longer.
+            let waited = began.map_or(most, |began| began.elapsed());
+            let is_due = due.is_some_and(|due| waited >= due);
+            if waited < BOUND {
                 return;
             }
             if pending(driver) {
@@ -99,8 +105,7 @@ impl Waiter {
                 let what = what(driver);
                 if lifted {
                     eprintln!(
-                        "pregrant: a wake-up was lost: {what}: waited for {:?}, and there is work",
-                        began.elapsed()
+                        "pregrant: a wake-up was lost: {what}: waited for {waited:?} and more, and there is work"
                     );
                     std::process::abort();
                 }
@@ -110,7 +115,7 @@ impl Waiter {
             if is_due || !lifted {
                 return;
             }
-            if began.elapsed() > SAYS && !std::mem::replace(&mut said, true) {
+            if waited > SAYS && !std::mem::replace(&mut said, true) {
                 eprintln!("pregrant: process {}: {} for {SAYS:?}", std::process::id(), what(driver));
             }
         }

@@ -8,10 +8,12 @@
 //! All that a loop does of its own is in a [`Work`]: this is resolved when compiling, and a round costs no call by table.
 //!
 //! Invariant: nobody sleeps on work. [`Rest::sleep`] arms, and looks once more before it sleeps; what comes after that look
-//! wakes it. Control has its turn after each sleep, or, where it had it just before, once [`CONTROL_EVERY`] is over.
+//! wakes it. Control has its turn after each sleep, or, where it had it just before, at the kernel's first tick after
+//! [`CONTROL_EVERY`].
 
 use super::poll_controller::{CONTROL_EVERY, Mode, Next, PollController};
-use std::time::Instant;
+use crate::clock::coarse;
+use std::time::Duration;
 
 /// What a worker does between rounds.
 pub trait Rest {
@@ -58,13 +60,14 @@ pub trait Work: Rest {
 #[derive(Debug)]
 pub struct Worker {
     pace: PollController,
-    controlled: Instant,
+    /// By the coarse clock, which costs no system call: each wake-up asks.
+    controlled: Duration,
 }
 
 impl Worker {
     /// At the start of a loop.
     pub fn new(mode: Mode) -> Self {
-        Self { pace: PollController::new(mode), controlled: Instant::now() }
+        Self { pace: PollController::new(mode), controlled: coarse() }
     }
 
     /// Goes on until it is over.
@@ -107,7 +110,7 @@ impl Worker {
             Next::Control => {}
             Next::Sleep => {
                 work.sleep()?;
-                if !W::CONTROL_AFTER_SLEEP && self.controlled.elapsed() < CONTROL_EVERY {
+                if !W::CONTROL_AFTER_SLEEP && coarse() - self.controlled < CONTROL_EVERY {
                     return Ok(());
                 }
             }
@@ -118,7 +121,7 @@ impl Worker {
     fn control<W: Rest>(&mut self, work: &mut W) -> Result<(), W::Error> {
         work.control()?;
         if !W::CONTROL_AFTER_SLEEP {
-            self.controlled = Instant::now();
+            self.controlled = coarse();
         }
         Ok(())
     }

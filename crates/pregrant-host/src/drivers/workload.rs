@@ -114,6 +114,8 @@ pub struct Workload<P: Platform> {
     /// It arms and sleeps now and then; one that only polls arms nothing.
     sleeps: bool,
     scratch: Arena,
+    /// Active slots, for as long as they are gone through.
+    listed: Vec<usize>,
     ready: ReadySet,
     /// What fired that is of no queue here; None: nobody asks.
     unknown: Option<ReadySet>,
@@ -145,6 +147,7 @@ impl<P: Platform> Workload<P> {
             looked_at: Instant::now(),
             sleeps: false,
             scratch: Arena::new(),
+            listed: Vec::new(),
             ready: ReadySet::default(),
             unknown: None,
             looked: 0,
@@ -448,16 +451,23 @@ impl<P: Platform> Workload<P> {
     pub fn arm(&mut self, p: &P) -> bool {
         // One that has no queues sleeps in any mode.
         self.sleeps = self.nr_queues > 0;
-        let active: Vec<_> = self.active().collect();
         let faults = self.returned.len();
-        for slot in active {
-            self.arm_one(p, slot);
-        }
+        let active = self.list_active();
+        active.iter().for_each(|slot| self.arm_one(p, *slot));
+        self.listed = active;
         !self.busy.is_empty() || self.returned.len() > faults
     }
 
     fn active(&self) -> impl Iterator<Item = usize> + '_ {
         self.busy.iter().filter_map(|at| self.groups[*at].as_ref()).flat_map(|g| g.active.iter().copied())
+    }
+
+    /// Those that are active, in a list that is lent: each wake-up needs one.
+    fn list_active(&mut self) -> Vec<usize> {
+        let mut list = std::mem::take(&mut self.listed);
+        list.clear();
+        list.extend(self.active());
+        list
     }
 
     /// Arms one, which is active no longer if it has nothing to do.
@@ -502,9 +512,9 @@ impl<P: Platform> Workload<P> {
         self.timed = timed;
         let due: Vec<usize> = due;
         due.into_iter().for_each(|slot| self.activate(slot));
-        let active: Vec<_> = self.active().collect();
-        for slot in active {
-            let Some(Some(entry)) = self.slots.get_mut(slot) else { continue };
+        let active = self.list_active();
+        for slot in &active {
+            let Some(Some(entry)) = self.slots.get_mut(*slot) else { continue };
             let turned = entry.queue.turn(p);
             let Some(id) = self.groups[entry.group].as_ref().map(|g| g.id) else { continue };
             match turned {
@@ -513,6 +523,7 @@ impl<P: Platform> Workload<P> {
                 Err(fault) => self.return_all(id, Some(fault)),
             }
         }
+        self.listed = active;
     }
 
     /// When the first of those that wait for a time is to be woken, from now.

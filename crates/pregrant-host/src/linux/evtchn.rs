@@ -2,8 +2,10 @@
 //!
 //! ```text
 //!   wait:    poll, read: local ports that fired, each masked by the kernel until it is written back
-//!   unmask:  write the port
+//!   unmask:  write the port, if it has fired
 //! ```
+//! Which ends are masked is known here: a worker arms all its ends before it sleeps, and mostly one of them has fired.
+//!
 //! All ends of a handle share one descriptor, of which its thread alone reads; a thread with a handle of its own hears of its own
 //! ends. A process that dies loses its ends, and Xen makes the peers' ends unbound, waiting for the same domain.
 //!
@@ -16,11 +18,12 @@ use super::ioctl::{
 use super::node::{EVTCHN, Node, NodeError};
 use crate::counters::Tally;
 use crate::line_budget::LineBudget;
-use crate::wake::{Extras, WakeOn};
+use crate::wake::{Extras, Slept, WakeOn};
 use pregrant::platform::{Events, ReadySet};
 use pregrant::{DomId, EvtchnPort, PlatformError};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,6 +36,34 @@ pub struct Evtchn {
     node: Arc<Node>,
     tally: Arc<Tally>,
     extras: Extras,
+    masked: RefCell<Masked>,
+}
+
+/// Ends that fired and were not unmasked since: a bit for each local number.
+#[derive(Default, Debug)]
+struct Masked {
+    bits: Vec<u64>,
+    /// The kernel dropped events: any end may be masked.
+    any: bool,
+}
+
+impl Masked {
+    fn insert(&mut self, port: EvtchnPort) {
+        let (word, bit) = (port.0 as usize / 64, port.0 % 64);
+        if word >= self.bits.len() {
+            self.bits.resize(word + 1, 0);
+        }
+        self.bits[word] |= 1 << bit;
+    }
+
+    /// Whether it has to be unmasked; it counts as unmasked then.
+    fn take(&mut self, port: EvtchnPort) -> bool {
+        let (word, bit) = (port.0 as usize / 64, port.0 % 64);
+        let Some(word) = self.bits.get_mut(word) else { return self.any };
+        let was = *word >> bit & 1 != 0;
+        *word &= !(1 << bit);
+        was || self.any
+    }
 }
 
 /// One end; closed on drop, which makes the peer's end unbound.
@@ -53,7 +84,12 @@ impl Channel {
 
 impl Evtchn {
     pub(super) fn open(tally: Arc<Tally>) -> Result<Self, NodeError> {
-        Ok(Self { node: Arc::new(Node::open(EVTCHN)?), tally, extras: Extras::default() })
+        Ok(Self {
+            node: Arc::new(Node::open(EVTCHN)?),
+            tally,
+            extras: Extras::default(),
+            masked: RefCell::default(),
+        })
     }
 
     fn opened(
@@ -74,13 +110,18 @@ impl Evtchn {
         match rustix::io::read(&*self.node, &mut bytes) {
             Ok(n) => {
                 let ports = bytes[..n].chunks_exact(4).filter_map(|p| p.first_chunk::<4>());
-                ready.ports.extend(ports.map(|p| EvtchnPort(u32::from_ne_bytes(*p))));
+                let mut masked = self.masked.borrow_mut();
+                for port in ports.map(|p| EvtchnPort(u32::from_ne_bytes(*p))) {
+                    masked.insert(port);
+                    ready.ports.push(port);
+                }
             }
             Err(Errno::FBIG) => {
                 // More events than the kernel keeps: which ones is not known, and who lost one stays masked until it is looked at.
                 DROPPED.warn(format_args!("{}: the kernel dropped events; starting anew", EVTCHN.path));
                 // SAFETY: this call takes no structure.
                 let _ = unsafe { ioctl::call(self.node.as_fd(), EVTCHN_RESET, &mut []) };
+                self.masked.borrow_mut().any = true;
                 ready.others = true;
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
@@ -135,6 +176,9 @@ impl Events for Evtchn {
     }
 
     fn unmask(&self, chan: &Channel) {
+        if !self.masked.borrow_mut().take(chan.port) {
+            return;
+        }
         self.tally.syscalls.add(1);
         if let Err(e) = rustix::io::write(&*self.node, &chan.port.0.to_ne_bytes()) {
             log::debug!("{}: unmask {}: {e}", EVTCHN.path, chan.port.0);
@@ -145,21 +189,21 @@ impl Events for Evtchn {
         ready.ports.clear();
         ready.others = false;
         self.extras.clear();
-        if self.take(ready) || max == Some(Duration::ZERO) {
+        if max == Some(Duration::ZERO) {
+            self.take(ready);
             return;
         }
-        // A `max` beyond the clock's range is for ever.
-        let until = max.and_then(|max| Instant::now().checked_add(max));
+        // In a PV domain the clock is a system call: it is read when a sleep ended for nothing, a signal perhaps.
+        let (mut left, mut until) = (max, None);
         loop {
             self.tally.syscalls.add(1);
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let fired = self.extras.sleep(&*self.node, left);
-            if fired && self.take(ready)
-                || self.extras.woke()
-                || until.is_some_and(|until| Instant::now() >= until)
-            {
+            let slept = self.extras.sleep(&*self.node, left);
+            if slept == Slept::Own && self.take(ready) || self.extras.woke() || slept == Slept::Over {
                 return;
             }
+            // A `max` beyond the clock's range is for ever. The part that was slept already is slept once more, and no more than that.
+            until = until.or_else(|| max.and_then(|max| Instant::now().checked_add(max)));
+            left = until.map(|until: Instant| until.saturating_duration_since(Instant::now()));
         }
     }
 }
@@ -189,5 +233,22 @@ impl Drop for Channel {
                 EVTCHN.path, self.port.0
             ));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_unmasked_once_after_it_fired_and_each_time_where_events_were_dropped() {
+        let mut masked = Masked::default();
+        assert!(!masked.take(EvtchnPort(70)));
+        masked.insert(EvtchnPort(70));
+        masked.insert(EvtchnPort(6));
+        assert!(!masked.take(EvtchnPort(5)) && masked.take(EvtchnPort(6)) && masked.take(EvtchnPort(70)));
+        assert!(!masked.take(EvtchnPort(70)) && !masked.take(EvtchnPort(4096)));
+        masked.any = true;
+        assert!((0..2).all(|_| masked.take(EvtchnPort(70)) && masked.take(EvtchnPort(4096))));
     }
 }

@@ -18,7 +18,7 @@ use super::peer::Peer;
 use super::protocol::{Op, Request};
 use super::reach::Reach;
 use crate::line_budget::LineBudget;
-use crate::wake::{Extras, WakeOn};
+use crate::wake::{Extras, Slept, WakeOn};
 use pregrant::platform::{Events, ReadySet};
 use pregrant::{DomId, EvtchnPort, PlatformError};
 use rustix::io::Errno;
@@ -59,7 +59,7 @@ impl Reach {
     fn sleep(&self, max: Option<Duration>) {
         self.forget_some_dead();
         self.core.tally.syscalls.add(1);
-        if self.extras.sleep(&self.core.upcall, max) {
+        if self.extras.sleep(&self.core.upcall, max) == Slept::Own {
             self.core.tally.syscalls.add(1);
             let _ = rustix::io::read(&self.core.upcall, &mut [0; 8]);
         }

@@ -218,7 +218,9 @@ impl<P: Platform> BackQueue<P> {
             self.heed(p);
         }
         self.rx.hear(&self.control, port);
-        self.rx.turn(p.clock().now_ns(), port)?;
+        if self.rx.is_timed() {
+            self.rx.turn(p.clock().now_ns(), port)?;
+        }
         let kept = [self.tx.chain().pages(), self.rx.chain().pages()].into_iter().flatten().sum();
         self.share.kept_pages.store(kept, Ordering::Relaxed);
         self.share.stalls.store(self.rx.stalls(), Ordering::Relaxed);

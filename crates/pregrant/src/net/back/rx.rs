@@ -217,6 +217,11 @@ impl<P: Platform> RxQueue<P> {
         self.stall = Stall::new(patience, notified, live, now_ns);
     }
 
+    /// Whether a [`turn`](Self::turn) has anything to do: frames wait, or the link is not up. A clock may be a system call.
+    pub fn is_timed(&self) -> bool {
+        self.waiting() > 0 || self.stall.link() != Link::Up
+    }
+
     /// In a control turn: drops what waited too long, and looks whether the guest still takes frames. Where it does not,
     /// what the port holds goes too, for it is as old.
     pub fn turn(&mut self, now_ns: u64, port: &mut dyn FramePort) -> Result<(), PeerFault> {
