@@ -372,9 +372,10 @@ where
     let answered_by = Instant::now() + ANSWER_PATIENCE;
     let mut quiet_since: Option<Instant> = None;
     let mut standstill = Standstill { bytes: 0, since_ns: now };
+    let mut progress = Progress::Waiting;
     let report = loop {
-        let mut progress = Progress::Waiting;
-        let due = if quiet_since.is_some() { LINGER } else { PATIENCE_LOOK };
+        // Once it is done, nobody may come any more: whether all is quiet is looked at without being woken.
+        let due = if matches!(progress, Progress::Done(_)) { LINGER } else { PATIENCE_LOOK };
         let came = station.turn::<Box<dyn Error>>(due, |stack, now| {
             progress = client.pump(stack, now).map_err(|e| no_server(e, to))?;
             Ok(())

@@ -58,7 +58,8 @@ pub fn play(args: &ProcessArgs, order: &Transfer) -> Result<Report> {
     let until = Instant::now() + PATIENCE;
     loop {
         let mut moment = None;
-        let due = if over.is_some() { LINGER } else { PATIENCE };
+        // Once it is done, nobody may come any more: whether all is quiet is looked at without being woken.
+        let due = if report.is_some() { LINGER } else { PATIENCE };
         let came = station.turn(due, |stack, now| -> Result<()> {
             let progress = match &mut end {
                 End::Client(client) => client.pump(stack, now)?,
