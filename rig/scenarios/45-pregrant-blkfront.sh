@@ -1,5 +1,4 @@
 # shows: `pregrant blkfront` in a guest without blkfront, on Linux's blkback: fio with verify, mkfs.ext4 and e2fsck on the file that the disk is
-# unproven: all of it was seen but the last check, of a file system that the scenario itself had overwritten; it makes it behind that since
 # seconds: 300
 image one 48
 blkback
