@@ -664,7 +664,7 @@ impl Game {
             csum_ok: rsp.flags & (RXF_CSUM_BLANK | RXF_DATA_VALIDATED) != 0,
             ..Offload::default()
         };
-        let (mut used, mut at) = (1, 0);
+        let (mut used, mut at, mut headroom) = (1, 0, 0);
         let mut extra = rsp.flags & RXF_EXTRA_INFO != 0;
         while extra {
             if used == n {
@@ -672,8 +672,10 @@ impl Game {
             }
             let parsed = Extra::parse(read(used));
             let (Ok((info, more)), true) = (parsed, (used as usize) < CHAIN) else { return Next::Fault };
-            if let Extra::Gso { size, gso_type } = info {
-                (offload.gso_size, offload.gso_type) = (size, gso_type);
+            match info {
+                Extra::Gso { size, gso_type } => (offload.gso_size, offload.gso_type) = (size, gso_type),
+                Extra::Xdp { headroom: bytes } => headroom = usize::from(bytes),
+                _ => {}
             }
             (used, extra) = (used + 1, more);
         }
@@ -694,7 +696,7 @@ impl Game {
             (at, used) = (used, used + 1);
             rsp = RxResponse::from_words(read(at));
         }
-        let next = if error { Some(Next::Error) } else { self.frame_there(&pieces, offload) };
+        let next = if error { Some(Next::Error) } else { self.frame_there(&pieces, headroom, offload) };
         match next {
             Some(next) => {
                 self.rx_errors += u64::from(error);
@@ -705,16 +707,16 @@ impl Game {
         }
     }
 
-    /// The bytes of a frame, where they are by docs/protocol 3.3.
-    fn frame_there(&self, pieces: &[(u32, RxResponse)], offload: Offload) -> Option<Next> {
+    /// The bytes of a frame, where they are by docs/protocol 3.3: its headroom, as the answers have it, takes room in a buffer, too.
+    fn frame_there(&self, pieces: &[(u32, RxResponse)], headroom: usize, offload: Offload) -> Option<Next> {
         // There is no data ring here.
         if pieces.iter().any(|(_, rsp)| rsp.flags & RXF_DATA_RING != 0) {
             return None;
         }
         let total: usize = pieces.iter().map(|(_, rsp)| rsp.status as usize).sum();
         let staging = self.rx.chain().staging();
-        let staged = staging
-            .filter(|area| area.data_len().copy_only() || pieces.len() == 1 && total <= area.slot_bytes());
+        let fits = |area: &&StagingArea<_>| pieces.len() == 1 && headroom + total <= area.slot_bytes();
+        let staged = staging.filter(|area| area.data_len().copy_only() || fits(area));
         let (mut bytes, mut behind_head) = (Vec::new(), Vec::new());
         for (index, rsp) in pieces {
             let slot = (index & (SLOTS - 1)) as usize;
