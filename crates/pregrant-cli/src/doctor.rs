@@ -8,6 +8,7 @@
 //! It changes nothing. What a guest may do: write anything into its keys; they are shown without control characters, and
 //! cut off.
 
+mod devices;
 mod finding;
 mod keys;
 mod machine;

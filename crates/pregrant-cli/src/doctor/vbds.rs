@@ -1,8 +1,9 @@
 //! The vbds: those that this domain serves, and those that it has. From both ends' keys, and from who serves them.
 
 use super::Result;
+use super::devices::Words;
 use super::finding::{Finding, plain};
-use super::keys::{abilities, names, who};
+use super::keys::{abilities, who};
 use crate::status_reader;
 use pregrant::DomId;
 use pregrant::blk::device_number;
@@ -15,6 +16,14 @@ use pregrant_host::drivers::{BackStatus, FileRecovery};
 use pregrant_host::linux::KernelBack;
 use std::path::Path;
 
+/// As they are called.
+const WORDS: Words = Words {
+    class: Class::VBD,
+    back: "pregrant blkback",
+    front: "pregrant blkfront, or the kernel's (modprobe xen-blkfront)",
+    attach_anew: "detach and attach the disk",
+};
+
 /// The vbds of other domains, whose backs are here.
 pub fn served_here<T: Transport>(
     xs: &mut Client<T>,
@@ -23,25 +32,9 @@ pub fn served_here<T: Transport>(
     real: bool,
 ) -> Result<Vec<Finding>> {
     let status = status_reader::read(&blk_socket_path(run_dir, domid.0)).ok();
-    let mut found = Vec::new();
-    match &status {
-        Some(s) => found.push(Finding::ok(format_args!(
-            "a backend serves {} vbd(s): process {}, for {:.0} s",
-            s.devices.len(),
-            s.pid,
-            s.uptime_s
-        ))),
-        None if names(xs, "backend/vbd")?.is_empty() => {
-            found.push(Finding::ok("no guest has a vbd whose backend is this domain"));
-        }
-        None => found.push(Finding::note("no `pregrant blkback` runs in this domain")),
-    }
-    for front in names(xs, "backend/vbd")? {
-        for handle in names(xs, &format!("backend/vbd/{front}"))? {
-            let (Ok(front), Ok(handle)) = (front.parse(), handle.parse()) else { continue };
-            let id = DeviceId { class: Class::VBD, front: DomId(front), back: domid, handle };
-            found.extend(served(xs, id, status.as_ref(), run_dir, real)?);
-        }
+    let mut found = vec![WORDS.backend(xs, status.as_ref(), |s| s.devices.len())?];
+    for id in WORDS.backs(xs, domid)? {
+        found.extend(served(xs, id, status.as_ref(), run_dir, real)?);
     }
     Ok(found)
 }
@@ -146,28 +139,11 @@ fn counted(vbd: &str, device: &DeviceStatus) -> Vec<Finding> {
 /// The vbds of this domain, whose fronts are here.
 pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<Vec<Finding>> {
     let mut found = Vec::new();
-    for handle in names(xs, "device/vbd")? {
-        let Ok(handle) = handle.parse() else { continue };
-        let device = match Device::front(xs, Class::VBD, handle) {
-            Ok(device) => device,
-            Err(e) => {
-                found.push(Finding::wrong(e).then("detach and attach the disk"));
-                continue;
-            }
-        };
+    for device in WORDS.fronts(xs, &mut found)? {
+        let handle = device.id().handle;
         let name = device_number::name(handle);
         let vbd = format!("vbd {handle} ({name}) of this domain (domain {})", domid.0);
-        let (own, back) = (device.state(xs)?, device.peer_state(xs)?);
-        let line = format!("{vbd}: front {own}, back {back} in {}", device.peer_domid());
-        found.push(match (own, back) {
-            (XenbusState::Connected, XenbusState::Connected) => Finding::ok(line),
-            (_, XenbusState::Unknown | XenbusState::Initialising) => {
-                Finding::wrong(line).then("no backend is there: start one in that domain")
-            }
-            (XenbusState::Initialising, XenbusState::InitWait) => Finding::note(line)
-                .then("no front is there: pregrant blkfront, or the kernel's (modprobe xen-blkfront)"),
-            _ => Finding::note(line),
-        });
+        found.push(WORDS.front(xs, &device, &vbd)?);
         // A back of another kind does not let its guests read it.
         if let Ok(Some(why)) = xs.read_if_there(&device.id().error_path(Side::Back)) {
             let text = format_args!("{vbd}: its back says: {}", plain(&why));

@@ -1,8 +1,9 @@
 //! The vifs: those that this domain serves, and those that it has. From both ends' keys, and from who serves them.
 
 use super::Result;
+use super::devices::Words;
 use super::finding::{Finding, plain};
-use super::keys::{abilities, keys, names, who};
+use super::keys::{abilities, keys, who};
 use crate::status_reader;
 use pregrant::DomId;
 use pregrant::net::path::PathName;
@@ -13,6 +14,14 @@ use pregrant_host::drivers::{BackStatus, FileRecovery};
 use pregrant_host::linux::KernelBack;
 use std::path::Path;
 
+/// As they are called.
+const WORDS: Words = Words {
+    class: Class::VIF,
+    back: "pregrant back",
+    front: "pregrant front, or the kernel's (modprobe xen-netfront)",
+    attach_anew: "detach and attach the vif",
+};
+
 /// The vifs of other domains, whose backs are here.
 pub fn served_here<T: Transport>(
     xs: &mut Client<T>,
@@ -21,25 +30,9 @@ pub fn served_here<T: Transport>(
     real: bool,
 ) -> Result<Vec<Finding>> {
     let status = status_reader::read(&socket_path(run_dir, domid.0)).ok();
-    let mut found = Vec::new();
-    match &status {
-        Some(s) => found.push(Finding::ok(format_args!(
-            "a backend serves {} vif(s): process {}, for {:.0} s",
-            s.vifs.len(),
-            s.pid,
-            s.uptime_s
-        ))),
-        None if names(xs, "backend/vif")?.is_empty() => {
-            found.push(Finding::ok("no guest has a vif whose backend is this domain"));
-        }
-        None => found.push(Finding::note("no `pregrant back` runs in this domain")),
-    }
-    for front in names(xs, "backend/vif")? {
-        for handle in names(xs, &format!("backend/vif/{front}"))? {
-            let (Ok(front), Ok(handle)) = (front.parse(), handle.parse()) else { continue };
-            let id = DeviceId { class: Class::VIF, front: DomId(front), back: domid, handle };
-            found.extend(served(xs, id, status.as_ref(), run_dir, real)?);
-        }
+    let mut found = vec![WORDS.backend(xs, status.as_ref(), |s| s.vifs.len())?];
+    for id in WORDS.backs(xs, domid)? {
+        found.extend(served(xs, id, status.as_ref(), run_dir, real)?);
     }
     Ok(found)
 }
@@ -141,27 +134,10 @@ fn path(vif: &str, status: &VifStatus, keys: &[Option<String>]) -> Vec<Finding> 
 /// The vifs of this domain, whose fronts are here.
 pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<Vec<Finding>> {
     let mut found = Vec::new();
-    for handle in names(xs, "device/vif")? {
-        let Ok(handle) = handle.parse() else { continue };
-        let device = match Device::front(xs, Class::VIF, handle) {
-            Ok(device) => device,
-            Err(e) => {
-                found.push(Finding::wrong(e).then("detach and attach the vif"));
-                continue;
-            }
-        };
+    for device in WORDS.fronts(xs, &mut found)? {
+        let handle = device.id().handle;
         let vif = format!("vif {handle} of this domain (domain {})", domid.0);
-        let (own, back) = (device.state(xs)?, device.peer_state(xs)?);
-        let line = format!("{vif}: front {own}, back {back} in {}", device.peer_domid());
-        found.push(match (own, back) {
-            (XenbusState::Connected, XenbusState::Connected) => Finding::ok(line),
-            (_, XenbusState::Unknown | XenbusState::Initialising) => {
-                Finding::wrong(line).then("no backend is there: start one in that domain")
-            }
-            (XenbusState::Initialising, XenbusState::InitWait) => Finding::note(line)
-                .then("no front is there: pregrant front, or the kernel's (modprobe xen-netfront)"),
-            _ => Finding::note(line),
-        });
+        found.push(WORDS.front(xs, &device, &vif)?);
         found.push(Finding::ok(format_args!("{vif}: its back {}", abilities(xs, &device, &BACK_KEYS)?)));
         let offers = keys(xs, &device, &["feature-staging-grants", "staging-grants-sizes", "feature-sg"])?;
         found.push(if offers[0].as_deref() == Some("1") {
