@@ -273,9 +273,9 @@ impl RxBatch {
         Ok((at.used, 0))
     }
 
-    /// The common case, frames of one slot and no extras, in a loop whose state is all in registers; up to one that is
-    /// not so, or finds no slot.
-    #[inline(always)]
+    /// The common case, frames of one slot and no extras, in a loop whose state is all in registers, as a function of its own;
+    /// up to one that is not so, or finds no slot.
+    #[inline(never)]
     fn lay_out_plain<M: RingMem<Kind = NetRx>>(
         &mut self,
         ring: &BackRing<NetRx, M>,

@@ -156,7 +156,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
     const NAME: PathName = PathName::Staging;
     const COUNTED: Counted = Counted::Staged;
 
-    #[inline(always)]
+    #[inline(never)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         self.seen.fill(0);
         let mut rest: Todo = 0;
@@ -201,7 +201,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
         rest & !batch.failed
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn deliver(&mut self, _p: &P, _of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
         let buffers = &*self.buffers;
         let limit = buffers.len as usize;
