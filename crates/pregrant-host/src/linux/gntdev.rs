@@ -3,13 +3,14 @@
 //! ```text
 //!   map    ioctl: a list of references --> index; mmap at the index maps them (a bad one fails here, with EINVAL)
 //!   unmap  munmap, then ioctl with the index
-//!   copy   ioctl: segments, each with its own status; the kernel makes hypercalls of 16
+//!   copy   ioctl: segments, each with its own status; the kernel makes hypercalls of 16     (short ones by way of `bounce`)
 //! ```
 //! A reference may appear in several maps. A mapping without write permission maps the grants read-only.
 //!
 //! What a peer may do: name any reference (the status says), change bytes meanwhile, die (its pages stay until the
 //! unmap).
 
+use super::bounce::Bounce;
 use super::evtchn::Channel;
 use super::ioctl::{
     self, DEST_GREF, GNTDEV_COPY, GNTDEV_MAP, GNTDEV_UNMAP, SET_UNMAP_NOTIFY, SOURCE_GREF, Segment,
@@ -35,11 +36,19 @@ const SEND_EVENT: u32 = 2;
 /// Segments of one ioctl: the kernel takes any number; this bounds our own buffer.
 const SEGMENTS: usize = 1024;
 
-/// Segments of the next call, and which op of which batch each is.
+/// Segments of the next call, and what each is.
 #[derive(Debug)]
 struct Tried {
     segments: Vec<Segment>,
-    ops: Vec<(u32, u32)>,
+    ops: Vec<Piece>,
+}
+
+/// An op of a batch, and its place where it goes by way of one.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    batch: u32,
+    op: u32,
+    place: Option<usize>,
 }
 
 impl Default for Tried {
@@ -49,7 +58,7 @@ impl Default for Tried {
 }
 
 impl Tried {
-    fn push(&mut self, segment: Segment, op: (u32, u32)) {
+    fn push(&mut self, segment: Segment, op: Piece) {
         self.segments.push(segment);
         self.ops.push(op);
     }
@@ -65,6 +74,7 @@ pub struct Gntdev {
     node: OnceCell<Arc<Node>>,
     tally: Arc<Tally>,
     tried: RefCell<Tried>,
+    bounce: Bounce,
 }
 
 /// Mapped pages of another domain; unmapped on drop.
@@ -78,8 +88,9 @@ pub struct PeerMap {
 }
 
 impl Gntdev {
-    pub(super) fn new(tally: Arc<Tally>) -> Self {
-        Self { node: OnceCell::new(), tally, tried: RefCell::default() }
+    pub(super) fn new(own: DomId, tally: Arc<Tally>) -> Self {
+        let bounce = Bounce::new(own, Arc::clone(&tally));
+        Self { node: OnceCell::new(), tally, tried: RefCell::default(), bounce }
     }
 
     pub(super) fn node(&self) -> Result<&Arc<Node>, NodeError> {
@@ -211,11 +222,18 @@ unsafe impl PeerMem for Gntdev {
                 if count == 0 {
                     continue;
                 }
-                let (near, far) = (base + u64::from(op.at), gref_side(op.gref.0, op.offset, of.0));
-                let (source, dest, flags) =
-                    if to_peer { (near, far, DEST_GREF) } else { (far, near, SOURCE_GREF) };
-                let segment = Segment { source, dest, len: op.len, flags, status: 0, pad: 0 };
-                tried.push(segment, (k as u32, i as u32));
+                let far = gref_side(op.gref.0, op.offset, of.0);
+                let place = self.bounce.place(count).filter(|place| match &batches[k].local {
+                    LocalBytes::ToPeer(bytes) => self.bounce.put(*place, &bytes[at..at + count]),
+                    LocalBytes::FromPeer(_) => true,
+                });
+                let (near, flags) = match place.and_then(|place| self.bounce.side(place)) {
+                    Some(near) => (near, SOURCE_GREF | DEST_GREF),
+                    None => (base + at as u64, if to_peer { DEST_GREF } else { SOURCE_GREF }),
+                };
+                let (source, dest) = if to_peer { (near, far) } else { (far, near) };
+                let segment = Segment { source, dest, len: count as u16, flags, status: 0, pad: 0 };
+                tried.push(segment, Piece { batch: k as u32, op: i as u32, place });
                 if tried.is_full() {
                     self.call_copy(node, &mut tried, batches).map_err(failed)?;
                 }
@@ -234,13 +252,23 @@ impl Gntdev {
         self.tally.syscalls.add(1);
         let mut words = [tried.segments.len() as u64, tried.segments.as_mut_ptr() as u64];
         // SAFETY: as many segments as the first word says, in a vector that lives on; each address and length lies in the local
-        // bytes of its batch (checked as it was collected), borrowed for this call, exclusively where they are written.
+        // bytes of its batch (checked as it was collected), borrowed for this call, exclusively where they are written. A near side
+        // that is a reference is a page of `bounce`, which nobody borrows.
         let called = unsafe { ioctl::call(node.as_fd(), GNTDEV_COPY, &mut words) };
-        for (segment, (batch, op)) in tried.segments.drain(..).zip(tried.ops.drain(..)) {
-            let status =
+        for (segment, piece) in tried.segments.drain(..).zip(tried.ops.drain(..)) {
+            let mut status =
                 if called.is_ok() { GrantStatus(segment.status) } else { GrantStatus::GENERAL_ERROR };
-            batches[batch as usize].ops[op as usize].status = status;
+            let batch = &mut batches[piece.batch as usize];
+            let op = &mut batch.ops[piece.op as usize];
+            if let (Some(place), LocalBytes::FromPeer(bytes)) = (piece.place, &mut batch.local)
+                && status == GrantStatus::OKAY
+                && !self.bounce.take(place, &mut bytes[op.at as usize..][..usize::from(op.len)])
+            {
+                status = GrantStatus::GENERAL_ERROR;
+            }
+            op.status = status;
         }
+        self.bounce.clear();
         called.map(drop)
     }
 }

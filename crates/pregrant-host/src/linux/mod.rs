@@ -1,19 +1,20 @@
 //! Linux on real Xen: what a process can do through `/dev/xen`, in dom0, in a driver domain or in a guest.
 //!
 //! ```text
-//!   /dev/xen/gntalloc   pages that this domain grants (an allocation is the grant)     a front's
+//!   /dev/xen/gntalloc   pages that this domain grants (an allocation is the grant)     a front's, and to itself a PV back's
 //!   /dev/xen/gntdev     other domains' pages: map, unmap, copy                         a back's
 //!   /dev/xen/evtchn     event channels: bind, send, read what fired, unmask            both
 //!   /dev/xen/xenbus     xenstore, as `xenstored::UnixTransport` speaks it              both
 //!   /dev/xen/privcmd    how long a domain has run                                      measurements, in dom0
 //! ```
-//! Every node is opened when it is first needed: a back never touches gntalloc, a front never gntdev. The ioctls'
+//! Every node is opened when it is first needed: a front never touches gntdev. The ioctls'
 //! numbers and layouts are in `ioctl`. Counted are *operations* (pieces copied, pages mapped) and *system calls*; what the
 //! kernel makes of them, hypercalls of at most 16 pieces each, it does not tell.
 //!
 //! What a peer may do: to the nodes, nothing. It writes into pages that it granted or was granted (`shm` reads them), may
 //! revoke nothing that is mapped, and may send events at any rate (each end stays masked until it is unmasked).
 
+mod bounce;
 mod domain_time;
 mod evtchn;
 mod gntalloc;
@@ -61,7 +62,7 @@ impl Xen {
         Ok(Self {
             domid,
             grants: Gntalloc::new(Arc::clone(&tally)),
-            peer: Gntdev::new(Arc::clone(&tally)),
+            peer: Gntdev::new(domid, Arc::clone(&tally)),
             events: Evtchn::open(tally)?,
             clock: MonotonicClock,
             totals,

@@ -1,0 +1,142 @@
+//! Memory of ours that Xen knows by reference: short pieces of a copy go by way of it.
+//!
+//! ```text
+//!   guest's page --hypercall--> a page that we granted to ourselves --memcpy--> where the piece belongs       (and the other way)
+//! ```
+//! A copy names its near side by an address, and gntdev looks up the page there for each piece: in a PV domain, where each entry of a
+//! page table that is read is translated, some 1600 instructions, more than the rest of the copy. A near side that is a reference
+//! it hands on as it is. So a short piece costs a memcpy instead; a long one would be copied for as much.
+//!
+//! Memory: [`PAGES`] for each handle that copies, of what gntalloc may grant. Where that gives none (no module, its limit, no PV domain)
+//! pieces go as they always went.
+//!
+//! What a peer may do: nothing here. The grants are to this domain alone, and are its own memory.
+
+use super::gntalloc::{Gntalloc, Region};
+use super::ioctl::gref_side;
+use crate::counters::Tally;
+use pregrant::platform::{Access, GrantPool};
+use pregrant::shm::SharedBytes;
+use pregrant::{DomId, GrantRef, PAGE_SIZE};
+use std::cell::{Cell, OnceCell};
+use std::sync::Arc;
+
+/// Pages of a handle: a batch's 64 pieces of an MTU each.
+const PAGES: usize = 32;
+/// Bytes of a piece that is worth the way: a memcpy of so many is a fourth of what it saves.
+pub(super) const SHORT: usize = 2048;
+/// Says what kind of domain this is.
+const GUEST_TYPE: &str = "/sys/hypervisor/guest_type";
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Bounce {
+    own: DomId,
+    tally: Arc<Tally>,
+    pages: OnceCell<Option<Granted>>,
+    places: Cell<Places>,
+}
+
+#[derive(Debug)]
+struct Granted {
+    region: Region,
+    refs: [GrantRef; PAGES],
+}
+
+/// How far the pages are taken.
+#[derive(Clone, Copy, Default, Debug)]
+struct Places {
+    used: usize,
+}
+
+impl Places {
+    /// A place of `len` bytes, on cache lines of its own and in one page.
+    fn next(&mut self, len: usize) -> Option<usize> {
+        let left = PAGE_SIZE - self.used % PAGE_SIZE;
+        let at = if len > left { self.used + left } else { self.used };
+        if len > SHORT || at + len > PAGES * PAGE_SIZE {
+            return None;
+        }
+        self.used = (at + len).next_multiple_of(64);
+        Some(at)
+    }
+}
+
+impl Bounce {
+    /// Of this domain; pages are granted when they are first wanted.
+    pub(super) fn new(own: DomId, tally: Arc<Tally>) -> Self {
+        Self { own, tally, pages: OnceCell::new(), places: Cell::default() }
+    }
+
+    fn granted(&self) -> Option<&Granted> {
+        self.pages.get_or_init(|| self.grant()).as_ref()
+    }
+
+    #[cold]
+    fn grant(&self) -> Option<Granted> {
+        if std::fs::read_to_string(GUEST_TYPE).ok()?.trim() != "PV" {
+            return None;
+        }
+        let mut refs = [GrantRef::NONE; PAGES];
+        let gntalloc = Gntalloc::new(Arc::clone(&self.tally));
+        let region = gntalloc.node().ok().map(|_| gntalloc.alloc(self.own, Access::ReadWrite, &mut refs))?;
+        // LOG: once for each handle.
+        let region = region.map_err(|e| {
+            log::info!("/dev/xen/gntalloc grants no page, so each short copy has one of ours looked up: {e}")
+        });
+        Some(Granted { region: region.ok()?, refs })
+    }
+
+    /// A place for a piece of `len` bytes, until all are [cleared](Self::clear). None: it is too long, or there is none.
+    pub(super) fn place(&self, len: usize) -> Option<usize> {
+        let mut places = self.places.get();
+        let at = places.next(len)?;
+        self.granted()?;
+        self.places.set(places);
+        Some(at)
+    }
+
+    /// A place as a side of a segment.
+    pub(super) fn side(&self, at: usize) -> Option<u64> {
+        let gref = self.granted()?.refs.get(at / PAGE_SIZE)?;
+        Some(gref_side(gref.0, (at % PAGE_SIZE) as u16, self.own.0))
+    }
+
+    /// Fills a place.
+    #[must_use]
+    pub(super) fn put(&self, at: usize, bytes: &[u8]) -> bool {
+        self.granted().is_some_and(|granted| granted.region.copy_in(at, bytes))
+    }
+
+    /// Reads a place.
+    #[must_use]
+    pub(super) fn take(&self, at: usize, bytes: &mut [u8]) -> bool {
+        self.granted().is_some_and(|granted| granted.region.copy_out(at, bytes))
+    }
+
+    /// All places are free.
+    pub(super) fn clear(&self) {
+        self.places.set(Places::default());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_apart_and_none_crosses_a_page() {
+        for len in [1, 60, 64, 1514, 2047, 2048] {
+            let mut places = Places::default();
+            let mut end = 0;
+            let mut n = 0;
+            while let Some(at) = places.next(len) {
+                assert!(at >= end && at.is_multiple_of(64), "{len}: {at} is before {end}");
+                assert_eq!(at / PAGE_SIZE, (at + len - 1) / PAGE_SIZE, "{len}");
+                (end, n) = (at + len, n + 1);
+            }
+            assert!(end <= PAGES * PAGE_SIZE && n >= 64, "{len}: {n} pieces");
+        }
+        assert_eq!(Places::default().next(SHORT + 1), None);
+    }
+}
