@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// Pages of a handle: a batch's 64 pieces of an MTU each.
 const PAGES: usize = 32;
 /// Bytes of a short piece at most: a memcpy of so many is a fourth of what it saves.
-pub(super) const SHORT: usize = 2048;
+const SHORT: usize = 2048;
 /// Says what kind of domain this is.
 const GUEST_TYPE: &str = "/sys/hypervisor/guest_type";
 
@@ -79,9 +79,8 @@ impl Bounce {
         }
         let mut refs = [GrantRef::NONE; PAGES];
         let gntalloc = Gntalloc::new(Arc::clone(&self.tally));
-        let region = gntalloc.node().ok().map(|_| gntalloc.alloc(self.own, Access::ReadWrite, &mut refs))?;
         // LOG: once for each handle.
-        let region = region.map_err(|e| {
+        let region = gntalloc.alloc(self.own, Access::ReadWrite, &mut refs).map_err(|e| {
             log::info!("/dev/xen/gntalloc grants no page, so each short copy has one of ours looked up: {e}")
         });
         Some(Granted { region: region.ok()?, refs })
