@@ -141,7 +141,7 @@ impl<P: Platform> RxFront<P> {
                 let (mut n, mut bytes, mut dropped) = (0, 0, 0);
                 for rsp in rsps {
                     let len = rsp.status as u16;
-                    if i32::from(len) <= longer_than || !path.holds(usize::from(len), 1) || !to.has_room() {
+                    if i32::from(len) <= longer_than || !path.holds(usize::from(len), 1) {
                         break;
                     }
                     let part = Part { slot: first.wrapping_add(n as u16) & mask, offset: rsp.offset, len, ..Part::default() };
@@ -156,6 +156,9 @@ impl<P: Platform> RxFront<P> {
                             let fault = fault(rsp.offset, rsp.status);
                             let there = There { parts: &[part], first: any, rest: any, area: None, borrowed: None, offload, fault };
                             Slots { loans, buffers, stats }.act(to, frame, &there, verdict)?;
+                            if !to.has_room() {
+                                break;
+                            }
                         }
                     }
                 }
