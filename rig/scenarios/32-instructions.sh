@@ -1,40 +1,55 @@
-# shows: what a frame costs dom0 in instructions, by Linux's netback and by `pregrant back` with each way to its tap: 60 and 1500 bytes, TCP, request and response
+# shows: what a frame costs dom0 in instructions, by Linux's netback and by `pregrant back` with each way to its tap, and with `pregrant front`: 60 and 1514 bytes, TCP, request and response
 # icount: yes
 # workers: 1
-# seconds: 600
+# seconds: 900
+FRAMES=${FRAMES:-6000} MBYTES=${MBYTES:-48} PINGS=${PINGS:-200}
+# WAYS: netback, a way to the tap, or front/PATH/WAY, with colons between them.
+WAYS=$(echo "${WAYS:-netback:burst:vhost}" | tr : " ")
+modprobe -a pktgen vhost_net dummy || fail "dom0 lacks pktgen, vhost_net or dummy"
 bridge
-netback
-modprobe -a pktgen vhost_net || fail "dom0 has no pktgen, or no vhost_net"
-linux_guest one 2
-id=$(xl domid one) vif=vif$(xl domid one).0
-ask one "iperf3 -s -D" || fail "iperf3 does not serve"
-ask one "modprobe pktgen" || fail "the guest has no pktgen"
-FRAMES=${FRAMES:-6000} MBYTES=${MBYTES:-12} PINGS=${PINGS:-100}
-mac=$(cat /sys/class/net/xenbr0/address) guest_mac=00:16:3e:00:00:02
+# A frame for all goes to the newest of a bridge's ports first, as a clone, and itself to the oldest: this one, which drops it at once. For
+# pktgen waits behind its last frame until nobody has that, and waits by spinning.
+ip link add stub0 type dummy && ip link set stub0 up && brctl addif xenbr0 stub0 || fail "no stub0"
+# Whoever a frame wakes runs when the burst is over.
+for _task in /proc/[0-9]*; do
+	[ "$(cat "$_task/comm" 2>/dev/null)" != kpktgend_0 ] || chrt -f -p 1 "${_task##*/}" || fail "kpktgend_0 keeps its policy"
+done
 mkfifo /run/never
+
+# meet NAME NUMBER: the guest whose vif is measured from now on.
+meet() {
+	# A bridge has the least of its interfaces' addresses.
+	mac=$(cat /sys/class/net/xenbr0/address)
+	who=$1 ip=10.9.0.$2 id=$(xl domid "$1")
+	vif=vif$id.0
+	ask "$who" "iperf3 -s -D" || fail "iperf3 does not serve"
+	ask "$who" "modprobe pktgen" || fail "the guest has no pktgen"
+}
 
 # rest SECONDS: without a process, which would be counted.
 rest() { read -t "$1" _nothing <> /run/never || true; }
-# from SIZE: that many bytes in frames of the guest's pktgen, which is told before the counting begins. to SIZE: of dom0's, straight into
-# the vif, 200 and a pause, so that none finds its queue full.
-from_soon() { ask one "(sleep 2; SIZE=$1 small_frames $FRAMES $mac) > /tmp/frames 2>&1 &"; }
+# from N: as many frames of the guest's pktgen, which was told before the counting began (from_soon N SIZE).
+from_soon() { [ "$1" = 0 ] || ask "$who" "(sleep 2; SIZE=$2 small_frames $1 $mac) > /tmp/frames 2>&1 &"; }
 from() { rest 5; }
+# to N: as many of dom0's pktgen, by the bridge, 200 at once and a pause, so that none finds its queue full (to_soon N SIZE).
 to_soon() {
 	_pktgen=/proc/net/pktgen
 	echo rem_device_all > $_pktgen/kpktgend_0
-	echo "add_device $vif" > $_pktgen/kpktgend_0 || return 1
-	for _line in "count 200" "pkt_size $1" "delay 0" "dst 10.9.0.2" "dst_mac $guest_mac" "clone_skb 0"; do echo "$_line" > "$_pktgen/$vif"; done
+	echo "add_device xenbr0" > $_pktgen/kpktgend_0 || fail "pktgen takes no xenbr0"
+	for _line in "count 200" "pkt_size $2" "delay 0" "dst $ip" "dst_mac ff:ff:ff:ff:ff:ff" "clone_skb 0"; do
+		echo "$_line" > $_pktgen/xenbr0
+	done
 }
 to() {
-	_left=$FRAMES
-	while [ $_left -gt 0 ]; do
+	_left=$1
+	while [ "$_left" -gt 0 ]; do
 		echo start > /proc/net/pktgen/pgctrl
 		_left=$((_left - 200))
 	done
 }
-tcp_from() { iperf3 -c 10.9.0.2 -R -n "${MBYTES}M" > /run/iperf; }
-tcp_to() { iperf3 -c 10.9.0.2 -n "${MBYTES}M" > /run/iperf; }
-both_ways() { ping -q -c "$PINGS" -i 0.01 -W 5 10.9.0.2 > /run/ping; }
+tcp_from() { iperf3 -c "$ip" -R -n "$1M" > /run/iperf; }
+tcp_to() { iperf3 -c "$ip" -n "$1M" > /run/iperf; }
+both_ways() { ping -q -c "$1" -i 0.01 -W 5 "$ip" > /run/ping; }
 
 # told NAME: a counter of our process, 0 where there is none. switches: how often the threads that serve the vif went to sleep.
 told() { [ -n "$BACK_PID" ] && pregrant top --prometheus - | awk -v name="pregrant_back_$1" 'index($1, name) == 1 { sum += $2 } END { print sum + 0 }' || echo 0; }
@@ -47,56 +62,98 @@ switches() {
 }
 # calls: reads and writes that our process has made, those of events and of a worker that is woken among them; io_uring's are not.
 calls() { [ -n "$BACK_PID" ] && awk '/^sysc[rw]/ { sum += $2 } END { print sum + 0 }' "/proc/$BACK_PID/io" || echo 0; }
-# row BACK WHAT DIR COMMAND...: how much of everything a frame of the vif took. DIR: rx is what the guest sends.
-row() {
-	_back=$1 _what=$2 _rows=$3; shift 3
-	_frames=$(count "$vif" "$_rows" packets) _bytes=$(count "$vif" "$_rows" bytes)
-	_before="$(told grant_operations) $(told system_calls) $(told notifications) $(calls) $(switches)"
+counters() { echo "$(count "$vif" "$1" packets) $(count "$vif" "$1" bytes) $(told grant_operations) $(told system_calls) $(told notifications) $(calls) $(switches)"; }
+
+# cost DIR COMMAND...: what that took, in COST: dom0's instructions, the guest's, and counters. DIR: rx is what the guest sends.
+cost() {
+	_rows=$1; shift
+	_before=$(counters "$_rows")
 	_began=$(domain_time 0 "$id") || fail "domain_time"
-	"$@" || fail "$_back, $_what: $ANSWER"
+	"$@" || return 1
 	_ended=$(domain_time 0 "$id")
-	_after="$(told grant_operations) $(told system_calls) $(told notifications) $(calls) $(switches)"
-	_frames=$(($(count "$vif" "$_rows" packets) - _frames)) _bytes=$(($(count "$vif" "$_rows" bytes) - _bytes))
-	[ $_frames -gt 0 ] || fail "$_back, $_what: no frame"
-	echo $_began $_ended $_before $_after | awk -v back="$_back" -v what="$_what" -v frames="$_frames" -v bytes="$_bytes" -v idle="${IDLE:-0}" '{
-		dom0 = $3 - $1 - idle
-		printf "%s | %s | %d | %.0f | %.0f | %.2f | %.0f | %.2f | %.2f | %.2f | %.2f | %.3f\n", what, back, frames, bytes / frames, dom0 / frames, dom0 / bytes,
-			($4 - $2) / frames, ($10 - $5) / frames, ($11 - $6) / frames, ($12 - $7) / frames, ($13 - $8) / frames, ($14 - $9) / frames }' >> /run/rows
-	note "$(tail -n 1 /run/rows)"
+	COST=$(echo $_began $_before $_ended $(counters "$_rows") | awk '{ for (i = 1; i <= NF / 2; i++) printf "%.0f ", $(i + NF / 2) - $i }')
 }
+# row BACK WHAT DIR COMMAND LITTLE MUCH [SIZE]: what each frame of MUCH beyond those of LITTLE took, since each COMMAND has a beginning and an end
+# that have nothing to do with frames.
+row() {
+	_back=$1 _what=$2 _side=$3 _command=$4 _least=$5 _most=$6 _size=$7
+	for _n in $_least $_most; do
+		[ -z "$_size" ] || ${_command}_soon "$_n" "$_size"
+		_first=$COST
+		cost "$_side" $_command "$_n" || fail "$_back, $_what: $ANSWER"
+	done
+	echo $_first $COST | awk -v back="$_back" -v what="$_what" '{
+		for (i = 1; i <= NF / 2; i++) took[i] = $(i + NF / 2) - $i
+		frames = took[3]; bytes = took[4]
+		if (frames <= 0) exit 1
+		printf "%s | %s | %d | %.0f | %.0f | %.2f | %.0f | %.2f | %.2f | %.2f | %.2f | %.3f\n", what, back, frames, bytes / frames, took[1] / frames,
+			took[1] / bytes, took[2] / frames, took[5] / frames, took[6] / frames, took[7] / frames, took[8] / frames, took[9] / frames
+	}' > /run/row || fail "$_back, $_what: no frame"
+	note "$(cat /run/row)"
+	FRAMES_SEEN=$(cut -d '|' -f 3 /run/row)
+}
+# came: all of pktgen's, give or take some of the guest's own.
+came() { [ $((FRAMES_SEEN + 20)) -ge "$FRAMES" ] || fail "$_back, $_what: of $FRAMES frames $FRAMES_SEEN came"; }
 # rows BACK: all of them.
 rows() {
 	# The first of a kind has caches to fill.
-	both_ways
-	_a=$(domain_time 0); from; _b=$(domain_time 0)
-	IDLE=$((_b - _a))
-	say "$1: five seconds of rest, and looking at the clock, are $IDLE instructions; Xen's seconds for dom0: $(dom0_seconds), $(domain_time 0) ns"
-	for _size in 60 1514; do
-		from_soon $_size
-		row "$1" "$_size B from the guest" rx from
-		[ $_frames -ge "$FRAMES" ] || fail "$1: of $FRAMES frames of $_size bytes $_frames came"
+	both_ways 50
+	for _bytes in 60 1514; do
+		row "$1" "$_bytes B from the guest" rx from 0 "$FRAMES" $_bytes
+		came
 	done
-	IDLE=0
-	for _size in 60 1514; do
-		to_soon $_size
-		row "$1" "$_size B to the guest" tx to
+	for _bytes in 60 1514; do
+		row "$1" "$_bytes B to the guest" tx to 200 $((FRAMES + 200)) $_bytes
+		came
 	done
 	echo rem_device_all > /proc/net/pktgen/kpktgend_0
-	row "$1" "TCP from the guest" rx tcp_from
-	row "$1" "TCP to the guest" tx tcp_to
-	row "$1" "request and response" rx both_ways
+	row "$1" "TCP from the guest" rx tcp_from 4 $((MBYTES + 4))
+	row "$1" "TCP to the guest" tx tcp_to 4 $((MBYTES + 4))
+	row "$1" "request and response" rx both_ways 50 $((PINGS + 50))
+}
+
+# taken WAY: the rows of a Linux guest whose vif is taken from netback, and given back.
+taken() {
+	back --tap-way "$1" --take "$id.0" --give-back "$id.0"
+	back_says "vif 0 of domain $id.*connected" || fail "$1: not taken up"
+	rows "$1"
+	end_back || fail "not given back"
+	BACK_PID=
+	sleep 1
+}
+# fronted PATH WAY: those of a guest with `pregrant front`.
+fronted() {
+	[ -z "$(xl domid one 2>/dev/null)" ] || { ask one end; over one; }
+	no_netback
+	back --tap-way "$2"
+	front_guest two 3
+	front two 3 --path "$1"
+	back_says "connected, .*TX $1" || { cat $BACK_LOG; fail "no $1"; }
+	meet two 3
+	rows "front/$1/$2"
+	end_front two || fail "the front does not end"
+	ask two end
+	over two
+	end_back || fail "the back ends with $?"
+	BACK_PID=
 }
 
 note "what | by | frames | bytes a frame | dom0's instructions a frame | a byte | the guest's a frame | grant operations | system calls for these and events | events | reads and writes | sleeps"
 BACK_PID=
-rows netback
-for way in ${WAYS:-burst vhost}; do
-	back --tap-way $way --take "$id.0" --give-back "$id.0"
-	back_says "vif 0 of domain $id.*connected" || fail "$way: not taken up"
-	rows "$way"
-	end_back || fail "not given back"
-	BACK_PID=
-	sleep 1
+case $WAYS in
+front/*) ;;
+*)
+	netback
+	linux_guest one 2
+	meet one 2
+	;;
+esac
+for way in $WAYS; do
+	case $way in
+	netback) rows netback ;;
+	front/*) fronted $(echo "${way#front/}" | tr / " ") ;;
+	*) taken "$way" ;;
+	esac
 done
-ask one end
-over one
+[ -z "$(xl domid one 2>/dev/null)" ] || { ask one end; over one; }
+ip link del stub0

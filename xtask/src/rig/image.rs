@@ -12,8 +12,9 @@ use std::process::{Command, Stdio};
 /// Where Debian keeps libraries.
 const LIBRARIES: [&str; 3] =
     ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/systemd"];
-const DOM0_PROGRAMS: [&str; 11] = [
+const DOM0_PROGRAMS: [&str; 12] = [
     "bin/busybox",
+    "usr/bin/chrt",
     "usr/bin/iperf3",
     "sbin/ethtool",
     "usr/bin/xenstore-read",
@@ -36,7 +37,7 @@ const GUEST_PROGRAMS: [&str; 6] = [
     "usr/bin/xenstore-write",
     "usr/bin/xenstore-ls",
 ];
-const DOM0_MODULES: [&str; 14] = [
+const DOM0_MODULES: [&str; 15] = [
     "xenfs",
     "xen-evtchn",
     "xen-gntdev",
@@ -49,6 +50,7 @@ const DOM0_MODULES: [&str; 14] = [
     "tun",
     "vhost_net",
     "bridge",
+    "dummy",
     "veth",
     "pktgen",
 ];
@@ -341,8 +343,9 @@ impl<'a> Tree<'a> {
             modprobe.arg("-d").arg(root).args(["-S", version, "--show-depends", name]);
             let out = tool_output(&mut modprobe)?;
             let out = String::from_utf8_lossy(&out).into_owned();
-            let paths = out.lines().filter_map(|l| l.strip_prefix("insmod "));
-            files.extend(paths.map(|p| PathBuf::from(p.trim())));
+            // A path, and what the host's own settings say of the module.
+            let paths = out.lines().filter_map(|l| l.strip_prefix("insmod ")?.split_whitespace().next());
+            files.extend(paths.map(PathBuf::from));
         }
         let meta = ["modules.builtin", "modules.builtin.modinfo", "modules.order"];
         files.extend(meta.map(|m| root.join("lib/modules").join(version).join(m)));

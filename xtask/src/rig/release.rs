@@ -30,7 +30,7 @@ pub(super) const RELEASES: [Release; 2] = [
 ];
 
 /// Xen and its tools, and what dom0 and the guests use.
-const INSIDE: [&str; 23] = [
+const INSIDE: [&str; 24] = [
     "xen-utils-common",
     "xenstore-utils",
     "libxencall1",
@@ -50,6 +50,7 @@ const INSIDE: [&str; 23] = [
     "zlib1g",
     "libc6",
     "busybox-static",
+    "util-linux",
     "iperf3",
     "libiperf0",
     "ethtool",
