@@ -18,6 +18,7 @@ pub mod net;
 pub mod platform;
 pub mod port;
 pub mod ring;
+pub mod room;
 pub mod shm;
 pub mod sync;
 pub mod units;

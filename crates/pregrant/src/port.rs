@@ -18,10 +18,11 @@
 //! What a guest may do: change lent payload at any time, so that two readers, or two readings, see two things. It cannot change
 //! a head, a length or an offload.
 
+use crate::room::Room;
 use crate::units::PAGE_SIZE;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec;
+
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -103,9 +104,9 @@ impl<'a> Burst<'a> {
 /// ```
 #[derive(Debug)]
 pub struct Arena {
-    bytes: Box<[u8]>,
+    bytes: Room,
     /// Its own bytes while others are in their place; then those, until somebody takes them back.
-    other: Option<Box<[u8]>>,
+    other: Option<Room>,
     moved_in: bool,
     used: usize,
     frames: [FrameDesc; BURST_FRAMES],
@@ -134,10 +135,15 @@ impl Default for Arena {
 }
 
 impl Arena {
-    /// An empty arena of [`ARENA_BYTES`].
+    /// An empty arena of [`ARENA_BYTES`], of the heap.
     pub fn new() -> Self {
+        Self::over(Room::heap(ARENA_BYTES))
+    }
+
+    /// An empty arena in `room`, which has [`ARENA_BYTES`]; else in memory of the heap.
+    pub fn over(room: Room) -> Self {
         Self {
-            bytes: vec![0; ARENA_BYTES].into_boxed_slice(),
+            bytes: if room.len() == ARENA_BYTES { room } else { Room::heap(ARENA_BYTES) },
             other: None,
             moved_in: false,
             used: 0,
@@ -172,7 +178,7 @@ impl Arena {
         if self.moved_in {
             self.exchange();
         }
-        self.other = Some(bytes);
+        self.other = Some(bytes.into());
         self.exchange();
         Ok(())
     }
@@ -188,7 +194,7 @@ impl Arena {
                 self.used = self.used.max((end + 63) & !63);
             }
         }
-        self.other = Some(bytes);
+        self.other = Some(bytes.into());
         self.exchange();
     }
 
@@ -198,7 +204,8 @@ impl Arena {
         if self.moved_in {
             self.exchange();
         }
-        self.other.take()
+        // Its own memory, which may be none of the heap's, is in its place now.
+        self.other.take()?.into_heap().ok()
     }
 
     /// Bytes that its frames take, gaps included.

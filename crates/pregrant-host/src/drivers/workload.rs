@@ -20,8 +20,8 @@ use super::fair_scheduler::{FairScheduler, Turn};
 use super::registry::{RingFault, ServedQueue};
 use super::wait::PENDING_LOOKS;
 use crate::ports::arrivals::Arrivals;
-use pregrant::platform::{Clock, Events, Platform, ReadySet};
-use pregrant::port::{Arena, PortOwner};
+use pregrant::platform::{Clock, Events, PeerMem, Platform, ReadySet};
+use pregrant::port::{ARENA_BYTES, Arena, PortOwner};
 use pregrant::units::EvtchnPort;
 use pregrant::xenbus::DeviceId;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -171,6 +171,9 @@ impl<P: Platform> Workload<P> {
         mut queue: Box<dyn ServedQueue<P>>,
         worker_ns: &Arc<AtomicU64>,
     ) {
+        if self.slots.is_empty() {
+            self.scratch = Arena::over(p.peer().room(ARENA_BYTES));
+        }
         let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         let bell = Arc::new(SlotBell { desk: Arc::clone(&self.desk), slot });
         queue.owned_by(&PortOwner { worker: self.desk.number, bell });

@@ -12,12 +12,10 @@
 //!
 //! What a peer may do: nothing here. The grants are to this domain alone, and are its own memory.
 
-use super::gntalloc::{Gntalloc, Region};
-use super::ioctl::gref_side;
+use super::rooms::OwnPages;
 use crate::counters::Tally;
-use pregrant::platform::{Access, GrantPool};
 use pregrant::shm::SharedBytes;
-use pregrant::{DomId, GrantRef, PAGE_SIZE};
+use pregrant::{DomId, PAGE_SIZE};
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
@@ -25,22 +23,14 @@ use std::sync::Arc;
 const PAGES: usize = 32;
 /// Bytes of a short piece at most: a memcpy of so many is a fourth of what it saves.
 const SHORT: usize = 2048;
-/// Says what kind of domain this is.
-const GUEST_TYPE: &str = "/sys/hypervisor/guest_type";
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Bounce {
     own: DomId,
     tally: Arc<Tally>,
-    pages: OnceCell<Option<Granted>>,
+    pages: OnceCell<Option<OwnPages>>,
     places: Cell<Places>,
-}
-
-#[derive(Debug)]
-struct Granted {
-    region: Region,
-    refs: [GrantRef; PAGES],
 }
 
 /// How far the pages are taken.
@@ -68,22 +58,8 @@ impl Bounce {
         Self { own, tally, pages: OnceCell::new(), places: Cell::default() }
     }
 
-    fn granted(&self) -> Option<&Granted> {
-        self.pages.get_or_init(|| self.grant()).as_ref()
-    }
-
-    #[cold]
-    fn grant(&self) -> Option<Granted> {
-        if std::fs::read_to_string(GUEST_TYPE).ok()?.trim() != "PV" {
-            return None;
-        }
-        let mut refs = [GrantRef::NONE; PAGES];
-        let gntalloc = Gntalloc::new(Arc::clone(&self.tally));
-        // LOG: once for each handle.
-        let region = gntalloc.alloc(self.own, Access::ReadWrite, &mut refs).map_err(|e| {
-            log::info!("/dev/xen/gntalloc grants no page, so each short copy has one of ours looked up: {e}")
-        });
-        Some(Granted { region: region.ok()?, refs })
+    fn granted(&self) -> Option<&OwnPages> {
+        self.pages.get_or_init(|| OwnPages::grant(self.own, &self.tally, PAGES)).as_ref()
     }
 
     /// A place for a piece of `len` bytes, until all are [cleared](Self::clear). None: it is too long, or there is none.
@@ -97,8 +73,7 @@ impl Bounce {
 
     /// A place as a side of a segment.
     pub(super) fn side(&self, at: usize) -> Option<u64> {
-        let gref = self.granted()?.refs.get(at / PAGE_SIZE)?;
-        Some(gref_side(gref.0, (at % PAGE_SIZE) as u16, self.own.0))
+        self.granted()?.side(at)
     }
 
     /// Fills a place.

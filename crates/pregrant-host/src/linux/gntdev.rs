@@ -17,10 +17,12 @@ use super::ioctl::{
     gref_side, pair,
 };
 use super::node::{GNTDEV, Node, NodeError};
+use super::rooms::Rooms;
 use crate::counters::Tally;
 use crate::line_budget::LineBudget;
 use crate::mapping::Base;
 use pregrant::platform::{Access, CopyBatch, CopyOp, GrantOps, LocalBytes, MapError, PeerMem};
+use pregrant::room::Room;
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PlatformError};
@@ -33,7 +35,7 @@ use std::sync::Arc;
 
 /// `UNMAP_NOTIFY_SEND_EVENT`.
 const SEND_EVENT: u32 = 2;
-/// Segments of one ioctl: the kernel takes any number; this bounds our own buffer.
+/// Segments of one ioctl: the kernel takes any number; this bounds our own buffer. One is left for an op in two pages.
 const SEGMENTS: usize = 1024;
 
 /// Segments of the next call, and what each is.
@@ -64,7 +66,7 @@ impl Tried {
     }
 
     fn is_full(&self) -> bool {
-        self.segments.len() == SEGMENTS
+        self.segments.len() >= SEGMENTS - 1
     }
 }
 
@@ -73,6 +75,7 @@ impl Tried {
 pub struct Gntdev {
     node: OnceCell<Arc<Node>>,
     tally: Arc<Tally>,
+    own: DomId,
     tried: RefCell<Tried>,
     bounce: Bounce,
 }
@@ -90,7 +93,7 @@ pub struct PeerMap {
 impl Gntdev {
     pub(super) fn new(own: DomId, tally: Arc<Tally>) -> Self {
         let bounce = Bounce::new(own, Arc::clone(&tally));
-        Self { node: OnceCell::new(), tally, tried: RefCell::default(), bounce }
+        Self { node: OnceCell::new(), tally, own, tried: RefCell::default(), bounce }
     }
 
     pub(super) fn node(&self) -> Result<&Arc<Node>, NodeError> {
@@ -188,6 +191,10 @@ unsafe impl PeerMem for Gntdev {
         }
     }
 
+    fn room(&self, bytes: usize) -> Room {
+        Rooms::take(self.own, &self.tally, bytes)
+    }
+
     fn unmap(&self, done: &mut Vec<PeerMap>) {
         for mut map in done.drain(..) {
             if !Arc::ptr_eq(&map.tally, &self.tally) {
@@ -206,6 +213,10 @@ unsafe impl PeerMem for Gntdev {
         let mut tried = self.tried.borrow_mut();
         for k in 0..batches.len() {
             self.tally.copies(batches[k].ops);
+            let room = Rooms::of(match &batches[k].local {
+                LocalBytes::FromPeer(bytes) => bytes,
+                LocalBytes::ToPeer(bytes) => bytes,
+            });
             let (base, len, to_peer) = match &mut batches[k].local {
                 LocalBytes::FromPeer(bytes) => (bytes.as_mut_ptr() as u64, bytes.len(), false),
                 LocalBytes::ToPeer(bytes) => (bytes.as_ptr() as u64, bytes.len(), true),
@@ -222,7 +233,29 @@ unsafe impl PeerMem for Gntdev {
                 if count == 0 {
                     continue;
                 }
-                let far = gref_side(op.gref.0, op.offset, of.0);
+                let far = |done: usize| gref_side(op.gref.0, op.offset + done as u16, of.0);
+                if let Some((pages, start)) = &room {
+                    let mut done = 0;
+                    while done < count {
+                        // A reference is to one page.
+                        let at = start + at + done;
+                        let n = (count - done).min(PAGE_SIZE - at % PAGE_SIZE);
+                        let Some(near) = pages.side(at) else {
+                            op.status = GrantStatus::BAD_COPY_ARG; // cannot be: the bytes are the room's
+                            break;
+                        };
+                        let (source, dest) = if to_peer { (near, far(done)) } else { (far(done), near) };
+                        let flags = SOURCE_GREF | DEST_GREF;
+                        let segment = Segment { source, dest, len: n as u16, flags, status: 0, pad: 0 };
+                        tried.push(segment, Piece { batch: k as u32, op: i as u32, place: None });
+                        done += n;
+                    }
+                    if tried.is_full() {
+                        self.call_copy(node, &mut tried, batches).map_err(failed)?;
+                    }
+                    continue;
+                }
+                let far = far(0);
                 let place = self.bounce.place(count).filter(|place| match &batches[k].local {
                     LocalBytes::ToPeer(bytes) => self.bounce.put(*place, &bytes[at..at + count]),
                     LocalBytes::FromPeer(_) => true,
@@ -266,7 +299,10 @@ impl Gntdev {
             {
                 status = GrantStatus::GENERAL_ERROR;
             }
-            op.status = status;
+            // Of an op in two pages both are to have gone well.
+            if status != GrantStatus::OKAY {
+                op.status = status;
+            }
         }
         self.bounce.clear();
         called.map(drop)

@@ -22,6 +22,7 @@ mod gntdev;
 mod ioctl;
 pub mod kernel_back;
 mod node;
+mod rooms;
 
 pub use domain_time::domain_time;
 pub use evtchn::{Channel, Evtchn};

@@ -14,6 +14,7 @@
 #![allow(unsafe_code)] // `unsafe trait` lines only
 
 use crate::error::PlatformError;
+use crate::room::Room;
 use crate::shm::SharedBytes;
 use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::wire::grant::GrantStatus;
@@ -228,6 +229,12 @@ pub unsafe trait PeerMem {
             };
             self.copy(of, local, batch.ops)
         })
+    }
+    /// Memory of `bytes` bytes, a multiple of the page size, for the local side of copies again and again.
+    ///
+    /// As written here: the heap's, where a copy costs the same with any memory.
+    fn room(&self, bytes: usize) -> Room {
+        Room::heap(bytes)
     }
     /// What was asked of this handle so far. A map that is dropped counts with the handle that made it, one that `unmap` drains with
     /// that handle. Read twice a batch: as cheap as three loads.

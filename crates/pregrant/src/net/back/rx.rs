@@ -16,7 +16,7 @@ use crate::error::PeerFault;
 use crate::net::path::Chain;
 use crate::net::stats::{DirStats, LiveStats};
 use crate::platform::{Events, PeerMem, Platform};
-use crate::port::{Arena, BURST_FRAMES, FramePort};
+use crate::port::{ARENA_BYTES, Arena, BURST_FRAMES, FramePort};
 use crate::ring::{BackRing, InFlight, NetRx};
 use crate::units::DomId;
 use alloc::boxed::Box;
@@ -80,6 +80,12 @@ impl<P: Platform> RxQueue<P> {
             changes: 0,
             queues: 1,
         }
+    }
+
+    /// With an arena in memory of the platform's choice.
+    #[must_use]
+    pub fn in_room_of(self, p: &P) -> Self {
+        Self { arena: Arena::over(p.peer().room(ARENA_BYTES)), ..self }
     }
 
     /// Moves one batch from `port` to domain `of`, as it wants them by `control`. The result says whether to call again.

@@ -1,0 +1,98 @@
+//! Rooms for bursts, of pages that we granted to ourselves: no copy to or from one has a page of ours looked up.
+//!
+//! ```text
+//!   guest's page --hypercall--> the room of a burst        both named by reference
+//! ```
+//! What [`bounce`](super::bounce) is for bytes that lie anywhere, without its memcpy (decision 0034). Only in a PV domain, where a look-up
+//! is dear.
+//!
+//! Memory: [`take`](Rooms::take) leaves half of what gntalloc may grant to others, fronts in this domain say; behind that, rooms are of the heap.
+//! Rooms are the process's, since a queue goes from one worker's handle to another's with what waits in it.
+//!
+//! What a peer may do: nothing here. The grants are to this domain alone, and are its own memory.
+
+use super::gntalloc::{Gntalloc, Region};
+use super::ioctl::gref_side;
+use crate::counters::Tally;
+use pregrant::platform::{Access, GrantPool};
+use pregrant::room::Room;
+use pregrant::shm::SharedBytes;
+use pregrant::{DomId, GrantRef, PAGE_SIZE};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+
+/// Says what kind of domain this is.
+const GUEST_TYPE: &str = "/sys/hypervisor/guest_type";
+
+/// Pages of this domain that it granted to itself.
+#[derive(Debug)]
+pub(super) struct OwnPages {
+    own: DomId,
+    pub(super) region: Region,
+    refs: Box<[GrantRef]>,
+}
+
+impl OwnPages {
+    /// As many; None where look-ups cost little, or none is to be had: the log says it then.
+    #[cold]
+    pub(super) fn grant(own: DomId, tally: &Arc<Tally>, pages: usize) -> Option<Self> {
+        if std::fs::read_to_string(GUEST_TYPE).ok()?.trim() != "PV" {
+            return None;
+        }
+        let mut refs = vec![GrantRef::NONE; pages].into_boxed_slice();
+        // LOG: once for each handle, and for each room of those that the domain may have.
+        let region = Gntalloc::new(Arc::clone(tally)).alloc(own, Access::ReadWrite, &mut refs).map_err(|e| {
+            log::info!("/dev/xen/gntalloc grants no page, so each copy has one of ours looked up: {e}")
+        });
+        Some(Self { own, region: region.ok()?, refs })
+    }
+
+    /// Byte `at` as a side of a segment.
+    pub(super) fn side(&self, at: usize) -> Option<u64> {
+        let gref = self.refs.get(at / PAGE_SIZE)?;
+        Some(gref_side(gref.0, (at % PAGE_SIZE) as u16, self.own.0))
+    }
+}
+
+/// A room, for as long as it is there, and where: its first byte's address, and its bytes.
+struct Known {
+    room: Weak<OwnPages>,
+    start: usize,
+    len: usize,
+}
+
+/// All of this process.
+static ROOMS: Rooms = Rooms(RwLock::new(Vec::new()));
+
+/// See the module.
+pub(super) struct Rooms(RwLock<Vec<Known>>);
+
+impl Rooms {
+    /// Memory of `bytes` bytes for a burst.
+    pub(super) fn take(own: DomId, tally: &Arc<Tally>, bytes: usize) -> Room {
+        ROOMS.add(own, tally, bytes / PAGE_SIZE).unwrap_or_else(|| Room::heap(bytes))
+    }
+
+    fn add(&self, own: DomId, tally: &Arc<Tally>, pages: usize) -> Option<Room> {
+        let mut rooms = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        rooms.retain(|known| known.room.strong_count() > 0);
+        let taken: usize = rooms.iter().map(|known| known.len / PAGE_SIZE).sum();
+        if (taken + pages) as u64 > Gntalloc::limit()? / 2 {
+            return None;
+        }
+        let room = Arc::new(OwnPages::grant(own, tally, pages)?);
+        let (base, len) = (room.region.base(), room.region.len());
+        rooms.push(Known { room: Arc::downgrade(&room), start: base.addr().get(), len });
+        // SAFETY: the region is a mapping of its own, zeroed, which stays until it is dropped; its owner below, which is the only one but for a
+        // moment of a copy, touches no byte of it, and the hypercalls that do are asked for with the room borrowed.
+        Some(unsafe { Room::over(base, len, Box::new(room)) })
+    }
+
+    /// The room that these bytes, which somebody has borrowed, are in, and where it starts.
+    pub(super) fn of(bytes: &[u8]) -> Option<(Arc<OwnPages>, usize)> {
+        let at = bytes.as_ptr().addr();
+        let rooms = ROOMS.0.read().unwrap_or_else(PoisonError::into_inner);
+        let is_in = |known: &&Known| at >= known.start && at + bytes.len() <= known.start + known.len;
+        // An address may have been another room's before.
+        rooms.iter().filter(is_in).find_map(|known| Some((known.room.upgrade()?, at - known.start)))
+    }
+}

@@ -1,0 +1,129 @@
+//! Private memory of bursts: of the heap, or pages that a platform gives.
+//!
+//! ```text
+//!   Room::heap(n)              Box<[u8]>
+//!   PeerMem::room(n) --over--> pages that the platform knows by another name than their address, which spares it a look-up for each copy
+//! ```
+//! Invariant: the bytes are this value's own as those of a box are, until it is dropped; then its owner is. No peer can write them.
+#![allow(unsafe_code)]
+
+use alloc::boxed::Box;
+use alloc::vec;
+use core::fmt;
+use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
+
+/// See the module.
+pub struct Room {
+    base: NonNull<u8>,
+    len: usize,
+    /// Whose the bytes are; None: the heap's.
+    owner: Option<Box<dyn Send + Sync>>,
+}
+
+// SAFETY: it is a box of bytes, and the owner of other bytes may go and be seen anywhere.
+unsafe impl Send for Room {}
+// SAFETY: as above; `&Room` gives `&[u8]` alone.
+unsafe impl Sync for Room {}
+
+impl Room {
+    /// `len` bytes of the heap, zeroed.
+    pub fn heap(len: usize) -> Self {
+        vec![0; len].into_boxed_slice().into()
+    }
+
+    /// The `len` bytes at `base`, which are `owner`'s.
+    ///
+    /// # Safety
+    /// They are mapped, initialised, readable and writable, and nobody else reads or writes them, until `owner` is dropped; but for a kernel or
+    /// hypervisor that this process asks to, while it has lent them to that call.
+    pub unsafe fn over(base: NonNull<u8>, len: usize, owner: Box<dyn Send + Sync>) -> Self {
+        Self { base, len, owner: Some(owner) }
+    }
+
+    /// Its memory, where that is the heap's.
+    ///
+    /// # Errors
+    /// It is not: the room itself.
+    pub fn into_heap(self) -> Result<Box<[u8]>, Self> {
+        if self.owner.is_some() {
+            return Err(self);
+        }
+        let room = core::mem::ManuallyDrop::new(self);
+        // SAFETY: without an owner it is made of a box alone, and this value's drop, which would free it, does not come.
+        Ok(unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(room.base.as_ptr(), room.len)) })
+    }
+}
+
+impl From<Box<[u8]>> for Room {
+    fn from(bytes: Box<[u8]>) -> Self {
+        let len = bytes.len();
+        // A box is never null.
+        let base = NonNull::from(Box::leak(bytes)).cast();
+        Self { base, len, owner: None }
+    }
+}
+
+impl Deref for Room {
+    type Target = [u8];
+    #[inline(always)]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: see the module's invariant; borrowed as this value is.
+        unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Room {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, exclusively.
+        unsafe { core::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if self.owner.is_none() {
+            // SAFETY: made of a box, and freed here alone.
+            drop(unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(self.base.as_ptr(), self.len)) });
+        }
+    }
+}
+
+impl fmt::Debug for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Room").field("bytes", &self.len).field("heap", &self.owner.is_none()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::sync::Arc;
+
+    #[test]
+    fn a_room_of_the_heap_is_the_box_that_it_was() {
+        let mut room = Room::heap(100);
+        assert!(room.len() == 100 && room.iter().all(|b| *b == 0));
+        room[7] = 1;
+        let bytes = room.into_heap().unwrap();
+        assert_eq!((bytes.len(), bytes[7]), (100, 1));
+        assert_eq!(&*Room::from(bytes.clone()), &*bytes);
+        assert!(Room::heap(0).is_empty());
+    }
+
+    #[test]
+    fn an_owner_is_dropped_with_its_room() {
+        let mut bytes: Box<[u8]> = vec![3; 64].into();
+        let base = NonNull::from(&mut bytes[..]).cast();
+        let owner = Arc::new(bytes);
+        // SAFETY: nobody touches the bytes but by the room, until the owner, who has them, is dropped.
+        let mut room = unsafe { Room::over(base, 64, Box::new(Arc::clone(&owner))) };
+        room[0] = 4;
+        assert_eq!(room[..2], [4, 3]);
+        let room = room.into_heap().unwrap_err();
+        assert_eq!(Arc::strong_count(&owner), 2);
+        drop(room);
+        assert_eq!(Arc::strong_count(&owner), 1);
+    }
+}
