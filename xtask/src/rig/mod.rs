@@ -68,7 +68,7 @@ fn play_these(
     if combination.guests != combination.dom0 {
         packages::fetch(&rig, combination.guests)?;
     }
-    let programs = programs(w)?;
+    let programs = programs(w, chosen.iter().any(|play| play.icount))?;
     image::make(&rig, &programs)?;
     println!("rig: {combination}: images made in {:.0} s; booting", start.elapsed().as_secs_f64());
     let mut failed = Vec::new();
@@ -101,8 +101,8 @@ pub fn list(w: &Workspace) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds what runs inside, and says where it is.
-fn programs(w: &Workspace) -> Result<Vec<PathBuf>, String> {
+/// Builds what runs inside, and says where it is: as users do where instructions are `counted`, for these are figures.
+fn programs(w: &Workspace, counted: bool) -> Result<Vec<PathBuf>, String> {
     tool::target(w, TARGET)?;
     let built = w.target().join(TARGET).join("release");
     let mut cargo =
@@ -113,7 +113,8 @@ fn programs(w: &Workspace) -> Result<Vec<PathBuf>, String> {
         cargo.args(["--example", name]);
     }
     // Built fast and small: time in the emulator is no figure.
-    for (setting, value) in [("LTO", "off"), ("CODEGEN_UNITS", "16"), ("DEBUG", "0")] {
+    let fast = [("LTO", "off"), ("CODEGEN_UNITS", "16"), ("DEBUG", "0")];
+    for (setting, value) in fast.into_iter().filter(|(setting, _)| !counted || *setting == "DEBUG") {
         cargo.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
     }
     run(&mut cargo)?;

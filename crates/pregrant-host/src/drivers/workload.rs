@@ -117,6 +117,8 @@ pub struct Workload<P: Platform> {
     /// Active slots, for as long as they are gone through.
     listed: Vec<usize>,
     ready: ReadySet,
+    /// There was a look at what fired, and no round since.
+    has_looked: bool,
     /// What fired that is of no queue here; None: nobody asks.
     unknown: Option<ReadySet>,
     /// Where the next look for lost wake-ups begins.
@@ -149,6 +151,7 @@ impl<P: Platform> Workload<P> {
             scratch: Arena::new(),
             listed: Vec::new(),
             ready: ReadySet::default(),
+            has_looked: false,
             unknown: None,
             looked: 0,
             returned: Vec::new(),
@@ -271,6 +274,7 @@ impl<P: Platform> Workload<P> {
     fn activate(&mut self, slot: usize) {
         let Some(Some(entry)) = self.slots.get_mut(slot) else { return };
         entry.idle = 0;
+        entry.queue.is_woken();
         if std::mem::replace(&mut entry.active, true) {
             return;
         }
@@ -299,6 +303,7 @@ impl<P: Platform> Workload<P> {
     /// One batch of each active queue, both directions, of every device whose turn it is. True when there may be more.
     #[inline]
     pub fn round(&mut self, p: &P) -> bool {
+        self.has_looked = false;
         self.look_in -= 1;
         if self.look_in == 0 {
             self.look_while_busy(p);
@@ -410,6 +415,7 @@ impl<P: Platform> Workload<P> {
 
     /// These event channels fired.
     pub fn fired(&mut self, ready: &ReadySet) {
+        self.has_looked = true;
         if ready.others {
             (0..self.slots.len()).for_each(|slot| self.activate(slot));
             self.unknown.iter_mut().for_each(|unknown| unknown.others = true);
@@ -502,9 +508,11 @@ impl<P: Platform> Workload<P> {
         }
     }
 
-    /// In a control turn: looks at what fired, and after what waits in active queues and in those whose time has come.
+    /// In a control turn: looks at what fired, if nobody has, and after what waits in active queues and in those whose time has come.
     pub fn turn(&mut self, p: &P) {
-        self.look(p);
+        if !self.has_looked {
+            self.look(p);
+        }
         let now_ns = p.clock().now_ns();
         let slots = &self.slots;
         let is_due = |slot: &usize| {
