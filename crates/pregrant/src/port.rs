@@ -625,3 +625,49 @@ pub struct PortOwner {
     /// Has the worker ask this port for frames.
     pub bell: Arc<dyn Bell>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn places_for_frames_to_come_begin_pages_and_none_is_another_frames() {
+        let mut arena = Arena::new();
+        assert!(arena.push(&[1; 60], Offload::default()));
+        let (start, spread) = arena.spread(12, 9);
+        let (n, base) = (spread.len() / SPREAD, spread.as_ptr().addr());
+        assert!(n == 3 && (base + 12).is_multiple_of(PAGE_SIZE), "{n} places");
+        spread.fill(2);
+        // Of the second nothing came.
+        assert!(arena.keep_at(start + 12, 40_000, Offload::default()));
+        assert!(arena.keep_at(start + 2 * SPREAD + 12, MAX_FRAME, Offload::default()));
+        assert!(!arena.keep_at(start + 12, 1, Offload::default()), "there is a frame");
+        assert!(!arena.keep_at(ARENA_BYTES, 1, Offload::default()), "behind the end");
+        assert_eq!(arena.spread(0, 9).1.len(), 0);
+        let lens: Vec<usize> = arena.burst().iter().map(|(frame, _)| frame.len()).collect();
+        assert_eq!(lens, [60, 40_000, MAX_FRAME]);
+        assert!(arena.burst().iter().all(|(frame, _)| frame.iter().all(|b| *b == frame[0])));
+        // None in memory that was moved in.
+        arena.clear();
+        arena.move_in(vec![0; ARENA_BYTES].into_boxed_slice()).unwrap();
+        assert!(arena.spread(0, 1).1.is_empty());
+        arena.clear();
+        assert!(arena.move_out().is_some() && arena.spread(0, 1).1.len() == SPREAD);
+    }
+
+    #[test]
+    fn an_arena_of_another_room_gives_none_of_it_away() {
+        let (room, _owner) = crate::room::tests::of_an_owner(ARENA_BYTES);
+        let base = room.as_ptr().addr();
+        let mut arena = Arena::over(room);
+        assert!(arena.move_out().is_none());
+        arena.move_in(vec![9; 100].into_boxed_slice()).unwrap();
+        assert_eq!(arena.move_out().as_deref(), Some(&[9; 100][..]));
+        assert!(arena.move_out().is_none());
+        assert!(arena.push(&[3; 60], Offload::default()));
+        assert_eq!(arena.burst().bytes.as_ptr().addr(), base);
+        // Too small a room is none.
+        assert_eq!(Arena::over(Room::heap(100)).burst().bytes.len(), ARENA_BYTES);
+    }
+}

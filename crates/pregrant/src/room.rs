@@ -97,9 +97,33 @@ impl fmt::Debug for Room {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use alloc::sync::Arc;
+
+    /// Memory that a room is over.
+    struct Owner(NonNull<[u8]>, #[allow(dead_code)] Arc<()>);
+
+    // SAFETY: it is a box.
+    unsafe impl Send for Owner {}
+    // SAFETY: as above.
+    unsafe impl Sync for Owner {}
+
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            // SAFETY: made of a box below.
+            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        }
+    }
+
+    /// A room of `len` bytes that are not the heap's to take; what it shares with its owner is dropped with that.
+    pub(crate) fn of_an_owner(len: usize) -> (Room, Arc<()>) {
+        let there = Arc::new(());
+        let bytes = NonNull::from(Box::leak(vec![3; len].into_boxed_slice()));
+        let owner = Owner(bytes, Arc::clone(&there));
+        // SAFETY: nobody touches the bytes but by the room, until the owner frees them.
+        (unsafe { Room::over(bytes.cast(), len, Box::new(owner)) }, there)
+    }
 
     #[test]
     fn a_room_of_the_heap_is_the_box_that_it_was() {
@@ -114,16 +138,12 @@ mod tests {
 
     #[test]
     fn an_owner_is_dropped_with_its_room() {
-        let mut bytes: Box<[u8]> = vec![3; 64].into();
-        let base = NonNull::from(&mut bytes[..]).cast();
-        let owner = Arc::new(bytes);
-        // SAFETY: nobody touches the bytes but by the room, until the owner, who has them, is dropped.
-        let mut room = unsafe { Room::over(base, 64, Box::new(Arc::clone(&owner))) };
+        let (mut room, there) = of_an_owner(64);
         room[0] = 4;
         assert_eq!(room[..2], [4, 3]);
         let room = room.into_heap().unwrap_err();
-        assert_eq!(Arc::strong_count(&owner), 2);
+        assert_eq!(Arc::strong_count(&there), 2);
         drop(room);
-        assert_eq!(Arc::strong_count(&owner), 1);
+        assert_eq!(Arc::strong_count(&there), 1);
     }
 }
