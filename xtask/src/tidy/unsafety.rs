@@ -16,6 +16,7 @@ const HEADING: &str = "## Where `unsafe` is";
 const PLACES: &[&str] = &[
     "pregrant/src/shm.rs",
     "pregrant/src/ring/",
+    "pregrant/src/room.rs",
     "pregrant/src/platform/",
     "pregrant-host/src/mapping.rs",
     "pregrant-host/src/loopback/",
