@@ -2,7 +2,7 @@
 # icount: yes
 # workers: 1
 # seconds: 900
-FRAMES=${FRAMES:-6000} MBYTES=${MBYTES:-48} PINGS=${PINGS:-200}
+FRAMES=${FRAMES:-6000} MBYTES=${MBYTES:-96} PINGS=${PINGS:-200}
 # WAYS: netback, a way to the tap, or front/PATH/WAY, with colons between them.
 WAYS=$(echo "${WAYS:-netback:burst:vhost}" | tr : " ")
 modprobe -a pktgen vhost_net dummy || fail "dom0 lacks pktgen, vhost_net or dummy"
@@ -121,6 +121,7 @@ taken() {
 	BACK_PID=
 	sleep 1
 }
+mapped_frames() { pregrant top --prometheus - | awk 'index($1, "pregrant_queue_gref_mapped_frames_total{") == 1 { sum += $2 } END { print sum + 0 }'; }
 # fronted PATH WAY: those of a guest with `pregrant front`.
 fronted() {
 	[ -z "$(xl domid one 2>/dev/null)" ] || { ask one end; over one; }
@@ -128,9 +129,11 @@ fronted() {
 	back --tap-way "$2"
 	front_guest two 3
 	front two 3 --path "$1"
-	back_says "connected, .*TX $1" || { cat $BACK_LOG; fail "no $1"; }
+	# Gref mappings are there later than the connection is.
+	back_says "connected, .*TX $(echo "$1" | sed s/gref-mapping/copy/)" || { cat $BACK_LOG; fail "no $1"; }
 	meet two 3
 	rows "front/$1/$2"
+	[ "$1" != gref-mapping ] || [ "$(mapped_frames)" -ge $((2 * FRAMES)) ] || fail "only $(mapped_frames) frames by gref mappings"
 	end_front two || fail "the front does not end"
 	ask two end
 	over two

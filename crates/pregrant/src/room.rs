@@ -15,16 +15,11 @@ use core::ptr::NonNull;
 
 /// See the module.
 pub struct Room {
-    base: NonNull<u8>,
-    len: usize,
+    /// Not for ever, but as long as this value is there: nobody is given it for longer.
+    bytes: &'static mut [u8],
     /// Whose the bytes are; None: the heap's.
     owner: Option<Box<dyn Send + Sync>>,
 }
-
-// SAFETY: it is a box of bytes, and the owner of other bytes may go and be seen anywhere.
-unsafe impl Send for Room {}
-// SAFETY: as above; `&Room` gives `&[u8]` alone.
-unsafe impl Sync for Room {}
 
 impl Room {
     /// `len` bytes of the heap, zeroed.
@@ -38,7 +33,8 @@ impl Room {
     /// They are mapped, initialised, readable and writable, and nobody else reads or writes them, until `owner` is dropped; but for a kernel or
     /// hypervisor that this process asks to, while it has lent them to that call.
     pub unsafe fn over(base: NonNull<u8>, len: usize, owner: Box<dyn Send + Sync>) -> Self {
-        Self { base, len, owner: Some(owner) }
+        // SAFETY: as the caller says, and this value has the owner.
+        Self { bytes: unsafe { core::slice::from_raw_parts_mut(base.as_ptr(), len) }, owner: Some(owner) }
     }
 
     /// Its memory, where that is the heap's.
@@ -49,18 +45,15 @@ impl Room {
         if self.owner.is_some() {
             return Err(self);
         }
-        let room = core::mem::ManuallyDrop::new(self);
+        let mut room = core::mem::ManuallyDrop::new(self);
         // SAFETY: without an owner it is made of a box alone, and this value's drop, which would free it, does not come.
-        Ok(unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(room.base.as_ptr(), room.len)) })
+        Ok(unsafe { Box::from_raw(&raw mut *room.bytes) })
     }
 }
 
 impl From<Box<[u8]>> for Room {
     fn from(bytes: Box<[u8]>) -> Self {
-        let len = bytes.len();
-        // A box is never null.
-        let base = NonNull::from(Box::leak(bytes)).cast();
-        Self { base, len, owner: None }
+        Self { bytes: Box::leak(bytes), owner: None }
     }
 }
 
@@ -68,16 +61,14 @@ impl Deref for Room {
     type Target = [u8];
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        // SAFETY: see the module's invariant; borrowed as this value is.
-        unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+        self.bytes
     }
 }
 
 impl DerefMut for Room {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, exclusively.
-        unsafe { core::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+        self.bytes
     }
 }
 
@@ -85,14 +76,14 @@ impl Drop for Room {
     fn drop(&mut self) {
         if self.owner.is_none() {
             // SAFETY: made of a box, and freed here alone.
-            drop(unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(self.base.as_ptr(), self.len)) });
+            drop(unsafe { Box::from_raw(&raw mut *self.bytes) });
         }
     }
 }
 
 impl fmt::Debug for Room {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Room").field("bytes", &self.len).field("heap", &self.owner.is_none()).finish()
+        f.debug_struct("Room").field("bytes", &self.bytes.len()).field("heap", &self.owner.is_none()).finish()
     }
 }
 

@@ -148,7 +148,7 @@ impl<P: Platform> Workload<P> {
             counted_at: Instant::now(),
             looked_at: Instant::now(),
             sleeps: false,
-            scratch: Arena::new(),
+            scratch: Arena::nowhere(),
             listed: Vec::new(),
             ready: ReadySet::default(),
             has_looked: false,

@@ -51,11 +51,30 @@ pub struct RxQueue<P: Platform> {
 }
 
 impl<P: Platform> RxQueue<P> {
-    /// A queue over a ring that was just taken up.
+    /// A queue over a ring that was just taken up, with an arena of the heap.
     pub fn new(
         ring: BackRing<NetRx, PeerRing<NetRx, P>>,
         chain: impl Into<Chain<P>>,
         accepts: RxAccepts,
+    ) -> Self {
+        Self::with_arena(ring, chain, accepts, Arena::new())
+    }
+
+    /// The same with an arena in memory of the platform's choice.
+    pub fn in_room_of(
+        p: &P,
+        ring: BackRing<NetRx, PeerRing<NetRx, P>>,
+        chain: impl Into<Chain<P>>,
+        accepts: RxAccepts,
+    ) -> Self {
+        Self::with_arena(ring, chain, accepts, Arena::over(p.peer().room(ARENA_BYTES)))
+    }
+
+    fn with_arena(
+        ring: BackRing<NetRx, PeerRing<NetRx, P>>,
+        chain: impl Into<Chain<P>>,
+        accepts: RxAccepts,
+        arena: Arena,
     ) -> Self {
         let stats = Arc::new(LiveStats::default());
         stats.interrupted.add(ring.inherited().map_or(0, |i| i.total.into()));
@@ -67,7 +86,7 @@ impl<P: Platform> RxQueue<P> {
             ring,
             chain,
             batch: Box::default(),
-            arena: Arena::new(),
+            arena,
             sent: 0,
             wait: 0,
             accepts,
@@ -80,12 +99,6 @@ impl<P: Platform> RxQueue<P> {
             changes: 0,
             queues: 1,
         }
-    }
-
-    /// With an arena in memory of the platform's choice.
-    #[must_use]
-    pub fn in_room_of(self, p: &P) -> Self {
-        Self { arena: Arena::over(p.peer().room(ARENA_BYTES)), ..self }
     }
 
     /// Moves one batch from `port` to domain `of`, as it wants them by `control`. The result says whether to call again.

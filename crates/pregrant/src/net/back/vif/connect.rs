@@ -181,7 +181,7 @@ impl<P: Platform> Vif<P> {
             }
             let pages = keys.tx_ring.len() + keys.rx_ring.len() + pages;
             let tx = TxQueue::new(tx_ring, tx_chain);
-            let rx = RxQueue::new(rx_ring, rx_chain, accepts).in_room_of(p);
+            let rx = RxQueue::in_room_of(p, rx_ring, rx_chain, accepts);
             let control = Arc::clone(&self.control);
             self.queues.push(BackQueue::new(self.of, tx, rx, chans, control, pages));
         }
