@@ -22,7 +22,6 @@ use crate::room::Room;
 use crate::units::PAGE_SIZE;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -33,8 +32,6 @@ pub use crate::wire::netif::MAX_FRAME;
 pub const BURST_FRAMES: usize = 64;
 /// Bytes in an arena: four frames of the largest size.
 pub const ARENA_BYTES: usize = 256 * 1024;
-/// From place to place of [`Arena::spread`]: a frame of the largest size, what may be ahead of it, whole pages.
-pub const SPREAD: usize = (MAX_FRAME + 64).next_multiple_of(PAGE_SIZE);
 /// A batch of fewer bytes is not worth memory of its own: [`FramePort::tx_room`] is not asked.
 pub const ROOM_BYTES_MIN: usize = 2048;
 
@@ -303,31 +300,6 @@ impl Arena {
     #[inline]
     pub fn room_by_pages(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {
         if len > PAGE_SIZE { self.room_with_page_at(0, len, offload) } else { self.room(len, offload) }
-    }
-
-    /// Places for frames that are still to come, of any length, as many as fit and `most` at most: each begins a page of this process, behind
-    /// `ahead` bytes that are the caller's too, [`SPREAD`] bytes behind the one before. Where the first of those bytes is, and all of them.
-    /// What came is [kept](Self::keep_at).
-    pub fn spread(&mut self, ahead: usize, most: usize) -> (usize, &mut [u8]) {
-        let off = (self.bytes.as_ptr().addr() + self.used + ahead) % PAGE_SIZE;
-        let at = self.used + (PAGE_SIZE - off) % PAGE_SIZE;
-        let fit = if self.moved_in { 0 } else { self.bytes.len().saturating_sub(at) / SPREAD };
-        let n = fit.min(most).min(BURST_FRAMES - self.n);
-        let at = if n == 0 { self.used } else { at };
-        (at, &mut self.bytes[at..at + n * SPREAD])
-    }
-
-    /// A frame is at `at`, which is one of the [places](Self::spread) that were asked for last, and none is before it that was not kept.
-    /// False: there is no such place.
-    #[must_use]
-    pub fn keep_at(&mut self, at: usize, len: usize, offload: Offload) -> bool {
-        if at < self.used || len > MAX_FRAME || at + len > self.bytes.len() || self.n == BURST_FRAMES {
-            return false;
-        }
-        self.frames[self.n] = FrameDesc { at: at as u32, len: len as u32, offload };
-        self.n += 1;
-        self.used = (at + len + 63) & !63;
-        true
     }
 
     /// Appends a copy of `frame`, [by pages](Self::room_by_pages); false when there is no room.
@@ -640,31 +612,6 @@ pub struct PortOwner {
 mod tests {
     use super::*;
     use alloc::vec;
-
-    #[test]
-    fn places_for_frames_to_come_begin_pages_and_none_is_another_frames() {
-        let mut arena = Arena::new();
-        assert!(arena.push(&[1; 60], Offload::default()));
-        let (start, spread) = arena.spread(12, 9);
-        let (n, base) = (spread.len() / SPREAD, spread.as_ptr().addr());
-        assert!(n == 3 && (base + 12).is_multiple_of(PAGE_SIZE), "{n} places");
-        spread.fill(2);
-        // Of the second nothing came.
-        assert!(arena.keep_at(start + 12, 40_000, Offload::default()));
-        assert!(arena.keep_at(start + 2 * SPREAD + 12, MAX_FRAME, Offload::default()));
-        assert!(!arena.keep_at(start + 12, 1, Offload::default()), "there is a frame");
-        assert!(!arena.keep_at(ARENA_BYTES, 1, Offload::default()), "behind the end");
-        assert_eq!(arena.spread(0, 9).1.len(), 0);
-        let lens: Vec<usize> = arena.burst().iter().map(|(frame, _)| frame.len()).collect();
-        assert_eq!(lens, [60, 40_000, MAX_FRAME]);
-        assert!(arena.burst().iter().all(|(frame, _)| frame.iter().all(|b| *b == frame[0])));
-        // None in memory that was moved in.
-        arena.clear();
-        arena.move_in(vec![0; ARENA_BYTES].into_boxed_slice()).unwrap();
-        assert!(arena.spread(0, 1).1.is_empty());
-        arena.clear();
-        assert!(arena.move_out().is_some() && arena.spread(0, 1).1.len() == SPREAD);
-    }
 
     #[test]
     fn an_arena_of_another_room_gives_none_of_it_away() {

@@ -10,13 +10,15 @@
 use alloc::boxed::Box;
 use alloc::vec;
 use core::fmt;
+use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
 /// See the module.
 pub struct Room {
-    /// Not for ever, but as long as this value is there: nobody is given it for longer.
-    bytes: &'static mut [u8],
+    /// As long as this value is there, and nobody is given it for longer. In a `MaybeUninit`, so that it may be freed while this value is an
+    /// argument: it is always initialised.
+    bytes: MaybeUninit<&'static mut [u8]>,
     /// Whose the bytes are; None: the heap's.
     owner: Option<Box<dyn Send + Sync>>,
 }
@@ -34,7 +36,8 @@ impl Room {
     /// hypervisor that this process asks to, while it has lent them to that call.
     pub unsafe fn over(base: NonNull<u8>, len: usize, owner: Box<dyn Send + Sync>) -> Self {
         // SAFETY: as the caller says, and this value has the owner.
-        Self { bytes: unsafe { core::slice::from_raw_parts_mut(base.as_ptr(), len) }, owner: Some(owner) }
+        let bytes = unsafe { core::slice::from_raw_parts_mut(base.as_ptr(), len) };
+        Self { bytes: MaybeUninit::new(bytes), owner: Some(owner) }
     }
 
     /// Its memory, where that is the heap's.
@@ -45,15 +48,15 @@ impl Room {
         if self.owner.is_some() {
             return Err(self);
         }
-        let mut room = core::mem::ManuallyDrop::new(self);
-        // SAFETY: without an owner it is made of a box alone, and this value's drop, which would free it, does not come.
-        Ok(unsafe { Box::from_raw(&raw mut *room.bytes) })
+        let mut room = ManuallyDrop::new(self);
+        // SAFETY: initialised always; without an owner it is made of a box alone, and this value's drop, which would free it, does not come.
+        Ok(unsafe { Box::from_raw(&raw mut **room.bytes.assume_init_mut()) })
     }
 }
 
 impl From<Box<[u8]>> for Room {
     fn from(bytes: Box<[u8]>) -> Self {
-        Self { bytes: Box::leak(bytes), owner: None }
+        Self { bytes: MaybeUninit::new(Box::leak(bytes)), owner: None }
     }
 }
 
@@ -61,29 +64,31 @@ impl Deref for Room {
     type Target = [u8];
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        self.bytes
+        // SAFETY: initialised always.
+        unsafe { self.bytes.assume_init_ref() }
     }
 }
 
 impl DerefMut for Room {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.bytes
+        // SAFETY: initialised always.
+        unsafe { self.bytes.assume_init_mut() }
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
         if self.owner.is_none() {
-            // SAFETY: made of a box, and freed here alone.
-            drop(unsafe { Box::from_raw(&raw mut *self.bytes) });
+            // SAFETY: initialised always; made of a box, and freed here alone.
+            drop(unsafe { Box::from_raw(&raw mut **self.bytes.assume_init_mut()) });
         }
     }
 }
 
 impl fmt::Debug for Room {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Room").field("bytes", &self.bytes.len()).field("heap", &self.owner.is_none()).finish()
+        f.debug_struct("Room").field("bytes", &self.len()).field("heap", &self.owner.is_none()).finish()
     }
 }
 

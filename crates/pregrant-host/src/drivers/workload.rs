@@ -117,7 +117,7 @@ pub struct Workload<P: Platform> {
     /// Active slots, for as long as they are gone through.
     listed: Vec<usize>,
     ready: ReadySet,
-    /// There was a look at what fired, and no round since.
+    /// There was a look at what fired since the last round began.
     has_looked: bool,
     /// What fired that is of no queue here; None: nobody asks.
     unknown: Option<ReadySet>,

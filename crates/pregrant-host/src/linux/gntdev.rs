@@ -3,7 +3,7 @@
 //! ```text
 //!   map    ioctl: a list of references --> index; mmap at the index maps them (a bad one fails here, with EINVAL)
 //!   unmap  munmap, then ioctl with the index
-//!   copy   ioctl: segments, each with its own status; the kernel makes hypercalls of 16     (short ones by way of `bounce`)
+//!   copy   ioctl: segments, each with its own status; the kernel makes hypercalls of 16     (to and from `rooms`, or short ones by way of `bounce`)
 //! ```
 //! A reference may appear in several maps. A mapping without write permission maps the grants read-only.
 //!
@@ -286,7 +286,7 @@ impl Gntdev {
         let mut words = [tried.segments.len() as u64, tried.segments.as_mut_ptr() as u64];
         // SAFETY: as many segments as the first word says, in a vector that lives on; each address and length lies in the local
         // bytes of its batch (checked as it was collected), borrowed for this call, exclusively where they are written. A near side
-        // that is a reference is a page of `bounce`, which nobody borrows.
+        // that is a reference is a page of `bounce`, which nobody borrows, or of the room that the batch's bytes are in, which is borrowed for this call.
         let called = unsafe { ioctl::call(node.as_fd(), GNTDEV_COPY, &mut words) };
         for (segment, piece) in tried.segments.drain(..).zip(tried.ops.drain(..)) {
             let mut status =

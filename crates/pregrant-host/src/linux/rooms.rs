@@ -6,7 +6,7 @@
 //! What [`bounce`](super::bounce) is for bytes that lie anywhere, without its memcpy (decision 0034). Only in a PV domain, where a look-up
 //! is dear.
 //!
-//! Memory: [`take`](Rooms::take) leaves half of what gntalloc may grant to others, fronts in this domain say; behind that, rooms are of the heap.
+//! Memory: all rooms of a process are a third of what gntalloc may grant in this domain, so that others have theirs; behind that, they are of the heap.
 //! Rooms are the process's, since a queue goes from one worker's handle to another's with what waits in it.
 //!
 //! What a peer may do: nothing here. The grants are to this domain alone, and are its own memory.
@@ -14,10 +14,12 @@
 use super::gntalloc::{Gntalloc, Region};
 use super::ioctl::gref_side;
 use crate::counters::Tally;
+use crate::line_budget::LineBudget;
 use pregrant::platform::{Access, GrantPool};
 use pregrant::room::Room;
 use pregrant::shm::SharedBytes;
 use pregrant::{DomId, GrantRef, PAGE_SIZE};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 /// Says what kind of domain this is.
@@ -39,9 +41,10 @@ impl OwnPages {
             return None;
         }
         let mut refs = vec![GrantRef::NONE; pages].into_boxed_slice();
-        // LOG: once for each handle, and for each room of those that the domain may have.
         let region = Gntalloc::new(Arc::clone(tally)).alloc(own, Access::ReadWrite, &mut refs).map_err(|e| {
-            log::info!("/dev/xen/gntalloc grants no page, so each copy has one of ours looked up: {e}")
+            let text =
+                format_args!("/dev/xen/gntalloc grants no page, so each copy has one of ours looked up: {e}");
+            NONE.say(log::Level::Info, text);
         });
         Some(Self { own, region: region.ok()?, refs })
     }
@@ -60,6 +63,10 @@ struct Known {
     len: usize,
 }
 
+/// Guests come and go without end, and each may want a room.
+static NONE: LineBudget = LineBudget::new();
+/// Whether there ever was a room: where there is none, and none comes, nobody waits for the list of all.
+static ANY: AtomicBool = AtomicBool::new(false);
 /// All of this process.
 static ROOMS: Rooms = Rooms(RwLock::new(Vec::new()));
 
@@ -73,15 +80,25 @@ impl Rooms {
     }
 
     fn add(&self, own: DomId, tally: &Arc<Tally>, pages: usize) -> Option<Room> {
-        let mut rooms = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        rooms.retain(|known| known.room.strong_count() > 0);
-        let taken: usize = rooms.iter().map(|known| known.len / PAGE_SIZE).sum();
-        if (taken + pages) as u64 > Gntalloc::limit()? / 2 {
+        let most = Gntalloc::limit()? / 3;
+        let is_there = |known: &&Known| known.room.strong_count() > 0;
+        let taken = |rooms: &[Known]| -> usize {
+            rooms.iter().filter(is_there).map(|known| known.len / PAGE_SIZE).sum()
+        };
+        let full = |rooms: &[Known]| (taken(rooms) + pages) as u64 > most;
+        if full(&self.0.read().unwrap_or_else(PoisonError::into_inner)) {
             return None;
         }
+        // Not under the lock, for which other workers' copies wait.
         let room = Arc::new(OwnPages::grant(own, tally, pages)?);
         let (base, len) = (room.region.base(), room.region.len());
+        let mut rooms = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        rooms.retain(|known| is_there(&known));
+        if full(&rooms) {
+            return None;
+        }
         rooms.push(Known { room: Arc::downgrade(&room), start: base.addr().get(), len });
+        ANY.store(true, Ordering::Release);
         // SAFETY: the region is a mapping of its own, zeroed, which stays until it is dropped; its owner below, which is the only one but for a
         // moment of a copy, touches no byte of it, and the hypercalls that do are asked for with the room borrowed.
         Some(unsafe { Room::over(base, len, Box::new(room)) })
@@ -89,6 +106,9 @@ impl Rooms {
 
     /// The room that these bytes, which somebody has borrowed, are in, and where it starts.
     pub(super) fn of(bytes: &[u8]) -> Option<(Arc<OwnPages>, usize)> {
+        if !ANY.load(Ordering::Acquire) {
+            return None;
+        }
         let at = bytes.as_ptr().addr();
         let rooms = ROOMS.0.read().unwrap_or_else(PoisonError::into_inner);
         let is_in = |known: &&Known| at >= known.start && at + bytes.len() <= known.start + known.len;

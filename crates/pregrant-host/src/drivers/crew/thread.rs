@@ -205,7 +205,8 @@ where
         self.load.fired(waiter.ready());
         self.waiter = waiter;
         self.load.hear();
-        if came {
+        // Without a number for it nobody says.
+        if came || self.arrivals.is_none() {
             self.load.look_at_ports();
         }
         if due.is_some_and(|(at, _)| at <= Instant::now()) {

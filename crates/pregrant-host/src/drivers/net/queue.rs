@@ -20,7 +20,8 @@ pub(super) struct VifQueue<P: Platform> {
     pub(super) queue: BackQueue<P>,
     pub(super) port: Box<dyn FramePort>,
     pub(super) readable: Option<OwnedFd>,
-    /// The last round found nothing at the port, which tells when it has something: the next may leave it alone.
+    /// The last round found nothing for the guest at the port, or no room with it; the port tells when it has something, and the guest when there
+    /// is room: the next round may leave both alone.
     pub(super) dry: bool,
     pub(super) number: usize,
     /// Of the vif.
@@ -65,6 +66,7 @@ impl<P: Platform> ServedQueue<P> for VifQueue<P> {
     }
 
     fn turn(&mut self, p: &P) -> Result<bool, RingFault> {
+        self.dry = false; // frames that waited may have expired, with others behind them
         self.queue.turn(p, &mut *self.port).map_err(|e| self.fault("rx", e))
     }
 

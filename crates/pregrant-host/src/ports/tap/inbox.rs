@@ -6,7 +6,7 @@
 //! ```
 //! How many the next call asks for follows from what the last ones brought: one where frames come alone, up to [`SLOTS`]
 //! where calls come back full; never more than the arena takes of the length last seen. So frames wait here only where longer
-//! ones follow shorter. After a [long](LONG) one they are not read to here at all, but to the arena.
+//! ones follow shorter.
 //!
 //! Memory: [`SLOTS`] times 64 KiB, 2 MiB a queue, of which only the pages count into which frames were read.
 
@@ -18,8 +18,6 @@ pub const SLOTS: usize = 32;
 /// From slot to slot: a cache line more than 64 KiB, so that the first lines of all are not in one set.
 pub const STRIDE: usize = (HEADER + MAX_FRAME).next_multiple_of(64) + 64;
 
-/// Frames of more bytes are worth it that the next ones be read to where they stay, each to a place for the longest.
-const LONG: usize = 8192;
 /// Frames that calls for one each bring in a row before a call asks for more.
 const ALONE: usize = 2;
 /// What it asks for first.
@@ -87,25 +85,8 @@ impl Inbox {
 
     /// Where to read `n` frames to; what was there is gone.
     pub fn room(&mut self, n: usize) -> &mut [u8] {
-        self.empty();
-        &mut self.bytes[..n * STRIDE]
-    }
-
-    /// Nothing is here.
-    pub fn empty(&mut self) {
         (self.popped, self.filled, self.longest) = (0, 0, HEADER);
-    }
-
-    /// Whether the last call brought a long one.
-    pub fn are_long(&self) -> bool {
-        self.longest > LONG
-    }
-
-    /// The slot of the oldest frame and its bytes, which lie elsewhere.
-    pub fn pop_elsewhere(&mut self) -> Option<(usize, usize)> {
-        let came = *self.came.get(self.popped..self.filled)?.first()?;
-        self.pop();
-        Some(came)
+        &mut self.bytes[..n * STRIDE]
     }
 
     /// A frame came into `slot`.

@@ -8,7 +8,7 @@ use super::outbox::Outbox;
 use super::ring::{DEPTH, Ring};
 use super::vhost::{FEW, Vhost};
 use super::way::TapWay;
-use pregrant::port::{Arena, Burst, DropCounts, FramePort, LentBurst, Offloads, Payload, PortDrop, SPREAD};
+use pregrant::port::{Arena, Burst, DropCounts, FramePort, LentBurst, Offloads, Payload, PortDrop};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::IoSlice;
 use std::io;
@@ -126,20 +126,12 @@ impl TapPort {
         self.drops.refused.fetch_add(refused as u64, Ordering::Relaxed);
     }
 
-    /// Reads `n` frames, or as many as there are and as find a place: to the inbox, or long ones to where they stay. True: there may be more.
-    fn read(&mut self, n: usize, into: &mut Arena) -> bool {
-        let (start, spread) = into.spread(HEADER, if self.inbox.are_long() { n } else { 0 });
-        let stays = !spread.is_empty();
-        let (room, stride, n) = match spread.len() / SPREAD {
-            0 => (self.inbox.room(n), STRIDE, n),
-            places => {
-                self.inbox.empty();
-                (spread, SPREAD, places)
-            }
-        };
+    /// Reads `n` frames, or as many as there are. True: there may be more.
+    fn read(&mut self, n: usize) -> bool {
+        let room = self.inbox.room(n);
         let goes_on = match &mut self.ring {
             Some(ring) if n > 1 => {
-                let read = ring.read(self.fd.as_fd(), room, stride);
+                let read = ring.read(self.fd.as_fd(), room, STRIDE);
                 for done in ring.done() {
                     if let Ok(len) = done.result {
                         self.inbox.put(done.number, len);
@@ -161,26 +153,7 @@ impl TapPort {
             },
         };
         self.inbox.learn(n);
-        if stays {
-            self.keep(into, start);
-        }
         goes_on
-    }
-
-    /// Has frames stay that were read to where they belong, in places from `start` on.
-    fn keep(&mut self, into: &mut Arena, start: usize) {
-        while let Some((place, len)) = self.inbox.pop_elsewhere() {
-            let at = start + place * SPREAD;
-            let header = into.bytes_mut().get(at..).and_then(|read| read.first_chunk::<HEADER>());
-            match header.filter(|_| len > HEADER).map(offload_of) {
-                Some(Some(offload)) => {
-                    let kept = into.keep_at(at + HEADER, len - HEADER, offload);
-                    debug_assert!(kept, "a place was asked for");
-                }
-                Some(None) => self.count(1, 0),
-                None => {}
-            }
-        }
     }
 
     /// Moves frames that were read, as long as there is room.
@@ -292,7 +265,7 @@ impl FramePort for TapPort {
                 break;
             }
             let n = if self.ring.is_some() { self.inbox.wanted(into) } else { 1 };
-            if !self.read(n, into) {
+            if !self.read(n) {
                 self.unload(into);
                 break;
             }
@@ -343,41 +316,5 @@ mod tests {
         assert!(rustix::io::read(&far, &mut read).is_err(), "a frame came twice");
         assert!(port.drops().iter().all(|d| d.frames == 0));
         assert!(port.ring.is_none());
-    }
-
-    #[test]
-    fn long_frames_are_read_to_where_they_stay_in_their_order() {
-        for with_ring in [true, false] {
-            let ring = if with_ring { ring(true) } else { None };
-            let (fd, far) = ends();
-            let (fd, vhost, drops) = (Arc::new(fd), None, Arc::default());
-            let mut port = TapPort { fd, ring, vhost, inbox: Inbox::new(), outbox: Outbox::new(), drops };
-            let mut arena = Arena::new();
-            let (mut sent, mut got, mut in_place) = (0, 0, 0);
-            let lens = [60, 40_000, 65_000, 60, 9000, 65_535, 61, 8193, 20_000, 62, 63];
-            let frame = |i: usize| vec![i as u8; lens[i % lens.len()]];
-            while got < 200 {
-                // As many as the socket takes; header and frame as one.
-                while sent < 200 && sent < got + 1 + sent % 9 {
-                    let whole = [vec![0; HEADER], frame(sent)].concat();
-                    if rustix::io::write(&far, &whole).is_err() {
-                        break;
-                    }
-                    sent += 1;
-                }
-                arena.clear();
-                let n = port.rx_burst(&mut arena);
-                assert_eq!(n, arena.len());
-                for (bytes, _) in arena.burst().iter() {
-                    assert!(*bytes == frame(got), "{with_ring}: frame {got} of {} bytes", bytes.len());
-                    got += 1;
-                }
-                let page =
-                    |i: usize| (arena.burst().bytes.as_ptr().addr() + arena.desc(i).at as usize) % 4096;
-                in_place += (0..n).filter(|i| arena.desc(*i).len > 8192 && page(*i) == 0).count();
-            }
-            assert!(in_place > 20, "{in_place} long frames began a page");
-            assert!(port.drops().iter().all(|d| d.frames == 0) && port.held() == 0);
-        }
     }
 }
