@@ -117,8 +117,6 @@ pub struct Workload<P: Platform> {
     /// Active slots, for as long as they are gone through.
     listed: Vec<usize>,
     ready: ReadySet,
-    /// There was a look at what fired since the last round began.
-    has_looked: bool,
     /// What fired that is of no queue here; None: nobody asks.
     unknown: Option<ReadySet>,
     /// Where the next look for lost wake-ups begins.
@@ -151,7 +149,6 @@ impl<P: Platform> Workload<P> {
             scratch: Arena::nowhere(),
             listed: Vec::new(),
             ready: ReadySet::default(),
-            has_looked: false,
             unknown: None,
             looked: 0,
             returned: Vec::new(),
@@ -274,7 +271,6 @@ impl<P: Platform> Workload<P> {
     fn activate(&mut self, slot: usize) {
         let Some(Some(entry)) = self.slots.get_mut(slot) else { return };
         entry.idle = 0;
-        entry.queue.is_woken();
         if std::mem::replace(&mut entry.active, true) {
             return;
         }
@@ -303,7 +299,6 @@ impl<P: Platform> Workload<P> {
     /// One batch of each active queue, both directions, of every device whose turn it is. True when there may be more.
     #[inline]
     pub fn round(&mut self, p: &P) -> bool {
-        self.has_looked = false;
         self.look_in -= 1;
         if self.look_in == 0 {
             self.look_while_busy(p);
@@ -415,7 +410,6 @@ impl<P: Platform> Workload<P> {
 
     /// These event channels fired.
     pub fn fired(&mut self, ready: &ReadySet) {
-        self.has_looked = true;
         if ready.others {
             (0..self.slots.len()).for_each(|slot| self.activate(slot));
             self.unknown.iter_mut().for_each(|unknown| unknown.others = true);
@@ -508,11 +502,9 @@ impl<P: Platform> Workload<P> {
         }
     }
 
-    /// In a control turn: looks at what fired, if nobody has, and after what waits in active queues and in those whose time has come.
+    /// In a control turn: looks at what fired, and after what waits in active queues and in those whose time has come.
     pub fn turn(&mut self, p: &P) {
-        if !self.has_looked {
-            self.look(p);
-        }
+        self.look(p);
         let now_ns = p.clock().now_ns();
         let slots = &self.slots;
         let is_due = |slot: &usize| {

@@ -20,9 +20,6 @@ pub(super) struct VifQueue<P: Platform> {
     pub(super) queue: BackQueue<P>,
     pub(super) port: Box<dyn FramePort>,
     pub(super) readable: Option<OwnedFd>,
-    /// The last round found nothing for the guest at the port, or no room with it; the port tells when it has something, and the guest when there
-    /// is room: the next round may leave both alone.
-    pub(super) dry: bool,
     pub(super) number: usize,
     /// Of the vif.
     pub(super) nr_queues: usize,
@@ -49,10 +46,7 @@ impl<P: Platform> ServedQueue<P> for VifQueue<P> {
     #[inline]
     fn poll(&mut self, p: &P, scratch: &mut Arena) -> Result<bool, RingFault> {
         let tx = self.queue.poll_tx(p, &mut *self.port, scratch);
-        // Mostly the worker sleeps behind a round that moved nothing: a look at a tap is a system call. One that spins looks in every other.
-        let leave = self.dry && matches!(tx, Ok(Polled::Idle));
-        let rx = if leave { Ok(Polled::Idle) } else { self.queue.poll_rx(p, &mut *self.port) };
-        self.dry = !leave && self.readable.is_some() && matches!(rx, Ok(Polled::Idle));
+        let rx = self.queue.poll_rx(p, &mut *self.port);
         match (tx, rx) {
             (Ok(tx), Ok(rx)) => Ok(tx == Polled::More || rx == Polled::More),
             (Err(e), _) => Err(self.fault("tx", e)),
@@ -66,7 +60,6 @@ impl<P: Platform> ServedQueue<P> for VifQueue<P> {
     }
 
     fn turn(&mut self, p: &P) -> Result<bool, RingFault> {
-        self.dry = false; // frames that waited may have expired, with others behind them
         self.queue.turn(p, &mut *self.port).map_err(|e| self.fault("rx", e))
     }
 
@@ -92,10 +85,6 @@ impl<P: Platform> ServedQueue<P> for VifQueue<P> {
 
     fn owned_by(&mut self, owner: &PortOwner) {
         self.port.owned_by(owner);
-    }
-
-    fn is_woken(&mut self) {
-        self.dry = false;
     }
 
     fn readable(&self) -> Option<BorrowedFd<'_>> {

@@ -158,7 +158,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         let nr_queues = queues.len();
         let mut readable = std::mem::take(&mut self.readable).into_iter();
         let joined = queues.into_iter().zip(ports).enumerate().map(|(number, (queue, port))| {
-            let queue = VifQueue { queue, port, readable: readable.next(), dry: false, number, nr_queues };
+            let queue = VifQueue { queue, port, readable: readable.next(), number, nr_queues };
             Box::new(queue) as Box<dyn ServedQueue<P>>
         });
         joined.collect()

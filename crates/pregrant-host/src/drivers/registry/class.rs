@@ -257,8 +257,6 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     fn owned_by(&mut self, owner: &PortOwner) {
         let _ = owner;
     }
-    /// Something came: an event, a bell, or what is [readable](Self::readable).
-    fn is_woken(&mut self) {}
     /// What is readable when the kernel has something for the guest, where it tells in that way.
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         None
