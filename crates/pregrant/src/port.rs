@@ -144,10 +144,15 @@ impl Arena {
         Self::of(if room.len() == ARENA_BYTES { room } else { Room::heap(ARENA_BYTES) })
     }
 
-    /// One without memory, until there is another to take its place. An arena of the heap that is given away for another has glibc put the next
+    /// One without memory, until there is another to take its place; no frame is for it, whatever [`has_room`](Self::has_room) says. An arena of the heap that is given away for another has glibc put the next
     /// ones elsewhere, and RX of 1496 bytes lost 5 % by it (`bench net`, copy and staging).
     pub fn nowhere() -> Self {
         Self::of(Room::heap(0))
+    }
+
+    /// Whether it is [such a one](Self::nowhere).
+    pub fn is_nowhere(&self) -> bool {
+        self.bytes.is_empty()
     }
 
     fn of(bytes: Room) -> Self {

@@ -171,7 +171,7 @@ impl<P: Platform> Workload<P> {
         mut queue: Box<dyn ServedQueue<P>>,
         worker_ns: &Arc<AtomicU64>,
     ) {
-        if self.slots.is_empty() {
+        if queue.needs_scratch() && self.scratch.is_nowhere() {
             self.scratch = Arena::over(p.peer().room(ARENA_BYTES));
         }
         let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());

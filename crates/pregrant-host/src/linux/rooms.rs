@@ -82,10 +82,10 @@ impl Rooms {
     fn add(&self, own: DomId, tally: &Arc<Tally>, pages: usize) -> Option<Room> {
         let most = Gntalloc::limit()? / 3;
         let is_there = |known: &&Known| known.room.strong_count() > 0;
-        let taken = |rooms: &[Known]| -> usize {
-            rooms.iter().filter(is_there).map(|known| known.len / PAGE_SIZE).sum()
+        let full = |rooms: &[Known]| {
+            let taken: usize = rooms.iter().filter(is_there).map(|known| known.len / PAGE_SIZE).sum();
+            (taken + pages) as u64 > most
         };
-        let full = |rooms: &[Known]| (taken(rooms) + pages) as u64 > most;
         if full(&self.0.read().unwrap_or_else(PoisonError::into_inner)) {
             return None;
         }

@@ -205,8 +205,7 @@ where
         self.load.fired(waiter.ready());
         self.waiter = waiter;
         self.load.hear();
-        // Without a number for it nobody says.
-        if came || self.arrivals.is_none() {
+        if came {
             self.load.look_at_ports();
         }
         if due.is_some_and(|(at, _)| at <= Instant::now()) {

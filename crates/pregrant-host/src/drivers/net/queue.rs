@@ -54,6 +54,10 @@ impl<P: Platform> ServedQueue<P> for VifQueue<P> {
         }
     }
 
+    fn needs_scratch(&self) -> bool {
+        true
+    }
+
     #[inline]
     fn requests(&self) -> u32 {
         self.queue.requests()

@@ -221,6 +221,10 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     /// # Errors
     /// A ring broke its protocol: the device is closed.
     fn poll(&mut self, p: &P, scratch: &mut Arena) -> Result<bool, RingFault>;
+    /// Whether its [`poll`](Self::poll) uses what it is given.
+    fn needs_scratch(&self) -> bool {
+        false
+    }
     /// Requests that it has taken so far; the number wraps. A worker compares by them what turns cost; by time alone where there are
     /// none.
     fn requests(&self) -> u32 {
