@@ -106,7 +106,16 @@ mbits() { sed -n '/"sum_received"/,/}/s/.*"bits_per_second":[[:space:]]*\([0-9]*
 # iperf ADDRESS [ARGUMENT...]: Mbit/s from dom0 to a guest that serves; with -R the other way.
 iperf() {
 	_to=$1; shift
-	iperf3 -J -c "$_to" -t "${IPERF_SECONDS:-4}" "$@" > /run/iperf.json || { grep '"error"' /run/iperf.json; return 1; }
+	_tries=0
+	until iperf3 -J -c "$_to" -t "${IPERF_SECONDS:-4}" "$@" > /run/iperf.json; do
+		# Between two clients the server does not listen for a moment.
+		_tries=$((_tries + 1))
+		if [ $_tries -gt 4 ] || ! grep -q "Connection refused" /run/iperf.json; then
+			grep '"error"' /run/iperf.json
+			return 1
+		fi
+		sleep 1
+	done
 	_mbits=$(mbits /run/iperf.json)
 	echo "$_mbits"
 	[ "${_mbits:-0}" -gt 0 ]

@@ -45,12 +45,12 @@ while [ $round -lt "$ROUNDS" ]; do
 	sleep 1
 	round=$((round + 1))
 done
-# median BACK COLUMN
-median() { awk -v back="$1" -v at="$2" '$1 == back { print $at }' /run/rows | sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
-note "medians of $ROUNDS rounds in turns, one guest  | netback | pregrant | ratio"
+# middle BACK COLUMN: median, lower and upper quartile.
+middle() { awk -v back="$1" -v at="$2" '$1 == back { print $at }' /run/rows | sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)], v[int((NR + 3) / 4)], v[int((3 * NR + 3) / 4)] }'; }
+note "medians (and quartiles) of $ROUNDS rounds in turns, one guest  | netback | pregrant | ratio of medians"
 line() {
-	a=$(median netback "$2") b=$(median pregrant "$2")
-	note "$1 | $a | $b | $(echo "$b $a" | awk '{ if ($2 > 0) printf "%.2f", $1 / $2; else print "-" }')"
+	echo "$(middle netback "$2") $(middle pregrant "$2")" | awk '{ printf "%s (%s..%s) | %s (%s..%s) | ", $1, $2, $3, $4, $5, $6; if ($1 > 0) printf "%.2f", $4 / $1; else print "-" }' > /run/line
+	note "$1 | $(cat /run/line)"
 }
 line "TCP to the guest, Mbit/s                      " 2
 line "TCP from the guest, Mbit/s                    " 3

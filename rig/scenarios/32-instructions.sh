@@ -3,7 +3,7 @@
 # workers: 1
 # seconds: 900
 FRAMES=${FRAMES:-6000} MBYTES=${MBYTES:-96} PINGS=${PINGS:-200}
-# WAYS: netback, a way to the tap, or front/PATH/WAY, with colons between them.
+# WAYS: netback, a way to the tap, map/WAY (pages mapped for each batch), or front/PATH/WAY, with colons between them.
 WAYS=$(echo "${WAYS:-netback:burst:vhost}" | tr : " ")
 modprobe -a pktgen vhost_net dummy || fail "dom0 lacks pktgen, vhost_net or dummy"
 bridge
@@ -112,11 +112,12 @@ rows() {
 	row "$1" "request and response" rx both_ways 50 $((PINGS + 50))
 }
 
-# taken WAY: the rows of a Linux guest whose vif is taken from netback, and given back.
+# taken NAME WAY [ARGUMENT...]: the rows of a Linux guest whose vif is taken from netback, and given back.
 taken() {
-	back --tap-way "$1" --take "$id.0" --give-back "$id.0"
-	back_says "vif 0 of domain $id.*connected" || fail "$1: not taken up"
-	rows "$1"
+	_name=$1 _way=$2; shift 2
+	back --tap-way "$_way" "$@" --take "$id.0" --give-back "$id.0"
+	back_says "vif 0 of domain $id.*connected" || fail "$_name: not taken up"
+	rows "$_name"
 	end_back || fail "not given back"
 	BACK_PID=
 	sleep 1
@@ -155,7 +156,8 @@ for way in $WAYS; do
 	case $way in
 	netback) rows netback ;;
 	front/*) fronted $(echo "${way#front/}" | tr / " ") ;;
-	*) taken "$way" ;;
+	map/*) taken "$way" "${way#map/}" --path map ;;
+	*) taken "$way" "$way" ;;
 	esac
 done
 [ -z "$(xl domid one 2>/dev/null)" ] || { ask one end; over one; }

@@ -356,6 +356,9 @@ pub enum Payload {
     Private,
     /// To copy it, hand it on or skip it itself: [`FramePort::tx_lent`].
     Lent,
+    /// The same, and of long frames also where the pages are mapped anyhow: it has the kernel read them. To skip them would say nothing of
+    /// a path whose whole work is to copy them.
+    Named,
 }
 
 /// Names a frame that a port keeps, to whoever lent it: that frame alone, of all queues of the process.

@@ -211,6 +211,11 @@ impl<M> GrantStore<M> {
         true
     }
 
+    /// Whether the page of `gref` is held.
+    pub fn is_held(&self, gref: GrantRef) -> bool {
+        self.place_of(gref).is_some_and(|at| self.pages[at].held > 0)
+    }
+
     /// Undoes one [`hold`](Self::hold).
     pub fn release(&mut self, gref: GrantRef) {
         if let Some(at) = self.place_of(gref) {

@@ -9,7 +9,8 @@
 use crate::rig;
 
 use pregrant::net::back::{Polled, TxQueue};
-use pregrant::net::path::{Chain, MAP_HEADER_BYTES, PathName};
+use pregrant::net::path::lending::HEAD_BYTES;
+use pregrant::net::path::{Chain, PathName};
 use pregrant::platform::local::LocalDomain;
 use pregrant::platform::{Access, GrantOps};
 use pregrant::port::{Arena, Burst, FramePort, Keeper, LentBurst, Offload, Offloads, Payload, Token};
@@ -25,7 +26,7 @@ use std::sync::{Arc, Mutex};
 
 /// What the port does with lent payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Act {
+pub enum Act {
     Skip,
     Copy,
     Keep,
@@ -35,15 +36,19 @@ enum Act {
 
 /// Frames that a port keeps.
 #[derive(Default)]
-struct Shelf {
-    kept: Mutex<Vec<Token>>,
+pub struct Shelf {
+    pub kept: Mutex<Vec<Token>>,
     done: Mutex<Vec<Token>>,
     given_up: AtomicU32,
 }
 
 impl Shelf {
+    pub fn given_up(&self) -> u32 {
+        self.given_up.load(Ordering::Relaxed)
+    }
+
     /// The kernel has done with the `i`-th that is kept.
-    fn finish(&self, i: usize) {
+    pub fn finish(&self, i: usize) {
         let token = self.kept.lock().unwrap().remove(i);
         self.done.lock().unwrap().push(token);
     }
@@ -60,29 +65,39 @@ impl Keeper for Shelf {
 
 /// A frame as the port saw it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Seen {
-    head: Vec<u8>,
-    len: usize,
-    whole: bool,
+pub struct Seen {
+    pub head: Vec<u8>,
+    pub len: usize,
+    pub whole: bool,
     offload: Offload,
     /// Head and payload, if it looked.
-    bytes: Vec<u8>,
+    pub bytes: Vec<u8>,
 }
 
-struct LentPort<'a> {
-    act: Act,
-    caps: Offloads,
-    seen: Vec<Seen>,
-    shelf: Arc<Shelf>,
+pub struct LentPort<'a> {
+    pub act: Act,
+    pub caps: Offloads,
+    /// Takes what stays mapped, too.
+    pub named: bool,
+    pub seen: Vec<Seen>,
+    pub shelf: Arc<Shelf>,
     /// Called after the head was seen, before the payload is looked at.
-    between: &'a (dyn Fn() + Sync),
-    private: Vec<Vec<u8>>,
+    pub between: &'a (dyn Fn() + Sync),
+    pub private: Vec<Vec<u8>>,
 }
 
 impl LentPort<'_> {
-    fn new(act: Act) -> Self {
+    pub fn new(act: Act) -> Self {
         let caps = Offloads { csum: true, gso: true };
-        Self { act, caps, seen: Vec::new(), shelf: Arc::default(), between: &|| {}, private: Vec::new() }
+        Self {
+            act,
+            caps,
+            named: false,
+            seen: Vec::new(),
+            shelf: Arc::default(),
+            between: &|| {},
+            private: Vec::new(),
+        }
     }
 }
 
@@ -91,7 +106,7 @@ impl FramePort for LentPort<'_> {
         self.caps
     }
     fn payload(&self) -> Payload {
-        Payload::Lent
+        if self.named { Payload::Named } else { Payload::Lent }
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         self.private.extend(frames.iter().map(|(frame, _)| frame.to_vec()));
@@ -144,7 +159,7 @@ impl FramePort for LentPort<'_> {
 }
 
 /// Puts a frame on the ring: fragments of the model's pages, as (page, offset, length).
-fn play(g: &mut TxGame, fragments: &[(usize, u16, u16)], flags: u16, extra: Option<Extra>) {
+pub fn play(g: &mut TxGame, fragments: &[(usize, u16, u16)], flags: u16, extra: Option<Extra>) {
     let total: usize = fragments.iter().map(|f| f.2 as usize).sum();
     let mut slots = Vec::new();
     for (k, &(page, offset, len)) in fragments.iter().enumerate() {
@@ -162,12 +177,12 @@ fn play(g: &mut TxGame, fragments: &[(usize, u16, u16)], flags: u16, extra: Opti
     g.model.play(&slots);
 }
 
-fn bytes_of(g: &TxGame, fragments: &[(usize, u16, u16)]) -> Vec<u8> {
+pub fn bytes_of(g: &TxGame, fragments: &[(usize, u16, u16)]) -> Vec<u8> {
     fragments.iter().flat_map(|&(page, at, len)| g.content(page, at as usize, len as usize)).collect()
 }
 
 /// Until nothing moves.
-fn run(g: &mut TxGame, rig: &Rig, port: &mut dyn FramePort) -> Result<(), PeerFault> {
+pub fn run(g: &mut TxGame, rig: &Rig, port: &mut dyn FramePort) -> Result<(), PeerFault> {
     while g.back.poll(&rig.host, GUEST, &g.chans.1, port, &mut g.arena, &g.control)? == Polled::More {}
     Ok(())
 }
@@ -202,7 +217,7 @@ fn a_port_that_never_looks_never_maps() {
     for (seen, f) in port.seen.iter().zip(FRAMES) {
         let whole = bytes_of(&g, f);
         assert_eq!((seen.len, seen.whole), (whole.len(), whole.len() <= 128));
-        assert_eq!(seen.head, whole[..whole.len().min(MAP_HEADER_BYTES as usize)]);
+        assert_eq!(seen.head, whole[..whole.len().min(HEAD_BYTES as usize)]);
     }
     let stats = g.back.stats();
     assert_eq!((stats.frames, stats.granted, stats.errors, stats.dropped), (6, 6, 0, 0));
@@ -450,7 +465,7 @@ fn a_queue_that_ends_asks_for_what_is_kept_before_it_unmaps() {
 }
 
 /// Eth, IPv6 with `options` times 8 bytes of destination options, TCP; the checksum blank. In the model's pages.
-fn headers(options: u8, payload: usize) -> Vec<u8> {
+pub fn headers(options: u8, payload: usize) -> Vec<u8> {
     let ext = if options == 0 { 0 } else { 8 * options as usize };
     let mut frame = vec![0; 14 + 40 + ext + 20 + payload];
     frame[12..14].copy_from_slice(&[0x86, 0xDD]);

@@ -20,6 +20,7 @@ mod guest_copy;
 mod guest_wishes;
 mod in_flight;
 mod lent;
+mod lent_standing;
 mod model_front;
 mod netif_rules;
 mod netif_rules_rx;

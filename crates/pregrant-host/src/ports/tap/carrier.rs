@@ -2,7 +2,7 @@
 
 use super::probe;
 use super::ring::Ring;
-use super::vhost::Vhost;
+use super::vhost::SharedVhost;
 use super::way::TapWay;
 use crate::line_budget::LineBudget;
 use rustix::fd::OwnedFd;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// What carries a queue's bursts.
 #[derive(Debug)]
 pub enum Carrier {
-    Vhost(Box<Vhost>),
+    Vhost(Arc<SharedVhost>),
     Ring(Box<Ring>),
     Calls,
 }
@@ -23,15 +23,15 @@ impl TapWay {
         static LINES: LineBudget = LineBudget::new();
         match self {
             Self::Cheaper => match probe::cheapest() {
-                Self::Vhost => match Vhost::new(Arc::clone(fd)) {
-                    Ok(vhost) => Carrier::Vhost(Box::new(vhost)),
+                Self::Vhost => match SharedVhost::new(Arc::clone(fd)) {
+                    Ok(vhost) => Carrier::Vhost(Arc::new(vhost)),
                     Err(_) => Self::Frame.carrier(fd),
                 },
                 Self::Burst => Ring::of_tap(fd).map_or(Carrier::Calls, |ring| Carrier::Ring(Box::new(ring))),
                 _ => Carrier::Calls,
             },
-            Self::Vhost => match Vhost::new(Arc::clone(fd)) {
-                Ok(vhost) => Carrier::Vhost(Box::new(vhost)),
+            Self::Vhost => match SharedVhost::new(Arc::clone(fd)) {
+                Ok(vhost) => Carrier::Vhost(Arc::new(vhost)),
                 Err(e) => {
                     LINES.warn(format_args!("taps: not by vhost-net: {e}"));
                     Self::Cheaper.carrier(fd)

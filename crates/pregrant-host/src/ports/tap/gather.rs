@@ -1,6 +1,7 @@
 //! A frame on its way to the kernel: in one piece, or in several that it gathers. Of these all but the first are memory that
 //! the frame's guest can still write: the kernel copies them in our place, and no reference to them exists.
 
+use super::vhost::Buffer;
 use io_uring::{opcode, squeue, types};
 use pregrant::port::Piece;
 use rustix::fd::{AsRawFd, BorrowedFd};
@@ -33,6 +34,11 @@ impl Vector {
     pub unsafe fn lent(piece: Piece<'_>) -> Self {
         let (base, len) = piece.as_raw();
         Self { base, len }
+    }
+
+    /// The same, as a virtqueue's descriptor has it, to be read.
+    pub fn buffer(&self) -> Buffer {
+        Buffer { address: self.base.addr() as u64, len: self.len as u32, writable: false }
     }
 }
 

@@ -6,14 +6,14 @@ use super::header::{HEADER, header_of, offload_of};
 use super::inbox::{Inbox, STRIDE};
 use super::outbox::Outbox;
 use super::ring::{DEPTH, Ring};
-use super::vhost::{FEW, Vhost};
+use super::vhost::{FEW, SharedVhost, Vhost};
 use super::way::TapWay;
-use pregrant::port::{Arena, Burst, DropCounts, FramePort, LentBurst, Offloads, Payload, PortDrop};
+use pregrant::port::{Arena, Burst, DropCounts, FramePort, Keeper, LentBurst, Offloads, Payload, PortDrop};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::IoSlice;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, MutexGuard, Once};
 
 /// One queue of a tap.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct TapPort {
     fd: Arc<OwnedFd>,
     /// None: a call for each frame, or for those that vhost does not get.
     ring: Option<Ring>,
-    vhost: Option<Box<Vhost>>,
+    vhost: Option<Arc<SharedVhost>>,
     inbox: Inbox,
     outbox: Outbox,
     drops: Arc<Drops>,
@@ -69,8 +69,8 @@ impl TapPort {
     }
 
     /// Who takes so many frames without a system call; None: they are written from here.
-    fn vhost_for(&mut self, nr_frames: usize) -> Option<&mut Vhost> {
-        let vhost = self.vhost.as_deref_mut()?;
+    fn vhost_for(&self, nr_frames: usize) -> Option<MutexGuard<'_, Vhost>> {
+        let mut vhost = self.vhost.as_ref()?.lock();
         (vhost.is_up() && (!vhost.is_asleep() || nr_frames > FEW)).then_some(vhost)
     }
 
@@ -183,7 +183,7 @@ impl FramePort for TapPort {
 
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         let (mut malformed, mut refused) = (0, 0);
-        if let Some(vhost) = self.vhost_for(frames.frames.len()) {
+        if let Some(mut vhost) = self.vhost_for(frames.frames.len()) {
             for (frame, offload) in frames.iter() {
                 match header_of(frame, frame.len(), offload) {
                     Some(header) => refused += vhost.send(&header, frame),
@@ -207,15 +207,39 @@ impl FramePort for TapPort {
     }
 
     fn payload(&self) -> Payload {
-        Payload::Lent
+        Payload::Named
     }
 
     fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
-        if self.vhost_for(frames.len()).is_some() {
-            return self.tx_burst(&frames.private());
-        }
         let (mut malformed, mut refused) = (0, 0);
         frames.look();
+        if let (Some(mut vhost), Some(keeper)) = (self.vhost_for(frames.len()), self.vhost.clone()) {
+            let keeper: Arc<dyn Keeper> = keeper;
+            for i in 0..frames.len() {
+                let (len, offload) = (frames.len_of(i), frames.offload(i));
+                if len == 0 {
+                    continue;
+                }
+                let Some(header) = header_of(frames.head(i), len, offload) else {
+                    malformed += 1;
+                    continue;
+                };
+                if let Some(token) = frames.keep(i, &keeper) {
+                    // SAFETY: what is kept stays mapped until its token is completed.
+                    refused +=
+                        unsafe { vhost.send_lent(&header, frames.head(i), || frames.pieces(i), token) };
+                    continue;
+                }
+                frames.make_whole(i);
+                if frames.len_of(i) != 0 {
+                    refused += vhost.send(&header, frames.head(i));
+                }
+            }
+            vhost.publish();
+            drop(vhost);
+            self.count(malformed, refused);
+            return frames.len();
+        }
         for i in 0..frames.len() {
             let (head, len) = (frames.head(i), frames.len_of(i));
             if len == 0 {
@@ -251,12 +275,14 @@ impl FramePort for TapPort {
 
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
         let before = into.len();
-        if let Some(vhost) = self.vhost.as_deref_mut()
-            && vhost.is_up()
-        {
-            let (malformed, refused) = vhost.receive(into);
-            self.count(malformed, refused);
-            return into.len() - before;
+        if let Some(shared) = &self.vhost {
+            let mut vhost = shared.lock();
+            if vhost.is_up() {
+                let (malformed, refused) = vhost.receive(into);
+                drop(vhost);
+                self.count(malformed, refused + shared.refused());
+                return into.len() - before;
+            }
         }
         self.inbox.begin();
         loop {
@@ -278,7 +304,7 @@ impl FramePort for TapPort {
     }
 
     fn held(&self) -> usize {
-        self.inbox.len() + self.vhost.as_ref().map_or(0, |vhost| vhost.held())
+        self.inbox.len() + self.vhost.as_ref().map_or(0, |vhost| vhost.lock().held())
     }
 }
 
@@ -301,8 +327,8 @@ mod tests {
         cut(&ring);
         let (fd, far) = ends();
         let drops = Arc::default();
-        let (fd, ring, vhost) = (Arc::new(fd), Some(ring), None);
-        let mut port = TapPort { fd, ring, vhost, inbox: Inbox::new(), outbox: Outbox::new(), drops };
+        let (fd, ring) = (Arc::new(fd), Some(ring));
+        let mut port = TapPort { fd, ring, vhost: None, inbox: Inbox::new(), outbox: Outbox::new(), drops };
         let mut arena = Arena::new();
         for i in 0..9 {
             assert!(arena.push(&[i; 60], Offload::default()));

@@ -20,7 +20,7 @@ use crate::error::PeerFault;
 use crate::net::gso::MIN_GSO_SIZE;
 use crate::net::headers::MacAddr;
 use crate::net::path::data_ring::PLACE_BYTES;
-use crate::port::{Arena, BURST_FRAMES, Offload, Offloads};
+use crate::port::{Arena, BURST_FRAMES, Offload, Offloads, Token};
 use crate::ring::{BackRing, NetTx, RingMem};
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
@@ -29,6 +29,7 @@ use crate::wire::netif::{
     TxResponse,
 };
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// One bit for each frame of a batch. A full batch is `!0`.
 pub type Todo = u64;
@@ -43,6 +44,9 @@ pub const BATCH_SLOTS: usize = crate::ring::REDO_RECORDS;
 /// Segments after which a batch begins no further frame: four of the longest frames at IPv4's least MSS that every host takes,
 /// 536. With the last frame there are [`MIN_GSO_SIZE`]'s 1366 more at most.
 pub const BATCH_SEGMENTS: usize = 512;
+
+/// Batches that were made, each for a queue's whole life.
+static BATCHES: AtomicU64 = AtomicU64::new(0);
 
 /// One fragment of a frame: a private, validated copy. `offset + len <= 4096`, but of a frame in the data ring.
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,6 +89,8 @@ pub struct TxBatch {
     /// Fragments of all frames.
     pub slots: [TxSlot; BATCH_SLOTS],
     nr_slots: usize,
+    /// Counts what was taken; no other queue's of this process.
+    pub serial: u64,
     /// Answers, in ring order; OKAY until somebody finds otherwise.
     pub rsps: [TxResponse; BATCH_SLOTS],
     nr_rsps: usize,
@@ -93,6 +99,8 @@ pub struct TxBatch {
     /// The port takes payload where it lies, and frames as unfinished as this says: a path may leave it there. None: it wants
     /// private bytes.
     pub lend: Option<Offloads>,
+    /// It takes long frames also where their pages are mapped anyhow ([`Payload::Named`](crate::port::Payload::Named)).
+    pub names: bool,
     /// Requests may name a staging buffer by its id in the queue's lists (docs/protocol 3.5).
     pub by_list: bool,
     /// Frames of which only [`heads`](Self::heads) bytes are in the arena.
@@ -128,10 +136,13 @@ impl Default for TxBatch {
             nr_frames: 0,
             slots: [TxSlot::default(); BATCH_SLOTS],
             nr_slots: 0,
+            // No two queues of a process number a batch alike: a port may serve many, one after another too.
+            serial: BATCHES.fetch_add(1, Ordering::Relaxed) << 40,
             rsps: [TxResponse::default(); BATCH_SLOTS],
             nr_rsps: 0,
             held: 0,
             lend: None,
+            names: false,
             by_list: false,
             lent: 0,
             heads: [0; BURST_FRAMES],
@@ -186,6 +197,7 @@ impl TxBatch {
 
     /// An empty batch.
     pub fn clear(&mut self, arena: &mut Arena) {
+        self.serial += 1;
         self.nr_frames = 0;
         self.nr_slots = 0;
         self.nr_rsps = 0;
@@ -200,6 +212,11 @@ impl TxBatch {
         self.segments = 0;
         self.multicast.clear();
         arena.clear();
+    }
+
+    /// Names frame `i` to whoever keeps or holds it.
+    pub fn token(&self, i: usize) -> Token {
+        Token(self.serial << 6 | i as u64)
     }
 
     /// Compiled for each, so that guests without a rate, and queues without a data ring or foreign frames, pass no test for it.

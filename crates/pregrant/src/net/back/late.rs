@@ -2,20 +2,21 @@
 //! order (docs/protocol 1.1, R1).
 //!
 //! ```text
-//!   frames:  [held 17][done][held 18][done] ...      only the done ones at the head may be answered
+//!   frames:  [held][done][held][done] ...      only the done ones at the head may be answered
 //! ```
 //! Bounded by the ring: an unanswered request keeps its slot.
 
-use super::assemble::{TxBatch, bits};
+use super::assemble::TxBatch;
+use crate::port::Token;
 use crate::wire::netif::TxResponse;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// One frame that waits: its answers, and its number if it is held.
+/// One frame that waits: its answers, and its token if it is held.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     nr_rsps: u16,
-    held: Option<u64>,
+    held: Option<Token>,
     /// The port had it.
     given: bool,
 }
@@ -25,7 +26,6 @@ struct Waiting {
 pub struct LateAnswers {
     rsps: VecDeque<TxResponse>,
     frames: VecDeque<Waiting>,
-    next_held: u64,
     given: u32,
 }
 
@@ -33,7 +33,7 @@ impl LateAnswers {
     /// For a ring of `size` slots.
     pub fn new(size: u32) -> Self {
         let n = size as usize;
-        Self { rsps: VecDeque::with_capacity(n), frames: VecDeque::with_capacity(n), next_held: 0, given: 0 }
+        Self { rsps: VecDeque::with_capacity(n), frames: VecDeque::with_capacity(n), given: 0 }
     }
 
     /// Whether nothing waits.
@@ -50,23 +50,18 @@ impl LateAnswers {
 
     /// Appends the answers of a whole batch.
     pub fn push(&mut self, batch: &TxBatch) {
-        let mut held = bits(batch.held).peekable();
         for i in 0..batch.nr_frames {
             let rsps = batch.answers_of(i);
             self.rsps.extend(rsps);
-            let number = (held.peek() == Some(&i)).then(|| {
-                held.next();
-                self.next_held += 1;
-                self.next_held - 1
-            });
+            let held = (batch.held >> i & 1 != 0).then(|| batch.token(i));
             let given = batch.given() >> i & 1 != 0;
             self.given += u32::from(given);
-            self.frames.push_back(Waiting { nr_rsps: rsps.len() as u16, held: number, given });
+            self.frames.push_back(Waiting { nr_rsps: rsps.len() as u16, held, given });
         }
     }
 
-    /// The path let go of these frames.
-    pub fn release(&mut self, done: &mut Vec<u64>) {
+    /// Their paths let go of these frames.
+    pub fn release(&mut self, done: &mut Vec<Token>) {
         done.sort_unstable();
         for f in &mut self.frames {
             if let Some(n) = f.held
@@ -99,12 +94,11 @@ impl LateAnswers {
 mod tests {
     use super::*;
     use crate::net::back::assemble::{Todo, TxFrame};
-    use alloc::vec;
 
-    /// A batch of frames with so many answers each, ids counted from `first_id`.
+    /// A batch of frames with so many answers each, ids counted from `first_id`, which is its serial number too.
     fn batch(first_id: u16, nr_rsps: &[u16], held: Todo) -> TxBatch {
         let mut batch = TxBatch::default();
-        (batch.held, batch.nr_frames) = (held, nr_rsps.len());
+        (batch.held, batch.nr_frames, batch.serial) = (held, nr_rsps.len(), first_id.into());
         let mut at = 0;
         for (frame, &n) in batch.frames.iter_mut().zip(nr_rsps) {
             *frame = TxFrame { first_rsp: at, nr_rsps: n, ..TxFrame::default() };
@@ -114,6 +108,11 @@ mod tests {
             rsp.id = first_id + k as u16;
         }
         batch
+    }
+
+    /// Frames of such batches.
+    fn tokens(of: &[(u64, u64)]) -> Vec<Token> {
+        of.iter().map(|(batch, i)| Token(batch << 6 | i)).collect()
     }
 
     fn ids(late: &mut LateAnswers, most: usize) -> Vec<u16> {
@@ -126,11 +125,11 @@ mod tests {
     #[test]
     fn what_is_done_early_waits_for_what_came_before() {
         let mut late = LateAnswers::new(256);
-        late.push(&batch(0, &[1, 2, 1, 1], 0b0101)); // held: numbers 0 (id 0) and 1 (id 3)
-        late.push(&batch(10, &[1, 1], 0b10)); // held: number 2 (id 11)
-        late.release(&mut vec![2, 1]);
+        late.push(&batch(0, &[1, 2, 1, 1], 0b0101)); // held: ids 0 and 3
+        late.push(&batch(10, &[1, 1], 0b10)); // held: id 11
+        late.release(&mut tokens(&[(10, 1), (0, 2)]));
         assert_eq!(ids(&mut late, 256), [0u16; 0]);
-        late.release(&mut vec![0]);
+        late.release(&mut tokens(&[(0, 0)]));
         assert_eq!(ids(&mut late, 256), [0, 1, 2, 3, 4, 10, 11]);
         assert!(late.is_empty());
     }
@@ -141,7 +140,7 @@ mod tests {
         late.push(&batch(0, &[1, 3, 1], 0b100));
         assert_eq!(ids(&mut late, 256), [0, 1, 2, 3]);
         assert!(!late.is_empty());
-        late.release(&mut vec![0]);
+        late.release(&mut tokens(&[(0, 2)]));
         assert_eq!(ids(&mut late, 256), [4]);
     }
 
@@ -150,12 +149,12 @@ mod tests {
     fn what_the_port_had_is_counted_until_it_is_answered() {
         let mut late = LateAnswers::new(256);
         let mut out = Vec::new();
-        let mut first = batch(0, &[1, 1, 1, 1], 0b0100); // held: number 0 (id 2)
+        let mut first = batch(0, &[1, 1, 1, 1], 0b0100); // held: id 2
         (first.failed, first.no_frame) = (0b0001, 0b1000);
         late.push(&first);
         late.push(&batch(10, &[1, 1], 0));
         assert_eq!((late.given(), late.take(256, &mut out), late.given()), (4, 1, 3));
-        late.release(&mut vec![0]);
+        late.release(&mut tokens(&[(0, 2)]));
         assert_eq!((late.take(256, &mut out), late.given(), late.is_empty()), (3, 0, true));
     }
 

@@ -214,7 +214,8 @@ impl<P: Platform> BackQueue<P> {
     /// look, for its link changed, or it has given pages back.
     pub fn turn(&mut self, p: &P, port: &mut dyn FramePort) -> Result<bool, PeerFault> {
         self.waits_until = None;
-        if self.share.orders.load(Ordering::Acquire) != self.heard {
+        let waits = self.grefs.as_ref().is_some_and(|exchange| exchange.waits());
+        if waits || self.share.orders.load(Ordering::Acquire) != self.heard {
             self.heed(p);
         }
         self.rx.hear(&self.control, port);

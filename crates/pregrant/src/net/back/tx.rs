@@ -22,7 +22,7 @@ use super::late::LateAnswers;
 use super::shared_control::SharedControl;
 use crate::error::PeerFault;
 use crate::net::gso;
-use crate::net::path::{Chain, Lends};
+use crate::net::path::Chain;
 use crate::net::stats::{DirStats, LiveStats};
 use crate::platform::{Clock, Events, PeerMem, Platform};
 use crate::port::{Arena, FramePort, Keeper, Lender, LentBurst, Payload, Piece, ROOM_BYTES_MIN, Token};
@@ -42,7 +42,7 @@ pub struct TxQueue<P: Platform> {
     chain: Chain<P>,
     batch: Box<TxBatch>,
     late: LateAnswers,
-    done: Vec<u64>,
+    done: Vec<Token>,
     answers: Vec<TxResponse>,
     stats: Arc<LiveStats>,
     /// Whether its chain can lend.
@@ -54,22 +54,23 @@ pub struct TxQueue<P: Platform> {
     completed: Vec<Token>,
 }
 
-/// The chain's path that lends, for one burst.
+/// The chain's paths that lend, for one burst.
 struct BatchLender<'a, P: Platform> {
-    path: &'a mut dyn Lends<P>,
+    chain: &'a mut Chain<P>,
     p: &'a P,
     of: DomId,
 }
 
 impl<P: Platform> Lender for BatchLender<'_, P> {
     fn look(&mut self) -> u64 {
-        self.path.look(self.p, self.of)
+        let (p, of) = (self.p, self.of);
+        self.chain.lenders().fold(0, |failed, path| failed | path.look(p, of))
     }
     fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
-        self.path.piece(i, k)
+        self.chain.piece(i, k)
     }
     fn keep(&mut self, i: usize) -> Option<Token> {
-        self.path.keep(i)
+        self.chain.lenders().find_map(|path| path.keep(i))
     }
 }
 
@@ -90,9 +91,10 @@ impl<P: Platform> TxQueue<P> {
         batch.by_list = chain.takes_received();
         batch.takes_frames = chain.takes_frames();
         batch.area_bytes = chain.data_ring().map_or(0, |path| path.half_bytes());
+        let lends = chain.lenders().next().is_some();
         Self {
             ring,
-            lends: chain.lends().is_some(),
+            lends,
             chain,
             batch,
             late: LateAnswers::new(size),
@@ -136,7 +138,9 @@ impl<P: Platform> TxQueue<P> {
             self.ask(control);
         }
         if self.lends {
-            self.batch.lend = (port.payload() == Payload::Lent).then(|| port.caps());
+            let payload = port.payload();
+            self.batch.lend = (payload != Payload::Private).then(|| port.caps());
+            self.batch.names = payload == Payload::Named;
         }
         let has_room =
             arena.used_bytes() >= ROOM_BYTES_MIN && self.batch.lend.is_none() && take_room(port, arena);
@@ -227,18 +231,19 @@ impl<P: Platform> TxQueue<P> {
     #[inline(never)]
     fn lend(&mut self, p: &P, of: DomId, port: &mut dyn FramePort, arena: &mut Arena) -> usize {
         let batch = &mut *self.batch;
-        let Some(path) = self.chain.lends() else { return 0 };
         let good = batch.given().count_ones();
         let before = p.peer().grant_ops();
         if good > 0 {
             self.ring.in_flight(self.late.given() + good, 0);
-            let mut lender = BatchLender { path: &mut *path, p, of };
+            let mut lender = BatchLender { chain: &mut self.chain, p, of };
             let mut burst = LentBurst::new(arena, batch.lent, &batch.heads, &mut lender, &mut self.keeper);
             let took = port.tx_lent(&mut burst);
             self.stats.dropped.add(burst.len().saturating_sub(took) as u64);
         }
-        path.settle(batch, arena);
-        self.keeps |= path.keeps();
+        for path in self.chain.lenders() {
+            path.settle(batch, arena);
+            self.keeps |= path.keeps();
+        }
         self.stats.add_grant_ops(&before, &p.peer().grant_ops());
         self.stats.bytes.add(arena.burst().frames.iter().map(|d| d.len as u64).sum::<u64>());
         let had = batch.given().count_ones();
@@ -251,11 +256,14 @@ impl<P: Platform> TxQueue<P> {
     /// Lets the path retire what it held, and answers what may be answered now.
     #[cold]
     fn answer_late(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
-        if let (true, Some(keeper), Some(path)) = (self.keeps, &self.keeper, self.chain.lends()) {
+        if let (true, Some(keeper)) = (self.keeps, &self.keeper) {
             keeper.complete(&mut self.completed);
-            path.complete(Some(&self.completed));
+            self.keeps = false;
+            for path in self.chain.lenders() {
+                path.complete(Some(&self.completed));
+                self.keeps |= path.keeps();
+            }
             self.completed.clear();
-            self.keeps = path.keeps();
         }
         let before = p.peer().grant_ops();
         self.chain.retire(p, &mut self.done);
@@ -333,9 +341,9 @@ impl<P: Platform> TxQueue<P> {
 
     /// Has the port give up what it keeps, for pages are to go.
     fn recall(&mut self) {
-        if let (true, Some(keeper), Some(path)) = (self.keeps, &self.keeper, self.chain.lends()) {
+        if let (true, Some(keeper)) = (self.keeps, &self.keeper) {
             keeper.give_up();
-            path.complete(None);
+            self.chain.lenders().for_each(|path| path.complete(None));
             self.keeps = false;
         }
     }

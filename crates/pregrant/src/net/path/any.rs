@@ -18,7 +18,7 @@ use crate::net::back::assemble::{Todo, TxBatch};
 use crate::net::back::rx_batch::RxBatch;
 use crate::net::stats::Counted;
 use crate::platform::Platform;
-use crate::port::{Arena, Burst};
+use crate::port::{Arena, Burst, Piece, Token};
 use crate::units::DomId;
 use alloc::vec::Vec;
 
@@ -92,8 +92,14 @@ impl<P: Platform> AnyPath<P> {
     }
 
     /// [`BackPath::retire`].
-    pub fn retire(&mut self, p: &P, done: &mut Vec<u64>) {
+    pub fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
         with_path!(self, path => path.retire(p, done))
+    }
+
+    /// [`BackPath::piece`].
+    #[inline]
+    pub fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
+        with_path!(self, path => BackPath::<P>::piece(path, i, k))
     }
 
     /// [`BackPath::lends`].

@@ -24,9 +24,7 @@ use alloc::vec::Vec;
 pub trait Lends<P: Platform> {
     /// Makes the payload of the batch's frames reachable. Returns those of which it is not.
     fn look(&mut self, p: &P, of: DomId) -> Todo;
-    /// As [`Lender::piece`](crate::port::Lender::piece).
-    fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>>;
-    /// As [`Lender::keep`](crate::port::Lender::keep).
+    /// As [`Lender::keep`](crate::port::Lender::keep). None too where the frame is another path's.
     fn keep(&mut self, i: usize) -> Option<Token>;
     /// The port has had the batch: fails what could not be read, and marks what is held.
     fn settle(&mut self, batch: &mut TxBatch, out: &mut Arena);
@@ -61,10 +59,14 @@ pub trait BackPath<P: Platform> {
     fn limit_pages(&mut self, p: &P, pages: usize) {
         let _ = (p, pages);
     }
-    /// Lets go of pages that earlier calls still hold, and appends one entry for each frame that is free now (the
-    /// frame's number in [`TxBatch::held`] order). Called after the port has seen the burst.
-    fn retire(&mut self, p: &P, done: &mut Vec<u64>) {
+    /// Lets go of pages that earlier calls still hold, and appends each [held](TxBatch::held) frame that is free now. Called after the port has seen the burst.
+    fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
         let _ = (p, done);
+    }
+    /// As [`Lender::piece`](crate::port::Lender::piece). None too where the frame is another path's.
+    fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
+        let _ = (i, k);
+        None
     }
     /// What it can leave where it is; None: it gives private bytes only.
     fn lends(&mut self) -> Option<&mut dyn Lends<P>> {

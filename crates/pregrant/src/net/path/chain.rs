@@ -6,8 +6,7 @@
 //! ```
 //! Frames from the guest say themselves that they are in the data ring, or [foreign](ForeignPath), which are therefore asked first.
 //! The table of [gref mappings](GrefMappingPath) is one for both directions of a queue: the chain that is at work has it.
-//! At most one of them holds frames longer than the call ([`BackPath::retire`]), or [lends](Lends) their payload: frames are
-//! numbered in the order in which they are held.
+//! Each may [lend](Lends) a frame's payload, and hold frames longer than the call ([`BackPath::retire`]): a frame that is lent is one path's alone.
 
 use super::gref_mapping::table::GrefTable;
 use super::{
@@ -17,7 +16,7 @@ use super::{
 use crate::net::back::assemble::{Todo, TxBatch};
 use crate::net::back::rx_batch::RxBatch;
 use crate::platform::{Access, PeerMem, Platform};
-use crate::port::{Arena, Burst};
+use crate::port::{Arena, Burst, Piece, Token};
 use crate::units::DomId;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -183,9 +182,14 @@ impl<P: Platform> Chain<P> {
         self.ahead.iter().any(|path| matches!(path, AnyPath::Staging(path) if path.takes_received()))
     }
 
-    /// Which of them lends payload; None: all give private bytes.
-    pub fn lends(&mut self) -> Option<&mut dyn Lends<P>> {
-        self.ahead.iter_mut().find_map(AnyPath::lends)
+    /// Those of them that lend payload; none: all give private bytes.
+    pub fn lenders(&mut self) -> impl Iterator<Item = &mut dyn Lends<P>> {
+        self.ahead.iter_mut().filter_map(AnyPath::lends)
+    }
+
+    /// Piece `k` of frame `i`, whichever path lends it.
+    pub fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
+        self.ahead.iter().find_map(|path| path.piece(i, k))
     }
 
     /// Pages that its paths mapped since the connect and keep; None: none of them does so.
@@ -199,7 +203,7 @@ impl<P: Platform> Chain<P> {
     }
 
     /// Lets go of what is held; see [`BackPath::retire`].
-    pub fn retire(&mut self, p: &P, done: &mut Vec<u64>) {
+    pub fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
         self.ahead.iter_mut().for_each(|path| path.retire(p, done));
     }
 }

@@ -17,6 +17,8 @@
 //! | [`guest_copy`], RX | the guest, by grant copy, from pages that the back lends | by the back, once | `feature-guest-copy` |
 //! | [`data_ring`] | both, from and to a circular area that the back maps at connect | once | `feature-data-ring` and an index page |
 //!
+//! What [`map`] maps may be lent to a port, and what stays mapped may be too ([`lending`]).
+//!
 //! Either end asks the paths of a queue one after another ([`chain`], [`front_chain`]); each serves what it can of a batch.
 
 pub mod any;
@@ -30,6 +32,7 @@ pub mod front;
 pub mod front_chain;
 pub mod gref_mapping;
 pub mod guest_copy;
+pub mod lending;
 pub mod map;
 pub mod name;
 pub mod persistent;
@@ -46,7 +49,7 @@ pub use front::FrontPath;
 pub use front_chain::FrontChain;
 pub use gref_mapping::back::GrefMappingPath;
 pub use guest_copy::back::GuestCopyPath;
-pub use map::back::{MAP_HEADER_BYTES, MapPath};
+pub use map::back::MapPath;
 pub use name::PathName;
 pub use persistent::back::PersistentPath;
 pub use staging::back::{StagedBuffers, StagingPath};

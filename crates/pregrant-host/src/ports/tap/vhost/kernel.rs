@@ -10,11 +10,12 @@
 
 use super::virtqueue::Virtqueue;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, NoArg, Opcode, Setter};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Where the kernel has it.
@@ -83,6 +84,9 @@ struct Memory {
 
 const _: () = assert!(size_of::<Addr>() == 0x28 && size_of::<OfRing>() == 8 && size_of::<Memory>() == 40);
 
+/// Nobody waits by reading or writing.
+const FLAGS: EventfdFlags = EventfdFlags::CLOEXEC.union(EventfdFlags::NONBLOCK);
+
 /// Which of both rings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
@@ -96,28 +100,32 @@ pub enum Which {
 #[derive(Debug)]
 pub struct Doors {
     kick: OwnedFd,
-    call: OwnedFd,
+    /// One for both rings of a queue: whoever sleeps by it looks at both.
+    call: Arc<OwnedFd>,
 }
 
 impl Doors {
     /// # Errors
     /// No descriptor is left.
     pub fn new() -> io::Result<Self> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Self { kick: eventfd(0, flags)?, call: eventfd(0, flags)? })
+        Ok(Self { kick: eventfd(0, FLAGS)?, call: Arc::new(eventfd(0, FLAGS)?) })
+    }
+
+    /// For the other ring of the same queue.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn of_other_ring(&self) -> io::Result<Self> {
+        Ok(Self { kick: eventfd(0, FLAGS)?, call: Arc::clone(&self.call) })
     }
 
     /// The same, for another thread.
     #[cfg(test)]
     pub fn another(&self) -> Self {
-        Self { kick: self.kick.try_clone().unwrap(), call: self.call.try_clone().unwrap() }
+        Self { kick: self.kick.try_clone().unwrap(), call: Arc::clone(&self.call) }
     }
 
-    /// The worker's side: wakes who waits for the call; waits for a kick, for so long at most.
-    #[cfg(test)]
-    pub fn do_call(&self) {
-        let _ = rustix::io::write(&self.call, &1u64.to_ne_bytes());
-    }
+    /// The worker's side: waits for a kick, for so long at most.
     #[cfg(test)]
     pub fn wait_for_kick(&self, most: Duration) {
         let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
@@ -132,16 +140,21 @@ impl Doors {
     }
 
     /// What the worker wakes us by.
-    pub fn call(&self) -> BorrowedFd<'_> {
-        self.call.as_fd()
+    pub fn call(&self) -> &Arc<OwnedFd> {
+        &self.call
     }
 
-    /// Waits until it did. False: not within `most`.
-    pub fn wait(&self, most: Duration) -> bool {
+    /// Waits until it did, for either ring, or before; for `most` at most. Who waits for the other by the same is to be [called
+    /// again](Self::call_again).
+    pub fn wait(&self, most: Duration) {
         let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
-        let called = poll(&mut [PollFd::new(&self.call, PollFlags::IN)], Some(&most));
-        let _ = rustix::io::read(&self.call, &mut [0; 8]);
-        called != Ok(0)
+        let _ = poll(&mut [PollFd::new(&*self.call, PollFlags::IN)], Some(&most));
+        let _ = rustix::io::read(&*self.call, &mut [0; 8]);
+    }
+
+    /// As the worker calls.
+    pub fn call_again(&self) {
+        let _ = rustix::io::write(&*self.call, &1u64.to_ne_bytes());
     }
 }
 

@@ -12,13 +12,17 @@
 //! | `virtqueue` | a ring, the driver's side |
 //! | `sender` | frames that are out, and where they lie |
 //! | `receiver` | buffers that wait for frames |
+//! | `shared` | all of it, for a port and for who lends it frames |
 //!
 //! A wake-up of the worker costs three writes. So [`is_asleep`](Vhost::is_asleep) says whether few frames are better written by
 //! whoever has them; none is in the ring then, and order is kept. Calls are asked for before our own thread sleeps, and when the ring is
 //! full for half of it.
 //!
-//! Invariants: what a descriptor names is memory of the queue's own mapping, which lives until the worker was stopped; a
-//! frame is written to the tap once, in order, also when the worker has to be stopped in between.
+//! Payload that is lent goes by reference: its descriptors name the guest's pages, which stay mapped until the worker has read them, or was
+//! stopped ([`shared`]). Of a frame that is lent header and head are private copies.
+//!
+//! Invariants: what a descriptor names is memory of the queue's own mapping, which lives until the worker was stopped, or is lent until its frame is
+//! completed; a frame is written to the tap once, in order, also when the worker has to be stopped in between.
 //!
 //! A ring over which the worker tells what cannot be, or with which it does not go on for a second, is stopped, what it did not take
 //! is written by a call each, and both rings begin anew; where the kernel refuses that, it is tried again a second later, and frames
@@ -26,11 +30,13 @@
 //! ahead of us goes back to it. Lost are frames in the rings: of the guest's up to a ring's, which were answered already, and of those
 //! for it what came and was not delivered ([held](Vhost::held)).
 //!
-//! What a guest may do: nothing to the rings, which it does not have; frames in them are private copies.
+//! What a guest may do: nothing to the rings, which it does not have; frames in them are private copies, or payload that it may change until the
+//! kernel has copied it: that is what it sent then.
 
 mod kernel;
 mod receiver;
 mod sender;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod virtqueue;
@@ -38,10 +44,11 @@ mod virtqueue;
 use super::header::HEADER;
 use crate::line_budget::LineBudget;
 use crate::mapping::{Mapping, sealed_memfd};
+use crate::ports::tap::gather::{Frame, Vector};
 use kernel::{Device, Doors, Which, Worker};
-use pregrant::port::Arena;
+use pregrant::port::{Arena, Piece, Token};
 use receiver::{Receiver, Wrong};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use sender::{AREA, Sender};
 use std::fmt;
 use std::io;
@@ -49,15 +56,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use virtqueue::Virtqueue;
 
-/// Descriptors of a ring.
+pub use shared::SharedVhost;
+pub use virtqueue::Buffer;
+
+/// Descriptors of the ring of buffers for frames.
 pub const SIZE: u16 = 256;
+/// Of that of frames that are sent: one for each slot of a guest's ring whose payload is lent, and one for each frame.
+const TX_SIZE: u16 = 512;
 /// Frames that are written by a call each where the worker sleeps: its wake-up costs as much as so many.
 pub const FEW: usize = 3;
 /// How long the worker may not go on.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Bytes of a ring, and where everything is.
-const RING: usize = Virtqueue::bytes(SIZE).next_multiple_of(4096);
+const RING: usize = Virtqueue::bytes(TX_SIZE).next_multiple_of(4096);
 const FRAMES_AT: usize = 2 * RING;
 const BUFFERS_AT: usize = FRAMES_AT + AREA;
 const BYTES: usize = (BUFFERS_AT + Receiver::bytes(SIZE)).next_multiple_of(4096);
@@ -93,6 +105,8 @@ pub struct Vhost<D: Worker = Device> {
     memory: Arc<Mapping>,
     tx: Sender,
     rx: Receiver,
+    /// Of lent frames, those that nobody reads any more, and of which nobody was told.
+    completed: Vec<Token>,
     tx_doors: Doors,
     rx_doors: Doors,
     /// When it was stopped last.
@@ -101,9 +115,12 @@ pub struct Vhost<D: Worker = Device> {
 
 /// The rings, as they begin.
 fn rings(memory: &Arc<Mapping>) -> (Sender, Receiver) {
-    let ring = |i| Virtqueue::new(Arc::clone(memory), i * RING, SIZE);
+    let ring = |i, size| Virtqueue::new(Arc::clone(memory), i * RING, size);
     let (area, buffers) = (FRAMES_AT..BUFFERS_AT, Arc::clone(memory));
-    (Sender::new(ring(1), Arc::clone(memory), area), Receiver::new(ring(0), buffers, BUFFERS_AT))
+    (
+        Sender::new(ring(1, TX_SIZE), Arc::clone(memory), area),
+        Receiver::new(ring(0, SIZE), buffers, BUFFERS_AT),
+    )
 }
 
 impl<D: Worker> Vhost<D> {
@@ -116,8 +133,19 @@ impl<D: Worker> Vhost<D> {
         let device = D::open()?;
         let memory = Arc::new(Mapping::new(sealed_memfd("pregrant vhost", BYTES)?, BYTES)?);
         let (tx, rx) = rings(&memory);
-        let (tx_doors, rx_doors) = (Doors::new()?, Doors::new()?);
-        let mut this = Self { device: None, tap, memory, tx, rx, tx_doors, rx_doors, stopped: None };
+        let rx_doors = Doors::new()?;
+        let tx_doors = rx_doors.of_other_ring()?;
+        let mut this = Self {
+            device: None,
+            tap,
+            memory,
+            tx,
+            rx,
+            completed: Vec::new(),
+            tx_doors,
+            rx_doors,
+            stopped: None,
+        };
         this.begin(device)?;
         Ok(this)
     }
@@ -128,7 +156,7 @@ impl<D: Worker> Vhost<D> {
         self.tx.ring.disarm();
         let _ = self.rx.ring.publish();
         // SAFETY: the memory stays until `stop`, or until the device is closed: it is dropped before the memory.
-        unsafe { device.give_ring(Which::Tx, &self.tx.ring, SIZE, &self.tx_doors) }?;
+        unsafe { device.give_ring(Which::Tx, &self.tx.ring, TX_SIZE, &self.tx_doors) }?;
         // SAFETY: as above.
         unsafe { device.give_ring(Which::Rx, &self.rx.ring, SIZE, &self.rx_doors) }?;
         device.attach(Which::Tx, self.tap.as_fd())?;
@@ -184,7 +212,8 @@ impl<D: Worker> Vhost<D> {
         let _ = self.tx.reclaim(); // what it lied about before is left as it is
         let mut refused = 0;
         let tap = &self.tap;
-        self.tx.left(|frame| refused += usize::from(rustix::io::write(tap, frame).is_err()));
+        self.tx.left(|frame| refused += usize::from(frame.write(tap.as_fd()).is_err()));
+        self.completed.append(self.tx.completed());
         refused
     }
 
@@ -202,12 +231,79 @@ impl<D: Worker> Vhost<D> {
             if self.tx.put(header, frame) {
                 return refused;
             }
-            if let Err(why) = self.make_room() {
-                refused += self.restart(&why);
+            refused += self.make_room_or_restart();
+        }
+        // SAFETY: the bytes are borrowed for longer than the call.
+        let vectors = [&header[..], frame].map(|bytes| unsafe { Vector::private(bytes) });
+        refused + usize::from(Frame::Many(&vectors).write(self.tap.as_fd()).is_err())
+    }
+
+    /// As [`send`](Self::send), of a frame of which `pieces` gives what follows its head. The token is [completed](Self::complete) once
+    /// nobody reads it any more.
+    ///
+    /// # Safety
+    /// The pieces' memory stays mapped until then.
+    pub unsafe fn send_lent<'p, I: Iterator<Item = Piece<'p>>>(
+        &mut self,
+        header: &[u8; HEADER],
+        head: &[u8],
+        pieces: impl Fn() -> I,
+        token: Token,
+    ) -> usize {
+        let mut refused = 0;
+        while self.device.is_some() {
+            // SAFETY: the caller's.
+            if unsafe { self.tx.put_lent(header, head, pieces(), Some(token)) } {
+                return refused;
+            }
+            refused += self.make_room_or_restart();
+        }
+        // SAFETY: the bytes are borrowed for longer than the call.
+        let own = [&header[..], head].map(|bytes| unsafe { Vector::private(bytes) });
+        // SAFETY: the caller's.
+        let lent = pieces().map(|piece| unsafe { Vector::lent(piece) });
+        let vectors: Vec<Vector> = own.into_iter().chain(lent).collect();
+        refused += usize::from(Frame::Many(&vectors).write(self.tap.as_fd()).is_err());
+        self.completed.push(token);
+        refused
+    }
+
+    fn make_room_or_restart(&mut self) -> usize {
+        match self.make_room() {
+            Ok(()) => 0,
+            Err(why) => self.restart(&why),
+        }
+    }
+
+    /// Appends the tokens of lent frames that nobody reads any more. Where there are others, the call comes when half of what is out came back.
+    /// Returns how many frames were refused, where the worker had to be stopped.
+    pub fn complete(&mut self, done: &mut Vec<Token>) -> usize {
+        let mut refused = 0;
+        loop {
+            let half = self.tx.len().div_ceil(2) as u16;
+            let again = match self.tx.reclaim() {
+                Ok(()) if self.tx.nr_lent() == 0 => Ok(false),
+                Ok(()) => self.tx.ring.arm(half),
+                Err(lie) => Err(lie),
+            };
+            match again {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(lie) => refused += self.restart(&lie.into()),
             }
         }
-        let whole = [header, frame].concat();
-        refused + usize::from(rustix::io::write(&self.tap, &whole).is_err())
+        done.append(self.tx.completed());
+        done.append(&mut self.completed);
+        refused
+    }
+
+    /// When this returns, nobody reads lent frames any more; who lent them is not told of it.
+    pub fn give_up(&mut self) {
+        while self.tx.nr_lent() > 0 {
+            self.make_room_or_restart();
+        }
+        self.tx.completed().clear();
+        self.completed.clear();
     }
 
     /// Waits until frames came back, half of those that are out where none did.
@@ -219,12 +315,20 @@ impl<D: Worker> Vhost<D> {
             return Ok(());
         }
         let half = (before / 2).max(1) as u16;
-        if !self.tx.ring.arm(half)? && !self.tx_doors.wait(PATIENCE) {
+        let since = Instant::now();
+        while !self.tx.ring.arm(half)? {
+            let left = PATIENCE.saturating_sub(since.elapsed());
+            // It may be called for frames that came, too.
+            self.tx_doors.wait(left);
             self.tx.reclaim()?;
-            if self.tx.len() == before {
+            if self.tx.len() < before {
+                break;
+            }
+            if left.is_zero() {
                 return Err(Broken::Silent);
             }
         }
+        self.tx_doors.call_again();
         self.tx.ring.disarm();
         Ok(self.tx.reclaim()?)
     }
@@ -275,8 +379,8 @@ impl<D: Worker> Vhost<D> {
         (malformed, refused)
     }
 
-    /// Readable when frames came for the guest, once for each time that none was there.
-    pub fn readable(&self) -> BorrowedFd<'_> {
+    /// Readable when frames came for the guest, once for each time that none was there; and when lent frames were read.
+    fn readable(&self) -> &Arc<OwnedFd> {
         self.rx_doors.call()
     }
 

@@ -9,7 +9,9 @@ use super::kernel::{Doors, Which, Worker};
 use super::virtqueue::tests::Device as Model;
 use super::*;
 use crate::ports::tap::ring::tests::ends;
-use pregrant::port::Offload;
+use pregrant::port::{Keeper, Offload};
+use pregrant::shm::SharedBytes;
+use rustix::fd::BorrowedFd;
 use rustix::fs::OFlags;
 use rustix::net::{RecvFlags, recv};
 use std::cell::{Cell, RefCell};
@@ -70,7 +72,7 @@ impl Worker for Threads {
                 };
                 if came {
                     if model.show() {
-                        doors.do_call();
+                        doors.call_again();
                     }
                 } else if which == Which::Rx {
                     // The kernel's waits for the tap; and for a kick where it has no buffer.
@@ -259,8 +261,8 @@ fn what_a_worker_that_does_not_go_on_left_is_written_once_and_in_order() {
     let (mut vhost, far) = vhost();
     std::thread::scope(|s| {
         let seen =
-            s.spawn(|| (0..600).for_each(|i| assert!(next(&far)[HEADER..] == numbered(i, 100), "{i}")));
-        for i in 0..600 {
+            s.spawn(|| (0..1000).for_each(|i| assert!(next(&far)[HEADER..] == numbered(i, 100), "{i}")));
+        for i in 0..1000 {
             let frame = numbered(i, 100);
             vhost.send(&[0; HEADER], &frame);
             if i % 32 == 0 {
@@ -282,18 +284,18 @@ fn where_no_worker_is_to_be_had_any_more_frames_are_written_by_calls() {
     MISSING.set(true);
     std::thread::scope(|s| {
         let seen =
-            s.spawn(|| (0..400).for_each(|i| assert!(next(&far)[HEADER..] == numbered(i, 100), "{i}")));
-        (0..400).for_each(|i| assert_eq!(vhost.send(&[0; HEADER], &numbered(i, 100)), 0));
-        assert!(vhost.device.is_none(), "256 fit a ring");
+            s.spawn(|| (0..900).for_each(|i| assert!(next(&far)[HEADER..] == numbered(i, 100), "{i}")));
+        (0..900).for_each(|i| assert_eq!(vhost.send(&[0; HEADER], &numbered(i, 100)), 0));
+        assert!(vhost.device.is_none(), "512 fit a ring");
         seen.join().unwrap();
     });
     MISSING.set(false);
     while !vhost.is_up() {
         std::thread::yield_now();
     }
-    vhost.send(&[0; HEADER], &numbered(400, 100));
+    vhost.send(&[0; HEADER], &numbered(900, 100));
     vhost.publish();
-    assert!(next(&far)[HEADER..] == numbered(400, 100));
+    assert!(next(&far)[HEADER..] == numbered(900, 100));
 }
 
 #[test]
@@ -331,5 +333,132 @@ fn who_ends_has_what_was_published_taken_first() {
     std::thread::scope(|s| {
         s.spawn(|| (0..200).for_each(|i| assert!(next(&far)[HEADER..] == numbered(i, 100), "{i}")));
         drop(vhost);
+    });
+}
+
+/// Pages as a guest's would be, each frame's payload in three pieces of them.
+struct Lent(Mapping);
+
+impl Lent {
+    fn new(frames: usize) -> Self {
+        let bytes = frames * 3 * 4096;
+        let memory = Mapping::new(sealed_memfd("a guest", bytes).unwrap(), bytes).unwrap();
+        (0..frames).for_each(|i| {
+            let frame = Self::frame(i);
+            memory.write(i * 3 * 4096, &frame[128..]);
+        });
+        Self(memory)
+    }
+    fn frame(number: usize) -> Vec<u8> {
+        numbered(number, 128 + 4096 + 4096 + 1000)
+    }
+    fn pieces(&self, i: usize) -> impl Iterator<Item = Piece<'_>> {
+        (0..3).map(move |k| self.0.piece((i * 3 + k) * 4096, [4096, 4096, 1000][k]).unwrap())
+    }
+    /// Sends frame `i`, whose token has its number.
+    fn send(&self, i: usize, vhost: &mut Vhost<Threads>) -> usize {
+        let head = &Self::frame(i)[..128];
+        // SAFETY: these pages stay for longer than the test's worker.
+        unsafe { vhost.send_lent(&[i as u8; HEADER], head, || self.pieces(i), Token(i as u64)) }
+    }
+}
+
+#[test]
+fn lent_payload_is_read_where_it_lies_and_who_lent_it_is_told_once() {
+    const FRAMES: usize = 400;
+    let lent = Lent::new(FRAMES);
+    let (mut vhost, far) = vhost();
+    let mut done = Vec::new();
+    std::thread::scope(|s| {
+        let seen = s.spawn(|| {
+            for i in 0..FRAMES {
+                let frame = next(&far);
+                let due = if i % 5 == 4 { numbered(i, 60) } else { Lent::frame(i) };
+                assert!(frame[HEADER..] == due && frame[0] == i as u8, "frame {i}");
+            }
+        });
+        for i in 0..FRAMES {
+            let refused = match i % 5 {
+                4 => vhost.send(&[i as u8; HEADER], &numbered(i, 60)),
+                _ => lent.send(i, &mut vhost),
+            };
+            assert_eq!(refused, 0);
+            if i % 7 == 0 {
+                vhost.publish();
+                assert_eq!(vhost.complete(&mut done), 0);
+            }
+        }
+        vhost.publish();
+        // We are called, or this hangs.
+        while vhost.complete(&mut done) == 0 && vhost.tx.nr_lent() > 0 {
+            vhost.tx_doors.wait(Duration::from_secs(3600));
+        }
+        vhost.finish().unwrap();
+        seen.join().unwrap();
+    });
+    vhost.complete(&mut done);
+    let due: Vec<Token> = (0..FRAMES as u64).filter(|i| i % 5 != 4).map(Token).collect();
+    assert_eq!(done, due);
+    assert!(vhost.stopped.is_none());
+}
+
+#[test]
+fn lent_frames_of_a_worker_that_does_not_go_on_are_written_once_and_completed() {
+    const FRAMES: usize = 40;
+    let lent = Lent::new(FRAMES);
+    STALLS.set(Some(10));
+    let (mut vhost, far) = vhost();
+    let mut done = Vec::new();
+    std::thread::scope(|s| {
+        let seen = s.spawn(|| {
+            (0..FRAMES).for_each(|i| assert!(next(&far)[HEADER..] == Lent::frame(i), "{i}"));
+        });
+        (0..FRAMES).for_each(|i| assert_eq!(lent.send(i, &mut vhost), 0));
+        // Its queue ends: nobody reads any of them when this returns.
+        vhost.publish();
+        vhost.give_up();
+        seen.join().unwrap();
+    });
+    assert!(vhost.stopped.is_some(), "it was stopped");
+    assert_eq!(
+        (vhost.complete(&mut done), done.len(), vhost.tx.nr_lent()),
+        (0, 0, 0),
+        "nobody is told later"
+    );
+    assert!(rustix::io::read(&far, &mut [0; 200]).is_err(), "a frame came twice");
+    // Of a queue that goes on all are completed.
+    STALLS.set(Some(10));
+    let (mut vhost, far) = self::vhost();
+    MISSING.set(true);
+    std::thread::scope(|s| {
+        let seen = s.spawn(|| {
+            (0..FRAMES).for_each(|i| assert!(next(&far)[HEADER..] == Lent::frame(i), "{i}"));
+        });
+        (0..FRAMES / 2).for_each(|i| assert_eq!(lent.send(i, &mut vhost), 0));
+        assert!(vhost.finish().is_err());
+        vhost.restart(&Broken::Silent);
+        (FRAMES / 2..FRAMES).for_each(|i| assert_eq!(lent.send(i, &mut vhost), 0));
+        seen.join().unwrap();
+    });
+    MISSING.set(false);
+    vhost.complete(&mut done);
+    assert_eq!(done, (0..FRAMES as u64).map(Token).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_queue_that_ends_waits_until_nobody_reads_what_it_lent() {
+    let lent = Lent::new(100);
+    let (tap, far) = ends();
+    rustix::fs::fcntl_setfl(&tap, OFlags::empty()).unwrap();
+    let shared = SharedVhost::<Threads>::new(Arc::new(tap)).unwrap();
+    (0..100).for_each(|i| assert_eq!(lent.send(i, &mut shared.lock()), 0));
+    shared.lock().publish();
+    std::thread::scope(|s| {
+        s.spawn(|| (0..100).for_each(|i| assert!(next(&far)[HEADER..] == Lent::frame(i), "{i}")));
+        shared.give_up();
+        assert_eq!(shared.lock().tx.nr_lent(), 0);
+        let mut done = Vec::new();
+        shared.complete(&mut done);
+        assert!(done.is_empty());
     });
 }

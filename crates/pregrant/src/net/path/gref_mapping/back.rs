@@ -5,14 +5,16 @@
 //! counts); post one page for two RX frames (either may be in it in the end: those whose pages are there are written first).
 
 use super::table::GrefTable;
-use crate::net::back::assemble::{BATCH_SLOTS, Todo, TxBatch, bits};
+use crate::net::back::assemble::{BATCH_SLOTS, Todo, TxBatch, TxSlot, bits};
 use crate::net::back::rx_batch::RxBatch;
-use crate::net::path::{BackPath, Counted, PathName};
+use crate::net::path::lending::{Lending, Place};
+use crate::net::path::{BackPath, Counted, Lends, PathName};
 use crate::platform::{PeerMem, Platform};
-use crate::port::{Arena, Burst};
+use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef};
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 /// Longer pieces are left to the hardware's own prefetcher.
 const SHORT: u16 = 256;
@@ -27,12 +29,13 @@ pub struct GrefMappingPath<P: Platform> {
     table: Option<Box<Table<P>>>,
     /// Where the batch's slots are.
     places: Box<[u32; BATCH_SLOTS]>,
+    lending: Lending,
 }
 
 impl<P: Platform> GrefMappingPath<P> {
     /// With the table, or without at first.
     pub fn new(table: Option<Box<Table<P>>>) -> Self {
-        Self { table, places: Box::new([NOWHERE; BATCH_SLOTS]) }
+        Self { table, places: Box::new([NOWHERE; BATCH_SLOTS]), lending: Lending::default() }
     }
 
     /// The table, if this direction has it.
@@ -56,6 +59,7 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
     #[inline(always)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         let Some(table) = self.table.as_deref().filter(|table| !table.is_empty()) else { return todo };
+        let todo = if batch.names { todo & !lend(&mut self.lending, table, batch, todo, out) } else { todo };
         for i in bits(todo) {
             let first = batch.frames[i].first_slot as usize;
             for (k, slot) in (first..).zip(batch.slots_of(i)) {
@@ -94,6 +98,21 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
         rest
     }
 
+    fn retire(&mut self, _p: &P, done: &mut Vec<Token>) {
+        self.lending.retire(done);
+    }
+
+    fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
+        self.lending.piece(i, k, |place, len| {
+            let table = self.table.as_deref()?;
+            table.at(table.locate(GrantRef(place.page))?)?.map.piece(place.at as usize, len)
+        })
+    }
+
+    fn lends(&mut self) -> Option<&mut dyn Lends<P>> {
+        Some(self)
+    }
+
     #[inline(always)]
     fn deliver(&mut self, _p: &P, _of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
         let Some(table) = self.table.as_deref().filter(|table| table.nr_writable() > 0) else { return todo };
@@ -118,5 +137,52 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
             table.at(self.places[k]).is_some_and(|page| page.map.copy_in(slot.offset as usize, from))
         });
         rest
+    }
+}
+
+/// Lends long frames whose pages are all in the table.
+#[cold]
+#[inline(never)]
+fn lend<M: SharedBytes>(
+    lending: &mut Lending,
+    table: &GrefTable<M>,
+    batch: &mut TxBatch,
+    todo: Todo,
+    out: &mut Arena,
+) -> Todo {
+    let page = |gref| table.locate(GrantRef(gref)).and_then(|place| table.at(place));
+    let place_of = |slot: &TxSlot| page(slot.gref).map(|_| Place { page: slot.gref, at: slot.offset.into() });
+    let copy = |place: Place, to: &mut [u8]| {
+        page(place.page).is_some_and(|page| page.map.copy_out(place.at as usize, to))
+    };
+    lending.lend(batch, todo, out, place_of, copy)
+}
+
+/// What a kept frame has is held: its guest has it back when the port has done with it.
+impl<P: Platform> Lends<P> for GrefMappingPath<P> {
+    fn look(&mut self, _p: &P, _of: DomId) -> Todo {
+        0
+    }
+    fn keep(&mut self, i: usize) -> Option<Token> {
+        let table = self.table.as_deref_mut()?;
+        self.lending.keep(i, |page| {
+            let held = table.hold(GrantRef(page));
+            debug_assert!(held, "a page that is lent is there");
+        })
+    }
+    fn settle(&mut self, batch: &mut TxBatch, _out: &mut Arena) {
+        self.lending.settle(batch);
+    }
+    fn keeps(&self) -> bool {
+        self.lending.keeps()
+    }
+    fn complete(&mut self, tokens: Option<&[Token]>) {
+        let table = &mut self.table;
+        self.lending.complete(tokens, |page| {
+            // Without it the queue ends, and its pages with it.
+            if let Some(table) = table {
+                table.release(GrantRef(page));
+            }
+        });
     }
 }

@@ -27,6 +27,8 @@ pub struct GrefExchange<M> {
     letters: Mutex<Vec<Letter<M>>>,
     /// What the last GiveBack came to, until it is taken.
     given: Mutex<Option<Vec<M>>>,
+    /// A GiveBack waits for frames of which a port has the pages.
+    waits: AtomicBool,
     has_given: AtomicBool,
     /// Of the table, as the worker left it: TX, RX.
     pages: [AtomicUsize; 2],
@@ -37,6 +39,7 @@ impl<M> Default for GrefExchange<M> {
         Self {
             letters: Mutex::default(),
             given: Mutex::default(),
+            waits: AtomicBool::new(false),
             has_given: AtomicBool::new(false),
             pages: Default::default(),
         }
@@ -68,12 +71,25 @@ impl<M> GrefExchange<M> {
         self.has_given.load(Ordering::Acquire)
     }
 
-    /// The worker, between two batches: does what it was asked. True: something is given back.
+    /// Whether the worker is to [heed](Self::heed) it again, though there is no new order.
+    pub fn waits(&self) -> bool {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    /// The worker, between two batches: does what it was asked. True: something is given back. All of a list goes together; one of which a
+    /// page is held, and what was asked after it, waits.
     pub fn heed(&self, table: &mut GrefTable<M>) -> bool {
-        let letters = mem::take(&mut *self.letters.lock());
-        let mut gave = false;
-        for letter in letters {
+        let mut letters = mem::take(&mut *self.letters.lock()).into_iter();
+        let (mut gave, mut waits) = (false, false);
+        while let Some(letter) = letters.next() {
             match letter {
+                Letter::GiveBack(refs) if refs.iter().any(|gref| table.is_held(*gref)) => {
+                    let mut later = self.letters.lock();
+                    let rest: Vec<_> = core::iter::once(Letter::GiveBack(refs)).chain(letters).collect();
+                    later.splice(0..0, rest);
+                    waits = true;
+                    break;
+                }
                 Letter::Keep(pages) => pages.into_iter().for_each(|(gref, page)| table.insert(gref, page)),
                 Letter::GiveBack(refs) => {
                     let pages = refs.into_iter().filter_map(|gref| table.remove(gref));
@@ -82,6 +98,7 @@ impl<M> GrefExchange<M> {
                 }
             }
         }
+        self.waits.store(waits, Ordering::Relaxed);
         for (count, n) in self.pages.iter().zip([table.len(), table.nr_writable()]) {
             count.store(n, Ordering::Relaxed);
         }
@@ -114,5 +131,21 @@ mod tests {
         assert!(exchange.heed(&mut table));
         assert_eq!((exchange.given(), exchange.given()), (Some(Vec::from([8])), None));
         assert_eq!((table.len(), exchange.pages()), (1, [1, 0]));
+    }
+
+    #[test]
+    fn a_list_of_which_a_page_is_held_waits_and_so_does_what_comes_behind_it() {
+        let (exchange, mut table) = (GrefExchange::default(), GrefTable::new(8));
+        let page = |r: u32| (GrantRef(r), Mapped { map: r, writable: false });
+        exchange.keep(Vec::from([page(8), page(9)]));
+        exchange.heed(&mut table);
+        assert!(table.hold(GrantRef(9)));
+        exchange.want_back(Vec::from([GrantRef(8), GrantRef(9)]));
+        exchange.keep(Vec::from([page(10)]));
+        assert!(!exchange.heed(&mut table) && exchange.waits());
+        assert_eq!((exchange.given(), table.len()), (None, 2));
+        table.release(GrantRef(9));
+        assert!(exchange.heed(&mut table) && !exchange.waits());
+        assert_eq!((exchange.given(), table.len()), (Some(Vec::from([8, 9])), 1));
     }
 }

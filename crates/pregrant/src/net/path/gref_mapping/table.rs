@@ -45,7 +45,22 @@ impl<M> GrefTable<M> {
         }
     }
 
-    /// Takes a page out.
+    /// Keeps a page from being [taken out](Self::remove), until it is [released](Self::release) as often.
+    pub fn hold(&mut self, gref: GrantRef) -> bool {
+        self.store.hold(gref)
+    }
+
+    /// Undoes one [`hold`](Self::hold).
+    pub fn release(&mut self, gref: GrantRef) {
+        self.store.release(gref);
+    }
+
+    /// Whether the page of `gref` is held.
+    pub fn is_held(&self, gref: GrantRef) -> bool {
+        self.store.is_held(gref)
+    }
+
+    /// Takes a page out, unless it is held.
     pub fn remove(&mut self, gref: GrantRef) -> Option<M> {
         let at = |unplaced: &Vec<(GrantRef, _)>| unplaced.iter().position(|(r, _)| *r == gref);
         let page = match self.store.remove(gref) {

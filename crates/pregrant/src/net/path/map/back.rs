@@ -9,7 +9,7 @@
 //! until it has completed the last.
 
 use crate::net::back::assemble::{BATCH_SLOTS, Todo, TxBatch, bits};
-use crate::net::headers::IpHeaders;
+use crate::net::path::lending::{HEAD_BYTES, may_be_lent};
 use crate::net::path::{BackPath, Lends, PathName};
 use crate::platform::{Access, CopyOp, LocalBytes, PeerMem, Platform};
 use crate::port::{Arena, BURST_FRAMES, Piece, Token};
@@ -19,13 +19,6 @@ use crate::wire::grant::GrantStatus;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
-use core::sync::atomic::{AtomicU64, Ordering};
-
-/// Bytes of each frame that are copied, never mapped: the headers (Linux's `XEN_NETBACK_TX_COPY_LEN`).
-pub const MAP_HEADER_BYTES: u16 = 128;
-
-/// Paths that were made.
-static PATHS: AtomicU64 = AtomicU64::new(0);
 
 /// A page of the batch under way, and what of it is wanted.
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +38,8 @@ struct Kept<M> {
     /// Those that it has not completed.
     open: Todo,
     maps: Vec<M>,
-    /// Its held frames' numbers.
-    numbers: core::ops::Range<u64>,
+    /// Its frames that are held.
+    held: Todo,
 }
 
 /// Pages that are mapped, with the frames that wait for them.
@@ -67,12 +60,12 @@ pub struct MapPath<P: Platform> {
     apart: bool,
     /// Parts that could not be mapped.
     bad: Vec<u16>,
-    /// Counts batches; no other path's.
+    /// The batch under way.
     serial: u64,
     /// Its frames that the port keeps.
     keeping: Todo,
-    /// Numbers of its held frames.
-    waiting: core::ops::Range<u64>,
+    /// Its frames that are held.
+    waiting: Todo,
     /// Batches before it.
     kept: Vec<Kept<<P::Peer as PeerMem>::Map>>,
 }
@@ -90,10 +83,9 @@ impl<P: Platform> Default for MapPath<P> {
             looked: false,
             apart: false,
             bad: Vec::with_capacity(BATCH_SLOTS),
-            // No two paths of a process number a batch alike: a port may serve many queues, one after another too.
-            serial: PATHS.fetch_add(1, Ordering::Relaxed) << 40,
+            serial: 0,
             keeping: 0,
-            waiting: 0..0,
+            waiting: 0,
             kept: Vec::new(),
         }
     }
@@ -119,7 +111,7 @@ impl<P: Platform> MapPath<P> {
                 break;
             }
             let gref = GrantRef(slot.gref);
-            let head = u32::from(MAP_HEADER_BYTES).saturating_sub(at - start);
+            let head = u32::from(HEAD_BYTES).saturating_sub(at - start);
             let is_head = self.parts.len() == first;
             lent &= is_head || had == 0;
             let copied = if is_head {
@@ -204,9 +196,10 @@ impl<P: Platform> MapPath<P> {
 
     /// Frames are held, also those that failed: their pages are mapped until they are retired.
     fn hold(&mut self, batch: &mut TxBatch) {
-        let held = if self.mapped.is_empty() { 0 } else { self.own };
-        batch.held |= held;
-        self.waiting.end += u64::from(held.count_ones());
+        self.waiting = if self.mapped.is_empty() { 0 } else { self.own };
+        batch.held |= self.waiting;
+        // Of what comes without it nothing is its own.
+        self.own = 0;
     }
 }
 
@@ -221,9 +214,9 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
         self.parts.clear();
         self.bad.clear();
         (self.own, self.looked, self.apart) = (0, false, false);
-        self.serial += 1;
+        self.serial = batch.serial;
         for i in bits(todo) {
-            if out.desc(i).len <= MAP_HEADER_BYTES as u32 {
+            if out.desc(i).len <= u32::from(HEAD_BYTES) {
                 rest |= 1 << i;
             } else {
                 self.plan(i, batch, out);
@@ -237,14 +230,11 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
                 }
             }
         }
-        // Whoever finishes or cuts a frame reads headers, and never what a guest can still write. A sum is over all bytes.
         let takes = batch.lend.unwrap_or_default();
-        for i in bits(batch.lent & !batch.failed) {
+        for i in bits(batch.lent & self.own & !batch.failed) {
             let desc = out.desc(i);
-            let (blank, cut) = (desc.offload.csum_blank, desc.offload.gso_type != 0);
             let head = &out.bytes_mut()[desc.at as usize..][..batch.heads[i] as usize];
-            let unfit = blank && !takes.csum || cut && !takes.gso;
-            if unfit || (blank || cut) && !IpHeaders::are_in(head, desc.len as usize) {
+            if !may_be_lent(takes, desc, head) {
                 batch.lent &= !(1 << i);
             }
         }
@@ -261,24 +251,31 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
         rest
     }
 
-    fn retire(&mut self, p: &P, done: &mut Vec<u64>) {
-        let next = self.waiting.end;
-        let numbers = mem::replace(&mut self.waiting, next..next);
+    fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
+        let tokens = |serial: u64, held: Todo| bits(held).map(move |i| Token(serial << 6 | i as u64));
+        let held = mem::take(&mut self.waiting);
         let open = mem::take(&mut self.keeping);
         if open == 0 {
             p.peer().unmap(&mut self.mapped);
-            done.extend(numbers);
+            done.extend(tokens(self.serial, held));
         } else {
             let maps = mem::replace(&mut self.mapped, Vec::with_capacity(BATCH_SLOTS));
-            self.kept.push(Kept { serial: self.serial, open, maps, numbers });
+            self.kept.push(Kept { serial: self.serial, open, maps, held });
         }
         self.kept.retain_mut(|batch| {
             if batch.open == 0 {
                 p.peer().unmap(&mut batch.maps);
-                done.extend(batch.numbers.clone());
+                done.extend(tokens(batch.serial, batch.held));
             }
             batch.open != 0
         });
+    }
+
+    #[inline]
+    fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
+        let k = usize::from(self.first[i]) + k;
+        let part = self.parts.get(k).filter(|part| usize::from(part.frame) == i && self.own >> i & 1 != 0);
+        part.and_then(|_| self.part(k))
     }
 
     fn lends(&mut self) -> Option<&mut dyn Lends<P>> {
@@ -290,12 +287,6 @@ impl<P: Platform> Lends<P> for MapPath<P> {
     fn look(&mut self, p: &P, of: DomId) -> Todo {
         self.map(p, of);
         self.bad.iter().fold(0, |failed, &k| failed | 1 << self.parts[k as usize].frame)
-    }
-
-    #[inline]
-    fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
-        let k = self.first[i] as usize + k;
-        self.parts.get(k).filter(|part| part.frame as usize == i).and_then(|_| self.part(k))
     }
 
     fn keep(&mut self, i: usize) -> Option<Token> {

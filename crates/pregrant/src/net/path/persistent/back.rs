@@ -6,11 +6,12 @@
 //! page for two RX frames (either may be in it in the end: those whose pages are there are written first).
 
 use crate::grants::GrantStore;
-use crate::net::back::assemble::{Todo, TxBatch, bits};
+use crate::net::back::assemble::{Todo, TxBatch, TxSlot, bits};
 use crate::net::back::rx_batch::RxBatch;
-use crate::net::path::{BackPath, Counted, PathName};
+use crate::net::path::lending::{Lending, Place};
+use crate::net::path::{BackPath, Counted, Lends, PathName};
 use crate::platform::{Access, PeerMem, Platform};
-use crate::port::{Arena, Burst};
+use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef};
 use alloc::vec::Vec;
@@ -22,12 +23,34 @@ const SHORT: u16 = 256;
 pub struct PersistentPath<P: Platform> {
     store: GrantStore<<P::Peer as PeerMem>::Map>,
     acc: Access,
+    lending: Lending,
 }
 
 impl<P: Platform> PersistentPath<P> {
     /// For at most `limit` pages; `acc` is read-only for TX.
     pub fn new(limit: usize, acc: Access) -> Self {
-        Self { store: GrantStore::new(limit), acc }
+        Self { store: GrantStore::new(limit), acc, lending: Lending::default() }
+    }
+
+    /// Lends long frames whose pages are all there.
+    #[cold]
+    #[inline(never)]
+    fn lend(&mut self, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
+        let store = &self.store;
+        let place_of = |slot: &TxSlot| {
+            store.has(GrantRef(slot.gref)).then(|| Place { page: slot.gref, at: slot.offset.into() })
+        };
+        let page = |page| store.locate(GrantRef(page)).and_then(|at| store.at(at));
+        let copy = |place: Place, to: &mut [u8]| {
+            page(place.page).is_some_and(|page| page.copy_out(place.at as usize, to))
+        };
+        let lent = self.lending.lend(batch, todo, out, place_of, copy);
+        for i in bits(lent) {
+            for slot in batch.slots_of(i) {
+                self.store.find(GrantRef(slot.gref)); // it was used
+            }
+        }
+        lent
     }
 
     /// Maps what the batch named and was not there.
@@ -53,9 +76,29 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
         p.peer().unmap(&mut unused);
     }
 
+    fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
+        self.lending.retire(done);
+        if self.store.len() > self.store.limit() {
+            let mut unused = Vec::new();
+            self.store.purge_excess(&mut unused);
+            p.peer().unmap(&mut unused);
+        }
+    }
+
+    fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
+        self.lending.piece(i, k, |place, len| {
+            self.store.at(self.store.locate(GrantRef(place.page))?)?.piece(place.at as usize, len)
+        })
+    }
+
+    fn lends(&mut self) -> Option<&mut dyn Lends<P>> {
+        Some(self)
+    }
+
     #[inline(always)]
     fn fetch(&mut self, p: &P, of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         self.store.begin_batch();
+        let todo = if batch.names { todo & !self.lend(batch, todo, out) } else { todo };
         for i in bits(todo) {
             let slot = batch.slots[batch.frames[i].first_slot as usize];
             if slot.len <= SHORT
@@ -129,5 +172,27 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
             self.map_wanted(p, of);
         }
         rest
+    }
+}
+
+/// What a kept frame has is held, and outlives a limit that falls.
+impl<P: Platform> Lends<P> for PersistentPath<P> {
+    fn look(&mut self, _p: &P, _of: DomId) -> Todo {
+        0
+    }
+    fn keep(&mut self, i: usize) -> Option<Token> {
+        self.lending.keep(i, |page| {
+            let held = self.store.hold(GrantRef(page));
+            debug_assert!(held, "a page that is lent is there");
+        })
+    }
+    fn settle(&mut self, batch: &mut TxBatch, _out: &mut Arena) {
+        self.lending.settle(batch);
+    }
+    fn keeps(&self) -> bool {
+        self.lending.keeps()
+    }
+    fn complete(&mut self, tokens: Option<&[Token]>) {
+        self.lending.complete(tokens, |page| self.store.release(GrantRef(page)));
     }
 }

@@ -18,15 +18,17 @@
 use super::list::colour;
 use crate::net::back::assemble::{Todo, TxBatch, TxSlot, bits};
 use crate::net::back::rx_batch::{RxBatch, RxSlot};
-use crate::net::path::{BackPath, Counted, PathName};
+use crate::net::path::lending::{Lending, Place};
+use crate::net::path::{BackPath, Counted, Lends, PathName};
 use crate::platform::{PeerMem, Platform};
-use crate::port::{Arena, Burst};
+use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
 use crate::wire::netif::RSP_OKAY;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
+use alloc::vec::Vec;
 
 /// The buffers of one direction of a queue, mapped.
 #[derive(Debug)]
@@ -53,13 +55,21 @@ pub struct StagingPath<P: Platform> {
     seen: Box<[u64]>,
     heads: bool,
     first_slots: bool,
+    lending: Lending,
 }
 
 impl<P: Platform> StagingPath<P> {
     /// The path over `buffers`.
     pub fn new(buffers: StagedBuffers<<P::Peer as PeerMem>::Map>) -> Self {
         let seen = vec![0; buffers.place.len().div_ceil(64)].into_boxed_slice();
-        Self { buffers: Arc::new(buffers), received: None, seen, heads: false, first_slots: false }
+        Self {
+            buffers: Arc::new(buffers),
+            received: None,
+            seen,
+            heads: false,
+            first_slots: false,
+            lending: Lending::default(),
+        }
     }
 
     /// TX: requests may also name the buffers of `rx` (docs/protocol 3.5).
@@ -94,6 +104,39 @@ impl<P: Platform> StagingPath<P> {
         self.buffers.copy_only
     }
 
+    /// Which mapping a place is in.
+    fn map_of(&self, page: u32) -> Option<&<P::Peer as PeerMem>::Map> {
+        if page == OWN { Some(&self.buffers.map) } else { self.received.as_deref().map(|rx| &rx.map) }
+    }
+
+    /// Lends long frames; those are served, or fail.
+    #[cold]
+    #[inline(never)]
+    fn lend(&mut self, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
+        let (own, received) = (&*self.buffers, self.received.as_deref());
+        let place_of = |slot: &TxSlot| {
+            let (page, _, at) = find(own, received, slot).filter(|_| slot.gref == GrantRef::NONE.0)?;
+            Some(Place { page, at: at as u32 })
+        };
+        let copy = |place: Place, to: &mut [u8]| match (place.page, received) {
+            (RECEIVED, Some(rx)) => rx.map.copy_out(place.at as usize, to),
+            _ => own.map.copy_out(place.at as usize, to),
+        };
+        let lent = self.lending.lend(batch, todo, out, place_of, copy);
+        for i in bits(lent) {
+            let first = batch.frames[i].first_slot as usize;
+            for k in first..first + batch.frames[i].nr_slots as usize {
+                if batch.slots[k].len > 0 && !first_use(&mut self.seen, batch.slots[k].buffer) {
+                    batch.fail(i, out);
+                    break;
+                }
+            }
+        }
+        batch.lent &= !batch.failed;
+        self.lending.fail(batch.failed);
+        lent
+    }
+
     /// The head of a frame that is longer than a buffer: as much of its first fragment as the buffer has room for. What cannot be
     /// had here is taken with the rest.
     fn fetch_head(&mut self, i: usize, batch: &mut TxBatch, out: &mut Arena) {
@@ -111,6 +154,10 @@ impl<P: Platform> StagingPath<P> {
         }
     }
 }
+
+/// Which of the two mappings, as a [`Place`] has it.
+const OWN: u32 = 0;
+const RECEIVED: u32 = 1;
 
 /// Notes an id; false when the batch has it already or it can have no buffer.
 #[inline(always)]
@@ -135,20 +182,19 @@ impl<M> StagedBuffers<M> {
     }
 }
 
-/// Copies what is in a slot's buffer, of either list: one of RX is named, and not that of a request's own id.
+/// Where a slot's bytes are, in a buffer of either list: one of RX is named, and not that of a request's own id.
 #[inline(always)]
-fn copy_out<M: SharedBytes>(
-    own: &StagedBuffers<M>,
-    received: Option<&StagedBuffers<M>>,
+fn find<'a, M>(
+    own: &'a StagedBuffers<M>,
+    received: Option<&'a StagedBuffers<M>>,
     slot: &TxSlot,
-    to: &mut [u8],
-) -> bool {
-    let id = usize::from(slot.buffer);
+) -> Option<(u32, &'a M, usize)> {
+    let (id, len) = (usize::from(slot.buffer), usize::from(slot.len));
     match (id.checked_sub(own.place.len()), received) {
         (Some(id), Some(rx)) if slot.buffer != slot.id => {
-            rx.at(id, slot.offset, to.len()).is_some_and(|at| rx.map.copy_out(at, to))
+            Some((RECEIVED, &rx.map, rx.at(id, slot.offset, len)?))
         }
-        _ => own.at(id, slot.offset, to.len()).is_some_and(|at| own.map.copy_out(at, to)),
+        _ => Some((OWN, &own.map, own.at(id, slot.offset, len)?)),
     }
 }
 
@@ -159,6 +205,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
     #[inline(never)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         self.seen.fill(0);
+        let todo = if batch.names { todo & !self.lend(batch, todo, out) } else { todo };
         let mut rest: Todo = 0;
         // The loop below is too long for the processor to look far ahead: ask for the whole batch's lines first.
         for i in bits(todo) {
@@ -188,7 +235,8 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
                 } else if len > 0 {
                     let to = &mut out.bytes_mut()[at..at + len];
                     let copied = first_use(&mut self.seen, slot.buffer)
-                        && copy_out(&self.buffers, self.received.as_deref(), &slot, to);
+                        && find(&self.buffers, self.received.as_deref(), &slot)
+                            .is_some_and(|(_, map, at)| map.copy_out(at, to));
                     if !copied {
                         batch.fail(i, out);
                         break;
@@ -199,6 +247,18 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
             }
         }
         rest & !batch.failed
+    }
+
+    fn retire(&mut self, _p: &P, done: &mut Vec<Token>) {
+        self.lending.retire(done);
+    }
+
+    fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
+        self.lending.piece(i, k, |place, len| self.map_of(place.page)?.piece(place.at as usize, len))
+    }
+
+    fn lends(&mut self) -> Option<&mut dyn Lends<P>> {
+        Some(self)
     }
 
     #[inline(never)]
@@ -254,6 +314,25 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
             }
         }
         rest & !batch.failed
+    }
+}
+
+/// The buffers are mapped for as long as the queue lives.
+impl<P: Platform> Lends<P> for StagingPath<P> {
+    fn look(&mut self, _p: &P, _of: DomId) -> Todo {
+        0
+    }
+    fn keep(&mut self, i: usize) -> Option<Token> {
+        self.lending.keep(i, |_| {})
+    }
+    fn settle(&mut self, batch: &mut TxBatch, _out: &mut Arena) {
+        self.lending.settle(batch);
+    }
+    fn keeps(&self) -> bool {
+        self.lending.keeps()
+    }
+    fn complete(&mut self, tokens: Option<&[Token]>) {
+        self.lending.complete(tokens, |_| {});
     }
 }
 

@@ -1,0 +1,207 @@
+//! Payload that lies in pages which stay mapped, left there for a port that has the kernel read it; and frames of it that the port keeps.
+//!
+//! ```text
+//!   long frame --all slots have pages--> head (128 bytes, private) + parts --look, piece--> port
+//!                                                        kept (token, page) ... <--keep--'
+//!                                            complete: pages may go, --retire--> answered
+//! ```
+//! What [`staging`](super::staging), [`gref_mapping`](super::gref_mapping) and [`persistent`](super::persistent) have in common; each says which
+//! page a slot has, and what that page is called.
+//!
+//! Invariants: a frame is lent whole or not at all, behind a head that has all headers which anybody is to understand; a page that a
+//! kept frame has is named here until the port has done with it, and whoever unmaps pages asks. Nothing is allocated after it was made:
+//! a frame that is kept keeps its slots of the ring, whose number bounds them.
+//!
+//! What a guest may do: change the payload at any time; a head, a length or a place it cannot change. It can name a page twice:
+//! both frames have what is there when they are read.
+
+use crate::net::back::assemble::{BATCH_SLOTS, Todo, TxBatch, TxSlot, bits};
+use crate::net::headers::IpHeaders;
+use crate::port::{Arena, BURST_FRAMES, FrameDesc, Offloads, Piece, Token};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// Bytes of each frame that are copied and never lent: the headers (Linux's `XEN_NETBACK_TX_COPY_LEN`).
+pub const HEAD_BYTES: u16 = 128;
+
+/// Shorter frames are copied: to have several pieces costs the kernel more than to copy these (`cargo xtask rig 32 --icount`: a piece of a
+/// virtqueue some 150 instructions, as many as it takes to copy 1200 bytes there).
+pub const LENT_MIN: u32 = 2048;
+
+/// Whether a frame may be lent behind this head to a port that takes frames as unfinished as `takes`. Whoever finishes or cuts a frame reads headers, and never
+/// what a guest can still write; a sum is over all bytes.
+pub fn may_be_lent(takes: Offloads, desc: FrameDesc, head: &[u8]) -> bool {
+    let (blank, cut) = (desc.offload.csum_blank, desc.offload.gso_type != 0);
+    let unfit = blank && !takes.csum || cut && !takes.gso;
+    !unfit && (!(blank || cut) || IpHeaders::are_in(head, desc.len as usize))
+}
+
+/// Where some bytes lie: the path's own name of a page, and the first byte there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// A reference, or which of several mappings.
+    pub page: u32,
+    /// Bytes from its beginning.
+    pub at: u32,
+}
+
+/// Some payload of a frame.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    frame: u8,
+    len: u16,
+    place: Place,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Lending {
+    /// Of the batch under way.
+    serial: u64,
+    own: Todo,
+    keeping: Todo,
+    parts: Vec<Part>,
+    /// The first part of each of its frames.
+    first: Box<[u16; BURST_FRAMES]>,
+    /// A page of each part that is kept, of this batch and those before it.
+    kept: Vec<(Token, u32)>,
+    done: Vec<Token>,
+}
+
+impl Default for Lending {
+    fn default() -> Self {
+        Self {
+            serial: 0,
+            own: 0,
+            keeping: 0,
+            parts: Vec::with_capacity(BATCH_SLOTS),
+            first: Box::new([0; BURST_FRAMES]),
+            kept: Vec::with_capacity(BATCH_SLOTS),
+            done: Vec::with_capacity(BATCH_SLOTS),
+        }
+    }
+}
+
+impl Lending {
+    /// Lends those frames of `todo` that are long enough, of which nothing is fetched and all slots have a place; and returns them. `copy` copies what is at a
+    /// place.
+    #[cold]
+    #[inline(never)]
+    pub fn lend(
+        &mut self,
+        batch: &mut TxBatch,
+        todo: Todo,
+        out: &mut Arena,
+        mut place_of: impl FnMut(&TxSlot) -> Option<Place>,
+        copy: impl Fn(Place, &mut [u8]) -> bool,
+    ) -> Todo {
+        (self.serial, self.own, self.keeping) = (batch.serial, 0, 0);
+        self.parts.clear();
+        let takes = batch.lend.unwrap_or_default();
+        for i in bits(todo) {
+            let desc = out.desc(i);
+            if desc.len <= LENT_MIN {
+                continue;
+            }
+            let (first, start) = (self.parts.len(), desc.at as usize);
+            let mut had = 0;
+            let mut all = true;
+            for slot in batch.slots_of(i) {
+                let place = place_of(slot).filter(|_| slot.fetched == 0);
+                let n = slot.len.min(HEAD_BYTES - had);
+                let to = &mut out.bytes_mut()[start + usize::from(had)..][..usize::from(n)];
+                let Some(Place { page, at }) = place.filter(|place| n == 0 || copy(*place, to)) else {
+                    all = slot.len == 0;
+                    if all {
+                        continue;
+                    }
+                    break;
+                };
+                had += n;
+                if slot.len > n {
+                    let place = Place { page, at: at + u32::from(n) };
+                    self.parts.push(Part { frame: i as u8, len: slot.len - n, place });
+                }
+            }
+            let head = &out.bytes_mut()[start..][..usize::from(had)];
+            if all && may_be_lent(takes, desc, head) {
+                batch.heads[i] = had;
+                self.first[i] = first as u16;
+                self.own |= 1 << i;
+            } else {
+                self.parts.truncate(first);
+            }
+        }
+        batch.lent |= self.own;
+        self.own
+    }
+
+    /// These failed after all.
+    pub fn fail(&mut self, frames: Todo) {
+        self.own &= !frames;
+    }
+
+    /// Piece `k` of frame `i`, which `piece` finds.
+    #[inline]
+    pub fn piece<'a>(
+        &self,
+        i: usize,
+        k: usize,
+        piece: impl FnOnce(Place, usize) -> Option<Piece<'a>>,
+    ) -> Option<Piece<'a>> {
+        let part = self.parts.get(self.first[i] as usize + k).filter(|part| usize::from(part.frame) == i)?;
+        if self.own >> i & 1 == 0 {
+            return None;
+        }
+        piece(part.place, part.len.into())
+    }
+
+    /// The port keeps frame `i`; `hold` is told of the pages of it.
+    pub fn keep(&mut self, i: usize, mut hold: impl FnMut(u32)) -> Option<Token> {
+        if self.own & !self.keeping & 1 << i == 0 {
+            return None;
+        }
+        self.keeping |= 1 << i;
+        let token = Token(self.serial << 6 | i as u64);
+        for part in
+            self.parts[self.first[i] as usize..].iter().take_while(|part| usize::from(part.frame) == i)
+        {
+            self.kept.push((token, part.place.page));
+            hold(part.place.page);
+        }
+        Some(token)
+    }
+
+    /// The port has had the batch: the frames that it keeps are held.
+    pub fn settle(&mut self, batch: &mut TxBatch) {
+        // Of what comes without this path nothing is its own.
+        batch.held |= core::mem::take(&mut self.keeping);
+        self.own = 0;
+    }
+
+    /// Whether the port keeps any.
+    pub fn keeps(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
+    /// The port has done with these, `None`: with all; `release` is told of their pages.
+    pub fn complete(&mut self, tokens: Option<&[Token]>, mut release: impl FnMut(u32)) {
+        let done = &mut self.done;
+        self.kept.retain(|(token, page)| {
+            let stays = tokens.is_some_and(|tokens| !tokens.contains(token));
+            if !stays {
+                release(*page);
+                // The parts of a frame follow each other.
+                if done.last() != Some(token) {
+                    done.push(*token);
+                }
+            }
+            stays
+        });
+    }
+
+    /// Appends the frames that may be answered now.
+    pub fn retire(&mut self, done: &mut Vec<Token>) {
+        done.append(&mut self.done);
+    }
+}

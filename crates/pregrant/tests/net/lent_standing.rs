@@ -1,0 +1,332 @@
+//! Payload that is lent from pages which stay mapped: of staging buffers, of the guest's own pages once they are there, and of those it asked to have mapped.
+//!
+//! ```text
+//!   model front --ring--> TxQueue: staging, gref-mapping, persistent --tx_lent--> a port that copies, or keeps
+//! ```
+
+use crate::lent::{Act, LentPort, bytes_of, headers, play, run};
+use crate::rig;
+
+use pregrant::net::path::gref_mapping::table::{GrefTable, Mapped};
+use pregrant::net::path::lending::{HEAD_BYTES, LENT_MIN};
+use pregrant::net::path::{Chain, FrontPath, PathName};
+use pregrant::platform::local::LocalDomain;
+use pregrant::platform::{Access, GrantOps, PeerMem};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::netif::{
+    Extra, RSP_ERROR, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_VALIDATED, TXF_MORE_DATA, TxRequest,
+};
+use pregrant::{GrantRef, PAGE_SIZE};
+use rig::model::Slot;
+use rig::{GUEST, Rig, TxGame, Way};
+
+const PAGES: usize = 16;
+
+/// Frames of page, offset, length: long ones, and two that are not.
+const FRAMES: [&[(usize, u16, u16)]; 5] = [
+    &[(0, 0, 4096)],
+    &[(1, 96, 4000), (2, 0, 4096), (3, 1, 900)],
+    &[(4, 0, 60)],
+    &[(5, 0, LENT_MIN as u16)],
+    // Its head is in three slots, of which one is empty.
+    &[(6, 0, 14), (7, 8, 0), (8, 77, 60), (9, 5, 3000)],
+];
+const IS_LENT: [bool; 5] = [true, true, false, false, true];
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum By {
+    Staging,
+    Persistent,
+    Grefs,
+}
+
+const ALL: [By; 3] = [By::Staging, By::Persistent, By::Grefs];
+
+/// A queue whose guest's pages are all there.
+fn game(rig: &Rig, by: By) -> TxGame {
+    match by {
+        By::Staging => {
+            let mut g = rig.tx_model(Way::Staging(4096), 0, PAGES);
+            let area = g.area.as_ref().expect("a staging way");
+            for page in 0..PAGES {
+                let content = g.content(page, 0, PAGE_SIZE);
+                assert!(area.bytes().copy_in(area.start(page as u16), &content));
+            }
+            // Nothing is to come by a grant.
+            g.refs.fill(GrantRef::NONE);
+            g
+        }
+        By::Persistent => {
+            let chain = Chain::of(None, (256, Access::ReadOnly), PathName::Copy);
+            let mut g = rig.tx_model_by(chain, None, 0, PAGES);
+            for page in 0..PAGES {
+                play(&mut g, &[(page, 0, 60)], 0, None);
+            }
+            g.run().unwrap();
+            g.model.answers().unwrap();
+            g
+        }
+        By::Grefs => {
+            let chain = Chain::<LocalDomain>::new(Vec::new()).with_grefs(Some(Box::new(GrefTable::new(64))));
+            let mut g = rig.tx_model_by(chain, None, 0, PAGES);
+            for gref in g.refs.clone() {
+                let map = rig.host.map(GUEST, &[gref], Access::ReadOnly).unwrap();
+                table(&mut g).insert(gref, Mapped { map, writable: false });
+            }
+            g
+        }
+    }
+}
+
+fn table(g: &mut TxGame) -> &mut GrefTable<<LocalDomain as PeerMem>::Map> {
+    g.back.chain_mut().grefs().and_then(|path| path.table_mut()).expect("a table")
+}
+
+/// Puts a frame on the ring, in whichever way the guest says where it is.
+fn put(g: &mut TxGame, fragments: &[(usize, u16, u16)]) {
+    if g.area.is_none() {
+        return play(g, fragments, 0, None);
+    }
+    let total: u16 = fragments.iter().map(|f| f.2).sum();
+    let slots = fragments.iter().enumerate().map(|(k, &(page, offset, len))| {
+        let flags = if k + 1 < fragments.len() { TXF_MORE_DATA } else { 0 };
+        let size = if k == 0 { total } else { len };
+        Slot::Data(TxRequest { gref: 0, offset, flags, id: page as u16, size })
+    });
+    g.model.play(&slots.collect::<Vec<_>>());
+}
+
+fn named(act: Act) -> LentPort<'static> {
+    LentPort { named: true, ..LentPort::new(act) }
+}
+
+#[test]
+fn long_frames_are_lent_behind_their_heads_and_short_ones_are_copied() {
+    for by in ALL {
+        let rig = Rig::new();
+        let mut g = game(&rig, by);
+        let before = g.back.stats().grant_ops;
+        let mut port = named(Act::Copy);
+        FRAMES.iter().for_each(|f| put(&mut g, f));
+        run(&mut g, &rig, &mut port).unwrap();
+        assert_eq!(port.seen.len(), FRAMES.len(), "{by:?}");
+        for ((seen, f), lent) in port.seen.iter().zip(FRAMES).zip(IS_LENT) {
+            let whole = bytes_of(&g, f);
+            assert_eq!((seen.len, seen.whole), (whole.len(), !lent), "{by:?}");
+            assert!(seen.bytes == whole, "{by:?}");
+            let head = if lent { HEAD_BYTES.into() } else { whole.len() };
+            assert!(seen.head == whole[..head], "{by:?}");
+        }
+        let (stats, none) = (g.back.stats(), GrantOps::default());
+        assert_eq!((stats.errors, stats.dropped), (0, 0));
+        let ops = stats.grant_ops;
+        assert_eq!((ops.copies - before.copies, ops.maps - before.maps), (none.copies, none.maps), "{by:?}");
+        let answers = g.model.answers().unwrap();
+        assert!(answers.len() == FRAMES.len() && answers.iter().flatten().all(|&s| s == RSP_OKAY));
+
+        // A port that might skip them has private bytes: the path's work is to copy.
+        let mut port = LentPort::new(Act::Copy);
+        FRAMES.iter().for_each(|f| put(&mut g, f));
+        run(&mut g, &rig, &mut port).unwrap();
+        assert_eq!((port.seen.len(), port.private), (0, FRAMES.map(|f| bytes_of(&g, f)).to_vec()));
+        g.close();
+        rig.assert_empty();
+    }
+}
+
+/// Answered when the port has done with them, in order; what comes meanwhile goes on.
+#[test]
+fn kept_frames_are_answered_late_one_by_one() {
+    for by in ALL {
+        let rig = Rig::new();
+        let mut g = game(&rig, by);
+        let mut port = named(Act::Keep);
+        [0, 1, 2].iter().for_each(|&f| put(&mut g, FRAMES[f]));
+        run(&mut g, &rig, &mut port).unwrap();
+        put(&mut g, &[(10, 0, 4096)]);
+        run(&mut g, &rig, &mut port).unwrap();
+        assert_eq!((port.seen.len(), port.shelf.kept.lock().unwrap().len()), (4, 3), "{by:?}");
+        assert!(
+            !g.back.is_late() && g.back.final_check() == Ok(false),
+            "a worker that waits for a port sleeps"
+        );
+        port.shelf.finish(1);
+        run(&mut g, &rig, &mut port).unwrap();
+        assert_eq!(g.model.answers().unwrap().len(), 0, "{by:?}: the first is kept");
+        port.shelf.finish(0);
+        run(&mut g, &rig, &mut port).unwrap();
+        assert_eq!(g.model.answers().unwrap().len(), 3, "{by:?}");
+        // One that is done with before the port's call is over.
+        port.shelf.finish(0);
+        port.act = Act::KeepShortly;
+        put(&mut g, FRAMES[1]);
+        run(&mut g, &rig, &mut port).unwrap();
+        assert_eq!(g.model.answers().unwrap().len(), 2, "{by:?}");
+        // A queue that is dropped has the port give up, before its pages go.
+        port.act = Act::Keep;
+        put(&mut g, FRAMES[0]);
+        run(&mut g, &rig, &mut port).unwrap();
+        g.close();
+        assert_eq!(port.shelf.given_up(), 1, "{by:?}");
+        rig.assert_empty();
+    }
+}
+
+/// What a kept frame has is mapped until it is done with, whatever the store's limit, or the guest, says meanwhile.
+#[test]
+fn pages_of_a_kept_frame_stay() {
+    let rig = Rig::new();
+    let mut g = game(&rig, By::Persistent);
+    let mut port = named(Act::Keep);
+    let before = rig.xen.counts().mapped;
+    put(&mut g, FRAMES[1]);
+    run(&mut g, &rig, &mut port).unwrap();
+    g.back.chain_mut().limit_pages(&rig.host, 0);
+    assert_eq!(rig.xen.counts().mapped, before - PAGES + 3);
+    port.shelf.finish(0);
+    run(&mut g, &rig, &mut port).unwrap();
+    assert_eq!((rig.xen.counts().mapped, g.model.answers().unwrap().len()), (before - PAGES, 1));
+    g.close();
+    rig.assert_empty();
+
+    let rig = Rig::new();
+    let mut g = game(&rig, By::Grefs);
+    let mut port = named(Act::Keep);
+    let gref = g.refs[0];
+    // The same page twice: both frames hold it.
+    put(&mut g, FRAMES[0]);
+    put(&mut g, FRAMES[0]);
+    run(&mut g, &rig, &mut port).unwrap();
+    for held in [true, true, false] {
+        assert_eq!(table(&mut g).is_held(gref), held);
+        if held {
+            assert!(table(&mut g).remove(gref).is_none());
+            port.shelf.finish(0);
+            run(&mut g, &rig, &mut port).unwrap();
+        }
+    }
+    assert!(table(&mut g).remove(gref).is_some());
+    g.close();
+    rig.assert_empty();
+}
+
+/// A buffer is a frame's alone, of its batch.
+#[test]
+fn a_buffer_that_is_named_twice_costs_the_second_frame() {
+    let rig = Rig::new();
+    let mut g = game(&rig, By::Staging);
+    let mut port = named(Act::Copy);
+    put(&mut g, FRAMES[0]);
+    put(&mut g, &[(1, 0, 4000), (0, 0, 4096)]);
+    // Twice in one frame; and bytes beyond a buffer.
+    put(&mut g, &[(2, 0, 4000), (2, 0, 4000)]);
+    put(&mut g, &[(3, 0, 3000), (300, 0, 4096)]);
+    put(&mut g, &[(4, 0, 4096)]);
+    run(&mut g, &rig, &mut port).unwrap();
+    assert_eq!(port.seen.iter().map(|seen| seen.len).collect::<Vec<_>>(), [4096, 4096]);
+    let answers = g.model.answers().unwrap();
+    let failed: Vec<bool> = answers.iter().map(|frame| frame.contains(&RSP_ERROR)).collect();
+    assert_eq!(failed, [false, true, true, true, false]);
+    g.close();
+    rig.assert_empty();
+}
+
+/// A frame whose pages are not all there is served as before, and nothing of it is lent.
+#[test]
+fn what_is_not_all_there_is_copied() {
+    let rig = Rig::new();
+    let mut g = game(&rig, By::Grefs);
+    let gref = g.refs[2];
+    rig.host.unmap(&mut table(&mut g).remove(gref).into_iter().collect());
+    let mut port = named(Act::Copy);
+    put(&mut g, FRAMES[1]);
+    put(&mut g, FRAMES[0]);
+    run(&mut g, &rig, &mut port).unwrap();
+    assert_eq!(port.seen.iter().map(|seen| seen.whole).collect::<Vec<_>>(), [true, false]);
+    assert!(port.seen[0].bytes == bytes_of(&g, FRAMES[1]) && port.seen[1].bytes == bytes_of(&g, FRAMES[0]));
+    assert_eq!(g.back.stats().grant_ops.copies, 1, "the page that is not there");
+    g.close();
+    rig.assert_empty();
+}
+
+/// Batches of which now this path lends a frame and now that one: each frame has its own payload.
+#[test]
+fn a_batch_has_nothing_of_the_one_before() {
+    let rig = Rig::new();
+    let (area, buffers) = rig.stage(Way::Staging(4096), Access::ReadOnly, 0).unzip();
+    let staging = buffers.map(pregrant::net::path::StagingPath::new);
+    let chain = Chain::of(staging, (256, Access::ReadOnly), PathName::Map);
+    let chain = chain.with_grefs(Some(Box::new(GrefTable::new(64))));
+    let mut g = rig.tx_model_by(chain, area, 0, PAGES);
+    let staged = g.area.as_ref().expect("a staging way");
+    let content = g.content(9, 0, PAGE_SIZE);
+    assert!(staged.bytes().copy_in(staged.start(9), &content));
+    let gref = g.refs[0];
+    let map = rig.host.map(GUEST, &[gref], Access::ReadOnly).unwrap();
+    table(&mut g).insert(gref, Mapped { map, writable: false });
+    // Page 1 is seen, and stays mapped.
+    play(&mut g, &[(1, 0, 60)], 0, None);
+    g.run().unwrap();
+    for act in [Act::Copy, Act::Skip, Act::KeepShortly] {
+        for page in [0, 9, 1, 5, 9, 0, 5, 1] {
+            let mut port = named(act);
+            if page == 9 {
+                put(&mut g, &[(9, 0, 4096)]);
+            } else {
+                play(&mut g, &[(page, 0, 4096)], 0, None);
+            }
+            run(&mut g, &rig, &mut port).unwrap();
+            let seen = &port.seen[0];
+            assert!(!seen.whole && seen.head == g.content(page, 0, 128), "{act:?}: {page}");
+            assert!(act == Act::Skip || seen.bytes == g.content(page, 0, 4096), "{act:?}: {page}");
+            assert_eq!(g.model.answers().unwrap().last(), Some(&vec![RSP_OKAY]), "{act:?}: {page}");
+            // It was seen; the next time it is to come by the other path again.
+            g.back.chain_mut().limit_pages(&rig.host, 1);
+        }
+    }
+    g.close();
+    rig.assert_empty();
+}
+
+/// As with `map`: who parses has private bytes, and a guest that rewrites a frame changes its payload alone.
+#[test]
+fn xsa_155_what_is_rewritten_after_the_check_is_payload_alone() {
+    for by in ALL {
+        let rig = Rig::new();
+        let mut g = game(&rig, by);
+        let frame = headers(0, 3000);
+        let (blank, gso) = (TXF_CSUM_BLANK | TXF_DATA_VALIDATED, Extra::Gso { size: 500, gso_type: 2 });
+        let len = frame.len() as u16;
+        let rewrite: Box<dyn Fn() + Sync> = match &g.area {
+            Some(area) => {
+                assert!(area.bytes().copy_in(area.start(0), &frame));
+                let (bytes, at) = (area.bytes().clone(), area.start(0));
+                Box::new(move || assert!(bytes.copy_in(at, &[0xEE; PAGE_SIZE])))
+            }
+            None => {
+                assert!(g.memory.copy_in(0, &frame));
+                let memory = g.memory.clone();
+                Box::new(move || assert!(memory.copy_in(0, &[0xEE; PAGE_SIZE])))
+            }
+        };
+        let mut port = LentPort { named: true, between: &*rewrite, ..LentPort::new(Act::Copy) };
+        let gref = g.refs[0].0;
+        let first = TxRequest {
+            gref,
+            offset: 0,
+            flags: blank | pregrant::wire::netif::TXF_EXTRA_INFO,
+            id: 0,
+            size: len,
+        };
+        g.model.play(&[Slot::Data(first), Slot::extra(gso, false)]);
+        run(&mut g, &rig, &mut port).unwrap();
+        let seen = &port.seen[0];
+        assert!(!seen.whole && seen.len == frame.len(), "{by:?}");
+        assert!(seen.head == frame[..128] && seen.bytes[..128] == frame[..128], "{by:?}");
+        assert!(seen.bytes[128..].iter().all(|&b| b == 0xEE), "{by:?}: it was rewritten");
+        drop(port);
+        drop(rewrite);
+        g.close();
+        rig.assert_empty();
+    }
+}
