@@ -253,7 +253,7 @@ impl<D: Worker> Vhost<D> {
         let mut refused = 0;
         while self.device.is_some() {
             // SAFETY: the caller's.
-            if unsafe { self.tx.put_lent(header, head, pieces(), Some(token)) } {
+            if unsafe { self.tx.put_lent(header, head, pieces(), token) } {
                 return refused;
             }
             refused += self.make_room_or_restart();

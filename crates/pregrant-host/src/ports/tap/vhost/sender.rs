@@ -24,12 +24,13 @@ pub const AREA: usize = 512 * 1024;
 /// A frame that is out.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
-    head: u16,
-    at: usize,
-    len: usize,
-    /// Of its payload, beyond what is in the area.
-    nr_pieces: usize,
+    /// Of one that is lent.
     token: Option<Token>,
+    at: u32,
+    len: u32,
+    head: u16,
+    /// Of its payload, beyond what is in the area.
+    nr_pieces: u16,
     is_back: bool,
 }
 
@@ -67,7 +68,7 @@ impl Sender {
 
     /// Where `len` bytes are free.
     fn room(&self, len: usize) -> Option<usize> {
-        let Some(Sent { at: oldest, .. }) = self.sent.front().copied() else {
+        let Some(oldest) = self.sent.front().map(|sent| sent.at as usize) else {
             return Some(self.area.start);
         };
         if self.next <= oldest {
@@ -80,49 +81,64 @@ impl Sender {
         (oldest - self.area.start > len).then_some(self.area.start)
     }
 
+    /// Has header and head in the area: where, and how many bytes. None: there is no room.
+    #[inline(always)]
+    fn write(&mut self, header: &[u8; HEADER], head: &[u8]) -> Option<(usize, usize)> {
+        let len = HEADER + head.len();
+        if self.ring.nr_free() == 0 || head.len() > MAX_FRAME {
+            return None;
+        }
+        let at = self.room(len.next_multiple_of(64))?;
+        self.memory.write(at, header);
+        self.memory.write(at + HEADER, head);
+        Some((at, len))
+    }
+
+    fn buffer(&self, at: usize, len: usize) -> Buffer {
+        Buffer { address: self.memory.address() + at as u64, len: len as u32, writable: false }
+    }
+
     /// Appends a frame to what is published next. False: there is no room.
     #[must_use]
     pub fn put(&mut self, header: &[u8; HEADER], frame: &[u8]) -> bool {
-        // SAFETY: nothing is lent.
-        unsafe { self.put_lent(header, frame, std::iter::empty(), None) }
+        let Some((at, len)) = self.write(header, frame) else { return false };
+        let buffer = self.buffer(at, len);
+        // SAFETY: the bytes are the area's, which stays as long as the ring, and no other frame has them until this one is back.
+        let Some(head) = (unsafe { self.ring.push(std::iter::once(buffer)) }) else { return false };
+        let (at, len) = (at as u32, len as u32);
+        self.sent.push_back(Sent { token: None, at, len, head, nr_pieces: 0, is_back: false });
+        self.next = (at + len.next_multiple_of(64)) as usize;
+        true
     }
 
     /// As [`put`](Self::put), of a frame whose `pieces` follow its head.
     ///
     /// # Safety
-    /// The pieces' memory stays mapped until the token is [completed](Self::completed), or the frame is taken by [`left`](Self::left).
+    /// The pieces' memory stays mapped until the token is [completed](Self::completed).
     #[must_use]
     pub unsafe fn put_lent<'p>(
         &mut self,
         header: &[u8; HEADER],
         head: &[u8],
         pieces: impl Iterator<Item = Piece<'p>>,
-        token: Option<Token>,
+        token: Token,
     ) -> bool {
-        let len = HEADER + head.len();
-        let Some(at) = self.room(len.next_multiple_of(64)).filter(|_| head.len() <= MAX_FRAME) else {
-            return false;
-        };
-        if self.ring.nr_free() == 0 {
-            return false;
-        }
-        self.memory.write(at, header);
-        self.memory.write(at + HEADER, head);
-        let first = Buffer { address: self.memory.address() + at as u64, len: len as u32, writable: false };
+        let Some((at, len)) = self.write(header, head) else { return false };
+        let first = self.buffer(at, len);
         let before = self.pieces.len();
         // SAFETY: the caller's.
         self.pieces.extend(pieces.map(|piece| unsafe { Vector::lent(piece) }));
         let lent = self.pieces.range(before..).map(Vector::buffer);
-        // SAFETY: the first bytes are the area's, which stays as long as the ring, and no other frame has them until this one is back; the
-        // others are the caller's.
-        let Some(chain) = (unsafe { self.ring.push(std::iter::once(first).chain(lent)) }) else {
+        // SAFETY: the first bytes are the area's, as in `put`; the others are the caller's.
+        let Some(head) = (unsafe { self.ring.push(std::iter::once(first).chain(lent)) }) else {
             self.pieces.truncate(before);
             return false;
         };
-        let nr_pieces = self.pieces.len() - before;
-        self.lent += usize::from(token.is_some());
-        self.sent.push_back(Sent { head: chain, at, len, nr_pieces, token, is_back: false });
-        self.next = at + len.next_multiple_of(64);
+        let nr_pieces = (self.pieces.len() - before) as u16;
+        self.lent += 1;
+        let (at, len) = (at as u32, len as u32);
+        self.sent.push_back(Sent { token: Some(token), at, len, head, nr_pieces, is_back: false });
+        self.next = (at + len.next_multiple_of(64)) as usize;
         true
     }
 
@@ -133,21 +149,29 @@ impl Sender {
     pub fn reclaim(&mut self) -> Result<(), Lie> {
         while let Some(used) = self.ring.pop()? {
             self.ring.free(used.head);
-            // Nearly always the oldest.
-            let of = |sent: &&mut Sent| sent.head == used.head && !sent.is_back;
-            if let Some(sent) = self.sent.iter_mut().find(of) {
-                sent.is_back = true;
-                if let Some(token) = sent.token {
-                    self.completed.push(token);
-                    self.lent -= 1;
+            match self.sent.front() {
+                // Nearly always the oldest, and whole.
+                Some(Sent { head, token: None, .. }) if *head == used.head => {
+                    self.sent.pop_front();
                 }
+                _ => self.is_back(used.head),
             }
             while self.sent.front().is_some_and(|oldest| oldest.is_back) {
                 let nr_pieces = self.sent.pop_front().map_or(0, |oldest| oldest.nr_pieces);
-                self.pieces.drain(..nr_pieces);
+                self.pieces.drain(..usize::from(nr_pieces));
             }
         }
         Ok(())
+    }
+
+    fn is_back(&mut self, head: u16) {
+        let of = |sent: &&mut Sent| sent.head == head && !sent.is_back;
+        let Some(sent) = self.sent.iter_mut().find(of) else { return };
+        sent.is_back = true;
+        if let Some(token) = sent.token {
+            self.completed.push(token);
+            self.lent -= 1;
+        }
     }
 
     /// Frames that are lent and not back.
@@ -170,12 +194,12 @@ impl Sender {
         let mut bytes = vec![0; HEADER + MAX_FRAME];
         let mut vectors = Vec::new();
         for sent in self.sent.drain(..) {
-            let pieces = self.pieces.drain(..sent.nr_pieces);
+            let pieces = self.pieces.drain(..usize::from(sent.nr_pieces));
             if sent.is_back {
                 continue;
             }
-            let first = &mut bytes[..sent.len];
-            self.memory.read(sent.at, first);
+            let first = &mut bytes[..sent.len as usize];
+            self.memory.read(sent.at as usize, first);
             vectors.clear();
             // SAFETY: the bytes stay as they are until the frame was taken.
             vectors.push(unsafe { Vector::private(first) });
