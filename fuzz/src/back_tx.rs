@@ -64,7 +64,7 @@ struct Port {
     meanwhile: Option<Meanwhile>,
     ring: LocalRegion,
     pages: LocalRegion,
-    lent: bool,
+    payload: Payload,
 }
 
 impl FramePort for Port {
@@ -73,7 +73,7 @@ impl FramePort for Port {
     }
     /// Now private bytes, now the same copied from where they lie: none may differ.
     fn payload(&self) -> Payload {
-        if self.lent { Payload::Lent } else { Payload::Private }
+        self.payload
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         self.took.extend(frames.iter().map(|(bytes, offload)| (bytes.to_vec(), offload)));
@@ -165,7 +165,7 @@ impl Game {
             meanwhile: None,
             ring: ring_memory.clone(),
             pages: pages.region.clone(),
-            lent: false,
+            payload: Payload::Private,
         };
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
         let (control, offered) = (SharedControl::default(), tape.below(2) == 0);
@@ -363,7 +363,11 @@ impl Game {
             self.arena.bytes_mut().fill(POISON);
         }
         self.port.took.clear();
-        self.port.lent = !self.port.lent;
+        self.port.payload = match self.port.payload {
+            Payload::Private => Payload::Lent,
+            Payload::Lent => Payload::Named,
+            Payload::Named => Payload::Private,
+        };
 
         let (port, arena) = (&mut self.port, &mut self.arena);
         let polled = self.back.poll(&self.rig.host, GUEST, &self.chans.1, port, arena, &self.control);

@@ -71,8 +71,8 @@ impl Mix {
 struct MixPort {
     mix: Mix,
     frames: u64,
-    /// Takes payload where it lies.
-    lent: bool,
+    /// What it takes where it lies.
+    payload: Payload,
 }
 
 impl FramePort for MixPort {
@@ -80,7 +80,7 @@ impl FramePort for MixPort {
         Offloads { csum: true, gso: true }
     }
     fn payload(&self) -> Payload {
-        if self.lent { Payload::Lent } else { Payload::Private }
+        self.payload
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         for (bytes, offload) in frames.iter() {
@@ -147,14 +147,14 @@ fn receive(rig: &Rig, ends: &mut RxEnds, mix: &mut Mix, port: &mut MixPort, aren
 }
 
 fn tx(way: Way, granting: Granting, lens: &'static [(usize, bool)]) {
-    tx_to(false, way, granting, lens);
+    tx_to(Payload::Private, way, granting, lens);
 }
 
-fn tx_to(lent: bool, way: Way, granting: Granting, lens: &'static [(usize, bool)]) {
+fn tx_to(payload: Payload, way: Way, granting: Granting, lens: &'static [(usize, bool)]) {
     let rig = Rig::new();
     let mut ends = rig.tx(way, granting, 0);
     let mut arenas = (Arena::new(), Arena::new());
-    let (mut mix, mut port) = (Mix::new(lens), MixPort { mix: Mix::new(lens), frames: 0, lent });
+    let (mut mix, mut port) = (Mix::new(lens), MixPort { mix: Mix::new(lens), frames: 0, payload });
     send(&rig, &mut ends, &mut mix, &mut port, &mut arenas, WARM_UP);
     let before = (calls(), live());
     send(&rig, &mut ends, &mut mix, &mut port, &mut arenas, WARM_UP + FRAMES);
@@ -167,7 +167,8 @@ fn rx(way: Way, granting: Granting, lens: &'static [(usize, bool)]) {
     let rig = Rig::new();
     let mut ends = rig.rx(way, granting, 0, false);
     let mut arena = Arena::new();
-    let (mut mix, mut port) = (Mix::new(lens), MixPort { mix: Mix::new(lens), frames: 0, lent: false });
+    let (mut mix, mut port) =
+        (Mix::new(lens), MixPort { mix: Mix::new(lens), frames: 0, payload: Payload::Private });
     receive(&rig, &mut ends, &mut mix, &mut port, &mut arena, WARM_UP);
     let before = (calls(), live());
     receive(&rig, &mut ends, &mut mix, &mut port, &mut arena, WARM_UP + FRAMES);
@@ -205,12 +206,13 @@ fn copy_allocates_nothing() {
 #[test]
 fn map_allocates_nothing() {
     tx(Way::Map, Granting::Standing, ALL_LENGTHS);
-    tx_to(true, Way::Map, Granting::Standing, ALL_LENGTHS);
+    tx_to(Payload::Lent, Way::Map, Granting::Standing, ALL_LENGTHS);
 }
 
 #[test]
 fn persistent_allocates_nothing() {
     tx(Way::Persistent(256), Granting::Standing, ALL_LENGTHS);
+    tx_to(Payload::Named, Way::Persistent(256), Granting::Standing, ALL_LENGTHS);
     rx(Way::Persistent(256), Granting::Standing, ALL_LENGTHS);
 }
 
@@ -229,6 +231,7 @@ fn staging_with_frames_that_fall_back_allocates_nothing() {
 #[test]
 fn staging_of_every_slot_allocates_nothing() {
     tx(Way::Staging(65535), Granting::PerFrame, ALL_LENGTHS);
+    tx_to(Payload::Named, Way::Staging(65535), Granting::PerFrame, ALL_LENGTHS);
     rx(Way::Staging(65535), Granting::PerFrame, ALL_LENGTHS);
 }
 
