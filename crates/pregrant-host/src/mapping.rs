@@ -73,6 +73,7 @@ impl Mapping {
         }
     }
 
+    #[inline(always)]
     fn at<T>(&self, byte: usize) -> NonNull<T> {
         let end = byte.checked_add(size_of::<T>());
         assert!(
@@ -85,6 +86,7 @@ impl Mapping {
     }
 
     /// Copies `bytes` to `at`. Offsets are our own: a wrong one panics.
+    #[inline(always)]
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         assert!(
             self.copy_in(at, bytes),
@@ -95,6 +97,7 @@ impl Mapping {
     }
 
     /// Copies what is at `at` to `bytes`, in the same way.
+    #[inline(always)]
     pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
         let n = bytes.len();
         assert!(self.copy_out(at, bytes), "{n} bytes at {at} are outside of a mapping of {}", self.len);
@@ -118,6 +121,20 @@ impl Mapping {
     pub(crate) fn u32(&self, byte: usize) -> &AtomicU32 {
         // SAFETY: as in `u8`.
         unsafe { self.at::<AtomicU32>(byte).as_ref() }
+    }
+
+    /// Two 32-bit words from `byte` on.
+    #[inline(always)]
+    pub(crate) fn two_u32(&self, byte: usize) -> &[AtomicU32; 2] {
+        // SAFETY: as in `u8`.
+        unsafe { self.at::<[AtomicU32; 2]>(byte).as_ref() }
+    }
+
+    /// Two 64-bit words from `byte` on.
+    #[inline(always)]
+    pub(crate) fn two_u64(&self, byte: usize) -> &[AtomicU64; 2] {
+        // SAFETY: as in `u8`.
+        unsafe { self.at::<[AtomicU64; 2]>(byte).as_ref() }
     }
 
     /// The 64-bit word at `byte`.

@@ -505,6 +505,11 @@ impl<P: Platform> Workload<P> {
     /// In a control turn: looks at what fired, and after what waits in active queues and in those whose time has come.
     pub fn turn(&mut self, p: &P) {
         self.look(p);
+        self.turn_looked(p);
+    }
+
+    /// The same, of what was looked at just now.
+    pub fn turn_looked(&mut self, p: &P) {
         let now_ns = p.clock().now_ns();
         let slots = &self.slots;
         let is_due = |slot: &usize| {

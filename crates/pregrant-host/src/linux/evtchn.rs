@@ -37,6 +37,8 @@ pub struct Evtchn {
     tally: Arc<Tally>,
     extras: Extras,
     masked: RefCell<Masked>,
+    /// What a read takes: zeroed once.
+    taken: RefCell<Box<[u8; PORTS_A_READ * 4]>>,
 }
 
 /// Ends that fired and were not unmasked since: a bit for each local number.
@@ -89,6 +91,7 @@ impl Evtchn {
             tally,
             extras: Extras::default(),
             masked: RefCell::default(),
+            taken: RefCell::new(Box::new([0; PORTS_A_READ * 4])),
         })
     }
 
@@ -105,9 +108,9 @@ impl Evtchn {
 
     /// Takes what fired. The kernel masks each port that it reports.
     fn take(&self, ready: &mut ReadySet) -> bool {
-        let mut bytes = [0; PORTS_A_READ * 4];
+        let mut bytes = self.taken.borrow_mut();
         self.tally.syscalls.add(1);
-        match rustix::io::read(&*self.node, &mut bytes) {
+        match rustix::io::read(&*self.node, &mut bytes[..]) {
             Ok(n) => {
                 let ports = bytes[..n].chunks_exact(4).filter_map(|p| p.first_chunk::<4>());
                 let mut masked = self.masked.borrow_mut();

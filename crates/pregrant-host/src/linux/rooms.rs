@@ -50,6 +50,7 @@ impl OwnPages {
     }
 
     /// Byte `at` as a side of a segment.
+    #[inline]
     pub(super) fn side(&self, at: usize) -> Option<u64> {
         let gref = self.refs.get(at / PAGE_SIZE)?;
         Some(gref_side(gref.0, (at % PAGE_SIZE) as u16, self.own.0))

@@ -40,6 +40,8 @@ struct Thread<P: Platform> {
     bell: Option<usize>,
     arrivals: Option<usize>,
     each_turn: EachTurn,
+    /// It slept, and saw all that fired, since it did anything else.
+    looked: bool,
     over: bool,
 }
 
@@ -98,6 +100,7 @@ where
         bell,
         arrivals: None,
         each_turn,
+        looked: false,
         over: false,
     };
     let Ok(()) = Worker::new(mode).run(&mut thread);
@@ -167,7 +170,11 @@ where
 
     fn control(&mut self) -> Result<(), Infallible> {
         self.read();
-        self.load.turn(&self.p);
+        if std::mem::take(&mut self.looked) {
+            self.load.turn_looked(&self.p);
+        } else {
+            self.load.turn(&self.p);
+        }
         self.tell();
         (self.each_turn)();
         Ok(())
@@ -209,9 +216,15 @@ where
             self.load.look_at_ports();
         }
         if due.is_some_and(|(at, _)| at <= Instant::now()) {
-            self.load.turn(&self.p);
+            self.load.turn_looked(&self.p);
         }
+        self.looked = true;
         Ok(())
+    }
+
+    #[inline(always)]
+    fn again(&mut self, _moved: bool) {
+        self.looked = false;
     }
 }
 

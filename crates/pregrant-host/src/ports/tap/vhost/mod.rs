@@ -225,7 +225,18 @@ impl<D: Worker> Vhost<D> {
 
     /// Has a frame sent behind those before it, once it is [published](Self::publish). Returns how many were refused, where the worker
     /// had to be stopped; where none works any more, this one is among those that are written by a call.
+    #[inline(always)]
     pub fn send(&mut self, header: &[u8; HEADER], frame: &[u8]) -> usize {
+        if self.device.is_some() && self.tx.put(header, frame) {
+            return 0;
+        }
+        self.send_late(header, frame)
+    }
+
+    /// There is no room, or no worker.
+    #[cold]
+    #[inline(never)]
+    fn send_late(&mut self, header: &[u8; HEADER], frame: &[u8]) -> usize {
         let mut refused = 0;
         while self.device.is_some() {
             if self.tx.put(header, frame) {
@@ -268,6 +279,7 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
+    #[cold]
     fn make_room_or_restart(&mut self) -> usize {
         match self.make_room() {
             Ok(()) => 0,

@@ -68,7 +68,7 @@ impl Receiver {
             let address = memory.address() + (at + i * BUFFER) as u64;
             let buffer = Buffer { address, len: BUFFER as u32, writable: true };
             // SAFETY: the bytes are in the mapping, which stays as long as the ring, and are this descriptor's alone.
-            if let Some(head) = unsafe { ring.push(std::iter::once(buffer)) } {
+            if let Some(head) = unsafe { ring.push_one(buffer) } {
                 place[usize::from(head)] = i as u16;
             }
         }
@@ -84,6 +84,7 @@ impl Receiver {
         self.at + usize::from(self.place[usize::from(used.head)]) * BUFFER
     }
 
+    #[inline(always)]
     fn pop(&mut self) -> Result<bool, Wrong> {
         let Some(used) = self.ring.pop()? else { return Ok(false) };
         if used.len as usize > BUFFER {
@@ -95,6 +96,7 @@ impl Receiver {
     }
 
     /// Whether a frame is there.
+    #[inline(always)]
     fn next(&mut self) -> Result<bool, Wrong> {
         if !self.frame.is_empty() {
             return Ok(true);

@@ -67,6 +67,7 @@ impl Sender {
     }
 
     /// Where `len` bytes are free.
+    #[inline(always)]
     fn room(&self, len: usize) -> Option<usize> {
         let Some(oldest) = self.sent.front().map(|sent| sent.at as usize) else {
             return Some(self.area.start);
@@ -100,11 +101,12 @@ impl Sender {
 
     /// Appends a frame to what is published next. False: there is no room.
     #[must_use]
+    #[inline(always)]
     pub fn put(&mut self, header: &[u8; HEADER], frame: &[u8]) -> bool {
         let Some((at, len)) = self.write(header, frame) else { return false };
         let buffer = self.buffer(at, len);
         // SAFETY: the bytes are the area's, which stays as long as the ring, and no other frame has them until this one is back.
-        let Some(head) = (unsafe { self.ring.push(std::iter::once(buffer)) }) else { return false };
+        let Some(head) = (unsafe { self.ring.push_one(buffer) }) else { return false };
         let (at, len) = (at as u32, len as u32);
         self.sent.push_back(Sent { token: None, at, len, head, nr_pieces: 0, is_back: false });
         self.next = (at + len.next_multiple_of(64)) as usize;

@@ -187,10 +187,7 @@ impl Virtqueue {
             let follows = if buffers.peek().is_some() { NEXT } else { 0 };
             let (flags, next) =
                 (follows | if buffer.writable { WRITE } else { 0 }, self.next[usize::from(at)]);
-            let place = self.at + 16 * usize::from(at);
-            let word = u64::from(buffer.len) | flags << 32 | u64::from(next) << 48;
-            self.memory.u64(place).store(buffer.address.to_le(), Ordering::Relaxed);
-            self.memory.u64(place + 8).store(word.to_le(), Ordering::Relaxed);
+            self.describe(at, buffer, flags, next);
             (last, at) = (at, next);
             n += 1;
         }
@@ -201,16 +198,42 @@ impl Virtqueue {
         Some(head)
     }
 
+    /// As [`push`](Self::push), of this one buffer.
+    ///
+    /// # Safety
+    /// As for [`push`](Self::push).
+    #[must_use]
+    #[inline(always)]
+    pub unsafe fn push_one(&mut self, buffer: Buffer) -> Option<u16> {
+        let head = self.first_free;
+        self.nr_free = self.nr_free.checked_sub(1)?;
+        self.first_free = self.next[usize::from(head)];
+        self.chains[usize::from(head)] = 1;
+        self.describe(head, buffer, if buffer.writable { WRITE } else { 0 }, 0);
+        self.offer(head);
+        Some(head)
+    }
+
+    #[inline(always)]
+    fn describe(&self, at: u16, buffer: Buffer, flags: u64, next: u16) {
+        let [address, rest] = self.memory.two_u64(self.at + 16 * usize::from(at));
+        let word = u64::from(buffer.len) | flags << 32 | u64::from(next) << 48;
+        address.store(buffer.address.to_le(), Ordering::Relaxed);
+        rest.store(word.to_le(), Ordering::Relaxed);
+    }
+
     /// Appends the chain at `head`, which [`pop`](Self::pop) just gave, as it was.
     ///
     /// # Safety
     /// As for [`push`](Self::push), of its buffers.
+    #[inline(always)]
     pub unsafe fn push_again(&mut self, head: u16) {
         assert!(self.chains[usize::from(head)] != 0, "{head} is no chain's");
         assert!(!self.is_out[usize::from(head)], "{head} is the device's");
         self.offer(head);
     }
 
+    #[inline(always)]
     fn offer(&mut self, head: u16) {
         let place = self.at + avail_at(self.size) + 4 + 2 * usize::from(self.avail % self.size);
         self.memory.u16(place).store(head.to_le(), Ordering::Relaxed);
@@ -247,6 +270,7 @@ impl Virtqueue {
     ///
     /// # Errors
     /// The index cannot be.
+    #[inline(always)]
     pub fn came(&mut self) -> Result<usize, Lie> {
         if self.back == self.seen {
             let idx = self.memory.u16(self.at + used_at(self.size) + 2);
@@ -273,13 +297,15 @@ impl Virtqueue {
     ///
     /// # Errors
     /// The device did not tell the truth.
+    #[inline(always)]
     pub fn pop(&mut self) -> Result<Option<Used>, Lie> {
         if self.came()? == 0 {
             return Ok(None);
         }
         let place = self.at + used_at(self.size) + 4 + 8 * usize::from(self.seen % self.size);
-        let id = u32::from_le(self.memory.u32(place).load(Ordering::Relaxed));
-        let len = u32::from_le(self.memory.u32(place + 4).load(Ordering::Relaxed));
+        let [id, len] = self.memory.two_u32(place);
+        let (id, len) = (id.load(Ordering::Relaxed), len.load(Ordering::Relaxed));
+        let (id, len) = (u32::from_le(id), u32::from_le(len));
         let head = u16::try_from(id).map_err(|_| Lie::Head(id))?;
         let is_out = self.is_out.get_mut(usize::from(head)).ok_or(Lie::Head(id))?;
         if !std::mem::take(is_out) {
@@ -291,6 +317,7 @@ impl Virtqueue {
     }
 
     /// The descriptors of a chain that was popped are free again.
+    #[inline(always)]
     pub fn free(&mut self, head: u16) {
         let n = std::mem::take(&mut self.chains[usize::from(head)]);
         assert!(n != 0 && !self.is_out[usize::from(head)], "{head} is no chain's, or the device's");
