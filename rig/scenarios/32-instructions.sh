@@ -112,11 +112,16 @@ rows() {
 	row "$1" "request and response" rx both_ways 50 $((PINGS + 50))
 }
 
+# With --profile (xtask/src/rig/profile), on the console: the names of what dom0's kernel executes; where the program of our process lies.
+names() { [ -z "$PROFILE" ] || awk '$2 ~ /^[tTwW]$/ { print $1, $3, $4 }' /proc/kallsyms | gzip | base64 | sed 's/^/RIG names /'; }
+lies() { [ -z "$PROFILE" ] || echo "RIG lies $1 $(grep -m 1 ' r-xp .*/pregrant' "/proc/$BACK_PID/maps")"; }
+
 # taken NAME WAY [ARGUMENT...]: the rows of a Linux guest whose vif is taken from netback, and given back.
 taken() {
 	_name=$1 _way=$2; shift 2
 	back --tap-way "$_way" "$@" --take "$id.0" --give-back "$id.0"
 	back_says "vif 0 of domain $id.*connected" || fail "$_name: not taken up"
+	lies "$_name"
 	rows "$_name"
 	end_back || fail "not given back"
 	BACK_PID=
@@ -133,6 +138,7 @@ fronted() {
 	# Gref mappings are there later than the connection is.
 	back_says "connected, .*TX $(echo "$1" | sed s/gref-mapping/copy/)" || { cat $BACK_LOG; fail "no $1"; }
 	meet two 3
+	lies "front/$1/$2"
 	rows "front/$1/$2"
 	[ "$1" != gref-mapping ] || [ "$(mapped_frames)" -ge $((2 * FRAMES)) ] || fail "only $(mapped_frames) frames by gref mappings"
 	end_front two || fail "the front does not end"
@@ -152,6 +158,7 @@ front/*) ;;
 	meet one 2
 	;;
 esac
+names
 for way in $WAYS; do
 	case $way in
 	netback) rows netback ;;
