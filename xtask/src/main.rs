@@ -4,11 +4,12 @@
 //!   cargo xtask ci              every layer, one after the other
 //!   cargo xtask ci LAYER...     only these; `ci rest` is every layer but `test`
 //!   cargo xtask test            the layer `test`; its last line counts tests
-//!   cargo xtask rig [NAME...] [--workers N,N] [--debian N] [--guest-debian N] [--dom0 pv|pvh] [--icount] [--set NAME=VALUE]
+//!   cargo xtask rig [NAME...] [--workers N,N] [--debian N] [--guest-debian N] [--dom0 pv|pvh] [--icount] [--profile] [--set NAME=VALUE]
 //!                               real Xen in QEMU: all scenarios of rig/scenarios, or those with such names; each once with each
 //!                               number of `pregrant back`'s worker threads; --debian 13: Xen, dom0 and guests of that
 //!                               release, --guest-debian: the guests alone; --icount: where a microsecond is 1000
-//!                               instructions; --set FRAMES=10000: for a scenario's variables that have defaults
+//!                               instructions; --profile: of scenario 32 by function (`rig profile`: the last one's tables
+//!                               anew); --set FRAMES=10000: for a scenario's variables that have defaults
 //!   cargo xtask list            the layers, and what each shows; `rig list` the scenarios
 //!   cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
 //!                               fuzz targets for longer (60 s each); --keep: into fuzz/corpus with what is new
@@ -35,7 +36,8 @@ use workspace::Workspace;
 
 const USAGE: &str = "usage: cargo xtask ci [rest|LAYER...] | cargo xtask test | cargo xtask list
        cargo xtask rig [NAME...] [--workers N,N] [--debian 12|13] [--guest-debian 12|13] [--dom0 pv|pvh] [--icount]
-                       [--set NAME=VALUE] | cargo xtask rig list
+                       [--profile] [--set NAME=VALUE] | cargo xtask rig list
+       cargo xtask rig profile [--debian 12|13] [--guest-debian 12|13]
        cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
        cargo xtask figures [--runs N] [--anyway]";
 
@@ -54,6 +56,10 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         ["rig", "list"] => return end(rig::list(&Workspace::find())),
+        ["rig", "profile", args @ ..] => match rig::Wish::parse(args) {
+            Ok(wish) => return end(rig::profile(&Workspace::find(), &wish)),
+            Err(what) => Err(what),
+        },
         ["rig", args @ ..] => match rig::Wish::parse(args) {
             Ok(wish) => return end(rig::play(&Workspace::find(), &wish)),
             Err(what) => Err(what),

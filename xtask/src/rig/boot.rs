@@ -17,6 +17,7 @@ use super::image::images;
 use super::scenario::{Machine, Play};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -36,11 +37,16 @@ pub(super) struct Outcome {
     pub(super) passed: bool,
 }
 
+/// Where the console's lines go.
+pub(super) fn log_path(rig: &Rig<'_>, machine: &Machine) -> PathBuf {
+    rig.dir.join("log").join(format!("boot-{}{}.log", machine.name(), rig.combination.suffix()))
+}
+
 /// Boots, plays, and prints a line for each scenario.
 pub(super) fn play(rig: &Rig<'_>, machine: &Machine, plays: &[Play]) -> Result<Vec<Outcome>, String> {
-    let logs = rig.dir.join("log");
-    std::fs::create_dir_all(&logs).map_err(|e| format!("{}: {e}", logs.display()))?;
-    let log_path = logs.join(format!("boot-{}{}.log", machine.name(), rig.combination.suffix()));
+    let log_path = log_path(rig, machine);
+    let logs = log_path.parent().unwrap_or(&rig.dir);
+    std::fs::create_dir_all(logs).map_err(|e| format!("{}: {e}", logs.display()))?;
     let mut log = File::create(&log_path).map_err(|e| format!("{}: {e}", log_path.display()))?;
     let names: Vec<String> = plays.iter().map(Play::name).collect();
     let mut qemu = Qemu::start(rig, machine, &names)?;
@@ -168,6 +174,9 @@ impl Qemu {
         if machine.icount {
             // An instruction is a nanosecond; while nothing runs the clock goes to the next timer at once.
             command.args(["-icount", "shift=0,sleep=off"]);
+        }
+        if let Some(plugin) = &rig.plugin {
+            command.args(["-plugin", plugin]);
         }
         command.args(["-smp", cpus, "-m", "1536", "-nodefaults", "-display", "none", "-no-reboot"]);
         command.args(["-serial", "stdio"]).arg("-kernel").arg(&images.xen).args(["-append", &xen]);

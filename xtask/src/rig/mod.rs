@@ -5,6 +5,7 @@
 //!   image      two initial file systems, dom0's and the guests', with this tree's programs and rig/ in them
 //!   boot       QEMU (TCG: no KVM, no disk, no network); its console is read line by line
 //!   scenario   rig/scenarios/NAME.sh, played by dom0, perhaps with several numbers of workers; a line each as it ends
+//!   profile    with --profile: which functions executed what a scenario counts
 //! ```
 //! Dom0 and the guests are each of Debian 12 or 13, and dom0 is PV or PVH ([`combination`]); CI plays one combination.
 //! Everything is below `target/rig`; `target/rig/log` keeps the consoles. A machine that says nothing for too long, or crashes,
@@ -14,6 +15,7 @@ mod boot;
 mod combination;
 mod image;
 mod packages;
+mod profile;
 mod release;
 mod scenario;
 mod stand_in;
@@ -42,26 +44,36 @@ pub(crate) struct Rig<'a> {
     combination: Combination,
     /// For the scenarios, on dom0's command line.
     settings: Vec<String>,
+    /// Of QEMU's, that counts blocks: a file and its arguments.
+    plugin: Option<String>,
+}
+
+impl<'a> Rig<'a> {
+    fn new(workspace: &'a Workspace, wish: &Wish) -> Self {
+        let (combination, settings) = (wish.combination, wish.settings.clone());
+        Self { workspace, dir: workspace.target().join("rig"), combination, settings, plugin: None }
+    }
 }
 
 /// Plays what is wished.
 pub fn play(w: &Workspace, wish: &Wish) -> Result<(), String> {
     let all = scenario::all(w)?;
-    play_these(w, scenario::choose(&all, wish)?, wish.combination, wish.settings.clone())
+    play_these(w, scenario::choose(&all, wish)?, wish)
 }
 
 /// The layer: the scenarios that say so, in as few boots as they need.
 pub fn layer(w: &Workspace) -> Result<(), String> {
-    play_these(w, scenario::of_ci(scenario::all(w)?)?, Combination::default(), Vec::new())
+    play_these(w, scenario::of_ci(scenario::all(w)?)?, &Wish::default())
 }
 
-fn play_these(
-    w: &Workspace,
-    chosen: Vec<Play>,
-    combination: Combination,
-    settings: Vec<String>,
-) -> Result<(), String> {
-    let rig = Rig { workspace: w, dir: w.target().join("rig"), combination, settings };
+/// The tables of the last profile, anew.
+pub fn profile(w: &Workspace, wish: &Wish) -> Result<(), String> {
+    profile::tables(&Rig::new(w, wish))
+}
+
+fn play_these(w: &Workspace, chosen: Vec<Play>, wish: &Wish) -> Result<(), String> {
+    let mut rig = Rig::new(w, wish);
+    let combination = rig.combination;
     std::fs::create_dir_all(&rig.dir).map_err(|e| format!("{}: {e}", rig.dir.display()))?;
     let start = Instant::now();
     packages::fetch(&rig, combination.dom0)?;
@@ -70,13 +82,21 @@ fn play_these(
     }
     let programs = programs(w, chosen.iter().any(|play| play.icount))?;
     image::make(&rig, &programs)?;
+    if wish.profile {
+        rig.plugin = Some(profile::plugin(&rig, &programs[0])?);
+    }
     println!("rig: {combination}: images made in {:.0} s; booting", start.elapsed().as_secs_f64());
     let mut failed = Vec::new();
     let mut played = 0;
     for (machine, plays) in scenario::boots(&chosen) {
         let outcomes = boot::play(&rig, &machine, &plays)?;
         played += outcomes.len();
+        let before = failed.len();
         failed.extend(outcomes.into_iter().filter(|o| !o.passed).map(|o| o.name));
+        if wish.profile && failed.len() == before {
+            profile::keep(&rig, &boot::log_path(&rig, &machine))?;
+            profile::tables(&rig)?;
+        }
     }
     println!(
         "rig: {} of {played} scenarios passed in {:.0} s",

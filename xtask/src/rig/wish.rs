@@ -4,7 +4,7 @@ use super::combination::{Combination, Kind};
 use super::release::Release;
 use super::scenario::counts;
 
-/// `[NAME...] [--workers N[,N...]] [--debian N] [--guest-debian N] [--dom0 pv|pvh] [--icount] [--set NAME=VALUE...]`.
+/// `[NAME...] [--workers N[,N...]] [--debian N] [--guest-debian N] [--dom0 pv|pvh] [--icount] [--profile] [--set NAME=VALUE...]`.
 #[derive(Debug, Default)]
 pub struct Wish {
     /// Parts of scenarios' names; none: all.
@@ -15,6 +15,8 @@ pub struct Wish {
     pub(super) settings: Vec<String>,
     /// All of it where QEMU counts instructions.
     pub(super) icount: bool,
+    /// Which functions they are.
+    pub(super) profile: bool,
     pub(super) combination: Combination,
 }
 
@@ -41,6 +43,10 @@ impl Wish {
                     wish.settings.push(setting.ok_or("--set takes NAME=VALUE: FRAMES=10000")?.to_string());
                 }
                 "--icount" => wish.icount = true,
+                "--profile" => {
+                    (wish.icount, wish.profile) = (true, true);
+                    wish.settings.push("PROFILE=yes".into());
+                }
                 _ if arg.starts_with('-') => return Err(format!("`rig` has no option {arg}")),
                 _ => wish.names.push(arg.into()),
             }
@@ -74,6 +80,8 @@ mod tests {
             (wish.settings, wish.workers, wish.icount),
             (vec!["FRAMES=10".to_string()], vec![1, 3], false)
         );
+        let wish = Wish::parse(&["32", "--profile"]).unwrap();
+        assert!(wish.icount && wish.profile && wish.settings == ["PROFILE=yes"], "{wish:?}");
         for wrong in [
             &["--set"][..],
             &["--set", "frames=1"],

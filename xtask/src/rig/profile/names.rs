@@ -1,0 +1,161 @@
+//! The names of what was executed: of Xen and of our program by `nm`, of dom0's kernel as it says them itself.
+
+use super::super::image::tool_output;
+use super::super::{Rig, packages};
+use super::group::{self, Group};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Addresses of processes are below.
+const PROCESSES_END: u64 = 1 << 47;
+
+/// Where a function begins.
+pub(super) struct Symbol {
+    pub(super) at: u64,
+    pub(super) name: String,
+    pub(super) group: Group,
+}
+
+/// By address.
+pub(super) struct Symbols(pub(super) Vec<Symbol>);
+
+impl Symbols {
+    pub(super) fn new(found: impl Iterator<Item = (u64, String, Group)>) -> Self {
+        let mut all: Vec<Symbol> = found.map(|(at, name, group)| Symbol { at, name, group }).collect();
+        // One place may have several names: a plain one first.
+        let key = |s: &Symbol| (s.at, s.name.starts_with('_'), s.name.clone());
+        all.sort_by_cached_key(key);
+        Self(all)
+    }
+
+    /// The last that begins at or before an address.
+    pub(super) fn find(&self, at: u64) -> Option<&Symbol> {
+        let after = self.0.partition_point(|symbol| symbol.at <= at);
+        let found = self.0.get(after.checked_sub(1)?)?;
+        self.0.get(self.0.partition_point(|symbol| symbol.at < found.at))
+    }
+}
+
+/// What runs in dom0, and below it.
+pub(super) struct Names {
+    pub(super) xen: Symbols,
+    pub(super) kernel: Symbols,
+    pub(super) ours: Symbols,
+}
+
+impl Names {
+    /// Whose an instruction is; `base`: where our program lies, and how long it is.
+    pub(super) fn find(&self, at: u64, is_xen: bool, base: Option<&(u64, u64)>) -> (Group, &str) {
+        let (symbols, at) = match base {
+            _ if is_xen => (&self.xen, at),
+            _ if at >= PROCESSES_END => (&self.kernel, at),
+            Some((base, len)) if (*base..base + len).contains(&at) => (&self.ours, at - base),
+            _ => return (group::OTHERS, group::OTHERS),
+        };
+        symbols.find(at).map_or((group::UNKNOWN, "?"), |symbol| (symbol.group, &symbol.name))
+    }
+}
+
+pub(super) fn of_xen(rig: &Rig<'_>) -> Result<Symbols, String> {
+    let release = rig.combination.dom0;
+    let program = packages::root(rig, release).join(format!("boot/xen-{}-amd64.efi", release.xen));
+    let text = tool_output(Command::new("nm").arg(program))?;
+    let named = |(at, name): (u64, &str)| {
+        // What lies behind the last one: each processor's first instructions of a system call, and others that are written then.
+        let name = if name.starts_with("__ctors") { "stubs" } else { group::plain(name) };
+        (at, name.to_string(), group::of_xen(name))
+    };
+    Ok(Symbols::new(code_symbols(&String::from_utf8_lossy(&text)).map(named)))
+}
+
+pub(super) fn of_program(program: &Path) -> Result<Symbols, String> {
+    let text = tool_output(Command::new("nm").arg("-C").arg(program))?;
+    let named = |(at, name): (u64, &str)| (at, name.to_string(), group::of_ours(name));
+    let symbols = Symbols::new(code_symbols(&String::from_utf8_lossy(&text)).map(named));
+    if symbols.0.is_empty() { Err(format!("{} has no symbols", program.display())) } else { Ok(symbols) }
+}
+
+/// Those of dom0's kernel, from lines "ADDRESS NAME [MODULE]" that are packed by gzip, in base64.
+pub(super) fn of_kernel(packed: &str) -> Result<Symbols, String> {
+    let unpack = "base64 -d | gzip -dc";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", unpack]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = shell.spawn().map_err(|e| format!("{unpack}: {e}"))?;
+    let (mut to, packed) = (child.stdin.take().ok_or("a shell without input")?, packed.to_string());
+    let writer = std::thread::spawn(move || to.write_all(packed.as_bytes()));
+    let out = child.wait_with_output().map_err(|e| format!("{unpack}: {e}"))?;
+    let written = writer.join().is_ok_and(|w| w.is_ok());
+    if !written || !out.status.success() || out.stdout.is_empty() {
+        return Err("dom0 did not print the names of its kernel, or not all".into());
+    }
+    let text = String::from_utf8_lossy(&out.stdout);
+    Ok(Symbols::new(text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let at = u64::from_str_radix(words.next()?, 16).ok()?;
+        let (name, module) = (words.next()?, words.next().unwrap_or_default());
+        let shown = format!("{} {module}", group::plain(name)).trim_end().to_string();
+        Some((at, shown, group::of_kernel(name, module)))
+    })))
+}
+
+/// Of nm's lines, those of code.
+fn code_symbols(text: &str) -> impl Iterator<Item = (u64, &str)> {
+    text.lines().filter_map(|line| {
+        let mut words = line.splitn(3, ' ');
+        let at = u64::from_str_radix(words.next()?, 16).ok()?;
+        matches!(words.next()?, "t" | "T" | "w" | "W").then_some((at, words.next()?))
+    })
+}
+
+/// The part of a program with its code.
+pub(super) struct Code {
+    pub(super) offset: u64,
+    /// As its symbols have it.
+    pub(super) at: u64,
+    pub(super) len: u64,
+}
+
+pub(super) fn code(program: &Path) -> Result<Code, String> {
+    let text = tool_output(Command::new("readelf").arg("-lW").arg(program))?;
+    // LOAD offset address (twice) length (twice) R E alignment
+    let words = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |at: usize| u64::from_str_radix(words.get(at)?.strip_prefix("0x")?, 16).ok();
+        let is_code = words.first() == Some(&"LOAD") && words.get(7) == Some(&"E");
+        is_code.then(|| Some(Code { offset: number(1)?, at: number(2)?, len: number(5)? }))?
+    };
+    let found = String::from_utf8_lossy(&text).lines().find_map(words);
+    found.ok_or_else(|| format!("{}: readelf shows no code", program.display()))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in super::super) fn symbols(list: &[(u64, &str)]) -> Symbols {
+        Symbols::new(list.iter().map(|(at, name)| (*at, name.to_string(), group::of_ours(name))))
+    }
+
+    #[test]
+    fn an_address_is_of_the_function_that_begins_before_it() {
+        let found = symbols(&[(0x20, "b"), (0x10, "a"), (0x20, "c")]);
+        let name = |at| found.find(at).map(|symbol| symbol.name.as_str());
+        assert_eq!(
+            [0xf, 0x10, 0x1f, 0x20, 0x99].map(name),
+            [None, Some("a"), Some("a"), Some("b"), Some("b")]
+        );
+    }
+
+    #[test]
+    fn dom0s_names_are_all_there_or_it_is_told() {
+        // printf 'ffffffff81000000 a.part.0\nffffffffc0000000 b [tun]\n' | gzip | base64
+        let packed = "H4sIAAAAAAACA0tLgwALQwMwUEjUK0gsKtEz4IJKpCUbQGWSFKJLSvNiuQAxVNUxMwAAAA==";
+        let found = of_kernel(packed).unwrap();
+        let name = |at| found.find(at).map(|symbol| (symbol.name.as_str(), symbol.group));
+        assert_eq!(name(0xffffffff81000010).unwrap().0, "a");
+        assert_eq!(name(0xffffffffc0000000), Some(("b [tun]", "tun")));
+        assert!(of_kernel(&packed[..packed.len() / 2]).is_err());
+        assert!(of_kernel("").is_err());
+    }
+}

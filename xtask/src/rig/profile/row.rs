@@ -1,0 +1,106 @@
+//! What the console says for a profile: the scenario's rows, and what names the addresses.
+//!
+//! ```text
+//!   RIG note WHAT | BY | FRAMES | ...     a row, after its readings
+//!   RIG names BASE64                      names of dom0's kernel, a piece
+//!   RIG lies BY BEGIN-END r-xp OFFSET ... where our program's code lies with this kind of back, as /proc/PID/maps has it
+//! ```
+
+use super::names::Code;
+use std::collections::BTreeMap;
+
+/// A row of the scenario's.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Row {
+    pub(super) what: String,
+    pub(super) by: String,
+    pub(super) frames: f64,
+    pub(super) bytes_a_frame: f64,
+    /// Of dom0, a frame, as Xen accounts for them.
+    pub(super) accounted: f64,
+}
+
+impl Row {
+    fn parse(note: &str) -> Option<Self> {
+        let fields: Vec<&str> = note.split(" | ").collect();
+        let number = |at: usize| fields.get(at)?.trim().parse().ok();
+        let (what, by) = (fields.first()?.to_string(), fields.get(1)?.to_string());
+        Some(Self {
+            what,
+            by,
+            frames: number(2)?,
+            bytes_a_frame: number(3)?,
+            accounted: number(4).filter(|_| fields.len() > 10)?,
+        })
+    }
+
+    /// TCP's frames are longer at one than at another: it goes by the byte.
+    pub(super) fn unit(&self) -> f64 {
+        if self.what.starts_with("TCP") { self.bytes_a_frame } else { 1.0 }
+    }
+}
+
+/// What the boot's log has of it.
+#[derive(Default)]
+pub(super) struct Said {
+    pub(super) rows: Vec<Row>,
+    /// Of the kernel's functions: packed, in base64.
+    pub(super) names: String,
+    /// A line of /proc/PID/maps for each kind of back.
+    lies: Vec<(String, String)>,
+}
+
+impl Said {
+    pub(super) fn of(log: &str) -> Self {
+        let mut said = Self::default();
+        for line in log.lines().filter_map(|line| Some(line.split_once("RIG ")?.1)) {
+            let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+            match word {
+                "note" => said.rows.extend(Row::parse(rest)),
+                "names" => said.names.push_str(rest),
+                "lies" => {
+                    said.lies.extend(rest.split_once(' ').map(|(by, map)| (by.into(), map.into())));
+                }
+                _ => {}
+            }
+        }
+        said
+    }
+
+    /// Where our program lies with each kind of back, and how far its code reaches.
+    pub(super) fn places(&self, code: &Code) -> Result<BTreeMap<String, (u64, u64)>, String> {
+        let place = |(by, map): &(String, String)| {
+            // begin-end r-xp offset ...
+            let mut words = map.split_whitespace();
+            let number = |text: &str| u64::from_str_radix(text, 16).ok();
+            let begin = number(words.next()?.split('-').next()?)?;
+            let offset = number(words.nth(1)?)?;
+            let base = (begin + code.offset).checked_sub(code.at + offset)?;
+            Some((by.clone(), (base, code.at + code.len)))
+        };
+        let found = self.lies.iter().map(|lies| place(lies).ok_or_else(|| format!("no map: {lies:?}")));
+        found.collect()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in super::super) fn row(what: &str, by: &str, bytes_a_frame: f64) -> Row {
+        Row { what: what.into(), by: by.into(), frames: 10.0, bytes_a_frame, accounted: 7.0 }
+    }
+
+    #[test]
+    fn the_log_has_rows_and_where_our_process_lies() {
+        let log = "1.00 RIG note what | by | frames | bytes a frame | dom0's | a | b | c | d | e | f | g\n\
+             2.00 (XEN) x RIG note TCP to the guest | burst | 10 | 54000 | 90000 | 1.6 | 5 | 1 | 1 | 1 | 1 | 0\n\
+             3.00 RIG lies burst 7f0000050000-7f0000090000 r-xp 00040000 00:02 7 /usr/bin/pregrant\n\
+             4.00 RIG note remark\n";
+        let said = Said::of(log);
+        let tcp = Row { bytes_a_frame: 54000.0, accounted: 90000.0, ..row("TCP to the guest", "burst", 0.0) };
+        assert_eq!(said.rows, [tcp]);
+        let places = said.places(&Code { offset: 0x40000, at: 0x41000, len: 0x800 }).unwrap();
+        assert_eq!(places["burst"], (0x7f000000f000, 0x41800));
+    }
+}
