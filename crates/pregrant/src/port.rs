@@ -293,12 +293,31 @@ impl Arena {
     /// frame in pieces, whole pages from there on, has none that crosses a page: a platform pays for each page that it has to find.
     #[inline]
     pub fn room_with_page_at(&mut self, k: usize, len: usize, offload: Offload) -> Option<&mut [u8]> {
-        let off = (self.bytes.as_ptr().addr() + self.used + k) % PAGE_SIZE;
-        let gap = (PAGE_SIZE - off) % PAGE_SIZE;
+        let gap = self.gap_to_page(k);
         if self.used + gap + len <= self.bytes.len() {
             self.used += gap;
         }
         self.room(len, offload)
+    }
+
+    /// Bytes to leave free for byte `k` of the next frame to begin a page of this process.
+    #[inline(always)]
+    fn gap_to_page(&self, k: usize) -> usize {
+        let off = (self.bytes.as_ptr().addr() + self.used + k) % PAGE_SIZE;
+        (PAGE_SIZE - off) % PAGE_SIZE
+    }
+
+    /// Where the next frame may be read to whose length is not known yet: it begins a page, and has room for the longest. None: there is
+    /// none. [`came`](Self::came) says what was read.
+    pub fn room_to_read(&mut self) -> Option<&mut [u8]> {
+        let at = self.used + self.gap_to_page(0);
+        let has_frame = self.n < BURST_FRAMES && !self.moved_in;
+        self.bytes.get_mut(at..at + MAX_FRAME).filter(|_| has_frame)
+    }
+
+    /// A frame of `len` bytes was read to [`room_to_read`](Self::room_to_read).
+    pub fn came(&mut self, len: usize, offload: Offload) {
+        let _ = self.room_with_page_at(0, len, offload);
     }
 
     /// As [`room`](Self::room), for a frame on its way to a guest, page by page: one that is longer than a page begins one.
@@ -632,6 +651,16 @@ mod tests {
         assert!(arena.move_out().is_none());
         assert!(arena.push(&[3; 60], Offload::default()));
         assert_eq!(arena.burst().bytes.as_ptr().addr(), base);
+        // What is read in place begins a page, and is a frame like others.
+        arena.room_to_read().unwrap()[..3].copy_from_slice(b"abc");
+        arena.came(3, Offload::default());
+        let read = arena.burst().frame(1);
+        assert!(read == b"abc" && read.as_ptr().addr().is_multiple_of(PAGE_SIZE));
+        while let Some(room) = arena.room_to_read() {
+            assert_eq!(room.len(), MAX_FRAME);
+            arena.came(MAX_FRAME, Offload::default());
+        }
+        assert_eq!(arena.len(), 5, "three more of the longest");
         // Too small a room is none.
         assert_eq!(Arena::over(Room::heap(100)).burst().bytes.len(), ARENA_BYTES);
     }
