@@ -593,6 +593,9 @@ pub trait FramePort: Send {
     /// one: nobody else has that memory then. Returns how many. After a call that gave none it is not asked again before its
     /// queue's guest or its [bell](Self::owned_by) rings.
     fn rx_burst(&mut self, into: &mut Arena) -> usize;
+    /// The kernel says that there are frames for the guest: called by who waits for the port's descriptor, before it asks for them. A port
+    /// that was ever told may rely on it, and give none for a few calls after one that found nothing.
+    fn told(&mut self) {}
     /// Who counts what it took, or had for the guest, and dropped: of the whole vif, whichever of its queues' ports is asked. None:
     /// it drops nothing.
     fn drop_counts(&self) -> Option<Arc<dyn DropCounts>> {

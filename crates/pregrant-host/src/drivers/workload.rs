@@ -441,7 +441,12 @@ impl<P: Platform> Workload<P> {
     /// Makes active whose ports the kernel has frames for.
     pub fn look_at_ports(&mut self) {
         if let Some(arrivals) = self.arrivals.clone() {
-            arrivals.take(|slot| self.activate(slot as usize));
+            arrivals.take(|slot| {
+                if let Some(Some(entry)) = self.slots.get_mut(slot as usize) {
+                    entry.queue.told();
+                }
+                self.activate(slot as usize);
+            });
         }
     }
 

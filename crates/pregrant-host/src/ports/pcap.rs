@@ -171,6 +171,10 @@ impl<W: Write + Send> FramePort for Pcap<W> {
         self.inner.steer(by);
     }
 
+    fn told(&mut self) {
+        self.inner.told();
+    }
+
     fn owned_by(&mut self, owner: &PortOwner) {
         self.inner.owned_by(owner);
     }

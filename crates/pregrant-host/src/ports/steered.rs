@@ -152,6 +152,10 @@ impl<P: FramePort> FramePort for Steered<P> {
         shared.by = by;
     }
 
+    fn told(&mut self) {
+        self.inner.told();
+    }
+
     fn owned_by(&mut self, owner: &PortOwner) {
         self.inner.owned_by(owner);
         self.shared().bells[self.queue] = Some(Arc::clone(&owner.bell));

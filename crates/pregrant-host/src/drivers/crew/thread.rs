@@ -218,7 +218,8 @@ where
         if due.is_some_and(|(at, _)| at <= Instant::now()) {
             self.load.turn_looked(&self.p);
         }
-        self.looked = true;
+        // Without a number for their descriptor it was not asked for frames.
+        self.looked = self.arrivals.is_some() || self.load.wakes().is_none();
         Ok(())
     }
 

@@ -91,6 +91,10 @@ impl<P: Platform> ServedQueue<P> for VifQueue<P> {
         self.port.owned_by(owner);
     }
 
+    fn told(&mut self) {
+        self.port.told();
+    }
+
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         self.readable.as_ref().map(AsFd::as_fd)
     }

@@ -261,6 +261,8 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     fn owned_by(&mut self, owner: &PortOwner) {
         let _ = owner;
     }
+    /// The kernel has something for the guest: called before it is polled.
+    fn told(&mut self) {}
     /// What is readable when the kernel has something for the guest, where it tells in that way.
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         None

@@ -25,7 +25,15 @@ pub struct TapPort {
     inbox: Inbox,
     outbox: Outbox,
     drops: Arc<Drops>,
+    /// Somebody tells when frames come.
+    is_told: bool,
+    /// Calls that need not look, unless it is told.
+    skips: u8,
 }
+
+/// Calls after one that found nothing which do not look: a worker asks once more before it sleeps, and once or twice around each batch from its guest. They
+/// are few, for a worker that never sleeps is told late.
+const SKIPS: u8 = 3;
 
 /// Frames that were dropped, of all queues.
 #[derive(Debug, Default)]
@@ -56,7 +64,8 @@ impl TapPort {
             Carrier::Ring(with) => ring = Some(*with),
             Carrier::Vhost(with) => vhost = Some(with),
         }
-        Self { fd, ring, vhost, inbox: Inbox::new(), outbox: Outbox::new(), drops }
+        let (inbox, outbox) = (Inbox::new(), Outbox::new());
+        Self { fd, ring, vhost, inbox, outbox, drops, is_told: false, skips: 0 }
     }
 
     /// Which way its bursts take.
@@ -154,6 +163,11 @@ impl TapPort {
         };
         self.inbox.learn(n);
         goes_on
+    }
+
+    /// There is no frame now. When there is one again, this port may be told.
+    fn found_none(&mut self) {
+        self.skips = if self.is_told { SKIPS } else { 0 };
     }
 
     /// Reads a frame to where it stays. None: there is no room to do so; false: there is no frame.
@@ -301,6 +315,10 @@ impl FramePort for TapPort {
                 return into.len() - before;
             }
         }
+        if self.skips > 0 {
+            self.skips -= 1;
+            return 0;
+        }
         self.inbox.begin();
         loop {
             self.unload(into);
@@ -311,6 +329,7 @@ impl FramePort for TapPort {
                 && let Some(came) = self.read_in_place(into)
             {
                 if !came {
+                    self.found_none();
                     break;
                 }
                 continue;
@@ -318,10 +337,15 @@ impl FramePort for TapPort {
             let n = if self.ring.is_some() { self.inbox.wanted(into) } else { 1 };
             if !self.read(n) {
                 self.unload(into);
+                self.found_none();
                 break;
             }
         }
         into.len() - before
+    }
+
+    fn told(&mut self) {
+        (self.is_told, self.skips) = (true, 0);
     }
 
     fn drop_counts(&self) -> Option<Arc<dyn DropCounts>> {
@@ -353,7 +377,16 @@ mod tests {
         let (fd, far) = ends();
         let drops = Arc::default();
         let (fd, ring) = (Arc::new(fd), Some(ring));
-        let mut port = TapPort { fd, ring, vhost: None, inbox: Inbox::new(), outbox: Outbox::new(), drops };
+        let mut port = TapPort {
+            fd,
+            ring,
+            vhost: None,
+            inbox: Inbox::new(),
+            outbox: Outbox::new(),
+            drops,
+            is_told: false,
+            skips: 0,
+        };
         let mut arena = Arena::new();
         for i in 0..9 {
             assert!(arena.push(&[i; 60], Offload::default()));
@@ -375,7 +408,16 @@ mod tests {
             let (fd, far) = ends();
             let ring = if with_ring { ring(true) } else { None };
             let (inbox, outbox, drops) = (Inbox::new(), Outbox::new(), Arc::default());
-            let mut port = TapPort { fd: Arc::new(fd), ring, vhost: None, inbox, outbox, drops };
+            let mut port = TapPort {
+                fd: Arc::new(fd),
+                ring,
+                vhost: None,
+                inbox,
+                outbox,
+                drops,
+                is_told: false,
+                skips: 0,
+            };
             let length = |i: usize| [60, 40_000, 65_535, 60, 20_000, 1514, 16_385, 50_000][i % 8] + i / 8;
             let frame = |i: usize| (0..length(i)).map(|k| (i * 31 + k / 7) as u8).collect::<Vec<u8>>();
             let (mut arena, mut came, mut in_place) = (Arena::new(), 0, 0);
@@ -405,6 +447,37 @@ mod tests {
                 assert_eq!((came, port.held()), (due, 0));
             }
             assert!(in_place > 20 && port.drops().iter().all(|drop| drop.frames == 0));
+        }
+    }
+
+    /// Who is told need not look each time; and never goes without what it was told of, nor for long without a look.
+    #[test]
+    fn a_port_that_is_told_looks_less_often() {
+        let (fd, far) = ends();
+        let (inbox, outbox, drops) = (Inbox::new(), Outbox::new(), Arc::default());
+        let ring = None;
+        let mut port =
+            TapPort { fd: Arc::new(fd), ring, vhost: None, inbox, outbox, drops, is_told: false, skips: 0 };
+        let mut arena = Arena::new();
+        let send = || rustix::io::write(&far, &[0; HEADER + 60]).unwrap();
+        let mut calls_until_it_comes = |port: &mut TapPort| {
+            arena.clear();
+            (1..).find(|_| port.rx_burst(&mut arena) == 1).unwrap()
+        };
+        // Nobody tells.
+        for _ in 0..9 {
+            assert_eq!(port.rx_burst(&mut Arena::new()), 0);
+            send();
+            assert_eq!(calls_until_it_comes(&mut port), 1);
+        }
+        for _ in 0..9 {
+            assert_eq!(port.rx_burst(&mut Arena::new()), 0);
+            send();
+            port.told();
+            assert_eq!(calls_until_it_comes(&mut port), 1);
+            // It found nothing behind that one, and is not told of the next.
+            send();
+            assert_eq!(calls_until_it_comes(&mut port), 1 + usize::from(SKIPS));
         }
     }
 }
