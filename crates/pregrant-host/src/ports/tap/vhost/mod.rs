@@ -214,6 +214,10 @@ impl<D: Worker> Vhost<D> {
         let tap = &self.tap;
         self.tx.left(|frame| refused += usize::from(frame.write(tap.as_fd()).is_err()));
         self.completed.append(self.tx.completed());
+        if !self.completed.is_empty() {
+            // Who lent them may be about to sleep.
+            self.rx_doors.call_again();
+        }
         refused
     }
 
