@@ -53,7 +53,11 @@ const KERNEL: &[(Group, &str)] = &[
          __import_iovec import_ skb_store checksum __get_user __put_user __check_object_size __check_heap \
          check_stack_object is_vmalloc_addr __virt_addr_valid memset_orig memcpy_orig",
     ),
-    ("LSM", "security_ apparmor_ aa_ selinux_ tomoyo_ lsm_ cap_ bpf_lsm landlock yama_ kern_ipc_perm"),
+    (
+        "LSM",
+        "security_ apparmor_ aa_ selinux_ tomoyo_ lsm_ cap_ bpf_lsm landlock yama_ kern_ipc_perm \
+         hook_file process_measurement common_perm",
+    ),
     (
         "entry and exit of the kernel",
         "do_syscall x64_sys_call entry_ syscall_ exit_to_user xen_entry xen_syscall xen_iret xen_sysret \
@@ -68,14 +72,17 @@ const KERNEL: &[(Group, &str)] = &[
          pipe_ __fsnotify fsnotify file_ do_sys do_pselect do_vfs sockfd lookup_fd get_unused do_writev \
          do_readv __check_fsnotify __do_sys do_loop_readv select_estimate set_user_sigmask put_timespec64 \
          set_normalized timespec64 __get_task_ioprio ____fput __fput blk_start_plug __blk_flush \
-         blk_finish_plug iovec_from_user kill_fasync",
+         blk_finish_plug iovec_from_user kill_fasync fdget filp_ locks_remove do_fcntl do_compat_epoll \
+         epi_",
     ),
     (
         "paths of files looked up",
-        "link_path step_into inode_permission generic_permission kernfs dput strcmp __d_lookup \
-         d_lookup lookup_fast walk_component path_ do_open do_filp do_dentry strncpy_from d_same mntput mntget legitimize \
-         getname putname filldir atime_needs touch_atime current_time nd_jump may_open terminate_walk set_nameidata \
-         pick_link d_alloc __d_alloc lockref_get verify_dirent seq_ sysfs_ dev_attr",
+        "link_path step_into inode_permission generic_permission kernfs dput strcmp __d_lookup d_lookup \
+         lookup_fast walk_component path_ do_open do_filp do_dentry strncpy_from d_same mntput mntget \
+         legitimize getname putname filldir atime_needs touch_atime current_time nd_jump may_open \
+         terminate_walk set_nameidata pick_link d_alloc __d_alloc lockref_get verify_dirent seq_ sysfs_ \
+         dev_attr filename_lookup build_open try_to_unlazy __legitimize set_root set_nlink notify_change \
+         evict __dentry handle_dots",
     ),
     ("random numbers", "chacha blake2s get_random _get_random __get_random extract_ crng"),
     (
@@ -93,7 +100,7 @@ const KERNEL: &[(Group, &str)] = &[
          requeue_ cpus_share available_idle llist_ wakeup_ wq_ migrate_ set_task_cpu rseq_ need_update \
          cpu_util effective_cpu dl_ xen_smp_send trigger_ run_rebalance __xen_write_cr3 xen_write_cr3 \
          xen_extend_mmuext xen_get_user_pgd blkcg_ check_cfs get_nohz nr_iowait can_stop cr4_update \
-         cpupri enqueue_top",
+         cpupri enqueue_top mm_cid __set_next __rb_ notifier_call arch_scale",
     ),
     (
         "events and interrupts",
@@ -102,7 +109,7 @@ const KERNEL: &[(Group, &str)] = &[
          xen_irq xen_send notify_remote do_softirq __do_softirq __softirq softirq raise_ __raise tasklet \
          xen_safe xen_save xen_restore check_events xen_force_evtchn eoi_ lateeoi xen_dynirq ack_ mask_ \
          unmask_ set_evtchn clear_evtchn event_handler note_interrupt add_interrupt fast_mix __radix \
-         radix_ dynirq",
+         radix_ dynirq mtree_load",
     ),
     (
         "timers and clocks",
@@ -110,7 +117,8 @@ const KERNEL: &[(Group, &str)] = &[
          pvclock xen_clocksource xen_vcpuop xen_timer clockevents mod_timer __mod_timer timekeeping \
          read_hpet get_time get_timespec native_sched_clock xen_sched_clock local_clock lock_timer_base \
          enqueue_hrtimer __remove_hrtimer __enqueue_hr get_next_timer xen_get_runstate xen_pvclock \
-         calc_wheel enqueue_timer internal_add detach_ run_posix profile_tick perf_event_task tsc_verify",
+         calc_wheel enqueue_timer internal_add detach_ run_posix profile_tick perf_event_task tsc_verify \
+         __get_next_timer fetch_next_timer tmigr ntp_ call_timer",
     ),
     (
         "memory",
@@ -120,7 +128,9 @@ const KERNEL: &[(Group, &str)] = &[
          consume_ drain_ kvfree kvmalloc krealloc deactivate_slab unfreeze __unfreeze put_cpu_partial \
          get_partial handle_mm do_user_addr do_anonymous __handle_mm try_charge __mod_ mod_node mod_zone \
          mod_lruvec should_fail cmpxchg_double policy_ allocate_slab check_spread setup_object \
-         __zone_watermark zone_watermark next_zones mempool virt_to_ page_pool napi_alloc_cache",
+         __zone_watermark zone_watermark next_zones mempool virt_to_ page_pool napi_alloc_cache \
+         get_pfnblock cond_accept __put_partials build_detached extfrag next_zone refresh_cpu_vm \
+         quiet_vmstat fold_diff",
     ),
     (
         "network and bridge",
@@ -181,7 +191,7 @@ const XEN: &[(Group, &str)] = &[
          __do_softirq raise_softirq cpu_raise local_time scale_delta init_timer kill_timer migrate \
          paravirt_ctxt continue_ reset_stack load_segments save_segments domain_time do_domctl unit_ \
          update_runq update_svc burn_credits tickle_score __bitmap __find_ unpark np2m ctxt_switch \
-         amd_ctxt psr_ctxt svm_load hvm_asid check_wakeup idle_ smp_ lapic apic send_timer",
+         amd_ctxt psr_ctxt svm_load hvm_asid check_wakeup idle_ smp_ lapic apic send_timer collect_time",
     ),
     (
         "Xen's entry and exit",
@@ -190,7 +200,7 @@ const XEN: &[(Group, &str)] = &[
          x86_decode do_general common_interrupt do_IRQ ret_from switch_to_kernel do_set_segment \
          do_update_desc hypercall autogen handle_ist pv_inject priv_op set_segment asm_ domain_crash \
          do_device device_not general_protection do_trap search_ page_fault guest_io check_for_livepatch \
-         stubs",
+         stubs x86emul search_exception extable fixup_exception find_text",
     ),
     ("Xen's locks and returns", "_spin _read _write __x86"),
 ];

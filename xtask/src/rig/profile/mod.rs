@@ -64,12 +64,7 @@ pub(super) fn plugin(rig: &Rig<'_>, program: &Path) -> Result<String, String> {
     let mut gcc = Command::new("gcc");
     gcc.args(["-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden", "-o"]);
     tool(gcc.arg(&made).arg(rig.workspace.root().join("rig/profile/count.c")))?;
-    let xen = names::of_xen(rig)?;
-    let place = |function: &str| {
-        let found = xen.0.iter().find(|symbol| symbol.name == function);
-        found.map(|symbol| symbol.at).ok_or_else(|| format!("Xen has no function {function}"))
-    };
-    let (switch, idle) = (place(SWITCH)?, place(IDLE)?);
+    let (switch, idle) = (names::place_in_xen(rig, SWITCH)?, names::place_in_xen(rig, IDLE)?);
     // QEMU separates by commas: those in a file's name are doubled.
     let file = |path: &Path| path.display().to_string().replace(',', ",,");
     Ok(format!("{},out={},switch={switch:x},idle={idle:x}", file(&made), file(&kept.readings)))
@@ -135,6 +130,9 @@ fn count(
     }
     if rows.is_empty() || reading != rows.len() * READINGS {
         return Err(format!("{reading} readings for {} rows: each has {READINGS}", rows.len()));
+    }
+    if let Some((row, _)) = rows.iter().zip(&counts).find(|(_, counts)| counts.is_empty()) {
+        return Err(format!("{}, {}: nothing of dom0's: did the plugin see its switches?", row.by, row.what));
     }
     let counted = rows.iter().zip(counts).map(|(row, counts)| {
         let a_frame =

@@ -18,7 +18,7 @@ pub(super) struct Symbol {
 }
 
 /// By address.
-pub(super) struct Symbols(pub(super) Vec<Symbol>);
+pub(super) struct Symbols(Vec<Symbol>);
 
 impl Symbols {
     pub(super) fn new(found: impl Iterator<Item = (u64, String, Group)>) -> Self {
@@ -57,16 +57,29 @@ impl Names {
     }
 }
 
-pub(super) fn of_xen(rig: &Rig<'_>) -> Result<Symbols, String> {
+/// Xen's, as nm prints them.
+fn lines_of_xen(rig: &Rig<'_>) -> Result<String, String> {
     let release = rig.combination.dom0;
     let program = packages::root(rig, release).join(format!("boot/xen-{}-amd64.efi", release.xen));
     let text = tool_output(Command::new("nm").arg(program))?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Where a function of Xen's begins; its name is whole, since what the compiler splits off (`.cold`) lies elsewhere.
+pub(super) fn place_in_xen(rig: &Rig<'_>, function: &str) -> Result<u64, String> {
+    let lines = lines_of_xen(rig)?;
+    let found = code_symbols(&lines).find(|(_, name)| *name == function);
+    found.map(|(at, _)| at).ok_or_else(|| format!("Xen has no function {function}"))
+}
+
+pub(super) fn of_xen(rig: &Rig<'_>) -> Result<Symbols, String> {
+    let lines = lines_of_xen(rig)?;
     let named = |(at, name): (u64, &str)| {
         // What lies behind the last one: each processor's first instructions of a system call, and others that are written then.
         let name = if name.starts_with("__ctors") { "stubs" } else { group::plain(name) };
         (at, name.to_string(), group::of_xen(name))
     };
-    Ok(Symbols::new(code_symbols(&String::from_utf8_lossy(&text)).map(named)))
+    Ok(Symbols::new(code_symbols(&lines).map(named)))
 }
 
 pub(super) fn of_program(program: &Path) -> Result<Symbols, String> {
@@ -145,6 +158,14 @@ pub(super) mod tests {
             [0xf, 0x10, 0x1f, 0x20, 0x99].map(name),
             [None, Some("a"), Some("a"), Some("b"), Some("b")]
         );
+    }
+
+    #[test]
+    fn of_nms_lines_those_of_code_count() {
+        let text = "0000000000000010 t a.cold\n0000000000000020 T a\n0000000000000030 d b\n\
+             0000000000000040 t c<d as e>::f\n                 U g\n";
+        let found: Vec<_> = code_symbols(text).collect();
+        assert_eq!(found, [(0x10, "a.cold"), (0x20, "a"), (0x40, "c<d as e>::f")]);
     }
 
     #[test]
