@@ -153,6 +153,8 @@ static void executed(unsigned int cpu, void *data)
 		block->times[runs]++;
 	else if (switching_len < SWITCH_MOST)
 		switching[switching_len++] = block;
+	else
+		fputs("count: a switch that does not show whose; blocks are not counted\n", stderr);
 }
 
 static void marked(unsigned int cpu, void *data)

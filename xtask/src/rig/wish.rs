@@ -52,6 +52,12 @@ impl Wish {
             }
         }
         wish.combination.guests = guests.unwrap_or(wish.combination.dom0);
+        // Another has no rows of what a frame cost.
+        if wish.profile && !matches!(wish.names.as_slice(), [name] if name.starts_with("32")) {
+            return Err(
+                "--profile goes with scenario 32, and with it alone: cargo xtask rig 32 --profile".into()
+            );
+        }
         Ok(wish)
     }
 }
@@ -82,6 +88,7 @@ mod tests {
         );
         let wish = Wish::parse(&["32", "--profile"]).unwrap();
         assert!(wish.icount && wish.profile && wish.settings == ["PROFILE=yes"], "{wish:?}");
+        assert!(Wish::parse(&["--profile"]).is_err() && Wish::parse(&["30", "32", "--profile"]).is_err());
         for wrong in [
             &["--set"][..],
             &["--set", "frames=1"],

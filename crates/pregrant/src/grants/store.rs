@@ -151,6 +151,12 @@ impl<M> GrantStore<M> {
         place.filter(|_| self.pages.len() < self.limit && !self.has(gref))
     }
 
+    /// The page of `gref`, to be changed; it does not count as used.
+    pub fn page_mut(&mut self, gref: GrantRef) -> Option<&mut M> {
+        let at = self.place_of(gref)?;
+        Some(&mut self.pages[at].map)
+    }
+
     /// Whether [`insert`](Self::insert) takes the page of `gref` in: to be asked before it is mapped.
     pub fn has_place(&self, gref: GrantRef) -> bool {
         self.place_for(gref).is_some()

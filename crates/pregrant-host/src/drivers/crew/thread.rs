@@ -181,6 +181,7 @@ where
     }
 
     fn sleep(&mut self) -> Result<(), Infallible> {
+        self.looked = false;
         // In this order: a letter that comes after it was looked for rings anew.
         self.load.hear();
         let was_live = self.is_live();

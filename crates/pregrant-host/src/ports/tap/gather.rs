@@ -36,6 +36,17 @@ impl Vector {
         Self { base, len }
     }
 
+    /// Has these lent bytes too, where they begin at its end: pages that were mapped together lie so.
+    ///
+    /// # Safety
+    /// As for [`lent`](Self::lent).
+    pub unsafe fn append(&mut self, piece: Piece<'_>) -> bool {
+        let (base, len) = piece.as_raw();
+        let follows = self.base.addr() + self.len == base.addr();
+        self.len += if follows { len } else { 0 };
+        follows
+    }
+
     /// The same, as a virtqueue's descriptor has it, to be read.
     pub fn buffer(&self) -> Buffer {
         Buffer { address: self.base.addr() as u64, len: self.len as u32, writable: false }

@@ -47,6 +47,10 @@ pub const BATCH_SEGMENTS: usize = 512;
 
 /// Batches that were made, each for a queue's whole life.
 static BATCHES: AtomicU64 = AtomicU64::new(0);
+/// A serial number and a frame's six bits are a token. Four million queues have numbers of their own, of 2^36 batches each; those of one
+/// port, which are what matters, are far from each other in time.
+const SERIAL_MASK: u64 = u64::MAX >> 6;
+const QUEUE_SHIFT: u32 = 36;
 
 /// One fragment of a frame: a private, validated copy. `offset + len <= 4096`, but of a frame in the data ring.
 #[derive(Clone, Copy, Debug, Default)]
@@ -89,7 +93,7 @@ pub struct TxBatch {
     /// Fragments of all frames.
     pub slots: [TxSlot; BATCH_SLOTS],
     nr_slots: usize,
-    /// Counts what was taken; no other queue's of this process.
+    /// Counts what was taken; another queue's are others.
     pub serial: u64,
     /// Answers, in ring order; OKAY until somebody finds otherwise.
     pub rsps: [TxResponse; BATCH_SLOTS],
@@ -137,7 +141,7 @@ impl Default for TxBatch {
             slots: [TxSlot::default(); BATCH_SLOTS],
             nr_slots: 0,
             // No two queues of a process number a batch alike: a port may serve many, one after another too.
-            serial: BATCHES.fetch_add(1, Ordering::Relaxed) << 40,
+            serial: (BATCHES.fetch_add(1, Ordering::Relaxed) << QUEUE_SHIFT) & SERIAL_MASK,
             rsps: [TxResponse::default(); BATCH_SLOTS],
             nr_rsps: 0,
             held: 0,
@@ -197,7 +201,7 @@ impl TxBatch {
 
     /// An empty batch.
     pub fn clear(&mut self, arena: &mut Arena) {
-        self.serial += 1;
+        self.serial = (self.serial + 1) & SERIAL_MASK;
         self.nr_frames = 0;
         self.nr_slots = 0;
         self.nr_rsps = 0;

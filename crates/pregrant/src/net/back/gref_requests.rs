@@ -307,7 +307,7 @@ impl<P: Platform> GrefRequests<P> {
                     maps.push(page.map);
                 }
                 let page = |(entry, map): (&GrefEntry, _)| {
-                    (GrantRef(entry.gref), Mapped { map, writable: is_writable(entry.flags) })
+                    (GrantRef(entry.gref), Mapped::new(map, is_writable(entry.flags)))
                 };
                 q.exchange.keep(entries.iter().zip(maps.drain(..)).map(page).collect());
                 q.order();
@@ -373,5 +373,5 @@ fn map<P: Platform>(p: &P, of: DomId, entry: &GrefEntry) -> Option<Mapped<Map<P>
     let writable = is_writable(entry.flags);
     let acc = if writable { Access::ReadWrite } else { Access::ReadOnly };
     let map = p.peer().map(of, &[GrantRef(entry.gref)], acc).ok()?;
-    Some(Mapped { map, writable })
+    Some(Mapped::new(map, writable))
 }

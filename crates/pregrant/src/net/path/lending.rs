@@ -18,6 +18,7 @@
 use crate::net::back::assemble::{BATCH_SLOTS, Todo, TxBatch, TxSlot, bits};
 use crate::net::headers::IpHeaders;
 use crate::port::{Arena, BURST_FRAMES, FrameDesc, Offloads, Piece, Token};
+use crate::wire::netif::DROP_SLOTS;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -53,18 +54,27 @@ struct Part {
     place: Place,
 }
 
+/// A frame that the port keeps.
+#[derive(Debug)]
+struct Kept {
+    token: Token,
+    /// A page of each of its parts.
+    pages: [u32; DROP_SLOTS],
+    nr_pages: usize,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Lending {
-    /// Of the batch under way.
+    /// The batch under way; of its frames those that are lent, and those that the port keeps: none of them once it is settled.
     serial: u64,
     own: Todo,
     keeping: Todo,
     parts: Vec<Part>,
     /// The first part of each of its frames.
     first: Box<[u16; BURST_FRAMES]>,
-    /// A page of each part that is kept, of this batch and those before it.
-    kept: Vec<(Token, u32)>,
+    /// Of this batch and those before it: what the port keeps, and what it has done with that is not retired.
+    kept: Vec<Kept>,
     done: Vec<Token>,
 }
 
@@ -163,12 +173,14 @@ impl Lending {
         }
         self.keeping |= 1 << i;
         let token = Token(self.serial << 6 | i as u64);
-        for part in
-            self.parts[self.first[i] as usize..].iter().take_while(|part| usize::from(part.frame) == i)
-        {
-            self.kept.push((token, part.place.page));
+        let mut kept = Kept { token, pages: [0; DROP_SLOTS], nr_pages: 0 };
+        let parts = self.parts[self.first[i] as usize..].iter();
+        for (to, part) in kept.pages.iter_mut().zip(parts.take_while(|part| usize::from(part.frame) == i)) {
+            *to = part.place.page;
             hold(part.place.page);
+            kept.nr_pages += 1;
         }
+        self.kept.push(kept);
         Some(token)
     }
 
@@ -187,17 +199,17 @@ impl Lending {
     /// The port has done with these, `None`: with all; `release` is told of their pages.
     pub fn complete(&mut self, tokens: Option<&[Token]>, mut release: impl FnMut(u32)) {
         let done = &mut self.done;
-        self.kept.retain(|(token, page)| {
-            let stays = tokens.is_some_and(|tokens| !tokens.contains(token));
-            if !stays {
-                release(*page);
-                // The parts of a frame follow each other.
-                if done.last() != Some(token) {
-                    done.push(*token);
-                }
+        let mut end = |kept: Kept| {
+            kept.pages[..kept.nr_pages].iter().for_each(|page| release(*page));
+            done.push(kept.token);
+        };
+        let Some(tokens) = tokens else { return self.kept.drain(..).for_each(end) };
+        for token in tokens {
+            // Nearly always the oldest. What was never kept, or is another path's, means nothing.
+            if let Some(at) = self.kept.iter().position(|kept| kept.token == *token) {
+                end(self.kept.remove(at));
             }
-            stays
-        });
+        }
     }
 
     /// Appends the frames that may be answered now.

@@ -24,7 +24,7 @@
 //! Invariants: what a descriptor names is memory of the queue's own mapping, which lives until the worker was stopped, or is lent until its frame is
 //! completed; a frame is written to the tap once, in order, also when the worker has to be stopped in between.
 //!
-//! A ring over which the worker tells what cannot be, or with which it does not go on for a second, is stopped, what it did not take
+//! A ring over which the worker tells what cannot be, or with which it does not go on for a second while it is sent more or asked, is stopped, what it did not take
 //! is written by a call each, and both rings begin anew; where the kernel refuses that, it is tried again a second later, and frames
 //! for the guest wait in the tap. A dead process leaves nothing: the kernel closes the device, and what the worker had taken of the tap
 //! ahead of us goes back to it. Lost are frames in the rings: of the guest's up to a ring's, which were answered already, and of those
@@ -42,6 +42,7 @@ mod tests;
 mod virtqueue;
 
 use super::header::HEADER;
+use crate::clock::coarse;
 use crate::line_budget::LineBudget;
 use crate::mapping::{Mapping, sealed_memfd};
 use crate::ports::tap::gather::{Frame, Vector};
@@ -107,6 +108,8 @@ pub struct Vhost<D: Worker = Device> {
     rx: Receiver,
     /// Of lent frames, those that nobody reads any more, and of which nobody was told.
     completed: Vec<Token>,
+    /// How many frames had come back when that was asked while lent ones were out, and since when it is so many, by the coarse clock.
+    waits: Option<(u64, Duration)>,
     tx_doors: Doors,
     rx_doors: Doors,
     /// When it was stopped last.
@@ -142,6 +145,7 @@ impl<D: Worker> Vhost<D> {
             tx,
             rx,
             completed: Vec::new(),
+            waits: None,
             tx_doors,
             rx_doors,
             stopped: None,
@@ -204,6 +208,7 @@ impl<D: Worker> Vhost<D> {
 
     /// Stops the worker. Frames that it did not take are written by a call each, in order; returns how many were refused.
     fn stop(&mut self) -> usize {
+        self.waits = None;
         if let Some(device) = self.device.take() {
             // Where the kernel refuses, closing it does the same.
             let _ = device.detach(Which::Tx);
@@ -291,13 +296,14 @@ impl<D: Worker> Vhost<D> {
         }
     }
 
-    /// Appends the tokens of lent frames that nobody reads any more. Where there are others, the call comes when half of what is out came back.
-    /// Returns how many frames were refused, where the worker had to be stopped.
+    /// Appends the tokens of lent frames that nobody reads any more. Where there are others, the call comes when half of what is out came back;
+    /// where none came back for a second, as far as this is asked, the worker is stopped. Returns how many frames were refused then.
     pub fn complete(&mut self, done: &mut Vec<Token>) -> usize {
         let mut refused = 0;
         loop {
+            let reclaimed = self.tx.reclaim();
             let half = self.tx.len().div_ceil(2) as u16;
-            let again = match self.tx.reclaim() {
+            let again = match reclaimed {
                 Ok(()) if self.tx.nr_lent() == 0 => Ok(false),
                 Ok(()) => self.tx.ring.arm(half),
                 Err(lie) => Err(lie),
@@ -308,18 +314,39 @@ impl<D: Worker> Vhost<D> {
                 Err(lie) => refused += self.restart(&lie.into()),
             }
         }
+        if self.tx.nr_lent() > 0 {
+            let came = self.tx.nr_back();
+            match self.waits {
+                Some((before, since)) if before == came => {
+                    if coarse().saturating_sub(since) > PATIENCE {
+                        refused += self.restart(&Broken::Silent);
+                    }
+                }
+                _ => self.waits = Some((came, coarse())),
+            }
+        }
+        if self.tx.nr_lent() == 0 {
+            self.waits = None;
+        }
         done.append(self.tx.completed());
         done.append(&mut self.completed);
         refused
     }
 
-    /// When this returns, nobody reads lent frames any more; who lent them is not told of it.
-    pub fn give_up(&mut self) {
+    /// When this returns, within two seconds, nobody reads lent frames any more; who lent them is not told of it. Returns how many frames
+    /// were refused, where the worker had to be stopped.
+    pub fn give_up(&mut self) -> usize {
+        let (since, mut refused) = (Instant::now(), 0);
         while self.tx.nr_lent() > 0 {
-            self.make_room_or_restart();
+            refused += match self.make_room() {
+                Ok(()) if since.elapsed() < PATIENCE => 0,
+                Ok(()) => self.restart(&Broken::Silent),
+                Err(why) => self.restart(&why),
+            };
         }
         self.tx.completed().clear();
         self.completed.clear();
+        refused
     }
 
     /// Waits until frames came back, half of those that are out where none did.

@@ -47,6 +47,8 @@ pub struct Sender {
     pieces: VecDeque<Vector>,
     /// Frames that are out and lent.
     lent: usize,
+    /// Frames that came back.
+    nr_back: u64,
     completed: Vec<Token>,
 }
 
@@ -62,6 +64,7 @@ impl Sender {
             sent: VecDeque::with_capacity(most),
             pieces: VecDeque::with_capacity(most),
             lent: 0,
+            nr_back: 0,
             completed: Vec::with_capacity(most),
         }
     }
@@ -128,8 +131,14 @@ impl Sender {
         let Some((at, len)) = self.write(header, head) else { return false };
         let first = self.buffer(at, len);
         let before = self.pieces.len();
-        // SAFETY: the caller's.
-        self.pieces.extend(pieces.map(|piece| unsafe { Vector::lent(piece) }));
+        for piece in pieces {
+            let last = if self.pieces.len() > before { self.pieces.back_mut() } else { None };
+            // SAFETY: the caller's.
+            if !last.is_some_and(|last| unsafe { last.append(piece) }) {
+                // SAFETY: as above.
+                self.pieces.push_back(unsafe { Vector::lent(piece) });
+            }
+        }
         let lent = self.pieces.range(before..).map(Vector::buffer);
         // SAFETY: the first bytes are the area's, as in `put`; the others are the caller's.
         let Some(head) = (unsafe { self.ring.push(std::iter::once(first).chain(lent)) }) else {
@@ -151,6 +160,7 @@ impl Sender {
     pub fn reclaim(&mut self) -> Result<(), Lie> {
         while let Some(used) = self.ring.pop()? {
             self.ring.free(used.head);
+            self.nr_back += 1;
             match self.sent.front() {
                 // Nearly always the oldest, and whole.
                 Some(Sent { head, token: None, .. }) if *head == used.head => {
@@ -174,6 +184,11 @@ impl Sender {
             self.completed.push(token);
             self.lent -= 1;
         }
+    }
+
+    /// Frames that came back so far.
+    pub fn nr_back(&self) -> u64 {
+        self.nr_back
     }
 
     /// Frames that are lent and not back.

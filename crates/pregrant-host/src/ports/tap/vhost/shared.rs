@@ -3,7 +3,7 @@
 //! ```text
 //!   TapPort --lock--> Vhost <--lock-- Keeper: complete, once a round; give_up, before pages go
 //! ```
-//! Both are one worker's, one after another: the lock is never waited for but where a queue ends elsewhere.
+//! Both are one worker's, one after another: the lock is waited for only where a queue ends elsewhere, for two seconds at most.
 //!
 //! Invariants: a frame that is kept is named by a descriptor until its token was completed, or until [`give_up`](Keeper::give_up)
 //! returned, and by none afterwards.
@@ -60,6 +60,7 @@ impl<D: Worker + Send> Keeper for SharedVhost<D> {
         self.refused.fetch_add(refused as u64, Ordering::Relaxed);
     }
     fn give_up(&self) {
-        self.lock().give_up();
+        let refused = self.lock().give_up();
+        self.refused.fetch_add(refused as u64, Ordering::Relaxed);
     }
 }

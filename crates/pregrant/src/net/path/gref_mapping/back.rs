@@ -151,7 +151,10 @@ fn lend<M: SharedBytes>(
     out: &mut Arena,
 ) -> Todo {
     let page = |gref| table.locate(GrantRef(gref)).and_then(|place| table.at(place));
-    let place_of = |slot: &TxSlot| page(slot.gref).map(|_| Place { page: slot.gref, at: slot.offset.into() });
+    let place_of = |slot: &TxSlot| {
+        let stays = page(slot.gref).is_some_and(|page| !page.leaves);
+        stays.then(|| Place { page: slot.gref, at: slot.offset.into() })
+    };
     let copy = |place: Place, to: &mut [u8]| {
         page(place.page).is_some_and(|page| page.map.copy_out(place.at as usize, to))
     };

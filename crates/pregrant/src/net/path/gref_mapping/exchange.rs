@@ -5,7 +5,7 @@
 //!                 unmapped <--given-- pages <--GiveBack--
 //! ```
 //! The worker moves pages in and out of its table; the system calls are the control thread's. A lock for as long as a list
-//! is taken: once for each ADD or DEL, never for a batch.
+//! is taken: once for each ADD or DEL, never for a batch; and once a turn while a DEL waits for frames that a port keeps. Nothing of its pages is lent meanwhile.
 
 use super::table::{GrefTable, Mapped};
 use crate::units::GrantRef;
@@ -84,6 +84,7 @@ impl<M> GrefExchange<M> {
         while let Some(letter) = letters.next() {
             match letter {
                 Letter::GiveBack(refs) if refs.iter().any(|gref| table.is_held(*gref)) => {
+                    refs.iter().for_each(|gref| table.let_leave(*gref));
                     let mut later = self.letters.lock();
                     let rest: Vec<_> = core::iter::once(Letter::GiveBack(refs)).chain(letters).collect();
                     later.splice(0..0, rest);
@@ -121,7 +122,7 @@ mod tests {
     #[test]
     fn pages_come_and_go_when_the_queue_looks() {
         let (exchange, mut table) = (GrefExchange::default(), GrefTable::new(8));
-        let page = |r: u32, writable| (GrantRef(r), Mapped { map: r, writable });
+        let page = |r: u32, writable| (GrantRef(r), Mapped::new(r, writable));
         exchange.keep(Vec::from([page(8, true), page(9, false)]));
         assert_eq!((table.len(), exchange.pages()), (0, [0, 0]));
         assert!(!exchange.heed(&mut table) && !exchange.has_given());
@@ -136,7 +137,7 @@ mod tests {
     #[test]
     fn a_list_of_which_a_page_is_held_waits_and_so_does_what_comes_behind_it() {
         let (exchange, mut table) = (GrefExchange::default(), GrefTable::new(8));
-        let page = |r: u32| (GrantRef(r), Mapped { map: r, writable: false });
+        let page = |r: u32| (GrantRef(r), Mapped::new(r, false));
         exchange.keep(Vec::from([page(8), page(9)]));
         exchange.heed(&mut table);
         assert!(table.hold(GrantRef(9)));

@@ -20,6 +20,15 @@ pub struct Mapped<M> {
     pub map: M,
     /// It is mapped for writing too.
     pub writable: bool,
+    /// It is wanted back: nothing of it is lent any more.
+    pub leaves: bool,
+}
+
+impl<M> Mapped<M> {
+    /// One that stays.
+    pub fn new(map: M, writable: bool) -> Self {
+        Self { map, writable, leaves: false }
+    }
 }
 
 /// See the module.
@@ -53,6 +62,13 @@ impl<M> GrefTable<M> {
     /// Undoes one [`hold`](Self::hold).
     pub fn release(&mut self, gref: GrantRef) {
         self.store.release(gref);
+    }
+
+    /// Has nothing of the page of `gref` lent any more.
+    pub fn let_leave(&mut self, gref: GrantRef) {
+        if let Some(page) = self.store.page_mut(gref) {
+            page.leaves = true;
+        }
     }
 
     /// Whether the page of `gref` is held.
@@ -108,7 +124,7 @@ mod tests {
     fn what_finds_no_place_is_kept_and_comes_back() {
         let mut table = GrefTable::new(2);
         for r in [8, 9, 10] {
-            table.insert(GrantRef(r), Mapped { map: r, writable: r != 8 });
+            table.insert(GrantRef(r), Mapped::new(r, r != 8));
         }
         assert_eq!((table.len(), table.nr_writable()), (3, 2));
         assert_eq!(table.locate(GrantRef(10)), None, "served by the next path");

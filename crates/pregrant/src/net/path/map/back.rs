@@ -285,6 +285,9 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
 
 impl<P: Platform> Lends<P> for MapPath<P> {
     fn look(&mut self, p: &P, of: DomId) -> Todo {
+        if self.own == 0 {
+            return 0; // what is here is of a batch before
+        }
         self.map(p, of);
         self.bad.iter().fold(0, |failed, &k| failed | 1 << self.parts[k as usize].frame)
     }
@@ -295,8 +298,10 @@ impl<P: Platform> Lends<P> for MapPath<P> {
     }
 
     fn settle(&mut self, batch: &mut TxBatch, out: &mut Arena) {
-        self.fail_bad(batch, out);
-        self.hold(batch);
+        if self.own != 0 {
+            self.fail_bad(batch, out);
+            self.hold(batch);
+        }
     }
 
     fn keeps(&self) -> bool {
