@@ -9,7 +9,7 @@
 //! page a slot has, and what that page is called.
 //!
 //! Invariants: a frame is lent whole or not at all, behind a head that has all headers which anybody is to understand; a page that a
-//! kept frame has is named here until the port has done with it, and whoever unmaps pages asks. Nothing is allocated after it was made:
+//! kept frame has is named here until the port has done with it, and whoever unmaps pages asks. Nothing is allocated after the first batch for a port that names payload:
 //! a frame that is kept keeps its slots of the ring, whose number bounds them.
 //!
 //! What a guest may do: change the payload at any time; a head, a length or a place it cannot change. It can name a page twice:
@@ -84,10 +84,10 @@ impl Default for Lending {
             serial: 0,
             own: 0,
             keeping: 0,
-            parts: Vec::with_capacity(BATCH_SLOTS),
+            parts: Vec::new(),
             first: Box::new([0; BURST_FRAMES]),
-            kept: Vec::with_capacity(BATCH_SLOTS),
-            done: Vec::with_capacity(BATCH_SLOTS),
+            kept: Vec::new(),
+            done: Vec::new(),
         }
     }
 }
@@ -107,6 +107,12 @@ impl Lending {
     ) -> Todo {
         (self.serial, self.own, self.keeping) = (batch.serial, 0, 0);
         self.parts.clear();
+        if self.parts.capacity() == 0 {
+            // The first batch for such a port: a ring's slots, and as many frames.
+            self.parts.reserve(BATCH_SLOTS);
+            self.kept.reserve(BATCH_SLOTS);
+            self.done.reserve(BATCH_SLOTS);
+        }
         let takes = batch.lend.unwrap_or_default();
         for i in bits(todo) {
             let desc = out.desc(i);
