@@ -89,7 +89,7 @@ pub(super) fn of_program(program: &Path) -> Result<Symbols, String> {
     if symbols.0.is_empty() { Err(format!("{} has no symbols", program.display())) } else { Ok(symbols) }
 }
 
-/// Those of dom0's kernel, from lines "ADDRESS NAME [MODULE]" that are packed by gzip, in base64.
+/// Those of dom0's kernel, from lines "ADDRESS NAME", and the module in brackets if it is in one, that are packed by gzip, in base64.
 pub(super) fn of_kernel(packed: &str) -> Result<Symbols, String> {
     let unpack = "base64 -d | gzip -dc";
     let mut shell = Command::new("sh");
