@@ -101,6 +101,7 @@ fn named(act: Act) -> LentPort<'static> {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn long_frames_are_lent_behind_their_heads_and_short_ones_are_copied() {
     for by in ALL {
         let rig = Rig::new();
@@ -136,6 +137,7 @@ fn long_frames_are_lent_behind_their_heads_and_short_ones_are_copied() {
 
 /// Answered when the port has done with them, in order; what comes meanwhile goes on.
 #[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn kept_frames_are_answered_late_one_by_one() {
     for by in ALL {
         let rig = Rig::new();
@@ -174,6 +176,7 @@ fn kept_frames_are_answered_late_one_by_one() {
 
 /// What a kept frame has is mapped until it is done with, whatever the store's limit, or the guest, says meanwhile.
 #[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn pages_of_a_kept_frame_stay() {
     let rig = Rig::new();
     let mut g = game(&rig, By::Persistent);
@@ -212,6 +215,7 @@ fn pages_of_a_kept_frame_stay() {
 
 /// A buffer is a frame's alone, of its batch.
 #[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_buffer_that_is_named_twice_costs_the_second_frame() {
     let rig = Rig::new();
     let mut g = game(&rig, By::Staging);
@@ -251,6 +255,7 @@ fn what_is_not_all_there_is_copied() {
 
 /// Batches of which now this path lends a frame and now that one: each frame has its own payload.
 #[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_batch_has_nothing_of_the_one_before() {
     let rig = Rig::new();
     let (area, buffers) = rig.stage(Way::Staging(4096), Access::ReadOnly, 0).unzip();
@@ -305,6 +310,7 @@ fn a_batch_has_nothing_of_the_one_before() {
 
 /// As with `map`: who parses has private bytes, and a guest that rewrites a frame changes its payload alone.
 #[test]
+#[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn xsa_155_what_is_rewritten_after_the_check_is_payload_alone() {
     for by in ALL {
         let rig = Rig::new();
