@@ -18,6 +18,8 @@ small() {
 }
 # row BACK: a line of figures.
 row() {
+	# Debian 13's server ends after some dozen clients.
+	ask one "pidof iperf3 || iperf3 -s -D" || fail "iperf3 does not serve any more"
 	began=$(dom0_seconds)
 	to=$(iperf 10.9.0.2) && from=$(iperf 10.9.0.2 -R) || fail "iperf3 on $1: to the guest $to, from it $from"
 	iperf_cpu=$(echo "$(dom0_seconds) $began" | awk '{ printf "%.1f", $1 - $2 }')
