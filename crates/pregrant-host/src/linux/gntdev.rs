@@ -50,7 +50,7 @@ struct Tried {
 struct Piece {
     batch: u32,
     op: u32,
-    place: Option<u32>,
+    place: Option<usize>,
 }
 
 impl Default for Tried {
@@ -266,7 +266,6 @@ unsafe impl PeerMem for Gntdev {
                 };
                 let (source, dest) = if to_peer { (near, far) } else { (far, near) };
                 let segment = Segment { source, dest, len: count as u16, flags, status: 0, pad: 0 };
-                let place = place.map(|place| place as u32);
                 tried.push(segment, Piece { batch: k as u32, op: i as u32, place });
                 if tried.is_full() {
                     self.call_copy(node, &mut tried, batches).map_err(failed)?;
@@ -296,7 +295,7 @@ impl Gntdev {
             let op = &mut batch.ops[piece.op as usize];
             if let (Some(place), LocalBytes::FromPeer(bytes)) = (piece.place, &mut batch.local)
                 && status == GrantStatus::OKAY
-                && !self.bounce.take(place as usize, &mut bytes[op.at as usize..][..usize::from(op.len)])
+                && !self.bounce.take(place, &mut bytes[op.at as usize..][..usize::from(op.len)])
             {
                 status = GrantStatus::GENERAL_ERROR;
             }

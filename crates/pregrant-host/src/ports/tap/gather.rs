@@ -27,24 +27,19 @@ impl Vector {
         Self { base: bytes.as_ptr(), len: bytes.len() }
     }
 
-    /// Of lent ones.
+    /// Of lent pieces, in their order; those that follow each other in memory, as pages that were mapped together do, are one.
     ///
     /// # Safety
-    /// Their memory stays mapped as long as a frame with this is written.
-    pub unsafe fn lent(piece: Piece<'_>) -> Self {
-        let (base, len) = piece.as_raw();
-        Self { base, len }
-    }
-
-    /// Has these lent bytes too, where they begin at its end: pages that were mapped together lie so.
-    ///
-    /// # Safety
-    /// As for [`lent`](Self::lent).
-    pub unsafe fn append(&mut self, piece: Piece<'_>) -> bool {
-        let (base, len) = piece.as_raw();
-        let follows = self.base.addr() + self.len == base.addr();
-        self.len += if follows { len } else { 0 };
-        follows
+    /// Their memory stays mapped as long as a frame with these is written.
+    pub unsafe fn lent<'p>(pieces: impl Iterator<Item = Piece<'p>>) -> impl Iterator<Item = Self> {
+        let mut pieces = pieces.map(|piece| piece.as_raw()).peekable();
+        std::iter::from_fn(move || {
+            let (base, mut len) = pieces.next()?;
+            while let Some((_, more)) = pieces.next_if(|next| next.0.addr() == base.addr() + len) {
+                len += more;
+            }
+            Some(Self { base, len })
+        })
     }
 
     /// The same, as a virtqueue's descriptor has it, to be read.
@@ -98,5 +93,24 @@ impl Frame<'_> {
                 opcode::Writev::new(fd, first, vectors.len() as u32).rw_flags(flags).build()
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mapping::{Mapping, sealed_memfd};
+    use pregrant::shm::SharedBytes;
+
+    #[test]
+    fn pieces_that_follow_each_other_are_one() {
+        let memory = Mapping::new(sealed_memfd("pages", 1 << 16).unwrap(), 1 << 16).unwrap();
+        // Three in a row, one behind a gap, one before it, and two of which the second begins where the first does.
+        let places = [(128, 3968), (4096, 4096), (8192, 100), (12_288, 4096), (4096, 10), (4096, 10)];
+        let pieces = places.map(|(at, len)| memory.piece(at, len).unwrap());
+        // SAFETY: nobody has them read.
+        let vectors = unsafe { Vector::lent(pieces.into_iter()) };
+        let found: Vec<_> = vectors.map(|v| (v.base.addr() - memory.address() as usize, v.len)).collect();
+        assert_eq!(found, [(128, 8164), (12_288, 4096), (4096, 10), (4096, 10)]);
     }
 }

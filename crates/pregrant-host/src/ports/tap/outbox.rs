@@ -88,15 +88,8 @@ impl Outbox {
         if let Some(place) = self.frames.last_mut() {
             // SAFETY: these bytes stay where they are, and as they are, until they are cleared, the vectors with them.
             self.vectors.push(unsafe { Vector::private(&self.bytes[place.at..place.at + place.len]) });
-            let own = self.vectors.len();
-            for piece in pieces {
-                let last = self.vectors.get_mut(own..).and_then(<[_]>::last_mut);
-                // SAFETY: the caller's.
-                if !last.is_some_and(|last| unsafe { last.append(piece) }) {
-                    // SAFETY: as above.
-                    self.vectors.push(unsafe { Vector::lent(piece) });
-                }
-            }
+            // SAFETY: the caller's.
+            self.vectors.extend(unsafe { Vector::lent(pieces) });
             (place.first, place.vectors) = (first, self.vectors.len() - first);
         }
         true

@@ -281,8 +281,7 @@ impl<D: Worker> Vhost<D> {
         // SAFETY: the bytes are borrowed for longer than the call.
         let own = [&header[..], head].map(|bytes| unsafe { Vector::private(bytes) });
         // SAFETY: the caller's.
-        let lent = pieces().map(|piece| unsafe { Vector::lent(piece) });
-        let vectors: Vec<Vector> = own.into_iter().chain(lent).collect();
+        let vectors: Vec<Vector> = own.into_iter().chain(unsafe { Vector::lent(pieces()) }).collect();
         refused += usize::from(Frame::Many(&vectors).write(self.tap.as_fd()).is_err());
         self.completed.push(token);
         refused

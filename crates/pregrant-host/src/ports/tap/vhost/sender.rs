@@ -131,14 +131,8 @@ impl Sender {
         let Some((at, len)) = self.write(header, head) else { return false };
         let first = self.buffer(at, len);
         let before = self.pieces.len();
-        for piece in pieces {
-            let last = if self.pieces.len() > before { self.pieces.back_mut() } else { None };
-            // SAFETY: the caller's.
-            if !last.is_some_and(|last| unsafe { last.append(piece) }) {
-                // SAFETY: as above.
-                self.pieces.push_back(unsafe { Vector::lent(piece) });
-            }
-        }
+        // SAFETY: the caller's.
+        self.pieces.extend(unsafe { Vector::lent(pieces) });
         let lent = self.pieces.range(before..).map(Vector::buffer);
         // SAFETY: the first bytes are the area's, as in `put`; the others are the caller's.
         let Some(head) = (unsafe { self.ring.push(std::iter::once(first).chain(lent)) }) else {
