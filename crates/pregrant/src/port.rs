@@ -384,6 +384,20 @@ pub enum Payload {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token(pub u64);
 
+impl Token {
+    /// Of frame `i`, less than [`BURST_FRAMES`], of a batch with this serial number of 58 bits.
+    pub(crate) fn of(serial: u64, i: usize) -> Self {
+        Self(serial << 6 | i as u64)
+    }
+
+    /// The batch's number, and the frame's.
+    pub(crate) fn split(self) -> (u64, usize) {
+        (self.0 >> 6, (self.0 & 63) as usize)
+    }
+}
+
+const _: () = assert!(BURST_FRAMES == 1 << 6);
+
 /// A port's frames that it keeps beyond the call that gave them, as the queue sees it. The queue has it for as long as it lives.
 ///
 /// A frame that is kept is not answered, nor are those behind it, and its pages stay mapped. A port that never completes so

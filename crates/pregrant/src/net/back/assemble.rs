@@ -220,7 +220,7 @@ impl TxBatch {
 
     /// Names frame `i` to whoever keeps or holds it.
     pub fn token(&self, i: usize) -> Token {
-        Token(self.serial << 6 | i as u64)
+        Token::of(self.serial, i)
     }
 
     /// Compiled for each, so that guests without a rate, and queues without a data ring or foreign frames, pass no test for it.

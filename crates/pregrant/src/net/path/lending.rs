@@ -15,9 +15,13 @@
 //! What a guest may do: change the payload at any time; a head, a length or a place it cannot change. It can name a page twice:
 //! both frames have what is there when they are read.
 
+use crate::grants::GrantStore;
 use crate::net::back::assemble::{BATCH_SLOTS, Todo, TxBatch, TxSlot, bits};
 use crate::net::headers::IpHeaders;
+use crate::net::path::Lends;
+use crate::platform::Platform;
 use crate::port::{Arena, BURST_FRAMES, FrameDesc, Offloads, Piece, Token};
+use crate::units::{DomId, GrantRef};
 use crate::wire::netif::DROP_SLOTS;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -25,8 +29,8 @@ use alloc::vec::Vec;
 /// Bytes of each frame that are copied and never lent: the headers (Linux's `XEN_NETBACK_TX_COPY_LEN`).
 pub const HEAD_BYTES: u16 = 128;
 
-/// Shorter frames are copied: to have several pieces costs the kernel more than to copy these (`cargo xtask rig 32 --icount`: a piece of a
-/// virtqueue some 150 instructions, as many as it takes to copy 1200 bytes there).
+/// Shorter frames are copied: each piece costs a virtqueue's worker some 180 instructions, as many as it takes to copy 1440 bytes (`cargo xtask rig
+/// 32 --profile`: `vhost_get_vq_desc`, `translate_desc`).
 pub const LENT_MIN: u32 = 2048;
 
 /// Whether a frame may be lent behind this head to a port that takes frames as unfinished as `takes`. Whoever finishes or cuts a frame reads headers, and never
@@ -76,6 +80,52 @@ pub struct Lending {
     /// Of this batch and those before it: what the port keeps, and what it has done with that is not retired.
     kept: Vec<Kept>,
     done: Vec<Token>,
+}
+
+/// Pages that stay mapped as long as somebody holds them, by the name that a [`Place`] has.
+pub trait HeldPages {
+    /// It is not unmapped until it was [released](Self::release) as often.
+    fn hold(&mut self, page: u32);
+    /// Undoes one [`hold`](Self::hold).
+    fn release(&mut self, page: u32);
+}
+
+/// A path that lends from pages which stay mapped: [`Lends`] by way of [`Lending`].
+pub trait Standing {
+    /// What it lent.
+    fn lending(&self) -> &Lending;
+    /// The same, to be changed; and what holds its pages. None: all stay for as long as the path.
+    fn lending_and_pages(&mut self) -> (&mut Lending, Option<&mut dyn HeldPages>);
+}
+
+impl<M> HeldPages for GrantStore<M> {
+    fn hold(&mut self, page: u32) {
+        let held = GrantStore::hold(self, GrantRef(page));
+        debug_assert!(held, "a page that is lent is there");
+    }
+    fn release(&mut self, page: u32) {
+        GrantStore::release(self, GrantRef(page));
+    }
+}
+
+impl<P: Platform, S: Standing> Lends<P> for S {
+    fn look(&mut self, _p: &P, _of: DomId) -> Todo {
+        0
+    }
+    fn keep(&mut self, i: usize) -> Option<Token> {
+        let (lending, mut pages) = self.lending_and_pages();
+        lending.keep(i, |page| pages.iter_mut().for_each(|pages| pages.hold(page)))
+    }
+    fn settle(&mut self, batch: &mut TxBatch, _out: &mut Arena) {
+        self.lending_and_pages().0.settle(batch);
+    }
+    fn keeps(&self) -> bool {
+        self.lending().keeps()
+    }
+    fn complete(&mut self, tokens: Option<&[Token]>) {
+        let (lending, mut pages) = self.lending_and_pages();
+        lending.complete(tokens, |page| pages.iter_mut().for_each(|pages| pages.release(page)));
+    }
 }
 
 impl Default for Lending {
@@ -178,7 +228,7 @@ impl Lending {
             return None;
         }
         self.keeping |= 1 << i;
-        let token = Token(self.serial << 6 | i as u64);
+        let token = Token::of(self.serial, i);
         let mut kept = Kept { token, pages: [0; DROP_SLOTS], nr_pages: 0 };
         let parts = self.parts[self.first[i] as usize..].iter();
         for (to, part) in kept.pages.iter_mut().zip(parts.take_while(|part| usize::from(part.frame) == i)) {

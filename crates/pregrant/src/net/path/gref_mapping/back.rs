@@ -7,7 +7,7 @@
 use super::table::GrefTable;
 use crate::net::back::assemble::{BATCH_SLOTS, Todo, TxBatch, TxSlot, bits};
 use crate::net::back::rx_batch::RxBatch;
-use crate::net::path::lending::{Lending, Place};
+use crate::net::path::lending::{HeldPages, Lending, Place, Standing};
 use crate::net::path::{BackPath, Counted, Lends, PathName};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
@@ -161,31 +161,13 @@ fn lend<M: SharedBytes>(
     lending.lend(batch, todo, out, place_of, copy)
 }
 
-/// What a kept frame has is held: its guest has it back when the port has done with it.
-impl<P: Platform> Lends<P> for GrefMappingPath<P> {
-    fn look(&mut self, _p: &P, _of: DomId) -> Todo {
-        0
+/// What a kept frame has is held: its guest has it back when the port has done with it. The other direction may have the table when the queue ends, and
+/// its pages with it.
+impl<P: Platform> Standing for GrefMappingPath<P> {
+    fn lending(&self) -> &Lending {
+        &self.lending
     }
-    fn keep(&mut self, i: usize) -> Option<Token> {
-        let table = self.table.as_deref_mut()?;
-        self.lending.keep(i, |page| {
-            let held = table.hold(GrantRef(page));
-            debug_assert!(held, "a page that is lent is there");
-        })
-    }
-    fn settle(&mut self, batch: &mut TxBatch, _out: &mut Arena) {
-        self.lending.settle(batch);
-    }
-    fn keeps(&self) -> bool {
-        self.lending.keeps()
-    }
-    fn complete(&mut self, tokens: Option<&[Token]>) {
-        let table = &mut self.table;
-        self.lending.complete(tokens, |page| {
-            // Without it the queue ends, and its pages with it.
-            if let Some(table) = table {
-                table.release(GrantRef(page));
-            }
-        });
+    fn lending_and_pages(&mut self) -> (&mut Lending, Option<&mut dyn HeldPages>) {
+        (&mut self.lending, self.table.as_deref_mut().map(|table| table as &mut dyn HeldPages))
     }
 }

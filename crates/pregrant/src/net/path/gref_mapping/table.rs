@@ -10,6 +10,7 @@
 //! next path.
 
 use crate::grants::GrantStore;
+use crate::net::path::lending::HeldPages;
 use crate::units::GrantRef;
 use alloc::vec::Vec;
 
@@ -52,16 +53,6 @@ impl<M> GrefTable<M> {
         if let Err(page) = self.store.insert(gref, page) {
             self.unplaced.push((gref, page));
         }
-    }
-
-    /// Keeps a page from being [taken out](Self::remove), until it is [released](Self::release) as often.
-    pub fn hold(&mut self, gref: GrantRef) -> bool {
-        self.store.hold(gref)
-    }
-
-    /// Undoes one [`hold`](Self::hold).
-    pub fn release(&mut self, gref: GrantRef) {
-        self.store.release(gref);
     }
 
     /// Has nothing of the page of `gref` lent any more.
@@ -113,6 +104,15 @@ impl<M> GrefTable<M> {
     /// Those that are mapped for writing.
     pub fn nr_writable(&self) -> usize {
         self.writable
+    }
+}
+
+impl<M> HeldPages for GrefTable<M> {
+    fn hold(&mut self, page: u32) {
+        HeldPages::hold(&mut self.store, page);
+    }
+    fn release(&mut self, page: u32) {
+        HeldPages::release(&mut self.store, page);
     }
 }
 

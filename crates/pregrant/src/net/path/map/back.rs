@@ -252,7 +252,7 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
     }
 
     fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
-        let tokens = |serial: u64, held: Todo| bits(held).map(move |i| Token(serial << 6 | i as u64));
+        let tokens = |serial: u64, held: Todo| bits(held).map(move |i| Token::of(serial, i));
         let held = mem::take(&mut self.waiting);
         let open = mem::take(&mut self.keeping);
         if open == 0 {
@@ -294,7 +294,7 @@ impl<P: Platform> Lends<P> for MapPath<P> {
 
     fn keep(&mut self, i: usize) -> Option<Token> {
         self.keeping |= 1 << i & self.own;
-        (self.keeping >> i & 1 != 0).then_some(Token(self.serial << 6 | i as u64))
+        (self.keeping >> i & 1 != 0).then(|| Token::of(self.serial, i))
     }
 
     fn settle(&mut self, batch: &mut TxBatch, out: &mut Arena) {
@@ -314,8 +314,7 @@ impl<P: Platform> Lends<P> for MapPath<P> {
             self.kept.iter_mut().for_each(|batch| batch.open = 0);
             return;
         };
-        for &Token(token) in tokens {
-            let (serial, i) = (token >> 6, token & 63);
+        for (serial, i) in tokens.iter().map(|token| token.split()) {
             if let Some(batch) = self.kept.iter_mut().find(|batch| batch.serial == serial) {
                 batch.open &= !(1 << i);
             } else if serial == self.serial {

@@ -8,7 +8,7 @@
 use crate::grants::GrantStore;
 use crate::net::back::assemble::{Todo, TxBatch, TxSlot, bits};
 use crate::net::back::rx_batch::RxBatch;
-use crate::net::path::lending::{Lending, Place};
+use crate::net::path::lending::{HeldPages, Lending, Place, Standing};
 use crate::net::path::{BackPath, Counted, Lends, PathName};
 use crate::platform::{Access, PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
@@ -176,23 +176,11 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
 }
 
 /// What a kept frame has is held, and outlives a limit that falls.
-impl<P: Platform> Lends<P> for PersistentPath<P> {
-    fn look(&mut self, _p: &P, _of: DomId) -> Todo {
-        0
+impl<P: Platform> Standing for PersistentPath<P> {
+    fn lending(&self) -> &Lending {
+        &self.lending
     }
-    fn keep(&mut self, i: usize) -> Option<Token> {
-        self.lending.keep(i, |page| {
-            let held = self.store.hold(GrantRef(page));
-            debug_assert!(held, "a page that is lent is there");
-        })
-    }
-    fn settle(&mut self, batch: &mut TxBatch, _out: &mut Arena) {
-        self.lending.settle(batch);
-    }
-    fn keeps(&self) -> bool {
-        self.lending.keeps()
-    }
-    fn complete(&mut self, tokens: Option<&[Token]>) {
-        self.lending.complete(tokens, |page| self.store.release(GrantRef(page)));
+    fn lending_and_pages(&mut self) -> (&mut Lending, Option<&mut dyn HeldPages>) {
+        (&mut self.lending, Some(&mut self.store))
     }
 }

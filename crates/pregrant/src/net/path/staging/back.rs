@@ -18,7 +18,7 @@
 use super::list::colour;
 use crate::net::back::assemble::{Todo, TxBatch, TxSlot, bits};
 use crate::net::back::rx_batch::{RxBatch, RxSlot};
-use crate::net::path::lending::{Lending, Place};
+use crate::net::path::lending::{HeldPages, Lending, Place, Standing};
 use crate::net::path::{BackPath, Counted, Lends, PathName};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
@@ -317,22 +317,12 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
     }
 }
 
-/// The buffers are mapped for as long as the queue lives.
-impl<P: Platform> Lends<P> for StagingPath<P> {
-    fn look(&mut self, _p: &P, _of: DomId) -> Todo {
-        0
+impl<P: Platform> Standing for StagingPath<P> {
+    fn lending(&self) -> &Lending {
+        &self.lending
     }
-    fn keep(&mut self, i: usize) -> Option<Token> {
-        self.lending.keep(i, |_| {})
-    }
-    fn settle(&mut self, batch: &mut TxBatch, _out: &mut Arena) {
-        self.lending.settle(batch);
-    }
-    fn keeps(&self) -> bool {
-        self.lending.keeps()
-    }
-    fn complete(&mut self, tokens: Option<&[Token]>) {
-        self.lending.complete(tokens, |_| {});
+    fn lending_and_pages(&mut self) -> (&mut Lending, Option<&mut dyn HeldPages>) {
+        (&mut self.lending, None)
     }
 }
 
