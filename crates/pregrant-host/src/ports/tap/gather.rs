@@ -95,22 +95,3 @@ impl Frame<'_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::mapping::{Mapping, sealed_memfd};
-    use pregrant::shm::SharedBytes;
-
-    #[test]
-    fn pieces_that_follow_each_other_are_one() {
-        let memory = Mapping::new(sealed_memfd("pages", 1 << 16).unwrap(), 1 << 16).unwrap();
-        // Three in a row, one behind a gap, one before it, and two of which the second begins where the first does.
-        let places = [(128, 3968), (4096, 4096), (8192, 100), (12_288, 4096), (4096, 10), (4096, 10)];
-        let pieces = places.map(|(at, len)| memory.piece(at, len).unwrap());
-        // SAFETY: nobody has them read.
-        let vectors = unsafe { Vector::lent(pieces.into_iter()) };
-        let found: Vec<_> = vectors.map(|v| (v.base.addr() - memory.address() as usize, v.len)).collect();
-        assert_eq!(found, [(128, 8164), (12_288, 4096), (4096, 10), (4096, 10)]);
-    }
-}

@@ -504,3 +504,15 @@ fn frames_that_come_back_in_any_order_free_what_is_theirs() {
         assert_eq!(std::mem::take(sender.completed()), std::mem::take(&mut due), "round {round}");
     }
 }
+
+#[test]
+fn pieces_that_follow_each_other_are_one_descriptor() {
+    let lent = Lent::new(2);
+    // Three in a row, one behind a gap, one before it, and two of which the second begins where the first does.
+    let places = [(128, 3968), (4096, 4096), (8192, 100), (12_288, 4096), (4096, 10), (4096, 10)];
+    let pieces = places.map(|(at, len)| lent.0.piece(at, len).unwrap());
+    // SAFETY: nobody has them read.
+    let buffers = unsafe { Vector::lent(pieces.into_iter()) }.map(|vector| vector.buffer());
+    let found: Vec<_> = buffers.map(|b| (b.address - lent.0.address(), b.len, b.writable)).collect();
+    assert_eq!(found, [(128, 8164, false), (12_288, 4096, false), (4096, 10, false), (4096, 10, false)]);
+}
