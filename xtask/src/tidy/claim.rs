@@ -1,32 +1,30 @@
-//! What docs/threat-model.md claims: each line names the test that shows it, as `FILE::TEST` in backticks, and every test
-//! that carries an advisory's number is named there.
+//! Claims of pages, each shown by a test that is named as `FILE::TEST` in backticks.
+//!
+//! - docs/threat-model.md and docs/protocol: the tests that they name exist.
+//! - docs/threat-model.md: every test that carries an advisory's number is named there.
+//! - docs/protocol: no page says "built" or "not built", which nothing checks.
 
 use super::Source;
 use super::token::tokens;
 use std::collections::BTreeSet;
 
-/// The page, from the root.
+/// The threat model, from the root.
 pub const PAGE: &str = "docs/threat-model.md";
+/// The pages of the protocol, from the root.
+pub const PROTOCOL: &str = "docs/protocol/";
 
 /// How tests that show an advisory begin.
 const ADVISORY: &str = "xsa_";
 
 /// Names on the page that are no tests, and tests with an advisory's number that the page does not name.
 pub fn check(page: &str, sources: &[Source]) -> Vec<String> {
-    let claims: BTreeSet<(&str, &str)> = page.split('`').skip(1).step_by(2).filter_map(claim).collect();
-    let functions: Vec<(&str, Vec<String>)> =
-        sources.iter().map(|s| (s.path.as_str(), functions(&s.text))).collect();
+    let claims = claims(page);
+    let functions = all_functions(sources);
     let mut offences = Vec::new();
     if claims.is_empty() {
         offences.push(format!("{PAGE}: names no test at all"));
     }
-    for (file, test) in &claims {
-        let there =
-            functions.iter().any(|(path, names)| is_in(path, file) && names.iter().any(|name| name == test));
-        if !there {
-            offences.push(format!("{PAGE}: `{file}::{test}` is no test; name one that shows the same"));
-        }
-    }
+    offences.extend(missing(PAGE, &claims, &functions));
     for (path, names) in &functions {
         for name in names.iter().filter(|name| name.starts_with(ADVISORY)) {
             if !claims.iter().any(|(file, test)| is_in(path, file) && name == test) {
@@ -35,6 +33,42 @@ pub fn check(page: &str, sources: &[Source]) -> Vec<String> {
         }
     }
     offences
+}
+
+/// The same for a page of the protocol, and words that claim what no test shows.
+pub fn check_protocol(page: &Source, sources: &[Source]) -> Vec<String> {
+    let Source { path, text } = page;
+    let mut offences = missing(path, &claims(text), &all_functions(sources));
+    // The page that says how to read them quotes the word.
+    let marks = ["**Built", "**Not built", "*built", "*not built", "*Not built"];
+    for (line, number) in text.lines().zip(1..) {
+        if marks.iter().any(|mark| line.contains(mark)) {
+            offences.push(format!("{path}:{number}: name the test that shows it, in place of \"built\""));
+        }
+    }
+    offences
+}
+
+/// All functions, by file.
+type Functions<'a> = Vec<(&'a str, Vec<String>)>;
+
+fn all_functions(sources: &[Source]) -> Functions<'_> {
+    sources.iter().map(|s| (s.path.as_str(), functions(&s.text))).collect()
+}
+
+/// The tests that a page names.
+fn claims(page: &str) -> BTreeSet<(&str, &str)> {
+    page.split('`').skip(1).step_by(2).filter_map(claim).collect()
+}
+
+/// Those that are not there.
+fn missing(path: &str, claims: &BTreeSet<(&str, &str)>, functions: &Functions<'_>) -> Vec<String> {
+    let there = |file: &str, test: &str| {
+        functions.iter().any(|(path, names)| is_in(path, file) && names.iter().any(|name| name == test))
+    };
+    let gone = claims.iter().filter(|(file, test)| !there(file, test));
+    gone.map(|(file, test)| format!("{path}: `{file}::{test}` is no test; name one that shows the same"))
+        .collect()
 }
 
 /// `file::test`, both plain names.
@@ -69,6 +103,20 @@ mod tests {
     fn names_of_tests_are_found_in_files_and_folders() {
         let tests = [("crates/a/tests/ring.rs", "fn x() {}"), ("crates/a/tests/kills/main.rs", "fn y() {}")];
         assert_eq!(offences("`ring::x`, `kills::y`, `main::y` and `std::Path`", &tests), [""; 0]);
+    }
+
+    #[test]
+    fn pages_of_the_protocol_name_tests_that_exist_and_claim_nothing_else() {
+        let sources = [Source { path: "crates/a/tests/ring.rs".into(), text: "fn x() {}".into() }];
+        let offences = |text: &str| {
+            super::check_protocol(
+                &Source { path: "docs/protocol/ring.md".into(), text: text.into() },
+                &sources,
+            )
+        };
+        assert_eq!(offences("`ring::x`, and \"built\""), [""; 0]);
+        assert_eq!(offences("`ring::y`").len(), 1);
+        assert_eq!(offences("**Built**, in\n*not built*: v2\n").len(), 2);
     }
 
     #[test]
