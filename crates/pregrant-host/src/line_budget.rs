@@ -1,34 +1,88 @@
-//! Lines in the log that come again and again: the first few are written, and of the others how many there were.
+//! Lines in the log that come again and again: a few at once, then one now and again, which says how many were left out.
 //!
-//! For what a kernel or a library refuses where no vif is at hand to be charged; what belongs to a vif goes through the
-//! backend's log of that vif. What a guest may do: cause as many as it likes; [`LINES`] of a kind are written, and one
-//! more each time that their number doubles.
+//! ```text
+//!   a line --LineRate--> fewer than `burst` since long: written
+//!                        else: written if `each` has passed since the last one that was; if not, it is counted
+//! ```
+//! A budget fills again with time, so it is never used up for good: what goes wrong tomorrow is written tomorrow. [`LineBudget`] is for
+//! what a kernel or a library refuses where no vif is at hand to be charged; what belongs to a device goes through the
+//! [log of that device](crate::drivers::registry::DeviceLog), which is made of the same [`Lines`].
+//!
+//! What a guest may do: cause as many as it likes. In any time `t`, `burst + t / each` of a kind are written.
 
 use log::{Level, log};
 use std::fmt::Arguments;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
-/// Lines of a kind that are written one by one.
-pub const LINES: u64 = 16;
+/// How many lines may be written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LineRate {
+    /// At once, after a long silence.
+    pub burst: u32,
+    /// From then on, one in so long.
+    pub each: Duration,
+}
+
+/// A budget of lines: an account of time, which a line draws on, and which fills again by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lines {
+    /// Time that is to pass until it is full.
+    spent: Duration,
+    /// When that was so, by any clock.
+    at: Duration,
+}
+
+impl Lines {
+    /// None was written.
+    pub const fn new() -> Self {
+        Self { spent: Duration::ZERO, at: Duration::ZERO }
+    }
+
+    fn fill(&mut self, now: Duration) {
+        self.spent = self.spent.saturating_sub(now.saturating_sub(self.at));
+        self.at = now;
+    }
+
+    /// Whether a line may be written.
+    pub fn has_room(&mut self, rate: LineRate, now: Duration) -> bool {
+        self.fill(now);
+        self.spent + rate.each <= rate.each * rate.burst
+    }
+
+    /// A line is written.
+    pub fn spend(&mut self, rate: LineRate) {
+        self.spent = (self.spent + rate.each).min(rate.each * rate.burst);
+    }
+}
+
+/// Lines of each kind that are written one by one, and how soon there is another after that.
+pub const KIND: LineRate = LineRate { burst: 16, each: Duration::from_secs(60) };
+
+#[derive(Debug)]
+struct Kind {
+    lines: Lines,
+    /// Since the last that was written.
+    left_out: u64,
+}
 
 /// Lines of one kind, of the whole process.
-#[derive(Debug, Default)]
-pub struct LineBudget(AtomicU64);
+#[derive(Debug)]
+pub struct LineBudget(Mutex<Kind>);
 
 impl LineBudget {
     /// None was written.
     pub const fn new() -> Self {
-        Self(AtomicU64::new(0))
+        Self(Mutex::new(Kind { lines: Lines::new(), left_out: 0 }))
     }
 
     /// A line, if it is not one too many.
     pub fn say(&self, level: Level, text: Arguments<'_>) {
-        match self.0.fetch_add(1, Ordering::Relaxed) + 1 {
-            n if n < LINES => log!(level, "{text}"),
-            n if n.is_power_of_two() => {
-                log!(level, "{text} (line {n} of its kind; the next is line {})", 2 * n)
-            }
-            _ => {}
+        static BEGAN: OnceLock<Instant> = OnceLock::new();
+        match self.take(BEGAN.get_or_init(Instant::now).elapsed()) {
+            None => {}
+            Some(0) => log!(level, "{text}"),
+            Some(n) => log!(level, "{text} ({n} more line(s) of this kind were left out before)"),
         }
     }
 
@@ -36,42 +90,63 @@ impl LineBudget {
     pub fn warn(&self, text: Arguments<'_>) {
         self.say(Level::Warn, text);
     }
+
+    /// Whether a line is to be written: then, how many were left out since the last one.
+    fn take(&self, now: Duration) -> Option<u64> {
+        let mut kind = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kind.lines.has_room(KIND, now) {
+            kind.lines.spend(KIND);
+            return Some(std::mem::take(&mut kind.left_out));
+        }
+        kind.left_out += 1;
+        None
+    }
+}
+
+impl Default for LineBudget {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use log::{LevelFilter, Log, Metadata, Record};
-    use std::sync::Mutex;
 
-    static WRITTEN: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    const SECOND: Duration = Duration::from_secs(1);
 
-    struct Kept;
-
-    impl Log for Kept {
-        fn enabled(&self, _: &Metadata<'_>) -> bool {
-            true
-        }
-        fn log(&self, record: &Record<'_>) {
-            if record.args().to_string().contains("refused: number") {
-                WRITTEN.lock().unwrap().push(record.args().to_string());
-            }
-        }
-        fn flush(&self) {}
+    #[test]
+    fn a_million_lines_at_once_are_a_few_and_a_count() {
+        let budget = LineBudget::new();
+        let written = (0..1_000_000).filter_map(|_| budget.take(7 * SECOND)).collect::<Vec<_>>();
+        assert_eq!(written, [0; KIND.burst as usize]);
+        assert_eq!(budget.take(7 * SECOND + KIND.each), Some(1_000_000 - u64::from(KIND.burst)));
+        assert_eq!(budget.take(7 * SECOND + KIND.each), None);
     }
 
     #[test]
-    fn a_million_lines_are_a_few_and_a_count() {
-        // Other tests of this program may log meanwhile.
-        log::set_logger(&Kept).unwrap();
-        log::set_max_level(LevelFilter::Info);
+    fn a_budget_is_never_used_up_for_good() {
         let budget = LineBudget::new();
-        for n in 1..=1_000_000 {
-            budget.warn(format_args!("refused: number {n}"));
+        // A line each second, for a week.
+        let week: u64 = 7 * 24 * 3600;
+        let written: Vec<_> = (0..week).filter_map(|s| budget.take(s as u32 * SECOND)).collect();
+        let most = u64::from(KIND.burst) + week / KIND.each.as_secs();
+        assert!((most - 1..=most).contains(&(written.len() as u64)), "{} of {most}", written.len());
+        assert_eq!(written.last(), Some(&(KIND.each.as_secs() - 1)));
+        // And what comes after an hour's silence is written at once.
+        let later = (week as u32 + 3600) * SECOND;
+        assert!((0..KIND.burst).all(|_| budget.take(later).is_some()));
+        assert_eq!(budget.take(later), None);
+    }
+
+    #[test]
+    fn a_clock_that_stands_or_goes_back_gives_no_line() {
+        let mut lines = Lines::new();
+        for _ in 0..KIND.burst {
+            assert!(lines.has_room(KIND, 1000 * SECOND));
+            lines.spend(KIND);
         }
-        let written = WRITTEN.lock().unwrap();
-        assert_eq!(written.len(), 31, "15, and one for each power of two from 16 to 524288");
-        assert_eq!(written[14], "refused: number 15");
-        assert_eq!(written[15], "refused: number 16 (line 16 of its kind; the next is line 32)");
+        assert!(!lines.has_room(KIND, 1000 * SECOND) && !lines.has_room(KIND, 3 * SECOND));
+        assert!(lines.has_room(KIND, 3 * SECOND + KIND.each));
     }
 }

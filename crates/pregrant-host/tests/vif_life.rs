@@ -18,6 +18,7 @@ use pregrant::xenbus::{Class, DeviceId, XenbusState, toolstack};
 use pregrant::xenstore::{Access, Permission};
 use pregrant_host::drivers::net::port_provider::Notes;
 use pregrant_host::drivers::recovery::BrokerRecovery;
+use pregrant_host::drivers::registry::LINES_PER_DEVICE;
 use pregrant_host::drivers::{Backend, BackendConfig, Hotplug, HotplugConfig, Net, NetConfig, PortProvider};
 use pregrant_host::loopback::Audit;
 use std::os::fd::OwnedFd;
@@ -457,15 +458,15 @@ fn a_driver_domain_takes_the_directories_away() {
     });
 }
 
-/// A script that runs behind a vif that is gone: its line is one of that vif's sixteen, and none is lost without a count.
+/// A script that runs behind a vif that is gone: its line is one of that vif's faults, and none is lost without a count.
 fn what_fails_when_a_vif_is_gone_is_told_at_its_expense() {
     with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         let ids = two_vifs(machine);
         let guests = ids.map(|id| machine.attach(id.front));
         until(|| ids.iter().all(|id| back.report(*id).is_some()));
         log_lines::take();
-        // While it is there, too. With "found" and "removed" 17 lines, of which one is not written.
-        (0..14).for_each(|n| back.fails(ids[1], &format!("failure {n}."), false));
+        // While it is there, too, as many as may be written at once: the one more is not.
+        (0..LINES_PER_DEVICE).for_each(|n| back.fails(ids[1], &format!("failure {n}."), false));
         for id in ids {
             back.begins_to_end(id);
             machine.remove_vif(id);
@@ -483,9 +484,11 @@ fn what_fails_when_a_vif_is_gone_is_told_at_its_expense() {
             five,
             [format!("INFO: {}: removed", ids[0]), format!("WARN: {}: the script failed", ids[0])]
         );
-        assert_eq!(six.len(), 16, "{six:?}");
-        assert!(six[14].contains("removed (the last line"), "{six:?}");
-        assert!(six[15].ends_with("1 more line(s) of this vif were not written"), "{six:?}");
+        let faults = LINES_PER_DEVICE as usize;
+        assert_eq!(six.len(), faults + 2, "{six:?}");
+        assert!(six[faults - 1].contains("(from here on one such line of this vif"), "{six:?}");
+        assert!(six[faults].ends_with("removed"), "{six:?}");
+        assert!(six[faults + 1].ends_with("1 more line(s) of this vif were not written"), "{six:?}");
         // One whose end the backend does not live to see.
         let id = machine.make_vif(5, 1);
         until(|| back.report(id).is_some());

@@ -1,7 +1,9 @@
 //! What the library logs, kept for tests to look into.
 
 use log::{LevelFilter, Log, Metadata, Record};
+use pregrant_host::drivers::registry::{LINES_PER_DEVICE, NEXT_LINE};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 struct Lines(Mutex<Vec<String>>);
 
@@ -27,6 +29,12 @@ impl Log for Lines {
 pub fn capture() {
     log::set_logger(&LINES).unwrap();
     log::set_max_level(LevelFilter::Info);
+}
+
+/// Lines that one device may have caused since then: as many as it may at once, faults and others, and what came in time.
+pub fn most_of_a_device(since: Instant) -> usize {
+    let more = since.elapsed().as_secs() / NEXT_LINE.as_secs() + 1;
+    2 * (LINES_PER_DEVICE as usize + more as usize)
 }
 
 /// Takes what was logged since the last call.

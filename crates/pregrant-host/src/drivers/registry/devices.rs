@@ -25,7 +25,7 @@ pub struct DeviceReport {
     pub faults: u64,
     /// How often its front was not listened to for a while, since it asked for too many steps, or for too much on its control ring.
     pub throttled: u64,
-    /// Lines that the log does not have of it, since it caused more than [`LINES_PER_DEVICE`](super::LINES_PER_DEVICE).
+    /// Lines that the log does not have of it, since it [caused too many](super::device_log).
     pub lines_left_out: u64,
     /// Why it was the last time, also when it is connected again.
     pub last_failure: Option<String>,
@@ -95,8 +95,12 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) failed: Option<String>,
     pub(super) faults: u64,
     pub(super) throttled: u64,
+    /// When the log was told of that last.
+    pub(super) throttled_said: Option<Instant>,
     /// How often its own ring was paused.
     pub(super) ring_pauses: u64,
+    /// When the log was told of that last.
+    pub(super) paused_said: Option<Instant>,
     pub(super) last_failure: Option<String>,
     pub(super) reattached: bool,
     pub(super) connected_at: Option<Instant>,
@@ -152,7 +156,7 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
         hush(&self.device, self.front_keys, xs)
     }
 
-    /// A line in the log, as long as this device has some left.
+    /// A line in the log, if it is not one too many.
     pub(super) fn say(&self, level: Level, text: &dyn Display) {
         self.log.say(level, text);
     }

@@ -96,7 +96,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 let dir = format!("{}/{}/{}", watch_of(id.class), id.front.0, id.handle);
                 if self.xs.read_if_there(&dir)?.is_none() {
                     recovery.forget(&self.platform, &id);
-                    DeviceLog::new(id).failed(Level::Warn, class.removed(&id));
+                    self.device_logs.of(id).failed(Level::Warn, class.removed(&id));
                 }
             }
         }
@@ -105,7 +105,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Begins to serve a device: a new one, or one that a predecessor left connected.
     pub(super) fn find(&mut self, id: DeviceId) {
-        let log = self.logs.entry(id).or_insert_with(|| DeviceLog::new(id)).clone();
+        let log = self.logs.entry(id).or_insert_with(|| self.device_logs.of(id)).clone();
         let owned = self.config.recovery.as_mut().map(|s| s.own(&self.platform, &id)).transpose();
         let owned = match owned {
             Ok(owned) => owned,
@@ -196,7 +196,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             _ => instance.say(Level::Info, &"found"),
         }
         self.plugging |= instance.served.is_plugging();
+            throttled_said: None,
         self.devices.insert(instance);
+            paused_said: None,
         // Places of others may have moved.
         self.relive();
         match taken {
@@ -216,7 +218,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         held.next = if busy { now + BUSY_LOOK } else { now };
         held.given_up |= !busy && now >= held.until;
         if now >= held.until && !std::mem::replace(&mut held.said, true) {
-            let log = self.logs.entry(id).or_insert_with(|| DeviceLog::new(id));
+            let log = self.logs.entry(id).or_insert_with(|| self.device_logs.of(id));
             let how = if busy { "its guest waits" } else { "not served" };
             log.say(Level::Warn, &format_args!("{how}: {why}"));
         }

@@ -18,7 +18,7 @@
 //! comes down.
 //!
 //! What a guest may do: close, vanish, lie, come back again and again. Its own device is closed with a line that says why
-//! (at most [`LINES_PER_DEVICE`] lines for each device); the others go on. A guest that writes its state without end is heard
+//! (lines of each device are [bounded](device_log)); the others go on. A guest that writes its state without end is heard
 //! in turns ([`EVENTS_PER_TURN`]), so that frames move in between, and then not for a while ([`throttle`]).
 //!
 //! [`throttle`]: crate::drivers::throttle
@@ -41,7 +41,7 @@ mod throttled;
 mod watch;
 
 pub use class::{AnyBack, DeviceClass, Notes, PlugStep, RingFault, ServedDevice, ServedQueue};
-pub use device_log::{DeviceLog, LINES_PER_DEVICE};
+pub use device_log::{ALL_DEVICES, DeviceLog, DeviceLogs, LINES_PER_DEVICE, NEXT_LINE};
 pub use devices::DeviceReport;
 pub use pages::PAGES_PER_GUEST;
 
@@ -134,6 +134,8 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     live: usize,
     own_rings: OwnRings,
     /// Some are being plugged in, or out.
+    /// What the log may be told, over all devices.
+    device_logs: DeviceLogs,
     plugging: bool,
     /// When the first of those that are throttled is to be heard again.
     heard_at: Option<Instant>,
@@ -185,6 +187,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             throttle: BTreeMap::new(),
             began: Instant::now(),
             looked: Instant::now(),
+            device_logs: DeviceLogs::default(),
             removed: 0,
             waiter: Waiter::default(),
         })

@@ -4,13 +4,14 @@
 //!   control(): what fired? --> each active ring: some requests --took t--> its guest's account --empty--> a pause
 //!   before sleeping:           each active ring: armed, if it has none
 //! ```
-//! What a guest may do: ask without end. It is served as far as its account goes ([`Throttle::work`]), and its device has one line in
-//! the log for that.
+//! What a guest may do: ask without end. It is served as far as its account goes ([`Throttle::work`]), and its device has a line in
+//! the log for that, once in a while.
 //!
 //! [`Throttle::work`]: crate::drivers::throttle::Throttle::work
 
 use super::Backend;
 use super::devices::Instance;
+use super::throttled::is_to_be_said;
 use crate::drivers::wait::is_lifted;
 use log::Level;
 use pregrant::platform::{Events, Platform};
@@ -18,7 +19,7 @@ use pregrant::xenbus::DeviceId;
 use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
-/// What the log says when a device's ring is paused for the first time.
+/// What the log says when a device's ring is paused, once in a while.
 const PAUSED: &str = "its front asks for too much on its control ring, which is not served now and again";
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
@@ -78,8 +79,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let Some(served) = self.devices.get_mut(&id) else { return };
         self.own_rings.pause(id, pause);
         served.ring_pauses += 1;
-        if served.ring_pauses == 1 {
-            served.say(Level::Warn, &PAUSED);
+        if is_to_be_said(&mut served.paused_said, Instant::now()) {
+            served.say(Level::Warn, &format_args!("{PAUSED} (time {})", served.ring_pauses));
         }
     }
 

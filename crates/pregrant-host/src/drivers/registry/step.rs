@@ -4,7 +4,6 @@
 
 use super::Backend;
 use super::class::{PlugStep, RingFault};
-use super::device_log::DeviceLog;
 use super::devices::{Instance, Then};
 use super::find::keeper;
 use super::watch::watch_of;
@@ -255,7 +254,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         for (id, why) in self.classes.iter_mut().flat_map(|class| class.failures()) {
             let log = self.ending.iter().find(|log| log.id() == id);
             let log = log.or_else(|| self.logs.get(&id)).cloned();
-            log.unwrap_or_else(|| DeviceLog::new(id)).say(Level::Warn, &why);
+            log.unwrap_or_else(|| self.device_logs.of(id)).say(Level::Warn, &why);
         }
         let classes = &self.classes;
         self.ending.retain(|log| {

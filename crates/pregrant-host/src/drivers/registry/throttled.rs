@@ -6,7 +6,7 @@
 //! ```
 //! What the toolstack does with a device that is throttled (`online`, its directory) is heard at once.
 //!
-//! What a guest may do: ask for steps without end. It gets a bounded share of the worker's time, and one line in the log.
+//! What a guest may do: ask for steps without end. It gets a bounded share of the worker's time, and a line in the log once in a while.
 
 use super::Backend;
 use super::devices::Instance;
@@ -17,8 +17,19 @@ use pregrant::xenbus::DeviceId;
 use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
-/// What the log says when a device is throttled for the first time.
+/// What the log says when a device is throttled, once in a while.
 const THROTTLED: &str = "its front asks for too many steps, and is not listened to now and again";
+/// How soon it says so again of the same device.
+const SAID_AGAIN: Duration = Duration::from_secs(3600);
+
+/// Whether something that goes on and on is to be said: it was not, for long.
+pub(super) fn is_to_be_said(said: &mut Option<Instant>, now: Instant) -> bool {
+    let is_due = said.is_none_or(|at| now.duration_since(at) >= SAID_AGAIN);
+    if is_due {
+        *said = Some(now);
+    }
+    is_due
+}
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Does what a device's front made necessary, at its guest's expense.
@@ -41,8 +52,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         served.throttled_until = Some(until);
         self.heard_at = Some(self.heard_at.map_or(until, |at| at.min(until)));
         served.throttled += 1;
-        if served.throttled == 1 {
-            served.say(Level::Warn, &THROTTLED);
+        if is_to_be_said(&mut served.throttled_said, now) {
+            served.say(Level::Warn, &format_args!("{THROTTLED} (time {})", served.throttled));
         }
     }
 
