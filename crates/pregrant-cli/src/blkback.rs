@@ -7,21 +7,22 @@
 //! with other backends is in [`daemon`](crate::daemon); why it is a process beside `pregrant back` is in decision 0031.
 
 use crate::daemon::attached::{Attached, TOOLSTACKS, xenstore_of_xen};
-use crate::daemon::kernel::{KeptOff, devices_of};
+use crate::daemon::kernel::KeptOff;
 use crate::daemon::{DaemonArgs, Serves, chosen};
 use crate::stop::Stop;
 use clap::{Args, ValueEnum};
 use pregrant::blk::back::VbdConfig;
 use pregrant::blk::features::{BackFeatures, INDIRECT_SEGMENTS_MAX, MAX_RING_ORDER};
 use pregrant::blk::path::{PathName, persistent};
+use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::disks::{DiskConfig, IoWay};
 use pregrant_host::drivers::{Blk, BlkConfig, Chosen};
+use pregrant_host::linux::KernelBack;
 use pregrant_lab::choice::choice;
 use pregrant_lab::machine;
 use signal_hook::consts::SIGXFSZ;
 use std::error::Error;
 use std::path::Path;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -141,9 +142,7 @@ fn on_xen(args: &BlkBackArgs) -> Result<()> {
         return Ok(());
     };
     let kept_off = KeptOff::begin(SERVES, args.vbd.clone())?;
-    if let Some(kept) = &kept_off {
-        refuse_kernels(kept, &devices_of(SERVES, domid, &mut attached.xs, &args.vbd)?)?;
-    }
+    attached.leave(Box::new(|id| had_by_kernel(&KernelBack::of(Class::VBD), id)));
     let usual = if domid == TOOLSTACKS { Scripts::Toolstack } else { Scripts::None };
     let scripts = args.hotplug.unwrap_or(usual);
     attached.plugged_by_toolstack(scripts == Scripts::Toolstack);
@@ -153,13 +152,10 @@ fn on_xen(args: &BlkBackArgs) -> Result<()> {
 }
 
 /// The kernel's blkback gives a disk that it serves to nobody: its guest would lose it.
-fn refuse_kernels(kept: &Rc<KeptOff>, vbds: &[pregrant::xenbus::DeviceId]) -> Result<()> {
-    match vbds.iter().find(|id| kept.kernel().has(id)) {
-        None => Ok(()),
-        Some(id) => Err(format!(
-            "{id}: the kernel's blkback has it, and a disk does not change hands while its guest runs. Name others with --vbd to \
-             leave it there; or shut that guest down, start this first, and the guest after it"
-        )
-        .into()),
-    }
+fn had_by_kernel(kernel: &KernelBack, id: &DeviceId) -> Option<String> {
+    kernel.has(id).then(|| {
+        "the kernel's blkback has it, and a disk does not change hands while its guest runs. To have it served here, shut the guest \
+         down and start it again while this runs, or detach the disk and attach it"
+            .into()
+    })
 }

@@ -31,6 +31,7 @@ use pregrant_host::ports::interface::Interface;
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::xenstored::UnixTransport;
 use pregrant_lab::screen;
+use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -59,7 +60,10 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     let Some((mut attached, _owner)) = Attached::on_xen((xs, domid), SERVES, &args.daemon, stop)? else {
         return Ok(());
     };
-    let kept_off = keep_kernel_off(domid, &mut attached.xs, args)?;
+    let kept_off = keep_kernel_off(args)?;
+    let take = Rc::new(RefCell::new(args.take.clone()));
+    let taken = Rc::clone(&take);
+    attached.leave(Box::new(move |id| had_by_kernel(&KernelBack::of(Class::VIF), &taken.borrow(), id)));
     let switch = Switch::new();
     let far: Box<dyn PortProvider> = match args.port.unwrap_or(Port::Tap) {
         Port::Switch => at_switch(&switch, args),
@@ -76,7 +80,7 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     let far = Box::new(Taken {
         kernel: KernelBack::of(Class::VIF),
         xs: Client::new(UnixTransport::find()?),
-        take: args.take.clone(),
+        take,
         taken: Vec::new(),
         inner: far,
     });
@@ -98,7 +102,8 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
 struct Taken {
     kernel: KernelBack,
     xs: Client<UnixTransport>,
-    take: Vec<Chosen>,
+    /// Those that are to be taken, and were not given back to the kernel.
+    take: Rc<RefCell<Vec<Chosen>>>,
     /// Unbound, and not connected since.
     taken: Vec<DeviceId>,
     inner: Box<dyn PortProvider>,
@@ -126,7 +131,7 @@ impl PortProvider for Taken {
     fn is_kernels(&self, id: &DeviceId) -> bool {
         // One that was unbound and is tried again, for its channels are not free yet, is as the kernel left it.
         let taken = self.taken.contains(id);
-        taken || self.take.iter().any(|c| c.names(id.front.0, id.handle)) && self.kernel.has(id)
+        taken || is_named(&self.take.borrow(), id) && self.kernel.has(id)
     }
     fn found(
         &mut self,
@@ -145,7 +150,7 @@ impl PortProvider for Taken {
                 }
                 Err(why) => {
                     // A running guest: it is not to be left with nobody, nor to change hands again and again.
-                    self.take.retain(|c| !c.names(id.front.0, id.handle));
+                    self.take.borrow_mut().retain(|c| !c.names(id.front.0, id.handle));
                     self.taken.retain(|taken| taken != id);
                     match self.kernel.bind(id) {
                         Ok(()) => Err(format!("{why}; the kernel's netback has it again")),
@@ -212,12 +217,8 @@ impl BackArgs {
     }
 }
 
-/// Takes from the kernel's netback what is to be served here, and keeps it off. None: the kernel has none.
-fn keep_kernel_off(
-    domid: DomId,
-    xs: &mut Client<UnixTransport>,
-    args: &BackArgs,
-) -> Result<Option<Rc<KeptOff>>> {
+/// Keeps the kernel's netback off what it does not have yet. None: the kernel has no backends.
+fn keep_kernel_off(args: &BackArgs) -> Result<Option<Rc<KeptOff>>> {
     let kernel = KernelBack::of(Class::VIF);
     if let (false, Some(vif)) = (kernel.is_loaded(), args.take.first()) {
         return Err(format!(
@@ -227,19 +228,20 @@ fn keep_kernel_off(
         )
         .into());
     }
-    let Some(kept) = KeptOff::begin(SERVES, args.chosen())? else { return Ok(None) };
-    for id in devices_of(SERVES, domid, xs, &args.chosen())? {
-        let taken = args.take.iter().any(|c| c.names(id.front.0, id.handle));
-        if kernel.has(&id) && !taken {
-            let (front, handle) = (id.front.0, id.handle);
-            return Err(format!(
-                "{id}: the kernel's netback has it. To take it over: pregrant back --take {front}.{handle}; to leave it \
-                 there, name others with --vif"
-            )
-            .into());
-        }
-    }
-    Ok(Some(kept))
+    KeptOff::begin(SERVES, args.chosen())
+}
+
+/// Whether a device is among these.
+fn is_named(chosen: &[Chosen], id: &DeviceId) -> bool {
+    chosen.iter().any(|c| c.names(id.front.0, id.handle))
+}
+
+/// Why a vif is left to the kernel; None: it is not the kernel's, or is to be taken.
+fn had_by_kernel(kernel: &KernelBack, take: &[Chosen], id: &DeviceId) -> Option<String> {
+    (kernel.has(id) && !is_named(take, id)).then(|| {
+        let (front, handle) = (id.front.0, id.handle);
+        format!("the kernel's netback has it. To take it over while its guest runs: pregrant back --take {front}.{handle}")
+    })
 }
 
 /// Hands vifs that nobody serves to the kernel's netback, which goes on with their live rings.

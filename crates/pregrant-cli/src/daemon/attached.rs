@@ -16,6 +16,7 @@ use pregrant::platform::Platform;
 use pregrant::xenbus::device::own_domid;
 use pregrant::xenstore::Client;
 use pregrant_host::drivers::recovery::Lock;
+use pregrant_host::drivers::registry::HadByOthers;
 use pregrant_host::drivers::{
     Backend, BackendConfig, BrokerRecovery, DeviceClass, FileRecovery, StatusTeller,
 };
@@ -99,6 +100,11 @@ impl Attached<Xen> {
         let (workers, look) = (workers_on_xen(), "pregrant top".into());
         let attached = Self { platform, xs, serves, domid, config, workers, look, stop, status };
         Ok(Some((attached.woken()?, owner)))
+    }
+
+    /// Devices for which `had` has words are left to whoever has them.
+    pub fn leave(&mut self, had: HadByOthers) {
+        self.config.had_by_others = Some(had);
     }
 
     /// Whether the toolstack plugs devices in here: directories of those that are over are left to it then.

@@ -3,10 +3,15 @@
 //! ```text
 //!   drivers_autoprobe = 0   what is new is nobody's until it is looked at
 //!   each look               what is not chosen here, and no other backend of ours serves, the kernel gets by name
-//!   the end                 1 again, unless another backend of ours still runs
+//!   the end                 1 again, unless another backend of ours runs, or waits for this one's end
 //! ```
 //! `back` and `blkback` share that switch. Each hands on devices of its own kind, and those of no backend of ours; those of a
-//! kind whose backend has run since boot are that one's to hand on, also while it is being started again.
+//! kind whose backend has run since boot are that one's to hand on, also while it is being started again. What the kernel has it
+//! keeps: such a device is left alone (`had_by_others` of a backend's configuration).
+//!
+//! One that [waits](Heir) for its predecessor's end holds the lock `NAME.next.lock` and has set the switch to 0. A predecessor that finds
+//! that lock held leaves the switch as it is; else it takes the lock itself, sets 1, and keeps the lock until its process has ended. So
+//! whoever comes then sets 0 after that 1, and no device falls to the kernel between two backends of which one waited for the other.
 
 use super::{RUN_DIR, Result, Serves};
 use pregrant::DomId;
@@ -21,6 +26,67 @@ use std::time::{Duration, Instant};
 
 /// Between two looks at what the kernel has.
 const LOOK: Duration = Duration::from_millis(100);
+const KINDS: [Serves; 2] = [Serves::Vifs, Serves::Vbds];
+
+/// The lock of the one backend of its kind.
+pub fn lock_path(run_dir: &Path, serves: Serves) -> PathBuf {
+    run_dir.join(format!("{}.lock", serves.lock()))
+}
+
+/// The lock of the one that waits for that backend's end.
+fn next_path(run_dir: &Path, serves: Serves) -> PathBuf {
+    run_dir.join(format!("{}.next.lock", serves.lock()))
+}
+
+/// The process that has the lock at a path.
+fn owner_of(path: &Path) -> Option<String> {
+    match path.exists().then(|| Lock::take(path)) {
+        Some(Err(LockError::Held { owner, .. })) => Some(owner),
+        _ => None,
+    }
+}
+
+/// Whether a backend of another kind runs. One that has both locks is at its end: two that end at the same time do not leave the kernel
+/// to each other.
+fn another_runs(run_dir: &Path, serves: Serves) -> bool {
+    KINDS.into_iter().filter(|other| *other != serves).any(|other| {
+        let owner = owner_of(&lock_path(run_dir, other));
+        owner.is_some() && owner != owner_of(&next_path(run_dir, other))
+    })
+}
+
+/// A process that waits for its predecessor's end, and keeps the kernel off from then on.
+pub struct Heir {
+    kernel: KernelBack,
+    serves: Serves,
+    run_dir: PathBuf,
+    /// Given back when this backend has the other lock.
+    next: Lock,
+}
+
+impl Heir {
+    /// The only one that waits. None: another does, or there is no kernel to be kept off.
+    pub fn begin(kernel: KernelBack, serves: Serves, run_dir: &Path) -> Option<Self> {
+        if !kernel.has_bus() {
+            return None;
+        }
+        let next = Lock::take(&next_path(run_dir, serves)).ok()?;
+        // Whoever may not do that is told so once its turn has come.
+        kernel.set_autoprobe(false).ok()?;
+        Some(Self { kernel, serves, run_dir: run_dir.into(), next })
+    }
+
+    /// It waits no more. The predecessor, whose lock is at `path`, may have left the kernel to it.
+    pub fn give_up(self, path: &Path) {
+        let Self { kernel, serves, run_dir, next } = self;
+        drop(next);
+        if let Ok(_lock) = Lock::take(path)
+            && !another_runs(&run_dir, serves)
+        {
+            let _ = kernel.set_autoprobe(true); // as whoever waited before it had it
+        }
+    }
+}
 
 /// The kernel's autoprobe, off until this is dropped; and what it is off for.
 pub struct KeptOff {
@@ -36,32 +102,32 @@ impl KeptOff {
     /// # Errors
     /// Not root.
     pub fn begin(serves: Serves, chosen: Vec<Chosen>) -> Result<Option<Rc<Self>>> {
-        let kernel = KernelBack::of(serves.class());
+        Self::begin_at(KernelBack::of(serves.class()), serves, chosen, Path::new(RUN_DIR))
+    }
+
+    fn begin_at(
+        kernel: KernelBack,
+        serves: Serves,
+        chosen: Vec<Chosen>,
+        run_dir: &Path,
+    ) -> Result<Option<Rc<Self>>> {
         if !kernel.has_bus() {
             return Ok(None);
         }
         // First of all: what comes from here on is nobody's until it is looked at. Also where the driver is not loaded: a device
         // that comes makes udev load it.
         kernel.set_autoprobe(false)?;
-        Ok(Some(Rc::new(Self { kernel, serves, chosen, run_dir: RUN_DIR.into() })))
-    }
-
-    /// The kernel's driver.
-    pub fn kernel(&self) -> &KernelBack {
-        &self.kernel
-    }
-
-    fn lock_of(&self, serves: Serves) -> PathBuf {
-        self.run_dir.join(format!("{}.lock", serves.lock()))
+        Ok(Some(Rc::new(Self { kernel, serves, chosen, run_dir: run_dir.into() })))
     }
 
     fn others(&self) -> impl Iterator<Item = Serves> {
-        [Serves::Vifs, Serves::Vbds].into_iter().filter(|other| *other != self.serves)
+        KINDS.into_iter().filter(|other| *other != self.serves)
     }
 
     /// Gives the kernel what is not ours.
     fn hand_on(&self) {
-        let with_others: Vec<_> = self.others().filter(|other| self.lock_of(*other).exists()).collect();
+        let has_run = |other: &Serves| lock_path(&self.run_dir, *other).exists();
+        let with_others: Vec<_> = self.others().filter(has_run).collect();
         self.kernel.probe_others(|class, front, handle| {
             if class == self.serves.class() {
                 Chosen::serve(&self.chosen, front, handle)
@@ -71,11 +137,13 @@ impl KeptOff {
         });
     }
 
-    /// Whether another backend of ours runs.
-    fn another_runs(&self) -> bool {
-        let has_owner =
-            |path: &Path| path.exists() && matches!(Lock::take(path), Err(LockError::Held { .. }));
-        self.others().any(|other| has_owner(&self.lock_of(other)))
+    /// What is to be done now and then.
+    fn look(&self) {
+        // A backend of another kind that ended as this one began has not seen it.
+        if self.kernel.autoprobe() {
+            let _ = self.kernel.set_autoprobe(false); // it could be set when this began
+        }
+        self.hand_on();
     }
 
     /// What is to be done in control turns so that the kernel gets the devices that are not ours.
@@ -85,7 +153,7 @@ impl KeptOff {
         let look = move || {
             if looked.elapsed() >= LOOK {
                 looked = Instant::now();
-                kept.hand_on();
+                kept.look();
             }
         };
         Some((LOOK, Box::new(look)))
@@ -94,7 +162,14 @@ impl KeptOff {
 
 impl Drop for KeptOff {
     fn drop(&mut self) {
-        if !self.another_runs()
+        match Lock::take(&next_path(&self.run_dir, self.serves)) {
+            // It has set the switch, and hands on what came meanwhile.
+            Err(LockError::Held { .. }) => return,
+            // Until this process has ended: who waits from now on sets the switch after this.
+            Ok(next) => std::mem::forget(next),
+            Err(LockError::Failed { .. }) => {}
+        }
+        if !another_runs(&self.run_dir, self.serves)
             && let Err(e) = self.kernel.set_autoprobe(true)
         {
             // LOG: once, at this process' end.
@@ -118,4 +193,111 @@ pub fn devices_of<T: Transport>(
     let mut found = pregrant::xenbus::toolstack::backs_of(xs, back, serves.class())?;
     found.retain(|id| Chosen::serve(chosen, id.front.0, id.handle));
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// The bus of a kernel, and a directory for locks.
+    struct Machine(PathBuf);
+
+    impl Machine {
+        fn new(test: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("pregrant-kept-off-{}-{test}", std::process::id()));
+            let _ = fs::remove_dir_all(&dir);
+            fs::create_dir_all(dir.join("bus/devices")).unwrap();
+            fs::create_dir_all(dir.join("run")).unwrap();
+            fs::write(dir.join("bus/drivers_autoprobe"), "1").unwrap();
+            Self(dir)
+        }
+        fn kernel(&self, serves: Serves) -> KernelBack {
+            KernelBack::on_bus(self.0.join("bus"), serves.class())
+        }
+        fn run_dir(&self) -> PathBuf {
+            self.0.join("run")
+        }
+        fn takes_new(&self) -> bool {
+            self.kernel(Serves::Vifs).autoprobe()
+        }
+        /// A backend that runs: what it has locked, and the kernel kept off.
+        fn backend(&self, serves: Serves) -> (Rc<KeptOff>, Lock) {
+            let lock = Lock::take(&lock_path(&self.run_dir(), serves)).unwrap();
+            let kept = KeptOff::begin_at(self.kernel(serves), serves, Vec::new(), &self.run_dir());
+            (kept.unwrap().unwrap(), lock)
+        }
+        fn heir(&self, serves: Serves) -> Option<Heir> {
+            Heir::begin(self.kernel(serves), serves, &self.run_dir())
+        }
+    }
+
+    impl Drop for Machine {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Drops them in the order of a process' end.
+    fn end((kept, lock): (Rc<KeptOff>, Lock)) {
+        drop(kept);
+        drop(lock);
+    }
+
+    #[test]
+    fn the_kernel_takes_no_device_between_a_backend_and_one_that_waits_for_it() {
+        let machine = Machine::new("heir");
+        let first = machine.backend(Serves::Vifs);
+        assert!(!machine.takes_new());
+        let heir = machine.heir(Serves::Vifs).unwrap();
+        assert!(machine.heir(Serves::Vifs).is_none(), "one waits at a time");
+        end(first);
+        assert!(!machine.takes_new(), "the old one has let go of the kernel, though the next waits");
+        let second = machine.backend(Serves::Vifs);
+        drop(heir);
+        end(second);
+        assert!(machine.takes_new());
+    }
+
+    #[test]
+    fn the_last_backend_gives_the_kernel_its_devices() {
+        let machine = Machine::new("last");
+        let (vifs, vbds) = (machine.backend(Serves::Vifs), machine.backend(Serves::Vbds));
+        end(vifs);
+        assert!(!machine.takes_new(), "disks are served still");
+        end(vbds);
+        assert!(machine.takes_new());
+        // Both at once: the lock of the first stands until its process has ended.
+        let machine = Machine::new("both");
+        let (vifs, vbds) = (machine.backend(Serves::Vifs), machine.backend(Serves::Vbds));
+        drop(vifs.0);
+        assert!(!machine.takes_new());
+        drop(vbds.0);
+        assert!(machine.takes_new(), "each left the kernel to the other");
+        drop((vifs.1, vbds.1));
+        // Its lock stands until its process has ended: whoever comes sets the switch after it.
+        assert!(machine.heir(Serves::Vbds).is_none());
+    }
+
+    #[test]
+    fn one_that_waits_no_more_leaves_the_kernel_to_whoever_runs() {
+        let machine = Machine::new("gives-up");
+        let path = lock_path(&machine.run_dir(), Serves::Vifs);
+        let first = machine.backend(Serves::Vifs);
+        machine.heir(Serves::Vifs).unwrap().give_up(&path);
+        assert!(!machine.takes_new());
+        let heir = machine.heir(Serves::Vifs).unwrap();
+        end(first);
+        heir.give_up(&path);
+        assert!(machine.takes_new(), "nobody keeps it off, and nobody runs");
+    }
+
+    #[test]
+    fn a_backend_of_another_kind_that_ends_does_not_give_the_kernel_ours() {
+        let machine = Machine::new("looks");
+        let (kept, _lock) = machine.backend(Serves::Vifs);
+        machine.kernel(Serves::Vbds).set_autoprobe(true).unwrap();
+        kept.look();
+        assert!(!machine.takes_new());
+    }
 }

@@ -1,9 +1,11 @@
 //! One process of a domain serves devices of a kind. The lock dies with its process, and a successor may wait for that.
 
+use super::kernel::{Heir, lock_path};
 use super::{RUN_DIR, Result, Serves};
 use crate::status_reader::{self, NoStatus};
 use crate::stop::Stop;
 use pregrant_host::drivers::recovery::{Lock, LockError};
+use pregrant_host::linux::KernelBack;
 use pregrant_host::loopback::{Loopback, LoopbackError, Owned};
 use pregrant_lab::machine::DRIVER;
 use pregrant_lab::screen;
@@ -58,13 +60,17 @@ fn owner(dir: &Path, serves: Serves) -> String {
 
 /// Makes this process the domain's only backend of its kind on Xen. None: it was told to stop while it waited.
 pub fn own_xen(serves: Serves, wait: bool, stop: &Stop) -> Result<Option<Lock>> {
-    let path = Path::new(RUN_DIR).join(format!("{}.lock", serves.lock()));
+    let path = lock_path(Path::new(RUN_DIR), serves);
+    let mut heir: Option<Heir> = None;
     let dying = Instant::now() + DYING;
     let mut said = false;
     loop {
         match Lock::take(&path) {
             Ok(lock) => return Ok(Some(lock)),
-            Err(LockError::Held { .. }) if stop.asked() => return Ok(None),
+            Err(LockError::Held { .. }) if stop.asked() => {
+                heir.into_iter().for_each(|heir| heir.give_up(&path));
+                return Ok(None);
+            }
             Err(LockError::Held { owner, .. }) if wait => {
                 if !std::mem::replace(&mut said, true) {
                     let _ = screen::print(format_args!(
@@ -83,6 +89,8 @@ pub fn own_xen(serves: Serves, wait: bool, stop: &Stop) -> Result<Option<Lock>> 
             }
             Err(e) => return Err(e.into()),
         }
+        // The kernel is kept off without a gap.
+        heir = heir.or_else(|| Heir::begin(KernelBack::of(serves.class()), serves, Path::new(RUN_DIR)));
         std::thread::sleep(Duration::from_millis(1));
     }
 }

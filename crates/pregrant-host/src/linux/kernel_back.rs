@@ -39,7 +39,12 @@ fn device(id: &DeviceId) -> String {
 impl KernelBack {
     /// The one for this class.
     pub fn of(class: Class) -> Self {
-        Self { bus: "/sys/bus/xen-backend".into(), class }
+        Self::on_bus("/sys/bus/xen-backend", class)
+    }
+
+    /// The same, on the bus that this directory shows.
+    pub fn on_bus(bus: impl Into<PathBuf>, class: Class) -> Self {
+        Self { bus: bus.into(), class }
     }
 
     /// Whether it is loaded: xen-netback, xen-blkback.

@@ -4,6 +4,7 @@
 //!   event below backend/CLASS --scan--> new: own it, watch its front, inherit or take up, make its far side's place
 //!                                     gone: removed
 //!   somebody else still has it: tried again for a second; what stands behind it: for as long as that takes
+//!   somebody else has it and keeps it (the kernel): left alone, and looked at now and then (looks)
 //! ```
 //! What a guest may do: nothing here; the directory is the toolstack's.
 
@@ -62,6 +63,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
         }
         self.held.retain(|id, _| seen.contains(id));
+        self.left_alone.retain(|id| seen.contains(id));
         self.made.retain(|id, _| seen.contains(id));
         self.logs.retain(|id, log| {
             let stays = seen.contains(id);
@@ -103,8 +105,31 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         Ok(())
     }
 
+    /// Whether somebody else has a device and keeps it; the log is told once.
+    fn is_left_alone(&mut self, id: DeviceId) -> bool {
+        let Some(why) = self.config.had_by_others.as_ref().and_then(|had| had(&id)) else {
+            self.left_alone.remove(&id);
+            return false;
+        };
+        if self.left_alone.insert(id) {
+            let log = self.logs.entry(id).or_insert_with(|| self.device_logs.of(id));
+            log.say(Level::Warn, &format_args!("not served here: {why}"));
+        }
+        true
+    }
+
+    /// Whether one of those is free now: nobody tells.
+    pub(super) fn is_one_free(&self) -> bool {
+        let Some(had) = &self.config.had_by_others else { return false };
+        self.left_alone.iter().any(|id| had(id).is_none())
+    }
+
     /// Begins to serve a device: a new one, or one that a predecessor left connected.
     pub(super) fn find(&mut self, id: DeviceId) {
+        if self.is_left_alone(id) {
+            self.held.remove(&id);
+            return;
+        }
         let log = self.logs.entry(id).or_insert_with(|| self.device_logs.of(id)).clone();
         let owned = self.config.recovery.as_mut().map(|s| s.own(&self.platform, &id)).transpose();
         let owned = match owned {
@@ -171,7 +196,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             failed: None,
             faults: 0,
             throttled: 0,
+            throttled_said: None,
             ring_pauses: 0,
+            paused_said: None,
             last_failure: None,
             reattached: live,
             connected_at: None,
@@ -196,9 +223,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             _ => instance.say(Level::Info, &"found"),
         }
         self.plugging |= instance.served.is_plugging();
-            throttled_said: None,
         self.devices.insert(instance);
-            paused_said: None,
         // Places of others may have moved.
         self.relive();
         match taken {

@@ -4,6 +4,7 @@
 //!   connected:            it has changed perhaps (a disk's length)         each second, if its class wants it
 //!   about to connect:     somebody has it, who may let go                  each 20 ms, for ten seconds; then the device fails
 //!   left by a predecessor: the same, with live rings (find)                each 20 ms, for as long as it takes: its guest waits
+//!   somebody else's:      the kernel has it, who may let go                each second
 //!   about to close:       what is under way behind it ends (recall)        each 20 ms, for as long as its class says
 //! ```
 //! What a guest may do: nothing here.
@@ -57,6 +58,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             return;
         }
         self.looked = now;
+        self.rescan |= self.is_one_free();
         for served in self.devices.iter_mut().filter(|s| s.is_connected() && s.served.wants_looks()) {
             let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
             if let Err(e) = served.served.look(&mut bus, &served.log) {
@@ -70,7 +72,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let now = Instant::now();
         let busy = self.devices.iter().filter_map(|served| served.busy.map(|busy| busy.next));
         let held = self.held.values().filter(|held| !held.given_up).map(|held| held.next);
-        let looks = self.devices.iter().any(|s| s.is_connected() && s.served.wants_looks());
+        let looks = !self.left_alone.is_empty()
+            || self.devices.iter().any(|s| s.is_connected() && s.served.wants_looks());
         let settling = self.devices.iter().filter_map(|s| s.settling.filter(|s| !s.over).map(|s| s.next));
         let first = busy.chain(held).chain(settling).chain(looks.then(|| self.looked + LOOK)).min()?;
         Some(first.saturating_duration_since(now))

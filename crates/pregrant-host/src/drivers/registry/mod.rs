@@ -86,6 +86,9 @@ pub struct BackendConfig<P> {
     /// Whether this process takes away the directories of devices that are over. The toolstack does it for its own domain
     /// alone.
     pub removes: bool,
+    /// Who else has a device and keeps it, in words with what to do; None: nobody. Such a device is left alone, with one warning, until
+    /// it is free.
+    pub had_by_others: Option<HadByOthers>,
     /// How many pages of one guest may be mapped at a time; for devices that connect from now on.
     pub page_limit: usize,
     /// Whether a device whose front asks for steps without end is not listened to for a while, now and again, and its control ring
@@ -93,9 +96,18 @@ pub struct BackendConfig<P> {
     pub limits_steps: bool,
 }
 
+/// See [`BackendConfig::had_by_others`].
+pub type HadByOthers = Box<dyn Fn(&DeviceId) -> Option<String>>;
+
 impl<P> Default for BackendConfig<P> {
     fn default() -> Self {
-        Self { recovery: None, removes: false, page_limit: PAGES_PER_GUEST, limits_steps: true }
+        Self {
+            recovery: None,
+            removes: false,
+            had_by_others: None,
+            page_limit: PAGES_PER_GUEST,
+            limits_steps: true,
+        }
     }
 }
 
@@ -122,6 +134,8 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     /// What former devices left in the recovery is gone.
     forgot: bool,
     devices: Devices<P, T>,
+    /// What the log may be told, over all devices.
+    device_logs: DeviceLogs,
     /// What the log was told of each, also of those that somebody else holds.
     logs: BTreeMap<DeviceId, DeviceLog>,
     /// Those of devices that are gone, as long as their class has something under way for them.
@@ -130,12 +144,12 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     held: BTreeMap<DeviceId, Held>,
     /// Of those: what was made of them, and waits for what stands behind it.
     made: BTreeMap<DeviceId, Box<dyn ServedDevice<P, T>>>,
+    /// Devices that somebody else has, and keeps.
+    left_alone: BTreeSet<DeviceId>,
     /// How many are connected.
     live: usize,
     own_rings: OwnRings,
     /// Some are being plugged in, or out.
-    /// What the log may be told, over all devices.
-    device_logs: DeviceLogs,
     plugging: bool,
     /// When the first of those that are throttled is to be heard again.
     heard_at: Option<Instant>,
@@ -173,10 +187,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             classes,
             forgot: false,
             devices: Devices::default(),
+            device_logs: DeviceLogs::default(),
             logs: BTreeMap::new(),
             ending: Vec::new(),
             held: BTreeMap::new(),
             made: BTreeMap::new(),
+            left_alone: BTreeSet::new(),
             live: 0,
             own_rings: OwnRings::default(),
             plugging: false,
@@ -187,7 +203,6 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             throttle: BTreeMap::new(),
             began: Instant::now(),
             looked: Instant::now(),
-            device_logs: DeviceLogs::default(),
             removed: 0,
             waiter: Waiter::default(),
         })
@@ -256,6 +271,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 Some(served) => drop(by_fronts.insert(served.device.id())),
                 None => match self.meaning_of(&event) {
                     Changed::Devices => scan = true,
+                    // Whoever else has it may write its state without end.
+                    Changed::State(id) if self.left_alone.contains(&id) => {}
                     Changed::State(id) => scan |= !self.devices.has(&id) && self.serves(&id),
                     Changed::Wish(id) => drop(by_toolstack.insert(id)),
                     Changed::Own(id, key) => {

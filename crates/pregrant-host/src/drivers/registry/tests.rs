@@ -294,3 +294,42 @@ fn control_turns_tell_the_far_side_of_links() {
     stage.backend.control().unwrap();
     assert_eq!(*stage.links.borrow(), [true, false, true]);
 }
+
+/// One device that the kernel has keeps nobody else from being served: it is left to the kernel, with one warning, until it is free.
+#[test]
+fn a_device_that_somebody_else_has_is_left_alone() {
+    let mut stage = Stage::set();
+    let ids = [stage.vif(5), stage.vif(7)];
+    let has = Rc::new(Cell::new(true));
+    let had = Rc::clone(&has);
+    let told = move |id: &DeviceId| (had.get() && id.front == DomId(7)).then(|| "the kernel has it".into());
+    stage.backend.config_mut().had_by_others = Some(Box::new(told));
+    stage.rest();
+    let served = |stage: &Stage| stage.backend.reports().iter().map(|r| r.id).collect::<Vec<_>>();
+    assert_eq!(served(&stage), [ids[0]]);
+    // Others come and go, and whoever has it writes what it likes: it is not looked at for that, nor written to.
+    let state = format!("{}/state", ids[1].back_dir());
+    let others = stage.vif(9);
+    stage.rest();
+    for its in ["2", "4", "5", "4"] {
+        stage.xs.write(&state, its).unwrap();
+        stage.sent();
+        stage.rest();
+        assert!(!stage.sent().contains("vif/7"), "asked for the sake of vif 7.0");
+        assert_eq!(stage.xs.read(&state).unwrap(), its.as_bytes());
+    }
+    assert_eq!(served(&stage), [ids[0], others]);
+    assert_eq!(stage.backend.logs[&ids[1]].written(), 1, "it was said once");
+    // The kernel lets go, and tells nobody.
+    stage.xs.write(&state, "1").unwrap();
+    has.set(false);
+    stage.backend.looked -= Duration::from_secs(2);
+    stage.rest();
+    assert_eq!(served(&stage), [ids[0], ids[1], others]);
+    assert_eq!(stage.xs.read(&state).unwrap(), b"2");
+    // What the kernel gets from then on is what it is given.
+    has.set(true);
+    stage.vif(11);
+    stage.rest();
+    assert_eq!(served(&stage).len(), 4, "what is served here is not asked about again");
+}
