@@ -191,7 +191,22 @@ impl Filesystem for DiskFile {
         let flags = FopenFlags::FOPEN_DIRECT_IO
             | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
             | FopenFlags::FOPEN_NOFLUSH;
+        self.disk.begin_use();
         reply.opened(FileHandle(0), flags);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.disk.end_use();
+        reply.ok();
     }
 
     fn read(

@@ -55,6 +55,7 @@ fn served<T: Transport>(
     let mut found = Vec::new();
     if let Some(d) = ours {
         found.push(Finding::ok(format_args!("{vbd}: served here, back {own}, front {front}")));
+        found.extend(d.closes_in_use().then(|| in_use(&vbd)));
         if d.connected_s.is_some() {
             found.push(Finding::ok(format_args!("{vbd}: {}", plain(d.what.as_bytes()))));
             found
@@ -69,7 +70,8 @@ fn served<T: Transport>(
         let line = format!("{vbd}: nobody serves it, back {own}, front {front}");
         let left = real && FileRecovery::new(run_dir).lock_of(&id).exists();
         found.push(Finding::wrong(line).then(match own {
-            XenbusState::Connected if left => {
+            // At 5 its front may be in use.
+            XenbusState::Connected | XenbusState::Closing if left && front != XenbusState::Closed => {
                 "its backend has ended and left it connected: start pregrant blkback, which goes on with its rings"
             }
             _ => "start pregrant blkback, or modprobe xen-blkback",
@@ -85,6 +87,13 @@ fn served<T: Transport>(
         found.extend(waits(xs, &device, &vbd)?);
     }
     Ok(found)
+}
+
+/// Its front says that it closes, and has not.
+fn in_use(vbd: &str) -> Finding {
+    Finding::note(format_args!("{vbd}: it is to be closed, and its guest has it in use")).then(
+        "unmount it in the guest, and it goes; xl block-detach --force takes it away with what was not written yet",
+    )
 }
 
 /// Why a front is not connected that could be.
@@ -144,6 +153,8 @@ pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<
         let name = device_number::name(handle);
         let vbd = format!("vbd {handle} ({name}) of this domain (domain {})", domid.0);
         found.push(WORDS.front(xs, &device, &vbd)?);
+        let states = [device.state(xs)?, device.peer_state(xs)?];
+        found.extend((states == [XenbusState::Closing; 2]).then(|| in_use(&vbd)));
         // A back of another kind does not let its guests read it.
         if let Ok(Some(why)) = xs.read_if_there(&device.id().error_path(Side::Back)) {
             let text = format_args!("{vbd}: its back says: {}", plain(&why));
@@ -209,6 +220,14 @@ mod tests {
         has(&here, Rank::Note, "no `pregrant blkback` runs");
         has(&here, Rank::Wrong, "vbd 5.51712 (xvda): nobody serves it");
         has(&guest, Rank::Wrong, "vbd 51712 (xvda) of this domain (domain 5): front 1 (Initialising)");
+    }
+
+    #[test]
+    fn a_disk_that_is_in_use_while_it_closes_is_shown() {
+        let (_, guest) = said(&[("state", "5"), ("/state", "5")]);
+        has(&guest, Rank::Note, "its guest has it in use");
+        let (_, guest) = said(&[("state", "5"), ("/state", "6")]);
+        assert!(!guest.iter().any(|f| f.text.contains("in use")), "{guest:?}");
     }
 
     #[test]

@@ -148,7 +148,7 @@ fn others(backs: &[BackStatus]) -> Vec<String> {
         table.row([
             format!("{} {}.{}", plain(&device.class), device.front, device.handle),
             back.to_string(),
-            plain(&device.state),
+            plain(&device.state) + if device.closes_in_use() { ", in use" } else { "" },
             device.throttled.to_string(),
             plain(&device.what),
             counted.join(", ") + &last.unwrap_or_default(),
@@ -227,6 +227,7 @@ fn cut(line: &str, columns: usize) -> String {
 mod tests {
     use super::super::{flow, sample};
     use super::*;
+    use pregrant_host::drivers::status::DeviceStatus;
 
     fn later() -> (Vec<BackStatus>, Vec<Flow>) {
         let before = sample::status();
@@ -274,6 +275,17 @@ vtoy 5.0     0  Closed          3  a toy  answered 100; closed 1 time(s), last: 
             lines.len(),
             render(&[BackStatus { devices: Vec::new(), ..backs[0].clone() }], &flows, &[], 200, 50).len() + 3
         );
+    }
+
+    #[test]
+    fn a_disk_that_is_in_use_while_it_closes_is_shown() {
+        let (mut backs, flows) = later();
+        let closing = DeviceStatus { state: "Closing".into(), ..sample::device() };
+        for (connected_s, shown) in [(Some(3.0), "Closing, in use"), (None, "Closing ")] {
+            backs[0].devices = vec![DeviceStatus { connected_s, ..closing.clone() }];
+            let lines = render(&backs, &flows, &[], 200, 50);
+            assert!(lines[3].contains(shown), "{lines:?}");
+        }
     }
 
     #[test]

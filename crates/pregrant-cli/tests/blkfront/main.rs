@@ -19,7 +19,10 @@ use back::{Back, ID, Order, make_vbd, store};
 use model_disk::ModelDisk;
 use pregrant::DomId;
 use pregrant::blk::disk::{Discard, DiskFigures};
+use pregrant::xenbus::toolstack;
+use pregrant::xenstore::Client;
 use pregrant_host::loopback::Loopback;
+use pregrant_host::xenstored::UnixTransport;
 use rustix::fs::FallocateFlags;
 use served::{Process, Served};
 use std::fs::File;
@@ -270,6 +273,44 @@ fn xsa_43_a_back_that_resizes_without_end_is_a_few_lines() {
     let log = std::fs::read_to_string(&log).expect("text");
     let lines = log.lines().filter(|line| line.contains("bytes now")).count();
     assert!((1..20).contains(&lines), "{log}");
+}
+
+/// `xl block-detach` of a disk whose file a program has open: it goes on, and is flushed and closed with the last of them.
+#[test]
+fn a_toolstack_that_wants_a_disk_waits_for_its_last_program() {
+    if !can_mount() {
+        return;
+    }
+    let machine = Machine::start("wanted");
+    make_vbd(&machine.dir, "w");
+    let disk = ModelDisk::new(figures());
+    let _back = Back::start(&machine.dir, disk.clone());
+    let mut front = machine.front(&[]);
+    let mut xs = store(&machine.dir);
+    let mut until = |wanted: [&str; 2]| {
+        let state =
+            |dir: String, xs: &mut Client<UnixTransport>| xs.read(&format!("{dir}/state")).expect("a state");
+        while [ID.front_dir(), ID.back_dir()].map(|dir| state(dir, &mut xs)) != wanted.map(|s| s.as_bytes()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let file = File::options().read(true).write(true).open(machine.disk()).expect("it opens");
+    let second = File::open(machine.disk()).expect("so does another");
+    toolstack::request_removal(&mut store(&machine.dir), &ID).expect("the toolstack may");
+    until(["5", "5"]);
+    file.write_all_at(&[7; 8192], 4096).expect("it is served");
+    let mut read = [0; 8192];
+    second.read_exact_at(&mut read, 4096).expect("it is served");
+    assert_eq!(read, [7; 8192]);
+    drop(second);
+    file.write_all_at(&[8; 512], 0).expect("one has it open still");
+    until(["5", "5"]);
+    drop(file);
+    until(["6", "6"]);
+    assert_eq!(disk.inside().platter[..512], [8; 512], "it was not flushed");
+    assert_eq!(disk.inside().platter[4096..12288], [7; 8192]);
+    toolstack::remove(&mut store(&machine.dir), &ID).expect("the toolstack may");
+    assert!(!front.child.wait().expect("it ends").success(), "its disk is gone");
 }
 
 #[test]

@@ -8,6 +8,7 @@
 
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenbus::bus::StoreBus;
+use pregrant::xenbus::device::ONLINE;
 use pregrant::xenbus::{Class, Device, DeviceError};
 use pregrant::xenstore::{Client, Transport, XsError};
 use pregrant::{PeerFault, PlatformError};
@@ -68,6 +69,8 @@ impl<P: Platform, T: Transport> FrontDevice<P, T> {
     pub fn new(platform: P, mut xs: Client<T>, class: Class, handle: u32) -> Result<Self, FrontendError> {
         let device = Device::front(&mut xs, class, handle)?;
         device.watch_peer(&mut xs)?;
+        // One that is closed begins anew only where the toolstack wants the device.
+        device.watch_peer_key(&mut xs, ONLINE)?;
         Ok(Self { platform, device, xs })
     }
 

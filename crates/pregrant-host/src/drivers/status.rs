@@ -13,6 +13,7 @@ use super::net::VifReport;
 use super::registry::DeviceReport;
 use crate::counters::Counters;
 use pregrant::net::stats::DirStats;
+use pregrant::xenbus::XenbusState;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -94,6 +95,11 @@ pub struct DeviceStatus {
 }
 
 impl DeviceStatus {
+    /// Whether its front says that it closes, and uses it still.
+    pub fn closes_in_use(&self) -> bool {
+        self.connected_s.is_some() && self.state == format!("{:?}", XenbusState::Closing)
+    }
+
     /// What is said of any device, and what its class counts.
     pub fn new(report: DeviceReport, what: &str, counters: &[(&str, u64)]) -> Self {
         Self {

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Serves until its standard input ends, and leaves its disks to a successor.
+/// Serves until its standard input ends, and leaves its disks to a successor; or closes them, where something comes there.
 pub fn play(socket: &Path, io: &str, path: &str) {
     // SAFETY: it is ignored from here on, and no handler runs.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
@@ -30,9 +30,10 @@ pub fn play(socket: &Path, io: &str, path: &str) {
     platform.events().also_wake_on(std::io::stdin().as_fd()).unwrap();
     let over = Arc::new(AtomicBool::new(false));
     let tell = Arc::clone(&over);
-    std::thread::spawn(move || {
-        let _ = std::io::stdin().read(&mut [0]);
+    let told = std::thread::spawn(move || {
+        let came = std::io::stdin().read(&mut [0]).unwrap();
         tell.store(true, Ordering::Relaxed);
+        came
     });
     let blk = BlkConfig {
         vbd: VbdConfig { fallback: path.parse().unwrap(), ..VbdConfig::default() },
@@ -54,5 +55,9 @@ pub fn play(socket: &Path, io: &str, path: &str) {
             backend.sleep(None);
         }
     }
-    backend.detach();
+    if told.join().unwrap() > 0 {
+        backend.close_all();
+    } else {
+        backend.detach();
+    }
 }

@@ -8,7 +8,7 @@ use pregrant_host::drivers::blk::shared_disk::DiskOp;
 use pregrant_host::drivers::{BlkFrontend, SharedDisk};
 use pregrant_host::wake::WakeOn;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -23,6 +23,7 @@ const DIE: u8 = 2;
 pub struct Guest {
     disk: Arc<SharedDisk>,
     over: Arc<AtomicU8>,
+    dirty: Arc<AtomicBool>,
     thread: JoinHandle<u64>,
 }
 
@@ -33,6 +34,8 @@ impl Guest {
         let (tell, told) = mpsc::channel();
         let over = Arc::new(AtomicU8::new(0));
         let orders = Arc::clone(&over);
+        let dirty = Arc::new(AtomicBool::new(false));
+        let is_dirty = Arc::clone(&dirty);
         let thread = std::thread::spawn(move || {
             let xs = client(&platform);
             platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
@@ -44,13 +47,14 @@ impl Guest {
                     front.control(Duration::ZERO).unwrap();
                     front.sleep(Some(Duration::from_millis(50))).unwrap();
                 }
+                is_dirty.store(front.is_dirty(), Ordering::Release);
             }
             if orders.load(Ordering::Acquire) == CLOSE {
                 assert!(front.close(GUARD).unwrap());
             }
             front.repeated()
         });
-        Self { disk: told.recv().unwrap(), over, thread }
+        Self { disk: told.recv().unwrap(), over, dirty, thread }
     }
 
     pub fn disk(&self) -> &Arc<SharedDisk> {
@@ -62,9 +66,14 @@ impl Guest {
         self.end(CLOSE)
     }
 
-    /// Ends without a word, as a process that is killed.
-    pub fn die(self) {
-        self.end(DIE);
+    /// Ends without a word, as a process that is killed. Returns the same.
+    pub fn die(self) -> u64 {
+        self.end(DIE)
+    }
+
+    /// Whether something was written that no flush has covered.
+    pub fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Acquire)
     }
 
     fn end(self, how: u8) -> u64 {

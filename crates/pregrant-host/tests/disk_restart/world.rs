@@ -90,12 +90,31 @@ impl World {
 
     /// The toolstack takes the disk away, when its back has closed it.
     pub fn remove_disk(&mut self) {
+        self.ask_for_removal();
+        self.until_states([None, Some("6")]);
+        toolstack::remove(&mut self.0.toolstack, &vbd()).unwrap();
+    }
+
+    /// The toolstack wants the disk gone, and has not waited yet.
+    pub fn ask_for_removal(&mut self) {
         toolstack::request_removal(&mut self.0.toolstack, &vbd()).unwrap();
-        let state = format!("{}/state", vbd().back_dir());
-        while self.0.toolstack.read_if_there(&state).unwrap().as_deref() != Some(b"6") {
+    }
+
+    /// The states of the disk's front and back.
+    pub fn states(&mut self) -> [Option<String>; 2] {
+        [vbd().front_dir(), vbd().back_dir()].map(|dir| {
+            let state = self.0.toolstack.read_if_there(&format!("{dir}/state")).unwrap();
+            state.map(|state| String::from_utf8(state).unwrap())
+        })
+    }
+
+    /// Waits until both are so; None: whatever it is.
+    pub fn until_states(&mut self, wanted: [Option<&str>; 2]) {
+        let is_there =
+            |(is, wanted): (&Option<String>, &Option<&str>)| wanted.is_none() || is.as_deref() == *wanted;
+        while !self.states().iter().zip(&wanted).all(is_there) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        toolstack::remove(&mut self.0.toolstack, &vbd()).unwrap();
     }
 
     /// Nothing is left of the guest and its disk, and then of the back.

@@ -17,7 +17,7 @@
 use super::bus::DeviceBus;
 use super::device::Class;
 use super::refusal::ConnectError;
-use super::state::{self, Handshake, Reaction, STEPS_AT_ONCE, XenbusState};
+use super::state::{self, BackView, Handshake, Reaction, STEPS_AT_ONCE, XenbusState};
 use crate::platform::Platform;
 use crate::shm::SharedBytes;
 use crate::units::DomId;
@@ -89,6 +89,9 @@ pub trait BackDevice {
     const CLASS: Class;
     /// When its front tells of its rings.
     const HANDSHAKE: Handshake = Handshake::Direct;
+    /// Whether a front that says Closing (5) may go on using its rings: the back then says 5, too,
+    /// and serves them until the front says Closed (6) or is gone (docs/protocol 5.4).
+    const SERVES_CLOSING: bool = false;
     /// Keys of the front that may change while it is connected, beside `state`.
     const FRONT_KEYS: &'static [&'static str] = &[];
     /// Keys of the own directory that the toolstack may change, beside `online` and [`HOTPLUG_STATUS`].
@@ -159,6 +162,7 @@ pub enum PreviousState {
 fn is_connected<D: BackDevice>(front: XenbusState) -> bool {
     matches!(front, XenbusState::Connected | XenbusState::Reconfiguring)
         || D::HANDSHAKE == Handshake::Confirmed && front == XenbusState::Initialised
+        || D::SERVES_CLOSING && front == XenbusState::Closing
 }
 
 /// What [`Back::step`] came to.
@@ -170,6 +174,8 @@ pub enum BackStep {
     Recall,
     /// It is live now.
     Connected,
+    /// Its front closes it, and it is live until the front has: [`BackDevice::SERVES_CLOSING`].
+    Closing,
     /// It is live no longer; the front may come back.
     Closed,
     /// The toolstack wants the device gone, and it is closed: forget it.
@@ -279,6 +285,13 @@ impl<D: BackDevice> Back<D> {
             {
                 Ok(PreviousState::Connected)
             }
+            // A front that is in use goes on with its rings after its 5, or after the toolstack's in
+            // our directory. A back that closes for a fault says why before it says 5.
+            XenbusState::Closing
+                if D::SERVES_CLOSING && is_connected::<D>(bus.peer_state()?) && bus.reported()?.is_none() =>
+            {
+                Ok(PreviousState::Connected)
+            }
             own @ (XenbusState::Closing | XenbusState::Closed) => {
                 self.state = own;
                 self.shut = true;
@@ -305,11 +318,16 @@ impl<D: BackDevice> Back<D> {
     ) -> Result<bool, ConnectError<B::Error>> {
         // From here on the store and this end agree; a front that left meanwhile is followed by `step`.
         let own = bus.own_state().map_err(ConnectError::Keys)?;
+        let front = bus.peer_state().map_err(ConnectError::Keys)?;
         self.state = match own {
-            XenbusState::Reconfigured => XenbusState::Reconfigured,
+            XenbusState::Reconfigured => own,
+            // The toolstack writes 5 over a 4; it is ours where our front has said it.
+            XenbusState::Closing if !matches!(front, XenbusState::Initialised | XenbusState::Connected) => {
+                own
+            }
             _ => XenbusState::Connected,
         };
-        if !is_connected::<D>(bus.peer_state().map_err(ConnectError::Keys)?) {
+        if !is_connected::<D>(front) {
             return Ok(false);
         }
         self.connect(p, bus, Begin::Reattach, kept)?;
@@ -326,7 +344,8 @@ impl<D: BackDevice> Back<D> {
         begin: Begin,
         kept: KeptMemory<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
-        self.device.connect(p, bus, Connect { begin, page_limit: self.page_limit, kept })?;
+        let with = Connect { begin, page_limit: self.page_limit, kept };
+        self.device.connect(p, bus, with)?;
         if core::mem::take(&mut self.reported) {
             bus.recant().map_err(ConnectError::Keys)?;
         }
@@ -356,6 +375,7 @@ impl<D: BackDevice> Back<D> {
             self.state = XenbusState::Closing;
             bus.set_state(XenbusState::Closing)?;
         }
+        self.shut |= self.state == XenbusState::Closing;
         Ok(drained)
     }
 
@@ -392,10 +412,13 @@ impl<D: BackDevice> Back<D> {
                 bus.set_state(S::Closed).map_err(ConnectError::Keys)?;
             }
             self.shut &= is_connected::<D>(front);
-            if self.shut {
+            // What the toolstack wants gone goes all the same.
+            if self.shut && online {
                 return Ok(came_to);
             }
-            let next = match state::back(self.state, front, D::HANDSHAKE, online) {
+            let in_service = self.device.is_connected();
+            let view = BackView { handshake: D::HANDSHAKE, online, in_service };
+            let next = match state::back(self.state, front, view) {
                 Reaction::Stay => {
                     if self.state == S::Connected {
                         self.device.changed(p, bus, Changed::FrontKeys).map_err(ConnectError::Keys)?;
@@ -428,6 +451,9 @@ impl<D: BackDevice> Back<D> {
                 }
                 S::Reconfigured | S::Connected => {
                     self.device.changed(p, bus, Changed::Reconfigured).map_err(ConnectError::Keys)?;
+                }
+                S::Closing if D::SERVES_CLOSING && front == S::Closing && in_service => {
+                    came_to = BackStep::Closing;
                 }
                 S::Closing | S::Closed if self.device.is_lent() => return Ok(BackStep::Recall),
                 S::Closing | S::Closed => {

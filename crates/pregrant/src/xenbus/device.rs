@@ -21,6 +21,8 @@ use core::time::Duration;
 
 /// The key that both ends watch.
 pub(crate) const STATE: &str = "state";
+/// A back's key: 1, and 0 once the toolstack wants the device gone.
+pub const ONLINE: &str = "online";
 
 /// The kind of device, by the name that paths have of it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -248,10 +250,11 @@ impl Device {
         read_state(xs, &self.peer_dir)
     }
 
-    /// Does the toolstack want the device to stay? Backs have the key.
+    /// Does the toolstack want the device to stay? Backs have the key. Where nobody wrote one, nobody
+    /// wants the device gone.
     pub fn online<T: Transport>(&self, xs: &mut Client<T>) -> Result<bool, XsError> {
-        let value = unless_gone(xs.read(&path::join(&self.own_dir, "online")))?;
-        Ok(value.is_some_and(|v| v == b"1"))
+        let value = unless_gone(xs.read(&path::join(&self.own_dir, ONLINE)))?;
+        Ok(value.is_none_or(|v| v == b"1"))
     }
 
     /// Writes the own state, unless the toolstack removed the directory: then it fails with `ENOENT`, rather than

@@ -6,11 +6,16 @@
 //! ```
 //! [`state`] decides, [`Backoff`] says how often; a class has the steps: which keys it writes, what it grants.
 //!
-//! What a back may do: write any state at any time. A front follows it down each time, and begins anew not without pause.
+//! A back's `online` is 0 once the toolstack wants the device gone. A front that is closed then does not begin anew, and one that is
+//! [in use](Front::set_in_use) says Closing (5) and goes on with its rings until it is not, or until the back has closed.
+//!
+//! What a back may do: write any state at any time. A front follows it down each time, and begins anew not without pause. Or hold a
+//! front that is in use at Closing, and not serve it: so it may at Connected.
 
 use super::backoff::Backoff;
 use super::bus::DeviceBus;
-use super::key_source::Pairs;
+use super::device::ONLINE;
+use super::key_source::{Pairs, decimal};
 use super::state::{self, Handshake, Reaction, XenbusState};
 
 /// See the module.
@@ -21,13 +26,17 @@ pub struct Front {
     reconnect: bool,
     backoff: Backoff,
     begins_at_ns: Option<u64>,
+    /// It does not close just because the toolstack asks for that.
+    in_use: bool,
+    /// The toolstack has asked, and it is in use: at Closing with its rings.
+    stays: bool,
 }
 
 impl Front {
     /// Of a device whose toolstack's state is 1. `reconnect`: it begins anew after a close.
     pub fn new(handshake: Handshake, reconnect: bool) -> Self {
         let (state, backoff) = (XenbusState::Initialising, Backoff::default());
-        Self { state, handshake, reconnect, backoff, begins_at_ns: None }
+        Self { state, handshake, reconnect, backoff, begins_at_ns: None, in_use: false, stays: false }
     }
 
     /// Begins where a predecessor in this domain (a front that died, the kernel's) left the device: what is connected is brought down
@@ -60,16 +69,45 @@ impl Front {
         self.begins_at_ns
     }
 
+    /// Whether somebody uses the device, who would lose data: see the module.
+    pub fn set_in_use(&mut self, in_use: bool) {
+        self.in_use = in_use;
+    }
+
+    /// Whether it is at Closing and goes on with its rings, since it is in use.
+    pub fn stays(&self) -> bool {
+        self.stays
+    }
+
     /// The state to [enter](Self::enter), where the back is in this one. None: nothing is to be done now.
-    pub fn next(&mut self, back: XenbusState, now_ns: u64) -> Option<XenbusState> {
+    ///
+    /// # Errors
+    /// The back's directory cannot be read.
+    pub fn next<B: DeviceBus>(
+        &mut self,
+        bus: &mut B,
+        back: XenbusState,
+        now_ns: u64,
+    ) -> Result<Option<XenbusState>, B::Error> {
+        use XenbusState as S;
         self.begins_at_ns = None;
+        self.stays = self.in_use
+            && back == S::Closing
+            && matches!(self.state, S::Connected | S::Closing)
+            && is_unwanted(bus)?;
+        if self.stays {
+            return Ok(Some(S::Closing).filter(|next| *next != self.state));
+        }
         let Reaction::Enter(next) = state::front(self.state, back, self.handshake, self.reconnect) else {
-            return None;
+            return Ok(None);
         };
-        if next == XenbusState::Initialising {
+        if next == S::Initialising {
+            if is_unwanted(bus)? {
+                return Ok(None);
+            }
             self.begins_at_ns = self.backoff.begin(now_ns).err();
         }
-        Some(next).filter(|_| self.begins_at_ns.is_none())
+        Ok(Some(next).filter(|_| self.begins_at_ns.is_none()))
     }
 
     /// Writes it: what it stands for is done. Once closed, the keys that are `stale` without a connection are removed.
@@ -92,6 +130,7 @@ impl Front {
     /// Begins to close from this end, for good, and says why.
     pub fn close<B: DeviceBus>(&mut self, bus: &mut B, why: Option<&str>) -> Result<(), B::Error> {
         (self.reconnect, self.begins_at_ns) = (false, None);
+        (self.in_use, self.stays) = (false, false);
         let told = why.map_or(Ok(()), |text| bus.report(text));
         if !matches!(self.state, XenbusState::Closing | XenbusState::Closed) {
             self.state = XenbusState::Closing;
@@ -102,8 +141,13 @@ impl Front {
 
     /// The toolstack took the device away, directories and all: closed, without a word to anybody.
     pub fn removed(&mut self) {
-        (self.state, self.begins_at_ns) = (XenbusState::Closed, None);
+        (self.state, self.begins_at_ns, self.stays) = (XenbusState::Closed, None, false);
     }
+}
+
+/// Whether the toolstack wants the device gone. A front may read its back's directory.
+fn is_unwanted<B: DeviceBus>(bus: &mut B) -> Result<bool, B::Error> {
+    Ok(bus.text(ONLINE)?.and_then(|text| decimal(&text)) == Some(0))
 }
 
 /// Whether a back in this state has let go of what a front granted it, or is to.

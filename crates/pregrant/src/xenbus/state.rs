@@ -143,11 +143,38 @@ pub fn back_step(own: XenbusState, target: XenbusState) -> Option<XenbusState> {
     }
 }
 
-/// What a back does. `online`: the toolstack wants the device to stay (key `online` is 1).
-pub fn back(own: XenbusState, front: XenbusState, handshake: Handshake, online: bool) -> Reaction {
+/// What a back knows of its device beside both ends' states.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BackView {
+    /// When its front tells of its rings.
+    pub handshake: Handshake,
+    /// The toolstack wants the device to stay: nobody wrote another `online` than 1.
+    pub online: bool,
+    /// The front's rings are mapped and served. A disk's are so at Closing, too, while its front
+    /// has not closed.
+    pub in_service: bool,
+}
+
+/// What a back does.
+///
+/// Once the toolstack wants the device gone it only comes down: rings that are in service stay so
+/// until their front closes, and nothing is offered or connected any more, whatever a front writes.
+pub fn back(own: XenbusState, front: XenbusState, view: BackView) -> Reaction {
     use XenbusState::*;
+    let BackView { handshake, online, in_service } = view;
+    if own == Closed && (!online || front == Unknown) {
+        return Reaction::Remove;
+    }
+    let is_up = matches!(own, Connected | Reconfigured) || own == Closing && in_service;
     let target = match front {
+        // Nothing of the front's is in use: there is nothing to wait for.
+        _ if !online && !is_up => Closed,
+        Initialising if !online => Closed,
         Initialising => InitWait,
+        // The front goes on with its rings.
+        Connected if own == Closing && in_service => {
+            return if online { Reaction::Enter(Connected) } else { Reaction::Stay };
+        }
         Connected => Connected,
         Initialised if handshake == Handshake::Confirmed => Connected,
         // Only one that is connected is reconfigured.
@@ -161,11 +188,7 @@ pub fn back(own: XenbusState, front: XenbusState, handshake: Handshake, online: 
     if target == Closing && own == Closed {
         return Reaction::Stay;
     }
-    match back_step(own, target) {
-        Some(next) => Reaction::Enter(next),
-        None if target == Closed && (front == Unknown || !online) => Reaction::Remove,
-        None => Reaction::Stay,
-    }
+    back_step(own, target).map_or(Reaction::Stay, Reaction::Enter)
 }
 
 /// What a front does. `reconnect`: begin again after a close, as Linux's netfront does not.
@@ -200,7 +223,7 @@ pub fn front(own: XenbusState, back: XenbusState, handshake: Handshake, reconnec
 mod tests {
     use super::XenbusState::*;
     use super::*;
-    use alloc::vec::Vec;
+    use alloc::{format, vec::Vec};
     use proptest::prelude::*;
 
     #[test]
@@ -253,19 +276,39 @@ mod tests {
         assert_eq!(XenbusState::parse(None), Unknown);
     }
 
-    /// All states that a back goes through until it rests.
-    fn walk(mut own: XenbusState, front: XenbusState, online: bool) -> (Vec<XenbusState>, Reaction) {
+    fn view(online: bool, in_service: bool) -> BackView {
+        BackView { handshake: Handshake::Direct, online, in_service }
+    }
+
+    /// All states that a back goes through until it rests. Its rings are in service from 4 on, and
+    /// until it says anything else; with `on` also at 5, as long as its front is there.
+    fn walk_serving(
+        (mut own, mut in_service): (XenbusState, bool),
+        front: XenbusState,
+        (handshake, online, on): (Handshake, bool, bool),
+    ) -> (Vec<XenbusState>, Reaction) {
         let mut way = Vec::new();
         loop {
-            match back(own, front, Handshake::Direct, online) {
+            match back(own, front, BackView { handshake, online, in_service }) {
                 Reaction::Enter(next) => {
                     assert!(way.len() < 6, "no rest: {way:?}");
                     way.push(next);
+                    in_service = match next {
+                        Connected | Reconfigured => true,
+                        Closing => on && in_service && front == Closing,
+                        _ => false,
+                    };
                     own = next;
                 }
                 last => return (way, last),
             }
         }
+    }
+
+    /// The same of a vif that is in service where it says so.
+    fn walk(own: XenbusState, front: XenbusState, online: bool) -> (Vec<XenbusState>, Reaction) {
+        let in_service = matches!(own, Connected | Reconfigured);
+        walk_serving((own, in_service), front, (Handshake::Direct, online, false))
     }
 
     #[test]
@@ -285,6 +328,59 @@ mod tests {
         assert_eq!(walk(Reconfigured, Connected, true), ([Connected].into(), Reaction::Stay));
         assert_eq!(walk(InitWait, Initialised, true), ([].into(), Reaction::Stay));
         assert_eq!(walk(InitWait, Reconfiguring, true), ([].into(), Reaction::Stay));
+    }
+
+    #[test]
+    fn a_disk_in_service_waits_at_5_for_its_front() {
+        let disk =
+            |own, front, online| walk_serving((own, true), front, (Handshake::Confirmed, online, true));
+        for online in [true, false] {
+            let gone = if online { Reaction::Stay } else { Reaction::Remove };
+            assert_eq!(disk(Connected, Closing, online), ([Closing].into(), Reaction::Stay));
+            assert_eq!(disk(Closing, Closing, online), ([].into(), Reaction::Stay));
+            assert_eq!(disk(Closing, Closed, online), ([Closed].into(), gone));
+            assert_eq!(disk(Closing, Unknown, online), ([Closed].into(), Reaction::Remove));
+            // The toolstack's 5 was never heard of, or the front is in use and does not say so.
+            assert_eq!(disk(Connected, Connected, online), ([].into(), Reaction::Stay));
+        }
+        // It goes on after all, where nobody wants the disk gone.
+        assert_eq!(disk(Closing, Connected, true), ([Connected].into(), Reaction::Stay));
+        assert_eq!(disk(Closing, Connected, false), ([].into(), Reaction::Stay));
+        // One that begins again, or with new rings, has closed.
+        let anew = [Closed, InitWait, Connected];
+        assert_eq!(disk(Closing, Initialising, true), (anew[..2].into(), Reaction::Stay));
+        assert_eq!(disk(Closing, Initialised, true), (anew.into(), Reaction::Stay));
+        for front in [Initialising, Initialised] {
+            assert_eq!(disk(Closing, front, false), ([Closed].into(), Reaction::Remove));
+        }
+    }
+
+    #[test]
+    fn what_the_toolstack_wants_gone_goes_from_every_state_and_stays_gone() {
+        for handshake in [Handshake::Direct, Handshake::Confirmed] {
+            for (own, front) in XenbusState::ALL.into_iter().flat_map(|o| XenbusState::ALL.map(|f| (o, f))) {
+                // What a back never says.
+                if matches!(own, Unknown | Initialised | Reconfiguring) {
+                    continue;
+                }
+                for in_service in [false, true] {
+                    let is_up = matches!(own, Connected | Reconfigured) || own == Closing && in_service;
+                    if in_service && !is_up {
+                        continue;
+                    }
+                    for serves_on in [false, true] {
+                        let how = (handshake, false, serves_on);
+                        let (way, last) = walk_serving((own, in_service), front, how);
+                        let what = format!("{own}, front {front}, {handshake:?}: {way:?}, {last:?}");
+                        assert!(!way.contains(&InitWait), "{what}");
+                        assert!(is_up || !way.contains(&Connected), "{what}");
+                        let ends = !is_up || matches!(front, Initialising | Closed | Unknown);
+                        assert!(last == Reaction::Remove || !ends, "{what}");
+                    }
+                }
+                assert_eq!(back(Closed, front, view(false, false)), Reaction::Remove);
+            }
+        }
     }
 
     #[test]
@@ -321,7 +417,9 @@ mod tests {
                 }
                 let mut turns = 0;
                 loop {
-                    let (x, y) = (front(own, peer, handshake, true), back(peer, own, handshake, true));
+                    let in_service = matches!(peer, Connected | Reconfigured);
+                    let view = BackView { handshake, online: true, in_service };
+                    let (x, y) = (front(own, peer, handshake, true), back(peer, own, view));
                     if let Reaction::Enter(next) = y {
                         peer = next;
                     } else if let Reaction::Enter(next) = x {
@@ -344,16 +442,36 @@ mod tests {
     proptest! {
         #[test]
         #[cfg_attr(miri, ignore)]
-        fn a_hostile_front_never_makes_an_illegal_step(fronts in prop::collection::vec((0usize..9, any::<bool>()), 0..100)) {
-            let mut own = Initialising;
+        fn a_hostile_front_never_makes_an_illegal_step(
+            fronts in prop::collection::vec((0usize..9, any::<bool>()), 0..100),
+            serves_on in any::<bool>(),
+        ) {
+            let (mut own, mut in_service, mut over) = (Initialising, false, false);
+            let handshake = if serves_on { Handshake::Confirmed } else { Handshake::Direct };
             for (front, online) in fronts {
-                while let Reaction::Enter(next) = back(own, XenbusState::ALL[front], Handshake::Direct, online) {
+                let front = XenbusState::ALL[front];
+                // Once it is over, nothing but the toolstack begins it again.
+                over &= !online;
+                loop {
+                    let reaction = back(own, front, BackView { handshake, online, in_service });
+                    prop_assert!(!over || reaction == Reaction::Remove, "{} after the end", own);
+                    let Reaction::Enter(next) = reaction else {
+                        over |= reaction == Reaction::Remove && !online;
+                        break;
+                    };
                     let legal = matches!(
                         (own, next),
                         (Initialising, InitWait | Closed) | (InitWait, Connected | Closing) | (Connected, Closing | Reconfigured)
                             | (Reconfigured, Connected | Closing) | (Closing, Closed) | (Closed, InitWait)
                     );
-                    prop_assert!(legal, "{} to {}", own, next);
+                    let goes_on = (own, next) == (Closing, Connected) && in_service && serves_on;
+                    prop_assert!(legal || goes_on, "{} to {}", own, next);
+                    prop_assert!(online || next != InitWait && own != InitWait || next == Closing);
+                    in_service = match next {
+                        Connected | Reconfigured => true,
+                        Closing => serves_on && in_service && front == Closing,
+                        _ => false,
+                    };
                     own = next;
                 }
             }

@@ -7,7 +7,7 @@
 //! ```
 //! Everything happens in one transaction: a driver that watches sees the whole device or nothing.
 
-use super::device::{Class, DeviceId, Side};
+use super::device::{Class, DeviceId, ONLINE, Side};
 use super::key::{DeviceError, KeyValue};
 use super::state::XenbusState;
 use crate::units::DomId;
@@ -44,7 +44,7 @@ impl<'a> Vif<'a> {
         let back = [
             ("frontend", self.id.front_dir()),
             ("frontend-id", self.id.front.0.to_string()),
-            ("online", "1".into()),
+            (ONLINE, "1".into()),
             ("type", "vif".into()),
         ];
         let with = |keys: &[(&'a str, String)]| keys.iter().chain(&common).cloned().collect::<Vec<_>>();
@@ -86,7 +86,7 @@ impl<'a> Vbd<'a> {
         let back = [
             ("frontend", self.id.front_dir()),
             ("frontend-id", self.id.front.0.to_string()),
-            ("online", "1".into()),
+            (ONLINE, "1".into()),
             ("removable", "0".into()),
             ("bootable", "1".into()),
             ("dev", self.name.into()),
@@ -129,7 +129,7 @@ pub fn request_removal<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Resul
     xs.transaction(|t| {
         let back = id.back_dir();
         t.read(&back)?;
-        t.write(&path::join(&back, "online"), "0")?;
+        t.write(&path::join(&back, ONLINE), "0")?;
         let state = path::join(&back, "state");
         match XenbusState::parse(t.read_if_there(&state)?.as_deref()) {
             XenbusState::Closed => Ok(()),

@@ -11,6 +11,7 @@ mod mutator;
 mod raw_front;
 mod rig;
 
+mod closing;
 mod hostile_back;
 mod kept_pages;
 mod life;

@@ -32,6 +32,7 @@ mod rx_accepts;
 mod rx_by_reference;
 mod staging_path;
 mod stale_keys;
+mod unwanted;
 mod vif_control;
 mod vif_control_ring;
 mod vif_hotplug;

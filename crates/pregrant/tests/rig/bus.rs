@@ -10,6 +10,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+/// Where an end's reports are: a store has them in another directory.
+const REPORT: &str = "error";
+
 pub type Dir = Rc<RefCell<BTreeMap<String, String>>>;
 
 /// One end's view of two directories.
@@ -52,13 +55,18 @@ impl DeviceBus for MapBus {
     fn online(&mut self) -> Result<bool, String> {
         Ok(self.own.borrow().get("online").is_none_or(|text| text != "0"))
     }
-    fn report(&mut self, _: &str) -> Result<(), String> {
-        if self.report_fails { Err("ENOSPC".into()) } else { Ok(()) }
+    fn report(&mut self, text: &str) -> Result<(), String> {
+        if self.report_fails {
+            return Err("ENOSPC".into());
+        }
+        self.own.borrow_mut().insert(REPORT.into(), text.into());
+        Ok(())
     }
     fn reported(&mut self) -> Result<Option<String>, String> {
-        Ok(None)
+        self.own_text(REPORT)
     }
     fn recant(&mut self) -> Result<(), String> {
+        self.own.borrow_mut().remove(REPORT);
         Ok(())
     }
 }

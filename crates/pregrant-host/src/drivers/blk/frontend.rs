@@ -8,7 +8,8 @@
 //! One thread owns this and calls [`round`](BlkFrontend::round), [`control`](BlkFrontend::control) and
 //! [`sleep`](BlkFrontend::sleep) in turn, as a [`Worker`](crate::drivers::Worker) does. A back that is killed and replaced on the live
 //! rings is not noticed. One that closes the disk, and opens it again, costs a pause: what it did not answer is asked again, and
-//! requests wait meanwhile, as many as [`SharedDisk`] lets in.
+//! requests wait meanwhile, as many as [`SharedDisk`] lets in. One that the toolstack wants gone is closed once nobody
+//! [uses](SharedDisk::begin_use) it, and a flush has covered what was written.
 //!
 //! What the back may do: offer anything, close at any time, answer nothing, lie. A lie ends the disk, and all that is in hand fails. It
 //! comes and goes, and is resized, as often as it likes: that is a few lines in the log.
@@ -24,7 +25,7 @@ use log::Level;
 use pregrant::blk::disk::IoError;
 use pregrant::blk::front::{Answer, Ask, FrontConfig, FrontError, FrontStep, FrontVbd, NotAsked};
 use pregrant::platform::Platform;
-use pregrant::xenbus::{Class, Device, Side};
+use pregrant::xenbus::{Class, Device, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
 use pregrant::{PeerFault, PlatformError};
 use std::fmt::Arguments;
@@ -48,6 +49,8 @@ pub struct BlkFrontend<P: Platform, T: Transport> {
     repeated: u64,
     /// This end closes it.
     closing: bool,
+    /// The toolstack wants it gone, and the flush before that was asked.
+    last_flush: bool,
     /// Lines about what its backs did.
     lines: LineBudget,
 }
@@ -79,6 +82,7 @@ where
             next_queue: 0,
             repeated: 0,
             closing: false,
+            last_flush: false,
             lines: LineBudget::new(),
         })
     }
@@ -111,6 +115,11 @@ where
     /// Pieces of requests that were asked again, of another connection than first.
     pub fn repeated(&self) -> u64 {
         self.repeated
+    }
+
+    /// Whether something was written that no flush has covered.
+    pub fn is_dirty(&self) -> bool {
+        self.schedule.is_dirty()
     }
 
     /// Waits that ended with work pending, whose event did not come.
@@ -194,8 +203,11 @@ where
     /// time is not waited for beyond it. Returns what it came to.
     pub fn control(&mut self, wait: Duration) -> Result<FrontStep, FrontendError> {
         let events = self.end.hear(wait, self.vbd.begins_at_ns())?;
+        let in_use = self.is_in_use()?;
+        self.vbd.set_in_use(in_use);
+        let leaves = self.vbd.stays() && !in_use;
         // Nothing was told, so nothing has changed: asking would cost a round trip to xenstored each time that the loop sleeps.
-        if events == 0 && self.vbd.is_live() && !self.vbd.awaits_release() {
+        if events == 0 && self.vbd.is_live() && !self.vbd.awaits_release() && !leaves {
             return Ok(FrontStep::Waiting);
         }
         let (platform, mut bus) = self.end.split();
@@ -204,6 +216,11 @@ where
         let lost = self.vbd.take_lost();
         self.repeated += self.schedule.lost(&lost) as u64;
         match stepped {
+            // One that is closed, and unwanted, writes nothing by which it would notice.
+            Ok(_) if events > 0 && self.vbd.state() == XenbusState::Closed && self.end.is_gone() => {
+                self.vbd.removed(&self.end.platform);
+                Err(self.end.removed())
+            }
             Ok(step) => {
                 if let (FrontStep::Live | FrontStep::Resized, Some(figures)) = (step, self.vbd.figures()) {
                     self.disk.set_figures(*figures);
@@ -230,6 +247,22 @@ where
         }
     }
 
+    /// Whether somebody uses it, or something that was written may be lost. Where that is all, and the toolstack wants the disk gone, it
+    /// is flushed.
+    fn is_in_use(&mut self) -> Result<bool, FrontendError> {
+        if self.disk.is_used() {
+            self.last_flush = false;
+            return Ok(true);
+        }
+        if self.vbd.stays() && self.schedule.is_empty() && self.schedule.is_dirty() && !self.last_flush {
+            self.last_flush = true;
+            self.disk.put_at_once(DiskOp::Flush, Box::new(|_| ()));
+            self.round()?;
+        }
+        // A flush that failed is not asked again and again.
+        Ok(!self.schedule.is_empty() || self.schedule.is_dirty() && !self.last_flush)
+    }
+
     /// How long a disk waits before it begins anew: then [`control`](Self::control) is to be called, whatever else there is to sleep
     /// for.
     fn begins_in(&self) -> Option<Duration> {
@@ -238,6 +271,10 @@ where
 
     /// Sleeps until there may be something to do, and at most until `due`: arms all queues first.
     pub fn sleep(&mut self, due: Option<Duration>) -> Result<(), FrontendError> {
+        // A round may have done what it stayed for: control, which follows, closes it.
+        if self.vbd.stays() && !self.is_in_use()? {
+            return Ok(());
+        }
         // In this order: what comes after is seen by the round below, or wakes.
         self.disk.look();
         if self.round()? || self.arm()? || self.end.xs.has_events() || due == Some(Duration::ZERO) {
@@ -352,6 +389,9 @@ where
                 if figures.read_only { ", read-only" } else { "" },
                 self.vbd.nr_queues(),
                 if self.vbd.persists() { "persistent grants" } else { "grants for each request" }
+            )),
+            (FrontStep::StaysInUse, _) if self.disk.is_used() => self.say(format_args!(
+                "the toolstack wants it gone, and it is in use: it goes on until nobody has it open"
             )),
             (FrontStep::Resized, Some(figures)) => {
                 self.say(format_args!("{} sectors of 512 bytes now", figures.sectors));

@@ -81,6 +81,7 @@ struct State {
     bytes: usize,
     ended: bool,
     figures: Option<DiskFigures>,
+    users: usize,
 }
 
 impl State {
@@ -125,6 +126,24 @@ impl SharedDisk {
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Somebody begins to use it, for more than one request: while it is used, a toolstack that wants it gone waits.
+    pub fn begin_use(&self) {
+        self.state().users += 1;
+    }
+
+    /// One of those has done with it.
+    pub fn end_use(&self) {
+        let mut state = self.state();
+        state.users = state.users.saturating_sub(1);
+        drop(state);
+        self.desk.wake();
+    }
+
+    /// Whether somebody [uses](Self::begin_use) it.
+    pub fn is_used(&self) -> bool {
+        self.state().users > 0
     }
 
     /// Has it done, and waits where too much is on its way. While there is no back it goes on waiting.
@@ -180,12 +199,16 @@ impl SharedDisk {
 
     /// The same, with this one behind all that were put before.
     pub(super) fn end_with(&self, op: DiskOp, done: Done) {
+        self.put_at_once(op, done);
+        self.end();
+    }
+
+    /// Has it done, whether there is room or not: of the loop's own.
+    pub(super) fn put_at_once(&self, op: DiskOp, done: Done) {
         let mut state = self.state();
         state.requests += 1;
         state.bytes += op.weight();
         state.new.push_back(DiskRequest { op, done });
-        drop(state);
-        self.end();
     }
 
     /// What ends the loop's sleep.

@@ -275,6 +275,7 @@ pub trait AnyBack<P: Platform, T: Transport + 'static> {
     fn state(&self) -> XenbusState;
     fn is_connected(&self) -> bool;
     fn is_lent(&self) -> bool;
+    fn serves_closing(&self) -> bool;
     fn inherit(&mut self, bus: &mut StoreBus<'_, T>) -> Result<PreviousState, DeviceError>;
     fn reattach(
         &mut self,
@@ -307,6 +308,9 @@ impl<P: Platform, T: Transport + 'static, D: BackDevice<Platform = P>> AnyBack<P
     }
     fn is_lent(&self) -> bool {
         (**self).is_lent()
+    }
+    fn serves_closing(&self) -> bool {
+        D::SERVES_CLOSING
     }
     fn inherit(&mut self, bus: &mut StoreBus<'_, T>) -> Result<PreviousState, DeviceError> {
         self.inherit(bus)

@@ -30,8 +30,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         drained
     }
 
-    /// Closes all vifs that are connected, in good order: drains as [`detach`](Self::detach) does, says 5, waits for their
-    /// fronts (a second at most), says 6. The others stay as they are.
+    /// Closes all devices that are connected, in good order: drains as [`detach`](Self::detach) does, says 5, waits for their
+    /// fronts (a second at most), says 6. The others stay as they are, and so does a disk whose front does not follow: it is in use, and
+    /// its guest would lose data.
     pub fn close_all(&mut self) -> Drained {
         self.recall_all();
         let mut drained = Drained::default();
@@ -45,7 +46,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.relive();
         self.wake_all();
         let closing = |s: &Instance<P, T>| s.served.back().state() == XenbusState::Closing;
-        let n = self.devices.iter().filter(|s| closing(s)).count();
+        let mut n = self.devices.iter().filter(|s| closing(s)).count();
         let until = Instant::now() + FRONTS_FOLLOW;
         while self.devices.iter().any(closing) && Instant::now() < until {
             let left = until.saturating_duration_since(Instant::now());
@@ -59,9 +60,18 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 }
             }
         }
+        let stays = |s: &Instance<P, T>| closing(s) && s.served.back().serves_closing();
+        n -= self.devices.iter().filter(|s| stays(s)).count();
         self.ended(n, "closed", drained);
         for mut served in std::mem::take(&mut self.devices).into_all() {
             let id = served.device.id();
+            if stays(&served) {
+                let text = "its front has not closed it, so it may be in use: it waits for the next backend, which goes on with it";
+                served.say(Level::Warn, &text);
+                served.log.end();
+                let _ = served.device.unwatch_peer(&mut self.xs); // the connection ends with this process
+                continue;
+            }
             if closing(&served) {
                 served.say(Level::Info, &"its front did not follow; closed all the same");
                 let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };

@@ -92,6 +92,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
             // It may have heard of wishes of its front.
             Ok(BackStep::Waiting) => self.crew.nudge(id),
+            Ok(BackStep::Closing) => {
+                let text = "its front says that it closes, and is served until it has: it may be in use";
+                served.say(Level::Info, &text);
+            }
             Ok(BackStep::Recall) => {
                 if self.is_home(&id, Then::Step) {
                     self.step(id);

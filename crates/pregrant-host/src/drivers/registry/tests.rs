@@ -10,7 +10,7 @@ use pregrant::net::back::Patience;
 use pregrant::net::front::FrontConfig;
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
-use pregrant::xenbus::toolstack::Vif;
+use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenbus::{Class, DeviceId, XenbusState};
 use pregrant::xenstore::{Client, Transport, WatchEvent};
 use pregrant_xenstored::{LocalLink, LocalStore};
@@ -332,4 +332,39 @@ fn a_device_that_somebody_else_has_is_left_alone() {
     stage.vif(11);
     stage.rest();
     assert_eq!(served(&stage).len(), 4, "what is served here is not asked about again");
+}
+
+/// `xl network-detach` of a vif whose front reconnects, as ours does and firmware: the toolstack finds 6, whenever it looks.
+#[test]
+fn a_vif_that_is_to_go_is_not_offered_again() {
+    for removes in [false, true] {
+        let mut stage = Stage::set();
+        stage.backend.config_mut().removes = removes;
+        let id = stage.vif(5);
+        let (guest, xs) = (stage.xen.domain(5), stage.store.client(id.front));
+        let mut front = Frontend::new(guest, xs, id.handle, FrontConfig::default(), true).unwrap();
+        let turns = |stage: &mut Stage, front: &mut Frontend<_, _>, each: &mut dyn FnMut(&mut Stage)| {
+            for _ in 0..20 {
+                front.control(Duration::ZERO).unwrap();
+                stage.backend.control().unwrap();
+                each(stage);
+            }
+        };
+        turns(&mut stage, &mut front, &mut |_| ());
+        assert!(front.vif().is_live());
+        toolstack::request_removal(&mut stage.xs, &id).unwrap();
+        let state = format!("{}/state", id.back_dir());
+        let mut seen = Vec::new();
+        turns(&mut stage, &mut front, &mut |stage| {
+            let now = stage.xs.read_if_there(&state).unwrap().unwrap_or_else(|| b"gone".to_vec());
+            if seen.last() != Some(&now) {
+                seen.push(now);
+            }
+        });
+        let last: &[u8] = if removes { b"gone" } else { b"6" };
+        assert_eq!(seen.last().map(Vec::as_slice), Some(last), "{seen:?}");
+        assert!(!seen.iter().any(|state| ["1", "2", "4"].iter().any(|s| s.as_bytes() == state)), "{seen:?}");
+        assert!(!front.vif().is_live());
+        assert_eq!(stage.xen.counts().mapped, 0);
+    }
 }

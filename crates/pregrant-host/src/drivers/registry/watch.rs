@@ -2,6 +2,7 @@
 
 use pregrant::DomId;
 use pregrant::xenbus::back::HOTPLUG_STATUS;
+use pregrant::xenbus::device::ONLINE;
 use pregrant::xenbus::{Class, DeviceId};
 use pregrant::xenstore::{WatchEvent, path};
 
@@ -43,7 +44,7 @@ pub(super) fn below_watch(
             (Ok(front), Ok(handle)) => {
                 let id = DeviceId { class, front: DomId(front), back, handle };
                 match key {
-                    "online" | HOTPLUG_STATUS => Changed::Wish(id),
+                    ONLINE | HOTPLUG_STATUS => Changed::Wish(id),
                     "state" => Changed::State(id),
                     _ => own_keys
                         .iter()

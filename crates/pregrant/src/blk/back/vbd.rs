@@ -108,7 +108,7 @@ impl<P: Platform> Back<Vbd<P>> {
         };
         figures.sectors = sectors;
         self.shares.iter().for_each(|share| share.order_sectors(sectors));
-        let pairs = resized_pairs(sectors, self.state());
+        let pairs = resized(bus, sectors)?;
         bus.publish(&pairs, |_| false)
     }
 }
@@ -118,6 +118,8 @@ impl<P: Platform> BackDevice for Vbd<P> {
     type Far = ();
     const CLASS: Class = Class::VBD;
     const HANDSHAKE: Handshake = Handshake::Confirmed;
+    // A disk that is mounted refuses to close, and goes on.
+    const SERVES_CLOSING: bool = true;
     const OWN_KEYS: &'static [&'static str] = &[PARAMS, DEVICE_PATH];
 
     fn offer<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
@@ -186,6 +188,16 @@ impl<P: Platform> BackDevice for Vbd<P> {
         self.queues.iter_mut().for_each(|q| q.heed(p));
         self.allowed = each * keep;
     }
+}
+
+/// What tells a front of another length. The state is said once more, as it is: the toolstack's 5
+/// stays, and Linux's front would take a 4 that it sees at its own 5 for a new connection.
+fn resized<B: DeviceBus>(bus: &mut B, sectors: u64) -> Result<Pairs, B::Error> {
+    let state = match bus.peer_state()? {
+        XenbusState::Closing => XenbusState::Closing,
+        _ => bus.own_state()?,
+    };
+    Ok(resized_pairs(sectors, state))
 }
 
 /// What the toolstack, or its script, calls the image; None: it names none.
@@ -284,7 +296,7 @@ impl<P: Platform> Vbd<P> {
             None => Some(figures_pairs(&figures, rules.barrier)),
             // It grew while nobody was there to say so.
             Some(told) if told.sectors != figures.sectors => {
-                Some(resized_pairs(figures.sectors, XenbusState::Connected))
+                Some(resized(bus, figures.sectors).map_err(ConnectError::Keys)?)
             }
             Some(_) => None,
         };

@@ -96,6 +96,8 @@ pub enum FrontStep {
     Live,
     /// The disk has another length now.
     Resized,
+    /// The toolstack wants the disk gone, and it is [in use](FrontVbd::set_in_use): the queues are live.
+    StaysInUse,
     /// The queues are gone now.
     Closed,
 }
@@ -114,7 +116,12 @@ pub struct FrontVbd<P: Platform> {
     persistent: bool,
     /// The back takes barriers; as of the last connect.
     barrier: bool,
+    /// The store has it that the disk is in use.
+    reported: bool,
 }
+
+/// What the store says of a disk that does not close yet.
+const IN_USE: &str = "the disk is in use in the guest: it closes once nobody has it open";
 
 impl<P: Platform> FrontVbd<P> {
     /// A disk whose toolstack's state is 1.
@@ -128,6 +135,7 @@ impl<P: Platform> FrontVbd<P> {
             lost: Vec::new(),
             persistent: false,
             barrier: false,
+            reported: false,
         }
     }
 
@@ -141,6 +149,17 @@ impl<P: Platform> FrontVbd<P> {
     /// Our own state.
     pub fn state(&self) -> XenbusState {
         self.front.state()
+    }
+
+    /// Whether somebody uses the disk, who would lose data if it closed because the toolstack asks for that. Once that is over, a
+    /// [`step`](Self::step) closes it.
+    pub fn set_in_use(&mut self, in_use: bool) {
+        self.front.set_in_use(in_use && self.is_live());
+    }
+
+    /// Whether the toolstack wants it gone, and it is live as long as it is in use.
+    pub fn stays(&self) -> bool {
+        self.front.stays()
     }
 
     /// Whether it can be asked.
@@ -176,7 +195,8 @@ impl<P: Platform> FrontVbd<P> {
         let mut came_to = FrontStep::Waiting;
         for _ in 0..STEPS_AT_ONCE {
             let back = bus.peer_state().map_err(FrontError::Keys)?;
-            let Some(next) = self.front.next(back, p.clock().now_ns()) else {
+            let next = self.front.next(bus, back, p.clock().now_ns()).map_err(FrontError::Keys)?;
+            let Some(next) = next else {
                 if self.is_live() && back == S::Connected && came_to == FrontStep::Waiting {
                     return self.look_again(bus);
                 }
@@ -191,7 +211,15 @@ impl<P: Platform> FrontVbd<P> {
                     self.figures = Some(read_figures(bus).map_err(FrontError::Keys)?);
                     came_to = FrontStep::Live;
                 }
+                S::Closing if self.front.stays() => {
+                    came_to = FrontStep::StaysInUse;
+                    // For whoever waits for the detach; a guest may have no place for the text.
+                    self.reported = bus.report(IN_USE).is_ok();
+                }
                 S::Closing | S::Closed => {
+                    if core::mem::take(&mut self.reported) {
+                        let _ = bus.recant(); // the directory may be gone
+                    }
                     if !self.queues.is_empty() && lets_go(back) {
                         self.tear_down(p);
                         came_to = FrontStep::Closed;

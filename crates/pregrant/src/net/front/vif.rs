@@ -173,7 +173,8 @@ impl<P: Platform> FrontVif<P> {
         let mut came_to = FrontStep::Waiting;
         for _ in 0..STEPS_AT_ONCE {
             let back = bus.peer_state().map_err(FrontError::Keys)?;
-            let Some(next) = self.front.next(back, p.clock().now_ns()) else {
+            let next = self.front.next(bus, back, p.clock().now_ns()).map_err(FrontError::Keys)?;
+            let Some(next) = next else {
                 if self.state() == S::Connected && back == S::Connected && !self.live {
                     self.go_live(p, bus)?;
                     return Ok(FrontStep::Live);
