@@ -3,7 +3,7 @@
 //! ```text
 //!   toolstack: 1 --offer--> 2 InitWait --front at 4: connect--> 4 Connected
 //!                    ^                                              | front at 5, or a fault: disconnect
-//!                    +-- front again at 1 (reconnect) -- 6 Closed <-- 5 <--+
+//!                    +-- front again at 1 (reconnect) -- 6 Closed <-- 5 <--+     a class that serves on at 5: front at 6
 //! ```
 //! [`Back`] has the handshake, once for all classes; a [`BackDevice`] has what a class makes of it: which keys it writes,
 //! what it maps and binds. A device that stands at 4 at both ends when this process starts was left by a predecessor, in good
