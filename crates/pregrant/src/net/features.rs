@@ -355,6 +355,22 @@ pub fn of_front_connection(name: &str) -> bool {
     starts.iter().any(|start| name.starts_with(start))
 }
 
+/// A queue's channels: two where both are named, as Linux's netback takes it. Half a pair is of a front that had two before.
+fn channels<S: KeySource>(keys: &mut S, at: &str) -> Result<ChannelKeys, S::Error> {
+    let (tx_key, rx_key) = (format!("{at}event-channel-tx"), format!("{at}event-channel-rx"));
+    let (tx, rx) = (number(keys, &tx_key)?, number(keys, &rx_key)?);
+    if let (Some(tx), Some(rx)) = (tx, rx) {
+        return Ok(ChannelKeys::Split { tx: EvtchnPort(tx), rx: EvtchnPort(rx) });
+    }
+    let (both_key, missing) = (format!("{at}event-channel"), "a decimal number (the key is missing)");
+    match (number(keys, &both_key)?, tx, rx) {
+        (Some(both), ..) => Ok(ChannelKeys::Single(EvtchnPort(both))),
+        (None, Some(_), None) => Err(keys.bad(&rx_key, "", missing)),
+        (None, None, Some(_)) => Err(keys.bad(&tx_key, "", missing)),
+        _ => Err(keys.bad(&both_key, "", missing)),
+    }
+}
+
 impl FrontRequest {
     /// A front that takes every kind of frame and asks for no extension.
     pub fn new(queues: Vec<QueueKeys>) -> Self {
@@ -460,18 +476,10 @@ impl FrontRequest {
         let mut queues = Vec::with_capacity(n as usize);
         for i in 0..n as usize {
             let at = queue_prefix(i, n as usize);
-            let split = number(keys, &format!("{at}event-channel-tx"))?;
-            let channels = match split {
-                Some(tx) => {
-                    let rx = needed(keys, &format!("{at}event-channel-rx"))?;
-                    ChannelKeys::Split { tx: EvtchnPort(tx), rx: EvtchnPort(rx) }
-                }
-                None => ChannelKeys::Single(EvtchnPort(needed(keys, &format!("{at}event-channel"))?)),
-            };
             queues.push(QueueKeys {
                 tx_ring: ring(keys, &format!("{at}tx-"), (offered.max_tx_ring_order, RING_ORDERS))?,
                 rx_ring: ring(keys, &format!("{at}rx-"), (offered.max_rx_ring_order, RING_ORDERS))?,
-                channels,
+                channels: channels(keys, &at)?,
                 tx_data: if staging {
                     data_keys(keys, &at, "tx", &offered.staging_sizes)?
                 } else {

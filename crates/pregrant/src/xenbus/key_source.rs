@@ -1,7 +1,7 @@
 //! Keys of a device's directory, as negotiation reads and writes them: hostile text, whatever the class of the device.
 //!
 //! What a peer may do: write anything. A garbled number in a key that is needed is an error that names the key and says what
-//! was expected; a garbled feature is a feature that is not there.
+//! was expected; a garbled feature is a feature that is not there, and a key with an empty value is one that is not there.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -16,9 +16,15 @@ pub trait KeySource {
     fn bad(&self, key: &str, value: &str, expected: &'static str) -> Self::Error;
 }
 
+/// The text of a key, as it was written; None when it is absent or empty. Xen's own drivers scan a value for what they expect, and
+/// find nothing in an empty one: a front that does not want a key any more may empty it.
+pub fn stated<S: KeySource>(keys: &mut S, key: &str) -> Result<Option<String>, S::Error> {
+    Ok(keys.text(key)?.filter(|text| !text.trim_end_matches('\0').trim().is_empty()))
+}
+
 /// A key that must hold a decimal number when it is there.
 pub fn number<S: KeySource>(keys: &mut S, key: &str) -> Result<Option<u32>, S::Error> {
-    match keys.text(key)? {
+    match stated(keys, key)? {
         None => Ok(None),
         Some(text) => match decimal(&text) {
             Some(n) => Ok(Some(n)),

@@ -14,6 +14,7 @@ mod data_path_race;
 mod data_ring;
 mod foreign;
 mod frame_hook;
+mod front_keys;
 mod gref_mapping;
 mod gso;
 mod guest_copy;

@@ -8,7 +8,7 @@
 //! What a peer may do: write anything. What makes no sense means no data ring for that queue, never no vif.
 
 use crate::units::GrantRef;
-use crate::xenbus::key_source::{KeySource, decimal};
+use crate::xenbus::key_source::{KeySource, decimal, stated};
 use alloc::format;
 use alloc::string::String;
 
@@ -51,7 +51,7 @@ pub(in crate::net) fn ring_request<S: KeySource>(
     name: &str,
 ) -> Result<RingRequest, S::Error> {
     let key = format!("{at}{name}");
-    let Some(text) = keys.text(&key)? else { return Ok(RingRequest::None) };
+    let Some(text) = stated(keys, &key)? else { return Ok(RingRequest::None) };
     Ok(match decimal(&text) {
         Some(gref) => RingRequest::Index(GrantRef(gref)),
         None => RingRequest::Bad { key, value: text },

@@ -9,7 +9,7 @@
 
 use super::list::{DataLen, LIST_PAGES_MAX};
 use crate::units::GrantRef;
-use crate::xenbus::key_source::{KeySource, decimal};
+use crate::xenbus::key_source::{KeySource, decimal, stated};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -156,8 +156,8 @@ pub(in crate::net) fn data_keys<S: KeySource>(
     for at in places {
         let len_key = format!("{at}{dir}-data-len");
         let list_key = |k: usize| format!("{at}{dir}-data-ref{k}");
-        let text = keys.text(&len_key)?;
-        let first = keys.text(&list_key(0))?;
+        let text = stated(keys, &len_key)?;
+        let first = stated(keys, &list_key(0))?;
         if text.is_none() && first.is_none() {
             continue;
         }
@@ -175,7 +175,7 @@ pub(in crate::net) fn data_keys<S: KeySource>(
                 return bad(list_key(list_refs.len()), Some(text), "a grant reference, a decimal number");
             };
             list_refs.push(GrantRef(r));
-            next = keys.text(&list_key(list_refs.len()))?;
+            next = stated(keys, &list_key(list_refs.len()))?;
         }
         if list_refs.is_empty() {
             return bad(list_key(0), None, "a grant reference, a decimal number");
