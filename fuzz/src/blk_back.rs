@@ -21,7 +21,7 @@ use crate::rig::{GUEST, HOST, Rig};
 use crate::tape::Tape;
 use pregrant::blk::back::{BackVbd, VbdConfig};
 use pregrant::blk::disk::{Discard, DiskFigures, IoError};
-use pregrant::blk::features::{BackFeatures, queue_prefix, ring_key};
+use pregrant::blk::features::{BackFeatures, RING_ORDER, queue_prefix, ring_key};
 use pregrant::blk::path::PathName;
 use pregrant::platform::Events;
 use pregrant::platform::local::{LocalChan, LocalDomain, Pages};
@@ -200,15 +200,15 @@ impl Game {
         self.set("state", "1");
         assert!(self.step(), "nothing was wrong");
         let persists = self.config.features.persistent;
+        if order > 0 {
+            self.set(RING_ORDER, &order.to_string());
+        }
         for i in 0..n {
             let ring = BlkRing::new(&self.rig, abi, 1 << order, start);
             let (chan, port) = self.rig.guest.offer(HOST).expect("a channel");
             let at = queue_prefix(i, n);
-            if order > 0 {
-                self.set(&format!("{at}ring-page-order"), &order.to_string());
-            }
             for (k, gref) in ring.refs.iter().enumerate() {
-                self.set(&(at.clone() + &ring_key("", k, ring.refs.len())), &gref.0.to_string());
+                self.set(&(at.clone() + &ring_key("", k, order > 0)), &gref.0.to_string());
             }
             self.set(&format!("{at}event-channel"), &port.0.to_string());
             self.queues.push(Queue {

@@ -187,7 +187,9 @@ impl Game {
         // The next connection has the same pages, whoever has them mapped.
         self.held.iter_mut().for_each(|(gref, _)| *gref = None);
         let most = BackFeatures { max_queues: u32::MAX, ..BackFeatures::default() };
-        let named = FrontRequest::read(&mut OwnKeys(&mut self.front_bus), &most).expect("an honest front");
+        let keys = &mut OwnKeys(&mut self.front_bus);
+        let named =
+            FrontRequest::read(&self.rig.host, (GUEST, usize::MAX), keys, &most).expect("an honest front");
         assert_eq!(named.abi, self.config.abi);
         assert_eq!(named.queues.len(), self.front.nr_queues());
         assert!(named.queues.len() <= self.config.queues as usize);

@@ -4,21 +4,25 @@
 //! ```text
 //!   back's directory at 2:   max-ring-page-order, multi-queue-max-queues, feature-max-indirect-segments, feature-persistent
 //!   front's directory at 3:  ring-ref..., event-channel, protocol, feature-persistent
-//!                            with two queues or more the rings and channels move to queue-0/, queue-1/ ...
+//!                            with two queues or more the rings and channels move to queue-0/, queue-1/ ...: front_rings.rs
 //!   back's directory at 4:   sectors, info, sector-size, physical-sector-size, feature-barrier, feature-flush-cache, feature-discard...
+//!                            ring-active, protocol-active: what was taken of the front's keys, for a successor
 //! ```
 //! What a peer may do: write anything. A garbled number in a key that is needed is an error that names the key; an unknown key is
 //! ignored; a feature that makes no sense is none.
 
 use super::disk::{Discard, DiskFigures, SECTOR_BYTES};
+pub use super::front_rings::QueueKeys;
+use super::front_rings::{Most, Reading, choose};
 pub use crate::grants::FEATURE_PERSISTENT;
-use crate::units::{EvtchnPort, GrantRef, PAGE_SIZE};
+use crate::platform::Platform;
+use crate::units::{DomId, PAGE_SIZE};
 use crate::wire::blkif::{Abi, INDIRECT_PAGES_MAX, SEGMENTS_PER_INDIRECT_PAGE};
 use crate::xenbus::XenbusState;
 use crate::xenbus::device::STATE;
-use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, needed, number, put};
-use crate::xenbus::ring_keys::{self, NUM_QUEUES, nr_queues, put_ring, ring_order};
-pub use crate::xenbus::ring_keys::{MAX_RING_ORDER, queue_prefix, ring_key};
+use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, number, put, stated};
+pub use crate::xenbus::ring_keys::{MAX_RING_ORDER, RING_ORDER, queue_prefix, ring_key};
+use crate::xenbus::ring_keys::{NUM_QUEUES, put_order, ring_order};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -37,6 +41,12 @@ pub const PARAMS: &str = "params";
 pub const DEVICE_PATH: &str = "physical-device-path";
 /// The toolstack's key in both directories: "disk" or "cdrom".
 pub const DEVICE_TYPE: &str = "device-type";
+/// The toolstack's key in the back's directory: 0 where the guest is to have no discards (xl's `no-discard`).
+pub const DISCARD_ENABLE: &str = "discard-enable";
+/// The back's key for a successor: the front's key that names the first page of the connection's first ring.
+pub const RING_ACTIVE: &str = "ring-active";
+/// The back's key for a successor: how the connection's slots are laid out, as `protocol` has it.
+pub const PROTOCOL_ACTIVE: &str = "protocol-active";
 
 const MAX_RING_ORDER_KEY: &str = "max-ring-page-order";
 const MAX_QUEUES: &str = "multi-queue-max-queues";
@@ -87,6 +97,11 @@ impl BackFeatures {
         }
         put(&mut p, FEATURE_PERSISTENT, self.persistent as u32);
         p
+    }
+
+    /// What a front may have of rings.
+    fn most(&self) -> Most {
+        Most { queues: self.max_queues, order: self.max_ring_order }
     }
 
     /// From the keys of a back's directory.
@@ -177,7 +192,8 @@ pub fn read_figures<S: KeySource>(keys: &mut S) -> Result<DiskFigures, S::Error>
 
 /// Names in the back's directory that belong to one connection: what another disk was, and another driver offered.
 pub fn of_back_connection(name: &str) -> bool {
-    let names = [SECTORS, INFO, "sector-size", "physical-sector-size", MAX_INDIRECT];
+    let names =
+        [SECTORS, INFO, "sector-size", "physical-sector-size", MAX_INDIRECT, RING_ACTIVE, PROTOCOL_ACTIVE];
     let features = ["feature-barrier", "feature-flush-cache", "feature-discard", "discard-secure"];
     names.contains(&name)
         || features.contains(&name)
@@ -190,15 +206,6 @@ pub fn of_front_connection(name: &str) -> bool {
     starts.iter().any(|start| name.starts_with(start))
 }
 
-/// One queue as the front set it up.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct QueueKeys {
-    /// `ring-ref`, or `ring-ref%u` of several pages: a power of two of them.
-    pub ring: Vec<GrantRef>,
-    /// `event-channel`.
-    pub channel: EvtchnPort,
-}
-
 /// What a front asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FrontRequest {
@@ -206,7 +213,7 @@ pub struct FrontRequest {
     pub abi: Abi,
     /// `feature-persistent`: each of its references names the same page for as long as it is connected.
     pub persistent: bool,
-    /// The queues, at least one.
+    /// The queues, at least one; all of their rings are as long.
     pub queues: Vec<QueueKeys>,
 }
 
@@ -220,34 +227,89 @@ impl FrontRequest {
         if n >= 2 {
             put(&mut p, NUM_QUEUES, n);
         }
+        put_order(&mut p, "", self.queues.iter().map(|q| q.ring.len()).max().unwrap_or(1));
         for (i, q) in self.queues.iter().enumerate() {
-            let at = queue_prefix(i, n);
-            put_ring(&mut p, &at, &q.ring);
-            put(&mut p, format!("{at}event-channel"), q.channel.0);
+            for (k, gref) in q.ring.iter().enumerate() {
+                put(&mut p, q.ring_key((i, n), k), gref.0);
+            }
+            put(&mut p, queue_prefix(i, n) + "event-channel", q.channel.0);
         }
         p
     }
 
-    /// From the keys of a front's directory. `offered` is what this back advertised. A front that says no `protocol` has the slots
-    /// of a 64-bit back, as Linux takes it.
-    pub fn read<S: KeySource>(keys: &mut S, offered: &BackFeatures) -> Result<Self, S::Error> {
-        let abi = match keys.text(PROTOCOL)? {
-            None => Abi::X86_64,
-            Some(text) => match Abi::from_protocol(text.trim_end_matches('\0').as_bytes()) {
-                Some(abi) => abi,
-                None => return Err(keys.bad(PROTOCOL, &text, "x86_64-abi, x86_32-abi or arm-abi")),
-            },
-        };
-        let n = nr_queues(keys, offered.max_queues)? as usize;
-        let queues = (0..n).map(|i| {
-            let at = queue_prefix(i, n);
-            let most = (offered.max_ring_order, "at most the back's max-ring-page-order");
-            let ring = ring_keys::ring(keys, &at, most)?;
-            Ok(QueueKeys { ring, channel: EvtchnPort(needed(keys, &format!("{at}event-channel"))?) })
-        });
-        let queues = queues.collect::<Result<Vec<_>, S::Error>>()?;
-        Ok(Self { abi, persistent: offered.persistent && flag(keys, FEATURE_PERSISTENT)?, queues })
+    /// From the keys of the directory of front `of`, which connects anew and may have at most so many pages mapped. `offered` is what
+    /// this back advertised. Its pages are looked at only where the keys can be read in several ways.
+    pub fn read<P: Platform, S: KeySource>(
+        p: &P,
+        of: (DomId, usize),
+        keys: &mut S,
+        offered: &BackFeatures,
+    ) -> Result<Self, S::Error> {
+        let abi = protocol(keys)?.unwrap_or(Abi::UNSAID);
+        let queues = choose(p, of, keys, offered.most())?;
+        Ok(Self { abi, persistent: persistent(keys, offered)?, queues })
     }
+
+    /// From the keys of a front that is connected: as its back read them, which left `accepted`.
+    pub fn read_again<S: KeySource>(
+        keys: &mut S,
+        offered: &BackFeatures,
+        accepted: &Accepted,
+    ) -> Result<Self, S::Error> {
+        // A back that left nothing took a front without the key for one of 64 bits.
+        let abi = match accepted.abi {
+            Some(abi) => abi,
+            None => protocol(keys)?.unwrap_or(Abi::X86_64),
+        };
+        let reading = Reading::of_predecessor(keys, offered.most(), accepted.ring.as_deref())?;
+        let queues = reading.read(keys, offered.most())?;
+        Ok(Self { abi, persistent: persistent(keys, offered)?, queues })
+    }
+
+    /// What is taken of it, for a successor that [reads it again](Self::read_again): keys of the back's directory.
+    pub fn accepted_pairs(&self) -> Pairs {
+        let mut p = Pairs::new();
+        if let [first, ..] = &self.queues[..] {
+            put(&mut p, RING_ACTIVE, first.ring_key((0, self.queues.len()), 0));
+        }
+        put(&mut p, PROTOCOL_ACTIVE, self.abi.protocol());
+        p
+    }
+}
+
+/// What a predecessor left of a connection in the back's directory.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Accepted {
+    /// [`RING_ACTIVE`].
+    pub ring: Option<String>,
+    /// [`PROTOCOL_ACTIVE`].
+    pub abi: Option<Abi>,
+}
+
+impl Accepted {
+    /// From the keys of the own directory.
+    pub fn read<S: KeySource>(own: &mut S) -> Result<Self, S::Error> {
+        let abi = own.text(PROTOCOL_ACTIVE)?.and_then(|text| Abi::from_protocol(text.as_bytes()));
+        Ok(Self { ring: stated(own, RING_ACTIVE)?, abi })
+    }
+}
+
+/// How a front lays out its slots; None: it does not say.
+fn protocol<S: KeySource>(keys: &mut S) -> Result<Option<Abi>, S::Error> {
+    let Some(text) = stated(keys, PROTOCOL)? else { return Ok(None) };
+    match Abi::from_protocol(text.trim_end_matches('\0').as_bytes()) {
+        None => Err(keys.bad(PROTOCOL, &text, "x86_64-abi, x86_32-abi or arm-abi")),
+        abi => Ok(abi),
+    }
+}
+
+fn persistent<S: KeySource>(keys: &mut S, offered: &BackFeatures) -> Result<bool, S::Error> {
+    Ok(offered.persistent && flag(keys, FEATURE_PERSISTENT)?)
+}
+
+/// Whether the toolstack lets the guest have discards. Linux's blkback takes what is no number for a yes.
+pub fn discards_enabled<S: KeySource>(own: &mut S) -> Result<bool, S::Error> {
+    Ok(own.text(DISCARD_ENABLE)?.as_deref().and_then(decimal) != Some(0))
 }
 
 /// Whether the toolstack's `mode` lets the guest write.

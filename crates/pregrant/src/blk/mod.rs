@@ -12,4 +12,5 @@ pub mod device_number;
 pub mod disk;
 pub mod features;
 pub mod front;
+mod front_rings;
 pub mod path;

@@ -22,7 +22,7 @@ use crate::units::{EvtchnPort, GrantRef};
 use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN};
 use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, needed, number, put};
 pub use crate::xenbus::ring_keys::{MAX_RING_ORDER, queue_prefix};
-use crate::xenbus::ring_keys::{NUM_QUEUES, nr_queues, put_ring, ring, ring_order};
+use crate::xenbus::ring_keys::{NUM_QUEUES, nr_queues, put_order, put_ring, ring_order, vif_ring};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -425,8 +425,11 @@ impl FrontRequest {
         }
         for (i, q) in self.queues.iter().enumerate() {
             let at = queue_prefix(i, n);
-            put_ring(&mut p, &format!("{at}tx-"), &q.tx_ring);
-            put_ring(&mut p, &format!("{at}rx-"), &q.rx_ring);
+            for (dir, ring) in [("tx", &q.tx_ring), ("rx", &q.rx_ring)] {
+                let at = format!("{at}{dir}-");
+                put_order(&mut p, &at, ring.len());
+                put_ring(&mut p, &at, ring);
+            }
             match q.channels {
                 ChannelKeys::Single(port) => put(&mut p, format!("{at}event-channel"), port.0),
                 ChannelKeys::Split { tx, rx } => {
@@ -477,8 +480,8 @@ impl FrontRequest {
         for i in 0..n as usize {
             let at = queue_prefix(i, n as usize);
             queues.push(QueueKeys {
-                tx_ring: ring(keys, &format!("{at}tx-"), (offered.max_tx_ring_order, RING_ORDERS))?,
-                rx_ring: ring(keys, &format!("{at}rx-"), (offered.max_rx_ring_order, RING_ORDERS))?,
+                tx_ring: vif_ring(keys, &format!("{at}tx-"), (offered.max_tx_ring_order, RING_ORDERS))?,
+                rx_ring: vif_ring(keys, &format!("{at}rx-"), (offered.max_rx_ring_order, RING_ORDERS))?,
                 channels: channels(keys, &at)?,
                 tx_data: if staging {
                     data_keys(keys, &at, "tx", &offered.staging_sizes)?

@@ -189,11 +189,11 @@ impl RingKind for NetCtrl {
     }
 }
 
-/// blkif's ring of a front that says `x86_64-abi`, or nothing: slots of 112 bytes, responses of 16.
+/// blkif's ring of a front that says `x86_64-abi` or `arm-abi`: slots of 112 bytes, responses of 16.
 #[derive(Clone, Copy, Debug)]
 pub struct Blkif64;
 
-/// blkif's ring of a front that says `x86_32-abi`: slots of 108 bytes, responses of 12.
+/// blkif's ring of a front that says `x86_32-abi`, or on x86 nothing: slots of 108 bytes, responses of 12.
 #[derive(Clone, Copy, Debug)]
 pub struct Blkif32;
 

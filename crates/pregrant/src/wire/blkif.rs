@@ -67,6 +67,10 @@ pub enum Abi {
 }
 
 impl Abi {
+    /// Of a front that does not say, as Linux's and QEMU's backs take it: on x86 the 32-bit layout, also for a guest of 64 bits.
+    pub const UNSAID: Self =
+        if cfg!(any(target_arch = "x86", target_arch = "x86_64")) { Self::X86_32 } else { Self::X86_64 };
+
     /// From the front's key `protocol`; `None` for a layout that is not served.
     pub fn from_protocol(value: &[u8]) -> Option<Self> {
         match value {

@@ -12,6 +12,7 @@ mod raw_front;
 mod rig;
 
 mod closing;
+mod front_keys;
 mod hostile_back;
 mod kept_pages;
 mod life;

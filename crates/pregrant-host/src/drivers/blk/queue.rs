@@ -10,7 +10,6 @@
 use crate::drivers::registry::{RingFault, ServedQueue};
 use pregrant::PlatformError;
 use pregrant::blk::back::BackQueue;
-use pregrant::blk::features::{queue_prefix, ring_key};
 use pregrant::error::PeerFault;
 use pregrant::platform::{Events, Platform};
 use pregrant::port::Arena;
@@ -22,14 +21,12 @@ pub(super) struct VbdQueue<P: Platform> {
     pub(super) queue: BackQueue<P>,
     pub(super) readable: Option<OwnedFd>,
     pub(super) number: usize,
-    /// Of the vbd.
-    pub(super) nr_queues: usize,
 }
 
 impl<P: Platform> VbdQueue<P> {
     #[cold]
     fn fault(&self, fault: PeerFault) -> RingFault {
-        RingFault { key: ring_key(&queue_prefix(self.number, self.nr_queues), 0, 1), fault }
+        RingFault { key: self.queue.share().ring_key.clone(), fault }
     }
 }
 

@@ -101,12 +101,10 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
     }
 
     fn lend(&mut self) -> Vec<Box<dyn ServedQueue<P>>> {
-        let queues = self.vbd.lend_queues();
-        let nr_queues = queues.len();
         let mut readable = std::mem::take(&mut self.readable).into_iter();
-        let joined = queues.into_iter().enumerate().map(|(number, queue)| {
+        let joined = self.vbd.lend_queues().into_iter().enumerate().map(|(number, queue)| {
             let readable = readable.next().flatten();
-            Box::new(VbdQueue { queue, readable, number, nr_queues }) as Box<dyn ServedQueue<P>>
+            Box::new(VbdQueue { queue, readable, number }) as Box<dyn ServedQueue<P>>
         });
         joined.collect()
     }

@@ -27,6 +27,7 @@ use crate::units::DomId;
 use crate::wire::blkif::{RSP_EOPNOTSUPP, RSP_ERROR, RSP_OKAY, Request, Response};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -43,6 +44,8 @@ type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 pub struct QueueShare {
     /// What it has done.
     pub counters: Counters,
+    /// The front's key that names its ring's first page.
+    pub ring_key: String,
     /// Its path.
     pub path: PathName,
     /// Pages that are mapped from connect to disconnect, and those that its requests may have mapped meanwhile.
@@ -177,6 +180,8 @@ const fn goes_to_another_thread<T: Send>() {}
 
 /// What a queue is made of, beside its ring and its channel.
 pub struct QueueParts<P: Platform> {
+    /// The front's key that names its ring's first page.
+    pub ring_key: String,
     /// Its way to the disk.
     pub disk: Box<dyn Disk>,
     /// How bytes travel.
@@ -193,11 +198,12 @@ impl<P: Platform> BackQueue<P> {
     /// A queue of domain `of`.
     pub fn new(of: DomId, ring: Slots<MapOf<P>>, chan: Chan<P>, parts: QueueParts<P>) -> Self {
         const { goes_to_another_thread::<Self>() };
-        let QueueParts { disk, path, rules, budget, pages } = parts;
+        let QueueParts { ring_key, disk, path, rules, budget, pages } = parts;
         let size = ring.size();
         let redo: VecDeque<_> = ring.pending().into();
         let share = QueueShare {
             counters: Counters::default(),
+            ring_key,
             path: path.name(),
             needed_pages: pages,
             kept_pages: AtomicUsize::new(0),

@@ -16,9 +16,9 @@ use super::request::Rules;
 use super::slots::{JOURNAL_BYTES, Journal, Slots};
 use crate::blk::disk::{DiskFigures, Image, OpenError, Opening};
 use crate::blk::features::{
-    BackFeatures, DEVICE_PATH, DEVICE_TYPE, FrontRequest, INDIRECT_SEGMENTS_MAX, MODE, PARAMS, QueueKeys,
-    figures_pairs, mode_writes, of_back_connection, offers_barrier, queue_prefix, read_figures,
-    resized_pairs, ring_key, type_is_cdrom,
+    Accepted, BackFeatures, DEVICE_PATH, DEVICE_TYPE, FrontRequest, INDIRECT_SEGMENTS_MAX, MODE, PARAMS,
+    QueueKeys, discards_enabled, figures_pairs, mode_writes, of_back_connection, offers_barrier,
+    queue_prefix, read_figures, resized_pairs, type_is_cdrom,
 };
 use crate::blk::path::{AnyPath, PathName, persistent};
 use crate::platform::{Access, Events, PeerMem, Platform};
@@ -222,11 +222,16 @@ impl<P: Platform> Vbd<P> {
             Begin::Reattach => BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?,
             Begin::Fresh => self.config.features,
         };
-        let front = FrontRequest::read(bus, &self.told).map_err(ConnectError::Keys)?;
-        let told = match begin {
-            Begin::Reattach => Some(read_figures(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?),
-            Begin::Fresh => None,
+        let (front, told) = match begin {
+            Begin::Reattach => {
+                let own = &mut OwnKeys(bus);
+                let accepted = Accepted::read(own).map_err(ConnectError::Keys)?;
+                let told = read_figures(own).map_err(ConnectError::Keys)?;
+                (FrontRequest::read_again(bus, &self.told, &accepted), Some(told))
+            }
+            Begin::Fresh => (FrontRequest::read(p, (self.of, page_limit), bus, &self.told), None),
         };
+        let front = front.map_err(ConnectError::Keys)?;
         let mode = bus.own_text(MODE).map_err(ConnectError::Keys)?;
         // A guest that was told that it only reads does so until its next connect.
         let writable = mode_writes(mode.as_deref()) && !told.is_some_and(|told| told.read_only);
@@ -254,6 +259,9 @@ impl<P: Platform> Vbd<P> {
         Connect { begin, page_limit, kept }: Connect<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
         figures.cdrom |= type_is_cdrom(bus.text(DEVICE_TYPE).map_err(ConnectError::Keys)?.as_ref());
+        if !discards_enabled(&mut OwnKeys(bus)).map_err(ConnectError::Keys)? {
+            figures.discard = None;
+        }
         if let Some(told) = told {
             if told.units() != figures.units() || told.sectors > figures.sectors {
                 return Err(ConnectError::Lost(String::from(
@@ -289,11 +297,11 @@ impl<P: Platform> Vbd<P> {
             let disk = self.image.queue().map_err(|e| ConnectError::Unready(format!("{e}")))?;
             let path = AnyPath::new(path, self.config.persistent_pages);
             let pages = keys.ring.len() + if maps { budget } else { 0 };
-            let parts = QueueParts { disk, path, rules, budget, pages };
+            let parts = QueueParts { ring_key: keys.ring_key((i, n), 0), disk, path, rules, budget, pages };
             queues.push(self.connect_queue(p, (i, n), keys, (front.abi, begin), parts, &mut *kept)?);
         }
         let pairs: Option<Pairs> = match told {
-            None => Some(figures_pairs(&figures, rules.barrier)),
+            None => Some([figures_pairs(&figures, rules.barrier), front.accepted_pairs()].concat()),
             // It grew while nobody was there to say so.
             Some(told) if told.sectors != figures.sectors => {
                 Some(resized(bus, figures.sectors).map_err(ConnectError::Keys)?)
@@ -323,7 +331,7 @@ impl<P: Platform> Vbd<P> {
         let (of, refs) = (self.of, &keys.ring[..]);
         let map = p.peer().map(of, refs, Access::ReadWrite).map_err(|error| {
             let k = error.index.filter(|&k| k < refs.len()).unwrap_or(0);
-            let key = ring_key(&queue_prefix(i, n), k, refs.len());
+            let key = keys.ring_key((i, n), k);
             ConnectError::Map { key, of, gref: refs[k], error }
         })?;
         let port = keys.channel;

@@ -306,7 +306,7 @@ impl<P: Platform> FrontVbd<P> {
             match FrontQueue::new(p, &mut self.regions, config) {
                 Ok((queue, ring, channel)) => {
                     self.queues.push(queue);
-                    return Ok(QueueKeys { ring, channel });
+                    return Ok(QueueKeys::new(ring, channel));
                 }
                 Err(e) if pages == PAGES_MIN => return Err(e),
                 Err(_) => pages = (pages / 2).max(PAGES_MIN),

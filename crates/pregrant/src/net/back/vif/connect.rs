@@ -279,7 +279,7 @@ impl<P: Platform> Vif<P> {
         let map = |dir, refs: &[GrantRef]| {
             p.peer().map(of, refs, Access::ReadWrite).map_err(|error| {
                 let k = error.index.filter(|&k| k < refs.len()).unwrap_or(0);
-                let key = at(&ring_key(&format!("{dir}-"), k, refs.len()));
+                let key = at(&ring_key(&format!("{dir}-"), k, refs.len() > 1));
                 ConnectError::Map { key, of, gref: refs[k], error }
             })
         };

@@ -1,0 +1,178 @@
+//! Which rings a front's keys name, where a driver before it in the same guest left keys, too (docs/protocol 5.4).
+//!
+//! ```text
+//!   ring-page-order ----there---> ring-ref0, ring-ref1, ...        multi-queue-num-queues --2 or more--> below queue-0/, queue-1/ ...
+//!                  '---absent--> ring-ref                                                 '--else------> at the top
+//!          = the reading of Linux's blkback        every other reading that the keys allow: only where its rings look new
+//! ```
+//! Fronts write their own keys and leave others': GRUB a `ring-ref`, the kernel before a kexec an order or a number of queues. The keys
+//! alone cannot say which are stale. The pages can: a front has [initialised](is_new) its rings, and asked nothing yet.
+//! The key that names the first page is kept in the back's directory, as `ring-active`: rings that are in use do not look new, and
+//! a successor is to have the same.
+//!
+//! What a front may do: write anything. It chooses between rings of its own; the page of another reading is mapped to be looked at,
+//! read-only, as much of it as its ring may have mapped anyway.
+
+use crate::platform::{Access, PeerMem, Platform};
+use crate::ring::{Blkif64, RingMem, RingPages, Word};
+use crate::units::{DomId, EvtchnPort, GrantRef};
+use crate::xenbus::key_source::{KeySource, needed};
+use crate::xenbus::ring_keys::{asked_order, nr_queues, queue_prefix, ring_key, ring_pages};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// One queue as the front set it up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueKeys {
+    /// `ring-ref`, or `ring-ref%u` of several pages: a power of two of them.
+    pub ring: Vec<GrantRef>,
+    /// It is `ring-ref%u`; of one page, too, where an order of 0 is said.
+    pub numbered: bool,
+    /// `event-channel`.
+    pub channel: EvtchnPort,
+}
+
+impl QueueKeys {
+    /// A ring as our fronts name it.
+    pub fn new(ring: Vec<GrantRef>, channel: EvtchnPort) -> Self {
+        let numbered = ring.len() > 1;
+        Self { ring, numbered, channel }
+    }
+
+    /// The key that names page `k` of queue `i` of `n`, below the front's directory.
+    pub fn ring_key(&self, (i, n): (usize, usize), k: usize) -> String {
+        ring_key(&queue_prefix(i, n), k, self.numbered)
+    }
+}
+
+/// What a back takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Most {
+    /// Queues.
+    pub(super) queues: u32,
+    /// Pages of a ring, as the exponent of 2.
+    pub(super) order: u32,
+}
+
+impl Most {
+    fn order(self) -> (u32, &'static str) {
+        (self.order, "at most the back's max-ring-page-order")
+    }
+}
+
+/// Where the numbers of a ring's pages come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Order {
+    /// There are none: a page, and a key without a number.
+    None,
+    /// The key at the top, for every queue.
+    OfAll(u32),
+    /// A key beside each queue's ring, where pregrant's own fronts wrote it before they wrote it at the top.
+    OfEach,
+}
+
+/// A way in which a front's keys can be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Reading {
+    queues: usize,
+    order: Order,
+}
+
+impl Reading {
+    /// Those that the keys allow; the first is that of Linux's blkback.
+    pub(super) fn all<S: KeySource>(keys: &mut S, most: Most) -> Result<Vec<Self>, S::Error> {
+        let n = nr_queues(keys, most.queues)? as usize;
+        let order = asked_order(keys, "", most.order())?.map(Order::OfAll);
+        let plain = Order::None;
+        let mut all = Vec::from([(n, order.unwrap_or(plain))]);
+        match order {
+            Some(_) => all.push((n, plain)),
+            None if n >= 2 => all.push((n, Order::OfEach)),
+            None => {}
+        }
+        if n >= 2 {
+            all.extend(order.map(|order| (1, order)));
+            all.push((1, plain));
+        }
+        Ok(all.into_iter().map(|(queues, order)| Self { queues, order }).collect())
+    }
+
+    /// The way of a predecessor that kept `active`; None: one that kept nothing, which took a key without a number wherever there
+    /// was one, and an order beside it.
+    pub(super) fn of_predecessor<S: KeySource>(
+        keys: &mut S,
+        most: Most,
+        active: Option<&str>,
+    ) -> Result<Self, S::Error> {
+        let all = Self::all(keys, most)?;
+        let Some(active) = active else {
+            let queues = all[0].queues;
+            let plain = Self { queues, order: Order::None };
+            return Ok(match (plain.read(keys, most), queues) {
+                (Ok(_), _) => plain,
+                (Err(_), 1) => all[0],
+                (Err(_), _) => Self { queues, order: Order::OfEach },
+            });
+        };
+        let found = all.into_iter().find(|reading| reading.first_key() == active);
+        found.ok_or_else(|| {
+            keys.bad(
+                active,
+                "",
+                "as it was connected, with the ring-page-order and multi-queue-num-queues of then",
+            )
+        })
+    }
+
+    /// The key that names the first page of the first ring.
+    pub(super) fn first_key(&self) -> String {
+        ring_key(&queue_prefix(0, self.queues), 0, self.order != Order::None)
+    }
+
+    /// The queues, read so.
+    pub(super) fn read<S: KeySource>(&self, keys: &mut S, most: Most) -> Result<Vec<QueueKeys>, S::Error> {
+        let queue = |i| {
+            let at = queue_prefix(i, self.queues);
+            let order = match self.order {
+                Order::None => None,
+                Order::OfAll(order) => Some(order),
+                Order::OfEach => asked_order(keys, &at, most.order())?,
+            };
+            let ring = ring_pages(keys, &at, order)?;
+            let channel = EvtchnPort(needed(keys, &format!("{at}event-channel"))?);
+            Ok(QueueKeys { ring, numbered: order.is_some(), channel })
+        };
+        (0..self.queues).map(queue).collect()
+    }
+}
+
+/// The queues of a front that connects anew, of at most so many pages.
+pub(super) fn choose<P: Platform, S: KeySource>(
+    p: &P,
+    (of, page_limit): (DomId, usize),
+    keys: &mut S,
+    most: Most,
+) -> Result<Vec<QueueKeys>, S::Error> {
+    let all = Reading::all(keys, most)?;
+    let first = all[0].read(keys, most);
+    // One that is not whole is none: the first says what is wrong.
+    let others: Vec<_> = all[1..].iter().filter_map(|reading| reading.read(keys, most).ok()).collect();
+    let looks_new = |queues: &[QueueKeys]| {
+        let pages: usize = queues.iter().map(|queue| queue.ring.len()).sum();
+        pages <= page_limit && queues.iter().all(|queue| is_new(p, of, queue))
+    };
+    if others.is_empty() || first.as_ref().is_ok_and(|queues| looks_new(queues)) {
+        return first;
+    }
+    others.into_iter().find(|queues| looks_new(queues)).map_or(first, Ok)
+}
+
+/// Whether a ring is as a front initialises it: both producers 0, both events 1.
+fn is_new<P: Platform>(p: &P, of: DomId, queue: &QueueKeys) -> bool {
+    let Ok(map) = p.peer().map(of, &queue.ring, Access::ReadOnly) else { return false };
+    // The header is the same in both layouts of slots.
+    let ring = RingPages::<Blkif64, _>::new(map);
+    let begins = [(Word::ReqProd, 0), (Word::RspProd, 0), (Word::ReqEvent, 1), (Word::RspEvent, 1)];
+    begins.into_iter().all(|(word, value)| ring.load(word) == value)
+}
