@@ -14,8 +14,26 @@ vbd() { echo "format=raw,vdev=$2,access=rw,backendtype=phy,script=$BLOCK_SCRIPT,
 # vbd_number DEVICE: as the store has it.
 vbd_number() { case $1 in xvda) echo 51712 ;; xvdb) echo 51728 ;; xvdc) echo 51744 ;; esac; }
 
+# QUEUES, RING_ORDER: queues of each disk, and pages of a ring as the exponent of 2, at both ends and of whoever's drivers; a queue needs
+# a vCPU at both. None: a queue and a page, and what the kernel's drivers take.
+# has_rings NAME DEVICE: the front has written so many.
+has_rings() {
+	_dir=/local/domain/$(xl domid "$1")/device/vbd/$(vbd_number "$2") _at=
+	[ "${QUEUES:-1}" = 1 ] || {
+		[ "$(xenstore-read "$_dir/multi-queue-num-queues")" = "$QUEUES" ] || { _stores "$1" "$2"; fail "not $QUEUES queues"; }
+		_at=queue-$((QUEUES - 1))/
+	}
+	[ "${RING_ORDER:-0}" = 0 ] || {
+		[ "$(xenstore-read "$_dir/ring-page-order")" = "$RING_ORDER" ] &&
+			has_key "$_dir/${_at}ring-ref$(((1 << RING_ORDER) - 1))" || { _stores "$1" "$2"; fail "no rings of order $RING_ORDER"; }
+	}
+	note "${QUEUES:-1} queue(s), rings of order ${RING_ORDER:-0}"
+}
+
 # blkback: the kernel's. block_device IMAGE: makes one of it for the kernel's, in DEVICE.
-blkback() { modprobe xen-blkback || fail "no xen-blkback"; }
+blkback() {
+	modprobe xen-blkback ${QUEUES:+max_queues=$QUEUES} ${RING_ORDER:+max_ring_page_order=$RING_ORDER} || fail "no xen-blkback"
+}
 block_device() {
 	modprobe loop
 	DEVICE=$(losetup -f) && losetup "$DEVICE" "/disks/$1" || fail "no loop device for $1"
@@ -47,7 +65,8 @@ blk_shows() {
 disk_guest() {
 	_who=$1; shift
 	cat /rig/guest.cpio /rig/disk.cpio > /run/disk-guest.cpio
-	guest "$_who" job=orders ramdisk=/run/disk-guest.cpio "$@" || fail "xl create $_who"
+	_rings="${QUEUES:+rig.disk_queues=$QUEUES} ${RING_ORDER:+rig.ring_order=$RING_ORDER}"
+	guest "$_who" job=orders ramdisk=/run/disk-guest.cpio more="$_rings" "$@" || fail "xl create $_who"
 	up "$_who" || fail "$_who does not come up"
 }
 # attach NAME TARGET DEVICE [MORE]: by xl; the guest has it then. detach NAME DEVICE: and not any more.

@@ -1,10 +1,10 @@
 # Guests, as dom0's scenarios make and follow them.
 
-# guest NAME [KEY=VALUE...]: creates a domain. Keys: job, type (pv), vcpus (1), vif and disk (lines of xl's syntax), more (guest
+# guest NAME [KEY=VALUE...]: creates a domain. Keys: job, type (pv), vcpus (1, or QUEUES), vif and disk (lines of xl's syntax), more (guest
 # kernel arguments), ramdisk (the guests' own), config (one more line for xl).
 guest() {
 	_name=$1; shift
-	job= type=pv vcpus=1 vif= disk= more= ramdisk=/rig/guest.cpio config=
+	job= type=pv vcpus=${QUEUES:-1} vif= disk= more= ramdisk=/rig/guest.cpio config=
 	for _pair; do eval "${_pair%%=*}=\${_pair#*=}"; done
 	cat > "/run/$_name.cfg" <<-END
 	name = "$_name"

@@ -9,6 +9,9 @@ ask one "dmesg | grep 'blkfront: xvda'" || fail "blkfront says nothing of xvda"
 echo "$ANSWER" | grep -q 'flush diskcache: enabled; persistent grants: enabled; indirect descriptors: enabled' || fail "$ANSWER"
 ask one "cat /sys/block/xvda/queue/max_segments" && note "blkfront: persistent grants and indirect descriptors, $ANSWER segments a request"
 [ "${ANSWER:-0}" -gt 11 ] || fail "$ANSWER segments: no lists of them"
+has_rings one xvda
+ask one "ls /sys/block/xvda/mq | wc -l" && [ "$ANSWER" = "${QUEUES:-1}" ] || fail "$ANSWER queues in the guest"
+blk_said "connected, ${QUEUES:-1} queue(s)" || fail "not so many at the back"
 
 ask one "file_system /dev/xvda /mnt" || fail "no ext4: $ANSWER"
 ask one "tree /mnt" || fail "no tree: $ANSWER"

@@ -4,11 +4,14 @@ image one 48
 blkback
 block_device one
 BLOCK_SCRIPT=/rig/block-script
+RINGS="--queues ${QUEUES:-1} --ring-pages $((1 << ${RING_ORDER:-0}))"
 disk_guest one more=rig.blkfront=no "disk='$(vbd "$DEVICE" xvda discard)'"
 id=$(xl domid one)
-ask one "modprobe fuse; mkdir -p /mnt; RUST_LOG=info pregrant blkfront --mount /mnt > /tmp/blkfront.log 2>&1 & echo \$! > /tmp/blkfront.pid"
+ask one "modprobe fuse; mkdir -p /mnt; echo 4096 > /sys/module/xen_gntalloc/parameters/limit; RUST_LOG=info pregrant blkfront $RINGS --mount /mnt > /tmp/blkfront.log 2>&1 & echo \$! > /tmp/blkfront.pid"
 ask one "within 30 [ -e /mnt/disk ]; cat /tmp/blkfront.log; [ -e /mnt/disk ]" || fail "no file: $ANSWER"
 [ "$(xenstore-read "/local/domain/$id/device/vbd/51712/feature-persistent")" = 1 ] || fail "not by persistent grants"
+has_rings one xvda
+dmesg | tail -n 20 | grep "vbd/$id/51712: using ${QUEUES:-1} queues" || fail "blkback: $(dmesg | grep vbd | tail -n 2)"
 ask one "ls -l /mnt/disk | awk '{ print \$5 }'" && [ "$ANSWER" = $((48 << 20)) ] || fail "a file of $ANSWER bytes"
 ASK_SECONDS=200 ask one "verified /mnt/disk 16" || fail "fio: $ANSWER"
 note "fio through the mount: $ANSWER"

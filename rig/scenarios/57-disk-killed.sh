@@ -4,6 +4,7 @@ image one 48
 blk
 disk_guest one "disk='$(vbd /disks/one xvda)'"
 ask one "within 20 [ -b /dev/xvda ]" || fail "the guest has no xvda"
+has_rings one xvda
 ask one "dmesg > /tmp/before; verified_again /dev/xvda 16" || fail "fio does not start: $ANSWER"
 # lives: requests are answered, and fio goes on.
 lives() { ask one "goes_on xvda"; }

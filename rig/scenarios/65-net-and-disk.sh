@@ -6,6 +6,7 @@ back
 blk
 disk_guest one "vif=$(vif_line 2)" "disk='$(vbd /disks/one xvda)'"
 ask one "addresses 2 && within 20 [ -b /dev/xvda ]" || fail "no network, or no disk: $ANSWER"
+has_rings one xvda
 within 6 ping -q -c 1 -W 5 10.9.0.2 || fail "the guest does not answer"
 ask one "iperf3 -s -D" || fail "iperf3 does not serve"
 ask one "verified_again /dev/xvda 8" || fail "fio: $ANSWER"
