@@ -114,6 +114,7 @@ impl Game {
             fallback: if path == PathName::Map { PathName::Map } else { PathName::Copy },
             persistent_pages: tape.one_of(&[64, 0, 3, 8]),
             parts_in_flight: tape.one_of(&[700, 1, 60]),
+            native_sectors: true,
         };
         let what = tape.u8();
         let bit = |n: u8| what >> n & 1 == 1;

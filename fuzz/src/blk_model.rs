@@ -202,7 +202,7 @@ impl Image for ModelDisk {
         let model = self.lock();
         assert!(how.writable || model.told.read_only, "the toolstack lets its guest write");
         assert!(model.lanes.iter().all(|lane| lane.gone), "it is opened while somebody has a way to it");
-        Ok(model.image)
+        Ok(if how.native_sectors { model.image } else { model.image.in_sectors_of_512() })
     }
     fn sectors(&mut self) -> Option<u64> {
         Some(self.lock().image.sectors)

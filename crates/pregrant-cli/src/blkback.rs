@@ -66,6 +66,10 @@ pub struct BlkBackArgs {
     /// Read and write through the kernel's page cache, also where an image could go without
     #[arg(long)]
     page_cache: bool,
+    /// Tell guests of the 4096-byte logical sectors of a device that has them, in place of 512; right for Linux guests alone: FreeBSD's
+    /// front, and Windows' before its fix, would read and write at wrong places (docs/operate.md)
+    #[arg(long)]
+    native_sectors: bool,
     /// Queues of a disk at most
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
     max_queues: u32,
@@ -108,6 +112,7 @@ impl BlkBackArgs {
             features,
             fallback: self.path,
             persistent_pages: self.persistent_grants as usize,
+            native_sectors: self.native_sectors,
             ..VbdConfig::default()
         };
         let disk = DiskConfig { io: self.io, direct: !self.page_cache };

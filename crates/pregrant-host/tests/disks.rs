@@ -138,8 +138,8 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|k| (k * 7 + k / 512 + seed) as u8).collect()
 }
 
-const WRITABLE: Opening = Opening { params: None, writable: true, is_live: false };
-const READ_ONLY: Opening = Opening { params: None, writable: false, is_live: false };
+const WRITABLE: Opening = Opening { params: None, writable: true, is_live: false, native_sectors: false };
+const READ_ONLY: Opening = Opening { writable: false, ..WRITABLE };
 
 fn ways() -> Vec<DiskConfig> {
     let all = IoWay::ALL.into_iter().flat_map(|io| [true, false].map(|direct| DiskConfig { io, direct }));
@@ -292,9 +292,11 @@ fn one_writes_at_a_time_until_its_last_order_is_over() {
     }
 }
 
-/// A loop device, until it is dropped; None: there is none to be had, and it was said why.
-fn loop_device(file: &Path) -> Option<LoopDevice> {
-    let attached = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+/// A loop device with such sectors, until it is dropped; None: there is none to be had, and it was said why.
+fn loop_device(file: &Path, sector_size: u32) -> Option<LoopDevice> {
+    let sector_size = sector_size.to_string();
+    let options = ["--find", "--show", "--sector-size", &sector_size];
+    let attached = Command::new("losetup").args(options).arg(file).output();
     match attached {
         Ok(out) if out.status.success() => {
             Some(LoopDevice(String::from_utf8(out.stdout).unwrap().trim().into()))
@@ -321,7 +323,7 @@ impl Drop for LoopDevice {
 #[test]
 fn a_device_that_is_used_by_any_other_name_is_not_written_to() {
     let scratch = Scratch::new("loop", 1 << 20);
-    let Some(device) = loop_device(&scratch.0) else { return };
+    let Some(device) = loop_device(&scratch.0, 512) else { return };
     let image = |path: &Path| FileImage::new(path, DiskConfig::default());
     let busy = |path: &Path| match open(&mut image(path), &WRITABLE) {
         Err(OpenError::Busy(why)) => why,
@@ -354,6 +356,74 @@ fn a_device_that_is_used_by_any_other_name_is_not_written_to() {
     assert!(why.contains("this process"), "{why}");
     drop(first);
     opened();
+}
+
+/// A device that udev, which looks at new ones, may have for a moment.
+fn opened(image: &mut FileImage, how: &Opening) -> DiskFigures {
+    loop {
+        match open(image, how) {
+            Err(OpenError::Busy(_)) => std::thread::yield_now(),
+            other => return other.unwrap(),
+        }
+    }
+}
+
+#[test]
+fn a_device_with_long_sectors_takes_short_ones() {
+    let scratch = Scratch::new("loop-4096", 1 << 20);
+    let Some(device) = loop_device(&scratch.0, 4096) else { return };
+    for config in ways() {
+        scratch.file().write_all_at(&vec![0; 1 << 20], 0).unwrap();
+        let mut image = FileImage::new(&device.0, config);
+        let figures = opened(&mut image, &WRITABLE);
+        let told = (figures.sector_size, figures.physical_sector_size, figures.sectors);
+        assert_eq!(told, (512, 4096, 2048), "{config:?}");
+        let text = image.describe().unwrap();
+        assert!(text.contains("sectors of 4096 bytes served as 512, through the page cache"), "{text}");
+        exercise(&mut image, figures);
+        // Parts of its own sectors are not discarded, nor is that an error.
+        let discard = figures.discard.expect("a file has holes");
+        assert!(discard.granularity >= 4096 && !discard.secure, "{discard:?}");
+        let mut disk = image.queue().unwrap();
+        write(&mut *disk, 0, &pattern(6, 16384), private).unwrap();
+        for (sector, sectors) in [(1, 7), (9, 6), (4, 20)] {
+            let op = IoOp::Discard { secure: false };
+            assert_eq!(run(&mut *disk, op, sector, sectors, IoMemory::default()).outcome, Ok(()));
+        }
+        let mut expected = pattern(6, 16384);
+        expected[4096..12288].fill(0);
+        assert!(read(&mut *disk, 0, 16384, private) == Ok(expected), "{config:?}");
+        drop(disk);
+    }
+}
+
+#[test]
+fn long_sectors_are_a_guest_s_own_where_it_is_to_be_told() {
+    let scratch = Scratch::new("loop-native", 1 << 20);
+    let Some(device) = loop_device(&scratch.0, 4096) else { return };
+    for config in ways() {
+        let mut image = FileImage::new(&device.0, config);
+        let figures = opened(&mut image, &Opening { native_sectors: true, ..WRITABLE });
+        assert_eq!((figures.sector_size, figures.physical_sector_size, figures.sectors), (4096, 4096, 2048));
+        assert!(image.describe().unwrap().contains("sectors of 4096 bytes, "), "{:?}", image.describe());
+        let mut disk = image.queue().unwrap();
+        for (k, make) in [private as fn(&[u8]) -> IoMemory, whole_pages].into_iter().enumerate() {
+            let bytes = pattern(k, 3 * 4096);
+            write(&mut *disk, 8, &bytes, make).unwrap();
+            assert!(read(&mut *disk, 8, bytes.len(), make) == Ok(bytes));
+        }
+        drop(disk);
+    }
+}
+
+/// Bytes in pages of somebody else, whole ones.
+fn whole_pages(bytes: &[u8]) -> IoMemory {
+    let n = bytes.len() / 4096;
+    let pages = Pages::new(n);
+    let piece = |k| MappedPiece::new(pages.clone(), k * 4096, 4096).unwrap();
+    let mut memory = IoMemory::Mapped((0..n).map(piece).collect());
+    memory.fill_from(bytes);
+    memory
 }
 
 #[test]

@@ -30,8 +30,21 @@ pub(super) fn discards(device: impl AsFd, sector_size: u32) -> Option<Discard> {
     })
 }
 
+/// Discards the whole sectors of `sector_size` bytes among the `len` bytes from `at` on. Sleeps until it is done.
+pub(super) fn discard_sectors(
+    device: impl AsFd,
+    (at, len): (u64, u64),
+    sector_size: u32,
+    secure: bool,
+) -> Result<(), Errno> {
+    let sector = u64::from(sector_size);
+    let (begin, end) = (at.next_multiple_of(sector), (at + len) / sector * sector);
+    // Parts of sectors keep what they hold, as they may: a disk whose guest asks for parts has no secure discards.
+    if begin >= end { Ok(()) } else { discard(device, begin, end - begin, secure) }
+}
+
 /// Discards `len` bytes from `at` on, whole sectors. Sleeps until it is done.
-pub(super) fn discard(device: impl AsFd, at: u64, len: u64, secure: bool) -> Result<(), Errno> {
+fn discard(device: impl AsFd, at: u64, len: u64, secure: bool) -> Result<(), Errno> {
     let range = [at, len];
     // SAFETY: both ioctls read two words of 64 bits, which are there, and change no memory of this process.
     unsafe {

@@ -4,12 +4,15 @@
 //!   open        not through the page cache, where one read of a sector to an odd place says that this goes; a device that is written
 //!               to with O_EXCL: not one that is mounted, or part of another, or open by another node
 //!   lock        on this open file; somebody has it: busy, to be tried again
-//!   figures     length, sectors (a device's own), discards: holes in a file, the device's own
+//!   figures     length, sectors (a device's own, where its guest may be told of them; else of 512 bytes), discards: holes in a file,
+//!               the device's own
 //!   queue       uring or pool, all on the one open file
 //!   close       the open file is gone with the last of its orders, and the lock with it
 //! ```
 //! What a file system may not answer is asked by a thread of the image's own ([`clerk`](super::clerk)): an image that is not open yet is
 //! busy, one whose length is not known yet has the one that it had.
+//!
+//! A device with longer sectors than its guest's is used through the page cache, which makes whole ones of parts.
 //!
 //! What can fail is said with the path and what to do. An order that fails is the guest's I/O error and a line in the log; nothing
 //! of it ends this process (who serves ignores SIGXFSZ, which a file that may not grow sends).
@@ -22,8 +25,8 @@ use super::pool::Pool;
 use super::uring::UringDisk;
 use super::{DiskConfig, IoWay, device};
 use crate::line_budget::LineBudget;
-use pregrant::PlatformError;
 use pregrant::blk::disk::{Buffer, Discard, Disk, DiskFigures, Image, OpenError, Opening, SECTOR_BYTES};
+use pregrant::{PAGE_SIZE, PlatformError};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat, fallocate, fcntl_setfl, fstat, seek, stat};
 use rustix::io::{Errno, pread};
@@ -40,11 +43,18 @@ pub struct FileImage {
     open: Option<Opened>,
     /// From its first use on.
     clerk: Option<Clerk>,
-    /// It is being opened: to be written to, or not.
-    opening: Option<(bool, Answer<Result<Opened, OpenError>>)>,
+    /// It is being opened: how.
+    opening: Option<(How, Answer<Result<Opened, OpenError>>)>,
     /// Its length is being asked for.
     measuring: Option<Answer<Result<u64, Errno>>>,
     lines: Arc<LineBudget>,
+}
+
+/// What an image is opened for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct How {
+    writable: bool,
+    native_sectors: bool,
 }
 
 struct Opened {
@@ -71,11 +81,16 @@ impl FileImage {
 
     /// How it is open, in words; None: it is not.
     pub fn describe(&self) -> Option<String> {
-        let Opened { file, direct, pool, .. } = self.open.as_ref()?;
+        let Opened { file, figures, direct, pool } = self.open.as_ref()?;
         let how = if *direct { "direct" } else { "through the page cache" };
         let way = if pool.is_some() { IoWay::Threads } else { self.config.io };
         let kind = if file.is_device() { "block device" } else { "file" };
-        Some(format!("{} ({kind}, {how}, {way})", self.path.display()))
+        let sectors = match (figures.sector_size, file.sector_size()) {
+            (told, own) if told < own => format!(", sectors of {own} bytes served as {told}"),
+            (512, _) => String::new(),
+            (told, _) => format!(", sectors of {told} bytes"),
+        };
+        Some(format!("{} ({kind}{sectors}, {how}, {way})", self.path.display()))
     }
 
     /// Its clerk, and None where there is no thread for one.
@@ -117,11 +132,11 @@ impl FileImage {
 
 impl Image for FileImage {
     fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError> {
-        let writable = how.writable;
-        let begun = self.opening.take().filter(|(asked, _)| *asked == writable);
+        let how = How { writable: how.writable, native_sectors: how.native_sectors };
+        let begun = self.opening.take().filter(|(asked, _)| *asked == how);
         self.close();
         let (path, config, lines) = (self.path.clone(), self.config, Arc::clone(&self.lines));
-        let call = move || open(&path, config, writable, lines);
+        let call = move || open(&path, config, how, lines);
         let mut answer = match (begun, self.clerk()) {
             (Some((_, answer)), _) => answer,
             (None, Some(clerk)) => clerk.ask(call),
@@ -133,7 +148,7 @@ impl Image for FileImage {
             }
         };
         let Some(opened) = answer.wait() else {
-            self.opening = Some((writable, answer));
+            self.opening = Some((how, answer));
             return Err(OpenError::Busy(format!(
                 "{} is being opened, and its file system has not answered yet",
                 self.path.display()
@@ -182,7 +197,7 @@ fn sectors(fd: BorrowedFd<'_>, units: u64) -> Result<u64, Errno> {
 fn open(
     path: &Path,
     config: DiskConfig,
-    writable: bool,
+    How { writable, native_sectors }: How,
     lines: Arc<LineBudget>,
 ) -> Result<Opened, OpenError> {
     let shown = path.display();
@@ -229,30 +244,33 @@ fn open(
         let sector = SECTOR_BYTES as u32;
         (sector, sector)
     };
-    if !sector_size.is_power_of_two() || !(512..=4096).contains(&sector_size) {
-        return Err(failed(format!("its sectors have {sector_size} bytes; a guest can have 512 to 4096")));
-    }
-    let direct = config.direct && go_direct(fd.as_fd(), access, sector_size);
-    if !direct {
-        fcntl_setfl(&fd, access).map_err(|e| failed(e.to_string()))?;
-    }
-    let units = u64::from(sector_size) / SECTOR_BYTES as u64;
-    let sectors =
-        sectors(fd.as_fd(), units).map_err(|e| failed(format!("it does not say its length: {e}")))?;
-    if sectors == 0 {
-        return Err(failed("it has no sectors; make it longer first (truncate -s 1G)".into()));
+    if !sector_size.is_power_of_two() || sector_size < SECTOR_BYTES as u32 {
+        return Err(failed(format!("it says that its sectors have {sector_size} bytes")));
     }
     let discard =
         if writable { discards(fd.as_fd(), is_device, sector_size, stat.st_blksize as u32) } else { None };
-    let figures = DiskFigures {
+    let own = DiskFigures {
         sector_size,
         physical_sector_size,
         read_only: !writable,
         discard,
-        ..DiskFigures::of(sectors)
+        ..DiskFigures::of(0)
     };
-    let file = OpenFile::new(fd, path, is_device, !writable, lines);
-    Ok(Opened { file: Arc::new(file), figures, direct, pool: None })
+    // What is longer than a page no guest can ask for.
+    let native_sectors = native_sectors && sector_size <= PAGE_SIZE as u32;
+    let told = if native_sectors { own } else { own.in_sectors_of_512() };
+    let direct = config.direct && go_direct(fd.as_fd(), access, told.sector_size);
+    if !direct {
+        fcntl_setfl(&fd, access).map_err(|e| failed(e.to_string()))?;
+    }
+    let sectors =
+        sectors(fd.as_fd(), told.units()).map_err(|e| failed(format!("it does not say its length: {e}")))?;
+    if sectors == 0 {
+        return Err(failed("it has no sectors; make it longer first (truncate -s 1G)".into()));
+    }
+    let kind = is_device.then_some(sector_size);
+    let file = OpenFile::new(fd, path, kind, !writable, lines);
+    Ok(Opened { file: Arc::new(file), figures: DiskFigures { sectors, ..told }, direct, pool: None })
 }
 
 /// Whether it is a block device; None: neither that nor a file.

@@ -1,7 +1,7 @@
 //! One open file, through which all of an image's orders go, and which its [`lock`](super::lock) is on.
 
 use crate::line_budget::LineBudget;
-use pregrant::blk::disk::IoOp;
+use pregrant::blk::disk::{IoOp, SECTOR_BYTES};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::FallocateFlags;
 use std::fmt::Arguments;
@@ -16,7 +16,8 @@ pub(super) const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(Falloca
 pub(super) struct OpenFile {
     fd: OwnedFd,
     path: PathBuf,
-    is_device: bool,
+    /// Bytes of a block device's own logical sectors; None: it is a file.
+    device_sectors: Option<u32>,
     /// Others may have the image open, too.
     is_shared: bool,
     /// The kernel was told of a guest's pages, and could not use them.
@@ -26,15 +27,15 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    /// `fd`, which was opened at `path`.
+    /// `fd`, which was opened at `path`: a file, or a block device with logical sectors of so many bytes.
     pub(super) fn new(
         fd: OwnedFd,
         path: &Path,
-        is_device: bool,
+        device_sectors: Option<u32>,
         is_shared: bool,
         lines: Arc<LineBudget>,
     ) -> Self {
-        Self { fd, path: path.into(), is_device, is_shared, cannot_reach: AtomicBool::new(false), lines }
+        Self { fd, path: path.into(), device_sectors, is_shared, cannot_reach: AtomicBool::new(false), lines }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -42,7 +43,12 @@ impl OpenFile {
     }
 
     pub(super) fn is_device(&self) -> bool {
-        self.is_device
+        self.device_sectors.is_some()
+    }
+
+    /// Bytes of its own logical sectors.
+    pub(super) fn sector_size(&self) -> u32 {
+        self.device_sectors.unwrap_or(SECTOR_BYTES as u32)
     }
 
     /// Whether such an order's bytes go through a buffer of our own; see [`transfer`](super::transfer).

@@ -144,7 +144,8 @@ impl Transfer {
         let moved = match self.io.op {
             IoOp::Flush => return fdatasync(file.fd()).map(|()| 0),
             IoOp::Discard { secure } if file.is_device() => {
-                return device::discard(file.fd(), self.at, self.left, secure).map(|()| 0);
+                let range = (self.at, self.left);
+                return device::discard_sectors(file.fd(), range, file.sector_size(), secure).map(|()| 0);
             }
             IoOp::Discard { .. } => return fallocate(file.fd(), HOLE, self.at, self.left).map(|()| 0),
             // SAFETY: as many pieces as are said; each names memory that `self` owns, and that nobody of this process touches

@@ -60,6 +60,14 @@ impl DiskFigures {
         }
     }
 
+    /// The same disk with logical sectors of 512 bytes, whoever makes whole sectors of its own of them. Those are its physical ones.
+    pub fn in_sectors_of_512(self) -> Self {
+        let physical_sector_size = self.physical_sector_size.max(self.sector_size);
+        let secure = self.units() == 1;
+        let discard = self.discard.map(|discard| Discard { secure: discard.secure && secure, ..discard });
+        Self { sector_size: SECTOR_BYTES as u32, physical_sector_size, discard, ..self }
+    }
+
     /// Units of 512 bytes in a logical sector.
     pub fn units(&self) -> u64 {
         u64::from(self.sector_size / SECTOR_BYTES as u32).max(1)
@@ -352,6 +360,8 @@ pub struct Opening {
     pub writable: bool,
     /// Whether a predecessor's guest is connected, which is to find the disk that it knows.
     pub is_live: bool,
+    /// Whether its guest may be told of the image's own logical sectors. If not it is a disk [of 512](DiskFigures::in_sectors_of_512).
+    pub native_sectors: bool,
 }
 
 /// Why an image is not open.

@@ -47,6 +47,8 @@ pub const DISCARD_ENABLE: &str = "discard-enable";
 pub const RING_ACTIVE: &str = "ring-active";
 /// The back's key for a successor: how the connection's slots are laid out, as `protocol` has it.
 pub const PROTOCOL_ACTIVE: &str = "protocol-active";
+/// The key of a front that counts everything in logical sectors, and not in 512 bytes: Windows' and no other's.
+pub const LARGE_SECTORS: &str = "feature-large-sector-size";
 
 const MAX_RING_ORDER_KEY: &str = "max-ring-page-order";
 const MAX_QUEUES: &str = "multi-queue-max-queues";

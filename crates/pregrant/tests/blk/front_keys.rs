@@ -6,6 +6,7 @@ use crate::raw_front::RawFront;
 use crate::rig::{HOST, World, figures, pattern};
 use pregrant::GrantRef;
 use pregrant::blk::back::VbdConfig;
+use pregrant::blk::disk::DiskFigures;
 use pregrant::blk::front::{Ask, FrontConfig, FrontStep, FrontVbd};
 use pregrant::platform::{Access, GrantPool};
 use pregrant::ring::{AnyOrder, Blkif32, Blkif64};
@@ -271,4 +272,33 @@ fn a_guest_has_discards_where_the_toolstack_lets_it() {
         assert_eq!(world.ask(&mut front, &discard).unwrap().0.is_ok(), has, "{enable:?}");
         world.end(front);
     }
+}
+
+#[test]
+fn long_sectors_are_told_only_where_they_are_wished_and_understood() {
+    let own = DiskFigures { sector_size: 4096, physical_sector_size: 4096, ..figures() };
+    let told = |native_sectors, counts_in_them: &str| {
+        let mut world = World::new(VbdConfig { native_sectors, ..VbdConfig::default() }, own);
+        set(&mut world.front_bus.own.borrow_mut(), "feature-large-sector-size", counts_in_them);
+        let mut front = world.front(FrontConfig::default());
+        let told = *front.figures().unwrap();
+        assert_eq!((told.physical_sector_size, told.sectors), (4096, own.sectors));
+        let odd = Ask::Write { sector: 3, bytes: &[7; 512] };
+        let takes =
+            |world: &mut World, front: &mut _| world.ask(front, &odd).is_ok_and(|done| done.0.is_ok());
+        assert_eq!(takes(&mut world, &mut front), told.sector_size == 512);
+        // Whatever a successor would tell another guest, this one was told.
+        for native_sectors in [true, false] {
+            world.config.native_sectors = native_sectors;
+            assert!(world.succeed().expect("a live ring"));
+            assert_eq!(takes(&mut world, &mut front), told.sector_size == 512);
+        }
+        world.end(front);
+        told.sector_size
+    };
+    assert_eq!(told(false, "0"), 512);
+    assert_eq!(told(false, "1"), 512);
+    assert_eq!(told(true, "0"), 4096);
+    assert_eq!(told(true, ""), 4096);
+    assert_eq!(told(true, "1"), 512);
 }

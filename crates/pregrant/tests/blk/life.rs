@@ -109,7 +109,7 @@ fn what_a_disk_is_reaches_its_guest() {
     let odd = DiskFigures { sector_size: 2048, ..DiskFigures::of(SECTORS) };
     for told in [cd, disk, odd, DiskFigures::of(1 << 40)] {
         let open = DiskFigures { sectors: SECTORS, ..told };
-        let mut world = World::new(VbdConfig::default(), open);
+        let mut world = World::new(VbdConfig { native_sectors: true, ..VbdConfig::default() }, open);
         world.disk.inside().figures = told;
         let front = world.front(FrontConfig::default());
         assert_eq!(front.figures(), Some(&told));
@@ -297,7 +297,7 @@ fn a_successor_s_image_keeps_what_the_guest_was_told() {
         ("the same", told, true),
         ("longer", DiskFigures { sectors: SECTORS + 8, ..told }, true),
         ("shorter", DiskFigures { sectors: SECTORS - 8, ..told }, false),
-        ("other sectors", DiskFigures { sector_size: 4096, ..told }, false),
+        ("longer sectors, which the guest need not know", DiskFigures { sector_size: 4096, ..told }, true),
         ("a cache that the guest never flushes", DiskFigures { flush: true, ..told }, false),
         ("only to be read", DiskFigures { read_only: true, ..told }, false),
     ] {
@@ -310,6 +310,17 @@ fn a_successor_s_image_keeps_what_the_guest_was_told() {
         }
         drop(front);
     }
+}
+
+#[test]
+fn a_guest_that_was_told_of_long_sectors_is_not_given_short_ones() {
+    let own = DiskFigures { sector_size: 4096, ..figures() };
+    let mut world = World::new(VbdConfig { native_sectors: true, ..VbdConfig::default() }, own);
+    let front = world.front(FrontConfig::default());
+    world.disk.inside().figures = figures();
+    let e = world.succeed().expect_err("other sectors");
+    assert!(matches!(e, ConnectError::Lost(_)), "{e}");
+    drop(front);
 }
 
 #[test]

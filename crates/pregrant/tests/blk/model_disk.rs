@@ -31,6 +31,8 @@ pub struct Inside {
     pub opened: u32,
     /// As it was opened last.
     pub writable: bool,
+    /// Units of 512 bytes in a logical sector, as it was opened last.
+    units: u64,
     /// The back's process ends at the so many-th call of a way to it.
     pub dies_in: Option<u32>,
     /// Pieces of each transfer in mapped pages.
@@ -59,7 +61,7 @@ impl Inside {
         assert!(at.end <= self.cache.len(), "{io:?} passes the end of the disk");
         if matches!(io.op, IoOp::Read | IoOp::Write) {
             assert_eq!(io.memory.len(), at.len(), "{io:?}");
-            assert_eq!(io.sectors % self.figures.units(), 0, "{io:?}");
+            assert_eq!(io.sectors % self.units, 0, "{io:?}");
         }
         let outcome = match io.op {
             IoOp::Read => {
@@ -144,6 +146,7 @@ impl ModelDisk {
             fails: None,
             opened: 0,
             writable: false,
+            units: 1,
             dies_in: None,
             pieces: Vec::new(),
         };
@@ -189,7 +192,9 @@ impl Image for ModelDisk {
         let mut inside = self.inside();
         inside.opened += 1;
         inside.writable = how.writable;
-        inside.broken.clone().map_or(Ok(inside.figures), |why| Err(OpenError::Failed(why)))
+        let figures = if how.native_sectors { inside.figures } else { inside.figures.in_sectors_of_512() };
+        inside.units = figures.units();
+        inside.broken.clone().map_or(Ok(figures), |why| Err(OpenError::Failed(why)))
     }
     fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError> {
         let mut inside = self.inside();

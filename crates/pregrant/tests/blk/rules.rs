@@ -139,7 +139,8 @@ fn each_request_is_answered_as_it_deserves() {
 fn large_sectors_are_whole() {
     let large = DiskFigures { sector_size: 4096, physical_sector_size: 4096, ..figures() };
     for path in PathName::ALL {
-        let mut world = World::new(Setting::of(path, Abi::X86_64).back, large);
+        let config = VbdConfig { native_sectors: true, ..Setting::of(path, Abi::X86_64).back };
+        let mut world = World::new(config, large);
         let mut front = RawFront::<Blkif64>::connect(&mut world, 2);
         let g = front.refs[0].0;
         for (req, status) in [

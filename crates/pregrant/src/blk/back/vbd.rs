@@ -16,9 +16,9 @@ use super::request::Rules;
 use super::slots::{JOURNAL_BYTES, Journal, Slots};
 use crate::blk::disk::{DiskFigures, Image, OpenError, Opening};
 use crate::blk::features::{
-    Accepted, BackFeatures, DEVICE_PATH, DEVICE_TYPE, FrontRequest, INDIRECT_SEGMENTS_MAX, MODE, PARAMS,
-    QueueKeys, discards_enabled, figures_pairs, mode_writes, of_back_connection, offers_barrier,
-    queue_prefix, read_figures, resized_pairs, type_is_cdrom,
+    Accepted, BackFeatures, DEVICE_PATH, DEVICE_TYPE, FrontRequest, INDIRECT_SEGMENTS_MAX, LARGE_SECTORS,
+    MODE, PARAMS, QueueKeys, discards_enabled, figures_pairs, mode_writes, of_back_connection,
+    offers_barrier, queue_prefix, read_figures, resized_pairs, type_is_cdrom,
 };
 use crate::blk::path::{AnyPath, PathName, persistent};
 use crate::platform::{Access, Events, PeerMem, Platform};
@@ -27,7 +27,7 @@ use crate::units::DomId;
 use crate::wire::blkif::Abi;
 use crate::xenbus::back::{Back, BackDevice, Begin, Changed, Connect, Drained, KeptMemory};
 use crate::xenbus::bus::{DeviceBus, OwnKeys};
-use crate::xenbus::key_source::Pairs;
+use crate::xenbus::key_source::{Pairs, flag};
 use crate::xenbus::refusal::{ConnectError, TooManyPages};
 use crate::xenbus::state::Handshake;
 use crate::xenbus::{Class, XenbusState};
@@ -48,6 +48,8 @@ pub struct VbdConfig {
     pub persistent_pages: usize,
     /// Parts of pages that all requests in flight together may have, over all queues: what is mapped or copied for them.
     pub parts_in_flight: usize,
+    /// A guest is told of the image's own logical sectors, where they are longer than 512 bytes.
+    pub native_sectors: bool,
 }
 
 impl Default for VbdConfig {
@@ -57,6 +59,7 @@ impl Default for VbdConfig {
             fallback: PathName::Copy,
             persistent_pages: persistent::DEFAULT_LIMIT,
             parts_in_flight: 4096,
+            native_sectors: false,
         }
     }
 }
@@ -232,11 +235,17 @@ impl<P: Platform> Vbd<P> {
             Begin::Fresh => (FrontRequest::read(p, (self.of, page_limit), bus, &self.told), None),
         };
         let front = front.map_err(ConnectError::Keys)?;
+        let native_sectors = match told {
+            // What a guest was told stands.
+            Some(told) => told.units() > 1,
+            // Such a front would count in them where this back counts in 512 bytes, and get other bytes than it asks for.
+            None => self.config.native_sectors && !flag(bus, LARGE_SECTORS).map_err(ConnectError::Keys)?,
+        };
         let mode = bus.own_text(MODE).map_err(ConnectError::Keys)?;
         // A guest that was told that it only reads does so until its next connect.
         let writable = mode_writes(mode.as_deref()) && !told.is_some_and(|told| told.read_only);
         let params = image_name(bus).map_err(ConnectError::Keys)?;
-        let opening = Opening { params, writable, is_live: begin == Begin::Reattach };
+        let opening = Opening { params, writable, is_live: begin == Begin::Reattach, native_sectors };
         let mut figures = self.image.open(&opening).map_err(|e| match e {
             OpenError::Busy(who) => ConnectError::Busy(who),
             OpenError::Failed(why) => ConnectError::Unready(why),
