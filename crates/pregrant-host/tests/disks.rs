@@ -1,5 +1,8 @@
 //! What stands behind disks, without a guest: RAM, files, block devices; by io_uring and by threads; memory of our own and of others.
 
+#[path = "machine/log_lines.rs"]
+#[allow(dead_code)] // others look through all of them
+mod log_lines;
 #[path = "../../pregrant/tests/skip/mod.rs"]
 mod skip;
 
@@ -424,6 +427,48 @@ fn whole_pages(bytes: &[u8]) -> IoMemory {
     let mut memory = IoMemory::Mapped((0..n).map(piece).collect());
     memory.fill_from(bytes);
     memory
+}
+
+#[test]
+fn bytes_behind_the_last_sector_are_said_to_be_left_out() {
+    log_lines::capture();
+    let scratch = Scratch::new("rest", 65536 + 300);
+    let path = scratch.0.display().to_string();
+    let said =
+        || log_lines::with(&path).into_iter().filter(|line| line.contains("no sector")).collect::<Vec<_>>();
+    let mut image = NamedImage::new(DiskConfig::default());
+    let how = Opening { params: Some(path.clone()), ..WRITABLE };
+    let words = |image: &NamedImage| image.face().describe();
+    assert_eq!(open(&mut image, &how).unwrap().sectors, 128);
+    assert!(words(&image).contains("without its last 300 bytes, which are no sector"), "{}", words(&image));
+    let lines = said();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("WARN: ") && lines[0].contains("its last 300 are no sector"), "{lines:?}");
+    // What it says to do helps, while it is in use.
+    let command = lines[0].split("To give it them: ").nth(1).unwrap().split(" appends 212 ").next().unwrap();
+    assert!(Command::new("sh").args(["-c", command]).status().unwrap().success(), "{command}");
+    let measured = |image: &mut NamedImage| loop {
+        // Until the file system has answered.
+        if let Some(sectors) = image.sectors() {
+            return sectors;
+        }
+    };
+    assert_eq!(measured(&mut image), 129);
+    assert!(!words(&image).contains("without"), "{}", words(&image));
+    // It grows by less than a sector, and then by more.
+    for (len, sectors, tail) in [(129 * 512 + 1, 129, 1), (200 * 512 + 511, 200, 511)] {
+        scratch.file().set_len(len).unwrap();
+        assert_eq!(measured(&mut image), sectors);
+        assert!(words(&image).contains(&format!("without its last {tail} bytes")), "{}", words(&image));
+        assert!(said().last().unwrap().contains(&format!("its last {tail} are no sector")), "{:?}", said());
+    }
+    // Whoever opens it again is told where it is described, and the log not once more.
+    let lines = said().len();
+    assert_eq!(lines, 3);
+    image.close();
+    assert_eq!(open(&mut image, &how).unwrap().sectors, 200);
+    assert!(words(&image).contains("without its last 511 bytes"), "{}", words(&image));
+    assert_eq!(said().len(), lines);
 }
 
 #[test]

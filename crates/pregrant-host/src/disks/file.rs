@@ -12,7 +12,8 @@
 //! What a file system may not answer is asked by a thread of the image's own ([`clerk`](super::clerk)): an image that is not open yet is
 //! busy, one whose length is not known yet has the one that it had.
 //!
-//! A device with longer sectors than its guest's is used through the page cache, which makes whole ones of parts.
+//! A device with longer sectors than its guest's is used through the page cache, which makes whole ones of parts. Bytes behind the last
+//! whole sector are no guest's, and said to be left out whenever there are some.
 //!
 //! What can fail is said with the path and what to do. An order that fails is the guest's I/O error and a line in the log; nothing
 //! of it ends this process (who serves ignores SIGXFSZ, which a file that may not grow sends).
@@ -46,7 +47,9 @@ pub struct FileImage {
     /// It is being opened: how.
     opening: Option<(How, Answer<Result<Opened, OpenError>>)>,
     /// Its length is being asked for.
-    measuring: Option<Answer<Result<u64, Errno>>>,
+    measuring: Option<Answer<Result<Length, Errno>>>,
+    /// The bytes behind its last sector of which the log was told last.
+    tail_said: u64,
     lines: Arc<LineBudget>,
 }
 
@@ -60,6 +63,8 @@ struct How {
 struct Opened {
     file: Arc<OpenFile>,
     figures: DiskFigures,
+    /// Bytes behind its last sector.
+    tail: u64,
     direct: bool,
     /// By threads, from the first queue on, if that is wanted or the kernel has no io_uring.
     pool: Option<Arc<Pool>>,
@@ -75,13 +80,14 @@ impl FileImage {
             clerk: None,
             opening: None,
             measuring: None,
+            tail_said: 0,
             lines: Arc::default(),
         }
     }
 
     /// How it is open, in words; None: it is not.
     pub fn describe(&self) -> Option<String> {
-        let Opened { file, figures, direct, pool } = self.open.as_ref()?;
+        let Opened { file, figures, tail, direct, pool } = self.open.as_ref()?;
         let how = if *direct { "direct" } else { "through the page cache" };
         let way = if pool.is_some() { IoWay::Threads } else { self.config.io };
         let kind = if file.is_device() { "block device" } else { "file" };
@@ -90,7 +96,25 @@ impl FileImage {
             (512, _) => String::new(),
             (told, _) => format!(", sectors of {told} bytes"),
         };
-        Some(format!("{} ({kind}{sectors}, {how}, {way})", self.path.display()))
+        let tail = match tail {
+            0 => String::new(),
+            tail => format!(", without its last {tail} bytes, which are no sector"),
+        };
+        Some(format!("{} ({kind}{sectors}, {how}, {way}{tail})", self.path.display()))
+    }
+
+    /// The log is told of bytes that no guest gets: when there are other ones than before.
+    fn say_tail(&mut self) {
+        let Some(Opened { figures, tail, .. }) = &self.open else { return };
+        let (tail, sector) = (*tail, u64::from(figures.sector_size));
+        if tail != std::mem::replace(&mut self.tail_said, tail) && tail > 0 {
+            self.lines.warn(format_args!(
+                "{path}: its length is no multiple of {sector} bytes; its last {tail} are no sector, and its guest does not have them. \
+                 To give it them: truncate -s %{sector} {path} appends {more} bytes of zeroes",
+                path = self.path.display(),
+                more = sector - tail,
+            ));
+        }
     }
 
     /// Its clerk, and None where there is no thread for one.
@@ -157,23 +181,25 @@ impl Image for FileImage {
         let opened = opened?;
         let figures = opened.figures;
         self.open = Some(opened);
+        self.say_tail();
         Ok(figures)
     }
 
     fn sectors(&mut self) -> Option<u64> {
         let Opened { file, figures, .. } = self.open.as_ref()?;
-        let (file, units) = (Arc::clone(file), figures.units());
+        let (file, sector_size) = (Arc::clone(file), figures.sector_size);
         let mut answer = match (self.measuring.take(), &self.clerk) {
             (Some(answer), _) => answer,
-            (None, clerk) => clerk.as_ref()?.ask(move || sectors(file.fd(), units)),
+            (None, clerk) => clerk.as_ref()?.ask(move || length(file.fd(), sector_size)),
         };
-        match answer.wait() {
-            Some(measured) => measured.ok(),
-            None => {
-                self.measuring = Some(answer);
-                None
-            }
-        }
+        let Some(measured) = answer.wait() else {
+            self.measuring = Some(answer);
+            return None;
+        };
+        let Length { sectors, tail } = measured.ok()?;
+        self.open.as_mut()?.tail = tail;
+        self.say_tail();
+        Some(sectors)
     }
 
     fn close(&mut self) {
@@ -188,10 +214,19 @@ impl Image for FileImage {
     }
 }
 
-/// Its length now, in whole logical sectors, counted in 512 bytes.
-fn sectors(fd: BorrowedFd<'_>, units: u64) -> Result<u64, Errno> {
-    let sectors = seek(fd, SeekFrom::End(0))? / SECTOR_BYTES as u64;
-    Ok(sectors - sectors % units)
+/// How long an image is.
+struct Length {
+    /// Whole logical sectors, counted in 512 bytes.
+    sectors: u64,
+    /// Bytes behind them.
+    tail: u64,
+}
+
+/// Its length now.
+fn length(fd: BorrowedFd<'_>, sector_size: u32) -> Result<Length, Errno> {
+    let bytes = seek(fd, SeekFrom::End(0))?;
+    let tail = bytes % u64::from(sector_size);
+    Ok(Length { sectors: (bytes - tail) / SECTOR_BYTES as u64, tail })
 }
 
 fn open(
@@ -263,14 +298,14 @@ fn open(
     if !direct {
         fcntl_setfl(&fd, access).map_err(|e| failed(e.to_string()))?;
     }
-    let sectors =
-        sectors(fd.as_fd(), told.units()).map_err(|e| failed(format!("it does not say its length: {e}")))?;
+    let Length { sectors, tail } = length(fd.as_fd(), told.sector_size)
+        .map_err(|e| failed(format!("it does not say its length: {e}")))?;
     if sectors == 0 {
         return Err(failed("it has no sectors; make it longer first (truncate -s 1G)".into()));
     }
     let kind = is_device.then_some(sector_size);
     let file = OpenFile::new(fd, path, kind, !writable, lines);
-    Ok(Opened { file: Arc::new(file), figures: DiskFigures { sectors, ..told }, direct, pool: None })
+    Ok(Opened { file: Arc::new(file), figures: DiskFigures { sectors, ..told }, tail, direct, pool: None })
 }
 
 /// Whether it is a block device; None: neither that nor a file.

@@ -103,7 +103,12 @@ impl Image for NamedImage {
     fn sectors(&mut self) -> Option<u64> {
         match &mut self.named.as_mut()?.1 {
             Kind::Ram(_) => None,
-            Kind::File(file) => file.sectors(),
+            Kind::File(file) => {
+                let sectors = file.sectors();
+                // With another length there may be another rest behind its last sector.
+                self.face.inside().text = file.describe().unwrap_or_default();
+                sectors
+            }
         }
     }
 
