@@ -177,6 +177,8 @@ pub fn back(own: XenbusState, front: XenbusState, view: BackView) -> Reaction {
         }
         Connected => Connected,
         Initialised if handshake == Handshake::Confirmed => Connected,
+        // NetBSD's xennet says so before it has a key, and writes keys at our 2.
+        Initialised if matches!(own, Unknown | Initialising | Closed) => InitWait,
         // Only one that is connected is reconfigured.
         Reconfiguring if matches!(own, Connected | Reconfigured) => Reconfigured,
         Closing => Closing,
@@ -206,6 +208,8 @@ pub fn front(own: XenbusState, back: XenbusState, handshake: Handshake, reconnec
             Handshake::Direct => Connected,
             Handshake::Confirmed => Initialised,
         }),
+        // NetBSD's xbdback is there when it has its disk, and takes a front's rings when it sees them.
+        (Connected, Initialising) if handshake == Handshake::Confirmed => Reaction::Enter(Initialised),
         // The back waits for a front: begin again.
         (InitWait | Closed, Closed) if reconnect => Reaction::Enter(Initialising),
         // Between our 3 or 4 and its own 4 a back still shows 2.
@@ -327,6 +331,10 @@ mod tests {
         assert_eq!(walk(Connected, Reconfiguring, true), ([Reconfigured].into(), Reaction::Stay));
         assert_eq!(walk(Reconfigured, Connected, true), ([Connected].into(), Reaction::Stay));
         assert_eq!(walk(InitWait, Initialised, true), ([].into(), Reaction::Stay));
+        for own in [Unknown, Initialising, Closed] {
+            assert_eq!(walk(own, Initialised, true), ([InitWait].into(), Reaction::Stay));
+        }
+        assert_eq!(walk(Connected, Initialised, true), ([].into(), Reaction::Stay));
         assert_eq!(walk(InitWait, Reconfiguring, true), ([].into(), Reaction::Stay));
     }
 
@@ -400,6 +408,9 @@ mod tests {
         assert_eq!(block(Initialising, InitWait), Reaction::Enter(Initialised));
         assert_eq!(block(Initialised, InitWait), Reaction::Stay);
         assert_eq!(block(Initialised, Connected), Reaction::Enter(Connected));
+        // A back may be there first. A vif's cannot: its front's 4 would say that the back may begin.
+        assert_eq!(block(Initialising, Connected), Reaction::Enter(Initialised));
+        assert_eq!(net(Initialising, Connected), Reaction::Stay);
     }
 
     #[test]
