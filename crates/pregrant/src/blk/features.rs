@@ -2,7 +2,8 @@
 //! (docs/protocol 5.4).
 //!
 //! ```text
-//!   back's directory at 2:   max-ring-page-order, multi-queue-max-queues, feature-max-indirect-segments, feature-persistent
+//!   back's directory at 2:   max-ring-page-order, multi-queue-max-queues, feature-max-indirect-segments, feature-persistent,
+//!                            feature-flush-cache
 //!   front's directory at 3:  ring-ref..., event-channel, protocol, feature-persistent
 //!                            with two queues or more the rings and channels move to queue-0/, queue-1/ ...: front_rings.rs
 //!   back's directory at 4:   sectors, info, sector-size, physical-sector-size, feature-barrier, feature-flush-cache, feature-discard...
@@ -56,6 +57,7 @@ const MAX_INDIRECT: &str = "feature-max-indirect-segments";
 const PROTOCOL: &str = "protocol";
 const SECTORS: &str = "sectors";
 const INFO: &str = "info";
+const FLUSH_CACHE: &str = "feature-flush-cache";
 
 const INFO_CDROM: u32 = 1;
 const INFO_REMOVABLE: u32 = 2;
@@ -98,6 +100,9 @@ impl BackFeatures {
             put(&mut p, MAX_INDIRECT, self.max_indirect_segments);
         }
         put(&mut p, FEATURE_PERSISTENT, self.persistent as u32);
+        // NetBSD's xbd looks for it now and never again, and flushes nothing where it is absent. What the disk has follows at 4: a flush
+        // that it does not know is answered so.
+        put(&mut p, FLUSH_CACHE, 1);
         p
     }
 
@@ -136,7 +141,7 @@ pub fn figures_pairs(figures: &DiskFigures, barrier: bool) -> Pairs {
         | bit(figures.read_only, INFO_READ_ONLY);
     put(&mut p, INFO, info);
     put(&mut p, "feature-barrier", barrier as u32);
-    put(&mut p, "feature-flush-cache", figures.flush as u32);
+    put(&mut p, FLUSH_CACHE, figures.flush as u32);
     if let Some(discard) = figures.discard.filter(|_| !figures.read_only) {
         put(&mut p, "feature-discard", 1);
         put(&mut p, "discard-granularity", discard.granularity);
@@ -187,7 +192,7 @@ pub fn read_figures<S: KeySource>(keys: &mut S) -> Result<DiskFigures, S::Error>
         read_only: info & INFO_READ_ONLY != 0,
         cdrom: info & INFO_CDROM != 0,
         removable: info & INFO_REMOVABLE != 0,
-        flush: flag(keys, "feature-flush-cache")?,
+        flush: flag(keys, FLUSH_CACHE)?,
         discard,
     })
 }
@@ -196,7 +201,7 @@ pub fn read_figures<S: KeySource>(keys: &mut S) -> Result<DiskFigures, S::Error>
 pub fn of_back_connection(name: &str) -> bool {
     let names =
         [SECTORS, INFO, "sector-size", "physical-sector-size", MAX_INDIRECT, RING_ACTIVE, PROTOCOL_ACTIVE];
-    let features = ["feature-barrier", "feature-flush-cache", "feature-discard", "discard-secure"];
+    let features = ["feature-barrier", FLUSH_CACHE, "feature-discard", "discard-secure"];
     names.contains(&name)
         || features.contains(&name)
         || ["discard-granularity", "discard-alignment"].contains(&name)
