@@ -86,6 +86,28 @@ fn linux_with_two_queues() {
     );
 }
 
+/// The order is one key at the top.
+#[test]
+fn linux_with_two_queues_of_two_pages() {
+    linux(
+        greedy(),
+        Sees(&[
+            ("multi-queue-num-queues", Some("2")),
+            ("ring-page-order", Some("1")),
+            ("queue-0/ring-page-order", None),
+            ("queue-0/ring-ref", None),
+        ]),
+        Map(&[
+            "queue-0/ring-ref0",
+            "queue-0/ring-ref1",
+            "queue-0/event-channel",
+            "queue-1/ring-ref0",
+            "queue-1/ring-ref1",
+            "queue-1/event-channel",
+        ]),
+    );
+}
+
 /// A disk that the toolstack's `discard-enable` keeps from discards, on a device without a cache, served to a 32-bit front.
 #[test]
 fn linux_without_features_and_a_front_of_32_bits() {
