@@ -40,7 +40,7 @@ pub struct FileImage {
     open: Option<Opened>,
     /// From its first use on.
     clerk: Option<Clerk>,
-    /// It is being opened: to be written to, or not.
+    /// It is being opened, to be written to or not; perhaps nobody waits for that any more. One call at a time.
     opening: Option<(bool, Answer<Result<Opened, OpenError>>)>,
     /// Its length is being asked for.
     measuring: Option<Answer<Result<u64, Errno>>>,
@@ -86,6 +86,42 @@ impl FileImage {
         self.clerk.as_ref()
     }
 
+    /// Has its file opened.
+    fn begin_open(&mut self, writable: bool) -> Result<Answer<Result<Opened, OpenError>>, OpenError> {
+        let (path, config, lines) = (self.path.clone(), self.config, Arc::clone(&self.lines));
+        match self.clerk() {
+            Some(clerk) => Ok(clerk.ask(move || open(&path, config, writable, lines))),
+            None => Err(OpenError::Failed(format!(
+                "{}: this process has no thread left to open it with",
+                self.path.display()
+            ))),
+        }
+    }
+
+    /// Its file is being opened still.
+    #[cold]
+    fn keep_opening(&mut self, writable: bool, answer: Answer<Result<Opened, OpenError>>) -> OpenError {
+        self.opening = Some((writable, answer));
+        OpenError::Busy(format!(
+            "{} is being opened, and its file system has not answered yet",
+            self.path.display()
+        ))
+    }
+
+    /// Lets go of the file that is open; its last orders may hold it longer.
+    fn close_file(&mut self) {
+        self.measuring = None;
+        let opened = self.open.take();
+        self.by_clerk(opened);
+    }
+
+    /// Drops what a file system may hold up, and waits a moment for it.
+    fn by_clerk<T: Send + 'static>(&self, what: Option<T>) {
+        if let (Some(what), Some(clerk)) = (what, &self.clerk) {
+            clerk.ask(move || drop(what)).wait();
+        }
+    }
+
     /// A way to it, and what is readable when something has come back.
     pub(super) fn way(&mut self) -> Result<(Box<dyn Disk>, Arc<Bell>), PlatformError> {
         let failed = |op| move |e: Errno| PlatformError { op, code: e.raw_os_error() };
@@ -118,27 +154,21 @@ impl FileImage {
 impl Image for FileImage {
     fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError> {
         let writable = how.writable;
-        let begun = self.opening.take().filter(|(asked, _)| *asked == writable);
-        self.close();
-        let (path, config, lines) = (self.path.clone(), self.config, Arc::clone(&self.lines));
-        let call = move || open(&path, config, writable, lines);
-        let mut answer = match (begun, self.clerk()) {
-            (Some((_, answer)), _) => answer,
-            (None, Some(clerk)) => clerk.ask(call),
-            (None, None) => {
-                return Err(OpenError::Failed(format!(
-                    "{}: this process has no thread left to open it with",
-                    self.path.display()
-                )));
+        self.close_file();
+        let mut answer = match self.opening.take() {
+            Some((asked, answer)) if asked == writable && answer.want() => answer,
+            before => {
+                if let Some((asked, answer)) = before {
+                    let of_no_use = answer.give_up();
+                    self.by_clerk(of_no_use);
+                    if answer.is_pending() {
+                        return Err(self.keep_opening(asked, answer));
+                    }
+                }
+                self.begin_open(writable)?
             }
         };
-        let Some(opened) = answer.wait() else {
-            self.opening = Some((writable, answer));
-            return Err(OpenError::Busy(format!(
-                "{} is being opened, and its file system has not answered yet",
-                self.path.display()
-            )));
-        };
+        let Some(opened) = answer.wait() else { return Err(self.keep_opening(writable, answer)) };
         let opened = opened?;
         let figures = opened.figures;
         self.open = Some(opened);
@@ -162,10 +192,9 @@ impl Image for FileImage {
     }
 
     fn close(&mut self) {
-        (self.opening, self.measuring) = (None, None);
-        if let (Some(opened), Some(clerk)) = (self.open.take(), &self.clerk) {
-            clerk.ask(move || drop(opened)).wait();
-        }
+        self.close_file();
+        let came = self.opening.as_ref().and_then(|(_, answer)| answer.give_up());
+        self.by_clerk(came);
     }
 
     fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError> {

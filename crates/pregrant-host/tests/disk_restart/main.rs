@@ -35,7 +35,7 @@ fn main() {
     {
         return back::play(Path::new(socket), io, path);
     }
-    let tests: [(&str, fn()); 9] = [
+    let tests: [(&str, fn()); 10] = [
         ("a_disk_goes_on_after_a_crash_at_each_point", a_disk_goes_on_after_a_crash_at_each_point),
         ("a_disk_goes_on_after_kills_and_stops", a_disk_goes_on_after_kills_and_stops),
         (
@@ -46,6 +46,10 @@ fn main() {
         (
             "an_image_whose_file_system_is_silent_is_busy_and_no_more",
             slow::an_image_whose_file_system_is_silent_is_busy_and_no_more,
+        ),
+        (
+            "a_silent_file_system_has_one_open_however_often_a_front_comes",
+            slow::a_silent_file_system_has_one_open_however_often_a_front_comes,
         ),
         ("what_a_disk_cannot_do_is_an_error_and_no_more", what_a_disk_cannot_do_is_an_error_and_no_more),
         ("a_guest_hears_of_another_length", a_guest_hears_of_another_length),

@@ -36,6 +36,8 @@ struct Inside {
     waiting: Vec<(u64, Vec<u8>, ReplyWrite)>,
     /// Writes that came.
     came: usize,
+    /// How often it was opened.
+    opened: usize,
     silent: bool,
     /// What waits for an end of the silence.
     unanswered: Vec<Box<dyn FnOnce() + Send>>,
@@ -79,6 +81,10 @@ impl SlowFile {
 
     fn came(&self) -> usize {
         self.0.lock().unwrap().came
+    }
+
+    fn opened(&self) -> usize {
+        self.0.lock().unwrap().opened
     }
 }
 
@@ -126,6 +132,7 @@ impl Filesystem for SlowFile {
         self.answer(move || reply.attr(&Duration::ZERO, &attr(ino)));
     }
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        self.0.lock().unwrap().opened += 1;
         self.answer(move || reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO));
     }
     fn read(
@@ -302,5 +309,29 @@ pub fn an_image_whose_file_system_is_silent_is_busy_and_no_more() {
     assert!(matches!(image.open(&how), Err(OpenError::Busy(_))));
     image.close();
     mount.file.set_silent(false);
+    until(|| !is_locked(&mount.path()));
+}
+
+/// A front that comes and goes while the file system is silent: one `open` waits there, and none for each time.
+pub fn a_silent_file_system_has_one_open_however_often_a_front_comes() {
+    let Some(mount) = Mount::new("opens") else { return };
+    let mut image = FileImage::new(mount.path(), DiskConfig::default());
+    let before = mount.file.opened();
+    mount.file.set_silent(true);
+    for k in 0..8 {
+        let how = Opening { writable: k % 3 != 1, ..Opening::default() };
+        assert!(matches!(image.open(&how), Err(OpenError::Busy(_))));
+        image.close();
+    }
+    mount.file.set_silent(false);
+    let how = Opening { writable: true, ..Opening::default() };
+    while let Err(e) = image.open(&how) {
+        assert!(matches!(e, OpenError::Busy(_)), "{e}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The one that waited there, and one where that came before somebody wanted it again.
+    let opened = mount.file.opened() - before;
+    assert!((1..=2).contains(&opened), "{opened} times");
+    image.close();
     until(|| !is_locked(&mount.path()));
 }
