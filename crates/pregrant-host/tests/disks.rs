@@ -293,8 +293,8 @@ fn one_writes_at_a_time_until_its_last_order_is_over() {
 }
 
 /// A loop device, until it is dropped; None: there is none to be had, and it was said why.
-fn loop_device(file: &Path) -> Option<LoopDevice> {
-    let attached = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+fn loop_device(file: &Path, more: &[&str]) -> Option<LoopDevice> {
+    let attached = Command::new("losetup").args(["--find", "--show"]).args(more).arg(file).output();
     match attached {
         Ok(out) if out.status.success() => {
             Some(LoopDevice(String::from_utf8(out.stdout).unwrap().trim().into()))
@@ -318,10 +318,74 @@ impl Drop for LoopDevice {
     }
 }
 
+/// A file system on a device, until it is dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    /// None: it was said why.
+    fn new(device: &Path) -> Option<Self> {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mounted-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        for command in [
+            Command::new("mkfs.ext4").arg("-q").arg(device),
+            Command::new("mount").args(["-t", "ext4"]).arg(device).arg(&dir),
+        ] {
+            match command.output() {
+                Ok(out) if out.status.success() => {}
+                Ok(out) => {
+                    skip::skip(format_args!("{command:?}: {}", String::from_utf8_lossy(&out.stderr).trim()));
+                    return None;
+                }
+                Err(e) => {
+                    skip::skip(format_args!("{command:?}: {e}"));
+                    return None;
+                }
+            }
+        }
+        Some(Self(dir))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).output();
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// Direct reads of a hole are never refused, however short: what its storage wants is found out in another way.
+#[test]
+fn a_sparse_image_on_storage_with_large_blocks_is_written_by_the_sector() {
+    let storage = Scratch::new("large-blocks", 32 << 20);
+    let Some(device) = loop_device(&storage.0, &["--sector-size", "4096"]) else { return };
+    let Some(mounted) = Mounted::new(&device.0) else { return };
+    for (k, config) in ways().into_iter().enumerate() {
+        let path = mounted.0.join(format!("g{k}.img"));
+        File::create(&path).unwrap().set_len(4 << 20).unwrap();
+        let mut image = FileImage::new(&path, config);
+        let figures = open(&mut image, &WRITABLE).unwrap();
+        exercise(&mut image, figures);
+        // Any guest may ask for single sectors, and is told that whole blocks cost less.
+        assert_eq!((figures.sector_size, figures.physical_sector_size), (512, 4096));
+    }
+    // The device itself has large sectors, which its guest knows. Threads let go of the images by themselves, a moment later.
+    while Command::new("umount").arg(&mounted.0).output().is_ok_and(|out| !out.status.success()) {
+        std::thread::yield_now();
+    }
+    drop(mounted);
+    let mut image = FileImage::new(&device.0, DiskConfig::default());
+    while let Err(e) = open(&mut image, &WRITABLE) {
+        assert!(matches!(e, OpenError::Busy(_)), "{e}");
+        std::thread::yield_now(); // udev looks at it
+    }
+    let text = image.describe().unwrap();
+    assert!(text.contains("direct"), "{text}");
+}
+
 #[test]
 fn a_device_that_is_used_by_any_other_name_is_not_written_to() {
     let scratch = Scratch::new("loop", 1 << 20);
-    let Some(device) = loop_device(&scratch.0) else { return };
+    let Some(device) = loop_device(&scratch.0, &[]) else { return };
     let image = |path: &Path| FileImage::new(path, DiskConfig::default());
     let busy = |path: &Path| match open(&mut image(path), &WRITABLE) {
         Err(OpenError::Busy(why)) => why,

@@ -2,7 +2,7 @@
 
 use pregrant::blk::disk::Discard;
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{fstat, ioctl_blkpbszget, ioctl_blksszget, major, minor};
+use rustix::fs::{FileType, fstat, ioctl_blkpbszget, ioctl_blksszget, major, minor};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 
@@ -15,17 +15,27 @@ pub(super) fn sector_sizes(device: impl AsFd) -> Result<(u32, u32), Errno> {
     Ok((logical, ioctl_blkpbszget(&device).unwrap_or(logical).max(logical)))
 }
 
+/// Bytes of the logical sectors of the device that an open file lies on, or that it is; None: it is on none, or on several.
+pub(super) fn sector_size_below(fd: BorrowedFd<'_>) -> Option<u32> {
+    let stat = fstat(fd).ok()?;
+    let number = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::BlockDevice => stat.st_rdev,
+        _ => stat.st_dev,
+    };
+    of_queue(number, "logical_block_size").filter(|bytes| bytes.is_power_of_two())
+}
+
 /// How it discards; None: not at all.
 pub(super) fn discards(device: impl AsFd, sector_size: u32) -> Option<Discard> {
     let device = device.as_fd();
     if !knows(device, false) {
         return None;
     }
-    let granularity =
-        sysfs(device, "queue/discard_granularity").or_else(|| sysfs(device, "../queue/discard_granularity"));
+    let number = fstat(device).ok()?.st_rdev;
+    let granularity = of_queue(number, "discard_granularity");
     Some(Discard {
         granularity: granularity.filter(|bytes| *bytes >= sector_size).unwrap_or(sector_size),
-        alignment: sysfs(device, "discard_alignment").unwrap_or(0),
+        alignment: sysfs(number, "discard_alignment").unwrap_or(0),
         secure: knows(device, true),
     })
 }
@@ -47,9 +57,13 @@ fn knows(device: BorrowedFd<'_>, secure: bool) -> bool {
     discard(device, 1, 1, secure) == Err(Errno::INVAL)
 }
 
+/// A number that sysfs has of a device's queue, which a partition has of its disk.
+fn of_queue(number: u64, name: &str) -> Option<u32> {
+    sysfs(number, &format!("queue/{name}")).or_else(|| sysfs(number, &format!("../queue/{name}")))
+}
+
 /// A number that sysfs has of it.
-fn sysfs(device: BorrowedFd<'_>, name: &str) -> Option<u32> {
-    let number = fstat(device).ok()?.st_rdev;
+fn sysfs(number: u64, name: &str) -> Option<u32> {
     let text =
         std::fs::read_to_string(format!("/sys/dev/block/{}:{}/{name}", major(number), minor(number))).ok()?;
     text.trim().parse().ok()

@@ -1,8 +1,8 @@
 //! A raw file, or a block device, as an image: opened, judged, locked.
 //!
 //! ```text
-//!   open        not through the page cache, where one read of a sector to an odd place says that this goes; a device that is written
-//!               to with O_EXCL: not one that is mounted, or part of another, or open by another node
+//!   open        not through the page cache, where that is to be had (`direct`); a device that is written to with O_EXCL: not one that
+//!               is mounted, or part of another, or open by another node
 //!   lock        on this open file; somebody has it: busy, to be tried again
 //!   figures     length, sectors (a device's own), discards: holes in a file, the device's own
 //!   queue       uring or pool, all on the one open file
@@ -16,6 +16,7 @@
 
 use super::bell::Bell;
 use super::clerk::{Answer, Clerk};
+use super::direct::{self, Direct};
 use super::lock::{LockError, lock};
 use super::open_file::{HOLE, OpenFile};
 use super::pool::Pool;
@@ -23,12 +24,13 @@ use super::uring::UringDisk;
 use super::{DiskConfig, IoWay, device};
 use crate::line_budget::LineBudget;
 use pregrant::PlatformError;
-use pregrant::blk::disk::{Buffer, Discard, Disk, DiskFigures, Image, OpenError, Opening, SECTOR_BYTES};
+use pregrant::blk::disk::{Discard, Disk, DiskFigures, Image, OpenError, Opening, SECTOR_BYTES};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat, fallocate, fcntl_setfl, fstat, seek, stat};
-use rustix::io::{Errno, pread};
+use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Threads of an image that has all of its orders done by threads.
 const THREADS: usize = 4;
@@ -44,13 +46,14 @@ pub struct FileImage {
     opening: Option<(bool, Answer<Result<Opened, OpenError>>)>,
     /// Its length is being asked for.
     measuring: Option<Answer<Result<u64, Errno>>>,
+    /// Direct I/O was refused, and is not tried again when it is opened again.
+    refused: Arc<AtomicBool>,
     lines: Arc<LineBudget>,
 }
 
 struct Opened {
     file: Arc<OpenFile>,
     figures: DiskFigures,
-    direct: bool,
     /// By threads, from the first queue on, if that is wanted or the kernel has no io_uring.
     pool: Option<Arc<Pool>>,
 }
@@ -65,14 +68,15 @@ impl FileImage {
             clerk: None,
             opening: None,
             measuring: None,
+            refused: Arc::default(),
             lines: Arc::default(),
         }
     }
 
     /// How it is open, in words; None: it is not.
     pub fn describe(&self) -> Option<String> {
-        let Opened { file, direct, pool, .. } = self.open.as_ref()?;
-        let how = if *direct { "direct" } else { "through the page cache" };
+        let Opened { file, pool, .. } = self.open.as_ref()?;
+        let how = if file.is_direct() { "direct" } else { "through the page cache" };
         let way = if pool.is_some() { IoWay::Threads } else { self.config.io };
         let kind = if file.is_device() { "block device" } else { "file" };
         Some(format!("{} ({kind}, {how}, {way})", self.path.display()))
@@ -88,9 +92,10 @@ impl FileImage {
 
     /// Has its file opened.
     fn begin_open(&mut self, writable: bool) -> Result<Answer<Result<Opened, OpenError>>, OpenError> {
-        let (path, config, lines) = (self.path.clone(), self.config, Arc::clone(&self.lines));
+        let (path, config) = (self.path.clone(), self.config);
+        let (refused, lines) = (Arc::clone(&self.refused), Arc::clone(&self.lines));
         match self.clerk() {
-            Some(clerk) => Ok(clerk.ask(move || open(&path, config, writable, lines))),
+            Some(clerk) => Ok(clerk.ask(move || open(&path, config, writable, refused, lines))),
             None => Err(OpenError::Failed(format!(
                 "{}: this process has no thread left to open it with",
                 self.path.display()
@@ -212,6 +217,7 @@ fn open(
     path: &Path,
     config: DiskConfig,
     writable: bool,
+    refused: Arc<AtomicBool>,
     lines: Arc<LineBudget>,
 ) -> Result<Opened, OpenError> {
     let shown = path.display();
@@ -255,14 +261,15 @@ fn open(
     let (sector_size, physical_sector_size) = if is_device {
         device::sector_sizes(&fd).map_err(|e| failed(format!("it does not say its sector size: {e}")))?
     } else {
-        let sector = SECTOR_BYTES as u32;
-        (sector, sector)
+        (SECTOR_BYTES as u32, direct::physical_sector_size(fd.as_fd()))
     };
     if !sector_size.is_power_of_two() || !(512..=4096).contains(&sector_size) {
         return Err(failed(format!("its sectors have {sector_size} bytes; a guest can have 512 to 4096")));
     }
-    let direct = config.direct && go_direct(fd.as_fd(), access, sector_size);
-    if !direct {
+    let is_direct = config.direct
+        && !refused.load(Ordering::Relaxed)
+        && direct::go_direct(fd.as_fd(), access, sector_size);
+    if !is_direct {
         fcntl_setfl(&fd, access).map_err(|e| failed(e.to_string()))?;
     }
     let units = u64::from(sector_size) / SECTOR_BYTES as u64;
@@ -280,8 +287,9 @@ fn open(
         discard,
         ..DiskFigures::of(sectors)
     };
-    let file = OpenFile::new(fd, path, is_device, !writable, lines);
-    Ok(Opened { file: Arc::new(file), figures, direct, pool: None })
+    let direct = Direct::new(is_direct, access, refused);
+    let file = OpenFile::new(fd, path, is_device, !writable, direct, lines);
+    Ok(Opened { file: Arc::new(file), figures, pool: None })
 }
 
 /// Whether it is a block device; None: neither that nor a file.
@@ -301,19 +309,6 @@ fn who_has(path: &Path) -> String {
         Ok(Err(LockError::Held(who))) => format!("{who} has its lock"),
         _ => "it is mounted here, part of another device, or open by another name; lsblk says where, or umount it first".into(),
     }
-}
-
-/// Has an open file pass the page cache by, if whatever a guest may ask for can be read so: whole sectors, to any multiple of 512
-/// bytes in memory. False: it cannot, or it is not known.
-fn go_direct(fd: BorrowedFd<'_>, access: OFlags, sector_size: u32) -> bool {
-    if fcntl_setfl(fd, access | OFlags::DIRECT).is_err() {
-        return false;
-    }
-    let len = sector_size as usize;
-    let mut buffer = Buffer::new(SECTOR_BYTES + len);
-    buffer.set_len(SECTOR_BYTES + len);
-    // The second sector: a file system with larger blocks refuses it.
-    pread(fd, &mut buffer.bytes_mut()[SECTOR_BYTES..], u64::from(sector_size)).is_ok()
 }
 
 fn discards(fd: BorrowedFd<'_>, is_device: bool, sector_size: u32, block: u32) -> Option<Discard> {

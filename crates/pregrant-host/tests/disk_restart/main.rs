@@ -35,7 +35,7 @@ fn main() {
     {
         return back::play(Path::new(socket), io, path);
     }
-    let tests: [(&str, fn()); 10] = [
+    let tests: [(&str, fn()); 11] = [
         ("a_disk_goes_on_after_a_crash_at_each_point", a_disk_goes_on_after_a_crash_at_each_point),
         ("a_disk_goes_on_after_kills_and_stops", a_disk_goes_on_after_kills_and_stops),
         (
@@ -50,6 +50,10 @@ fn main() {
         (
             "a_silent_file_system_has_one_open_however_often_a_front_comes",
             slow::a_silent_file_system_has_one_open_however_often_a_front_comes,
+        ),
+        (
+            "direct_io_that_is_refused_later_is_given_up_for_the_whole_image",
+            slow::direct_io_that_is_refused_later_is_given_up_for_the_whole_image,
         ),
         ("what_a_disk_cannot_do_is_an_error_and_no_more", what_a_disk_cannot_do_is_an_error_and_no_more),
         ("a_guest_hears_of_another_length", a_guest_hears_of_another_length),
