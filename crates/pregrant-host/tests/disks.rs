@@ -421,6 +421,39 @@ fn a_device_that_is_used_by_any_other_name_is_not_written_to() {
 }
 
 #[test]
+fn a_device_of_the_same_number_is_another_device() {
+    let (first, second) =
+        (Scratch::new("first-of-number", 1 << 20), Scratch::new("second-of-number", 1 << 20));
+    let Some(device) = loop_device(&first.0, &[]) else { return };
+    let identity = || {
+        let mut image = FileImage::new(&device.0, DiskConfig::default());
+        while let Err(e) = open(&mut image, &WRITABLE) {
+            assert!(matches!(e, OpenError::Busy(_)), "{e}");
+            std::thread::yield_now(); // udev looks at it
+        }
+        image.identity().unwrap()
+    };
+    let before = identity();
+    assert_eq!(identity(), before);
+    first.file().set_len(1 << 21).unwrap();
+    let losetup = |args: &[&str]| {
+        let mut command = Command::new("losetup");
+        assert!(command.args(args).arg(&device.0).status().unwrap().success(), "{args:?}");
+    };
+    losetup(&["--set-capacity"]);
+    assert_eq!(identity(), before, "one that grew is the same");
+    let number = std::fs::metadata(&device.0).unwrap().rdev();
+    losetup(&["--detach"]);
+    let again = Command::new("losetup").arg(&device.0).arg(&second.0).status().unwrap();
+    assert!(again.success());
+    assert_eq!(std::fs::metadata(&device.0).unwrap().rdev(), number);
+    if !before.contains("disk ") {
+        return skip::skip("this kernel does not count disks");
+    }
+    assert_ne!(identity(), before);
+}
+
+#[test]
 fn a_file_that_ends_early_or_is_full_is_an_error() {
     for config in ways() {
         let scratch = Scratch::new(&format!("short-{}-{}", config.io, config.direct), 1 << 20);

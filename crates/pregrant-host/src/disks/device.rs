@@ -1,13 +1,15 @@
-//! What a block device says of itself, and its discards: ioctls of the kernel's block layer, and sysfs.
+//! What a block device says of itself, and its discards: ioctls of the kernel's block layer, and sysfs; and what a file says by an ioctl.
 
 use pregrant::blk::disk::Discard;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FileType, fstat, ioctl_blkpbszget, ioctl_blksszget, major, minor};
 use rustix::io::Errno;
-use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
+use rustix::ioctl::{Opcode, Setter, Updater, ioctl, opcode};
 
 const BLKDISCARD: Opcode = opcode::none(0x12, 119);
 const BLKSECDISCARD: Opcode = opcode::none(0x12, 125);
+/// FS_IOC_GETVERSION: the file systems write an int, whatever the number says.
+const GETVERSION: Opcode = opcode::read::<core::ffi::c_long>(b'v', 1);
 
 /// Bytes of its logical and physical sectors.
 pub(super) fn sector_sizes(device: impl AsFd) -> Result<(u32, u32), Errno> {
@@ -52,6 +54,14 @@ pub(super) fn discard(device: impl AsFd, at: u64, len: u64, secure: bool) -> Res
     }
 }
 
+/// Which of the files that have had this file's inode it is, where the file system counts them.
+pub(super) fn generation(file: impl AsFd) -> Option<u32> {
+    let mut version = [0i32; 2];
+    // SAFETY: it writes an int or a long, for which there is room, and changes no other memory of this process.
+    unsafe { ioctl(file, Updater::<GETVERSION, [i32; 2]>::new(&mut version)) }.ok()?;
+    Some(version[0] as u32)
+}
+
 /// Whether it discards so: it says so before it says that this range is none, which is why nothing is discarded.
 fn knows(device: BorrowedFd<'_>, secure: bool) -> bool {
     discard(device, 1, 1, secure) == Err(Errno::INVAL)
@@ -64,7 +74,11 @@ fn of_queue(number: u64, name: &str) -> Option<u32> {
 
 /// A number that sysfs has of it.
 fn sysfs(number: u64, name: &str) -> Option<u32> {
-    let text =
-        std::fs::read_to_string(format!("/sys/dev/block/{}:{}/{name}", major(number), minor(number))).ok()?;
-    text.trim().parse().ok()
+    told(number, name)?.parse().ok()
+}
+
+/// What sysfs has of the block device of this number.
+pub(super) fn told(number: u64, name: &str) -> Option<String> {
+    let at = format!("/sys/dev/block/{}:{}/{name}", major(number), minor(number));
+    Some(std::fs::read_to_string(at).ok()?.trim().into())
 }

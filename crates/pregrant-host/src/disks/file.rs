@@ -21,7 +21,7 @@ use super::lock::{LockError, lock};
 use super::open_file::{HOLE, OpenFile};
 use super::pool::Pool;
 use super::uring::UringDisk;
-use super::{DiskConfig, IoWay, device};
+use super::{DiskConfig, IoWay, device, identity};
 use crate::line_budget::LineBudget;
 use pregrant::PlatformError;
 use pregrant::blk::disk::{Discard, Disk, DiskFigures, Image, OpenError, Opening, SECTOR_BYTES};
@@ -54,6 +54,7 @@ pub struct FileImage {
 struct Opened {
     file: Arc<OpenFile>,
     figures: DiskFigures,
+    identity: Option<String>,
     /// By threads, from the first queue on, if that is wanted or the kernel has no io_uring.
     pool: Option<Arc<Pool>>,
 }
@@ -180,6 +181,10 @@ impl Image for FileImage {
         Ok(figures)
     }
 
+    fn identity(&self) -> Option<String> {
+        self.open.as_ref()?.identity.clone()
+    }
+
     fn sectors(&mut self) -> Option<u64> {
         let Opened { file, figures, .. } = self.open.as_ref()?;
         let (file, units) = (Arc::clone(file), figures.units());
@@ -287,9 +292,10 @@ fn open(
         discard,
         ..DiskFigures::of(sectors)
     };
+    let identity = identity::of(fd.as_fd(), is_device);
     let direct = Direct::new(is_direct, access, refused);
     let file = OpenFile::new(fd, path, is_device, !writable, direct, lines);
-    Ok(Opened { file: Arc::new(file), figures, pool: None })
+    Ok(Opened { file: Arc::new(file), figures, identity, pool: None })
 }
 
 /// Whether it is a block device; None: neither that nor a file.

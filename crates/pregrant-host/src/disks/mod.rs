@@ -20,6 +20,7 @@ mod clerk;
 mod device;
 mod direct;
 mod file;
+mod identity;
 mod lock;
 mod named;
 mod open_file;

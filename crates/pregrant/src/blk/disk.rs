@@ -380,6 +380,11 @@ pub trait Image: Send {
     /// # Errors
     /// See [`OpenError`]. It is not open then.
     fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError>;
+    /// What tells it from any other image that its name may lead to, now or later, in words: the same each time that this image is
+    /// opened, by whichever process. While it is open; None: nothing does.
+    fn identity(&self) -> Option<String> {
+        None
+    }
     /// How many sectors of 512 bytes it has now, while it is open; None: as many as it had.
     fn sectors(&mut self) -> Option<u64> {
         None

@@ -16,6 +16,8 @@ pub struct Inside {
     pub figures: DiskFigures,
     /// Why it cannot be opened.
     pub broken: Option<String>,
+    /// What tells it from others.
+    pub identity: Option<String>,
     /// What reads see.
     pub cache: Vec<u8>,
     /// What a loss of power leaves.
@@ -136,6 +138,7 @@ impl ModelDisk {
         let inside = Inside {
             figures,
             broken: None,
+            identity: Some("the model".into()),
             cache: bytes.clone(),
             platter: bytes,
             log: Vec::new(),
@@ -190,6 +193,9 @@ impl Image for ModelDisk {
         inside.opened += 1;
         inside.writable = how.writable;
         inside.broken.clone().map_or(Ok(inside.figures), |why| Err(OpenError::Failed(why)))
+    }
+    fn identity(&self) -> Option<String> {
+        self.inside().identity.clone()
     }
     fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError> {
         let mut inside = self.inside();

@@ -96,6 +96,13 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
         log.say(Level::Info, &format_args!("connected, {queues} queue(s), {}", self.words()));
     }
 
+    fn key_changed(&mut self, _: &Device, log: &DeviceLog) {
+        if self.vbd.figures().is_some() {
+            let text = "the toolstack names another image; its guest keeps the one that it has until its front connects anew";
+            log.say(Level::Info, &text);
+        }
+    }
+
     fn closed(&mut self, _: &DeviceId, _: &DeviceLog) {
         self.readable.clear();
     }

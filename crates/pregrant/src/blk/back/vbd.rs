@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   offer       what this back takes                                          blk/features.rs
-//!   connect     image opened --> the front's keys --> rings, channels --> queues live --> figures written, and then state 4
+//!   connect     image opened, and written down (kept_image) --> the front's keys --> rings, channels --> queues live --> figures written, and then state 4
 //!   resize      `sectors` and the state once more: the front looks        also by a successor whose image grew meanwhile
 //!   disconnect  nothing stays mapped or bound, but what the disk still works on: whoever closes it waits for that (under_way)
 //! ```
@@ -11,6 +11,7 @@
 //! What a front may do: write any keys, lie on its rings, vanish. Rings that are wrong close the device; what passes the bound of its
 //! guest's pages (XSA-300) connects nothing.
 
+use super::kept_image::{ImageRecord, KEPT_IMAGE_BYTES, KeptImage};
 use super::queue::{BackQueue, QueueParts, QueueShare};
 use super::request::Rules;
 use super::slots::{JOURNAL_BYTES, Journal, Slots};
@@ -219,18 +220,59 @@ impl<P: Platform> Vbd<P> {
         // A guest that was told that it only reads does so until its next connect.
         let writable = mode_writes(mode.as_deref()) && !told.is_some_and(|told| told.read_only);
         let params = image_name(bus).map_err(ConnectError::Keys)?;
+        let is_cd = type_is_cdrom(bus.own_text(DEVICE_TYPE).map_err(ConnectError::Keys)?.as_ref());
         let opening = Opening { params, writable, is_live: begin == Begin::Reattach };
         let mut figures = self.image.open(&opening).map_err(|e| match e {
             OpenError::Busy(who) => ConnectError::Busy(who),
             OpenError::Failed(why) => ConnectError::Unready(why),
         })?;
         figures.read_only |= !writable;
-        let connected =
-            self.connect_open(p, bus, (front, told, figures), Connect { begin, page_limit, kept });
+        let name = opening.params.as_deref().unwrap_or_default();
+        let same = self.check_image((name, is_cd), &front, begin, &mut *kept);
+        let connected = same.map_err(ConnectError::Unready).and_then(|()| {
+            self.connect_open(p, bus, (front, told, figures), Connect { begin, page_limit, kept })
+        });
         if connected.is_err() {
             self.image.close();
         }
         connected
+    }
+
+    /// Writes down which image this connection's guest has, before anything is done there; or finds that it has another, and refuses
+    /// that, in words. Whoever was refused so is not given the other by connecting anew: it may have it mounted. A CD drive is, for there
+    /// that is how its medium is changed.
+    fn check_image(
+        &self,
+        (name, is_cd): (&str, bool),
+        front: &FrontRequest,
+        begin: Begin,
+        kept: KeptMemory<'_>,
+    ) -> Result<(), String> {
+        let Some(memory) = kept("image", KEPT_IMAGE_BYTES).and_then(KeptImage::new) else { return Ok(()) };
+        let Some(identity) = self.image.identity() else {
+            memory.clear();
+            return Ok(());
+        };
+        let connection = front.queues.first().and_then(|q| Some((q.ring.first()?.0, q.channel.0)));
+        let now = ImageRecord::new(connection.unwrap_or_default(), name, &identity);
+        let refused = memory.load().filter(|was| {
+            let counts = match begin {
+                Begin::Reattach => was.connection == now.connection,
+                Begin::Fresh => was.refused && !is_cd,
+            };
+            counts && !was.is_of(&now)
+        });
+        let Some(was) = refused else {
+            memory.store(&now);
+            return Ok(());
+        };
+        let why = format!(
+            "{} is not the image that its guest was connected to, which was {} ({}); this one is {}. Nothing of it was read or \
+             written for the guest. Put that image back; or, to give the guest this one, detach and attach the disk",
+            now.name, was.name, was.identity, now.identity
+        );
+        memory.store(&ImageRecord { refused: true, ..was });
+        Err(why)
     }
 
     /// The same, once the image is open. `told` is what a predecessor's guest knows of it.
