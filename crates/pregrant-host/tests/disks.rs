@@ -200,7 +200,7 @@ fn a_disk_in_memory_is_shared_by_its_queues() {
     // It is there for the next connection, and no successor takes another for it.
     assert!(open(&mut image, &Opening { is_live: true, ..WRITABLE }).is_ok());
     assert_eq!(read(&mut *image.queue().unwrap(), 255, 512, private), Ok(pattern(255, 512)));
-    let Err(OpenError::Failed(why)) = RamImage::new(1 << 20).open(&Opening { is_live: true, ..WRITABLE })
+    let Err(OpenError::Lost(why)) = RamImage::new(1 << 20).open(&Opening { is_live: true, ..WRITABLE })
     else {
         panic!()
     };

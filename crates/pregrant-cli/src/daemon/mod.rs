@@ -18,7 +18,7 @@ use crate::notify::Notify;
 use crate::stop::Stop;
 use clap::Args;
 use pregrant::platform::{Clock, Platform};
-use pregrant::xenbus::{Class, XenbusState};
+use pregrant::xenbus::Class;
 use pregrant::xenstore::Transport;
 use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::status::{blk_socket_path, socket_path};
@@ -249,7 +249,7 @@ fn status(class: Class, devices: impl Iterator<Item = DeviceReport>) -> String {
     let (mut all, mut connected) = (0, 0);
     for device in devices {
         all += 1;
-        connected += usize::from(device.state == XenbusState::Connected);
+        connected += usize::from(device.connected.is_some());
     }
     format!("{}s: {all}, connected: {connected}", class.name())
 }

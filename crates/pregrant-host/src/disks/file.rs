@@ -21,7 +21,7 @@ use super::lock::{LockError, lock};
 use super::open_file::{HOLE, OpenFile};
 use super::pool::Pool;
 use super::uring::UringDisk;
-use super::{DiskConfig, IoWay, device, identity};
+use super::{DiskConfig, IoWay, device, format, identity};
 use crate::line_budget::LineBudget;
 use pregrant::PlatformError;
 use pregrant::blk::disk::{Discard, Disk, DiskFigures, Image, OpenError, Opening, SECTOR_BYTES};
@@ -55,6 +55,8 @@ struct Opened {
     file: Arc<OpenFile>,
     figures: DiskFigures,
     identity: Option<String>,
+    /// The format that its bytes look like, which are served as they are.
+    format: Option<&'static str>,
     /// By threads, from the first queue on, if that is wanted or the kernel has no io_uring.
     pool: Option<Arc<Pool>>,
 }
@@ -181,6 +183,14 @@ impl Image for FileImage {
         Ok(figures)
     }
 
+    fn strange(&self) -> Option<String> {
+        let format = self.open.as_ref()?.format?;
+        Some(format!(
+            "{} looks like a {format} image, and is served byte for byte: its guest sees the {format} header and not the disk in it.              qemu-img convert -O raw makes a raw image of one",
+            self.path.display()
+        ))
+    }
+
     fn identity(&self) -> Option<String> {
         self.open.as_ref()?.identity.clone()
     }
@@ -293,9 +303,10 @@ fn open(
         ..DiskFigures::of(sectors)
     };
     let identity = identity::of(fd.as_fd(), is_device);
+    let format = format::of(fd.as_fd(), sectors);
     let direct = Direct::new(is_direct, access, refused);
     let file = OpenFile::new(fd, path, is_device, !writable, direct, lines);
-    Ok(Opened { file: Arc::new(file), figures, identity, pool: None })
+    Ok(Opened { file: Arc::new(file), figures, identity, format, pool: None })
 }
 
 /// Whether it is a block device; None: neither that nor a file.

@@ -20,6 +20,7 @@ mod clerk;
 mod device;
 mod direct;
 mod file;
+mod format;
 mod identity;
 mod lock;
 mod named;

@@ -35,7 +35,7 @@ fn main() {
     {
         return back::play(Path::new(socket), io, path);
     }
-    let tests: [(&str, fn()); 12] = [
+    let tests: [(&str, fn()); 13] = [
         ("a_disk_goes_on_after_a_crash_at_each_point", a_disk_goes_on_after_a_crash_at_each_point),
         ("a_disk_goes_on_after_kills_and_stops", a_disk_goes_on_after_kills_and_stops),
         (
@@ -57,6 +57,10 @@ fn main() {
         ),
         ("what_a_disk_cannot_do_is_an_error_and_no_more", what_a_disk_cannot_do_is_an_error_and_no_more),
         ("a_guest_keeps_the_image_that_it_had", a_guest_keeps_the_image_that_it_had),
+        (
+            "a_guest_waits_for_an_image_that_is_not_there_yet",
+            a_guest_waits_for_an_image_that_is_not_there_yet,
+        ),
         ("a_guest_hears_of_another_length", a_guest_hears_of_another_length),
         ("a_discard_reaches_the_file", a_discard_reaches_the_file),
         ("a_guest_that_dies_leaves_nothing_mapped", a_guest_that_dies_leaves_nothing_mapped),
@@ -206,6 +210,28 @@ fn a_guest_keeps_the_image_that_it_had() {
     let bytes = ask(disk, DiskOp::Read { at: 0, len: 8192 }).unwrap();
     assert_eq!([bytes[0], bytes[4096]], [1, 2]);
     guest.close();
+    world.end(back);
+}
+
+/// A back that starts before what its images lie on is mounted: its guests wait, and notice nothing.
+fn a_guest_waits_for_an_image_that_is_not_there_yet() {
+    let image = Image::new(BYTES);
+    let world = World::new(&image.0);
+    let mut back = world.back("uring", "copy", None);
+    let guest = Guest::start(&world, FrontConfig::default());
+    let disk = guest.disk();
+    ask(disk, DiskOp::Write { at: 0, bytes: vec![1; 4096] }).unwrap();
+    back.kill();
+    let aside = image.0.with_extension("aside");
+    std::fs::rename(&image.0, &aside).unwrap();
+    back = world.back("uring", "copy", None);
+    // Some tries. A machine that is busy makes it less strict and not wrong.
+    std::thread::sleep(Duration::from_millis(1500));
+    let said = world.error();
+    std::fs::rename(&aside, &image.0).unwrap();
+    assert_eq!(said, "", "the disk was closed");
+    assert_eq!(ask(disk, DiskOp::Read { at: 0, len: 4096 }), Ok(vec![1; 4096]));
+    assert_eq!(guest.close(), 0, "the disk was closed");
     world.end(back);
 }
 

@@ -15,4 +15,4 @@ pub mod vbd;
 
 pub use counters::{Counters, Counts};
 pub use queue::{BackQueue, QueueShare};
-pub use vbd::{BackVbd, Vbd, VbdConfig};
+pub use vbd::{BackVbd, Tried, Vbd, VbdConfig};

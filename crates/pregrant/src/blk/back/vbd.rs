@@ -62,6 +62,20 @@ impl Default for VbdConfig {
     }
 }
 
+/// What became of an image that was [tried](Back::try_image).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Tried {
+    /// It is there, and what is strange about it.
+    Opened {
+        /// In words.
+        strange: Option<String>,
+    },
+    /// Somebody has it who may let go: who, in words.
+    Busy(String),
+    /// It cannot be had: why, and what to do.
+    Failed(String),
+}
+
 /// One disk of domain `of`, with its handshake.
 pub type BackVbd<P> = Back<Vbd<P>>;
 
@@ -91,6 +105,22 @@ impl<P: Platform> Back<Vbd<P>> {
             of,
             handle,
         )
+    }
+
+    /// Opens its image, as its front's connect will, and lets go of it: before its front comes. None: it is connected, or names none.
+    pub fn try_image<B: DeviceBus>(&mut self, bus: &mut B) -> Result<Option<Tried>, B::Error> {
+        if self.figures.is_some() || !self.is_there(bus)? {
+            return Ok(None);
+        }
+        let writable = mode_writes(bus.own_text(MODE)?.as_deref());
+        let opening = Opening { params: image_name(bus)?, writable, is_live: false };
+        let tried = match self.image.open(&opening) {
+            Ok(_) => Tried::Opened { strange: self.image.strange() },
+            Err(OpenError::Busy(why)) => Tried::Busy(why),
+            Err(e) => Tried::Failed(format!("{e}")),
+        };
+        self.image.close();
+        Ok(Some(tried))
     }
 
     /// Looks how long its image is now, and [resizes](Self::resize) it. True: it had another length.
@@ -189,6 +219,14 @@ impl<P: Platform> BackDevice for Vbd<P> {
     }
 }
 
+/// The image cannot be had. A guest that is connected to it waits, for it would lose a disk that closes.
+fn not_there<E>(begin: Begin, why: String) -> ConnectError<E> {
+    match begin {
+        Begin::Fresh => ConnectError::Unready(why),
+        Begin::Reattach => ConnectError::Busy(why),
+    }
+}
+
 /// What the toolstack, or its script, calls the image; None: it names none.
 fn image_name<B: DeviceBus>(bus: &mut B) -> Result<Option<String>, B::Error> {
     let named = |name: Option<String>| name.filter(|name| !name.is_empty());
@@ -224,7 +262,8 @@ impl<P: Platform> Vbd<P> {
         let opening = Opening { params, writable, is_live: begin == Begin::Reattach };
         let mut figures = self.image.open(&opening).map_err(|e| match e {
             OpenError::Busy(who) => ConnectError::Busy(who),
-            OpenError::Failed(why) => ConnectError::Unready(why),
+            OpenError::Failed(why) => not_there(begin, why),
+            OpenError::Lost(why) => ConnectError::Lost(why),
         })?;
         figures.read_only |= !writable;
         let name = opening.params.as_deref().unwrap_or_default();
@@ -316,7 +355,7 @@ impl<P: Platform> Vbd<P> {
         let budget = if maps { budget.min((page_limit - rings) / n) } else { budget };
         let mut queues = Vec::with_capacity(n);
         for (i, keys) in front.queues.iter().enumerate() {
-            let disk = self.image.queue().map_err(|e| ConnectError::Unready(format!("{e}")))?;
+            let disk = self.image.queue().map_err(|e| not_there(begin, format!("{e}")))?;
             let path = AnyPath::new(path, self.config.persistent_pages);
             let pages = keys.ring.len() + if maps { budget } else { 0 };
             let parts = QueueParts { disk, path, rules, budget, pages };
