@@ -27,7 +27,7 @@ use pregrant_lab::choice::choice;
 use pregrant_lab::screen;
 use std::error::Error;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -36,12 +36,14 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 #[command(after_help = "Examples:
   pregrant blkfront --loopback /tmp/xen --domain 5 --mount /mnt/xvda
   pregrant blkfront --mount /mnt/xvda
+  pregrant blkfront --mount /mnt/xvda --wait
   mkfs.ext4 /mnt/xvda/disk
   fio --name=t --filename=/mnt/xvda/disk --direct=1 --ioengine=io_uring --iodepth=32 --rw=randwrite --verify=crc32c
 
 On Xen it serves a disk of the domain in which it runs, in place of the kernel's blkfront. It needs root, and /dev/fuse. The
 file is as long as the disk and has no page cache: what a write was answered for is at the backend, what fsync was answered for is on
-the disk. The backend may end, be killed and be started again meanwhile: programs wait. Ctrl-C unmounts, flushes and closes the disk,
+the disk. A disk that is not there in 15 s ends it with the reason (--wait: it waits). Once it is there the backend may end, be
+killed and be started again: programs wait. Ctrl-C unmounts, flushes and closes the disk,
 as soon as no program has the file open; a second one ends it at once.")]
 pub struct BlkFrontArgs {
     /// Be a guest of the loopback machine in this directory (pregrant loopback serve)
@@ -68,6 +70,9 @@ pub struct BlkFrontArgs {
     /// Grant pages for each request, where they would be granted once and stay mapped at a backend that can
     #[arg(long)]
     no_persistent: bool,
+    /// How long the disk may take to be there, before this ends with the reason; without a number as long as it takes
+    #[arg(long, value_name = "SECONDS", default_value_t = WAIT_USUAL, num_args = 0..=1, require_equals = true, default_missing_value = "0", hide_default_value = true)]
+    wait: u64,
     /// How slots of the ring are laid out
     #[arg(long, value_name = "ABI", default_value = "x86_64", value_parser = choice(LAYOUTS, layout_name))]
     layout: Abi,
@@ -95,6 +100,8 @@ fn ring_order(text: &str) -> std::result::Result<u32, String> {
 
 /// How long a backend may take to answer what is left, and to let go of the guest's memory.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+/// Seconds that a disk may take to be there: a back waits ten for an image that somebody has, and then says who.
+const WAIT_USUAL: u64 = 15;
 /// Between two looks whether a signal came, as long as there was no backend yet.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -152,11 +159,23 @@ where
 {
     let id = front.device().id();
     let name = device_number::name(id.handle);
+    let most = Duration::from_secs(args.wait);
+    let bound = if args.wait > 0 { format!(", {} s at most", args.wait) } else { String::new() };
     // LOG: of the process' own front.
-    log::info!("{id}: waits for a backend");
+    log::info!("{id}: waits for a backend{bound}");
+    let began = Instant::now();
     while !front.connect(LOOK)? {
         if stop.asked() {
             return Ok(());
+        }
+        if args.wait > 0 && began.elapsed() >= most {
+            let why = front.why_not();
+            let _ = front.close(CLOSE_PATIENCE); // why it is not there is the error to tell
+            return Err(format!(
+                "{id} ({name}): no disk in {} s: {why}. With --wait this waits until it is there",
+                args.wait
+            )
+            .into());
         }
     }
     let mut mounted = Mounted::new(front, &args.mount, &name, stop)?;

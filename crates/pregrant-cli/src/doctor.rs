@@ -4,10 +4,12 @@
 //!   machine   is it Xen, which domain, xenstore, /dev/xen, tun, the kernel's own drivers     --+
 //!   vifs      both ends' states and keys, who serves them, on which path                      --+--> findings, in words
 //!   vbds      the same of disks; what a front waits for                                       --+
+//!   attached  one disk alone, for the toolstack's script: whether its backend has its image
 //! ```
 //! It changes nothing. What a guest may do: write anything into its keys; they are shown without control characters, and
 //! cut off.
 
+mod attached;
 mod devices;
 mod finding;
 mod keys;
@@ -32,16 +34,29 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 #[command(after_help = "Examples:
   pregrant doctor
   pregrant doctor --loopback /tmp/xen
+  pregrant doctor --vbd 5.51712
 
 Each line begins with ok, note or WRONG; what to do stands behind an arrow. The exit code is 1 when something is WRONG.")]
 pub struct DoctorArgs {
     /// Look at the loopback machine in this directory instead of this Xen
     #[arg(long, value_name = "DIR")]
     loopback: Option<PathBuf>,
+    /// Look at this disk of a guest alone: wait until its backend has tried its image, say nothing where that is there, and fail with the
+    /// reason where it is not. dist/block-pregrant asks so before it tells xl that the disk is connected
+    #[arg(long, value_name = "DOMID.HANDLE", value_parser = attached::one_vbd)]
+    vbd: Option<(u16, u32)>,
 }
 
 /// Runs `pregrant doctor`.
 pub fn run(args: &DoctorArgs) -> Result<()> {
+    if let Some(vbd) = args.vbd {
+        let transport = match &args.loopback {
+            Some(dir) => UnixTransport::connect(store_socket(dir))?,
+            None => UnixTransport::find()?,
+        };
+        let domid = own_domid(&mut Client::new(transport))?;
+        return attached::wait(&run_dir(args), domid, vbd);
+    }
     let mut findings = Vec::new();
     let store = match &args.loopback {
         Some(dir) => UnixTransport::connect(store_socket(dir)),
@@ -64,7 +79,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
             let name = xs.read_if_there(&format!("/local/domain/{}/name", domid.0))?;
             let name = name.map(|n| format!(", {}", finding::plain(&n))).unwrap_or_default();
             findings.push(Finding::ok(format_args!("xenstore answers; this is {domid}{name}")));
-            let run_dir = args.loopback.clone().unwrap_or_else(|| crate::daemon::RUN_DIR.into());
+            let run_dir = run_dir(args);
             findings.extend(vifs::served_here(&mut xs, domid, &run_dir, args.loopback.is_none())?);
             findings.extend(vbds::served_here(&mut xs, domid, &run_dir, args.loopback.is_none())?);
             findings.extend(vifs::of_this_domain(&mut xs, domid)?);
@@ -72,6 +87,11 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
         }
     }
     tell(&findings)
+}
+
+/// Where backends tell their status.
+fn run_dir(args: &DoctorArgs) -> PathBuf {
+    args.loopback.clone().unwrap_or_else(|| crate::daemon::RUN_DIR.into())
 }
 
 /// Prints them; an error when something is wrong.

@@ -111,6 +111,12 @@ pub fn guest_domid(text: &str) -> std::result::Result<u16, String> {
 fn disk(text: &str) -> std::result::Result<DiskSpec, String> {
     let (params, writable) = text.strip_suffix(",r").map_or((text, true), |params| (params, false));
     params.parse::<ImageSpec>().map_err(|e| e.to_string())?;
+    // A disk's key may say this and mean /dev; who types it means a file in this directory.
+    if !params.starts_with('/') && !params.contains(':') {
+        return Err(format!(
+            "{params:?} does not begin with /; for the device /dev/{params} write phy:{params}"
+        ));
+    }
     Ok(DiskSpec { params: params.into(), writable })
 }
 
@@ -343,5 +349,21 @@ impl Drop for MachineDir {
         if self.made {
             let _ = std::fs::remove_dir(&self.path); // what others put there stays
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_named_by_a_whole_path() {
+        for (text, params, writable) in
+            [("/a/b", "/a/b", true), ("/a,r", "/a", false), ("phy:vg/x", "phy:vg/x", true)]
+        {
+            let disk = disk(text).unwrap();
+            assert_eq!((disk.params.as_str(), disk.writable), (params, writable));
+        }
+        assert!(disk("images/a").err().unwrap().contains("phy:images/a"));
     }
 }

@@ -203,7 +203,7 @@ fn a_disk_in_memory_is_shared_by_its_queues() {
     // It is there for the next connection, and no successor takes another for it.
     assert!(open(&mut image, &Opening { is_live: true, ..WRITABLE }).is_ok());
     assert_eq!(read(&mut *image.queue().unwrap(), 255, 512, private), Ok(pattern(255, 512)));
-    let Err(OpenError::Failed(why)) = RamImage::new(1 << 20).open(&Opening { is_live: true, ..WRITABLE })
+    let Err(OpenError::Lost(why)) = RamImage::new(1 << 20).open(&Opening { is_live: true, ..WRITABLE })
     else {
         panic!()
     };
@@ -295,11 +295,9 @@ fn one_writes_at_a_time_until_its_last_order_is_over() {
     }
 }
 
-/// A loop device with such sectors, until it is dropped; None: there is none to be had, and it was said why.
-fn loop_device(file: &Path, sector_size: u32) -> Option<LoopDevice> {
-    let sector_size = sector_size.to_string();
-    let options = ["--find", "--show", "--sector-size", &sector_size];
-    let attached = Command::new("losetup").args(options).arg(file).output();
+/// A loop device, until it is dropped; None: there is none to be had, and it was said why.
+fn loop_device(file: &Path, more: &[&str]) -> Option<LoopDevice> {
+    let attached = Command::new("losetup").args(["--find", "--show"]).args(more).arg(file).output();
     match attached {
         Ok(out) if out.status.success() => {
             Some(LoopDevice(String::from_utf8(out.stdout).unwrap().trim().into()))
@@ -323,10 +321,74 @@ impl Drop for LoopDevice {
     }
 }
 
+/// A file system on a device, until it is dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    /// None: it was said why.
+    fn new(device: &Path) -> Option<Self> {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mounted-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        for command in [
+            Command::new("mkfs.ext4").arg("-q").arg(device),
+            Command::new("mount").args(["-t", "ext4"]).arg(device).arg(&dir),
+        ] {
+            match command.output() {
+                Ok(out) if out.status.success() => {}
+                Ok(out) => {
+                    skip::skip(format_args!("{command:?}: {}", String::from_utf8_lossy(&out.stderr).trim()));
+                    return None;
+                }
+                Err(e) => {
+                    skip::skip(format_args!("{command:?}: {e}"));
+                    return None;
+                }
+            }
+        }
+        Some(Self(dir))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).output();
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// Direct reads of a hole are never refused, however short: what its storage wants is found out in another way.
+#[test]
+fn a_sparse_image_on_storage_with_large_blocks_is_written_by_the_sector() {
+    let storage = Scratch::new("large-blocks", 32 << 20);
+    let Some(device) = loop_device(&storage.0, &["--sector-size", "4096"]) else { return };
+    let Some(mounted) = Mounted::new(&device.0) else { return };
+    for (k, config) in ways().into_iter().enumerate() {
+        let path = mounted.0.join(format!("g{k}.img"));
+        File::create(&path).unwrap().set_len(4 << 20).unwrap();
+        let mut image = FileImage::new(&path, config);
+        let figures = open(&mut image, &WRITABLE).unwrap();
+        exercise(&mut image, figures);
+        // Any guest may ask for single sectors, and is told that whole blocks cost less.
+        assert_eq!((figures.sector_size, figures.physical_sector_size), (512, 4096));
+    }
+    // The device itself has large sectors, which its guest knows. Threads let go of the images by themselves, a moment later.
+    while Command::new("umount").arg(&mounted.0).output().is_ok_and(|out| !out.status.success()) {
+        std::thread::yield_now();
+    }
+    drop(mounted);
+    let mut image = FileImage::new(&device.0, DiskConfig::default());
+    while let Err(e) = open(&mut image, &WRITABLE) {
+        assert!(matches!(e, OpenError::Busy(_)), "{e}");
+        std::thread::yield_now(); // udev looks at it
+    }
+    let text = image.describe().unwrap();
+    assert!(text.contains("direct"), "{text}");
+}
+
 #[test]
 fn a_device_that_is_used_by_any_other_name_is_not_written_to() {
     let scratch = Scratch::new("loop", 1 << 20);
-    let Some(device) = loop_device(&scratch.0, 512) else { return };
+    let Some(device) = loop_device(&scratch.0, &[]) else { return };
     let image = |path: &Path| FileImage::new(path, DiskConfig::default());
     let busy = |path: &Path| match open(&mut image(path), &WRITABLE) {
         Err(OpenError::Busy(why)) => why,
@@ -374,7 +436,7 @@ fn opened(image: &mut FileImage, how: &Opening) -> DiskFigures {
 #[test]
 fn a_device_with_long_sectors_takes_short_ones() {
     let scratch = Scratch::new("loop-4096", 1 << 20);
-    let Some(device) = loop_device(&scratch.0, 4096) else { return };
+    let Some(device) = loop_device(&scratch.0, &["--sector-size", "4096"]) else { return };
     for config in ways() {
         scratch.file().write_all_at(&vec![0; 1 << 20], 0).unwrap();
         let mut image = FileImage::new(&device.0, config);
@@ -403,7 +465,7 @@ fn a_device_with_long_sectors_takes_short_ones() {
 #[test]
 fn long_sectors_are_a_guest_s_own_where_it_is_to_be_told() {
     let scratch = Scratch::new("loop-native", 1 << 20);
-    let Some(device) = loop_device(&scratch.0, 4096) else { return };
+    let Some(device) = loop_device(&scratch.0, &["--sector-size", "4096"]) else { return };
     for config in ways() {
         let mut image = FileImage::new(&device.0, config);
         let figures = opened(&mut image, &Opening { native_sectors: true, ..WRITABLE });
@@ -469,6 +531,41 @@ fn bytes_behind_the_last_sector_are_said_to_be_left_out() {
     assert_eq!(open(&mut image, &how).unwrap().sectors, 200);
     assert!(words(&image).contains("without its last 511 bytes"), "{}", words(&image));
     assert_eq!(said().len(), lines);
+}
+
+#[test]
+fn a_device_of_the_same_number_is_another_device() {
+    let (first, second) =
+        (Scratch::new("first-of-number", 1 << 20), Scratch::new("second-of-number", 1 << 20));
+    let Some(device) = loop_device(&first.0, &[]) else { return };
+    let identity = || {
+        let mut image = FileImage::new(&device.0, DiskConfig::default());
+        while let Err(e) = open(&mut image, &WRITABLE) {
+            assert!(matches!(e, OpenError::Busy(_)), "{e}");
+            std::thread::yield_now(); // udev looks at it
+        }
+        image.identity().unwrap()
+    };
+    let before = identity();
+    assert_eq!(identity(), before);
+    first.file().set_len(1 << 21).unwrap();
+    let losetup = |args: &[&str]| {
+        let mut command = Command::new("losetup");
+        assert!(command.args(args).arg(&device.0).status().unwrap().success(), "{args:?}");
+    };
+    losetup(&["--set-capacity"]);
+    assert_eq!(identity(), before, "one that grew is the same");
+    let number = std::fs::metadata(&device.0).unwrap().rdev();
+    losetup(&["--detach"]);
+    // Whoever looked for a free one meanwhile has it for a while.
+    while !Command::new("losetup").arg(&device.0).arg(&second.0).output().unwrap().status.success() {
+        std::thread::yield_now();
+    }
+    assert_eq!(std::fs::metadata(&device.0).unwrap().rdev(), number);
+    if !before.contains("disk ") {
+        return skip::skip("this kernel does not count disks");
+    }
+    assert_ne!(identity(), before);
 }
 
 #[test]

@@ -62,6 +62,13 @@ fn served<T: Transport>(
                 .push(Finding::ok(format_args!("{vbd}: its front {}", abilities(xs, &device, &FRONT_KEYS)?)));
             found.extend(counted(&vbd, d));
         }
+        if let Some(why) = &d.waits_for {
+            let text = format_args!("{vbd}: its image is waited for: {}", plain(why.as_bytes()));
+            found.push(Finding::wrong(text).then(
+                "correct what it says: the disk is tried again by itself, 10 s later at most; a process that has the lock of an image \
+                 is to end first, or one of the two disks is to have another image",
+            ));
+        }
     } else if real && KernelBack::of(Class::VBD).has(&id) {
         found.push(Finding::note(format_args!(
             "{vbd}: the kernel's blkback has it, back {own}, front {front}"

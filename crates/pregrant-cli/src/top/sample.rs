@@ -111,6 +111,8 @@ pub fn device() -> DeviceStatus {
         throttled: 3,
         lines_left_out: 0,
         last_failure: Some("it \u{1b}[31mran ahead".into()),
+        waits_for: None,
+        is_tried: true,
         what: "a toy".into(),
         counters: [("answered".to_string(), 100)].into(),
     }

@@ -141,6 +141,7 @@ fn others(backs: &[BackStatus]) -> Vec<String> {
     for (back, device) in backs.iter().flat_map(|b| b.devices.iter().map(move |d| (b.domain, d))) {
         let counted: Vec<_> =
             device.counters.iter().map(|(name, n)| format!("{} {n}", plain(name))).collect();
+        let waits = device.waits_for.as_ref().map(|why| format!("; waits: {}", plain(why)));
         let last = device
             .last_failure
             .as_ref()
@@ -151,7 +152,7 @@ fn others(backs: &[BackStatus]) -> Vec<String> {
             plain(&device.state) + if device.closes_in_use() { ", in use" } else { "" },
             device.throttled.to_string(),
             plain(&device.what),
-            counted.join(", ") + &last.unwrap_or_default(),
+            counted.join(", ") + &waits.unwrap_or_default() + &last.unwrap_or_default(),
         ]);
     }
     if backs.iter().all(|back| back.devices.is_empty()) {

@@ -5,6 +5,7 @@
 //! ```
 //! It takes root and /dev/fuse.
 
+mod attach;
 mod back;
 #[path = "../../../pregrant/tests/blk/model_disk.rs"]
 #[allow(dead_code)] // other tests use the rest of it
@@ -350,7 +351,7 @@ fn what_is_in_the_way_is_said() {
 /// A front that waits for its disk, and what it logs.
 fn waiting_front(machine: &Machine) -> (Process, PathBuf) {
     let log = machine.dir.join("front.log");
-    let mut command = machine.blkfront(&[]);
+    let mut command = machine.blkfront(&["--wait"]);
     command.env("RUST_LOG", "info").stderr(File::create(&log).expect("it may"));
     (Process::start(&mut command), log)
 }

@@ -3,11 +3,14 @@
 //! ```text
 //!   control thread --ask(call)--> this thread: the call, which sleeps as long as it takes --> Answer
 //!                  '--Answer::wait: a moment-->  there  |  not yet: it goes on with others, and asks this answer again
+//!                  '--Answer::give_up----------> what comes is dropped by this thread: a file that was opened too late is closed
+//!                  '--Answer::want-------------> it is waited for again, where it has not come meanwhile
 //! ```
-//! Calls are made one after the other, in the order in which they were asked. What nobody waits for any more is dropped by this
-//! thread when it comes: a file that was opened too late is closed.
+//! Calls are made one after the other, in the order in which they were asked. An answer that was given up can be wanted again, so that
+//! whoever asks the same of a file system that is silent has one call there, however often it asks.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long the control thread waits for what takes no time, as a rule.
@@ -33,18 +36,49 @@ impl Clerk {
 
     /// Has a call made.
     pub(super) fn ask<T: Send + 'static>(&self, call: impl FnOnce() -> T + Send + 'static) -> Answer<T> {
-        let (tell, told) = channel();
+        let place =
+            Arc::new(Place { stage: Mutex::new(Stage::Asked { wanted: true }), came: Condvar::new() });
+        let tell = Arc::clone(&place);
         let call = move || {
-            let _ = tell.send(call()); // nobody waits for it any more
+            let value = call();
+            let mut stage = tell.lock();
+            if matches!(*stage, Stage::Asked { wanted: true }) {
+                *stage = Stage::Came(value);
+                tell.came.notify_all();
+            } else {
+                *stage = Stage::Over;
+                drop(stage);
+                drop(value);
+            }
         };
-        let _ = self.0.send(Box::new(call)); // it ends with this
-        Answer { told, waited: false }
+        let _ = self.0.send(Box::new(call)); // its thread ends after this is dropped, and not before
+        Answer { place, waited: false }
+    }
+}
+
+enum Stage<T> {
+    Asked {
+        wanted: bool,
+    },
+    Came(T),
+    /// It was taken, or came when nobody wanted it.
+    Over,
+}
+
+struct Place<T> {
+    stage: Mutex<Stage<T>>,
+    came: Condvar,
+}
+
+impl<T> Place<T> {
+    fn lock(&self) -> MutexGuard<'_, Stage<T>> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What a call comes to.
 pub(super) struct Answer<T> {
-    told: Receiver<T>,
+    place: Arc<Place<T>>,
     waited: bool,
 }
 
@@ -52,6 +86,100 @@ impl<T> Answer<T> {
     /// What it came to; None: nothing yet. The first time it waits a moment for it.
     pub(super) fn wait(&mut self) -> Option<T> {
         let moment = if std::mem::replace(&mut self.waited, true) { Duration::ZERO } else { MOMENT };
-        self.told.recv_timeout(moment).ok()
+        let is_pending = |stage: &mut Stage<T>| matches!(stage, Stage::Asked { .. });
+        let waited = self.place.came.wait_timeout_while(self.place.lock(), moment, is_pending);
+        let (mut stage, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        Self::take(&mut stage)
+    }
+
+    /// Nobody waits for it for now. What has come already.
+    pub(super) fn give_up(&self) -> Option<T> {
+        let mut stage = self.place.lock();
+        if let Stage::Asked { wanted } = &mut *stage {
+            *wanted = false;
+        }
+        Self::take(&mut stage)
+    }
+
+    /// It is wanted again. False: it came when it was not, or was taken.
+    pub(super) fn want(&self) -> bool {
+        match &mut *self.place.lock() {
+            Stage::Asked { wanted } => {
+                *wanted = true;
+                true
+            }
+            Stage::Came(_) => true,
+            Stage::Over => false,
+        }
+    }
+
+    /// Whether the call has not ended.
+    pub(super) fn is_pending(&self) -> bool {
+        matches!(*self.place.lock(), Stage::Asked { .. })
+    }
+
+    fn take(stage: &mut Stage<T>) -> Option<T> {
+        match std::mem::replace(stage, Stage::Over) {
+            Stage::Came(value) => Some(value),
+            other => {
+                *stage = other;
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    /// A call that ends when it is told to, with something whose end is told.
+    fn slow(clerk: &Clerk) -> (Answer<Told>, mpsc::Sender<()>, mpsc::Receiver<()>) {
+        let (go, gone) = mpsc::channel();
+        let (tell, told) = mpsc::channel();
+        let answer = clerk.ask(move || {
+            let _ = gone.recv(); // or the test is over
+            Told(tell)
+        });
+        (answer, go, told)
+    }
+
+    struct Told(mpsc::Sender<()>);
+
+    impl Drop for Told {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+
+    #[test]
+    fn an_answer_is_waited_for_given_up_and_wanted_again() {
+        let clerk = Clerk::start().unwrap();
+        let (mut answer, go, dropped) = slow(&clerk);
+        assert!(answer.wait().is_none() && answer.is_pending());
+        assert!(answer.give_up().is_none() && answer.want());
+        go.send(()).unwrap();
+        let value = loop {
+            match answer.wait() {
+                Some(value) => break value,
+                None => std::thread::yield_now(),
+            }
+        };
+        assert!(dropped.try_recv().is_err() && !answer.is_pending() && !answer.want());
+        drop(value);
+
+        let (answer, go, dropped) = slow(&clerk);
+        assert!(answer.give_up().is_none() && answer.is_pending());
+        go.send(()).unwrap();
+        dropped.recv().expect("what nobody wants is dropped by the thread");
+        assert!(!answer.want() && answer.give_up().is_none());
+        // What came while it was wanted is whoever's who gives it up.
+        let (answer, go, _dropped) = slow(&clerk);
+        go.send(()).unwrap();
+        while answer.is_pending() {
+            std::thread::yield_now();
+        }
+        assert!(answer.give_up().is_some() && !answer.want());
     }
 }

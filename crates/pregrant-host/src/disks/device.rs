@@ -1,18 +1,30 @@
-//! What a block device says of itself, and its discards: ioctls of the kernel's block layer, and sysfs.
+//! What a block device says of itself, and its discards: ioctls of the kernel's block layer, and sysfs; and what a file says by an ioctl.
 
 use pregrant::blk::disk::Discard;
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{fstat, ioctl_blkpbszget, ioctl_blksszget, major, minor};
+use rustix::fs::{FileType, fstat, ioctl_blkpbszget, ioctl_blksszget, major, minor};
 use rustix::io::Errno;
-use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
+use rustix::ioctl::{Opcode, Setter, Updater, ioctl, opcode};
 
 const BLKDISCARD: Opcode = opcode::none(0x12, 119);
 const BLKSECDISCARD: Opcode = opcode::none(0x12, 125);
+/// FS_IOC_GETVERSION: the file systems write an int, whatever the number says.
+const GETVERSION: Opcode = opcode::read::<core::ffi::c_long>(b'v', 1);
 
 /// Bytes of its logical and physical sectors.
 pub(super) fn sector_sizes(device: impl AsFd) -> Result<(u32, u32), Errno> {
     let logical = ioctl_blksszget(&device)?;
     Ok((logical, ioctl_blkpbszget(&device).unwrap_or(logical).max(logical)))
+}
+
+/// Bytes of the logical sectors of the device that an open file lies on, or that it is; None: it is on none, or on several.
+pub(super) fn sector_size_below(fd: BorrowedFd<'_>) -> Option<u32> {
+    let stat = fstat(fd).ok()?;
+    let number = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::BlockDevice => stat.st_rdev,
+        _ => stat.st_dev,
+    };
+    of_queue(number, "logical_block_size").filter(|bytes| bytes.is_power_of_two())
 }
 
 /// How it discards; None: not at all.
@@ -21,11 +33,11 @@ pub(super) fn discards(device: impl AsFd, sector_size: u32) -> Option<Discard> {
     if !knows(device, false) {
         return None;
     }
-    let granularity =
-        sysfs(device, "queue/discard_granularity").or_else(|| sysfs(device, "../queue/discard_granularity"));
+    let number = fstat(device).ok()?.st_rdev;
+    let granularity = of_queue(number, "discard_granularity");
     Some(Discard {
         granularity: granularity.filter(|bytes| *bytes >= sector_size).unwrap_or(sector_size),
-        alignment: sysfs(device, "discard_alignment").unwrap_or(0),
+        alignment: sysfs(number, "discard_alignment").unwrap_or(0),
         secure: knows(device, true),
     })
 }
@@ -55,15 +67,31 @@ fn discard(device: impl AsFd, at: u64, len: u64, secure: bool) -> Result<(), Err
     }
 }
 
+/// Which of the files that have had this file's inode it is, where the file system counts them.
+pub(super) fn generation(file: impl AsFd) -> Option<u32> {
+    let mut version = [0i32; 2];
+    // SAFETY: it writes an int or a long, for which there is room, and changes no other memory of this process.
+    unsafe { ioctl(file, Updater::<GETVERSION, [i32; 2]>::new(&mut version)) }.ok()?;
+    Some(version[0] as u32)
+}
+
 /// Whether it discards so: it says so before it says that this range is none, which is why nothing is discarded.
 fn knows(device: BorrowedFd<'_>, secure: bool) -> bool {
     discard(device, 1, 1, secure) == Err(Errno::INVAL)
 }
 
+/// A number that sysfs has of a device's queue, which a partition has of its disk.
+fn of_queue(number: u64, name: &str) -> Option<u32> {
+    sysfs(number, &format!("queue/{name}")).or_else(|| sysfs(number, &format!("../queue/{name}")))
+}
+
 /// A number that sysfs has of it.
-fn sysfs(device: BorrowedFd<'_>, name: &str) -> Option<u32> {
-    let number = fstat(device).ok()?.st_rdev;
-    let text =
-        std::fs::read_to_string(format!("/sys/dev/block/{}:{}/{name}", major(number), minor(number))).ok()?;
-    text.trim().parse().ok()
+fn sysfs(number: u64, name: &str) -> Option<u32> {
+    told(number, name)?.parse().ok()
+}
+
+/// What sysfs has of the block device of this number.
+pub(super) fn told(number: u64, name: &str) -> Option<String> {
+    let at = format!("/sys/dev/block/{}:{}/{name}", major(number), minor(number));
+    Some(std::fs::read_to_string(at).ok()?.trim().into())
 }

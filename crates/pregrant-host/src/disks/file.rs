@@ -1,8 +1,8 @@
 //! A raw file, or a block device, as an image: opened, judged, locked.
 //!
 //! ```text
-//!   open        not through the page cache, where one read of a sector to an odd place says that this goes; a device that is written
-//!               to with O_EXCL: not one that is mounted, or part of another, or open by another node
+//!   open        not through the page cache, where that is to be had (`direct`); a device that is written to with O_EXCL: not one that
+//!               is mounted, or part of another, or open by another node
 //!   lock        on this open file; somebody has it: busy, to be tried again
 //!   figures     length, sectors (a device's own, where its guest may be told of them; else of 512 bytes), discards: holes in a file,
 //!               the device's own
@@ -20,19 +20,21 @@
 
 use super::bell::Bell;
 use super::clerk::{Answer, Clerk};
+use super::direct::{self, Direct};
 use super::lock::{LockError, lock};
 use super::open_file::{HOLE, OpenFile};
 use super::pool::Pool;
 use super::uring::UringDisk;
-use super::{DiskConfig, IoWay, device};
+use super::{DiskConfig, IoWay, device, format, identity};
 use crate::line_budget::LineBudget;
-use pregrant::blk::disk::{Buffer, Discard, Disk, DiskFigures, Image, OpenError, Opening, SECTOR_BYTES};
+use pregrant::blk::disk::{Discard, Disk, DiskFigures, Image, OpenError, Opening, SECTOR_BYTES};
 use pregrant::{PAGE_SIZE, PlatformError};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat, fallocate, fcntl_setfl, fstat, seek, stat};
-use rustix::io::{Errno, pread};
+use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Threads of an image that has all of its orders done by threads.
 const THREADS: usize = 4;
@@ -44,12 +46,14 @@ pub struct FileImage {
     open: Option<Opened>,
     /// From its first use on.
     clerk: Option<Clerk>,
-    /// It is being opened: how.
+    /// It is being opened, in this way; perhaps nobody waits for that any more. One call at a time.
     opening: Option<(How, Answer<Result<Opened, OpenError>>)>,
     /// Its length is being asked for.
     measuring: Option<Answer<Result<Length, Errno>>>,
     /// The bytes behind its last sector of which the log was told last.
     tail_said: u64,
+    /// Direct I/O was refused, and is not tried again when it is opened again.
+    refused: Arc<AtomicBool>,
     lines: Arc<LineBudget>,
 }
 
@@ -65,7 +69,9 @@ struct Opened {
     figures: DiskFigures,
     /// Bytes behind its last sector.
     tail: u64,
-    direct: bool,
+    identity: Option<String>,
+    /// The format that its bytes look like, which are served as they are.
+    format: Option<&'static str>,
     /// By threads, from the first queue on, if that is wanted or the kernel has no io_uring.
     pool: Option<Arc<Pool>>,
 }
@@ -81,14 +87,15 @@ impl FileImage {
             opening: None,
             measuring: None,
             tail_said: 0,
+            refused: Arc::default(),
             lines: Arc::default(),
         }
     }
 
     /// How it is open, in words; None: it is not.
     pub fn describe(&self) -> Option<String> {
-        let Opened { file, figures, tail, direct, pool } = self.open.as_ref()?;
-        let how = if *direct { "direct" } else { "through the page cache" };
+        let Opened { file, figures, tail, pool, .. } = self.open.as_ref()?;
+        let how = if file.is_direct() { "direct" } else { "through the page cache" };
         let way = if pool.is_some() { IoWay::Threads } else { self.config.io };
         let kind = if file.is_device() { "block device" } else { "file" };
         let sectors = match (figures.sector_size, file.sector_size()) {
@@ -125,6 +132,43 @@ impl FileImage {
         self.clerk.as_ref()
     }
 
+    /// Has its file opened.
+    fn begin_open(&mut self, how: How) -> Result<Answer<Result<Opened, OpenError>>, OpenError> {
+        let (path, config) = (self.path.clone(), self.config);
+        let (refused, lines) = (Arc::clone(&self.refused), Arc::clone(&self.lines));
+        match self.clerk() {
+            Some(clerk) => Ok(clerk.ask(move || open(&path, config, how, refused, lines))),
+            None => Err(OpenError::Failed(format!(
+                "{}: this process has no thread left to open it with",
+                self.path.display()
+            ))),
+        }
+    }
+
+    /// Its file is being opened still.
+    #[cold]
+    fn keep_opening(&mut self, how: How, answer: Answer<Result<Opened, OpenError>>) -> OpenError {
+        self.opening = Some((how, answer));
+        OpenError::Busy(format!(
+            "{} is being opened, and its file system has not answered yet",
+            self.path.display()
+        ))
+    }
+
+    /// Lets go of the file that is open; its last orders may hold it longer.
+    fn close_file(&mut self) {
+        self.measuring = None;
+        let opened = self.open.take();
+        self.by_clerk(opened);
+    }
+
+    /// Drops what a file system may hold up, and waits a moment for it.
+    fn by_clerk<T: Send + 'static>(&self, what: Option<T>) {
+        if let (Some(what), Some(clerk)) = (what, &self.clerk) {
+            clerk.ask(move || drop(what)).wait();
+        }
+    }
+
     /// A way to it, and what is readable when something has come back.
     pub(super) fn way(&mut self) -> Result<(Box<dyn Disk>, Arc<Bell>), PlatformError> {
         let failed = |op| move |e: Errno| PlatformError { op, code: e.raw_os_error() };
@@ -157,32 +201,39 @@ impl FileImage {
 impl Image for FileImage {
     fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError> {
         let how = How { writable: how.writable, native_sectors: how.native_sectors };
-        let begun = self.opening.take().filter(|(asked, _)| *asked == how);
-        self.close();
-        let (path, config, lines) = (self.path.clone(), self.config, Arc::clone(&self.lines));
-        let call = move || open(&path, config, how, lines);
-        let mut answer = match (begun, self.clerk()) {
-            (Some((_, answer)), _) => answer,
-            (None, Some(clerk)) => clerk.ask(call),
-            (None, None) => {
-                return Err(OpenError::Failed(format!(
-                    "{}: this process has no thread left to open it with",
-                    self.path.display()
-                )));
+        self.close_file();
+        let mut answer = match self.opening.take() {
+            Some((asked, answer)) if asked == how && answer.want() => answer,
+            before => {
+                if let Some((asked, answer)) = before {
+                    let of_no_use = answer.give_up();
+                    self.by_clerk(of_no_use);
+                    if answer.is_pending() {
+                        return Err(self.keep_opening(asked, answer));
+                    }
+                }
+                self.begin_open(how)?
             }
         };
-        let Some(opened) = answer.wait() else {
-            self.opening = Some((how, answer));
-            return Err(OpenError::Busy(format!(
-                "{} is being opened, and its file system has not answered yet",
-                self.path.display()
-            )));
-        };
+        let Some(opened) = answer.wait() else { return Err(self.keep_opening(how, answer)) };
         let opened = opened?;
         let figures = opened.figures;
         self.open = Some(opened);
         self.say_tail();
         Ok(figures)
+    }
+
+    fn strange(&self) -> Option<String> {
+        let format = self.open.as_ref()?.format?;
+        Some(format!(
+            "{} looks like a {format} image, and is served byte for byte: its guest sees the {format} header and not the disk in it. \
+             qemu-img convert -O raw makes a raw image of one",
+            self.path.display()
+        ))
+    }
+
+    fn identity(&self) -> Option<String> {
+        self.open.as_ref()?.identity.clone()
     }
 
     fn sectors(&mut self) -> Option<u64> {
@@ -203,10 +254,9 @@ impl Image for FileImage {
     }
 
     fn close(&mut self) {
-        (self.opening, self.measuring) = (None, None);
-        if let (Some(opened), Some(clerk)) = (self.open.take(), &self.clerk) {
-            clerk.ask(move || drop(opened)).wait();
-        }
+        self.close_file();
+        let came = self.opening.as_ref().and_then(|(_, answer)| answer.give_up());
+        self.by_clerk(came);
     }
 
     fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError> {
@@ -233,6 +283,7 @@ fn open(
     path: &Path,
     config: DiskConfig,
     How { writable, native_sectors }: How,
+    refused: Arc<AtomicBool>,
     lines: Arc<LineBudget>,
 ) -> Result<Opened, OpenError> {
     let shown = path.display();
@@ -276,8 +327,7 @@ fn open(
     let (sector_size, physical_sector_size) = if is_device {
         device::sector_sizes(&fd).map_err(|e| failed(format!("it does not say its sector size: {e}")))?
     } else {
-        let sector = SECTOR_BYTES as u32;
-        (sector, sector)
+        (SECTOR_BYTES as u32, direct::physical_sector_size(fd.as_fd()))
     };
     if !sector_size.is_power_of_two() || sector_size < SECTOR_BYTES as u32 {
         return Err(failed(format!("it says that its sectors have {sector_size} bytes")));
@@ -294,8 +344,10 @@ fn open(
     // What is longer than a page no guest can ask for.
     let native_sectors = native_sectors && sector_size <= PAGE_SIZE as u32;
     let told = if native_sectors { own } else { own.in_sectors_of_512() };
-    let direct = config.direct && go_direct(fd.as_fd(), access, told.sector_size);
-    if !direct {
+    let is_direct = config.direct
+        && !refused.load(Ordering::Relaxed)
+        && direct::go_direct(fd.as_fd(), access, told.sector_size);
+    if !is_direct {
         fcntl_setfl(&fd, access).map_err(|e| failed(e.to_string()))?;
     }
     let Length { sectors, tail } = length(fd.as_fd(), told.sector_size)
@@ -304,8 +356,12 @@ fn open(
         return Err(failed("it has no sectors; make it longer first (truncate -s 1G)".into()));
     }
     let kind = is_device.then_some(sector_size);
-    let file = OpenFile::new(fd, path, kind, !writable, lines);
-    Ok(Opened { file: Arc::new(file), figures: DiskFigures { sectors, ..told }, tail, direct, pool: None })
+    let identity = identity::of(fd.as_fd(), is_device);
+    let format = format::of(fd.as_fd(), sectors);
+    let direct = Direct::new(is_direct, access, refused);
+    let file = OpenFile::new(fd, path, kind, !writable, direct, lines);
+    let figures = DiskFigures { sectors, ..told };
+    Ok(Opened { file: Arc::new(file), figures, tail, identity, format, pool: None })
 }
 
 /// Whether it is a block device; None: neither that nor a file.
@@ -325,19 +381,6 @@ fn who_has(path: &Path) -> String {
         Ok(Err(LockError::Held(who))) => format!("{who} has its lock"),
         _ => "it is mounted here, part of another device, or open by another name; lsblk says where, or umount it first".into(),
     }
-}
-
-/// Has an open file pass the page cache by, if whatever a guest may ask for can be read so: whole sectors, to any multiple of 512
-/// bytes in memory. False: it cannot, or it is not known.
-fn go_direct(fd: BorrowedFd<'_>, access: OFlags, sector_size: u32) -> bool {
-    if fcntl_setfl(fd, access | OFlags::DIRECT).is_err() {
-        return false;
-    }
-    let len = sector_size as usize;
-    let mut buffer = Buffer::new(SECTOR_BYTES + len);
-    buffer.set_len(SECTOR_BYTES + len);
-    // The second sector: a file system with larger blocks refuses it.
-    pread(fd, &mut buffer.bytes_mut()[SECTOR_BYTES..], u64::from(sector_size)).is_ok()
 }
 
 fn discards(fd: BorrowedFd<'_>, is_device: bool, sector_size: u32, block: u32) -> Option<Discard> {

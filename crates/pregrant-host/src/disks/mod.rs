@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   params, mode --spec--> NamedImage --open--> ram:   memory of this process
-//!                                          '--> file:  one open file: lock, length, alignment, discards; what may hang: its clerk's
+//!                                          '--> file:  one open file: lock, length, discards, direct or cached; what may hang: its clerk's
 //!                                                 | a way for each queue
 //!                                                 |-- uring:  io_uring; no thread for each request
 //!                                                 '-- pool:   threads, where that is not to be had or not wanted
@@ -18,7 +18,10 @@
 mod bell;
 mod clerk;
 mod device;
+mod direct;
 mod file;
+mod format;
+mod identity;
 mod lock;
 mod named;
 mod open_file;

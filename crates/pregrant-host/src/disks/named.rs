@@ -100,6 +100,20 @@ impl Image for NamedImage {
         Ok(figures)
     }
 
+    fn strange(&self) -> Option<String> {
+        match &self.named.as_ref()?.1 {
+            Kind::Ram(_) => None,
+            Kind::File(file) => file.strange(),
+        }
+    }
+
+    fn identity(&self) -> Option<String> {
+        match &self.named.as_ref()?.1 {
+            Kind::Ram(_) => None,
+            Kind::File(file) => file.identity(),
+        }
+    }
+
     fn sectors(&mut self) -> Option<u64> {
         match &mut self.named.as_mut()?.1 {
             Kind::Ram(_) => None,

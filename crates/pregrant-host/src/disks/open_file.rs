@@ -1,5 +1,7 @@
 //! One open file, through which all of an image's orders go, and which its [`lock`](super::lock) is on.
 
+use super::bell::Bell;
+use super::direct::{Direct, Refused, Submitter};
 use crate::line_budget::LineBudget;
 use pregrant::blk::disk::{IoOp, SECTOR_BYTES};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,6 +22,7 @@ pub(super) struct OpenFile {
     device_sectors: Option<u32>,
     /// Others may have the image open, too.
     is_shared: bool,
+    direct: Direct,
     /// The kernel was told of a guest's pages, and could not use them.
     cannot_reach: AtomicBool,
     /// Lines about its image, however often that is opened.
@@ -33,9 +36,11 @@ impl OpenFile {
         path: &Path,
         device_sectors: Option<u32>,
         is_shared: bool,
+        direct: Direct,
         lines: Arc<LineBudget>,
     ) -> Self {
-        Self { fd, path: path.into(), device_sectors, is_shared, cannot_reach: AtomicBool::new(false), lines }
+        let cannot_reach = AtomicBool::new(false);
+        Self { fd, path: path.into(), device_sectors, is_shared, direct, cannot_reach, lines }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -49,6 +54,47 @@ impl OpenFile {
     /// Bytes of its own logical sectors.
     pub(super) fn sector_size(&self) -> u32 {
         self.device_sectors.unwrap_or(SECTOR_BYTES as u32)
+    }
+
+    /// Whether the page cache is passed by.
+    pub(super) fn is_direct(&self) -> bool {
+        self.direct.is_on()
+    }
+
+    /// [`Direct::submitter`].
+    pub(super) fn submitter(&self, bell: Arc<Bell>) -> Arc<Submitter> {
+        self.direct.submitter(bell)
+    }
+
+    /// [`Direct::may_begin`].
+    #[inline]
+    pub(super) fn may_begin(&self, submitter: &Submitter) -> bool {
+        self.direct.may_begin(self.fd(), submitter)
+    }
+
+    /// [`Direct::wait_to_begin`].
+    pub(super) fn wait_to_begin(&self, submitter: &Submitter) {
+        self.direct.wait_to_begin(self.fd(), submitter);
+    }
+
+    /// [`Direct::idle`].
+    #[inline]
+    pub(super) fn idle(&self, submitter: &Submitter) {
+        self.direct.idle(self.fd(), submitter);
+    }
+
+    /// The kernel refused a transfer. True: since it went directly, which no transfer of this image does any more; again.
+    #[cold]
+    pub(super) fn goes_another_way(&self, what: Arguments<'_>) -> bool {
+        let refused = self.direct.refused();
+        if refused == Refused::First {
+            // LOG: once for each image.
+            log::info!(
+                "{}: direct I/O is refused ({what}); all of it goes through the page cache from now on",
+                self.path.display()
+            );
+        }
+        refused != Refused::Cached
     }
 
     /// Whether such an order's bytes go through a buffer of our own; see [`transfer`](super::transfer).

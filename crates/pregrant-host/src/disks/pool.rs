@@ -8,6 +8,7 @@
 
 use super::PATIENCE;
 use super::bell::Bell;
+use super::direct::Submitter;
 use super::open_file::OpenFile;
 use super::transfer::{Pieces, Transfer};
 use pregrant::blk::disk::{Disk, Done, Io};
@@ -46,7 +47,10 @@ impl Pool {
         let pool = Self(Arc::new(Shared { orders: Mutex::default(), more: Condvar::new(), file }));
         for number in 0..threads {
             let shared = Arc::clone(&pool.0);
-            std::thread::Builder::new().name(format!("disk {number}")).spawn(move || shared.serve())?;
+            let submitter = shared.file.submitter(Arc::new(Bell::new()?));
+            std::thread::Builder::new()
+                .name(format!("disk {number}"))
+                .spawn(move || shared.serve(&submitter))?;
         }
         Ok(Arc::new(pool))
     }
@@ -66,7 +70,7 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    fn serve(&self) {
+    fn serve(&self, submitter: &Submitter) {
         loop {
             let mut orders = lock(&self.orders);
             let (lane, transfer) = loop {
@@ -77,7 +81,7 @@ impl Shared {
                 }
             };
             drop(orders);
-            let done = transfer.perform(&self.file);
+            let done = transfer.perform(&self.file, submitter);
             lock(&lane.done).push(done);
             lane.bell.ring();
         }

@@ -52,7 +52,7 @@ impl RamImage {
 impl Image for RamImage {
     fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError> {
         if how.is_live && self.memory.is_none() {
-            return Err(OpenError::Failed(
+            return Err(OpenError::Lost(
                 "a disk in memory ended with the process before, and its guest is not to find an empty one in its place; a raw file \
                  in /dev/shm outlives a process"
                     .into(),

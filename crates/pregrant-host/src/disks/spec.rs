@@ -2,11 +2,14 @@
 //!
 //! ```text
 //!   /var/disk.img   aio:/var/disk.img   raw:/var/disk.img   file:/var/disk.img   phy:/dev/vg/disk      a raw file, a block device
+//!   phy:vg/disk     vg/disk                                                                            the same, below /dev
 //!   ram:64M                                                                                            memory of the back's process
 //! ```
+//! A path that does not begin with `/` is below `/dev`, as xl-disk-configuration(5) says of a disk's target: xl writes the target into
+//! `params` as it stands, and leaves it to the script to look there.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// See the module.
@@ -26,8 +29,8 @@ impl fmt::Display for UnknownImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:.200?} names no image: a raw file or a block device by its whole path (/PATH, aio:/PATH, phy:/dev/PATH), or ram:64M; \
-             qcow2 and other formats are for qemu (qemu-img convert -O raw makes a raw file of one)",
+            "{:.200?} names no image: a raw file or a block device (/PATH, aio:/PATH, phy:/dev/PATH; PATH without a / before it is \
+             /dev/PATH), or ram:64M; qcow2 and other formats are for qemu (qemu-img convert -O raw makes a raw file of one)",
             self.0
         )
     }
@@ -39,22 +42,23 @@ impl std::error::Error for UnknownImage {}
 const RAW: [&str; 4] = ["aio", "raw", "file", "phy"];
 /// More than any machine has, and less than what an offset holds.
 const RAM_MOST: u64 = 1 << 46;
+/// Where a path that does not begin with `/` begins.
+const DEV: &str = "/dev";
 
 impl FromStr for ImageSpec {
     type Err = UnknownImage;
 
     fn from_str(text: &str) -> Result<Self, UnknownImage> {
         let unknown = || UnknownImage(text.into());
-        if text.starts_with('/') {
-            return Ok(Self::Path(text.into()));
-        }
-        match text.split_once(':') {
-            Some(("ram", size)) => bytes(size).map(Self::Ram).ok_or_else(unknown),
-            Some((format, path)) if RAW.contains(&format) && path.starts_with('/') => {
-                Ok(Self::Path(path.into()))
-            }
-            _ => Err(unknown()),
-        }
+        let path = match text.split_once(':') {
+            _ if text.starts_with('/') => text,
+            Some(("ram", size)) => return bytes(size).map(Self::Ram).ok_or_else(unknown),
+            Some((format, path)) if RAW.contains(&format) => path,
+            Some(_) => return Err(unknown()),
+            None => text,
+        };
+        // Joined to one that begins with `/` it is that one.
+        if path.is_empty() { Err(unknown()) } else { Ok(Self::Path(Path::new(DEV).join(path))) }
     }
 }
 
@@ -91,6 +95,9 @@ mod tests {
         path("aio:/a:b", "/a:b");
         path("raw:/a", "/a");
         path("phy:/dev/vg/x", "/dev/vg/x");
+        for below_dev in ["phy:vg/x", "vg/x", "aio:vg/x"] {
+            path(below_dev, "/dev/vg/x");
+        }
         for (text, bytes, again) in [
             ("ram:64M", 64 << 20, "ram:64M"),
             ("ram:4096", 4096, "ram:4096"),
@@ -101,9 +108,11 @@ mod tests {
         }
         let bad = [
             "",
-            "a",
-            "aio:a",
+            "aio:",
+            "phy:",
+            "vg:x",
             "qcow2:/a",
+            "qcow2:a",
             "ram:",
             "ram:0",
             "ram:M",

@@ -9,11 +9,14 @@
 //! what the kernel was told of is not touched before it says that it is done. No reference to a guest's pages exists: they are
 //! named by address and length.
 //!
+//! What the kernel refuses of direct I/O is given to it again, when it goes through the page cache ([`direct`](super::direct)).
+//!
 //! Bytes go through a buffer of our own (`bounce`) where the kernel cannot reach a guest's pages (it says so once), and in reads of
 //! an image that others may have open too: there a process that is dead may have reads on their way that no lock tells of, and these
 //! end in its own buffer and not in a page that its guest uses for something else by now.
 
 use super::device;
+use super::direct::Submitter;
 use super::open_file::{HOLE, OpenFile};
 use io_uring::{opcode, squeue, types};
 use libc::iovec;
@@ -127,11 +130,14 @@ impl Transfer {
         }
     }
 
-    /// Does all of it, and sleeps as long as that takes.
-    pub(super) fn perform(mut self, file: &OpenFile) -> Done {
+    /// Does all of it, and sleeps as long as that takes. The submitter is the thread's.
+    pub(super) fn perform(mut self, file: &OpenFile, submitter: &Submitter) -> Done {
         loop {
+            file.wait_to_begin(submitter);
             let result = self.call(file);
-            if let Ended::Over(outcome) = self.ended(file, result) {
+            let ended = self.ended(file, result);
+            file.idle(submitter);
+            if let Ended::Over(outcome) = ended {
                 return self.into_done(outcome).0;
             }
         }
@@ -178,9 +184,23 @@ impl Transfer {
                 self.bounce();
                 Ended::Again
             }
-            Err(Errno::OPNOTSUPP) if !moves => Ended::Over(Err(IoError::NotSupported)),
+            Err(e @ (Errno::INVAL | Errno::OPNOTSUPP)) if moves && self.goes_another_way(file, e) => {
+                Ended::Again
+            }
+            // What was found to be there when the image was opened is not there for all of it: no fault of the disk's.
+            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::PERM)
+                if matches!(self.io.op, IoOp::Discard { .. }) =>
+            {
+                Ended::Over(Err(IoError::NotSupported))
+            }
             Err(e) => self.failed(file, e),
         }
+    }
+
+    #[cold]
+    fn goes_another_way(&self, file: &OpenFile, why: Errno) -> bool {
+        let Io { op, sector, sectors, .. } = &self.io;
+        file.goes_another_way(format_args!("{op:?} of {sectors} sector(s) at {sector}: {why}"))
     }
 
     #[cold]

@@ -14,10 +14,11 @@
 
 use super::PATIENCE;
 use super::bell::Bell;
+use super::direct::Submitter;
 use super::open_file::OpenFile;
 use super::pool::{Pool, PoolQueue};
 use super::transfer::{Ended, Pieces, Transfer};
-use io_uring::IoUring;
+use io_uring::{IoUring, Probe, opcode};
 use pregrant::blk::disk::{Disk, Done, Io, IoError};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
@@ -29,6 +30,15 @@ use std::time::{Duration, Instant};
 /// Requests of one call, and those that the kernel may have at a time.
 const BATCH: u32 = 128;
 const DEPTH: usize = 2 * BATCH as usize;
+/// What a [`Transfer`] asks of it.
+const REQUESTS: [u8; 6] = [
+    opcode::Read::CODE,
+    opcode::Write::CODE,
+    opcode::Readv::CODE,
+    opcode::Writev::CODE,
+    opcode::Fsync::CODE,
+    opcode::Fallocate::CODE,
+];
 /// How often a call that the kernel has no memory for is tried again.
 const TRIES: usize = 100;
 
@@ -39,6 +49,7 @@ struct Ring {
     uring: IoUring,
     file: Arc<OpenFile>,
     bell: Arc<Bell>,
+    submitter: Arc<Submitter>,
     slots: Vec<Option<Transfer>>,
     free: Vec<usize>,
     /// Slots that nobody has told the kernel of.
@@ -74,11 +85,19 @@ impl UringDisk {
         if !uring.params().is_feature_nodrop() {
             return Err(Errno::NOSYS.into());
         }
+        // A kernel has rings without all that is asked of one here (5.5), or may not do all of it for this process.
+        let mut knows = Probe::new();
+        uring.submitter().register_probe(&mut knows)?;
+        if !REQUESTS.iter().all(|code| knows.is_supported(*code)) {
+            return Err(Errno::OPNOTSUPP.into());
+        }
         uring.submitter().register_eventfd(bell.as_fd().as_raw_fd())?;
+        let submitter = file.submitter(Arc::clone(&bell));
         Ok(Self(Some(Ring {
             uring,
             file,
             bell,
+            submitter,
             slots: Vec::new(),
             free: Vec::new(),
             waiting: VecDeque::new(),
@@ -109,7 +128,11 @@ impl Ring {
 
     /// Tells the kernel of what waits, as much as it takes.
     fn start(&mut self) {
-        while !self.waiting.is_empty() && !self.refused && self.in_kernel < DEPTH {
+        while !self.waiting.is_empty()
+            && !self.refused
+            && self.in_kernel < DEPTH
+            && self.file.may_begin(&self.submitter)
+        {
             let mut submission = self.uring.submission();
             while let Some(&slot) = self.waiting.front()
                 && self.in_kernel + self.unread.len() < DEPTH
@@ -126,6 +149,14 @@ impl Ring {
             }
             drop(submission);
             self.enter();
+        }
+        self.tell_idle();
+    }
+
+    /// Says so if the kernel has nothing of it.
+    fn tell_idle(&self) {
+        if self.in_kernel == 0 && self.unread.is_empty() {
+            self.file.idle(&self.submitter);
         }
     }
 
@@ -190,6 +221,7 @@ impl Ring {
                 self.over(slot, result);
             }
             self.ended = ended;
+            self.tell_idle();
         }
         if let Some(others) = &mut self.others {
             others.complete(&mut self.done);
@@ -224,9 +256,11 @@ impl Ring {
         done.append(&mut self.done);
     }
 
-    /// Whether somebody works on an order of it.
+    /// Whether somebody works on an order of it, or is to.
     fn is_busy(&self) -> bool {
-        self.in_kernel > 0 || self.others.as_ref().is_some_and(|others| others.in_flight() > 0)
+        self.in_kernel > 0
+            || !self.waiting.is_empty()
+            || self.others.as_ref().is_some_and(|others| others.in_flight() > 0)
     }
 
     fn wait(&mut self) -> bool {

@@ -64,6 +64,11 @@ pub struct BackStatus {
     pub devices: Vec<DeviceStatus>,
 }
 
+/// What a backend older than the field does not say.
+fn yes() -> bool {
+    true
+}
+
 /// A device that is no vif.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DeviceStatus {
@@ -87,6 +92,12 @@ pub struct DeviceStatus {
     pub lines_left_out: u64,
     /// Why it was closed last, also when it is connected again.
     pub last_failure: Option<String>,
+    /// Why what stands behind it cannot be had (who has it, or what is missing), where it is not connected for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
+    /// Whether that was tried; false: nobody knows yet whether it is there.
+    #[serde(default = "yes")]
+    pub is_tried: bool,
     /// What its class says of it: what it is, and how it is served.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,
@@ -113,6 +124,8 @@ impl DeviceStatus {
             throttled: report.throttled,
             lines_left_out: report.lines_left_out,
             last_failure: report.last_failure.as_deref().map(short),
+            waits_for: report.waits_for.as_deref().map(short),
+            is_tried: report.is_tried,
             what: short(what),
             counters: counters.iter().map(|(name, n)| ((*name).into(), *n)).collect(),
         }

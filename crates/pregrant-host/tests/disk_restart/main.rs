@@ -36,7 +36,7 @@ fn main() {
     {
         return back::play(Path::new(socket), io, path);
     }
-    let tests: [(&str, fn()); 12] = [
+    let tests: [(&str, fn()); 16] = [
         ("a_disk_in_use_outlives_its_detach", closing::a_disk_in_use_outlives_its_detach),
         (
             "what_was_written_is_flushed_before_a_disk_goes",
@@ -54,7 +54,20 @@ fn main() {
             "an_image_whose_file_system_is_silent_is_busy_and_no_more",
             slow::an_image_whose_file_system_is_silent_is_busy_and_no_more,
         ),
+        (
+            "a_silent_file_system_has_one_open_however_often_a_front_comes",
+            slow::a_silent_file_system_has_one_open_however_often_a_front_comes,
+        ),
+        (
+            "direct_io_that_is_refused_later_is_given_up_for_the_whole_image",
+            slow::direct_io_that_is_refused_later_is_given_up_for_the_whole_image,
+        ),
         ("what_a_disk_cannot_do_is_an_error_and_no_more", what_a_disk_cannot_do_is_an_error_and_no_more),
+        ("a_guest_keeps_the_image_that_it_had", a_guest_keeps_the_image_that_it_had),
+        (
+            "a_guest_waits_for_an_image_that_is_not_there_yet",
+            a_guest_waits_for_an_image_that_is_not_there_yet,
+        ),
         ("a_guest_hears_of_another_length", a_guest_hears_of_another_length),
         ("a_discard_reaches_the_file", a_discard_reaches_the_file),
         ("a_guest_that_dies_leaves_nothing_mapped", a_guest_that_dies_leaves_nothing_mapped),
@@ -165,6 +178,68 @@ fn a_disk_goes_on_after_kills_and_stops() {
         assert_eq!(guest.close(), 0, "{io}, {path}: requests that the guest had to ask again");
         world.end(back);
     }
+}
+
+/// Another file is moved to the image's place while no back runs: its guest is not given it, nor does what the guest had asked for
+/// land there; when the right one is back the guest goes on with it.
+fn a_guest_keeps_the_image_that_it_had() {
+    let (image, other) = (Image::new(BYTES), Image::new(BYTES));
+    let world = World::new(&image.0);
+    let mut back = world.back("uring", "copy", None);
+    let guest = Guest::start(&world, FrontConfig::default());
+    let disk = guest.disk();
+    ask(disk, DiskOp::Write { at: 0, bytes: vec![1; 4096] }).unwrap();
+    back.kill();
+    let aside = image.0.with_extension("aside");
+    std::fs::rename(&image.0, &aside).unwrap();
+    std::fs::rename(&other.0, &image.0).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let done = Box::new(move |outcome: Result<&[u8], _>| tell.send(outcome.map(drop)).unwrap());
+    disk.put(DiskOp::Write { at: 4096, bytes: vec![2; 4096] }, done);
+    back = world.back("uring", "copy", None);
+    // It closes the disk; the front comes again, and again, with what was not answered.
+    let unanswered = || assert!(told.try_recv().is_err(), "it was done in another image");
+    while !world.error().contains("is not the image that its guest was connected to") {
+        unanswered();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(1500));
+    unanswered();
+    back.kill();
+    back = world.back("uring", "copy", None);
+    std::thread::sleep(Duration::from_millis(500));
+    unanswered();
+    let mut bytes = vec![0; 8192];
+    image.file().read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0), "the other image was written to");
+    std::fs::rename(&aside, &image.0).unwrap();
+    told.recv().unwrap().unwrap();
+    let bytes = ask(disk, DiskOp::Read { at: 0, len: 8192 }).unwrap();
+    assert_eq!([bytes[0], bytes[4096]], [1, 2]);
+    guest.close();
+    world.end(back);
+}
+
+/// A back that starts before what its images lie on is mounted: its guests wait, and notice nothing.
+fn a_guest_waits_for_an_image_that_is_not_there_yet() {
+    let image = Image::new(BYTES);
+    let world = World::new(&image.0);
+    let mut back = world.back("uring", "copy", None);
+    let guest = Guest::start(&world, FrontConfig::default());
+    let disk = guest.disk();
+    ask(disk, DiskOp::Write { at: 0, bytes: vec![1; 4096] }).unwrap();
+    back.kill();
+    let aside = image.0.with_extension("aside");
+    std::fs::rename(&image.0, &aside).unwrap();
+    back = world.back("uring", "copy", None);
+    // Some tries. A machine that is busy makes it less strict and not wrong.
+    std::thread::sleep(Duration::from_millis(1500));
+    let said = world.error();
+    std::fs::rename(&aside, &image.0).unwrap();
+    assert_eq!(said, "", "the disk was closed");
+    assert_eq!(ask(disk, DiskOp::Read { at: 0, len: 4096 }), Ok(vec![1; 4096]));
+    assert_eq!(guest.close(), 0, "the disk was closed");
+    world.end(back);
 }
 
 fn a_guest_hears_of_another_length() {

@@ -10,12 +10,12 @@ use crate::skip::skip;
 use crate::world::World;
 use fuser::{
     BackgroundSession, Config, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, ReplyWrite,
-    Request, Session, WriteFlags,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
+    ReplyWrite, Request, Session, WriteFlags,
 };
-use pregrant::blk::disk::{Image, OpenError, Opening};
+use pregrant::blk::disk::{Buffer, Disk, Image, Io, IoError, IoMemory, IoOp, OpenError, Opening};
 use pregrant::blk::front::FrontConfig;
-use pregrant_host::disks::{DiskConfig, FileImage};
+use pregrant_host::disks::{DiskConfig, FileImage, IoWay};
 use pregrant_host::drivers::blk::shared_disk::DiskOp;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -36,6 +36,14 @@ struct Inside {
     waiting: Vec<(u64, Vec<u8>, ReplyWrite)>,
     /// Writes that came.
     came: usize,
+    /// How often it was opened.
+    opened: usize,
+    /// Past the page cache it takes whole pages alone, and says so of no other write before it comes.
+    takes_pages: bool,
+    /// Writes that it refused.
+    refused: usize,
+    /// Writes by way of the cache that came while others waited that did not go that way.
+    mixed: usize,
     silent: bool,
     /// What waits for an end of the silence.
     unanswered: Vec<Box<dyn FnOnce() + Send>>,
@@ -79,6 +87,10 @@ impl SlowFile {
 
     fn came(&self) -> usize {
         self.0.lock().unwrap().came
+    }
+
+    fn opened(&self) -> usize {
+        self.0.lock().unwrap().opened
     }
 }
 
@@ -126,7 +138,9 @@ impl Filesystem for SlowFile {
         self.answer(move || reply.attr(&Duration::ZERO, &attr(ino)));
     }
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        self.answer(move || reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO));
+        self.0.lock().unwrap().opened += 1;
+        let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+        self.answer(move || reply.opened(FileHandle(0), flags));
     }
     fn read(
         &self,
@@ -143,6 +157,23 @@ impl Filesystem for SlowFile {
         let end = (at as usize + size as usize).min(BYTES);
         reply.data(&inside.bytes[(at as usize).min(end)..end]);
     }
+    /// Where it takes whole pages alone it frees nothing, and says so where there is something.
+    fn fallocate(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        _: u64,
+        _: i32,
+        reply: ReplyEmpty,
+    ) {
+        match (self.0.lock().unwrap().takes_pages, offset < BYTES as u64) {
+            (false, _) => reply.error(fuser::Errno::ENOSYS),
+            (true, false) => reply.ok(),
+            (true, true) => reply.error(fuser::Errno::EINVAL),
+        }
+    }
     fn write(
         &self,
         _: &Request,
@@ -151,13 +182,20 @@ impl Filesystem for SlowFile {
         at: u64,
         data: &[u8],
         _: WriteFlags,
-        _: OpenFlags,
+        flags: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let mut inside = self.0.lock().unwrap();
         inside.came += 1;
-        if inside.shut {
+        let is_direct = flags.0 & libc::O_DIRECT != 0;
+        if !is_direct {
+            inside.mixed += inside.waiting.len();
+        }
+        if inside.takes_pages && is_direct && !(at as usize | data.len()).is_multiple_of(4096) {
+            inside.refused += 1;
+            reply.error(fuser::Errno::EINVAL);
+        } else if inside.shut {
             inside.waiting.push((at, data.to_vec(), reply));
         } else {
             inside.put(at, data, reply);
@@ -303,4 +341,111 @@ pub fn an_image_whose_file_system_is_silent_is_busy_and_no_more() {
     image.close();
     mount.file.set_silent(false);
     until(|| !is_locked(&mount.path()));
+}
+
+/// A front that comes and goes while the file system is silent: one `open` waits there, and none for each time.
+pub fn a_silent_file_system_has_one_open_however_often_a_front_comes() {
+    let Some(mount) = Mount::new("opens") else { return };
+    let mut image = FileImage::new(mount.path(), DiskConfig::default());
+    let before = mount.file.opened();
+    mount.file.set_silent(true);
+    for k in 0..8 {
+        let how = Opening { writable: k % 3 != 1, ..Opening::default() };
+        assert!(matches!(image.open(&how), Err(OpenError::Busy(_))));
+        image.close();
+    }
+    mount.file.set_silent(false);
+    let how = Opening { writable: true, ..Opening::default() };
+    while let Err(e) = image.open(&how) {
+        assert!(matches!(e, OpenError::Busy(_)), "{e}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The one that waited there, and one where that came before somebody wanted it again.
+    let opened = mount.file.opened() - before;
+    assert!((1..=2).contains(&opened), "{opened} times");
+    image.close();
+    until(|| !is_locked(&mount.path()));
+}
+
+/// A storage that says nothing of what direct I/O wants, and refuses it when it comes: that is no error of the guest's, the whole image
+/// goes through the page cache from then on, and nothing does before the last direct write is over.
+pub fn direct_io_that_is_refused_later_is_given_up_for_the_whole_image() {
+    for io in IoWay::ALL {
+        let Some(mount) = Mount::new(&format!("refuses-{io}")) else { return };
+        mount.file.0.lock().unwrap().takes_pages = true;
+        let mut image = FileImage::new(mount.path(), DiskConfig { io, direct: true });
+        let how = Opening { writable: true, ..Opening::default() };
+        let open = |image: &mut FileImage| {
+            while let Err(e) = image.open(&how) {
+                assert!(matches!(e, OpenError::Busy(_)), "{e}");
+            }
+        };
+        open(&mut image);
+        let words = image.describe().unwrap();
+        if !words.contains("direct") {
+            return skip(format!("no direct I/O on FUSE here: {words}"));
+        }
+        let (mut first, mut second) = (image.queue().unwrap(), image.queue().unwrap());
+        let write = |disk: &mut dyn Disk, sector: u64, byte: u8, len: usize| {
+            let mut buffer = Buffer::new(len);
+            buffer.set_len(len);
+            buffer.bytes_mut().fill(byte);
+            let memory = IoMemory::Private(buffer);
+            disk.submit(Io { token: sector, op: IoOp::Write, sector, sectors: len as u64 / 512, memory });
+            disk.start();
+        };
+        mount.file.set_shut(true);
+        write(&mut *first, 0, 1, 4096);
+        until(|| mount.file.waiting() == 1);
+        // A sector, which is refused; and a page, which would be taken.
+        write(&mut *second, 100, 2, 512);
+        let refused = || mount.file.0.lock().unwrap().refused;
+        let mut done = Vec::new();
+        until(|| refused() == 1);
+        for _ in 0..20 {
+            second.complete(&mut done);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        write(&mut *second, 8, 3, 4096);
+        for _ in 0..20 {
+            second.complete(&mut done);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let early = (done.len(), mount.file.waiting());
+        // Before anything is asserted: a process that holds up its own file system does not end.
+        mount.file.set_shut(false);
+        assert_eq!(early, (0, 1), "{io}: {done:?} while a direct write is under way");
+        let mut all = |disk: &mut dyn Disk, n: usize| {
+            while done.len() < n {
+                assert!(disk.wait());
+                disk.complete(&mut done);
+            }
+            assert!(done.drain(..).all(|done| done.outcome.is_ok()), "{io}");
+        };
+        all(&mut *first, 1);
+        all(&mut *second, 2);
+        write(&mut *first, 101, 4, 512);
+        all(&mut *first, 1);
+        let inside = mount.file.0.lock().unwrap();
+        assert_eq!((inside.refused, inside.mixed), (1, 0), "{io}");
+        let at = |sector: usize| inside.bytes[sector * 512];
+        assert_eq!([0, 8, 100, 101, 102].map(at), [1, 3, 2, 4, 0]);
+        drop(inside);
+        // Nor is a discard that is found to be refused.
+        let discard = IoOp::Discard { secure: false };
+        first.submit(Io { token: 1, op: discard, sector: 0, sectors: 8, memory: IoMemory::default() });
+        first.start();
+        while done.is_empty() {
+            assert!(first.wait());
+            first.complete(&mut done);
+        }
+        assert_eq!(done[0].outcome, Err(IoError::NotSupported), "{io}");
+        drop((first, second));
+        for _ in 0..2 {
+            assert!(image.describe().unwrap().contains("page cache"), "{io}");
+            image.close();
+            open(&mut image);
+        }
+        image.close();
+    }
 }

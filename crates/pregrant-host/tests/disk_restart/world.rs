@@ -3,7 +3,7 @@
 use crate::processes::Host;
 use pregrant::DomId;
 use pregrant::xenbus::toolstack::{self, Vbd};
-use pregrant::xenbus::{Class, DeviceId};
+use pregrant::xenbus::{Class, DeviceId, Side};
 use pregrant_host::loopback::DomainSpec;
 use std::fs::{File, OpenOptions};
 use std::ops::Deref;
@@ -80,6 +80,13 @@ impl World {
     /// One that makes no file longer than this.
     pub fn limited_back(&self, io: &str, bytes: u64) -> Back {
         Back::start(self.child(&[io, "copy"], None).env(LIMIT, bytes.to_string()))
+    }
+
+    /// What the back has said of the disk in the store, last.
+    pub fn error(&self) -> String {
+        let mut xs = client(&self.0.broker.attach(BACK).unwrap());
+        let said = xs.read_if_there(&vbd().error_path(Side::Back)).unwrap().unwrap_or_default();
+        String::from_utf8_lossy(&said).into_owned()
     }
 
     /// The guest is gone, or has closed its disk: takes it away, and sees that nothing is left of it.

@@ -371,11 +371,13 @@ pub enum OpenError {
     Busy(String),
     /// It cannot be had. Why, and what to do.
     Failed(String),
+    /// It was there, its guest is connected to it, and it will never be there again. Why.
+    Lost(String),
 }
 
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Busy(why) | Self::Failed(why)) = self;
+        let (Self::Busy(why) | Self::Failed(why) | Self::Lost(why)) = self;
         f.write_str(why)
     }
 }
@@ -390,6 +392,15 @@ pub trait Image: Send {
     /// # Errors
     /// See [`OpenError`]. It is not open then.
     fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError>;
+    /// What is strange about it, for whoever gave it to its guest; while it is open. None: nothing.
+    fn strange(&self) -> Option<String> {
+        None
+    }
+    /// What tells it from any other image that its name may lead to, now or later, in words: the same each time that this image is
+    /// opened, by whichever process. While it is open; None: nothing does.
+    fn identity(&self) -> Option<String> {
+        None
+    }
     /// How many sectors of 512 bytes it has now, while it is open; None: as many as it had.
     fn sectors(&mut self) -> Option<u64> {
         None

@@ -198,6 +198,8 @@ pub struct Back<D> {
     ending: bool,
     /// Not connected before the toolstack's script has said that the far side is ready.
     awaits_hotplug: bool,
+    /// Not connected for now.
+    paused: bool,
     /// A driver of the kernel's served it until now.
     of_kernel: bool,
     /// Pages that it may have mapped.
@@ -232,6 +234,7 @@ impl<D: BackDevice> Back<D> {
             reported: false,
             ending: false,
             awaits_hotplug: false,
+            paused: false,
             of_kernel: false,
             page_limit: usize::MAX,
             device,
@@ -248,6 +251,12 @@ impl<D: BackDevice> Back<D> {
     /// makes the far side ready (docs/protocol 2.10). Call [`step`](Self::step) when that key changes.
     pub fn await_hotplug(&mut self) {
         self.awaits_hotplug = true;
+    }
+
+    /// Whether a front that could be connected waits, at state 2, since what stands behind the device was not to be had a moment ago. Call
+    /// [`step`](Self::step) when that is over.
+    pub fn pause(&mut self, paused: bool) {
+        self.paused = paused;
     }
 
     /// What later connects may have mapped: what it needs, and pages that stay mapped since they were seen.
@@ -440,6 +449,9 @@ impl<D: BackDevice> Back<D> {
                     if self.awaits_hotplug
                         && !plugged(bus.own_text(HOTPLUG_STATUS).map_err(ConnectError::Keys)?)
                     {
+                        return Ok(came_to);
+                    }
+                    if self.paused {
                         return Ok(came_to);
                     }
                     if !self.device.is_there(bus).map_err(ConnectError::Keys)? {

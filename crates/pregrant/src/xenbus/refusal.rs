@@ -41,7 +41,8 @@ pub enum ConnectError<E> {
     TooManyPages(TooManyPages),
     /// What stands behind the device cannot be had: what it is, and why.
     Unready(String),
-    /// Somebody has what stands behind the device, and may soon let go: who, in words.
+    /// What stands behind the device cannot be had now, and is waited for: somebody has it; or it is not there, and a guest is connected
+    /// to it. Who, or why, in words.
     Busy(String),
     /// What a predecessor accepted, and the front uses, cannot be had again: what it is, and why.
     Lost(String),
@@ -95,9 +96,14 @@ impl<E> ConnectError<E> {
         matches!(self, Self::Bind { error: PlatformError { code: EINVAL, .. }, .. })
     }
 
-    /// Whether it is to be tried again for as long as somebody has what stands behind the device.
+    /// Whether it is to be tried again for as long as what stands behind the device is waited for.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Busy(_))
+    }
+
+    /// Whether it is for what stands behind the device that this is not connected, and for nothing that its front did.
+    pub fn is_behind(&self) -> bool {
+        matches!(self, Self::Busy(_) | Self::Unready(_))
     }
 }
 

@@ -19,4 +19,5 @@ mod life;
 mod model;
 mod race;
 mod rules;
+mod same_image;
 mod xsa_disk;

@@ -16,6 +16,8 @@ pub struct Inside {
     pub figures: DiskFigures,
     /// Why it cannot be opened.
     pub broken: Option<String>,
+    /// What tells it from others.
+    pub identity: Option<String>,
     /// What reads see.
     pub cache: Vec<u8>,
     /// What a loss of power leaves.
@@ -138,6 +140,7 @@ impl ModelDisk {
         let inside = Inside {
             figures,
             broken: None,
+            identity: Some("the model".into()),
             cache: bytes.clone(),
             platter: bytes,
             log: Vec::new(),
@@ -195,6 +198,9 @@ impl Image for ModelDisk {
         let figures = if how.native_sectors { inside.figures } else { inside.figures.in_sectors_of_512() };
         inside.units = figures.units();
         inside.broken.clone().map_or(Ok(figures), |why| Err(OpenError::Failed(why)))
+    }
+    fn identity(&self) -> Option<String> {
+        self.inside().identity.clone()
     }
     fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError> {
         let mut inside = self.inside();

@@ -99,6 +99,11 @@ impl World {
         self.kept.clear();
     }
 
+    /// What is kept for a successor by this name.
+    pub fn kept(&self, name: &str) -> Pages {
+        self.kept[name].clone()
+    }
+
     /// Another process takes the live rings up; the last one is gone, without a word.
     pub fn succeed(&mut self) -> Result<bool, ConnectError<String>> {
         self.back = BackVbd::new(GUEST, 51712, self.config, Box::new(self.disk.clone()));

@@ -277,6 +277,38 @@ fn xsa_300_requests_that_fail_late_are_bounded() {
     }
 }
 
+/// A list is refused for its last entry, when all of it was copied and looked at: few of those a poll, as of any that are long.
+#[test]
+fn xsa_300_lists_that_are_refused_at_their_end_are_bounded() {
+    for setting in settings() {
+        let mut world = World::new(setting.back, figures());
+        let mut front = RawFront::<Blkif64>::connect(&mut world, 256);
+        // One that says that it ends before it begins.
+        let wrong = Segment { gref: front.refs[1].0, first_sect: 5, last_sect: 4 };
+        let good =
+            front.refs[1..256].iter().map(|gref| Segment { gref: gref.0, first_sect: 0, last_sect: 7 });
+        let entries: Vec<u8> = good.chain([wrong]).flat_map(|segment| segment.to_bytes()).collect();
+        assert!(front.pages.copy_in(0, &entries));
+        // And one whose pages are not to be had.
+        for grefs in [[front.refs[0].0; 8], [0xffff; 8]] {
+            for id in 0..32 {
+                let req = IndirectRequest { op: OP_WRITE, nr_segments: 256, handle: 0, id, sector: 0, grefs };
+                front.push(&Request::Indirect(req));
+            }
+            front.publish();
+            for answered in 1..=32 {
+                world.poll_back();
+                let answers = front.answers();
+                assert_eq!(answers.len(), 1, "{:?}: in poll {answered}", setting.path);
+                assert_eq!(answers[0].0.status, RSP_ERROR);
+            }
+        }
+        let counts = world.back.shares()[0].counters.read();
+        assert_eq!((counts.refused, counts.failed), (32, 32));
+        front.end(world);
+    }
+}
+
 #[test]
 fn xsa_350_states_that_toggle_leave_nothing() {
     for setting in settings() {

@@ -53,6 +53,8 @@ pub struct BlkFrontend<P: Platform, T: Transport> {
     last_flush: bool,
     /// Lines about what its backs did.
     lines: LineBudget,
+    /// The last of them, if it says that a back has closed it.
+    closed: Option<String>,
 }
 
 impl<P: Platform, T: Transport> BlkFrontend<P, T>
@@ -84,6 +86,7 @@ where
             closing: false,
             last_flush: false,
             lines: LineBudget::new(),
+            closed: None,
         })
     }
 
@@ -383,26 +386,57 @@ where
     /// What became of the disk, for the log.
     fn log_step(&mut self, step: FrontStep, lost: usize) {
         match (step, self.vbd.figures()) {
-            (FrontStep::Live, Some(figures)) => self.say(format_args!(
-                "connected, {} sectors of 512 bytes{}, {} queue(s), {}",
-                figures.sectors,
-                if figures.read_only { ", read-only" } else { "" },
-                self.vbd.nr_queues(),
-                if self.vbd.persists() { "persistent grants" } else { "grants for each request" }
-            )),
             (FrontStep::StaysInUse, _) if self.disk.is_used() => self.say(format_args!(
                 "the toolstack wants it gone, and it is in use: it goes on until nobody has it open"
             )),
+            (FrontStep::Live, Some(figures)) => {
+                self.closed = None;
+                self.say(format_args!(
+                    "connected, {} sectors of 512 bytes{}, {} queue(s), {}",
+                    figures.sectors,
+                    if figures.read_only { ", read-only" } else { "" },
+                    self.vbd.nr_queues(),
+                    if self.vbd.persists() { "persistent grants" } else { "grants for each request" }
+                ))
+            }
             (FrontStep::Resized, Some(figures)) => {
                 self.say(format_args!("{} sectors of 512 bytes now", figures.sectors));
             }
             (FrontStep::Closed, _) => {
                 let why = self.back_says();
-                self.say(format_args!(
+                let line = format!(
                     "the back has closed it{why}; {lost} unanswered request(s) wait for the next one, and what comes meanwhile"
-                ));
+                );
+                // One that has no image closes it each time that it is tried.
+                if self.closed.as_ref() != Some(&line) {
+                    self.say(format_args!("{line}"));
+                    self.closed = Some(line);
+                }
             }
             _ => {}
+        }
+    }
+
+    /// Why it is not connected, as far as that can be seen from here, and what to do.
+    pub fn why_not(&mut self) -> String {
+        let FrontDevice { device, xs, .. } = &mut self.end;
+        let said = xs.read_if_there(&device.id().error_path(Side::Back)).ok().flatten();
+        let said = said.map(|text| short(&String::from_utf8_lossy(&text)));
+        let back = device.peer_domid();
+        match (device.peer_state(xs), said) {
+            (Ok(XenbusState::InitWait | XenbusState::Initialised), said) => {
+                let said = said.map(|said| format!(" It said last: {said}")).unwrap_or_default();
+                format!(
+                    "its back does not connect it: an image that is not there or in use, a drive without a medium, or a script that has \
+                     not ended; `pregrant doctor` in {back} says which.{said}"
+                )
+            }
+            (Ok(XenbusState::Closing | XenbusState::Closed), Some(said)) => format!("its back says: {said}"),
+            (Ok(XenbusState::Closing | XenbusState::Closed), None) => {
+                format!("its back has closed it; the back's log in {back} may say why")
+            }
+            (Ok(_), _) => format!("no backend serves it: start one in {back}, such as pregrant blkback"),
+            (Err(e), _) => e.to_string(),
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   place      a script of the toolstack's is waited for, where there is one
+//!   try_ahead  the image is opened and closed before the front comes: whoever attached it hears what is wrong with it
 //!   connected  the image is open: what it is goes to the log
 //!   lend       queue i and its disk's descriptor go to a worker, as one (`queue`); take_back
 //!   under_way  a disk that is slow: its guest's close waits for it, a second at most
@@ -11,14 +12,14 @@
 
 use super::queue::VbdQueue;
 use crate::disks::ImageFace;
-use crate::drivers::registry::{AnyBack, DeviceLog, Notes, ServedDevice, ServedQueue};
+use crate::drivers::registry::{AnyBack, DeviceLog, Notes, ServedDevice, ServedQueue, Trial};
 use log::Level;
-use pregrant::blk::back::{BackVbd, Counts};
+use pregrant::blk::back::{BackVbd, Counts, Tried};
 use pregrant::blk::disk::DiskFigures;
 use pregrant::blk::features::{DEVICE_PATH, DEVICE_TYPE, PARAMS, type_is_cdrom};
 use pregrant::platform::Platform;
-use pregrant::xenbus::back::Drained;
-use pregrant::xenbus::bus::StoreBus;
+use pregrant::xenbus::back::{Drained, HOTPLUG_STATUS};
+use pregrant::xenbus::bus::{DeviceBus, StoreBus};
 use pregrant::xenbus::{Device, DeviceError, DeviceId};
 use pregrant::xenstore::{Client, Transport};
 use rustix::fd::OwnedFd;
@@ -38,11 +39,13 @@ pub(super) struct VbdInstance<P: Platform> {
     /// By queue: readable when its disk has done something; none while they are lent.
     readable: Vec<Option<OwnedFd>>,
     awaits_scripts: bool,
+    /// What is strange about its image, and was not told yet.
+    strange: Option<String>,
 }
 
 impl<P: Platform> VbdInstance<P> {
     pub(super) fn new(vbd: BackVbd<P>, face: ImageFace, awaits_scripts: bool) -> Self {
-        Self { vbd, face, readable: Vec::new(), awaits_scripts }
+        Self { vbd, face, readable: Vec::new(), awaits_scripts, strange: None }
     }
 
     /// Of all queues, since they connected.
@@ -90,10 +93,38 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
         Ok(notes)
     }
 
+    fn try_ahead(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(Trial, bool), DeviceError> {
+        let trial = match self.vbd.try_image(bus)? {
+            None => Trial::Nothing,
+            Some(Tried::Opened { strange }) => Trial::There(strange),
+            Some(Tried::Busy(who)) => Trial::Busy(who),
+            Some(Tried::Failed(why)) => Trial::Missing(why),
+        };
+        // A script may put another image in the place of what `params` says.
+        let script = bus.own_text(SCRIPT)?.is_some_and(|script| !script.is_empty());
+        let ran = bus.own_text(HOTPLUG_STATUS)?.as_deref() == Some("connected");
+        let is_early = self.awaits_scripts && script && !ran;
+        self.strange = match &trial {
+            Trial::There(strange) if is_early => strange.clone(),
+            _ => None,
+        };
+        Ok((trial, is_early))
+    }
+
     fn connected(&mut self, _: &Device, log: &DeviceLog) {
+        if let Some(strange) = self.strange.take() {
+            log.say(Level::Warn, &strange);
+        }
         self.readable = self.face.take_readable();
         let queues = self.vbd.shares().len();
         log.say(Level::Info, &format_args!("connected, {queues} queue(s), {}", self.words()));
+    }
+
+    fn key_changed(&mut self, _: &Device, log: &DeviceLog) {
+        if self.vbd.figures().is_some() {
+            let text = "the toolstack names another image; its guest keeps the one that it has until its front connects anew";
+            log.say(Level::Info, &text);
+        }
     }
 
     fn closed(&mut self, _: &DeviceId, _: &DeviceLog) {

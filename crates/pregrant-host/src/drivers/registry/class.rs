@@ -93,6 +93,19 @@ pub enum PlugStep {
     Out(Option<String>),
 }
 
+/// What stands behind a device, as it was [tried](ServedDevice::try_ahead) before its front came.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Trial {
+    /// There is nothing to be tried.
+    Nothing,
+    /// It is there; and what is strange about it.
+    There(Option<String>),
+    /// Somebody has it who may let go: who, in words.
+    Busy(String),
+    /// It cannot be had: why, and what to do.
+    Missing(String),
+}
+
 /// One device that is served.
 pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     /// Its handshake.
@@ -115,6 +128,15 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     fn place(&mut self, device: &Device, xs: &mut Client<T>, live: bool) -> Result<Notes, String> {
         let _ = (device, xs, live);
         Ok(Notes::new())
+    }
+    /// Tries what stands behind it, before its front comes. With it whether the toolstack's script is still to say what that is: then
+    /// the log is not told yet.
+    ///
+    /// # Errors
+    /// The directory is gone, or xenstore.
+    fn try_ahead(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(Trial, bool), DeviceError> {
+        let _ = bus;
+        Ok((Trial::Nothing, false))
     }
     /// It is connected: says so, and how.
     fn connected(&mut self, device: &Device, log: &DeviceLog);
@@ -292,6 +314,7 @@ pub trait AnyBack<P: Platform, T: Transport + 'static> {
     fn say_connected(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(), DeviceError>;
     fn close(&mut self, p: &P, bus: &mut StoreBus<'_, T>, why: Option<&str>) -> Result<(), DeviceError>;
     fn own_key_changed(&mut self, p: &P, bus: &mut StoreBus<'_, T>, key: &str) -> Result<(), DeviceError>;
+    fn pause(&mut self, paused: bool);
     fn limit_pages(&mut self, pages: usize);
     fn needed_pages(&self) -> usize;
     fn single_pages(&self) -> usize;
@@ -339,6 +362,9 @@ impl<P: Platform, T: Transport + 'static, D: BackDevice<Platform = P>> AnyBack<P
     }
     fn own_key_changed(&mut self, p: &P, bus: &mut StoreBus<'_, T>, key: &str) -> Result<(), DeviceError> {
         if (**self).is_connected() { self.changed(p, bus, Changed::Own(key)) } else { Ok(()) }
+    }
+    fn pause(&mut self, paused: bool) {
+        self.pause(paused);
     }
     fn limit_pages(&mut self, pages: usize) {
         self.limit_pages(pages);

@@ -1,5 +1,6 @@
 //! The devices of a backend, of all classes, in the order of their numbers.
 
+use super::behind::Behind;
 use super::class::{RingFault, ServedDevice, ServedQueue};
 use super::device_log::DeviceLog;
 use log::Level;
@@ -29,6 +30,10 @@ pub struct DeviceReport {
     pub lines_left_out: u64,
     /// Why it was the last time, also when it is connected again.
     pub last_failure: Option<String>,
+    /// Why what stands behind it cannot be had, where it is not connected for that.
+    pub waits_for: Option<String>,
+    /// Whether that was tried; false: it may be there or not.
+    pub is_tried: bool,
     /// Nanoseconds of workers' time that its queues took while others wanted the same worker.
     pub worker_ns: u64,
     /// Whether a predecessor's live rings were taken up.
@@ -37,10 +42,32 @@ pub struct DeviceReport {
     pub connected: Option<Duration>,
 }
 
-/// A device whose last owner still holds it.
-#[derive(Clone, Copy)]
+impl DeviceReport {
+    /// Of a device that a predecessor left connected, and that waits for what stands behind it.
+    pub(super) fn waiting(id: DeviceId, state: XenbusState, why: &str) -> Self {
+        Self {
+            id,
+            state,
+            failed: None,
+            faults: 0,
+            throttled: 0,
+            lines_left_out: 0,
+            last_failure: None,
+            waits_for: Some(why.into()),
+            is_tried: true,
+            worker_ns: 0,
+            reattached: false,
+            connected: None,
+        }
+    }
+}
+
+/// A device whose last owner still holds it, or what stands behind it.
+#[derive(Clone)]
 pub(super) struct Held {
-    pub(super) until: Instant,
+    pub(super) since: Instant,
+    /// Who, or what is missing.
+    pub(super) why: String,
     /// Not to be tried before.
     pub(super) next: Instant,
     /// Given up, or for as long as it takes, and said so.
@@ -50,10 +77,11 @@ pub(super) struct Held {
 }
 
 /// What stands behind a device is somebody's.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Busy {
     pub(super) since: Instant,
     pub(super) next: Instant,
+    pub(super) who: String,
 }
 
 /// A device about to be closed, behind which something is under way.
@@ -116,6 +144,8 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) settling: Option<Settling>,
     /// Its front waits, for somebody has what stands behind it: since when, and when that is to be looked at again.
     pub(super) busy: Option<Busy>,
+    /// What else is known of that.
+    pub(super) behind: Behind,
     /// Its front is not listened to before.
     pub(super) throttled_until: Option<Instant>,
     /// The device's lock, where there is one.
@@ -174,6 +204,8 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
             throttled: self.throttled + self.ring_pauses,
             lines_left_out: self.log.left_out(),
             last_failure: self.last_failure.clone(),
+            waits_for: self.busy.as_ref().map(|busy| &*busy.who).or(self.behind.why()).map(String::from),
+            is_tried: self.behind.is_decided() && self.busy.is_none(),
             worker_ns: self.worker_ns.load(Ordering::Relaxed),
             reattached: self.reattached,
             connected: self.connected_at.filter(|_| self.is_connected()).map(|at| at.elapsed()),

@@ -8,9 +8,10 @@
 //! ```
 //! What a guest may do: nothing here; the directory is the toolstack's.
 
+use super::behind::Behind;
 use super::device_log::DeviceLog;
 use super::devices::{Held, Instance, Then, hush, listen};
-use super::looks::BUSY_LOOK;
+use super::looks::busy_pause;
 use super::watch::{Changed, below_watch, watch_of};
 use super::{Backend, BackendError};
 use crate::drivers::recovery::Recovery;
@@ -178,7 +179,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         };
         if let Err(e) = &taken
             && (e.is_busy()
-                || e.is_too_early() && self.held.get(&id).is_none_or(|held| Instant::now() < held.until))
+                || e.is_too_early() && self.held.get(&id).is_none_or(|held| held.since.elapsed() < DYING))
         {
             if e.is_busy() {
                 // It goes on waiting, where it would begin to anew.
@@ -209,6 +210,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             settling: None,
             throttled_until: None,
             busy: None,
+            behind: Behind::default(),
             _owned: owned,
         };
         match left {
@@ -222,6 +224,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
             _ => instance.say(Level::Info, &"found"),
         }
+        if !live {
+            instance.behind.begin(Instant::now());
+        }
         self.plugging |= instance.served.is_plugging();
         self.devices.insert(instance);
         // Places of others may have moved.
@@ -230,19 +235,31 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             _ if let Some(why) = misplaced => self.fail(id, &why),
             Ok(true) => self.connected(id),
             Ok(false) => {}
-            Err(e) => self.fail(id, &format!("its live rings cannot be taken up: {e}")),
+            Err(e) => {
+                // A front that comes again is to find it as it was found here, and the log has it then.
+                if e.is_behind()
+                    && let Some(served) = self.devices.get_mut(&id)
+                {
+                    let why = e.to_string();
+                    served.behind.fails(Instant::now(), &why, true);
+                    let _ = served.behind.is_news(&why);
+                }
+                self.fail(id, &format!("its live rings cannot be taken up: {e}"));
+            }
         }
     }
 
     /// Somebody else still has the device: it is tried again for a second, and after that when the directory changes. Or, `busy`, what
-    /// stands behind it, which a process that is dead may have for long: its guest waits until that is free.
+    /// stands behind it, which a process that is dead may have for long, or is not there yet: its guest waits for it.
     fn hold(&mut self, id: DeviceId, why: &dyn Display, busy: bool) {
         let now = Instant::now();
-        let first = Held { until: now + DYING, next: now, said: false, given_up: false };
+        let first = Held { since: now, why: String::new(), next: now, said: false, given_up: false };
         let held = self.held.entry(id).or_insert(first);
-        held.next = if busy { now + BUSY_LOOK } else { now };
-        held.given_up |= !busy && now >= held.until;
-        if now >= held.until && !std::mem::replace(&mut held.said, true) {
+        held.why = why.to_string();
+        held.next = if busy { now + busy_pause(held.since, now) } else { now };
+        let is_long = now.duration_since(held.since) >= DYING;
+        held.given_up |= !busy && is_long;
+        if is_long && !std::mem::replace(&mut held.said, true) {
             let log = self.logs.entry(id).or_insert_with(|| self.device_logs.of(id));
             let how = if busy { "its guest waits" } else { "not served" };
             log.say(Level::Warn, &format_args!("{how}: {why}"));

@@ -2,14 +2,18 @@
 //!
 //! ```text
 //!   connected:            it has changed perhaps (a disk's length)         each second, if its class wants it
-//!   about to connect:     somebody has it, who may let go                  each 20 ms, for ten seconds; then the device fails
-//!   left by a predecessor: the same, with live rings (find)                each 20 ms, for as long as it takes: its guest waits
+//!   found:                it is there, or not (behind)                     at once; where it is not again, with pauses that grow
+//!   about to connect:     somebody has it, who may let go                  from each 20 ms on, for ten seconds; then the device fails
+//!   left by a predecessor: the same, or it is not there (find)             from each 20 ms on, for as long as it takes: its guest waits
 //!   somebody else's:      the kernel has it, who may let go                each second
 //!   about to close:       what is under way behind it ends (recall)        each 20 ms, for as long as its class says
 //! ```
+//! "From each 20 ms on": a look is as far from the one before as an eighth of the time that has passed since the first, a second at most.
+//!
 //! What a guest may do: nothing here.
 
 use super::Backend;
+use super::class::Trial;
 use super::devices::{Busy, Settling};
 use log::Level;
 use pregrant::platform::Platform;
@@ -23,6 +27,8 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_secs(1);
 /// Between two looks at what somebody has.
 pub(super) const BUSY_LOOK: Duration = Duration::from_millis(20);
+/// The same, when it has taken long.
+const BUSY_LOOK_MOST: Duration = Duration::from_secs(1);
 /// How long a front that is about to connect waits for that.
 const BUSY_MOST: Duration = Duration::from_secs(10);
 
@@ -30,17 +36,50 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// A front is about to connect, and somebody has what stands behind the device: it waits.
     pub(super) fn wait_for_busy(&mut self, id: DeviceId, e: ConnectError<DeviceError>) {
         let Some(served) = self.devices.get_mut(&id) else { return };
-        let now = Instant::now();
-        if served.busy.is_none() {
-            served.say(Level::Info, &format_args!("its front waits: {e}"));
+        let (now, who) = (Instant::now(), e.to_string());
+        if served.behind.why().is_some() {
+            // It was told so before, and waits for the next try.
+            return served.behind.fails(now, &who, true);
         }
-        let since = served.busy.map_or(now, |busy| busy.since);
+        if served.busy.is_none() {
+            served.say(Level::Info, &format_args!("its front waits: {who}"));
+        }
+        let since = served.busy.take().map_or(now, |busy| busy.since);
         if now.duration_since(since) < BUSY_MOST {
-            served.busy = Some(Busy { since, next: now + BUSY_LOOK });
+            served.busy = Some(Busy { since, next: now + busy_pause(since, now), who });
             return;
         }
-        served.busy = None;
         self.failed_to_connect(id, e);
+    }
+
+    /// What stands behind a device is to be tried again: by its front's connect, if there is a front that waits, or without one.
+    fn try_behind(&mut self, id: DeviceId, failing: Duration) {
+        self.step(id);
+        let Some(served) = self.devices.get_mut(&id) else { return };
+        if served.is_connected() || served.busy.is_some() || served.behind.due().is_some() {
+            return;
+        }
+        let tried = served.served.try_ahead(&mut StoreBus { device: &served.device, xs: &mut self.xs });
+        let (trial, quiet) = match tried {
+            Ok(tried) => tried,
+            Err(e) => return served.say(Level::Warn, &e),
+        };
+        let now = Instant::now();
+        let line = match trial {
+            Trial::Nothing | Trial::There(None) => return served.behind.is_there(),
+            Trial::There(Some(strange)) => {
+                served.behind.is_there();
+                strange
+            }
+            Trial::Busy(who) if failing < BUSY_MOST => return served.behind.fails(now, &who, false),
+            Trial::Busy(why) | Trial::Missing(why) => {
+                served.behind.fails(now, &why, true);
+                why
+            }
+        };
+        if !quiet && served.behind.is_news(&line) {
+            served.say(Level::Warn, &line);
+        }
     }
 
     /// Looks at what it is time to look at.
@@ -50,6 +89,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let due: Vec<_> = self.devices.iter().filter(|s| s.busy.as_ref().is_some_and(is_due)).collect();
         let due: Vec<_> = due.into_iter().map(|served| served.device.id()).collect();
         due.into_iter().for_each(|id| self.step(id));
+        let due: Vec<_> =
+            self.devices.iter_mut().filter_map(|s| Some((s.device.id(), s.behind.is_due(now)?))).collect();
+        due.into_iter().for_each(|(id, failing)| self.try_behind(id, failing));
         let is_due = |s: &Settling| !s.over && s.next <= now;
         let due: Vec<_> = self.devices.iter().filter(|s| s.settling.as_ref().is_some_and(is_due)).collect();
         let due: Vec<_> = due.into_iter().map(|served| served.device.id()).collect();
@@ -70,12 +112,19 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// When the next look is due, from now.
     pub(super) fn look_due(&self) -> Option<Duration> {
         let now = Instant::now();
-        let busy = self.devices.iter().filter_map(|served| served.busy.map(|busy| busy.next));
+        let busy = self.devices.iter().filter_map(|served| served.busy.as_ref().map(|busy| busy.next));
+        let behind = self.devices.iter().filter_map(|served| served.behind.due());
         let held = self.held.values().filter(|held| !held.given_up).map(|held| held.next);
         let looks = !self.left_alone.is_empty()
             || self.devices.iter().any(|s| s.is_connected() && s.served.wants_looks());
         let settling = self.devices.iter().filter_map(|s| s.settling.filter(|s| !s.over).map(|s| s.next));
-        let first = busy.chain(held).chain(settling).chain(looks.then(|| self.looked + LOOK)).min()?;
+        let first =
+            busy.chain(behind).chain(held).chain(settling).chain(looks.then(|| self.looked + LOOK)).min()?;
         Some(first.saturating_duration_since(now))
     }
+}
+
+/// How long somebody who has it since then is left alone.
+pub(super) fn busy_pause(since: Instant, now: Instant) -> Duration {
+    (now.duration_since(since) / 8).clamp(BUSY_LOOK, BUSY_LOOK_MOST)
 }

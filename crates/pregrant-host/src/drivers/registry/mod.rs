@@ -7,7 +7,7 @@
 //!   class   what a class brings: DeviceClass, ServedDevice       devices  one device, and its report
 //!   watch   what an event of xenstore means
 //!   find    which devices there are         step  what becomes of one
-//!   looks   what is looked at now and then, for nobody tells of it
+//!   looks   what is looked at now and then, for nobody tells of it                     behind  what is known of what is not there
 //!   own_rings  rings of devices that are of no queue, and own_turns, when they are served
 //!   pages   what a guest may have mapped    throttled  whose front asks for too many steps
 //!   sleep   until there may be something to do                   recall     what waits for queues that workers have
@@ -23,6 +23,7 @@
 //!
 //! [`throttle`]: crate::drivers::throttle
 
+mod behind;
 mod class;
 mod device_log;
 mod devices;
@@ -40,7 +41,7 @@ mod tests;
 mod throttled;
 mod watch;
 
-pub use class::{AnyBack, DeviceClass, Notes, PlugStep, RingFault, ServedDevice, ServedQueue};
+pub use class::{AnyBack, DeviceClass, Notes, PlugStep, RingFault, ServedDevice, ServedQueue, Trial};
 pub use device_log::{ALL_DEVICES, DeviceLog, DeviceLogs, LINES_PER_DEVICE, NEXT_LINE};
 pub use devices::DeviceReport;
 pub use pages::PAGES_PER_GUEST;
@@ -345,7 +346,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// What is said of all devices, of any class; and what is said beside it of each.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceReport, &dyn ServedDevice<P, T>)> {
-        self.devices.iter().map(|s| (s.report(), &*s.served))
+        let waiting = self.held.iter().filter_map(|(id, held)| {
+            // Somebody else's devices are not told of.
+            let served = &**self.made.get(id)?;
+            Some((DeviceReport::waiting(*id, served.back().state(), &held.why), served))
+        });
+        self.devices.iter().map(|s| (s.report(), &*s.served)).chain(waiting)
     }
 
     /// Devices that are connected.

@@ -80,6 +80,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
         let back = served.served.back_mut();
         back.limit_pages(pages_left);
+        back.pause(served.behind.is_paused(Instant::now()));
         let came_to = {
             let mut kept = keeper(&mut self.config.recovery, &self.platform, id, served.log.clone());
             back.step(&self.platform, &mut bus, &mut kept)
@@ -106,6 +107,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             // misses it. To forget it now would be to find it again at once.
             Ok(BackStep::Removed) => {
                 served.served.closed(&id, &served.log);
+                served.behind.is_over();
                 if self.config.removes {
                     if served.served.unplug() {
                         self.plugging = true;
@@ -134,7 +136,17 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 return;
             }
             ConnectError::Keys(e) => e.to_string(),
-            e => format!("{}: {e}", id.front_dir()),
+            e => {
+                let (is_behind, why) = (e.is_behind(), e.to_string());
+                let text = format!("{}: {why}", id.front_dir());
+                if is_behind && let Some(served) = self.devices.get_mut(&id) {
+                    served.behind.fails(Instant::now(), &why, true);
+                    let is_news = served.behind.is_news(&why);
+                    self.fail_with(id, &text, is_news);
+                    return self.relive();
+                }
+                text
+            }
         };
         self.fail(id, &text);
         self.relive();
@@ -145,6 +157,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.share_pages(&id);
         let Some(served) = self.devices.get_mut(&id) else { return };
         served.failed = None;
+        served.behind.is_over();
         served.connected_at = Some(Instant::now());
         served.served.connected(&served.device, &served.log);
         // Only now: frames that come at once for it, or from it, by another worker, find its ports.
@@ -163,6 +176,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             served.say(Level::Warn, &e);
         }
         served.served.key_changed(&served.device, &served.log);
+        if !served.is_connected() {
+            // It may be another thing altogether.
+            served.busy = None;
+            served.behind.begin(Instant::now());
+        }
         self.crew.nudge(*id);
     }
 
@@ -191,6 +209,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Closes one device for something that its guest did.
     #[cold]
     pub(super) fn fail(&mut self, id: DeviceId, why: &dyn Display) {
+        self.fail_with(id, why, true);
+    }
+
+    /// The same; the log has a line of it where that is news.
+    fn fail_with(&mut self, id: DeviceId, why: &dyn Display, is_news: bool) {
         if !self.is_home(&id, Then::Fail(why.to_string())) {
             return;
         }
@@ -199,7 +222,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             "{why}. To use the {} again, close its front and connect it again, or detach and attach it",
             id.class.name()
         );
-        served.say(Level::Warn, &format_args!("closed: {text}"));
+        if is_news {
+            served.say(Level::Warn, &format_args!("closed: {text}"));
+        }
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
         if let Err(e) = served.served.back_mut().close(&self.platform, &mut bus, Some(&text)) {
             // The directory may be gone with the guest; what matters is that nothing is mapped any more.

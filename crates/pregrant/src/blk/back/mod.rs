@@ -7,6 +7,7 @@
 //! The data path ([`queue`]) never meets the control path ([`vbd`]: keys, states, the disk's figures).
 
 pub mod counters;
+pub mod kept_image;
 pub mod queue;
 pub mod request;
 pub mod slots;
@@ -14,4 +15,4 @@ pub mod vbd;
 
 pub use counters::{Counters, Counts};
 pub use queue::{BackQueue, QueueShare};
-pub use vbd::{BackVbd, Vbd, VbdConfig};
+pub use vbd::{BackVbd, Tried, Vbd, VbdConfig};

@@ -12,7 +12,8 @@
 //!
 //! What a guest may do: what [`request`](super::request) says of a slot, name ids twice (both are answered), lie with its index (a
 //! fault), ask for large transfers on all slots (they wait on the ring; the budget bounds what is mapped or copied for it), also such
-//! as fail at their last page (what was mapped for one is unmapped before the next is looked at, and a poll looks at few of them).
+//! as fail at their last page (what was mapped for one is unmapped before the next is looked at, and a poll looks at few of them), or
+//! are refused when their whole list was read (the same few).
 
 use super::counters::{Counters, add};
 use super::request::{Kind, Order, Refusal, Rules, answered_op, judge};
@@ -24,7 +25,7 @@ use crate::error::{PeerFault, PlatformError};
 use crate::platform::{Events, Platform};
 use crate::ring::Taken;
 use crate::units::DomId;
-use crate::wire::blkif::{RSP_EOPNOTSUPP, RSP_ERROR, RSP_OKAY, Request, Response};
+use crate::wire::blkif::{RSP_EOPNOTSUPP, RSP_ERROR, RSP_OKAY, Request, Response, Segment};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -166,7 +167,7 @@ pub struct BackQueue<P: Platform> {
     parts_in_flight: usize,
     /// Parts that may be.
     budget: usize,
-    /// Parts of requests that could not begin, in this poll.
+    /// Parts of requests that could not begin, or were refused, in this poll.
     failed_parts: usize,
     /// The disk has orders that it was not told to start.
     submitted: bool,
@@ -321,7 +322,7 @@ impl<P: Platform> BackQueue<P> {
             self.ring.prefetch(n.min(BATCH as u32));
         }
         for n in 0..BATCH {
-            // Those that fail late cost as much as those that do not, and are never in flight.
+            // Those that fail late cost as much as those that do not, and are never in flight; so do those whose list is refused.
             let failed_enough = self.failed_parts >= self.rules.most_parts();
             // Whoever asks much has more turns, and none that the worker's other devices wait long for.
             let begun = self.parts_in_flight.saturating_sub(before) + self.failed_parts;
@@ -356,6 +357,7 @@ impl<P: Platform> BackQueue<P> {
         let Self { jobs, path, rules, list, of, .. } = self;
         let job = &mut jobs[place as usize];
         (job.taken, job.id, job.op, job.step) = (Some(taken), req.id(), answered_op(&req), 0);
+        list.clear();
         let judged = judge(&req, rules, &mut job.parts, list, |refs, out| path.read_list(p, *of, refs, out));
         let order = match judged {
             Ok(order) => order,
@@ -367,6 +369,9 @@ impl<P: Platform> BackQueue<P> {
                     Refusal::NoList => failed,
                 };
                 add(counter, 1);
+                // A list costs what it is long, also one that is refused.
+                let listed = list.len() / Segment::SIZE;
+                self.failed_parts += job.parts.len().max(listed);
                 job.parts.clear();
                 return self.finish(place, refusal.status());
             }

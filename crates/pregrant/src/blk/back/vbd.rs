@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   offer       what this back takes                                          blk/features.rs
-//!   connect     image opened --> the front's keys --> rings, channels --> queues live --> figures written, and then state 4
+//!   connect     image opened, and written down (kept_image) --> the front's keys --> rings, channels --> queues live --> figures written, and then state 4
 //!   resize      `sectors` and the state once more: the front looks        also by a successor whose image grew meanwhile
 //!   disconnect  nothing stays mapped or bound, but what the disk still works on: whoever closes it waits for that (under_way)
 //! ```
@@ -11,6 +11,7 @@
 //! What a front may do: write any keys, lie on its rings, vanish. Rings that are wrong close the device; what passes the bound of its
 //! guest's pages (XSA-300) connects nothing.
 
+use super::kept_image::{ImageRecord, KEPT_IMAGE_BYTES, KeptImage};
 use super::queue::{BackQueue, QueueParts, QueueShare};
 use super::request::Rules;
 use super::slots::{JOURNAL_BYTES, Journal, Slots};
@@ -64,6 +65,20 @@ impl Default for VbdConfig {
     }
 }
 
+/// What became of an image that was [tried](Back::try_image).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Tried {
+    /// It is there, and what is strange about it.
+    Opened {
+        /// In words.
+        strange: Option<String>,
+    },
+    /// Somebody has it who may let go: who, in words.
+    Busy(String),
+    /// It cannot be had: why, and what to do.
+    Failed(String),
+}
+
 /// One disk of domain `of`, with its handshake.
 pub type BackVbd<P> = Back<Vbd<P>>;
 
@@ -93,6 +108,23 @@ impl<P: Platform> Back<Vbd<P>> {
             of,
             handle,
         )
+    }
+
+    /// Opens its image, as its front's connect will, and lets go of it: before its front comes. None: it is connected, or names none.
+    pub fn try_image<B: DeviceBus>(&mut self, bus: &mut B) -> Result<Option<Tried>, B::Error> {
+        if self.figures.is_some() || !self.is_there(bus)? {
+            return Ok(None);
+        }
+        let writable = mode_writes(bus.own_text(MODE)?.as_deref());
+        let native_sectors = self.config.native_sectors;
+        let opening = Opening { params: image_name(bus)?, writable, is_live: false, native_sectors };
+        let tried = match self.image.open(&opening) {
+            Ok(_) => Tried::Opened { strange: self.image.strange() },
+            Err(OpenError::Busy(why)) => Tried::Busy(why),
+            Err(e) => Tried::Failed(format!("{e}")),
+        };
+        self.image.close();
+        Ok(Some(tried))
     }
 
     /// Looks how long its image is now, and [resizes](Self::resize) it. True: it had another length.
@@ -203,6 +235,14 @@ fn resized<B: DeviceBus>(bus: &mut B, sectors: u64) -> Result<Pairs, B::Error> {
     Ok(resized_pairs(sectors, state))
 }
 
+/// The image cannot be had. A guest that is connected to it waits, for it would lose a disk that closes.
+fn not_there<E>(begin: Begin, why: String) -> ConnectError<E> {
+    match begin {
+        Begin::Fresh => ConnectError::Unready(why),
+        Begin::Reattach => ConnectError::Busy(why),
+    }
+}
+
 /// What the toolstack, or its script, calls the image; None: it names none.
 fn image_name<B: DeviceBus>(bus: &mut B) -> Result<Option<String>, B::Error> {
     let named = |name: Option<String>| name.filter(|name| !name.is_empty());
@@ -245,18 +285,60 @@ impl<P: Platform> Vbd<P> {
         // A guest that was told that it only reads does so until its next connect.
         let writable = mode_writes(mode.as_deref()) && !told.is_some_and(|told| told.read_only);
         let params = image_name(bus).map_err(ConnectError::Keys)?;
+        let is_cd = type_is_cdrom(bus.own_text(DEVICE_TYPE).map_err(ConnectError::Keys)?.as_ref());
         let opening = Opening { params, writable, is_live: begin == Begin::Reattach, native_sectors };
         let mut figures = self.image.open(&opening).map_err(|e| match e {
             OpenError::Busy(who) => ConnectError::Busy(who),
-            OpenError::Failed(why) => ConnectError::Unready(why),
+            OpenError::Failed(why) => not_there(begin, why),
+            OpenError::Lost(why) => ConnectError::Lost(why),
         })?;
         figures.read_only |= !writable;
-        let connected =
-            self.connect_open(p, bus, (front, told, figures), Connect { begin, page_limit, kept });
+        let name = opening.params.as_deref().unwrap_or_default();
+        let same = self.check_image((name, is_cd), &front, begin, &mut *kept);
+        let connected = same.map_err(ConnectError::Unready).and_then(|()| {
+            self.connect_open(p, bus, (front, told, figures), Connect { begin, page_limit, kept })
+        });
         if connected.is_err() {
             self.image.close();
         }
         connected
+    }
+
+    /// Writes down which image this connection's guest has, before anything is done there; or finds that it has another, and refuses
+    /// that, in words. Whoever was refused so is not given the other by connecting anew: it may have it mounted. A CD drive is, for there
+    /// that is how its medium is changed.
+    fn check_image(
+        &self,
+        (name, is_cd): (&str, bool),
+        front: &FrontRequest,
+        begin: Begin,
+        kept: KeptMemory<'_>,
+    ) -> Result<(), String> {
+        let Some(memory) = kept("image", KEPT_IMAGE_BYTES).and_then(KeptImage::new) else { return Ok(()) };
+        let Some(identity) = self.image.identity() else {
+            memory.clear();
+            return Ok(());
+        };
+        let connection = front.queues.first().and_then(|q| Some((q.ring.first()?.0, q.channel.0)));
+        let now = ImageRecord::new(connection.unwrap_or_default(), name, &identity);
+        let refused = memory.load().filter(|was| {
+            let counts = match begin {
+                Begin::Reattach => was.connection == now.connection,
+                Begin::Fresh => was.refused && !is_cd,
+            };
+            counts && !was.is_of(&now)
+        });
+        let Some(was) = refused else {
+            memory.store(&now);
+            return Ok(());
+        };
+        let why = format!(
+            "{} is not the image that its guest was connected to, which was {} ({}); this one is {}. Nothing of it was read or \
+             written for the guest. Put that image back; or, to give the guest this one, detach and attach the disk",
+            now.name, was.name, was.identity, now.identity
+        );
+        memory.store(&ImageRecord { refused: true, ..was });
+        Err(why)
     }
 
     /// The same, once the image is open. `told` is what a predecessor's guest knows of it.
@@ -303,7 +385,7 @@ impl<P: Platform> Vbd<P> {
         let budget = if maps { budget.min((page_limit - rings) / n) } else { budget };
         let mut queues = Vec::with_capacity(n);
         for (i, keys) in front.queues.iter().enumerate() {
-            let disk = self.image.queue().map_err(|e| ConnectError::Unready(format!("{e}")))?;
+            let disk = self.image.queue().map_err(|e| not_there(begin, format!("{e}")))?;
             let path = AnyPath::new(path, self.config.persistent_pages);
             let pages = keys.ring.len() + if maps { budget } else { 0 };
             let parts = QueueParts { ring_key: keys.ring_key((i, n), 0), disk, path, rules, budget, pages };

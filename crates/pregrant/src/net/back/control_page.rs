@@ -18,8 +18,8 @@
 
 use super::gref_requests::{QUEUES_MAX, UNANSWERED_MAX};
 use super::hash::{HashSettings, MAPPING_MAX};
-use super::kept_checksum;
 use super::multicast::MulticastList;
+use crate::kept_checksum;
 use crate::net::headers::MacAddr;
 use crate::net::toeplitz::KEY_MAX;
 use crate::ring::crash::{self, Point};

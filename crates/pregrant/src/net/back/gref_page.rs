@@ -10,7 +10,7 @@
 //!
 //! Private to the back's domain: no peer can write it. It is checked as if one could.
 
-use super::kept_checksum;
+use crate::kept_checksum;
 use crate::net::path::gref_mapping::LIMIT_MAX;
 use crate::ring::crash::{self, Point};
 use crate::shm::SharedBytes;

@@ -17,7 +17,6 @@ pub mod gref_page;
 pub mod gref_requests;
 pub mod hash;
 pub mod interrupted;
-mod kept_checksum;
 mod late;
 pub mod multicast;
 pub mod queue;

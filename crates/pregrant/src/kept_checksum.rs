@@ -3,7 +3,7 @@
 //! Against a death in the middle of a record, not against a liar: that memory is private to the back's domain.
 
 /// Of these words, in their order.
-pub(super) fn of(words: impl Iterator<Item = u32>) -> u32 {
+pub(crate) fn of(words: impl Iterator<Item = u32>) -> u32 {
     let sum =
         words.fold(0x1505_u64, |h, w| (h ^ u64::from(w)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29));
     (sum ^ sum >> 32) as u32

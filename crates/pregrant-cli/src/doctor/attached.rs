@@ -1,0 +1,128 @@
+//! `pregrant doctor --vbd`: whether a disk that was just attached can be had, as its backend knows it. For the toolstack's script
+//! (dist/block-pregrant), which fails with the reason where it cannot.
+//!
+//! ```text
+//!   backend: a vbd is found --opens its image, and closes it--> status: it was tried; what is missing, or who has it
+//!   this:    asks the status until it was
+//! ```
+//! It waits for a backend that is starting, and for an image that somebody has and may let go of, and not as long as the toolstack waits
+//! for its script.
+
+use super::Result;
+use super::finding::plain;
+use crate::daemon::chosen;
+use crate::status_reader::{self, NoStatus};
+use pregrant::DomId;
+use pregrant::platform::Clock;
+use pregrant_host::MonotonicClock;
+use pregrant_host::drivers::BackStatus;
+use pregrant_host::drivers::status::blk_socket_path;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a backend may take to be there, and to have found the disk.
+const STARTING: Duration = Duration::from_secs(10);
+/// How long it may take to decide. libxl gives a script 40 s.
+const DECIDING: Duration = Duration::from_secs(20);
+/// A backend makes its status anew so often.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A guest and the number of its disk: `5.51712`.
+pub fn one_vbd(text: &str) -> std::result::Result<(u16, u32), String> {
+    let one = chosen(text).ok().and_then(|chosen| Some((chosen.front, chosen.handle?)));
+    one.ok_or_else(|| "a guest and its disk's number, as in backend/vbd: 5.51712".into())
+}
+
+/// What a backend's status says of one disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Said {
+    /// It is there.
+    Served,
+    /// It cannot be had.
+    Missing(String),
+    /// That is not decided; by what it has found so far.
+    NotYet(String),
+    /// It is not served.
+    Unknown(String),
+}
+
+fn said(status: &BackStatus, (front, handle): (u16, u32)) -> Said {
+    let Some(d) = status.devices.iter().find(|d| (d.front, d.handle) == (front, handle)) else {
+        return Said::Unknown(format!(
+            "pregrant blkback (process {}) does not serve vbd {front}.{handle}: was it started for other disks (--vbd), or has the \
+             kernel's blkback it?",
+            status.pid
+        ));
+    };
+    let why = d.waits_for.as_ref().map(|why| plain_whole(why));
+    match (d.is_tried, why) {
+        _ if d.connected_s.is_some() => Said::Served,
+        (true, None) => Said::Served,
+        (true, Some(why)) => Said::Missing(why),
+        (false, why) => {
+            Said::NotYet(why.unwrap_or_else(|| "its backend has not opened its image yet".into()))
+        }
+    }
+}
+
+/// All of a text that a backend has cut already, without control characters.
+fn plain_whole(text: &str) -> String {
+    text.as_bytes().chunks(100).map(plain).collect()
+}
+
+/// Waits until it is decided whether this disk of a guest can be had.
+///
+/// # Errors
+/// It cannot: why, in words for who attached it.
+pub fn wait(run_dir: &Path, domid: DomId, vbd: (u16, u32)) -> Result<()> {
+    let began = Instant::now();
+    let began_ns = MonotonicClock.now_ns();
+    loop {
+        let (why, most) = match status_reader::read(&blk_socket_path(run_dir, domid.0)) {
+            Err(NoStatus::Dead) => {
+                ("no pregrant blkback runs in this domain: start it first".into(), STARTING)
+            }
+            Err(NoStatus::Failed(why)) => (why, DECIDING),
+            // It may be of another disk of this number, which has just gone.
+            Ok(status) if status.at_ns < began_ns => {
+                ("the backend's status does not change: is its process stopped?".into(), DECIDING)
+            }
+            Ok(status) => match said(&status, vbd) {
+                Said::Served => return Ok(()),
+                Said::Missing(why) => return Err(why.into()),
+                Said::NotYet(why) => (why, DECIDING),
+                Said::Unknown(why) => (why, STARTING),
+            },
+        };
+        if began.elapsed() >= most {
+            return Err(why.into());
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::sample;
+
+    #[test]
+    fn a_disk_is_served_missing_or_not_decided() {
+        let mut status = sample::status();
+        let said_of = |status: &BackStatus| said(status, (5, 0));
+        assert!(matches!(said_of(&status), Said::Unknown(why) if why.contains("4711")));
+        status.devices.push(sample::device());
+        assert_eq!(said_of(&status), Said::Served);
+        let device = &mut status.devices[0];
+        (device.is_tried, device.waits_for) = (false, None);
+        assert!(matches!(said_of(&status), Said::NotYet(_)));
+        status.devices[0].waits_for = Some("process 7 has its lock".into());
+        assert_eq!(said_of(&status), Said::NotYet("process 7 has its lock".into()));
+        status.devices[0].is_tried = true;
+        assert_eq!(said_of(&status), Said::Missing("process 7 has its lock".into()));
+        status.devices[0].connected_s = Some(1.0);
+        assert_eq!(said_of(&status), Said::Served);
+        assert_eq!(one_vbd("5.51712"), Ok((5, 51712)));
+        assert!(one_vbd("5").is_err());
+    }
+}

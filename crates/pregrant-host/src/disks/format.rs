@@ -1,0 +1,78 @@
+//! What an image's bytes look like that is served as it is: whoever names a qcow2 file as a raw image gives a guest its header.
+//!
+//! What a guest may do: write such a header on its disk, which is then warned of when the disk is attached the next time.
+
+use pregrant::blk::disk::{Buffer, SECTOR_BYTES};
+use rustix::fd::BorrowedFd;
+use rustix::io::pread;
+
+/// A format's name, where in the first sectors of an image its mark is, and the mark.
+const MARKS: [(&str, usize, &[u8]); 8] = [
+    ("qcow2", 0, b"QFI\xfb"),
+    ("vmdk", 0, b"KDMV"),
+    ("vmdk", 0, b"# Disk DescriptorFile"),
+    ("vhdx", 0, b"vhdxfile"),
+    ("vhd", 0, b"conectix"),
+    ("vdi", 64, &[0x7f, 0x10, 0xda, 0xbe]),
+    ("qed", 0, b"QED\0"),
+    ("parallels", 0, b"WithoutFreeSpace"),
+];
+/// A vhd of a fixed size begins with the disk, and ends with this.
+const VHD_END: &[u8] = b"conectix";
+/// Bytes that are read, whatever direct I/O wants.
+const READ: usize = Buffer::ALIGNMENT;
+
+/// The format that an open image looks like; None: a raw one, or it cannot be read.
+pub(super) fn of(fd: BorrowedFd<'_>, sectors: u64) -> Option<&'static str> {
+    let first = bytes_at(fd, 0)?;
+    let is_marked = |(_, at, mark): &&(&str, usize, &[u8])| {
+        first.bytes().get(*at..).is_some_and(|rest| rest.starts_with(mark))
+    };
+    if let Some((name, ..)) = MARKS.iter().find(is_marked) {
+        return Some(name);
+    }
+    let end = sectors.checked_mul(SECTOR_BYTES as u64)?;
+    let at = end.saturating_sub(SECTOR_BYTES as u64) / READ as u64 * READ as u64;
+    let last = bytes_at(fd, at)?;
+    let footer = (end - at) as usize - SECTOR_BYTES.min(end as usize);
+    last.bytes().get(footer..).filter(|rest| rest.starts_with(VHD_END)).map(|_| "vhd")
+}
+
+/// Those that are there, of a page.
+fn bytes_at(fd: BorrowedFd<'_>, at: u64) -> Option<Buffer> {
+    let mut buffer = Buffer::new(READ);
+    buffer.set_len(READ);
+    let read = pread(fd, buffer.bytes_mut(), at).ok()?;
+    buffer.set_len(read);
+    Some(buffer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fd::AsFd;
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn formats_that_are_not_raw_are_known_by_their_marks() {
+        let path = std::env::temp_dir().join(format!("pregrant-format-{}", std::process::id()));
+        let file = File::create_new(&path).map(|_| File::options().read(true).write(true).open(&path));
+        let file = file.unwrap().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        for len in [512, 4096, 65536 + 512, 1 << 20] {
+            file.set_len(0).unwrap();
+            file.set_len(len).unwrap();
+            assert_eq!(of(file.as_fd(), len / 512), None, "{len}");
+            for (name, at, mark) in MARKS {
+                file.write_all_at(mark, at as u64).unwrap();
+                assert_eq!(of(file.as_fd(), len / 512), Some(name), "{len}");
+                file.write_all_at(&[0; 32], at as u64).unwrap();
+            }
+            file.write_all_at(VHD_END, len - 512).unwrap();
+            assert_eq!(of(file.as_fd(), len / 512), Some("vhd"), "{len}");
+        }
+        file.set_len(0).unwrap();
+        assert_eq!(of(file.as_fd(), 0), None);
+    }
+}

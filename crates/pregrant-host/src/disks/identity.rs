@@ -1,0 +1,77 @@
+//! What tells an image from any other that its path may lead to: the same each time that it is opened, while this machine runs.
+//!
+//! | an image | is told by |
+//! |---|---|
+//! | file | its inode, the device of its file system; and, for an inode's number is given again, its generation and when it was made |
+//! | volume of the device mapper | the UUID that LVM, multipath or cryptsetup gave it: it stays when the volume is switched off and on, and another volume of its name has another |
+//! | other block device | its number, and the kernel's count of disks and media (`diskseq`, Linux 5.15), which no other disk gets, nor another medium in the same drive; of a partition where it begins |
+//!
+//! Kept beside a guest's connection and compared as text by successors, which may be other versions of this program: another wording here
+//! is another image to them, and so a change of the magic of `pregrant::blk::back::kept_image`.
+
+use super::device;
+use rustix::fd::BorrowedFd;
+use rustix::fs::{AtFlags, StatxFlags, fstat, major, minor, statx};
+
+/// Of an open file, or of a block device. None: the kernel does not say.
+pub(super) fn of(fd: BorrowedFd<'_>, is_device: bool) -> Option<String> {
+    let stat = fstat(fd).ok()?;
+    if is_device {
+        return Some(of_device(stat.st_rdev));
+    }
+    let (major, minor) = (major(stat.st_dev), minor(stat.st_dev));
+    let mut text = format!("file {} of device {major}:{minor}", stat.st_ino);
+    if let Some(generation) = device::generation(fd) {
+        text += &format!(", generation {generation}");
+    }
+    let said = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
+    if let Some(said) = said.ok().filter(|said| said.stx_mask & StatxFlags::BTIME.bits() != 0) {
+        text += &format!(", made at {}.{:09}", said.stx_btime.tv_sec, said.stx_btime.tv_nsec);
+    }
+    Some(text)
+}
+
+fn of_device(number: u64) -> String {
+    if let Some(uuid) = device::told(number, "dm/uuid").filter(|uuid| !uuid.is_empty()) {
+        return format!("volume {uuid}");
+    }
+    let mut text = format!("device {}:{}", major(number), minor(number));
+    let count = device::told(number, "diskseq").or_else(|| device::told(number, "../diskseq"));
+    for (name, value) in [("disk", count), ("from sector", device::told(number, "start"))] {
+        if let Some(value) = value {
+            text += &format!(", {name} {value}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fd::AsFd;
+    use std::fs::{self, File};
+
+    #[test]
+    fn a_file_that_is_made_anew_is_another_and_one_that_is_renamed_is_not() {
+        let path = |name: &str| std::env::temp_dir().join(format!("pregrant-{}-{name}", std::process::id()));
+        let (a, b) = (path("a"), path("b"));
+        let made = |path| of(File::create(path).unwrap().as_fd(), false).unwrap();
+        let first = made(&a);
+        assert_eq!(of(File::open(&a).unwrap().as_fd(), false).unwrap(), first);
+        fs::rename(&a, &b).unwrap();
+        assert_eq!(of(File::open(&b).unwrap().as_fd(), false).unwrap(), first);
+        // Longer, and written to.
+        fs::write(&b, [1; 9000]).unwrap();
+        assert_eq!(of(File::open(&b).unwrap().as_fd(), false).unwrap(), first);
+        assert_ne!(made(&a), first);
+        // Its inode is free for the next.
+        fs::remove_file(&b).unwrap();
+        fs::remove_file(&a).unwrap();
+        for _ in 0..8 {
+            // As coarse as the clock of a file system without generations is.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert_ne!(made(&a), first);
+            fs::remove_file(&a).unwrap();
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Which image the guest of a connection has, in memory that outlives the process (docs/protocol 1.1).
+//!
+//! ```text
+//!   connect:   open the image --> record of it --> rings, journal --> the first request
+//!   a successor opens what the keys name now --> the same record?  no: refused, and nothing of the journal is done
+//! ```
+//! Keys name an image by a path, and what is at a path changes: a file is renamed over another, a volume is made anew under its name,
+//! a medium is changed. A guest with a mounted file system must not get another disk, and the journal's writes must not go there.
+//!
+//! | byte | what |
+//! |---|---|
+//! | 0 | magic "PGV1" |
+//! | 4 | checksum of all others, as words |
+//! | 8 | flags: 1 a successor found another image, and refused |
+//! | 12, 16 | the connection: first page of queue 0's ring, its event channel |
+//! | 20, 24 | bytes of the image's name, and of what it is told by |
+//! | 32 | both texts |
+//!
+//! A record of another connection says nothing: who wrote no record served this one. A change of the layout is a change of the magic.
+//! Private to the back's domain: no peer can write it. It is checked as if one could, since a predecessor may be another version of
+//! this program.
+
+use crate::kept_checksum;
+use crate::ring::crash::{self, Point};
+use crate::shm::SharedBytes;
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::{Ordering, compiler_fence};
+
+/// Bytes of the memory.
+pub const KEPT_IMAGE_BYTES: usize = 8192;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"PGV1");
+const TEXT: usize = 32;
+const REFUSED: u32 = 1;
+/// Bytes of an image's name at most: what a key of xenstore holds.
+const NAME_MOST: usize = 4096;
+/// Bytes of what it is told by.
+const IDENTITY_MOST: usize = KEPT_IMAGE_BYTES - TEXT - NAME_MOST;
+
+/// An image, and the connection whose guest has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ImageRecord {
+    /// First page of queue 0's ring, and its event channel.
+    pub connection: (u32, u32),
+    /// As the toolstack calls it.
+    pub name: String,
+    /// What tells it from others ([`Image::identity`](crate::blk::disk::Image::identity)).
+    pub identity: String,
+    /// A successor found another one in its place.
+    pub refused: bool,
+}
+
+impl ImageRecord {
+    /// Of an image that a guest is being given. Texts that are too long are cut.
+    pub fn new(connection: (u32, u32), name: &str, identity: &str) -> Self {
+        let cut = |text: &str, most: usize| {
+            let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+            String::from(&text[..end.unwrap_or(0)])
+        };
+        let (name, identity) = (cut(name, NAME_MOST), cut(identity, IDENTITY_MOST));
+        Self { connection, name, identity, refused: false }
+    }
+
+    /// Whether both are of one image.
+    pub fn is_of(&self, other: &Self) -> bool {
+        (&self.name, &self.identity) == (&other.name, &other.identity)
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let (name, identity) = (self.name.as_bytes(), self.identity.as_bytes());
+        let flags = if self.refused { REFUSED } else { 0 };
+        let words = [
+            MAGIC,
+            0,
+            flags,
+            self.connection.0,
+            self.connection.1,
+            name.len() as u32,
+            identity.len() as u32,
+            0,
+        ];
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.extend_from_slice(name);
+        bytes.extend_from_slice(identity);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        let sum = checksum(&bytes);
+        bytes[4..8].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// None: that is no record, or not all of one.
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let word = |i: usize| -> Option<u32> {
+            bytes.get(4 * i..).and_then(|rest| rest.first_chunk()).map(|word| u32::from_le_bytes(*word))
+        };
+        let (name, identity) = (word(5)? as usize, word(6)? as usize);
+        if word(0)? != MAGIC || name > NAME_MOST || identity > IDENTITY_MOST {
+            return None;
+        }
+        let bytes = bytes.get(..(TEXT + name + identity).next_multiple_of(4))?;
+        if word(1)? != checksum(bytes) {
+            return None;
+        }
+        let text =
+            |at: usize, len: usize| core::str::from_utf8(bytes.get(at..at + len)?).ok().map(String::from);
+        Some(Self {
+            connection: (word(3)?, word(4)?),
+            name: text(TEXT, name)?,
+            identity: text(TEXT + name, identity)?,
+            refused: word(2)? & REFUSED != 0,
+        })
+    }
+}
+
+/// Of all words but its own.
+fn checksum(bytes: &[u8]) -> u32 {
+    let (words, _) = bytes.as_chunks::<4>();
+    let others = words.iter().enumerate().filter(|(i, _)| *i != 1);
+    kept_checksum::of(others.map(|(_, word)| u32::from_le_bytes(*word)))
+}
+
+/// The record, where it outlives the process.
+pub struct KeptImage(Box<dyn SharedBytes + Send>);
+
+impl KeptImage {
+    /// The first [`KEPT_IMAGE_BYTES`] of `memory`; None when it is shorter.
+    pub fn new(memory: Box<dyn SharedBytes + Send>) -> Option<Self> {
+        (memory.len() >= KEPT_IMAGE_BYTES).then_some(Self(memory))
+    }
+
+    /// What a predecessor wrote to its end; None: nothing.
+    pub fn load(&self) -> Option<ImageRecord> {
+        let mut bytes = vec![0; KEPT_IMAGE_BYTES];
+        if !self.0.copy_out(0, &mut bytes) {
+            return None;
+        }
+        ImageRecord::from_bytes(&bytes)
+    }
+
+    /// Writes a record. It counts when this returns, and none does before.
+    pub fn store(&self, record: &ImageRecord) {
+        self.clear();
+        let bytes = record.to_bytes();
+        let (magic, rest) = bytes.split_at(4);
+        let put = |at: usize, bytes: &[u8]| {
+            let fits = self.0.copy_in(at, bytes);
+            debug_assert!(fits, "a record lies inside of its memory");
+        };
+        put(4, rest);
+        crash::here(Point::InRecord);
+        // Against one's own death the compiler is the only danger, as against a signal.
+        compiler_fence(Ordering::SeqCst);
+        put(0, magic);
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// There is none from now on.
+    pub fn clear(&self) {
+        let _ = self.0.store_u32(0, 0); // it is that long
+        compiler_fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::local::Pages;
+
+    fn kept() -> (Pages, KeptImage) {
+        let pages = Pages::new(KEPT_IMAGE_BYTES / 4096);
+        (pages.clone(), KeptImage::new(Box::new(pages)).unwrap())
+    }
+
+    #[test]
+    fn a_record_is_found_whole_or_not_at_all() {
+        let (pages, kept) = kept();
+        assert_eq!(kept.load(), None);
+        let refused = ImageRecord { refused: true, ..ImageRecord::new((7, 9), "/a", "file 3") };
+        let long = ImageRecord::new((1, 2), &"n".repeat(5000), &"\u{e9}".repeat(4000));
+        assert_eq!((long.name.len(), long.identity.len()), (NAME_MOST, IDENTITY_MOST));
+        for record in [refused, ImageRecord::new((0, 0), "", ""), long] {
+            kept.store(&record);
+            assert_eq!(kept.load(), Some(record.clone()));
+            // Any word of it that was not written yet, or was written by somebody else.
+            let bytes = record.to_bytes().len();
+            for at in (0..bytes).step_by(if bytes > 100 { 404 } else { 4 }) {
+                let was = pages.load_u32(at).unwrap();
+                assert!(pages.store_u32(at, was ^ 0x40));
+                assert_eq!(kept.load(), None, "{at}");
+                assert!(pages.store_u32(at, was));
+            }
+        }
+        kept.clear();
+        assert_eq!(kept.load(), None);
+        assert!(KeptImage::new(Box::new(Pages::new(1))).is_none());
+    }
+}

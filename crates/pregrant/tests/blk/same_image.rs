@@ -1,0 +1,160 @@
+//! A successor gives a guest the image that it had, or none: what is at an image's name may have changed while no back ran.
+#![cfg(not(miri))]
+
+use crate::rig::{HOST, World, figures, pattern};
+use pregrant::blk::back::VbdConfig;
+use pregrant::blk::front::{Ask, FrontConfig, FrontStep, FrontVbd};
+use pregrant::platform::local::LocalDomain;
+use pregrant::shm::SharedBytes;
+use pregrant::xenbus::XenbusState;
+use pregrant::xenbus::refusal::ConnectError;
+
+fn own(world: &World, key: &str, value: &str) {
+    world.back_bus.own.borrow_mut().insert(key.into(), value.into());
+}
+
+/// A front that comes back when it was closed.
+fn front(world: &mut World) -> FrontVbd<LocalDomain> {
+    let mut front = FrontVbd::new(HOST, FrontConfig::default(), true);
+    assert_eq!(world.connect(&mut front), [FrontStep::Live]);
+    front
+}
+
+/// A guest with a disk that is called so.
+fn world(name: &str) -> (World, FrontVbd<LocalDomain>) {
+    let mut world = World::new(VbdConfig::default(), figures());
+    own(&world, "params", name);
+    let front = front(&mut world);
+    (world, front)
+}
+
+/// The back that could not take it up closes it; its guest tries again, once.
+fn closed_and_tried(world: &mut World, front: &mut FrontVbd<LocalDomain>) -> Result<(), String> {
+    let host = world.host.clone();
+    world.back.close(&host, &mut world.back_bus, Some("refused")).unwrap();
+    let mut closed = false;
+    for _ in 0..16 {
+        closed |= front.step(&world.guest, &mut world.front_bus).unwrap() == FrontStep::Closed;
+        world.step_back().map_err(|e| e.to_string())?;
+        if closed && front.state() == XenbusState::Connected {
+            return Ok(());
+        }
+    }
+    panic!("it is neither refused nor connected");
+}
+
+#[test]
+fn a_successor_gives_a_mounted_guest_no_other_image() {
+    type Change = fn(&World);
+    let changes: [(Change, Change, &str); 2] = [
+        // Another file was moved there.
+        (
+            |world| world.disk.inside().identity = Some("file 8".into()),
+            |world| world.disk.inside().identity = Some("file 7".into()),
+            "file 8",
+        ),
+        // The toolstack calls it otherwise.
+        (|world| own(world, "params", "/b"), |world| own(world, "params", "/a"), "/b is not the image"),
+    ];
+    for (change, undo, says) in changes {
+        let (mut world, mut front) = world("/a");
+        world.disk.inside().identity = Some("file 7".into());
+        // Its record is as of now.
+        front.close(&mut world.front_bus, None).unwrap();
+        world.connect(&mut front);
+        drop(front);
+        world.front_bus.own.borrow_mut().insert("state".into(), "1".into());
+        let mut front = self::front(&mut world);
+        // A write that nobody has answered.
+        world.disk.inside().by_hand = true;
+        let data = pattern(4096, 5);
+        front.submit(&world.guest, 0, &Ask::Write { sector: 8, bytes: &data }, 1).unwrap();
+        front.publish(&world.guest, 0);
+        world.poll_back();
+        assert_eq!(world.disk.inside().waiting(), 1);
+        // It is the same, for one successor.
+        assert!(world.succeed().unwrap());
+        world.poll_back();
+
+        change(&world);
+        let before = world.disk.inside().cache.clone();
+        world.disk.log();
+        let refused = world.succeed();
+        let Err(ConnectError::Unready(why)) = refused else { panic!("{refused:?}") };
+        for part in [says, "file 7", "detach and attach"] {
+            assert!(why.contains(part), "no {part:?}: {why}");
+        }
+        assert_eq!(world.xen.counts().mapped, 0);
+        // Nor by a front that comes again with what it has in its hands; not of this process, nor of another.
+        let why = closed_and_tried(&mut world, &mut front).unwrap_err();
+        assert!(why.contains(says), "{why}");
+        let why = closed_and_tried(&mut world, &mut front).unwrap_err();
+        assert!(why.contains(says), "{why}");
+        assert_eq!(world.disk.log(), [], "the disk heard of it");
+        assert!(world.disk.inside().cache == before);
+
+        // The right one is there again.
+        undo(&world);
+        world.disk.inside().by_hand = false;
+        closed_and_tried(&mut world, &mut front).unwrap();
+        assert!(world.ask(&mut front, &Ask::Read { sector: 8, sectors: 8 }).unwrap().0.is_ok());
+        world.end(front);
+    }
+}
+
+#[test]
+fn a_cd_that_was_changed_is_given_to_a_front_that_comes_anew() {
+    for by_name in [true, false] {
+        let (mut world, mut front) = world("/cd1");
+        own(&world, "device-type", "cdrom");
+        assert!(world.succeed().unwrap());
+        if by_name {
+            own(&world, "params", "/cd2");
+        } else {
+            world.disk.inside().identity = Some("another medium".into());
+        }
+        assert!(matches!(world.succeed(), Err(ConnectError::Unready(_))), "its guest has read the other");
+        closed_and_tried(&mut world, &mut front).unwrap();
+        assert!(world.succeed().unwrap());
+        world.end(front);
+    }
+}
+
+#[test]
+fn without_a_record_of_the_connection_a_successor_takes_what_there_is() {
+    let (mut world, front) = world("/a");
+    // A predecessor that wrote none, or whose memory is lost.
+    world.lose_kept();
+    world.disk.inside().identity = Some("unknown to the predecessor".into());
+    assert!(world.succeed().unwrap());
+    // It has one since.
+    world.disk.inside().identity = Some("another".into());
+    assert!(matches!(world.succeed(), Err(ConnectError::Unready(_))));
+    drop(front);
+
+    // A record of an earlier connection, with the image of then; the one since was served by who knows of no records.
+    let (mut world, mut front) = self::world("/a");
+    let record = world.kept("image");
+    let mut bytes = vec![0; record.len()];
+    assert!(record.copy_out(0, &mut bytes));
+    world.disk.inside().identity = Some("since then".into());
+    front.close(&mut world.front_bus, None).unwrap();
+    world.connect(&mut front);
+    drop(front);
+    world.front_bus.own.borrow_mut().insert("state".into(), "1".into());
+    let front = self::front(&mut world);
+    assert!(record.copy_in(0, &bytes));
+    assert!(world.succeed().unwrap());
+    world.end(front);
+}
+
+#[test]
+fn an_image_that_nothing_tells_from_others_is_taken_as_it_is() {
+    let (mut world, mut front) = world("/a");
+    world.disk.inside().identity = None;
+    assert!(world.succeed().unwrap());
+    world.disk.inside().identity = Some("it can be told now".into());
+    assert!(world.succeed().unwrap());
+    assert!(world.ask(&mut front, &Ask::Flush).unwrap().0.is_ok());
+    world.end(front);
+}
