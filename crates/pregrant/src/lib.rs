@@ -14,6 +14,7 @@ pub mod blk;
 pub mod doorbell;
 pub mod error;
 pub mod grants;
+pub mod latency;
 pub mod net;
 pub mod platform;
 pub mod port;
