@@ -22,7 +22,7 @@ use crate::line_budget::LineBudget;
 use crate::wake::WakeOn;
 use log::Level;
 use pregrant::blk::disk::IoError;
-use pregrant::blk::front::{Answer, Ask, FrontConfig, FrontError, FrontStep, FrontVbd, NotAsked};
+use pregrant::blk::front::{Answer, Ask, FrontConfig, FrontError, FrontStep, FrontVbd, NotAsked, NotOffered};
 use pregrant::platform::Platform;
 use pregrant::xenbus::{Class, Device, Side};
 use pregrant::xenstore::{Client, Transport};
@@ -50,6 +50,8 @@ pub struct BlkFrontend<P: Platform, T: Transport> {
     closing: bool,
     /// Lines about what its backs did.
     lines: LineBudget,
+    /// Nobody asked for so long requests.
+    default_segments: bool,
 }
 
 impl<P: Platform, T: Transport> BlkFrontend<P, T>
@@ -80,7 +82,13 @@ where
             repeated: 0,
             closing: false,
             lines: LineBudget::new(),
+            default_segments: false,
         })
+    }
+
+    /// Nobody asked for the pages of a request by number: the log has no warning where the back takes fewer.
+    pub fn default_segments(&mut self) {
+        self.default_segments = true;
     }
 
     /// The disk, for threads.
@@ -345,6 +353,13 @@ where
 
     /// What became of the disk, for the log.
     fn log_step(&mut self, step: FrontStep, lost: usize) {
+        if step == FrontStep::Live {
+            for missing in self.vbd.not_offered() {
+                let unasked = matches!(missing, NotOffered::Segments { .. }) && self.default_segments;
+                let level = if unasked { Level::Info } else { Level::Warn };
+                self.lines.say(level, format_args!("{}: {missing}", self.end.device.id()));
+            }
+        }
         match (step, self.vbd.figures()) {
             (FrontStep::Live, Some(figures)) => self.say(format_args!(
                 "connected, {} sectors of 512 bytes{}, {} queue(s), {}",
