@@ -25,6 +25,7 @@ use pregrant_host::drivers::{BlkFrontend, Mode, Worker};
 use pregrant_host::wake::WakeOn;
 use pregrant_lab::choice::choice;
 use pregrant_lab::screen;
+use pregrant_lab::usage::Given;
 use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -71,6 +72,9 @@ pub struct BlkFrontArgs {
     /// How slots of the ring are laid out
     #[arg(long, value_name = "ABI", default_value = "x86_64", value_parser = choice(LAYOUTS, layout_name))]
     layout: Abi,
+    /// `--segments` was not given
+    #[arg(skip)]
+    default_segments: bool,
 }
 
 const LAYOUTS: &[(Abi, &str)] =
@@ -99,7 +103,8 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Runs `pregrant blkfront`.
-pub fn run(args: BlkFrontArgs) -> Result<()> {
+pub fn run(mut args: BlkFrontArgs, given: &Given) -> Result<()> {
+    args.default_segments = !given.has("segments");
     mounted::check(&args.mount)?;
     match &args.loopback {
         Some(dir) => loopback::run(dir, &args),
@@ -151,6 +156,9 @@ where
     P::Events: WakeOn,
 {
     let id = front.device().id();
+    if args.default_segments {
+        front.default_segments();
+    }
     let name = device_number::name(id.handle);
     // LOG: of the process' own front.
     log::info!("{id}: waits for a backend");
