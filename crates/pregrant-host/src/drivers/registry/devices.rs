@@ -35,6 +35,10 @@ pub struct DeviceReport {
     pub reattached: bool,
     /// For how long its queues have been live.
     pub connected: Option<Duration>,
+    /// Pages of its guest that it has mapped, or may have at any moment, whatever it keeps.
+    pub pages_needed: usize,
+    /// Pages that it may keep since it saw them, or may be asked to keep.
+    pub pages_allowed: usize,
 }
 
 /// A device whose last owner still holds it.
@@ -173,6 +177,8 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
             worker_ns: self.worker_ns.load(Ordering::Relaxed),
             reattached: self.reattached,
             connected: self.connected_at.filter(|_| self.is_connected()).map(|at| at.elapsed()),
+            pages_needed: self.served.back().needed_pages(),
+            pages_allowed: self.served.back().allowed_pages(),
         }
     }
 }

@@ -40,7 +40,9 @@ mod tests;
 mod throttled;
 mod watch;
 
-pub use class::{AnyBack, DeviceClass, Notes, PlugStep, RingFault, ServedDevice, ServedQueue};
+pub use class::{
+    AnyBack, DeviceClass, Figures, Notes, Operation, PlugStep, RingFault, ServedDevice, ServedQueue,
+};
 pub use device_log::{DeviceLog, LINES_PER_DEVICE};
 pub use devices::DeviceReport;
 pub use pages::PAGES_PER_GUEST;
