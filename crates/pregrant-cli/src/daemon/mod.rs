@@ -238,7 +238,7 @@ where
         }
         self.status.turn(&self.backend);
         let class = self.serves.class();
-        self.notify.status(Instant::now(), || status(class, self.backend.devices().map(|(device, _)| device)));
+        self.notify.turn(Instant::now(), || status(class, self.backend.devices().map(|(device, _)| device)));
         if let Some((_, between)) = &mut self.between {
             between();
         }
