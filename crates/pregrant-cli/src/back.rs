@@ -26,6 +26,7 @@ use pregrant_host::drivers::{
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::ports::tap::TapWay;
 use pregrant_lab::choice::choice;
+use pregrant_lab::usage::{Given, Usage};
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -164,14 +165,52 @@ impl Fallback {
     fn name(self) -> &'static str {
         match (self.heads, self.of) {
             (false, of) => of.name(),
-            (true, PathName::Map) => "staging+map",
-            (true, _) => "staging+copy",
+            (true, of) => of.behind_heads(),
+        }
+    }
+}
+
+impl BackArgs {
+    /// The vifs that are served; all when there are none.
+    fn chosen(&self) -> Vec<Chosen> {
+        self.vif.iter().chain(&self.take).copied().collect()
+    }
+
+    /// Refuses what would have no effect.
+    fn check(&self, given: &Given) -> std::result::Result<(), Usage> {
+        self.daemon.check(given)?;
+        if self.take.is_empty() && !self.give_back.is_empty() {
+            for option in given.others_than(&["give-back"]) {
+                given
+                    .refuse(option, "--give-back without --take gives vifs away at once, and serves none")?;
+            }
+        }
+        let at_switch = self.daemon.loopback.is_some() || self.port == Some(Port::Switch);
+        if !at_switch {
+            let why = "a tap's guest sends with any address, unless this machine's bridge or its packet filter says otherwise \
+                       (it is for --port switch)";
+            given.refuse("allow-mac-spoofing", why)?;
+        }
+        if self.port == Some(Port::Switch) {
+            given.refuse("tap-way", "--port switch has no taps")?;
+            given.refuse("hotplug-socket", "--port switch has no interfaces that a script would plug in")?;
+        }
+        if matches!(self.hotplug, Some(Plugging::Toolstack | Plugging::None)) {
+            given.refuse("hotplug-socket", "this process runs scripts with --hotplug self alone")?;
+        }
+        let chosen = self.chosen();
+        match self.capture.iter().find(|of| !Chosen::serve(&chosen, of.front, of.handle)) {
+            None => Ok(()),
+            Some(Wanted { front, handle, .. }) => Err(Usage::new(format_args!(
+                "--capture {front}.{handle}=... has no effect: vif {front}.{handle} is not among those that are served (--vif, --take)"
+            ))),
         }
     }
 }
 
 /// Runs `pregrant back`.
-pub fn run(args: BackArgs) -> Result<()> {
+pub fn run(args: BackArgs, given: &Given) -> Result<()> {
+    args.check(given)?;
     match &args.daemon.loopback {
         Some(dir) => loopback::run(dir, &args),
         None if args.path.of == PathName::Foreign => Err(NO_FOREIGN.into()),

@@ -20,6 +20,7 @@ use pregrant_host::drivers::{Blk, BlkConfig, Chosen};
 use pregrant_host::linux::KernelBack;
 use pregrant_lab::choice::choice;
 use pregrant_lab::machine;
+use pregrant_lab::usage::Given;
 use signal_hook::consts::SIGXFSZ;
 use std::error::Error;
 use std::path::Path;
@@ -121,7 +122,8 @@ impl BlkBackArgs {
 }
 
 /// Runs `pregrant blkback`.
-pub fn run(args: &BlkBackArgs) -> Result<()> {
+pub fn run(args: &BlkBackArgs, given: &Given) -> Result<()> {
+    args.daemon.check(given)?;
     // An image that may not grow is an error of the guest's request; the signal that comes with it would end this process.
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
     match &args.daemon.loopback {

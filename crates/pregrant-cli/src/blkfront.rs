@@ -25,6 +25,7 @@ use pregrant_host::drivers::{BlkFrontend, Mode, Worker};
 use pregrant_host::wake::WakeOn;
 use pregrant_lab::choice::choice;
 use pregrant_lab::screen;
+use pregrant_lab::usage::Given;
 use std::error::Error;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -76,6 +77,9 @@ pub struct BlkFrontArgs {
     /// How slots of the ring are laid out
     #[arg(long, value_name = "ABI", default_value = "x86_64", value_parser = choice(LAYOUTS, layout_name))]
     layout: Abi,
+    /// `--segments` was not given
+    #[arg(skip)]
+    default_segments: bool,
 }
 
 const LAYOUTS: &[(Abi, &str)] =
@@ -106,7 +110,8 @@ const WAIT_USUAL: u64 = 15;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Runs `pregrant blkfront`.
-pub fn run(args: BlkFrontArgs) -> Result<()> {
+pub fn run(mut args: BlkFrontArgs, given: &Given) -> Result<()> {
+    args.default_segments = !given.has("segments");
     mounted::check(&args.mount)?;
     match &args.loopback {
         Some(dir) => loopback::run(dir, &args),
@@ -158,6 +163,9 @@ where
     P::Events: WakeOn,
 {
     let id = front.device().id();
+    if args.default_segments {
+        front.default_segments();
+    }
     let name = device_number::name(id.handle);
     let most = Duration::from_secs(args.wait);
     let bound = if args.wait > 0 { format!(", {} s at most", args.wait) } else { String::new() };

@@ -43,16 +43,16 @@ pub struct FramesArgs {
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     port: u16,
     /// How many
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..), requires = "to")]
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "serve")]
     count: u64,
     /// Bytes of one: a number, or from..to, of which each length is as likely
-    #[arg(long, value_name = "N[..N]", default_value = "64..1472", value_parser = sizes, requires = "to")]
+    #[arg(long, value_name = "N[..N]", default_value = "64..1472", value_parser = sizes, conflicts_with = "serve")]
     size: RangeInclusive<u16>,
     /// How many may be without an acknowledgement
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096), requires = "to")]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096), conflicts_with = "serve")]
     window: u16,
     /// Seconds without an answer after which it gives up
-    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3600), requires = "to")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3600), conflicts_with = "serve")]
     patience: u64,
 }
 

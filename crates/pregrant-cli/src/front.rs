@@ -16,7 +16,7 @@ use crate::loopback::guest_domid;
 use crate::stop::Stop;
 use clap::Args;
 use pregrant::DomId;
-use pregrant::net::features::MAX_RING_ORDER;
+use pregrant::net::features::{ALL_DATA_LENS, MAX_RING_ORDER};
 use pregrant::net::front::Granting;
 use pregrant::net::front::{FrontConfig, Verdict};
 use pregrant::net::headers::MacAddr;
@@ -24,7 +24,7 @@ use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::{PathName, data_ring};
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenstore::Transport;
-use pregrant_host::drivers::{Frontend, FrontendError};
+use pregrant_host::drivers::{Defaults, Frontend, FrontendError};
 use pregrant_host::wake::WakeOn;
 use pregrant_lab::choice::choice;
 use pregrant_lab::screen;
@@ -33,6 +33,7 @@ use pregrant_lab::station::echo_hook::{EchoHook, HookLine};
 use pregrant_lab::station::guest_stack::{GuestStack, StackConfig};
 use pregrant_lab::station::ping::Pinger;
 use pregrant_lab::station::transfer::{Progress, TransferClient, TransferError, TransferServer};
+use pregrant_lab::usage::{Given, Usage};
 use std::error::Error;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -63,22 +64,22 @@ pub struct FrontArgs {
     /// Which of its vifs
     #[arg(long, value_name = "HANDLE", default_value_t = 0)]
     vif: u32,
-    /// The guest's address; without it 10.0.x.y, where x and y are the domain's number in bytes
-    #[arg(long, value_name = "IP")]
+    /// The station's address; without it 10.0.x.y, where x and y are the domain's number in bytes
+    #[arg(long, value_name = "IP", conflicts_with = "tap")]
     address: Option<Ipv4Addr>,
     /// How frames travel: through buffers granted at connect, in pages granted once that the back keeps, of its own accord or because it is asked to, or by
     /// grants of their own
     #[arg(long, value_name = "PATH", default_value = "staging", value_parser = choice(PATHS, PathName::name))]
     path: PathName,
-    /// Bytes of a frame that fit a staging buffer: 64 to 4096, or 65535 for frames of any length; without it 2048 on the
-    /// loopback, and 65535 on Xen, where that takes the least memory
-    #[arg(long, value_name = "N")]
-    data_len: Option<u32>,
+    /// With --path staging: bytes of a frame that fit a buffer: 64, 128, 256, 2048, 4096, or 65535 for frames of any length; without it
+    /// 2048 on the loopback, and 65535 on Xen, where that takes the least memory
+    #[arg(long, value_name = "N", value_parser = data_len)]
+    data_len: Option<DataLen>,
     /// Bytes of an IP packet; without it 1500, and with --tap what the toolstack says
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(576..=65521))]
     mtu: Option<u32>,
     /// Queues, as far as the backend and the memory that can be granted allow; without it as many as there are processors
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), requires = "tap")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), requires = "tap", conflicts_with_all = ["ping", "serve", "send"])]
     queues: Option<u32>,
     /// Pages of each ring: 1, 2, 4, 8 or 16, as far as the backend and the memory that can be granted allow; a page has 256 slots
     #[arg(long, value_name = "N", default_value = "1", value_parser = ring_order)]
@@ -89,13 +90,13 @@ pub struct FrontArgs {
     #[command(flatten)]
     task: Task,
     /// With --ping: end after so many requests
-    #[arg(long, value_name = "N", requires = "ping")]
+    #[arg(long, value_name = "N", requires = "ping", conflicts_with_all = ["tap", "serve", "send"])]
     count: Option<u64>,
     /// With --ping: seconds between two requests
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval, requires = "ping")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval, requires = "ping", conflicts_with_all = ["tap", "serve", "send"])]
     interval: f64,
     /// With --send: how many bytes; K, M and G are powers of 1024
-    #[arg(long, value_name = "N", default_value = "256M", value_parser = amount, requires = "send")]
+    #[arg(long, value_name = "N", default_value = "256M", value_parser = amount, requires = "send", conflicts_with_all = ["tap", "serve", "ping"])]
     bytes: u64,
 }
 
@@ -192,12 +193,15 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 const LINGER: Duration = Duration::from_millis(50);
 
 /// Runs `pregrant front`.
-pub fn run(args: FrontArgs) -> Result<()> {
+pub fn run(args: FrontArgs, given: &Given) -> Result<()> {
+    args.check(given)?;
+    let defaults =
+        Defaults { staging: !given.has("path") && !given.has("data-len"), queues: !given.has("queues") };
     match &args.loopback {
-        Some(dir) => loopback::run(dir, &args),
+        Some(dir) => loopback::run(dir, &args, defaults),
         None if args.path == PathName::Foreign => Err(NO_FOREIGN.into()),
         None if args.path == PathName::GuestCopy => Err(NO_GUEST_COPY.into()),
-        None => xen::run(&args),
+        None => xen::run(&args, defaults),
     }
 }
 
@@ -220,11 +224,28 @@ fn ring_order(text: &str) -> std::result::Result<u32, String> {
     pages.ok_or_else(|| "a power of two from 1 to 16".into())
 }
 
+/// A length of staging buffers that backs offer.
+fn data_len(text: &str) -> std::result::Result<DataLen, String> {
+    let offered = text.parse().ok().filter(|len| ALL_DATA_LENS.contains(len));
+    offered.and_then(DataLen::new).ok_or_else(|| {
+        let all: Vec<_> = ALL_DATA_LENS.iter().map(u32::to_string).collect();
+        format!("one of the lengths that backs offer, as {}", all.join(" or "))
+    })
+}
+
 impl FrontArgs {
+    /// Refuses what would have no effect.
+    fn check(&self, given: &Given) -> std::result::Result<(), Usage> {
+        if self.path != PathName::Staging {
+            given.refuse("data-len", format_args!("--path {} has no staging buffers", self.path))?;
+        }
+        Ok(())
+    }
+
     /// What to ask of the back; `data_len` where nothing is asked for.
     fn config(&self, data_len: u32) -> FrontConfig {
-        let len = self.data_len.unwrap_or(data_len);
-        let len = (self.path == PathName::Staging).then(|| DataLen::new(len)).flatten();
+        let len = self.data_len.or_else(|| DataLen::new(data_len));
+        let len = len.filter(|_| self.path == PathName::Staging);
         // The station has one queue's worth to say.
         let queues = match (&self.task.tap, self.queues) {
             (None, _) => 1,

@@ -18,7 +18,8 @@ mod stop;
 mod store;
 mod top;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use pregrant_lab::usage::{Given, Usage};
 use pregrant_lab::{bench, demo, machine, process, report, screen};
 use std::process::ExitCode;
 
@@ -87,11 +88,17 @@ enum Command {
     Process(process::ProcessArgs),
 }
 
+/// As clap's own.
+const WRONG_USAGE: u8 = 2;
+
 fn main() -> ExitCode {
     if let Some(commit) = option_env!("PREGRANT_COMMIT") {
         pregrant_host::program::set_commit(commit);
     }
-    let cli = Cli::parse();
+    let command = Cli::command();
+    let matches = command.clone().get_matches();
+    let given = Given::of(&command, &matches);
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
     // Who stays tells what happens to its guests; the others are silent unless something is wrong.
     let level = match cli.command {
         Command::Loopback(_)
@@ -110,10 +117,10 @@ fn main() -> ExitCode {
         .init();
     let result = match cli.command {
         Command::Loopback(args) => loopback::run(args),
-        Command::Back(args) => back::run(args),
-        Command::Blkback(args) => blkback::run(&args),
-        Command::Front(args) => front::run(args),
-        Command::Blkfront(args) => blkfront::run(args),
+        Command::Back(args) => back::run(args, &given),
+        Command::Blkback(args) => blkback::run(&args, &given),
+        Command::Front(args) => front::run(args, &given),
+        Command::Blkfront(args) => blkfront::run(args, &given),
         Command::Hotplug(args) => hotplug::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Frames(args) => frames::run(args),
@@ -122,13 +129,16 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Report(args) => report::run(args),
         Command::Process(args) => process::run(args),
-        Command::Bench(command) => bench::run(command),
+        Command::Bench(command) => bench::run(command, &given),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) if screen::nobody_reads(&*e) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("pregrant: {e}");
+            if e.is::<Usage>() {
+                return ExitCode::from(WRONG_USAGE);
+            }
             match e.downcast_ref::<machine::MachineEnded>() {
                 Some(_) => ExitCode::from(machine::MACHINE_ENDED),
                 None => ExitCode::FAILURE,

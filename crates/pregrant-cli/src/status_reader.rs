@@ -1,69 +1,294 @@
-//! What backends tell of themselves, read from their sockets.
+//! What backends tell of themselves, read from their sockets: all at the same time, so that one that hangs costs the others nothing.
 //!
-//! A backend that does not answer in time, or says what is no status, is a line of its own and disturbs no other.
+//! ```text
+//!   DIR/back-0.status      no socket, or nobody listens        Absent: it does not run
+//!   DIR/blkback-0.status   connected, and no whole answer in   Silent: its process runs and does not answer; the kernel says
+//!                          PATIENCE, or its backlog is full            which process listens
+//!                          an answer that is none              Failed
+//!                          a document                          BackStatus
+//! ```
+//! Nothing here waits for longer than [`PATIENCE`] in all, whatever a backend does or does not.
 
 use pregrant_host::drivers::BackStatus;
 use pregrant_host::drivers::status::{self, FORMAT};
-use std::io::Read;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::time::Duration;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-/// How long a backend may take. An idle one looks for readers ten times a second.
+/// How long backends may take. An idle one looks for readers ten times a second.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of a document at most.
-const DOCUMENT_MAX: u64 = 16 << 20;
+const DOCUMENT_MAX: usize = 16 << 20;
 
 /// Why there is no status to be had.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NoStatus {
-    /// The socket is there, and nobody behind it.
-    Dead,
-    /// Anything else.
+    /// It does not run: there is no socket, or nobody listens at the one that is there.
+    Absent,
+    /// It runs and does not answer.
+    Silent {
+        /// Its process, where the kernel says which.
+        pid: Option<u32>,
+    },
+    /// Anything else, in words.
     Failed(String),
+}
+
+impl fmt::Display for NoStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent => f.write_str("does not run"),
+            Self::Silent { pid: Some(pid) } => {
+                write!(
+                    f,
+                    "process {pid} runs and does not answer: it is stopped, or its control thread hangs"
+                )
+            }
+            Self::Silent { pid: None } => {
+                f.write_str("a process runs and does not answer: it is stopped, or its control thread hangs")
+            }
+            Self::Failed(why) => f.write_str(why),
+        }
+    }
+}
+
+/// One backend, by its socket.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Daemon {
+    /// `back` or `blkback`.
+    pub name: &'static str,
+    /// The driver domain.
+    pub domain: u16,
+    /// Its status, or why there is none.
+    pub status: Result<BackStatus, NoStatus>,
+}
+
+impl Daemon {
+    /// Its status, if it answered.
+    pub fn answer(&self) -> Option<&BackStatus> {
+        self.status.as_ref().ok()
+    }
+
+    /// It, in words.
+    pub fn words(&self) -> String {
+        format!("domain {}, {}", self.domain, self.name)
+    }
+}
+
+/// The statuses of those that answered.
+pub fn answers(daemons: &[Daemon]) -> Vec<BackStatus> {
+    daemons.iter().filter_map(Daemon::answer).cloned().collect()
 }
 
 /// Asks the backend behind one socket.
 pub fn read(socket: &Path) -> Result<BackStatus, NoStatus> {
-    let failed = |why: String| NoStatus::Failed(format!("{}: {why}", socket.display()));
-    let stream = UnixStream::connect(socket).map_err(|e| match e.kind() {
-        std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound => NoStatus::Dead,
-        _ => failed(format!("cannot connect: {e}")),
-    })?;
-    let mut document = Vec::new();
-    let read = stream
-        .set_read_timeout(Some(PATIENCE))
-        .and_then(|()| stream.take(DOCUMENT_MAX).read_to_end(&mut document));
-    read.map_err(|e| match e.kind() {
-        std::io::ErrorKind::WouldBlock => {
-            failed("its backend does not answer; is the process stopped?".into())
-        }
-        _ => failed(e.to_string()),
-    })?;
-    // It died, or it turned us away because too many read at the same time.
-    if document.is_empty() {
-        return Err(failed("the backend closed the connection without an answer; try again".into()));
-    }
-    let status: BackStatus =
-        serde_json::from_slice(&document).map_err(|e| failed(format!("not a backend's status: {e}")))?;
-    if status.format != FORMAT {
-        return Err(failed(format!(
-            "format {} of another version of pregrant; this one reads {FORMAT}",
-            status.format
-        )));
-    }
-    Ok(status)
+    ask(&[socket.into()]).pop().unwrap_or(Err(NoStatus::Absent))
 }
 
-/// All backends that tell in `dir`, and what could not be read.
-pub fn read_all(dir: &Path) -> std::io::Result<(Vec<BackStatus>, Vec<String>)> {
-    let (mut found, mut failed) = (Vec::new(), Vec::new());
-    for socket in status::sockets_in(dir)? {
-        match read(&socket) {
-            Ok(status) => found.push(status),
-            Err(NoStatus::Dead) => {}
-            Err(NoStatus::Failed(why)) => failed.push(why),
+/// All backends whose sockets are in `dir`.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn read_all(dir: &Path) -> std::io::Result<Vec<Daemon>> {
+    let sockets = status::sockets_in(dir)?;
+    let answers = ask(&sockets);
+    let daemon = |(socket, status): (&PathBuf, _)| {
+        let (name, domain) = status::daemon_of(socket)?;
+        Some(Daemon { name, domain, status })
+    };
+    Ok(sockets.iter().zip(answers).filter_map(daemon).collect())
+}
+
+/// A backend that is being read from.
+struct Reader {
+    fd: OwnedFd,
+    document: Vec<u8>,
+}
+
+enum Asked {
+    Reading(Reader),
+    Done(Box<Result<BackStatus, NoStatus>>),
+}
+
+/// Asks all of them, in their order.
+fn ask(sockets: &[PathBuf]) -> Vec<Result<BackStatus, NoStatus>> {
+    let until = Instant::now() + PATIENCE;
+    let mut all: Vec<Asked> = sockets.iter().map(|socket| begin(socket)).collect();
+    loop {
+        let reading = || {
+            all.iter().filter_map(|asked| match asked {
+                Asked::Reading(reader) => Some(reader.fd.as_fd()),
+                Asked::Done(_) => None,
+            })
+        };
+        let mut fds: Vec<_> = reading().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let left = until.saturating_duration_since(Instant::now());
+        if fds.is_empty() || left.is_zero() {
+            break;
+        }
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match rustix::event::poll(&mut fds, Some(&left)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => break, // they count as silent
+        }
+        drop(fds);
+        for (asked, socket) in all.iter_mut().zip(sockets) {
+            if let Asked::Reading(reader) = asked
+                && let Some(done) = reader.go_on(socket)
+            {
+                *asked = Asked::Done(Box::new(done));
+            }
         }
     }
-    Ok((found, failed))
+    let over = |asked| match asked {
+        Asked::Done(done) => *done,
+        Asked::Reading(reader) => Err(NoStatus::Silent { pid: listener_of(&reader.fd) }),
+    };
+    all.into_iter().map(over).collect()
+}
+
+/// The process that listens at the other end.
+fn listener_of(fd: &OwnedFd) -> Option<u32> {
+    let pid = rustix::net::sockopt::socket_peercred(fd).ok()?.pid;
+    u32::try_from(pid.as_raw_nonzero().get()).ok()
+}
+
+fn begin(socket: &Path) -> Asked {
+    let connect = || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // Does not wait: a backlog that is full is EAGAIN.
+        rustix::net::connect(&fd, &SocketAddrUnix::new(socket)?)?;
+        Ok(fd)
+    };
+    match connect() {
+        Ok(fd) => Asked::Reading(Reader { fd, document: Vec::new() }),
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Asked::Done(Box::new(Err(NoStatus::Absent))),
+        Err(Errno::AGAIN) => Asked::Done(Box::new(Err(NoStatus::Silent { pid: None }))),
+        Err(e) => Asked::Done(Box::new(failed(socket, format_args!("cannot connect: {e}")))),
+    }
+}
+
+fn failed(socket: &Path, why: fmt::Arguments<'_>) -> Result<BackStatus, NoStatus> {
+    Err(NoStatus::Failed(format!("{}: {why}", socket.display())))
+}
+
+impl Reader {
+    /// Reads what is there. None: there is more to come.
+    fn go_on(&mut self, socket: &Path) -> Option<Result<BackStatus, NoStatus>> {
+        let mut piece = [0; 1 << 16];
+        loop {
+            match rustix::io::read(&self.fd, &mut piece) {
+                Ok(0) => return Some(self.parse(socket)),
+                Ok(n) => self.document.extend_from_slice(&piece[..n]),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return None,
+                Err(e) => return Some(failed(socket, format_args!("{e}"))),
+            }
+            if self.document.len() > DOCUMENT_MAX {
+                return Some(failed(socket, format_args!("not a backend's status: it has no end")));
+            }
+        }
+    }
+
+    fn parse(&self, socket: &Path) -> Result<BackStatus, NoStatus> {
+        // It died, or it turned us away because too many read at the same time.
+        if self.document.is_empty() {
+            return failed(
+                socket,
+                format_args!("the backend closed the connection without an answer; try again"),
+            );
+        }
+        let mut status: BackStatus = match serde_json::from_slice(&self.document) {
+            Ok(status) => status,
+            Err(e) => return failed(socket, format_args!("not a backend's status: {e}")),
+        };
+        if status.format != FORMAT {
+            let format = status.format;
+            let why = format_args!("format {format} of another version of pregrant; this one reads {FORMAT}");
+            return failed(socket, why);
+        }
+        if let (true, Some((daemon, _))) = (status.daemon.is_empty(), status::daemon_of(socket)) {
+            status.daemon = daemon.into();
+        }
+        Ok(status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::sample;
+    use std::io::Write;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("pregrant-reader-{}-{name}", std::process::id()));
+            std::fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// One that answers, one that hangs, one whose backlog is full, one that died and left its socket: in one directory.
+    #[test]
+    fn a_hung_backend_is_no_absent_one_and_keeps_nobody_waiting() {
+        let place = Place::new("hung");
+        let at = |name: &str| place.0.join(name);
+        let answering = UnixListener::bind(at("back-0.status")).unwrap();
+        let answer = std::thread::spawn(move || {
+            let (mut stream, _) = answering.accept().unwrap();
+            // As one that is older than the field.
+            let status = BackStatus { daemon: String::new(), ..sample::status() };
+            stream.write_all(&serde_json::to_vec(&status).unwrap()).unwrap();
+        });
+        let _hung = UnixListener::bind(at("blkback-0.status")).unwrap();
+        let _crowded = UnixListener::bind(at("back-3.status")).unwrap();
+        rustix::net::listen(&_crowded, 0).unwrap();
+        let _first = UnixStream::connect(at("back-3.status")).unwrap();
+        drop(UnixListener::bind(at("back-7.status")).unwrap());
+        let daemons = read_all(&place.0).unwrap();
+        answer.join().unwrap();
+        let of = |domain, name| {
+            let of = |d: &&Daemon| (d.domain, d.name) == (domain, name);
+            daemons.iter().find(of).unwrap().status.clone().map(|status| status.daemon)
+        };
+        assert_eq!(of(0, "back"), Ok("back".into()));
+        assert_eq!(of(0, "blkback"), Err(NoStatus::Silent { pid: Some(std::process::id()) }));
+        assert_eq!(of(3, "back"), Err(NoStatus::Silent { pid: None }));
+        assert_eq!(of(7, "back"), Err(NoStatus::Absent));
+        assert_eq!(read(&at("back-9.status")), Err(NoStatus::Absent));
+        assert_eq!(daemons.len(), 4);
+    }
+
+    #[test]
+    fn what_is_no_status_is_said() {
+        let place = Place::new("junk");
+        let socket = place.0.join("back-0.status");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let other = serde_json::to_vec(&BackStatus { format: 99, ..sample::status() }).unwrap();
+        for (document, said) in [
+            (&b""[..], "closed the connection without an answer"),
+            (b"{", "not a backend's status"),
+            (&other, "format 99 of another version"),
+        ] {
+            let why = std::thread::scope(|scope| {
+                scope.spawn(|| listener.accept().unwrap().0.write_all(document).unwrap());
+                read(&socket).unwrap_err().to_string()
+            });
+            assert!(why.contains(said) && why.contains("back-0.status"), "{why}");
+        }
+    }
 }

@@ -187,3 +187,47 @@ fn neither_end_maps_a_whole_guest_or_lends_pages_on_xen() {
         assert!(said.lines().count() == 1 && said.contains("--loopback") && said.contains(path), "{said}");
     }
 }
+
+/// Options that cannot have an effect are wrong usage, said before anything is opened: exit code 2, which of them, and why.
+#[test]
+fn options_without_effect_are_refused() {
+    for (line, said) in [
+        ("front --data-len 32768", "as 64 or 128 or 256 or 2048 or 4096 or 65535"),
+        ("front --data-len 0", "as 64 or 128"),
+        ("front --data-len 8", "as 64 or 128"),
+        ("front --data-len 100", "as 64 or 128"),
+        ("front --path copy --data-len 256", "--data-len has no effect: --path copy has no staging buffers"),
+        ("front --tap x --address 10.0.0.1", "cannot be used with"),
+        ("front --queues 2", "--tap"),
+        ("front --count 3", "--ping"),
+        ("front --serve --count 3", "cannot be used with"),
+        ("front --send 10.0.0.6 --interval 3", "cannot be used with"),
+        ("front --ping 10.0.0.6 --bytes 3", "cannot be used with"),
+        ("front --ping 10.0.0.6 --queues 2", "cannot be used with"),
+        ("back --place own --workers 2", "--workers has no effect: --place own"),
+        ("blkback --place own --workers 2", "--workers has no effect: --place own"),
+        ("back --give-back 5.0 --mode poll", "--mode has no effect: --give-back without --take"),
+        ("back --give-back 5.0 --path map", "--path has no effect: --give-back without --take"),
+        ("back --allow-mac-spoofing all", "--allow-mac-spoofing has no effect: a tap's guest"),
+        ("back --port switch --tap-way burst", "--tap-way has no effect: --port switch has no taps"),
+        ("back --port switch --hotplug-socket /x", "--hotplug-socket has no effect: --port switch"),
+        ("back --hotplug none --hotplug-socket /x", "--hotplug-socket has no effect"),
+        ("back --vif 5 --capture 6.0=/x", "--capture 6.0=... has no effect: vif 6.0 is not among"),
+        ("back --loopback /x --hotplug self", "cannot be used with"),
+        ("top --prometheus --interval 2", "cannot be used with"),
+        ("top --prometheus --once", "cannot be used with"),
+        ("frames --serve --count 3", "cannot be used with"),
+        ("bench net --path copy --data-len 64", "--data-len has no effect: no path that is measured"),
+        ("bench net --dir rx --look", "--look has no effect: it is for --dir tx"),
+        ("bench net --dir tx --rx reference", "--rx has no effect"),
+        ("bench net --dir rx --path staging --rx reference", "--rx has no effect: no path that is measured"),
+        ("bench blk --guests 1 --greedy 4096", "--greedy has no effect: a guest that is alone"),
+        ("bench fairness --path guest-copy", "possible values: copy, "),
+        ("bench neighbour --path map", "possible values: copy, "),
+    ] {
+        let out = pregrant(&line.split(' ').collect::<Vec<_>>());
+        let err = text(&out.stderr);
+        assert_eq!((out.status.code(), out.stdout.len()), (Some(2), 0), "{line}: {err}");
+        assert!(err.contains(said), "{line}: {err}");
+    }
+}

@@ -172,7 +172,10 @@ fn the_process_counts_what_all_of_its_workers_did() {
         });
         assert_eq!(seen.vifs.len(), 2, "{seen:?}");
         let metrics = text(&machine.run(&["top", "--prometheus"]).stdout);
-        let told = after(&metrics, "pregrant_back_grant_operations_total{domain=\"0\",op=\"copy\"} ");
+        let told = after(
+            &metrics,
+            "pregrant_back_grant_operations_total{domain=\"0\",daemon=\"back\",op=\"copy\"} ",
+        );
         let told: f64 = told.split_whitespace().next().expect("a figure").parse().expect("a number");
         assert!(told >= seen.process.grant_copies as f64, "{metrics}");
         five.stop();
@@ -233,7 +236,7 @@ fn top_shows_what_travels() {
     assert!(table.contains("grant ops/frame") && table.contains("\n5.0  tx "), "{table}");
 
     let metrics = text(&machine.run(&["top", "--prometheus"]).stdout);
-    let sample = r#"pregrant_queue_frames_total{domain="0",vif="5.0",queue="0",dir="tx",path="staging"} "#;
+    let sample = r#"pregrant_queue_frames_total{domain="0",daemon="back",vif="5.0",queue="0",dir="tx",path="staging"} "#;
     assert!(metrics.contains(sample), "{metrics}");
     let mut server = Process::start(&mut machine.command(&["top", "--prometheus", "127.0.0.1:0"]));
     let at = after(&server.line(), "http://").split('/').next().expect("an address").to_string();

@@ -502,8 +502,8 @@ fn bench_fairness_counts_what_each_guest_gets() {
         assert!(each.iter().all(|rate| *rate > 0.0), "nobody gets nothing: {line}");
     }
     let out = pregrant(&["bench", "fairness", "--path", "map"]);
-    assert_eq!(out.status.code(), Some(1));
-    assert!(text(&out.stderr).contains("leave map out"), "{}", text(&out.stderr));
+    assert_eq!(out.status.code(), Some(2));
+    assert!(text(&out.stderr).contains("possible values: copy, "), "{}", text(&out.stderr));
 }
 
 #[test]

@@ -34,3 +34,4 @@ pub mod station;
 pub mod table;
 mod testbed;
 pub mod toolstack;
+pub mod usage;

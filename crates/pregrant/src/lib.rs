@@ -15,6 +15,7 @@ pub mod doorbell;
 pub mod error;
 pub mod grants;
 mod kept_checksum;
+pub mod latency;
 pub mod net;
 pub mod platform;
 pub mod port;

@@ -42,13 +42,6 @@ const DYING: Duration = Duration::from_secs(1);
 
 /// Serves until a signal.
 pub(super) fn run(args: &BackArgs) -> Result<()> {
-    if args.port.is_none_or(|port| port == Port::Tap) && !args.allow_mac_spoofing.is_empty() {
-        return Err(
-            "--allow-mac-spoofing is for --port switch; a tap's guest sends with any address, unless this machine's bridge or \
-             its packet filter says otherwise"
-                .into(),
-        );
-    }
     let stop = Stop::on_signals()?;
     let (mut xs, domid) = xenstore_of_xen(
         "`pregrant loopback serve --dir DIR --guest 5`, then `pregrant back --loopback DIR`",
@@ -86,6 +79,12 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     });
     let usual = if domid == TOOLSTACKS { Hotplug::Toolstack } else { Hotplug::Own };
     let hotplug = args.hotplug.map_or(usual, Into::into);
+    if hotplug != Hotplug::Own && args.hotplug_socket.is_some() {
+        // LOG: once, at the start.
+        log::info!(
+            "--hotplug-socket is not used: the toolstack runs the vifs' scripts here (--hotplug self changes that)"
+        );
+    }
     attached.plugged_by_toolstack(hotplug == Hotplug::Toolstack);
     let classes = classes(args, hotplug, args.chosen(), far);
     let mut daemon =
@@ -207,13 +206,6 @@ impl PortProvider for Taken {
     }
     fn turn(&mut self) -> bool {
         self.inner.turn()
-    }
-}
-
-impl BackArgs {
-    /// The vifs that are served; all when there are none.
-    fn chosen(&self) -> Vec<Chosen> {
-        self.vif.iter().chain(&self.take).copied().collect()
     }
 }
 

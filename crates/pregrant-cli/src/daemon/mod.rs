@@ -28,6 +28,7 @@ use pregrant_host::drivers::{
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
 use pregrant_lab::choice::choice;
+use pregrant_lab::usage::{Given, Usage};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -98,13 +99,23 @@ pub struct DaemonArgs {
     /// How to wait for work
     #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = choice(MODES, Mode::name))]
     pub mode: Mode,
-    /// Worker threads, each with queues of its own: on Xen as many as this domain has CPUs, 4 at most, on the loopback 1. Says
-    /// nothing with --place own
+    /// Worker threads, each with queues of its own: on Xen as many as this domain has CPUs, 4 at most, on the loopback 1.
+    /// Not with --place own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: Option<u16>,
     /// Which worker gets a device's queues
     #[arg(long, value_name = "PLACE", default_value = "balanced", value_parser = choice(PLACES, Placement::name))]
     pub place: Placement,
+}
+
+impl DaemonArgs {
+    /// Refuses what would have no effect.
+    pub fn check(&self, given: &Given) -> std::result::Result<(), Usage> {
+        if self.place == Placement::Own {
+            given.refuse("workers", "--place own gives each device a thread of its own")?;
+        }
+        Ok(())
+    }
 }
 
 const MODES: &[(Mode, &str)] = &[
@@ -151,6 +162,10 @@ where
     let each_turn =
         Arc::new(move || switch.iter().for_each(|switch| switch.set_now(MonotonicClock.now_ns())));
     let workers = args.workers.map_or(usual, usize::from);
+    if workers == 1 && args.place == Placement::Fixed {
+        // LOG: once, at the start.
+        log::warn!("--place fixed has no effect: there is one worker thread; give it more by --workers");
+    }
     let staff =
         Staff { workers, place: args.place, mode: args.mode, each_start: Arc::new(|_| {}), each_turn };
     let hired = backend.employ(staff);
@@ -223,8 +238,7 @@ where
         }
         self.status.turn(&self.backend);
         let class = self.serves.class();
-        self.notify
-            .status(Instant::now(), || status(class, self.backend.devices().map(|(device, _)| device)));
+        self.notify.turn(Instant::now(), || status(class, self.backend.devices().map(|(device, _)| device)));
         if let Some((_, between)) = &mut self.between {
             between();
         }

@@ -53,7 +53,8 @@ pub fn own_loopback(
 fn owner(dir: &Path, serves: Serves) -> String {
     match status_reader::read(&serves.status(dir, DRIVER.0)) {
         Ok(status) => format!("process {}, for {:.0} s", status.pid, status.uptime_s),
-        Err(NoStatus::Dead) => "a process that tells no status".into(),
+        Err(NoStatus::Absent) => "a process that tells no status".into(),
+        Err(silent @ NoStatus::Silent { .. }) => silent.to_string(),
         Err(NoStatus::Failed(why)) => format!("a process that tells no status ({why})"),
     }
 }

@@ -79,10 +79,11 @@ pub fn wait(run_dir: &Path, domid: DomId, vbd: (u16, u32)) -> Result<()> {
     let began_ns = MonotonicClock.now_ns();
     loop {
         let (why, most) = match status_reader::read(&blk_socket_path(run_dir, domid.0)) {
-            Err(NoStatus::Dead) => {
+            Err(NoStatus::Absent) => {
                 ("no pregrant blkback runs in this domain: start it first".into(), STARTING)
             }
             Err(NoStatus::Failed(why)) => (why, DECIDING),
+            Err(silent @ NoStatus::Silent { .. }) => (format!("pregrant blkback: {silent}"), DECIDING),
             // It may be of another disk of this number, which has just gone.
             Ok(status) if status.at_ns < began_ns => {
                 ("the backend's status does not change: is its process stopped?".into(), DECIDING)

@@ -1,8 +1,9 @@
 //! What is alike of vifs and vbds: who serves them here, where both ends' directories are, and how far a front is.
 
 use super::Result;
-use super::finding::Finding;
+use super::finding::{Finding, plain};
 use super::keys::names;
+use crate::status_reader::NoStatus;
 use pregrant::DomId;
 use pregrant::xenbus::{Class, Device, DeviceId, XenbusState};
 use pregrant::xenstore::{Client, Transport};
@@ -25,21 +26,46 @@ impl Words {
     pub fn backend<T: Transport>(
         &self,
         xs: &mut Client<T>,
-        status: Option<&BackStatus>,
+        status: &std::result::Result<BackStatus, NoStatus>,
         served: impl FnOnce(&BackStatus) -> usize,
     ) -> Result<Finding> {
         let class = self.class.name();
         Ok(match status {
-            Some(s) => Finding::ok(format_args!(
+            Ok(s) => Finding::ok(format_args!(
                 "a backend serves {} {class}(s): process {}, for {:.0} s",
                 served(s),
                 s.pid,
                 s.uptime_s
             )),
-            None if names(xs, &format!("backend/{class}"))?.is_empty() => {
+            Err(NoStatus::Absent) if names(xs, &format!("backend/{class}"))?.is_empty() => {
                 Finding::ok(format_args!("no guest has a {class} whose backend is this domain"))
             }
-            None => Finding::note(format_args!("no `{}` runs in this domain", self.back)),
+            Err(NoStatus::Absent) => Finding::note(format_args!("no `{}` runs in this domain", self.back)),
+            Err(silent @ NoStatus::Silent { pid }) => {
+                let pid = pid.map_or("PID".to_string(), |pid| pid.to_string());
+                Finding::wrong(format_args!("`{}`: {silent}", self.back)).then(format_args!(
+                    "is it stopped: grep State /proc/{pid}/status (kill -CONT {pid}); where it waits: cat /proc/{pid}/stack; or end it \
+                     (kill -9 {pid}) and start the next one: its {class}s stay connected, and that goes on with them"
+                ))
+            }
+            Err(NoStatus::Failed(why)) => {
+                Finding::wrong(format_args!("`{}`: {}", self.back, plain(why.as_bytes())))
+                    .then("use the program of the version that runs")
+            }
+        })
+    }
+
+    /// A device that a backend may have which does not answer; None: one answers, or none runs.
+    pub fn unknown(
+        status: &std::result::Result<BackStatus, NoStatus>,
+        name: &str,
+        (own, front): (XenbusState, XenbusState),
+    ) -> Option<Finding> {
+        let silent = matches!(status, Err(NoStatus::Silent { .. } | NoStatus::Failed(_)));
+        silent.then(|| {
+            Finding::note(format_args!(
+                "{name}: back {own}, front {front}; its backend does not say more (see above)"
+            ))
         })
     }
 

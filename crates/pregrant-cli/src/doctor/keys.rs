@@ -17,20 +17,69 @@ pub fn who<T: Transport>(xs: &mut Client<T>, guest: DomId) -> String {
     }
 }
 
+/// A key of the peer's that says what it can.
+#[derive(Clone, Copy, Debug)]
+pub struct Ability {
+    /// Its name.
+    pub key: &'static str,
+    /// What it means, in a few words.
+    pub words: &'static str,
+    /// How it says so.
+    pub says: Says,
+}
+
+/// How a key says what its end can.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Says {
+    /// 1: it can.
+    Flag,
+    /// 1: it can not.
+    Not,
+    /// What stands there: how much, or which.
+    Value,
+    /// It stands there, whatever its value; or in the directory of each queue, where there are several.
+    There,
+}
+
+impl Ability {
+    /// A key that is 1 where its end can.
+    pub const fn flag(key: &'static str, words: &'static str) -> Self {
+        Self { key, words, says: Says::Flag }
+    }
+
+    /// A key that is 1 where its end can not.
+    pub const fn not(key: &'static str, words: &'static str) -> Self {
+        Self { key, words, says: Says::Not }
+    }
+
+    /// A key whose value is shown.
+    pub const fn value(key: &'static str, words: &'static str) -> Self {
+        Self { key, words, says: Says::Value }
+    }
+
+    /// A key that stands there where its end can.
+    pub const fn there(key: &'static str, words: &'static str) -> Self {
+        Self { key, words, says: Says::There }
+    }
+}
+
 /// What the peer has of these, and what not: by the keys' own names, with plain words behind.
-pub fn abilities<T: Transport>(xs: &mut Client<T>, device: &Device, all: &[(&str, &str)]) -> Result<String> {
+pub fn abilities<T: Transport>(xs: &mut Client<T>, device: &Device, all: &[Ability]) -> Result<String> {
     let (mut has, mut lacks) = (Vec::new(), Vec::new());
-    for (key, words) in all {
-        let (name, wanted) = key.strip_prefix('!').map_or((*key, true), |name| (name, false));
-        let value: Option<String> = device.get(xs, name)?;
-        let there = value.is_some_and(|v| v.trim() != "0");
+    for Ability { key, words, says } in all {
+        let mut value: Option<String> = device.get(xs, key)?;
+        if value.is_none() && *says == Says::There {
+            value = device.get(xs, &format!("queue-0/{key}"))?;
+        }
+        let set = value.as_deref().is_some_and(|v| !["", "0"].contains(&v.trim_end_matches('\0').trim()));
         // Such a key is read by what stands in it, not by its being there.
-        let says = match (wanted, there) {
-            (true, _) => String::new(),
-            (false, there) => format!("={}", u8::from(there)),
+        let shown = match (says, &value) {
+            (Says::Not, _) => format!("={}", u8::from(set)),
+            (Says::Value, Some(value)) if set => format!("={}", plain(value.as_bytes())),
+            _ => String::new(),
         };
-        let line = format!("{name}{says} ({words})");
-        if there == wanted { has.push(line) } else { lacks.push(line) }
+        let line = format!("{key}{shown} ({words})");
+        if set == (*says != Says::Not) { has.push(line) } else { lacks.push(line) }
     }
     let list = |lines: Vec<String>| if lines.is_empty() { "nothing".into() } else { lines.join(", ") };
     Ok(format!("has {}; not {}", list(has), list(lacks)))
@@ -62,10 +111,12 @@ mod tests {
     use pregrant_xenstored::LocalStore;
 
     /// Some of what a front may have.
-    const FRONT_KEYS: [(&str, &str); 3] = [
-        ("feature-sg", "frames over several pages"),
-        ("feature-gso-tcpv4", "uncut TCP over IPv4"),
-        ("!feature-no-csum-offload", "blank checksums over IPv4"),
+    const FRONT_KEYS: [Ability; 5] = [
+        Ability::flag("feature-sg", "frames over several pages"),
+        Ability::flag("feature-gso-tcpv4", "uncut TCP over IPv4"),
+        Ability::not("feature-no-csum-offload", "blank checksums over IPv4"),
+        Ability::value("multi-queue-num-queues", "queues"),
+        Ability::there("data-ring-index-ref", "a data ring"),
     ];
 
     #[test]
@@ -77,9 +128,13 @@ mod tests {
         vif.create(&mut xs).unwrap();
         let device = Device::new(vif.id, Side::Back);
         let mut says = |no_csum: &str| {
-            for (key, value) in
-                [("feature-sg", "1"), ("feature-gso-tcpv4", "0"), ("feature-no-csum-offload", no_csum)]
-            {
+            for (key, value) in [
+                ("feature-sg", "1"),
+                ("feature-gso-tcpv4", "0"),
+                ("feature-no-csum-offload", no_csum),
+                ("multi-queue-num-queues", "2"),
+                ("queue-0/data-ring-index-ref", "7"),
+            ] {
                 xs.write(&format!("{}/{key}", device.peer_dir()), value).unwrap();
             }
             let text = abilities(&mut xs, &device, &FRONT_KEYS).unwrap();
@@ -89,11 +144,57 @@ mod tests {
         let (has, lacks) = says("0");
         assert_eq!(
             has,
-            "has feature-sg (frames over several pages), feature-no-csum-offload=0 (blank checksums over IPv4)"
+            "has feature-sg (frames over several pages), feature-no-csum-offload=0 (blank checksums over IPv4), \
+             multi-queue-num-queues=2 (queues), data-ring-index-ref (a data ring)"
         );
         assert_eq!(lacks, "feature-gso-tcpv4 (uncut TCP over IPv4)");
         let (has, lacks) = says("1");
-        assert_eq!(has, "has feature-sg (frames over several pages)");
+        assert!(
+            has.starts_with("has feature-sg (frames over several pages), multi-queue-num-queues=2"),
+            "{has}"
+        );
         assert!(lacks.contains("feature-no-csum-offload=1 (blank checksums over IPv4)"), "{lacks}");
+    }
+}
+
+/// For the tests of both classes' tables.
+#[cfg(test)]
+pub mod complete {
+    use super::Ability;
+    use pregrant::xenbus::key_source::Pairs;
+
+    /// Keys that are addresses of one connection, or the handshake itself: they say what is, and not what an end can.
+    const ADDRESSES: [&str; 10] = [
+        "tx-ring-",
+        "rx-ring-",
+        "ring-",
+        "event-channel",
+        "tx-data-",
+        "rx-data-",
+        "request-rx-copy",
+        "feature-rx-copy",
+        "feature-rx-flip",
+        "protocol",
+    ];
+
+    /// Fails where `written`, by the one place that writes keys, has a key that `table` does not know.
+    pub fn check(table: &[Ability], written: &[Pairs]) {
+        let mut known = 0;
+        for (key, _) in written.iter().flatten() {
+            let name = key
+                .split_once('/')
+                .filter(|(dir, _)| dir.starts_with("queue-"))
+                .map_or(&**key, |(_, name)| name);
+            if ADDRESSES.iter().any(|address| name.starts_with(address)) {
+                continue;
+            }
+            assert!(table.iter().any(|ability| ability.key == name), "doctor's table does not know {key}");
+            known += 1;
+        }
+        assert!(known >= table.len().min(2), "{known}");
+        for ability in table {
+            let is_written = |(key, _): &(String, String)| key.rsplit('/').next() == Some(ability.key);
+            assert!(written.iter().flatten().any(is_written), "nobody writes {}", ability.key);
+        }
     }
 }

@@ -3,11 +3,11 @@
 use super::Result;
 use super::devices::Words;
 use super::finding::{Finding, plain};
-use super::keys::{abilities, who};
-use crate::status_reader;
+use super::keys::{Ability, abilities, who};
+use crate::status_reader::{self, NoStatus};
 use pregrant::DomId;
 use pregrant::blk::device_number;
-use pregrant::blk::features::{DEVICE_PATH, DEVICE_TYPE, PARAMS, type_is_cdrom};
+use pregrant::blk::features::{DEVICE_PATH, DEVICE_TYPE, FEATURE_PERSISTENT, PARAMS, type_is_cdrom};
 use pregrant::xenbus::back::HOTPLUG_STATUS;
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
@@ -31,10 +31,10 @@ pub fn served_here<T: Transport>(
     run_dir: &Path,
     real: bool,
 ) -> Result<Vec<Finding>> {
-    let status = status_reader::read(&blk_socket_path(run_dir, domid.0)).ok();
-    let mut found = vec![WORDS.backend(xs, status.as_ref(), |s| s.devices.len())?];
+    let status = status_reader::read(&blk_socket_path(run_dir, domid.0));
+    let mut found = vec![WORDS.backend(xs, &status, |s| s.devices.len())?];
     for id in WORDS.backs(xs, domid)? {
-        found.extend(served(xs, id, status.as_ref(), run_dir, real)?);
+        found.extend(served(xs, id, &status, run_dir, real)?);
     }
     Ok(found)
 }
@@ -43,7 +43,7 @@ pub fn served_here<T: Transport>(
 fn served<T: Transport>(
     xs: &mut Client<T>,
     id: DeviceId,
-    status: Option<&BackStatus>,
+    status: &std::result::Result<BackStatus, NoStatus>,
     run_dir: &Path,
     real: bool,
 ) -> Result<Vec<Finding>> {
@@ -51,7 +51,8 @@ fn served<T: Transport>(
     let (own, front) = (device.state(xs)?, device.peer_state(xs)?);
     let vbd =
         format!("vbd {}.{} ({}){}", id.front.0, id.handle, device_number::name(id.handle), who(xs, id.front));
-    let ours = status.and_then(|s| s.devices.iter().find(|d| (d.front, d.handle) == (id.front.0, id.handle)));
+    let answer = status.as_ref().ok();
+    let ours = answer.and_then(|s| s.devices.iter().find(|d| (d.front, d.handle) == (id.front.0, id.handle)));
     let mut found = Vec::new();
     if let Some(d) = ours {
         found.push(Finding::ok(format_args!("{vbd}: served here, back {own}, front {front}")));
@@ -73,6 +74,8 @@ fn served<T: Transport>(
         found.push(Finding::note(format_args!(
             "{vbd}: the kernel's blkback has it, back {own}, front {front}"
         )));
+    } else if let Some(unknown) = Words::unknown(status, &vbd, (own, front)) {
+        found.push(unknown);
     } else {
         let line = format!("{vbd}: nobody serves it, back {own}, front {front}");
         let left = real && FileRecovery::new(run_dir).lock_of(&id).exists();
@@ -173,27 +176,39 @@ pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<
 }
 
 /// What a front may have.
-const FRONT_KEYS: [(&str, &str); 3] = [
-    ("feature-persistent", "pages that stay mapped"),
-    ("multi-queue-num-queues", "several queues"),
-    ("ring-page-order", "rings of several pages"),
+const FRONT_KEYS: [Ability; 3] = [
+    Ability::flag(FEATURE_PERSISTENT, "pages that stay mapped"),
+    Ability::value("multi-queue-num-queues", "queues"),
+    Ability::there("ring-page-order", "rings of several pages"),
 ];
 
 /// What a back may have.
-const BACK_KEYS: [(&str, &str); 7] = [
-    ("feature-persistent", "pages that stay mapped"),
-    ("feature-max-indirect-segments", "requests of more than 11 pages"),
-    ("feature-flush-cache", "flushes"),
-    ("feature-barrier", "barriers"),
-    ("feature-discard", "discards"),
-    ("multi-queue-max-queues", "several queues"),
-    ("max-ring-page-order", "rings of several pages"),
+const BACK_KEYS: [Ability; 14] = [
+    Ability::flag(FEATURE_PERSISTENT, "pages that stay mapped"),
+    Ability::value("feature-max-indirect-segments", "requests of more than 11 pages"),
+    Ability::flag("feature-flush-cache", "flushes"),
+    Ability::flag("feature-barrier", "barriers"),
+    Ability::flag("feature-discard", "discards"),
+    Ability::value("discard-granularity", "bytes of a discard at least"),
+    Ability::value("discard-alignment", "bytes that the first lies behind"),
+    Ability::flag("discard-secure", "discards after which nothing is left"),
+    Ability::value("multi-queue-max-queues", "queues at most"),
+    Ability::value("max-ring-page-order", "rings of several pages: the exponent of 2"),
+    Ability::value("sectors", "of 512 bytes"),
+    Ability::value("sector-size", "bytes"),
+    Ability::value("physical-sector-size", "bytes"),
+    Ability::value("info", "bits: 1 a CD, 2 removable, 4 read-only"),
 ];
 
 #[cfg(test)]
 mod tests {
+    use super::super::keys::complete;
     use super::*;
     use crate::doctor::finding::Rank;
+    use pregrant::blk::disk::{Discard, DiskFigures};
+    use pregrant::blk::features::{BackFeatures, FrontRequest, QueueKeys, figures_pairs};
+    use pregrant::units::{EvtchnPort, GrantRef};
+    use pregrant::wire::blkif::Abi;
     use pregrant::xenbus::toolstack::Vbd;
     use pregrant_xenstored::LocalStore;
 
@@ -269,5 +284,29 @@ mod tests {
             has(&found, Rank::Note, "7 ");
             assert!(found[0].remedy.is_some());
         }
+    }
+
+    /// Every key that either end writes is known.
+    #[test]
+    fn the_tables_know_all_keys() {
+        let queue = |pages| QueueKeys::new(vec![GrantRef(9); pages], EvtchnPort(1));
+        let front = |queues, pages| FrontRequest {
+            abi: Abi::X86_64,
+            persistent: true,
+            queues: vec![queue(pages); queues],
+        };
+        complete::check(&FRONT_KEYS, &[front(1, 1).pairs(), front(1, 2).pairs(), front(2, 4).pairs()]);
+        let discard = Some(Discard { granularity: 4096, alignment: 512, secure: true });
+        let figures = DiskFigures {
+            sectors: 8,
+            sector_size: 512,
+            physical_sector_size: 4096,
+            read_only: false,
+            cdrom: true,
+            removable: true,
+            flush: true,
+            discard,
+        };
+        complete::check(&BACK_KEYS, &[BackFeatures::default().pairs(), figures_pairs(&figures, true)]);
     }
 }

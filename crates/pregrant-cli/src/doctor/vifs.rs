@@ -3,13 +3,14 @@
 use super::Result;
 use super::devices::Words;
 use super::finding::{Finding, plain};
-use super::keys::{abilities, keys, who};
-use crate::status_reader;
+use super::keys::{Ability, abilities, keys, who};
+use crate::status_reader::{self, NoStatus};
 use pregrant::DomId;
-use pregrant::net::path::PathName;
+use pregrant::net::features::{REQUEST_MULTICAST, XDP_HEADROOM};
+use pregrant::net::path::{FrameCost, PathName, data_ring, foreign, guest_copy, persistent};
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
-use pregrant_host::drivers::status::{VifStatus, socket_path};
+use pregrant_host::drivers::status::{DirStatus, VifStatus, socket_path};
 use pregrant_host::drivers::{BackStatus, FileRecovery};
 use pregrant_host::linux::KernelBack;
 use std::path::Path;
@@ -29,10 +30,10 @@ pub fn served_here<T: Transport>(
     run_dir: &Path,
     real: bool,
 ) -> Result<Vec<Finding>> {
-    let status = status_reader::read(&socket_path(run_dir, domid.0)).ok();
-    let mut found = vec![WORDS.backend(xs, status.as_ref(), |s| s.vifs.len())?];
+    let status = status_reader::read(&socket_path(run_dir, domid.0));
+    let mut found = vec![WORDS.backend(xs, &status, |s| s.vifs.len())?];
     for id in WORDS.backs(xs, domid)? {
-        found.extend(served(xs, id, status.as_ref(), run_dir, real)?);
+        found.extend(served(xs, id, &status, run_dir, real)?);
     }
     Ok(found)
 }
@@ -41,24 +42,23 @@ pub fn served_here<T: Transport>(
 fn served<T: Transport>(
     xs: &mut Client<T>,
     id: DeviceId,
-    status: Option<&BackStatus>,
+    status: &std::result::Result<BackStatus, NoStatus>,
     run_dir: &Path,
     real: bool,
 ) -> Result<Vec<Finding>> {
     let device = Device::new(id, Side::Back);
     let (own, front) = (device.state(xs)?, device.peer_state(xs)?);
     let vif = format!("vif {}.{}{}", id.front.0, id.handle, who(xs, id.front));
-    let ours = status.and_then(|s| s.vifs.iter().find(|v| (v.front, v.handle) == (id.front.0, id.handle)));
+    let answer = status.as_ref().ok();
+    let ours = answer.and_then(|s| s.vifs.iter().find(|v| (v.front, v.handle) == (id.front.0, id.handle)));
     let (front_no, handle) = (id.front.0, id.handle);
     let mut found = Vec::new();
     if let Some(v) = ours {
         found.push(Finding::ok(format_args!("{vif}: served here, back {own}, front {front}")));
         found.push(Finding::ok(format_args!("{vif}: its front {}", abilities(xs, &device, &FRONT_KEYS)?)));
-        found.extend(path(
-            &vif,
-            v,
-            &keys(xs, &device, &["feature-staging-grants", "multi-queue-num-queues"])?,
-        ));
+        let asks = keys(xs, &device, &ASKS.map(|(key, _)| key))?;
+        let asks: Vec<_> = ASKS.iter().zip(asks).filter(|(_, v)| v.as_deref() == Some("1")).collect();
+        found.extend(path(&vif, v, &asks.into_iter().map(|((_, words), _)| *words).collect::<Vec<_>>()));
     } else if real && KernelBack::of(Class::VIF).has(&id) {
         found.push(
             Finding::note(format_args!("{vif}: the kernel's netback has it, back {own}, front {front}"))
@@ -66,6 +66,8 @@ fn served<T: Transport>(
                     "to take it over while it runs: pregrant back --take {front_no}.{handle}"
                 )),
         );
+    } else if let Some(unknown) = Words::unknown(status, &vif, (own, front)) {
+        found.push(unknown);
     } else {
         let line = format!("{vif}: nobody serves it, back {own}, front {front}");
         let left = real && FileRecovery::new(run_dir).lock_of(&id).exists();
@@ -98,36 +100,74 @@ fn served<T: Transport>(
     Ok(found)
 }
 
-/// Which path a vif's frames take, and why no faster one.
-fn path(vif: &str, status: &VifStatus, keys: &[Option<String>]) -> Vec<Finding> {
+/// Keys of a front that ask for memory that is shared before frames come, and in words what is.
+const ASKS: [(&str, &str); 3] = [
+    ("feature-staging-grants", "staging buffers"),
+    (persistent::FEATURE, "pages that stay granted (feature-persistent)"),
+    (foreign::REQUEST, "all of its memory"),
+];
+
+/// One direction of a queue, in words: `staging of 256 bytes, then copy`.
+fn way(dir: &DirStatus) -> String {
+    let len = dir.data_len.map(|len| format!(" of {len} bytes")).unwrap_or_default();
+    match dir.chain.split_first() {
+        None => dir.path.clone(),
+        Some((first, [])) => format!("{first}{len}"),
+        Some((first, rest)) => format!("{first}{len}, then {}", rest.join(", ")),
+    }
+}
+
+/// Which path a vif's frames take, and why no faster one. `asks`: what its front wants to share.
+fn path(vif: &str, status: &VifStatus, asks: &[&str]) -> Vec<Finding> {
     let Some(queue) = status.queues.first() else { return Vec::new() };
-    let paths =
-        format!("{vif}: {} queue(s), TX {}, RX {}", status.queues.len(), queue.tx.path, queue.rx.path);
-    if queue.tx.path == PathName::Foreign.name() {
+    let ways = [way(&queue.tx), way(&queue.rx)].map(|way| plain(way.as_bytes()));
+    let paths = format!("{vif}: {} queue(s), TX {}, RX {}", status.queues.len(), ways[0], ways[1]);
+    let dirs = || status.queues.iter().flat_map(|q| [("TX", &q.tx), ("RX", &q.rx)]);
+    if dirs().any(|(_, dir)| dir.path == PathName::Foreign.name()) {
         return vec![
             Finding::note(format_args!("{paths}: this backend has all of the guest's memory mapped"))
                 .then("no --path foreign at the backend, where the guest is to be isolated from it"),
         ];
     }
-    let is_shared = |path: &str| path == "staging" || path == "data-ring";
-    if is_shared(&queue.tx.path) && is_shared(&queue.rx.path) {
-        return vec![Finding::ok(paths)];
+    // A path that this version does not know costs nobody knows what.
+    let cost = |dir: &DirStatus| FrameCost::of_shown(&dir.path).unwrap_or(FrameCost::NoGrantOperation);
+    let of = |wanted: FrameCost| -> Vec<&str> {
+        let mut names: Vec<_> = dirs().filter(|(_, dir)| cost(dir) == wanted).map(|(name, _)| name).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.reverse();
+        names
+    };
+    let costs = [
+        (FrameCost::GrantCopy, "each frame costs a grant copy"),
+        (FrameCost::MapAndUnmap, "each frame costs a map and an unmap"),
+        (FrameCost::CopyByGuest, "each frame costs the guest a grant copy"),
+    ];
+    let costs: Vec<_> = costs
+        .into_iter()
+        .map(|(cost, words)| (of(cost), words))
+        .filter(|(dirs, _)| !dirs.is_empty())
+        .map(|(dirs, words)| format!("{}: {words}", dirs.join(" and ")))
+        .collect();
+    if costs.is_empty() {
+        return vec![Finding::ok(format_args!(
+            "{paths}; no grant operation for a frame that the first of these takes"
+        ))];
     }
-    let asks = keys.first().cloned().flatten().is_some_and(|v| v == "1");
-    let why = status.refused_lists.first();
-    vec![match (why, asks) {
+    let costs = costs.join("; ");
+    vec![match (status.refused_lists.first(), asks) {
         (Some(why), _) => {
-            Finding::note(format_args!("{paths}; what it shares was refused: {}", plain(why.as_bytes())))
+            let why = plain(why.as_bytes());
+            Finding::note(format_args!("{paths}; {costs}; what its front shares was refused: {why}"))
                 .then("correct the front; it is connected anew when its driver is loaded again")
         }
-        (None, true) => {
-            Finding::note(format_args!("{paths}; its front has staging buffers for one direction alone"))
-                .then("give the guest more grants: see pregrant doctor in the guest")
-        }
-        (None, false) => Finding::note(format_args!(
-            "{paths}; its front offers no staging grants, so each frame costs a grant copy"
-        ))
-        .then("a front that does: pregrant front, in the guest"),
+        (None, []) => Finding::note(format_args!("{paths}; {costs}, for its front shares no memory before frames come"))
+            .then("a front that does: pregrant front, in the guest, with --path staging (the default), persistent or gref-mapping"),
+        (None, asks) => Finding::note(format_args!("{paths}; {costs}, though its front offers {}", asks.join(", ")))
+            .then(
+                "give the guest more grants (pregrant doctor in the guest), and the backend the pages: --persistent-grants, not 0; \
+                 what was refused is in its log",
+            ),
     }]
 }
 
@@ -139,51 +179,100 @@ pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<
         let vif = format!("vif {handle} of this domain (domain {})", domid.0);
         found.push(WORDS.front(xs, &device, &vif)?);
         found.push(Finding::ok(format_args!("{vif}: its back {}", abilities(xs, &device, &BACK_KEYS)?)));
-        let offers = keys(xs, &device, &["feature-staging-grants", "staging-grants-sizes", "feature-sg"])?;
-        found.push(if offers[0].as_deref() == Some("1") {
-            let sizes = plain(offers[1].as_deref().unwrap_or_default().as_bytes());
-            Finding::ok(format_args!("{vif}: its back takes staging grants, of {sizes} bytes"))
-        } else {
-            Finding::note(format_args!(
-                "{vif}: its back knows no staging grants, so each frame costs a grant operation"
-            ))
-            .then("a back that does: pregrant back, in that domain")
-        });
+        found.push(offered(&vif, &keys(xs, &device, &OFFERS.map(|(key, _)| key))?));
     }
     Ok(found)
 }
 
-/// What a front may have: the key that says so, and what that is; `!` where the key says that it has not.
-const FRONT_KEYS: [(&str, &str); 9] = [
-    ("feature-sg", "frames over several pages"),
-    ("feature-gso-tcpv4", "uncut TCP over IPv4"),
-    ("feature-gso-tcpv6", "uncut TCP over IPv6"),
-    ("!feature-no-csum-offload", "blank checksums over IPv4"),
-    ("feature-ipv6-csum-offload", "blank checksums over IPv6"),
-    ("feature-rx-notify", "tells when it posts RX slots"),
-    ("request-multicast-control", "asks for the multicast that it names alone"),
-    ("ctrl-ring-ref", "a control ring"),
-    ("feature-staging-grants", "staging buffers, granted once"),
+/// Keys of a back that offer to take memory that is shared before frames come, and the front's path that uses it.
+const OFFERS: [(&str, PathName); 5] = [
+    ("feature-staging-grants", PathName::Staging),
+    (persistent::FEATURE, PathName::Persistent),
+    ("feature-data-ring", PathName::DataRing),
+    (foreign::FEATURE, PathName::Foreign),
+    // It may answer such requests, or not: its key is the control ring's.
+    ("feature-ctrl-ring", PathName::GrefMapping),
+];
+
+/// Which paths without a grant operation for each frame a back offers.
+fn offered(vif: &str, values: &[Option<String>]) -> Finding {
+    let on = OFFERS.iter().zip(values).filter(|(_, value)| value.as_deref() == Some("1"));
+    let paths: Vec<_> = on.map(|((_, path), _)| path.name()).collect();
+    let has_ctrl_alone = paths == [PathName::GrefMapping.name()];
+    if paths.is_empty() || has_ctrl_alone {
+        let perhaps = if has_ctrl_alone {
+            ", unless it keeps pages mapped on request (--path gref-mapping)"
+        } else {
+            ""
+        };
+        return Finding::note(format_args!(
+            "{vif}: its back takes no memory that is shared before frames come: each costs a grant operation{perhaps}"
+        ))
+        .then("a back that does: pregrant back, in that domain");
+    }
+    Finding::ok(format_args!(
+        "{vif}: its back takes frames without a grant operation for each: pregrant front --path {}",
+        paths.join(", ")
+    ))
+}
+
+/// What a front may have.
+const FRONT_KEYS: [Ability; 16] = [
+    Ability::flag("feature-sg", "frames over several pages"),
+    Ability::flag("feature-gso-tcpv4", "uncut TCP over IPv4"),
+    Ability::flag("feature-gso-tcpv6", "uncut TCP over IPv6"),
+    Ability::not("feature-no-csum-offload", "blank checksums over IPv4"),
+    Ability::flag("feature-ipv6-csum-offload", "blank checksums over IPv6"),
+    Ability::flag("feature-rx-notify", "tells when it posts RX slots"),
+    Ability::flag(REQUEST_MULTICAST, "asks for the multicast that it names alone"),
+    Ability::value(XDP_HEADROOM, "bytes ahead of frames, for XDP"),
+    Ability::value("multi-queue-num-queues", "queues"),
+    Ability::there("ctrl-ring-ref", "a control ring"),
+    Ability::flag("feature-staging-grants", "staging buffers, granted once"),
+    Ability::value("staging-grants-revision", "rules of staging that it knows"),
+    Ability::flag(persistent::FEATURE, "pages granted once, to be kept mapped"),
+    Ability::there(data_ring::keys::INDEX_REF, "a data ring"),
+    Ability::flag(foreign::REQUEST, "lets all of its memory be mapped"),
+    Ability::there(guest_copy::LIST_REF, "copies received frames itself"),
 ];
 
 /// What a back may have.
-const BACK_KEYS: [(&str, &str); 10] = [
-    ("feature-sg", "frames over several pages"),
-    ("feature-gso-tcpv4", "uncut TCP over IPv4"),
-    ("feature-gso-tcpv6", "uncut TCP over IPv6"),
-    ("feature-ipv6-csum-offload", "blank checksums over IPv6"),
-    ("feature-split-event-channels", "an event channel for each direction"),
-    ("feature-multicast-control", "leaves out multicast that the guest does not name"),
-    ("feature-ctrl-ring", "a control ring"),
-    ("feature-xdp-headroom", "room ahead of frames, for XDP"),
-    ("multi-queue-max-queues", "several queues"),
-    ("feature-staging-grants", "staging buffers, granted once"),
+const BACK_KEYS: [Ability; 20] = [
+    Ability::flag("feature-sg", "frames over several pages"),
+    Ability::flag("feature-gso-tcpv4", "uncut TCP over IPv4"),
+    Ability::flag("feature-gso-tcpv6", "uncut TCP over IPv6"),
+    Ability::flag("feature-ipv6-csum-offload", "blank checksums over IPv6"),
+    Ability::flag("feature-split-event-channels", "an event channel for each direction"),
+    Ability::flag("feature-multicast-control", "leaves out multicast that the guest does not name"),
+    Ability::flag("feature-dynamic-multicast-control", "begins and ends with that at any time"),
+    Ability::flag("feature-ctrl-ring", "a control ring"),
+    Ability::flag("feature-xdp-headroom", "room ahead of frames, for XDP"),
+    Ability::value("multi-queue-max-queues", "queues at most"),
+    Ability::value("max-tx-ring-page-order", "TX rings of several pages: the exponent of 2"),
+    Ability::value("max-rx-ring-page-order", "RX rings of several pages: the exponent of 2"),
+    Ability::flag("feature-staging-grants", "staging buffers, granted once"),
+    Ability::value("staging-grants-sizes", "bytes of a staging buffer"),
+    Ability::value("staging-grants-revision", "rules of staging that it knows"),
+    Ability::flag(persistent::FEATURE, "keeps pages mapped that it has seen"),
+    Ability::flag(data_ring::keys::FEATURE, "data rings"),
+    Ability::value(data_ring::keys::MAX_ORDER, "pages of one: the exponent of 2"),
+    Ability::flag(foreign::FEATURE, "maps all memory of a guest that lets it"),
+    Ability::flag(guest_copy::FEATURE, "lends pages to guests that copy themselves"),
 ];
 
 #[cfg(test)]
 mod tests {
+    use super::super::finding::Rank;
+    use super::super::keys::complete;
     use super::*;
+    use crate::top::sample;
+    use pregrant::net::features::{
+        BackFeatures, ChannelKeys, CtrlKeys, DataKeys, DataRequest, FrontRequest, QueueKeys,
+    };
+    use pregrant::net::path::staging::list::DataLen;
+    use pregrant::units::{EvtchnPort, GrantRef};
     use pregrant::xenbus::toolstack::Vif;
+    use pregrant_host::drivers::status::QueueStatus;
     use pregrant_xenstored::LocalStore;
 
     /// What is said of vif 5.0, whose guest is there or not and has a name or none.
@@ -210,5 +299,115 @@ mod tests {
         begins(&said(true, Some("")), "vif 5.0: ");
         // Its directory stays where the toolstack forgot it.
         begins(&said(false, None), "vif 5.0 (gone): ");
+    }
+
+    /// Every key that either end writes is known.
+    #[test]
+    fn the_tables_know_all_keys() {
+        let data =
+            DataRequest::Keys(DataKeys { list_refs: vec![GrantRef(9)], len: DataLen::new(64).unwrap() });
+        let queue = QueueKeys {
+            tx_data: data.clone(),
+            rx_data: data,
+            data_ring: Some(GrantRef(9)).into(),
+            guest_copy: Some(GrantRef(9)).into(),
+            ..QueueKeys::new(GrantRef(8), GrantRef(9), ChannelKeys::Single(EvtchnPort(1)))
+        };
+        let front = |queues| FrontRequest {
+            foreign: true,
+            headroom: 256,
+            ctrl: Some(CtrlKeys { ring: GrantRef(9), channel: EvtchnPort(2) }),
+            ..FrontRequest::new(vec![queue.clone(); queues])
+        };
+        complete::check(&FRONT_KEYS, &[front(1).pairs(), front(2).pairs()]);
+        complete::check(&BACK_KEYS, &[BackFeatures::default().pairs()]);
+    }
+
+    /// What is said of a connected vif whose queues go by these chains, and whose front asks for this.
+    fn said_of(tx: &[&str], rx: &[&str], data_len: Option<u32>, asks: &[&str]) -> Finding {
+        let mut status = sample::status().vifs.remove(0);
+        status.queues.truncate(1);
+        let of = |chain: &[&str]| chain.iter().map(|path| (*path).to_string()).collect::<Vec<_>>();
+        let QueueStatus { tx: to, rx: from, .. } = &mut status.queues[0];
+        for (dir, chain) in [(to, of(tx)), (from, of(rx))] {
+            (dir.path, dir.chain, dir.data_len) = (chain[0].clone(), chain, data_len);
+        }
+        path("vif 5.0", &status, asks).remove(0)
+    }
+
+    /// A path whose memory is shared before frames come costs no grant operation, whichever it is.
+    #[test]
+    fn what_a_frame_costs_is_the_paths_to_say() {
+        for shared in
+            PathName::ALL.into_iter().filter(|path| path.frame_cost() == FrameCost::NoGrantOperation)
+        {
+            let chain = [shared.name(), "copy"];
+            let found = said_of(&chain, &chain, None, &["pages"]);
+            if shared == PathName::Foreign {
+                assert!(found.text.contains("all of the guest's memory mapped"), "{found}");
+                continue;
+            }
+            assert_eq!((found.rank, &found.remedy), (Rank::Ok, &None), "{found}");
+            assert!(found.text.contains(&format!("TX {shared}, then copy")), "{found}");
+        }
+        let found = said_of(&["staging+copy", "copy"], &["staging", "copy"], Some(256), &[]);
+        assert_eq!(found.rank, Rank::Ok, "{found}");
+        assert!(
+            found.text.contains("TX staging+copy of 256 bytes, then copy, RX staging of 256 bytes"),
+            "{found}"
+        );
+        for (tx, rx, costs) in [
+            ("copy", "copy", "TX and RX: each frame costs a grant copy"),
+            ("map", "copy", "RX: each frame costs a grant copy; TX: each frame costs a map and an unmap"),
+            ("persistent", "guest-copy", "RX: each frame costs the guest a grant copy"),
+            ("gref-mapping", "copy", "RX: each frame costs a grant copy"),
+        ] {
+            let found = said_of(&[tx, "copy"], &[rx], None, &[]);
+            assert_eq!(found.rank, Rank::Note, "{found}");
+            assert!(found.text.contains(costs) && found.text.contains("shares no memory"), "{found}");
+            assert!(found.remedy.unwrap().contains("pregrant front"));
+        }
+        let found = said_of(&["copy"], &["copy"], None, &["pages that stay granted (feature-persistent)"]);
+        assert!(found.text.contains("though its front offers pages that stay granted"), "{found}");
+        assert!(found.remedy.unwrap().contains("--persistent-grants"));
+    }
+
+    #[test]
+    fn what_a_back_takes_without_grant_operations_is_named() {
+        let on = |keys: &[&str]| {
+            let values: Vec<_> = OFFERS.map(|(key, _)| keys.contains(&key).then(|| "1".to_string())).into();
+            offered("vif 0", &values)
+        };
+        let found = on(&["feature-persistent", "feature-ctrl-ring"]);
+        assert_eq!(found.rank, Rank::Ok);
+        assert!(found.text.ends_with("--path persistent, gref-mapping"), "{found}");
+        for none in [&[][..], &["feature-ctrl-ring"]] {
+            assert_eq!(on(none).rank, Rank::Note);
+        }
+    }
+
+    /// A backend that hangs is no absent one: its vifs are not said to be nobody's.
+    #[test]
+    fn a_backend_that_does_not_answer_is_wrong_and_its_vifs_are_its_own() {
+        let dir = std::env::temp_dir().join(format!("pregrant-doctor-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let hung = std::os::unix::net::UnixListener::bind(socket_path(&dir, 0)).unwrap();
+        let store = LocalStore::new();
+        let mut xs = store.client(DomId(0));
+        store.with_server(|s| s.introduce(DomId(5))).unwrap();
+        Vif::new(DomId(5), DomId(0), 0, [2, 0, 0, 0, 0, 5]).create(&mut xs).unwrap();
+        let found = served_here(&mut xs, DomId(0), &dir, false).unwrap();
+        drop(hung);
+        let absent = served_here(&mut xs, DomId(0), &dir, false).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        let me = format!("process {} runs and does not answer", std::process::id());
+        assert!(found[0].rank == Rank::Wrong && found[0].text.contains(&me), "{found:?}");
+        assert!(found[0].remedy.as_ref().unwrap().contains("kill -CONT"), "{found:?}");
+        assert!(found[1].rank == Rank::Note && !found[1].text.contains("nobody serves"), "{found:?}");
+        assert!(
+            absent[0].rank == Rank::Note && absent[0].text.contains("no `pregrant back` runs"),
+            "{absent:?}"
+        );
+        assert!(absent[1].rank == Rank::Wrong && absent[1].text.contains("nobody serves it"), "{absent:?}");
     }
 }

@@ -6,7 +6,7 @@ use crate::stop::Stop;
 use pregrant::DomId;
 use pregrant::platform::Platform;
 use pregrant::xenbus::Class;
-use pregrant_host::drivers::Frontend;
+use pregrant_host::drivers::{Defaults, Frontend};
 use pregrant_host::wake::WakeOn;
 use pregrant_lab::machine;
 use std::os::fd::AsFd;
@@ -15,7 +15,7 @@ use std::path::Path;
 /// Bytes of a staging buffer, where nothing is asked for.
 const DATA_LEN: u32 = 2048;
 
-pub(super) fn run(dir: &Path, args: &FrontArgs) -> Result<()> {
+pub(super) fn run(dir: &Path, args: &FrontArgs, defaults: Defaults) -> Result<()> {
     let stop = Stop::on_signals()?;
     let domid = DomId(args.domain.ok_or("--loopback needs --domain: which guest?")?);
     let wanted = Wanted { dir, domid, class: Class::VIF };
@@ -25,7 +25,9 @@ pub(super) fn run(dir: &Path, args: &FrontArgs) -> Result<()> {
         |_| Ok(args.vif),
         |platform, xs, vif| {
             platform.events().also_wake_on(stop.as_fd())?;
-            Ok(Frontend::new(platform, xs, vif, args.config(DATA_LEN), true)?)
+            let mut guest = Frontend::new(platform, xs, vif, args.config(DATA_LEN), true)?;
+            guest.set_defaults(defaults);
+            Ok(guest)
         },
     )?;
     run_guest(guest, args, &stop).map_err(|e| machine::ended_or(dir, e))

@@ -39,6 +39,7 @@ pub(super) fn run<P: Platform, T: Transport>(
 where
     P::Events: WakeOn,
 {
+    let asked = mtu;
     let mtu = match mtu {
         Some(mtu) => mtu,
         None => told_mtu(&mut guest)?.unwrap_or(MTU),
@@ -49,6 +50,11 @@ where
     if !interface.is_up()? {
         interface.set_address(mac)?;
         interface.set_mtu(mtu)?;
+    } else if let Some(mtu) = asked {
+        // LOG: once, at the start of the process' own front.
+        log::warn!(
+            "--mtu {mtu} has no effect: {name} is there and up, and keeps its MTU; change it by: ip link set {name} mtu {mtu}"
+        );
     }
     let arrivals = Arrivals::new()?;
     guest.platform().events().also_wake_on(arrivals.as_fd())?;

@@ -14,8 +14,8 @@ use crate::stop::Stop;
 use pregrant::platform::Platform;
 use pregrant::xenbus::device::own_domid;
 use pregrant::xenstore::Client;
-use pregrant_host::drivers::Frontend;
 use pregrant_host::drivers::recovery::{Lock, LockError};
+use pregrant_host::drivers::{Defaults, Frontend};
 use pregrant_host::linux::Xen;
 use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
@@ -26,7 +26,7 @@ use std::path::Path;
 const DATA_LEN: u32 = 65535;
 
 /// Runs until a signal.
-pub(super) fn run(args: &FrontArgs) -> Result<()> {
+pub(super) fn run(args: &FrontArgs, defaults: Defaults) -> Result<()> {
     let stop = Stop::on_signals()?;
     let transport = UnixTransport::find().map_err(|e| {
         format!(
@@ -55,7 +55,8 @@ pub(super) fn run(args: &FrontArgs) -> Result<()> {
     platform.ready_for_front()?;
     platform.events().also_wake_on(xs.transport().as_fd())?;
     platform.events().also_wake_on(stop.as_fd())?;
-    let guest = Frontend::new(platform, xs, args.vif, args.config(DATA_LEN), true)?;
+    let mut guest = Frontend::new(platform, xs, args.vif, args.config(DATA_LEN), true)?;
+    guest.set_defaults(defaults);
     run_guest(guest, args, &stop)
 }
 

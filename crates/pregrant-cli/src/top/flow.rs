@@ -4,15 +4,19 @@
 //! until the reading after.
 
 use pregrant_host::drivers::BackStatus;
-use pregrant_host::drivers::status::{DirStatus, VifStatus};
+use pregrant_host::drivers::status::{DirStatus, StoreStatus, VifStatus};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A line of `--json`, and of the table.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Flow {
+    /// Always `vif`.
+    pub class: &'static str,
     /// The driver domain.
     pub domain: u16,
+    /// The backend's name.
+    pub daemon: String,
     /// The backend's process.
     pub pid: u32,
     /// The guest.
@@ -25,8 +29,26 @@ pub struct Flow {
     pub queues: usize,
     /// `tx` from the guest, `rx` to it.
     pub dir: &'static str,
-    /// What moves the bytes; several where queues differ.
+    /// What moves the bytes; several, with `/` between them, where queues differ.
     pub path: String,
+    /// All paths that are asked for a frame, one after another; by queue where they differ.
+    pub chains: Vec<Vec<String>>,
+    /// Bytes of a frame that fit a staging buffer; several where queues differ.
+    pub data_lens: Vec<u32>,
+    /// Pages that stay mapped since they were seen, all queues together; null where none do.
+    pub store: Option<StoreStatus>,
+    /// The tables of pages that the guest has had mapped, all queues together, of both directions; null where there are none.
+    pub gref_table: Option<StoreStatus>,
+    /// Pages of the guest that the vif has mapped.
+    pub mapped_pages: u64,
+    /// Of these, pages that are mapped whatever it keeps.
+    pub pages_needed: u64,
+    /// Pages that it may keep.
+    pub pages_allowed: u64,
+    /// Pages that it keeps.
+    pub kept_pages: u64,
+    /// How often a page found no place.
+    pub overflows: u64,
     /// Since the vif connected, all queues together.
     #[serde(flatten)]
     pub total: Counts,
@@ -145,23 +167,36 @@ impl Flow {
     fn new(back: &BackStatus, vif: &VifStatus, dir: &'static str) -> Self {
         let queues = vif.queues.iter().map(|q| if dir == "tx" { &q.tx } else { &q.rx });
         let mut total = Counts::default();
-        let mut paths = BTreeSet::new();
-        for queue in queues {
+        let (mut paths, mut chains, mut data_lens) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        for queue in queues.clone() {
             total.add(queue);
             paths.insert(queue.path.as_str());
+            chains.insert(queue.chain.clone());
+            data_lens.extend(queue.data_len);
         }
         if let Some(drops) = vif.port_drops.get(dir) {
             total.drop(drops);
         }
         Self {
+            class: "vif",
             domain: back.domain,
+            daemon: back.daemon.clone(),
             pid: back.pid,
             front: vif.front,
             handle: vif.handle,
             state: vif.state.clone(),
             queues: vif.queues.len(),
             dir,
-            path: paths.into_iter().collect::<Vec<_>>().join("+"),
+            path: paths.into_iter().collect::<Vec<_>>().join("/"),
+            chains: chains.into_iter().collect(),
+            data_lens: data_lens.into_iter().collect(),
+            store: all_stores(queues.map(|q| q.store)),
+            gref_table: all_stores(vif.queues.iter().map(|q| q.gref_table)),
+            mapped_pages: vif.mapped_pages,
+            pages_needed: vif.pages_needed,
+            pages_allowed: vif.pages_allowed,
+            kept_pages: vif.kept_pages,
+            overflows: vif.overflows,
             total,
             link: vif.link,
             stalls: vif.stalls,
@@ -191,6 +226,16 @@ impl Flow {
             dropped: grown.drops.into_iter().filter(|(_, n)| *n > 0).collect(),
         };
     }
+}
+
+/// Several queues' stores as one.
+fn all_stores(stores: impl Iterator<Item = Option<StoreStatus>>) -> Option<StoreStatus> {
+    stores.flatten().reduce(|a, b| StoreStatus {
+        pages: a.pages + b.pages,
+        most: a.most + b.most,
+        limit: a.limit + b.limit,
+        overflows: a.overflows + b.overflows,
+    })
 }
 
 /// All flows of a reading, with rates since the one before.
@@ -228,7 +273,7 @@ mod tests {
         let one = std::slice::from_ref;
         let flows = flows(one(&before), one(&now));
         let (tx, rx) = (&flows[0], &flows[1]);
-        assert_eq!((tx.dir, tx.path.as_str(), tx.total.frames), ("tx", "copy+staging", 31_000));
+        assert_eq!((tx.dir, tx.path.as_str(), tx.total.frames), ("tx", "copy/staging", 31_000));
         assert_eq!((tx.rate.frames_per_s, tx.rate.bits_per_s), (Some(500.0), Some(256_000.0)));
         assert_eq!((tx.rate.grant_ops_per_frame, tx.rate.notifications_per_frame), (Some(0.25), Some(0.0)));
         assert_eq!(tx.rate.dropped, BTreeMap::from([("refused".to_string(), 3)]));

@@ -1,13 +1,14 @@
 //! `pregrant top`: what the backends of a machine do, as a live table, as JSON, or for Prometheus.
 //!
 //! ```text
-//!   DIR/back-*.status --read--> BackStatus --two readings--> flow::Flow --> table, JSON lines
-//!                                          '-------------------------------> prometheus (text, http)
+//!   DIR/*.status --read--> Daemon --two readings--> flow::Flow, load::Load --> table, JSON lines
+//!                            '---------------------------------------------> prometheus (text, http)
 //! ```
 //! It only reads: backends are asked once an interval, and answer between batches.
 
 mod flow;
 mod http;
+mod load;
 mod prometheus;
 #[cfg(test)]
 pub(crate) mod sample;
@@ -15,10 +16,9 @@ mod table;
 mod terminal;
 
 use crate::daemon::RUN_DIR;
-use crate::status_reader;
+use crate::status_reader::{self, Daemon, answers};
 use crate::stop::Stop;
 use clap::Args;
-use pregrant_host::drivers::BackStatus;
 use pregrant_lab::screen;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::error::Error;
@@ -39,8 +39,9 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
   pregrant top --loopback /tmp/xen --prometheus - | grep dropped
   pregrant top --loopback /tmp/xen --prometheus 127.0.0.1:9912
 
-Two lines for each vif: tx is what its guest sends. Rates are of the time between two readings; JSON also has the
-counters since the vif connected. Keys: q ends.")]
+Two lines for each vif: tx is what its guest sends. One for each disk: latency is from when a request is taken to its answer, depth how
+many are under way, both the mean of the time between two readings, as all rates are. JSON also has the counters since the device
+connected. Keys: q ends.")]
 pub struct TopArgs {
     /// The loopback machine in this directory; without it the backends of this Xen, in /run/pregrant
     #[arg(long, value_name = "DIR")]
@@ -51,12 +52,12 @@ pub struct TopArgs {
     /// Two readings, one table, and the end
     #[arg(long)]
     once: bool,
-    /// An object for each vif and direction, one a line
+    /// An object for each vif and direction, and for each disk, one a line
     #[arg(long)]
     json: bool,
     /// Prometheus' text format: once to standard output (-), or over HTTP at an address of this machine alone
     #[arg(long, value_name = "ADDR|-", num_args = 0..=1, default_missing_value = "-",
-        conflicts_with_all = ["json", "once"])]
+        conflicts_with_all = ["json", "once", "interval"])]
     prometheus: Option<String>,
 }
 
@@ -72,58 +73,77 @@ pub fn run(args: TopArgs) -> Result<()> {
     let dir = args.loopback.as_deref().unwrap_or(Path::new(RUN_DIR));
     let stop = Stop::on_signals()?;
     match args.prometheus.as_deref() {
-        Some("-") => Ok(screen::print(prometheus::text(&some(dir)?).trim_end())?),
+        Some("-") => {
+            let daemons = read(dir)?;
+            if daemons.is_empty() {
+                return Err(nobody(dir).into());
+            }
+            Ok(screen::print(prometheus::text(&daemons).trim_end())?)
+        }
         Some(at) => {
             let at: SocketAddr = at.parse().map_err(|_| {
                 format!("{at}: not an address and port such as 127.0.0.1:9912, and not - for standard output")
             })?;
-            readable(dir)?;
+            read(dir)?;
             // No backend, for a moment or for longer, is a scrape without samples and not a failure.
-            http::serve(at, &stop, || Ok(prometheus::text(&read(dir).map_err(|e| e.to_string())?.0)))
+            http::serve(at, &stop, || Ok(prometheus::text(&read(dir).map_err(|e| e.to_string())?)))
         }
         None => show(dir, &args, &stop),
     }
 }
 
-/// The backends in `dir`, and what could not be read.
-fn read(dir: &Path) -> Result<(Vec<BackStatus>, Vec<String>)> {
-    status_reader::read_all(dir).map_err(|e| {
-        let hint = "start a backend first: pregrant back --loopback DIR, and give the same DIR here";
-        format!("cannot read {}: {e}; {hint}", dir.display()).into()
+/// The backends in `dir`, those that do not answer among them.
+fn read(dir: &Path) -> Result<Vec<Daemon>> {
+    status_reader::read_all(dir)
+        .map_err(|e| format!("cannot read {}: {e}; {}", dir.display(), start(dir)).into())
+}
+
+/// How a backend is started whose status is read there.
+fn start(dir: &Path) -> String {
+    if dir == Path::new(RUN_DIR) {
+        "start a backend first, as root: systemctl start pregrant-back, or pregrant back; for disks pregrant blkback".into()
+    } else {
+        format!(
+            "start a backend first: pregrant back --loopback {0}; for disks pregrant blkback --loopback {0}",
+            dir.display()
+        )
+    }
+}
+
+/// No backend runs there.
+fn nobody(dir: &Path) -> String {
+    format!("no backend runs on the machine in {}; {}", dir.display(), start(dir))
+}
+
+/// The backends in `dir`; an error when none answers. Those that do not are told on standard error.
+fn some(dir: &Path) -> Result<Vec<Daemon>> {
+    let daemons = read(dir)?;
+    if daemons.iter().any(|daemon| daemon.answer().is_some()) {
+        for (daemon, why) in silent(&daemons) {
+            log::warn!("{}: {why}", daemon.words());
+        }
+        return Ok(daemons);
+    }
+    let each: Vec<_> = silent(&daemons).map(|(daemon, why)| format!("{}: {why}", daemon.words())).collect();
+    Err(match &each[..] {
+        [] => nobody(dir).into(),
+        _ => format!("no backend answers in {}: {}", dir.display(), each.join("; ")).into(),
     })
 }
 
-fn readable(dir: &Path) -> Result<()> {
-    read(dir).map(drop)
-}
-
-/// The backends in `dir`; an error when there is none.
-fn some(dir: &Path) -> Result<Vec<BackStatus>> {
-    let (backs, failed) = read(dir)?;
-    for why in &failed {
-        log::warn!("{why}");
-    }
-    if backs.is_empty() {
-        return Err(match failed.into_iter().next() {
-            Some(why) => why.into(),
-            None => format!(
-                "no backend runs on the machine in {0}; start one: pregrant back --loopback {0}",
-                dir.display()
-            )
-            .into(),
-        });
-    }
-    Ok(backs)
+/// Those that do not answer, and why.
+fn silent(daemons: &[Daemon]) -> impl Iterator<Item = (&Daemon, &status_reader::NoStatus)> {
+    daemons.iter().filter_map(|daemon| daemon.status.as_ref().err().map(|why| (daemon, why)))
 }
 
 fn show(dir: &Path, args: &TopArgs, stop: &Stop) -> Result<()> {
     let interval = Duration::from_secs_f64(args.interval);
-    let mut before = if args.once { some(dir)? } else { read(dir)?.0 };
+    let mut before = if args.once { some(dir)? } else { read(dir)? };
     let live = std::io::stdout().is_terminal() && !args.once && !args.json;
     let terminal = live.then(Terminal::begin);
     if let Some(terminal) = &terminal {
         // The counters at once; rates from the second reading on.
-        terminal.show(&picture(&[], &before, &[]))?;
+        terminal.show(&picture(&[], &before))?;
     }
     loop {
         let quit = match &terminal {
@@ -136,17 +156,20 @@ fn show(dir: &Path, args: &TopArgs, stop: &Stop) -> Result<()> {
         if quit || stop.asked() {
             return Ok(());
         }
-        let (now, failed) = if args.once { (some(dir)?, Vec::new()) } else { read(dir)? };
+        let now = if args.once { some(dir)? } else { read(dir)? };
         match &terminal {
-            Some(terminal) => terminal.show(&picture(&before, &now, &failed))?,
+            Some(terminal) => terminal.show(&picture(&before, &now))?,
             None if args.json => {
+                let (before, now) = (answers(&before), answers(&now));
                 for flow in flow::flows(&before, &now) {
                     screen::print(serde_json::to_string(&flow)?)?;
                 }
+                for load in load::loads(&before, &now) {
+                    screen::print(serde_json::to_string(&load)?)?;
+                }
             }
             None => {
-                let flows = flow::flows(&before, &now);
-                let lines = table::render(&now, &flows, &failed, usize::MAX, usize::MAX);
+                let lines = table::render(&Rates::between(&before, &now), usize::MAX, usize::MAX);
                 screen::print(lines.join("\n") + if args.once { "" } else { "\n" })?;
             }
         }
@@ -158,9 +181,23 @@ fn show(dir: &Path, args: &TopArgs, stop: &Stop) -> Result<()> {
 }
 
 /// What a terminal of the present size shows.
-fn picture(before: &[BackStatus], now: &[BackStatus], failed: &[String]) -> Vec<String> {
+fn picture(before: &[Daemon], now: &[Daemon]) -> Vec<String> {
     let (columns, rows) = Terminal::size();
-    table::render(now, &flow::flows(before, now), failed, columns, rows)
+    table::render(&Rates::between(before, now), columns, rows)
+}
+
+/// A reading, with rates since the one before.
+struct Rates<'a> {
+    daemons: &'a [Daemon],
+    flows: Vec<flow::Flow>,
+    loads: Vec<load::Load>,
+}
+
+impl<'a> Rates<'a> {
+    fn between(before: &[Daemon], now: &'a [Daemon]) -> Self {
+        let (old, new) = (answers(before), answers(now));
+        Self { daemons: now, flows: flow::flows(&old, &new), loads: load::loads(&old, &new) }
+    }
 }
 
 /// Sleeps, or until a signal.

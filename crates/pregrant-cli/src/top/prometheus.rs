@@ -2,12 +2,20 @@
 //!
 //! Each metric has its HELP and TYPE once, and its samples together. Names follow Prometheus' conventions: the unit in
 //! full and in the plural, `_total` behind counters, `_info` for a gauge whose labels are what it tells. Counters begin
-//! anew when a vif connects or another process takes over, which Prometheus' `rate` knows. Labels: `domain` (the back's),
-//! `vif` (guest and handle, `5.0`), `queue`, `dir` (`tx`, `rx`), `path`, `op`, `reason`. Devices that are no vifs have their class and
-//! `device` in place of `vif`, and what they count by its name (`count`).
+//! anew when a vif connects or another process takes over, which Prometheus' `rate` knows. Labels: `domain` (the back's), `daemon` (`back` or
+//! `blkback`: one domain has both, and no series is both's), `vif` (guest and handle, `5.0`), `queue`, `dir` (`tx`, `rx`), `path`, `op`, `reason`.
+//! Devices that are no vifs have their class and `device` in place of `vif`; what only their class knows is by its name (`count`, `value`).
+//!
+//! | | `pregrant_up` | `pregrant_running` | other series |
+//! |---|---|---|---|
+//! | a backend that answers | 1 | 1 | its own |
+//! | one that runs and does not answer: stopped, or hung | 0 | 1 | none |
+//! | one that was killed, and has no successor yet | 0 | 0 | none |
+//! | one that ended in good order | none | none | none |
 
+use crate::status_reader::{Daemon, NoStatus};
 use pregrant_host::drivers::BackStatus;
-use pregrant_host::drivers::status::{DirStatus, VifStatus};
+use pregrant_host::drivers::status::{DirStatus, OperationStatus, StoreStatus, VifStatus};
 use std::fmt::Write;
 
 /// What HTTP calls this format.
@@ -30,10 +38,31 @@ impl Metric {
         Self { name, kind: "gauge", help, samples: String::new() }
     }
 
+    fn histogram(name: &'static str, help: &'static str) -> Self {
+        Self { name, kind: "histogram", help, samples: String::new() }
+    }
+
     fn sample(&mut self, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        self.sample_of("", labels, value);
+    }
+
+    /// Of a histogram: one of its series, by what stands behind its name.
+    fn sample_of(&mut self, part: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
         let labels: Vec<_> =
             labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
-        let _ = writeln!(self.samples, "{}{{{}}} {value}", self.name, labels.join(",")); // into a String
+        let _ = writeln!(self.samples, "{}{part}{{{}}} {value}", self.name, labels.join(",")); // into a String
+    }
+
+    /// A histogram's series: how long requests took.
+    fn times(&mut self, labels: &[(&str, &str)], operation: &OperationStatus) {
+        let mut all = 0;
+        for bucket in &operation.latency {
+            all += bucket.requests;
+            let most = bucket.most_ns.map_or("+Inf".into(), |ns| (ns as f64 / 1e9).to_string());
+            self.sample_of("_bucket", &[labels, &[("le", most.as_str())]].concat(), all);
+        }
+        self.sample_of("_sum", labels, operation.latency_sum_ns as f64 / 1e9);
+        self.sample_of("_count", labels, all);
     }
 }
 
@@ -43,8 +72,11 @@ fn escaped(value: &str) -> String {
 }
 
 /// The text.
-pub fn text(backs: &[BackStatus]) -> String {
-    let mut metrics = of_backs(backs);
+pub fn text(daemons: &[Daemon]) -> String {
+    let backs: Vec<&BackStatus> = daemons.iter().filter_map(Daemon::answer).collect();
+    let backs = &backs[..];
+    let mut metrics = of_daemons(daemons);
+    metrics.extend(of_backs(backs));
     metrics.extend(of_vifs(backs));
     metrics.extend(of_queues(backs));
     metrics.extend(of_devices(backs));
@@ -55,7 +87,22 @@ pub fn text(backs: &[BackStatus]) -> String {
     out
 }
 
-fn of_backs(backs: &[BackStatus]) -> Vec<Metric> {
+fn of_daemons(daemons: &[Daemon]) -> Vec<Metric> {
+    let mut up = Metric::gauge("pregrant_up", "1 while the backend answers.");
+    let mut running = Metric::gauge(
+        "pregrant_running",
+        "1 while the backend's process is there; without pregrant_up it is stopped, or its control thread hangs.",
+    );
+    for daemon in daemons {
+        let domain = daemon.domain.to_string();
+        let labels = [("domain", domain.as_str()), ("daemon", daemon.name)];
+        up.sample(&labels, u8::from(daemon.answer().is_some()));
+        running.sample(&labels, u8::from(!matches!(daemon.status, Err(NoStatus::Absent))));
+    }
+    vec![up, running]
+}
+
+fn of_backs(backs: &[&BackStatus]) -> Vec<Metric> {
     let mut build = Metric::gauge(
         "pregrant_build_info",
         "1; the labels name the version and the commit of the backend's program.",
@@ -79,17 +126,17 @@ fn of_backs(backs: &[BackStatus]) -> Vec<Metric> {
         Metric::gauge("pregrant_back_worker_queues", "Queues that a worker thread of the backend carries.");
     for back in backs {
         let domain = back.domain.to_string();
-        let labels = [("domain", domain.as_str())];
+        let labels = [("domain", domain.as_str()), ("daemon", &*back.daemon)];
         for (worker, queues) in back.workers.iter().enumerate() {
-            carried.sample(&[labels[0], ("worker", &worker.to_string())], queues);
+            carried.sample(&[&labels[..], &[("worker", &worker.to_string())]].concat(), queues);
         }
-        build.sample(&[labels[0], ("version", &back.version), ("rev", &back.rev)], 1);
+        build.sample(&[&labels[..], &[("version", &back.version), ("rev", &back.rev)]].concat(), 1);
         uptime.sample(&labels, format_args!("{:.3}", back.uptime_s));
         let process = &back.process;
         let each =
             [("copy", process.grant_copies), ("map", process.grant_maps), ("unmap", process.grant_unmaps)];
         for (op, n) in each {
-            ops.sample(&[labels[0], ("op", op)], n);
+            ops.sample(&[labels[0], labels[1], ("op", op)], n);
         }
         syscalls.sample(&labels, process.syscalls);
         events.sample(&labels, process.notifications);
@@ -99,28 +146,75 @@ fn of_backs(backs: &[BackStatus]) -> Vec<Metric> {
 }
 
 /// Devices of other classes: disks.
-fn of_devices(backs: &[BackStatus]) -> Vec<Metric> {
+fn of_devices(backs: &[&BackStatus]) -> Vec<Metric> {
     let mut state = Metric::gauge("pregrant_device_state", "1 for the xenbus state in which the back is.");
     let mut faults = Metric::counter(
         "pregrant_device_faults_total",
         "How often the device was closed for something that its guest did, or for want of what stands behind it.",
     );
+    let mut requests = Metric::counter(
+        "pregrant_device_requests_total",
+        "Requests that were done, by what they ask for, since the device connected.",
+    );
+    let mut bytes = Metric::counter("pregrant_device_bytes_total", "Bytes that these requests moved.");
+    let mut times = Metric::histogram(
+        "pregrant_device_request_duration_seconds",
+        "From when a request was taken to its answer, those that failed among them.",
+    );
+    let mut in_flight = Metric::gauge(
+        "pregrant_device_in_flight_requests",
+        "Requests that are taken and not answered, as of the queues' last polls.",
+    );
+    let mut needed = Metric::gauge(
+        "pregrant_device_needed_pages",
+        "Pages of its guest that it has mapped, or may have at any moment, whatever it keeps.",
+    );
+    let mut allowed =
+        Metric::gauge("pregrant_device_allowed_pages", "Pages of its guest that it may keep mapped.");
+    let mut kept = Metric::gauge("pregrant_device_kept_pages", "Pages of its guest that it keeps mapped.");
+    let mut overflows = Metric::counter(
+        "pregrant_device_page_overflows_total",
+        "How often a page found no place among those that it keeps, and was mapped for one request.",
+    );
     let mut counts = Metric::counter(
         "pregrant_device_counts_total",
-        "What the device's class counts, since it connected: requests, bytes, errors. kept_pages and queues are as of now.",
+        "What else the device's class counts, since it connected.",
     );
+    let mut values =
+        Metric::gauge("pregrant_device_values", "What else the device's class has of it, as of now.");
     for (back, device) in backs.iter().flat_map(|back| back.devices.iter().map(move |d| (back, d))) {
         let (domain, name) = (back.domain.to_string(), format!("{}.{}", device.front, device.handle));
-        let labels = [("domain", &*domain), ("class", &*device.class), ("device", &*name)];
-        let more = |label| labels.into_iter().chain([label]).collect::<Vec<_>>();
+        let labels =
+            [("domain", &*domain), ("daemon", &*back.daemon), ("class", &*device.class), ("device", &*name)];
+        let more = |label| [&labels[..], &[label]].concat();
         state.sample(&more(("state", &device.state)), 1);
         faults.sample(&labels, device.faults);
-        device.counters.iter().for_each(|(count, n)| counts.sample(&more(("count", count)), n));
+        needed.sample(&labels, device.pages_needed);
+        allowed.sample(&labels, device.pages_allowed);
+        for (op, operation) in &device.operations {
+            let labels = more(("op", op));
+            requests.sample(&labels, operation.requests);
+            bytes.sample(&labels, operation.bytes);
+            times.times(&labels, operation);
+        }
+        for (name, n) in &device.gauges {
+            match name.as_str() {
+                "in_flight" => in_flight.sample(&labels, n),
+                "kept_pages" => kept.sample(&labels, n),
+                _ => values.sample(&more(("value", name)), n),
+            }
+        }
+        for (name, n) in &device.counters {
+            match name.as_str() {
+                "overflows" => overflows.sample(&labels, n),
+                _ => counts.sample(&more(("count", name)), n),
+            }
+        }
     }
-    vec![state, faults, counts]
+    vec![state, faults, requests, bytes, times, in_flight, needed, allowed, kept, overflows, counts, values]
 }
 
-fn of_vifs(backs: &[BackStatus]) -> Vec<Metric> {
+fn of_vifs(backs: &[&BackStatus]) -> Vec<Metric> {
     let mut state = Metric::gauge("pregrant_vif_state", "1 for the xenbus state in which the back is.");
     let mut faults = Metric::counter(
         "pregrant_vif_faults_total",
@@ -147,25 +241,41 @@ fn of_vifs(backs: &[BackStatus]) -> Vec<Metric> {
         "pregrant_vif_credit_waits_total",
         "How often frames of the guest had to wait for the vif's rate, since it connected.",
     );
-    for_vifs(backs, |domain, vif, name| {
-        let labels = [("domain", domain), ("vif", name)];
-        link.sample(&labels, u64::from(vif.link));
-        stalls.sample(&labels, vif.stalls);
-        waits.sample(&labels, vif.credit_waits);
-        state.sample(&[labels[0], labels[1], ("state", &vif.state)], 1);
-        faults.sample(&labels, vif.faults);
-        throttled.sample(&labels, vif.throttled);
-        left_out.sample(&labels, vif.lines_left_out);
+    let mut pages = [
+        Metric::gauge("pregrant_vif_mapped_pages", "Pages of its guest that the vif has mapped."),
+        Metric::gauge("pregrant_vif_needed_pages", "Of these, pages that are mapped whatever it keeps."),
+        Metric::gauge(
+            "pregrant_vif_allowed_pages",
+            "Pages that it may keep since it saw them, or that its guest may still have mapped.",
+        ),
+        Metric::gauge("pregrant_vif_kept_pages", "Pages that it keeps since it saw them."),
+    ];
+    let mut overflows = Metric::counter(
+        "pregrant_vif_page_overflows_total",
+        "How often a page found no place among those that are kept, or in the guest's table.",
+    );
+    for_vifs(backs, |labels, vif| {
+        let kinds = [vif.mapped_pages, vif.pages_needed, vif.pages_allowed, vif.kept_pages];
+        pages.iter_mut().zip(kinds).for_each(|(metric, n)| metric.sample(labels, n));
+        overflows.sample(labels, vif.overflows);
+        link.sample(labels, u64::from(vif.link));
+        stalls.sample(labels, vif.stalls);
+        waits.sample(labels, vif.credit_waits);
+        state.sample(&[labels, &[("state", &vif.state)]].concat(), 1);
+        faults.sample(labels, vif.faults);
+        throttled.sample(labels, vif.throttled);
+        left_out.sample(labels, vif.lines_left_out);
         for (dir, reasons) in &vif.port_drops {
             for (reason, n) in reasons {
-                drops.sample(&[labels[0], labels[1], ("dir", dir), ("reason", reason)], n);
+                drops.sample(&[labels, &[("dir", dir), ("reason", reason)]].concat(), n);
             }
         }
     });
-    vec![state, faults, throttled, left_out, link, stalls, waits, drops]
+    let each = [state, faults, throttled, left_out, link, stalls, waits, drops, overflows];
+    each.into_iter().chain(pages).collect()
 }
 
-fn of_queues(backs: &[BackStatus]) -> Vec<Metric> {
+fn of_queues(backs: &[&BackStatus]) -> Vec<Metric> {
     type Figure = fn(&DirStatus) -> u64;
     let mut plain: Vec<(Metric, Figure)> = vec![
         (Metric::counter("pregrant_queue_frames_total", "Frames handed on."), |d| d.frames),
@@ -244,18 +354,36 @@ fn of_queues(backs: &[BackStatus]) -> Vec<Metric> {
         "pregrant_queue_dropped_frames_total",
         "Frames answered with an error, refused by the port, unfit for the guest, or lost with a backend that ended.",
     );
-    for_vifs(backs, |domain, vif, name| {
+    let mut chain = Metric::gauge(
+        "pregrant_queue_chain_info",
+        "1; the label chain names all paths that are asked for a frame, one after another.",
+    );
+    let mut data_len = Metric::gauge(
+        "pregrant_queue_data_len_bytes",
+        "Bytes of a frame that fit a staging buffer; there is no sample where there are no buffers.",
+    );
+    let mut stores = Stores::default();
+    for_vifs(backs, |vif_labels, vif| {
         for (queue, status) in vif.queues.iter().enumerate() {
             let queue = queue.to_string();
+            let queue_labels = [vif_labels, &[("queue", queue.as_str())]].concat();
+            if let Some(table) = &status.gref_table {
+                stores.sample(
+                    &[&queue_labels[..], &[("dir", "both"), ("store", "gref-mapping")]].concat(),
+                    table,
+                );
+            }
             for (dir, status) in [("tx", &status.tx), ("rx", &status.rx)] {
-                let labels = [
-                    ("domain", domain),
-                    ("vif", name),
-                    ("queue", &queue),
-                    ("dir", dir),
-                    ("path", &status.path),
-                ];
+                let dir_labels = [&queue_labels[..], &[("dir", dir)]].concat();
+                let labels = [&dir_labels[..], &[("path", status.path.as_str())]].concat();
                 let with = |last| [&labels[..], &[last]].concat();
+                chain.sample(&[&dir_labels[..], &[("chain", &status.chain.join(","))]].concat(), 1);
+                if let Some(len) = status.data_len {
+                    data_len.sample(&dir_labels, len);
+                }
+                if let Some(store) = &status.store {
+                    stores.sample(&[&dir_labels[..], &[("store", "persistent")]].concat(), store);
+                }
                 for (metric, figure) in &mut plain {
                     metric.sample(&labels, figure(status));
                 }
@@ -268,66 +396,143 @@ fn of_queues(backs: &[BackStatus]) -> Vec<Metric> {
             }
         }
     });
-    plain.into_iter().map(|(metric, _)| metric).chain([ops, drops]).collect()
+    let counted = plain.into_iter().map(|(metric, _)| metric).chain([ops, drops]);
+    counted.chain([chain, data_len]).chain(stores.0).collect()
 }
 
-fn for_vifs(backs: &[BackStatus], mut each: impl FnMut(&str, &VifStatus, &str)) {
+/// Pages that stay mapped, by the store that they are in: its fill, the most that there was, its bound, and what found no place.
+struct Stores([Metric; 4]);
+
+impl Default for Stores {
+    fn default() -> Self {
+        Self([
+            Metric::gauge("pregrant_queue_store_pages", "Pages that stay mapped, in this store."),
+            Metric::gauge("pregrant_queue_store_most_pages", "The most that there were at a time."),
+            Metric::gauge("pregrant_queue_store_limit_pages", "Pages that the store takes."),
+            Metric::counter(
+                "pregrant_queue_store_overflows_total",
+                "How often a page found no place in the store.",
+            ),
+        ])
+    }
+}
+
+impl Stores {
+    fn sample(&mut self, labels: &[(&str, &str)], store: &StoreStatus) {
+        let figures = [store.pages, store.most, store.limit, store.overflows];
+        self.0.iter_mut().zip(figures).for_each(|(metric, n)| metric.sample(labels, n));
+    }
+}
+
+/// Calls `each` with every vif and its labels.
+fn for_vifs(backs: &[&BackStatus], mut each: impl FnMut(&[(&str, &str)], &VifStatus)) {
     for back in backs {
+        let domain = back.domain.to_string();
         for vif in &back.vifs {
-            each(&back.domain.to_string(), vif, &format!("{}.{}", vif.front, vif.handle));
+            let name = format!("{}.{}", vif.front, vif.handle);
+            each(&[("domain", &domain), ("daemon", &back.daemon), ("vif", &name)], vif);
         }
     }
 }
 
 #[cfg(test)]
+mod exposition;
+
+#[cfg(test)]
 mod tests {
     use super::super::sample;
     use super::*;
+    use std::collections::BTreeSet;
+
+    /// Every kind of series: two queues of unlike paths, stores, a table, disks, a second domain, one that hangs.
+    fn everything() -> Vec<Daemon> {
+        let mut all = sample::daemons();
+        let back = all[0].status.as_mut().unwrap();
+        let store = StoreStatus { pages: 300, most: 400, limit: 768, overflows: 1 };
+        let queue = &mut back.vifs[0].queues[0];
+        (queue.gref_table, queue.rx.store) = (Some(store), Some(store));
+        let other =
+            BackStatus { domain: 5, devices: vec![sample::device(), sample::disk()], ..sample::status() };
+        all.push(Daemon { name: "back", domain: 5, status: Ok(other) });
+        all
+    }
 
     #[test]
     fn the_whole_text() {
-        let mut status = sample::status();
-        status.vifs[0].queues.truncate(1);
-        assert_eq!(text(&[status]), include_str!("prometheus.golden"));
+        let mut daemons = sample::daemons();
+        daemons[0].status.as_mut().unwrap().vifs[0].queues.truncate(1);
+        assert_eq!(text(&daemons), include_str!("prometheus.golden"));
         assert_eq!(text(&[]), "");
     }
 
     #[test]
     fn labels_are_escaped() {
-        let mut status = sample::status();
-        status.vifs[1].state = "a\"b\\c\nd".into();
-        assert!(text(&[status]).contains(r#"state="a\"b\\c\nd"} 1"#));
+        let mut daemons = sample::daemons();
+        daemons[0].status.as_mut().unwrap().vifs[1].state = "a\"b\\c\nd".into();
+        let text = text(&daemons);
+        assert!(text.contains(r#"state="a\"b\\c\nd"} 1"#));
+        exposition::check(&text).unwrap();
     }
 
-    /// The format's own rules: every sample is below the TYPE of its metric, every metric stands once.
+    /// What a strict reader of the format takes, two backends of one domain included: no series stands there twice.
     #[test]
-    fn samples_stand_with_their_type() {
-        let mut other = sample::status();
-        other.domain = 3;
-        let text = text(&[sample::status(), other]);
-        let (mut seen, mut current, mut kind) = (std::collections::BTreeSet::new(), "", "");
-        for line in text.lines() {
-            if let Some(rest) = line.strip_prefix("# TYPE ") {
-                (current, kind) = rest.split_once(' ').unwrap();
-                assert!(seen.insert(current), "{current} twice");
-            } else if !line.starts_with('#') {
-                let (name, rest) = line.split_once('{').unwrap();
-                assert_eq!(name, current, "{line}");
-                assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
-                assert!(rest.rsplit_once("} ").unwrap().1.parse::<f64>().is_ok(), "{line}");
-            }
+    fn a_strict_reader_takes_it() {
+        let text = text(&everything());
+        let families = exposition::check(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        assert!(families.len() > 40, "{families:?}");
+        let kinds: BTreeSet<_> = families.values().map(String::as_str).collect();
+        assert_eq!(kinds, ["counter", "gauge", "histogram"].into());
+        // What may fall is no counter.
+        for gauge in ["device_kept_pages", "device_in_flight_requests", "device_values", "vif_kept_pages"] {
+            assert_eq!(
+                families.get(&format!("pregrant_{gauge}")).map(String::as_str),
+                Some("gauge"),
+                "{gauge}"
+            );
         }
-        assert_eq!(seen.len(), text.matches("# HELP ").count());
-        assert!(seen.len() > 20, "{seen:?}");
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            assert!(line.contains("{domain=\"") && line.contains(",daemon=\""), "{line}");
+        }
+    }
+
+    #[test]
+    fn who_runs_and_does_not_answer_is_told_from_who_does_not_run() {
+        let text = text(&sample::daemons());
+        let has = |line: &str| assert!(text.lines().any(|l| l == line), "no {line}");
+        for (domain, daemon, up, running) in
+            [(0, "back", 1, 1), (0, "blkback", 1, 1), (3, "back", 0, 1), (3, "blkback", 0, 0)]
+        {
+            has(&format!("pregrant_up{{domain=\"{domain}\",daemon=\"{daemon}\"}} {up}"));
+            has(&format!("pregrant_running{{domain=\"{domain}\",daemon=\"{daemon}\"}} {running}"));
+        }
+    }
+
+    #[test]
+    fn a_disk_has_requests_bytes_times_and_depth() {
+        let text = text(&sample::daemons());
+        let labels = "domain=\"0\",daemon=\"blkback\",class=\"vbd\",device=\"5.51712\"";
+        let has = |name: &str, more: &str, value: &str| {
+            let line = format!("pregrant_device_{name}{{{labels}{more}}} {value}");
+            assert!(text.lines().any(|l| l == line), "no {line}\n{text}");
+        };
+        has("requests_total", ",op=\"read\"", "4000");
+        has("bytes_total", ",op=\"write\"", "2048000");
+        has("request_duration_seconds_bucket", ",op=\"read\",le=\"0.000032767\"", "0");
+        has("request_duration_seconds_bucket", ",op=\"read\",le=\"0.000131071\"", "4000");
+        has("request_duration_seconds_bucket", ",op=\"read\",le=\"+Inf\"", "4000");
+        has("request_duration_seconds_sum", ",op=\"read\"", "0.4");
+        has("request_duration_seconds_count", ",op=\"read\"", "4000");
+        has("in_flight_requests", "", "3");
+        has("kept_pages", "", "130");
+        has("counts_total", ",count=\"refused\"", "2");
     }
 
     /// Prometheus' conventions for names: what stands in the text, whatever is added to it.
     #[test]
     fn names_follow_the_conventions() {
-        let text = text(&[sample::status()]);
-        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
-        let mut units = std::collections::BTreeSet::new();
-        for (name, kind) in types {
+        let text = text(&everything());
+        let mut units = BTreeSet::new();
+        for (name, kind) in &exposition::check(&text).unwrap() {
             let words: Vec<_> = name.split('_').collect();
             assert_eq!(words[0], "pregrant", "{name}");
             let plain = |word: &&str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase());
@@ -336,7 +541,7 @@ mod tests {
             for odd in ["octets", "bits", "kb", "mb", "ms", "us", "ns", "sec", "msec", "count", "pct"] {
                 assert!(!words.contains(&odd), "{name}");
             }
-            let what = match kind {
+            let what = match kind.as_str() {
                 "counter" => *words[..words.len() - 1].last().unwrap(),
                 _ => *words.last().unwrap(),
             };
@@ -345,10 +550,14 @@ mod tests {
             if kind == "counter" {
                 assert!(what.ends_with('s'), "{name}: what is counted stands in the plural");
             }
-            units.insert(what);
+            units.insert(what.to_string());
         }
-        assert!(units.is_superset(&["bytes", "frames", "seconds", "info"].into()), "{units:?}");
-        let info = "pregrant_build_info{domain=\"0\",version=\"1.2.3\",rev=\"0123456789ab\"} 1\n";
+        assert!(
+            ["bytes", "frames", "seconds", "info", "pages"].iter().all(|unit| units.contains(*unit)),
+            "{units:?}"
+        );
+        let info =
+            "pregrant_build_info{domain=\"0\",daemon=\"back\",version=\"1.2.3\",rev=\"0123456789ab\"} 1\n";
         assert!(text.contains(info), "{text}");
     }
 }

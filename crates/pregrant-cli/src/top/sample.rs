@@ -1,14 +1,24 @@
 //! A status for tests: two vifs, one of them with two queues of unlike paths, one that was closed; and another device.
 
+use crate::status_reader::{Daemon, NoStatus};
 use pregrant_host::drivers::BackStatus;
 use pregrant_host::drivers::status::{
-    DeviceStatus, DirStatus, FORMAT, ProcessStatus, QueueStatus, VifStatus,
+    DeviceStatus, DirStatus, FORMAT, LatencyBucket, OperationStatus, ProcessStatus, QueueStatus, StoreStatus,
+    VifStatus,
 };
 use std::collections::BTreeMap;
 
 fn dir(path: &str, frames: u64, drops: [(&str, u64); 2]) -> DirStatus {
     DirStatus {
         path: path.into(),
+        chain: if path == "copy" { vec!["copy".into()] } else { vec![path.into(), "copy".into()] },
+        data_len: (path == "staging").then_some(256),
+        store: (path == "persistent").then_some(StoreStatus {
+            pages: 200,
+            most: 256,
+            limit: 256,
+            overflows: 9,
+        }),
         frames,
         bytes: frames * 100,
         staged: if path == "staging" { frames } else { 0 },
@@ -34,6 +44,7 @@ fn queue(path: &str, frames: u64) -> QueueStatus {
     QueueStatus {
         tx: dir(path, frames, [("error", 1), ("refused", 0)]),
         rx: dir(path, frames / 2, [("error", 0), ("unfit", 2)]),
+        gref_table: None,
     }
 }
 
@@ -42,6 +53,7 @@ pub fn status() -> BackStatus {
     BackStatus {
         format: FORMAT,
         domain: 0,
+        daemon: "back".into(),
         pid: 4711,
         version: "1.2.3".into(),
         rev: "0123456789ab".into(),
@@ -71,6 +83,11 @@ pub fn status() -> BackStatus {
                 link: true,
                 stalls: 3,
                 credit_waits: 17,
+                mapped_pages: 1000,
+                pages_needed: 900,
+                pages_allowed: 512,
+                kept_pages: 100,
+                overflows: 5,
                 refused_lists: Vec::new(),
                 queues: vec![queue("staging", 20_000), queue("copy", 10_000)],
                 port_drops: [("tx".into(), drops("bad_frame", 0)), ("rx".into(), drops("queue_full", 42))]
@@ -89,6 +106,11 @@ pub fn status() -> BackStatus {
                 link: false,
                 stalls: 0,
                 credit_waits: 0,
+                mapped_pages: 0,
+                pages_needed: 0,
+                pages_allowed: 0,
+                kept_pages: 0,
+                overflows: 0,
                 refused_lists: Vec::new(),
                 queues: Vec::new(),
                 port_drops: BTreeMap::new(),
@@ -113,7 +135,61 @@ pub fn device() -> DeviceStatus {
         last_failure: Some("it \u{1b}[31mran ahead".into()),
         waits_for: None,
         is_tried: true,
+        pages_needed: 0,
+        pages_allowed: 0,
         what: "a toy".into(),
         counters: [("answered".to_string(), 100)].into(),
+        gauges: BTreeMap::new(),
+        operations: BTreeMap::new(),
     }
+}
+
+fn operation(requests: u64, bytes: u64) -> OperationStatus {
+    let bounds = (0..11).map(|i| Some((1 << (13 + 2 * i)) - 1)).chain([None]);
+    let bucket = |(i, most_ns)| LatencyBucket { most_ns, requests: if i == 2 { requests } else { 0 } };
+    let latency = bounds.enumerate().map(bucket).collect();
+    OperationStatus { requests, bytes, latency_sum_ns: requests * 100_000, latency }
+}
+
+/// A disk.
+pub fn disk() -> DeviceStatus {
+    let named = |all: &[(&str, u64)]| all.iter().map(|(name, n)| (name.to_string(), *n)).collect();
+    DeviceStatus {
+        class: "vbd".into(),
+        handle: 51712,
+        state: "Connected".into(),
+        connected_s: Some(20.0),
+        faults: 0,
+        throttled: 0,
+        last_failure: None,
+        pages_needed: 1025,
+        pages_allowed: 1056,
+        what: "persistent, /disk.img, 64 MiB".into(),
+        counters: named(&[("failed", 1), ("overflows", 7), ("redone", 0), ("refused", 2)]),
+        gauges: named(&[("in_flight", 3), ("kept_pages", 130), ("queues", 1)]),
+        operations: [
+            ("read".to_string(), operation(4000, 16_384_000)),
+            ("write".to_string(), operation(500, 2_048_000)),
+        ]
+        .into(),
+        ..device()
+    }
+}
+
+/// The backends of a domain: vifs and disks.
+pub fn daemons() -> Vec<Daemon> {
+    let of = |name, domain, status| Daemon { name, domain, status };
+    let disks = BackStatus {
+        daemon: "blkback".into(),
+        pid: 4712,
+        vifs: Vec::new(),
+        devices: vec![disk()],
+        ..status()
+    };
+    vec![
+        of("back", 0, Ok(status())),
+        of("blkback", 0, Ok(disks)),
+        of("back", 3, Err(NoStatus::Silent { pid: Some(99) })),
+        of("blkback", 3, Err(NoStatus::Absent)),
+    ]
 }

@@ -2,7 +2,10 @@
 //!
 //! Texts that guests can steer lose their control characters: nothing that a guest does moves the reader's cursor.
 
+use super::Rates;
 use super::flow::Flow;
+use super::load::Load;
+use crate::status_reader::Daemon;
 use pregrant_host::drivers::BackStatus;
 use pregrant_lab::table::{Align, Table, figure, width};
 use std::collections::BTreeMap;
@@ -15,13 +18,14 @@ struct Column {
     cell: fn(&Flow) -> String,
 }
 
-const COLUMNS: [Column; 10] = [
+const COLUMNS: [Column; 11] = [
     Column { name: "vif", align: Align::Left, gives_way: 0, cell: |f| format!("{}.{}", f.front, f.handle) },
     Column { name: "dir", align: Align::Left, gives_way: 0, cell: |f| f.dir.into() },
     Column { name: "back", align: Align::Right, gives_way: 8, cell: |f| f.domain.to_string() },
     Column { name: "state", align: Align::Left, gives_way: 3, cell: state },
     Column { name: "queues", align: Align::Right, gives_way: 7, cell: |f| f.queues.to_string() },
-    Column { name: "path", align: Align::Left, gives_way: 4, cell: |f| plain(&f.path) },
+    Column { name: "path", align: Align::Left, gives_way: 4, cell: path },
+    Column { name: "pages", align: Align::Right, gives_way: 9, cell: pages },
     Column { name: "frames/s", align: Align::Right, gives_way: 0, cell: |f| si(f.rate.frames_per_s) },
     Column { name: "bit/s", align: Align::Right, gives_way: 1, cell: |f| si(f.rate.bits_per_s) },
     Column {
@@ -41,19 +45,22 @@ const COLUMNS: [Column; 10] = [
 /// The last one: it may be long, and is cut at the terminal's edge.
 const DROPS: &str = "dropped/s";
 
-/// What is above, in and below the table; no line is longer than `columns`.
-pub fn render(
-    backs: &[BackStatus],
-    flows: &[Flow],
-    failed: &[String],
-    columns: usize,
-    rows: usize,
-) -> Vec<String> {
+/// What is above, in and below the tables; no line is longer than `columns`.
+pub(super) fn render(rates: &Rates<'_>, columns: usize, rows: usize) -> Vec<String> {
+    let Rates { daemons, flows, loads } = rates;
+    let backs: Vec<&BackStatus> = daemons.iter().filter_map(Daemon::answer).collect();
     let mut above = Vec::new();
-    for back in backs {
+    for daemon in *daemons {
+        let back = match &daemon.status {
+            Ok(back) => back,
+            Err(why) => {
+                above.push(plain(&format!("{}: {why}", daemon.words())));
+                continue;
+            }
+        };
         above.push(format!(
-            "domain {}: process {}, {:.0} s, {}{}, {}",
-            back.domain,
+            "{}: process {}, {:.0} s, {}{}, {}",
+            daemon.words(),
             back.pid,
             back.uptime_s,
             serves(back),
@@ -61,10 +68,10 @@ pub fn render(
             plain(&back.platform)
         ));
     }
-    if backs.is_empty() {
+    if daemons.is_empty() {
         above.push("no backend is running".into());
     }
-    let mut below: Vec<String> = failed.iter().map(|why| plain(why)).collect();
+    let mut below = Vec::new();
     for flow in flows.iter().filter(|f| f.dir == "tx") {
         if let Some(why) = &flow.last_failure {
             let (front, handle, times) = (flow.front, flow.handle, flow.faults);
@@ -93,9 +100,16 @@ pub fn render(
             "vif {front}.{handle} took no frames and lost its link {stalls} time(s), was held back by its rate {credit_waits} time(s)"
         ));
     }
+    for flow in flows.iter().filter(|f| f.dir == "tx" && f.overflows > 0) {
+        let Flow { front, handle, kept_pages, pages_allowed, overflows, .. } = flow;
+        below.push(format!(
+            "vif {front}.{handle} keeps {kept_pages} page(s) mapped, may keep {pages_allowed} (--persistent-grants, --gref-mappings): \
+             {overflows} time(s) one found no place"
+        ));
+    }
     // The table matters more.
     below.truncate(rows.saturating_sub(above.len() + 3).max(1));
-    above.extend(others(backs).into_iter().take(rows / 3));
+    above.extend(others(loads).into_iter().take((rows / 3).max(4)));
     let mut table = if flows.is_empty() { Vec::new() } else { fitting(flows, columns) };
     let room = rows.saturating_sub(above.len() + below.len() + 1).max(3);
     if table.len() > room {
@@ -128,19 +142,27 @@ fn carried(workers: &[usize]) -> String {
     }
 }
 
-/// Devices that are no vifs, with what their class counts.
-fn others(backs: &[BackStatus]) -> Vec<String> {
+/// Devices that are no vifs: disks, and others with what their class counts.
+fn others(loads: &[Load]) -> Vec<String> {
     let mut table = Table::new(&[
         ("device", Align::Left),
         ("back", Align::Right),
         ("state", Align::Left),
-        ("throttled", Align::Right),
+        ("requests/s", Align::Right),
+        ("read B/s", Align::Right),
+        ("written B/s", Align::Right),
+        ("latency", Align::Right),
+        ("depth", Align::Right),
+        ("waiting", Align::Right),
         ("what", Align::Left),
         ("counted", Align::Left),
     ]);
-    for (back, device) in backs.iter().flat_map(|b| b.devices.iter().map(move |d| (b.domain, d))) {
-        let counted: Vec<_> =
-            device.counters.iter().map(|(name, n)| format!("{} {n}", plain(name))).collect();
+    for load in loads {
+        let device = &load.device;
+        let named = device.counters.iter().chain(device.gauges.iter().filter(|(name, _)| *name != IN_FLIGHT));
+        let throttled = (device.throttled > 0).then(|| format!("throttled {}", device.throttled));
+        let counted = named.map(|(name, n)| format!("{} {n}", plain(name)));
+        let counted: Vec<_> = counted.chain(throttled).collect();
         let waits = device.waits_for.as_ref().map(|why| format!("; waits: {}", plain(why)));
         let last = device
             .last_failure
@@ -148,14 +170,19 @@ fn others(backs: &[BackStatus]) -> Vec<String> {
             .map(|why| format!("; closed {} time(s), last: {}", device.faults, plain(why)));
         table.row([
             format!("{} {}.{}", plain(&device.class), device.front, device.handle),
-            back.to_string(),
+            load.domain.to_string(),
             plain(&device.state) + if device.closes_in_use() { ", in use" } else { "" },
-            device.throttled.to_string(),
+            si(load.requests_per_s),
+            si(load.bytes_per_s("read")),
+            si(load.bytes_per_s("write")),
+            load.latency_s.map_or("-".into(), time),
+            or_dash(load.depth),
+            device.gauges.get(IN_FLIGHT).map_or("-".into(), u64::to_string),
             plain(&device.what),
             counted.join(", ") + &waits.unwrap_or_default() + &last.unwrap_or_default(),
         ]);
     }
-    if backs.iter().all(|back| back.devices.is_empty()) {
+    if loads.is_empty() {
         return Vec::new();
     }
     table.to_string().lines().map(String::from).collect()
@@ -163,7 +190,7 @@ fn others(backs: &[BackStatus]) -> Vec<String> {
 
 /// The table with as many columns as fit.
 fn fitting(flows: &[Flow], columns: usize) -> Vec<String> {
-    let mut least = 9;
+    let mut least = 10;
     loop {
         let shown: Vec<&Column> = COLUMNS.iter().filter(|c| c.gives_way < least).collect();
         let headings: Vec<_> =
@@ -178,6 +205,37 @@ fn fitting(flows: &[Flow], columns: usize) -> Vec<String> {
             return lines;
         }
         least -= 1;
+    }
+}
+
+/// The gauge of requests that are taken and not answered.
+const IN_FLIGHT: &str = "in_flight";
+
+/// All paths of a direction, in their order, staging with the length of its buffers; by queue where they differ.
+fn path(flow: &Flow) -> String {
+    if flow.chains.iter().all(Vec::is_empty) {
+        return plain(&flow.path);
+    }
+    let lens: Vec<_> = flow.data_lens.iter().map(u32::to_string).collect();
+    let name = |path: &String| match path.starts_with("staging") {
+        true if !lens.is_empty() => format!("{path} {}", lens.join("/")),
+        _ => path.clone(),
+    };
+    let chain = |chain: &Vec<String>| chain.iter().map(name).collect::<Vec<_>>().join(", ");
+    plain(&flow.chains.iter().map(chain).collect::<Vec<_>>().join(" / "))
+}
+
+/// Pages of the guest that the vif has mapped; they belong to no direction.
+fn pages(flow: &Flow) -> String {
+    if flow.dir == "tx" { flow.mapped_pages.to_string() } else { String::new() }
+}
+
+/// A time in seconds, with three digits and its unit.
+fn time(seconds: f64) -> String {
+    match seconds {
+        s if s >= 0.9995 => figure(s) + " s",
+        s if s >= 0.000_999_5 => figure(s * 1e3) + " ms",
+        s => figure(s * 1e6) + " us",
     }
 }
 
@@ -228,9 +286,14 @@ fn cut(line: &str, columns: usize) -> String {
 mod tests {
     use super::super::{flow, sample};
     use super::*;
+    use crate::status_reader::NoStatus;
     use pregrant_host::drivers::status::DeviceStatus;
 
-    fn later() -> (Vec<BackStatus>, Vec<Flow>) {
+    fn daemons(back: &BackStatus) -> Vec<Daemon> {
+        vec![Daemon { name: "back", domain: back.domain, status: Ok(back.clone()) }]
+    }
+
+    fn later() -> (Vec<Daemon>, Vec<Daemon>) {
         let before = sample::status();
         let mut now = before.clone();
         now.at_ns += 1_000_000_000;
@@ -238,92 +301,151 @@ mod tests {
         (tx.frames, tx.bytes, tx.notifications) =
             (tx.frames + 1_234_567, tx.bytes + 98_765_432, tx.notifications + 12_345);
         now.vifs[0].port_drops.get_mut("rx").unwrap().insert("queue_full".into(), 1542);
-        let flows = flow::flows(&[before], std::slice::from_ref(&now));
-        (vec![now], flows)
+        (daemons(&before), daemons(&now))
+    }
+
+    fn shown(now: &[Daemon], columns: usize, rows: usize) -> Vec<String> {
+        render(&Rates::between(&later().0, now), columns, rows)
+    }
+
+    fn with(change: impl FnOnce(&mut BackStatus)) -> Vec<String> {
+        let (_, mut now) = later();
+        change(now[0].status.as_mut().unwrap());
+        shown(&now, 200, 50)
     }
 
     #[test]
     fn a_wide_terminal_shows_everything() {
-        let (backs, flows) = later();
-        let failed = ["/tmp/back-1.status: \u{7}no answer".to_string()];
-        let text = render(&backs, &flows, &failed, 200, 50).join("\n");
+        let (_, mut now) = later();
+        now.push(Daemon {
+            name: "blkback",
+            domain: 1,
+            status: Err(NoStatus::Failed("\u{7}no answer".into())),
+        });
+        let text = shown(&now, 200, 50).join("\n");
         let golden = "\
-domain 0: process 4711, 36 s, 2 vif(s), 2 workers with 2 and 0 queues, loopback
-vif  dir  back  state      queues  path          frames/s  bit/s  grant ops/frame  events/frame  dropped/s
----  ---  ----  ---------  ------  ------------  --------  -----  ---------------  ------------  ----------------
-5.0  tx      0  Connected       2  copy+staging     1.23M   790M            0.000         0.010  0
-5.0  rx      0  Connected       2  copy+staging         0      0                -             -  queue_full 1.50k
-6.1  tx      0  Closed          0                       0      0                -             -  0
-6.1  rx      0  Closed          0                       0      0                -             -  0
-/tmp/back-1.status: ?no answer
+domain 0, back: process 4711, 36 s, 2 vif(s), 2 workers with 2 and 0 queues, loopback
+domain 1, blkback: ?no answer
+vif  dir  back  state      queues  path                      pages  frames/s  bit/s  grant ops/frame  events/frame  dropped/s
+---  ---  ----  ---------  ------  ------------------------  -----  --------  -----  ---------------  ------------  ----------------
+5.0  tx      0  Connected       2  copy / staging 256, copy   1000     1.23M   790M            0.000         0.010  0
+5.0  rx      0  Connected       2  copy / staging 256, copy                0      0                -             -  queue_full 1.50k
+6.1  tx      0  Closed          0                                0         0      0                -             -  0
+6.1  rx      0  Closed          0                                          0      0                -             -  0
 vif 6.1 was closed 2 time(s), last: its \"ring\"?lied ?[31m\\
 domain 0: 2 wake-up(s) missed: work was seen late that no event had told of
-vif 5.0 took no frames and lost its link 3 time(s), was held back by its rate 17 time(s)";
+vif 5.0 took no frames and lost its link 3 time(s), was held back by its rate 17 time(s)
+vif 5.0 keeps 100 page(s) mapped, may keep 512 (--persistent-grants, --gref-mappings): 5 time(s) one found no place";
         assert_eq!(text, golden);
     }
 
     #[test]
-    fn a_device_of_another_class_has_a_row() {
-        let (mut backs, flows) = later();
-        backs[0].devices = vec![sample::device()];
-        let lines = render(&backs, &flows, &[], 200, 50);
+    fn a_disk_shows_what_it_does_and_what_it_takes() {
+        let before = BackStatus { devices: vec![sample::disk()], vifs: Vec::new(), ..sample::status() };
+        let mut now = before.clone();
+        now.at_ns += 2_000_000_000;
+        let device = &mut now.devices[0];
+        let write = device.operations.get_mut("write").unwrap();
+        (write.requests, write.bytes) = (write.requests + 30_000, write.bytes + 122_880_000);
+        write.latency_sum_ns += 12_000_000_000;
+        write.latency[3].requests += 30_000;
+        let lines = render(&Rates::between(&daemons(&before), &daemons(&now)), 200, 50);
         let golden = "\
-device    back  state   throttled  what   counted
---------  ----  ------  ---------  -----  -------------------------------------------------------
-vtoy 5.0     0  Closed          3  a toy  answered 100; closed 1 time(s), last: it ?[31mran ahead";
+device       back  state      requests/s  read B/s  written B/s  latency  depth  waiting  what                           counted
+-----------  ----  ---------  ----------  --------  -----------  -------  -----  -------  -----------------------------  --------------------------------------------------------------------
+vbd 5.51712     0  Connected       15.0k         0        61.4M   400 us   6.00        3  persistent, /disk.img, 64 MiB  failed 1, overflows 7, redone 0, refused 2, kept_pages 130, queues 1";
         assert_eq!(lines[1..4].join("\n"), golden);
+    }
+
+    #[test]
+    fn a_device_of_another_class_has_a_row() {
+        let lines = with(|back| back.devices = vec![sample::device()]);
+        let golden = "\
+device    back  state   requests/s  read B/s  written B/s  latency  depth  waiting  what   counted
+--------  ----  ------  ----------  --------  -----------  -------  -----  -------  -----  --------------------------------------------------------------------
+vtoy 5.0     0  Closed           -         -            -        -      -        -  a toy  answered 100, throttled 3; closed 1 time(s), last: it ?[31mran ahead";
+        assert_eq!(lines[1..4].join("\n"), golden);
+        assert_eq!(lines.len(), with(|_| {}).len() + 3);
+    }
+
+    #[test]
+    fn one_that_hangs_is_no_absent_one() {
+        let daemons = sample::daemons();
+        let lines = render(&Rates::between(&[], &daemons), 200, 50);
         assert_eq!(
-            lines.len(),
-            render(&[BackStatus { devices: Vec::new(), ..backs[0].clone() }], &flows, &[], 200, 50).len() + 3
+            lines[2..4],
+            [
+                "domain 3, back: process 99 runs and does not answer: it is stopped, or its control thread hangs",
+                "domain 3, blkback: does not run"
+            ]
         );
     }
 
     #[test]
     fn a_disk_that_is_in_use_while_it_closes_is_shown() {
-        let (mut backs, flows) = later();
-        let closing = DeviceStatus { state: "Closing".into(), ..sample::device() };
-        for (connected_s, shown) in [(Some(3.0), "Closing, in use"), (None, "Closing ")] {
-            backs[0].devices = vec![DeviceStatus { connected_s, ..closing.clone() }];
-            let lines = render(&backs, &flows, &[], 200, 50);
-            assert!(lines[3].contains(shown), "{lines:?}");
+        let closing = DeviceStatus { state: "Closing".into(), ..sample::disk() };
+        for (connected_s, shown) in [(Some(3.0), " Closing, in use "), (None, " Closing ")] {
+            let lines = with(|back| {
+                back.vifs.clear();
+                back.devices = vec![DeviceStatus { connected_s, ..closing.clone() }];
+            });
+            assert!(lines.iter().any(|line| line.contains(shown)), "{lines:?}");
         }
     }
 
     #[test]
     fn what_predecessors_repeated_and_lost_is_told() {
-        let (mut backs, flows) = later();
-        backs[0].vifs[0].queues[0].tx.repeated = 5;
-        backs[0].vifs[0].queues[1].rx.drops.insert("lost".into(), 7);
-        let lines = render(&backs, &flows, &[], 200, 50);
+        let lines = with(|back| {
+            back.vifs[0].queues[0].tx.repeated = 5;
+            back.vifs[0].queues[1].rx.drops.insert("lost".into(), 7);
+        });
         let line = "vif 5.0: with backends that ended, 5 frame(s) may have come twice, 7 are lost";
         assert!(lines.iter().any(|l| l == line), "{lines:?}");
     }
 
     #[test]
     fn a_narrow_or_low_terminal_is_never_overrun() {
-        let (backs, flows) = later();
+        let (_, now) = later();
         for columns in [1, 10, 20, 33, 40, 60, 80, 100, 120] {
             for rows in [1, 5, 8, 24] {
-                let lines = render(&backs, &flows, &[], columns, rows);
+                let lines = shown(&now, columns, rows);
                 assert!(lines.iter().all(|l| width(l) <= columns), "{columns}: {lines:?}");
                 assert!(lines.len() <= rows.max(5), "{rows}: {lines:?}");
             }
         }
-        let lines = render(&backs, &flows, &[], 40, 24);
+        let lines = shown(&now, 40, 24);
         assert_eq!(lines[1], "vif  dir  frames/s  bit/s  dropped/s");
         assert_eq!(lines[3], "5.0  tx      1.23M   790M  0");
-        let stalled: Vec<Flow> = flows.iter().map(|f| Flow { link: false, ..f.clone() }).collect();
-        let lines = render(&backs, &stalled, &[], 120, 24);
+        let lines = with(|back| back.vifs[0].link = false);
         assert!(lines[3].contains("Connected, no link") && !lines[5].contains("no link"), "{lines:?}");
-        let lines = render(&backs, &flows, &[], 80, 6);
+        let lines = shown(&now, 80, 6);
         assert!(lines.iter().any(|l| l.starts_with("... ")), "{lines:?}");
-        assert_eq!(render(&[], &[], &[], 80, 24), ["no backend is running"]);
+        assert_eq!(render(&Rates::between(&[], &[]), 80, 24), ["no backend is running"]);
+    }
+
+    /// Heads from staging buffers, and one path behind another, are to be seen.
+    #[test]
+    fn a_chain_is_shown_in_its_order() {
+        let of = |chain: &[&str], len| {
+            let mut status = sample::status();
+            status.vifs[0].queues.truncate(1);
+            let tx = &mut status.vifs[0].queues[0].tx;
+            tx.path = chain[0].into();
+            tx.chain = chain.iter().map(|path| (*path).into()).collect();
+            tx.data_len = len;
+            path(&flow::flows(&[], &[status])[0])
+        };
+        assert_eq!(of(&["staging", "copy"], Some(256)), "staging 256, copy");
+        assert_eq!(of(&["staging+copy", "copy"], Some(256)), "staging+copy 256, copy");
+        assert_eq!(of(&["gref-mapping", "map", "copy"], None), "gref-mapping, map, copy");
+        assert_eq!(of(&["staging"], Some(65535)), "staging 65535");
     }
 
     #[test]
-    fn figures_have_prefixes() {
+    fn figures_have_prefixes_and_times_units() {
         let shown = [0.0, 0.5, 7.0, 999.4, 1000.0, 12_345.0, 999_600.0, 4.56e9].map(|v| si(Some(v)));
         assert_eq!(shown, ["0", "0.500", "7", "999", "1.00k", "12.3k", "1.00M", "4.56G"]);
         assert_eq!(si(None), "-");
+        assert_eq!([0.000_012, 0.000_4, 0.0123, 2.5].map(time), ["12.0 us", "400 us", "12.3 ms", "2.50 s"]);
     }
 }

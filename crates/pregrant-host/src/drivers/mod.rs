@@ -41,7 +41,7 @@ pub use chosen::Chosen;
 pub use crew::place::Placement;
 pub use front_device::FrontendError;
 pub use net::captured::{CaptureFile, Captured};
-pub use net::frontend::Frontend;
+pub use net::frontend::{Defaults, Frontend};
 pub use net::port_provider::{Hotplug, HotplugConfig, Plugged, PortProvider};
 pub use net::stations::Stations;
 pub use net::taps::Taps;

@@ -9,14 +9,15 @@
 //! Texts that a guest can steer (why its vif was closed) are escaped by JSON and shortened to [`TEXT_MAX`]; the number of
 //! vifs and queues is the toolstack's and the backend's.
 
-use super::net::VifReport;
-use super::registry::DeviceReport;
+use super::net::{SharedMemory, VifReport};
+use super::registry::{DeviceReport, Figures, Operation};
 use crate::counters::Counters;
+use pregrant::grants::StoreFigures;
+use pregrant::latency::bound_ns;
 use pregrant::net::stats::DirStats;
 use pregrant::xenbus::XenbusState;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -26,9 +27,9 @@ pub const FORMAT: u32 = 1;
 /// Characters of a text that came from elsewhere.
 pub const TEXT_MAX: usize = 400;
 
-/// How the sockets' names begin, before the domain's number: who serves vifs, and who serves vbds where that is another process.
-const PREFIXES: [&str; 2] = ["back-", "blkback-"];
-/// How they end.
+/// The backends of a domain, as their sockets' names have them before the domain's number: who serves vifs, and who serves vbds.
+const DAEMONS: [&str; 2] = ["back", "blkback"];
+/// How these names end.
 const SUFFIX: &str = ".status";
 
 /// One backend's process.
@@ -38,6 +39,9 @@ pub struct BackStatus {
     pub format: u32,
     /// The driver domain.
     pub domain: u16,
+    /// Which of its backends: `back` serves vifs, `blkback` vbds. Empty where a backend older than this field tells it.
+    #[serde(default)]
+    pub daemon: String,
     /// The process.
     pub pid: u32,
     /// The program's version; empty where a backend older than this field tells it.
@@ -98,11 +102,56 @@ pub struct DeviceStatus {
     /// Whether that was tried; false: nobody knows yet whether it is there.
     #[serde(default = "yes")]
     pub is_tried: bool,
+    /// Pages of its guest that it has mapped, or may have at any moment, whatever it keeps.
+    #[serde(default)]
+    pub pages_needed: u64,
+    /// Pages that it may keep since it saw them.
+    #[serde(default)]
+    pub pages_allowed: u64,
     /// What its class says of it: what it is, and how it is served.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,
-    /// What its class counts.
+    /// What its class counts, since it connected.
     pub counters: BTreeMap<String, u64>,
+    /// What its class has of it at the moment.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub gauges: BTreeMap<String, u64>,
+    /// Its requests by what they ask for: a disk's are `read`, `write`, `flush`, `discard`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub operations: BTreeMap<String, OperationStatus>,
+}
+
+/// Requests that ask for the same, since the device connected.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct OperationStatus {
+    /// Those that were done.
+    pub requests: u64,
+    /// Their bytes; 0 where none travel.
+    pub bytes: u64,
+    /// Nanoseconds from when they were taken to when they were answered, of all together, those that failed among them.
+    pub latency_sum_ns: u64,
+    /// The same by how long each took, shortest first.
+    pub latency: Vec<LatencyBucket>,
+}
+
+/// Requests that took longer than those of the bucket before, and no longer than this.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LatencyBucket {
+    /// Nanoseconds at most; null: the others.
+    pub most_ns: Option<u64>,
+    /// How many.
+    pub requests: u64,
+}
+
+impl From<Operation> for OperationStatus {
+    fn from(operation: Operation) -> Self {
+        let Operation { requests, bytes, latency, .. } = operation;
+        let bucket =
+            |(i, requests): (usize, &u64)| LatencyBucket { most_ns: bound_ns(i), requests: *requests };
+        let latency_sum_ns = latency.sum_ns;
+        let latency = latency.buckets.iter().enumerate().map(bucket).collect();
+        Self { requests, bytes, latency_sum_ns, latency }
+    }
 }
 
 impl DeviceStatus {
@@ -111,8 +160,10 @@ impl DeviceStatus {
         self.connected_s.is_some() && self.state == format!("{:?}", XenbusState::Closing)
     }
 
-    /// What is said of any device, and what its class counts.
-    pub fn new(report: DeviceReport, what: &str, counters: &[(&str, u64)]) -> Self {
+    /// What is said of any device, and what its class has measured of it.
+    pub fn new(report: DeviceReport, what: &str, figures: Figures) -> Self {
+        let Figures { counters, gauges, operations } = figures;
+        let named = |all: Vec<(&str, u64)>| all.into_iter().map(|(name, n)| (name.to_string(), n)).collect();
         Self {
             class: report.id.class.name().into(),
             front: report.id.front.0,
@@ -126,8 +177,12 @@ impl DeviceStatus {
             last_failure: report.last_failure.as_deref().map(short),
             waits_for: report.waits_for.as_deref().map(short),
             is_tried: report.is_tried,
+            pages_needed: report.pages_needed as u64,
+            pages_allowed: report.pages_allowed as u64,
             what: short(what),
-            counters: counters.iter().map(|(name, n)| ((*name).into(), *n)).collect(),
+            counters: named(counters),
+            gauges: named(gauges),
+            operations: operations.into_iter().map(|op| (op.name.to_string(), op.into())).collect(),
         }
     }
 }
@@ -182,6 +237,21 @@ pub struct VifStatus {
     /// How often its frames had to wait for the vif's rate, since it connected.
     #[serde(default)]
     pub credit_waits: u64,
+    /// Pages of its guest that it has mapped: those that it needs, and those that it keeps.
+    #[serde(default)]
+    pub mapped_pages: u64,
+    /// Of those, pages that are mapped whatever it keeps: rings, buffers, and what its guest has had mapped.
+    #[serde(default)]
+    pub pages_needed: u64,
+    /// Pages that it may keep since it saw them, or that its guest may still have mapped.
+    #[serde(default)]
+    pub pages_allowed: u64,
+    /// Pages that it keeps since it saw them.
+    #[serde(default)]
+    pub kept_pages: u64,
+    /// How often a page found no place among those, or in the table of pages that its guest has mapped.
+    #[serde(default)]
+    pub overflows: u64,
     /// Staging lists, and halves of data rings, that were refused at the last connect.
     pub refused_lists: Vec<String>,
     /// Its queues, by number.
@@ -197,13 +267,45 @@ pub struct QueueStatus {
     pub tx: DirStatus,
     /// To the guest.
     pub rx: DirStatus,
+    /// The table of pages that the guest has had mapped, for both directions; null where there is none.
+    #[serde(default)]
+    pub gref_table: Option<StoreStatus>,
+}
+
+/// A store of pages that stay mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct StoreStatus {
+    /// Pages in it.
+    pub pages: u64,
+    /// The most that there were at a time.
+    pub most: u64,
+    /// Pages at most.
+    pub limit: u64,
+    /// How often a page found no place.
+    pub overflows: u64,
+}
+
+impl From<StoreFigures> for StoreStatus {
+    fn from(figures: StoreFigures) -> Self {
+        let StoreFigures { pages, most, limit, overflows } = figures;
+        Self { pages: pages as u64, most: most as u64, limit: limit as u64, overflows }
+    }
 }
 
 /// One direction of a queue, since the vif connected.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DirStatus {
-    /// What moves the bytes.
+    /// What moves the bytes: the first of `chain`.
     pub path: String,
+    /// All paths that are asked for a frame, one after another.
+    #[serde(default)]
+    pub chain: Vec<String>,
+    /// Bytes of a frame that fit a staging buffer; null where there are none.
+    #[serde(default)]
+    pub data_len: Option<u32>,
+    /// Pages that stay mapped since they were seen; null where none do.
+    #[serde(default)]
+    pub store: Option<StoreStatus>,
     /// Frames handed on.
     pub frames: u64,
     /// Their bytes.
@@ -258,6 +360,9 @@ impl DirStatus {
     fn new(path: &str, stats: &DirStats, dropped: &str) -> Self {
         Self {
             path: path.into(),
+            chain: Vec::new(),
+            data_len: None,
+            store: None,
             frames: stats.frames,
             bytes: stats.bytes,
             staged: stats.staged,
@@ -279,6 +384,16 @@ impl DirStatus {
         }
     }
 
+    /// Direction `dir` of what its queue shares with the guest.
+    fn with_memory(self, shared: &SharedMemory, dir: usize) -> Self {
+        Self {
+            chain: shared.chains[dir].iter().map(|path| (*path).into()).collect(),
+            data_len: shared.data_lens[dir],
+            store: shared.kept[dir].map(Into::into),
+            ..self
+        }
+    }
+
     /// Copies, maps and unmaps.
     pub fn grant_ops(&self) -> u64 {
         self.grant_copies + self.grant_maps + self.grant_unmaps
@@ -287,7 +402,8 @@ impl DirStatus {
 
 impl From<VifReport> for VifStatus {
     fn from(report: VifReport) -> Self {
-        let queue = |(tx_path, tx, rx_path, rx): &(&str, DirStats, &str, DirStats)| {
+        let counted = report.queues.iter().zip(&report.shared);
+        let queue = |((tx_path, tx, rx_path, rx), shared): (&(&str, DirStats, &str, DirStats), _)| {
             let (filtered, expired) = (rx.filtered, rx.expired);
             let lost = rx.interrupted;
             let tx = DirStatus { repeated: tx.interrupted, ..DirStatus::new(tx_path, tx, "refused") };
@@ -297,8 +413,13 @@ impl From<VifReport> for VifStatus {
                 ("lost".into(), lost),
                 ("expired".into(), expired),
             ]);
-            QueueStatus { tx, rx }
+            let (tx, rx) = (tx.with_memory(shared, 0), rx.with_memory(shared, 1));
+            QueueStatus { tx, rx, gref_table: shared.gref_table.map(Into::into) }
         };
+        let stores = report.shared.iter().flat_map(|q| q.kept.iter().flatten());
+        let (kept_pages, overflows) = stores
+            .fold((0, 0), |(pages, times), store| (pages + store.pages as u64, times + store.overflows));
+        let refused_pages: u64 = report.shared.iter().filter_map(|q| q.gref_table).map(|t| t.overflows).sum();
         let mut port_drops: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
         for drop in &report.port_drops {
             port_drops.entry(drop.dir.into()).or_default().insert(drop.reason.into(), drop.frames);
@@ -315,8 +436,10 @@ impl From<VifReport> for VifStatus {
             throttled,
             lines_left_out,
             last_failure,
+            pages_needed,
+            pages_allowed,
             ..
-        } = DeviceStatus::new(report.device, "", &[]);
+        } = DeviceStatus::new(report.device, "", Figures::default());
         Self {
             front,
             handle,
@@ -331,7 +454,12 @@ impl From<VifReport> for VifStatus {
             stalls: report.stalls,
             credit_waits: report.credit_waits,
             refused_lists: report.refused.iter().map(refused).collect(),
-            queues: report.queues.iter().map(queue).collect(),
+            mapped_pages: report.mapped_pages as u64,
+            pages_needed,
+            pages_allowed,
+            kept_pages,
+            overflows: overflows + refused_pages,
+            queues: counted.map(queue).collect(),
             port_drops,
         }
     }
@@ -357,16 +485,31 @@ pub(super) fn short(text: &str) -> String {
 
 /// Where the back of domain `domid` tells its status, among the sockets in `dir`.
 pub fn socket_path(dir: &Path, domid: u16) -> PathBuf {
-    dir.join(format!("{}{domid}{SUFFIX}", PREFIXES[0]))
+    path_of(dir, DAEMONS[0], domid)
 }
 
 /// Where the back of domain `domid` does that serves vbds alone.
 pub fn blk_socket_path(dir: &Path, domid: u16) -> PathBuf {
-    dir.join(format!("{}{domid}{SUFFIX}", PREFIXES[1]))
+    path_of(dir, DAEMONS[1], domid)
 }
 
-/// The status sockets in `dir`, in the order of their names: what is a socket and named by [`socket_path`], for the
-/// directory may be the user's own.
+fn path_of(dir: &Path, daemon: &str, domid: u16) -> PathBuf {
+    dir.join(format!("{daemon}-{domid}{SUFFIX}"))
+}
+
+/// Which backend of which domain tells its status at a socket of this name; None: none does.
+pub fn daemon_of(socket: &Path) -> Option<(&'static str, u16)> {
+    let of = |daemon: &'static str| {
+        let number =
+            socket.file_name()?.to_str()?.strip_prefix(daemon)?.strip_prefix('-')?.strip_suffix(SUFFIX)?;
+        let domid = number.parse::<u16>().ok().filter(|domid| domid.to_string() == number)?;
+        Some((daemon, domid))
+    };
+    DAEMONS.into_iter().find_map(of)
+}
+
+/// The status sockets in `dir`, in the order of their names: what is a socket and [named so](daemon_of), for the directory may be the
+/// user's own.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -374,16 +517,11 @@ pub fn sockets_in(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
-        if is_named_so(&entry.file_name()) && entry.file_type().is_ok_and(|kind| kind.is_socket()) {
-            found.push(entry.path());
+        let path = entry.path();
+        if daemon_of(&path).is_some() && entry.file_type().is_ok_and(|kind| kind.is_socket()) {
+            found.push(path);
         }
     }
     found.sort();
     Ok(found)
-}
-
-fn is_named_so(name: &OsStr) -> bool {
-    let of = |prefix: &str| name.to_str()?.strip_prefix(prefix)?.strip_suffix(SUFFIX);
-    let number = PREFIXES.into_iter().find_map(of);
-    number.and_then(|n| n.parse::<u16>().ok().filter(|domid| domid.to_string() == n)).is_some()
 }

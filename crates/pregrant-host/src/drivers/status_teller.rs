@@ -1,7 +1,7 @@
 //! A backend's process tells its status: what [`BackStatus`] needs beside the backend's own reports.
 
 use crate::counters::Counters;
-use crate::drivers::status::{DeviceStatus, FORMAT, ProcessStatus, socket_path};
+use crate::drivers::status::{DeviceStatus, FORMAT, ProcessStatus, daemon_of, socket_path};
 use crate::drivers::{BackStatus, Backend, StatusSocket};
 use crate::linux::Xen;
 use crate::listener::ListenError;
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 /// See the module.
 pub struct StatusTeller<P> {
     socket: StatusSocket,
+    daemon: &'static str,
     started: Instant,
     counters: fn(&P) -> Counters,
     describe: fn(&P) -> String,
@@ -32,6 +33,7 @@ impl StatusTeller<Loopback> {
     pub fn on_loopback_at(socket: &Path) -> Result<Self, ListenError> {
         Ok(Self {
             socket: StatusSocket::bind(socket)?,
+            daemon: daemon_of(socket).map_or("", |(daemon, _)| daemon),
             started: Instant::now(),
             counters: Loopback::counters,
             describe: Loopback::describe,
@@ -44,6 +46,7 @@ impl StatusTeller<Xen> {
     pub fn on_xen_at(socket: &Path) -> Result<Self, ListenError> {
         Ok(Self {
             socket: StatusSocket::bind(socket)?,
+            daemon: daemon_of(socket).map_or("", |(daemon, _)| daemon),
             started: Instant::now(),
             counters: Xen::counters,
             describe: Xen::describe,
@@ -59,16 +62,17 @@ impl<P: Platform> StatusTeller<P> {
 
     /// Answers who asks; to be called between batches, as often as is convenient.
     pub fn turn<T: Transport + 'static>(&mut self, backend: &Backend<P, T>) {
-        let Self { socket, started, counters, describe } = self;
+        let Self { socket, daemon, started, counters, describe } = self;
         socket.turn(Instant::now(), || {
             let platform = backend.platform();
             let others = backend.devices().filter(|(device, _)| device.id.class != Class::VIF);
             let others = others
-                .map(|(device, served)| DeviceStatus::new(device, &served.describe(), &served.counters()))
+                .map(|(device, served)| DeviceStatus::new(device, &served.describe(), served.figures()))
                 .collect();
             let status = BackStatus {
                 format: FORMAT,
                 domain: platform.domid().0,
+                daemon: (*daemon).into(),
                 pid: std::process::id(),
                 version: program::VERSION.into(),
                 rev: program::commit().unwrap_or_default().into(),

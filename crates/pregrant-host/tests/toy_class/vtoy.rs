@@ -20,7 +20,7 @@ use pregrant::xenbus::key_source::needed;
 use pregrant::xenbus::refusal::ConnectError;
 use pregrant::xenbus::{Back, BackDevice, Class, Device, DeviceError, DeviceId};
 use pregrant::xenstore::Transport;
-use pregrant_host::drivers::registry::{AnyBack, DeviceLog, RingFault, ServedQueue};
+use pregrant_host::drivers::registry::{AnyBack, DeviceLog, Figures, RingFault, ServedQueue};
 use pregrant_host::drivers::{DeviceClass, ServedDevice};
 use std::any::Any;
 use std::sync::Arc;
@@ -226,10 +226,11 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for ToyInstance<P> 
         let works = self.0.line.as_ref().is_some_and(|line| line.page.load_u32(AT_WORK) == Some(1));
         works.then_some(Duration::from_secs(3600))
     }
-    fn counters(&self) -> Vec<(&'static str, u64)> {
+    fn figures(&self) -> Figures {
         let Told { answered, own } = &*self.0.told;
         let [answered, own] = [answered.load(Ordering::Relaxed).into(), own.load(Ordering::Relaxed)];
-        vec![("answered", answered), ("answered_by_this", own)]
+        let counters = vec![("answered", answered), ("answered_by_this", own)];
+        Figures { counters, ..Figures::default() }
     }
 }
 

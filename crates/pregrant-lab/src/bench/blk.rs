@@ -16,6 +16,7 @@ use crate::record::stats::Summary;
 use crate::record::{Record, RecordWriter};
 use crate::report::Report as Page;
 use crate::screen::{Progress, print};
+use crate::usage::Given;
 use pregrant::blk::path::PathName;
 use stand::{Most, Plan, Stand};
 use std::collections::BTreeMap;
@@ -265,7 +266,10 @@ fn ratio(a: &Row, b: &Row) -> Option<Summary> {
 }
 
 /// Runs the benchmark.
-pub fn run(args: BlkArgs) -> Result<()> {
+pub fn run(args: BlkArgs, given: &Given) -> Result<()> {
+    if args.guests.iter().all(|&guests| guests == 1) {
+        given.refuse("greedy", "a guest that is alone takes nothing of others (--guests)")?;
+    }
     super::reported(args.json.as_deref(), args.report.as_deref(), |json, page| measure(&args, json, page))
 }
 

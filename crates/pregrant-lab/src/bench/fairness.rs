@@ -8,7 +8,7 @@
 //! left, as the table's last columns show of the backend's.
 
 use super::crowd::{Cores, DATA_LEN, Plan, Stand, Window, make_room};
-use super::net::{PATHS, seconds};
+use super::net::{SENDERS_PATHS, seconds};
 use crate::choice::choice;
 use crate::process::crowd::order::Load;
 use crate::record::stats::Summary;
@@ -40,8 +40,8 @@ pub struct FairnessArgs {
     /// Worker threads of the backend, with commas between the numbers
     #[arg(long, value_delimiter = ',', default_values_t = [1u16], value_parser = clap::value_parser!(u16).range(1..=16))]
     pub workers: Vec<u16>,
-    /// The guests' path: copy, persistent, gref-mapping, data-ring, foreign or staging
-    #[arg(long, default_value_t = PathName::Copy, value_parser = choice(PATHS, PathName::name))]
+    /// The guests' path
+    #[arg(long, default_value_t = PathName::Copy, value_parser = choice(SENDERS_PATHS, PathName::name))]
     pub path: PathName,
     /// Bytes of a frame
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(60..=65535))]
@@ -178,11 +178,6 @@ impl Row {
 /// Runs the benchmark.
 pub fn run(args: FairnessArgs) -> Result<()> {
     let mut json = RecordWriter::open(args.json.as_deref())?;
-    if args.path == PathName::Map {
-        return Err(
-            "the guests' path is copy, persistent, gref-mapping, data-ring, foreign or staging; leave map out".into(),
-        );
-    }
     make_room(args.guests.iter().max().map_or(0, |n| usize::from(*n) + 1))?;
     let (cores, progress) = (Cores::of_machine()?, Progress::new());
     let mut rows = Vec::new();

@@ -16,6 +16,7 @@ pub(crate) mod working_set;
 
 use crate::record::{Record, RecordWriter};
 use crate::report::Report;
+use crate::usage::Given;
 use clap::Subcommand;
 use std::path::Path;
 
@@ -48,10 +49,10 @@ pub enum BenchCommand {
 }
 
 /// Runs it.
-pub fn run(command: BenchCommand) -> Result<(), Box<dyn std::error::Error>> {
+pub fn run(command: BenchCommand, given: &Given) -> Result<(), Box<dyn std::error::Error>> {
     match command {
-        BenchCommand::Net(args) => net::run(args),
-        BenchCommand::Blk(args) => blk::run(args),
+        BenchCommand::Net(args) => net::run(args, given),
+        BenchCommand::Blk(args) => blk::run(args, given),
         BenchCommand::Hook(args) => hook::run(args),
         BenchCommand::WorkingSet(args) => working_set::run(args),
         BenchCommand::Latency(args) => latency::run(args),

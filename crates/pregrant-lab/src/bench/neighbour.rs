@@ -11,7 +11,7 @@
 //! `staging` a batch is short, and the neighbour's are long. What the neighbour takes of the guests' core is no fault of the backend: the row
 //! `spinning`, a process that uses up the core and has no vif, shows how much that is, and the others are held against it.
 
-use super::net::{PATHS, seconds};
+use super::net::{SENDERS_PATHS, seconds};
 use super::seating::Seating;
 use crate::choice::choice;
 use crate::process::order::{Case, Dir, Nuisance, Order, Played, Report};
@@ -43,8 +43,8 @@ pub struct NeighbourArgs {
     /// Kinds of neighbours, with commas between them
     #[arg(long, value_delimiter = ',', default_values_t = KINDS.map(Shown))]
     pub neighbour: Vec<Shown>,
-    /// The measured guest's path: copy, persistent, gref-mapping, data-ring, foreign or staging, with commas between them; its neighbours know copy alone
-    #[arg(long, value_delimiter = ',', default_values_t = [PathName::Copy, PathName::Staging], value_parser = choice(PATHS, PathName::name))]
+    /// The measured guest's path, with commas between several; its neighbours know copy alone
+    #[arg(long, value_delimiter = ',', default_values_t = [PathName::Copy, PathName::Staging], value_parser = choice(SENDERS_PATHS, PathName::name))]
     pub path: Vec<PathName>,
     /// Worker threads of the backend, with commas between them; 0: its one thread serves both guests, 1: one worker does, 2: the
     /// neighbour has the other
@@ -262,11 +262,6 @@ fn ratio(row: &Row, base: &Row) -> Option<Summary> {
 /// Runs the benchmark.
 pub fn run(args: NeighbourArgs) -> Result<()> {
     let mut json = RecordWriter::open(args.json.as_deref())?;
-    if args.path.contains(&PathName::Map) {
-        return Err(
-            "the measured guest's path is copy, persistent, gref-mapping, data-ring, foreign or staging; leave map out".into()
-        );
-    }
     let mut rows = Vec::new();
     let workers = args.workers.iter().map(|&workers| usize::from(workers));
     for (&path, workers) in args.path.iter().flat_map(|path| workers.clone().map(move |n| (path, n))) {

@@ -14,6 +14,7 @@ use crate::report::Report as Page;
 use crate::screen::{Progress, print};
 use crate::table::{Align, Table, figure};
 use crate::testbed::{Process, Testbed};
+use crate::usage::{Given, Usage};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::CacheMode;
 use pregrant::net::path::PathName;
@@ -99,6 +100,9 @@ pub const PATHS: &[(PathName, &str)] = &[
     (PathName::GuestCopy, "Pages that the backend lends: the guest copies"),
 ];
 
+/// Those of a guest that only sends, to a backend that others share: it maps for none of them, and lends for RX alone.
+pub const SENDERS_PATHS: &[(PathName, &str)] = &[PATHS[0], PATHS[2], PATHS[3], PATHS[4], PATHS[5], PATHS[6]];
+
 /// A path of this bench's rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetPath {
@@ -122,9 +126,13 @@ impl NetPath {
     pub fn name(self) -> &'static str {
         match (self.path, self.rest) {
             (path, None) => path.name(),
-            (_, Some(PathName::Map)) => "staging+map",
-            (_, Some(_)) => "staging+copy",
+            (_, Some(rest)) => rest.behind_heads(),
         }
+    }
+
+    /// RX: whether frames are in pages that the guest can read by reference.
+    fn comes_in_pages(self) -> bool {
+        ![PathName::Staging, PathName::DataRing, PathName::GuestCopy].contains(&self.path)
     }
 
     /// RX is copied by a back that maps TX, as Linux's does, and there it has the buffers' heads by no other way. It lends pages for RX alone.
@@ -446,8 +454,30 @@ pub fn ratio(a: &Row, b: &Row) -> Option<Summary> {
     Summary::of_ratios(pairs.map(|(a, b)| (a.frames_per_s, b.frames_per_s)))
 }
 
+impl NetArgs {
+    /// Refuses what would have no effect.
+    fn check(&self, given: &Given) -> std::result::Result<(), Usage> {
+        if !self.path.iter().any(|path| path.path == PathName::Staging) {
+            given.refuse("data-len", "no path that is measured has staging buffers")?;
+        }
+        if !self.dir.contains(&DirName::Tx) {
+            given.refuse("look", "it is for --dir tx")?;
+        }
+        if !self.rx.contains(&RxWay::Copy)
+            && !self.path.iter().any(|path| path.serves(Dir::Rx) && path.comes_in_pages())
+        {
+            given.refuse("rx", "no path that is measured brings frames in pages, so that all are copied")?;
+        }
+        if !self.dir.contains(&DirName::Rx) {
+            given.refuse("rx", "it is for --dir rx")?;
+        }
+        Ok(())
+    }
+}
+
 /// Runs the benchmark.
-pub fn run(args: NetArgs) -> Result<()> {
+pub fn run(args: NetArgs, given: &Given) -> Result<()> {
+    args.check(given)?;
     super::reported(args.json.as_deref(), args.report.as_deref(), |json, page| measure(&args, json, page))
 }
 
@@ -458,8 +488,7 @@ fn measure(args: &NetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<(
             let dir = if dir == DirName::Tx { Dir::Tx } else { Dir::Rx };
             for &NetPath { path, rest } in args.path.iter().filter(|path| path.serves(dir)) {
                 let look = args.look && dir == Dir::Tx;
-                let in_pages = dir == Dir::Rx
-                    && ![PathName::Staging, PathName::DataRing, PathName::GuestCopy].contains(&path);
+                let in_pages = dir == Dir::Rx && NetPath::of(path).comes_in_pages();
                 for &rx in args.rx.iter().filter(|&&rx| rx == RxWay::Copy || in_pages) {
                     for &redo in &args.redo {
                         rows.extend(args.workers.iter().map(|&workers| Row {
@@ -480,6 +509,11 @@ fn measure(args: &NetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<(
     }
     for path in args.path.iter().filter(|path| !path.serves(Dir::Tx) && args.dir.contains(&DirName::Tx)) {
         eprintln!("pregrant: the path {path} serves RX alone: its rows for tx are left out");
+    }
+    let by_reference = args.rx.contains(&RxWay::Reference) && args.dir.contains(&DirName::Rx);
+    for path in args.path.iter().filter(|path| by_reference && path.serves(Dir::Rx) && !path.comes_in_pages())
+    {
+        eprintln!("pregrant: frames by {path} come in no pages: its rows for --rx reference are left out");
     }
     if rows.is_empty() {
         return Err("nothing is left to measure; add --dir tx, another path, or --rx copy".into());

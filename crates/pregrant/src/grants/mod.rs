@@ -11,7 +11,7 @@
 pub mod regions;
 mod store;
 
-pub use store::GrantStore;
+pub use store::{GrantStore, StoreFigures};
 
 /// The key, of vifs and of disks, and the same in both directories: this end keeps to one page for each reference, or keeps such
 /// pages mapped.

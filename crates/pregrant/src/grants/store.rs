@@ -35,10 +35,24 @@ struct Page<M> {
     held: u32,
 }
 
+/// How full a store is, and was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StoreFigures {
+    /// Pages that are mapped.
+    pub pages: usize,
+    /// The most that were at a time.
+    pub most: usize,
+    /// Pages at most.
+    pub limit: usize,
+    /// How often a page was wanted and found no place.
+    pub overflows: u64,
+}
+
 /// Mapped pages of one peer, all with the same access.
 #[derive(Debug)]
 pub struct GrantStore<M> {
     pages: Vec<Page<M>>,
+    most: usize,
     limit: usize,
     index: Box<[u32]>,
     wanted: Vec<GrantRef>,
@@ -51,6 +65,7 @@ impl<M> GrantStore<M> {
     pub fn new(limit: usize) -> Self {
         Self {
             pages: Vec::with_capacity(limit),
+            most: 0,
             limit,
             index: vec![NONE; (4 * limit).next_power_of_two()].into_boxed_slice(),
             wanted: Vec::with_capacity(MAPS_AT_ONCE),
@@ -89,6 +104,12 @@ impl<M> GrantStore<M> {
     /// How often a page was wanted and found no place.
     pub fn overflows(&self) -> u64 {
         self.overflows
+    }
+
+    /// How full it is, and was.
+    pub fn figures(&self) -> StoreFigures {
+        let Self { pages, most, limit, overflows, .. } = self;
+        StoreFigures { pages: pages.len(), most: *most, limit: *limit, overflows: *overflows }
     }
 
     /// A new batch begins: what is used from here on was used later than what was used before.
@@ -166,12 +187,18 @@ impl<M> GrantStore<M> {
     pub fn insert(&mut self, gref: GrantRef, map: M) -> Result<(), M> {
         match self.place_for(gref) {
             Some(at) => {
-                self.index[at] = self.pages.len() as u32;
-                self.pages.push(Page { gref, map, used: self.batch, held: 0 });
+                self.push(at, gref, map);
                 Ok(())
             }
             None => Err(map),
         }
+    }
+
+    /// A page comes in, whose place in the index is free.
+    fn push(&mut self, at: usize, gref: GrantRef, map: M) {
+        self.index[at] = self.pages.len() as u32;
+        self.pages.push(Page { gref, map, used: self.batch, held: 0 });
+        self.most = self.most.max(self.pages.len());
     }
 
     /// Takes out the page of `gref`, unless it is held.
@@ -197,8 +224,7 @@ impl<M> GrantStore<M> {
             match place {
                 Some(at) if !self.has(gref) => {
                     if let Some(map) = map(gref) {
-                        self.index[at] = self.pages.len() as u32;
-                        self.pages.push(Page { gref, map, used: self.batch, held: 0 });
+                        self.push(at, gref, map);
                     }
                 }
                 Some(_) => {}
@@ -324,7 +350,10 @@ mod tests {
     fn a_full_store_counts_what_found_no_place() {
         let mut store = with(&[8, 9, 10], 2);
         assert_eq!((store.len(), store.overflows(), store.has(GrantRef(10))), (2, 1, false));
+        assert_eq!(store.figures(), StoreFigures { pages: 2, most: 2, limit: 2, overflows: 1 });
         assert_eq!(store.find(GrantRef(8)), Some(&80));
+        store.set_limit(1, &mut Vec::new());
+        assert_eq!(store.figures(), StoreFigures { pages: 1, most: 2, limit: 1, overflows: 1 });
         let none = GrantStore::<u32>::new(0);
         assert!(!none.has(GrantRef(8)));
     }

@@ -23,7 +23,7 @@ use crate::line_budget::LineBudget;
 use crate::wake::WakeOn;
 use log::Level;
 use pregrant::blk::disk::IoError;
-use pregrant::blk::front::{Answer, Ask, FrontConfig, FrontError, FrontStep, FrontVbd, NotAsked};
+use pregrant::blk::front::{Answer, Ask, FrontConfig, FrontError, FrontStep, FrontVbd, NotAsked, NotOffered};
 use pregrant::platform::Platform;
 use pregrant::xenbus::{Class, Device, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
@@ -55,6 +55,8 @@ pub struct BlkFrontend<P: Platform, T: Transport> {
     lines: LineBudget,
     /// The last of them, if it says that a back has closed it.
     closed: Option<String>,
+    /// Nobody asked for so long requests.
+    default_segments: bool,
 }
 
 impl<P: Platform, T: Transport> BlkFrontend<P, T>
@@ -87,7 +89,13 @@ where
             last_flush: false,
             lines: LineBudget::new(),
             closed: None,
+            default_segments: false,
         })
+    }
+
+    /// Nobody asked for the pages of a request by number: the log has no warning where the back takes fewer.
+    pub fn default_segments(&mut self) {
+        self.default_segments = true;
     }
 
     /// The disk, for threads.
@@ -385,6 +393,13 @@ where
 
     /// What became of the disk, for the log.
     fn log_step(&mut self, step: FrontStep, lost: usize) {
+        if step == FrontStep::Live {
+            for missing in self.vbd.not_offered() {
+                let unasked = matches!(missing, NotOffered::Segments { .. }) && self.default_segments;
+                let level = if unasked { Level::Info } else { Level::Warn };
+                self.lines.say(level, format_args!("{}: {missing}", self.end.device.id()));
+            }
+        }
         match (step, self.vbd.figures()) {
             (FrontStep::StaysInUse, _) if self.disk.is_used() => self.say(format_args!(
                 "the toolstack wants it gone, and it is in use: it goes on until nobody has it open"

@@ -12,11 +12,14 @@
 
 use super::queue::VbdQueue;
 use crate::disks::ImageFace;
-use crate::drivers::registry::{AnyBack, DeviceLog, Notes, ServedDevice, ServedQueue, Trial};
+use crate::drivers::registry::{
+    AnyBack, DeviceLog, Figures, Notes, Operation, ServedDevice, ServedQueue, Trial,
+};
 use log::Level;
-use pregrant::blk::back::{BackVbd, Counts, Tried};
+use pregrant::blk::back::{BackVbd, Counts, Latencies, QueueShare, Tried};
 use pregrant::blk::disk::DiskFigures;
 use pregrant::blk::features::{DEVICE_PATH, DEVICE_TYPE, PARAMS, type_is_cdrom};
+use pregrant::latency::Latency;
 use pregrant::platform::Platform;
 use pregrant::xenbus::back::{Drained, HOTPLUG_STATUS};
 use pregrant::xenbus::bus::{DeviceBus, StoreBus};
@@ -172,25 +175,34 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
         self.words()
     }
 
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        let all = self.counts();
+    fn figures(&self) -> Figures {
+        let (shares, all) = (self.vbd.shares(), self.counts());
         let sum = |of: fn(&Counts) -> u64| all.iter().map(of).sum::<u64>();
-        let shares = self.vbd.shares();
-        vec![
-            ("queues", shares.len() as u64),
-            ("reads", sum(|c| c.reads)),
-            ("writes", sum(|c| c.writes)),
-            ("flushes", sum(|c| c.flushes)),
-            ("discards", sum(|c| c.discards)),
-            ("bytes_read", sum(|c| c.bytes_read)),
-            ("bytes_written", sum(|c| c.bytes_written)),
-            ("refused", sum(|c| c.refused)),
-            ("unsupported", sum(|c| c.unsupported)),
-            ("failed", sum(|c| c.failed)),
-            ("redone", sum(|c| c.redone)),
-            ("kept_pages", shares.iter().map(|share| share.kept_pages() as u64).sum()),
-            ("overflows", shares.iter().map(|share| share.overflows()).sum()),
-        ]
+        let operation = |name, requests, bytes, of: fn(&Latencies) -> &Latency| {
+            let latency = shares.iter().map(|share| of(&share.latencies).read()).sum();
+            Operation { name, requests, bytes, latency }
+        };
+        let gauge = |of: fn(&QueueShare) -> usize| shares.iter().map(|share| of(share) as u64).sum::<u64>();
+        Figures {
+            counters: vec![
+                ("refused", sum(|c| c.refused)),
+                ("unsupported", sum(|c| c.unsupported)),
+                ("failed", sum(|c| c.failed)),
+                ("redone", sum(|c| c.redone)),
+                ("overflows", shares.iter().map(|share| share.overflows()).sum()),
+            ],
+            gauges: vec![
+                ("queues", shares.len() as u64),
+                ("in_flight", gauge(QueueShare::in_flight)),
+                ("kept_pages", gauge(QueueShare::kept_pages)),
+            ],
+            operations: vec![
+                operation("read", sum(|c| c.reads), sum(|c| c.bytes_read), |l| &l.reads),
+                operation("write", sum(|c| c.writes), sum(|c| c.bytes_written), |l| &l.writes),
+                operation("flush", sum(|c| c.flushes), 0, |l| &l.flushes),
+                operation("discard", sum(|c| c.discards), 0, |l| &l.discards),
+            ],
+        }
     }
 }
 

@@ -11,8 +11,9 @@ use crate::wake::WakeOn;
 use pregrant::net::features::ActiveLists;
 use pregrant::net::front::vif::FrontError;
 use pregrant::net::front::{
-    Diverted, FrontConfig, FrontStep, FrontVif, HookFrame, Lent, UnknownToken, Verdict,
+    Diverted, FrontConfig, FrontStep, FrontVif, HookFrame, Lent, NotOffered, UnknownToken, Verdict,
 };
+use pregrant::net::path::PathName;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::Platform;
 use pregrant::port::{Arena, Burst, Token};
@@ -31,6 +32,9 @@ pub struct Frontend<P: Platform, T: Transport> {
     end: FrontDevice<P, T>,
     vif: FrontVif<P>,
     waiter: Waiter,
+    defaults: Defaults,
+    /// The log does not have yet how frames travel: the back has still to say which pages it keeps mapped.
+    is_path_due: bool,
 }
 
 impl<P: Platform, T: Transport> Frontend<P, T> {
@@ -48,7 +52,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         if reconnect {
             vif.succeed(&mut end.split().1)?;
         }
-        Ok(Self { end, vif, waiter: Waiter::default() })
+        let (waiter, defaults) = (Waiter::default(), Defaults::default());
+        Ok(Self { end, vif, waiter, defaults, is_path_due: false })
     }
 
     /// The platform.
@@ -82,6 +87,9 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         let events = self.end.hear(wait, self.vif.begins_at_ns())?;
         if let Err(fault) = self.vif.turn(&self.end.platform) {
             return Err(self.fault(fault));
+        }
+        if self.is_path_due && self.vif.is_live() && !self.vif.is_telling() {
+            self.log_path();
         }
         // Nothing was told, so nothing has changed: asking would cost a round trip to xenstored, on real Xen through another
         // domain, each time that a loop sleeps.
@@ -257,44 +265,106 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         Ok((self.vif.state(), self.end.device.peer_state(&mut self.end.xs)?))
     }
 
+    /// What of its configuration nobody asked for: where the back has not got that, the log has no warning.
+    pub fn set_defaults(&mut self, defaults: Defaults) {
+        self.defaults = defaults;
+    }
+
     /// What became of the vif, for the log: its peer and path, and what it could not have.
-    pub fn log_state(&self) {
+    pub fn log_state(&mut self) {
         let (id, vif) = (self.end.device.id(), &self.vif);
         // LOG: these are of the process' own front, and no guest's.
         if !vif.is_live() {
+            self.is_path_due = false;
             return log::info!("{id}: waits for a backend ({})", id.back);
         }
-        let path = match vif.staging_lens(0) {
-            (None, None) if vif.gref_pages(0) > 0 => {
-                format!("path gref-mapping, {} page(s) a queue", vif.gref_pages(0))
-            }
-            (None, None) if vif.data_ring(0).any() => match vif.data_ring(0) {
-                ActiveLists { tx: true, rx: true } => "path data-ring".to_string(),
-                ActiveLists { tx: true, .. } => "path data-ring, TX alone".to_string(),
-                _ => "path data-ring, RX alone".to_string(),
-            },
-            (None, None) if vif.borrows(0) => {
-                "path guest-copy: RX from pages that the back lends".to_string()
-            }
-            (None, None) if vif.names_frames() => {
-                "path foreign: the back has all of this domain's memory mapped".to_string()
-            }
-            (None, None) => "ordinary grants".to_string(),
-            (Some(tx), Some(rx)) if tx == rx => format!("path staging {}", tx.value()),
-            (tx, rx) => {
-                let of = |len: Option<DataLen>| len.map_or("none".to_string(), |len| len.value().to_string());
-                format!("path staging, TX {}, RX {}", of(tx), of(rx))
-            }
+        // What the back keeps mapped it has not said yet: its answers come while frames travel.
+        self.is_path_due = vif.is_telling();
+        let path = if self.is_path_due {
+            "ordinary grants until the back has said which pages it keeps mapped (gref-mapping)".to_string()
+        } else {
+            self.path_in_words()
         };
         let queues = vif.nr_queues();
         // LOG: as above.
         log::info!("{id}: connected to {}, {path}, {queues} queue(s)", id.back);
+        for missing in vif.not_offered() {
+            let level = if self.defaults.has(missing) { log::Level::Info } else { log::Level::Warn };
+            // LOG: as above; one a connection for each option.
+            log::log!(level, "{id}: {missing}; this front goes on with {queues} queue(s), {path}");
+        }
         if let Some(e) = vif.shortage() {
             // LOG: as above.
             log::warn!(
                 "{id}: not all that was wished for: {queues} queue(s), {} TX requests each, {path}; {e}",
                 vif.tx_ids(0)
             );
+        }
+    }
+
+    /// The back has said which pages it keeps mapped.
+    fn log_path(&mut self) {
+        self.is_path_due = false;
+        let (id, pages, path) = (self.end.device.id(), self.vif.gref_pages(0), self.path_in_words());
+        // LOG: of the process' own front, once a connection.
+        if pages > 0 {
+            log::info!("{id}: the back keeps the pages mapped that it was asked to: {path}");
+        } else {
+            log::warn!(
+                "{id}: the back keeps no page mapped (control messages GET, ADD_GREF_MAPPING): {path}"
+            );
+        }
+    }
+
+    /// How frames of queue 0 travel, the way of most frames first.
+    fn path_in_words(&self) -> String {
+        let vif = &self.vif;
+        let mut ways = Vec::new();
+        match vif.staging_lens(0) {
+            (None, None) => {}
+            (Some(tx), Some(rx)) if tx == rx => ways.push(format!("path staging {}", tx.value())),
+            (tx, rx) => {
+                let of = |len: Option<DataLen>| len.map_or("none".to_string(), |len| len.value().to_string());
+                ways.push(format!("path staging, TX {}, RX {}", of(tx), of(rx)));
+            }
+        }
+        match vif.data_ring(0) {
+            ActiveLists { tx: true, rx: true } => ways.push("path data-ring".to_string()),
+            ActiveLists { tx: true, .. } => ways.push("path data-ring, TX alone".to_string()),
+            ActiveLists { rx: true, .. } => ways.push("path data-ring, RX alone".to_string()),
+            _ => {}
+        }
+        if vif.gref_pages(0) > 0 {
+            ways.push(format!("path gref-mapping, {} page(s) a queue", vif.gref_pages(0)));
+        }
+        if vif.borrows(0) {
+            ways.push("path guest-copy: RX from pages that the back lends".to_string());
+        }
+        if vif.names_frames() {
+            ways.push("path foreign: the back has all of this domain's memory mapped".to_string());
+        }
+        if vif.persists() {
+            ways.push("path persistent: pages granted once, which the back keeps mapped".to_string());
+        }
+        if ways.is_empty() { "ordinary grants".to_string() } else { ways.join("; ") }
+    }
+}
+
+/// What of a front's configuration nobody asked for by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Defaults {
+    /// Staging, and the length of its buffers.
+    pub staging: bool,
+    /// How many queues.
+    pub queues: bool,
+}
+
+impl Defaults {
+    fn has(self, missing: &NotOffered) -> bool {
+        match missing {
+            NotOffered::DataLen { .. } | NotOffered::Refused(PathName::Staging) => self.staging,
+            NotOffered::Queues { .. } => self.queues,
+            _ => false,
         }
     }
 }

@@ -20,7 +20,7 @@ pub mod stations;
 pub mod taps;
 mod vif;
 
-pub use report::VifReport;
+pub use report::{SharedMemory, VifReport};
 
 use super::Chosen;
 use super::registry::{DeviceClass, ServedDevice};

@@ -2,6 +2,7 @@
 
 use super::vif::VifInstance;
 use crate::drivers::registry::{Backend, DeviceReport, ServedDevice};
+use pregrant::grants::StoreFigures;
 use pregrant::net::back::refusal::ListRefusal;
 use pregrant::net::stats::DirStats;
 use pregrant::platform::Platform;
@@ -17,6 +18,10 @@ pub struct VifReport {
     pub device: DeviceReport,
     /// By queue: path and counters of TX, then of RX.
     pub queues: Vec<(&'static str, DirStats, &'static str, DirStats)>,
+    /// By queue: what it shares with its guest.
+    pub shared: Vec<SharedMemory>,
+    /// Pages of its guest that it has mapped.
+    pub mapped_pages: usize,
     /// Whether the guest takes frames: it has slots for them, or had not long ago.
     pub link: bool,
     /// How often it did not for so long that its link went down, in all of its connections.
@@ -27,6 +32,19 @@ pub struct VifReport {
     pub refused: Vec<(usize, &'static str, String)>,
     /// What its ports dropped.
     pub port_drops: Vec<PortDrop>,
+}
+
+/// How a queue's frames come to the backend's memory, TX and RX.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SharedMemory {
+    /// The paths, as they are shown, in the order in which they are asked.
+    pub chains: [Vec<&'static str>; 2],
+    /// Bytes of a frame that fit a staging buffer; None: there are none.
+    pub data_lens: [Option<u32>; 2],
+    /// Pages that stay mapped since they were seen; None: none do.
+    pub kept: [Option<StoreFigures>; 2],
+    /// The table of pages that the guest has had mapped, for both directions; None: there is none.
+    pub gref_table: Option<StoreFigures>,
 }
 
 impl Deref for VifReport {
@@ -47,9 +65,17 @@ impl VifReport {
             let ((tx, rx), (tx_path, rx_path)) = (s.vif.stats(i), s.vif.path_names(i));
             (tx_path, tx, rx_path, rx)
         };
+        let shared = |i| SharedMemory {
+            chains: [0, 1].map(|dir| s.vif.chain(i, dir)),
+            data_lens: s.vif.data_lens(i),
+            kept: s.vif.kept(i),
+            gref_table: s.vif.gref_table(i),
+        };
         Some(Self {
             device,
             queues: (0..s.vif.nr_queues()).map(queue).collect(),
+            shared: (0..s.vif.nr_queues()).map(shared).collect(),
+            mapped_pages: s.vif.mapped_pages(),
             link: s.vif.link_is_up(),
             stalls: s.vif.stalls(),
             credit_waits: s.vif.credit_waits(),

@@ -45,6 +45,8 @@ pub(super) struct VifInstance<P: Platform> {
     plug: HotplugState,
     /// The log was told that its guest takes no frames.
     stalled: bool,
+    /// The log was told that its guest has had pages mapped.
+    has_grefs: bool,
     /// The log was warned, of any vif, that its guest is not isolated.
     warned: Rc<Cell<bool>>,
 }
@@ -52,8 +54,31 @@ pub(super) struct VifInstance<P: Platform> {
 impl<P: Platform> VifInstance<P> {
     pub(super) fn new(vif: BackVif<P>, far: Far, hotplug: Hotplug, warned: Rc<Cell<bool>>) -> Self {
         let (ports, readable, drops) = (Vec::new(), Vec::new(), None);
-        let (plug, stalled) = (HotplugState::Done, false);
-        Self { vif, ports, readable, drops, far, hotplug, plug, stalled, warned }
+        let (plug, stalled, has_grefs) = (HotplugState::Done, false, false);
+        Self { vif, ports, readable, drops, far, hotplug, plug, stalled, has_grefs, warned }
+    }
+
+    /// Says when its guest's pages begin to be mapped by control messages, and when none of them is any more: from then on its frames
+    /// go another way than the log has it. One line each, once no request of the guest's is under way.
+    fn say_grefs(&mut self, log: &DeviceLog) {
+        let Some(pages) = self.vif.settled_gref_pages() else { return };
+        if self.has_grefs == (pages > 0) {
+            return;
+        }
+        self.has_grefs = pages > 0;
+        if self.has_grefs {
+            let text = format_args!(
+                "{pages} page(s) are mapped as its guest asked on the control ring: frames in them go by gref-mapping"
+            );
+            log.say(Level::Info, &text);
+        } else {
+            let first = |dir| self.vif.chain(0, dir).first().copied().unwrap_or_default();
+            let (tx, rx) = (first(0), first(1));
+            let text = format_args!(
+                "its guest has no page mapped any more (control ring): frames go by TX {tx}, RX {rx}"
+            );
+            log.say(Level::Info, &text);
+        }
     }
 
     /// What its ports dropped.
@@ -134,7 +159,14 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
             log.say(Level::Warn, &line);
         }
         let (tx, rx) = self.vif.path_names(0);
-        log.say(Level::Info, &format_args!("connected, {queues} queue(s), TX {tx}, RX {rx}"));
+        let lens = match self.vif.data_lens(0) {
+            [Some(tx), Some(rx)] if tx != rx => format!(", staging buffers of {tx} and {rx} bytes"),
+            [Some(len), _] | [_, Some(len)] => format!(", staging buffers of {len} bytes"),
+            [None, None] => String::new(),
+        };
+        log.say(Level::Info, &format_args!("connected, {queues} queue(s), TX {tx}, RX {rx}{lens}"));
+        self.has_grefs = false;
+        self.say_grefs(log);
         if tx == PathName::Foreign.name() {
             // The path is switched on for the whole backend: one warning says what that means, and each vif's line of whom.
             let level = if self.warned.replace(true) { Level::Info } else { Level::Warn };
@@ -192,6 +224,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
 
     fn turn(&mut self, p: &P, id: &DeviceId, log: &DeviceLog) -> Result<bool, RingFault> {
         let asked = self.vif.poll_ctrl(p).map_err(Self::fault)? == Polled::More;
+        self.say_grefs(log);
         if let Some(up) = self.vif.new_link() {
             log.failed(Level::Info, self.far.borrow_mut().link(id, up));
             let was = std::mem::replace(&mut self.stalled, !up);

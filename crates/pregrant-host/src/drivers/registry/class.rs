@@ -12,6 +12,7 @@
 //! What a guest may do is each class's to say. Lines that a guest can cause go through the [`DeviceLog`].
 
 use super::device_log::DeviceLog;
+use pregrant::latency::LatencyFigures;
 use pregrant::platform::Platform;
 use pregrant::port::{Arena, PortOwner};
 use pregrant::units::EvtchnPort;
@@ -104,6 +105,30 @@ pub enum Trial {
     Busy(String),
     /// It cannot be had: why, and what to do.
     Missing(String),
+}
+
+/// What a class has measured of a device.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Figures {
+    /// What only grows, since it connected.
+    pub counters: Vec<(&'static str, u64)>,
+    /// What may fall again: as of now.
+    pub gauges: Vec<(&'static str, u64)>,
+    /// Its requests, by what they ask for.
+    pub operations: Vec<Operation>,
+}
+
+/// Requests that ask for the same, since the device connected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Operation {
+    /// What they ask for.
+    pub name: &'static str,
+    /// Those that were done.
+    pub requests: u64,
+    /// Their bytes; 0 where none travel.
+    pub bytes: u64,
+    /// How long they took, those that failed among them.
+    pub latency: LatencyFigures,
 }
 
 /// One device that is served.
@@ -229,8 +254,8 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
         String::new()
     }
     /// What the status says of it beside what it says of any device.
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
+    fn figures(&self) -> Figures {
+        Figures::default()
     }
 }
 

@@ -40,6 +40,10 @@ pub struct DeviceReport {
     pub reattached: bool,
     /// For how long its queues have been live.
     pub connected: Option<Duration>,
+    /// Pages of its guest that it has mapped, or may have at any moment, whatever it keeps.
+    pub pages_needed: usize,
+    /// Pages that it may keep since it saw them, or may be asked to keep.
+    pub pages_allowed: usize,
 }
 
 impl DeviceReport {
@@ -58,6 +62,8 @@ impl DeviceReport {
             worker_ns: 0,
             reattached: false,
             connected: None,
+            pages_needed: 0,
+            pages_allowed: 0,
         }
     }
 }
@@ -209,6 +215,8 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
             worker_ns: self.worker_ns.load(Ordering::Relaxed),
             reattached: self.reattached,
             connected: self.connected_at.filter(|_| self.is_connected()).map(|at| at.elapsed()),
+            pages_needed: self.served.back().needed_pages(),
+            pages_allowed: self.served.back().allowed_pages(),
         }
     }
 }

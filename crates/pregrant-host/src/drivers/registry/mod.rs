@@ -41,7 +41,9 @@ mod tests;
 mod throttled;
 mod watch;
 
-pub use class::{AnyBack, DeviceClass, Notes, PlugStep, RingFault, ServedDevice, ServedQueue, Trial};
+pub use class::{
+    AnyBack, DeviceClass, Figures, Notes, Operation, PlugStep, RingFault, ServedDevice, ServedQueue, Trial,
+};
 pub use device_log::{ALL_DEVICES, DeviceLog, DeviceLogs, LINES_PER_DEVICE, NEXT_LINE};
 pub use devices::DeviceReport;
 pub use pages::PAGES_PER_GUEST;

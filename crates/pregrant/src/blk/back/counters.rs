@@ -1,5 +1,7 @@
 //! What a queue has done, for whoever looks, from whatever thread.
 
+use super::request::Kind;
+use crate::latency::Latency;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
@@ -53,4 +55,31 @@ counters! {
 /// Adds; there is one writer.
 pub(super) fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+}
+
+/// How long requests of each kind took, from when they were taken to when they were answered, those that failed at the disk among them.
+/// Written by the queue's owner alone, with the clock of its batches.
+#[derive(Debug, Default)]
+pub struct Latencies {
+    /// Reads.
+    pub reads: Latency,
+    /// Writes, those of a barrier too.
+    pub writes: Latency,
+    /// Flushes that wrote nothing.
+    pub flushes: Latency,
+    /// Discards.
+    pub discards: Latency,
+}
+
+impl Latencies {
+    /// Of requests of this kind, with data or without.
+    pub(super) fn of(&self, kind: Kind, has_data: bool) -> &Latency {
+        match kind {
+            Kind::Read => &self.reads,
+            Kind::Discard { .. } => &self.discards,
+            Kind::FlushWrite | Kind::Barrier if !has_data => &self.flushes,
+            Kind::Flush => &self.flushes,
+            Kind::Write | Kind::FlushWrite | Kind::Barrier => &self.writes,
+        }
+    }
 }

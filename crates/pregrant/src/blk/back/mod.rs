@@ -13,6 +13,6 @@ pub mod request;
 pub mod slots;
 pub mod vbd;
 
-pub use counters::{Counters, Counts};
+pub use counters::{Counters, Counts, Latencies};
 pub use queue::{BackQueue, QueueShare};
 pub use vbd::{BackVbd, Tried, Vbd, VbdConfig};

@@ -15,14 +15,14 @@
 //! as fail at their last page (what was mapped for one is unmapped before the next is looked at, and a poll looks at few of them), or
 //! are refused when their whole list was read (the same few).
 
-use super::counters::{Counters, add};
+use super::counters::{Counters, Latencies, add};
 use super::request::{Kind, Order, Refusal, Rules, answered_op, judge};
 use super::slots::Slots;
 use crate::blk::disk::{Disk, Done, Io, IoError, IoMemory, IoOp, SECTOR_BYTES};
 use crate::blk::path::back::MapOf;
 use crate::blk::path::{AnyPath, Held, Part, PathName, Transfer, Way};
 use crate::error::{PeerFault, PlatformError};
-use crate::platform::{Events, Platform};
+use crate::platform::{Clock, Events, Platform};
 use crate::ring::Taken;
 use crate::units::DomId;
 use crate::wire::blkif::{RSP_EOPNOTSUPP, RSP_ERROR, RSP_OKAY, Request, Response, Segment};
@@ -47,10 +47,13 @@ pub struct QueueShare {
     pub counters: Counters,
     /// The front's key that names its ring's first page.
     pub ring_key: String,
+    /// How long its requests took.
+    pub latencies: Latencies,
     /// Its path.
     pub path: PathName,
     /// Pages that are mapped from connect to disconnect, and those that its requests may have mapped meanwhile.
     pub needed_pages: usize,
+    in_flight: AtomicUsize,
     kept_pages: AtomicUsize,
     overflows: AtomicU64,
     /// Orders, and how many there were.
@@ -60,6 +63,11 @@ pub struct QueueShare {
 }
 
 impl QueueShare {
+    /// Requests that are taken and not answered, as of its last poll.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
     /// Pages that stay mapped since they were seen, as of its last poll.
     pub fn kept_pages(&self) -> usize {
         self.kept_pages.load(Ordering::Relaxed)
@@ -91,6 +99,8 @@ impl QueueShare {
 /// One request, from when it is taken to its answer.
 struct Job<P: Platform> {
     taken: Option<Taken>,
+    /// When its batch was taken, by the platform's clock.
+    taken_ns: u64,
     id: u64,
     op: u8,
     order: Order,
@@ -108,6 +118,7 @@ impl<P: Platform> Default for Job<P> {
     fn default() -> Self {
         Self {
             taken: None,
+            taken_ns: 0,
             id: 0,
             op: 0,
             order: Order::default(),
@@ -174,6 +185,8 @@ pub struct BackQueue<P: Platform> {
     /// Requests are taken; not so at the end.
     takes: bool,
     heard: u32,
+    /// The time of the batch at hand, once it was asked for.
+    now_ns: Option<u64>,
 }
 
 /// Compiles for what goes from one worker's thread to another's.
@@ -205,8 +218,10 @@ impl<P: Platform> BackQueue<P> {
         let share = QueueShare {
             counters: Counters::default(),
             ring_key,
+            latencies: Latencies::default(),
             path: path.name(),
             needed_pages: pages,
+            in_flight: AtomicUsize::new(0),
             kept_pages: AtomicUsize::new(0),
             overflows: AtomicU64::new(0),
             orders: AtomicU32::new(0),
@@ -237,6 +252,7 @@ impl<P: Platform> BackQueue<P> {
             submitted: false,
             takes: true,
             heard: 0,
+            now_ns: None,
         }
     }
 
@@ -275,6 +291,7 @@ impl<P: Platform> BackQueue<P> {
         if self.share.orders.load(Ordering::Acquire) != self.heard {
             self.heed(p);
         }
+        self.now_ns = None;
         let mut moved = self.collect(p);
         // What came back is unmapped before others are mapped in its place.
         self.path.settle(p);
@@ -285,6 +302,8 @@ impl<P: Platform> BackQueue<P> {
         loop {
             self.submitted = false;
             self.disk.start();
+            // A disk in memory took its time there.
+            self.now_ns = None;
             // A disk in memory has done already, and has the next steps of what it did to start.
             moved += self.collect(p);
             if !self.submitted {
@@ -314,6 +333,11 @@ impl<P: Platform> BackQueue<P> {
         }
     }
 
+    /// The platform's clock, which a poll asks once before its disk starts, and once behind that.
+    fn now_ns(&mut self, p: &P) -> u64 {
+        *self.now_ns.get_or_insert_with(|| p.clock().now_ns())
+    }
+
     fn take_batch(&mut self, p: &P) -> Result<usize, PeerFault> {
         self.failed_parts = 0;
         let before = self.parts_in_flight;
@@ -341,7 +365,8 @@ impl<P: Platform> BackQueue<P> {
                     None => return Ok(n),
                 },
             };
-            self.begin(p, request);
+            let taken_ns = self.now_ns(p);
+            self.begin(p, request, taken_ns);
         }
         Ok(BATCH)
     }
@@ -352,12 +377,13 @@ impl<P: Platform> BackQueue<P> {
         !self.free.is_empty() && (self.parts_in_flight == 0 || self.parts_in_flight + most <= self.budget)
     }
 
-    fn begin(&mut self, p: &P, (taken, req): (Taken, Request)) {
+    fn begin(&mut self, p: &P, (taken, req): (Taken, Request), taken_ns: u64) {
         let Some(place) = self.free.pop() else { return };
         let Self { jobs, path, rules, list, of, .. } = self;
         let job = &mut jobs[place as usize];
         (job.taken, job.id, job.op, job.step) = (Some(taken), req.id(), answered_op(&req), 0);
         list.clear();
+        job.taken_ns = taken_ns;
         let judged = judge(&req, rules, &mut job.parts, list, |refs, out| path.read_list(p, *of, refs, out));
         let order = match judged {
             Ok(order) => order,
@@ -481,18 +507,21 @@ impl<P: Platform> BackQueue<P> {
         let mut ended = core::mem::take(&mut self.ended);
         let Self { jobs, path, of, .. } = self;
         path.deliver(p, *of, &mut ended, |place| &jobs[place as usize].parts);
-        ended.drain(..).for_each(|transfer| self.account(transfer));
+        let now_ns = self.now_ns(p);
+        ended.drain(..).for_each(|transfer| self.account(transfer, now_ns));
         self.ended = ended;
     }
 
     /// Counts a request that is over, and answers it.
-    fn account(&mut self, Transfer { place, memory, good, .. }: Transfer) {
+    fn account(&mut self, Transfer { place, memory, good, .. }: Transfer, now_ns: u64) {
         let Self { jobs, path, share, .. } = self;
         let job = &mut jobs[place as usize];
         path.end(memory, &mut job.held);
         let outcome = job.outcome;
         self.parts_in_flight -= job.parts.len();
         let c = &share.counters;
+        let latency = share.latencies.of(job.order.kind, !job.parts.is_empty());
+        latency.add(now_ns.saturating_sub(job.taken_ns));
         // Of a discard it would be no number of bytes that travel, nor need it be one at all.
         let bytes = job.order.sectors.saturating_mul(SECTOR_BYTES as u64);
         match job.order.kind {
@@ -534,6 +563,7 @@ impl<P: Platform> BackQueue<P> {
     /// Lets go of what ended requests held, and answers them.
     fn answer(&mut self, p: &P) {
         self.path.settle(p);
+        self.share.in_flight.store(self.in_flight(), Ordering::Relaxed);
         if let Some(kept) = self.path.pages() {
             self.share.kept_pages.store(kept, Ordering::Relaxed);
             self.share.overflows.store(self.path.overflows(), Ordering::Relaxed);

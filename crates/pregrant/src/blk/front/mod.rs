@@ -5,9 +5,11 @@
 //! ```
 //! The data path ([`queue`]) never meets the control path (`vbd`: keys, states, the disk's figures).
 
+mod not_offered;
 pub mod pile;
 pub mod queue;
 pub mod vbd;
 
+pub use not_offered::NotOffered;
 pub use queue::{Answer, Ask, FrontQueue, NotAsked};
 pub use vbd::{FrontConfig, FrontError, FrontStep, FrontVbd};

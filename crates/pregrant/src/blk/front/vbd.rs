@@ -13,6 +13,7 @@
 //! than there is. What is asked past the end is the back's to refuse. Requests that are not answered when it closes are
 //! [lost](FrontVbd::take_lost), and said to be.
 
+use super::not_offered::NotOffered;
 use super::queue::{Answer, Ask, FrontQueue, NotAsked, QueueConfig};
 use crate::blk::disk::DiskFigures;
 use crate::blk::features::{BackFeatures, FrontRequest, QueueKeys, of_front_connection, read_figures};
@@ -118,6 +119,8 @@ pub struct FrontVbd<P: Platform> {
     barrier: bool,
     /// The store has it that the disk is in use.
     reported: bool,
+    /// What was asked for and is not to be had; as of the last set-up.
+    not_offered: Vec<NotOffered>,
 }
 
 /// What the store says of a disk that does not close yet.
@@ -136,6 +139,7 @@ impl<P: Platform> FrontVbd<P> {
             persistent: false,
             barrier: false,
             reported: false,
+            not_offered: Vec::new(),
         }
     }
 
@@ -186,6 +190,11 @@ impl<P: Platform> FrontVbd<P> {
     /// Whether both ends keep to the same pages.
     pub fn persists(&self) -> bool {
         self.persistent
+    }
+
+    /// What was asked for and is not to be had of this back, as of the last set-up; the disk goes on with less.
+    pub fn not_offered(&self) -> &[NotOffered] {
+        &self.not_offered
     }
 
     /// Looks at the back's state and takes what steps it allows. After an error call [`close`](Self::close).
@@ -287,6 +296,7 @@ impl<P: Platform> FrontVbd<P> {
                 Err(_) => break, // fewer do as well
             }
         }
+        self.not_offered = NotOffered::by(&back, &self.config, keys.len() as u32);
         let (abi, persistent) = (self.config.abi, self.config.persistent);
         let request = FrontRequest { abi, persistent, queues: keys };
         self.regions.tell();

@@ -15,6 +15,7 @@
 
 use super::gref_page::GrefPage;
 use super::queue::QueueShare;
+use crate::grants::StoreFigures;
 use crate::net::path::gref_mapping::exchange::GrefExchange;
 use crate::net::path::gref_mapping::list;
 use crate::net::path::gref_mapping::table::Mapped;
@@ -51,6 +52,10 @@ struct Queue<M> {
     page: Option<GrefPage>,
     /// Counts changes; which copy in `page` counts.
     version: u32,
+    /// The most entries that there were.
+    most: usize,
+    /// Pages of requests that there was no room for.
+    refused: u64,
 }
 
 /// A request that is under way, and its list.
@@ -100,8 +105,10 @@ pub struct GrefRequests<P: Platform> {
 impl<P: Platform> GrefRequests<P> {
     /// For queues with these exchanges, whose tables have `limit` entries at most, all of them `room`.
     pub fn new(exchanges: Vec<Arc<GrefExchange<Map<P>>>>, limit: usize, room: usize) -> Self {
-        let queue =
-            |exchange| Queue { added: BTreeMap::new(), exchange, share: None, page: None, version: 0 };
+        let queue = |exchange| {
+            let (added, share, page) = (BTreeMap::new(), None, None);
+            Queue { added, exchange, share, page, version: 0, most: 0, refused: 0 }
+        };
         let queues = exchanges.into_iter().take(QUEUES_MAX).map(queue).collect();
         Self { queues, jobs: Vec::new(), limit, room, budget: 0 }
     }
@@ -138,6 +145,7 @@ impl<P: Platform> GrefRequests<P> {
                     pages.push((GrantRef(entry.gref), page));
                 }
             }
+            q.most = q.added.len();
             q.exchange.keep(pages);
             q.order();
         }
@@ -162,6 +170,14 @@ impl<P: Platform> GrefRequests<P> {
     /// Pages of the table of queue `i` that serve TX, and RX.
     pub fn pages_in_use(&self, i: usize) -> [usize; 2] {
         self.queues.get(i).map_or([0; 2], |q| q.exchange.pages())
+    }
+
+    /// How full the table of queue `i` is, and was; its overflows are pages that were refused for want of room.
+    pub fn figures(&self, i: usize) -> Option<StoreFigures> {
+        let q = self.queues.get(i)?;
+        let pages = q.added.len();
+        let limit = (pages + self.room).min(self.limit);
+        Some(StoreFigures { pages, most: q.most, limit, overflows: q.refused })
     }
 
     /// Pages that may still be added.
@@ -227,6 +243,7 @@ impl<P: Platform> GrefRequests<P> {
         let n = job.entries.len();
         if job.request.msg_type == CtrlType::AddGrefMapping.raw() {
             let fits = q.added.len() + n <= self.limit && n <= self.room;
+            q.refused += if fits { 0 } else { n as u64 };
             if !fits || list::judge(&job.entries, |gref| q.added.contains_key(&gref)).is_err() {
                 job.step = Step::Done(CtrlStatus::InvalidParameter, 0);
                 return;
@@ -311,6 +328,7 @@ impl<P: Platform> GrefRequests<P> {
                 };
                 q.exchange.keep(entries.iter().zip(maps.drain(..)).map(page).collect());
                 q.order();
+                q.most = q.most.max(q.added.len());
                 due(CtrlStatus::Success, 0, Some((*queue, q.store())))
             }
             Step::Wanted(going) => {

@@ -13,8 +13,9 @@ use super::shared_control::SharedControl;
 use super::stall::Link;
 use super::{Drained, Polled, RxQueue, TxQueue};
 use crate::error::{PeerFault, PlatformError};
-use crate::net::path::Chain;
+use crate::grants::StoreFigures;
 use crate::net::path::gref_mapping::exchange::GrefExchange;
+use crate::net::path::{Chain, ChainNames};
 use crate::net::stats::LiveStats;
 use crate::platform::{Clock, Events, PeerMem, Platform};
 use crate::port::{Arena, FramePort};
@@ -25,6 +26,34 @@ use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsiz
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 type MapOf<P> = <<P as Platform>::Peer as PeerMem>::Map;
 
+/// [`StoreFigures`], written by the queue's owner, for whoever looks.
+#[derive(Debug, Default)]
+struct SharedFigures {
+    pages: AtomicUsize,
+    most: AtomicUsize,
+    limit: AtomicUsize,
+    overflows: AtomicU64,
+}
+
+impl SharedFigures {
+    fn write(&self, figures: StoreFigures) {
+        let StoreFigures { pages, most, limit, overflows } = figures;
+        self.pages.store(pages, Ordering::Relaxed);
+        self.most.store(most, Ordering::Relaxed);
+        self.limit.store(limit, Ordering::Relaxed);
+        self.overflows.store(overflows, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> StoreFigures {
+        StoreFigures {
+            pages: self.pages.load(Ordering::Relaxed),
+            most: self.most.load(Ordering::Relaxed),
+            limit: self.limit.load(Ordering::Relaxed),
+            overflows: self.overflows.load(Ordering::Relaxed),
+        }
+    }
+}
+
 /// What a queue and its vif's owner know of each other, wherever each of them runs.
 #[derive(Debug)]
 pub struct QueueShare {
@@ -32,13 +61,14 @@ pub struct QueueShare {
     pub tx: Arc<LiveStats>,
     /// RX, counted.
     pub rx: Arc<LiveStats>,
-    /// The paths of TX and RX, and whether pages that the guest has had mapped come before them.
-    pub paths: [(&'static str, bool); 2],
+    /// The paths of TX and RX.
+    pub chains: [ChainNames; 2],
     /// Pages that are mapped from connect to disconnect.
     pub needed_pages: usize,
     /// Of TX and RX: whether pages stay mapped once they were seen.
     pub keeps: [bool; 2],
-    kept_pages: AtomicUsize,
+    /// Of TX and RX.
+    kept: [SharedFigures; 2],
     link: AtomicBool,
     stalls: AtomicU64,
     /// Orders, and how many there were.
@@ -61,7 +91,12 @@ impl QueueShare {
 
     /// Pages that stay mapped since they were seen, as of its last turn.
     pub fn kept_pages(&self) -> usize {
-        self.kept_pages.load(Ordering::Relaxed)
+        self.kept.iter().map(|kept| kept.pages.load(Ordering::Relaxed)).sum()
+    }
+
+    /// What became of such pages of TX and RX, as of its last turn; None: none are kept.
+    pub fn kept(&self) -> [Option<StoreFigures>; 2] {
+        [0, 1].map(|dir| self.keeps[dir].then(|| self.kept[dir].read()))
     }
 
     /// From its next batch on it leaves so many bytes free ahead of a frame's.
@@ -121,10 +156,10 @@ impl<P: Platform> BackQueue<P> {
         let share = Arc::new(QueueShare {
             tx: tx.live_stats(),
             rx: rx.live_stats(),
-            paths: [tx.chain().name(), rx.chain().name()],
+            chains: [tx.chain().names(), rx.chain().names()],
             needed_pages: pages,
             keeps: [tx.chain().pages().is_some(), rx.chain().pages().is_some()],
-            kept_pages: AtomicUsize::new(0),
+            kept: Default::default(),
             link: AtomicBool::new(false),
             stalls: AtomicU64::new(0),
             orders: AtomicU32::new(0),
@@ -222,8 +257,11 @@ impl<P: Platform> BackQueue<P> {
         if self.rx.is_timed() {
             self.rx.turn(p.clock().now_ns(), port)?;
         }
-        let kept = [self.tx.chain().pages(), self.rx.chain().pages()].into_iter().flatten().sum();
-        self.share.kept_pages.store(kept, Ordering::Relaxed);
+        for (shared, chain) in self.share.kept.iter().zip([self.tx.chain(), self.rx.chain()]) {
+            if let Some(figures) = chain.kept() {
+                shared.write(figures);
+            }
+        }
         self.share.stalls.store(self.rx.stalls(), Ordering::Relaxed);
         let up = self.rx.link() == Link::Up;
         let gave_back = core::mem::take(&mut self.gave_back);

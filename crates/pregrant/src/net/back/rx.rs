@@ -314,9 +314,4 @@ impl<P: Platform> RxQueue<P> {
     pub fn chain_mut(&mut self) -> &mut Chain<P> {
         &mut self.chain
     }
-
-    /// The path's name.
-    pub fn path_name(&self) -> &'static str {
-        self.chain.name().0
-    }
 }

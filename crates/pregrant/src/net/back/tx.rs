@@ -326,11 +326,6 @@ impl<P: Platform> TxQueue<P> {
         &mut self.chain
     }
 
-    /// The path's name.
-    pub fn path_name(&self) -> &'static str {
-        self.chain.name().0
-    }
-
     /// Ends the queue in good order: has the port give up what it keeps, retires what is held, answers it.
     pub fn drain(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
         self.recall();

@@ -16,6 +16,7 @@ use super::ctrl::{CtrlFront, NotAsked};
 use super::hook::{Diverted, HookFrame, HookStats, Verdict};
 use super::lent_pages::LentPages;
 use super::loans::{Lent, UnknownToken};
+use super::not_offered::NotOffered;
 use super::own_pages::OwnPages;
 use super::plan::{Plan, plans};
 use super::queue::{FrontQueue, QueueConfig};
@@ -27,10 +28,10 @@ use crate::net::features::{
     guest_copy_active_key, of_front_connection,
 };
 use crate::net::headers::MacAddr;
-use crate::net::path::foreign;
 use crate::net::path::gref_mapping::front::{Question, Telling};
 use crate::net::path::staging::keys::SENT_ON_SINCE;
 use crate::net::path::staging::list::DataLen;
+use crate::net::path::{PathName, foreign};
 use crate::net::stats::DirStats;
 use crate::platform::{Clock, GrantPool, Platform};
 use crate::port::{Arena, Burst, Offloads, Piece, Token};
@@ -105,6 +106,8 @@ pub struct FrontVif<P: Platform> {
     accepted: Vec<bool>,
     /// Why the queues are fewer or smaller than wished for.
     shortage: Option<PlatformError>,
+    /// What was asked for and is not to be had of this back.
+    not_offered: Vec<NotOffered>,
     /// What the back takes unfinished.
     takes: Offloads,
     /// Both ends keep pages; as of the last set-up.
@@ -138,6 +141,7 @@ impl<P: Platform> FrontVif<P> {
             regions: Regions::new(to),
             accepted: Vec::new(),
             shortage: None,
+            not_offered: Vec::new(),
             takes: Offloads::default(),
             persistent: false,
             foreign: false,
@@ -243,7 +247,9 @@ impl<P: Platform> FrontVif<P> {
         if !back.rx_copy {
             return Err(FrontError::NoRxCopy);
         }
-        let foreign = self.config.foreign && back.foreign && p.grants().per_frame().is_some();
+        let can_name = p.grants().per_frame().is_some();
+        let foreign = self.config.foreign && back.foreign && can_name;
+        self.not_offered = NotOffered::by(&back, &self.config, can_name);
         let offered = |len: Option<DataLen>| len.filter(|l| !foreign && back.staging_sizes.contains(l));
         let (tx_len, rx_len) = (offered(self.config.tx_data_len), offered(self.config.rx_data_len));
         let split = self.config.split_channels && back.split_channels;
@@ -409,6 +415,8 @@ impl<P: Platform> FrontVif<P> {
             let said = bus.text(foreign::ACTIVE).map_err(FrontError::Keys)?;
             if said.as_deref() == Some("1") {
                 self.queues.iter_mut().for_each(|q| q.name_frames(p));
+            } else {
+                self.refused(PathName::Foreign);
             }
         }
         for i in 0..n {
@@ -433,6 +441,15 @@ impl<P: Platform> FrontVif<P> {
             if !lent {
                 self.queues[i].give_up_borrowed(p, &mut self.regions);
             }
+            for (path, was_refused) in [
+                (PathName::Staging, (tx.is_some() || rx.is_some()) && !active.any()),
+                (PathName::DataRing, asked.any() && !ring.any()),
+                (PathName::GuestCopy, self.borrows && !lent),
+            ] {
+                if was_refused {
+                    self.refused(path);
+                }
+            }
             self.queues[i].go_live(p, &mut self.regions, active, ring, staging_revision)?;
         }
         self.release_unneeded(p);
@@ -441,6 +458,14 @@ impl<P: Platform> FrontVif<P> {
         self.telling = (self.tells && self.ctrl.is_some()).then(|| Telling::new(n));
         self.ask_next(p);
         Ok(())
+    }
+
+    /// The back did not take what was shared for this path, of one queue or more.
+    fn refused(&mut self, path: PathName) {
+        let refused = NotOffered::Refused(path);
+        if !self.not_offered.contains(&refused) {
+            self.not_offered.push(refused);
+        }
     }
 
     /// Asks the back to keep pages mapped, as far as it goes on.
@@ -560,6 +585,11 @@ impl<P: Platform> FrontVif<P> {
     /// Why there are fewer queues, TX ids or shorter staging buffers than wished for; None: it is all there.
     pub fn shortage(&self) -> Option<PlatformError> {
         self.shortage
+    }
+
+    /// What was asked for and is not to be had of this back, as of the last connect; the vif goes on without.
+    pub fn not_offered(&self) -> &[NotOffered] {
+        &self.not_offered
     }
 
     /// Bytes of a frame that fit a staging buffer of queue `i`, TX and RX; None: ordinary grants.

@@ -14,6 +14,7 @@ use super::map::back::MapPath;
 use super::name::PathName;
 use super::persistent::back::PersistentPath;
 use super::staging::back::StagingPath;
+use crate::grants::StoreFigures;
 use crate::net::back::assemble::{Todo, TxBatch};
 use crate::net::back::rx_batch::RxBatch;
 use crate::net::stats::Counted;
@@ -112,8 +113,44 @@ impl<P: Platform> AnyPath<P> {
         with_path!(self, path => BackPath::<P>::pages(path))
     }
 
+    /// [`BackPath::kept`].
+    pub fn kept(&self) -> Option<StoreFigures> {
+        with_path!(self, path => BackPath::<P>::kept(path))
+    }
+
     /// [`BackPath::limit_pages`].
     pub fn limit_pages(&mut self, p: &P, pages: usize) {
         with_path!(self, path => path.limit_pages(p, pages))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::path::FrameCost;
+    use crate::platform::local::LocalDomain;
+
+    /// What is said of a path's cost is what its frames are counted as.
+    #[test]
+    fn costs_agree_with_counters() {
+        fn of<B: BackPath<LocalDomain>>() -> (PathName, Counted) {
+            (B::NAME, B::COUNTED)
+        }
+        let all = [
+            of::<CopyPath>(),
+            of::<MapPath<_>>(),
+            of::<GrefMappingPath<_>>(),
+            of::<PersistentPath<_>>(),
+            of::<StagingPath<_>>(),
+            of::<DataRingPath<_>>(),
+            of::<ForeignPath<_>>(),
+            of::<GuestCopyPath<_>>(),
+        ];
+        assert!(PathName::ALL.iter().all(|path| all.iter().any(|(name, _)| name == path)), "{all:?}");
+        for (name, counted) in all {
+            let by_grants = matches!(name.frame_cost(), FrameCost::GrantCopy | FrameCost::MapAndUnmap);
+            assert_eq!(by_grants, counted == Counted::Granted, "{name}");
+            assert_eq!(name.frame_cost() == FrameCost::CopyByGuest, counted == Counted::GuestCopy, "{name}");
+        }
     }
 }

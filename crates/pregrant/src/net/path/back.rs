@@ -11,6 +11,7 @@
 //! copies, and marks a frame that it cannot fetch as failed. It never touches the ring: answers are the queue's, in
 //! request order.
 
+use crate::grants::StoreFigures;
 use crate::net::back::assemble::{Todo, TxBatch};
 use crate::net::back::rx_batch::RxBatch;
 use crate::net::path::name::PathName;
@@ -53,6 +54,10 @@ pub trait BackPath<P: Platform> {
     }
     /// Pages that it mapped since the connect and keeps; None: it never does.
     fn pages(&self) -> Option<usize> {
+        None
+    }
+    /// What became of the store of such pages; None: it has none.
+    fn kept(&self) -> Option<StoreFigures> {
         None
     }
     /// How many that may be from now on; those that are too many are unmapped.

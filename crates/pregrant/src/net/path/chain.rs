@@ -13,6 +13,7 @@ use super::{
     AnyPath, BackPath, CopyPath, DataRingPath, ForeignPath, GrefMappingPath, GuestCopyPath, Lends, MapPath,
     PathName, PersistentPath, Served, StagingPath,
 };
+use crate::grants::StoreFigures;
 use crate::net::back::assemble::{Todo, TxBatch};
 use crate::net::back::rx_batch::RxBatch;
 use crate::platform::{Access, PeerMem, Platform};
@@ -20,6 +21,31 @@ use crate::port::{Arena, Burst, Piece, Token};
 use crate::units::DomId;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+
+/// What a chain is, for who looks from elsewhere: as of when its queue connected.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChainNames {
+    /// Its paths, in the order in which they are asked. `copy` is the last, where anything is left for it.
+    pub paths: Vec<PathName>,
+    /// Bytes of a frame that fit a staging buffer; None: there are none.
+    pub data_len: Option<u32>,
+    /// The heads of longer frames come from their buffers.
+    pub heads: bool,
+}
+
+impl ChainNames {
+    /// The paths as they are shown, the first one first: `staging+copy` where staging has the heads of longer frames. Gref mappings are among
+    /// them where the guest has pages `mapped`.
+    pub fn shown(&self, mapped: bool) -> Vec<&'static str> {
+        let rest = if self.paths.contains(&PathName::Map) { PathName::Map } else { PathName::Copy };
+        let in_use = self.paths.iter().filter(|path| mapped || **path != PathName::GrefMapping);
+        let name = |path: &PathName| match path {
+            PathName::Staging if self.heads => rest.behind_heads(),
+            path => path.name(),
+        };
+        in_use.map(name).collect()
+    }
+}
 
 /// The chain. Ends with `copy`, which is not named.
 pub struct Chain<P: Platform> {
@@ -129,11 +155,24 @@ impl<P: Platform> Chain<P> {
         }
     }
 
-    /// The name of the first, whose guest need ask for nothing; and whether gref mappings come before it.
-    pub fn name(&self) -> (&'static str, bool) {
-        let first = self.ahead.iter().find(|path| !matches!(path, AnyPath::GrefMapping(_)));
-        let name = first.map_or(<CopyPath as BackPath<P>>::NAME, AnyPath::name).name();
-        (name, self.by_grefs == Some(0))
+    /// What it is.
+    pub fn names(&self) -> ChainNames {
+        let staging = self.ahead.iter().find_map(|path| match path {
+            AnyPath::Staging(path) => Some(path),
+            _ => None,
+        });
+        let serves_all = staging.is_some_and(StagingPath::serves_all);
+        let copy = (!serves_all).then_some(<CopyPath as BackPath<P>>::NAME);
+        ChainNames {
+            paths: self.ahead.iter().map(AnyPath::name).chain(copy).collect(),
+            data_len: staging.map(StagingPath::data_len),
+            heads: staging.is_some_and(StagingPath::has_heads),
+        }
+    }
+
+    /// What became of pages that its paths mapped when they saw them; None: none of them does so.
+    pub fn kept(&self) -> Option<StoreFigures> {
+        self.ahead.iter().find_map(AnyPath::kept)
     }
 
     /// Fetches the frames in `todo`.

@@ -41,7 +41,7 @@ pub mod staging;
 pub use any::AnyPath;
 pub use any_front::AnyFrontPath;
 pub use back::{BackPath, Lends};
-pub use chain::Chain;
+pub use chain::{Chain, ChainNames};
 pub use copy::back::CopyPath;
 pub use data_ring::back::DataRingPath;
 pub use foreign::back::ForeignPath;
@@ -50,7 +50,7 @@ pub use front_chain::FrontChain;
 pub use gref_mapping::back::GrefMappingPath;
 pub use guest_copy::back::GuestCopyPath;
 pub use map::back::MapPath;
-pub use name::PathName;
+pub use name::{FrameCost, PathName};
 pub use persistent::back::PersistentPath;
 pub use staging::back::{StagedBuffers, StagingPath};
 

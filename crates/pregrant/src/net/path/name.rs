@@ -51,6 +51,51 @@ impl PathName {
             Self::GuestCopy => "guest-copy",
         }
     }
+
+    /// How staging is written where the heads of frames longer than a buffer come from their buffers, and the rest of them by
+    /// this path.
+    pub const fn behind_heads(self) -> &'static str {
+        match self {
+            Self::Map => "staging+map",
+            _ => "staging+copy",
+        }
+    }
+
+    /// What a frame costs that this path serves.
+    pub const fn frame_cost(self) -> FrameCost {
+        match self {
+            Self::Copy => FrameCost::GrantCopy,
+            Self::Map => FrameCost::MapAndUnmap,
+            Self::GuestCopy => FrameCost::CopyByGuest,
+            Self::Persistent | Self::Staging | Self::GrefMapping | Self::DataRing | Self::Foreign => {
+                FrameCost::NoGrantOperation
+            }
+        }
+    }
+}
+
+/// What a frame costs at the back beside the copying of its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrameCost {
+    /// Nothing: its memory was shared before it came.
+    NoGrantOperation,
+    /// A grant copy for each piece of it.
+    GrantCopy,
+    /// A map and an unmap of its pages.
+    MapAndUnmap,
+    /// Nothing at the back; a grant copy at the guest.
+    CopyByGuest,
+}
+
+impl FrameCost {
+    /// Of a path as it is [shown](super::ChainNames): its name, or `staging+copy` and its like.
+    ///
+    /// # Errors
+    /// There is no such path.
+    pub fn of_shown(text: &str) -> Result<Self, UnknownPath> {
+        let first = text.split('+').next().unwrap_or(text);
+        Ok(first.parse::<PathName>()?.frame_cost())
+    }
 }
 
 impl fmt::Display for PathName {
@@ -93,6 +138,15 @@ mod tests {
         }
         for other in ["", "Copy", "copy ", "gref_mapping", "zerocopy"] {
             assert_eq!(other.parse::<PathName>(), Err(UnknownPath));
+            assert_eq!(FrameCost::of_shown(other), Err(UnknownPath));
+        }
+    }
+
+    #[test]
+    fn what_is_shown_has_the_cost_of_its_first_path() {
+        for path in PathName::ALL {
+            assert_eq!(FrameCost::of_shown(path.name()), Ok(path.frame_cost()));
+            assert_eq!(FrameCost::of_shown(path.behind_heads()), Ok(FrameCost::NoGrantOperation));
         }
     }
 }

@@ -30,6 +30,7 @@ use super::shared_control::SharedControl;
 use super::stall::Patience;
 use super::{BackQueue, Interrupted, Polled};
 use crate::error::PeerFault;
+use crate::grants::StoreFigures;
 use crate::net::features::{BackFeatures, REQUEST_MULTICAST, of_back_connection, requests_multicast};
 use crate::net::path::PathName;
 use crate::net::path::gref_mapping;
@@ -344,14 +345,37 @@ impl<P: Platform> Vif<P> {
         (self.shares[i].tx.read(), self.shares[i].rx.read())
     }
 
-    /// The paths that queue `i` runs: TX, RX.
+    /// The first of the paths that queue `i` runs: TX, RX.
     pub fn path_names(&self, i: usize) -> (&'static str, &'static str) {
-        let pages = self.grefs.as_ref().map_or([0; 2], |grefs| grefs.pages_in_use(i));
-        let name = |dir: usize| match self.shares[i].paths[dir] {
-            (_, true) if pages[dir] > 0 => PathName::GrefMapping.name(),
-            (name, _) => name,
-        };
-        (name(0), name(1))
+        let first = |dir| self.chain(i, dir).first().copied().unwrap_or(PathName::Copy.name());
+        (first(0), first(1))
+    }
+
+    /// The paths that queue `i` runs in this direction (0: TX, 1: RX), as they are [shown](crate::net::path::ChainNames::shown): gref mappings as long as the front has
+    /// pages mapped.
+    pub fn chain(&self, i: usize, dir: usize) -> Vec<&'static str> {
+        self.shares[i].chains[dir].shown(self.gref_pages(i)[dir] > 0)
+    }
+
+    /// Bytes of a frame that fit a staging buffer of queue `i`: TX, RX; None: there are none.
+    pub fn data_lens(&self, i: usize) -> [Option<u32>; 2] {
+        [0, 1].map(|dir| self.shares[i].chains[dir].data_len)
+    }
+
+    /// What became of pages of queue `i` that stay mapped since they were seen: TX, RX; None: none do.
+    pub fn kept(&self, i: usize) -> [Option<StoreFigures>; 2] {
+        self.shares[i].kept()
+    }
+
+    /// The table of pages that queue `i`'s front has had mapped: how full it is, and how many pages were refused; None: there is none.
+    pub fn gref_table(&self, i: usize) -> Option<StoreFigures> {
+        self.grefs.as_ref()?.figures(i)
+    }
+
+    /// Pages of all queues that the front has had mapped, once none of its requests is under way; None: one is.
+    pub fn settled_gref_pages(&self) -> Option<usize> {
+        let grefs = self.grefs.as_ref()?;
+        (grefs.unanswered().next().is_none()).then(|| grefs.pages())
     }
 
     /// Pages of queue `i` that the front has had mapped: those that serve TX, and RX.

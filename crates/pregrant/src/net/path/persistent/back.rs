@@ -5,7 +5,7 @@
 //! takes, or such as cannot be mapped (served, or refused, by `copy`); post one
 //! page for two RX frames (either may be in it in the end: those whose pages are there are written first).
 
-use crate::grants::GrantStore;
+use crate::grants::{GrantStore, StoreFigures};
 use crate::net::back::assemble::{Todo, TxBatch, TxSlot, bits};
 use crate::net::back::rx_batch::RxBatch;
 use crate::net::path::lending::{HeldPages, Lending, Place, Standing};
@@ -68,6 +68,10 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
 
     fn pages(&self) -> Option<usize> {
         Some(self.store.len())
+    }
+
+    fn kept(&self) -> Option<StoreFigures> {
+        Some(self.store.figures())
     }
 
     fn limit_pages(&mut self, p: &P, pages: usize) {

@@ -99,6 +99,16 @@ impl<P: Platform> StagingPath<P> {
         Self { heads, ..self }
     }
 
+    /// Bytes of a frame that fit a buffer: the data length, as keys have it.
+    pub fn data_len(&self) -> u32 {
+        if self.buffers.copy_only { u32::from(u16::MAX) } else { u32::from(self.buffers.len) }
+    }
+
+    /// Whether heads of longer frames [come from here](Self::with_heads).
+    pub fn has_heads(&self) -> bool {
+        self.heads && !self.serves_all()
+    }
+
     /// Whether no frame is left to another path: every slot of a frame is staged.
     pub fn serves_all(&self) -> bool {
         self.buffers.copy_only

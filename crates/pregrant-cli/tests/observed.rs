@@ -1,0 +1,388 @@
+//! What commands say of devices that are served: `doctor`, `top`, Prometheus' text, the logs of both ends, and systemd's socket.
+//!
+//! ```text
+//!   loopback serve --dir D      back, blkback, front ... of D: each one's log is a file      doctor, top: looked at
+//! ```
+
+mod served;
+
+use pregrant::blk::front::FrontConfig;
+use pregrant::net::front::{self as net, Granting};
+use pregrant::platform::Platform;
+use pregrant::wire::netif_ctrl::{GREF_READONLY, GrefEntry};
+use pregrant::{DomId, GrantRef};
+use pregrant_host::drivers::blk::shared_disk::DiskOp;
+use pregrant_host::drivers::{BlkFrontend, Frontend};
+use pregrant_host::loopback::Loopback;
+use pregrant_host::wake::WakeOn;
+use pregrant_lab::machine;
+use rustix::process::Signal;
+use served::{Process, Served};
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::Output;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// Against hangs only.
+const GUARD: Duration = Duration::from_secs(120);
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A process of the machine whose log is a file.
+struct Logged {
+    process: Process,
+    log: PathBuf,
+}
+
+impl Logged {
+    fn start(machine: &Served, name: &str, args: &[&str]) -> Self {
+        let log = machine.dir.join(format!("{name}.log"));
+        let mut command = machine.command(args);
+        command.stderr(File::create(&log).expect("the machine's folder"));
+        Self { process: Process::start(&mut command), log }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).expect("its log")
+    }
+
+    /// The first line of its log with this in it, once it is there.
+    fn says(&self, what: &str) -> String {
+        let start = Instant::now();
+        loop {
+            let log = self.log();
+            if let Some(line) = log.lines().find(|line| line.contains(what)) {
+                return line.into();
+            }
+            assert!(start.elapsed() < GUARD, "it does not say {what:?}:\n{log}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn run(machine: &Served, args: &[&str]) -> Output {
+    machine.command(args).output().expect("the program starts")
+}
+
+/// The lines of `doctor` about a device, and whether anything was wrong.
+fn doctor(machine: &Served, of: &str) -> (Vec<String>, bool) {
+    let out = run(machine, &["doctor"]);
+    let lines = text(&out.stdout).lines().filter(|line| line.contains(of)).map(String::from).collect();
+    (lines, !out.status.success())
+}
+
+/// The JSON lines of `top --once`.
+fn top(machine: &Served) -> Vec<serde_json::Value> {
+    let out = run(machine, &["top", "--once", "--json", "--interval", "0.2"]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    text(&out.stdout).lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
+}
+
+/// What a front that shares memory before frames come is said to cost, by every command and in both logs: nothing.
+#[test]
+fn what_a_path_shares_is_said_by_everybody() {
+    let mut machine = Served::start("shares", &["--guest", "5", "--guest", "6"]);
+    let mut back = Logged::start(&machine, "back", &["back"]);
+    back.process.line_with("ready");
+    let mut other = Logged::start(&machine, "other", &["front", "--domain", "6"]);
+    other.process.line_with("address");
+    for (path, front_says, back_says) in [
+        ("persistent", "path persistent", "TX persistent, RX persistent"),
+        ("gref-mapping", "path gref-mapping, ", "frames in them go by gref-mapping"),
+        ("staging", "path staging 2048", "TX staging, RX staging, staging buffers of 2048 bytes"),
+    ] {
+        let name = format!("front-{path}");
+        let args = ["front", "--domain", "5", "--path", path, "--ping", "10.0.0.6", "--interval", "0.01"];
+        let mut front = Logged::start(&machine, &name, &args);
+        front.says(front_says);
+        back.says(back_says);
+        // Pages are mapped at first sight: after so many frames all are.
+        for _ in 0..600 {
+            front.process.line_with("answer from");
+        }
+        let (lines, _) = doctor(&machine, "vif 5.0");
+        let way = lines.iter().find(|line| line.contains("queue(s), TX")).expect("its path");
+        assert!(way.starts_with("ok") && way.contains(&format!("TX {path}")), "{lines:?}");
+        assert!(!lines.iter().any(|line| line.contains("grant copy")), "{lines:?}");
+        let flows = top(&machine);
+        let flow = flows.iter().find(|f| f["front"] == 5 && f["dir"] == "tx").expect("a flow");
+        assert_eq!((&flow["class"], &flow["path"]), (&"vif".into(), &path.into()), "{flow}");
+        assert_eq!(flow["chains"][0][0], path, "{flow}");
+        let count = |at: &serde_json::Value| at.as_u64().expect("a number");
+        let mapped = count(&flow["mapped_pages"]);
+        let sum = count(&flow["pages_needed"]) + count(&flow["kept_pages"]);
+        assert!(mapped > 0 && mapped == sum, "{flow}");
+        match path {
+            "persistent" => {
+                let store = &flow["store"];
+                let [pages, most, limit] = ["pages", "most", "limit"].map(|key| count(&store[key]));
+                assert!(0 < pages && pages <= most && most <= limit && limit == 256, "{flow}");
+                assert!(count(&flow["kept_pages"]) >= pages, "{flow}");
+            }
+            "gref-mapping" => {
+                let [pages, limit] = ["pages", "limit"].map(|key| count(&flow["gref_table"][key]));
+                assert!(pages == 512 && limit == 768 && count(&flow["pages_needed"]) > pages, "{flow}");
+            }
+            _ => assert_eq!(flow["data_lens"], serde_json::json!([2048]), "{flow}"),
+        }
+        front.process.stop();
+    }
+    let refused = back.log().lines().filter(|line| line.contains("no page mapped any more")).count();
+    assert_eq!(refused, 0, "its vif closed, and that is said");
+    other.process.stop();
+    back.process.stop();
+    machine.stop();
+}
+
+/// Pages that a guest has mapped by control messages come and go while its vif is connected: one line when the first are there, one when
+/// none is any more, whatever lies between.
+#[test]
+fn one_line_says_when_gref_mappings_begin_and_one_when_they_end() {
+    let mut machine = Served::start("grefs", &["--guest", "5"]);
+    let mut back = Logged::start(&machine, "back", &["back"]);
+    back.process.line_with("ready");
+    let platform = Loopback::attach(&machine::broker_socket(&machine.dir), DomId(5)).expect("guest 5");
+    let xs = machine::store_of(&platform).expect("its xenstore");
+    let (ctrl_ring, granting) = (true, Granting::Standing);
+    let (tx_data_len, rx_data_len) = (None, None);
+    let config = net::FrontConfig { ctrl_ring, granting, tx_data_len, rx_data_len, ..Default::default() };
+    let mut front = Frontend::new(platform, xs, 0, config, false).expect("vif 0");
+    assert!(front.connect(GUARD).expect("a backend"));
+    let [tx, _] = front.vif().page_refs(0);
+    let entry = |gref: &GrantRef| GrefEntry { gref: gref.0, flags: GREF_READONLY, status: 9 };
+    let entries: Vec<_> = tx.iter().map(entry).collect();
+    let mut ask = |adds: bool, entries: &[GrefEntry]| {
+        let (platform, vif) = front.driver();
+        let ctrl = vif.ctrl().expect("a control ring");
+        let asked =
+            if adds { ctrl.add_grefs(platform, 0, entries) } else { ctrl.del_grefs(platform, 0, entries) };
+        asked.expect("one at a time");
+        loop {
+            if let Some(answer) = ctrl.answer().expect("an honest back") {
+                return assert_eq!(answer.status, 0);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let (begins, ends) = ("frames in them go by gref-mapping", "no page mapped any more");
+    let count = |what: &str| back.log().lines().filter(|line| line.contains(what)).count();
+    back.says("TX copy, RX copy");
+    ask(true, &entries[..10]);
+    back.says(begins);
+    ask(true, &entries[10..20]);
+    ask(false, &entries[5..15]);
+    assert_eq!((count(begins), count(ends)), (1, 0), "{}", back.log());
+    ask(false, &entries[..5]);
+    ask(false, &entries[15..20]);
+    let line = back.says(ends);
+    assert!(line.contains("frames go by TX copy, RX copy"), "{line}");
+    ask(true, &entries[..1]);
+    let start = Instant::now();
+    while count(begins) < 2 {
+        assert!(start.elapsed() < GUARD, "{}", back.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(count(ends), 1);
+    assert!(front.close(GUARD).expect("it closes"));
+    back.process.stop();
+    machine.stop();
+}
+
+/// What was asked for by name and is not offered is a warning; what nobody asked for is none.
+#[test]
+fn what_a_back_does_not_offer_is_said_to_who_asked_for_it() {
+    let mut machine = Served::start("unmet", &["--guest", "5"]);
+    let mut back = Logged::start(&machine, "back", &["back", "--persistent-grants", "0"]);
+    back.process.line_with("ready");
+    let front = Logged::start(&machine, "asks", &["front", "--domain", "5", "--path", "persistent"]);
+    let line = front.says("does not offer persistent");
+    assert!(line.contains("WARN") && line.contains("goes on with 1 queue(s), ordinary grants"), "{line}");
+    front.process.stop();
+    let front = Logged::start(&machine, "rings", &["front", "--domain", "5", "--ring-pages", "4"]);
+    front.says("path staging 2048, 1 queue(s)");
+    assert!(!front.log().contains("WARN"), "{}", front.log());
+    front.process.stop();
+    back.process.stop();
+    machine.stop();
+}
+
+/// A backend that hangs is told from one that does not run, by every command; and the others of its machine are shown.
+#[test]
+fn a_hung_backend_is_no_absent_one() {
+    let mut machine = Served::start("hung", &["--guest", "5", "--disk", "5=ram:1M"]);
+    let mut back = Logged::start(&machine, "back", &["back"]);
+    back.process.line_with("ready");
+    let mut blkback = Logged::start(&machine, "blkback", &["blkback"]);
+    blkback.process.line_with("ready");
+    back.process.signal(Signal::STOP);
+    let pid = back.process.child.id();
+    let silent = format!("process {pid} runs and does not answer");
+
+    let out = run(&machine, &["top", "--once"]);
+    let shown = text(&out.stdout);
+    assert!(
+        out.status.success() && shown.contains(&silent) && shown.contains("domain 0, blkback: process"),
+        "{shown}"
+    );
+    let scraped = text(&run(&machine, &["top", "--prometheus"]).stdout);
+    for (daemon, up, running) in [("back", 0, 1), ("blkback", 1, 1)] {
+        for (name, value) in [("up", up), ("running", running)] {
+            let line = format!("pregrant_{name}{{domain=\"0\",daemon=\"{daemon}\"}} {value}");
+            assert!(scraped.lines().any(|l| l == line), "no {line}\n{scraped}");
+        }
+    }
+    let (lines, is_wrong) = doctor(&machine, "pregrant back");
+    assert!(
+        is_wrong && lines.iter().any(|line| line.starts_with("WRONG") && line.contains(&silent)),
+        "{lines:?}"
+    );
+    let (lines, _) = doctor(&machine, "vif 5.0");
+    assert!(!lines.iter().any(|line| line.contains("nobody serves")), "{lines:?}");
+
+    // Killed: its socket is left, and nobody is behind it.
+    back.process.child.kill().expect("it lives");
+    back.process.child.wait().expect("it is dead");
+    let scraped = text(&run(&machine, &["top", "--prometheus"]).stdout);
+    for name in ["up", "running"] {
+        let line = format!("pregrant_{name}{{domain=\"0\",daemon=\"back\"}} 0");
+        assert!(scraped.lines().any(|l| l == line), "no {line}\n{scraped}");
+    }
+    blkback.process.signal(Signal::STOP);
+    let out = run(&machine, &["top", "--once", "--json"]);
+    let said = text(&out.stderr);
+    assert!(out.status.code() == Some(1) && said.contains("runs and does not answer"), "{said}");
+    blkback.process.signal(Signal::CONT);
+    blkback.process.stop();
+    machine.stop();
+}
+
+/// A guest with the disk, in a thread, until it is told to end.
+fn with_disk(machine: &Served, work: impl FnOnce(&dyn Fn(DiskOp))) {
+    let (tell, told) = mpsc::channel();
+    let over = Arc::new(AtomicBool::new(false));
+    let (dir, ends) = (machine.dir.clone(), Arc::clone(&over));
+    let guest = std::thread::spawn(move || {
+        let platform = Loopback::attach(&machine::broker_socket(&dir), DomId(5)).expect("guest 5");
+        let xs = machine::store_of(&platform).expect("its xenstore");
+        platform.events().also_wake_on(xs.transport().as_fd()).expect("a place for it");
+        let mut front = BlkFrontend::new(platform, xs, 51712, FrontConfig::default()).expect("xvda");
+        assert!(front.connect(GUARD).expect("a backend"));
+        tell.send(Arc::clone(front.disk())).expect("the test waits");
+        while !ends.load(Ordering::Acquire) {
+            if !front.round().expect("a disk") {
+                front.control(Duration::ZERO).expect("a disk");
+                front.sleep(Some(Duration::from_millis(50))).expect("a disk");
+            }
+        }
+        assert!(front.close(GUARD).expect("a disk"));
+    });
+    let disk = told.recv().expect("it connects");
+    work(&|op| {
+        let (tell, told) = mpsc::channel();
+        disk.put(op, Box::new(move |outcome| tell.send(outcome.map(<[u8]>::len)).expect("it is waited for")));
+        told.recv().expect("each request is done once").expect("it succeeds");
+    });
+    over.store(true, Ordering::Release);
+    disk.wake();
+    guest.join().expect("the guest ends well");
+}
+
+/// A disk without any vif: what was asked of it is in the JSON and in Prometheus' text, with how long it took.
+#[test]
+fn a_disk_is_observed() {
+    let mut machine = Served::start("disk", &["--guest", "5", "--disk", "5=ram:1M"]);
+    let mut blkback = Logged::start(&machine, "blkback", &["blkback"]);
+    blkback.process.line_with("ready");
+    with_disk(&machine, |ask| {
+        for block in 0..64 {
+            ask(DiskOp::Write { at: block * 4096, bytes: vec![7; 4096] });
+            ask(DiskOp::Read { at: block * 4096, len: 4096 });
+        }
+        ask(DiskOp::Flush);
+        let lines = top(&machine);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        let disk = &lines[0];
+        assert_eq!(
+            (&disk["class"], &disk["daemon"], &disk["handle"]),
+            (&"vbd".into(), &"blkback".into(), &51712.into())
+        );
+        let count = |at: &serde_json::Value| at.as_u64().expect("a number");
+        for (op, requests, bytes) in [("read", 64, 64 * 4096), ("write", 64, 64 * 4096)] {
+            let of = &disk["operations"][op];
+            assert_eq!((count(&of["requests"]), count(&of["bytes"])), (requests, bytes), "{disk}");
+            let buckets = of["latency"].as_array().expect("buckets");
+            let all: u64 = buckets.iter().map(|bucket| count(&bucket["requests"])).sum();
+            assert!(all == requests && count(&of["latency_sum_ns"]) > 0, "{disk}");
+        }
+        assert!(count(&disk["operations"]["flush"]["requests"]) >= 1, "{disk}");
+        assert_eq!(count(&disk["gauges"]["in_flight"]), 0, "{disk}");
+        assert!(disk["requests_per_s"].is_number() && disk["depth"].is_number(), "{disk}");
+        let scraped = text(&run(&machine, &["top", "--prometheus"]).stdout);
+        let labels = "domain=\"0\",daemon=\"blkback\",class=\"vbd\",device=\"5.51712\"";
+        for (name, more, value) in [
+            ("requests_total", ",op=\"read\"", "64"),
+            ("bytes_total", ",op=\"write\"", "262144"),
+            ("request_duration_seconds_count", ",op=\"write\"", "64"),
+            ("in_flight_requests", "", "0"),
+        ] {
+            let line = format!("pregrant_device_{name}{{{labels}{more}}} {value}");
+            assert!(scraped.lines().any(|l| l == line), "no {line}\n{scraped}");
+        }
+        let shown = text(&run(&machine, &["top", "--once"]).stdout);
+        assert!(shown.contains("vbd 5.51712") && shown.contains("requests/s"), "{shown}");
+    });
+    blkback.process.stop();
+    machine.stop();
+}
+
+/// Systemd's watchdog is fed from the control thread, and by nobody while that stands still.
+#[test]
+fn the_watchdog_is_fed_while_the_control_thread_turns() {
+    let mut machine = Served::start("watchdog", &["--guest", "5"]);
+    let path = machine.dir.join("notify.sock");
+    let systemd = UnixDatagram::bind(&path).expect("a socket");
+    systemd.set_read_timeout(Some(GUARD)).expect("a timeout");
+    let hear = || {
+        let mut news = [0; 256];
+        let n = systemd.recv(&mut news).expect("news");
+        text(&news[..n])
+    };
+    let mut command = machine.command(&["back"]);
+    command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000");
+    let mut back = Process::start(&mut command);
+    back.line_with("ready");
+    let (mut heard, mut fed) = (Vec::new(), 0);
+    while fed < 5 || !heard.iter().any(|news: &String| news.starts_with("STATUS=vifs: 1")) {
+        let news = hear();
+        fed += u32::from(news == "WATCHDOG=1\n");
+        heard.push(news);
+    }
+    assert!(heard.iter().any(|news| news == "READY=1\n"), "{heard:?}");
+    back.signal(Signal::STOP);
+    // What was sent before it stopped.
+    systemd.set_nonblocking(true).expect("a socket");
+    let mut news = [0; 256];
+    let wait = || {
+        rustix::process::waitid(
+            rustix::process::WaitId::Pid(rustix::process::Pid::from_child(&back.child)),
+            rustix::process::WaitIdOptions::STOPPED | rustix::process::WaitIdOptions::NOWAIT,
+        )
+    };
+    wait().expect("it stops");
+    while systemd.recv(&mut news).is_ok() {}
+    std::thread::sleep(Duration::from_millis(600));
+    assert!(systemd.recv(&mut news).is_err(), "somebody else feeds the watchdog");
+    back.signal(Signal::CONT);
+    systemd.set_nonblocking(false).expect("a socket");
+    while hear() != "WATCHDOG=1\n" {}
+    back.signal(Signal::TERM);
+    while hear() != "STOPPING=1\n" {}
+    back.ends_well();
+    machine.stop();
+}

@@ -1,0 +1,92 @@
+//! Options that cannot have an effect: which of them stand on the command line, and the error that says so.
+//!
+//! ```text
+//!   clap: one option excludes another         conflicts_with, requires
+//!   here: a value of one makes another idle   Given::refuse, after parsing and before anything is opened
+//! ```
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
+use std::collections::BTreeSet;
+use std::fmt::{self, Display};
+
+/// The command line contradicts itself: exit code 2, as for any other wrong usage.
+#[derive(Debug)]
+pub struct Usage(String);
+
+impl Usage {
+    /// With what is wrong, and what to do.
+    pub fn new(text: impl Display) -> Self {
+        Self(text.to_string())
+    }
+}
+
+impl Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// The options that stand on the command line, by their long names; those that have their default value are not among them.
+#[derive(Clone, Debug, Default)]
+pub struct Given(BTreeSet<String>);
+
+impl Given {
+    /// Of the subcommand of `command` that was called.
+    pub fn of(command: &Command, matches: &ArgMatches) -> Self {
+        let (mut leaf, mut matches) = (command, matches);
+        while let Some((name, below)) = matches.subcommand() {
+            let Some(sub) = leaf.find_subcommand(name) else { break };
+            (leaf, matches) = (sub, below);
+        }
+        let stands =
+            |arg: &&Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+        let options = leaf.get_arguments().filter(stands).filter_map(Arg::get_long);
+        Self(options.map(String::from).collect())
+    }
+
+    /// Whether this one stands there.
+    pub fn has(&self, option: &str) -> bool {
+        self.0.contains(option)
+    }
+
+    /// Whether any other does.
+    pub fn others_than<'a>(&'a self, these: &'a [&str]) -> impl Iterator<Item = &'a str> {
+        self.0.iter().map(String::as_str).filter(|option| !these.contains(option))
+    }
+
+    /// Refuses an option that stands there and can have no effect.
+    ///
+    /// # Errors
+    /// It does; `why` goes on behind "has no effect:".
+    pub fn refuse(&self, option: &str, why: impl Display) -> Result<(), Usage> {
+        if !self.has(option) {
+            return Ok(());
+        }
+        Err(Usage::new(format_args!("--{option} has no effect: {why}; leave it out")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_there_is_refused_and_a_default_is_not() {
+        let leaf = Command::new("leaf")
+            .arg(Arg::new("data_len").long("data-len").default_value("256"))
+            .arg(Arg::new("path").long("path").default_value("copy"));
+        let given = |words: &[&str]| {
+            let command = Command::new("x").subcommand(leaf.clone());
+            let all = ["x", "leaf"].iter().chain(words);
+            Given::of(&command, &command.clone().get_matches_from(all))
+        };
+        let (none, one) = (given(&[]), given(&["--data-len", "256"]));
+        assert!(none.refuse("data-len", "why").is_ok() && !none.has("path"));
+        let said = one.refuse("data-len", "no path stages").unwrap_err().to_string();
+        assert_eq!(said, "--data-len has no effect: no path stages; leave it out");
+        assert_eq!(one.others_than(&["path"]).collect::<Vec<_>>(), ["data-len"]);
+    }
+}

@@ -1,0 +1,91 @@
+//! What a front asked for and does not have: its back offers less, or there is no memory for more queues. The disk goes on with less, and
+//! its owner says so.
+
+use super::vbd::FrontConfig;
+use crate::blk::features::BackFeatures;
+use crate::wire::blkif::SEGMENTS_MAX;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// One such thing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotOffered {
+    /// So many queues.
+    Queues {
+        /// What was asked for.
+        asked: u32,
+        /// What there are.
+        got: u32,
+    },
+    /// Rings of so many pages.
+    RingPages {
+        /// What was asked for.
+        asked: u32,
+        /// What the back takes.
+        offered: u32,
+    },
+    /// Requests of so many pages.
+    Segments {
+        /// What was asked for.
+        asked: u32,
+        /// What the back takes.
+        offered: u32,
+    },
+}
+
+impl NotOffered {
+    /// What of `config` is not to be had of a back with these features, with which `queues` queues were made.
+    pub(super) fn by(back: &BackFeatures, config: &FrontConfig, queues: u32) -> Vec<Self> {
+        let mut all = Vec::new();
+        if config.queues > queues {
+            all.push(Self::Queues { asked: config.queues, got: queues });
+        }
+        if config.ring_order > back.max_ring_order {
+            all.push(Self::RingPages { asked: 1 << config.ring_order, offered: 1 << back.max_ring_order });
+        }
+        let most = back.max_indirect_segments.max(SEGMENTS_MAX as u32);
+        if config.max_segments > most {
+            all.push(Self::Segments { asked: config.max_segments, offered: most });
+        }
+        all
+    }
+}
+
+impl fmt::Display for NotOffered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Queues { asked, got } => {
+                write!(
+                    f,
+                    "{asked} queues were asked for; the back and the memory that can be granted allow {got}"
+                )
+            }
+            Self::RingPages { asked, offered } => {
+                write!(f, "rings of {asked} pages were asked for; the back takes {offered}")
+            }
+            Self::Segments { asked, offered } => {
+                write!(f, "requests of {asked} pages were asked for; the back takes {offered}")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_back_takes_less_of_is_named() {
+        let config = FrontConfig { queues: 4, ring_order: 2, max_segments: 64, ..FrontConfig::default() };
+        let back = BackFeatures::default();
+        assert_eq!(NotOffered::by(&back, &config, 4), []);
+        let plain = BackFeatures { max_ring_order: 0, max_indirect_segments: 0, ..back };
+        let all = [
+            NotOffered::Queues { asked: 4, got: 1 },
+            NotOffered::RingPages { asked: 4, offered: 1 },
+            NotOffered::Segments { asked: 64, offered: 11 },
+        ];
+        assert_eq!(NotOffered::by(&plain, &config, 1), all);
+        assert_eq!(NotOffered::by(&plain, &FrontConfig { max_segments: 11, ..config }, 4), all[1..2]);
+    }
+}

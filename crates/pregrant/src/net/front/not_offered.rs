@@ -1,0 +1,169 @@
+//! What a front asked for and does not have, because its back does not offer it or refused it: a vif goes on without, and its
+//! owner says so.
+//!
+//! What a back may do: offer any lengths; those that are no lengths were left out when its keys were read.
+
+use crate::net::features::BackFeatures;
+use crate::net::front::FrontConfig;
+use crate::net::path::PathName;
+use crate::net::path::staging::keys::SENT_ON_SINCE;
+use crate::net::path::staging::list::DataLen;
+use crate::wire::data_ring::ORDER_MIN;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// One such thing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NotOffered {
+    /// Staging buffers of this length.
+    DataLen {
+        /// What was asked for.
+        asked: DataLen,
+        /// The lengths that the back has.
+        offered: Vec<DataLen>,
+    },
+    /// This path.
+    Path(PathName),
+    /// This path, which the back offers: what the front shared for it was refused.
+    Refused(PathName),
+    /// So many queues.
+    Queues {
+        /// What was asked for.
+        asked: u32,
+        /// What the back has.
+        offered: u32,
+    },
+    /// Rings of so many pages, TX or RX.
+    RingPages {
+        /// What was asked for.
+        asked: u32,
+        /// What the back has.
+        offered: u32,
+    },
+    /// Received buffers that are sent on as they are.
+    SendingOn,
+}
+
+impl NotOffered {
+    /// What of `config` a back with these features has not.
+    pub(super) fn by(back: &BackFeatures, config: &FrontConfig, can_name: bool) -> Vec<Self> {
+        let mut all = Vec::new();
+        let foreign = config.foreign && back.foreign && can_name;
+        let asked = [config.tx_data_len, config.rx_data_len].into_iter().flatten();
+        for asked in asked.filter(|len| !foreign && !back.staging_sizes.contains(len)) {
+            let missing = Self::DataLen { asked, offered: back.staging_sizes.clone() };
+            if !all.contains(&missing) {
+                all.push(missing);
+            }
+        }
+        let has_data_ring = back.max_data_ring_order >= ORDER_MIN;
+        let paths = [
+            (config.persistent, back.persistent, PathName::Persistent),
+            (config.gref_mapping, back.ctrl_ring, PathName::GrefMapping),
+            (config.data_ring.is_some(), has_data_ring, PathName::DataRing),
+            (config.foreign, foreign, PathName::Foreign),
+            (config.guest_copy, back.guest_copy, PathName::GuestCopy),
+        ];
+        let missing = paths.into_iter().filter(|(asked, has, _)| *asked && !has);
+        all.extend(missing.map(|(.., path)| Self::Path(path)));
+        let (asked, offered) = (config.queues, back.max_queues);
+        if asked > offered {
+            all.push(Self::Queues { asked, offered });
+        }
+        let order = back.max_tx_ring_order.min(back.max_rx_ring_order);
+        if config.ring_order > order {
+            all.push(Self::RingPages { asked: 1 << config.ring_order, offered: 1 << order });
+        }
+        if config.zero_copy && back.staging_revision < SENT_ON_SINCE {
+            all.push(Self::SendingOn);
+        }
+        all
+    }
+}
+
+impl fmt::Display for NotOffered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DataLen { asked, offered } if offered.is_empty() => {
+                write!(f, "the back has no staging buffers ({} bytes were asked for)", asked.value())
+            }
+            Self::DataLen { asked, offered } => {
+                write!(f, "the back has no staging buffers of {} bytes; it has ", asked.value())?;
+                for (k, len) in offered.iter().enumerate() {
+                    write!(f, "{}{}", if k > 0 { ", " } else { "" }, len.value())?;
+                }
+                Ok(())
+            }
+            Self::Path(path) => write!(f, "the back does not offer {path}"),
+            Self::Refused(path) => {
+                write!(f, "the back refused what was shared for {path}; its log says why")
+            }
+            Self::Queues { asked, offered } => {
+                write!(f, "{asked} queues were asked for, and the back has {offered}")
+            }
+            Self::RingPages { asked, offered } => {
+                write!(f, "rings of {asked} pages were asked for, and the back has {offered}")
+            }
+            Self::SendingOn => f.write_str("the back does not take received buffers that are sent on"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::{String, ToString};
+
+    fn said(back: &BackFeatures, config: &FrontConfig) -> Vec<String> {
+        NotOffered::by(back, config, true).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_is_not_offered_is_named_once() {
+        let whole = BackFeatures { foreign: true, guest_copy: true, ..BackFeatures::default() };
+        let len = DataLen::new(2048);
+        let all = FrontConfig {
+            queues: 8,
+            tx_data_len: len,
+            rx_data_len: len,
+            ring_order: 4,
+            data_ring: Some(5),
+            persistent: true,
+            gref_mapping: true,
+            guest_copy: true,
+            zero_copy: true,
+            ..FrontConfig::default()
+        };
+        let foreign = FrontConfig { foreign: true, ..FrontConfig::default() };
+        assert!(said(&whole, &all).is_empty() && said(&whole, &foreign).is_empty());
+        let plain = BackFeatures {
+            max_queues: 1,
+            max_tx_ring_order: 0,
+            max_rx_ring_order: 2,
+            persistent: false,
+            ctrl_ring: false,
+            staging_sizes: Vec::new(),
+            staging_revision: 1,
+            max_data_ring_order: 0,
+            ..BackFeatures::default()
+        };
+        assert_eq!(
+            said(&plain, &all),
+            [
+                "the back has no staging buffers (2048 bytes were asked for)",
+                "the back does not offer persistent",
+                "the back does not offer gref-mapping",
+                "the back does not offer data-ring",
+                "the back does not offer guest-copy",
+                "8 queues were asked for, and the back has 1",
+                "rings of 16 pages were asked for, and the back has 1",
+                "the back does not take received buffers that are sent on",
+            ]
+        );
+        assert_eq!(said(&plain, &foreign)[1], "the back does not offer foreign");
+        let some = [64, 65535].into_iter().filter_map(DataLen::new).collect();
+        let some = BackFeatures { staging_sizes: some, ..BackFeatures::default() };
+        let asked = FrontConfig { tx_data_len: len, rx_data_len: None, ..FrontConfig::default() };
+        assert_eq!(said(&some, &asked), ["the back has no staging buffers of 2048 bytes; it has 64, 65535"]);
+    }
+}
