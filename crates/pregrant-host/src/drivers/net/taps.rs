@@ -245,6 +245,9 @@ impl PortProvider for Taps {
         Ok(Notes::new())
     }
 
+    /// What comes for its guest waits in the predecessor's tap, whose interface stays.
+    fn reserve(&mut self, _: &DeviceId, _: &HotplugConfig, _: usize, _: Offloads) {}
+
     fn plug(&mut self, id: &DeviceId, place: &HotplugConfig) -> Plugged {
         // A former vif's script would undo what this one's does.
         if self.ending.iter().any(|former| former.name == place.name) {

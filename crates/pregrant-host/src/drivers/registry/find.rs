@@ -1,7 +1,8 @@
 //! Finding a domain's devices: which there are in its backend directory, which of them are new, and what a predecessor left.
 //!
 //! ```text
-//!   event below backend/CLASS --scan--> new: own it, watch its front, inherit or take up, make its far side's place
+//!   event below backend/CLASS --scan--> new, all of them: what comes for a predecessor's guests waits from now on
+//!                                     new, one by one: own it, watch its front, inherit or take up, make its far side's place
 //!                                     gone: removed
 //!   somebody else still has it: tried again for a second; what stands behind it: for as long as that takes
 //! ```
@@ -61,6 +62,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 self.remove(id);
             }
         }
+        let gone: Vec<_> = self.held.keys().filter(|id| !seen.contains(id)).copied().collect();
+        gone.iter().for_each(|id| self.release(id));
         self.held.retain(|id, _| seen.contains(id));
         self.made.retain(|id, _| seen.contains(id));
         self.logs.retain(|id, log| {
@@ -70,12 +73,27 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
             stays
         });
+        let mut new = Vec::new();
         for id in seen {
             if !self.devices.has(&id) && self.is_announced(&id)? {
-                self.find(id);
+                new.push(id);
             }
         }
+        // A worker serves the first of them before the last is found: what its guest sends to that one's is not to be lost.
+        new.iter().for_each(|id| self.reserve(id));
+        new.into_iter().for_each(|id| self.find(id));
         self.forget_gone()
+    }
+
+    /// Has what comes for a device's guest wait, if a predecessor left it connected.
+    fn reserve(&mut self, id: &DeviceId) {
+        if self.config.recovery.is_none() || self.held.get(id).is_some_and(|held| held.given_up) {
+            return;
+        }
+        let device = Device::new(*id, Side::Back);
+        if let Some(class) = self.classes.iter_mut().find(|c| c.class() == id.class) {
+            class.reserve(&device, &mut self.xs);
+        }
     }
 
     /// Whether a directory is a device's already. Where it is written key by key, by hand or by a script, `state` comes last, and
@@ -103,8 +121,30 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         Ok(())
     }
 
+    /// Lets go of that, where the device is not connected.
+    fn release(&mut self, id: &DeviceId) {
+        let Some(class) = self.classes.iter_mut().find(|c| c.class() == id.class) else { return };
+        let lost = class.release(id);
+        if lost > 0
+            && let Some(log) = self.logs.get(id)
+        {
+            log.say(
+                Level::Warn,
+                &format_args!("not taken up: {lost} frame(s) that waited for its guest are lost"),
+            );
+        }
+    }
+
     /// Begins to serve a device: a new one, or one that a predecessor left connected.
     pub(super) fn find(&mut self, id: DeviceId) {
+        self.take_up(id);
+        if self.held.get(&id).is_none_or(|held| held.given_up) {
+            self.release(&id);
+        }
+    }
+
+    /// The same; or [holds](Self::hold) it.
+    fn take_up(&mut self, id: DeviceId) {
         let log = self.logs.entry(id).or_insert_with(|| DeviceLog::new(id)).clone();
         let owned = self.config.recovery.as_mut().map(|s| s.own(&self.platform, &id)).transpose();
         let owned = match owned {
