@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 
 fn main() {
     machine::run(&[
-        ("no_frame_is_lost_while_another_vif_is_found", || no_frame_is_lost(Kind::Slow)),
+        ("no_frame_is_lost_while_another_vif_is_taken_up", || no_frame_is_lost(Kind::Slow)),
         ("no_frame_is_lost_while_another_vif_is_held", || no_frame_is_lost(Kind::Held)),
         ("what_waits_for_a_vif_that_another_has_is_told", what_waits_for_a_vif_that_another_has_is_told),
     ]);
@@ -100,6 +100,12 @@ fn no_frame_is_lost(kind: Kind) {
     obstacle.gone.store(true, Ordering::SeqCst);
     let ids = orphans.ids();
     until(|| ids.iter().all(|id| back.report(*id).is_some_and(|report| report.device.reattached)));
+    if kind == Kind::Slow {
+        // A tap's link comes up with its place, and a frame that its bridge has for it before is dropped.
+        let steps = obstacle.steps.lock().unwrap().clone();
+        let [a, b] = ids;
+        assert_eq!(steps, [("found", a), ("found", b), ("connected", a), ("connected", b)]);
+    }
     // One more, behind which nothing that arrives at all is to come.
     let [five, six] = &mut orphans.guests;
     five.send(0, six.mac(), 64, WAITING);

@@ -402,7 +402,7 @@ struct Unplugging {
 /// What keeps a vif from being taken up at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Its place takes as long to be made as the obstacle is there.
+    /// Its rings are taken up, and its ports take as long to be made as the obstacle is there.
     Slow,
     /// Its last owner is dying: it is held once, and the next try takes as long as the obstacle is there.
     Held,
@@ -418,11 +418,14 @@ pub struct Obstacle {
     pub gone: AtomicBool,
     /// How often the vif could not be had.
     pub met: AtomicU32,
+    /// What the far side was told, of which vif.
+    pub steps: Mutex<Vec<(&'static str, DeviceId)>>,
 }
 
 impl Obstacle {
     pub fn new(id: DeviceId, kind: Kind) -> Arc<Self> {
-        Arc::new(Self { id, kind, gone: AtomicBool::new(false), met: AtomicU32::new(0) })
+        let (gone, met, steps) = (AtomicBool::new(false), AtomicU32::new(0), Mutex::default());
+        Arc::new(Self { id, kind, gone, met, steps })
     }
 }
 
@@ -484,8 +487,8 @@ impl AtSwitch {
 
 impl PortProvider for AtSwitch {
     fn found(&mut self, id: &DeviceId, place: &HotplugConfig, live: bool) -> Result<Notes, String> {
-        if let Some(obstacle) = self.obstacle.as_ref().filter(|o| o.id == *id && o.kind == Kind::Slow) {
-            until(|| obstacle.gone.load(Ordering::SeqCst));
+        if let Some(obstacle) = &self.obstacle {
+            obstacle.steps.lock().unwrap().push(("found", *id));
         }
         self.stations.found(id, place, live)
     }
@@ -502,6 +505,12 @@ impl PortProvider for AtSwitch {
         _: Offloads,
     ) -> Result<Vec<Box<dyn FramePort>>, String> {
         self.answers()?;
+        if let Some(obstacle) = &self.obstacle {
+            obstacle.steps.lock().unwrap().push(("connected", *id));
+            if obstacle.id == *id && obstacle.kind == Kind::Slow {
+                until(|| obstacle.gone.load(Ordering::SeqCst));
+            }
+        }
         let caps = Offloads { csum: true, gso: true };
         let ports = self.stations.ports(id, queues, caps).unwrap();
         Ok(ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect())

@@ -86,6 +86,9 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Net<P> {
     fn serves(&self, front: u16, handle: u32) -> bool {
         Chosen::serve(&self.config.chosen, front, handle)
     }
+    fn changes_hands(&self, id: &DeviceId) -> bool {
+        self.far.borrow().is_kernels(id)
+    }
     fn reserve(&mut self, device: &Device, xs: &mut Client<T>) {
         let id = device.id();
         let mut vif = BackVif::<P>::new(id.front, id.handle, self.config.vif.clone());

@@ -219,7 +219,9 @@ mod tests {
         let mut stations = Stations::at(&Switch::new());
         // 6 has an address of the toolstack's; nobody knows 7's, so what is for it goes to all.
         let keys = [(5, Some("00:16:3e:00:00:05")), (6, Some("00:16:3e:00:00:06")), (7, None)];
-        keys.map(|(front, mac)| stations.reserve(&id(front), &place(mac), 2, BOTH));
+        for (front, mac) in keys {
+            stations.reserve(&id(front), &place(mac), 2, BOTH);
+        }
         let mut five = stations.ports(&id(5), 2, BOTH).unwrap();
         let mut arena = Arena::new();
         for to in [6, 6, 9] {
@@ -238,8 +240,9 @@ mod tests {
         assert_eq!(stations.release(&id(6)) + stations.release(&id(7)), 0);
         drop((six, seven));
         // One that turns out to have another number of queues has ports of its own; one that is not taken up has none.
-        let places = [(6, keys[1].1), (7, None)];
-        places.map(|(front, mac)| stations.reserve(&id(front), &place(mac), 2, BOTH));
+        for (front, mac) in [(6, keys[1].1), (7, None)] {
+            stations.reserve(&id(front), &place(mac), 2, BOTH);
+        }
         five[0].tx_burst(&arena.burst());
         assert_eq!(waiting(&stations.ports(&id(6), 1, BOTH).unwrap()), 0);
         assert_eq!(stations.release(&id(7)), 1);

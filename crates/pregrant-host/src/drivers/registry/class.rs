@@ -45,6 +45,12 @@ pub trait DeviceClass<P: Platform, T: Transport + 'static>: Any {
         let _ = (front, handle);
         true
     }
+    /// Whether another serves this device's guest until its place is made here: then that comes at the last moment, and its rings at
+    /// once behind it.
+    fn changes_hands(&self, id: &DeviceId) -> bool {
+        let _ = id;
+        false
+    }
     /// A device was found that a predecessor may have left connected, and is about to be taken up: what comes for its guest
     /// from now on is to wait for it. Nothing of it is this process' yet, and what is wrong with it is said later.
     fn reserve(&mut self, device: &Device, xs: &mut Client<T>) {

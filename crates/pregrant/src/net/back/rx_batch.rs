@@ -13,7 +13,7 @@ use crate::error::PeerFault;
 use crate::net::back::assemble::{BATCH_SLOTS, Todo, bits, mask};
 use crate::net::back::hash::FrameHash;
 use crate::net::checksum;
-use crate::net::features::RxAccepts;
+pub use crate::net::features::RxAccepts;
 use crate::net::headers::{IpHeaders, IpVersion};
 use crate::port::{Arena, BURST_FRAMES, Burst, FrameDesc, Offload, Offloads};
 use crate::ring::{BackRing, NetRx, RingMem};
