@@ -101,7 +101,10 @@ impl Screen {
 fn transfer_acts(out: &mut Screen, json: &mut RecordWriter) -> Result<()> {
     out.line("1. The machine: Xen in user space, one process per domain")?;
     let mut stage = Stage::start()?;
-    out.line(&format!("   domain 0  backend with a learning switch, process {}", stage.back.pid()))?;
+    out.line(&format!(
+        "   domain 0  backend with a learning switch and a worker thread, process {}",
+        stage.back.pid()
+    ))?;
     out.line(&format!(
         "   domain {CLIENT}  guest with a TCP/IP stack of its own, process {}",
         stage.client.pid()
@@ -301,7 +304,7 @@ fn frames_act(out: &mut Screen, json: &mut RecordWriter, page: &mut Page, start:
         }
         for group in &mut groups {
             let (dir, size) = (group[0].dir.name(), group[0].size);
-            out.progress.show(format_args!("   repeat {}: {dir} {size} B", repeats + 1));
+            out.progress.show_long(format_args!("   repeat {}: {dir} {size} B", repeats + 1));
             for row in group {
                 json.write(row.measure(&mut stand, ROW_SECONDS, 64, Mode::Poll, 1)?)?;
                 page.platform(&row.platform);
