@@ -12,7 +12,7 @@ use crate::bench::latency::{self, Latency};
 use crate::bench::limit::Ceiling;
 use crate::bench::net::{Row, Stand, ratio};
 use crate::process::order::Dir;
-use crate::record::published::line_rate;
+use crate::record::published::{self, line_rate};
 use crate::record::stats::Summary;
 use crate::record::{Record, RecordWriter};
 use crate::report::Report as Page;
@@ -370,7 +370,7 @@ fn table(groups: &[[Row; 3]], headline: Option<Summary>) -> Table {
                 figure(row.per_frame(|r| r.grant_copies + r.grant_maps + r.grant_unmaps)),
                 figure(row.per_frame(|r| r.notifications)),
                 ratio(row, &group[0]).map_or("-".into(), |r| figure(r.median)),
-                row.records[0].published.map_or("-".into(), |p| figure(p / 1e6)),
+                published::cell(&row.records[0]),
                 // The ceiling is of single lines: it says nothing about longer frames, nor about `copy`.
                 headline
                     .filter(|_| row.size == 64 && row.path == PathName::Staging)
@@ -414,6 +414,9 @@ fn summary(out: &mut Screen, groups: &[[Row; 3]], limits: &[Vec<Record>; 2], rep
          buffers granted at connect, longer ones by grant copy (65535: all of them). Published: staging grants RFC 2016 \
          and persistent grants RFC 2015, real Xen, other machines."
     ))?;
+    if groups.iter().flatten().flat_map(|row| &row.records).any(published::is_through_stack) {
+        out.line(published::THROUGH_STACK)?;
+    }
     if let Some(row) = groups.first().map(|g| &g[0]) {
         out.line(&format!("Platform: {}.", row.platform))?;
     }

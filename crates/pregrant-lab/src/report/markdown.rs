@@ -7,7 +7,7 @@ use super::facts::Facts;
 use super::quantity::{duration, per_frame};
 use super::story::direction;
 use crate::record::stats::Summary;
-use crate::record::{Pause, Record};
+use crate::record::{Pause, Record, published};
 use crate::table::figure;
 use std::fmt::Write;
 
@@ -91,11 +91,15 @@ fn rates(d: &Digest) -> String {
             per_frame(row.grant_ops(), frames),
             per_frame(row.sum(|r| r.notifications), frames),
             d.gains(row).map_or("-".into(), |gain| ranged(gain, 1.0)),
-            r.published.map_or("-".into(), |p| figure(p / 1e6)),
+            published::cell(r),
             row.sum(|r| r.lost).to_string(),
         ]
     };
-    table(&heads, d.net.iter().map(row))
+    let mut text = table(&heads, d.net.iter().map(row));
+    if d.net.iter().map(Row::first).any(published::is_through_stack) {
+        let _ = write!(text, "\n\n{}", published::THROUGH_STACK.replacen('*', "\\*", 1));
+    }
+    text
 }
 
 fn ceilings(d: &Digest) -> Option<String> {
