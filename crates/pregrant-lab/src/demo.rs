@@ -5,6 +5,7 @@
 //! backend is killed, too; then raw frames, path against path, with one guest and the backend on a core each.
 
 mod disk;
+mod load;
 mod restart;
 mod stage;
 
@@ -20,6 +21,7 @@ use crate::screen::{Progress, print};
 use crate::table::{Align, Table, figure};
 use crate::testbed::Testbed;
 use disk::DiskStage;
+use load::Load;
 use pregrant::net::path::PathName;
 use pregrant::xenbus::XenbusState;
 use pregrant::xenstore::Client;
@@ -76,9 +78,16 @@ pub fn run(args: DemoArgs) -> Result<()> {
 
 /// All acts, one after the other.
 fn acts(out: &mut Screen, json: &mut RecordWriter, page: &mut Page, start: Instant) -> Result<()> {
+    let load = Load::now();
     transfer_acts(out, json)?;
-    disk_act(out)?;
+    disk_act(out, json)?;
     frames_act(out, json, page, start)?;
+    // Its own processes have ended, so what they took is known.
+    if let (Some(before), Some(now)) = (load, Load::now())
+        && let Some(loaded) = page.others(now.others_since(&before))
+    {
+        out.warn(&format!("{loaded}. Run it again when nothing else does."))?;
+    }
     out.line(&format!("\nDone in {:.0} s.", start.elapsed().as_secs_f64()))
 }
 
@@ -94,6 +103,15 @@ impl Screen {
             print(text)?;
         }
         Ok(())
+    }
+
+    /// The same of what must be read, also beside JSON lines.
+    fn warn(&mut self, text: &str) -> Result<()> {
+        if self.quiet {
+            eprintln!("pregrant: {text}");
+            return Ok(());
+        }
+        self.line(&format!("\n{text}"))
     }
 }
 
@@ -154,7 +172,7 @@ fn transfer_acts(out: &mut Screen, json: &mut RecordWriter) -> Result<()> {
 }
 
 /// Act 5.
-fn disk_act(out: &mut Screen) -> Result<()> {
+fn disk_act(out: &mut Screen, json: &mut RecordWriter) -> Result<()> {
     out.progress.show("   connecting a disk");
     let stage = DiskStage::start()?;
     out.progress.clear();
@@ -167,12 +185,12 @@ fn disk_act(out: &mut Screen) -> Result<()> {
         disk::SIZE,
         stage.pid()
     ))?;
-    out.progress.show("   reading and writing");
-    let played = stage.play()?;
+    let played = stage.play(&out.progress)?;
     out.progress.clear();
     for line in played.lines() {
         out.line(&format!("   {line}"))?;
     }
+    json.write(&played.record())?;
     Ok(())
 }
 
