@@ -584,7 +584,7 @@ impl Watch {
         let (shown_ns, shown_bytes) = self.shown;
         if now_ns - shown_ns >= 500_000_000 && of > 0 {
             let rate = (bytes - shown_bytes) as f64 * 8.0 / (now_ns - shown_ns) as f64;
-            self.progress.show(format_args!("{} of {} MiB, {rate:.3} Gbit/s", bytes >> 20, of >> 20));
+            self.progress.show_long(format_args!("{} of {} MiB, {rate:.3} Gbit/s", bytes >> 20, of >> 20));
             self.shown = (now_ns, bytes);
         }
     }

@@ -1,5 +1,6 @@
 //! The commands as a user runs them: what they print, write and return.
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -561,9 +562,16 @@ fn the_demo_tells_its_story_and_loses_nothing() {
         assert_eq!(line["lost"].as_u64(), Some(0), "{line}");
     }
     the_killed_backend_had_a_successor(&story, &lines);
+    the_killed_disk_had_a_successor(&lines);
+    let facts = std::fs::read_to_string(report.join("machine.json")).expect("the facts");
+    let facts: serde_json::Value = serde_json::from_str(&facts).expect("an object");
+    // Whether others were at work is this machine's business; that it is told is not.
+    let loaded = number(&facts, "others") > 0.05;
+    assert_eq!(story.contains("Other programs took "), loaded, "{facts}\n{story}");
     let page = std::fs::read_to_string(report.join("index.html")).expect("the report");
     std::fs::remove_dir_all(&report).expect("the report's folder");
-    for part in ["Frames a second", "What a frame costs", "Latency", "The backend is killed", "Ceiling"] {
+    let parts = ["Frames a second", "What a frame costs", "Latency", "The backend is killed", "Ceiling"];
+    for part in parts.into_iter().chain(["The backend of a disk is killed"]) {
         assert!(page.contains(&format!(">{part}</h")), "{part} is missing in the report");
     }
     assert!(page.contains("class=\"bin ") && !page.contains("class=\"span "), "latencies without histograms");
@@ -596,6 +604,48 @@ fn the_killed_backend_had_a_successor(story: &str, lines: &[serde_json::Value]) 
     assert!(sum(before) > 0 && sum(after) > 0, "{line}");
     assert!(sum(&frames) <= line["frames"].as_u64().expect("a count"), "{line}");
     assert!(n("bucket_ns") > 0, "{line}");
+    assert_eq!(line["workers"].as_u64(), Some(1), "as `pregrant back` serves: {line}");
+}
+
+/// Of the demo's disk: every request was answered, and what the longest took is told.
+fn the_killed_disk_had_a_successor(lines: &[serde_json::Value]) {
+    let [line] = &lines.iter().filter(|l| l["bench"] == "disk-restart").collect::<Vec<_>>()[..] else {
+        panic!("one line of the act is wanted");
+    };
+    for (field, expected) in
+        [("lost", 0.0), ("damaged", 0.0), ("missed_wakeups", 0.0), ("depth", 32.0), ("workers", 1.0)]
+    {
+        assert_eq!(number(line, field), expected, "{field}: {line}");
+    }
+    assert!(0.0 < number(line, "before") && number(line, "before") < number(line, "frames"), "{line}");
+    let [p50, p99, most] =
+        ["latency_p50_ns", "latency_p99_ns", "latency_most_ns"].map(|field| number(line, field));
+    assert!(0.0 < p50 && p50 <= p99 && p99 <= most && most / 1e9 < number(line, "seconds"), "{line}");
+}
+
+#[test]
+fn the_demo_s_disk_goes_with_it_at_any_signal() {
+    for signal in ["-TERM", "-KILL"] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pregrant"))
+            .arg("demo")
+            .env("TMPDIR", "/tmp")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the program starts");
+        let story = BufReader::new(child.stdout.take().expect("its output"));
+        let act = story.lines().map(|line| line.expect("text")).find(|line| line.starts_with("5. A disk"));
+        assert!(act.is_some(), "it ended before it had a disk");
+        kill(child.id(), signal);
+        child.wait().expect("it ends");
+        let own = format!("pregrant-demo-{}", child.id());
+        let files = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+        let left = files.map(|file| file.path()).find(|path| path.to_string_lossy().contains(&own));
+        assert_eq!(left, None, "{signal}");
+        for testbed in 0..2 {
+            let _ = std::fs::remove_dir_all(format!("/tmp/pregrant-{}-{testbed}", child.id())); // after SIGKILL
+        }
+    }
 }
 
 /// The children of a process.

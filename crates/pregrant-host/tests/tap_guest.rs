@@ -25,7 +25,7 @@ use pregrant::xenbus::{Class, DeviceId};
 use rig::model::{Slot, TxModel};
 
 use pregrant::{DomId, GrantRef, PAGE_SIZE};
-use pregrant_host::drivers::{CaptureFile, Captured, HotplugConfig, PortProvider, Taps};
+use pregrant_host::drivers::{CaptureFile, Captured, HotplugConfig, Plugged, PortProvider, Taps};
 use pregrant_host::loopback::{Broker, DomainSpec, Hooks};
 use pregrant_host::ports::tap::{Tap, TapPort, TapWay};
 use rig::{GUEST, Rig, Way};
@@ -351,6 +351,57 @@ fn a_vif_whose_tap_is_renamed_or_gone_is_told_so_when_it_connects() {
         assert!(why.contains("tap vif7.1: take offloads"), "{why}");
         assert!(!ip("link show vif7.1"));
         taps.removed(&vif(0)).unwrap();
+    });
+}
+
+/// Two guests at a bridge, whose backend dies: what the first one sends to the second, whose rings are taken up later, arrives.
+#[test]
+fn taps_of_a_predecessor_forward_before_the_first_is_served() {
+    const FRAMES: u8 = 32;
+    apart(|| {
+        if !ip("link add br7 type bridge") || !ip("link set br7 up") {
+            return skip("no bridge can be made; apt-get install iproute2, modprobe bridge");
+        }
+        let vif = |front| DeviceId { class: Class::VIF, front: DomId(front), back: DomId(0), handle: 0 };
+        let place = |front: u16| HotplugConfig {
+            name: format!("vif{front}.0"),
+            bridge: Some("br7".into()),
+            ..HotplugConfig::default()
+        };
+        let mut taps = Taps::new().unwrap();
+        for front in [7, 8] {
+            taps.found(&vif(front), &place(front), false).unwrap();
+            assert_eq!(taps.plug(&vif(front), &place(front)), Plugged::Yes);
+        }
+        drop(taps); // it dies, and the interfaces stay
+        let mut taps = Taps::new().unwrap();
+        for front in [7, 8] {
+            taps.found(&vif(front), &place(front), true).unwrap();
+        }
+        let mut seven = taps.connected(&vif(7), 1, BOTH).unwrap();
+        let mut sent = Arena::new();
+        for n in 0..FRAMES {
+            let frame = [&OTHER_MAC[..], &GUEST_MAC, &[0x88, 0xb6, n], &[0; 45]].concat();
+            assert!(sent.push(&frame, Offload::default()));
+        }
+        assert_eq!(seven[0].tx_burst(&sent.burst()), usize::from(FRAMES));
+        let mut eight = taps.connected(&vif(8), 1, BOTH).unwrap();
+        let (mut came, mut numbers) = (Arena::new(), Vec::new());
+        for _ in 0..LOOKS {
+            came.clear();
+            eight[0].rx_burst(&mut came);
+            let burst = came.burst();
+            numbers.extend(burst.iter().filter(|(f, _)| f[12..14] == [0x88, 0xb6]).map(|(f, _)| f[14]));
+            if numbers.len() >= usize::from(FRAMES) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(numbers, (0..FRAMES).collect::<Vec<_>>());
+        drop((seven, eight));
+        for front in [7, 8] {
+            taps.removed(&vif(front)).unwrap();
+        }
     });
 }
 

@@ -338,6 +338,7 @@ fn a_directory_that_is_written_key_by_key() {
 struct NoTap;
 
 impl PortProvider for NoTap {
+    fn reserve(&mut self, _: &DeviceId, _: &HotplugConfig, _: usize, _: Offloads) {}
     fn found(&mut self, _: &DeviceId, _: &HotplugConfig, _: bool) -> Result<Notes, String> {
         Err("no tap".into())
     }
@@ -356,6 +357,7 @@ impl PortProvider for NoTap {
 struct Asks(Store, Arc<Mutex<Vec<u8>>>);
 
 impl PortProvider for Asks {
+    fn reserve(&mut self, _: &DeviceId, _: &HotplugConfig, _: usize, _: Offloads) {}
     fn found(&mut self, _: &DeviceId, _: &HotplugConfig, _: bool) -> Result<Notes, String> {
         Ok(Notes::new())
     }

@@ -5,6 +5,7 @@
 //! backend is killed, too; then raw frames, path against path, with one guest and the backend on a core each.
 
 mod disk;
+mod load;
 mod restart;
 mod stage;
 
@@ -12,7 +13,7 @@ use crate::bench::latency::{self, Latency};
 use crate::bench::limit::Ceiling;
 use crate::bench::net::{Row, Stand, ratio};
 use crate::process::order::Dir;
-use crate::record::published::line_rate;
+use crate::record::published::{self, line_rate};
 use crate::record::stats::Summary;
 use crate::record::{Record, RecordWriter};
 use crate::report::Report as Page;
@@ -20,6 +21,7 @@ use crate::screen::{Progress, print};
 use crate::table::{Align, Table, figure};
 use crate::testbed::Testbed;
 use disk::DiskStage;
+use load::Load;
 use pregrant::net::path::PathName;
 use pregrant::xenbus::XenbusState;
 use pregrant::xenstore::Client;
@@ -76,9 +78,16 @@ pub fn run(args: DemoArgs) -> Result<()> {
 
 /// All acts, one after the other.
 fn acts(out: &mut Screen, json: &mut RecordWriter, page: &mut Page, start: Instant) -> Result<()> {
+    let load = Load::now();
     transfer_acts(out, json)?;
-    disk_act(out)?;
+    disk_act(out, json)?;
     frames_act(out, json, page, start)?;
+    // Its own processes have ended, so what they took is known.
+    if let (Some(before), Some(now)) = (load, Load::now())
+        && let Some(loaded) = page.others(now.others_since(&before))
+    {
+        out.warn(&format!("{loaded}. Run it again when nothing else does."))?;
+    }
     out.line(&format!("\nDone in {:.0} s.", start.elapsed().as_secs_f64()))
 }
 
@@ -95,13 +104,25 @@ impl Screen {
         }
         Ok(())
     }
+
+    /// The same of what must be read, also beside JSON lines.
+    fn warn(&mut self, text: &str) -> Result<()> {
+        if self.quiet {
+            eprintln!("pregrant: {text}");
+            return Ok(());
+        }
+        self.line(&format!("\n{text}"))
+    }
 }
 
 /// Acts 1 to 4.
 fn transfer_acts(out: &mut Screen, json: &mut RecordWriter) -> Result<()> {
     out.line("1. The machine: Xen in user space, one process per domain")?;
     let mut stage = Stage::start()?;
-    out.line(&format!("   domain 0  backend with a learning switch, process {}", stage.back.pid()))?;
+    out.line(&format!(
+        "   domain 0  backend with a learning switch and a worker thread, process {}",
+        stage.back.pid()
+    ))?;
     out.line(&format!(
         "   domain {CLIENT}  guest with a TCP/IP stack of its own, process {}",
         stage.client.pid()
@@ -151,7 +172,7 @@ fn transfer_acts(out: &mut Screen, json: &mut RecordWriter) -> Result<()> {
 }
 
 /// Act 5.
-fn disk_act(out: &mut Screen) -> Result<()> {
+fn disk_act(out: &mut Screen, json: &mut RecordWriter) -> Result<()> {
     out.progress.show("   connecting a disk");
     let stage = DiskStage::start()?;
     out.progress.clear();
@@ -164,12 +185,12 @@ fn disk_act(out: &mut Screen) -> Result<()> {
         disk::SIZE,
         stage.pid()
     ))?;
-    out.progress.show("   reading and writing");
-    let played = stage.play()?;
+    let played = stage.play(&out.progress)?;
     out.progress.clear();
     for line in played.lines() {
         out.line(&format!("   {line}"))?;
     }
+    json.write(&played.record())?;
     Ok(())
 }
 
@@ -301,7 +322,7 @@ fn frames_act(out: &mut Screen, json: &mut RecordWriter, page: &mut Page, start:
         }
         for group in &mut groups {
             let (dir, size) = (group[0].dir.name(), group[0].size);
-            out.progress.show(format_args!("   repeat {}: {dir} {size} B", repeats + 1));
+            out.progress.show_long(format_args!("   repeat {}: {dir} {size} B", repeats + 1));
             for row in group {
                 json.write(row.measure(&mut stand, ROW_SECONDS, 64, Mode::Poll, 1)?)?;
                 page.platform(&row.platform);
@@ -367,7 +388,7 @@ fn table(groups: &[[Row; 3]], headline: Option<Summary>) -> Table {
                 figure(row.per_frame(|r| r.grant_copies + r.grant_maps + r.grant_unmaps)),
                 figure(row.per_frame(|r| r.notifications)),
                 ratio(row, &group[0]).map_or("-".into(), |r| figure(r.median)),
-                row.records[0].published.map_or("-".into(), |p| figure(p / 1e6)),
+                published::cell(&row.records[0]),
                 // The ceiling is of single lines: it says nothing about longer frames, nor about `copy`.
                 headline
                     .filter(|_| row.size == 64 && row.path == PathName::Staging)
@@ -411,6 +432,9 @@ fn summary(out: &mut Screen, groups: &[[Row; 3]], limits: &[Vec<Record>; 2], rep
          buffers granted at connect, longer ones by grant copy (65535: all of them). Published: staging grants RFC 2016 \
          and persistent grants RFC 2015, real Xen, other machines."
     ))?;
+    if groups.iter().flatten().flat_map(|row| &row.records).any(published::is_through_stack) {
+        out.line(published::THROUGH_STACK)?;
+    }
     if let Some(row) = groups.first().map(|g| &g[0]) {
         out.line(&format!("Platform: {}.", row.platform))?;
     }

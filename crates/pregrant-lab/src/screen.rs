@@ -1,7 +1,12 @@
 //! What a command prints: results on standard output, progress on standard error while somebody looks.
 
+use std::cell::Cell;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// How often something long says how far it is, where standard error is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Prints a result. An output that nobody reads any more is an error of its own kind, which ends the program in silence.
 pub fn print(text: impl Display) -> io::Result<()> {
@@ -20,6 +25,8 @@ pub fn nobody_reads(e: &(dyn std::error::Error + 'static)) -> bool {
 /// A line of progress that is written over again and again, where standard error is a terminal.
 pub struct Progress {
     shown: bool,
+    /// When it began, or last wrote [a line](Self::show_long).
+    line_at: Cell<Instant>,
 }
 
 impl Default for Progress {
@@ -31,7 +38,24 @@ impl Default for Progress {
 impl Progress {
     /// Nothing shown yet.
     pub fn new() -> Self {
-        Self { shown: io::stderr().is_terminal() }
+        Self { shown: io::stderr().is_terminal(), line_at: Cell::new(Instant::now()) }
+    }
+
+    /// The same of what may take minutes: where nobody looks, whoever reads the log has a line every ten seconds.
+    pub fn show_long(&self, text: impl Display) {
+        if self.shown {
+            self.show(text);
+        } else if self.line_is_due(Instant::now()) {
+            let _ = writeln!(io::stderr(), "{text}"); // progress is no result
+        }
+    }
+
+    fn line_is_due(&self, now: Instant) -> bool {
+        let due = now.duration_since(self.line_at.get()) >= LINE_EVERY;
+        if due {
+            self.line_at.set(now);
+        }
+        due
     }
 
     /// Shows a line in place of the last one.
@@ -44,5 +68,21 @@ impl Progress {
     /// Takes the line away.
     pub fn clear(&self) {
         self.show("");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_has_a_line_every_ten_seconds() {
+        let progress = Progress::new();
+        let began = progress.line_at.get();
+        let due = |s: u64| progress.line_is_due(began + Duration::from_secs(s));
+        assert_eq!(
+            [0, 9, 10, 11, 19, 25, 34, 35].map(due),
+            [false, false, true, false, false, true, false, true]
+        );
     }
 }

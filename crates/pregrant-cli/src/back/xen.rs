@@ -168,6 +168,12 @@ impl PortProvider for Taken {
         notes.extend(self.inner.found(id, place, live)?);
         Ok(notes)
     }
+    fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads) {
+        self.inner.reserve(id, place, queues, front);
+    }
+    fn release(&mut self, id: &DeviceId) -> usize {
+        self.inner.release(id)
+    }
     fn plug(&mut self, id: &DeviceId, place: &HotplugConfig) -> Plugged {
         self.inner.plug(id, place)
     }

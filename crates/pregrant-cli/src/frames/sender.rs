@@ -231,7 +231,7 @@ impl<'a> Flight<'a> {
             self.open.pop_front();
         }
         if self.acked.is_multiple_of(1024) {
-            self.progress.show(format_args!("{} of {}", self.acked, self.plan.count));
+            self.progress.show_long(format_args!("{} of {} frames", self.acked, self.plan.count));
         }
         Ok(())
     }

@@ -180,6 +180,7 @@ impl DropCounts for Counters {
             drop("tx", "bad_frame", stats.bad_frames),
             drop("tx", "forged_source", stats.forged),
             drop("tx", "gso_to_group", stats.gso_to_group),
+            drop("tx", "no_port", stats.no_port),
             drop("rx", "queue_full", stats.rx_overflow),
             drop("rx", "unfinishable", stats.rx_unfinishable),
         ]

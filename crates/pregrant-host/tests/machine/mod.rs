@@ -24,14 +24,16 @@ use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenbus::{Class, DeviceId, Side};
 use pregrant::xenstore::Client;
 use pregrant_host::drivers::net::port_provider::Notes;
+use pregrant_host::drivers::recovery::KeptBytes;
 use pregrant_host::drivers::{
     Backend, BackendConfig, BrokerRecovery, HotplugConfig, Mode, Net, NetConfig, Placement, Plugged,
-    PortProvider, Staff, Stations, VifReport,
+    PortProvider, Recovery, Staff, Stations, VifReport,
 };
 use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback, ProcessCounts};
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
+use std::any::Any;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -254,13 +256,15 @@ pub struct Plan {
     pub workers: Workers,
     /// Devices outlive it, and it takes up those that did.
     pub recovers: bool,
+    /// Keeps one of them from being taken up at once.
+    pub obstacle: Option<Arc<Obstacle>>,
 }
 
 impl Default for Plan {
     /// With all features, by copy where nothing else is negotiated.
     fn default() -> Self {
-        let features = BackFeatures::default();
-        Self { features, fallback: PathName::Copy, foreign: false, workers: workers(), recovers: false }
+        let (features, fallback) = (BackFeatures::default(), PathName::Copy);
+        Self { features, fallback, foreign: false, workers: workers(), recovers: false, obstacle: None }
     }
 }
 
@@ -296,6 +300,7 @@ impl Back {
             links: Arc::clone(&links),
             unplugging: Arc::clone(&unplugging),
             refuses: Arc::clone(&refuses),
+            obstacle: plan.obstacle.clone(),
         };
         let (bell, rings) = UnixStream::pair().unwrap();
         rings.set_nonblocking(true).unwrap();
@@ -394,6 +399,69 @@ struct Unplugging {
     asked: AtomicU32,
 }
 
+/// What keeps a vif from being taken up at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Its rings are taken up, and its ports take as long to be made as the obstacle is there.
+    Slow,
+    /// Its last owner is dying: it is held once, and the next try takes as long as the obstacle is there.
+    Held,
+    /// Another process has it, as long as the obstacle is there.
+    Owned,
+}
+
+/// See [`Kind`].
+pub struct Obstacle {
+    pub id: DeviceId,
+    pub kind: Kind,
+    /// It is out of the way.
+    pub gone: AtomicBool,
+    /// How often the vif could not be had.
+    pub met: AtomicU32,
+    /// What the far side was told, of which vif.
+    pub steps: Mutex<Vec<(&'static str, DeviceId)>>,
+}
+
+impl Obstacle {
+    pub fn new(id: DeviceId, kind: Kind) -> Arc<Self> {
+        let (gone, met, steps) = (AtomicBool::new(false), AtomicU32::new(0), Mutex::default());
+        Arc::new(Self { id, kind, gone, met, steps })
+    }
+}
+
+/// The broker's recovery, with something in the way.
+struct Obstructed(BrokerRecovery, Option<Arc<Obstacle>>);
+
+impl Recovery<Loopback> for Obstructed {
+    fn own(&mut self, p: &Loopback, id: &DeviceId) -> Result<Box<dyn Any>, String> {
+        if let Some(obstacle) = self.1.as_ref().filter(|o| o.id == *id && o.kind != Kind::Slow) {
+            let is_gone = || obstacle.gone.load(Ordering::SeqCst);
+            let before = obstacle.met.fetch_add(1, Ordering::SeqCst);
+            if obstacle.kind == Kind::Held && before > 0 {
+                until(is_gone);
+            } else if !is_gone() {
+                return Err("another has it".into());
+            }
+        }
+        self.0.own(p, id)
+    }
+    fn page(
+        &mut self,
+        p: &Loopback,
+        id: &DeviceId,
+        name: &str,
+        bytes: usize,
+    ) -> Result<Option<KeptBytes>, String> {
+        self.0.page(p, id, name, bytes)
+    }
+    fn forget(&mut self, p: &Loopback, id: &DeviceId) {
+        self.0.forget(p, id);
+    }
+    fn kept(&mut self, p: &Loopback, class: Class, own: DomId) -> Vec<DeviceId> {
+        self.0.kept(p, class, own)
+    }
+}
+
 /// What a far side has under way for vifs that are gone, and tells of.
 #[derive(Default)]
 struct Late {
@@ -408,6 +476,7 @@ struct AtSwitch {
     links: Links,
     unplugging: Arc<Unplugging>,
     refuses: Arc<AtomicBool>,
+    obstacle: Option<Arc<Obstacle>>,
 }
 
 impl AtSwitch {
@@ -418,7 +487,16 @@ impl AtSwitch {
 
 impl PortProvider for AtSwitch {
     fn found(&mut self, id: &DeviceId, place: &HotplugConfig, live: bool) -> Result<Notes, String> {
+        if let Some(obstacle) = &self.obstacle {
+            obstacle.steps.lock().unwrap().push(("found", *id));
+        }
         self.stations.found(id, place, live)
+    }
+    fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads) {
+        self.stations.reserve(id, place, queues, front);
+    }
+    fn release(&mut self, id: &DeviceId) -> usize {
+        self.stations.release(id)
     }
     fn connected(
         &mut self,
@@ -427,6 +505,12 @@ impl PortProvider for AtSwitch {
         _: Offloads,
     ) -> Result<Vec<Box<dyn FramePort>>, String> {
         self.answers()?;
+        if let Some(obstacle) = &self.obstacle {
+            obstacle.steps.lock().unwrap().push(("connected", *id));
+            if obstacle.id == *id && obstacle.kind == Kind::Slow {
+                until(|| obstacle.gone.load(Ordering::SeqCst));
+            }
+        }
         let caps = Offloads { csum: true, gso: true };
         let ports = self.stations.ports(id, queues, caps).unwrap();
         Ok(ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect())
@@ -455,7 +539,7 @@ impl PortProvider for AtSwitch {
 
 fn serve(
     connection: OwnedFd,
-    Plan { features, fallback, foreign, workers, recovers }: Plan,
+    Plan { features, fallback, foreign, workers, recovers, obstacle }: Plan,
     (jobs, mut rings): (&mpsc::Receiver<Job>, UnixStream),
     far: AtSwitch,
 ) {
@@ -468,7 +552,7 @@ fn serve(
     let net = Net::new(NetConfig { vif, ..NetConfig::default() }, Box::new(far));
     let mut config = BackendConfig::default();
     if recovers {
-        config.recovery = Some(Box::new(BrokerRecovery));
+        config.recovery = Some(Box::new(Obstructed(BrokerRecovery, obstacle)));
     }
     let mut backend = Backend::new(platform, xs, config, vec![Box::new(net)]).unwrap();
     if let Some((workers, place)) = workers {

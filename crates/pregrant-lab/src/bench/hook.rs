@@ -4,7 +4,7 @@
 
 use super::net::{Row, Stand, Turns, ratio, seconds};
 use crate::process::order::{Dir, RxWay};
-use crate::record::RecordWriter;
+use crate::record::{RecordWriter, published};
 use crate::report::Report as Page;
 use crate::screen::print;
 use crate::table::{Align, Table, figure};
@@ -104,6 +104,7 @@ fn table(rows: &[Row]) -> Table {
         ("guest ns/frame", Align::Right),
         ("backend ns/frame", Align::Right),
         ("lost", Align::Right),
+        ("published M/s", Align::Right),
     ]);
     let mut last = None;
     for row in rows {
@@ -121,6 +122,7 @@ fn table(rows: &[Row]) -> Table {
             figure(row.per_frame(|r| r.frontend_cpu_ns)),
             figure(row.per_frame(|r| r.backend_cpu_ns)),
             row.lost().to_string(),
+            published::cell(&row.records[0]),
         ]);
     }
     t
@@ -153,6 +155,10 @@ fn method(rows: &[Row], args: &HookArgs) -> String {
     text += "These are medians of the repeats' ratios, not ratios of the medians above.\n";
     if let Some(row) = rows.first() {
         text += &format!("Platform: {}.\n", row.platform);
+    }
+    if rows.iter().flat_map(|row| &row.records).any(|r| r.published.is_some()) {
+        text += "Published: a Linux guest on real Xen, staging with data length 256, frames dropped in its stack and by an XDP program; \
+                 other machines, 2016. Sources: docs/benchmarks.md.\n";
     }
     if args.repeats < 5 {
         text += "So few repeats scatter, the range says how far: --repeats 9 scatters less.\n";

@@ -8,6 +8,7 @@ pub(crate) mod latency;
 pub(crate) mod limit;
 pub(crate) mod neighbour;
 pub(crate) mod net;
+mod pairs;
 pub(crate) mod scale;
 pub(crate) mod seating;
 pub(crate) mod store;

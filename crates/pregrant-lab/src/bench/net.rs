@@ -3,6 +3,7 @@
 //! A guest and a backend process, each pinned to a core of its own; every row of every repeat is a vif of its own, from
 //! connect to close. Rows take turns within a repeat, so that a slow phase of the machine hits all alike.
 
+use super::pairs;
 use super::seating::Seating;
 use crate::choice::choice;
 use crate::process::mark::whole_frames;
@@ -416,9 +417,19 @@ impl Row {
         record.set_backend_cpu(&back, self.workers);
         // What the RFC measured at 260 bytes is the head from its buffer and the rest by map.
         let by = if self.rest == Some(PathName::Map) { "staging" } else { self.name() };
-        // The RFC's staging had a data length of 256.
-        let comparable = self.data_len.is_none_or(|n| n == 256);
-        let published = published::find(by, self.dir.name(), self.size as u64, queues);
+        let size = self.size as u64;
+        let published = match self.rx {
+            RxWay::Hook => published::find_by_xdp(by, size, queues),
+            RxWay::Copy | RxWay::Reference | RxWay::Stack => {
+                published::find(by, self.dir.name(), size, queues)
+            }
+            RxWay::Allocate | RxWay::Return | RxWay::SendOn => None,
+        };
+        // The RFC's staging had a data length of 256; what a guest does with a frame that is in its buffer is the same at any.
+        let comparable = match self.rx {
+            RxWay::Hook | RxWay::Stack => self.size <= 256,
+            _ => self.data_len.is_none_or(|n| n == 256),
+        };
         // Theirs mapped and unmapped each page.
         let maps = self.path == PathName::Map || self.rest == Some(PathName::Map);
         let comparable = comparable && (!maps || self.look) && self.workers <= 1;
@@ -440,6 +451,11 @@ impl Row {
     pub fn per_frame(&self, count: impl Fn(&Record) -> u64) -> f64 {
         let frames: u64 = self.records.iter().map(|r| r.frames).sum();
         self.records.iter().map(count).sum::<u64>() as f64 / frames.max(1) as f64
+    }
+
+    /// Whether its frames are longer than their buffers, and so have a head there and a rest elsewhere.
+    pub fn has_heads(&self) -> bool {
+        self.rest.is_some() && self.data_len.is_some_and(|n| self.size > n as usize)
     }
 
     /// Frames lost in all repeats.
@@ -619,48 +635,11 @@ pub fn table(rows: &[Row]) -> Table {
             figure(row.per_frame(|r| r.syscalls)),
             figure(row.per_frame(|r| r.notifications)),
             row.lost().to_string(),
-            row.records[0].published.map_or("-".into(), m),
+            published::cell(&row.records[0]),
             format!("{:.2}", rate.median / line_rate(40.0, row.size as u64)),
         ]);
     }
     t
-}
-
-/// Rows that differ in the redo page alone: with it, without it.
-fn redo_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
-    let kind = |r: &Row| (r.name(), r.dir, r.size, r.rx, r.workers);
-    let same = move |a: &Row, b: &Row| kind(a) == kind(b);
-    rows.iter().filter(|r| r.redo == Redo::On).filter_map(move |on| {
-        rows.iter().find(|off| off.redo == Redo::Off && same(on, off)).map(|off| (on, off))
-    })
-}
-
-/// Rows that differ in what the guest does with frames alone: by reference, copied.
-fn rx_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
-    let kind = |r: &Row| (r.name(), r.dir, r.size, r.redo, r.workers);
-    let same = move |a: &Row, b: &Row| kind(a) == kind(b);
-    rows.iter().filter(|r| r.rx == RxWay::Reference).filter_map(move |lent| {
-        rows.iter().find(|copied| copied.rx == RxWay::Copy && same(lent, copied)).map(|copied| (lent, copied))
-    })
-}
-
-/// Rows that differ in the number of workers alone: several, one.
-fn worker_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
-    let kind = |r: &Row| (r.name(), r.dir, r.size, r.redo, r.rx);
-    rows.iter().filter(|r| r.workers > 1).filter_map(move |several| {
-        let one = rows.iter().find(|one| one.workers == 1 && kind(one) == kind(several));
-        one.map(|one| (several, one))
-    })
-}
-
-/// Rows that have heads from staging buffers, and those that go by the path of their rests alone.
-fn head_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
-    let kind = |r: &Row| (r.dir, r.size, r.redo, r.workers);
-    rows.iter().filter_map(move |headed| {
-        let rest = headed.rest?;
-        let whole = rows.iter().find(|r| (r.path, r.rest) == (rest, None) && kind(r) == kind(headed))?;
-        Some((headed, whole))
-    })
 }
 
 fn method<'a>(rows: &[Row], args: &NetArgs, stands: impl Iterator<Item = &'a Stand>) -> String {
@@ -701,67 +680,11 @@ fn method<'a>(rows: &[Row], args: &NetArgs, stands: impl Iterator<Item = &'a Sta
         text += "So few repeats scatter, the range says how far: --repeats 9 scatters less.\n";
     }
     text += "Operations, system calls and events a frame are over all repeats: fractions where one serves several.\n";
-    for (on, off) in redo_pairs(rows) {
-        if let Some(cost) = ratio(on, off) {
-            text += &format!(
-                "With the redo page, {} {} {} B moves {} ({}..{}) times the frames that it moves without: the median of \
-                 the repeats' ratios, not the ratio of the medians above.\n",
-                on.name(),
-                on.dir.name(),
-                on.size,
-                figure(cost.median),
-                figure(cost.min),
-                figure(cost.max)
-            );
-        }
-    }
-    for (headed, whole) in head_pairs(rows) {
-        if let Some(gain) = ratio(headed, whole) {
-            let [by_grant, all] =
-                [headed, whole].map(|row| figure(row.per_frame(|r| r.grant_copy_bytes.unwrap_or(0))));
-            text += &format!(
-                "With heads from staging buffers, {} {} {} B moves {} ({}..{}) times the frames of {}, and {by_grant} bytes \
-                 of each by grant copy where that has {all}: the median of the repeats' ratios.\n",
-                headed.name(),
-                headed.dir.name(),
-                headed.size,
-                figure(gain.median),
-                figure(gain.min),
-                figure(gain.max),
-                whole.name()
-            );
-        }
-    }
-    for (several, one) in worker_pairs(rows) {
-        if let Some(gain) = ratio(several, one) {
-            text += &format!(
-                "With {} workers, {} {} {} B moves {} ({}..{}) times the frames that it moves with one: the median of the \
-                 repeats' ratios.\n",
-                several.workers,
-                several.name(),
-                several.dir.name(),
-                several.size,
-                figure(gain.median),
-                figure(gain.min),
-                figure(gain.max)
-            );
-        }
-    }
-    for (lent, copied) in rx_pairs(rows) {
-        if let Some(gain) = ratio(lent, copied) {
-            text += &format!(
-                "By reference, {} {} {} B moves {} ({}..{}) times the frames that it moves with a copy at the guest: the \
-                 median of the repeats' ratios.\n",
-                lent.name(),
-                lent.dir.name(),
-                lent.size,
-                figure(gain.median),
-                figure(gain.min),
-                figure(gain.max)
-            );
-        }
-    }
+    text += &pairs::in_words(rows);
     text +=
         "Published: other machines, real Xen, other years; they show the shape. Sources: docs/benchmarks.md.";
+    if rows.iter().flat_map(|row| &row.records).any(published::is_through_stack) {
+        text += &format!("\n{}", published::THROUGH_STACK);
+    }
     text
 }

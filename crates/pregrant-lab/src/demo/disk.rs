@@ -5,19 +5,21 @@
 //!   guest: all sectors written ---- 32 requests in flight, all the time ---------------------------- all sectors read
 //!   backend:           first process  --kill -9--| fork, exec, attach, requests once more |-- second process
 //! ```
-//! The image is a file, which outlives a process as a disk does; in memory where there is such a place.
+//! The image is memory of this process, which outlives a backend as a disk does, and goes with this process however that ends.
 
 use super::Result;
 use crate::process::crowd::order::{BackOrder, CrowdReport};
 use crate::process::disks::order::{Dir, DisksReport, GuestOrder, HANDLE, Load, Rested, Wish};
 use crate::process::order::{Order, Posts, Report};
+use crate::record::{DISK_RESTART, Record};
+use crate::screen::Progress;
 use crate::table::figure;
 use crate::testbed::{Process, Testbed};
 use pregrant::PAGE_SIZE;
 use pregrant::blk::path::PathName;
 use pregrant_host::drivers::{Mode, Placement};
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// The guest.
@@ -27,6 +29,9 @@ pub const DISK_BYTES: u64 = 32 << 20;
 /// Bytes of a request, and requests in flight.
 pub const SIZE: usize = 4096;
 pub const DEPTH: usize = 32;
+/// How the backend serves.
+const WORKERS: usize = 1;
+const MODE: Mode = Mode::Adaptive;
 /// How long requests move before the kill, and after the new process answers.
 const MOVES: Duration = Duration::from_millis(150);
 /// How long the new process has for its first answer: a busy machine takes long to start one.
@@ -34,23 +39,21 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks at that.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// An image of this run alone, gone with it.
-struct ImageFile(PathBuf);
+/// An image of this run alone: a file without a name, so that no signal leaves it behind.
+struct ImageFile(OwnedFd);
 
 impl ImageFile {
     fn make() -> Result<Self> {
-        let memory = Path::new("/dev/shm");
-        let dir = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };
-        let path = dir.join(format!("pregrant-demo-{}.img", std::process::id()));
-        let said = |e| format!("cannot make {}, the disk's image: {e}", path.display());
-        File::create_new(&path).and_then(|file| file.set_len(DISK_BYTES)).map_err(said)?;
-        Ok(Self(path))
+        let made = memfd_create("pregrant-demo", MemfdFlags::CLOEXEC);
+        let made = made.and_then(|file| ftruncate(&file, DISK_BYTES).map(|()| file));
+        Ok(Self(
+            made.map_err(|e| format!("cannot make the disk's image, {DISK_BYTES} bytes of memory: {e}"))?,
+        ))
     }
-}
 
-impl Drop for ImageFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0); // it may be gone
+    /// Where processes of this user open it.
+    fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 }
 
@@ -60,7 +63,7 @@ pub struct DiskStage {
     guest: Process,
     back: Process,
     testbed: Testbed,
-    image: ImageFile,
+    _image: ImageFile,
 }
 
 /// What came of it.
@@ -71,14 +74,15 @@ pub struct Played {
     before: u64,
     all: u64,
     rested: Rested,
+    /// For how long there were requests.
+    took: Duration,
     /// Sectors that were looked at in the end.
     sectors: u64,
-    image: PathBuf,
 }
 
 fn serve(testbed: &Testbed) -> Result<Process> {
     let mut back = testbed.process("crowd-back", 0, None)?;
-    let posts = Posts { workers: 1, place: Placement::Balanced, mode: Mode::Adaptive, cores: Vec::new() };
+    let posts = Posts { workers: WORKERS, place: Placement::Balanced, mode: MODE, cores: Vec::new() };
     back.order(&Order::CrowdBack(BackOrder::ServeDisks { posts, path: PathName::Persistent }))?;
     match back.report(&mut [])? {
         Report::Crowd(CrowdReport::Done) => Ok(back),
@@ -92,10 +96,10 @@ impl DiskStage {
         let image = ImageFile::make()?;
         let mut testbed = Testbed::start()?;
         testbed.guest_domain(GUEST)?;
-        testbed.make_disk(GUEST, HANDLE, &image.0.display().to_string())?;
+        testbed.make_disk(GUEST, HANDLE, &image.path())?;
         let back = serve(&testbed)?;
         let guest = testbed.process("disks", GUEST, None)?;
-        let mut stage = Self { guest, back, testbed, image };
+        let mut stage = Self { guest, back, testbed, _image: image };
         let (depth, pages) = (DEPTH as u32, DEPTH * SIZE / PAGE_SIZE);
         let wish = Wish { persistent: true, queues: 1, depth, pages, size: SIZE };
         stage.ask(GuestOrder::Gather { fronts: vec![GUEST], wish })?;
@@ -125,7 +129,7 @@ impl DiskStage {
     }
 
     /// The act. A request that fails, or a byte that is not what was written last, is an error.
-    pub fn play(mut self) -> Result<Played> {
+    pub fn play(mut self, progress: &Progress) -> Result<Played> {
         let load = Load {
             dir: Dir::Mixed,
             size: SIZE,
@@ -137,7 +141,9 @@ impl DiskStage {
             takes_turns: false,
             careless: false,
         };
+        progress.show("   reading and writing");
         let first = self.answered()?;
+        let began = Instant::now();
         self.ask(GuestOrder::Begin(load))?;
         // From here on the guest knows how long each request takes.
         self.answered()?;
@@ -145,6 +151,7 @@ impl DiskStage {
         let before = self.answered()? - first;
         let old = self.back.pid();
         self.back.kill()?;
+        progress.show("   waiting for the new backend's first answer");
         self.back = serve(&self.testbed)?;
         // What was answered between the last look and the kill is no more than a moment's work.
         let (taken_up, until) = (self.answered()?, Instant::now() + PATIENCE);
@@ -154,9 +161,12 @@ impl DiskStage {
             }
             std::thread::sleep(LOOK);
         }
+        progress.show("   reading and writing on");
         std::thread::sleep(MOVES);
         let rested = self.rested(GuestOrder::Rest)?;
+        let took = began.elapsed();
         let all = self.answered()? - first;
+        progress.show("   reading all of the disk");
         let whole = self.rested(GuestOrder::Verify)?;
         for (what, n) in [
             ("requests failed", rested.failed + whole.failed),
@@ -168,7 +178,7 @@ impl DiskStage {
             }
         }
         let pids = [old, self.back.pid()];
-        Ok(Played { pids, before, all, rested, sectors: whole.checked, image: self.image.0.clone() })
+        Ok(Played { pids, before, all, rested, took, sectors: whole.checked })
     }
 
     /// Who serves.
@@ -192,10 +202,30 @@ impl Played {
                 figure(self.rested.latency.most_ns as f64 / 1e6)
             ),
             format!(
-                "each read had what was written last; so has all of the disk, {} sectors, every byte looked at ({})",
-                self.sectors,
-                self.image.display()
+                "each read had what was written last; so has all of the disk, {} sectors, every byte looked at",
+                self.sectors
             ),
         ]
+    }
+
+    /// The act for programs.
+    pub fn record(&self) -> Record {
+        let Rested { failed, damaged, missed_wakeups, latency, .. } = &self.rested;
+        let mut record =
+            Record::new(DISK_RESTART, PathName::Persistent.name(), Dir::Mixed.name(), SIZE as u64);
+        record.count(self.all, self.took.as_secs_f64());
+        record.lost = *failed;
+        record.damaged = Some(*damaged);
+        record.missed_wakeups = Some(*missed_wakeups);
+        record.depth = Some(DEPTH as u32);
+        record.align = Some(SIZE as u32);
+        record.guests = Some(1);
+        record.workers = Some(WORKERS as u32);
+        record.mode = MODE.name().into();
+        record.latency_p50_ns = Some(latency.p50_ns);
+        record.latency_p99_ns = Some(latency.p99_ns);
+        record.latency_most_ns = Some(latency.most_ns);
+        record.before = Some(self.before);
+        record
     }
 }

@@ -12,7 +12,7 @@
 //! waits in advance.
 
 use super::Result;
-use super::stage::{DATA_LEN, Done, MTU, Stage, TRANSFER_BYTES};
+use super::stage::{self, DATA_LEN, Done, MTU, Stage, TRANSFER_BYTES};
 use crate::process::order::{Arrival, Order, Report};
 use crate::record::{Pause, Record};
 use crate::table::figure;
@@ -41,14 +41,14 @@ pub struct Restarted {
 /// `undisturbed_s` is what that took before.
 pub fn play(stage: &mut Stage, undisturbed_s: f64) -> Result<Restarted> {
     stage.begin(Some(TRANSFER_BYTES / 2), || ())?;
-    match stage.server.report(&mut [&mut stage.back, &mut stage.client])? {
+    match stage.server_report()? {
         Report::Reached(_) => {}
         other => return Err(format!("an answer to another order: {other:?}").into()),
     }
     let old = stage.back.pid();
     let killed_at_ns = MonotonicClock.now_ns();
     stage.back.kill()?;
-    stage.back = stage.testbed.back(None, None)?;
+    stage.back = stage::backend(&stage.testbed)?;
     stage.back.order(&Order::Switch { vifs: 2, succeed: true })?;
     let pids = [old, stage.back.pid()];
     let done = stage.end()?;
@@ -156,6 +156,7 @@ impl Restarted {
         record.bits_per_s = done.received.bytes as f64 * 8.0 / done.sent.seconds;
         record.data_len = Some(DATA_LEN.into());
         record.mode = "adaptive".into();
+        record.workers = Some(stage::WORKERS as u32);
         record.lost = self.pause.lost;
         record.repeated = Some(self.pause.duplicated);
         record.missed_wakeups = Some(done.missed_wakeups());

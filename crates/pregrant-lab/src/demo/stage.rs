@@ -1,9 +1,11 @@
 //! Two guests that talk TCP through a backend's switch, as often as is asked.
 
 use super::Result;
-use crate::process::order::{Numbered, Order, Report, SwitchFrames, Switched, Transfer, Transferred};
+use crate::process::order::{Numbered, Order, Posts, Report, SwitchFrames, Switched, Transfer, Transferred};
+use crate::screen::Progress;
 use crate::table::figure;
 use crate::testbed::{Process, Testbed};
+use pregrant_host::drivers::{Mode, Placement};
 
 /// The guests.
 pub const CLIENT: u16 = 5;
@@ -15,12 +17,22 @@ pub const MTU: usize = 1500;
 /// Staging's data length: a frame of 1514 bytes fits.
 pub const DATA_LEN: u32 = 2048;
 
+/// Worker threads of the backend: as many as `pregrant back` has on the loopback unless told otherwise.
+pub const WORKERS: usize = 1;
+
 /// The machine and its three processes.
 pub struct Stage {
     pub testbed: Testbed,
     pub back: Process,
     pub client: Process,
     pub server: Process,
+    progress: Progress,
+}
+
+/// A backend that serves its queues as `pregrant back` does.
+pub fn backend(testbed: &Testbed) -> Result<Process> {
+    let (place, mode) = (Placement::default(), Mode::Adaptive);
+    testbed.back(None, Some(Posts { workers: WORKERS, place, mode, cores: Vec::new() }))
 }
 
 impl Stage {
@@ -29,10 +41,10 @@ impl Stage {
         let testbed = Testbed::start()?;
         testbed.guest_domain(CLIENT)?;
         testbed.guest_domain(SERVER)?;
-        let back = testbed.back(None, None)?;
+        let back = backend(&testbed)?;
         let client = testbed.process("guest", CLIENT, None)?;
         let server = testbed.process("guest", SERVER, None)?;
-        Ok(Self { testbed, back, client, server })
+        Ok(Self { testbed, back, client, server, progress: Progress::new() })
     }
 
     /// Makes the vifs and begins a transfer; returns when both are connected. With `tell_at`, the server reports when so
@@ -61,10 +73,29 @@ impl Stage {
         Ok(())
     }
 
+    /// The server's next report but of how far it is, which is shown.
+    pub fn server_report(&mut self) -> Result<Report> {
+        loop {
+            match self.server.report(&mut [&mut self.back, &mut self.client])? {
+                Report::Moved(bytes) => self.progress.show_long(format_args!(
+                    "   transferring: {} of {} MiB",
+                    bytes >> 20,
+                    TRANSFER_BYTES >> 20
+                )),
+                report => return Ok(report),
+            }
+        }
+    }
+
     /// Waits for the transfer's end, and removes the vifs. Damage is an error.
     pub fn end(&mut self) -> Result<Done> {
+        let received = match self.server_report() {
+            Ok(report) => transferred(report)?,
+            // It waits as long as its peer: who failed first has more to say.
+            Err(why) => return Err(self.client.report(&mut [&mut self.back]).err().unwrap_or(why)),
+        };
+        self.progress.clear();
         let sent = transferred(self.client.report(&mut [&mut self.back, &mut self.server])?)?;
-        let received = transferred(self.server.report(&mut [&mut self.back])?)?;
         for front in [CLIENT, SERVER] {
             self.testbed.remove_vif(front, 0)?;
         }

@@ -42,7 +42,7 @@ pub enum Far {
 
 impl Far {
     /// The ports of a vif with `n` queues; `caps` is what the guest takes unfinished.
-    fn ports(&self, id: &DeviceId, n: usize, caps: Offloads) -> Vec<Box<dyn FramePort>> {
+    fn ports(&mut self, id: &DeviceId, n: usize, caps: Offloads) -> Vec<Box<dyn FramePort>> {
         match self {
             // One station, whatever its queues: a broadcast must not come back on another of them.
             Self::Switch(stations, account) => match stations.ports(id, n, caps) {
@@ -95,13 +95,24 @@ impl PortProvider for Ordered {
             _ => Ok(Notes::new()),
         }
     }
+    fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads) {
+        if let Far::Switch(stations, _) = &mut *self.0.borrow_mut() {
+            stations.reserve(id, place, queues, front);
+        }
+    }
+    fn release(&mut self, id: &DeviceId) -> usize {
+        match &mut *self.0.borrow_mut() {
+            Far::Switch(stations, _) => stations.release(id),
+            _ => 0,
+        }
+    }
     fn connected(
         &mut self,
         id: &DeviceId,
         queues: usize,
         front: Offloads,
     ) -> std::result::Result<Vec<Box<dyn FramePort>>, String> {
-        Ok(self.0.borrow().ports(id, queues, front))
+        Ok(self.0.borrow_mut().ports(id, queues, front))
     }
     fn readable(&mut self, _: &DeviceId) -> Vec<OwnedFd> {
         Vec::new()

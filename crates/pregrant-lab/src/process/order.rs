@@ -335,6 +335,8 @@ pub enum Report {
     Case(Box<Played>),
     /// This many bytes of a transfer are there.
     Reached(u64),
+    /// The same, every now and then: for those who wait.
+    Moved(u64),
     /// A transfer is over.
     Transfer(Box<Transferred>),
     /// The switch is over.

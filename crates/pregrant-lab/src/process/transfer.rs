@@ -18,6 +18,9 @@ const SEED: u64 = 0x5eed;
 /// Longest transfer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How often the server says how far it is.
+const TELL: Duration = Duration::from_millis(200);
+
 /// How long an end stays after its connection is over.
 const LINGER: Duration = Duration::from_millis(50);
 
@@ -56,6 +59,7 @@ pub fn play(args: &ProcessArgs, order: &Transfer) -> Result<Report> {
     let mut arrivals = Vec::new();
     let mut over: Option<Instant> = None;
     let until = Instant::now() + PATIENCE;
+    let mut told = Instant::now();
     loop {
         let mut moment = None;
         // Once it is done, nobody may come any more: whether all is quiet is looked at without being woken.
@@ -78,6 +82,10 @@ pub fn play(args: &ProcessArgs, order: &Transfer) -> Result<Report> {
         }
         if tell_at.take_if(|at| bytes >= *at).is_some() {
             tell(&Report::Reached(bytes))?;
+        }
+        if bytes > 0 && told.elapsed() > TELL {
+            told = Instant::now();
+            tell(&Report::Moved(bytes))?;
         }
         if let Progress::Done(done) = progress {
             report.get_or_insert(done);

@@ -16,10 +16,14 @@ use crate::process::order::Played;
 use pregrant_host::counters::Counters;
 use serde::{Deserialize, Serialize};
 
+/// What a disk goes by whose backend died.
+pub const DISK_RESTART: &str = "disk-restart";
+
 /// The line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Which benchmark: `net`, `blk`, `latency`, `limit`, `store` (operations are its frames, connections its queues).
+    /// Which benchmark: `net`, `blk`, `latency`, `limit`, `store` (operations are its frames, connections its queues); `restart` and
+    /// `disk-restart` are the demo's.
     pub bench: String,
     /// The path of the bytes, or what else was measured.
     pub path: String,
@@ -149,6 +153,12 @@ pub struct Record {
     /// 99 of 100 frames took at most so long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_p99_ns: Option<u64>,
+    /// The longest (`disk-restart` only, as the next).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_most_ns: Option<u64>,
+    /// Requests that were answered when the backend was killed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<u64>,
     /// All latencies: the bucket's upper bound in ns and how many frames fell into it, bounds rising.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_histogram: Option<Vec<(u64, u64)>>,
@@ -257,6 +267,8 @@ impl Record {
             offered_per_s: None,
             latency_p50_ns: None,
             latency_p99_ns: None,
+            latency_most_ns: None,
+            before: None,
             latency_histogram: None,
             buffers: None,
             reuse: None,

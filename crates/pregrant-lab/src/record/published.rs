@@ -2,6 +2,24 @@
 //!
 //! docs/protocol 10 has the sources in full.
 
+use super::Record;
+use crate::table::figure;
+
+/// What became of the frames in a published figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// From the guest: domain 0 took them.
+    Back,
+    /// To the guest: its network stack took them, and dropped them there.
+    Stack,
+    /// To the guest: an XDP program dropped them, before any stack.
+    Xdp,
+}
+
+/// Of figures that are marked with `*`.
+pub const THROUGH_STACK: &str = "* In the published figure a Linux guest's network stack took the frames, and dropped them. The guests of these \
+    rows have no stack: they copy a frame, and read its number. `pregrant bench hook` has rows with a stack.";
+
 /// One published figure: frames per second, one queue unless said.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Published {
@@ -15,6 +33,8 @@ pub struct Published {
     pub queues: u32,
     /// Frames per second.
     pub frames_per_s: f64,
+    /// What became of them.
+    pub end: End,
     /// Where it is from.
     pub source: &'static str,
 }
@@ -52,15 +72,26 @@ pub fn in_full(source: &str) -> Option<&'static str> {
     }
 }
 
-const fn row(
+/// From the guest.
+const fn tx(
     path: &'static str,
-    dir: &'static str,
     size_bytes: u64,
     queues: u32,
     frames_per_s: f64,
     source: &'static str,
 ) -> Published {
-    Published { path, dir, size_bytes, queues, frames_per_s, source }
+    Published { path, dir: "tx", size_bytes, queues, frames_per_s, end: End::Back, source }
+}
+
+/// To a Linux guest's stack.
+const fn rx(
+    path: &'static str,
+    size_bytes: u64,
+    queues: u32,
+    frames_per_s: f64,
+    source: &'static str,
+) -> Published {
+    Published { path, dir: "rx", size_bytes, queues, frames_per_s, end: End::Stack, source }
 }
 
 /// A published sum of requests per second, of many guests with a disk each.
@@ -98,39 +129,40 @@ pub fn find_disks(path: &str, size_bytes: u64, guests: u32) -> Option<&'static P
 /// All of them. What the papers call "grant" copies frames of up to 128 B and maps the rest on TX, and copies on RX:
 /// it stands beside `copy` where only a copy is done, and beside `map` elsewhere.
 pub const PUBLISHED: &[Published] = &[
-    row("copy", "tx", 64, 1, 1_506_170.0, S2),
-    row("copy", "tx", 64, 4, 4_988_563.0, S2),
-    row("copy", "tx", 256, 1, 1_295_001.0, S2),
-    row("copy", "tx", 256, 4, 4_249_211.0, S2),
-    row("map", "tx", 260, 1, 577_782.0, S2),
-    row("map", "tx", 260, 4, 1_218_273.0, S2),
-    row("copy", "rx", 64, 1, 1_549_630.0, S2),
-    row("copy", "rx", 64, 4, 2_870_947.0, S2),
-    row("staging", "tx", 64, 1, 3_759_012.0, S2),
-    row("staging", "tx", 64, 4, 12_416_436.0, S2),
-    row("staging", "tx", 256, 1, 3_248_392.0, S2),
-    row("staging", "tx", 256, 4, 11_165_355.0, S2),
-    row("staging", "tx", 260, 1, 588_428.0, S2),
-    row("staging", "tx", 260, 4, 1_668_044.0, S2),
-    // Dropped in the guest's stack, as the row of `copy` above. Dropped by XDP it was 9.47 and 33.0 M.
-    row("staging", "rx", 64, 1, 3_285_362.0, S2),
-    row("staging", "rx", 64, 4, 11_761_847.0, S2),
-    row("map", "tx", 1496, 1, 518_000.0, S0),
-    row("map", "tx", 65535, 1, 66_400.0, S0),
-    row("copy", "rx", 1496, 1, 1_030_000.0, S0),
-    row("copy", "rx", 65535, 1, 52_500.0, S0),
-    row("persistent", "tx", 64, 1, 1_820_000.0, S0),
-    row("persistent", "tx", 1496, 1, 1_480_000.0, S0),
-    row("persistent", "tx", 65535, 1, 205_100.0, S0),
-    row("persistent", "rx", 64, 1, 2_780_000.0, S0),
-    row("persistent", "rx", 1496, 1, 1_660_000.0, S0),
-    row("persistent", "rx", 65535, 1, 97_800.0, S0),
-    row("gref-mapping", "tx", 64, 1, 2_490_000.0, DOC),
-    row("gref-mapping", "rx", 64, 1, 2_960_000.0, DOC),
-    row("gref-mapping", "tx", 64, 2, 4_740_000.0, DOC),
-    row("gref-mapping", "rx", 64, 2, 5_070_000.0, DOC),
-    row("gref-mapping", "tx", 64, 4, 8_800_000.0, DOC),
-    row("gref-mapping", "rx", 64, 4, 9_920_000.0, DOC),
+    tx("copy", 64, 1, 1_506_170.0, S2),
+    tx("copy", 64, 4, 4_988_563.0, S2),
+    tx("copy", 256, 1, 1_295_001.0, S2),
+    tx("copy", 256, 4, 4_249_211.0, S2),
+    tx("map", 260, 1, 577_782.0, S2),
+    tx("map", 260, 4, 1_218_273.0, S2),
+    rx("copy", 64, 1, 1_549_630.0, S2),
+    rx("copy", 64, 4, 2_870_947.0, S2),
+    tx("staging", 64, 1, 3_759_012.0, S2),
+    tx("staging", 64, 4, 12_416_436.0, S2),
+    tx("staging", 256, 1, 3_248_392.0, S2),
+    tx("staging", 256, 4, 11_165_355.0, S2),
+    tx("staging", 260, 1, 588_428.0, S2),
+    tx("staging", 260, 4, 1_668_044.0, S2),
+    rx("staging", 64, 1, 3_285_362.0, S2),
+    rx("staging", 64, 4, 11_761_847.0, S2),
+    Published { end: End::Xdp, ..rx("staging", 64, 1, 9_466_591.0, S2) },
+    Published { end: End::Xdp, ..rx("staging", 64, 4, 33_006_157.0, S2) },
+    tx("map", 1496, 1, 518_000.0, S0),
+    tx("map", 65535, 1, 66_400.0, S0),
+    rx("copy", 1496, 1, 1_030_000.0, S0),
+    rx("copy", 65535, 1, 52_500.0, S0),
+    tx("persistent", 64, 1, 1_820_000.0, S0),
+    tx("persistent", 1496, 1, 1_480_000.0, S0),
+    tx("persistent", 65535, 1, 205_100.0, S0),
+    rx("persistent", 64, 1, 2_780_000.0, S0),
+    rx("persistent", 1496, 1, 1_660_000.0, S0),
+    rx("persistent", 65535, 1, 97_800.0, S0),
+    tx("gref-mapping", 64, 1, 2_490_000.0, DOC),
+    rx("gref-mapping", 64, 1, 2_960_000.0, DOC),
+    tx("gref-mapping", 64, 2, 4_740_000.0, DOC),
+    rx("gref-mapping", 64, 2, 5_070_000.0, DOC),
+    tx("gref-mapping", 64, 4, 8_800_000.0, DOC),
+    rx("gref-mapping", 64, 4, 9_920_000.0, DOC),
 ];
 
 /// Sizes so close that their figures may stand beside each other: an Ethernet frame is given as 1496, 1500 or 1514.
@@ -138,11 +170,39 @@ fn alike(a: u64, b: u64) -> bool {
     a == b || (1496..=1514).contains(&a) && (1496..=1514).contains(&b)
 }
 
-/// The published figure for a row of ours.
+/// The published figure for a row of ours; of frames to the guest, of those that its stack took.
 pub fn find(path: &str, dir: &str, size_bytes: u64, queues: u32) -> Option<&'static Published> {
-    PUBLISHED
-        .iter()
-        .find(|p| p.path == path && p.dir == dir && alike(p.size_bytes, size_bytes) && p.queues == queues)
+    find_by(path, dir, size_bytes, queues, |end| end != End::Xdp)
+}
+
+/// The same, of frames that a program in the guest's driver dropped.
+pub fn find_by_xdp(path: &str, size_bytes: u64, queues: u32) -> Option<&'static Published> {
+    find_by(path, "rx", size_bytes, queues, |end| end == End::Xdp)
+}
+
+fn find_by(
+    path: &str,
+    dir: &str,
+    size_bytes: u64,
+    queues: u32,
+    wanted: fn(End) -> bool,
+) -> Option<&'static Published> {
+    let is_alike = |p: &&Published| {
+        (p.path, p.dir, p.queues) == (path, dir, queues) && alike(p.size_bytes, size_bytes) && wanted(p.end)
+    };
+    PUBLISHED.iter().find(is_alike)
+}
+
+/// Whether a stack took the frames of the figure beside a record, and none those of the record.
+pub fn is_through_stack(r: &Record) -> bool {
+    let like = ["stack", "hook"];
+    r.published.is_some() && r.dir == "rx" && !r.rx.as_deref().is_some_and(|way| like.contains(&way))
+}
+
+/// The figure beside a record, in millions; marked where [a stack](THROUGH_STACK) took its frames.
+pub fn cell(r: &Record) -> String {
+    let mark = if is_through_stack(r) { "*" } else { "" };
+    r.published.map_or("-".into(), |p| figure(p / 1e6) + mark)
 }
 
 /// Frames per second that fill an Ethernet line of `gbit_per_s` with frames of `size_bytes`. As line rates are quoted:
@@ -165,8 +225,33 @@ mod tests {
     #[test]
     fn no_two_rows_are_for_the_same_thing() {
         for (i, a) in PUBLISHED.iter().enumerate() {
-            let first = find(a.path, a.dir, a.size_bytes, a.queues);
+            let first = match a.end {
+                End::Xdp => find_by_xdp(a.path, a.size_bytes, a.queues),
+                _ => find(a.path, a.dir, a.size_bytes, a.queues),
+            };
             assert_eq!(first, Some(&PUBLISHED[i]));
+            assert_eq!(a.dir == "tx", a.end == End::Back);
+        }
+    }
+
+    #[test]
+    fn a_figure_of_a_guest_with_a_stack_is_marked_where_there_is_none() {
+        let [stack, xdp] = [find("staging", "rx", 64, 1), find_by_xdp("staging", 64, 1)];
+        let [stack, xdp] = [stack, xdp].map(|p| p.map(|p| p.frames_per_s));
+        let of = |dir: &str, rx: Option<&str>, published| Record {
+            rx: rx.map(Into::into),
+            published,
+            ..Record::new("net", "staging", dir, 64)
+        };
+        for (record, shown) in [
+            (of("rx", None, stack), "3.29*"),
+            (of("rx", Some("reference"), stack), "3.29*"),
+            (of("rx", Some("stack"), stack), "3.29"),
+            (of("rx", Some("hook"), xdp), "9.47"),
+            (of("tx", None, find("staging", "tx", 64, 1).map(|p| p.frames_per_s)), "3.76"),
+            (of("rx", None, None), "-"),
+        ] {
+            assert_eq!(cell(&record), shown);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Records to rows: the repeats of one measurement together, with a name that tells it from the others.
 
-use crate::record::Record;
 use crate::record::stats::Summary;
+use crate::record::{DISK_RESTART, Record};
 
 /// The repeats of one measurement.
 #[derive(Clone, Debug)]
@@ -60,6 +60,8 @@ pub struct Digest<'a> {
     pub limit: Vec<Row<'a>>,
     /// Backends that died.
     pub restarts: Vec<&'a Record>,
+    /// Backends of disks that died.
+    pub disk_restarts: Vec<&'a Record>,
     /// What this page knows nothing more of.
     pub others: Vec<Row<'a>>,
     /// The names of `net` and `latency`, each once, `copy` first: a name's place is its colour and its mark.
@@ -76,9 +78,10 @@ impl<'a> Digest<'a> {
             latency: rows(records.iter().filter(is(&["latency"]))),
             limit: rows(records.iter().filter(is(&["limit"]))),
             restarts: records.iter().filter(|r| r.pause.is_some()).collect(),
+            disk_restarts: records.iter().filter(is(&[DISK_RESTART])).collect(),
             ..Self::default()
         };
-        let known = is(&["net", "blk", "latency", "limit"]);
+        let known = is(&["net", "blk", "latency", "limit", DISK_RESTART]);
         digest.others = rows(records.iter().filter(|r| !known(r) && r.pause.is_none()));
         // A latency is shown with others of its mode; a rate with all others of its size.
         name_by(&mut digest.net, true);
@@ -240,6 +243,7 @@ mod tests {
         let pause = Some(crate::record::Pause::default());
         let records = [
             Record { pause, ..Record::new("restart", "staging", "tx", 1514) },
+            Record::new(DISK_RESTART, "persistent", "mixed", 4096),
             Record::new("neighbour", "copy", "tx", 64),
             Record { guests: Some(1), ..Record::new("blk", "map", "read", 4096) },
             Record { guests: Some(15), ..Record::new("blk", "map", "read", 4096) },
@@ -253,6 +257,7 @@ mod tests {
             (0, 2, 1, 1, 1)
         );
         assert_eq!(d.blk.len(), 2, "of other numbers of guests");
+        assert_eq!(d.disk_restarts.len(), 1);
         assert_eq!((d.lost(), d.lines().is_some(), d.remote().is_none()), (3, true, true));
     }
 }

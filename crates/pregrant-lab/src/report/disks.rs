@@ -49,6 +49,56 @@ pub fn section(d: &Digest) -> Option<Markup> {
     })
 }
 
+/// The section on backends of disks that died; None without any.
+pub fn restarts(d: &Digest) -> Option<Markup> {
+    (!d.disk_restarts.is_empty()).then(|| {
+        html! {
+            @for record in &d.disk_restarts { p { (restart_in_words(record)) } }
+            (restart_numbers(d).folded("the disk's restart"))
+        }
+    })
+}
+
+/// One of them.
+pub fn restart_in_words(r: &Record) -> String {
+    let killed =
+        r.before.map_or(String::new(), |n| format!(" It was killed when {n} of them were answered."));
+    let longest =
+        r.latency_most_ns.map_or(String::new(), |ns| format!(", the longest took {}", duration(ns as f64)));
+    let wrong = match wrong_in(r) {
+        0 => "no request failed, and each read had what was written last".into(),
+        n => format!("{n} requests failed or read other bytes than were written"),
+    };
+    format!(
+        "{} requests of {} B by {}, {} in flight, before and after the death of the backend: {wrong}{longest}.{killed}",
+        r.frames,
+        r.size_bytes,
+        r.path,
+        r.depth.unwrap_or(1)
+    )
+}
+
+fn restart_numbers(d: &Digest) -> Numbers {
+    let mut numbers = Numbers::new(&[
+        ("path", Align::Left),
+        ("requests", Align::Right),
+        ("before the kill", Align::Right),
+        ("seconds", Align::Right),
+        ("median ns", Align::Right),
+        ("99 % ns", Align::Right),
+        ("longest ns", Align::Right),
+        ("failed or wrong", Align::Right),
+    ]);
+    let number = |n: Option<u64>| n.map_or("-".into(), |n| n.to_string());
+    for r in &d.disk_restarts {
+        let mut cells = vec![r.path.clone(), r.frames.to_string(), number(r.before), figure(r.seconds)];
+        cells.extend([r.latency_p50_ns, r.latency_p99_ns, r.latency_most_ns].map(number));
+        cells.push(wrong_in(r).to_string());
+        numbers.row(cells);
+    }
+    numbers
+}
+
 /// Requests that failed, and reads with a wrong byte.
 fn wrong_in(r: &Record) -> u64 {
     r.lost.saturating_add(r.damaged.unwrap_or(0))

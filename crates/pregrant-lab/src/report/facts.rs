@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::time::SystemTime;
 
+/// Figures of a machine of which others take more are a loaded machine's; `cargo xtask figures` measures none such.
+pub const BUSY_MOST: f64 = 0.05;
+
 /// The facts, as the page shows them and as `machine.json` keeps them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
@@ -27,6 +30,8 @@ pub struct Facts {
     pub version: Option<String>,
     /// What was typed.
     pub command: Option<String>,
+    /// The share of the processors that other programs took meanwhile, from 0 to 1.
+    pub others: Option<f64>,
     /// Why the run ended early, if it did.
     pub failed: Option<String>,
 }
@@ -52,8 +57,18 @@ impl Facts {
                 None => program::VERSION.into(),
             }),
             command: Some(command(std::env::args().skip(1))),
+            others: None,
             failed: None,
         }
+    }
+
+    /// That others took more than they may, in words.
+    pub fn loaded(&self) -> Option<String> {
+        let share = self.others.filter(|share| *share > BUSY_MOST)?;
+        Some(format!(
+            "Other programs took {:.0} % of this machine\u{2019}s processors meanwhile: these figures are a loaded machine\u{2019}s",
+            share.min(1.0) * 100.0
+        ))
     }
 }
 

@@ -7,7 +7,7 @@ use super::facts::Facts;
 use super::quantity::{duration, per_frame};
 use super::story::direction;
 use crate::record::stats::Summary;
-use crate::record::{Pause, Record};
+use crate::record::{Pause, Record, published};
 use crate::table::figure;
 use std::fmt::Write;
 
@@ -25,6 +25,7 @@ pub fn markdown(d: &Digest, facts: &Facts) -> Option<String> {
     parts.extend(ceilings(d));
     parts.extend(latencies(d));
     parts.extend(restarts(d));
+    parts.extend(disk_restarts(d));
     Some(parts.join("\n\n") + "\n")
 }
 
@@ -60,6 +61,9 @@ fn machine(d: &Digest, facts: &Facts) -> String {
     if let Some(platform) = &facts.platform {
         let _ = write!(text, " Platform: {}.", plain(platform));
     }
+    if let Some(loaded) = facts.loaded() {
+        let _ = write!(text, " **{loaded}.**");
+    }
     if let Some(why) = &facts.failed {
         let _ = write!(text, " **The run failed: {}.**", plain(why));
     }
@@ -91,11 +95,15 @@ fn rates(d: &Digest) -> String {
             per_frame(row.grant_ops(), frames),
             per_frame(row.sum(|r| r.notifications), frames),
             d.gains(row).map_or("-".into(), |gain| ranged(gain, 1.0)),
-            r.published.map_or("-".into(), |p| figure(p / 1e6)),
+            published::cell(r),
             row.sum(|r| r.lost).to_string(),
         ]
     };
-    table(&heads, d.net.iter().map(row))
+    let mut text = table(&heads, d.net.iter().map(row));
+    if d.net.iter().map(Row::first).any(published::is_through_stack) {
+        let _ = write!(text, "\n\n{}", published::THROUGH_STACK.replacen('*', "\\*", 1));
+    }
+    text
 }
 
 fn ceilings(d: &Digest) -> Option<String> {
@@ -169,6 +177,28 @@ fn restarts(d: &Digest) -> Option<String> {
     ))
 }
 
+fn disk_restarts(d: &Digest) -> Option<String> {
+    let first = d.disk_restarts.first()?;
+    let sum =
+        |field: fn(&Record) -> u64| d.disk_restarts.iter().map(|r| field(r)).fold(0, u64::saturating_add);
+    let longest: Vec<f64> =
+        d.disk_restarts.iter().filter_map(|r| r.latency_most_ns).map(|ns| ns as f64).collect();
+    let longest = Summary::of(&longest)?;
+    Some(format!(
+        "The backend of a disk killed with {} requests of {} bytes in flight, {} time(s). Requests in all: {}; failed: {}; reads with \
+         other bytes than were written: {}. The longest request: {} ({} to {}).",
+        first.depth.unwrap_or(1),
+        first.size_bytes,
+        d.disk_restarts.len(),
+        sum(|r| r.frames),
+        sum(|r| r.lost),
+        sum(|r| r.damaged.unwrap_or(0)),
+        duration(longest.median),
+        duration(longest.min),
+        duration(longest.max)
+    ))
+}
+
 /// A middle with its ends, in units of `unit`.
 fn ranged(s: Summary, unit: f64) -> String {
     format!("{} ({}..{})", figure(s.median / unit), figure(s.min / unit), figure(s.max / unit))
@@ -199,6 +229,7 @@ fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::DISK_RESTART;
 
     fn net(path: &str, rate: u64, repeat: u32) -> Record {
         let copies = if path == "copy" { rate } else { 0 };
@@ -216,6 +247,9 @@ mod tests {
         for silence_ns in [7_000_000, 9_000_000, 8_000_000] {
             let pause = Pause { silence_ns, lost: 1, ..Pause::default() };
             records.push(Record { pause: Some(pause), ..Record::new("restart", "staging", "tx", 1514) });
+            let latency_most_ns = Some(silence_ns + 3_000_000);
+            let disk = Record::new(DISK_RESTART, "persistent", "mixed", 4096);
+            records.push(Record { frames: 1000, depth: Some(32), latency_most_ns, ..disk });
         }
         records
     }
@@ -237,6 +271,9 @@ mod tests {
             assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");
         }
         assert!(text.contains("3 time(s). Frames that came to a port twice: 0; lost: 3."), "{text}");
+        let disk = "32 requests of 4096 bytes in flight, 3 time(s). Requests in all: 3000; failed: 0; reads with other bytes than \
+                    were written: 0. The longest request: 11.0 ms (10.0 ms to 12.0 ms).";
+        assert!(text.contains(disk), "{text}");
     }
 
     #[test]

@@ -72,6 +72,12 @@ impl Report {
         self.facts.platform = Some(text.into());
     }
 
+    /// Says which share of the processors other programs took meanwhile. Returned is what that makes of the figures, if anything.
+    pub fn others(&mut self, share: f64) -> Option<String> {
+        self.facts.others = Some(share);
+        self.facts.loaded()
+    }
+
     /// Writes what was measured, also when the run failed on its way. Gives the page's place.
     pub fn write(mut self, records: &[Record], outcome: &Result<()>) -> Result<Option<PathBuf>> {
         let Some(folder) = &self.folder else { return Ok(None) };

@@ -21,6 +21,7 @@ pub fn page(records: &[Record], facts: &Facts) -> String {
         ("disks", "Requests to a disk", disks::section(&d)),
         ("latency", "Latency", waits::section(&d)),
         ("restart", "The backend is killed", restarts(&d)),
+        ("disk-restart", "The backend of a disk is killed", disks::restarts(&d)),
         ("others", "Other measurements", others(&d)),
         ("machine", "Machine and ceiling", Some(machine(&d, &facts))),
         ("method", "How it was measured", Some(method(&d, &facts))),
@@ -74,6 +75,9 @@ fn warnings(d: &Digest, facts: &Facts) -> Markup {
     html! {
         @if let Some(why) = &facts.failed {
             p.warning role="note" { strong { "The run failed: " } (why) }
+        }
+        @if let Some(loaded) = facts.loaded() {
+            p.warning role="note" { strong { (loaded) } ", and say little of what it can do." }
         }
         @if d.lost() > 0 {
             p.warning role="note" { strong { (d.lost()) " frames were lost" } ", and no row may lose one: these figures are not to be used." }
@@ -239,6 +243,7 @@ fn method(d: &Digest, facts: &Facts) -> Markup {
         @if !d.latency.is_empty() { p { (words::LATENCY_METHOD) } }
         @if !d.limit.is_empty() { p { (words::LIMIT_METHOD) } }
         @if !d.restarts.is_empty() { p { (words::RESTART_METHOD) } }
+        @if !d.disk_restarts.is_empty() { p { (words::DISK_RESTART_METHOD) } }
         p { (words::CAVEAT) }
         @if !explained.is_empty() {
             h3 { "The paths" }
@@ -303,6 +308,7 @@ pub fn printable_facts(facts: &Facts) -> Facts {
         date,
         version,
         command,
+        others: _,
         failed,
     } = &mut facts;
     for text in

@@ -30,7 +30,7 @@ pub fn section(d: &Digest) -> Option<Markup> {
     Some(html! {
         @if any_overview {
             h3 { "All sizes" }
-            p { "Both axes are logarithmic. Dashed lines: frames that fill an Ethernet line of 10, 40 and 100 Gbit/s." @if has_published(d) { " Hollow diamonds: figures that others published for the same path and size, on real Xen and other machines." } }
+            p { "Both axes are logarithmic. Dashed lines: frames that fill an Ethernet line of 10, 40 and 100 Gbit/s." @if has_published(d) { " Hollow diamonds: figures that others published for the same path and size, on real Xen and other machines; those of RX went through a Linux guest\u{2019}s stack, of which ours has none." } }
             (legend(&names))
             div.columns { @for plot in overview.into_iter().flatten() { (plot) } }
         }
@@ -46,6 +46,7 @@ pub fn section(d: &Digest) -> Option<Markup> {
             }
         }
         (numbers(d).folded("frames a second, with every repeat"))
+        @if d.net.iter().map(Row::first).any(published::is_through_stack) { p { (published::THROUGH_STACK) } }
         @if has_published(d) { (sources(d).folded("published figures shown here")) }
     })
 }
@@ -66,6 +67,14 @@ fn published_for(row: &Row) -> Option<(f64, String)> {
     let known = published::find(&r.path, &r.dir, r.size_bytes, r.queues).filter(|p| p.frames_per_s == value);
     let source = known.map_or("source not recorded", |p| p.source);
     Some((value, source.into()))
+}
+
+/// What stands at its mark.
+fn published_in_words(row: &Row) -> Option<(f64, String)> {
+    let (value, source) = published_for(row)?;
+    let stack =
+        if published::is_through_stack(row.first()) { ", through a guest\u{2019}s stack" } else { "" };
+    Some((value, format!("published {}/s: {source}{stack}", si(value))))
 }
 
 fn has_published(d: &Digest) -> bool {
@@ -112,7 +121,7 @@ pub fn panel(d: &Digest, dir: &str, size: u64) -> Option<Panel> {
         figure: figures(d, row),
         value: row.rate,
         series: d.series_of(&row.name),
-        published: published_for(row).map(|(v, source)| (v, format!("published {}/s: {source}", si(v)))),
+        published: published_in_words(row),
     };
     Some(Panel {
         id: format!("bars-{dir}-{size}"),
@@ -164,7 +173,7 @@ fn numbers(d: &Digest) -> Numbers {
             figure(row.bits() / 1e9),
             d.gain(row).map_or("-".into(), figure),
             figure(row.rate.median / line_rate(40.0, r.size_bytes)),
-            r.published.map_or("-".into(), m),
+            published::cell(r),
             row.sum(|r| r.lost).to_string(),
             repeats.join(" "),
         ]);

@@ -56,6 +56,15 @@ pub fn sentences(d: &Digest) -> Vec<String> {
             ));
         }
     }
+    for record in &d.disk_restarts {
+        if let (Some(most), 0) = (record.latency_most_ns, record.lost) {
+            out.push(format!(
+                "The backend of a disk was killed with {} requests in flight: none failed, and the longest took {}.",
+                record.depth.unwrap_or(1),
+                duration(most as f64)
+            ));
+        }
+    }
     if d.net.is_empty() {
         out.extend(waiting(d));
         out.extend(ceiling(d));

@@ -4,7 +4,7 @@ use super::digest::Digest;
 use super::facts::Facts;
 use super::{markdown, page, picture};
 use crate::record::published;
-use crate::record::{Pause, Record};
+use crate::record::{DISK_RESTART, Pause, Record};
 use crate::table::figure;
 use roxmltree::{Document, Node};
 use std::collections::BTreeSet;
@@ -73,7 +73,18 @@ fn everything() -> Vec<Record> {
         frames: vec![417, 418, 203, 0, 0, 0, 0, 0, 0, 151, 419],
     };
     records.push(Record { pause: Some(pause), ..Record::new("restart", "staging", "tx", 1514) });
+    let mut disk = Record::new(DISK_RESTART, "persistent", "mixed", 4096);
+    disk.count(61_217, 0.4);
+    (disk.depth, disk.before) = (Some(32), Some(20_613));
+    (disk.latency_p50_ns, disk.latency_p99_ns) = (Some(131_013), Some(402_017));
+    disk.latency_most_ns = Some(12_340_019);
+    records.push(disk);
     records
+}
+
+/// The death among them.
+fn restart() -> Record {
+    everything().into_iter().find(|record| record.pause.is_some()).unwrap()
 }
 
 fn html(records: &[Record], facts: &Facts) -> String {
@@ -191,6 +202,7 @@ fn every_figure_of_every_record_is_there() {
             );
             wanted.extend(p.frames.iter().map(u64::to_string));
         }
+        wanted.extend([r.latency_most_ns, r.before].into_iter().flatten().map(|n| n.to_string()));
         let unit = if r.bench == "blk" { 1e3 } else { 1e6 };
         wanted.extend(r.published.map(|p| figure(p / unit)));
     }
@@ -204,6 +216,8 @@ fn every_figure_of_every_record_is_there() {
         "staging grants for requests, xen-devel",
         "7.45 ms",
         "7.46 ms",
+        "of a disk was killed with 32 requests in flight: none failed, and the longest took 12.3 ms",
+        "killed when 20613 of them were answered",
         "persistent, 15 guests, 1 worker",
         "2.25× map",
         "xbd persistent grants, 2012",
@@ -222,6 +236,7 @@ fn what_was_not_measured_leaves_no_heading() {
         ("blk", &["Requests to a disk"]),
         ("latency", &["Latency"]),
         ("restart", &["The backend is killed"]),
+        (DISK_RESTART, &["The backend of a disk is killed"]),
         ("neighbour", &["Other measurements"]),
         ("limit", &[]),
         ("nothing", &[]),
@@ -240,7 +255,7 @@ fn what_was_not_measured_leaves_no_heading() {
         }
     }
     let source = html(&all, &Facts::default());
-    assert_eq!(headings(&parsed(&source)).len(), 8);
+    assert_eq!(headings(&parsed(&source)).len(), 9);
 }
 
 #[test]
@@ -275,6 +290,7 @@ fn strange_texts_stay_texts() {
         date: some.clone(),
         version: some.clone(),
         command: some.clone(),
+        others: Some(f64::MAX),
         failed: some,
     };
     let source = html(&records, &facts);
@@ -287,6 +303,17 @@ fn strange_texts_stay_texts() {
         Document::parse(&picture).unwrap().descendants().filter(|n| n.has_tag_name("script")).count(),
         0
     );
+}
+
+#[test]
+fn a_loaded_machine_is_said_to_be_one() {
+    for (others, said) in [(None, false), (Some(0.04), false), (Some(0.43), true)] {
+        let facts = Facts { others, ..Facts::default() };
+        let words = "Other programs took 43 % of this machine\u{2019}s processors meanwhile";
+        let page = html(&everything(), &facts);
+        let figures = markdown::markdown(&Digest::of(&everything()), &facts).unwrap();
+        assert_eq!((page.contains(words), figures.contains(words)), (said, said), "{others:?}");
+    }
 }
 
 #[test]
@@ -375,7 +402,7 @@ fn pictures_stand_alone_too() {
 /// However slow the machine was: what comes after the silence is in the picture.
 #[test]
 fn the_picture_shows_the_end_of_a_long_silence() {
-    let mut record = everything().pop().unwrap();
+    let mut record = restart();
     let pause = record.pause.as_mut().unwrap();
     (pause.silence_ns, pause.kill_bucket) = (90_000_000, 1);
     pause.frames = [vec![7], vec![0; 90], vec![7; 60]].concat();
@@ -389,7 +416,7 @@ fn the_picture_shows_the_end_of_a_long_silence() {
 fn the_death_in_the_picture_is_the_middle_one() {
     let mut records: Vec<Record> = Vec::new();
     for silence_ns in [9_110_000, 3_330_000, 5_550_000] {
-        let mut record = everything().pop().unwrap();
+        let mut record = restart();
         record.pause.as_mut().unwrap().silence_ns = silence_ns;
         records.push(record);
     }

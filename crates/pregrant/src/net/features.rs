@@ -20,6 +20,7 @@ use super::path::staging::list::DataLen;
 use super::path::{foreign, guest_copy, persistent};
 use crate::units::{EvtchnPort, GrantRef};
 use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN};
+use crate::xenbus::bus::{DeviceBus, OwnKeys};
 use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, needed, number, put};
 pub use crate::xenbus::ring_keys::{MAX_RING_ORDER, queue_prefix};
 use crate::xenbus::ring_keys::{NUM_QUEUES, nr_queues, put_order, put_ring, ring_order, vif_ring};
@@ -146,7 +147,7 @@ impl BackFeatures {
             dynamic_multicast_control: flag(keys, "feature-dynamic-multicast-control")?,
             xdp_headroom: flag(keys, "feature-xdp-headroom")?,
             ctrl_ring: flag(keys, "feature-ctrl-ring")?,
-            max_queues: number(keys, "multi-queue-max-queues")?.unwrap_or(1).max(1),
+            max_queues: max_queues(keys)?,
             max_tx_ring_order: ring_order(keys, MAX_TX_RING_ORDER)?,
             max_rx_ring_order: ring_order(keys, MAX_RX_RING_ORDER)?,
             persistent: flag(keys, persistent::FEATURE)?,
@@ -161,6 +162,45 @@ impl BackFeatures {
             },
             foreign: flag(keys, foreign::FEATURE)?,
             guest_copy: flag(keys, guest_copy::FEATURE)?,
+        })
+    }
+}
+
+/// How many queues a back takes.
+fn max_queues<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
+    Ok(number(keys, "multi-queue-max-queues")?.unwrap_or(1).max(1))
+}
+
+/// How many queues a front has, of those that the back's own keys offer.
+pub fn connected_queues<B: DeviceBus>(bus: &mut B) -> Result<u32, B::Error> {
+    let most = max_queues(&mut OwnKeys(bus))?;
+    nr_queues(bus, most)
+}
+
+/// What a front takes in one frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RxAccepts {
+    /// `feature-sg`: frames over several slots.
+    pub sg: bool,
+    /// `feature-gso-tcpv4`.
+    pub gso_tcpv4: bool,
+    /// `feature-gso-tcpv6`.
+    pub gso_tcpv6: bool,
+    /// Not `feature-no-csum-offload`: IPv4 frames with blank checksums.
+    pub csum: bool,
+    /// `feature-ipv6-csum-offload`: the same for IPv6.
+    pub ipv6_csum: bool,
+}
+
+impl RxAccepts {
+    /// From the keys of a front's directory.
+    pub fn read<S: KeySource>(keys: &mut S) -> Result<Self, S::Error> {
+        Ok(Self {
+            sg: flag(keys, "feature-sg")?,
+            gso_tcpv4: flag(keys, "feature-gso-tcpv4")?,
+            gso_tcpv6: flag(keys, "feature-gso-tcpv6")?,
+            csum: !flag(keys, "feature-no-csum-offload")?,
+            ipv6_csum: flag(keys, "feature-ipv6-csum-offload")?,
         })
     }
 }
@@ -505,14 +545,15 @@ impl FrontRequest {
                 },
             });
         }
+        let RxAccepts { sg, gso_tcpv4, gso_tcpv6, csum, ipv6_csum } = RxAccepts::read(keys)?;
         Ok(Self {
             rx_copy,
             rx_notify: flag(keys, "feature-rx-notify")?,
-            sg: flag(keys, "feature-sg")?,
-            gso_tcpv4: flag(keys, "feature-gso-tcpv4")?,
-            gso_tcpv6: flag(keys, "feature-gso-tcpv6")?,
-            csum: !flag(keys, "feature-no-csum-offload")?,
-            ipv6_csum: flag(keys, "feature-ipv6-csum-offload")?,
+            sg,
+            gso_tcpv4,
+            gso_tcpv6,
+            csum,
+            ipv6_csum,
             multicast_control: offered.multicast_control && requests_multicast(keys)?,
             persistent: offered.persistent && flag(keys, persistent::FEATURE)?,
             foreign: offered.foreign && flag(keys, foreign::REQUEST)?,

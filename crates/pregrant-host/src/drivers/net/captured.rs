@@ -137,6 +137,12 @@ impl PortProvider for Captured {
     fn found(&mut self, id: &DeviceId, place: &HotplugConfig, live: bool) -> Result<Notes, String> {
         self.inner.found(id, place, live)
     }
+    fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads) {
+        self.inner.reserve(id, place, queues, front);
+    }
+    fn release(&mut self, id: &DeviceId) -> usize {
+        self.inner.release(id)
+    }
     fn plug(&mut self, id: &DeviceId, place: &HotplugConfig) -> Plugged {
         self.inner.plug(id, place)
     }

@@ -24,13 +24,14 @@ pub use report::{SharedMemory, VifReport};
 
 use super::Chosen;
 use super::registry::{DeviceClass, ServedDevice};
-use port_provider::{Far, Hotplug, PortProvider};
+use port_provider::{Far, Hotplug, HotplugConfig, PortProvider};
 use pregrant::net::back::control_page::CONTROL_BYTES;
 use pregrant::net::back::{BackVif, ControlPage, Vif, VifConfig};
 use pregrant::platform::Platform;
-use pregrant::xenbus::back::KeptMemory;
-use pregrant::xenbus::{BackDevice, Class, DeviceId};
-use pregrant::xenstore::Transport;
+use pregrant::xenbus::back::{KeptMemory, PreviousState};
+use pregrant::xenbus::bus::StoreBus;
+use pregrant::xenbus::{BackDevice, Class, Device, DeviceId};
+use pregrant::xenstore::{Client, Transport};
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -84,6 +85,28 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Net<P> {
     }
     fn serves(&self, front: u16, handle: u32) -> bool {
         Chosen::serve(&self.config.chosen, front, handle)
+    }
+    fn changes_hands(&self, id: &DeviceId) -> bool {
+        self.far.borrow().is_kernels(id)
+    }
+    fn reserve(&mut self, device: &Device, xs: &mut Client<T>) {
+        let id = device.id();
+        let mut vif = BackVif::<P>::new(id.front, id.handle, self.config.vif.clone());
+        if self.far.borrow().is_kernels(&id) {
+            vif.take_from_kernel();
+        }
+        let mut bus = StoreBus { device, xs };
+        if !matches!(vif.inherit(&mut bus), Ok(PreviousState::Connected)) {
+            return;
+        }
+        if let Ok((queues, front)) = Vif::<P>::left_by_predecessor(&mut bus)
+            && let Ok(place) = HotplugConfig::read(device, xs)
+        {
+            self.far.borrow_mut().reserve(&id, &place, queues, front);
+        }
+    }
+    fn release(&mut self, id: &DeviceId) -> usize {
+        self.far.borrow_mut().release(id)
     }
     fn make(&mut self, id: &DeviceId, kept: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>> {
         let mut config = self.config.vif.clone();

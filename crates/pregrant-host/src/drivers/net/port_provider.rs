@@ -1,6 +1,7 @@
 //! The far side of a domain's vifs: what stands behind the rings, and how a vif is plugged into it.
 //!
 //! ```text
+//!   predecessor's  reserve()    what comes for its guest waits, before any of them is taken up
 //!   vif found      found()      a tap is made: the toolstack's script looks for it once the back says 2
 //!   front at 4     connected()  one frame port for each queue
 //!   RX slots       link()       the guest takes frames; or no longer, though it is connected
@@ -116,6 +117,16 @@ pub trait PortProvider {
         let _ = (id, place, live);
         Ok(Notes::new())
     }
+    /// A vif that a predecessor left connected is about to be taken up, at once or when its last owner is gone: frames for its
+    /// guest are kept from now on. `queues` and `front` are as [`connected`](Self::connected) will probably have them. Nothing of it
+    /// is this process' yet. Required, as [`link`](Self::link) is.
+    fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads);
+    /// It is connected, or not taken up after all: what was [reserved](Self::reserve) and is not in use goes. Returns how many
+    /// frames waited there, and are lost.
+    fn release(&mut self, id: &DeviceId) -> usize {
+        let _ = id;
+        0
+    }
     /// [`Hotplug::Own`]: begins to plug it in, or goes on with it; asked again until it is over.
     fn plug(&mut self, id: &DeviceId, place: &HotplugConfig) -> Plugged {
         let _ = (id, place);
@@ -183,6 +194,7 @@ pub trait PortProvider {
 }
 
 impl<F: FnMut(&DeviceId, usize, Offloads) -> Vec<Box<dyn FramePort>>> PortProvider for F {
+    fn reserve(&mut self, _: &DeviceId, _: &HotplugConfig, _: usize, _: Offloads) {}
     fn connected(
         &mut self,
         id: &DeviceId,

@@ -1,6 +1,7 @@
 //! Each vif as a station of one switch: the far side that needs no interface of this machine.
 //!
 //! ```text
+//!   reserve    a predecessor's vif: a port for each queue already, where frames for its guest wait until it is connected
 //!   found      the vif's `mac` is read: the toolstack's key, in the back's directory, which no guest may write
 //!   connected  a port for each queue; the address is pinned, and the guest sends with no other
 //!   closed     the ports go, the address with them
@@ -34,6 +35,15 @@ pub struct Stations {
 #[derive(Debug, Default)]
 struct Station {
     mac: Option<MacAddr>,
+    reserved: Option<Reserved>,
+}
+
+/// Ports of a vif that is not connected yet, as they were made.
+#[derive(Debug)]
+struct Reserved {
+    ports: Vec<SwitchPort>,
+    front: Offloads,
+    sources: Sources,
 }
 
 /// The address in a vif's `mac`.
@@ -59,28 +69,53 @@ impl Stations {
         self.spoofing.extend(whose);
     }
 
-    /// A port for each queue of a vif that has been [found](PortProvider::found); `front` is what its guest takes unfinished.
+    /// A port for each queue of a vif that has been [found](PortProvider::found), those that were
+    /// [reserved](PortProvider::reserve) if they are as many; `front` is what its guest takes unfinished.
     ///
     /// # Errors
     /// The switch has no port left.
     pub fn ports(
-        &self,
+        &mut self,
         id: &DeviceId,
         queues: usize,
         front: Offloads,
     ) -> Result<Vec<SwitchPort>, SwitchFull> {
-        let ports = self.switch.add_multi_queue_port(queues, front)?;
-        let mac = self.vifs.get(&(id.front.0, id.handle)).and_then(|station| station.mac);
-        let may_spoof = |whose: &Spoofing| whose.is_none_or(|vifs| vifs.names(id.front.0, id.handle));
-        let sources = match mac {
-            _ if self.spoofing.iter().any(may_spoof) => Sources::Any(mac),
-            Some(mac) => Sources::Own(mac),
-            None => Sources::Learnt,
+        let station = self.vifs.get_mut(&(id.front.0, id.handle));
+        let reserved = station.and_then(|station| station.reserved.take());
+        // Others go first: an address is one port's.
+        let reserved = reserved.filter(|reserved| reserved.ports.len() == queues);
+        let Some(Reserved { ports, front: before, sources }) = reserved else {
+            return self.new_ports(id, queues, front).map(|made| made.ports);
         };
+        if let Some(port) = ports.first() {
+            if before != front {
+                port.set_guest_caps(front);
+            }
+            if sources != self.sources(id) {
+                port.set_sources(self.sources(id));
+            }
+        }
+        Ok(ports)
+    }
+
+    fn new_ports(&self, id: &DeviceId, queues: usize, front: Offloads) -> Result<Reserved, SwitchFull> {
+        let ports = self.switch.add_multi_queue_port(queues, front)?;
+        let sources = self.sources(id);
         if let Some(port) = ports.first() {
             port.set_sources(sources);
         }
-        Ok(ports)
+        Ok(Reserved { ports, front, sources })
+    }
+
+    /// With which addresses a vif's guest may send.
+    fn sources(&self, id: &DeviceId) -> Sources {
+        let mac = self.vifs.get(&(id.front.0, id.handle)).and_then(|station| station.mac);
+        let may_spoof = |whose: &Spoofing| whose.is_none_or(|vifs| vifs.names(id.front.0, id.handle));
+        match mac {
+            _ if self.spoofing.iter().any(may_spoof) => Sources::Any(mac),
+            Some(mac) => Sources::Own(mac),
+            None => Sources::Learnt,
+        }
     }
 }
 
@@ -89,6 +124,25 @@ impl PortProvider for Stations {
         let mac = mac_of(place)?;
         self.vifs.entry((id.front.0, id.handle)).or_default().mac = mac;
         Ok(Notes::new())
+    }
+
+    /// Where its address is none, or the switch is full, nothing is: its connect says so.
+    fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads) {
+        let Ok(mac) = mac_of(place) else { return };
+        let key = (id.front.0, id.handle);
+        let station = self.vifs.entry(key).or_default();
+        if station.reserved.is_some() {
+            return;
+        }
+        station.mac = mac;
+        let reserved = self.new_ports(id, queues, front).ok();
+        self.vifs.entry(key).or_default().reserved = reserved;
+    }
+
+    fn release(&mut self, id: &DeviceId) -> usize {
+        let station = self.vifs.get_mut(&(id.front.0, id.handle));
+        let reserved = station.and_then(|station| station.reserved.take());
+        reserved.map_or(0, |reserved| reserved.ports.iter().map(SwitchPort::held).sum())
     }
 
     fn connected(
@@ -158,6 +212,42 @@ mod tests {
                 assert_eq!(heard(&mut ports, from, source), expected, "{from} as {source}");
             }
         }
+    }
+
+    #[test]
+    fn frames_wait_for_a_vif_that_is_about_to_be_taken_up() {
+        let mut stations = Stations::at(&Switch::new());
+        // 6 has an address of the toolstack's; nobody knows 7's, so what is for it goes to all.
+        let keys = [(5, Some("00:16:3e:00:00:05")), (6, Some("00:16:3e:00:00:06")), (7, None)];
+        for (front, mac) in keys {
+            stations.reserve(&id(front), &place(mac), 2, BOTH);
+        }
+        let mut five = stations.ports(&id(5), 2, BOTH).unwrap();
+        let mut arena = Arena::new();
+        for to in [6, 6, 9] {
+            let frame = [&[0, 0x16, 0x3e, 0, 0, to][..], &[0, 0x16, 0x3e, 0, 0, 5], &[0; 48]].concat();
+            assert!(arena.push(&frame, Offload::default()));
+        }
+        five[0].tx_burst(&arena.burst());
+        // Found again and again, as one whose last owner is dying; with what its guest takes as it turns out to be.
+        stations.reserve(&id(6), &place(keys[1].1), 2, BOTH);
+        stations.found(&id(6), &place(keys[1].1), true).unwrap();
+        let waiting = |ports: &[SwitchPort]| ports.iter().map(SwitchPort::held).sum::<usize>();
+        let six = stations.ports(&id(6), 2, Offloads::default()).unwrap();
+        let seven = stations.ports(&id(7), 2, BOTH).unwrap();
+        assert_eq!([waiting(&six), waiting(&seven), waiting(&five)], [3, 1, 0]);
+        // They are in use: nothing is left to be released.
+        assert_eq!(stations.release(&id(6)) + stations.release(&id(7)), 0);
+        drop((six, seven));
+        // One that turns out to have another number of queues has ports of its own; one that is not taken up has none.
+        for (front, mac) in [(6, keys[1].1), (7, None)] {
+            stations.reserve(&id(front), &place(mac), 2, BOTH);
+        }
+        five[0].tx_burst(&arena.burst());
+        assert_eq!(waiting(&stations.ports(&id(6), 1, BOTH).unwrap()), 0);
+        assert_eq!(stations.release(&id(7)), 1);
+        five[0].tx_burst(&arena.burst());
+        assert_eq!((five[0].stats().flooded, five[0].stats().no_port), (2, 3));
     }
 
     #[test]

@@ -62,6 +62,8 @@ struct Placed {
     scripted: bool,
     /// A predecessor's: its script may have.
     reattached: bool,
+    /// Its link has just come up, and its bridge may not forward for it yet.
+    settling: bool,
 }
 
 /// A vif that is gone, and whose script is to say so or does.
@@ -165,6 +167,24 @@ impl Taps {
         self.ending = ending;
     }
 
+    /// Waits until all taps whose links came up forward: what guests sent meanwhile is in their rings, and would be lost at a port that
+    /// does not, be it their own or another's.
+    fn settle(&mut self) {
+        let began = Instant::now();
+        let mut settling: Vec<_> = self.taps.values_mut().filter(|placed| placed.settling).collect();
+        while !settling.is_empty() && began.elapsed() < self.patience {
+            settling.retain_mut(|placed| {
+                placed.settling = !placed.tap.interface().forwards();
+                placed.settling
+            });
+            if !settling.is_empty() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        settling.into_iter().for_each(|placed| placed.settling = false);
+        self.patience = self.patience.saturating_sub(began.elapsed());
+    }
+
     fn of(&self, id: &DeviceId) -> Option<&Placed> {
         self.taps.get(&(id.front.0, id.handle))
     }
@@ -204,7 +224,7 @@ impl PortProvider for Taps {
         if self.of(id).is_some() {
             return Ok(Notes::new());
         }
-        let mut made = || -> io::Result<Tap> {
+        let made = || -> io::Result<Tap> {
             let mut tap = Tap::open(&place.name)?;
             tap.set_way(self.way);
             tap.persist(true)?;
@@ -222,14 +242,6 @@ impl PortProvider for Taps {
             }
             // What comes for a live vif waits in the tap. (Before Linux 5.0 the link cannot be told; it is up then.)
             let _ = tap.carrier(live);
-            // What its guest sent meanwhile is in its ring, and would be lost at a port that does not forward yet.
-            let began = Instant::now();
-            while live && !tap.interface().forwards() && began.elapsed() < self.patience {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            if live {
-                self.patience = self.patience.saturating_sub(began.elapsed());
-            }
             Ok(tap)
         };
         let tap = made().map_err(|e| e.to_string())?;
@@ -240,10 +252,14 @@ impl PortProvider for Taps {
             readable: Vec::new(),
             scripted: false,
             reattached: live,
+            settling: live,
         };
         self.taps.insert((id.front.0, id.handle), placed);
         Ok(Notes::new())
     }
+
+    /// What comes for its guest waits in the predecessor's tap, whose interface stays.
+    fn reserve(&mut self, _: &DeviceId, _: &HotplugConfig, _: usize, _: Offloads) {}
 
     fn plug(&mut self, id: &DeviceId, place: &HotplugConfig) -> Plugged {
         // A former vif's script would undo what this one's does.
@@ -287,6 +303,7 @@ impl PortProvider for Taps {
         queues: usize,
         front: Offloads,
     ) -> Result<Vec<Box<dyn FramePort>>, String> {
+        self.settle();
         let placed = self.taps.get_mut(&(id.front.0, id.handle)).ok_or("it has no interface")?;
         let ports = placed.tap.ports(queues, front).map_err(|e| e.to_string())?;
         let readable: io::Result<_> = ports.iter().map(|port| port.as_fd().try_clone_to_owned()).collect();

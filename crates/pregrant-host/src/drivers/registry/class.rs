@@ -46,6 +46,23 @@ pub trait DeviceClass<P: Platform, T: Transport + 'static>: Any {
         let _ = (front, handle);
         true
     }
+    /// Whether another serves this device's guest until its place is made here: then that comes at the last moment, and its rings at
+    /// once behind it.
+    fn changes_hands(&self, id: &DeviceId) -> bool {
+        let _ = id;
+        false
+    }
+    /// A device was found that a predecessor may have left connected, and is about to be taken up: what comes for its guest
+    /// from now on is to wait for it. Nothing of it is this process' yet, and what is wrong with it is said later.
+    fn reserve(&mut self, device: &Device, xs: &mut Client<T>) {
+        let _ = (device, xs);
+    }
+    /// It is connected, or not taken up after all: what was [reserved](Self::reserve) and is not in use goes. Returns how much of
+    /// what came for its guest is lost with it.
+    fn release(&mut self, id: &DeviceId) -> usize {
+        let _ = id;
+        0
+    }
     /// A device that was found. `kept` is memory of it that outlives the process.
     fn make(&mut self, id: &DeviceId, kept: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>>;
     /// Pages that one device may come to need: so many are made free before one connects.

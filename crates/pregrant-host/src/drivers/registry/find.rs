@@ -1,7 +1,9 @@
 //! Finding a domain's devices: which there are in its backend directory, which of them are new, and what a predecessor left.
 //!
 //! ```text
-//!   event below backend/CLASS --scan--> new: own it, watch its front, inherit or take up, make its far side's place
+//!   event below backend/CLASS --scan--> new, all of them: what comes for a predecessor's guests waits from now on
+//!                                     each of them: own it, watch its front, make its far side's place
+//!                                     each of them: take up what is left, or wait for its front
 //!                                     gone: removed
 //!   somebody else still has it: tried again for a second; what stands behind it: for as long as that takes
 //!   somebody else has it and keeps it (the kernel): left alone, and looked at now and then (looks)
@@ -9,6 +11,7 @@
 //! What a guest may do: nothing here; the directory is the toolstack's.
 
 use super::behind::Behind;
+use super::class::ServedDevice;
 use super::device_log::DeviceLog;
 use super::devices::{Held, Instance, Then, hush, listen};
 use super::looks::busy_pause;
@@ -22,6 +25,7 @@ use pregrant::xenbus::back::PreviousState;
 use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::{Class, Device, DeviceId, Side, toolstack};
 use pregrant::xenstore::{Transport, WatchEvent, XsError};
+use std::any::Any;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,6 +41,20 @@ pub(super) fn keeper<'a, P>(
     log: DeviceLog,
 ) -> impl FnMut(&str, usize) -> Option<Box<dyn SharedBytes + Send>> + 'a {
     move |name, bytes| log.failed(Level::Warn, recovery.as_mut()?.page(p, &id, name, bytes))?
+}
+
+/// A device that is this process' and has its place, and whose rings were not looked at yet.
+struct Placed<P: Platform, T: Transport + 'static> {
+    device: Device,
+    front_keys: &'static [&'static str],
+    served: Box<dyn ServedDevice<P, T>>,
+    log: DeviceLog,
+    owned: Option<Box<dyn Any>>,
+    left: PreviousState,
+    /// It may be gone on with what is left.
+    live: bool,
+    /// There is no place for it, and why.
+    misplaced: Option<String>,
 }
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
@@ -63,6 +81,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 self.remove(id);
             }
         }
+        let gone: Vec<_> = self.held.keys().filter(|id| !seen.contains(id)).copied().collect();
+        gone.iter().for_each(|id| self.release(id));
         self.held.retain(|id, _| seen.contains(id));
         self.left_alone.retain(|id| seen.contains(id));
         self.made.retain(|id, _| seen.contains(id));
@@ -73,12 +93,32 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
             stays
         });
+        let mut new = Vec::new();
         for id in seen {
             if !self.devices.has(&id) && self.is_announced(&id)? {
-                self.find(id);
+                new.push(id);
             }
         }
+        // A worker serves the first of them before the last is taken up: what its guest sends to that one's is not to be lost.
+        new.iter().for_each(|id| self.reserve(id));
+        let class = |id: &DeviceId| self.classes.iter().find(|c| c.class() == id.class);
+        let (served, new): (Vec<_>, Vec<_>) =
+            new.into_iter().partition(|id| class(id).is_some_and(|class| class.changes_hands(id)));
+        let placed: Vec<_> = new.into_iter().map(|id| (id, self.place(id))).collect();
+        placed.into_iter().for_each(|(id, placed)| self.take_up(id, placed));
+        served.into_iter().for_each(|id| self.find(id));
         self.forget_gone()
+    }
+
+    /// Has what comes for a device's guest wait, if a predecessor left it connected.
+    fn reserve(&mut self, id: &DeviceId) {
+        if self.config.recovery.is_none() || self.held.get(id).is_some_and(|held| held.given_up) {
+            return;
+        }
+        let device = Device::new(*id, Side::Back);
+        if let Some(class) = self.classes.iter_mut().find(|c| c.class() == id.class) {
+            class.reserve(&device, &mut self.xs);
+        }
     }
 
     /// Whether a directory is a device's already. Where it is written key by key, by hand or by a script, `state` comes last, and
@@ -125,35 +165,56 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.left_alone.iter().any(|id| had(id).is_none())
     }
 
+    /// Lets go of what waits for a device's guest, where the device is not connected.
+    fn release(&mut self, id: &DeviceId) {
+        let Some(class) = self.classes.iter_mut().find(|c| c.class() == id.class) else { return };
+        let lost = class.release(id);
+        if lost > 0
+            && let Some(log) = self.logs.get(id)
+        {
+            log.say(
+                Level::Warn,
+                &format_args!("not taken up: {lost} frame(s) that waited for its guest are lost"),
+            );
+        }
+    }
+
     /// Begins to serve a device: a new one, or one that a predecessor left connected.
     pub(super) fn find(&mut self, id: DeviceId) {
+        let placed = self.place(id);
+        self.take_up(id, placed);
+    }
+
+    /// Makes a device this process' own, and its place. None: that is not to be had, or not yet.
+    fn place(&mut self, id: DeviceId) -> Option<Placed<P, T>> {
         if self.is_left_alone(id) {
             self.held.remove(&id);
-            return;
+            return None;
         }
         let log = self.logs.entry(id).or_insert_with(|| self.device_logs.of(id)).clone();
         let owned = self.config.recovery.as_mut().map(|s| s.own(&self.platform, &id)).transpose();
         let owned = match owned {
             Ok(owned) => owned,
-            Err(why) => return self.hold(id, &why, false),
+            Err(why) => {
+                self.hold(id, &why, false);
+                return None;
+            }
         };
         let device = Device::new(id, Side::Back);
-        let Some(class) = self.classes.iter_mut().find(|c| c.class() == id.class) else { return };
+        let class = self.classes.iter_mut().find(|c| c.class() == id.class)?;
         let front_keys = class.front_keys();
         if let Err(e) = listen(&device, front_keys, &mut self.xs) {
             log.say(Level::Warn, &format_args!("cannot watch the front's state: {e}"));
-            return;
+            return None;
         }
         let mut served = self.made.remove(&id).unwrap_or_else(|| {
             class.make(&id, &mut keeper(&mut self.config.recovery, &self.platform, id, log.clone()))
         });
-        self.make_room(&id);
-        served.back_mut().limit_pages(self.pages_left(&id));
         let left = match served.back_mut().inherit(&mut StoreBus { device: &device, xs: &mut self.xs }) {
             Ok(left) => left,
             Err(e) => {
                 log.say(Level::Warn, &format_args!("cannot read what a predecessor left: {e}"));
-                return;
+                return None;
             }
         };
         // First of all: what comes for the guest from here on waits at its place.
@@ -168,8 +229,26 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if let (true, Some(why)) = (live, &misplaced) {
             // Its guest is connected, and would not come back from a close: whoever serves it next finds it as it is.
             let why = format!("{why}; it stays connected, for the next backend");
-            return self.hold(id, &why, false);
+            self.hold(id, &why, false);
+            return None;
         }
+        Some(Placed { device, front_keys, served, log, owned, left, live, misplaced })
+    }
+
+    /// Goes on with the rings that a predecessor left, or waits for the front.
+    fn take_up(&mut self, id: DeviceId, placed: Option<Placed<P, T>>) {
+        if let Some(placed) = placed {
+            self.take_up_placed(id, placed);
+        }
+        if self.held.get(&id).is_none_or(|held| held.given_up) {
+            self.release(&id);
+        }
+    }
+
+    fn take_up_placed(&mut self, id: DeviceId, placed: Placed<P, T>) {
+        let Placed { device, front_keys, mut served, log, owned, left, live, misplaced } = placed;
+        self.make_room(&id);
+        served.back_mut().limit_pages(self.pages_left(&id));
         let taken = if live {
             let mut kept = keeper(&mut self.config.recovery, &self.platform, id, log.clone());
             let mut bus = StoreBus { device: &device, xs: &mut self.xs };

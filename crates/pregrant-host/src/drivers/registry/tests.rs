@@ -63,6 +63,7 @@ impl FramePort for Endless {
 }
 
 impl PortProvider for NoRoom {
+    fn reserve(&mut self, _: &DeviceId, _: &HotplugConfig, _: usize, _: Offloads) {}
     fn found(&mut self, _: &DeviceId, _: &HotplugConfig, live: bool) -> Result<Notes, String> {
         if live { Err("no place".into()) } else { Ok(Notes::new()) }
     }

@@ -45,7 +45,10 @@ struct Dest {
 enum Way {
     To(Dest),
     All,
+    /// Dropped for what is wrong with it, or it is there already: behind the port that it comes from.
     Nowhere,
+    /// There is no port that could have its receiver.
+    NoPort,
 }
 
 /// What of a burst is for one queue.
@@ -109,6 +112,8 @@ struct Out {
 #[derive(Default)]
 pub struct Outbox {
     view: Arc<View>,
+    /// Vifs in it.
+    nr_vifs: usize,
     version: u64,
     to: Vec<Option<To>>,
     pool: Pool,
@@ -256,6 +261,7 @@ impl Outbox {
                 }
             }
         }
+        self.nr_vifs = view.iter().flatten().count();
         self.view = view;
     }
 
@@ -317,7 +323,7 @@ impl Outbox {
         let copied = Copied { from, bytes, shares: &shares, winner };
         for (desc, way) in descs.iter().zip(&ways) {
             match *way {
-                Way::Nowhere => {}
+                Way::Nowhere | Way::NoPort => {}
                 Way::To(dest) if Some(dest) == winner => {}
                 Way::To(dest) => self.copy(&copied, *desc, [dest], cut),
                 Way::All => self.flood(&copied, *desc, cut),
@@ -392,6 +398,7 @@ impl Outbox {
                     stats.flooded += 1;
                     shares.all += (desc.len as usize).next_multiple_of(64);
                 }
+                Way::NoPort => stats.no_port += 1,
                 Way::Nowhere => {}
             }
         }
@@ -399,16 +406,18 @@ impl Outbox {
     }
 
     fn find(&self, fabric: &Fabric, from: u16, dst: MacAddr) -> (Result<&Vif, Way>, u16) {
+        // Its own is one.
+        let all = if self.nr_vifs > 1 { Way::All } else { Way::NoPort };
         if dst.is_group() {
-            return (Err(Way::All), 0);
+            return (Err(all), 0);
         }
         match fabric.macs.find(dst, fabric.now_ns()) {
             Some(port) if port == from => (Err(Way::Nowhere), 0),
             Some(port) => match self.to.get(usize::from(port)) {
                 Some(Some(to)) => (Ok(&*to.vif), port),
-                _ => (Err(Way::Nowhere), 0),
+                _ => (Err(Way::NoPort), 0),
             },
-            None => (Err(Way::All), 0),
+            None => (Err(all), 0),
         }
     }
 
@@ -498,7 +507,7 @@ impl Outbox {
                     let at = desc.at as usize;
                     vif.queue_of(&mail.bytes[at..at + desc.len as usize]) == dest.queue
                 }
-                Way::Nowhere => false,
+                Way::Nowhere | Way::NoPort => false,
             };
             match is_its.then(|| mail.adopt(*desc, caps)) {
                 None => {}

@@ -45,6 +45,8 @@ counters! {
     forged,
     /// Large segments to a group: dropped.
     gso_to_group,
+    /// Frames to a receiver that no other port was there for: dropped.
+    no_port,
     /// Frames queued for the guest.
     rx_frames,
     /// Frames for the guest that found its queue full.

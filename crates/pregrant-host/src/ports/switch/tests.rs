@@ -61,6 +61,28 @@ fn unknown_floods_known_does_not_and_nothing_returns() {
 }
 
 #[test]
+fn frames_that_no_port_is_there_for_are_counted() {
+    let switch = Switch::new();
+    let mut first = switch.add_port(ALL).unwrap();
+    let [unknown, group] = [frame(mac(2), mac(1)), frame(MacAddr::BROADCAST, mac(1))];
+    send(&mut first, &unknown, NONE);
+    send(&mut first, &group, NONE);
+    // To itself: that is no loss.
+    send(&mut first, &frame(mac(1), mac(1)), NONE);
+    let counted = |port: &SwitchPort| (port.stats().no_port, port.stats().flooded);
+    assert_eq!(counted(&first), (2, 0));
+    let mut second = switch.add_port(ALL).unwrap();
+    send(&mut first, &unknown, NONE);
+    assert_eq!((counted(&first), received(&mut second).len()), ((2, 1), 1));
+    second.set_sources(Sources::Own(mac(2)));
+    drop(second);
+    send(&mut first, &unknown, NONE);
+    assert_eq!(counted(&first), (3, 1));
+    let drops = first.drop_counts().unwrap().read();
+    assert!(drops.contains(&PortDrop { dir: "tx", reason: "no_port", frames: 3 }), "{drops:?}");
+}
+
+#[test]
 fn a_station_moves_where_it_may_and_ages() {
     let (switch, mut p) = three();
     p[1].set_sources(Sources::Any(None));

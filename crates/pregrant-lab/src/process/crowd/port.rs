@@ -8,7 +8,7 @@ use pregrant::platform::Clock;
 use pregrant::port::{Arena, Burst, FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
 use pregrant_host::MonotonicClock;
-use pregrant_host::drivers::PortProvider;
+use pregrant_host::drivers::{HotplugConfig, PortProvider};
 use pregrant_host::ports::sink::{Check, Sink, SinkCounters};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
@@ -51,6 +51,7 @@ impl Hall {
 pub struct Ports(pub Arc<Hall>);
 
 impl PortProvider for Ports {
+    fn reserve(&mut self, _: &DeviceId, _: &HotplugConfig, _: usize, _: Offloads) {}
     fn connected(
         &mut self,
         id: &DeviceId,

@@ -13,6 +13,7 @@ use crate::error::PeerFault;
 use crate::net::back::assemble::{BATCH_SLOTS, Todo, bits, mask};
 use crate::net::back::hash::FrameHash;
 use crate::net::checksum;
+pub use crate::net::features::RxAccepts;
 use crate::net::headers::{IpHeaders, IpVersion};
 use crate::port::{Arena, BURST_FRAMES, Burst, FrameDesc, Offload, Offloads};
 use crate::ring::{BackRing, NetRx, RingMem};
@@ -117,21 +118,6 @@ impl Default for RxBatch {
             last_ahead: -1,
         }
     }
-}
-
-/// What the guest takes in one frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RxAccepts {
-    /// `feature-sg`: frames over several slots.
-    pub sg: bool,
-    /// `feature-gso-tcpv4`.
-    pub gso_tcpv4: bool,
-    /// `feature-gso-tcpv6`.
-    pub gso_tcpv6: bool,
-    /// Not `feature-no-csum-offload`: IPv4 frames with blank checksums.
-    pub csum: bool,
-    /// `feature-ipv6-csum-offload`: the same for IPv6.
-    pub ipv6_csum: bool,
 }
 
 impl RxAccepts {

@@ -9,12 +9,12 @@ use crate::net::back::ctrl::CtrlRing;
 use crate::net::back::gref_page::{GREF_PAGE_BYTES, GrefPage};
 use crate::net::back::gref_requests::{GrefRequests, QUEUES_MAX};
 use crate::net::back::multicast::MulticastList;
-use crate::net::back::rx_batch::RxAccepts;
 use crate::net::back::tx::PeerRing;
 use crate::net::back::{BackQueue, RxQueue, TxQueue};
 use crate::net::features::{
-    ActiveLists, BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, QueueKeys, RingRequest, active_key,
-    data_ring_active_key, guest_copy_active_key, of_back_connection, queue_prefix,
+    ActiveLists, BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, QueueKeys, RingRequest, RxAccepts,
+    active_key, connected_queues, data_ring_active_key, guest_copy_active_key, of_back_connection,
+    queue_prefix,
 };
 use crate::net::path::gref_mapping::exchange::GrefExchange;
 use crate::net::path::gref_mapping::table::GrefTable;
@@ -22,6 +22,7 @@ use crate::net::path::staging::keys::{APART_SINCE, FIRST_SLOTS_SINCE, SENT_ON_SI
 use crate::net::path::{Chain, PathName};
 use crate::net::path::{foreign, gref_mapping};
 use crate::platform::{Access, Clock, Events, PeerMem, Platform};
+use crate::port::Offloads;
 use crate::ring::{BackRing, NetRx, NetTx, REDO_BYTES, RedoPage, RingPages};
 use crate::units::GrantRef;
 use crate::xenbus::back::{BackDevice, Begin, Connect, KeptMemory};
@@ -42,6 +43,12 @@ type AttachedRings<P> =
     (BackRing<NetTx, PeerRing<NetTx, P>>, BackRing<NetRx, PeerRing<NetRx, P>>, (Chan<P>, Option<Chan<P>>));
 
 impl<P: Platform> Vif<P> {
+    /// What the ports of a connection that a predecessor left depend on: how many queues it has, and what its front takes
+    /// unfinished. By the keys alone, before anything is mapped.
+    pub fn left_by_predecessor<B: DeviceBus>(bus: &mut B) -> Result<(usize, Offloads), B::Error> {
+        Ok((connected_queues(bus)? as usize, RxAccepts::read(bus)?.offloads()))
+    }
+
     /// Maps rings, binds channels, judges staging lists and data rings; says which were accepted.
     pub(super) fn connect_queues<B: DeviceBus>(
         &mut self,
