@@ -178,7 +178,7 @@ fn keys_of_no_use() {
     stage.refuses(ring_of("tx", 5), &["tx-ring-page-order", "\"5\"", "at most the back's"]);
     stage.refuses(ring_of("rx", 1), &["rx-ring-ref1", "is missing"]);
     // Two queues promised, flat keys given.
-    stage.refuses(|_, keys| set(keys, "multi-queue-num-queues", 2), &["queue-0/event-channel", "is missing"]);
+    stage.refuses(|_, keys| set(keys, "multi-queue-num-queues", 2), &["queue-0/tx-ring-ref", "is missing"]);
     stage.end();
 }
 
