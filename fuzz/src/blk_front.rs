@@ -156,7 +156,7 @@ impl Game {
         let was_live = self.front.is_live();
         match self.front.step(&self.rig.guest, &mut self.front_bus) {
             Ok(FrontStep::Live) => self.live(),
-            Ok(FrontStep::Resized) => assert!(was_live),
+            Ok(FrontStep::Resized | FrontStep::StaysInUse) => assert!(was_live),
             Ok(FrontStep::Waiting | FrontStep::Closed) => {}
             Err(e) => {
                 let text = e.to_string();

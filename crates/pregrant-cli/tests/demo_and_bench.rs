@@ -338,13 +338,13 @@ fn a_row_with_a_wrong_byte_fails() {
         ("rx", "1500", "persistent"),
     ] {
         let json = File::new("damage.jsonl");
-        let rx = if path == "persistent" { "reference" } else { "copy" };
-        let args = ["bench", "net", "--path", path, "--dir", dir, "--size", size, "--rx", rx];
-        let out =
-            command(&[&args[..], &["--seconds", "0.02", "--repeats", "1", "--json", json.path()]].concat())
-                .env("PREGRANT_FAULT", "damage")
-                .output()
-                .expect("the program starts");
+        let by_reference: &[&str] = if path == "persistent" { &["--rx", "reference"] } else { &[] };
+        let args = ["bench", "net", "--path", path, "--dir", dir, "--size", size];
+        let more = ["--seconds", "0.02", "--repeats", "1", "--json", json.path()];
+        let out = command(&[&args[..], by_reference, &more].concat())
+            .env("PREGRANT_FAULT", "damage")
+            .output()
+            .expect("the program starts");
         assert_eq!(out.status.code(), Some(1), "{dir} {size}: {}", text(&out.stderr));
         assert!(text(&out.stderr).contains("1 frames damaged"), "{dir} {size}: {}", text(&out.stderr));
         assert_eq!(json.lines()[0]["damaged"].as_u64(), Some(1), "{dir} {size}");

@@ -91,14 +91,15 @@ fn status(machine: &Served) -> BackStatus {
     }
 }
 
-fn back(machine: &Served, workers: u64, place: &str) -> Process {
-    Process::start(&mut machine.command(&["back", "--workers", &workers.to_string(), "--place", place]))
+/// A backend by worker threads.
+fn back(machine: &Served, how: [&str; 2]) -> Process {
+    Process::start(&mut machine.command(&["back", how[0], how[1]]))
 }
 
 #[test]
 fn frames_that_wait_for_the_next_backend_arrive() {
     let machine = Served::start("killed", &["--guest", "5", "--guest", "6"]);
-    let mut serving = back(&machine, 1, "balanced");
+    let mut serving = back(&machine, ["--workers", "1"]);
     assert!(serving.line().contains("ready"));
     let plain = FrontConfig { tx_data_len: None, rx_data_len: None, queues: 2, ..FrontConfig::default() };
     let mut guests =
@@ -109,7 +110,8 @@ fn frames_that_wait_for_the_next_backend_arrive() {
         serving.child.kill().expect("it lives");
         serving.child.wait().expect("it is dead");
         // Which vif is had first does not matter, nor which worker has it.
-        serving = back(&machine, 1 + kill % 2, if kill % 4 < 2 { "balanced" } else { "own" });
+        let how = [["--workers", "1"], ["--workers", "2"], ["--place", "own"]];
+        serving = back(&machine, how[kill as usize % how.len()]);
         for (guest, to) in guests.iter_mut().zip([macs[1], macs[0]]) {
             guest.send(to, WAITING);
         }

@@ -377,9 +377,9 @@ impl Row {
             ..Case::of(self.dir, self.path)
         };
         let (guest, back) = stand.play(case)?;
-        if back.path != self.path.to_string() {
+        if back.path != self.name() {
             return Err(
-                format!("the back ran the path {} where {} was asked for", back.path, self.path).into()
+                format!("the back ran the path {} where {} was asked for", back.path, self.name()).into()
             );
         }
         let (taker, giver) = if self.dir == Dir::Tx { (&back, &guest) } else { (&guest, &back) };
