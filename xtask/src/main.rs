@@ -23,6 +23,7 @@ mod figures;
 mod fuzz;
 mod layer;
 mod rig;
+mod silence;
 mod tally;
 mod tidy;
 mod tool;

@@ -5,9 +5,11 @@
 //! has passed for its runner, and is counted here as well. One of the latter that panics ends its binary without a closing line:
 //! what was begun and did not end has failed.
 
+use crate::silence;
 use std::fmt;
 use std::io::{self, BufRead, BufReader};
 use std::process::Command;
+use std::sync::mpsc::{self, RecvTimeoutError};
 
 /// Tests by how they ended.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -90,7 +92,7 @@ impl Tally {
         ended
     }
 
-    /// Runs a command, whose output is printed line by line, and counted.
+    /// Runs a command, whose output is printed line by line, and counted. What stands without a line for [`silence::LONGEST`] is ended.
     fn run(&mut self, mut command: Command, print: &mut dyn FnMut(&str)) -> Result<(), String> {
         let shown = crate::workspace::show(&command);
         print(&format!("$ {shown}"));
@@ -99,10 +101,28 @@ impl Tally {
             let (out, to) = io::pipe()?;
             let mut child = command.stdout(to.try_clone()?).stderr(to).spawn()?;
             drop(command); // it holds the pipe's other end
-            for line in BufReader::new(out).split(b'\n') {
-                let line = String::from_utf8_lossy(&line?).into_owned();
-                print(&line);
-                self.hear(&line);
+            let (heard, lines) = mpsc::channel();
+            std::thread::spawn(move || {
+                BufReader::new(out).split(b'\n').try_for_each(|line| heard.send(line).map_err(drop))
+            });
+            loop {
+                match lines.recv_timeout(silence::LONGEST) {
+                    Ok(line) => {
+                        let line = String::from_utf8_lossy(&line?).into_owned();
+                        print(&line);
+                        self.hear(&line);
+                    }
+                    // Its end was not the pipe's: what a killed test left behind holds that.
+                    Err(RecvTimeoutError::Timeout) if child.try_wait()?.is_some() => break,
+                    Err(RecvTimeoutError::Timeout) => {
+                        let ended = silence::end_descendants(child.id());
+                        print(&format!(
+                            "xtask: no line for {} minutes: {ended} process(es) ended; the test named last hangs",
+                            silence::LONGEST.as_secs() / 60
+                        ));
+                    }
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
             }
             self.end();
             child.wait()
