@@ -310,6 +310,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         if pages > 0 {
             log::info!("{id}: the back keeps the pages mapped that it was asked to: {path}");
         } else {
+            // LOG: the same.
             log::warn!(
                 "{id}: the back keeps no page mapped (control messages GET, ADD_GREF_MAPPING): {path}"
             );

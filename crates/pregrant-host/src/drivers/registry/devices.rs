@@ -26,7 +26,7 @@ pub struct DeviceReport {
     pub faults: u64,
     /// How often its front was not listened to for a while, since it asked for too many steps, or for too much on its control ring.
     pub throttled: u64,
-    /// Lines that the log does not have of it, since it [caused too many](super::device_log).
+    /// Lines that the log does not have of it, since it [caused too many](super::DeviceLog).
     pub lines_left_out: u64,
     /// Why it was the last time, also when it is connected again.
     pub last_failure: Option<String>,

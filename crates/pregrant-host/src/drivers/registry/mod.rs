@@ -18,7 +18,7 @@
 //! comes down.
 //!
 //! What a guest may do: close, vanish, lie, come back again and again. Its own device is closed with a line that says why
-//! (lines of each device are [bounded](device_log)); the others go on. A guest that writes its state without end is heard
+//! (lines of each device are [bounded](DeviceLog)); the others go on. A guest that writes its state without end is heard
 //! in turns ([`EVENTS_PER_TURN`]), so that frames move in between, and then not for a while ([`throttle`]).
 //!
 //! [`throttle`]: crate::drivers::throttle

@@ -1,7 +1,6 @@
 //! What a front asked for and does not have: its back offers less, or there is no memory for more queues. The disk goes on with less, and
 //! its owner says so.
 
-use super::vbd::FrontConfig;
 use crate::blk::features::BackFeatures;
 use crate::wire::blkif::SEGMENTS_MAX;
 use alloc::vec::Vec;
@@ -33,19 +32,27 @@ pub enum NotOffered {
     },
 }
 
+/// What a front asks a back for.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    pub queues: u32,
+    pub ring_order: u32,
+    pub max_segments: u32,
+}
+
 impl NotOffered {
-    /// What of `config` is not to be had of a back with these features, with which `queues` queues were made.
-    pub(super) fn by(back: &BackFeatures, config: &FrontConfig, queues: u32) -> Vec<Self> {
+    /// What of that is not to be had of a back with these features, with which `queues` queues were made.
+    pub(super) fn by(back: &BackFeatures, asked: Asked, queues: u32) -> Vec<Self> {
         let mut all = Vec::new();
-        if config.queues > queues {
-            all.push(Self::Queues { asked: config.queues, got: queues });
+        if asked.queues > queues {
+            all.push(Self::Queues { asked: asked.queues, got: queues });
         }
-        if config.ring_order > back.max_ring_order {
-            all.push(Self::RingPages { asked: 1 << config.ring_order, offered: 1 << back.max_ring_order });
+        if asked.ring_order > back.max_ring_order {
+            all.push(Self::RingPages { asked: 1 << asked.ring_order, offered: 1 << back.max_ring_order });
         }
         let most = back.max_indirect_segments.max(SEGMENTS_MAX as u32);
-        if config.max_segments > most {
-            all.push(Self::Segments { asked: config.max_segments, offered: most });
+        if asked.max_segments > most {
+            all.push(Self::Segments { asked: asked.max_segments, offered: most });
         }
         all
     }
@@ -76,16 +83,16 @@ mod tests {
 
     #[test]
     fn what_a_back_takes_less_of_is_named() {
-        let config = FrontConfig { queues: 4, ring_order: 2, max_segments: 64, ..FrontConfig::default() };
+        let asked = Asked { queues: 4, ring_order: 2, max_segments: 64 };
         let back = BackFeatures::default();
-        assert_eq!(NotOffered::by(&back, &config, 4), []);
+        assert_eq!(NotOffered::by(&back, asked, 4), []);
         let plain = BackFeatures { max_ring_order: 0, max_indirect_segments: 0, ..back };
         let all = [
             NotOffered::Queues { asked: 4, got: 1 },
             NotOffered::RingPages { asked: 4, offered: 1 },
             NotOffered::Segments { asked: 64, offered: 11 },
         ];
-        assert_eq!(NotOffered::by(&plain, &config, 1), all);
-        assert_eq!(NotOffered::by(&plain, &FrontConfig { max_segments: 11, ..config }, 4), all[1..2]);
+        assert_eq!(NotOffered::by(&plain, asked, 1), all);
+        assert_eq!(NotOffered::by(&plain, Asked { max_segments: 11, ..asked }, 4), all[1..2]);
     }
 }

@@ -13,7 +13,7 @@
 //! than there is. What is asked past the end is the back's to refuse. Requests that are not answered when it closes are
 //! [lost](FrontVbd::take_lost), and said to be.
 
-use super::not_offered::NotOffered;
+use super::not_offered::{Asked, NotOffered};
 use super::queue::{Answer, Ask, FrontQueue, NotAsked, QueueConfig};
 use crate::blk::disk::DiskFigures;
 use crate::blk::features::{BackFeatures, FrontRequest, QueueKeys, of_front_connection, read_figures};
@@ -296,7 +296,9 @@ impl<P: Platform> FrontVbd<P> {
                 Err(_) => break, // fewer do as well
             }
         }
-        self.not_offered = NotOffered::by(&back, &self.config, keys.len() as u32);
+        let FrontConfig { queues, ring_order, max_segments, .. } = self.config;
+        self.not_offered =
+            NotOffered::by(&back, Asked { queues, ring_order, max_segments }, keys.len() as u32);
         let (abi, persistent) = (self.config.abi, self.config.persistent);
         let request = FrontRequest { abi, persistent, queues: keys };
         self.regions.tell();
