@@ -145,10 +145,11 @@ fn on_xen(args: &BlkBackArgs) -> Result<()> {
     let (xs, domid) = xenstore_of_xen(
         "`pregrant loopback serve --dir DIR --guest 5 --disk 5=ram:64M`, then `pregrant blkback --loopback DIR`",
     )?;
-    let Some((mut attached, _owner)) = Attached::on_xen((xs, domid), SERVES, &args.daemon, stop)? else {
+    let Some((mut attached, mut owner)) = Attached::on_xen((xs, domid), SERVES, &args.daemon, stop)? else {
         return Ok(());
     };
     let kept_off = KeptOff::begin(SERVES, args.vbd.clone())?;
+    owner.succeed();
     attached.leave(Box::new(|id| had_by_kernel(&KernelBack::of(Class::VBD), id)));
     let usual = if domid == TOOLSTACKS { Scripts::Toolstack } else { Scripts::None };
     let scripts = args.hotplug.unwrap_or(usual);

@@ -180,8 +180,9 @@ where
             let why = front.why_not();
             let _ = front.close(CLOSE_PATIENCE); // why it is not there is the error to tell
             return Err(format!(
-                "{id} ({name}): no disk in {} s: {why}. With --wait this waits until it is there",
-                args.wait
+                "{id} ({name}): no disk in {} s: {}. With --wait this waits until it is there",
+                args.wait,
+                why.trim_end_matches('.')
             )
             .into());
         }

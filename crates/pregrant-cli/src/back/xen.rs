@@ -50,10 +50,11 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
         return give_back(domid, &mut xs, &args.give_back);
     }
     let files = capture_files(args)?;
-    let Some((mut attached, _owner)) = Attached::on_xen((xs, domid), SERVES, &args.daemon, stop)? else {
+    let Some((mut attached, mut owner)) = Attached::on_xen((xs, domid), SERVES, &args.daemon, stop)? else {
         return Ok(());
     };
     let kept_off = keep_kernel_off(args)?;
+    owner.succeed();
     let take = Rc::new(RefCell::new(args.take.clone()));
     let taken = Rc::clone(&take);
     attached.leave(Box::new(move |id| had_by_kernel(&KernelBack::of(Class::VIF), &taken.borrow(), id)));

@@ -6,7 +6,7 @@
 //! ```
 //! A platform brings its attachment, its recovery and its directory; nothing behind this asks which it is.
 
-use super::owner::{own_loopback, own_xen};
+use super::owner::{XenOwner, own_loopback, own_xen};
 use super::{Daemon, DaemonArgs, RUN_DIR, Result, Serves, employ, workers_on_xen};
 use crate::loopback::no_machine;
 use crate::notify::Notify;
@@ -15,7 +15,6 @@ use pregrant::DomId;
 use pregrant::platform::Platform;
 use pregrant::xenbus::device::own_domid;
 use pregrant::xenstore::Client;
-use pregrant_host::drivers::recovery::Lock;
 use pregrant_host::drivers::registry::HadByOthers;
 use pregrant_host::drivers::{
     Backend, BackendConfig, BrokerRecovery, DeviceClass, FileRecovery, StatusTeller,
@@ -87,7 +86,7 @@ impl Attached<Xen> {
         serves: Serves,
         args: &DaemonArgs,
         stop: Stop,
-    ) -> Result<Option<(Self, Lock)>> {
+    ) -> Result<Option<(Self, XenOwner)>> {
         let platform = Xen::open(domid)?;
         platform.ready_for_back()?;
         let Some(owner) = own_xen(serves, args.wait, &stop)? else { return Ok(None) };

@@ -55,13 +55,16 @@ fn another_runs(run_dir: &Path, serves: Serves) -> bool {
     })
 }
 
-/// A process that waits for its predecessor's end, and keeps the kernel off from then on.
+/// A process that waits for its predecessor's end, and keeps the kernel off from then on. One that is dropped before it
+/// [succeeds](Self::succeed) has given up: the predecessor may have left the kernel to it.
 pub struct Heir {
     kernel: KernelBack,
     serves: Serves,
     run_dir: PathBuf,
-    /// Given back when this backend has the other lock.
-    next: Lock,
+    next: Option<Lock>,
+    /// This process has the backend's lock.
+    owns: bool,
+    succeeded: bool,
 }
 
 impl Heir {
@@ -73,17 +76,30 @@ impl Heir {
         let next = Lock::take(&next_path(run_dir, serves)).ok()?;
         // Whoever may not do that is told so once its turn has come.
         kernel.set_autoprobe(false).ok()?;
-        Some(Self { kernel, serves, run_dir: run_dir.into(), next })
+        let (next, run_dir) = (Some(next), run_dir.into());
+        Some(Self { kernel, serves, run_dir, next, owns: false, succeeded: false })
     }
 
-    /// It waits no more. The predecessor, whose lock is at `path`, may have left the kernel to it.
-    pub fn give_up(self, path: &Path) {
-        let Self { kernel, serves, run_dir, next } = self;
-        drop(next);
-        if let Ok(_lock) = Lock::take(path)
-            && !another_runs(&run_dir, serves)
-        {
-            let _ = kernel.set_autoprobe(true); // as whoever waited before it had it
+    /// This process has the backend's lock, and keeps it for longer than this.
+    pub fn has_come(&mut self) {
+        self.owns = true;
+    }
+
+    /// Somebody else in this process keeps the kernel off ([`KeptOff`]).
+    pub fn succeed(mut self) {
+        self.succeeded = true;
+    }
+}
+
+impl Drop for Heir {
+    fn drop(&mut self) {
+        drop(self.next.take());
+        if self.succeeded {
+            return;
+        }
+        let lock = (!self.owns).then(|| Lock::take(&lock_path(&self.run_dir, self.serves)));
+        if !matches!(lock, Some(Err(_))) && !another_runs(&self.run_dir, self.serves) {
+            let _ = self.kernel.set_autoprobe(true); // as whoever waited before it had it
         }
     }
 }
@@ -254,9 +270,23 @@ mod tests {
         end(first);
         assert!(!machine.takes_new(), "the old one has let go of the kernel, though the next waits");
         let second = machine.backend(Serves::Vifs);
-        drop(heir);
+        heir.succeed();
+        assert!(!machine.takes_new());
         end(second);
         assert!(machine.takes_new());
+    }
+
+    #[test]
+    fn one_whose_turn_has_come_and_that_fails_gives_the_kernel_its_devices() {
+        let machine = Machine::new("fails");
+        let first = machine.backend(Serves::Vifs);
+        let mut heir = machine.heir(Serves::Vifs).unwrap();
+        end(first);
+        let lock = Lock::take(&lock_path(&machine.run_dir(), Serves::Vifs)).unwrap();
+        heir.has_come();
+        drop(heir);
+        assert!(machine.takes_new());
+        drop(lock);
     }
 
     #[test]
@@ -282,13 +312,12 @@ mod tests {
     #[test]
     fn one_that_waits_no_more_leaves_the_kernel_to_whoever_runs() {
         let machine = Machine::new("gives-up");
-        let path = lock_path(&machine.run_dir(), Serves::Vifs);
         let first = machine.backend(Serves::Vifs);
-        machine.heir(Serves::Vifs).unwrap().give_up(&path);
+        drop(machine.heir(Serves::Vifs).unwrap());
         assert!(!machine.takes_new());
         let heir = machine.heir(Serves::Vifs).unwrap();
         end(first);
-        heir.give_up(&path);
+        drop(heir);
         assert!(machine.takes_new(), "nobody keeps it off, and nobody runs");
     }
 

@@ -59,19 +59,35 @@ fn owner(dir: &Path, serves: Serves) -> String {
     }
 }
 
+/// What makes this process the domain's only backend of its kind.
+pub struct XenOwner {
+    /// What it did while it waited is taken back with it. Dropped before the lock.
+    heir: Option<Heir>,
+    _lock: Lock,
+}
+
+impl XenOwner {
+    /// The kernel is kept off by this backend.
+    pub fn succeed(&mut self) {
+        if let Some(heir) = self.heir.take() {
+            heir.succeed();
+        }
+    }
+}
+
 /// Makes this process the domain's only backend of its kind on Xen. None: it was told to stop while it waited.
-pub fn own_xen(serves: Serves, wait: bool, stop: &Stop) -> Result<Option<Lock>> {
+pub fn own_xen(serves: Serves, wait: bool, stop: &Stop) -> Result<Option<XenOwner>> {
     let path = lock_path(Path::new(RUN_DIR), serves);
     let mut heir: Option<Heir> = None;
     let dying = Instant::now() + DYING;
     let mut said = false;
     loop {
         match Lock::take(&path) {
-            Ok(lock) => return Ok(Some(lock)),
-            Err(LockError::Held { .. }) if stop.asked() => {
-                heir.into_iter().for_each(|heir| heir.give_up(&path));
-                return Ok(None);
+            Ok(lock) => {
+                heir.iter_mut().for_each(Heir::has_come);
+                return Ok(Some(XenOwner { heir, _lock: lock }));
             }
+            Err(LockError::Held { .. }) if stop.asked() => return Ok(None),
             Err(LockError::Held { owner, .. }) if wait => {
                 if !std::mem::replace(&mut said, true) {
                     let _ = screen::print(format_args!(

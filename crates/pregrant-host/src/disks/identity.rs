@@ -2,7 +2,8 @@
 //!
 //! | an image | is told by |
 //! |---|---|
-//! | file | its inode, the device of its file system; and, for an inode's number is given again, its generation and when it was made |
+//! | file | its inode and its file system; and, for an inode's number is given again, its generation and when it was made |
+//! | file system | its device; where that has no device of its own (NFS, btrfs, ZFS, FUSE), its number is another at each mount, and its kind and the id that it says count |
 //! | volume of the device mapper | the UUID that LVM, multipath or cryptsetup gave it: it stays when the volume is switched off and on, and another volume of its name has another |
 //! | other block device | its number, and the kernel's count of disks and media (`diskseq`, Linux 5.15), which no other disk gets, nor another medium in the same drive; of a partition where it begins |
 //!
@@ -11,7 +12,7 @@
 
 use super::device;
 use rustix::fd::BorrowedFd;
-use rustix::fs::{AtFlags, StatxFlags, fstat, major, minor, statx};
+use rustix::fs::{AtFlags, StatxFlags, fstat, fstatfs, fstatvfs, major, minor, statx};
 
 /// Of an open file, or of a block device. None: the kernel does not say.
 pub(super) fn of(fd: BorrowedFd<'_>, is_device: bool) -> Option<String> {
@@ -19,8 +20,7 @@ pub(super) fn of(fd: BorrowedFd<'_>, is_device: bool) -> Option<String> {
     if is_device {
         return Some(of_device(stat.st_rdev));
     }
-    let (major, minor) = (major(stat.st_dev), minor(stat.st_dev));
-    let mut text = format!("file {} of device {major}:{minor}", stat.st_ino);
+    let mut text = format!("file {} of {}", stat.st_ino, file_system(fd, stat.st_dev));
     if let Some(generation) = device::generation(fd) {
         text += &format!(", generation {generation}");
     }
@@ -29,6 +29,14 @@ pub(super) fn of(fd: BorrowedFd<'_>, is_device: bool) -> Option<String> {
         text += &format!(", made at {}.{:09}", said.stx_btime.tv_sec, said.stx_btime.tv_nsec);
     }
     Some(text)
+}
+
+fn file_system(fd: BorrowedFd<'_>, device: u64) -> String {
+    match (major(device), fstatfs(fd), fstatvfs(fd)) {
+        // Some say 0 for an id: their kind has to do.
+        (0, Ok(of), Ok(said)) => format!("file system {:x}, id {:x}", of.f_type, said.f_fsid),
+        (major, ..) => format!("device {major}:{}", minor(device)),
+    }
 }
 
 fn of_device(number: u64) -> String {
@@ -50,6 +58,15 @@ mod tests {
     use super::*;
     use rustix::fd::AsFd;
     use std::fs::{self, File};
+
+    /// tmpfs has no device; what has one is told by that.
+    #[test]
+    fn a_device_number_that_is_another_at_each_mount_does_not_count() {
+        let of_shm = file_system(File::open("/dev/shm").unwrap().as_fd(), 7);
+        assert!(of_shm.starts_with("file system 1021994, id "), "{of_shm}");
+        let of_disk = file_system(File::open("/dev/shm").unwrap().as_fd(), rustix::fs::makedev(8, 7));
+        assert_eq!(of_disk, "device 8:7");
+    }
 
     #[test]
     fn a_file_that_is_made_anew_is_another_and_one_that_is_renamed_is_not() {
