@@ -283,7 +283,7 @@ fn give_one(kernel: &KernelBack, id: &DeviceId, xs: &mut Client<UnixTransport>) 
         .map_err(|e| format!("{e} (its vifs stay connected meanwhile)"))?;
     refuse_staged(&device, xs)?;
     // A tap of this name would be in the way of the kernel's interface.
-    let place = HotplugConfig::read(&device, xs)?;
+    let (place, _) = HotplugConfig::read(&device, xs)?;
     remove_left(&place.name)?;
     let hold = Hold::begin(device.clone(), xs)?;
     let forgotten = device.replace_in_transaction(xs, &[], unknown_to_netback);
