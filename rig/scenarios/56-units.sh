@@ -36,9 +36,9 @@ root=/proc/$(pid)/root
 ! touch $root/etc/mark 2>/dev/null || fail "it could write /etc"
 ! touch $root/usr/local/bin/mark 2>/dev/null || fail "it could write /usr/local/bin"
 ! touch $root/proc/sys/net/mark 2>/dev/null || fail "it could write /proc/sys"
-touch $root/run/pregrant/mark || fail "it could not write its own folder"
-rm $root/run/pregrant/mark
-[ "$(ls $root/run | tr '\n' ' ')" = "pregrant pregrant-hotplug systemd xenstored " ] || fail "it sees more of /run: $(ls $root/run | tr '\n' ' ')"
+touch $root/run/pregrant-back/mark || fail "it could not write its own folder"
+rm $root/run/pregrant-back/mark
+[ "$(ls $root/run | tr '\n' ' ')" = "pregrant pregrant-back pregrant-hotplug systemd xenstored " ] || fail "it sees more of /run: $(ls $root/run | tr '\n' ' ')"
 [ ! -e $root/run/systemd/private ] || fail "it reaches systemd itself"
 [ "$(ls $root/run/systemd | tr "\n" " ")" = "incoming notify " ] || fail "it sees more of systemd: $(ls $root/run/systemd)"
 ! $root/bin/busybox true 2>/dev/null || fail "it could run other programs"

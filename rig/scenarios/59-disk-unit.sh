@@ -20,8 +20,9 @@ note "capabilities: $caps (bound $bound), no_new_privs $(status NoNewPrivs), sec
 root=/proc/$(pid)/root
 ! touch $root/etc/mark 2>/dev/null || fail "it could write /etc"
 ! touch $root/usr/local/bin/mark 2>/dev/null || fail "it could write /usr/local/bin"
-touch $root/run/pregrant/mark $root/disks/mark || fail "it could not write its own folder and the images"
-rm $root/run/pregrant/mark $root/disks/mark
+touch $root/run/pregrant-blkback/mark $root/disks/mark || fail "it could not write its own folder and the images"
+rm $root/run/pregrant-blkback/mark $root/disks/mark
+[ ! -e $root/run/pregrant-back ] || fail "it reaches what the other backend keeps"
 [ ! -e $root/run/systemd/private ] || fail "it reaches systemd itself"
 ! $root/bin/busybox true 2>/dev/null || fail "it could run other programs"
 [ "$(cat /sys/bus/xen-backend/drivers_autoprobe)" = 0 ] || fail "from its sandbox it did not keep the kernel's blkback off"

@@ -4,12 +4,14 @@
 //!   machine   is it Xen, which domain, xenstore, /dev/xen, tun, the kernel's own drivers     --+
 //!   vifs      both ends' states and keys, who serves them, on which path                      --+--> findings, in words
 //!   vbds      the same of disks; what a front waits for                                       --+
+//!   device_policy   the devices of the disks, for systemd's unit
 //!   attached  one disk alone, for the toolstack's script: whether its backend has its image
 //! ```
 //! It changes nothing. What a guest may do: write anything into its keys; they are shown without control characters, and
 //! cut off.
 
 mod attached;
+mod device_policy;
 mod devices;
 mod finding;
 mod keys;
@@ -17,6 +19,7 @@ mod machine;
 mod vbds;
 mod vifs;
 
+use crate::daemon::Serves;
 use clap::Args;
 use finding::{Finding, Rank};
 use pregrant::xenbus::device::own_domid;
@@ -35,6 +38,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
   pregrant doctor
   pregrant doctor --loopback /tmp/xen
   pregrant doctor --vbd 5.51712
+  pregrant doctor --device-policy > /etc/systemd/system/pregrant-blkback.service.d/disks.conf
 
 Each line begins with ok, note or WRONG; what to do stands behind an arrow. The exit code is 1 when something is WRONG.")]
 pub struct DoctorArgs {
@@ -45,6 +49,10 @@ pub struct DoctorArgs {
     /// reason where it is not. dist/block-pregrant asks so before it tells xl that the disk is connected
     #[arg(long, value_name = "DOMID.HANDLE", value_parser = attached::one_vbd)]
     vbd: Option<(u16, u32)>,
+    /// Print a drop-in for pregrant-blkback.service that names the block devices, and the files elsewhere, of the disks that guests have
+    /// of this domain now, and nothing else
+    #[arg(long, conflicts_with_all = ["loopback", "vbd"])]
+    device_policy: bool,
 }
 
 /// Runs `pregrant doctor`.
@@ -55,7 +63,12 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
             None => UnixTransport::find()?,
         };
         let domid = own_domid(&mut Client::new(transport))?;
-        return attached::wait(&run_dir(args), domid, vbd);
+        return attached::wait(&run_dir(args, Serves::Vbds), domid, vbd);
+    }
+    if args.device_policy {
+        let mut xs = Client::new(UnixTransport::find()?);
+        let domid = own_domid(&mut xs)?;
+        return Ok(screen::print(device_policy::drop_in(&mut xs, domid)?.trim_end())?);
     }
     let mut findings = Vec::new();
     let store = match &args.loopback {
@@ -79,9 +92,9 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
             let name = xs.read_if_there(&format!("/local/domain/{}/name", domid.0))?;
             let name = name.map(|n| format!(", {}", finding::plain(&n))).unwrap_or_default();
             findings.push(Finding::ok(format_args!("xenstore answers; this is {domid}{name}")));
-            let run_dir = run_dir(args);
-            findings.extend(vifs::served_here(&mut xs, domid, &run_dir, args.loopback.is_none())?);
-            findings.extend(vbds::served_here(&mut xs, domid, &run_dir, args.loopback.is_none())?);
+            let (vifs, vbds) = (run_dir(args, Serves::Vifs), run_dir(args, Serves::Vbds));
+            findings.extend(vifs::served_here(&mut xs, domid, &vifs, args.loopback.is_none())?);
+            findings.extend(vbds::served_here(&mut xs, domid, &vbds, args.loopback.is_none())?);
             findings.extend(vifs::of_this_domain(&mut xs, domid)?);
             findings.extend(vbds::of_this_domain(&mut xs, domid)?);
         }
@@ -89,9 +102,9 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     tell(&findings)
 }
 
-/// Where backends tell their status.
-fn run_dir(args: &DoctorArgs) -> PathBuf {
-    args.loopback.clone().unwrap_or_else(|| crate::daemon::RUN_DIR.into())
+/// Where a backend tells its status.
+fn run_dir(args: &DoctorArgs, serves: Serves) -> PathBuf {
+    args.loopback.clone().unwrap_or_else(|| serves.own_dir().into())
 }
 
 /// Prints them; an error when something is wrong.

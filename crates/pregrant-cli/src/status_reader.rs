@@ -89,12 +89,17 @@ pub fn read(socket: &Path) -> Result<BackStatus, NoStatus> {
     ask(&[socket.into()]).pop().unwrap_or(Err(NoStatus::Absent))
 }
 
-/// All backends whose sockets are in `dir`.
+/// All backends whose sockets are in these directories, of which some may not be there.
 ///
 /// # Errors
-/// The directory cannot be read.
-pub fn read_all(dir: &Path) -> std::io::Result<Vec<Daemon>> {
-    let sockets = status::sockets_in(dir)?;
+/// None of them can be read.
+pub fn read_all(dirs: &[&Path]) -> std::io::Result<Vec<Daemon>> {
+    let found: Vec<_> = dirs.iter().map(|dir| status::sockets_in(dir)).collect();
+    let sockets: Vec<_> = if found.iter().any(Result::is_ok) {
+        found.into_iter().flatten().flatten().collect()
+    } else {
+        found.into_iter().collect::<std::io::Result<Vec<_>>>()?.concat()
+    };
     let answers = ask(&sockets);
     let daemon = |(socket, status): (&PathBuf, _)| {
         let (name, domain) = status::daemon_of(socket)?;
@@ -259,7 +264,11 @@ mod tests {
         rustix::net::listen(&_crowded, 0).unwrap();
         let _first = UnixStream::connect(at("back-3.status")).unwrap();
         drop(UnixListener::bind(at("back-7.status")).unwrap());
-        let daemons = read_all(&place.0).unwrap();
+        let elsewhere = Place::new("elsewhere");
+        drop(UnixListener::bind(elsewhere.0.join("blkback-8.status")).unwrap());
+        let missing = place.0.join("missing");
+        let daemons = read_all(&[&missing, &elsewhere.0, &place.0]).unwrap();
+        assert!(read_all(&[&missing, &missing]).is_err());
         answer.join().unwrap();
         let of = |domain, name| {
             let of = |d: &&Daemon| (d.domain, d.name) == (domain, name);
@@ -270,7 +279,8 @@ mod tests {
         assert_eq!(of(3, "back"), Err(NoStatus::Silent { pid: None }));
         assert_eq!(of(7, "back"), Err(NoStatus::Absent));
         assert_eq!(read(&at("back-9.status")), Err(NoStatus::Absent));
-        assert_eq!(daemons.len(), 4);
+        assert_eq!(of(8, "blkback"), Err(NoStatus::Absent));
+        assert_eq!(daemons.len(), 5);
     }
 
     #[test]

@@ -155,6 +155,16 @@ fn map_read_only<M: Machine>(m: &M) -> Case {
         ensure!(read(&map, PAGE_SIZE, PAGE_SIZE) == pattern(1), "the page shows other bytes");
         ensure!(region.copy_in(PAGE_SIZE, b"later"), "the region cannot be written");
         ensure!(read(&map, PAGE_SIZE, 5) == b"later", "the mapping is not the page itself");
+        // However its page was granted: what is mapped to be read refuses each kind of store.
+        ensure!(!map.is_writable() && map.load_u32(0).is_some(), "a mapping to be read is none");
+        ensure!(
+            !map.copy_in(PAGE_SIZE, b"never") && !map.store_u32(0, 1),
+            "a mapping to be read was written"
+        );
+        ensure!(map.word(0).is_none(), "a mapping to be read has words to write");
+        let piece = region.piece(0, 5).is_some_and(|from| map.copy_piece_in(PAGE_SIZE, from));
+        map.zero();
+        ensure!(!piece && read(&map, PAGE_SIZE, 5) == b"later", "a mapping to be read was written");
         drop(map);
         release(&front, region)?;
     }

@@ -92,7 +92,7 @@ impl LineBudget {
     }
 
     /// Whether a line is to be written: then, how many were left out since the last one.
-    fn take(&self, now: Duration) -> Option<u64> {
+    pub(crate) fn take(&self, now: Duration) -> Option<u64> {
         let mut kind = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kind.lines.has_room(KIND, now) {
             kind.lines.spend(KIND);

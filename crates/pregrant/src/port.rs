@@ -580,6 +580,11 @@ pub trait DropCounts: Send + Sync {
 pub trait FramePort: Send {
     /// What it can take unfinished.
     fn caps(&self) -> Offloads;
+    /// Whether it has room for a burst. Where it has not, the guest's frames stay on its ring, and whoever makes room wakes the worker, as for a
+    /// frame for the guest; it is asked again then, and once a second. It says so instead of waiting: a worker has other guests.
+    fn takes(&mut self) -> bool {
+        true
+    }
     /// Takes frames that the guest sent. Returns how many of them (from the first) it took; the rest are dropped and
     /// counted by the caller.
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize;

@@ -7,7 +7,8 @@
 //!
 //! Invariants: no `&` or `&mut` to shared memory is ever formed; words are relaxed atomics, payload is copied once by
 //! [`copy_from_shared`] and [`copy_to_shared`] (a plain copy in release, relaxed bytes under Miri); every access is
-//! checked against the length. What a peer may do: change any byte at any time. So whatever was copied out is
+//! checked against the length, and a store also against [`is_writable`](SharedBytes::is_writable): pages that were mapped to be read are
+//! written by no safe code, which would be a SIGSEGV. What a peer may do: change any byte at any time. So whatever was copied out is
 //! validated as a copy, and nothing is read twice. A [`Piece`] of it may also be named to the kernel, which then copies
 //! in our place.
 #![allow(unsafe_code)]
@@ -19,8 +20,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// Memory that a peer may write: an address range that stays put while the value lives.
 ///
 /// # Safety
-/// For the implementor: `base()` is page aligned and `base()..base() + len()` is mapped, readable (and writable unless
-/// the type says that it is read-only) from construction until the value is dropped, and moving the value does not move
+/// For the implementor: `base()` is page aligned and `base()..base() + len()` is mapped, readable (and writable where
+/// [`is_writable`](Self::is_writable) says so) from construction until the value is dropped, and moving the value does not move
 /// the range. The bytes may change at any time; no reference to them exists anywhere.
 pub unsafe trait SharedBytes {
     /// Start of the range.
@@ -31,6 +32,16 @@ pub unsafe trait SharedBytes {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Whether the range may be written, the same for as long as the value lives. Where it may not, stores are refused, as those past the
+    /// end are.
+    #[inline(always)]
+    fn is_writable(&self) -> bool {
+        true
+    }
+    /// A store was refused, for the range may not be written: a mistake of this program's, which an implementor says where it can.
+    #[cold]
+    fn store_refused(&self) {}
 
     /// Copies `dst.len()` bytes out of the range, starting at `at`. False (and nothing copied) when they pass its end.
     #[inline(always)]
@@ -45,11 +56,11 @@ pub unsafe trait SharedBytes {
         true
     }
 
-    /// Copies `src` into the range at `at`. False (and nothing copied) when it passes the end.
+    /// Copies `src` into the range at `at`. False (and nothing copied) when it passes the end, or the range may not be written.
     #[inline(always)]
     #[must_use]
     fn copy_in(&self, at: usize, src: &[u8]) -> bool {
-        if at > self.len() || src.len() > self.len() - at {
+        if at > self.len() || src.len() > self.len() - at || !self.takes_stores() {
             return false;
         }
         // SAFETY: as in `copy_out`, with the directions swapped.
@@ -57,11 +68,12 @@ pub unsafe trait SharedBytes {
         true
     }
 
-    /// Copies all of `from` into the range at `at`. False (and nothing copied) when it passes the end, or the two overlap.
+    /// Copies all of `from` into the range at `at`. False (and nothing copied) when it passes the end, the two overlap, or the
+    /// range may not be written.
     #[inline(always)]
     #[must_use]
     fn copy_piece_in(&self, at: usize, from: Piece<'_>) -> bool {
-        if at > self.len() || from.len > self.len() - at {
+        if at > self.len() || from.len > self.len() - at || !self.takes_stores() {
             return false;
         }
         // SAFETY: `at <= self.len()`, so the address is inside the range or one past it.
@@ -78,25 +90,35 @@ pub unsafe trait SharedBytes {
     /// Reads the aligned 32-bit word at byte `at` once. None when it is not aligned or passes the end.
     #[inline(always)]
     fn load_u32(&self, at: usize) -> Option<u32> {
-        self.word(at).map(|w| w.load(Ordering::Relaxed))
+        // SAFETY: what is there is an atomic word of the range, and is read alone.
+        word_at(self, at).map(|w| unsafe { w.as_ref() }.load(Ordering::Relaxed))
     }
 
-    /// Writes the aligned 32-bit word at byte `at`. False when it is not aligned or passes the end.
+    /// Writes the aligned 32-bit word at byte `at`. False when it is not aligned, passes the end, or the range may not be written.
     #[inline(always)]
     #[must_use]
     fn store_u32(&self, at: usize, value: u32) -> bool {
         self.word(at).map(|w| w.store(value, Ordering::Relaxed)).is_some()
     }
 
-    /// The aligned word at byte `at` as an atomic.
+    /// The aligned word at byte `at` as an atomic, which can be written: None where the range may not be.
     #[inline(always)]
     fn word(&self, at: usize) -> Option<&AtomicU32> {
-        if !at.is_multiple_of(4) || at >= self.len() {
-            return None;
+        let word = word_at(self, at).filter(|_| self.takes_stores())?;
+        // SAFETY: the word is in the range, for as long as this is borrowed, and an atomic may be shared with a writer that we do not
+        // control.
+        Some(unsafe { word.as_ref() })
+    }
+
+    /// Whether a store may go on.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn takes_stores(&self) -> bool {
+        let takes = self.is_writable();
+        if !takes {
+            self.store_refused();
         }
-        // SAFETY: aligned (the base is page aligned and `at` a multiple of 4, as is the length), inside the range, and
-        // an atomic may be shared with a writer that we do not control.
-        Some(unsafe { &*self.base().as_ptr().add(at).cast::<AtomicU32>() })
+        takes
     }
 
     /// Asks for the cache lines of `at..at + len` in the exclusive state, before they are filled.
@@ -132,12 +154,25 @@ pub unsafe trait SharedBytes {
         Some(Piece { base, len, of: PhantomData })
     }
 
-    /// Zeroes the whole range: a page is zeroed before it is shared.
+    /// Zeroes the whole range, where it may be written: a page is zeroed before it is shared.
     fn zero(&self) {
+        if !self.takes_stores() {
+            return;
+        }
         for at in (0..self.len()).step_by(4) {
             let _ = self.store_u32(at, 0);
         }
     }
+}
+
+/// The aligned word at byte `at` of a range.
+#[inline(always)]
+fn word_at<S: SharedBytes + ?Sized>(of: &S, at: usize) -> Option<NonNull<AtomicU32>> {
+    if !at.is_multiple_of(4) || at >= of.len() {
+        return None;
+    }
+    // SAFETY: aligned (the base is page aligned and `at` a multiple of 4, as is the length), and inside the range.
+    Some(unsafe { of.base().add(at) }.cast())
 }
 
 /// Some bytes of shared memory, for as long as whoever mapped it lends them. Made by [`SharedBytes::piece`].
@@ -184,6 +219,12 @@ unsafe impl<S: SharedBytes + ?Sized> SharedBytes for alloc::boxed::Box<S> {
     fn len(&self) -> usize {
         (**self).len()
     }
+    fn is_writable(&self) -> bool {
+        (**self).is_writable()
+    }
+    fn store_refused(&self) {
+        (**self).store_refused();
+    }
 }
 
 // SAFETY: what there is vouches for its range; nothing is a range of no bytes, at an address that is aligned as a page is and that
@@ -194,6 +235,14 @@ unsafe impl<S: SharedBytes> SharedBytes for Option<S> {
     }
     fn len(&self) -> usize {
         self.as_ref().map_or(0, S::len)
+    }
+    fn is_writable(&self) -> bool {
+        self.as_ref().is_none_or(S::is_writable)
+    }
+    fn store_refused(&self) {
+        if let Some(range) = self {
+            range.store_refused();
+        }
     }
 }
 

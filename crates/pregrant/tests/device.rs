@@ -2,6 +2,7 @@
 #![cfg(not(any(loom, miri)))]
 
 use pregrant::DomId;
+use pregrant::net::mtu::Mtu;
 use pregrant::platform::Clock;
 use pregrant::wire::xs::Errno;
 use pregrant::xenbus::toolstack::{self, Vif};
@@ -89,6 +90,25 @@ fn a_garbled_key_names_path_value_domain_and_expectation() {
     assert_eq!((e.seen.as_deref(), e.writer), (Some("eight"), FRONT));
     let Err(DeviceError::Key(e)) = back.require::<u32, _>(b, "rx-ring-ref") else { panic!() };
     assert_eq!(e.seen, None);
+}
+
+#[test]
+fn an_mtu_of_no_use_is_passed_over_at_either_end() {
+    let (_store, [_, f, b], front, back) = vif();
+    let (f, b) = (&mut { f }, &mut { b });
+    for (own, backs, told, lines) in [
+        (&b"1400"[..], &b"9000"[..], Some(1400), 0),
+        (b"jumbo", b"9000", Some(9000), 1),
+        (b"", b"1500.0", None, 1),
+        (b"\xFF\xFE", b"70000", None, 2),
+        (b"", b"", None, 0),
+    ] {
+        f.write(&path::join(front.own_dir(), "mtu"), own).unwrap();
+        b.write(&path::join(back.own_dir(), "mtu"), backs).unwrap();
+        let mut said = 0;
+        let read = Mtu::told_to_front(&front, f, |_| said += 1).unwrap();
+        assert_eq!((read, said), (told, lines), "{own:?}, {backs:?}");
+    }
 }
 
 #[test]

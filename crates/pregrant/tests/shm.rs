@@ -2,9 +2,11 @@
 //! refused, and nothing is touched.
 #![cfg(not(loom))]
 
-use pregrant::PAGE_SIZE;
-use pregrant::platform::local::Pages;
+use pregrant::platform::local::{LocalXen, Pages};
+use pregrant::platform::{Access, GrantPool, PeerMem};
+use pregrant::ring::{NetTx, RedoWords, RingPages};
 use pregrant::shm::SharedBytes;
+use pregrant::{DomId, GrantRef, PAGE_SIZE};
 use std::sync::atomic::Ordering;
 
 const LEN: usize = 2 * PAGE_SIZE;
@@ -147,4 +149,32 @@ fn prefetches_change_nothing() {
     }
     let mut out = [0; LEN];
     assert!(pages.copy_out(0, &mut out) && out == [3; LEN]);
+}
+
+/// However a page was granted: what is mapped to be read takes no store of any kind.
+#[test]
+fn pages_that_are_mapped_to_be_read_refuse_stores() {
+    let xen = LocalXen::new();
+    let (guest, host) = (xen.domain(7), xen.domain(0));
+    for granted in [Access::ReadOnly, Access::ReadWrite] {
+        let mut refs = [GrantRef::NONE];
+        let page = guest.alloc(DomId(0), granted, &mut refs).expect("memory");
+        assert!(page.is_writable() && page.copy_in(0, b"the guest's"));
+        let map = host.map(DomId(7), &refs, Access::ReadOnly).expect("a grant");
+        assert!(!map.is_writable() && !map.copy_in(0, b"x") && !map.store_u32(0, 1));
+        assert!(!map.copy_piece_in(4, page.piece(0, 1).expect("inside")));
+        assert!(map.word(0).is_none() && map.load_u32(0) == page.load_u32(0));
+        map.zero();
+        assert!(RedoWords::<4096>::new(Some(map)).is_none());
+        let map = Box::new(Some(host.map(DomId(7), &refs, Access::ReadOnly).expect("a grant")));
+        assert!(!map.is_writable() && !map.copy_in(0, b"x"));
+        let mut bytes = [0; 11];
+        assert!(map.copy_out(0, &mut bytes) && &bytes == b"the guest's");
+        let ring = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| RingPages::<NetTx, _>::new(map)));
+        assert!(ring.is_err(), "both ends of a ring write");
+        if granted == Access::ReadWrite {
+            let map = host.map(DomId(7), &refs, Access::ReadWrite).expect("a grant");
+            assert!(map.copy_in(0, b"the back's!") && map.word(0).is_some());
+        }
+    }
 }

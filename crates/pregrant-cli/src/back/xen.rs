@@ -3,16 +3,16 @@
 //! ```text
 //!   guests' netfronts <--> Backend <--> taps vif5.0, vif6.0 ... --> bridges of this machine      (or the switch)
 //!   /run/pregrant/backend.lock   one backend a domain
-//!   /run/pregrant/vif5.0/        what outlives this process
-//!   /run/pregrant/back-0.status  what `pregrant top` reads
+//!   /run/pregrant-back/vif5.0/   what outlives this process
+//!   /run/pregrant-back/back-0.status    what `pregrant top` reads
 //! ```
 //! Where the kernel's netback is loaded too, the vifs that are served here are kept from it, and the others are left to it.
 
 use super::hold::Hold;
 use super::{BackArgs, Port, Result, at_switch, capture_files, captured, classes};
+use crate::daemon::Serves;
 use crate::daemon::attached::{Attached, TOOLSTACKS, xenstore_of_xen};
 use crate::daemon::kernel::{KeptOff, devices_of};
-use crate::daemon::{RUN_DIR, Serves};
 use crate::stop::Stop;
 use log::Level;
 use pregrant::DomId;
@@ -280,11 +280,11 @@ fn give_one(kernel: &KernelBack, id: &DeviceId, xs: &mut Client<UnixTransport>) 
     if matches!(device.state(xs)?, XenbusState::Closing | XenbusState::Closed) {
         return Ok("it is closed, and left alone");
     }
-    let _lock = Lock::take(&FileRecovery::new(RUN_DIR).lock_of(id))
+    let _lock = Lock::take(&FileRecovery::new(Serves::Vifs.own_dir()).lock_of(id))
         .map_err(|e| format!("{e} (its vifs stay connected meanwhile)"))?;
     refuse_staged(&device, xs)?;
     // A tap of this name would be in the way of the kernel's interface.
-    let place = HotplugConfig::read(&device, xs)?;
+    let (place, _) = HotplugConfig::read(&device, xs)?;
     remove_left(&place.name)?;
     let hold = Hold::begin(device.clone(), xs)?;
     let forgotten = device.replace_in_transaction(xs, &[], unknown_to_netback);

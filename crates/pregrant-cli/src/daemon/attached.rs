@@ -7,7 +7,7 @@
 //! A platform brings its attachment, its recovery and its directory; nothing behind this asks which it is.
 
 use super::owner::{XenOwner, own_loopback, own_xen};
-use super::{Daemon, DaemonArgs, RUN_DIR, Result, Serves, employ, workers_on_xen};
+use super::{Daemon, DaemonArgs, Result, Serves, employ, workers_on_xen};
 use crate::loopback::no_machine;
 use crate::notify::Notify;
 use crate::stop::Stop;
@@ -26,7 +26,9 @@ use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
 use pregrant_lab::machine::{self, DRIVER};
 use pregrant_lab::screen;
+use std::fs::DirBuilder;
 use std::os::fd::AsFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -90,9 +92,10 @@ impl Attached<Xen> {
         let platform = Xen::open(domid)?;
         platform.ready_for_back()?;
         let Some(owner) = own_xen(serves, args.wait, &stop)? else { return Ok(None) };
-        let status = StatusTeller::on_xen_at(&serves.status(Path::new(RUN_DIR), domid.0))?;
+        make_private(serves.own_dir())?;
+        let status = StatusTeller::on_xen_at(&serves.status(serves.own_dir(), domid.0))?;
         let config = BackendConfig {
-            recovery: Some(Box::new(FileRecovery::new(RUN_DIR))),
+            recovery: Some(Box::new(FileRecovery::new(serves.own_dir()))),
             removes: removes_directories(domid, false),
             ..BackendConfig::default()
         };
@@ -110,6 +113,12 @@ impl Attached<Xen> {
     pub fn plugged_by_toolstack(&mut self, plugs: bool) {
         self.config.removes = removes_directories(self.domid, plugs);
     }
+}
+
+/// Makes a directory for this user alone, where systemd did not.
+fn make_private(dir: &Path) -> Result<()> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    Ok(made.map_err(|e| format!("{}: {e}; is its folder writable for this user?", dir.display()))?)
 }
 
 /// Whether a backend in domain `own` takes the directories of devices that are over away. Dom0's toolstack does it for dom0's. In a
@@ -163,5 +172,20 @@ mod tests {
         );
         assert!(!removes_directories(driver_domain, true), "xl devd's");
         assert!(removes_directories(driver_domain, false), "nobody else would");
+    }
+
+    /// A backend that is started by hand has no folder, and each kind has one of its own.
+    #[test]
+    fn a_backend_makes_the_folder_that_is_its_own() {
+        use std::os::unix::fs::PermissionsExt;
+        assert_ne!(Serves::Vifs.own_dir(), Serves::Vbds.own_dir());
+        let dir = std::env::temp_dir().join(format!("pregrant-own-{}", std::process::id()));
+        for _ in 0..2 {
+            make_private(&dir.join("pregrant-back")).unwrap();
+        }
+        assert_eq!(dir.join("pregrant-back").metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        std::fs::write(dir.join("file"), "").unwrap();
+        assert!(make_private(&dir.join("file")).unwrap_err().to_string().contains("file"));
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

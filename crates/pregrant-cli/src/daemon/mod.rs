@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Where a backend of a real Xen keeps what others find.
+/// Where backends and fronts of a real Xen have their locks, in which each looks for the others.
 pub const RUN_DIR: &str = "/run/pregrant";
 /// Worker threads that are taken on Xen without being asked for: more vCPUs than that are seldom there for one driver domain.
 const WORKERS_MOST: usize = 4;
@@ -73,6 +73,15 @@ impl Serves {
             Self::Vifs => "backend",
             Self::Vbds => "blkback",
         }
+    }
+
+    /// Where a backend of a real Xen keeps what is its own: its status, and what its successor goes on with. Under systemd a process of
+    /// one kind has no way to those of the other.
+    pub fn own_dir(self) -> &'static Path {
+        Path::new(match self {
+            Self::Vifs => "/run/pregrant-back",
+            Self::Vbds => "/run/pregrant-blkback",
+        })
     }
 
     /// Where it tells its status, in a machine's directory.

@@ -15,8 +15,10 @@ use super::{CLOSE_PATIENCE, MTU, Result};
 use crate::stop::Stop;
 use pregrant::net::front::{FrontStep, Verdict};
 use pregrant::net::headers::MacAddr;
+use pregrant::net::mtu::Mtu;
 use pregrant::platform::Platform;
 use pregrant::port::{Arena, FramePort};
+use pregrant::xenbus::KeyError;
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::{Frontend, FrontendError, Mode, Rest, Work, Worker};
 use pregrant_host::ports::arrivals::Arrivals;
@@ -78,11 +80,9 @@ where
 /// The vif's MTU, as the toolstack writes it at either end.
 fn told_mtu<P: Platform, T: Transport>(guest: &mut Frontend<P, T>) -> Result<Option<u32>> {
     let device = guest.device().clone();
-    let own: Option<u32> = device.get_own(guest.xs(), "mtu").map_err(FrontendError::from)?;
-    match own {
-        None => Ok(device.get(guest.xs(), "mtu").map_err(FrontendError::from)?),
-        own => Ok(own),
-    }
+    // LOG: once for each end, at the start of the process' own front.
+    let say = |e: &KeyError| log::warn!("passed over: {e}");
+    Ok(Mtu::told_to_front(&device, guest.xs(), say).map_err(FrontendError::from)?)
 }
 
 /// A vif and its interface.
@@ -159,7 +159,10 @@ where
         let mut moved = false;
         for (i, (port, waiting)) in self.ports.iter_mut().zip(&mut self.waiting).enumerate() {
             self.came.clear();
+            // Its ring is full: what the back sends waits on the vif's.
+            let takes = port.takes();
             let came = match &mut self.hook {
+                _ if !takes => 0,
                 Some(hook) => hook.recv(&mut self.guest, i, &mut self.came)?,
                 None => self.guest.recv(i, &mut self.came, 1)?,
             };

@@ -15,7 +15,7 @@ pub(crate) mod sample;
 mod table;
 mod terminal;
 
-use crate::daemon::RUN_DIR;
+use crate::daemon::{RUN_DIR, Serves};
 use crate::status_reader::{self, Daemon, answers};
 use crate::stop::Stop;
 use clap::Args;
@@ -43,7 +43,7 @@ Two lines for each vif: tx is what its guest sends. One for each disk: latency i
 many are under way, both the mean of the time between two readings, as all rates are. JSON also has the counters since the device
 connected. Keys: q ends.")]
 pub struct TopArgs {
-    /// The loopback machine in this directory; without it the backends of this Xen, in /run/pregrant
+    /// The loopback machine in this directory; without it the backends of this Xen, in /run/pregrant-back and /run/pregrant-blkback
     #[arg(long, value_name = "DIR")]
     loopback: Option<PathBuf>,
     /// Seconds between two readings
@@ -94,7 +94,9 @@ pub fn run(args: TopArgs) -> Result<()> {
 
 /// The backends in `dir`, those that do not answer among them.
 fn read(dir: &Path) -> Result<Vec<Daemon>> {
-    status_reader::read_all(dir)
+    let own = [Serves::Vifs.own_dir(), Serves::Vbds.own_dir()];
+    let one = [dir];
+    status_reader::read_all(if dir == Path::new(RUN_DIR) { &own } else { &one })
         .map_err(|e| format!("cannot read {}: {e}; {}", dir.display(), start(dir)).into())
 }
 

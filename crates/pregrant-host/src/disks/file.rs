@@ -279,6 +279,10 @@ fn length(fd: BorrowedFd<'_>, sector_size: u32) -> Result<Length, Errno> {
     Ok(Length { sectors: (bytes - tail) / SECTOR_BYTES as u64, tail })
 }
 
+fn is_block_device(path: &Path) -> bool {
+    stat(path).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice)
+}
+
 fn open(
     path: &Path,
     config: DiskConfig,
@@ -291,6 +295,10 @@ fn open(
     let unopened = |e: Errno| {
         failed(match e {
             Errno::NOENT => "there is no such file, so the disk has no image".into(),
+            // A device that the unit does not name is refused so, whatever the file's own rights.
+            Errno::PERM if is_block_device(path) => format!(
+                "{e}: this process may not have that device; under systemd name it in the unit (pregrant doctor --device-policy)"
+            ),
             Errno::ACCESS | Errno::PERM | Errno::ROFS if writable => {
                 format!("{e}: this process may not write to it; give it the right to, or the disk mode \"r\"")
             }

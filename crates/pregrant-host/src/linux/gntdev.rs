@@ -88,6 +88,7 @@ pub struct PeerMap {
     base: Base,
     pages: usize,
     index: u64,
+    write: bool,
 }
 
 impl Gntdev {
@@ -182,6 +183,7 @@ unsafe impl PeerMem for Gntdev {
                     base: Base(base),
                     pages: refs.len(),
                     index,
+                    write: acc == Access::ReadWrite,
                 })
             }
             Ok(None) | Err(_) => {
@@ -332,13 +334,23 @@ impl Drop for PeerMap {
     }
 }
 
-// SAFETY: `map` mapped that many pages, page aligned, until drop; a read-only one faults when it is written to, which its
-// owner, who asked for it read-only, does not.
+// SAFETY: `map` mapped that many pages, page aligned, until drop; one that faults when it is written to says that it may not be.
 unsafe impl SharedBytes for PeerMap {
     fn base(&self) -> NonNull<u8> {
         self.base.0
     }
     fn len(&self) -> usize {
         self.pages * PAGE_SIZE
+    }
+    #[inline(always)]
+    fn is_writable(&self) -> bool {
+        self.write
+    }
+    fn store_refused(&self) {
+        static REFUSED: LineBudget = LineBudget::new();
+        REFUSED.warn(format_args!(
+            "{}: a store into {} page(s) that are mapped to be read was refused; a mistake of this program's: please report it",
+            GNTDEV.path, self.pages
+        ));
     }
 }

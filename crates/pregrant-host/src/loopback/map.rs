@@ -245,6 +245,9 @@ unsafe impl PeerMem for Reach {
     }
 }
 
+/// Of a store that no safe code should try.
+const REPORT: &str = "a mistake of this program's: please report it";
+
 /// Of guests that come and go without end.
 static LINES: LineBudget = LineBudget::new();
 
@@ -296,12 +299,22 @@ impl Drop for PeerMap {
 }
 
 // SAFETY: `base` starts `pages` pages that show until the map is hidden, which takes the value itself or `&mut` to it
-// from `unmap`, which drops it; moving the value moves no page. Writable unless it was mapped read-only.
+// from `unmap`, which drops it; moving the value moves no page. Writable unless it was mapped read-only, which `is_writable` says.
 unsafe impl SharedBytes for PeerMap {
     fn base(&self) -> NonNull<u8> {
         self.base.0
     }
     fn len(&self) -> usize {
         self.pages() * PAGE_SIZE
+    }
+    #[inline(always)]
+    fn is_writable(&self) -> bool {
+        self.write
+    }
+    fn store_refused(&self) {
+        let (pages, of) = (self.pages(), self.peer.domid);
+        LINES.warn(format_args!(
+            "loopback: a store into {pages} page(s) of {of} that are mapped to be read was refused; {REPORT}"
+        ));
     }
 }

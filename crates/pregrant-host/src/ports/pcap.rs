@@ -145,6 +145,9 @@ impl<W: Write + Send> FramePort for Pcap<W> {
         self.inner.caps()
     }
 
+    fn takes(&mut self) -> bool {
+        self.inner.takes()
+    }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         let taken = self.inner.tx_burst(frames);
         self.capture.capture(frames.bytes, &frames.frames[..taken.min(frames.frames.len())]);

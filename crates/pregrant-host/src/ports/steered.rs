@@ -79,6 +79,9 @@ impl<P: FramePort> FramePort for Steered<P> {
         self.inner.caps()
     }
 
+    fn takes(&mut self) -> bool {
+        self.inner.takes()
+    }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         self.inner.tx_burst(frames)
     }

@@ -142,6 +142,9 @@ impl FramePort for CountedPort {
     fn caps(&self) -> Offloads {
         self.port.caps()
     }
+    fn takes(&mut self) -> bool {
+        self.port.takes()
+    }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         self.account.a_frame_moves();
         frames.iter().for_each(|(frame, _)| self.account.note(frame));

@@ -199,7 +199,13 @@ impl Server {
                 };
                 let may = match below {
                     Some(node) => caller.may(Need::Read, &node.perms),
-                    None => change.readers.iter().flatten().any(|perms| caller.may(Need::Read, perms)),
+                    None => {
+                        // Above each new node but the topmost is one that is as new, with the same permissions.
+                        let of_its_own =
+                            matches!(change.kind, ChangeKind::Made { top, .. } if path.len() > top);
+                        let readers = &change.readers[..if of_its_own { 1 } else { 3 }];
+                        readers.iter().flatten().any(|perms| caller.may(Need::Read, perms))
+                    }
                 };
                 if may {
                     self.queue_event(key, &path);

@@ -16,7 +16,7 @@
 use super::permission::Caller;
 use super::quota::Limits;
 use super::tree::{Stamp, Tree};
-use super::view::{Change, Edit, View};
+use super::view::{Change, ChangeKind, Edit, View};
 use pregrant::wire::xs::Errno;
 use std::collections::BTreeMap;
 
@@ -129,8 +129,19 @@ impl Transaction {
             view.apply(edit)?;
         }
         // What came and went in it, nobody else ever saw.
-        let was_or_is = |path: &str| live.get(path).is_some() || next.get(path).is_some();
-        changes.retain(|change| was_or_is(&change.path));
+        changes.retain_mut(|change| {
+            let seen = live.nearest(&change.path).0.max(next.nearest(&change.path).0);
+            match &mut change.kind {
+                _ if seen == change.path.len() => true,
+                // Some of the nodes above it are there.
+                ChangeKind::Made { top, last } if seen >= *top => {
+                    *last = false;
+                    change.path = change.path[..seen].into();
+                    true
+                }
+                _ => false,
+            }
+        });
         *live = next;
         Ok(changes)
     }

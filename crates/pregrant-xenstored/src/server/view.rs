@@ -43,7 +43,7 @@ pub struct Change {
     /// The kind of change.
     pub kind: ChangeKind,
     /// Lists of permissions of which one must let a watcher read, for it to be told: the node's own, that of the
-    /// node above, and the node's own of before.
+    /// node above, and the node's own of before. Of nodes that are new, their own, which is one, and that of the node above the topmost.
     pub readers: [Option<Perms>; 3],
 }
 
@@ -52,8 +52,14 @@ pub struct Change {
 pub enum ChangeKind {
     /// The node has a new value, new permissions, or is new.
     Node,
-    /// The node was made because one below it was; [`Change`] of that one follows.
-    Above,
+    /// The node is new, and with it those above it, up to the one that these bytes of its path name. One change for all of them: a
+    /// thousand paths of one chain would be the square of its length.
+    Made {
+        /// Bytes of the topmost new node's path.
+        top: usize,
+        /// Whether the node itself is told of as it is, and not as one above another.
+        last: bool,
+    },
     /// The node is gone, with all below it.
     Removed(Arc<Node>),
 }
@@ -164,22 +170,22 @@ impl View<'_> {
 
     /// Makes the node, and those above that are missing, after [`View::find`] said that the caller may.
     fn create(&mut self, path: &str, value: &[u8]) -> Result<(), Errno> {
-        let missing: Vec<&str> =
-            path::self_and_ancestors(path).take_while(|p| self.tree.get(p).is_none()).collect();
-        let above = missing.last().and_then(|top| path::parent(top)).and_then(|above| self.perms_of(above));
-        let perms = self.caller.inherit(&above.ok_or(Errno::Einval)?);
+        let (there, above) = self.tree.nearest(path);
+        let above = above.perms.clone();
+        let perms = self.caller.inherit(&above);
         let owner = perms.first().map_or(self.caller.domid, |p| p.domid);
+        let Some(first) = path::components(&path[there..]).next() else { return Err(Errno::Einval) };
         // Nodes that domain 0 makes below a guest's node count for the guest and are not refused: a toolstack
         // must always get through.
-        if self.tree.owned_by(owner).saturating_add(missing.len()) > self.limits.nodes {
+        let missing = path::components(&path[there..]).count();
+        if self.tree.owned_by(owner).saturating_add(missing) > self.limits.nodes {
             return Err(Errno::Enospc);
         }
-        for &at in missing.iter().rev() {
-            let (value, kind) =
-                if at == path { (value, ChangeKind::Node) } else { (&b""[..], ChangeKind::Above) };
-            self.tree.insert(at, value, perms.clone());
-            self.changed(at, kind, None);
-        }
+        // Below the root no slash is between.
+        let top = if there == 1 { 0 } else { there } + 1 + first.len();
+        self.tree.insert_all(path, value, &perms);
+        let readers = [Some(perms), Some(above), None];
+        self.changes.push(Change { path: path.into(), kind: ChangeKind::Made { top, last: true }, readers });
         Ok(())
     }
 
@@ -187,24 +193,22 @@ impl View<'_> {
     /// caller may know so.
     fn find(&mut self, path: &str, need: Need) -> Result<&Node, Errno> {
         self.note(path)?;
-        if self.tree.get(path).is_none() {
-            let mut nearest = path;
-            while let Some(above) = path::parent(nearest) {
-                nearest = above;
-                self.note(nearest)?;
-                if let Some(node) = self.tree.get(nearest) {
-                    // "Own" of a missing node needs no more than seeing that it is missing.
-                    let need = if need == Need::Own { Need::Read } else { need };
-                    return Err(if self.caller.may(need, &node.perms) {
-                        Errno::Enoent
-                    } else {
-                        Errno::Eacces
-                    });
-                }
+        let there = self.tree.nearest(path).0;
+        if self.seen.is_some() {
+            for missing in path::self_and_ancestors(path).take_while(|at| at.len() > there) {
+                self.note(missing)?;
             }
+            self.note(&path[..there])?;
         }
-        let node = self.tree.get(path).ok_or(Errno::Enoent)?;
-        if self.caller.may(need, &node.perms) { Ok(node) } else { Err(Errno::Eacces) }
+        let node = self.tree.nearest(path).1;
+        let missing = there < path.len();
+        // "Own" of a missing node needs no more than seeing that it is missing.
+        let need = if missing && need == Need::Own { Need::Read } else { need };
+        match self.caller.may(need, &node.perms) {
+            true if missing => Err(Errno::Enoent),
+            true => Ok(node),
+            false => Err(Errno::Eacces),
+        }
     }
 
     fn note(&mut self, path: &str) -> Result<(), Errno> {

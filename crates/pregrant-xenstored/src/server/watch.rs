@@ -11,6 +11,7 @@
 
 use super::ConnId;
 use super::quota::Limits;
+use super::tree::step;
 use super::view::{Change, ChangeKind};
 use pregrant::wire::xs::{ABS_PATH_MAX, Errno, PAYLOAD_MAX};
 use pregrant::xenstore::path;
@@ -90,18 +91,21 @@ impl Watches {
     /// The watches to tell of a change, each with the path to name.
     pub fn matching(&self, change: &Change) -> Vec<(WatchKey, Arc<str>)> {
         let mut found = vec![];
+        // Levels of a watched node above the changed one, and the watch.
+        let mut watching = vec![];
         for (levels, at) in path::self_and_ancestors(&change.path).enumerate() {
+            step();
             for &key in self.by_path.get(at).into_iter().flatten() {
-                let depth = self.watches.get(&key).and_then(|w| w.depth);
-                let wanted = match change.kind {
-                    // The node below is named in a moment; only who does not look so deep needs this one.
-                    ChangeKind::Above => depth.is_some_and(|d| levels <= d),
-                    _ => depth.is_none_or(|d| levels <= d),
-                };
-                if wanted {
-                    found.push((key, change.path.clone()));
-                }
+                watching.push((levels, key, self.watches.get(&key).and_then(|w| w.depth)));
             }
+        }
+        if let ChangeKind::Made { top, last } = change.kind {
+            // The nodes above are named by the last one; only who does not look so deep needs them.
+            watching_with_depth(&watching, &change.path, (top, last), &mut found);
+        }
+        if !matches!(change.kind, ChangeKind::Made { last: false, .. }) {
+            let wanted = watching.iter().filter(|(levels, _, depth)| depth.is_none_or(|d| *levels <= d));
+            found.extend(wanted.map(|&(_, key, _)| (key, change.path.clone())));
         }
         if let ChangeKind::Removed(node) = &change.kind {
             let prefix = path::join(&change.path, "x");
@@ -142,6 +146,31 @@ impl Watches {
             if keys.is_empty() {
                 self.by_path.remove(&watch.path);
             }
+        }
+    }
+}
+
+/// The new nodes above the last one, from the topmost down, for watches with a depth that reaches them; and the last one too,
+/// where it counts as one of those.
+fn watching_with_depth(
+    watching: &[(usize, WatchKey, Option<usize>)],
+    path: &str,
+    (top, last): (usize, bool),
+    found: &mut Vec<(WatchKey, Arc<str>)>,
+) {
+    if watching.iter().all(|(.., depth)| depth.is_none()) {
+        return;
+    }
+    let made: Vec<_> =
+        path::self_and_ancestors(path).enumerate().take_while(|(_, at)| at.len() >= top).collect();
+    for &(below, at) in made.iter().rev().filter(|(below, _)| *below > 0 || !last) {
+        let reaches = |&&(levels, _, depth): &&(usize, WatchKey, Option<usize>)| {
+            levels >= below && depth.is_some_and(|d| levels - below <= d)
+        };
+        let mut wanted = watching.iter().filter(reaches).peekable();
+        if wanted.peek().is_some() {
+            let at: Arc<str> = at.into();
+            found.extend(wanted.map(|&(_, key, _)| (key, at.clone())));
         }
     }
 }

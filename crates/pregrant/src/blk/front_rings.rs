@@ -14,7 +14,8 @@
 //! read-only, as much of it as its ring may have mapped anyway.
 
 use crate::platform::{Access, PeerMem, Platform};
-use crate::ring::{Blkif64, RingMem, RingPages, Word};
+use crate::ring::Word;
+use crate::shm::SharedBytes;
 use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::xenbus::key_source::{KeySource, needed};
 use crate::xenbus::ring_keys::{asked_order, nr_queues, queue_prefix, ring_key, ring_pages};
@@ -172,7 +173,6 @@ pub(super) fn choose<P: Platform, S: KeySource>(
 fn is_new<P: Platform>(p: &P, of: DomId, queue: &QueueKeys) -> bool {
     let Ok(map) = p.peer().map(of, &queue.ring, Access::ReadOnly) else { return false };
     // The header is the same in both layouts of slots.
-    let ring = RingPages::<Blkif64, _>::new(map);
     let begins = [(Word::ReqProd, 0), (Word::RspProd, 0), (Word::ReqEvent, 1), (Word::RspEvent, 1)];
-    begins.into_iter().all(|(word, value)| ring.load(word) == value)
+    begins.into_iter().all(|(word, value)| map.load_u32(word as usize * 4) == Some(value))
 }

@@ -8,6 +8,7 @@ pub mod features;
 pub mod front;
 pub mod gso;
 pub mod headers;
+pub mod mtu;
 pub mod path;
 pub mod stats;
 pub mod toeplitz;

@@ -396,6 +396,7 @@ pub struct LocalMap {
     /// The others.
     rest: Vec<GrantRef>,
     pages: Pages,
+    write: bool,
 }
 
 // SAFETY: as `Pages`.
@@ -405,6 +406,9 @@ unsafe impl SharedBytes for LocalMap {
     }
     fn len(&self) -> usize {
         self.pages.len()
+    }
+    fn is_writable(&self) -> bool {
+        self.write
     }
 }
 
@@ -457,14 +461,15 @@ unsafe impl PeerMem for LocalDomain {
         s.counts.most_mapped = s.counts.most_mapped.max((s.counts.maps - s.counts.unmaps) as usize);
         let mut list = if rest.is_empty() { Vec::new() } else { s.spare.pop().unwrap_or_default() };
         list.extend_from_slice(rest);
-        Ok(LocalMap { by: self.clone(), of, first: Some(*first), rest: list, pages })
+        let write = acc == Access::ReadWrite;
+        Ok(LocalMap { by: self.clone(), of, first: Some(*first), rest: list, pages, write })
     }
     fn whole(&self, of: DomId) -> Result<LocalMap, PlatformError> {
         let mut s = self.xen.lock();
         let none = PlatformError { op: "map a whole domain whose frames have no numbers", code: -95 };
         let pages = s.numbered.get(&of).ok_or(none)?.pages.clone();
         s.counts.wholes += 1;
-        Ok(LocalMap { by: self.clone(), of, first: None, rest: Vec::new(), pages })
+        Ok(LocalMap { by: self.clone(), of, first: None, rest: Vec::new(), pages, write: true })
     }
     fn unmap(&self, done: &mut Vec<LocalMap>) {
         done.clear();

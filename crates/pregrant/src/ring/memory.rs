@@ -45,10 +45,14 @@ pub struct RingPages<K, S> {
 
 impl<K: RingKind, S: SharedBytes> RingPages<K, S> {
     /// A ring in `pages`; its size is the largest power of two of slots that fits.
+    ///
+    /// # Panics
+    /// There is no page, or they may not be written: both ends of a ring write into it.
     pub fn new(pages: S) -> Self {
         const { assert!(K::SLOT_WORDS > 0 && K::SLOT_WORDS <= crate::PAGE_SIZE / 4, "a slot fits a page") };
         let size = ring_size(pages.len(), K::SLOT_WORDS * 4);
         assert!(size > 0, "a ring needs at least a page");
+        assert!(pages.is_writable(), "a ring's pages are mapped to be written");
         Self { pages, size, kind: PhantomData }
     }
 

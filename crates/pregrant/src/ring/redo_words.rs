@@ -33,10 +33,10 @@ pub struct RedoWords<const BYTES: usize = REDO_BYTES> {
 unsafe impl<const BYTES: usize> Send for RedoWords<BYTES> {}
 
 impl<const BYTES: usize> RedoWords<BYTES> {
-    /// The first `BYTES` of `memory`; None when it is shorter.
+    /// The first `BYTES` of `memory`; None when it is shorter, or may not be written.
     pub fn new<S: SharedBytes + Send + 'static>(memory: S) -> Option<Self> {
         const { assert!(BYTES.is_power_of_two()) };
-        if memory.len() < BYTES {
+        if memory.len() < BYTES || !memory.is_writable() {
             return None;
         }
         Some(Self { base: memory.base().cast(), _owner: Box::new(memory) })

@@ -62,9 +62,11 @@ impl KeyValue for [u8; 6] {
     const EXPECTED: &'static str = "a MAC address as 00:16:3e:01:02:03";
     fn parse(text: &str) -> Option<Self> {
         let mut mac = [0; 6];
-        let mut parts = text.split(':');
+        let mut parts = text.trim_end_matches('\0').split(':');
         for byte in &mut mac {
-            let part = parts.next().filter(|p| p.len() == 2 && p.bytes().all(|b| b.is_ascii_hexdigit()))?;
+            // One digit will do, as Linux's netfront has it.
+            let digits = |p: &&str| matches!(p.len(), 1 | 2) && p.bytes().all(|b| b.is_ascii_hexdigit());
+            let part = parts.next().filter(digits)?;
             *byte = u8::from_str_radix(part, 16).ok()?;
         }
         parts.next().is_none().then_some(mac)
@@ -149,6 +151,24 @@ impl fmt::Display for DeviceError {
 
 impl core::error::Error for DeviceError {}
 
+/// Feeds the values that a message names back to the parser; returns how many. One behind "below" must be refused, the one
+/// before it taken.
+#[cfg(test)]
+pub(crate) fn examples<V: KeyValue>() -> usize {
+    let is_example = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit());
+    let words: alloc::vec::Vec<&str> = V::EXPECTED.split([' ', ',']).collect();
+    for (i, word) in words.iter().enumerate().filter(|(_, word)| is_example(word)) {
+        if i > 0 && words[i - 1] == "below" {
+            assert!(V::parse(word).is_none(), "{}: {word}", V::EXPECTED);
+            let most = alloc::format!("{}", word.parse::<u64>().unwrap() - 1);
+            assert!(V::parse(&most).is_some(), "{}: {most}", V::EXPECTED);
+        } else {
+            assert!(V::parse(word).is_some(), "{}: {word}", V::EXPECTED);
+        }
+    }
+    words.iter().filter(|word| is_example(word)).count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,16 +187,29 @@ mod tests {
     #[test]
     fn mac_addresses() {
         assert_eq!(<[u8; 6]>::parse("00:16:3e:aA:0b:ff"), Some([0, 0x16, 0x3e, 0xaa, 0x0b, 0xff]));
+        assert_eq!(<[u8; 6]>::parse("0:1:2:3:4:5"), Some([0, 1, 2, 3, 4, 5]));
+        assert_eq!(<[u8; 6]>::parse("0:16:3e:a:b:ff\0"), Some([0, 0x16, 0x3e, 0xa, 0xb, 0xff]));
         for bad in [
             "",
             "00:16:3e:aa:0b",
             "00:16:3e:aa:0b:ff:00",
-            "0:16:3e:aa:0b:ff",
+            "0::3e:aa:0b:ff",
+            "000:16:3e:aa:0b:ff",
+            ":16:3e:aa:0b:ff",
+            "00:16:3e:aa:0b:",
             "00:16:3e:aa:0b:+f",
             "00-16-3e-aa-0b-ff",
         ] {
             assert_eq!(<[u8; 6]>::parse(bad), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn what_a_message_names_is_taken() {
+        let named = [examples::<u16>(), examples::<u32>(), examples::<DomId>(), examples::<bool>()];
+        assert_eq!(named, [1, 1, 1, 2]);
+        assert_eq!(examples::<[u8; 6]>(), 1);
+        assert_eq!([examples::<u64>(), examples::<GrantRef>(), examples::<EvtchnPort>()], [0; 3]);
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod offload;
 mod own_pages;
 mod pair;
 mod persistent;
+mod port_room;
 mod rx_accepts;
 mod rx_by_reference;
 mod staging_path;

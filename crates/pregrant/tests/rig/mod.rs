@@ -525,9 +525,14 @@ pub struct TestPort {
     pub gives: VecDeque<Frame>,
     /// Takes payload where it lies, and copies it itself.
     pub lent: bool,
+    /// Has no room.
+    pub full: bool,
 }
 
 impl FramePort for TestPort {
+    fn takes(&mut self) -> bool {
+        !self.full
+    }
     fn caps(&self) -> Offloads {
         Offloads { csum: true, gso: true }
     }

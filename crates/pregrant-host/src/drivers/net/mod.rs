@@ -100,7 +100,7 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Net<P> {
             return;
         }
         if let Ok((queues, front)) = Vif::<P>::left_by_predecessor(&mut bus)
-            && let Ok(place) = HotplugConfig::read(device, xs)
+            && let Ok((place, _)) = HotplugConfig::read(device, xs)
         {
             self.far.borrow_mut().reserve(&id, &place, queues, front);
         }

@@ -14,6 +14,7 @@
 
 use crate::drivers::registry::PlugStep;
 use pregrant::net::back::BackVif;
+use pregrant::net::mtu::{self, Mtu};
 use pregrant::platform::Platform;
 use pregrant::port::{Arena, Burst, FramePort, Offloads};
 use pregrant::xenbus::{Device, DeviceError, DeviceId};
@@ -43,35 +44,35 @@ pub struct HotplugConfig {
     pub dir: String,
 }
 
-/// An `mtu` that an interface can have: IPv4's least, and what a frame has room for.
-fn mtu(text: &str) -> Option<u32> {
-    text.trim_end_matches('\0').trim().parse().ok().filter(|n| (68..=65_521).contains(n))
-}
-
 /// What a vif's interface is called where the toolstack has no wish.
 pub fn usual_name(id: &DeviceId) -> String {
     format!("vif{}.{}", id.front.0, id.handle)
 }
 
 impl HotplugConfig {
-    /// Reads it.
+    /// Reads it. What is passed over is noted.
     ///
     /// # Errors
     /// The store is gone.
-    pub fn read<T: Transport>(device: &Device, xs: &mut Client<T>) -> Result<Self, DeviceError> {
+    pub fn read<T: Transport>(device: &Device, xs: &mut Client<T>) -> Result<(Self, Notes), DeviceError> {
         let id = device.id();
+        let mut notes = Notes::new();
+        let mtu = Mtu::or_pass_over(device.get_own(xs, mtu::KEY), |e| {
+            notes.push((log::Level::Warn, format!("the interface keeps its MTU: {e}")));
+        })?;
         let mut text = |key: &str| -> Result<Option<String>, DeviceError> {
             let text: Option<String> = device.get_own(xs, key)?;
             Ok(text.filter(|t| !t.is_empty()))
         };
-        Ok(Self {
+        let place = Self {
             name: text("vifname")?.unwrap_or_else(|| usual_name(&id)),
             bridge: text("bridge")?,
             script: text("script")?,
             mac: text("mac")?,
-            mtu: text("mtu")?.as_deref().and_then(mtu),
+            mtu,
             dir: device.own_dir().to_owned(),
-        })
+        };
+        Ok((place, notes))
     }
 }
 
@@ -292,13 +293,24 @@ impl HotplugState {
 
 #[cfg(test)]
 mod tests {
-    use super::mtu;
+    use super::HotplugConfig;
+    use pregrant::DomId;
+    use pregrant::xenbus::toolstack::Vif;
+    use pregrant::xenbus::{Device, Side};
+    use pregrant_xenstored::LocalStore;
 
     #[test]
-    fn an_mtu_that_is_none_is_left_out() {
-        assert_eq!(["1500", "68", "65521", " 9000\0"].map(mtu), [1500, 68, 65521, 9000].map(Some));
-        for bad in ["", "0", "67", "65522", "-1500", "1500,9000", "4294967297", "jumbo", "\u{1b}[2J"] {
-            assert_eq!(mtu(bad), None, "{bad:?}");
+    fn an_mtu_of_no_use_is_noted_and_the_vif_goes_on() {
+        for (text, bytes, notes) in
+            [("9000", Some(9000), 0), ("", None, 0), ("jumbo", None, 1), ("1500.0", None, 1)]
+        {
+            let store = LocalStore::new();
+            store.with_server(|s| s.introduce(DomId(5)).unwrap());
+            let mut xs = store.client(DomId(0));
+            let vif = Vif { back_keys: &[("mtu", text)], ..Vif::new(DomId(5), DomId(0), 0, [2; 6]) };
+            vif.create(&mut xs).unwrap();
+            let (place, said) = HotplugConfig::read(&Device::new(vif.id, Side::Back), &mut xs).unwrap();
+            assert_eq!((place.mtu, said.len()), (bytes, notes), "{text:?}: {said:?}");
         }
     }
 }

@@ -53,7 +53,8 @@ fn mac_of(place: &HotplugConfig) -> Result<Option<MacAddr>, String> {
     match mac.filter(|mac| !mac.is_group() && !mac.is_zero()) {
         Some(mac) => Ok(Some(mac)),
         None => {
-            Err(format!("{}/mac is {text:.40?}, expected one station's address, 00:16:3e:1:2:3", place.dir))
+            let expected = <[u8; 6]>::EXPECTED;
+            Err(format!("{}/mac is {text:.40?}, expected one station's address, {expected}", place.dir))
         }
     }
 }
@@ -267,6 +268,9 @@ mod tests {
         {
             let why = stations.found(&id(5), &place(Some(bad)), false).unwrap_err();
             assert!(why.starts_with("/back/mac is ") && why.is_ascii(), "{why}");
+            // What the line names is taken.
+            let named = why.rsplit(' ').next();
+            assert_eq!(stations.found(&id(6), &place(named), false), Ok(Notes::new()), "{why}");
         }
     }
 }

@@ -108,9 +108,10 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
     }
 
     fn place(&mut self, device: &Device, xs: &mut Client<T>, live: bool) -> Result<Notes, String> {
-        let place = HotplugConfig::read(device, xs).map_err(|e| e.to_string())?;
+        let (place, mut notes) = HotplugConfig::read(device, xs).map_err(|e| e.to_string())?;
         let far = &mut **self.far.borrow_mut();
-        let (plug, notes) = HotplugState::begin(far, self.hotplug, device, place, &mut self.vif, live)?;
+        let (plug, of_place) = HotplugState::begin(far, self.hotplug, device, place, &mut self.vif, live)?;
+        notes.extend(of_place);
         self.plug = plug;
         Ok(notes)
     }

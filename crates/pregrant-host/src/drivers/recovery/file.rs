@@ -1,9 +1,9 @@
 //! What outlives a back of a real Xen: files below one directory, which processes map and lock.
 //!
 //! ```text
-//!   /run/pregrant/vif5.0/lock      flock: one owner, until it dies (R6)
-//!   /run/pregrant/vif5.0/0/tx      the redo page of queue 0's TX ring (R3), and so on
-//!   /run/pregrant/vif5.0/control   the control page (R4)
+//!   /run/pregrant-back/vif5.0/lock      flock: one owner, until it dies (R6)
+//!   /run/pregrant-back/vif5.0/0/tx      the redo page of queue 0's TX ring (R3), and so on
+//!   /run/pregrant-back/vif5.0/control   the control page (R4)
 //! ```
 //! The directory is to be on memory (`/run` is): it must not survive a boot, because the domains' numbers do not.
 //!
@@ -24,7 +24,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-/// Below a directory, such as `/run/pregrant`.
+/// Below a directory, such as `/run/pregrant-back`.
 #[derive(Clone, Debug)]
 pub struct FileRecovery {
     dir: PathBuf,

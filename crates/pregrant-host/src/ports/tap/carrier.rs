@@ -1,5 +1,6 @@
 //! What carries a queue's bursts to its tap and back, by the way that was told.
 
+use super::lines::TapLines;
 use super::probe;
 use super::ring::Ring;
 use super::vhost::SharedVhost;
@@ -18,23 +19,23 @@ pub enum Carrier {
 
 impl TapWay {
     /// What carries the bursts of this queue, whose header has 12 bytes.
-    pub fn carrier(self, fd: &Arc<OwnedFd>) -> Carrier {
+    pub fn carrier(self, fd: &Arc<OwnedFd>, lines: &Arc<TapLines>) -> Carrier {
         // Each queue of each connection asks.
         static LINES: LineBudget = LineBudget::new();
         match self {
             Self::Cheaper => match probe::cheapest() {
-                Self::Vhost => match SharedVhost::new(Arc::clone(fd)) {
+                Self::Vhost => match SharedVhost::new(Arc::clone(fd), Arc::clone(lines)) {
                     Ok(vhost) => Carrier::Vhost(Arc::new(vhost)),
-                    Err(_) => Self::Frame.carrier(fd),
+                    Err(_) => Self::Frame.carrier(fd, lines),
                 },
                 Self::Burst => Ring::of_tap(fd).map_or(Carrier::Calls, |ring| Carrier::Ring(Box::new(ring))),
                 _ => Carrier::Calls,
             },
-            Self::Vhost => match SharedVhost::new(Arc::clone(fd)) {
+            Self::Vhost => match SharedVhost::new(Arc::clone(fd), Arc::clone(lines)) {
                 Ok(vhost) => Carrier::Vhost(Arc::new(vhost)),
                 Err(e) => {
                     LINES.warn(format_args!("taps: not by vhost-net: {e}"));
-                    Self::Cheaper.carrier(fd)
+                    Self::Cheaper.carrier(fd, lines)
                 }
             },
             Self::Burst => match Ring::of_tap(fd) {

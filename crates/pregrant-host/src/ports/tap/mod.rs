@@ -20,6 +20,7 @@
 //! | `probe` | which of them is cheapest here |
 //! | `carrier` | what a queue gets for its way |
 //! | `header` | what is still to be done to a frame |
+//! | `lines` | what it says in the log |
 //!
 //! The header carries what netif's extras do: a blank checksum and where it goes, segments still to be cut (TCP over IPv4 and
 //! IPv6). So both ends leave that work undone as long as nobody needs it. One descriptor for each queue; the kernel spreads flows
@@ -43,6 +44,7 @@ mod carrier;
 mod gather;
 mod header;
 mod inbox;
+mod lines;
 mod outbox;
 pub mod port;
 mod probe;
@@ -55,6 +57,7 @@ pub use way::TapWay;
 
 use super::interface::Interface;
 use header::HEADER;
+use lines::TapLines;
 use port::Drops;
 use pregrant::port::Offloads;
 use rustix::fd::OwnedFd;
@@ -96,6 +99,7 @@ pub struct Tap {
     index: u32,
     first: Arc<OwnedFd>,
     way: TapWay,
+    lines: Arc<TapLines>,
 }
 
 /// `struct ifreq` as `TUNSETIFF` reads it.
@@ -156,7 +160,7 @@ impl Tap {
         let first = Arc::new(queue(name)?);
         let interface = Interface::new(name)?;
         let index = interface.index()?;
-        Ok(Self { interface, index, first, way: TapWay::default() })
+        Ok(Self { interface, index, first, way: TapWay::default(), lines: Arc::new(TapLines::new(name)) })
     }
 
     /// Which way bursts take through ports made from now on.
@@ -189,7 +193,7 @@ impl Tap {
                     "tap {name}: it was removed or renamed meanwhile; give it its name back, or detach the vif and attach it again"
                 )));
             }
-            Ok(TapPort::new(fd, Arc::clone(&drops), self.way))
+            Ok(TapPort::new(fd, Arc::clone(&drops), self.way, &self.lines))
         };
         (0..queues.max(1)).map(port).collect()
     }

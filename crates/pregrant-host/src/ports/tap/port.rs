@@ -4,6 +4,7 @@ use super::carrier::Carrier;
 use super::gather::Frame;
 use super::header::{HEADER, header_of, offload_of};
 use super::inbox::{Inbox, STRIDE};
+use super::lines::TapLines;
 use super::outbox::Outbox;
 use super::ring::{DEPTH, Ring};
 use super::vhost::{FEW, SharedVhost, Vhost};
@@ -13,6 +14,7 @@ use pregrant::port::{
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
+use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, Once};
@@ -31,6 +33,8 @@ pub struct TapPort {
     is_told: bool,
     /// Calls that need not look, unless it is told.
     skips: u8,
+    /// vhost's ring is full, and frames that the port was given wait before it.
+    stands: Cell<bool>,
 }
 
 /// Calls after one that found nothing which do not look: a worker asks once more before it sleeps, and once or twice around each batch from its guest. They
@@ -59,15 +63,15 @@ static CEASED: Once = Once::new();
 
 impl TapPort {
     /// Of this descriptor, which does not block.
-    pub(super) fn new(fd: Arc<OwnedFd>, drops: Arc<Drops>, way: TapWay) -> Self {
+    pub(super) fn new(fd: Arc<OwnedFd>, drops: Arc<Drops>, way: TapWay, lines: &Arc<TapLines>) -> Self {
         let (mut ring, mut vhost) = (None, None);
-        match way.carrier(&fd) {
+        match way.carrier(&fd, lines) {
             Carrier::Calls => {}
             Carrier::Ring(with) => ring = Some(*with),
             Carrier::Vhost(with) => vhost = Some(with),
         }
         let (inbox, outbox) = (Inbox::new(), Outbox::new());
-        Self { fd, ring, vhost, inbox, outbox, drops, is_told: false, skips: 0 }
+        Self { fd, ring, vhost, inbox, outbox, drops, is_told: false, skips: 0, stands: Cell::new(false) }
     }
 
     /// Which way its bursts take.
@@ -221,6 +225,17 @@ impl FramePort for TapPort {
         Offloads { csum: true, gso: true }
     }
 
+    fn takes(&mut self) -> bool {
+        if let (true, Some(shared)) = (self.stands.get(), &self.vhost) {
+            let mut vhost = shared.lock();
+            let refused = vhost.go_on();
+            self.stands.set(vhost.stands());
+            drop(vhost);
+            self.count(0, refused);
+        }
+        !self.stands.get()
+    }
+
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         let (mut malformed, mut refused) = (0, 0);
         if let Some(mut vhost) = self.vhost_for(frames.frames.len()) {
@@ -231,6 +246,8 @@ impl FramePort for TapPort {
                 }
             }
             vhost.publish();
+            self.stands.set(vhost.stands());
+            drop(vhost);
             self.count(malformed, refused);
             return frames.frames.len();
         }
@@ -276,6 +293,7 @@ impl FramePort for TapPort {
                 }
             }
             vhost.publish();
+            self.stands.set(vhost.stands());
             drop(vhost);
             self.count(malformed, refused);
             return frames.len();
@@ -398,6 +416,7 @@ mod tests {
             drops,
             is_told: false,
             skips: 0,
+            stands: Cell::new(false),
         };
         let mut arena = Arena::new();
         for i in 0..9 {
@@ -429,6 +448,7 @@ mod tests {
                 drops,
                 is_told: false,
                 skips: 0,
+                stands: Cell::new(false),
             };
             let length = |i: usize| [60, 40_000, 65_535, 60, 20_000, 1514, 16_385, 50_000][i % 8] + i / 8;
             let frame = |i: usize| (0..length(i)).map(|k| (i * 31 + k / 7) as u8).collect::<Vec<u8>>();
@@ -468,8 +488,17 @@ mod tests {
         let (fd, far) = ends();
         let (inbox, outbox, drops) = (Inbox::new(), Outbox::new(), Arc::default());
         let ring = None;
-        let mut port =
-            TapPort { fd: Arc::new(fd), ring, vhost: None, inbox, outbox, drops, is_told: false, skips: 0 };
+        let mut port = TapPort {
+            fd: Arc::new(fd),
+            ring,
+            vhost: None,
+            inbox,
+            outbox,
+            drops,
+            is_told: false,
+            skips: 0,
+            stands: Cell::new(false),
+        };
         let mut arena = Arena::new();
         let send = || rustix::io::write(&far, &[0; HEADER + 60]).unwrap();
         let mut calls_until_it_comes = |port: &mut TapPort| {
@@ -500,7 +529,17 @@ mod tests {
         let (fd, far) = ends();
         let (inbox, outbox, drops) = (Inbox::new(), Outbox::new(), Arc::default());
         let (fd, ring) = (Arc::new(fd), Some(with));
-        let mut port = TapPort { fd, ring, vhost: None, inbox, outbox, drops, is_told: false, skips: 0 };
+        let mut port = TapPort {
+            fd,
+            ring,
+            vhost: None,
+            inbox,
+            outbox,
+            drops,
+            is_told: false,
+            skips: 0,
+            stands: Cell::new(false),
+        };
         let mut arena = Arena::new();
         let send = |len: usize| assert!(rustix::io::write(&far, &vec![0; HEADER + len]).is_ok());
         let mut take = |port: &mut TapPort, others: usize| {

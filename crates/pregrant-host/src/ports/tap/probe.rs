@@ -11,6 +11,7 @@
 //! The interface is there for so long, and goes with its descriptor; frames are of a protocol that nobody has.
 
 use super::header::HEADER;
+use super::lines::TapLines;
 use super::made;
 use super::ring::Ring;
 use super::vhost::Vhost;
@@ -120,7 +121,7 @@ impl Probe {
         let whole = [&[0; HEADER][..], &FRAME].concat();
         let mut calls = Ok(());
         let mut ring = Ring::of_tap(&self.fd);
-        let mut vhost = <Vhost>::new(Arc::clone(&self.fd));
+        let mut vhost = <Vhost>::new(Arc::clone(&self.fd), Arc::new(TapLines::new(NAME)));
         let mut least = [Duration::MAX; 3];
         for rounds in ROUNDS {
             least = [Duration::MAX; 3];

@@ -1,6 +1,7 @@
 //! A hostile guest: quotas, bounded memory, any bytes.
 
 use super::*;
+use crate::server::tree::STEPS;
 use MsgType::*;
 use proptest::prelude::*;
 
@@ -189,5 +190,30 @@ proptest! {
         let (nodes, watches, transactions) = s.usage(DomId(7));
         prop_assert_eq!((watches, transactions), (0, 0));
         prop_assert!(domid == 0 || nodes <= small().nodes);
+    }
+}
+
+#[test]
+fn making_nodes_costs_their_depth_and_not_its_square() {
+    // What one request of a guest can ask for, within its quota of nodes.
+    let deep = |levels: usize| format!("data{}\0", "/a".repeat(levels));
+    for kind in [Mkdir, Write, Read, Rm] {
+        let mut cost = [0; 2];
+        for (cost, levels) in cost.iter_mut().zip([100, 900]) {
+            let (mut s, mut d, mut g) = server();
+            for (w, watched) in [(&mut d, "/local/domain/7\0t\0"), (&mut g, "data\0t\0")] {
+                assert_eq!(w.ask(&mut s, Watch, watched.as_bytes()), ok());
+            }
+            if kind == Rm {
+                assert_eq!(g.ask(&mut s, Mkdir, deep(levels).as_bytes()), ok());
+            }
+            let before = STEPS.get();
+            let at = if kind == Rm { "data/a\0".into() } else { deep(levels) };
+            let done = g.ask(&mut s, kind, at.as_bytes());
+            assert_eq!(done, if kind == Read { err("ENOENT") } else { ok() });
+            *cost = STEPS.get() - before;
+            assert!(s.counts_are_right());
+        }
+        assert!(cost[1] < 10 * 900 && cost[1] <= 9 * cost[0], "{kind:?}: {cost:?}");
     }
 }

@@ -136,7 +136,12 @@ pub struct BackQueue<P: Platform> {
     heard: u32,
     /// Armed while there was no credit: TX asks for no event, and is looked at then, whatever other queues do meanwhile.
     waits_until: Option<u64>,
+    /// While it is armed: when its port, which had no room, is asked again at the latest.
+    asks_at: Option<u64>,
 }
+
+/// How long a port that has no room is not asked, if nobody says that it has.
+const PORT_LOOK_NS: u64 = 1_000_000_000;
 
 /// Compiles for what goes from one worker's thread to another's: the queue does, on every platform, with all that it has mapped.
 const fn goes_to_another_thread<T: Send>() {}
@@ -178,6 +183,7 @@ impl<P: Platform> BackQueue<P> {
             gave_back: false,
             heard: 0,
             waits_until: None,
+            asks_at: None,
         }
     }
 
@@ -248,7 +254,7 @@ impl<P: Platform> BackQueue<P> {
     /// Does what it was ordered to, and looks after what waits: between batches, and before it is armed. True: its vif's owner is to
     /// look, for its link changed, or it has given pages back.
     pub fn turn(&mut self, p: &P, port: &mut dyn FramePort) -> Result<bool, PeerFault> {
-        self.waits_until = None;
+        (self.waits_until, self.asks_at) = (None, None);
         let waits = self.grefs.as_ref().is_some_and(|exchange| exchange.waits());
         if waits || self.share.orders.load(Ordering::Acquire) != self.heard {
             self.heed(p);
@@ -290,9 +296,10 @@ impl<P: Platform> BackQueue<P> {
         self.waits_until = until.filter(|until| !self.tx.is_late() && p.clock().now_ns() < *until);
         let tx = match (until, self.waits_until) {
             (None, _) => self.tx.final_check().map_err(|e| ("tx", e))?,
-            (Some(_), waits) => waits.is_none(),
+            (Some(_), waits) => waits.is_none() && (self.tx.is_late() || !self.tx.stands()),
         };
         let rx = self.rx.final_check().map_err(|e| ("rx", e))?;
+        self.asks_at = self.tx.stands().then(|| p.clock().now_ns() + PORT_LOOK_NS);
         // Last: an event that came since the rings were armed is kept until here.
         self.channels().for_each(|chan| p.events().unmask(chan));
         Ok(tx || rx)
@@ -305,10 +312,12 @@ impl<P: Platform> BackQueue<P> {
         !waits && self.tx.is_pending() || self.rx.is_pending()
     }
 
-    /// When it wants its owner awake, by the platform's clock, though nothing comes from the guest: to let frames expire, or for
-    /// credit. None: never.
+    /// When it wants its owner awake, by the platform's clock, though nothing comes from the guest: to let frames expire, for
+    /// credit, or to ask a port that had no room. None: never.
     pub fn deadline_ns(&self) -> Option<u64> {
-        [self.rx.deadline_ns(), self.credit_deadline_ns()].into_iter().flatten().min()
+        // Whose port has no room has no use for credit.
+        let credit = self.credit_deadline_ns().filter(|_| !self.tx.stands());
+        [self.rx.deadline_ns(), credit, self.asks_at].into_iter().flatten().min()
     }
 
     fn credit_deadline_ns(&self) -> Option<u64> {

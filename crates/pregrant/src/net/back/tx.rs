@@ -13,7 +13,7 @@
 //! Invariants: pages that were lent are unmapped when the port's call is over, or, of frames that it keeps, when its
 //! [`Keeper`] has completed them or has given them up, which is asked of it before a queue ends, however it ends. Until then
 //! their requests are not answered, and count as in flight for a successor. A guest whose port keeps frames for ever has a
-//! queue that stands; nobody else waits.
+//! queue that stands; nobody else waits. So has one whose port has [no room](FramePort::takes).
 
 use super::Polled;
 use super::assemble::{BATCH_SLOTS, Todo, TxBatch, bits};
@@ -51,6 +51,8 @@ pub struct TxQueue<P: Platform> {
     keeper: Option<Arc<dyn Keeper>>,
     /// The port keeps frames now.
     keeps: bool,
+    /// The port had no room when it was asked last: nothing was taken from the ring.
+    stands: bool,
     completed: Vec<Token>,
 }
 
@@ -103,6 +105,7 @@ impl<P: Platform> TxQueue<P> {
             stats,
             keeper: None,
             keeps: false,
+            stands: false,
             completed: Vec::new(),
         }
     }
@@ -121,6 +124,10 @@ impl<P: Platform> TxQueue<P> {
     ) -> Result<Polled, PeerFault> {
         if !self.late.is_empty() {
             self.answer_late(p, chan);
+        }
+        self.stands = !port.takes();
+        if self.stands {
+            return Ok(if self.is_late() { Polled::More } else { Polled::Idle });
         }
         let todo = if control.is_limited() {
             let Some(todo) = control.with_credit(|credit| self.take_within(credit, p.clock(), arena)) else {
@@ -279,14 +286,19 @@ impl<P: Platform> TxQueue<P> {
         }
     }
 
-    /// Before sleeping; true: there is work.
+    /// Before sleeping; true: there is work. One whose port has no room is not told of requests.
     pub fn final_check(&mut self) -> Result<bool, PeerFault> {
-        Ok(self.is_late() || self.ring.final_check(1)?)
+        Ok(self.is_late() || !self.stands && self.ring.final_check(1)?)
+    }
+
+    /// Whether its port had no room, when it was asked last.
+    pub fn stands(&self) -> bool {
+        self.stands
     }
 
     /// Whether there is work, as [`final_check`](Self::final_check) says it, and nothing is armed.
     pub fn is_pending(&mut self) -> bool {
-        self.is_late() || self.ring.available(1) != Ok(0)
+        self.is_late() || !self.stands && self.ring.available(1) != Ok(0)
     }
 
     /// Frames that the port may get twice, because a predecessor died; None: nobody knows.

@@ -147,6 +147,8 @@ impl Doors {
     /// Waits until it did, for either ring, or before; for `most` at most. Who waits for the other by the same is to be [called
     /// again](Self::call_again).
     pub fn wait(&self, most: Duration) {
+        #[cfg(test)]
+        WAITS.set(WAITS.get() + 1);
         let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
         let _ = poll(&mut [PollFd::new(&*self.call, PollFlags::IN)], Some(&most));
         let _ = rustix::io::read(&*self.call, &mut [0; 8]);
@@ -156,6 +158,12 @@ impl Doors {
     pub fn call_again(&self) {
         let _ = rustix::io::write(&*self.call, &1u64.to_ne_bytes());
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often this thread slept for a worker.
+    pub static WAITS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// Who serves both rings, in the kernel or in a test.

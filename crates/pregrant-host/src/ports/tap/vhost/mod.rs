@@ -24,7 +24,11 @@
 //! Invariants: what a descriptor names is memory of the queue's own mapping, which lives until the worker was stopped, or is lent until its frame is
 //! completed; a frame is written to the tap once, in order, also when the worker has to be stopped in between.
 //!
-//! A ring over which the worker tells what cannot be, or with which it does not go on for a second while it is sent more or asked, is stopped, what it did not take
+//! Nothing here waits for the worker: it may stand, and our thread has other vifs. Frames that find no room are [kept back](Vhost::stands), a
+//! burst of them, and the guest's others stay on its own ring until there is room; the call comes when half of what is out came back. What
+//! is given all the same is refused. A queue that ends has the sending ring taken from the worker, at once.
+//!
+//! A ring over which the worker tells what cannot be, or with which it does not go on for a second while it is asked, is stopped, what it did not take
 //! is written by a call each, and both rings begin anew; where the kernel refuses that, it is tried again a second later, and frames
 //! for the guest wait in the tap. A dead process leaves nothing: the kernel closes the device, and what the worker had taken of the tap
 //! ahead of us goes back to it. Lost are frames in the rings: of the guest's up to a ring's, which were answered already, and of those
@@ -43,14 +47,15 @@ mod virtqueue;
 
 use super::header::HEADER;
 use crate::clock::coarse;
-use crate::line_budget::LineBudget;
 use crate::mapping::{Mapping, sealed_memfd};
 use crate::ports::tap::gather::{Frame, Vector};
+use crate::ports::tap::lines::TapLines;
 use kernel::{Device, Doors, Which, Worker};
-use pregrant::port::{Arena, Piece, Token};
+use pregrant::port::{Arena, BURST_FRAMES, MAX_FRAME, Piece, Token};
 use receiver::{Receiver, Wrong};
 use rustix::fd::{AsFd, OwnedFd};
 use sender::{AREA, Sender};
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -80,6 +85,7 @@ const BYTES: usize = (BUFFERS_AT + Receiver::bytes(SIZE)).next_multiple_of(4096)
 enum Broken {
     Wrong(Wrong),
     Silent,
+    Refused(io::Error),
 }
 
 impl<W: Into<Wrong>> From<W> for Broken {
@@ -92,7 +98,8 @@ impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Wrong(wrong) => wrong.fmt(f),
-            Self::Silent => write!(f, "its worker does not go on for {} s", PATIENCE.as_secs()),
+            Self::Silent => write!(f, "their worker does not go on for {} s", PATIENCE.as_secs()),
+            Self::Refused(e) => e.fmt(f),
         }
     }
 }
@@ -108,8 +115,12 @@ pub struct Vhost<D: Worker = Device> {
     rx: Receiver,
     /// Of lent frames, those that nobody reads any more, and of which nobody was told.
     completed: Vec<Token>,
-    /// How many frames had come back when that was asked while lent ones were out, and since when it is so many, by the coarse clock.
+    /// Frames that found no room, each behind its header, a burst at most: only while the ring is full.
+    kept: VecDeque<Vec<u8>>,
+    /// How many frames had come back when that was asked while lent ones were out, or some were kept back, and since when it is so many, by
+    /// the coarse clock.
     waits: Option<(u64, Duration)>,
+    lines: Arc<TapLines>,
     tx_doors: Doors,
     rx_doors: Doors,
     /// When it was stopped last.
@@ -118,12 +129,13 @@ pub struct Vhost<D: Worker = Device> {
 
 /// The rings, as they begin.
 fn rings(memory: &Arc<Mapping>) -> (Sender, Receiver) {
-    let ring = |i, size| Virtqueue::new(Arc::clone(memory), i * RING, size);
-    let (area, buffers) = (FRAMES_AT..BUFFERS_AT, Arc::clone(memory));
-    (
-        Sender::new(ring(1, TX_SIZE), Arc::clone(memory), area),
-        Receiver::new(ring(0, SIZE), buffers, BUFFERS_AT),
-    )
+    let ring = Virtqueue::new(Arc::clone(memory), 0, SIZE);
+    (sender(memory), Receiver::new(ring, Arc::clone(memory), BUFFERS_AT))
+}
+
+fn sender(memory: &Arc<Mapping>) -> Sender {
+    let ring = Virtqueue::new(Arc::clone(memory), RING, TX_SIZE);
+    Sender::new(ring, Arc::clone(memory), FRAMES_AT..BUFFERS_AT)
 }
 
 impl<D: Worker> Vhost<D> {
@@ -131,7 +143,7 @@ impl<D: Worker> Vhost<D> {
     ///
     /// # Errors
     /// There is no vhost-net, it is not ours to open, or lacks what is needed; no memory or descriptor is left.
-    pub fn new(tap: Arc<OwnedFd>) -> io::Result<Self> {
+    pub fn new(tap: Arc<OwnedFd>, lines: Arc<TapLines>) -> io::Result<Self> {
         // The worker is a thread of the kernel's: where there is none, nothing else is worth while.
         let device = D::open()?;
         let memory = Arc::new(Mapping::new(sealed_memfd("pregrant vhost", BYTES)?, BYTES)?);
@@ -145,7 +157,9 @@ impl<D: Worker> Vhost<D> {
             tx,
             rx,
             completed: Vec::new(),
+            kept: VecDeque::new(),
             waits: None,
+            lines,
             tx_doors,
             rx_doors,
             stopped: None,
@@ -156,20 +170,25 @@ impl<D: Worker> Vhost<D> {
 
     /// Has the worker begin, over rings that nobody has.
     fn begin(&mut self, device: D) -> io::Result<()> {
-        // Frames in their order need no calls.
-        self.tx.ring.disarm();
         let _ = self.rx.ring.publish();
         // SAFETY: the memory stays until `stop`, or until the device is closed: it is dropped before the memory.
-        unsafe { device.give_ring(Which::Tx, &self.tx.ring, TX_SIZE, &self.tx_doors) }?;
-        // SAFETY: as above.
         unsafe { device.give_ring(Which::Rx, &self.rx.ring, SIZE, &self.rx_doors) }?;
-        device.attach(Which::Tx, self.tap.as_fd())?;
+        self.begin_sending(&device)?;
         let attached = device.attach(Which::Rx, self.tap.as_fd());
         self.device = Some(device);
         attached?;
         // There are buffers, and perhaps frames.
         self.rx_doors.kick();
         Ok(())
+    }
+
+    /// Has the worker begin with the sending ring, which nobody has.
+    fn begin_sending(&mut self, device: &D) -> io::Result<()> {
+        // Frames in their order need no calls.
+        self.tx.ring.disarm();
+        // SAFETY: the memory stays until the ring is detached, or until the device is closed: it is dropped before the memory.
+        unsafe { device.give_ring(Which::Tx, &self.tx.ring, TX_SIZE, &self.tx_doors) }?;
+        device.attach(Which::Tx, self.tap.as_fd())
     }
 
     /// Whether it works. One that was stopped tries again, once in a while.
@@ -185,22 +204,19 @@ impl<D: Worker> Vhost<D> {
     }
 
     fn renew(&mut self) {
-        static LINES: LineBudget = LineBudget::new();
         self.stopped = Some(Instant::now());
         (self.tx, self.rx) = rings(&self.memory);
         if let Err(e) = D::open().and_then(|device| self.begin(device)) {
             self.device = None;
-            LINES.warn(format_args!(
-                "a tap's rings do not begin anew: {e}; frames for its guest wait meanwhile"
-            ));
+            self.lines
+                .warn(format_args!("its rings do not begin anew: {e}; frames for its guest wait meanwhile"));
         }
     }
 
     /// Stops the worker, writes what it did not take, and begins anew. Returns how many frames were refused.
     #[cold]
     fn restart(&mut self, why: &Broken) -> usize {
-        static LINES: LineBudget = LineBudget::new();
-        LINES.warn(format_args!("a tap's rings begin anew: {why}"));
+        self.lines.warn(format_args!("its rings begin anew: {why}"));
         let refused = self.stop();
         self.renew();
         refused
@@ -214,29 +230,44 @@ impl<D: Worker> Vhost<D> {
             let _ = device.detach(Which::Tx);
             let _ = device.detach(Which::Rx);
         }
+        self.write_left()
+    }
+
+    /// Writes what the worker, which has no sending ring any more, did not take, and what was kept back, in order. Returns how many frames
+    /// were refused.
+    fn write_left(&mut self) -> usize {
         let _ = self.tx.reclaim(); // what it lied about before is left as it is
         let mut refused = 0;
         let tap = &self.tap;
         self.tx.left(|frame| refused += usize::from(frame.write(tap.as_fd()).is_err()));
+        for bytes in self.kept.drain(..) {
+            // SAFETY: the bytes are borrowed for longer than the call.
+            let vectors = [unsafe { Vector::private(&bytes) }];
+            refused += usize::from(Frame::Many(&vectors).write(tap.as_fd()).is_err());
+        }
         self.completed.append(self.tx.completed());
+        self.tell_completed();
+        refused
+    }
+
+    /// Who lent frames that nobody reads any more may be about to sleep.
+    fn tell_completed(&self) {
         if !self.completed.is_empty() {
-            // Who lent them may be about to sleep.
             self.rx_doors.call_again();
         }
-        refused
     }
 
     /// Whether the worker has nothing to do, and sleeps: so few frames are better written by a call each. Where it is awake, or
     /// has some still, they would overtake those.
     pub fn is_asleep(&mut self) -> bool {
-        self.tx.reclaim().is_ok() && self.tx.len() == 0 && self.tx.ring.would_kick(1)
+        self.kept.is_empty() && self.tx.reclaim().is_ok() && self.tx.len() == 0 && self.tx.ring.would_kick(1)
     }
 
-    /// Has a frame sent behind those before it, once it is [published](Self::publish). Returns how many were refused, where the worker
-    /// had to be stopped; where none works any more, this one is among those that are written by a call.
+    /// Has a frame sent behind those before it, once it is [published](Self::publish). Returns how many were refused: where the worker
+    /// had to be stopped, or more come than are kept back. Where none works any more, this one is among those that are written by a call.
     #[inline(always)]
     pub fn send(&mut self, header: &[u8; HEADER], frame: &[u8]) -> usize {
-        if self.device.is_some() && self.tx.put(header, frame) {
+        if self.device.is_some() && self.kept.is_empty() && self.tx.put(header, frame) {
             return 0;
         }
         self.send_late(header, frame)
@@ -246,16 +277,101 @@ impl<D: Worker> Vhost<D> {
     #[cold]
     #[inline(never)]
     fn send_late(&mut self, header: &[u8; HEADER], frame: &[u8]) -> usize {
-        let mut refused = 0;
-        while self.device.is_some() {
-            if self.tx.put(header, frame) {
+        let refused = self.make_room();
+        if self.device.is_none() {
+            // SAFETY: the bytes are borrowed for longer than the call.
+            let vectors = [&header[..], frame].map(|bytes| unsafe { Vector::private(bytes) });
+            return refused + usize::from(Frame::Many(&vectors).write(self.tap.as_fd()).is_err());
+        }
+        if self.kept.is_empty() && self.tx.put(header, frame) {
+            return refused;
+        }
+        refused + self.keep_back(header, frame, std::iter::empty())
+    }
+
+    /// Keeps a frame back until there is room. Returns whether it was refused, as a number.
+    fn keep_back<'p>(
+        &mut self,
+        header: &[u8; HEADER],
+        head: &[u8],
+        pieces: impl Iterator<Item = Piece<'p>>,
+    ) -> usize {
+        if self.kept.len() == BURST_FRAMES {
+            return 1;
+        }
+        let mut bytes = [&header[..], head].concat();
+        for piece in pieces {
+            let at = bytes.len();
+            bytes.resize(at + piece.len(), 0);
+            piece.copy_out(&mut bytes[at..]);
+        }
+        if bytes.len() > HEADER + MAX_FRAME {
+            return 1;
+        }
+        self.kept.push_back(bytes);
+        0
+    }
+
+    /// Whether frames are kept back, for the ring is full. The guest's others are best left where they are until
+    /// [`go_on`](Self::go_on) ends that.
+    pub fn stands(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
+    /// Where frames are kept back: has those sent for which there is room now. Where some still wait, the call comes when half of what is
+    /// out came back; where none came back for a second, as far as this is asked, the worker is stopped. Returns how many frames were
+    /// refused then.
+    pub fn go_on(&mut self) -> usize {
+        while self.stands() {
+            let refused = self.make_room();
+            if refused > 0 || !self.stands() {
                 return refused;
             }
-            refused += self.make_room_or_restart();
+            // It asks for the call last, so that none is missed.
+            let half = (self.tx.len() / 2).max(1) as u16;
+            match self.tx.ring.arm(half) {
+                Ok(true) => {}
+                Ok(false) if self.stands_still() => return self.restart(&Broken::Silent),
+                Ok(false) => return 0,
+                Err(lie) => return self.restart(&lie.into()),
+            }
         }
-        // SAFETY: the bytes are borrowed for longer than the call.
-        let vectors = [&header[..], frame].map(|bytes| unsafe { Vector::private(bytes) });
-        refused + usize::from(Frame::Many(&vectors).write(self.tap.as_fd()).is_err())
+        0
+    }
+
+    /// Takes back what the worker has done with, and has what was kept back sent, as far as there is room. Returns how many frames were
+    /// refused, where the worker had to be stopped.
+    fn make_room(&mut self) -> usize {
+        if self.device.is_none() {
+            return 0;
+        }
+        self.publish();
+        if let Err(lie) = self.tx.reclaim() {
+            return self.restart(&lie.into());
+        }
+        // Whoever lent them has asked before, and may be about to sleep.
+        self.completed.append(self.tx.completed());
+        self.tell_completed();
+        while let Some((header, frame)) = self.kept.front().and_then(|bytes| bytes.split_first_chunk()) {
+            if !self.tx.put(header, frame) {
+                break;
+            }
+            self.kept.pop_front();
+        }
+        self.publish();
+        0
+    }
+
+    /// Whether no frame came back for a second, as far as this is asked.
+    fn stands_still(&mut self) -> bool {
+        let came = self.tx.nr_back();
+        match self.waits {
+            Some((before, since)) if before == came => coarse().saturating_sub(since) > PATIENCE,
+            _ => {
+                self.waits = Some((came, coarse()));
+                false
+            }
+        }
     }
 
     /// As [`send`](Self::send), of a frame of which `pieces` gives what follows its head. The token is [completed](Self::complete) once
@@ -270,13 +386,23 @@ impl<D: Worker> Vhost<D> {
         pieces: impl Fn() -> I,
         token: Token,
     ) -> usize {
-        let mut refused = 0;
-        while self.device.is_some() {
-            // SAFETY: the caller's.
-            if unsafe { self.tx.put_lent(header, head, pieces(), token) } {
-                return refused;
-            }
-            refused += self.make_room_or_restart();
+        // SAFETY: the caller's.
+        let put = |this: &mut Self| unsafe {
+            this.device.is_some() && this.kept.is_empty() && this.tx.put_lent(header, head, pieces(), token)
+        };
+        if put(self) {
+            return 0;
+        }
+        let mut refused = self.make_room();
+        if put(self) {
+            return refused;
+        }
+        if self.device.is_some() {
+            // A copy of ours waits, and its guest's pages need not.
+            refused += self.keep_back(header, head, pieces());
+            self.completed.push(token);
+            self.tell_completed();
+            return refused;
         }
         // SAFETY: the bytes are borrowed for longer than the call.
         let own = [&header[..], head].map(|bytes| unsafe { Vector::private(bytes) });
@@ -285,14 +411,6 @@ impl<D: Worker> Vhost<D> {
         refused += usize::from(Frame::Many(&vectors).write(self.tap.as_fd()).is_err());
         self.completed.push(token);
         refused
-    }
-
-    #[cold]
-    fn make_room_or_restart(&mut self) -> usize {
-        match self.make_room() {
-            Ok(()) => 0,
-            Err(why) => self.restart(&why),
-        }
     }
 
     /// Appends the tokens of lent frames that nobody reads any more. Where there are others, the call comes when half of what is out came back;
@@ -313,18 +431,10 @@ impl<D: Worker> Vhost<D> {
                 Err(lie) => refused += self.restart(&lie.into()),
             }
         }
-        if self.tx.nr_lent() > 0 {
-            let came = self.tx.nr_back();
-            match self.waits {
-                Some((before, since)) if before == came => {
-                    if coarse().saturating_sub(since) > PATIENCE {
-                        refused += self.restart(&Broken::Silent);
-                    }
-                }
-                _ => self.waits = Some((came, coarse())),
-            }
+        if self.tx.nr_lent() > 0 && self.stands_still() {
+            refused += self.restart(&Broken::Silent);
         }
-        if self.tx.nr_lent() == 0 {
+        if self.tx.nr_lent() == 0 && !self.stands() {
             self.waits = None;
         }
         done.append(self.tx.completed());
@@ -332,47 +442,35 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// When this returns, within two seconds, nobody reads lent frames any more; who lent them is not told of it. Returns how many frames
-    /// were refused, where the worker had to be stopped.
+    /// When this returns, nobody reads lent frames any more; who lent them is not told of it. The worker is not waited for: what it did
+    /// not take is written by a call each. Returns how many frames were refused.
     pub fn give_up(&mut self) -> usize {
-        let (since, mut refused) = (Instant::now(), 0);
-        while self.tx.nr_lent() > 0 {
-            refused += match self.make_room() {
-                Ok(()) if since.elapsed() < PATIENCE => 0,
-                Ok(()) => self.restart(&Broken::Silent),
-                Err(why) => self.restart(&why),
-            };
+        let mut refused = match self.tx.reclaim() {
+            Ok(()) => 0,
+            Err(lie) => self.restart(&lie.into()),
+        };
+        if self.tx.nr_lent() > 0 {
+            refused += self.take_back();
         }
         self.tx.completed().clear();
         self.completed.clear();
         refused
     }
 
-    /// Waits until frames came back, half of those that are out where none did.
-    fn make_room(&mut self) -> Result<(), Broken> {
-        self.publish();
-        let before = self.tx.len();
-        self.tx.reclaim()?;
-        if self.tx.len() < before {
-            return Ok(());
+    /// Takes the sending ring from the worker, writes what it did not take, and has that ring begin anew; the other one goes on. Returns
+    /// how many frames were refused.
+    fn take_back(&mut self) -> usize {
+        let Some(device) = self.device.take() else { return self.write_left() };
+        if let Err(e) = device.detach(Which::Tx) {
+            // Closing it does the same.
+            self.device = Some(device);
+            return self.restart(&Broken::Refused(e));
         }
-        let half = (before / 2).max(1) as u16;
-        let since = Instant::now();
-        while !self.tx.ring.arm(half)? {
-            let left = PATIENCE.saturating_sub(since.elapsed());
-            // It may be called for frames that came, too.
-            self.tx_doors.wait(left);
-            self.tx.reclaim()?;
-            if self.tx.len() < before {
-                break;
-            }
-            if left.is_zero() {
-                return Err(Broken::Silent);
-            }
-        }
-        self.tx_doors.call_again();
-        self.tx.ring.disarm();
-        Ok(self.tx.reclaim()?)
+        let refused = self.write_left();
+        (self.tx, self.waits) = (sender(&self.memory), None);
+        let begun = self.begin_sending(&device);
+        self.device = Some(device);
+        refused + begun.map_or_else(|e| self.restart(&Broken::Refused(e)), |()| 0)
     }
 
     /// Shows the worker what was put.
@@ -380,17 +478,6 @@ impl<D: Worker> Vhost<D> {
         if self.tx.ring.publish() {
             self.tx_doors.kick();
         }
-    }
-
-    /// Waits until all frames that are out came back, for a second at most without one.
-    ///
-    /// # Errors
-    /// They did not: the worker has to be stopped.
-    fn drain(&mut self) -> Result<(), Broken> {
-        while self.tx.len() > 0 {
-            self.make_room()?;
-        }
-        Ok(())
     }
 
     /// Moves frames for the guest, as long as there is room. Returns how many were malformed, and how many of the guest's were refused,
@@ -431,18 +518,43 @@ impl<D: Worker> Vhost<D> {
         self.rx.held()
     }
 
-    /// Waits until the worker has taken all. For who measures it.
+    /// Waits until the worker has taken all, for a second at most without a frame. For who measures it: no worker of ours calls this.
     ///
     /// # Errors
     /// It does not.
     pub fn finish(&mut self) -> io::Result<()> {
-        self.drain().map_err(|why| io::Error::other(why.to_string()))
+        let wrong = |why: Broken| io::Error::other(why.to_string());
+        let (mut came, mut since, mut waited) = (self.tx.nr_back(), Instant::now(), false);
+        while self.tx.len() > 0 || self.stands() {
+            if self.make_room() > 0 || self.device.is_none() {
+                return Err(wrong(Broken::Silent));
+            }
+            if self.tx.nr_back() != came {
+                (came, since) = (self.tx.nr_back(), Instant::now());
+                continue;
+            }
+            let left = PATIENCE.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                return Err(wrong(Broken::Silent));
+            }
+            let half = (self.tx.len() / 2).max(1) as u16;
+            if !self.tx.ring.arm(half).map_err(|lie| wrong(lie.into()))? {
+                self.tx_doors.wait(left);
+                waited = true;
+            }
+        }
+        if waited {
+            // It may have been called for frames that came, too.
+            self.tx_doors.call_again();
+        }
+        self.tx.ring.disarm();
+        Ok(())
     }
 }
 
 impl<D: Worker> Drop for Vhost<D> {
     fn drop(&mut self) {
-        let _ = self.drain(); // what does not come back is written by calls
+        // What did not come back is written by calls.
         self.stop();
     }
 }

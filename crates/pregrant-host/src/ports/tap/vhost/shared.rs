@@ -3,13 +3,15 @@
 //! ```text
 //!   TapPort --lock--> Vhost <--lock-- Keeper: complete, once a round; give_up, before pages go
 //! ```
-//! Both are one worker's, one after another: the lock is waited for only where a queue ends elsewhere, for two seconds at most.
+//! Both are one worker's, one after another: the lock is waited for only where a queue ends elsewhere, and no call waits for the
+//! kernel's worker.
 //!
 //! Invariants: a frame that is kept is named by a descriptor until its token was completed, or until [`give_up`](Keeper::give_up)
 //! returned, and by none afterwards.
 
 use super::Vhost;
 use super::kernel::{Device, Worker};
+use crate::ports::tap::lines::TapLines;
 use pregrant::port::{Keeper, Token};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
@@ -28,8 +30,8 @@ pub struct SharedVhost<D: Worker = Device> {
 impl<D: Worker> SharedVhost<D> {
     /// # Errors
     /// As for [`Vhost::new`].
-    pub fn new(tap: Arc<OwnedFd>) -> io::Result<Self> {
-        let vhost = Vhost::new(tap)?;
+    pub fn new(tap: Arc<OwnedFd>, lines: Arc<TapLines>) -> io::Result<Self> {
+        let vhost = Vhost::new(tap, lines)?;
         let readable = Arc::clone(vhost.readable());
         Ok(Self { vhost: Mutex::new(vhost), readable, refused: AtomicU64::new(0) })
     }

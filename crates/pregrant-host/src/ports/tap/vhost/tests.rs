@@ -5,7 +5,7 @@
 //!     \--- a call, for few frames --write-----^
 //! ```
 
-use super::kernel::{Doors, Which, Worker};
+use super::kernel::{Doors, WAITS, Which, Worker};
 use super::virtqueue::tests::Device as Model;
 use super::*;
 use crate::ports::tap::ring::tests::ends;
@@ -62,7 +62,12 @@ impl Worker for Threads {
     fn attach(&self, which: Which, tap: BorrowedFd<'_>) -> io::Result<()> {
         let (mut model, doors) = self.rings.borrow_mut()[which as usize].take().unwrap();
         let (tap, stop) = (tap.try_clone_to_owned()?, Arc::clone(&self.stop[which as usize]));
-        let (mut left, lies) = (self.stalls.take().filter(|_| which == Which::Tx), self.lies.get());
+        let (mut left, lies) = (self.stalls.get().filter(|_| which == Which::Tx), self.lies.get());
+        // Of a ring that begins anew no more than of one that a new worker has.
+        if which == Which::Tx {
+            self.stalls.set(None);
+        }
+        stop.store(false, Ordering::Release);
         let serve = move || {
             while !stop.load(Ordering::Acquire) {
                 let came = match which {
@@ -149,7 +154,7 @@ fn vhost() -> (Vhost<Threads>, OwnedFd) {
     let (tap, far) = ends();
     // A tap has room for what is written to it.
     rustix::fs::fcntl_setfl(&tap, OFlags::empty()).unwrap();
-    (Vhost::new(Arc::new(tap)).unwrap(), far)
+    (Vhost::new(Arc::new(tap), Arc::default()).unwrap(), far)
 }
 
 /// Frame `number`, no byte of which is like its neighbour's.
@@ -166,6 +171,16 @@ fn next(far: &OwnedFd) -> Vec<u8> {
         }
         std::thread::yield_now();
     }
+}
+
+/// As a queue does: gives nothing while the port has no room, and goes on with others meanwhile. Returns how many were refused.
+fn when_there_is_room(vhost: &mut Vhost<Threads>) -> usize {
+    let mut refused = 0;
+    while vhost.stands() {
+        refused += vhost.go_on();
+        std::thread::yield_now();
+    }
+    refused
 }
 
 /// Lengths short and long.
@@ -197,7 +212,7 @@ fn frames_go_out_in_their_order_whoever_writes_them() {
                     rustix::io::write(&vhost.tap, &[&header[..], &frame].concat()).unwrap();
                 } else {
                     by_ring += 1;
-                    assert_eq!(vhost.send(&header, &frame), 0);
+                    assert_eq!(vhost.send(&header, &frame) + when_there_is_room(&mut vhost), 0);
                 }
             }
             vhost.publish();
@@ -265,6 +280,7 @@ fn what_a_worker_that_does_not_go_on_left_is_written_once_and_in_order() {
         for i in 0..1000 {
             let frame = numbered(i, 100);
             vhost.send(&[0; HEADER], &frame);
+            when_there_is_room(&mut vhost);
             if i % 32 == 0 {
                 vhost.publish();
             }
@@ -277,6 +293,36 @@ fn what_a_worker_that_does_not_go_on_left_is_written_once_and_in_order() {
     assert!(rustix::io::read(&far, &mut [0; 200]).is_err(), "a frame came twice");
 }
 
+/// Its guest goes on, and so does our thread, which has others: what finds no room is kept back, a burst of it, and then refused.
+#[test]
+fn nobody_waits_for_a_worker_that_stands_still() {
+    const SENT: usize = 2000;
+    STALLS.set(Some(0));
+    let (mut vhost, far) = vhost();
+    let lent = Lent::new(1);
+    let mut refused = 0;
+    for i in 0..SENT {
+        refused += vhost.send(&[0; HEADER], &numbered(i, 100));
+    }
+    let taken = usize::from(TX_SIZE) + BURST_FRAMES;
+    assert_eq!(refused, SENT - taken);
+    assert!(vhost.stands() && !vhost.is_asleep());
+    // What is lent finds no room either, and is not held for it.
+    let mut done = Vec::new();
+    assert_eq!((lent.send(0, &mut vhost), vhost.complete(&mut done)), (1, 0));
+    assert_eq!((done, vhost.tx.nr_lent()), (vec![Token(0)], 0));
+    assert_eq!((WAITS.get(), vhost.stopped), (0, None), "nobody slept");
+    // As a queue asks, again and again: after a second the worker is stopped, and what was taken is written, once and in order.
+    std::thread::scope(|s| {
+        let seen =
+            s.spawn(|| (0..taken).for_each(|i| assert!(next(&far)[HEADER..] == numbered(i, 100), "{i}")));
+        assert_eq!(when_there_is_room(&mut vhost), 0);
+        seen.join().unwrap();
+    });
+    assert!(vhost.stopped.is_some() && WAITS.get() == 0);
+    assert!(rustix::io::read(&far, &mut [0; 200]).is_err(), "a frame came twice");
+}
+
 #[test]
 fn where_no_worker_is_to_be_had_any_more_frames_are_written_by_calls() {
     STALLS.set(Some(3));
@@ -285,7 +331,9 @@ fn where_no_worker_is_to_be_had_any_more_frames_are_written_by_calls() {
     std::thread::scope(|s| {
         let seen =
             s.spawn(|| (0..900).for_each(|i| assert!(next(&far)[HEADER..] == numbered(i, 100), "{i}")));
-        (0..900).for_each(|i| assert_eq!(vhost.send(&[0; HEADER], &numbered(i, 100)), 0));
+        (0..900).for_each(|i| {
+            assert_eq!(vhost.send(&[0; HEADER], &numbered(i, 100)) + when_there_is_room(&mut vhost), 0);
+        });
         assert!(vhost.device.is_none(), "512 fit a ring");
         seen.join().unwrap();
     });
@@ -382,7 +430,7 @@ fn lent_payload_is_read_where_it_lies_and_who_lent_it_is_told_once() {
                 4 => vhost.send(&[i as u8; HEADER], &numbered(i, 60)),
                 _ => lent.send(i, &mut vhost),
             };
-            assert_eq!(refused, 0);
+            assert_eq!(refused + when_there_is_room(&mut vhost), 0);
             if i % 7 == 0 {
                 vhost.publish();
                 assert_eq!(vhost.complete(&mut done), 0);
@@ -419,7 +467,16 @@ fn lent_frames_of_a_worker_that_does_not_go_on_are_written_once_and_completed() 
         vhost.give_up();
         seen.join().unwrap();
     });
-    assert!(vhost.stopped.is_some(), "it was stopped");
+    assert!(vhost.stopped.is_none() && WAITS.get() == 0, "neither the other ring nor our thread waits");
+    rustix::io::write(&far, &[&[0; HEADER][..], &numbered(7, 64)].concat()).unwrap();
+    let mut arena = Arena::new();
+    while arena.is_empty() {
+        assert_eq!(vhost.receive(&mut arena), (0, 0));
+    }
+    assert!(arena.burst().frame(0) == numbered(7, 64));
+    vhost.send(&[0; HEADER], &numbered(8, 100));
+    vhost.publish();
+    assert!(next(&far)[HEADER..] == numbered(8, 100), "the ring that began anew");
     assert_eq!(
         (vhost.complete(&mut done), done.len(), vhost.tx.nr_lent()),
         (0, 0, 0),
@@ -450,7 +507,7 @@ fn a_queue_that_ends_waits_until_nobody_reads_what_it_lent() {
     let lent = Lent::new(100);
     let (tap, far) = ends();
     rustix::fs::fcntl_setfl(&tap, OFlags::empty()).unwrap();
-    let shared = SharedVhost::<Threads>::new(Arc::new(tap)).unwrap();
+    let shared = SharedVhost::<Threads>::new(Arc::new(tap), Arc::default()).unwrap();
     (0..100).for_each(|i| assert_eq!(lent.send(i, &mut shared.lock()), 0));
     shared.lock().publish();
     std::thread::scope(|s| {

@@ -149,6 +149,10 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
 
     #[inline(always)]
     fn deliver(&mut self, p: &P, of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
+        // Its pages are mapped to be read: all is the next path's.
+        if self.acc == Access::ReadOnly {
+            return todo;
+        }
         self.store.begin_batch();
         let (mut rest, mut missed): (Todo, bool) = (0, false);
         for i in bits(todo) {

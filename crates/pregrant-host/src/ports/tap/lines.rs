@@ -1,0 +1,40 @@
+//! What a tap writes into the log of itself: a budget for each vif, so that one whose rings fail again and again silences no other.
+//!
+//! What a guest may do: use its own vif's budget up. It lives as long as the vif, and not as a connection.
+
+use crate::line_budget::LineBudget;
+use std::fmt::Arguments;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct TapLines {
+    name: String,
+    lines: LineBudget,
+}
+
+impl TapLines {
+    /// Of the interface `name`.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.into(), lines: LineBudget::new() }
+    }
+
+    /// A warning, behind the interface's name.
+    pub fn warn(&self, text: Arguments<'_>) {
+        self.lines.warn(format_args!("tap {}: {text}", self.name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::line_budget::KIND;
+    use std::time::Duration;
+
+    #[test]
+    fn one_vif_uses_up_no_other_ones_lines() {
+        let (one, other) = (TapLines::new("vif5.0"), TapLines::new("vif6.0"));
+        let written = (0..1000).filter(|_| one.lines.take(Duration::ZERO).is_some()).count();
+        assert_eq!(written, KIND.burst as usize);
+        assert!(other.lines.take(Duration::ZERO).is_some());
+    }
+}
