@@ -139,6 +139,12 @@ impl Front {
         told
     }
 
+    /// Begins to close from this end, to begin anew as after any close; one that does not reconnect is over.
+    pub fn begin_anew<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
+        self.state = XenbusState::Closing;
+        bus.set_state(XenbusState::Closing)
+    }
+
     /// The toolstack took the device away, directories and all: closed, without a word to anybody.
     pub fn removed(&mut self) {
         (self.state, self.begins_at_ns, self.stays) = (XenbusState::Closed, None, false);

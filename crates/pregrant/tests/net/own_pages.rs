@@ -451,14 +451,16 @@ impl Lying {
 
 #[test]
 fn a_back_that_lies_about_an_add_gets_the_same_frames() {
-    for (status, hits) in [(SUCCESS, 8), (INVALID, 0), (77, 0), (u32::MAX, 0)] {
+    for (status, entry, hits) in
+        [(SUCCESS, 0, 8), (SUCCESS, 9, 0), (INVALID, 9, 0), (INVALID, 0, 0), (77, 0, 0), (u32::MAX, 0, 0)]
+    {
         let mut lying = Lying::new(8);
         let standing = lying.own.pair.xen.counts().grants;
         assert_eq!(lying.own.each(0..20), 0);
         lying.turn();
         let (list, entries) = lying.list(ADD);
         assert_eq!((entries.len(), lying.own.each(0..20)), (8, 0), "not yet");
-        lying.write_statuses(list, &[9; 8]);
+        lying.write_statuses(list, &[entry; 8]);
         // One of them is mapped, whatever it says.
         let map =
             lying.own.pair.h.map(GUEST, &[GrantRef(entries[3].gref)], Access::ReadOnly).expect("granted");
@@ -484,7 +486,10 @@ fn a_grant_ends_only_when_the_back_has_let_go() {
     let (mut lying, added) = Lying::filled(8);
     let (list, dels) = lying.list(DEL);
     assert!(!dels.is_empty() && dels.iter().all(|entry| added.iter().any(|had| had.gref == entry.gref)));
-    assert!(dels.iter().all(|entry| entry.status != 0), "what the back does not write says nothing");
+    assert!(
+        dels.iter().all(|entry| entry.status == 0),
+        "one that follows the draft writes what failed alone"
+    );
     let grants = |lying: &Lying| lying.own.pair.xen.counts().grants;
     let standing = grants(&lying);
     // It says that it has let go of all, and has one of them mapped; another's status it does not write.
@@ -507,14 +512,17 @@ fn a_grant_ends_only_when_the_back_has_let_go() {
 
 #[test]
 fn a_page_that_is_not_given_back_is_asked_for_so_often_and_kept() {
-    for (status, entry) in [(INVALID, 0), (77, 0), (SUCCESS, 2), (SUCCESS, 0xFFFF), (1, 0)] {
+    // The last says that it let go of none, and has not written to the list.
+    for (status, entry, data) in
+        [(INVALID, 0, 1), (77, 0, 1), (SUCCESS, 2, 1), (SUCCESS, 0xFFFF, 1), (1, 0, 1), (SUCCESS, 0, 0)]
+    {
         let (mut lying, _) = Lying::filled(1);
         let standing = lying.own.pair.xen.counts().grants;
         for asked in 1..=3 {
             let (list, dels) = lying.list(DEL);
             assert_eq!(dels.len(), 1);
             lying.write_statuses(list, &[entry]);
-            lying.answer(status, 1);
+            lying.answer(status, data);
             assert_eq!(lying.own.stats().refused, asked);
             assert_eq!(lying.own.each([0]), 1, "its reference is as good as before");
             lying.own.each([50, 51, 52]);
@@ -541,7 +549,7 @@ fn an_answer_that_was_not_asked_closes_the_vif() {
             3 => (request.id, ADD.raw()),
             _ => (request.id, request.msg_type),
         };
-        lying.raw.answer(lying.asked, (id, msg_type, SUCCESS, 0));
+        lying.raw.answer(lying.asked, (id, msg_type, SUCCESS, dels.len() as u32));
         let Pair { front, g, .. } = &mut lying.own.pair;
         let heard = front.turn(g);
         assert_eq!(heard.is_ok(), kind <= twice, "{kind}");

@@ -329,7 +329,8 @@ impl<P: Platform> GrefRequests<P> {
                 q.exchange.keep(entries.iter().zip(maps.drain(..)).map(page).collect());
                 q.order();
                 q.most = q.most.max(q.added.len());
-                due(CtrlStatus::Success, 0, Some((*queue, q.store())))
+                // Nothing is said of it; a front of the draft reads how many were looked at.
+                due(CtrlStatus::Success, entries.len() as u32, Some((*queue, q.store())))
             }
             Step::Wanted(going) => {
                 let maps = q.exchange.given()?;

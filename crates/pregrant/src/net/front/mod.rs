@@ -26,6 +26,7 @@ pub mod tx;
 pub mod tx_own_pages;
 pub mod vif;
 pub mod vif_own_pages;
+mod vif_renewal;
 
 pub use crate::net::path::gref_mapping::cache::CacheStats;
 pub use crate::net::path::gref_mapping::working_set::CacheMode;

@@ -20,7 +20,7 @@ use crate::net::path::gref_mapping::cache::{ADDS_AT_ONCE, Ask, GrefCache};
 use crate::platform::{Access, GrantPool, Platform};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
-use crate::wire::netif_ctrl::{CtrlStatus, GrefEntry};
+use crate::wire::netif_ctrl::GrefEntry;
 use alloc::vec::Vec;
 
 /// See the module.
@@ -75,6 +75,12 @@ impl<P: Platform> OwnPages<P> {
         }
     }
 
+    /// Another back has the queues, and none of the pages; what was asked has no answer that counts.
+    pub fn renew(&mut self, queues: &mut [FrontQueue<P>]) {
+        self.asked = None;
+        queues.iter_mut().filter_map(FrontQueue::cache_mut).for_each(GrefCache::renew);
+    }
+
     /// A queue is over: ends its grants, as far as they can be ended.
     pub fn put(&mut self, p: &P, mut cache: GrefCache) {
         cache.disconnect(|gref| end(p, gref));
@@ -117,10 +123,9 @@ impl<P: Platform> OwnPages<P> {
             let Some(answer) = ctrl.answer()? else { return Ok(false) };
             self.asked = None;
             heard = true;
-            let good = CtrlStatus::from_raw(answer.status) == Some(CtrlStatus::Success);
             let statuses = ctrl.statuses(self.list.len()).unwrap_or_default();
             if let Some(cache) = queues.get_mut(queue).and_then(FrontQueue::cache_mut) {
-                cache.heard(good, &statuses, |gref| end(p, gref));
+                cache.heard(answer, &statuses, |gref| end(p, gref));
             }
         }
         Ok(!ctrl.is_pending() && self.ask(p, ctrl, queues) || heard)

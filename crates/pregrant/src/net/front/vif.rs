@@ -21,17 +21,14 @@ use super::own_pages::OwnPages;
 use super::plan::{Plan, plans};
 use super::queue::{FrontQueue, QueueConfig};
 use super::regions::{Granting, Regions};
-use super::tx::TxLimits;
+use super::vif_renewal::Taken;
 use crate::error::{PeerFault, PlatformError};
-use crate::net::features::{
-    ActiveLists, BackFeatures, FrontRequest, QueueKeys, active_key, data_ring_active_key,
-    guest_copy_active_key, of_front_connection,
-};
+use crate::net::features::{ActiveLists, BackFeatures, FrontRequest, QueueKeys, of_front_connection};
 use crate::net::headers::MacAddr;
+use crate::net::path::PathName;
 use crate::net::path::gref_mapping::front::{Question, Telling};
 use crate::net::path::staging::keys::SENT_ON_SINCE;
 use crate::net::path::staging::list::DataLen;
-use crate::net::path::{PathName, foreign};
 use crate::net::stats::DirStats;
 use crate::platform::{Clock, GrantPool, Platform};
 use crate::port::{Arena, Burst, Offloads, Piece, Token};
@@ -83,13 +80,16 @@ pub enum FrontStep {
     Waiting,
     /// The queues are live now.
     Live,
+    /// The queues are live as before, and another back has them: what was asked of the one before, on the control ring or of multicast, is
+    /// to be asked again.
+    Renewed,
     /// The queues are gone now.
     Closed,
 }
 
 /// One vif, served by one domain.
 pub struct FrontVif<P: Platform> {
-    front: Front,
+    pub(super) front: Front,
     config: FrontConfig,
     pub(super) queues: Vec<FrontQueue<P>>,
     /// Memory of the guest's that frames are sent from.
@@ -98,7 +98,7 @@ pub struct FrontVif<P: Platform> {
     lent: Vec<LentPages<P>>,
     /// Queues that were made so far.
     made: u16,
-    ctrl: Option<CtrlFront<P>>,
+    pub(super) ctrl: Option<CtrlFront<P>>,
     pub(super) live: bool,
     /// What is granted to the back and not in use.
     pub(super) regions: Regions<P>,
@@ -109,7 +109,7 @@ pub struct FrontVif<P: Platform> {
     /// What was asked for and is not to be had of this back.
     not_offered: Vec<NotOffered>,
     /// What the back takes unfinished.
-    takes: Offloads,
+    pub(super) takes: Offloads,
     /// Both ends keep pages; as of the last set-up.
     persistent: bool,
     /// The back was asked to map all of this domain; as of the last set-up.
@@ -117,13 +117,17 @@ pub struct FrontVif<P: Platform> {
     /// The back was asked to lend pages; as of the last set-up.
     borrows: bool,
     /// The back can be asked to keep pages mapped; as of the last set-up.
-    tells: bool,
+    pub(super) tells: bool,
     /// Received buffers can be sent on; as of the last set-up.
     sends_on: bool,
     /// It is being asked.
-    telling: Option<Telling>,
+    pub(super) telling: Option<Telling>,
     /// By queue: pages that it says it keeps so.
-    told: Vec<usize>,
+    pub(super) told: Vec<usize>,
+    /// The back left 4 while the queues were live.
+    was_away: bool,
+    /// It is to be asked from the beginning, once what was asked has its answer.
+    pub(super) renews: bool,
 }
 
 impl<P: Platform> FrontVif<P> {
@@ -150,6 +154,8 @@ impl<P: Platform> FrontVif<P> {
             sends_on: false,
             telling: None,
             told: Vec::new(),
+            was_away: false,
+            renews: false,
         }
     }
 
@@ -179,9 +185,14 @@ impl<P: Platform> FrontVif<P> {
             let back = bus.peer_state().map_err(FrontError::Keys)?;
             let next = self.front.next(bus, back, p.clock().now_ns()).map_err(FrontError::Keys)?;
             let Some(next) = next else {
-                if self.state() == S::Connected && back == S::Connected && !self.live {
-                    self.go_live(p, bus)?;
-                    return Ok(FrontStep::Live);
+                match (self.state() == S::Connected, back == S::Connected) {
+                    (true, true) if !self.live => {
+                        self.go_live(p, bus)?;
+                        return Ok(FrontStep::Live);
+                    }
+                    (true, true) if core::mem::take(&mut self.was_away) => return self.renew(p, bus),
+                    (true, false) => self.was_away = self.live,
+                    _ => {}
                 }
                 return Ok(came_to);
             };
@@ -253,8 +264,6 @@ impl<P: Platform> FrontVif<P> {
         let offered = |len: Option<DataLen>| len.filter(|l| !foreign && back.staging_sizes.contains(l));
         let (tx_len, rx_len) = (offered(self.config.tx_data_len), offered(self.config.rx_data_len));
         let split = self.config.split_channels && back.split_channels;
-        let limits = TxLimits { sg: back.sg, gso_tcpv4: back.gso_tcpv4, gso_tcpv6: back.gso_tcpv6 };
-        self.takes = Offloads { csum: back.ipv6_csum, gso: back.sg && back.gso_tcpv4 && back.gso_tcpv6 };
         self.tear_down(p);
         self.foreign = foreign;
         self.borrows = self.config.guest_copy && back.guest_copy && !foreign;
@@ -267,7 +276,7 @@ impl<P: Platform> FrontVif<P> {
         let plans = plans((tx_len, rx_len), &back.staging_sizes, orders, ring);
         self.sends_on = self.config.zero_copy && back.staging_revision >= SENT_ON_SINCE;
         let keys = self.make_queues(p, self.config.queues.clamp(1, back.max_queues), &plans, split)?;
-        self.queues.iter_mut().for_each(|q| q.limit(limits));
+        self.take_limits(&back);
         if let Some(own) = &mut self.own {
             own.equip(&mut self.queues);
         }
@@ -402,58 +411,34 @@ impl<P: Platform> FrontVif<P> {
     fn go_live<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), FrontError<B::Error>> {
         let n = self.queues.len();
         self.accepted.clear();
-        // Again: the back that is connected may be another than the one that we asked, and know nothing of lists.
-        let BackFeatures {
-            staging_sizes: offered,
-            staging_revision,
-            max_data_ring_order,
-            foreign: may_name,
-            guest_copy: lends,
-            ..
-        } = BackFeatures::read(bus).map_err(FrontError::Keys)?;
-        if self.foreign && may_name {
-            let said = bus.text(foreign::ACTIVE).map_err(FrontError::Keys)?;
-            if said.as_deref() == Some("1") {
+        let back = BackFeatures::read(bus).map_err(FrontError::Keys)?;
+        if self.foreign && back.foreign {
+            if self.takes_names(bus, &back)? {
                 self.queues.iter_mut().for_each(|q| q.name_frames(p));
             } else {
                 self.refused(PathName::Foreign);
             }
         }
         for i in 0..n {
-            let (tx, rx) = self.staging_lens(i);
-            let asked = ActiveLists { tx: tx.is_some(), rx: rx.is_some() };
-            let known = |len: Option<DataLen>| len.is_some_and(|len| offered.contains(&len));
-            let text =
-                if asked.any() { bus.text(&active_key(i, n)).map_err(FrontError::Keys)? } else { None };
-            let said = ActiveLists::parse(text.as_deref(), asked);
-            let active = said.and(ActiveLists { tx: known(tx), rx: known(rx) });
-            self.accepted.push(asked.any() && active == asked);
-            let asked = self.queues[i].data_ring();
-            let said = match asked.any() && max_data_ring_order >= ORDER_MIN {
-                true => bus.text(&data_ring_active_key(i, n)).map_err(FrontError::Keys)?,
-                false => None,
-            };
-            let ring = ActiveLists::parse(said.as_deref(), ActiveLists::BOTH).and(asked);
-            let lent = self.borrows && lends && {
-                let said = bus.text(&guest_copy_active_key(i, n)).map_err(FrontError::Keys)?;
-                said.as_deref() == Some("1")
-            };
-            if !lent {
+            let shared = self.shared(i);
+            let Taken { lists, rings, lends } = self.taken(bus, &back, i)?;
+            self.accepted.push(shared.lists.any() && lists == shared.lists);
+            if !lends {
                 self.queues[i].give_up_borrowed(p, &mut self.regions);
             }
             for (path, was_refused) in [
-                (PathName::Staging, (tx.is_some() || rx.is_some()) && !active.any()),
-                (PathName::DataRing, asked.any() && !ring.any()),
-                (PathName::GuestCopy, self.borrows && !lent),
+                (PathName::Staging, shared.lists.any() && !lists.any()),
+                (PathName::DataRing, shared.rings.any() && !rings.any()),
+                (PathName::GuestCopy, self.borrows && !lends),
             ] {
                 if was_refused {
                     self.refused(path);
                 }
             }
-            self.queues[i].go_live(p, &mut self.regions, active, ring, staging_revision)?;
+            self.queues[i].go_live(p, &mut self.regions, lists, rings, back.staging_revision)?;
         }
         self.release_unneeded(p);
-        self.live = true;
+        (self.live, self.was_away, self.renews) = (true, false, false);
         self.told.clear();
         self.telling = (self.tells && self.ctrl.is_some()).then(|| Telling::new(n));
         self.ask_next(p);
@@ -469,7 +454,7 @@ impl<P: Platform> FrontVif<P> {
     }
 
     /// Asks the back to keep pages mapped, as far as it goes on.
-    fn ask_next(&mut self, p: &P) {
+    pub(super) fn ask_next(&mut self, p: &P) {
         let (Some(telling), Some(ctrl)) = (&self.telling, &mut self.ctrl) else { return };
         let asked = match telling.question() {
             Question::Size(queue) => ctrl.ask(p, CtrlType::GetGrefMappingSize, [queue, 0, 0]),
@@ -487,21 +472,24 @@ impl<P: Platform> FrontVif<P> {
     /// Goes on asking the back to keep pages mapped, or to let go of them: frames travel meanwhile. True: something moved. A fault: call
     /// [`close`](Self::close).
     pub fn turn(&mut self, p: &P) -> Result<bool, PeerFault> {
+        if self.live && self.renews {
+            return self.go_on_renewing(p);
+        }
         let Some(ctrl) = self.ctrl.as_mut().filter(|_| self.live) else { return Ok(false) };
         let Some(telling) = &mut self.telling else {
             let Some(own) = &mut self.own else { return Ok(false) };
             return own.turn(p, ctrl, &mut self.queues);
         };
         let Some(answer) = ctrl.answer()? else { return Ok(false) };
-        let queues = &self.queues;
-        telling.heard(answer, |i| queues.get(i).map_or([&[][..]; 2], FrontQueue::page_refs));
+        let (queues, statuses) = (&self.queues, ctrl.statuses(telling.asked()).unwrap_or_default());
+        telling.heard(answer, &statuses, |i| queues.get(i).map_or([&[][..]; 2], FrontQueue::page_refs));
         self.ask_next(p);
         Ok(true)
     }
 
     /// Whether the back is being asked to keep pages mapped.
     pub fn is_telling(&self) -> bool {
-        self.live && self.telling.is_some()
+        self.live && (self.renews || self.telling.is_some())
     }
 
     /// The grants of the ordinary pages of queue `i`, TX and RX: those that stand.
@@ -516,7 +504,7 @@ impl<P: Platform> FrontVif<P> {
 
     /// Before sleeping, while the back is asked for pages: arms the control ring. True: there is an answer.
     pub fn final_check_ctrl(&mut self, p: &P) -> Result<bool, PeerFault> {
-        let asked = self.telling.is_some() || self.is_asking();
+        let asked = self.renews || self.telling.is_some() || self.is_asking();
         match &mut self.ctrl {
             Some(ctrl) if self.live && asked => ctrl.final_check(p),
             _ => Ok(false),
@@ -525,7 +513,7 @@ impl<P: Platform> FrontVif<P> {
 
     /// Gives up queues and channels. The pages are put by, or released where they are not needed again.
     fn tear_down(&mut self, p: &P) {
-        self.live = false;
+        (self.live, self.was_away, self.renews) = (false, false, false);
         self.telling = None;
         self.told.clear();
         if let Some(ctrl) = self.ctrl.take() {

@@ -18,9 +18,10 @@
 //! it. What is answered and was not asked is counted, and changes nothing.
 
 use super::clock::Clock;
+use super::front::added;
 use super::working_set::{CacheMode, WorkingSet};
 use crate::units::GrantRef;
-use crate::wire::netif_ctrl::{CtrlStatus, GREF_LIST_MAX, GREF_READONLY, GrefEntry};
+use crate::wire::netif_ctrl::{CtrlResponse, CtrlStatus, GREF_LIST_MAX, GREF_READONLY, GrefEntry};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -38,6 +39,8 @@ pub const DELS_MAX: u8 = 3;
 enum State {
     /// It is not granted yet.
     Wanted,
+    /// It is granted, and the back is to be told of it.
+    Again,
     /// In the request that has no answer yet.
     Asked,
     Added,
@@ -106,6 +109,8 @@ pub struct GrefCache {
     refused_from: usize,
     /// Places, each in one of these at most.
     wanted: Vec<u32>,
+    /// Granted, and not told to this back.
+    again: Vec<u32>,
     leaving: Vec<u32>,
     ending: Vec<u32>,
     asked: Option<Ask>,
@@ -125,6 +130,7 @@ impl GrefCache {
             capacity: 0,
             refused_from: 1,
             wanted: Vec::with_capacity(places),
+            again: Vec::with_capacity(places),
             leaving: Vec::with_capacity(ADDS_AT_ONCE),
             ending: Vec::with_capacity(places),
             asked: None,
@@ -138,6 +144,23 @@ impl GrefCache {
         self.capacity = capacity.min(self.entries.len());
         self.refused_from = self.capacity + 1;
         self.working_set.begin(self.capacity);
+    }
+
+    /// Another back has the rings, whose table is taken for empty until the next [`begin`](Self::begin): what it was told of it is told again, by
+    /// the same references.
+    pub fn renew(&mut self) {
+        (self.capacity, self.asked) = (0, None);
+        for list in [&mut self.again, &mut self.leaving, &mut self.list] {
+            list.clear();
+        }
+        for place in 0..self.entries.len() {
+            let entry = &mut self.entries[place];
+            let is_told = matches!(entry.state, State::Again | State::Asked | State::Added | State::Leaving);
+            if is_told && self.clock.page(place).is_some() {
+                (entry.state, entry.dels) = (State::Again, 0);
+                self.again.push(place as u32);
+            }
+        }
     }
 
     /// A frame lies in this page: the place that the page has, and its reference, where the back has it.
@@ -215,7 +238,8 @@ impl GrefCache {
 
     /// Whether there is anything to ask, or an answer to wait for.
     pub fn is_busy(&self) -> bool {
-        self.asked.is_some() || !self.wanted.is_empty() || !self.leaving.is_empty()
+        self.asked.is_some()
+            || [&self.again, &self.wanted, &self.leaving].into_iter().any(|list| !list.is_empty())
     }
 
     /// Whether an answer is waited for.
@@ -237,6 +261,7 @@ impl GrefCache {
             return None;
         }
         self.list.clear();
+        self.tell_again(list);
         // Never is only one of the two asked: what leaves makes room for what comes.
         let most = self.capacity.saturating_sub(self.grants()).min(ADDS_AT_ONCE);
         if most == 0 {
@@ -245,7 +270,9 @@ impl GrefCache {
                 self.clock.remove(place as usize);
             }
         }
-        while self.list.len() < most
+        let most = most.min(ADDS_AT_ONCE - self.list.len());
+        let told_again = self.list.len();
+        while self.list.len() < told_again + most
             && let Some(place) = self.wanted.pop()
         {
             let Some(page) = self.clock.page(place as usize) else { continue };
@@ -268,11 +295,33 @@ impl GrefCache {
             for &place in &self.list {
                 let entry = &mut self.entries[place as usize];
                 entry.state = State::Asked;
-                list.push(GrefEntry { gref: entry.gref.0, flags: 0, status: INVALID });
+                list.push(GrefEntry { gref: entry.gref.0, flags: 0, status: 0 });
             }
             self.asked = Some(Ask::Del);
         }
         self.asked
+    }
+
+    /// What a new back is told of that it has room for; the rest is given up.
+    fn tell_again(&mut self, list: &mut Vec<GrefEntry>) {
+        if self.capacity == 0 {
+            return; // it has not said yet
+        }
+        let had = self.grants() - self.again.len();
+        let room = self.capacity.saturating_sub(had);
+        while self.again.len() > room
+            && let Some(place) = self.again.pop()
+        {
+            self.entries[place as usize].state = State::Ending;
+            self.ending.push(place);
+        }
+        let first = self.again.len().saturating_sub(ADDS_AT_ONCE);
+        for place in self.again.drain(first..) {
+            let entry = &mut self.entries[place as usize];
+            entry.state = State::Asked;
+            self.list.push(place);
+            list.push(GrefEntry { gref: entry.gref.0, flags: GREF_READONLY, status: 0 });
+        }
     }
 
     /// The request could not be sent: it is as if it had not been made.
@@ -286,33 +335,39 @@ impl GrefCache {
         }
     }
 
-    /// The answer to what was asked: whether it says SUCCESS, and what stands in the list.
-    pub fn heard(&mut self, good: bool, statuses: &[u16], mut end: impl FnMut(GrantRef) -> bool) {
+    /// The answer to what was asked, and what stands in the list.
+    pub fn heard(&mut self, answer: CtrlResponse, statuses: &[u16], mut end: impl FnMut(GrantRef) -> bool) {
+        let good = CtrlStatus::from_raw(answer.status) == Some(CtrlStatus::Success);
         match self.asked.take() {
             None => self.stats.unasked += 1,
-            Some(Ask::Add) if good => {
-                self.stats.adds += self.list.len() as u64;
-                self.list.iter().for_each(|place| self.entries[*place as usize].state = State::Added);
-                // After a refusal: between what it has and what it refused.
-                if self.grants() >= self.capacity && self.capacity + 1 < self.refused_from {
+            Some(Ask::Add) => {
+                let n = self.list.len();
+                let mut taken = 0;
+                for k in added(answer, statuses, n) {
+                    self.entries[self.list[k] as usize].state = State::Added;
+                    taken += 1;
+                }
+                self.stats.adds += taken as u64;
+                if taken < n {
+                    self.stats.refused += (n - taken) as u64;
+                    self.refused_from = self.refused_from.min(self.grants());
+                    self.refused(end);
+                    // All were refused: perhaps a part would not have been.
+                    let part = if taken == 0 { n / 2 } else { 0 };
+                    self.set_capacity(self.capacity.min(self.grants() + part));
+                } else if self.grants() >= self.capacity && self.capacity + 1 < self.refused_from {
+                    // After a refusal: between what it has and what it refused.
                     self.set_capacity(self.capacity.midpoint(self.refused_from));
                 }
             }
-            Some(Ask::Add) => {
-                let n = self.list.len();
-                self.stats.refused += n as u64;
-                self.refused_from = self.refused_from.min(self.grants());
-                self.refused(end);
-                self.set_capacity(self.capacity.min(self.grants() + n / 2));
-            }
             Some(Ask::Del) => {
+                // Statuses are 0 before, and one that follows the draft writes those alone that failed. Its data says that it looked; that of one
+                // that follows the specification, how many it let go of.
+                let gone = statuses.iter().take(self.list.len()).filter(|status| **status == 0).count();
+                let good = good && gone <= answer.data as usize;
                 for k in 0..self.list.len() {
                     let place = self.list[k];
-                    if good
-                        && statuses
-                            .get(k)
-                            .is_some_and(|status| u32::from(*status) == CtrlStatus::Success.raw())
-                    {
+                    if good && statuses.get(k) == Some(&0) {
                         self.stats.dels += 1;
                         self.end(place, &mut end);
                     } else {
@@ -330,16 +385,20 @@ impl GrefCache {
         self.working_set.begin(capacity);
     }
 
-    /// None of the list was added.
+    /// What is still asked of the list was not added.
     fn refused(&mut self, mut end: impl FnMut(GrantRef) -> bool) {
         for k in 0..self.list.len() {
-            self.end(self.list[k], &mut end);
+            let place = self.list[k];
+            if self.entries[place as usize].state == State::Asked {
+                self.end(place, &mut end);
+            }
         }
     }
 
     /// Ends the grant of the page there, or has it ended later.
     fn end(&mut self, place: u32, mut end: impl FnMut(GrantRef) -> bool) {
-        if end(self.entries[place as usize].gref) {
+        let Entry { gref, in_flight, .. } = self.entries[place as usize];
+        if in_flight == 0 && end(gref) {
             self.clock.remove(place as usize);
         } else {
             self.entries[place as usize].state = State::Ending;
@@ -352,7 +411,8 @@ impl GrefCache {
     fn end_some(&mut self, mut end: impl FnMut(GrantRef) -> bool) {
         for _ in 0..self.ending.len().min(DELS_AT_ONCE) {
             let place = self.ending.remove(0);
-            if end(self.entries[place as usize].gref) {
+            let Entry { gref, in_flight, .. } = self.entries[place as usize];
+            if in_flight == 0 && end(gref) {
                 self.clock.remove(place as usize);
             } else {
                 self.ending.push(place);
@@ -363,7 +423,7 @@ impl GrefCache {
     /// The back is gone: ends all grants that can be ended. The others take a place each until they can be: call this again.
     pub fn disconnect(&mut self, mut end: impl FnMut(GrantRef) -> bool) {
         (self.capacity, self.asked) = (0, None);
-        for list in [&mut self.wanted, &mut self.leaving, &mut self.ending, &mut self.list] {
+        for list in [&mut self.wanted, &mut self.again, &mut self.leaving, &mut self.ending, &mut self.list] {
             list.clear();
         }
         for place in 0..self.entries.len() {
@@ -407,9 +467,6 @@ impl GrefCache {
         CacheStats { mode_changes: self.working_set.changes(), ..self.stats }
     }
 }
-
-/// What an entry of a DEL says until the back has written to it.
-const INVALID: u16 = 2;
 
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,12 @@
 //! How a front tells the back which of its pages to keep mapped: those that it granted at connect, queue by queue.
 //!
 //! ```text
-//!   live --> GET size of queue 0 --> ADD up to 512 pages --> ADD ... --> GET size of queue 1 ... --> over
+//!   live --> GET size of queue 0 --> ADD up to 512 pages --> GET --> ADD ... --> GET size of queue 1 ... --> over
 //!              '-- NOT_SUPPORTED, 0 --> over         '-- refused: half as many, and in the end none
 //! ```
+//! Backs that follow the draft of these messages say of a size what is free, answer an ADD with success where a part of it failed, and
+//! count in its data the entries that they looked at. So GET comes before each ADD, and what was taken is counted by the entries'
+//! statuses, which are 0 before.
 //! The pages are a static pool: the same reference names the same page from connect to disconnect, so nothing is ever taken
 //! back. Requests carry these references from the first frame on, told or not: what the back does not have in its table it copies
 //! by grant. Where the table is short, each direction has half of it, or what the other leaves.
@@ -38,6 +41,8 @@ pub struct Telling {
     /// Of these, told so far, and how many with the next question.
     told: usize,
     part: usize,
+    /// The back has just said how much room there is for them.
+    has_room: bool,
     /// By queue: pages that were taken.
     taken: Vec<usize>,
     /// By queue: pages that its table has room for beside them, as it says.
@@ -57,37 +62,55 @@ impl Telling {
         let queue = self.queue as u32;
         match &self.entries {
             _ if self.over => Question::Over,
-            None => Question::Size(queue),
-            Some(entries) => Question::Add(queue, &entries[self.told..][..self.part]),
+            Some(entries) if self.has_room => Question::Add(queue, &entries[self.told..][..self.part]),
+            _ => Question::Size(queue),
         }
     }
 
-    /// The back's answer to that. `pages` has the references of the queue's TX and RX pages.
-    pub fn heard<'a>(&mut self, answer: CtrlResponse, pages: impl FnOnce(usize) -> [&'a [GrantRef]; 2]) {
+    /// Entries that the question names.
+    pub fn asked(&self) -> usize {
+        if let Question::Add(_, entries) = self.question() { entries.len() } else { 0 }
+    }
+
+    /// The back's answer to that, and what it wrote to the entries. `pages` has the references of the queue's TX and RX pages.
+    pub fn heard<'a>(
+        &mut self,
+        answer: CtrlResponse,
+        statuses: &[u16],
+        pages: impl FnOnce(usize) -> [&'a [GrantRef]; 2],
+    ) {
         let good = CtrlStatus::from_raw(answer.status) == Some(CtrlStatus::Success);
         match &self.entries {
             None if good && answer.data > 0 => {
                 let entries = pool(pages(self.queue), answer.data as usize);
                 self.room[self.queue] = answer.data as usize - entries.len();
                 self.part = entries.len().min(GREF_LIST_MAX);
-                self.entries = Some(entries);
+                (self.entries, self.has_room) = (Some(entries), true);
             }
             // It is so for all queues, or it says so of each.
             None if !good => self.over = true,
             None => self.part = 0,
+            Some(_) if !self.has_room => {
+                self.part = if good { self.part.min(answer.data as usize) } else { 0 };
+                self.has_room = true;
+            }
             Some(entries) => {
-                if good {
-                    self.told += self.part;
-                    self.taken[self.queue] += self.part;
-                    self.part = self.part.min(entries.len() - self.told);
-                } else {
-                    self.part = if self.part / 2 < LEAST_PART { 0 } else { self.part / 2 };
+                let taken = added(answer, statuses, self.part).count();
+                self.taken[self.queue] += taken;
+                if taken < self.part {
                     self.room[self.queue] = 0;
                 }
+                if good {
+                    self.told += self.part;
+                } else {
+                    self.part = if self.part / 2 < LEAST_PART { 0 } else { self.part / 2 };
+                }
+                self.part = self.part.min(entries.len() - self.told);
+                self.has_room = false;
             }
         }
         if self.part == 0 {
-            (self.queue, self.entries, self.told) = (self.queue + 1, None, 0);
+            (self.queue, self.entries, self.told, self.has_room) = (self.queue + 1, None, 0, false);
             self.over |= self.queue >= self.taken.len();
         }
     }
@@ -101,6 +124,18 @@ impl Telling {
     pub fn room(&self) -> &[usize] {
         &self.room
     }
+}
+
+/// Entries of an ADD of `n` that the back has taken, as it says. By the specification all or none, with statuses that are not used; by
+/// its draft those with status 0 among the first `data`, which it looked at.
+pub fn added(answer: CtrlResponse, statuses: &[u16], n: usize) -> impl Iterator<Item = usize> {
+    let good = CtrlStatus::from_raw(answer.status) == Some(CtrlStatus::Success);
+    let looked_at = match answer.data as usize {
+        _ if !good => 0,
+        0 => n,
+        data => data.min(n),
+    };
+    (0..looked_at).filter(|k| statuses.get(*k) == Some(&0))
 }
 
 /// What is told where a table has room for `size` pages: TX for reading, RX for writing.
@@ -120,8 +155,10 @@ mod tests {
         (from..from + n).map(GrantRef).collect()
     }
 
-    /// Plays a back: `answers` to each question in turn. What was asked: the size of a queue, or so many entries.
-    fn told(
+    /// Plays a back: `answers` to each question in turn, with status 2 in the last `failed` entries of each list. What was asked: the size of a
+    /// queue, or so many entries.
+    fn told_of(
+        failed: usize,
         tx: u32,
         rx: u32,
         queues: usize,
@@ -136,19 +173,46 @@ mod tests {
                 Question::Add(queue, entries) => asked.push((queue, Some(entries.len()))),
             }
             let &(status, data) = answers.next().expect("a question more");
-            telling.heard(CtrlResponse { status, data, ..CtrlResponse::default() }, |_| [&tx, &rx]);
+            let mut statuses = alloc::vec![0; telling.asked()];
+            let bad = statuses.len().saturating_sub(failed);
+            statuses[bad..].fill(2);
+            telling
+                .heard(CtrlResponse { status, data, ..CtrlResponse::default() }, &statuses, |_| [&tx, &rx]);
         }
         assert!(answers.next().is_none());
         (asked, telling.taken().to_vec())
     }
 
+    /// The same, of a back that leaves the entries as they are.
+    fn told(
+        tx: u32,
+        rx: u32,
+        queues: usize,
+        answers: &[(u32, u32)],
+    ) -> (Vec<(u32, Option<usize>)>, Vec<usize>) {
+        told_of(0, tx, rx, queues, answers)
+    }
+
     #[test]
     fn all_pages_are_told_of_where_there_is_room() {
-        let (asked, taken) = told(256, 256, 2, &[(0, 768), (0, 0), (0, 512), (0, 7)]);
+        let (asked, taken) = told(256, 256, 2, &[(0, 768), (0, 0), (0, 512), (0, 512)]);
         assert_eq!(asked, [(0, None), (0, Some(512)), (1, None), (1, Some(512))]);
         assert_eq!(taken, [512, 512]);
-        let (asked, taken) = told(256, 500, 1, &[(0, u32::MAX), (0, 0), (0, 0)]);
-        assert_eq!((&asked[1..], taken), (&[(0, Some(512)), (0, Some(244))][..], Vec::from([756])));
+        let (asked, taken) = told(256, 500, 1, &[(0, u32::MAX), (0, 0), (0, u32::MAX), (0, 0)]);
+        let adds = [(0, Some(512)), (0, None), (0, Some(244))];
+        assert_eq!((&asked[1..], taken), (&adds[..], Vec::from([756])));
+    }
+
+    /// The draft: a size is what is free, success has failed entries, data counts those that were looked at.
+    #[test]
+    fn a_back_that_follows_the_draft_is_believed_entry_by_entry() {
+        let (asked, taken) = told_of(1, 256, 500, 1, &[(0, 768), (0, 512), (0, 100), (0, 100), (0, 0)]);
+        let adds = [(0, Some(512)), (0, None), (0, Some(100)), (0, None)];
+        assert_eq!((&asked[1..], taken), (&adds[..], Vec::from([511 + 99])));
+        // It looked at a part alone, or says that it took more than it was told of.
+        assert_eq!(told_of(0, 8, 8, 1, &[(0, 16), (0, 5)]).1, [5]);
+        assert_eq!(told_of(3, 8, 8, 1, &[(0, 16), (0, 999)]).1, [13]);
+        assert_eq!(told_of(16, 8, 8, 1, &[(0, 16), (0, 16)]).1, [0]);
     }
 
     #[test]
@@ -163,12 +227,14 @@ mod tests {
     #[test]
     fn what_is_refused_is_told_in_parts_and_given_up_in_the_end() {
         let refuse = (2, 0);
-        let (asked, taken) =
-            told(256, 256, 1, &[(0, 512), refuse, (0, 0), refuse, (0, 0), refuse, (0, 0), refuse, refuse]);
-        let parts: Vec<_> = asked[1..].iter().map(|(_, n)| n.expect("entries")).collect();
+        let size = (0, 512);
+        let each = |answers: &[(u32, u32)]| -> Vec<_> { answers.iter().flat_map(|a| [size, *a]).collect() };
+        let answers = each(&[refuse, (0, 0), refuse, (0, 0), refuse, (0, 0), refuse, refuse]);
+        let (asked, taken) = told(256, 256, 1, &answers);
+        let parts: Vec<_> = asked.iter().filter_map(|(_, n)| *n).collect();
         assert_eq!((parts, taken), (Vec::from([512, 256, 256, 128, 128, 64, 64, 32]), Vec::from([448])));
-        let (asked, taken) = told(256, 256, 1, &[(0, 512), refuse, refuse, refuse, refuse, refuse]);
-        assert_eq!((asked.len(), taken), (6, Vec::from([0])));
+        let (asked, taken) = told(256, 256, 1, &each(&[refuse; 5]));
+        assert_eq!((asked.len(), taken), (10, Vec::from([0])));
     }
 
     #[test]

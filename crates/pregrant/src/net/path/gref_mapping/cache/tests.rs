@@ -111,15 +111,27 @@ impl World {
         self.request = Some((asked, list));
     }
 
-    /// The back's word: SUCCESS or not, and a status for each entry.
+    /// The back's word: SUCCESS or not, and a status for each entry of a DEL; those of an ADD stay as they are.
     fn reply(&mut self, good: bool, status: impl Fn(usize) -> u16) {
+        let adds = matches!(self.request, Some((Ask::Add, _)));
+        self.reply_in_part(good, |k| if adds { 0 } else { status(k) });
+    }
+
+    /// The same, of each entry of an ADD, too.
+    fn reply_in_part(&mut self, good: bool, status: impl Fn(usize) -> u16) {
         let request = self.request.take();
         let list = request.as_ref().map_or(&[][..], |(_, list)| list);
         let statuses: Vec<u16> = (0..list.len()).map(status).collect();
+        let data = match &request {
+            Some((Ask::Del, _)) => statuses.iter().filter(|status| **status == 0).count(),
+            _ => 0,
+        };
+        let word = if good { CtrlStatus::Success } else { CtrlStatus::InvalidParameter };
+        let answer = CtrlResponse { status: word.raw(), data: data as u32, ..CtrlResponse::default() };
         for (entry, status) in list.iter().zip(&statuses) {
             let page = self.standing[&entry.gref];
             match request.as_ref().map(|(asked, _)| *asked) {
-                Some(Ask::Add) if good => _ = self.has.insert(page, entry.gref),
+                Some(Ask::Add) if good && *status == 0 => _ = self.has.insert(page, entry.gref),
                 Some(Ask::Add) => _ = self.told.remove(&entry.gref),
                 _ if good && *status == 0 => _ = self.told.remove(&entry.gref),
                 _ => _ = self.has.insert(page, entry.gref),
@@ -127,7 +139,7 @@ impl World {
         }
         let Self { cache, standing, in_use, told, in_flight, .. } = self;
         let unasked = cache.stats().unasked;
-        cache.heard(good, &statuses, |gref| {
+        cache.heard(answer, &statuses, |gref| {
             assert!(!told.contains(&gref.0), "the back may have it mapped");
             assert!(in_flight.iter().all(|(_, r)| *r != gref.0), "a frame is in it");
             let free = !in_use.contains(&gref.0);
@@ -148,6 +160,15 @@ impl World {
         self.has.clear();
         self.missed.clear();
         self.in_flight.clear();
+        self.request = None;
+    }
+
+    /// Another back has the rings, and none of the pages.
+    fn renew(&mut self) {
+        self.cache.renew();
+        self.told.clear();
+        self.has.clear();
+        self.missed.clear();
         self.request = None;
     }
 
@@ -245,6 +266,44 @@ fn what_the_back_keeps_is_never_ended_and_never_asked_for_without_end() {
     world.check();
 }
 
+#[test]
+fn another_back_is_told_of_the_same_pages_by_the_same_references() {
+    for (takes, frames_are_out) in [(PLACES, false), (PLACES, true), (5, false), (5, true), (0, true)] {
+        let mut world = World::new(PLACES);
+        (0..PLACES).for_each(|page| _ = world.frame(page));
+        world.settle();
+        (0..PLACES).for_each(|page| assert!(world.frame(page)));
+        if !frames_are_out {
+            (0..PLACES).for_each(|_| world.answer(0));
+        }
+        let granted = world.standing.clone();
+        world.renew();
+        assert!((0..PLACES).all(|page| !world.frame(page)), "it does not have them");
+        world.cache.begin(takes);
+        world.settle();
+        world.check();
+        assert_eq!((world.has.len(), world.cache.added()), (takes, takes));
+        assert!(world.has.iter().all(|(page, gref)| granted[gref] == *page));
+        // What it has no room for is given up, once its frames are answered.
+        let left = if frames_are_out { PLACES } else { takes };
+        assert_eq!(world.standing.len(), left);
+        (0..PLACES).for_each(|_| world.answer(0));
+        world.settle();
+        assert_eq!(world.standing.len(), takes.max(usize::from(takes == 0) * left));
+    }
+}
+
+#[test]
+fn an_add_of_which_a_part_failed_counts_by_its_entries() {
+    let mut world = World::new(PLACES);
+    (0..PLACES).for_each(|page| _ = world.frame(page));
+    world.ask();
+    world.reply_in_part(true, |k| if k < 6 { 0 } else { 2 });
+    world.check();
+    assert_eq!((world.has.len(), world.cache.added(), world.cache.capacity()), (6, 6, 6));
+    assert_eq!(world.cache.stats().refused, PLACES as u64 - 6);
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Frame(usize),
@@ -256,6 +315,9 @@ enum Step {
     Use(u32, bool),
     Full(bool),
     Disconnect(usize),
+    Renew(usize),
+    /// SUCCESS, though some entries failed.
+    Part(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -269,6 +331,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (8u32..200, any::<bool>()).prop_map(|(gref, on)| Step::Use(gref, on)),
         1 => any::<bool>().prop_map(Step::Full),
         1 => (0..PLACES + 4).prop_map(Step::Disconnect),
+        1 => (0..PLACES + 4).prop_map(Step::Renew),
+        1 => (1..4usize).prop_map(Step::Part),
     ]
 }
 
@@ -292,6 +356,12 @@ proptest! {
                     world.disconnect();
                     world.cache.begin(capacity);
                 }
+                Step::Renew(capacity) => {
+                    world.renew();
+                    world.check();
+                    world.cache.begin(capacity);
+                }
+                Step::Part(every) => world.reply_in_part(true, |k| if k % every == 0 { 2 } else { 0 }),
             }
             world.check();
         }
