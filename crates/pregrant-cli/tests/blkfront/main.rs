@@ -110,7 +110,7 @@ impl Drop for Machine {
 const SECTORS: u64 = 8192;
 
 fn figures() -> DiskFigures {
-    let discard = Some(Discard { granularity: 4096, alignment: 0, secure: false });
+    let discard = Some(Discard { granularity: 4096, alignment: 0, secure: false, zeroes: true });
     DiskFigures { discard, ..DiskFigures::of(SECTORS) }
 }
 

@@ -10,7 +10,7 @@ const SECTORS: u64 = 24;
 const BYTES: usize = SECTORS as usize * SECTOR_BYTES;
 
 fn figures(sector_size: u32, granularity: u32) -> DiskFigures {
-    let discard = Some(Discard { granularity, alignment: 0, secure: false });
+    let discard = Some(Discard { granularity, alignment: 0, secure: false, zeroes: true });
     DiskFigures { sector_size, discard, ..DiskFigures::of(SECTORS) }
 }
 
