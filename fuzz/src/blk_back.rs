@@ -122,7 +122,12 @@ impl Game {
             sector_size: if bit(0) { 4096 } else { 512 },
             read_only: bit(1) && bit(2),
             flush: !bit(3),
-            discard: bit(4).then_some(Discard { granularity: 4096, alignment: 0, secure: bit(5) }),
+            discard: bit(4).then_some(Discard {
+                granularity: 4096,
+                alignment: 0,
+                secure: bit(5),
+                zeroes: bit(7),
+            }),
             ..DiskFigures::of(SECTORS)
         };
         let page_limit = tape.one_of(&[usize::MAX, usize::MAX, 40, 1300]);

@@ -141,7 +141,7 @@ impl Game {
             persistent: tape.below(2) == 0,
             barrier: true,
         };
-        let discard = Some(Discard { granularity: 4096, alignment: 0, secure: true });
+        let discard = Some(Discard { granularity: 4096, alignment: 0, secure: true, zeroes: true });
         let figures = DiskFigures { discard, ..DiskFigures::of(1 << 20) };
         let pairs = [offered.pairs(), figures_pairs(&figures, true)].concat();
         pairs.iter().for_each(|(key, value)| self.set(key, value));

@@ -7,8 +7,10 @@
 //! its attachment and its lock.
 
 mod file;
+mod fuse;
 mod loopback;
 mod mounted;
+mod signalled;
 mod xen;
 
 use crate::loopback::guest_domid;

@@ -252,6 +252,47 @@ fn a_discard_frees_blocks() {
     }
 }
 
+/// One of them does not keep the others waiting that are asked for beside it, nor loses any.
+#[test]
+fn a_discard_of_a_terabyte_is_an_order_among_others() {
+    let bytes = 1u64 << 40;
+    for config in ways() {
+        let scratch = Scratch::new(&format!("long-{}-{}", config.io, config.direct), 65536);
+        if let Err(e) = scratch.file().set_len(bytes) {
+            return skip::skip(format_args!("a file of 1 TiB: {e}"));
+        }
+        let mut image = FileImage::new(&scratch.0, config);
+        let figures = open(&mut image, &WRITABLE).unwrap();
+        if figures.discard.is_none() {
+            return skip::skip("this file system punches no holes");
+        }
+        assert!(figures.discard.is_some_and(|discard| discard.zeroes));
+        let mut disk = image.queue().unwrap();
+        let last = figures.sectors - 8;
+        for sector in [0, 1 << 30, last] {
+            write(&mut *disk, sector, &pattern(1, 4096), private).unwrap();
+        }
+        let discard = IoOp::Discard { secure: false };
+        let memory = IoMemory::default();
+        disk.submit(Io { token: 0, op: discard, sector: 1, sectors: last - 1, memory });
+        for token in 1..100 {
+            let memory = private(&pattern(token as usize, 4096));
+            disk.submit(Io { token, op: IoOp::Write, sector: last, sectors: 8, memory });
+        }
+        disk.start();
+        let mut done = Vec::new();
+        while done.len() < 100 {
+            assert!(disk.wait());
+            disk.complete(&mut done);
+        }
+        assert!(done.iter().all(|done| done.outcome.is_ok()));
+        // All of it is gone, and nothing beside it.
+        assert_eq!(read(&mut *disk, 0, 4096, private).unwrap()[..513], [&pattern(1, 512)[..], &[0]].concat());
+        assert_eq!(read(&mut *disk, 1 << 30, 4096, private).unwrap(), [0; 4096]);
+        assert_ne!(read(&mut *disk, last, 4096, private).unwrap(), [0; 4096]);
+    }
+}
+
 #[test]
 fn what_is_only_read_is_opened_so() {
     for config in ways() {

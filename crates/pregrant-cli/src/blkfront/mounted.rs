@@ -8,8 +8,9 @@
 
 use super::Result;
 use super::file::{DiskFile, FUSE_THREADS};
+use super::fuse::Session;
 use crate::stop::Stop;
-use fuser::{BackgroundSession, Config, MountOption, Session};
+use fuser::{Config, MountOption};
 use pregrant::platform::Platform;
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::{BlkFrontend, Rest, Work};
@@ -50,7 +51,7 @@ pub(super) fn check(mount: &Path) -> Result<()> {
 pub(super) struct Mounted<'a, P: Platform, T: Transport> {
     front: BlkFrontend<P, T>,
     mount: PathBuf,
-    session: BackgroundSession,
+    session: Session,
     /// The kernel has let go of it.
     ended: Arc<AtomicBool>,
     stop: &'a Stop,
@@ -73,10 +74,8 @@ where
             MountOption::DefaultPermissions,
             MountOption::NoExec,
         ];
-        config.n_threads = Some(FUSE_THREADS);
-        config.clone_fd = true;
         let signal = Some(front.platform().events().also_wake_on(stop.as_fd())?);
-        let session = Session::new(file, mount, &config).and_then(Session::spawn).map_err(|e| {
+        let session = Session::new(mount, &config, file, FUSE_THREADS).map_err(|e| {
             format!(
                 "{}: cannot mount a disk there: {e}; it takes root, or fusermount3 (package fuse3)",
                 mount.display()

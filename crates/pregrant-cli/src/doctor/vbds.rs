@@ -183,7 +183,7 @@ const FRONT_KEYS: [Ability; 3] = [
 ];
 
 /// What a back may have.
-const BACK_KEYS: [Ability; 14] = [
+const BACK_KEYS: [Ability; 15] = [
     Ability::flag(FEATURE_PERSISTENT, "pages that stay mapped"),
     Ability::value("feature-max-indirect-segments", "requests of more than 11 pages"),
     Ability::flag("feature-flush-cache", "flushes"),
@@ -192,6 +192,7 @@ const BACK_KEYS: [Ability; 14] = [
     Ability::value("discard-granularity", "bytes of a discard at least"),
     Ability::value("discard-alignment", "bytes that the first lies behind"),
     Ability::flag("discard-secure", "discards after which nothing is left"),
+    Ability::flag("discard-zeroes", "discards after which zeroes are read"),
     Ability::value("multi-queue-max-queues", "queues at most"),
     Ability::value("max-ring-page-order", "rings of several pages: the exponent of 2"),
     Ability::value("sectors", "of 512 bytes"),
@@ -296,7 +297,7 @@ mod tests {
             queues: vec![queue(pages); queues],
         };
         complete::check(&FRONT_KEYS, &[front(1, 1).pairs(), front(1, 2).pairs(), front(2, 4).pairs()]);
-        let discard = Some(Discard { granularity: 4096, alignment: 512, secure: true });
+        let discard = Some(Discard { granularity: 4096, alignment: 512, secure: true, zeroes: true });
         let figures = DiskFigures {
             sectors: 8,
             sector_size: 512,

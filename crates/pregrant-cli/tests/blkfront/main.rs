@@ -11,6 +11,7 @@ mod back;
 #[allow(dead_code)] // other tests use the rest of it
 mod model_disk;
 mod programs;
+mod ranges;
 #[path = "../served/mod.rs"]
 mod served;
 #[path = "../../../pregrant/tests/skip/mod.rs"]
@@ -110,7 +111,7 @@ impl Drop for Machine {
 const SECTORS: u64 = 8192;
 
 fn figures() -> DiskFigures {
-    let discard = Some(Discard { granularity: 4096, alignment: 0, secure: false });
+    let discard = Some(Discard { granularity: 4096, alignment: 0, secure: false, zeroes: true });
     DiskFigures { discard, ..DiskFigures::of(SECTORS) }
 }
 
@@ -245,6 +246,18 @@ fn a_disk_that_may_not_be_written_to_is_read() {
     assert_eq!(refused.err(), Some(Some(30)), "EROFS");
     let bytes = std::fs::read(machine.disk()).expect("the disk");
     assert!(bytes == disk.inside().cache);
+    // What any program finds there.
+    let names = std::fs::read_dir(machine.mount()).expect("a directory");
+    let found: Vec<_> = names
+        .map(|entry| entry.expect("an entry"))
+        .map(|entry| (entry.file_name(), entry.file_type().expect("a kind").is_file()))
+        .collect();
+    assert_eq!(found, [("disk".into(), true)]);
+    let file = std::fs::metadata(machine.disk()).expect("figures");
+    assert_eq!((file.len(), file.mode(), file.nlink()), (SECTORS * 512, 0o100_400, 1));
+    let blocks = rustix::fs::statvfs(machine.mount()).expect("figures");
+    assert_eq!((blocks.f_blocks, blocks.f_frsize, blocks.f_bavail), (SECTORS / 8, 4096, 0));
+    assert!(File::create(machine.mount().join("other")).is_err());
     front.stop();
 }
 

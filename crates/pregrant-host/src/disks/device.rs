@@ -39,6 +39,8 @@ pub(super) fn discards(device: impl AsFd, sector_size: u32) -> Option<Discard> {
         granularity: granularity.filter(|bytes| *bytes >= sector_size).unwrap_or(sector_size),
         alignment: sysfs(number, "discard_alignment").unwrap_or(0),
         secure: knows(device, true),
+        // The kernel promises nothing of what a discarded sector of a device holds.
+        zeroes: false,
     })
 }
 

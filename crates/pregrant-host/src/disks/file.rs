@@ -398,6 +398,6 @@ fn discards(fd: BorrowedFd<'_>, is_device: bool, sector_size: u32, block: u32) -
     // Behind its end there is nothing that could be lost.
     let end = seek(fd, SeekFrom::End(0)).ok()?.next_multiple_of(1 << 20);
     fallocate(fd, HOLE, end, 4096).ok()?;
-    // What a hole freed may be read from the medium still.
-    Some(Discard { granularity: block.max(sector_size), alignment: 0, secure: false })
+    // What a hole freed may be read from the medium still, though nobody reads it through the file.
+    Some(Discard { granularity: block.max(sector_size), alignment: 0, secure: false, zeroes: true })
 }

@@ -1,18 +1,21 @@
 //! Orders done by threads, which sleep in the kernel for them: where there is no io_uring, and what it does not know.
 //!
 //! ```text
-//!   PoolQueue --submit--> orders --thread--> Transfer::perform --> lane's done, bell --complete--> Done
+//!   PoolQueue --submit--> orders --thread--> Transfer::perform --over--> lane's done, bell --complete--> Done
+//!                            ^                    |
+//!                            '------ again -------'      behind those that wait
 //! ```
 //! Invariants: an order is with one thread at a time, which owns its memory; the threads hold the open file until their last order
-//! is done, whoever is gone by then.
+//! is done, whoever is gone by then. One that the kernel does in many calls keeps no thread from the others.
 
 use super::PATIENCE;
 use super::bell::Bell;
 use super::direct::Submitter;
 use super::open_file::OpenFile;
-use super::transfer::{Pieces, Transfer};
+use super::transfer::{Ended, Pieces, Transfer};
 use pregrant::blk::disk::{Disk, Done, Io};
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -20,6 +23,8 @@ use std::time::Instant;
 struct Lane {
     done: Mutex<Vec<Done>>,
     bell: Arc<Bell>,
+    /// Its queue is gone; written under the orders' lock.
+    over: AtomicBool,
 }
 
 #[derive(Default)]
@@ -57,7 +62,7 @@ impl Pool {
 
     /// A way to the image, for one queue, which `bell` rings for.
     pub(super) fn queue(self: &Arc<Self>, bell: Arc<Bell>) -> PoolQueue {
-        let lane = Arc::new(Lane { done: Mutex::default(), bell });
+        let lane = Arc::new(Lane { done: Mutex::default(), bell, over: AtomicBool::new(false) });
         PoolQueue { pool: Arc::clone(self), lane, in_flight: 0, here: Vec::new() }
     }
 }
@@ -73,7 +78,7 @@ impl Shared {
     fn serve(&self, submitter: &Submitter) {
         loop {
             let mut orders = lock(&self.orders);
-            let (lane, transfer) = loop {
+            let (lane, mut transfer) = loop {
                 match orders.waiting.pop_front() {
                     Some(order) => break order,
                     None if orders.over => return,
@@ -81,9 +86,19 @@ impl Shared {
                 }
             };
             drop(orders);
-            let done = transfer.perform(&self.file, submitter);
-            lock(&lane.done).push(done);
-            lane.bell.ring();
+            match transfer.perform(&self.file, submitter) {
+                Ended::Again => {
+                    let mut orders = lock(&self.orders);
+                    // A queue that is gone has begun nothing more.
+                    if !lane.over.load(Ordering::Relaxed) {
+                        orders.waiting.push_back((lane, transfer));
+                    }
+                }
+                Ended::Over(outcome) => {
+                    lock(&lane.done).push(transfer.into_done(outcome).0);
+                    lane.bell.ring();
+                }
+            }
         }
     }
 }
@@ -149,6 +164,8 @@ impl Disk for PoolQueue {
 impl Drop for PoolQueue {
     /// What no thread has begun is not done any more. A thread that has an order keeps its memory and the open file until it is done.
     fn drop(&mut self) {
-        lock(&self.pool.0.orders).waiting.retain(|(lane, _)| !Arc::ptr_eq(lane, &self.lane));
+        let mut orders = lock(&self.pool.0.orders);
+        self.lane.over.store(true, Ordering::Relaxed);
+        orders.waiting.retain(|(lane, _)| !Arc::ptr_eq(lane, &self.lane));
     }
 }

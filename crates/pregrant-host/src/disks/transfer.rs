@@ -5,6 +5,10 @@
 //!                  ^  '--ended: over, with its outcome --> Done
 //!                  '------ended: the kernel did a part, or was interrupted: again
 //! ```
+//! A discard is given to the kernel in pieces of [`DISCARD_PIECE`] bytes at most, and between two of them others have their turn: a
+//! guest may ask for one of its whole disk, for which the kernel would hold the image's lock, and a thread of its own or ours, until
+//! the last byte of it, whoever waits or is killed meanwhile.
+//!
 //! Invariants: a transfer owns the memory that its pieces name ([`Io`]), and that memory stays where it is when the transfer moves;
 //! what the kernel was told of is not touched before it says that it is done. No reference to a guest's pages exists: they are
 //! named by address and length.
@@ -27,6 +31,8 @@ use rustix::io::Errno;
 
 /// Pieces that one request has at most: the kernel's IOV_MAX.
 const PIECES_MOST: usize = 1024;
+/// Bytes of a discard that the kernel is asked for at a time.
+const DISCARD_PIECE: u64 = 256 << 20;
 /// How often a request that did nothing is tried again.
 const TRIES: u8 = 100;
 
@@ -125,22 +131,25 @@ impl Transfer {
             IoOp::Write => opcode::Writev::new(fd, pieces.as_ptr(), n).offset(self.at).build(),
             IoOp::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
             IoOp::Discard { .. } => {
-                opcode::Fallocate::new(fd, self.left).offset(self.at).mode(HOLE.bits() as i32).build()
+                let len = self.discard_piece();
+                opcode::Fallocate::new(fd, len).offset(self.at).mode(HOLE.bits() as i32).build()
             }
         }
     }
 
-    /// Does all of it, and sleeps as long as that takes. The submitter is the thread's.
-    pub(super) fn perform(mut self, file: &OpenFile, submitter: &Submitter) -> Done {
-        loop {
-            file.wait_to_begin(submitter);
-            let result = self.call(file);
-            let ended = self.ended(file, result);
-            file.idle(submitter);
-            if let Ended::Over(outcome) = ended {
-                return self.into_done(outcome).0;
-            }
-        }
+    /// Bytes of a discard that are next. One ends at a multiple of the most that there are, wherever it began, so that it does not
+    /// cut a unit of the device in two.
+    fn discard_piece(&self) -> u64 {
+        self.left.min(DISCARD_PIECE - self.at % DISCARD_PIECE)
+    }
+
+    /// Does what the kernel does of it in one call, and sleeps as long as that takes. The submitter is the thread's.
+    pub(super) fn perform(&mut self, file: &OpenFile, submitter: &Submitter) -> Ended {
+        file.wait_to_begin(submitter);
+        let result = self.call(file);
+        let ended = self.ended(file, result);
+        file.idle(submitter);
+        ended
     }
 
     /// What is left of it, as a system call.
@@ -150,10 +159,12 @@ impl Transfer {
         let moved = match self.io.op {
             IoOp::Flush => return fdatasync(file.fd()).map(|()| 0),
             IoOp::Discard { secure } if file.is_device() => {
-                let range = (self.at, self.left);
+                let range = (self.at, self.discard_piece());
                 return device::discard_sectors(file.fd(), range, file.sector_size(), secure).map(|()| 0);
             }
-            IoOp::Discard { .. } => return fallocate(file.fd(), HOLE, self.at, self.left).map(|()| 0),
+            IoOp::Discard { .. } => {
+                return fallocate(file.fd(), HOLE, self.at, self.discard_piece()).map(|()| 0);
+            }
             // SAFETY: as many pieces as are said; each names memory that `self` owns, and that nobody of this process touches
             // meanwhile; the kernel writes there.
             IoOp::Read => unsafe { libc::preadv(fd, pieces.as_ptr(), n, self.at as i64) },
@@ -171,6 +182,10 @@ impl Transfer {
             Ok(0) if moves => self.failed(file, "it ends before that"),
             Ok(n) if moves => {
                 self.advance(n);
+                if self.left > 0 { Ended::Again } else { Ended::Over(Ok(())) }
+            }
+            Ok(_) if matches!(self.io.op, IoOp::Discard { .. }) => {
+                self.advance(self.discard_piece() as usize);
                 if self.left > 0 { Ended::Again } else { Ended::Over(Ok(())) }
             }
             Ok(_) => Ended::Over(Ok(())),
@@ -234,5 +249,41 @@ impl Transfer {
             self.io.memory.fill_from(buffer.bytes());
         }
         (Done { io: self.io, outcome }, self.pieces)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::direct::Direct;
+    use super::*;
+    use crate::line_budget::LineBudget;
+    use rustix::fs::OFlags;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    /// The kernel never has more of one than a piece, which begins where the last ended, and most of which begin at multiples.
+    #[test]
+    fn a_discard_is_done_in_pieces() {
+        let fd = rustix::fs::memfd_create("pregrant-pieces", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let direct = Direct::new(false, OFlags::RDWR, Arc::default());
+        let lines = Arc::new(LineBudget::new());
+        let file = OpenFile::new(fd, Path::new("/pieces"), None, false, direct, lines);
+        let (sector, sectors) = (12_345, (5 << 40) / 2 / SECTOR_BYTES as u64);
+        let op = IoOp::Discard { secure: false };
+        let io = Io { token: 1, op, sector, sectors, memory: IoMemory::default() };
+        let mut transfer = Transfer::new(io, &file, Pieces::default());
+        let (mut at, end) = (sector * SECTOR_BYTES as u64, (sector + sectors) * SECTOR_BYTES as u64);
+        let mut pieces = 0;
+        loop {
+            let piece = transfer.discard_piece();
+            assert!(transfer.at == at && (1..=DISCARD_PIECE).contains(&piece));
+            assert!(pieces == 0 || at.is_multiple_of(DISCARD_PIECE));
+            (at, pieces) = (at + piece, pieces + 1);
+            match transfer.ended(&file, Ok(0)) {
+                Ended::Again => {}
+                over => break assert_eq!(over, Ended::Over(Ok(()))),
+            }
+        }
+        assert_eq!((at, pieces), (end, 10_241));
     }
 }

@@ -83,6 +83,8 @@ pub struct Discard {
     pub alignment: u32,
     /// It can discard so that the data is gone for good.
     pub secure: bool,
+    /// Whole units that were discarded read as zeroes from then on, whoever reads them, until they are written.
+    pub zeroes: bool,
 }
 
 /// What is to be done.

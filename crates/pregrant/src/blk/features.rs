@@ -48,6 +48,8 @@ pub const DISCARD_ENABLE: &str = "discard-enable";
 pub const RING_ACTIVE: &str = "ring-active";
 /// The back's key for a successor: how the connection's slots are laid out, as `protocol` has it.
 pub const PROTOCOL_ACTIVE: &str = "protocol-active";
+/// The back's key beside `feature-discard`: 1 where whole units that were discarded read as zeroes. Ours and no other's.
+pub const DISCARD_ZEROES: &str = "discard-zeroes";
 /// The key of a front that counts everything in logical sectors, and not in 512 bytes: Windows' and no other's.
 pub const LARGE_SECTORS: &str = "feature-large-sector-size";
 
@@ -147,6 +149,7 @@ pub fn figures_pairs(figures: &DiskFigures, barrier: bool) -> Pairs {
         put(&mut p, "discard-granularity", discard.granularity);
         put(&mut p, "discard-alignment", discard.alignment);
         put(&mut p, "discard-secure", discard.secure as u32);
+        put(&mut p, DISCARD_ZEROES, discard.zeroes as u32);
     }
     p
 }
@@ -181,6 +184,7 @@ pub fn read_figures<S: KeySource>(keys: &mut S) -> Result<DiskFigures, S::Error>
             granularity: lenient(keys, "discard-granularity")?.unwrap_or(size),
             alignment: lenient(keys, "discard-alignment")?.unwrap_or(0),
             secure: flag(keys, "discard-secure")?,
+            zeroes: flag(keys, DISCARD_ZEROES)?,
         })
     } else {
         None
@@ -204,7 +208,7 @@ pub fn of_back_connection(name: &str) -> bool {
     let features = ["feature-barrier", FLUSH_CACHE, "feature-discard", "discard-secure"];
     names.contains(&name)
         || features.contains(&name)
-        || ["discard-granularity", "discard-alignment"].contains(&name)
+        || ["discard-granularity", "discard-alignment", DISCARD_ZEROES].contains(&name)
 }
 
 /// Names in the front's directory that belong to one connection: a predecessor's rings and promises would be taken for ours.

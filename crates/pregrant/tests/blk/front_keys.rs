@@ -6,7 +6,8 @@ use crate::raw_front::RawFront;
 use crate::rig::{HOST, World, figures, pattern};
 use pregrant::GrantRef;
 use pregrant::blk::back::VbdConfig;
-use pregrant::blk::disk::DiskFigures;
+use pregrant::blk::disk::{Discard, DiskFigures};
+use pregrant::blk::features::read_figures;
 use pregrant::blk::front::{Ask, FrontConfig, FrontStep, FrontVbd};
 use pregrant::platform::{Access, GrantPool};
 use pregrant::ring::{AnyOrder, Blkif32, Blkif64};
@@ -272,6 +273,32 @@ fn a_guest_has_discards_where_the_toolstack_lets_it() {
         assert_eq!(world.ask(&mut front, &discard).unwrap().0.is_ok(), has, "{enable:?}");
         world.end(front);
     }
+}
+
+#[test]
+fn discarded_sectors_read_as_zeroes_where_a_back_says_so_and_not_where_it_says_nothing() {
+    let told = |text: Option<&str>| {
+        let mut world = World::new(VbdConfig::default(), figures());
+        let front = world.front(FrontConfig::default());
+        assert_eq!(world.back_bus.own.borrow().get("discard-zeroes").map(String::as_str), Some("1"));
+        // As another system's back has it, or one that has gone mad.
+        world.back_bus.own.borrow_mut().remove("discard-zeroes");
+        world.back_bus.own.borrow_mut().extend(text.map(|text| ("discard-zeroes".into(), text.into())));
+        let figures = read_figures(&mut world.front_bus).unwrap();
+        world.end(front);
+        figures.discard.expect("it discards").zeroes
+    };
+    for (text, zeroes) in
+        [(None, false), (Some(""), false), (Some("0"), false), (Some("yes"), false), (Some("1\0"), true)]
+    {
+        assert_eq!(told(text), zeroes, "{text:?}");
+    }
+    // A disk that makes no promise.
+    let discard = figures().discard.map(|discard| Discard { zeroes: false, ..discard });
+    let mut world = World::new(VbdConfig::default(), DiskFigures { discard, ..figures() });
+    let front = world.front(FrontConfig::default());
+    assert_eq!(front.figures().unwrap().discard, discard);
+    world.end(front);
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn what_a_disk_is_reaches_its_guest() {
         discard: None,
     };
     let disk = DiskFigures {
-        discard: Some(Discard { granularity: 65536, alignment: 512, secure: true }),
+        discard: Some(Discard { granularity: 65536, alignment: 512, secure: true, zeroes: true }),
         ..DiskFigures::of(SECTORS)
     };
     let odd = DiskFigures { sector_size: 2048, ..DiskFigures::of(SECTORS) };

@@ -23,7 +23,7 @@ pub const SECTORS: u64 = 4096;
 
 /// A writable disk that can all there is.
 pub fn figures() -> DiskFigures {
-    let discard = Some(Discard { granularity: 4096, alignment: 0, secure: false });
+    let discard = Some(Discard { granularity: 4096, alignment: 0, secure: false, zeroes: true });
     DiskFigures { discard, ..DiskFigures::of(SECTORS) }
 }
 

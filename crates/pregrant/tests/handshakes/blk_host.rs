@@ -167,7 +167,9 @@ impl BlkHost {
 
     /// Where the back offers it. Nothing is asked where it does not.
     fn discard(&mut self, m: &Machine, i: usize) {
-        assert_eq!(self.front.figures().unwrap().discard.is_some(), self.manners.discard);
+        let discard = self.front.figures().unwrap().discard;
+        assert_eq!(discard.is_some(), self.manners.discard);
+        assert!(discard.is_none_or(|discard| !discard.zeroes), "none of them says so");
         if self.manners.discard {
             self.submit(m, i, &Ask::Discard { sector: 16, sectors: 8, secure: false });
             self.finish(m, i, &[]);

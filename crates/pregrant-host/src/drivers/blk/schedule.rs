@@ -9,22 +9,45 @@
 //!   read   [read]                                   of whole sectors; the bytes that were wanted are cut out
 //!   write  ([read the sectors at its edges]) [write]
 //!   flush  [flush]                                  once the changes that came before it are done
-//!   punch  [discard] ([read back a chunk] [write zeroes])*      a discard promises nothing of what is read afterwards
+//!   zeroes [discard, or write zeroes]*              in parts, few of them at a time; parts of sectors at its edges are writes beside it
 //! ```
+//! A range that is to read as zeroes is never read. Its whole units are discarded, where the disk says that these read as zeroes then;
+//! what is left of it, and all of it elsewhere, is written. (A hole is refused elsewhere, as Linux's block devices refuse it: to write
+//! it would take the room that it was to give back.) However long it is, a few parts of it are asked at a time, and others' pieces go
+//! between them; it ends early, when it is told to.
+//!
 //! Invariants: of two requests that change the same sector the later one begins when the earlier one is done, so that no part of a
 //! sector is lost to a neighbour, and doing one again undoes nothing. Reads wait for nobody. A piece is in `ready` or among those that
 //! were asked, never in both. Every request is done once.
 //!
 //! Reads, writes and discards may be done twice, so what a back did not answer is simply asked again, of the next one; a flush follows
-//! the changes that it covers as ever. Sectors of another size, which only another disk has, fail what is in hand.
+//! the changes that it covers as ever. Sectors of another size, which only another disk has, fail what is in hand. What a back did not
+//! do of a range of zeroes is done as the next one can.
 //!
 //! What a back may do: answer a piece with anything. A damaged read is its user's to find out.
 
-use super::shared_disk::{CHUNK, DiskOp, DiskRequest, Done};
-use pregrant::blk::disk::{DiskFigures, IoError, SECTOR_BYTES};
+use super::shared_disk::{DiskOp, DiskRequest, Done, Interrupt};
+use pregrant::blk::disk::{Discard, DiskFigures, IoError, SECTOR_BYTES};
 use pregrant::blk::front::{Ask, NotAsked};
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How ranges of zeroes are cut.
+struct Parts {
+    /// Those of one range that are asked at a time.
+    at_once: usize,
+    /// Bytes of one at most, where it is discarded; more, where the disk has longer units.
+    discarded: u64,
+    /// And where it is written.
+    written: u64,
+}
+
+impl Default for Parts {
+    fn default() -> Self {
+        Self { at_once: 8, discarded: 1 << 30, written: 256 << 10 }
+    }
+}
 
 /// What a piece asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +56,8 @@ enum PieceOp {
     Write,
     Flush,
     Discard,
+    /// A write of zeroes.
+    Zero,
 }
 
 /// What one ring request is to be, or several where it is longer than those can be.
@@ -51,8 +76,6 @@ enum Stage {
     Edges,
     Write,
     Flush,
-    Discard,
-    ReadBack,
     Zero,
 }
 
@@ -61,7 +84,8 @@ struct InHand {
     /// In the order of coming.
     number: u64,
     done: Done,
-    weight: usize,
+    /// What is settled with it: requests, and their weight.
+    share: (usize, usize),
     /// Where it begins.
     first: Stage,
     stage: Stage,
@@ -78,6 +102,94 @@ struct InHand {
     patch: Vec<u8>,
     /// Of a flush: changes that it covers.
     covers: u64,
+    zeroes: Option<Zeroes>,
+}
+
+/// A range of whole sectors that is to read as zeroes.
+struct Zeroes {
+    /// It is to take no room.
+    hole: bool,
+    interrupt: Interrupt,
+    /// What was not made a piece yet.
+    rest: VecDeque<(PieceOp, Range<u64>)>,
+}
+
+impl Zeroes {
+    /// How these bytes, whole sectors, become zeroes on such a disk.
+    fn plan(&self, figures: &DiskFigures, bytes: Range<u64>) -> Result<[(PieceOp, Range<u64>); 3], IoError> {
+        let zeroing = zeroing(figures);
+        if self.hole && zeroing.is_none() {
+            return Err(IoError::NotSupported);
+        }
+        let inner = zeroing.and_then(|discard| units(figures, &discard, &bytes));
+        let inner = inner.unwrap_or(bytes.end..bytes.end);
+        Ok([
+            (PieceOp::Zero, bytes.start..inner.start),
+            (PieceOp::Discard, inner.clone()),
+            (PieceOp::Zero, inner.end..bytes.end),
+        ])
+    }
+
+    /// The next piece of it.
+    fn next(&mut self, figures: &DiskFigures, parts: &Parts) -> Option<(PieceOp, Range<u64>)> {
+        while self.rest.front().is_some_and(|(_, bytes)| bytes.is_empty()) {
+            self.rest.pop_front();
+        }
+        let (op, bytes) = self.rest.front_mut()?;
+        let most = match figures.discard {
+            Some(discard) if *op == PieceOp::Discard => {
+                let unit = unit(figures, &discard);
+                (parts.discarded / unit * unit).max(unit)
+            }
+            _ => parts.written,
+        };
+        let piece = bytes.start..bytes.end.min(bytes.start.saturating_add(most));
+        bytes.start = piece.end;
+        Some((*op, piece))
+    }
+}
+
+/// How a disk discards, if zeroes are read then. Of units that are no whole sectors nobody can discard whole ones.
+fn zeroing(figures: &DiskFigures) -> Option<Discard> {
+    let whole = |bytes: u32| bytes.is_multiple_of(figures.sector_size);
+    figures.discard.filter(|discard| {
+        let units = whole(discard.granularity) || discard.granularity < figures.sector_size;
+        discard.zeroes && units && whole(discard.alignment)
+    })
+}
+
+/// Bytes that such a disk discards together.
+fn unit(figures: &DiskFigures, discard: &Discard) -> u64 {
+    u64::from(discard.granularity.max(figures.sector_size))
+}
+
+/// Of these bytes the whole units that the disk discards, if there are any.
+fn units(figures: &DiskFigures, discard: &Discard, bytes: &Range<u64>) -> Option<Range<u64>> {
+    let unit = unit(figures, discard);
+    let offset = u64::from(discard.alignment) % unit;
+    let up = |at: u64| at.saturating_sub(offset).next_multiple_of(unit) + offset;
+    let end = bytes.end.checked_sub(offset)? / unit * unit + offset;
+    Some(up(bytes.start)..end).filter(|inner| inner.start < inner.end)
+}
+
+/// One request that is done when so many are.
+fn joined(done: Done, parts: usize) -> impl Iterator<Item = Done> {
+    let state = Arc::new(Mutex::new((parts, None::<IoError>, Some(done))));
+    (0..parts).map(move |_| {
+        let state = Arc::clone(&state);
+        let part = move |outcome: Result<&[u8], IoError>| {
+            let mut all = state.lock().unwrap_or_else(PoisonError::into_inner);
+            all.0 -= 1;
+            all.1 = all.1.or(outcome.err());
+            let failed = all.1;
+            let last = if all.0 == 0 { all.2.take() } else { None };
+            drop(all);
+            if let Some(done) = last {
+                done(failed.map_or(Ok(&[]), Err));
+            }
+        };
+        Box::new(part) as Done
+    })
 }
 
 impl InHand {
@@ -107,6 +219,9 @@ pub(super) struct Schedule {
     /// Requests that were done, and their weight, since the last [`settled`](Self::settled).
     settled: (usize, usize),
     figures: Option<DiskFigures>,
+    parts: Parts,
+    /// As many as are written at a time; none before the first time.
+    zeroes: Vec<u8>,
 }
 
 impl Schedule {
@@ -115,7 +230,37 @@ impl Schedule {
         if self.figures.is_some_and(|before| before.units() != figures.units()) {
             self.fail_all();
         }
-        self.figures = Some(figures);
+        let before = self.figures.replace(figures);
+        if before.is_some_and(|before| before.discard != figures.discard) {
+            self.plan_again(&figures);
+        }
+    }
+
+    /// What was not asked of ranges of zeroes is to be done in another way.
+    fn plan_again(&mut self, figures: &DiskFigures) {
+        let Self { ready, places, .. } = self;
+        ready.retain(|piece| {
+            let request = places[piece.place].as_mut();
+            let Some(InHand { zeroes: Some(zeroes), left, .. }) = request else { return true };
+            zeroes.rest.push_front((piece.op, piece.bytes.clone()));
+            *left -= 1;
+            false
+        });
+        for place in 0..self.places.len() {
+            let Some(request) = &mut self.places[place] else { continue };
+            let Some(zeroes) = &mut request.zeroes else { continue };
+            let rest = std::mem::take(&mut zeroes.rest);
+            let begun = !rest.is_empty() || request.left > 0;
+            for (_, bytes) in rest {
+                match zeroes.plan(figures, bytes) {
+                    Ok(parts) => zeroes.rest.extend(parts),
+                    Err(e) => request.failed = request.failed.or(Some(e)),
+                }
+            }
+            if begun {
+                self.go_on(place);
+            }
+        }
     }
 
     /// Requests in hand.
@@ -150,64 +295,94 @@ impl Schedule {
 
     /// Takes a request in hand.
     pub(super) fn add(&mut self, request: DiskRequest) {
-        let weight = request.weight();
+        let share = (1, request.weight());
         let DiskRequest { op, done } = request;
-        let (at, len, first) = match &op {
-            DiskOp::Read { at, len } => (*at, *len as u64, Stage::Read),
-            DiskOp::Write { at, bytes } => (*at, bytes.len() as u64, Stage::Write),
-            DiskOp::Flush => (0, 0, Stage::Flush),
-            DiskOp::PunchHole { at, len } => (*at, *len, Stage::Discard),
+        let (at, len) = match &op {
+            DiskOp::Read { at, len } => (*at, *len as u64),
+            DiskOp::Write { at, bytes } => (*at, bytes.len() as u64),
+            DiskOp::Flush => (0, 0),
+            DiskOp::PunchHole { at, len, .. } | DiskOp::Zero { at, len, .. } => (*at, *len),
         };
         let figures = self.figures.unwrap_or(DiskFigures::of(0));
-        let unit = u64::from(figures.sector_size);
         let end =
             at.checked_add(len).filter(|end| *end <= figures.sectors.saturating_mul(SECTOR_BYTES as u64));
-        let refused = match end {
-            None => Some(Err(IoError::Failed)),
-            Some(_) if first == Stage::Discard && figures.discard.is_none() => {
-                Some(Err(IoError::NotSupported))
-            }
-            Some(_) if len == 0 && first != Stage::Flush => Some(Ok(&[][..])),
-            Some(_) => None,
+        let refused = match &op {
+            _ if end.is_none() => Some(Err(IoError::Failed)),
+            DiskOp::PunchHole { .. } if zeroing(&figures).is_none() => Some(Err(IoError::NotSupported)),
+            DiskOp::Flush => None,
+            _ if len == 0 => Some(Ok(&[][..])),
+            _ => None,
         };
         if let Some(outcome) = refused {
-            self.settled.0 += 1;
-            self.settled.1 += weight;
+            self.settle(share);
             return done(outcome);
         }
-        let bytes = at..at + len;
-        let sectors = at - at % unit..bytes.end.next_multiple_of(unit);
-        let mut request = InHand {
+        let (hole, interrupt) = match op {
+            DiskOp::PunchHole { interrupt, .. } => (true, interrupt),
+            DiskOp::Zero { interrupt, .. } => (false, interrupt),
+            op => return self.take(at..at + len, op, None, done, share),
+        };
+        // Whole sectors of it, and the parts of sectors at its edges, which are written.
+        let unit = u64::from(figures.sector_size);
+        let written = |bytes: &Range<u64>| DiskOp::Write {
+            at: bytes.start,
+            bytes: vec![0; (bytes.end - bytes.start) as usize],
+        };
+        let whole = at.next_multiple_of(unit)..(at + len) / unit * unit;
+        if whole.is_empty() {
+            return self.take(at..at + len, written(&(at..at + len)), None, done, share);
+        }
+        let edges = [at..whole.start, whole.end..at + len];
+        let edges = edges.into_iter().filter(|edge| !edge.is_empty());
+        let mut dones = joined(done, edges.clone().count() + 1);
+        let mut next = || dones.next().unwrap_or_else(|| Box::new(|_| ()));
+        let zeroes = Zeroes { hole, interrupt: interrupt.clone(), rest: VecDeque::new() };
+        let (at, len) = (whole.start, whole.end - whole.start);
+        self.take(whole, DiskOp::Zero { at, len, interrupt }, Some(zeroes), next(), share);
+        for edge in edges {
+            let op = written(&edge);
+            self.take(edge, op, None, next(), (0, 0));
+        }
+    }
+
+    /// The same, where it is known to lie on the disk.
+    fn take(
+        &mut self,
+        bytes: Range<u64>,
+        op: DiskOp,
+        zeroes: Option<Zeroes>,
+        done: Done,
+        share: (usize, usize),
+    ) {
+        let unit = self.figures.map_or(SECTOR_BYTES as u64, |figures| figures.sector_size.into());
+        let sectors = bytes.start - bytes.start % unit..bytes.end.next_multiple_of(unit);
+        let all = (sectors.end - sectors.start) as usize;
+        let (first, buffer, patch) = match op {
+            DiskOp::Read { .. } => (Stage::Read, vec![0; all], Vec::new()),
+            DiskOp::Write { bytes: patch, .. } if bytes == sectors => (Stage::Write, patch, Vec::new()),
+            DiskOp::Write { bytes: patch, .. } => (Stage::Edges, vec![0; all], patch),
+            DiskOp::Flush => (Stage::Flush, Vec::new(), Vec::new()),
+            DiskOp::PunchHole { .. } | DiskOp::Zero { .. } => (Stage::Zero, Vec::new(), Vec::new()),
+        };
+        let request = InHand {
             number: self.came,
             done,
-            weight,
+            share,
             first,
             stage: first,
             left: 0,
             failed: None,
-            buffer: Vec::new(),
+            buffer,
             buffer_at: sectors.start,
-            patch: Vec::new(),
+            patch,
             covers: 0,
+            zeroes,
             bytes,
             sectors,
         };
-        match op {
-            DiskOp::Read { .. } => {
-                request.buffer = vec![0; (request.sectors.end - request.sectors.start) as usize]
-            }
-            DiskOp::Write { bytes, .. } if request.bytes == request.sectors => request.buffer = bytes,
-            DiskOp::Write { bytes, .. } => {
-                request.buffer = vec![0; (request.sectors.end - request.sectors.start) as usize];
-                request.patch = bytes;
-                request.first = Stage::Edges;
-            }
-            DiskOp::Flush | DiskOp::PunchHole { .. } => {}
-        }
         self.came += 1;
-        let changes = matches!(request.first, Stage::Edges | Stage::Write | Stage::Discard);
         let waits = self.waits(&request);
-        if changes {
+        if matches!(first, Stage::Edges | Stage::Write | Stage::Zero) {
             self.changes.push_back((request.number, request.sectors.clone()));
         }
         let place = self.free.pop().unwrap_or_else(|| {
@@ -220,6 +395,11 @@ impl Schedule {
         } else {
             self.begin(place);
         }
+    }
+
+    fn settle(&mut self, (requests, bytes): (usize, usize)) {
+        self.settled.0 += requests;
+        self.settled.1 += bytes;
     }
 
     /// Whether it is to wait for earlier changes.
@@ -251,35 +431,36 @@ impl Schedule {
                 let edges = [head, tail].into_iter().flatten().map(|at| at..at + unit);
                 self.stage(place, Stage::Edges, PieceOp::Read, edges);
             }
-            _ => match self.discarded(&bytes) {
-                Some(inner) => self.stage(place, Stage::Discard, PieceOp::Discard, [inner]),
-                None => self.read_back(place, sectors.start),
-            },
+            Stage::Zero => {
+                let figures = self.figures.unwrap_or(DiskFigures::of(0));
+                let planned = request
+                    .zeroes
+                    .as_mut()
+                    .map(|zeroes| zeroes.plan(&figures, sectors).map(|parts| zeroes.rest.extend(parts)));
+                request.failed = planned.and_then(Result::err);
+                self.go_on(place);
+            }
         }
     }
 
-    /// Of these bytes the whole units that the disk discards, if there are any.
-    fn discarded(&self, bytes: &Range<u64>) -> Option<Range<u64>> {
-        let figures = self.figures?;
-        let discard = figures.discard?;
-        let sector = u64::from(figures.sector_size);
-        let unit = u64::from(discard.granularity).max(sector).next_multiple_of(sector);
-        let offset = u64::from(discard.alignment) / sector * sector % unit;
-        let up = |at: u64| at.saturating_sub(offset).next_multiple_of(unit) + offset;
-        let end = bytes.end.checked_sub(offset)? / unit * unit + offset;
-        Some(up(bytes.start)..end).filter(|inner| inner.start < inner.end)
-    }
-
-    /// Looks what is in the next chunk of a hole; done, where there is none.
-    fn read_back(&mut self, place: usize, at: u64) {
+    /// The next parts of a range of zeroes can be asked; it is done where there are none.
+    fn go_on(&mut self, place: usize) {
+        let figures = self.figures.unwrap_or(DiskFigures::of(0));
         let Some(request) = &mut self.places[place] else { return };
-        let chunk = at..request.sectors.end.min(at + CHUNK as u64);
-        if chunk.is_empty() {
-            return self.finish(place);
+        let Some(zeroes) = &mut request.zeroes else { return };
+        if zeroes.interrupt.is_raised() {
+            request.failed = request.failed.or(Some(IoError::Failed));
         }
-        request.buffer.resize((chunk.end - chunk.start) as usize, 0);
-        request.buffer_at = chunk.start;
-        self.stage(place, Stage::ReadBack, PieceOp::Read, [chunk]);
+        while request.failed.is_none()
+            && request.left < self.parts.at_once
+            && let Some((op, bytes)) = zeroes.next(&figures, &self.parts)
+        {
+            request.left += 1;
+            self.ready.push_back(Piece { place, op, bytes });
+        }
+        if request.left == 0 {
+            self.finish(place);
+        }
     }
 
     fn stage(&mut self, place: usize, stage: Stage, op: PieceOp, all: impl IntoIterator<Item = Range<u64>>) {
@@ -310,15 +491,31 @@ impl Schedule {
         }
     }
 
+    /// Nobody wants the next piece any more: it is of a range of zeroes that has failed, or was interrupted.
+    fn first_is_unwanted(&self) -> bool {
+        let request = self.ready.front().and_then(|piece| self.places[piece.place].as_ref());
+        request.is_some_and(|request| {
+            let zeroes = request.zeroes.as_ref();
+            zeroes.is_some_and(|zeroes| request.failed.is_some() || zeroes.interrupt.is_raised())
+        })
+    }
+
     /// Has the next piece asked, or as much of it as a request can be: `most` bytes, some whole pages. It stays where it cannot be.
     pub(super) fn ask_first(
         &mut self,
         most: usize,
         submit: impl FnOnce(&Ask<'_>, u64) -> Result<(), NotAsked>,
     ) -> Result<(), NotAsked> {
+        if self.first_is_unwanted() {
+            self.skip_first();
+            return Ok(());
+        }
         let Some(piece) = self.ready.front_mut() else { return Ok(()) };
         let Some(request) = &mut self.places[piece.place] else { return Ok(()) };
-        let travels = matches!(piece.op, PieceOp::Read | PieceOp::Write);
+        let travels = matches!(piece.op, PieceOp::Read | PieceOp::Write | PieceOp::Zero);
+        if piece.op == PieceOp::Zero {
+            self.zeroes.resize(self.parts.written as usize, 0);
+        }
         let most = if travels { most as u64 } else { u64::MAX };
         let now = piece.bytes.start..piece.bytes.end.min(piece.bytes.start.saturating_add(most));
         let sector = now.start / SECTOR_BYTES as u64;
@@ -328,6 +525,7 @@ impl Schedule {
             PieceOp::Write => Ask::Write { sector, bytes: &request.buffer[request.part(&now)] },
             PieceOp::Flush => Ask::Flush,
             PieceOp::Discard => Ask::Discard { sector, sectors, secure: false },
+            PieceOp::Zero => Ask::Write { sector, bytes: &self.zeroes[..(now.end - now.start) as usize] },
         };
         let tag = self.free_tags.last().copied().unwrap_or(self.asked.len());
         submit(&ask, tag as u64)?;
@@ -373,7 +571,9 @@ impl Schedule {
             Err(e) => request.failed = request.failed.or(Some(e)),
         }
         request.left -= 1;
-        if request.left == 0 {
+        if request.zeroes.is_some() {
+            self.go_on(piece.place);
+        } else if request.left == 0 {
             self.advance(piece.place);
         }
     }
@@ -385,27 +585,13 @@ impl Schedule {
             return self.finish(place);
         }
         let sectors = request.sectors.clone();
-        let chunk_end = request.buffer_at + request.buffer.len() as u64;
         match request.stage {
-            Stage::Read | Stage::Write | Stage::Flush => self.finish(place),
+            Stage::Read | Stage::Write | Stage::Flush | Stage::Zero => self.finish(place),
             Stage::Edges => {
                 let part = request.part(&request.bytes);
                 request.buffer[part].copy_from_slice(&std::mem::take(&mut request.patch));
                 self.stage(place, Stage::Write, PieceOp::Write, [sectors]);
             }
-            Stage::Discard => self.read_back(place, sectors.start),
-            Stage::ReadBack => {
-                let hole = request.bytes.start.max(request.buffer_at)..request.bytes.end.min(chunk_end);
-                let part = request.part(&hole);
-                let hole = &mut request.buffer[part];
-                if hole.iter().all(|byte| *byte == 0) {
-                    return self.read_back(place, chunk_end);
-                }
-                hole.fill(0);
-                let chunk = request.buffer_at..chunk_end;
-                self.stage(place, Stage::Zero, PieceOp::Write, [chunk]);
-            }
-            Stage::Zero => self.read_back(place, chunk_end),
         }
     }
 
@@ -413,8 +599,7 @@ impl Schedule {
     fn finish(&mut self, place: usize) {
         let Some(request) = self.places[place].take() else { return };
         self.free.push(place);
-        self.settled.0 += 1;
-        self.settled.1 += request.weight;
+        self.settle(request.share);
         match request.first {
             Stage::Read => {}
             Stage::Flush if request.failed.is_some() => {}
@@ -464,8 +649,7 @@ impl Schedule {
         self.changes.clear();
         (self.asked, self.free_tags) = (Vec::new(), Vec::new());
         for request in std::mem::take(&mut self.places).into_iter().flatten() {
-            self.settled.0 += 1;
-            self.settled.1 += request.weight;
+            self.settle(request.share);
             (request.done)(Err(IoError::Failed));
         }
         self.free.clear();

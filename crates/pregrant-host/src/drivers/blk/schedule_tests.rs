@@ -9,8 +9,10 @@ use std::sync::{Arc, Mutex};
 const SECTORS: u64 = 24;
 const BYTES: usize = SECTORS as usize * SECTOR_BYTES;
 
-fn figures(sector_size: u32, granularity: u32) -> DiskFigures {
-    let discard = Some(Discard { granularity, alignment: 0, secure: false });
+/// A disk that discards, and says that zeroes are read then, or nothing of that.
+fn figures(sector_size: u32, granularity: u32, zeroes: bool) -> DiskFigures {
+    let alignment = if granularity > sector_size { sector_size } else { 0 };
+    let discard = Some(Discard { granularity, alignment, secure: false, zeroes });
     DiskFigures { sector_size, discard, ..DiskFigures::of(SECTORS) }
 }
 
@@ -43,15 +45,16 @@ impl Asked {
 /// A back with a disk in memory.
 struct Back {
     disk: Vec<u8>,
-    unit: usize,
+    figures: DiskFigures,
     waiting: Vec<(u64, Asked)>,
 }
 
 impl Back {
     /// Does what was asked; a read's bytes.
     fn perform(&mut self, asked: &Asked) -> Vec<u8> {
-        let whole =
-            |at: &usize, len: usize| assert_eq!((at % self.unit, len % self.unit), (0, 0), "{asked:?}");
+        let unit = self.figures.sector_size as usize;
+        let whole = |at: &usize, len: usize| assert_eq!((at % unit, len % unit), (0, 0), "{asked:?}");
+        let discard = self.figures.discard.expect("it discards");
         match asked {
             Asked::Read { at, len } => {
                 whole(at, *len);
@@ -62,9 +65,17 @@ impl Back {
                 self.disk[*at..at + bytes.len()].copy_from_slice(bytes);
             }
             Asked::Flush => {}
-            // What is read afterwards nobody promised: something else, here.
             Asked::Discard { at, len } => {
-                self.disk[*at..at + len].iter_mut().for_each(|b| *b = b.wrapping_mul(3))
+                assert!(discard.zeroes, "what is read afterwards nobody promised");
+                whole(at, *len);
+                // Of parts of units something else is read.
+                let (granularity, alignment) = (discard.granularity as usize, discard.alignment as usize);
+                let unit_of = |at: usize| (at + granularity - alignment) / granularity;
+                for k in *at..at + len {
+                    let first = (unit_of(k) * granularity + alignment).saturating_sub(granularity);
+                    let is_whole = *at <= first && unit_of(at + len) > unit_of(k);
+                    self.disk[k] = if is_whole { 0 } else { self.disk[k].wrapping_mul(3) };
+                }
             }
         }
         Vec::new()
@@ -78,6 +89,7 @@ enum Op {
     Write(u8),
     Flush,
     Punch,
+    Zero,
 }
 
 /// A step of the program.
@@ -88,8 +100,8 @@ enum Step {
     Ask(usize),
     /// One that waits is answered.
     Answer(usize),
-    /// The back closes; of what it had, what these bits say is done all the same.
-    Close(u16),
+    /// The back closes; of what it had, what these bits say is done all the same. The next one promises zeroes, or does not.
+    Close(u16, bool),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -97,7 +109,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => Just(Op::Read),
         6 => any::<u8>().prop_map(Op::Write),
         1 => Just(Op::Flush),
-        1 => Just(Op::Punch)
+        1 => Just(Op::Punch),
+        2 => Just(Op::Zero)
     ];
     // Often whole sectors, often parts of neighbours.
     let place = prop_oneof![(0..SECTORS as usize).prop_map(|sector| sector * SECTOR_BYTES), 0..BYTES,];
@@ -106,7 +119,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         5 => (op, place, len).prop_map(|(op, at, len)| Step::Put(op, at, len.min(BYTES - at))),
         4 => (1..3usize).prop_map(Step::Ask),
         6 => any::<usize>().prop_map(Step::Answer),
-        1 => any::<u16>().prop_map(Step::Close),
+        1 => (any::<u16>(), any::<bool>()).prop_map(|(lands, zeroes)| Step::Close(lands, zeroes)),
     ];
     proptest::collection::vec(step, 1..120)
 }
@@ -120,6 +133,8 @@ struct Way {
     fate: Fate,
     /// Of a read: what each byte may be.
     may_be: Vec<Vec<u8>>,
+    /// Of zeroes, whose parts may be done long before the last: what was put later and is done, in the order of that.
+    later: Vec<(Range<usize>, u8)>,
 }
 
 fn overlaps(a: &Range<usize>, b: &Range<usize>) -> bool {
@@ -131,16 +146,20 @@ struct World {
     schedule: Schedule,
     back: Back,
     model: Vec<u8>,
+    /// Bytes that may be zeroes instead.
+    perhaps: Vec<bool>,
     ways: Vec<Way>,
 }
 
 impl World {
-    fn new(unit: u32, granularity: u32) -> Self {
-        let mut schedule = Schedule::default();
-        schedule.set_figures(figures(unit, granularity));
+    fn new(figures: DiskFigures) -> Self {
+        // So that there are many.
+        let parts = Parts { at_once: 2, discarded: 2048, written: u64::from(figures.sector_size).max(1024) };
+        let mut schedule = Schedule { parts, ..Schedule::default() };
+        schedule.set_figures(figures);
         let disk: Vec<u8> = (0..BYTES).map(|k| (k * 7) as u8 | 1).collect();
-        let back = Back { disk: disk.clone(), unit: unit as usize, waiting: Vec::new() };
-        Self { schedule, back, model: disk, ways: Vec::new() }
+        let back = Back { disk: disk.clone(), figures, waiting: Vec::new() };
+        Self { schedule, back, model: disk, perhaps: vec![false; BYTES], ways: Vec::new() }
     }
 
     fn put(&mut self, op: Op, at: usize, len: usize) {
@@ -156,11 +175,13 @@ impl World {
             // What is there, and what is being written.
             Op::Read => {
                 may_be = self.model[bytes.clone()].iter().map(|byte| vec![*byte]).collect();
+                let perhaps = may_be.iter_mut().zip(&self.perhaps[bytes.clone()]);
+                perhaps.filter(|(_, zero)| **zero).for_each(|(values, _)| values.push(0));
                 for way in &self.ways {
                     add_values(&mut may_be, &bytes, &way.op, &way.bytes);
                 }
             }
-            Op::Write(_) | Op::Punch => {
+            Op::Write(_) | Op::Punch | Op::Zero => {
                 for way in self.ways.iter_mut().filter(|way| matches!(way.op, Op::Read)) {
                     let read = way.bytes.clone();
                     add_values(&mut way.may_be, &read, &op, &bytes);
@@ -173,10 +194,20 @@ impl World {
             Op::Read => DiskOp::Read { at, len },
             Op::Write(value) => DiskOp::Write { at, bytes: vec![value; len] },
             Op::Flush => DiskOp::Flush,
-            Op::Punch => DiskOp::PunchHole { at, len: len as u64 },
+            Op::Punch => DiskOp::PunchHole { at, len: len as u64, interrupt: Interrupt::default() },
+            Op::Zero => DiskOp::Zero { at, len: len as u64, interrupt: Interrupt::default() },
         };
-        self.ways.push(Way { op, bytes, fate, may_be });
+        self.ways.push(Way { op, bytes, fate, may_be, later: Vec::new() });
         self.schedule.add(DiskRequest { op: asked, done });
+        let refused = self.ways.last().is_some_and(|way| matches!(*way.fate.lock().unwrap(), Some(Err(_))));
+        if refused {
+            let discard = self.back.figures.discard.expect("it discards");
+            let aligned = [discard.granularity, discard.alignment]
+                .iter()
+                .all(|bytes| bytes.is_multiple_of(self.back.figures.sector_size));
+            let way = self.ways.pop();
+            assert!(way.is_some_and(|way| matches!(way.op, Op::Punch)) && !(discard.zeroes && aligned));
+        }
         self.look();
     }
 
@@ -218,7 +249,7 @@ impl World {
         self.look();
     }
 
-    fn close(&mut self, lands: u16) {
+    fn close(&mut self, lands: u16, zeroes: bool) {
         let waiting = std::mem::take(&mut self.back.waiting);
         let tags: Vec<u64> = waiting.iter().rev().map(|(tag, _)| *tag).collect();
         for (k, (_, asked)) in waiting.iter().enumerate() {
@@ -228,6 +259,10 @@ impl World {
         }
         assert_eq!(self.schedule.lost(&tags), tags.len());
         assert_eq!(self.schedule.in_flight(), 0);
+        let discard = self.back.figures.discard.map(|discard| Discard { zeroes, ..discard });
+        self.back.figures.discard = discard;
+        self.schedule.set_figures(self.back.figures);
+        self.look();
     }
 
     /// Takes note of what is done.
@@ -239,7 +274,25 @@ impl World {
                 continue;
             };
             let way = self.ways.remove(k);
-            let bytes = fate.expect("an honest back");
+            let bytes = match fate {
+                Ok(bytes) => bytes,
+                // The back that could is gone: of the range some is zeroes, and some as it was.
+                Err(e) => {
+                    assert!(matches!(way.op, Op::Punch) && e == IoError::NotSupported, "an honest back");
+                    for at in way.bytes.clone() {
+                        let is_put = |way: &Way| !matches!(way.op, Op::Read) && way.bytes.contains(&at);
+                        // What is put behind it may be there already.
+                        if self.ways[k..].iter().any(is_put) {
+                            self.perhaps[at] = true;
+                        } else {
+                            let is = self.back.disk[at];
+                            assert!([0, self.model[at]].contains(&is), "byte {at}");
+                            self.changed(k, at..at + 1, is, &[]);
+                        }
+                    }
+                    continue;
+                }
+            };
             match way.op {
                 Op::Read => {
                     assert_eq!(bytes.len(), way.bytes.len());
@@ -247,10 +300,28 @@ impl World {
                         assert!(way.may_be[k].contains(byte), "byte {} of {:?}: {byte}", k, way.bytes);
                     }
                 }
-                Op::Write(value) => self.model[way.bytes.clone()].fill(value),
-                Op::Punch => self.model[way.bytes.clone()].fill(0),
+                Op::Write(value) => self.changed(k, way.bytes, value, &[]),
+                Op::Punch | Op::Zero => self.changed(k, way.bytes, 0, &way.later),
                 // All that came before it is done.
                 Op::Flush => assert!(self.ways[..k].iter().all(|way| matches!(way.op, Op::Read | Op::Flush))),
+            }
+        }
+    }
+
+    /// A change is done, ahead of which so many others were put that are not.
+    fn changed(&mut self, ahead: usize, bytes: Range<usize>, value: u8, later: &[(Range<usize>, u8)]) {
+        let mut all = vec![(bytes, value)];
+        all.extend(later.iter().cloned());
+        for (bytes, value) in &all {
+            self.model[bytes.clone()].fill(*value);
+            self.perhaps[bytes.clone()].fill(false);
+        }
+        for earlier in &mut self.ways[..ahead] {
+            if matches!(earlier.op, Op::Punch | Op::Zero) {
+                let within = all.iter().map(|(bytes, value)| {
+                    (bytes.start.max(earlier.bytes.start)..bytes.end.min(earlier.bytes.end), *value)
+                });
+                earlier.later.extend(within.filter(|(bytes, _)| !bytes.is_empty()));
             }
         }
     }
@@ -264,7 +335,8 @@ impl World {
             assert!(turns < 10_000, "it never ends");
         }
         assert!(self.ways.is_empty());
-        assert_eq!(self.back.disk, self.model);
+        let differs = (0..BYTES).find(|k| self.back.disk[*k] != self.model[*k]);
+        assert_eq!(differs.map(|k| (k, self.back.disk[k], self.model[k])), None);
         assert_eq!(self.schedule.in_flight(), 0);
     }
 }
@@ -274,8 +346,7 @@ fn add_values(may_be: &mut [Vec<u8>], read: &Range<usize>, change: &Op, changed:
     for at in read.start.max(changed.start)..read.end.min(changed.end) {
         match change {
             Op::Write(value) => may_be[at - read.start].push(*value),
-            // While a hole is punched anything may be read of it.
-            Op::Punch => may_be[at - read.start].extend(0..=255),
+            Op::Punch | Op::Zero => may_be[at - read.start].push(0),
             Op::Read | Op::Flush => {}
         }
     }
@@ -286,14 +357,15 @@ proptest! {
     fn whatever_is_asked_and_whoever_dies_the_disk_is_what_was_written(
         steps in steps(),
         (unit, granularity) in prop_oneof![Just((512, 512)), Just((512, 4096)), Just((4096, 4096)), Just((1024, 1536))],
+        zeroes in any::<bool>(),
     ) {
-        let mut world = World::new(unit, granularity);
+        let mut world = World::new(figures(unit, granularity, zeroes));
         for step in steps {
             match step {
                 Step::Put(op, at, len) => world.put(op, at, len),
                 Step::Ask(pages) => world.ask(pages),
                 Step::Answer(which) => world.answer(which),
-                Step::Close(lands) => world.close(lands),
+                Step::Close(lands, zeroes) => world.close(lands, zeroes),
             }
         }
         world.end();
@@ -324,12 +396,114 @@ fn what_is_past_the_end_or_of_no_bytes_never_reaches_a_ring() {
     for op in refused {
         assert_eq!(*fate_of(&mut schedule, op).lock().unwrap(), Some(Err(IoError::Failed)));
     }
-    // It was not told that the disk discards.
-    let punch = DiskOp::PunchHole { at: 0, len: 4096 };
-    assert_eq!(*fate_of(&mut schedule, punch).lock().unwrap(), Some(Err(IoError::NotSupported)));
+    // It was not told that the disk discards, nor that zeroes are read then.
+    let punch = || DiskOp::PunchHole { at: 0, len: 4096, interrupt: Interrupt::default() };
+    assert_eq!(*fate_of(&mut schedule, punch()).lock().unwrap(), Some(Err(IoError::NotSupported)));
+    schedule.set_figures(figures(512, 512, false));
+    assert_eq!(*fate_of(&mut schedule, punch()).lock().unwrap(), Some(Err(IoError::NotSupported)));
     assert_eq!(*fate_of(&mut schedule, DiskOp::Read { at: bytes, len: 0 }).lock().unwrap(), Some(Ok(vec![])));
     assert!(!schedule.is_ready() && schedule.is_empty());
-    assert_eq!(schedule.settled(), (5, 2 + 1 + 1 + CHUNK));
+    assert_eq!(schedule.settled(), (6, 2 + 1 + 1 + 2 * punch().weight()));
+}
+
+const TIB: u64 = 1 << 40;
+
+/// Asks all that can be asked: of each the tag, and what and how many bytes it is.
+fn ask_all(schedule: &mut Schedule) -> Vec<(u64, char, u64)> {
+    let mut asked = Vec::new();
+    while schedule.is_ready() {
+        let submit = |ask: &Ask<'_>, tag: u64| {
+            asked.push(match ask {
+                Ask::Read { sectors, .. } => (tag, 'r', u64::from(*sectors) * SECTOR_BYTES as u64),
+                Ask::Write { bytes, .. } => (tag, 'w', bytes.len() as u64),
+                Ask::Discard { sectors, .. } => (tag, 'd', sectors * SECTOR_BYTES as u64),
+                _ => unreachable!("nothing else was put"),
+            });
+            Ok(())
+        };
+        schedule.ask_first(1 << 20, submit).unwrap();
+    }
+    asked
+}
+
+/// A disk of 3 TiB.
+fn long_disk(zeroes: bool) -> Schedule {
+    let mut schedule = Schedule::default();
+    let sectors = 3 * TIB / SECTOR_BYTES as u64;
+    schedule.set_figures(DiskFigures { sectors, ..figures(512, 4096, zeroes) });
+    schedule
+}
+
+/// Whatever it takes, nobody waits for all of it.
+#[test]
+fn a_hole_of_terabytes_is_a_few_requests_at_a_time_and_nothing_is_read() {
+    let mut schedule = long_disk(true);
+    let (at, len) = (12_345_678_848, 5 * TIB / 2 + 1024);
+    let fate = fate_of(&mut schedule, DiskOp::PunchHole { at, len, interrupt: Interrupt::default() });
+    let mut all = Vec::new();
+    // Another's pieces come between its own.
+    let mut other = ask_all(&mut schedule);
+    assert!(other.len() <= Parts::default().at_once);
+    let write = fate_of(&mut schedule, DiskOp::Write { at: 0, bytes: vec![1; 512] });
+    other.extend(ask_all(&mut schedule));
+    assert_eq!(other.last().map(|(_, kind, len)| (*kind, *len)), Some(('w', 512)));
+    let mut waiting = VecDeque::from(other);
+    while let Some(asked) = waiting.pop_front() {
+        schedule.answered(asked.0, Ok(()), |_| panic!("nothing was read"));
+        all.push(asked);
+        waiting.extend(ask_all(&mut schedule));
+        assert!(waiting.len() <= Parts::default().at_once + 1);
+    }
+    assert!(fate.lock().unwrap().as_ref().unwrap().is_ok() && write.lock().unwrap().is_some());
+    let bytes = |kind: char| all.iter().filter(|asked| asked.1 == kind).map(|asked| asked.2).sum::<u64>();
+    assert_eq!(bytes('d') + bytes('w'), len + 512);
+    assert!(bytes('w') <= 2 * 4096 + 512 && bytes('r') == 0);
+    assert!(all.len() <= 2600, "{} requests", all.len());
+    assert!(schedule.is_empty() && schedule.is_dirty());
+}
+
+#[test]
+fn a_range_that_is_interrupted_ends_with_the_parts_that_the_back_has() {
+    for (zeroes, op) in [(true, 'd'), (false, 'w')] {
+        let mut schedule = long_disk(zeroes);
+        let interrupt = Interrupt::default();
+        let range = DiskOp::Zero { at: 4608, len: 2 * TIB, interrupt: interrupt.clone() };
+        let fate = fate_of(&mut schedule, range);
+        let asked = ask_all(&mut schedule);
+        assert!(asked.iter().all(|asked| asked.1 == op), "{asked:?}");
+        // One is answered, and the next of it is ready; of another the back knows nothing any more.
+        schedule.answered(asked[0].0, Ok(()), |_| 0);
+        assert!(schedule.is_ready());
+        interrupt.raise();
+        assert_eq!(schedule.lost(&[asked[1].0]), 1);
+        // What waits for it goes on behind it.
+        let flush = fate_of(&mut schedule, DiskOp::Flush);
+        assert_eq!(ask_all(&mut schedule), []);
+        for (tag, ..) in &asked[2..] {
+            assert_eq!(*fate.lock().unwrap(), None, "the back has some of it still");
+            schedule.answered(*tag, Ok(()), |_| 0);
+        }
+        assert_eq!(*fate.lock().unwrap(), Some(Err(IoError::Failed)));
+        assert!(schedule.flush_is_next());
+        schedule.skip_first();
+        assert!(schedule.is_empty() && flush.lock().unwrap().is_some());
+    }
+}
+
+/// One that was interrupted before it could begin does nothing.
+#[test]
+fn a_range_that_is_interrupted_while_it_waits_asks_nothing() {
+    let mut schedule = long_disk(true);
+    let write = fate_of(&mut schedule, DiskOp::Write { at: 0, bytes: vec![1; 512] });
+    let interrupt = Interrupt::default();
+    let range = DiskOp::PunchHole { at: 0, len: TIB, interrupt: interrupt.clone() };
+    let fate = fate_of(&mut schedule, range);
+    let asked = ask_all(&mut schedule);
+    assert_eq!(asked.len(), 1);
+    interrupt.raise();
+    schedule.answered(asked[0].0, Ok(()), |_| 0);
+    assert!(write.lock().unwrap().is_some() && fate.lock().unwrap().is_some());
+    assert!(schedule.is_empty() && !schedule.is_ready());
 }
 
 #[test]

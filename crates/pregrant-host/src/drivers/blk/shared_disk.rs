@@ -10,19 +10,21 @@
 //! so much memory, and its threads wait.
 
 use crate::drivers::crew::desk::Desk;
+use pregrant::PAGE_SIZE;
 use pregrant::blk::disk::{DiskFigures, IoError};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Requests on their way at most.
 pub const REQUESTS_MAX: usize = 256;
 /// Bytes of them at most.
 pub const BYTES_MAX: usize = 32 << 20;
-/// Bytes that are read back at a time where a hole was punched.
-pub(super) const CHUNK: usize = 1 << 20;
+/// What is held for a range of zeroes, however long it is: the sectors at its edges.
+const EDGE_BYTES: usize = 2 * PAGE_SIZE;
 
 /// What is to be done. Offsets and lengths are in bytes, wherever sectors begin.
 pub enum DiskOp {
@@ -42,23 +44,50 @@ pub enum DiskOp {
     },
     /// What was written before this was asked is not to be lost any more.
     Flush,
-    /// Nobody needs these any more, and they read as zeroes.
+    /// Nobody needs these any more, and they read as zeroes. A disk whose discarded sectors hold anything does not support it.
     PunchHole {
         /// The first.
         at: u64,
         /// How many.
         len: u64,
+        /// Ends it early.
+        interrupt: Interrupt,
     },
+    /// They read as zeroes, whether that takes room or gives it back.
+    Zero {
+        /// The first.
+        at: u64,
+        /// How many.
+        len: u64,
+        /// Ends it early.
+        interrupt: Interrupt,
+    },
+}
+
+/// Ends a long request between two of its parts: those that a back has are answered still, no other is asked, and the request fails.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// From now on.
+    pub fn raise(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was.
+    pub fn is_raised(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl DiskOp {
     /// Bytes that are held for it.
-    fn weight(&self) -> usize {
+    pub(super) fn weight(&self) -> usize {
         match self {
             Self::Read { len, .. } => *len,
             Self::Write { bytes, .. } => bytes.len(),
             Self::Flush => 0,
-            Self::PunchHole { .. } => CHUNK,
+            Self::PunchHole { .. } | Self::Zero { .. } => EDGE_BYTES,
         }
     }
 }
