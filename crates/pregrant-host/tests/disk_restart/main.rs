@@ -36,7 +36,7 @@ fn main() {
     {
         return back::play(Path::new(socket), io, path);
     }
-    let tests: [(&str, fn()); 16] = [
+    let tests: [(&str, fn()); 17] = [
         ("a_disk_in_use_outlives_its_detach", closing::a_disk_in_use_outlives_its_detach),
         (
             "what_was_written_is_flushed_before_a_disk_goes",
@@ -64,6 +64,10 @@ fn main() {
         ),
         ("what_a_disk_cannot_do_is_an_error_and_no_more", what_a_disk_cannot_do_is_an_error_and_no_more),
         ("a_guest_keeps_the_image_that_it_had", a_guest_keeps_the_image_that_it_had),
+        (
+            "a_disk_that_is_attached_anew_has_the_image_that_it_names",
+            a_disk_that_is_attached_anew_has_the_image_that_it_names,
+        ),
         (
             "a_guest_waits_for_an_image_that_is_not_there_yet",
             a_guest_waits_for_an_image_that_is_not_there_yet,
@@ -216,6 +220,29 @@ fn a_guest_keeps_the_image_that_it_had() {
     told.recv().unwrap().unwrap();
     let bytes = ask(disk, DiskOp::Read { at: 0, len: 8192 }).unwrap();
     assert_eq!([bytes[0], bytes[4096]], [1, 2]);
+    guest.close();
+    world.end(back);
+}
+
+/// What was refused of a former disk of this number says nothing of this one, though no back ran when that one went.
+fn a_disk_that_is_attached_anew_has_the_image_that_it_names() {
+    let (image, other) = (Image::new(BYTES), Image::new(BYTES));
+    let mut world = World::new(&image.0);
+    let mut back = world.back("uring", "copy", None);
+    let guest = Guest::start(&world, FrontConfig::default());
+    ask(guest.disk(), DiskOp::Write { at: 0, bytes: vec![1; 4096] }).unwrap();
+    back.kill();
+    std::fs::rename(&other.0, &image.0).unwrap();
+    back = world.back("uring", "copy", None);
+    while !world.error().contains("is not the image that its guest was connected to") {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    guest.die();
+    back.kill();
+    world.attach_anew(&image.0);
+    back = world.back("uring", "copy", None);
+    let guest = Guest::start(&world, FrontConfig::default());
+    assert_eq!(ask(guest.disk(), DiskOp::Read { at: 0, len: 4096 }), Ok(vec![0; 4096]));
     guest.close();
     world.end(back);
 }

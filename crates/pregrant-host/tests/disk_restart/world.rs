@@ -64,12 +64,24 @@ impl World {
     }
 
     pub fn with(image: &Path, writable: bool) -> Self {
-        let mut host = Host::start("disks");
-        host.broker.create_domain(DomainSpec::guest(GUEST)).unwrap();
-        let params = image.to_str().unwrap();
-        let made = Vbd { writable, ..Vbd::new(GUEST, BACK, (VBD, "xvda"), params) };
-        made.create(&mut host.toolstack).unwrap();
-        Self(host)
+        let mut world = Self(Host::start("disks"));
+        world.attach(image, writable);
+        world
+    }
+
+    fn attach(&mut self, image: &Path, writable: bool) {
+        // A guest of that number that died just now is there until the broker has seen it.
+        while self.0.broker.create_domain(DomainSpec::guest(GUEST)).is_err() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let made = Vbd { writable, ..Vbd::new(GUEST, BACK, (VBD, "xvda"), image.to_str().unwrap()) };
+        made.create(&mut self.0.toolstack).unwrap();
+    }
+
+    /// The guest is dead: the toolstack takes its disk away, waits for nobody, and makes another guest with a disk of that number.
+    pub fn attach_anew(&mut self, image: &Path) {
+        toolstack::remove(&mut self.0.toolstack, &vbd()).unwrap();
+        self.attach(image, true);
     }
 
     /// A back; `crash` names where it is to die.

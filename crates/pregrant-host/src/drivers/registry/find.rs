@@ -22,8 +22,8 @@ use log::Level;
 use pregrant::platform::Platform;
 use pregrant::shm::SharedBytes;
 use pregrant::xenbus::back::PreviousState;
-use pregrant::xenbus::bus::StoreBus;
-use pregrant::xenbus::{Class, Device, DeviceId, Side, toolstack};
+use pregrant::xenbus::bus::{DeviceBus, StoreBus};
+use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState, toolstack};
 use pregrant::xenstore::{Transport, WatchEvent, XsError};
 use std::any::Any;
 use std::fmt::Display;
@@ -192,6 +192,16 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             return None;
         }
         let log = self.logs.entry(id).or_insert_with(|| self.device_logs.of(id)).clone();
+        let device = Device::new(id, Side::Back);
+        // As the toolstack wrote it: what is kept is of a former device of this number, which went while nobody was here to see it.
+        if let Some(recovery) = &mut self.config.recovery
+            && matches!(
+                StoreBus { device: &device, xs: &mut self.xs }.own_state(),
+                Ok(XenbusState::Initialising)
+            )
+        {
+            recovery.forget(&self.platform, &id);
+        }
         let owned = self.config.recovery.as_mut().map(|s| s.own(&self.platform, &id)).transpose();
         let owned = match owned {
             Ok(owned) => owned,
@@ -200,7 +210,6 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 return None;
             }
         };
-        let device = Device::new(id, Side::Back);
         let class = self.classes.iter_mut().find(|c| c.class() == id.class)?;
         let front_keys = class.front_keys();
         if let Err(e) = listen(&device, front_keys, &mut self.xs) {
