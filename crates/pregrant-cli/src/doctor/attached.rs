@@ -14,6 +14,7 @@ use crate::daemon::chosen;
 use crate::status_reader::{self, NoStatus};
 use pregrant::DomId;
 use pregrant::platform::Clock;
+use pregrant::xenbus::XenbusState;
 use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::BackStatus;
 use pregrant_host::drivers::status::blk_socket_path;
@@ -55,8 +56,15 @@ fn said(status: &BackStatus, (front, handle): (u16, u32)) -> Said {
         ));
     };
     let why = d.waits_for.as_ref().map(|why| plain_whole(why));
+    let is_closed =
+        [XenbusState::Closing, XenbusState::Closed].map(|state| format!("{state:?}")).contains(&d.state);
     match (d.is_tried, why) {
         _ if d.connected_s.is_some() => Said::Served,
+        // Nothing is known of its image. It may be a former disk of this number, whose end its backend has not seen.
+        (_, None) if is_closed => Said::NotYet(format!(
+            "vbd {front}.{handle} is closed{}",
+            d.last_failure.as_ref().map(|why| format!(": {}", plain_whole(why))).unwrap_or_default()
+        )),
         (true, None) => Said::Served,
         (true, Some(why)) => Said::Missing(why),
         (false, why) => {
@@ -106,13 +114,18 @@ pub fn wait(run_dir: &Path, domid: DomId, vbd: (u16, u32)) -> Result<()> {
 mod tests {
     use super::*;
     use crate::top::sample;
+    use pregrant_host::drivers::status::DeviceStatus;
 
     #[test]
     fn a_disk_is_served_missing_or_not_decided() {
         let mut status = sample::status();
         let said_of = |status: &BackStatus| said(status, (5, 0));
         assert!(matches!(said_of(&status), Said::Unknown(why) if why.contains("4711")));
-        status.devices.push(sample::device());
+        status.devices.push(DeviceStatus {
+            state: "InitWait".into(),
+            last_failure: None,
+            ..sample::device()
+        });
         assert_eq!(said_of(&status), Said::Served);
         let device = &mut status.devices[0];
         (device.is_tried, device.waits_for) = (false, None);
@@ -121,6 +134,8 @@ mod tests {
         assert_eq!(said_of(&status), Said::NotYet("process 7 has its lock".into()));
         status.devices[0].is_tried = true;
         assert_eq!(said_of(&status), Said::Missing("process 7 has its lock".into()));
+        (status.devices[0].state, status.devices[0].waits_for) = ("Closed".into(), None);
+        assert_eq!(said_of(&status), Said::NotYet("vbd 5.0 is closed".into()));
         status.devices[0].connected_s = Some(1.0);
         assert_eq!(said_of(&status), Said::Served);
         assert_eq!(one_vbd("5.51712"), Ok((5, 51712)));
