@@ -71,6 +71,8 @@ impl<P: Platform, T: Transport> FrontDevice<P, T> {
         device.watch_peer(&mut xs)?;
         // One that is closed begins anew only where the toolstack wants the device.
         device.watch_peer_key(&mut xs, ONLINE)?;
+        // Where the back's domain is not the toolstack's, each takes its end's directory: this one may go last.
+        device.watch_own(&mut xs)?;
         Ok(Self { platform, device, xs })
     }
 

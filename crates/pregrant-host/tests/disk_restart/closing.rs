@@ -4,6 +4,7 @@ use crate::guest::{Guest, ask};
 use crate::world::{Image, World};
 use crate::{BYTES, ways, work};
 use pregrant::blk::front::FrontConfig;
+use pregrant::xenbus::Side;
 use pregrant_host::drivers::blk::shared_disk::DiskOp;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
@@ -58,6 +59,24 @@ pub fn what_was_written_is_flushed_before_a_disk_goes() {
     }
     assert_eq!(guest.die(), 0);
     world.end(back);
+}
+
+/// In a driver domain the back's directory is that domain's to take away, and the front's is the toolstack's: neither waits.
+pub fn a_front_ends_whichever_directory_goes_last() {
+    for first in [Side::Front, Side::Back] {
+        let image = Image::new(BYTES);
+        let mut world = World::new(&image.0);
+        let back = world.back("uring", "copy", None);
+        let guest = Guest::start(&world, FrontConfig::default());
+        world.ask_for_removal();
+        world.until_states([Some("6"), Some("6")]);
+        world.remove_side(first);
+        // Long enough for the front to have seen it. A machine that is busy makes it less strict and not wrong.
+        std::thread::sleep(Duration::from_millis(200));
+        world.remove_side(if first == Side::Front { Side::Back } else { Side::Front });
+        guest.until_removed();
+        world.finish(back);
+    }
 }
 
 /// A back that is told to close its disks leaves those that are in use to the next one.

@@ -5,7 +5,7 @@ use pregrant::blk::disk::IoError;
 use pregrant::blk::front::FrontConfig;
 use pregrant::platform::Platform;
 use pregrant_host::drivers::blk::shared_disk::DiskOp;
-use pregrant_host::drivers::{BlkFrontend, SharedDisk};
+use pregrant_host::drivers::{BlkFrontend, FrontendError, SharedDisk};
 use pregrant_host::wake::WakeOn;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -44,7 +44,10 @@ impl Guest {
             tell.send(Arc::clone(front.disk())).unwrap();
             while orders.load(Ordering::Acquire) == 0 {
                 if !front.round().unwrap() {
-                    front.control(Duration::ZERO).unwrap();
+                    match front.control(Duration::ZERO) {
+                        Err(FrontendError::Removed { .. }) => return front.repeated(),
+                        came_to => drop(came_to.unwrap()),
+                    }
                     front.sleep(Some(Duration::from_millis(50))).unwrap();
                 }
                 is_dirty.store(front.is_dirty(), Ordering::Release);
@@ -74,6 +77,11 @@ impl Guest {
     /// Whether something was written that no flush has covered.
     pub fn is_dirty(&self) -> bool {
         self.dirty.load(Ordering::Acquire)
+    }
+
+    /// Waits until it has ended, since the toolstack took its disk away.
+    pub fn until_removed(self) {
+        self.thread.join().unwrap();
     }
 
     fn end(self, how: u8) -> u64 {

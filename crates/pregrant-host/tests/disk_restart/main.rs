@@ -36,12 +36,13 @@ fn main() {
     {
         return back::play(Path::new(socket), io, path);
     }
-    let tests: [(&str, fn()); 17] = [
+    let tests: [(&str, fn()); 18] = [
         ("a_disk_in_use_outlives_its_detach", closing::a_disk_in_use_outlives_its_detach),
         (
             "what_was_written_is_flushed_before_a_disk_goes",
             closing::what_was_written_is_flushed_before_a_disk_goes,
         ),
+        ("a_front_ends_whichever_directory_goes_last", closing::a_front_ends_whichever_directory_goes_last),
         ("a_disk_in_use_outlives_a_back_that_closes", closing::a_disk_in_use_outlives_a_back_that_closes),
         ("a_disk_goes_on_after_a_crash_at_each_point", a_disk_goes_on_after_a_crash_at_each_point),
         ("a_disk_goes_on_after_kills_and_stops", a_disk_goes_on_after_kills_and_stops),

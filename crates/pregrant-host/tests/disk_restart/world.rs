@@ -114,6 +114,11 @@ impl World {
         toolstack::remove(&mut self.0.toolstack, &vbd()).unwrap();
     }
 
+    /// One end's directory of it goes.
+    pub fn remove_side(&mut self, side: Side) {
+        self.0.toolstack.rm(&vbd().dir(side)).unwrap();
+    }
+
     /// The toolstack wants the disk gone, and has not waited yet.
     pub fn ask_for_removal(&mut self) {
         toolstack::request_removal(&mut self.0.toolstack, &vbd()).unwrap();

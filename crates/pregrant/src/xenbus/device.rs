@@ -283,11 +283,12 @@ impl Device {
 
     /// Asks for an event whenever this key of the peer's changes, beside its state. Watching twice is no error.
     pub fn watch_peer_key<T: Transport>(&self, xs: &mut Client<T>, key: &str) -> Result<(), XsError> {
-        let path = path::join(&self.peer_dir, key);
-        match xs.watch(&path, &path) {
-            Err(e) if e.errno() == Some(Errno::Eexist) => Ok(()),
-            other => other,
-        }
+        watch(xs, &path::join(&self.peer_dir, key))
+    }
+
+    /// Asks for an event when the own directory is taken away, and whenever the own state changes. Watching twice is no error.
+    pub fn watch_own<T: Transport>(&self, xs: &mut Client<T>) -> Result<(), XsError> {
+        watch(xs, &path::join(&self.own_dir, STATE))
     }
 
     /// No more.
@@ -369,4 +370,11 @@ fn read_key<V: KeyValue, T: Transport>(
 
 fn required<V: KeyValue>(at: &str, value: Option<V>, writer: DomId) -> Result<V, DeviceError> {
     value.ok_or_else(|| KeyError::new(at, None, V::EXPECTED, writer).into())
+}
+
+fn watch<T: Transport>(xs: &mut Client<T>, path: &str) -> Result<(), XsError> {
+    match xs.watch(path, path) {
+        Err(e) if e.errno() == Some(Errno::Eexist) => Ok(()),
+        other => other,
+    }
 }
