@@ -121,6 +121,30 @@ fn a_cd_that_was_changed_is_given_to_a_front_that_comes_anew() {
 }
 
 #[test]
+fn a_cd_that_was_taken_out_is_waited_for_by_a_front_that_comes_anew() {
+    let (mut world, mut front) = world("/cd1");
+    own(&world, "device-type", "cdrom");
+    own(&world, "params", "");
+    let refused = world.succeed();
+    let Err(ConnectError::Unready(why)) = refused else { panic!("{refused:?}") };
+    assert!(why.contains("medium was taken out"), "{why}");
+    let host = world.host.clone();
+    world.back.close(&host, &mut world.back_bus, Some(&why)).unwrap();
+    for _ in 0..8 {
+        front.step(&world.guest, &mut world.front_bus).unwrap();
+        world.step_back().unwrap();
+    }
+    assert_eq!((front.state(), world.back.state()), (XenbusState::Initialised, XenbusState::InitWait));
+    own(&world, "params", "/cd2");
+    for _ in 0..8 {
+        front.step(&world.guest, &mut world.front_bus).unwrap();
+        world.step_back().unwrap();
+    }
+    assert_eq!(front.state(), XenbusState::Connected);
+    world.end(front);
+}
+
+#[test]
 fn without_a_record_of_the_connection_a_successor_takes_what_there_is() {
     let (mut world, front) = world("/a");
     // A predecessor that wrote none, or whose memory is lost.

@@ -81,7 +81,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
         self.vbd.end(p, bus, &mut ())
     }
 
-    fn place(&mut self, device: &Device, xs: &mut Client<T>, _: bool) -> Result<Notes, String> {
+    fn place(&mut self, device: &Device, xs: &mut Client<T>, live: bool) -> Result<Notes, String> {
         let script = device.get_own::<String, T>(xs, SCRIPT).map_err(|e| e.to_string())?;
         if self.awaits_scripts && script.is_some_and(|script| !script.is_empty()) {
             self.vbd.await_hotplug();
@@ -89,7 +89,10 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
         let mut notes = Notes::new();
         let mut key = |key: &str| device.get_own::<String, T>(xs, key).map_err(|e| e.to_string());
         let is_empty = |name: Option<String>| name.is_none_or(|name| name.is_empty());
-        if type_is_cdrom(key(DEVICE_TYPE)?.as_ref()) && is_empty(key(PARAMS)?) && is_empty(key(DEVICE_PATH)?)
+        if !live
+            && type_is_cdrom(key(DEVICE_TYPE)?.as_ref())
+            && is_empty(key(PARAMS)?)
+            && is_empty(key(DEVICE_PATH)?)
         {
             notes.push((Level::Info, "an empty drive: its front waits until `params` names an image".into()));
         }

@@ -286,6 +286,10 @@ impl<P: Platform> Vbd<P> {
         let writable = mode_writes(mode.as_deref()) && !told.is_some_and(|told| told.read_only);
         let params = image_name(bus).map_err(ConnectError::Keys)?;
         let is_cd = type_is_cdrom(bus.own_text(DEVICE_TYPE).map_err(ConnectError::Keys)?.as_ref());
+        if is_cd && params.is_none() {
+            // Another medium is not given to this connection, so there is nothing that it could wait for.
+            return Err(ConnectError::Unready(String::from("its medium was taken out while no backend ran")));
+        }
         let opening = Opening { params, writable, is_live: begin == Begin::Reattach, native_sectors };
         let mut figures = self.image.open(&opening).map_err(|e| match e {
             OpenError::Busy(who) => ConnectError::Busy(who),
