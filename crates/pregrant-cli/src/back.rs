@@ -199,6 +199,20 @@ impl BackArgs {
             given.refuse("hotplug-socket", "this process runs scripts with --hotplug self alone")?;
         }
         let chosen = self.chosen();
+        let is_served = |of: &Chosen| {
+            chosen.is_empty()
+                || chosen.iter().any(|c| {
+                    c.front == of.front
+                        && (c.handle.is_none() || of.handle.is_none() || c.handle == of.handle)
+                })
+        };
+        if let Some(of) = self.allow_mac_spoofing.iter().filter_map(|whose| whose.0).find(|of| !is_served(of))
+        {
+            let front = of.front;
+            return Err(Usage::new(format_args!(
+                "--allow-mac-spoofing {front} has no effect: no such vif of domain {front} is among those that are served (--vif, --take)"
+            )));
+        }
         match self.capture.iter().find(|of| !Chosen::serve(&chosen, of.front, of.handle)) {
             None => Ok(()),
             Some(Wanted { front, handle, .. }) => Err(Usage::new(format_args!(

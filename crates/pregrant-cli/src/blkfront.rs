@@ -73,7 +73,7 @@ pub struct BlkFrontArgs {
     /// Grant pages for each request, where they would be granted once and stay mapped at a backend that can
     #[arg(long)]
     no_persistent: bool,
-    /// How long the disk may take to be there, before this ends with the reason; without a number as long as it takes
+    /// How long the disk may take to be there, before this ends with the reason; without a number, or with 0, as long as it takes
     #[arg(long, value_name = "SECONDS", default_value_t = WAIT_USUAL, num_args = 0..=1, require_equals = true, default_missing_value = "0", hide_default_value = true)]
     wait: u64,
     /// How slots of the ring are laid out
@@ -114,6 +114,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Runs `pregrant blkfront`.
 pub fn run(mut args: BlkFrontArgs, given: &Given) -> Result<()> {
     args.default_segments = !given.has("segments");
+    if args.loopback.is_none() {
+        given.refuse("domain", "on Xen the guest is the domain in which this runs")?;
+    }
     mounted::check(&args.mount)?;
     match &args.loopback {
         Some(dir) => loopback::run(dir, &args),

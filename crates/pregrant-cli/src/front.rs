@@ -236,6 +236,9 @@ fn data_len(text: &str) -> std::result::Result<DataLen, String> {
 impl FrontArgs {
     /// Refuses what would have no effect.
     fn check(&self, given: &Given) -> std::result::Result<(), Usage> {
+        if self.loopback.is_none() {
+            given.refuse("domain", "on Xen the guest is the domain in which this runs")?;
+        }
         if self.path != PathName::Staging {
             given.refuse("data-len", format_args!("--path {} has no staging buffers", self.path))?;
         }

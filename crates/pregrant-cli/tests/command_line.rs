@@ -212,6 +212,12 @@ fn options_without_effect_are_refused() {
         ("back --port switch --tap-way burst", "--tap-way has no effect: --port switch has no taps"),
         ("back --port switch --hotplug-socket /x", "--hotplug-socket has no effect: --port switch"),
         ("back --hotplug none --hotplug-socket /x", "--hotplug-socket has no effect"),
+        ("front --domain 5 --tap x", "--domain has no effect: on Xen the guest is the domain"),
+        ("blkfront --domain 5 --mount /", "--domain has no effect: on Xen the guest is the domain"),
+        (
+            "back --port switch --vif 5 --allow-mac-spoofing 6",
+            "--allow-mac-spoofing 6 has no effect: no such vif",
+        ),
         ("back --vif 5 --capture 6.0=/x", "--capture 6.0=... has no effect: vif 6.0 is not among"),
         ("back --loopback /x --hotplug self", "cannot be used with"),
         ("top --prometheus --interval 2", "cannot be used with"),

@@ -346,7 +346,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         held.why = why.to_string();
         held.next = if busy { now + busy_pause(held.since, now) } else { now };
         let is_long = now.duration_since(held.since) >= DYING;
-        held.given_up |= !busy && is_long;
+        held.given_up = !busy && is_long;
         if is_long && !std::mem::replace(&mut held.said, true) {
             let log = self.logs.entry(id).or_insert_with(|| self.device_logs.of(id));
             let how = if busy { "its guest waits" } else { "not served" };
