@@ -21,7 +21,7 @@ use super::own_pages::OwnPages;
 use super::plan::{Plan, plans};
 use super::queue::{FrontQueue, QueueConfig};
 use super::regions::{Granting, Regions};
-use super::vif_renewal::Taken;
+use super::taken::Taken;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{ActiveLists, BackFeatures, FrontRequest, QueueKeys, of_front_connection};
 use crate::net::headers::MacAddr;

@@ -14,6 +14,7 @@
 
 use super::ctrl::CtrlFront;
 use super::own_pages::OwnPages;
+use super::taken::Taken;
 use super::tx::TxLimits;
 use super::vif::{FrontError, FrontStep, FrontVif};
 use crate::error::PeerFault;
@@ -27,17 +28,6 @@ use crate::platform::Platform;
 use crate::port::Offloads;
 use crate::wire::data_ring::ORDER_MIN;
 use crate::xenbus::bus::DeviceBus;
-
-/// What a back takes of one queue's that was shared at set-up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Taken {
-    /// Staging lists.
-    pub lists: ActiveLists,
-    /// Data rings.
-    pub rings: ActiveLists,
-    /// It lends pages.
-    pub lends: bool,
-}
 
 impl<P: Platform> FrontVif<P> {
     /// What of queue `i` was shared.
