@@ -56,10 +56,12 @@ impl<P: Platform> Vif<P> {
         bus: &mut B,
         Connect { begin, page_limit, kept }: Connect<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
-        if begin == Begin::Reattach {
-            self.config.features = BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?;
-        }
-        let front = FrontRequest::read(bus, &self.config.features).map_err(ConnectError::Keys)?;
+        // What a predecessor offered holds for its connection, and for no other: the next one is offered what this back can.
+        self.told = match begin {
+            Begin::Reattach => BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?,
+            Begin::Fresh => self.config.features.clone(),
+        };
+        let front = FrontRequest::read(bus, &self.told).map_err(ConnectError::Keys)?;
         let accepts = RxAccepts {
             sg: front.sg,
             gso_tcpv4: front.gso_tcpv4,
@@ -79,7 +81,7 @@ impl<P: Platform> Vif<P> {
         };
         self.refused.clear();
         let mut staged = Vec::with_capacity(front.queues.len());
-        let revision = front.staging_revision.min(self.config.features.staging_revision);
+        let revision = front.staging_revision.min(self.told.staging_revision);
         for (i, keys) in front.queues.iter().enumerate() {
             let refused = self.refused.len();
             let asked = ActiveLists::asked(&keys.tx_data, &keys.rx_data);
@@ -233,7 +235,7 @@ impl<P: Platform> Vif<P> {
     ) -> Result<(), ConnectError<E>> {
         let of = self.of;
         let mut control = self.control.lock();
-        control.offer_multicast(self.config.features.multicast_control);
+        control.offer_multicast(self.told.multicast_control);
         let kept = if begin == Begin::Reattach { control.resume() } else { None };
         let KeptGrefs { versions, taken } = control.grefs.clone();
         self.ctrl = match keys {
