@@ -52,9 +52,13 @@ impl<P: Platform> CtrlRing<P> {
         &self.chan
     }
 
-    /// Tells the front to look: of what a predecessor answered, nobody may have told it (R5).
-    pub fn notify(&self, p: &P) {
-        p.events().notify(&self.chan);
+    /// Of a predecessor's ring, before anything else is done with it: has the front notified if nobody may have told it of the last
+    /// answer (R5). Answers are published one by one, each with its own notification. A front that takes any event for its answer, as
+    /// the author of gref mappings' does, would read its own request.
+    pub fn make_good(&self, p: &P) {
+        if self.ring.untold(1).wanted() {
+            p.events().notify(&self.chan);
+        }
     }
 
     /// The index of the next answer.

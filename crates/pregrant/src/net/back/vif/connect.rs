@@ -251,6 +251,9 @@ impl<P: Platform> Vif<P> {
                 Some(CtrlRing::attach(mem, chan, kept, taken.len())?)
             }
         };
+        if let (Some(ctrl), Begin::Reattach) = (&self.ctrl, begin) {
+            ctrl.make_good(p);
+        }
         if let (Some(ctrl), true) = (&mut self.ctrl, kept.is_some()) {
             let taken = if ctrl.unanswered() > 0 { &taken[..] } else { &[] };
             match &mut self.grefs {
@@ -260,9 +263,6 @@ impl<P: Platform> Vif<P> {
                 }
                 None => ctrl.refuse(p, self.of, &mut control, taken),
             }
-        }
-        if let (Some(ctrl), Begin::Reattach) = (&self.ctrl, begin) {
-            ctrl.notify(p);
         }
         if kept.is_none() {
             let list = match begin {
@@ -314,12 +314,13 @@ impl<P: Platform> Vif<P> {
         };
         let (tx_ring, tx_told) = BackRing::attach(tx_mem, page("tx"))?;
         let (rx_ring, rx_told) = BackRing::attach(rx_mem, page("rx"))?;
-        // A predecessor may have died between an answer and its notification.
-        let tell = begin == Begin::Reattach;
-        if tell || tx_told.wanted() {
+        // A predecessor may have died between a batch of answers, which is a ring of them at most, and its notification: a front that
+        // waits for one of these has not looked since.
+        let live = begin == Begin::Reattach;
+        if tx_told.wanted() || live && tx_ring.untold(tx_ring.size()).wanted() {
             p.events().notify(&tx_chan);
         }
-        if tell || rx_told.wanted() {
+        if rx_told.wanted() || live && rx_ring.untold(rx_ring.size()).wanted() {
             p.events().notify(rx_chan.as_ref().unwrap_or(&tx_chan));
         }
         Ok((tx_ring, rx_ring, (tx_chan, rx_chan)))
