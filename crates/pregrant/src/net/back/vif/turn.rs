@@ -1,6 +1,8 @@
 //! What a live vif's owner looks after in control turns: whether the guest takes frames, and what it may send.
 
 use super::super::credit::{BadRate, Rate};
+use super::super::ctrl::CtrlRing;
+use super::super::gref_requests::{CtrlWork, GrefRequests};
 use super::{BackQueue, Vif};
 use crate::error::PeerFault;
 use crate::net::features::xdp_headroom;
@@ -70,6 +72,13 @@ impl<P: Platform> Vif<P> {
     /// Its control ring's event channel, if it has one.
     pub fn ctrl_channel(&self) -> Option<&<P::Events as Events>::Chan> {
         self.ctrl.as_ref().map(|ctrl| ctrl.channel())
+    }
+
+    /// What the last [`poll_ctrl`](Self::poll_ctrl) did that was not idle.
+    pub fn ctrl_work(&self) -> CtrlWork {
+        let mut work = self.grefs.as_ref().map_or_else(CtrlWork::default, GrefRequests::work);
+        work.all += self.ctrl.as_ref().map_or(0, CtrlRing::took);
+        work
     }
 
     /// Whether the control ring has.
