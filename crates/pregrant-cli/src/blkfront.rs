@@ -203,8 +203,10 @@ where
         return Err(e);
     }
     let flushed = front.finish(CLOSE_PATIENCE)?;
-    // LOG: as above.
-    log::info!("{id}: {} request(s) were asked again of another backend", front.repeated());
+    if front.repeated() > 0 {
+        // LOG: as above.
+        log::info!("{id}: {} request(s) were asked again of another backend", front.repeated());
+    }
     if !front.close(CLOSE_PATIENCE)? {
         // LOG: as above.
         log::warn!("{id}: the backend did not let go of our memory in {CLOSE_PATIENCE:?}");

@@ -256,6 +256,12 @@ pub fn no_machine(dir: &Path, why: LoopbackError) -> Box<dyn Error> {
     let dir_shown = dir.display();
     let remedy = format!("start one first: pregrant loopback serve --dir {dir_shown}");
     match why {
+        // First: of what is in a directory that may not be entered nothing is known.
+        LoopbackError::NoBroker { path, source: source @ (Errno::ACCESS | Errno::PERM) } => format!(
+            "{}: {source}: who serves the machine in {dir_shown}, or root, may use it; run this as that user",
+            path.display()
+        )
+        .into(),
         LoopbackError::NoBroker { .. } if !dir.is_dir() => {
             format!("{dir_shown}: no such directory, so no machine; {remedy}").into()
         }
@@ -355,6 +361,24 @@ impl Drop for MachineDir {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One that may not be entered, one that is not there, one without a machine.
+    #[test]
+    fn a_machine_that_may_not_be_used_is_no_absent_one() {
+        let here = std::env::temp_dir();
+        let of = |dir: &Path, source| {
+            let path = machine::broker_socket(dir);
+            no_machine(dir, LoopbackError::NoBroker { path, source }).to_string()
+        };
+        for dir in [Path::new("/nonexistent/xen"), &here] {
+            let denied = of(dir, Errno::ACCESS);
+            let socket = machine::broker_socket(dir);
+            assert!(denied.starts_with(&format!("{}: Permission denied", socket.display())), "{denied}");
+            assert!(denied.contains("run this as that user") && !denied.contains("start one"), "{denied}");
+        }
+        assert!(of(Path::new("/nonexistent/xen"), Errno::NOENT).contains("no such directory"));
+        assert!(of(&here, Errno::CONNREFUSED).contains("no machine runs here"));
+    }
 
     #[test]
     fn a_disk_is_named_by_a_whole_path() {

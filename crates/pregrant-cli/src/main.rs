@@ -10,6 +10,7 @@ mod frames;
 mod front;
 mod hotplug;
 mod kernel_driver;
+mod log_line;
 mod loopback;
 mod loopback_guest;
 mod notify;
@@ -19,6 +20,7 @@ mod store;
 mod top;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use log_line::LogLine;
 use pregrant_lab::usage::{Given, Usage};
 use pregrant_lab::{bench, demo, machine, process, report, screen};
 use std::process::ExitCode;
@@ -109,12 +111,8 @@ fn main() -> ExitCode {
         | Command::Hotplug(_) => "info",
         _ => "warn",
     };
-    env_logger::Builder::new()
-        // It warns of each ioctl that a file has none of, and of a mount that is put away already.
-        .filter_module("fuser", log::LevelFilter::Error)
-        .parse_env(env_logger::Env::default().default_filter_or(level))
-        .format_target(false)
-        .init();
+    let log_line = LogLine::of_stderr();
+    log_line.begin(level);
     let result = match cli.command {
         Command::Loopback(args) => loopback::run(args),
         Command::Back(args) => back::run(args, &given),
@@ -135,7 +133,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) if screen::nobody_reads(&*e) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("pregrant: {e}");
+            eprintln!("{}", log_line.last_words(&format_args!("pregrant: {e}")));
             if e.is::<Usage>() {
                 return ExitCode::from(WRONG_USAGE);
             }

@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of a document at most.
 const DOCUMENT_MAX: usize = 16 << 20;
 
+/// What to do about a socket, or its directory, that is not for this user.
+pub const AS_ITS_USER: &str = "run this as root, or as the user whose backend it is";
+
 /// Why there is no status to be had.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NoStatus {
@@ -34,6 +37,8 @@ pub enum NoStatus {
         /// Its process, where the kernel says which.
         pid: Option<u32>,
     },
+    /// Its socket is not for this user: it may run, in words.
+    Denied(String),
     /// Anything else, in words.
     Failed(String),
 }
@@ -51,7 +56,7 @@ impl fmt::Display for NoStatus {
             Self::Silent { pid: None } => {
                 f.write_str("a process runs and does not answer: it is stopped, or its control thread hangs")
             }
-            Self::Failed(why) => f.write_str(why),
+            Self::Denied(why) | Self::Failed(why) => f.write_str(why),
         }
     }
 }
@@ -174,7 +179,17 @@ fn begin(socket: &Path) -> Asked {
         Ok(fd) => Asked::Reading(Reader { fd, document: Vec::new() }),
         Err(Errno::CONNREFUSED | Errno::NOENT) => Asked::Done(Box::new(Err(NoStatus::Absent))),
         Err(Errno::AGAIN) => Asked::Done(Box::new(Err(NoStatus::Silent { pid: None }))),
-        Err(e) => Asked::Done(Box::new(failed(socket, format_args!("cannot connect: {e}")))),
+        Err(e) => Asked::Done(Box::new(not_reached(socket, e))),
+    }
+}
+
+/// Nobody knows whether it runs.
+fn not_reached(socket: &Path, e: Errno) -> Result<BackStatus, NoStatus> {
+    match e {
+        Errno::ACCESS | Errno::PERM => {
+            Err(NoStatus::Denied(format!("{}: {e}; {AS_ITS_USER}", socket.display())))
+        }
+        _ => failed(socket, format_args!("cannot connect: {e}")),
     }
 }
 
@@ -281,6 +296,15 @@ mod tests {
         assert_eq!(read(&at("back-9.status")), Err(NoStatus::Absent));
         assert_eq!(of(8, "blkback"), Err(NoStatus::Absent));
         assert_eq!(daemons.len(), 5);
+    }
+
+    #[test]
+    fn a_socket_of_somebody_else_is_said_to_be_that() {
+        let why = not_reached(Path::new("/run/pregrant/back-0.status"), Errno::ACCESS).unwrap_err();
+        assert!(matches!(why, NoStatus::Denied(_)), "{why:?}");
+        let why = why.to_string();
+        assert!(why.starts_with("/run/pregrant/back-0.status: Permission denied"), "{why}");
+        assert!(why.contains("run this as root"), "{why}");
     }
 
     #[test]

@@ -20,6 +20,7 @@ use rustix::process::Signal;
 use served::{Process, Served};
 use std::fs::{self, File};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::Output;
@@ -209,6 +210,67 @@ fn what_a_back_does_not_offer_is_said_to_who_asked_for_it() {
     assert!(!front.log().contains("WARN"), "{}", front.log());
     front.process.stop();
     back.process.stop();
+    machine.stop();
+}
+
+/// A device that the toolstack has not made is said to be missing, with those that there are.
+#[test]
+fn a_missing_device_is_said_to_be_missing() {
+    let mut machine = Served::start("missing", &["--guest", "5", "--disk", "5=ram:1M"]);
+    for (args, said) in [
+        (&["front", "--domain", "5", "--vif", "3"][..], "domain 5 has no vif 3, it has vif 0: "),
+        (
+            &["blkfront", "--domain", "5", "--device", "xvdc", "--mount", "/"],
+            "domain 5 has no vbd 51744 (xvdc), it has vbd 51712 (xvda): ",
+        ),
+    ] {
+        if args[0] == "blkfront" && File::options().read(true).write(true).open("/dev/fuse").is_err() {
+            continue; // it says that first
+        }
+        let mut args = args.to_vec();
+        let mount = machine.dir.join("mnt");
+        fs::create_dir_all(&mount).expect("the machine's folder");
+        args.iter_mut().filter(|arg| **arg == "/").for_each(|arg| *arg = mount.to_str().expect("text"));
+        let out = run(&machine, &args);
+        let err = text(&out.stderr);
+        assert_eq!((out.status.code(), out.stdout.len()), (Some(1), 0), "{args:?}: {err}");
+        assert!(err.contains(said) && err.contains("attach it"), "{args:?}: {err}");
+        fs::remove_dir(&mount).expect("nothing is mounted");
+    }
+    machine.stop();
+}
+
+/// A line has its time, or, where standard error is systemd's journal, its priority; and nothing is warned of where all end in good order.
+#[test]
+fn lines_are_for_who_reads_them_and_honest_ends_are_no_warnings() {
+    let mut machine = Served::start("lines", &["--guest", "5", "--guest", "6"]);
+    let log = machine.dir.join("journal.log");
+    let file = File::create(&log).expect("the machine's folder");
+    let stat = file.metadata().expect("a file");
+    let mut command = machine.command(&["back", "--workers", "2"]);
+    command.env("JOURNAL_STREAM", format!("{}:{}", stat.dev(), stat.ino())).stderr(file);
+    let mut back = Logged { process: Process::start(&mut command), log };
+    back.process.line_with("ready");
+    for _ in 0..3 {
+        let other = Logged::start(&machine, "other", &["front", "--domain", "6"]);
+        other.says("connected to domain 0");
+        // Not this process' standard error.
+        let mut command = machine.command(&["front", "--domain", "5"]);
+        let log = machine.dir.join("front.log");
+        command.env("JOURNAL_STREAM", "8:1").stderr(File::create(&log).expect("the machine's folder"));
+        let front = Logged { process: Process::start(&mut command), log };
+        front.says("connected to domain 0");
+        front.process.stop();
+        other.process.stop();
+        for log in ["front.log", "other.log"] {
+            let log = fs::read_to_string(machine.dir.join(log)).expect("its log");
+            assert!(log.lines().all(|line| line.starts_with("[20") && line.contains("Z INFO ] ")), "{log}");
+        }
+    }
+    back.process.stop();
+    let log = fs::read_to_string(machine.dir.join("journal.log")).expect("its log");
+    assert!(log.lines().count() > 6 && log.lines().all(|line| line.starts_with("<6>[INFO ] ")), "{log}");
+    assert!(!log.contains("code "), "{log}");
     machine.stop();
 }
 

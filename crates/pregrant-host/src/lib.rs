@@ -6,6 +6,7 @@ pub mod conformance;
 pub mod counters;
 pub mod disks;
 pub mod drivers;
+pub mod excerpt;
 mod line_budget;
 pub mod linux;
 pub mod listener;

@@ -6,13 +6,14 @@ mod machine;
 use machine::guest::{Guest, Traffic, ordinary};
 use machine::raw_guest::RawGuest;
 use machine::{BACK, Back, Machine, log_lines, until};
-use pregrant::net::front::FrontConfig;
+use pregrant::GrantRef;
+use pregrant::net::front::{FrontConfig, Granting};
 use pregrant::net::headers::MacAddr;
 use pregrant::platform::{Access, Events, Platform};
 use pregrant::port::{Arena, Offload};
 use pregrant::ring::{NetCtrl, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
-use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlType};
+use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlType, GREF_READONLY, GrefEntry};
 use pregrant::xenbus::XenbusState;
 use pregrant_host::drivers::registry::LINES_PER_DEVICE;
 use pregrant_host::loopback::{Channel, Region};
@@ -22,6 +23,7 @@ fn main() {
         ("xsa_39_a_control_ring_that_lies", xsa_39_a_control_ring_that_lies),
         ("xsa_43_a_million_requests_and_a_quiet_log", xsa_43_a_million_requests_and_a_quiet_log),
         ("a_ring_that_is_never_empty_is_paused", a_ring_that_is_never_empty_is_paused),
+        ("tables_are_filled_without_a_pause", tables_are_filled_without_a_pause),
         ("half_a_control_ring", half_a_control_ring),
         ("groups_as_the_guest_wants_them", groups_as_the_guest_wants_them),
         ("queues_as_the_guest_wants_them", queues_as_the_guest_wants_them),
@@ -181,6 +183,56 @@ fn a_ring_that_is_never_empty_is_paused() {
         });
         guest.more.push(bad.ring.into_pages());
     });
+}
+
+/// Eight queues' tables filled with all that GET offers: no pause, and no line that warns. To go on adding and deleting is paused as any
+/// other request.
+fn tables_are_filled_without_a_pause() {
+    let mut machine = Machine::start();
+    let back = Back::plain(&machine);
+    machine.guest_domain(BAD);
+    let id = machine.make_vif(BAD, 0);
+    log_lines::take();
+    let config = FrontConfig { queues: 8, ctrl_ring: true, granting: Granting::Standing, ..ordinary() };
+    let mut guest = Guest::connected(&machine, id, config);
+    let entry = |gref: &GrantRef| GrefEntry { gref: gref.0, flags: GREF_READONLY, status: 0 };
+    let refs: Vec<_> = (0..2).flat_map(|q| guest.front.vif().page_refs(q).concat()).collect();
+    let list: Vec<_> = refs.iter().take(768).map(entry).collect();
+    assert_eq!((guest.front.vif().nr_queues(), list.len()), (8, 768));
+    let mut ask = |queue: u32, entries: &[GrefEntry], adds: bool| {
+        let (platform, vif) = guest.front.driver();
+        let ctrl = vif.ctrl().unwrap();
+        match (adds, entries) {
+            (_, []) => ctrl.ask(platform, CtrlType::GetGrefMappingSize, [queue, 0, 0]),
+            (true, _) => ctrl.add_grefs(platform, queue, entries),
+            (false, _) => ctrl.del_grefs(platform, queue, entries),
+        }
+        .unwrap();
+        loop {
+            if let Some(answer) = ctrl.answer().unwrap() {
+                assert_eq!(answer.status, 0);
+                return answer.data;
+            }
+            std::thread::yield_now();
+        }
+    };
+    for queue in 0..8 {
+        assert_eq!(ask(queue, &[], true), 768);
+        ask(queue, &list[..512], true);
+        ask(queue, &list[512..], true);
+    }
+    assert_eq!(back.report(id).unwrap().throttled, 0);
+    assert_eq!(log_lines::with("WARN"), [""; 0]);
+    while back.report(id).unwrap().throttled == 0 {
+        ask(0, &list[..512], false);
+        ask(0, &list[..512], true);
+    }
+    until(|| log_lines::with("asks for too much on its control ring").len() == 1);
+    drop(guest);
+    machine.remove_vif(id);
+    until(|| back.report(id).is_none());
+    back.stop();
+    machine.end();
 }
 
 /// A ring without its channel, or with one that is not there, is a bad connect with a text that names the key.

@@ -140,3 +140,20 @@ impl fmt::Display for PlatformError {
 }
 
 impl core::error::Error for PlatformError {}
+
+/// errno's `ENOENT`, `ESRCH` and `EINVAL`.
+const NOENT: u32 = 2;
+const SRCH: u32 = 3;
+const INVAL: u32 = 22;
+
+impl PlatformError {
+    /// Of a bind to an event channel: there is no such domain, or none any more.
+    pub fn is_of_no_domain(&self) -> bool {
+        matches!(self.code.unsigned_abs(), NOENT | SRCH)
+    }
+
+    /// Of a bind to an event channel: the domain has no such end for us. It closed it, its driver died, or it never offered one.
+    pub fn is_of_no_end(&self) -> bool {
+        self.is_of_no_domain() || self.code.unsigned_abs() == INVAL
+    }
+}

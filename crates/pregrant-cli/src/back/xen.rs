@@ -251,7 +251,7 @@ fn give_back(domid: DomId, xs: &mut Client<UnixTransport>, chosen: &[Chosen]) ->
     }
     let vifs = devices_of(SERVES, domid, xs, chosen)?;
     if vifs.is_empty() {
-        return Err("there is no such vif; `pregrant doctor` lists those that there are".into());
+        return Err(missing(&devices_of(SERVES, domid, xs, &[])?, domid).into());
     }
     let mut failed = None;
     for id in vifs {
@@ -266,6 +266,15 @@ fn give_back(domid: DomId, xs: &mut Client<UnixTransport>, chosen: &[Chosen]) ->
         }
     }
     failed.map_or(Ok(()), |why| Err(why.into()))
+}
+
+/// None that was named is there: what is.
+fn missing(there: &[DeviceId], domid: DomId) -> String {
+    let there: Vec<_> = there.iter().map(|id| format!("{}.{}", id.front.0, id.handle)).collect();
+    match &there[..] {
+        [] => format!("there is no such vif, and no guest has one whose backend is {domid}"),
+        _ => format!("there is no such vif; {domid} is the backend of {}", there.join(", ")),
+    }
 }
 
 /// Hands one over; what became of it, in words.

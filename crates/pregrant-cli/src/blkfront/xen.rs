@@ -9,27 +9,23 @@
 
 use super::{BlkFrontArgs, Result, serve};
 use crate::daemon::RUN_DIR;
+use crate::daemon::attached::xenstore_of_xen;
 use crate::kernel_driver;
 use crate::stop::Stop;
 use pregrant::platform::Platform;
-use pregrant::xenbus::device::own_domid;
-use pregrant::xenstore::Client;
 use pregrant_host::drivers::BlkFrontend;
 use pregrant_host::drivers::recovery::{Lock, LockError};
 use pregrant_host::linux::Xen;
 use pregrant_host::wake::WakeOn;
-use pregrant_host::xenstored::UnixTransport;
 use std::os::fd::AsFd;
 use std::path::Path;
 
 /// Runs until a signal.
 pub(super) fn run(args: &BlkFrontArgs) -> Result<()> {
     let stop = Stop::on_signals()?;
-    let transport = UnixTransport::find().map_err(|e| {
-        format!("{e}. Not on Xen? `pregrant loopback serve --dir DIR`, then `pregrant blkfront --loopback DIR --domain 5`")
-    })?;
-    let mut xs = Client::new(transport);
-    let domid = own_domid(&mut xs)?;
+    let (mut xs, domid) = xenstore_of_xen(
+        "`pregrant loopback serve --dir DIR`, then `pregrant blkfront --loopback DIR --domain 5`",
+    )?;
     if let Some(asked) = args.domain.filter(|asked| *asked != domid.0) {
         return Err(format!(
             "--domain {asked}: this is {domid}, and a front serves the domain in which it runs; leave --domain out"

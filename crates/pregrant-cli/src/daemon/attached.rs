@@ -37,7 +37,10 @@ pub const TOOLSTACKS: DomId = DomId(0);
 
 /// The own domain's xenstore connection, and its number; `elsewhere` is what to do where this is no Xen.
 pub fn xenstore_of_xen(elsewhere: &str) -> Result<(Client<UnixTransport>, DomId)> {
-    let transport = UnixTransport::find().map_err(|e| format!("{e}. Not on Xen? {elsewhere}"))?;
+    let transport = UnixTransport::find().map_err(|e| match e.is_denied() {
+        true => e.to_string(),
+        false => format!("{e}. Not on Xen? {elsewhere}"),
+    })?;
     let mut xs = Client::new(transport);
     let domid = own_domid(&mut xs)?;
     Ok((xs, domid))

@@ -55,7 +55,9 @@ fn owner(dir: &Path, serves: Serves) -> String {
         Ok(status) => format!("process {}, for {:.0} s", status.pid, status.uptime_s),
         Err(NoStatus::Absent) => "a process that tells no status".into(),
         Err(silent @ NoStatus::Silent { .. }) => silent.to_string(),
-        Err(NoStatus::Failed(why)) => format!("a process that tells no status ({why})"),
+        Err(NoStatus::Denied(why) | NoStatus::Failed(why)) => {
+            format!("a process that tells no status ({why})")
+        }
     }
 }
 

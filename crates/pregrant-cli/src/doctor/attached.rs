@@ -90,6 +90,7 @@ pub fn wait(run_dir: &Path, domid: DomId, vbd: (u16, u32)) -> Result<()> {
             Err(NoStatus::Absent) => {
                 ("no pregrant blkback runs in this domain: start it first".into(), STARTING)
             }
+            Err(NoStatus::Denied(why)) => return Err(why.into()),
             Err(NoStatus::Failed(why)) => (why, DECIDING),
             Err(silent @ NoStatus::Silent { .. }) => (format!("pregrant blkback: {silent}"), DECIDING),
             // It may be of another disk of this number, which has just gone.

@@ -48,6 +48,8 @@ impl Words {
                      (kill -9 {pid}) and start the next one: its {class}s stay connected, and that goes on with them"
                 ))
             }
+            // It says what to do itself.
+            Err(NoStatus::Denied(why)) => Finding::wrong(format_args!("`{}`: {why}", self.back)),
             Err(NoStatus::Failed(why)) => {
                 Finding::wrong(format_args!("`{}`: {}", self.back, plain(why.as_bytes())))
                     .then("use the program of the version that runs")
@@ -61,7 +63,8 @@ impl Words {
         name: &str,
         (own, front): (XenbusState, XenbusState),
     ) -> Option<Finding> {
-        let silent = matches!(status, Err(NoStatus::Silent { .. } | NoStatus::Failed(_)));
+        let silent =
+            matches!(status, Err(NoStatus::Silent { .. } | NoStatus::Denied(_) | NoStatus::Failed(_)));
         silent.then(|| {
             Finding::note(format_args!(
                 "{name}: back {own}, front {front}; its backend does not say more (see above)"

@@ -1,5 +1,6 @@
 //! One thing that was found, and what to do about it.
 
+use pregrant_host::excerpt::excerpt;
 use std::fmt::{self, Display};
 
 /// How bad it is.
@@ -66,10 +67,10 @@ impl Display for Finding {
     }
 }
 
-/// What others wrote, fit to be shown: no control characters, and not without end.
+/// What others wrote, fit to be shown: no control characters, and not without end (then how much more there is).
 pub fn plain(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
-    text.trim_end_matches('\0').chars().take(120).map(|c| if c.is_control() { '?' } else { c }).collect()
+    excerpt(text.trim_end_matches('\0'), 120)
 }
 
 #[cfg(test)]
@@ -86,6 +87,7 @@ mod tests {
     #[test]
     fn what_guests_write_is_shown_without_harm() {
         assert_eq!(plain(b"a\x1b[31m\n\0"), "a?[31m?");
-        assert_eq!(plain(&[b'x'; 500]).len(), 120);
+        assert_eq!(plain(&[b'x'; 120]), "x".repeat(120));
+        assert_eq!(plain(&[b'x'; 500]), "x".repeat(120) + "... (380 more)");
     }
 }

@@ -9,16 +9,14 @@
 
 use super::{FrontArgs, Result, run_guest};
 use crate::daemon::RUN_DIR;
+use crate::daemon::attached::xenstore_of_xen;
 use crate::kernel_driver;
 use crate::stop::Stop;
 use pregrant::platform::Platform;
-use pregrant::xenbus::device::own_domid;
-use pregrant::xenstore::Client;
 use pregrant_host::drivers::recovery::{Lock, LockError};
 use pregrant_host::drivers::{Defaults, Frontend};
 use pregrant_host::linux::Xen;
 use pregrant_host::wake::WakeOn;
-use pregrant_host::xenstored::UnixTransport;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -28,13 +26,9 @@ const DATA_LEN: u32 = 65535;
 /// Runs until a signal.
 pub(super) fn run(args: &FrontArgs, defaults: Defaults) -> Result<()> {
     let stop = Stop::on_signals()?;
-    let transport = UnixTransport::find().map_err(|e| {
-        format!(
-            "{e}. Not on Xen? `pregrant loopback serve --dir DIR --guest 5`, then `pregrant front --loopback DIR --domain 5`"
-        )
-    })?;
-    let mut xs = Client::new(transport);
-    let domid = own_domid(&mut xs)?;
+    let (xs, domid) = xenstore_of_xen(
+        "`pregrant loopback serve --dir DIR --guest 5`, then `pregrant front --loopback DIR --domain 5`",
+    )?;
     if let Some(asked) = args.domain.filter(|asked| *asked != domid.0) {
         return Err(format!(
             "--domain {asked}: this is {domid}, and a front serves the domain in which it runs; leave --domain out"

@@ -16,13 +16,13 @@ mod table;
 mod terminal;
 
 use crate::daemon::{RUN_DIR, Serves};
-use crate::status_reader::{self, Daemon, answers};
+use crate::status_reader::{self, AS_ITS_USER, Daemon, answers};
 use crate::stop::Stop;
 use clap::Args;
 use pregrant_lab::screen;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::error::Error;
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -97,7 +97,19 @@ fn read(dir: &Path) -> Result<Vec<Daemon>> {
     let own = [Serves::Vifs.own_dir(), Serves::Vbds.own_dir()];
     let one = [dir];
     status_reader::read_all(if dir == Path::new(RUN_DIR) { &own } else { &one })
-        .map_err(|e| format!("cannot read {}: {e}; {}", dir.display(), start(dir)).into())
+        .map_err(|e| unreadable(dir, &e).into())
+}
+
+/// Why nothing is known of the backends in `dir`, and what to do.
+fn unreadable(dir: &Path, e: &std::io::Error) -> String {
+    let remedy = match e.kind() {
+        ErrorKind::PermissionDenied => AS_ITS_USER.into(),
+        ErrorKind::NotFound if dir != Path::new(RUN_DIR) => {
+            format!("start a machine first: pregrant loopback serve --dir {}", dir.display())
+        }
+        _ => start(dir),
+    };
+    format!("cannot read {}: {e}; {remedy}", dir.display())
 }
 
 /// How a backend is started whose status is read there.
@@ -114,6 +126,9 @@ fn start(dir: &Path) -> String {
 
 /// No backend runs there.
 fn nobody(dir: &Path) -> String {
+    if dir == Path::new(RUN_DIR) {
+        return format!("no backend runs here ({RUN_DIR} has no status socket); {}", start(dir));
+    }
     format!("no backend runs on the machine in {}; {}", dir.display(), start(dir))
 }
 
@@ -206,4 +221,24 @@ impl<'a> Rates<'a> {
 fn nap(time: Duration, stop: &Stop) {
     let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
     let _ = rustix::event::poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&time));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn what_to_do_is_what_helps_there() {
+        let (xen, machine) = (Path::new(RUN_DIR), Path::new("/tmp/xen"));
+        let of = |dir, kind| unreadable(dir, &io::Error::from(kind));
+        for said in [of(xen, ErrorKind::NotFound), nobody(xen), of(xen, ErrorKind::PermissionDenied)] {
+            assert!(said.contains(RUN_DIR) && !said.contains("loopback"), "{said}");
+            assert!(said.contains("root"), "{said}");
+        }
+        assert!(nobody(machine).contains("pregrant back --loopback /tmp/xen"));
+        assert!(of(machine, ErrorKind::NotFound).contains("pregrant loopback serve --dir /tmp/xen"));
+        let denied = of(machine, ErrorKind::PermissionDenied);
+        assert!(denied.contains("/tmp/xen") && !denied.contains("start"), "{denied}");
+    }
 }

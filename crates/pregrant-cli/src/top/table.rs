@@ -108,15 +108,13 @@ pub(super) fn render(rates: &Rates<'_>, columns: usize, rows: usize) -> Vec<Stri
         ));
     }
     // The table matters more.
-    below.truncate(rows.saturating_sub(above.len() + 3).max(1));
-    above.extend(others(loads).into_iter().take((rows / 3).max(4)));
+    shorten(&mut below, rows.saturating_sub(above.len() + 3).max(1));
+    let mut others = others(loads);
+    shorten(&mut others, (rows / 3).max(4));
+    above.extend(others);
     let mut table = if flows.is_empty() { Vec::new() } else { fitting(flows, columns) };
     let room = rows.saturating_sub(above.len() + below.len() + 1).max(3);
-    if table.len() > room {
-        let left_out = table.len() - room + 1;
-        table.truncate(room - 1);
-        table.push(format!("... {left_out} more line(s)"));
-    }
+    shorten(&mut table, room);
     above.into_iter().chain(table).chain(below).map(|line| cut(&line, columns)).collect()
 }
 
@@ -273,13 +271,33 @@ fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
+/// At most so many lines; the last one says how many more there are.
+fn shorten(lines: &mut Vec<String>, most: usize) {
+    let Some(left_out) = lines.len().checked_sub(most).filter(|n| *n > 0) else { return };
+    if most == 1 {
+        lines.truncate(1);
+        lines[0] = format!("(1 of {} lines) {}", left_out + 1, lines[0]);
+        return;
+    }
+    lines.truncate(most - 1);
+    lines.push(format!("... {} more line(s)", left_out + 1));
+}
+
+/// Behind a line that is longer than its terminal is wide.
+const CUT: &str = "...";
+
 /// The part of a line that fits.
 fn cut(line: &str, columns: usize) -> String {
+    let line = line.trim_end();
+    if width(line) <= columns {
+        return line.into();
+    }
+    let mark = if columns > 2 * CUT.len() { CUT } else { "" };
     let mut end = line.len();
-    while width(&line[..end]) > columns {
+    while width(&line[..end]) > columns - mark.len() {
         end -= line[..end].chars().next_back().map_or(end, char::len_utf8);
     }
-    line[..end].trim_end().to_string()
+    line[..end].trim_end().to_string() + mark
 }
 
 #[cfg(test)]
@@ -414,6 +432,7 @@ vtoy 5.0     0  Closed           -         -            -        -      -       
             }
         }
         let lines = shown(&now, 40, 24);
+        assert!(width(&lines[0]) == 40 && lines[0].ends_with("..."), "{lines:?}");
         assert_eq!(lines[1], "vif  dir  frames/s  bit/s  dropped/s");
         assert_eq!(lines[3], "5.0  tx      1.23M   790M  0");
         let lines = with(|back| back.vifs[0].link = false);

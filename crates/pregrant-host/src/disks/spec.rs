@@ -8,6 +8,7 @@
 //! A path that does not begin with `/` is below `/dev`, as xl-disk-configuration(5) says of a disk's target: xl writes the target into
 //! `params` as it stands, and leaves it to the script to look there.
 
+use crate::excerpt::excerpt;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -29,9 +30,9 @@ impl fmt::Display for UnknownImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:.200?} names no image: a raw file or a block device (/PATH, aio:/PATH, phy:/dev/PATH; PATH without a / before it is \
+            "{:?} names no image: a raw file or a block device (/PATH, aio:/PATH, phy:/dev/PATH; PATH without a / before it is \
              /dev/PATH), or ram:64M; qcow2 and other formats are for qemu (qemu-img convert -O raw makes a raw file of one)",
-            self.0
+            excerpt(&self.0, 200)
         )
     }
 }

@@ -6,12 +6,13 @@
 //! ```
 //! What the back may do: write its state without end; it is heard in turns.
 
+use pregrant::blk::device_number;
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenbus::bus::StoreBus;
-use pregrant::xenbus::device::ONLINE;
-use pregrant::xenbus::{Class, Device, DeviceError};
-use pregrant::xenstore::{Client, Transport, XsError};
-use pregrant::{PeerFault, PlatformError};
+use pregrant::xenbus::device::{ONLINE, own_domid};
+use pregrant::xenbus::{Class, Device, DeviceError, KeyError};
+use pregrant::xenstore::{Client, Transport, XsError, path};
+use pregrant::{DomId, PeerFault, PlatformError};
 use std::time::Duration;
 
 /// Events of xenstore that one call of [`FrontDevice::hear`] takes at most.
@@ -49,12 +50,48 @@ pub enum FrontendError {
         /// How.
         fault: PeerFault,
     },
+    /// The toolstack has made no such device.
+    #[error("{}", missing(.domid, .class, .handle, .there))]
+    Missing {
+        /// The guest.
+        domid: DomId,
+        /// Which kind.
+        class: Class,
+        /// Its number.
+        handle: u32,
+        /// Those of this kind that there are.
+        there: Vec<u32>,
+    },
     /// The toolstack took a disk away; a vif is closed then.
     #[error("{device}: the toolstack has removed the disk; attach it again, and start this again")]
     Removed {
         /// Which.
         device: String,
     },
+}
+
+/// A device's number, for a disk with its name.
+fn numbered(class: Class, handle: u32) -> String {
+    match class {
+        Class::VBD => format!("{handle} ({})", device_number::name(handle)),
+        _ => handle.to_string(),
+    }
+}
+
+fn missing(domid: &DomId, class: &Class, handle: &u32, there: &[u32]) -> String {
+    let (name, which) = (class.name(), numbered(*class, *handle));
+    let attach = match *class {
+        Class::VBD => "xl block-attach; on the loopback pregrant loopback attach --disk",
+        _ => "xl network-attach; on the loopback pregrant loopback attach",
+    };
+    if there.is_empty() {
+        return format!("{domid} has no {name} {which}, and no other: attach it first ({attach})");
+    }
+    let there: Vec<_> = there.iter().map(|handle| numbered(*class, *handle)).collect();
+    let there = there.join(", ");
+    format!(
+        "{domid} has no {name} {which}, it has {name} {there}: name one that is there, or attach it ({attach})"
+    )
 }
 
 /// See the module.
@@ -64,10 +101,28 @@ pub(super) struct FrontDevice<P, T> {
     pub xs: Client<T>,
 }
 
+/// The devices of a kind that the toolstack has made for a domain.
+fn devices<T: Transport>(xs: &mut Client<T>, domid: DomId, class: Class) -> Result<Vec<u32>, XsError> {
+    let names = match xs.directory(&format!("{}/device/{}", path::home(domid), class.name())) {
+        Err(e) if e.is_not_found() => Vec::new(),
+        names => names?,
+    };
+    let mut handles: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    handles.sort_unstable();
+    Ok(handles)
+}
+
 impl<P: Platform, T: Transport> FrontDevice<P, T> {
     /// Finds the own domain's device `handle` and begins to watch its back.
     pub fn new(platform: P, mut xs: Client<T>, class: Class, handle: u32) -> Result<Self, FrontendError> {
-        let device = Device::front(&mut xs, class, handle)?;
+        let device = match Device::front(&mut xs, class, handle) {
+            Err(DeviceError::Key(KeyError { seen: None, .. })) => {
+                let domid = own_domid(&mut xs)?;
+                let there = devices(&mut xs, domid, class)?;
+                return Err(FrontendError::Missing { domid, class, handle, there });
+            }
+            found => found?,
+        };
         device.watch_peer(&mut xs)?;
         // One that is closed begins anew only where the toolstack wants the device.
         device.watch_peer_key(&mut xs, ONLINE)?;

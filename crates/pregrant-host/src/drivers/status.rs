@@ -12,6 +12,7 @@
 use super::net::{SharedMemory, VifReport};
 use super::registry::{DeviceReport, Figures, Operation};
 use crate::counters::Counters;
+use crate::excerpt::excerpt;
 use pregrant::grants::StoreFigures;
 use pregrant::latency::bound_ns;
 use pregrant::net::stats::DirStats;
@@ -24,7 +25,7 @@ use std::path::{Path, PathBuf};
 /// The document's format; a reader refuses others.
 pub const FORMAT: u32 = 1;
 
-/// Characters of a text that came from elsewhere.
+/// Characters of a text that came from elsewhere; then how many more there are.
 pub const TEXT_MAX: usize = 400;
 
 /// The backends of a domain, as their sockets' names have them before the domain's number: who serves vifs, and who serves vbds.
@@ -480,7 +481,7 @@ impl From<Counters> for ProcessStatus {
 
 /// A text that came from elsewhere, not without end and fit to be shown.
 pub(super) fn short(text: &str) -> String {
-    text.chars().take(TEXT_MAX).map(|c| if c.is_control() { '?' } else { c }).collect()
+    excerpt(text, TEXT_MAX)
 }
 
 /// Where the back of domain `domid` tells its status, among the sockets in `dir`.

@@ -20,6 +20,7 @@ use super::fair_scheduler::{FairScheduler, Turn};
 use super::registry::{RingFault, ServedQueue};
 use super::wait::PENDING_LOOKS;
 use crate::ports::arrivals::Arrivals;
+use pregrant::PlatformError;
 use pregrant::platform::{Clock, Events, PeerMem, Platform, ReadySet};
 use pregrant::port::{ARENA_BYTES, Arena, PortOwner};
 use pregrant::units::EvtchnPort;
@@ -51,7 +52,9 @@ pub struct Returned<P> {
 pub enum Why {
     /// Its guest broke the protocol.
     Fault(RingFault),
-    /// The platform refused something that its queues need, in words.
+    /// An event channel could not be bound by the worker that its queue went to.
+    Channel(PlatformError),
+    /// The platform refused something else that its queues need, in words.
     Platform(String),
 }
 

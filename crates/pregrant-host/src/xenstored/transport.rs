@@ -25,9 +25,7 @@ pub enum TransportError {
     #[error("the connection to xenstore failed: {0}")]
     Failed(Errno),
     /// No connection could be made.
-    #[error(
-        "{path}: cannot connect to xenstore: {errno}; is xenstored running? (`pregrant store serve --socket PATH`)"
-    )]
+    #[error("{path}: cannot connect to xenstore: {errno}; {}", remedy(*errno))]
     Connect {
         /// The socket or device.
         path: PathBuf,
@@ -37,6 +35,20 @@ pub enum TransportError {
     /// None of the usual paths exists.
     #[error("no xenstore found at {}; set {PATH_VARIABLE} to the socket of one", PATHS.join(", "))]
     NotFound,
+}
+
+impl TransportError {
+    /// Whether a xenstore is there, for others than this user.
+    pub fn is_denied(&self) -> bool {
+        matches!(self, Self::Connect { errno: Errno::ACCESS | Errno::PERM, .. })
+    }
+}
+
+fn remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ACCESS | Errno::PERM => "run this as root, or as a user of the group that the socket is for",
+        _ => "is xenstored running? (`pregrant store serve --socket PATH`)",
+    }
 }
 
 /// See the module. The descriptor may sit in an epoll set: readable means that
@@ -79,7 +91,9 @@ impl UnixTransport {
         if let Some(path) = std::env::var_os(PATH_VARIABLE) {
             return Self::connect(Path::new(&path));
         }
-        let path = PATHS.iter().find(|p| Path::new(p).exists()).ok_or(TransportError::NotFound)?;
+        // One in a directory that may not be entered is there, for all that is known.
+        let is_there = |path: &&&str| Path::new(path).try_exists().unwrap_or(true);
+        let path = PATHS.iter().find(is_there).ok_or(TransportError::NotFound)?;
         Self::connect(path)
     }
 }
@@ -129,5 +143,21 @@ impl Transport for UnixTransport {
                 Err(errno) => return Err(TransportError::Failed(errno)),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_of_somebody_else_is_no_missing_xenstored() {
+        let of = |errno| TransportError::Connect { path: PATHS[0].into(), errno };
+        let denied = of(Errno::ACCESS);
+        let said = denied.to_string();
+        assert!(denied.is_denied() && said.contains(PATHS[0]) && said.contains("run this as root"), "{said}");
+        assert!(!said.contains("is xenstored running"), "{said}");
+        assert!(!of(Errno::CONNREFUSED).is_denied());
+        assert!(of(Errno::CONNREFUSED).to_string().contains("is xenstored running"));
     }
 }

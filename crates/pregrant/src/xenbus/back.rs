@@ -313,9 +313,9 @@ impl<D: BackDevice> Back<D> {
     }
 
     /// Goes on where a predecessor stopped, where [`inherit`](Self::inherit) said [`PreviousState::Connected`], before the first
-    /// [`step`](Self::step). True: it is live, the front was notified once, and the owner polls before it arms (R5). Writes
-    /// nothing but a 4 that was never said (and a disk's length, where it grew meanwhile), so that the front does not react;
-    /// whatever was advertised and accepted then is so now. False: there is nothing to take up, step as ever.
+    /// [`step`](Self::step). True: it is live, a front that may not have been told of the last answers was notified, and the owner
+    /// polls before it arms (R5). Writes nothing but a 4 that was never said (and a disk's length, where it grew meanwhile), so that
+    /// the front does not react; whatever was advertised and accepted then is so now. False: there is nothing to take up, step as ever.
     ///
     /// A channel that a process held until just now may not be free yet: when [`ConnectError::is_too_early`], call it
     /// again for a second. After any other error call [`close`](Self::close).

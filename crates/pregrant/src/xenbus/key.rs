@@ -3,6 +3,7 @@
 
 use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::xenstore::XsError;
+use alloc::format;
 use alloc::string::String;
 use core::fmt;
 
@@ -97,7 +98,7 @@ impl KeyError {
             let mut shown: String =
                 bytes.iter().take(SHOWN_CHARS).flat_map(|b| b.escape_ascii()).map(char::from).collect();
             if bytes.len() > SHOWN_CHARS {
-                shown.push_str("...");
+                shown += &format!("... ({} more)", bytes.len() - SHOWN_CHARS);
             }
             shown
         });
@@ -217,6 +218,7 @@ mod tests {
         let value = [b"\x1b[2J\n".as_slice(), &[b'x'; 5000]].concat();
         let text = KeyError::new("/a/b", Some(&value), u32::EXPECTED, DomId(7)).to_string();
         assert!(text.starts_with("/a/b is \"\\x1b[2J\\nxxx"), "{text}");
+        assert!(text.contains("xxx... (4941 more)\", expected"), "{text}");
         assert!(text.contains("domain 7 writes it"));
         assert!(text.len() < 400 && text.is_ascii() && !text.contains('\n'));
     }

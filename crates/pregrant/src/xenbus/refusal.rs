@@ -5,6 +5,7 @@
 use crate::error::{PeerFault, PlatformError};
 use crate::platform::MapError;
 use crate::units::{DomId, EvtchnPort, GrantRef};
+use crate::wire::grant::GrantStatus;
 use alloc::string::String;
 use core::fmt;
 
@@ -74,6 +75,14 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
                  writable, first",
                 error.status
             ),
+            Self::Bind { key, of, error, .. } if error.is_of_no_domain() => {
+                write!(f, "{key} cannot be bound: {of} has ended")
+            }
+            Self::Bind { key, of, port, error } if error.is_of_no_end() => write!(
+                f,
+                "{key} names {port} of {of}, which cannot be bound: that domain has no such end for this one, or closed it (its \
+                 front may have died); the front must offer it first"
+            ),
             Self::Bind { key, of, port, error } => write!(
                 f,
                 "{key} names {port} of {of}, which cannot be bound: {error}; the front must offer it to this domain \
@@ -94,6 +103,15 @@ impl<E> ConnectError<E> {
     pub fn is_too_early(&self) -> bool {
         const EINVAL: i32 = 22;
         matches!(self, Self::Bind { error: PlatformError { code: EINVAL, .. }, .. })
+    }
+
+    /// Whether the guest has ended: nobody's fault.
+    pub fn is_of_ended_guest(&self) -> bool {
+        match self {
+            Self::Bind { error, .. } => error.is_of_no_domain(),
+            Self::Map { error, .. } => error.status == GrantStatus::BAD_DOMAIN,
+            _ => false,
+        }
     }
 
     /// Whether it is to be tried again for as long as what stands behind the device is waited for.

@@ -90,6 +90,32 @@ fn grant_operations_are_those_of_the_path() {
     }
 }
 
+/// A successor notifies a front of answers of which nobody may have told it, and of nothing else (docs/protocol 1.1, R5).
+#[test]
+fn a_successor_notifies_of_what_may_be_untold_alone() {
+    let mut world = World::new(VbdConfig::default(), figures());
+    let mut front = world.front(FrontConfig::default());
+    let events = |world: &mut World| {
+        let before = world.xen.counts().notifications;
+        assert_eq!(world.succeed().ok(), Some(true));
+        world.xen.counts().notifications - before
+    };
+    for _ in 0..3 {
+        let write = Ask::Write { sector: 8, bytes: &[7; 4096] };
+        front.submit(&world.guest, 0, &write, 77).unwrap();
+        front.publish(&world.guest, 0);
+        assert_eq!(front.arm(&world.guest), Ok(false), "it sleeps until the answer");
+        assert_eq!((events(&mut world), events(&mut world)), (0, 0), "there is none");
+        // Answered, and perhaps not told; whoever dies next does not know either.
+        while front.arm(&world.guest) == Ok(false) {
+            world.poll_back();
+        }
+        assert_eq!((events(&mut world), events(&mut world)), (1, 1));
+        assert_eq!(front.take(&world.guest, 0, |answer| assert_eq!(answer.tag, 77)), Ok(1));
+    }
+    world.end(front);
+}
+
 #[test]
 fn what_a_disk_is_reaches_its_guest() {
     let cd = DiskFigures {

@@ -389,6 +389,52 @@ fn an_add_is_all_or_nothing() {
     pair.close();
 }
 
+/// Each queue's table, filled once, comes with the connection, for every guest that uses the path does that. All else that a guest asks for
+/// is counted: what is added again after it was deleted, what is refused, and its requests.
+#[test]
+fn filling_the_tables_once_is_not_counted() {
+    let mut pair = Pair::new(FrontConfig { queues: 8, ..by_hand() }, entries(768));
+    let mut refs = [GrantRef::NONE; 768];
+    let region = pair.g.alloc(HOST, Access::ReadWrite, &mut refs).expect("pages");
+    let list: Vec<_> = refs.iter().map(|gref| GrefEntry { gref: gref.0, flags: 0, status: 0 }).collect();
+    // What is counted of a request, and all that was done for it.
+    let ask = |pair: &mut Pair, msg_type, q, list: &[GrefEntry]| {
+        pair.ask(msg_type, q, list);
+        let (mut all, mut filling) = (0, 0);
+        while pair.back.poll_ctrl(&pair.h).expect("an honest front") == Polled::More {
+            let work = pair.back.ctrl_work();
+            assert!(work.filling <= work.all);
+            (all, filling) = (all + work.all, filling + work.filling);
+        }
+        (pair.answer().expect("an answer").0, all, all - filling)
+    };
+    for q in 0..8 {
+        assert_eq!(ask(&mut pair, SIZE, q, &[]), (SUCCESS, 1, 1));
+        assert_eq!(ask(&mut pair, ADD, q, &list[..512]), (SUCCESS, 513, 1), "queue {q}");
+        assert_eq!(ask(&mut pair, ADD, q, &list[512..]), (SUCCESS, 257, 1), "queue {q}");
+    }
+    for _ in 0..3 {
+        assert_eq!(ask(&mut pair, DEL, 3, &list[..512]), (SUCCESS, 513, 513));
+        assert_eq!(ask(&mut pair, ADD, 3, &list[..512]), (SUCCESS, 513, 513));
+    }
+    // Another back, which mapped them all again by itself, on the same connection.
+    pair.restart();
+    assert_eq!(pair.back.gref_pages(3), [768, 768]);
+    assert_eq!(ask(&mut pair, DEL, 3, &list[..512]), (SUCCESS, 513, 513));
+    assert_eq!(ask(&mut pair, ADD, 3, &list[..512]), (SUCCESS, 513, 513));
+    pair.back.close(&pair.h, &mut pair.bb, None).expect("a map");
+    assert!(pair.g.release(region).is_ok());
+
+    // An ADD that fails is not for nothing again and again: what it mapped is unmapped, and that is counted.
+    let mut pair = Pair::new(by_hand(), entries(300));
+    let good = pair.pages(0, 100);
+    let bad = [&good[..], &[GrefEntry { gref: 4_000_000, flags: 0, status: 0 }]].concat();
+    let counted: Vec<_> = (0..4).map(|_| ask(&mut pair, ADD, 0, &bad)).collect();
+    assert_eq!(counted[0], (INVALID, 402, 201), "a request, and 200 pages back");
+    assert_eq!((counted[2], counted[3]), ((INVALID, 402, 402), (INVALID, 402, 402)));
+    pair.close();
+}
+
 /// Lists as a guest may place them: no page of its own, a page that is not writable, more entries than a page has.
 #[test]
 fn lists_that_are_of_no_use() {

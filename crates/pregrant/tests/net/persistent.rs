@@ -4,7 +4,7 @@
 use crate::rig;
 
 use pregrant::net::back::{BackVif, VifConfig};
-use pregrant::net::features::{BackFeatures, FrontRequest};
+use pregrant::net::features::BackFeatures;
 use pregrant::net::front::Granting;
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::net::path::PathName;
@@ -237,15 +237,84 @@ fn a_list_that_is_lost_at_a_restart_is_no_connection() {
     }
 }
 
-/// What a back did not offer it does not do, whatever its front says.
+/// A successor with these features, on the rings that are live.
+fn succeed(pair: &mut Pair, features: BackFeatures) {
+    pair.back.detach(&pair.h, &mut []);
+    pair.back = BackVif::new(GUEST, 0, VifConfig { features, ..VifConfig::default() });
+    pair.back.inherit(&mut pair.bb).expect("a map");
+    let taken = pair.back.reattach(&pair.h, &mut pair.bb, &mut |_, _| None);
+    assert_eq!(taken.ok(), Some(true));
+}
+
+/// What a predecessor offered holds while its rings live. A front that connects anew is offered what the back that runs can, whatever
+/// was offered before.
 #[test]
-fn a_front_that_persists_without_being_asked() {
-    let mut pair = Pair::new(Told::default());
-    let old = BackFeatures { persistent: false, ..BackFeatures::default() };
-    let read = |bb: &mut MapBus, offered: &BackFeatures| {
-        FrontRequest::read(bb, offered).map(|front| front.persistent)
+fn a_successor_offers_its_own_to_the_next_connection() {
+    let with = |on: bool| BackFeatures {
+        persistent: on,
+        sg: on,
+        gso_tcpv4: on,
+        gso_tcpv6: on,
+        multicast_control: on,
+        xdp_headroom: on,
+        ctrl_ring: on,
+        max_queues: if on { 8 } else { 1 },
+        ..BackFeatures::default()
     };
-    assert_eq!(read(&mut pair.bb, &BackFeatures::default()), Ok(true));
-    assert_eq!(read(&mut pair.bb, &old), Ok(false));
-    pair.close();
+    let path = |on| if on { ("persistent", "persistent") } else { ("copy", "copy") };
+    for (was, is) in [(false, true), (true, false), (true, true)] {
+        let mut pair = Pair::new(Told { features: with(was), ..Told::default() });
+        let offers = |pair: &Pair, on| {
+            let own = pair.bb.own.borrow();
+            with(on).pairs().iter().all(|(key, value)| own.get(key) == Some(value))
+        };
+        // A second one takes over from the first as that did from its own predecessor.
+        for _ in 0..2 {
+            succeed(&mut pair, with(is));
+            assert_eq!(pair.paths(), path(was), "as it was agreed on");
+            assert!(offers(&pair, was), "and nothing is written over what was offered");
+            pair.exchange(20, 900);
+        }
+        pair.front.close(&mut pair.fb, None).expect("a map");
+        connect((&pair.g, &mut pair.front, &mut pair.fb), (&pair.h, &mut pair.back, &mut pair.bb));
+        assert!(pair.front.is_closed());
+        pair.front = FrontVif::new(HOST, Told::default().config, false);
+        pair.fb.own.borrow_mut().insert("state".into(), "1".into());
+        connect((&pair.g, &mut pair.front, &mut pair.fb), (&pair.h, &mut pair.back, &mut pair.bb));
+        assert!(pair.front.is_live() && offers(&pair, is), "{:?}", pair.bb.own);
+        assert_eq!(pair.paths(), path(is));
+        pair.exchange(20, 900);
+        pair.close();
+    }
+}
+
+/// What a back did not offer it does not do, whatever its front says: the front of 2015 says `feature-persistent` to every back, and keeps
+/// that promise only where the back said it, too. Nor does a successor that would.
+#[test]
+fn a_front_s_key_alone_turns_nothing_on() {
+    for offered in [false, true] {
+        let told = Told::default();
+        let features = BackFeatures { persistent: offered, ..BackFeatures::default() };
+        let (xen, config) = (LocalXen::new(), VifConfig { features, ..VifConfig::default() });
+        let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+        let (mut fb, mut bb) = device();
+        let mut back = BackVif::new(GUEST, 0, config);
+        // One that does not persist: each of its slots is to be asked of Xen.
+        let mut front = FrontVif::new(HOST, FrontConfig { persistent: false, ..told.config }, false);
+        back.step(&h, &mut bb, &mut |_, _| None).expect("an honest front");
+        front.step(&g, &mut fb).expect("an honest back");
+        assert_eq!(fb.own.borrow()["state"], "4");
+        assert_eq!(fb.own.borrow_mut().insert("feature-persistent".into(), "1".into()).as_deref(), Some("0"));
+        connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
+        let mut pair = Pair { xen, g, h, front, back, fb, bb };
+        let path = if offered { "persistent" } else { "copy" };
+        assert_eq!(pair.paths(), (path, path));
+        succeed(&mut pair, BackFeatures::default());
+        assert_eq!(pair.paths(), (path, path));
+        if !offered {
+            let ops = pair.exchange(100, 900);
+            assert_eq!((ops.copies, ops.maps), (200, 0));
+        }
+        pair.close();
+    }
 }

@@ -4,7 +4,6 @@
 
 use crate::rig;
 
-use pregrant::PeerFault;
 use pregrant::net::back::{BackVif, ControlPage, Polled, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::ctrl::NotAsked;
@@ -15,8 +14,9 @@ use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Steering};
 use pregrant::ring::{NetCtrl, RingMem, RingPages, Word};
 use pregrant::wire::netif_ctrl::{CtrlResponse, CtrlType};
+use pregrant::{GrantRef, PeerFault};
 use rig::bus::{connect, device};
-use rig::{GUEST, HOST};
+use rig::{GUEST, HOST, TestPort};
 use std::sync::{Arc, Mutex};
 
 fn back(features: BackFeatures) -> BackVif<LocalDomain> {
@@ -198,6 +198,110 @@ fn what_a_front_set_outlives_its_back() {
     drop(third);
     let counts = xen.counts();
     assert_eq!((counts.grants, counts.mapped, counts.channels), (0, 0, 0));
+}
+
+/// What became of a request when a back died.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Died {
+    /// None was asked, since the last answer was taken.
+    Before,
+    /// It is on the ring.
+    Asked,
+    /// Its answer is, and perhaps no event told of it.
+    Answered,
+}
+
+/// A successor's event tells of what nobody may have told, and of nothing else: there are fronts that take any event of the control channel
+/// for their answer, and fronts that sleep until one comes (docs/protocol 1.1, R5). The same of the data rings.
+#[test]
+fn a_successor_notifies_of_what_may_be_untold_alone() {
+    for (died, keeps) in [Died::Before, Died::Asked, Died::Answered].map(|d| [(d, true), (d, false)]).concat()
+    {
+        let xen = LocalXen::new();
+        let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+        let (mut fb, mut bb) = device();
+        let mut front = FrontVif::new(HOST, FrontConfig { ctrl_ring: true, ..FrontConfig::default() }, false);
+        let pages = Pages::new(1);
+        let serves = || {
+            let mut vif = back(BackFeatures::default());
+            if keeps {
+                vif.keep_control(kept(&pages));
+            }
+            vif
+        };
+        let mut vif = serves();
+        connect((&g, &mut front, &mut fb), (&h, &mut vif, &mut bb));
+        let ring = GrantRef(fb.own.borrow()["ctrl-ring-ref"].parse().expect("a number"));
+        let ring = RingPages::<NetCtrl, _>::new(h.map(GUEST, &[ring], Access::ReadWrite).expect("the ring"));
+        // As fronts do: they ask for an event of the next answer as soon as they have the last.
+        let sleeps = |front: &mut FrontVif<LocalDomain>| {
+            assert_eq!(front.final_check(&g, 0, true), Ok(false));
+            ring.store(Word::RspEvent, ring.load(Word::RspProd) + 1);
+        };
+        sleeps(&mut front);
+        let flags = |front: &mut FrontVif<_>, vif: &mut BackVif<_>| {
+            ask((&g, front), (&h, vif), |c, p| c.ask(p, CtrlType::GetHashFlags, [0; 3]))
+        };
+        // Not the ring's first.
+        for _ in 0..3 {
+            flags(&mut front, &mut vif);
+            sleeps(&mut front);
+        }
+        let asks = |front: &mut FrontVif<LocalDomain>| {
+            front.ctrl().expect("a control ring").ask(&g, CtrlType::GetHashFlags, [0; 3]).expect("one");
+        };
+        match died {
+            Died::Before => {}
+            Died::Asked => asks(&mut front),
+            Died::Answered => {
+                asks(&mut front);
+                assert_eq!(vif.poll_ctrl(&h), Ok(Polled::More));
+            }
+        }
+        // Each in its turn dies at once.
+        for successor in 0..3 {
+            drop(vif);
+            let before = xen.counts().notifications;
+            vif = serves();
+            assert_eq!(vif.reattach(&h, &mut bb, &mut |_, _| None).ok(), Some(true));
+            let events = xen.counts().notifications - before;
+            assert_eq!(events, u64::from(died == Died::Answered), "{died:?}, {keeps}, {successor}");
+        }
+        if died == Died::Asked {
+            let before = xen.counts().notifications;
+            assert_eq!(vif.poll_ctrl(&h), Ok(Polled::More));
+            assert_eq!(xen.counts().notifications - before, 1, "of its answer");
+        }
+        let answer = front.ctrl().expect("a control ring").answer().expect("an honest back");
+        assert_eq!(answer.is_some(), died != Died::Before);
+        sleeps(&mut front);
+
+        // A frame each way, answered, and not looked at before the back dies; then looked at.
+        let mut burst = Arena::new();
+        assert!(burst.push(&[2; 60], Offload::default()));
+        assert_eq!(front.send(&g, 0, &burst.burst()), Ok(1));
+        let mut port = TestPort::default();
+        port.gives.push_back((vec![2; 60], Offload::default()));
+        while vif.poll_tx(&h, 0, &mut port, &mut Arena::new()) == Ok(Polled::More) {}
+        while vif.poll_rx(&h, 0, &mut port) == Ok(Polled::More) {}
+        for events in [2, 0] {
+            drop(vif);
+            let before = xen.counts().notifications;
+            vif = serves();
+            assert_eq!(vif.reattach(&h, &mut bb, &mut |_, _| None).ok(), Some(true));
+            assert_eq!(xen.counts().notifications - before, events, "{died:?}, {keeps}");
+            // It looks, and asks for an event of what comes next.
+            front.reclaim(&g, 0, 1).expect("an honest back");
+            front.recv(&g, 0, &mut Arena::new(), 1).expect("an honest back");
+            for key in ["tx-ring-ref", "rx-ring-ref"] {
+                let gref = GrantRef(fb.own.borrow()[key].parse().expect("a number"));
+                let map = h.map(GUEST, &[gref], Access::ReadWrite).expect("the ring");
+                // The header is every ring's.
+                let ring = RingPages::<NetCtrl, _>::new(map);
+                ring.store(Word::RspEvent, ring.load(Word::RspProd) + 1);
+            }
+        }
+    }
 }
 
 /// A back that offers none of it gets none of it, and hears nothing of a flag that changes later.

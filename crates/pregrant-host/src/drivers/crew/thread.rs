@@ -122,7 +122,7 @@ where
                         }
                     }
                     Err(e) => {
-                        let why = Some(Why::Platform(e.to_string()));
+                        let why = Some(Why::Channel(e));
                         self.say(Notice::Returned(
                             self.desk.number,
                             Returned { id, queues: vec![queue], why },

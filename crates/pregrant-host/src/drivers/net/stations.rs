@@ -14,6 +14,7 @@
 
 use super::port_provider::{HotplugConfig, Notes, PortProvider};
 use crate::drivers::Chosen;
+use crate::excerpt::excerpt;
 use crate::ports::switch::{Sources, Switch, SwitchFull, SwitchPort};
 use pregrant::net::headers::MacAddr;
 use pregrant::port::{FramePort, Offloads};
@@ -53,8 +54,8 @@ fn mac_of(place: &HotplugConfig) -> Result<Option<MacAddr>, String> {
     match mac.filter(|mac| !mac.is_group() && !mac.is_zero()) {
         Some(mac) => Ok(Some(mac)),
         None => {
-            let expected = <[u8; 6]>::EXPECTED;
-            Err(format!("{}/mac is {text:.40?}, expected one station's address, {expected}", place.dir))
+            let (text, expected) = (excerpt(text, 40), <[u8; 6]>::EXPECTED);
+            Err(format!("{}/mac is {text:?}, expected one station's address, {expected}", place.dir))
         }
     }
 }

@@ -12,6 +12,7 @@
 use super::port_provider::{Far, Hotplug, HotplugConfig, HotplugState, unplugged};
 use super::queue::{VifQueue, front_key};
 use crate::drivers::registry::{AnyBack, DeviceLog, Notes, PlugStep, RingFault, ServedDevice, ServedQueue};
+use crate::excerpt::excerpt;
 use log::Level;
 use pregrant::PeerFault;
 use pregrant::net::back::credit::BadRate;
@@ -238,9 +239,15 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         Ok(asked)
     }
 
+    fn comes_with_connection(&self) -> u32 {
+        let work = self.vif.ctrl_work();
+        (u64::from(work.filling) * 1000 / u64::from(work.all.max(1))) as u32
+    }
+
     fn key_changed(&mut self, device: &Device, log: &DeviceLog) {
         if let Some(text) = self.vif.bad_rate() {
-            log.say(Level::Warn, &format_args!("{}/{RATE} is {text:.40?}, {BadRate}", device.own_dir()));
+            let text = excerpt(text, 40);
+            log.say(Level::Warn, &format_args!("{}/{RATE} is {text:?}, {BadRate}", device.own_dir()));
         }
     }
 

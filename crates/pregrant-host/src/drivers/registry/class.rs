@@ -217,6 +217,11 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
         let _ = (p, id, log);
         Ok(false)
     }
+    /// Which part of what the last [`turn`](Self::turn) did, in thousandths, comes once with each connection. It is not charged to the
+    /// guest's account of what it asks for: an honest one asks for it.
+    fn comes_with_connection(&self) -> u32 {
+        0
+    }
     /// Before sleeping: arms what is not of one queue. True: there is work.
     ///
     /// # Errors

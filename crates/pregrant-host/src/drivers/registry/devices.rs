@@ -104,8 +104,8 @@ pub(super) struct Settling {
 pub(super) enum Then {
     /// Its front's steps.
     Step,
-    /// It is closed, for this.
-    Fail(String),
+    /// It is closed, for this, which the log has at this level.
+    Fail(Level, String),
     /// The same, for what its ring showed.
     Fault(RingFault),
     /// Its directory is gone.
@@ -115,7 +115,7 @@ pub(super) enum Then {
 impl Then {
     /// Whether the other adds nothing to it.
     fn is_like(&self, other: &Self) -> bool {
-        let fails = |then: &Self| matches!(then, Self::Fail(_) | Self::Fault(_));
+        let fails = |then: &Self| matches!(then, Self::Fail(..) | Self::Fault(_));
         fails(self) && fails(other) || std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }

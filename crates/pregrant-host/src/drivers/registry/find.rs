@@ -323,6 +323,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             _ if let Some(why) = misplaced => self.fail(id, &why),
             Ok(true) => self.connected(id),
             Ok(false) => {}
+            Err(e) if e.is_of_ended_guest() => self.guest_has_ended(id, &e),
             Err(e) => {
                 // A front that comes again is to find it as it was found here, and the log has it then.
                 if e.is_behind()

@@ -4,8 +4,8 @@
 //!   control(): what fired? --> each active ring: some requests --took t--> its guest's account --empty--> a pause
 //!   before sleeping:           each active ring: armed, if it has none
 //! ```
-//! What a guest may do: ask without end. It is served as far as its account goes ([`Throttle::work`]), and its device has a line in
-//! the log for that, once in a while.
+//! What a guest may do: ask without end. What each connection brings, such as tables that are filled once, it may ask for; beyond that
+//! it is served as far as its account goes ([`Throttle::work`]), and its device has a line in the log for that, once in a while.
 //!
 //! [`Throttle::work`]: crate::drivers::throttle::Throttle::work
 
@@ -37,14 +37,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             };
             let start = Instant::now();
             match served.served.turn(&self.platform, id, &served.log) {
-                Ok(true) => asked.push((*id, start.elapsed())),
+                Ok(true) => asked.push((*id, start.elapsed(), served.served.comes_with_connection())),
                 Ok(false) => {}
                 Err(e) => fault = Some((*id, e)),
             }
         }
-        for (id, took) in &asked {
+        for (id, took, once) in &asked {
             self.crew.nudge(*id);
-            self.charge_own_ring(*id, *took);
+            self.charge_own_ring(*id, *took, *once);
         }
         self.fault(fault) || !asked.is_empty()
     }
@@ -71,10 +71,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Takes so much from the guest's account, and pauses the ring where there is no more.
-    fn charge_own_ring(&mut self, id: DeviceId, took: Duration) {
+    /// Takes so much from the guest's account, and pauses the ring where there is no more. What comes `once` with each connection, so
+    /// many thousandths of it, counts with its steps: who connects without end is throttled for that.
+    fn charge_own_ring(&mut self, id: DeviceId, took: Duration, once: u32) {
         let throttle = self.throttle.entry(id.front.0).or_default();
-        let pause = throttle.work(self.began.elapsed(), took);
+        let now = self.began.elapsed();
+        let once = took * once / 1000;
+        throttle.spend(now, once);
+        let pause = throttle.work(now, took.saturating_sub(once));
         let Some(pause) = pause.filter(|_| self.config.limits_steps) else { return };
         let Some(served) = self.devices.get_mut(&id) else { return };
         self.own_rings.pause(id, pause);

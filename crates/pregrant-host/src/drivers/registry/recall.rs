@@ -16,6 +16,7 @@ use super::devices::{Settling, Then};
 use super::looks::BUSY_LOOK;
 use crate::drivers::workload::{Returned, Why};
 use log::Level;
+use pregrant::PlatformError;
 use pregrant::platform::Platform;
 use pregrant::xenbus::DeviceId;
 use pregrant::xenstore::Transport;
@@ -23,6 +24,16 @@ use std::time::{Duration, Instant};
 
 /// How long the end of a backend waits for its workers.
 const WORKERS_FOLLOW: Duration = Duration::from_secs(5);
+
+/// Why a queue's event channel, which was bound until now, is not bound by its new owner, and whether that is a warning: a guest that
+/// has ended with a live device, or whose front was killed, has closed its end.
+fn not_bound(e: &PlatformError) -> (Level, String) {
+    if e.is_of_no_end() {
+        let why = "its guest has closed an event channel: it has ended, or its front has died";
+        return (Level::Info, why.into());
+    }
+    (Level::Warn, format!("an event channel cannot be bound again on its way from worker to worker: {e}"))
+}
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Gives a connected device's queues to the workers.
@@ -71,7 +82,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         match why {
             None => {}
             Some(Why::Fault(fault)) => served.wait_with(Then::Fault(fault)),
-            Some(Why::Platform(why)) => served.wait_with(Then::Fail(why)),
+            Some(Why::Channel(e)) => {
+                let (level, why) = not_bound(&e);
+                served.wait_with(Then::Fail(level, why));
+            }
+            Some(Why::Platform(why)) => served.wait_with(Then::Fail(Level::Warn, why)),
         }
         if served.home.len() < served.lent {
             if !served.then.is_empty() {
@@ -85,12 +100,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if self.crew.inline_mut().is_none() {
             for queue in &mut queues {
                 if let Err(e) = queue.adopt(&self.platform) {
-                    let why = format!("an event channel did not come back: {e}");
+                    let (level, why) = not_bound(&e);
                     if served.then.is_empty() {
                         // It would stand still.
-                        served.wait_with(Then::Fail(why));
-                    } else {
-                        // Its guest may be gone: nothing more can be told to it then.
+                        served.wait_with(Then::Fail(level, why));
+                    } else if level < Level::Info {
+                        // What waits for it is told in its own words; a guest that has ended is nothing to tell of beside.
                         served.say(Level::Info, &why);
                     }
                 }
@@ -130,7 +145,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         for then in then {
             match then {
                 Then::Step => self.run_throttled(id, |backend| backend.step(id)),
-                Then::Fail(why) => self.fail(id, &why),
+                Then::Fail(level, why) => self.fail_with(id, &why, Some(level)),
                 Then::Fault(fault) => drop(self.fault(Some((id, fault)))),
                 // What waited before it may have connected the device anew.
                 Then::Remove if self.is_home(&id, Then::Remove) => {

@@ -136,13 +136,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 return;
             }
             ConnectError::Keys(e) => e.to_string(),
+            e if e.is_of_ended_guest() => return self.guest_has_ended(id, &e),
             e => {
                 let (is_behind, why) = (e.is_behind(), e.to_string());
                 let text = format!("{}: {why}", id.front_dir());
                 if is_behind && let Some(served) = self.devices.get_mut(&id) {
                     served.behind.fails(Instant::now(), &why, true);
                     let is_news = served.behind.is_news(&why);
-                    self.fail_with(id, &text, is_news);
+                    self.fail_with(id, &text, is_news.then_some(Level::Warn));
                     return self.relive();
                 }
                 text
@@ -209,12 +210,17 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Closes one device for something that its guest did.
     #[cold]
     pub(super) fn fail(&mut self, id: DeviceId, why: &dyn Display) {
-        self.fail_with(id, why, true);
+        self.fail_with(id, why, Some(Level::Warn));
     }
 
-    /// The same; the log has a line of it where that is news.
-    fn fail_with(&mut self, id: DeviceId, why: &dyn Display, is_news: bool) {
-        if !self.is_home(&id, Then::Fail(why.to_string())) {
+    /// Closes one device whose guest has ended, which is nobody's fault.
+    pub(super) fn guest_has_ended(&mut self, id: DeviceId, why: &dyn Display) {
+        self.fail_with(id, why, Some(Level::Info));
+    }
+
+    /// The same as [`fail`](Self::fail); the log has a line of it, at this level, where that is news.
+    pub(super) fn fail_with(&mut self, id: DeviceId, why: &dyn Display, news: Option<Level>) {
+        if !self.is_home(&id, Then::Fail(news.unwrap_or(Level::Warn), why.to_string())) {
             return;
         }
         let Some(served) = self.devices.get_mut(&id) else { return };
@@ -222,8 +228,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             "{why}. To use the {} again, close its front and connect it again, or detach and attach it",
             id.class.name()
         );
-        if is_news {
-            served.say(Level::Warn, &format_args!("closed: {text}"));
+        if let Some(level) = news {
+            served.say(level, &format_args!("closed: {text}"));
         }
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
         if let Err(e) = served.served.back_mut().close(&self.platform, &mut bus, Some(&text)) {

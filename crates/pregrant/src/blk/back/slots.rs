@@ -60,6 +60,11 @@ impl<S: SharedBytes> Slots<S> {
         with_ring!(self, ring => ring.size())
     }
 
+    /// [`BackRing::untold`], of all that its front can wait for: a batch of answers is a ring of them at most.
+    pub fn untold(&self) -> Notify {
+        with_ring!(self, ring => ring.untold(ring.size()))
+    }
+
     /// [`BackRing::available`].
     pub fn available(&mut self, want: u32) -> Result<u32, PeerFault> {
         with_ring!(self, ring => ring.available(want))

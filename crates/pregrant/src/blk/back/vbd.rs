@@ -454,8 +454,8 @@ impl<P: Platform> Vbd<P> {
                 "requests are on the ring, and the journal that says which were answered is gone",
             )));
         }
-        // A predecessor may have died between an answer and its notification.
-        if begin == Begin::Reattach || told.wanted() {
+        // A predecessor may have died between a batch of answers and its notification.
+        if told.wanted() || begin == Begin::Reattach && ring.untold().wanted() {
             p.events().notify(&chan);
         }
         Ok(BackQueue::new(of, ring, chan, parts))

@@ -29,6 +29,8 @@ pub const REQUESTS_PER_TURN: u32 = 16;
 pub struct CtrlRing<P: Platform> {
     ring: BackRing<NetCtrl, PeerRing<NetCtrl, P>>,
     chan: <P::Events as Events>::Chan,
+    /// Requests that the last turn took.
+    took: u32,
 }
 
 impl<P: Platform> CtrlRing<P> {
@@ -44,7 +46,7 @@ impl<P: Platform> CtrlRing<P> {
             Some(last) => BackRing::attach_after(mem, last, taken as u32)?,
             None => BackRing::attach(mem, None)?,
         };
-        Ok(Self { ring, chan })
+        Ok(Self { ring, chan, took: 0 })
     }
 
     /// Its event channel.
@@ -52,14 +54,23 @@ impl<P: Platform> CtrlRing<P> {
         &self.chan
     }
 
-    /// Tells the front to look: of what a predecessor answered, nobody may have told it (R5).
-    pub fn notify(&self, p: &P) {
-        p.events().notify(&self.chan);
+    /// Of a predecessor's ring, before anything else is done with it: has the front notified if nobody may have told it of the last
+    /// answer (R5). Answers are published one by one, each with its own notification. A front that takes any event for its answer, as
+    /// the author of gref mappings' does, would read its own request.
+    pub fn make_good(&self, p: &P) {
+        if self.ring.untold(1).wanted() {
+            p.events().notify(&self.chan);
+        }
     }
 
     /// The index of the next answer.
     pub fn rsp_prod(&self) -> u32 {
         self.ring.req_cons().wrapping_sub(self.ring.unanswered())
+    }
+
+    /// Requests that the last [turn](Self::poll) took.
+    pub fn took(&self) -> u32 {
+        self.took
     }
 
     /// Requests that were taken and not answered.
@@ -77,6 +88,7 @@ impl<P: Platform> CtrlRing<P> {
         mut grefs: Option<&mut GrefRequests<P>>,
     ) -> Result<Polled, PeerFault> {
         let mut moved = false;
+        self.took = 0;
         if let Some(grefs) = &mut grefs {
             grefs.begin_turn();
             moved = grefs.can_move();
@@ -89,6 +101,7 @@ impl<P: Platform> CtrlRing<P> {
             }
             let request = self.ring.read(0);
             self.ring.consume(1);
+            self.took += 1;
             moved = true;
             let answer = match &mut grefs {
                 Some(grefs) if is_about_grefs(&request) => match grefs.take(p, of, &request) {

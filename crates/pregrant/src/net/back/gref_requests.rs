@@ -56,6 +56,17 @@ struct Queue<M> {
     most: usize,
     /// Pages of requests that there was no room for.
     refused: u64,
+    /// Pages that may still be mapped for what comes with a connection: its table, filled once.
+    unfilled: usize,
+}
+
+/// What a control turn did for a guest, in requests taken and pages mapped or unmapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CtrlWork {
+    /// All of it.
+    pub all: u32,
+    /// Of that, what fills each queue's table for the first time in a connection: every guest that uses the path asks for it.
+    pub filling: u32,
 }
 
 /// A request that is under way, and its list.
@@ -100,6 +111,8 @@ pub struct GrefRequests<P: Platform> {
     /// Pages that may still be added.
     room: usize,
     budget: usize,
+    /// Of this turn.
+    work: CtrlWork,
 }
 
 impl<P: Platform> GrefRequests<P> {
@@ -107,10 +120,10 @@ impl<P: Platform> GrefRequests<P> {
     pub fn new(exchanges: Vec<Arc<GrefExchange<Map<P>>>>, limit: usize, room: usize) -> Self {
         let queue = |exchange| {
             let (added, share, page) = (BTreeMap::new(), None, None);
-            Queue { added, exchange, share, page, version: 0, most: 0, refused: 0 }
+            Queue { added, exchange, share, page, version: 0, most: 0, refused: 0, unfilled: limit }
         };
         let queues = exchanges.into_iter().take(QUEUES_MAX).map(queue).collect();
-        Self { queues, jobs: Vec::new(), limit, room, budget: 0 }
+        Self { queues, jobs: Vec::new(), limit, room, budget: 0, work: CtrlWork::default() }
     }
 
     /// What queue `i` is known by: ordered to look whenever there is something for it.
@@ -146,6 +159,7 @@ impl<P: Platform> GrefRequests<P> {
                 }
             }
             q.most = q.added.len();
+            q.unfilled = limit.saturating_sub(q.most);
             q.exchange.keep(pages);
             q.order();
         }
@@ -274,6 +288,12 @@ impl<P: Platform> GrefRequests<P> {
     /// A control turn begins.
     pub fn begin_turn(&mut self) {
         self.budget = MAPS_PER_TURN;
+        self.work = CtrlWork::default();
+    }
+
+    /// Pages that were mapped and unmapped since [`begin_turn`](Self::begin_turn).
+    pub fn work(&self) -> CtrlWork {
+        self.work
     }
 
     /// Goes on with what is under way, of domain `of`. The next one that is to be answered: its table is kept, and counts once
@@ -302,7 +322,7 @@ impl<P: Platform> GrefRequests<P> {
     }
 
     fn go_on(&mut self, p: &P, of: DomId, at: usize) -> Option<Due> {
-        let Self { queues, jobs, room, budget, .. } = self;
+        let Self { queues, jobs, room, budget, work, .. } = self;
         let Job { request, queue, entries, step } = &mut jobs[at];
         let due = |status, data, changed| Some(Due { request: *request, status, data, changed });
         if let Step::Done(status, data) = step {
@@ -313,7 +333,13 @@ impl<P: Platform> GrefRequests<P> {
             Step::Adding(maps) => {
                 while maps.len() < entries.len() {
                     *budget = budget.checked_sub(1)?;
+                    work.all += 1;
+                    if let Some(left) = q.unfilled.checked_sub(1) {
+                        q.unfilled = left;
+                        work.filling += 1;
+                    }
                     let Some(page) = map(p, of, &entries[maps.len()]) else {
+                        work.all += maps.len() as u32;
                         p.peer().unmap(maps);
                         for entry in &*entries {
                             q.added.remove(&entry.gref);
@@ -344,6 +370,7 @@ impl<P: Platform> GrefRequests<P> {
                         return None;
                     }
                     *budget -= n;
+                    work.all += n as u32;
                     p.peer().unmap(&mut maps.drain(maps.len() - n..).collect());
                 }
                 let mut statuses = alloc::vec![CtrlStatus::InvalidParameter; entries.len()];

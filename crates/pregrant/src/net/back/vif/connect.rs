@@ -56,10 +56,12 @@ impl<P: Platform> Vif<P> {
         bus: &mut B,
         Connect { begin, page_limit, kept }: Connect<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
-        if begin == Begin::Reattach {
-            self.config.features = BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?;
-        }
-        let front = FrontRequest::read(bus, &self.config.features).map_err(ConnectError::Keys)?;
+        // What a predecessor offered holds for its connection, and for no other: the next one is offered what this back can.
+        self.told = match begin {
+            Begin::Reattach => BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?,
+            Begin::Fresh => self.config.features.clone(),
+        };
+        let front = FrontRequest::read(bus, &self.told).map_err(ConnectError::Keys)?;
         let accepts = RxAccepts {
             sg: front.sg,
             gso_tcpv4: front.gso_tcpv4,
@@ -79,7 +81,7 @@ impl<P: Platform> Vif<P> {
         };
         self.refused.clear();
         let mut staged = Vec::with_capacity(front.queues.len());
-        let revision = front.staging_revision.min(self.config.features.staging_revision);
+        let revision = front.staging_revision.min(self.told.staging_revision);
         for (i, keys) in front.queues.iter().enumerate() {
             let refused = self.refused.len();
             let asked = ActiveLists::asked(&keys.tx_data, &keys.rx_data);
@@ -233,7 +235,7 @@ impl<P: Platform> Vif<P> {
     ) -> Result<(), ConnectError<E>> {
         let of = self.of;
         let mut control = self.control.lock();
-        control.offer_multicast(self.config.features.multicast_control);
+        control.offer_multicast(self.told.multicast_control);
         let kept = if begin == Begin::Reattach { control.resume() } else { None };
         let KeptGrefs { versions, taken } = control.grefs.clone();
         self.ctrl = match keys {
@@ -249,6 +251,9 @@ impl<P: Platform> Vif<P> {
                 Some(CtrlRing::attach(mem, chan, kept, taken.len())?)
             }
         };
+        if let (Some(ctrl), Begin::Reattach) = (&self.ctrl, begin) {
+            ctrl.make_good(p);
+        }
         if let (Some(ctrl), true) = (&mut self.ctrl, kept.is_some()) {
             let taken = if ctrl.unanswered() > 0 { &taken[..] } else { &[] };
             match &mut self.grefs {
@@ -258,9 +263,6 @@ impl<P: Platform> Vif<P> {
                 }
                 None => ctrl.refuse(p, self.of, &mut control, taken),
             }
-        }
-        if let (Some(ctrl), Begin::Reattach) = (&self.ctrl, begin) {
-            ctrl.notify(p);
         }
         if kept.is_none() {
             let list = match begin {
@@ -312,12 +314,13 @@ impl<P: Platform> Vif<P> {
         };
         let (tx_ring, tx_told) = BackRing::attach(tx_mem, page("tx"))?;
         let (rx_ring, rx_told) = BackRing::attach(rx_mem, page("rx"))?;
-        // A predecessor may have died between an answer and its notification.
-        let tell = begin == Begin::Reattach;
-        if tell || tx_told.wanted() {
+        // A predecessor may have died between a batch of answers, which is a ring of them at most, and its notification: a front that
+        // waits for one of these has not looked since.
+        let live = begin == Begin::Reattach;
+        if tx_told.wanted() || live && tx_ring.untold(tx_ring.size()).wanted() {
             p.events().notify(&tx_chan);
         }
-        if tell || rx_told.wanted() {
+        if rx_told.wanted() || live && rx_ring.untold(rx_ring.size()).wanted() {
             p.events().notify(rx_chan.as_ref().unwrap_or(&tx_chan));
         }
         Ok((tx_ring, rx_ring, (tx_chan, rx_chan)))

@@ -61,7 +61,7 @@ impl<P: Platform> Vif<P> {
             }
             RingRequest::Index(gref) => *gref,
         };
-        let most = self.config.features.max_data_ring_order;
+        let most = self.told.max_data_ring_order;
         let page = p.peer().map(self.of, &[index], Access::ReadOnly).map_err(HalfRefusal::Index);
         // Mapped no longer than it is read: not counted with what the guest has mapped.
         let page = match page.and_then(|page| IndexPage::read(&page, most).map_err(HalfRefusal::Fault)) {

@@ -1,6 +1,8 @@
 //! What a live vif's owner looks after in control turns: whether the guest takes frames, and what it may send.
 
 use super::super::credit::{BadRate, Rate};
+use super::super::ctrl::CtrlRing;
+use super::super::gref_requests::{CtrlWork, GrefRequests};
 use super::{BackQueue, Vif};
 use crate::error::PeerFault;
 use crate::net::features::xdp_headroom;
@@ -16,7 +18,7 @@ pub const RATE: &str = "rate";
 impl<P: Platform> Vif<P> {
     /// Reads the headroom that the front asks for, and gives it from the next frame on.
     pub(super) fn reload_headroom<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), B::Error> {
-        let bytes = if self.config.features.xdp_headroom { xdp_headroom(bus)? } else { 0 };
+        let bytes = if self.told.xdp_headroom { xdp_headroom(bus)? } else { 0 };
         self.shares.iter().for_each(|s| s.order_headroom(bytes));
         self.queues.iter_mut().for_each(|q| q.heed(p));
         Ok(())
@@ -70,6 +72,13 @@ impl<P: Platform> Vif<P> {
     /// Its control ring's event channel, if it has one.
     pub fn ctrl_channel(&self) -> Option<&<P::Events as Events>::Chan> {
         self.ctrl.as_ref().map(|ctrl| ctrl.channel())
+    }
+
+    /// What the last [`poll_ctrl`](Self::poll_ctrl) did that was not idle.
+    pub fn ctrl_work(&self) -> CtrlWork {
+        let mut work = self.grefs.as_ref().map_or_else(CtrlWork::default, GrefRequests::work);
+        work.all += self.ctrl.as_ref().map_or(0, CtrlRing::took);
+        work
     }
 
     /// Whether the control ring has.
