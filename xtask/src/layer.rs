@@ -133,7 +133,8 @@ fn suites(w: &Workspace) -> Result<(Vec<String>, Vec<String>), String> {
 
 /// Suites of the host that are played once more, on a back with two worker threads. (Those of the core with such a name come along:
 /// with the whole workspace nothing is built anew.)
-const WITH_WORKERS: &[&str] = &["bad_guests", "control_ring", "misbehaviour", "vif_time", "xsa_machine"];
+const WITH_WORKERS: &[&str] =
+    &["bad_guests", "control_ring", "misbehaviour", "shares", "vif_time", "xsa_machine"];
 
 fn workers(w: &Workspace) -> Result<(), String> {
     let mut cargo = w.cargo(&["test", "--workspace", "--no-fail-fast"]);

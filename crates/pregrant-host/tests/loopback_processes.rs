@@ -411,8 +411,9 @@ fn a_driver_domain_outlives_its_process() {
     drop(map);
     let successor = rig.broker.attach(DRIVER).unwrap();
     rig.settles(Audit { attachments: 2, ..alone });
-    // All of it is free again: 16384 pages but 8 of the table.
-    let all = successor.grants().per_frame().unwrap().pages(16384 - 8).unwrap();
+    // All of it is free again: its pages but those of the table.
+    let DomainSpec { pages, grant_frames, .. } = DomainSpec::driver(DRIVER);
+    let all = successor.grants().per_frame().unwrap().pages(pages - grant_frames as usize).unwrap();
     assert!(successor.grants().per_frame().unwrap().pages(1).is_err());
     drop((all, successor));
     rig.settles(alone);

@@ -109,7 +109,8 @@ fn xsa_406_workers_share_grants() {
     drop((held, holder));
     settles(&broker, Audit { domains: 2, attachments: 1, grants: 4, ..Audit::default() });
     // The region that came back from the failed release, and was dropped, is free at the next allocation.
-    let all = front.grants().per_frame().unwrap().pages(16384 - 8).unwrap();
+    let DomainSpec { pages, grant_frames, .. } = DomainSpec::guest(GUEST);
+    let all = front.grants().per_frame().unwrap().pages(pages - grant_frames as usize).unwrap();
     drop((all, front));
     settles(&broker, Audit { domains: 1, ..Audit::default() });
 }
@@ -268,7 +269,8 @@ fn entries_that_lie_are_refused() {
         let table = region.base().as_ptr().sub(first * 4096);
         &*table.add(entry + 4).cast::<std::sync::atomic::AtomicU32>()
     };
-    for lie in [0, 7, 16384, u32::MAX] {
+    let DomainSpec { pages, grant_frames, .. } = DomainSpec::guest(GUEST);
+    for lie in [0, grant_frames - 1, pages as u32, u32::MAX] {
         frame.store(lie, Ordering::SeqCst);
         let map = back.peer().map(GUEST, &refs, Access::ReadOnly);
         assert_eq!(map.unwrap_err().status, GrantStatus::BAD_PAGE, "frame {lie}");

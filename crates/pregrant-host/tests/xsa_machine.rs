@@ -93,9 +93,13 @@ fn xsa_300_one_guest_s_vifs_share_its_pages() {
     let mut stage = Stage::set();
     // Rings of two vifs, and buffers of one: 16 pages a direction.
     stage.back.ask(|backend| backend.config_mut().page_limit = 4 + 32);
-    let ids = [stage.vif(0), stage.vif(1)];
     let wishes = staging(Some(256), Some(256));
-    let [first, second] = ids.map(|id| Guest::connected(&stage.machine, id, wishes));
+    // When the first connects nobody has heard of the second.
+    let [(a, first), (b, second)] = [0, 1].map(|handle| {
+        let id = stage.vif(handle);
+        (id, Guest::connected(&stage.machine, id, wishes))
+    });
+    let ids = [a, b];
     let paths = |id| stage.back.report(id).map(|r| (r.queues[0].0, r.queues[0].2));
     assert_eq!(ids.map(paths), [Some(("staging", "staging")), Some(("copy", "copy"))]);
     let refused = stage.back.report(ids[1]).unwrap().refused;

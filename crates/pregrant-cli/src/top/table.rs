@@ -159,7 +159,10 @@ fn others(loads: &[Load]) -> Vec<String> {
         let device = &load.device;
         let named = device.counters.iter().chain(device.gauges.iter().filter(|(name, _)| *name != IN_FLIGHT));
         let throttled = (device.throttled > 0).then(|| format!("throttled {}", device.throttled));
-        let counted = named.map(|(name, n)| format!("{} {n}", plain(name)));
+        let counted = named.map(|(name, n)| match name.as_str() {
+            KEPT_PAGES => format!("{name} {n} of {}", device.pages_allowed),
+            name => format!("{} {n}", plain(name)),
+        });
         let counted: Vec<_> = counted.chain(throttled).collect();
         let waits = device.waits_for.as_ref().map(|why| format!("; waits: {}", plain(why)));
         let last = device
@@ -208,6 +211,8 @@ fn fitting(flows: &[Flow], columns: usize) -> Vec<String> {
 
 /// The gauge of requests that are taken and not answered.
 const IN_FLIGHT: &str = "in_flight";
+/// The gauge of pages that stay mapped since they were seen.
+const KEPT_PAGES: &str = "kept_pages";
 
 /// All paths of a direction, in their order, staging with the length of its buffers; by queue where they differ.
 fn path(flow: &Flow) -> String {
@@ -370,8 +375,8 @@ vif 5.0 keeps 100 page(s) mapped, may keep 512 (--persistent-grants, --gref-mapp
         let lines = render(&Rates::between(&daemons(&before), &daemons(&now)), 200, 50);
         let golden = "\
 device       back  state      requests/s  read B/s  written B/s  latency  depth  waiting  what                           counted
------------  ----  ---------  ----------  --------  -----------  -------  -----  -------  -----------------------------  --------------------------------------------------------------------
-vbd 5.51712     0  Connected       15.0k         0        61.4M   400 us   6.00        3  persistent, /disk.img, 64 MiB  failed 1, overflows 7, redone 0, refused 2, kept_pages 130, queues 1";
+-----------  ----  ---------  ----------  --------  -----------  -------  -----  -------  -----------------------------  ----------------------------------------------------------------------------
+vbd 5.51712     0  Connected       15.0k         0        61.4M   400 us   6.00        3  persistent, /disk.img, 64 MiB  failed 1, overflows 7, redone 0, refused 2, kept_pages 130 of 1056, queues 1";
         assert_eq!(lines[1..4].join("\n"), golden);
     }
 

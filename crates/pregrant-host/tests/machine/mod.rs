@@ -26,8 +26,8 @@ use pregrant::xenstore::Client;
 use pregrant_host::drivers::net::port_provider::Notes;
 use pregrant_host::drivers::recovery::KeptBytes;
 use pregrant_host::drivers::{
-    Backend, BackendConfig, BrokerRecovery, HotplugConfig, Mode, Net, NetConfig, Placement, Plugged,
-    PortProvider, Recovery, Staff, Stations, VifReport,
+    Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, DeviceClass, HotplugConfig, Mode, Net, NetConfig,
+    Placement, Plugged, PortProvider, Recovery, Staff, Stations, VifReport,
 };
 use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback, ProcessCounts};
 use pregrant_host::ports::switch::Switch;
@@ -258,13 +258,23 @@ pub struct Plan {
     pub recovers: bool,
     /// Keeps one of them from being taken up at once.
     pub obstacle: Option<Arc<Obstacle>>,
+    /// It serves disks, too.
+    pub disks: bool,
 }
 
 impl Default for Plan {
     /// With all features, by copy where nothing else is negotiated.
     fn default() -> Self {
         let (features, fallback) = (BackFeatures::default(), PathName::Copy);
-        Self { features, fallback, foreign: false, workers: workers(), recovers: false, obstacle: None }
+        Self {
+            features,
+            fallback,
+            foreign: false,
+            workers: workers(),
+            recovers: false,
+            obstacle: None,
+            disks: false,
+        }
     }
 }
 
@@ -539,7 +549,7 @@ impl PortProvider for AtSwitch {
 
 fn serve(
     connection: OwnedFd,
-    Plan { features, fallback, foreign, workers, recovers, obstacle }: Plan,
+    Plan { features, fallback, foreign, workers, recovers, obstacle, disks }: Plan,
     (jobs, mut rings): (&mpsc::Receiver<Job>, UnixStream),
     far: AtSwitch,
 ) {
@@ -554,7 +564,11 @@ fn serve(
     if recovers {
         config.recovery = Some(Box::new(Obstructed(BrokerRecovery, obstacle)));
     }
-    let mut backend = Backend::new(platform, xs, config, vec![Box::new(net)]).unwrap();
+    let mut classes: Vec<Box<dyn DeviceClass<_, _>>> = vec![Box::new(net)];
+    if disks {
+        classes.push(Box::new(Blk::new(BlkConfig::default())));
+    }
+    let mut backend = Backend::new(platform, xs, config, classes).unwrap();
     if let Some((workers, place)) = workers {
         let staff = Staff {
             workers,

@@ -248,7 +248,4 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Toys {
         let toy = Toy { of: id.front, line: None, lent: false, told: Arc::default() };
         Box::new(ToyInstance(Back::around(toy, id.front, id.handle)))
     }
-    fn most_pages(&self) -> usize {
-        1
-    }
 }

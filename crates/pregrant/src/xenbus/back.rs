@@ -47,6 +47,9 @@ pub struct Connect<'a> {
     pub begin: Begin,
     /// Pages that it may have mapped (XSA-300).
     pub page_limit: usize,
+    /// Of these, pages that it may take so that they do not come back before it closes, unless it cannot work without them. It does not
+    /// hold for what a predecessor took.
+    pub lasting: usize,
     /// What outlives the process.
     pub kept: KeptMemory<'a>,
 }
@@ -131,17 +134,29 @@ pub trait BackDevice {
         what: Changed<'_>,
     ) -> Result<(), B::Error>;
 
-    /// Pages that are mapped from connect to disconnect.
+    /// Pages that are mapped from connect to disconnect, and those that may be at any moment.
     fn needed_pages(&self) -> usize;
+    /// Of [those](Self::needed_pages), pages that it cannot give way with.
+    fn least_pages(&self) -> usize {
+        self.needed_pages()
+    }
+    /// Pages that it would have beyond the [least](Self::least_pages), as it is connected now.
+    fn wished_pages(&self) -> usize {
+        0
+    }
+    /// Before [`allow_pages`](Self::allow_pages): of all its pages, so many at most may be such as do not come back before it closes.
+    fn limit_lasting(&mut self, pages: usize) {
+        let _ = pages;
+    }
     /// Of [those](Self::needed_pages), pages that are mapped each on its own.
     fn single_pages(&self) -> usize {
         0
     }
-    /// Pages that it may keep beyond those, since it saw them, as of the last [`allow_pages`](Self::allow_pages).
+    /// Pages that it may keep beyond those that it needs, since it saw them, as of the last [`allow_pages`](Self::allow_pages).
     fn allowed_pages(&self) -> usize {
         0
     }
-    /// From now on it keeps so many at most; those that are too many are unmapped.
+    /// From now on it has so many at most beyond the [least](Self::least_pages); those that are too many are unmapped.
     fn allow_pages(&mut self, p: &Self::Platform, pages: usize) {
         let _ = (p, pages);
     }
@@ -204,6 +219,8 @@ pub struct Back<D> {
     of_kernel: bool,
     /// Pages that it may have mapped.
     page_limit: usize,
+    /// Of these, those that do not come back.
+    lasting: usize,
     device: D,
 }
 
@@ -237,6 +254,7 @@ impl<D: BackDevice> Back<D> {
             paused: false,
             of_kernel: false,
             page_limit: usize::MAX,
+            lasting: usize::MAX,
             device,
         }
     }
@@ -262,6 +280,12 @@ impl<D: BackDevice> Back<D> {
     /// What later connects may have mapped: what it needs, and pages that stay mapped since they were seen.
     pub fn limit_pages(&mut self, pages: usize) {
         self.page_limit = pages;
+    }
+
+    /// Of these, pages that do not come back before it closes; what is wanted beyond that is refused, and the device does without.
+    pub fn limit_lasting(&mut self, pages: usize) {
+        self.lasting = pages;
+        self.device.limit_lasting(pages);
     }
 
     /// The guest.
@@ -353,7 +377,7 @@ impl<D: BackDevice> Back<D> {
         begin: Begin,
         kept: KeptMemory<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
-        let with = Connect { begin, page_limit: self.page_limit, kept };
+        let with = Connect { begin, page_limit: self.page_limit, lasting: self.lasting, kept };
         self.device.connect(p, bus, with)?;
         if core::mem::take(&mut self.reported) {
             bus.recant().map_err(ConnectError::Keys)?;

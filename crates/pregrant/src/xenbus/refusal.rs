@@ -54,14 +54,17 @@ pub enum ConnectError<E> {
 pub struct TooManyPages {
     /// Pages that would be mapped.
     pub asked: usize,
-    /// Pages that are left of the guest's share.
+    /// Pages that are left to this device of the guest's bound.
     pub left: usize,
 }
 
 impl fmt::Display for TooManyPages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { asked, left } = self;
-        write!(f, "{asked} pages are to be mapped, and {left} are left of what one guest may have mapped")
+        write!(
+            f,
+            "{asked} pages are to be mapped, and {left} are left to it of what one guest may have mapped"
+        )
     }
 }
 

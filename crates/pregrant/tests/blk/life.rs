@@ -264,27 +264,63 @@ fn a_front_s_keys_are_judged() {
 
 #[test]
 fn a_guest_s_pages_are_bounded() {
-    // Rings, and one longest request for each queue, have to fit (XSA-300).
+    // Rings have to fit (XSA-300); what no page is left for goes by copies.
     for path in [PathName::Map, PathName::Persistent] {
         let setting = Setting::of(path, Abi::X86_64);
         let mut world = World::new(setting.back, figures());
-        world.back.limit_pages(256);
+        world.back.limit_pages(0);
         let mut front = pregrant::blk::front::FrontVbd::new(crate::rig::HOST, setting.front, false);
         world.step_back().unwrap();
         front.step(&world.guest, &mut world.front_bus).unwrap();
         assert!(matches!(world.step_back(), Err(ConnectError::TooManyPages(_))));
         assert_eq!(world.xen.counts().mapped, 0);
-        let mut world = World::new(setting.back, figures());
-        world.back.limit_pages(300);
-        let mut front = world.front(setting.front);
-        assert!(world.back.needed_pages() <= 300 && world.back.allowed_pages() == 0, "{path}");
-        for k in 0..40 {
-            world.ask(&mut front, &Ask::Write { sector: k, bytes: &[9; 64 * 4096] }).unwrap().0.unwrap();
-            assert!(world.xen.counts().mapped <= 300);
+        for limit in [1, 2, 12, 100, 300] {
+            let mut world = World::new(setting.back, figures());
+            world.back.limit_pages(limit);
+            let mut front = world.front(setting.front);
+            let all = |world: &World| world.back.needed_pages() + world.back.allowed_pages();
+            assert_eq!(all(&world), limit, "{path}");
+            let before = world.xen.counts();
+            for k in 0..40 {
+                world
+                    .ask(&mut front, &Ask::Write { sector: k, bytes: &[k as u8; 64 * 4096] })
+                    .unwrap()
+                    .0
+                    .unwrap();
+                assert!(world.xen.counts().most_mapped <= limit);
+                let read = world.ask(&mut front, &Ask::Read { sector: k, sectors: 64 * 8 }).unwrap().1;
+                assert_eq!(read, [k as u8; 64 * 4096]);
+            }
+            // 64 pages at a time: who may map as many copies none of them, but lists perhaps.
+            let copies = world.xen.counts().since(&before).copies;
+            let (all, lists) = (80 * 64, 80);
+            assert!(
+                if limit < 1 + 64 { copies >= all } else { copies <= lists },
+                "{path}, {limit}: {copies}"
+            );
+            assert_eq!(world.xen.counts().mapped - world.back.shares()[0].kept_pages(), 1);
+            world.end(front);
         }
-        assert_eq!(world.xen.counts().mapped, 1, "nothing but the ring");
-        world.end(front);
     }
+}
+
+/// What a queue would have mapped is its slots times the segments of its requests; the first long one makes that more.
+#[test]
+fn a_long_request_makes_a_queue_wish_for_more() {
+    let setting = Setting::of(PathName::Map, Abi::X86_64);
+    let mut world = World::new(setting.back, figures());
+    let mut front = world.front(setting.front);
+    assert_eq!((world.back.least_pages(), world.back.wished_pages()), (1, 32 * 11));
+    world.ask(&mut front, &Ask::Write { sector: 0, bytes: &[1; 11 * 4096] }).unwrap().0.unwrap();
+    assert_eq!((world.back.wished_pages(), world.back.queues()[0].has_grown()), (32 * 11, false));
+    world.ask(&mut front, &Ask::Write { sector: 0, bytes: &[1; 30 * 4096] }).unwrap().0.unwrap();
+    assert_eq!((world.back.wished_pages(), world.back.queues()[0].has_grown()), (32 * 32, true));
+    world.ask(&mut front, &Ask::Write { sector: 0, bytes: &[1; 31 * 4096] }).unwrap().0.unwrap();
+    assert!(!world.back.queues()[0].has_grown());
+    let host = world.host.clone();
+    world.back.allow_pages(&host, 500);
+    assert_eq!((world.back.least_pages(), world.back.needed_pages()), (1, 501));
+    world.end(front);
 }
 
 #[test]

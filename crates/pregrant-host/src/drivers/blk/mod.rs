@@ -20,7 +20,6 @@ use super::registry::{DeviceClass, ServedDevice};
 use crate::disks::{DiskConfig, NamedImage};
 use pregrant::blk::back::{BackVbd, Vbd, VbdConfig};
 use pregrant::platform::Platform;
-use pregrant::wire::blkif::SEGMENTS_MAX;
 use pregrant::xenbus::back::KeptMemory;
 use pregrant::xenbus::{BackDevice, Class, DeviceId};
 use pregrant::xenstore::Transport;
@@ -75,12 +74,5 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Blk<P> {
         let face = image.face().clone();
         let vbd = BackVbd::new(id.front, id.handle, config, Box::new(image));
         Box::new(VbdInstance::new(vbd, face, self.config.awaits_scripts))
-    }
-    fn most_pages(&self) -> usize {
-        // Rings, and what requests may have mapped: with many queues each may have one of the longest.
-        let VbdConfig { features, parts_in_flight, .. } = self.config.vbd;
-        let queues = features.max_queues as usize;
-        let longest = SEGMENTS_MAX.max(features.max_indirect_segments as usize);
-        queues * (1 << features.max_ring_order) + parts_in_flight.max(queues * longest)
     }
 }

@@ -45,6 +45,11 @@ impl<P: Platform> ServedQueue<P> for VbdQueue<P> {
         self.queue.requests()
     }
 
+    /// True: it would have more pages of its guest's than before.
+    fn turn(&mut self, _: &P) -> Result<bool, RingFault> {
+        Ok(self.queue.has_grown())
+    }
+
     fn arm(&mut self, p: &P) -> Result<bool, RingFault> {
         self.queue.arm(p).map_err(|e| self.fault(e))
     }

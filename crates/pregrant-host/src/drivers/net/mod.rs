@@ -38,9 +38,6 @@ use std::rc::Rc;
 use std::time::Duration;
 use vif::VifInstance;
 
-/// Pages that one queue may need: two rings, and a buffer a page for each of their slots.
-const VIF_QUEUE_PAGES: usize = 2 + 2 * 256;
-
 /// The name of a vif's control page among what is kept of it.
 pub const CONTROL_PAGE: &str = "control";
 
@@ -121,9 +118,6 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Net<P> {
         }
         let (far, warned) = (Rc::clone(&self.far), Rc::clone(&self.warned));
         Box::new(VifInstance::new(vif, far, self.config.hotplug, warned))
-    }
-    fn most_pages(&self) -> usize {
-        1 + self.config.vif.features.max_queues as usize * VIF_QUEUE_PAGES
     }
     fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
         self.far.borrow_mut().removed(id)

@@ -65,8 +65,6 @@ pub trait DeviceClass<P: Platform, T: Transport + 'static>: Any {
     }
     /// A device that was found. `kept` is memory of it that outlives the process.
     fn make(&mut self, id: &DeviceId, kept: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>>;
-    /// Pages that one device may come to need: so many are made free before one connects.
-    fn most_pages(&self) -> usize;
     /// A device is gone that nobody here has served, or serves still: nothing of it stays.
     ///
     /// # Errors
@@ -363,7 +361,10 @@ pub trait AnyBack<P: Platform, T: Transport + 'static> {
     fn own_key_changed(&mut self, p: &P, bus: &mut StoreBus<'_, T>, key: &str) -> Result<(), DeviceError>;
     fn pause(&mut self, paused: bool);
     fn limit_pages(&mut self, pages: usize);
+    fn limit_lasting(&mut self, pages: usize);
     fn needed_pages(&self) -> usize;
+    fn least_pages(&self) -> usize;
+    fn wished_pages(&self) -> usize;
     fn single_pages(&self) -> usize;
     fn allowed_pages(&self) -> usize;
     fn allow_pages(&mut self, p: &P, pages: usize);
@@ -416,8 +417,17 @@ impl<P: Platform, T: Transport + 'static, D: BackDevice<Platform = P>> AnyBack<P
     fn limit_pages(&mut self, pages: usize) {
         self.limit_pages(pages);
     }
+    fn limit_lasting(&mut self, pages: usize) {
+        self.limit_lasting(pages);
+    }
     fn needed_pages(&self) -> usize {
         (**self).needed_pages()
+    }
+    fn least_pages(&self) -> usize {
+        (**self).least_pages()
+    }
+    fn wished_pages(&self) -> usize {
+        (**self).wished_pages()
     }
     fn single_pages(&self) -> usize {
         (**self).single_pages()

@@ -256,8 +256,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     fn take_up_placed(&mut self, id: DeviceId, placed: Placed<P, T>) {
         let Placed { device, front_keys, mut served, log, owned, left, live, misplaced } = placed;
-        self.make_room(&id);
-        served.back_mut().limit_pages(self.pages_left(&id));
+        // What a predecessor took is taken again, whatever part of it would be taken now.
+        served.back_mut().limit_pages(self.room_for(&id).limit);
         let taken = if live {
             let mut kept = keeper(&mut self.config.recovery, &self.platform, id, log.clone());
             let mut bus = StoreBus { device: &device, xs: &mut self.xs };
@@ -296,6 +296,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             home: Vec::new(),
             then: Vec::new(),
             settling: None,
+            wished_pages: 0,
+            told_pages: None,
             throttled_until: None,
             busy: None,
             behind: Behind::default(),

@@ -9,7 +9,8 @@
 //!   find    which devices there are         step  what becomes of one
 //!   looks   what is looked at now and then, for nobody tells of it                     behind  what is known of what is not there
 //!   own_rings  rings of devices that are of no queue, and own_turns, when they are served
-//!   pages   what a guest may have mapped    throttled  whose front asks for too many steps
+//!   pages   what each device of a guest may have mapped         shared_pages  who is told of it when
+//!   throttled  whose front asks for too many steps
 //!   sleep   until there may be something to do                   recall     what waits for queues that workers have
 //!   end     all of them left or closed      device_log  what the log says of one
 //! ```
@@ -34,6 +35,7 @@ mod own_rings;
 mod own_turns;
 mod pages;
 mod recall;
+mod shared_pages;
 mod sleep;
 mod step;
 #[cfg(test)]

@@ -1,71 +1,61 @@
-//! How many pages of one guest's may be mapped, over all of its devices (XSA-300), and who has them.
+//! The shares of one guest's pages (XSA-300): what each of its devices may have mapped. Numbers alone: [`shared_pages`](super::shared_pages)
+//! knows the devices.
 //!
 //! ```text
-//!   limit of a guest  =  what its devices need (rings, buffers named at connect)  +  what they keep since they saw it
+//!   bound of a guest  =  the least of each device (rings, what was named at connect, what the guest had mapped by request)
+//!                     +  shares of those that are connected (pages that are kept, or may be asked for)
 //! ```
-//! Queues that workers have are told, and let go of pages as soon as they are looked at.
+//! Invariants: whoever connects has its least as long as that of all fits into the bound. What is left is shared out evenly among
+//! those that are connected; one that wishes for less leaves the rest to the others; nobody who wishes for pages has none while there
+//! are some. A device that is not connected has no part in this.
 //!
-//! What a device needs comes first. Before one may connect, what its guest's others only keep gives way to what it may come to
-//! need; once it is connected, what is left is shared out anew.
-
-use super::Backend;
-use super::devices::Instance;
-use pregrant::platform::Platform;
-use pregrant::xenbus::DeviceId;
-use pregrant::xenstore::Transport;
+//! A share can be cut again, but not what a device took to keep until it closes: a staging list, a table of grants. Of such pages a device
+//! may have its even part and no more, with those that are connected and wish for pages, and those that may come for some; and one page
+//! in [`SPARE`] of the bound is left for the least of devices that nobody has heard of.
 
 /// Pages of one guest that are mapped at a time, over all of its devices, unless the configuration says otherwise
 /// (XSA-300): 64 MiB. A vif with eight queues, a page for each of 256 buffers both ways, has 4112 of them.
 pub const PAGES_PER_GUEST: usize = 16 * 1024;
-/// Pages of all guests that stay mapped since they were seen, or because they asked for it, each a mapping of its own: a Linux process may have 65530
-/// (`vm.max_map_count`). Who connects when they are shared out has the next path.
-const PERSISTENT_PAGES: usize = 16 * 1024;
+/// Of the bound one page in so many is not taken for long.
+const SPARE: usize = 16;
 
-impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// Pages that a device of a guest may need, what its others need not counted.
-    pub(super) fn pages_left(&self, id: &DeviceId) -> usize {
-        let others = self.devices.iter().filter(|s| is_other(&s.device.id(), id));
-        self.config.page_limit.saturating_sub(others.map(|s| s.served.back().needed_pages()).sum())
-    }
-
-    /// Before a device may connect: what its guest's others only keep gives way to what it may come to need.
-    pub(super) fn make_room(&mut self, id: &DeviceId) {
-        if self.devices.get(id).is_some_and(|served| served.is_connected()) {
-            return;
-        }
-        let most = self.classes.iter().find(|c| c.class() == id.class).map_or(0, |c| c.most_pages());
-        let left = self.pages_left(id).saturating_sub(most);
-        let others = || self.devices.iter().filter(|s| is_other(&s.device.id(), id));
-        if others().map(|s| s.served.back().allowed_pages()).sum::<usize>() > left {
-            let n = others().count();
-            for served in self.devices.iter_mut().filter(|s| is_other(&s.device.id(), id)) {
-                served.served.back_mut().allow_pages(&self.platform, left / n);
-                self.crew.nudge(served.device.id());
-            }
-        }
-    }
-
-    /// A device is connected: what its guest's devices may keep is shared out anew.
-    pub(super) fn share_pages(&mut self, id: &DeviceId) {
-        let (own, strangers): (Vec<_>, Vec<_>) =
-            self.devices.iter().partition(|s| s.device.id().front == id.front);
-        let mappings = |s: &&Instance<P, T>| {
-            let back = s.served.back();
-            back.allowed_pages() + back.single_pages()
-        };
-        let theirs = strangers.iter().map(mappings).sum::<usize>()
-            + own.iter().map(|s| s.served.back().single_pages()).sum::<usize>();
-        let n = own.iter().filter(|s| s.is_connected()).count();
-        let needed = own.iter().map(|s| s.served.back().needed_pages()).sum();
-        let left = self.config.page_limit.saturating_sub(needed).min(PERSISTENT_PAGES.saturating_sub(theirs));
-        for served in self.devices.iter_mut().filter(|s| s.device.id().front == id.front) {
-            served.served.back_mut().allow_pages(&self.platform, left / n.max(1));
-            self.crew.nudge(served.device.id());
-        }
-    }
+/// What a device may have mapped that is about to connect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Room {
+    /// All that its guest's other devices can do without.
+    pub(super) limit: usize,
+    /// Of these, those that do not come back before it closes, unless it cannot work without them.
+    pub(super) lasting: usize,
 }
 
-/// Another device of the same guest.
-fn is_other(id: &DeviceId, than: &DeviceId) -> bool {
-    id.front == than.front && id != than
+/// Of a guest with the bound `limit`, whose other devices have the `least` and, where they are connected, these `wishes` beyond it;
+/// `waiting` of its devices, with this one, are not connected and may be soon.
+pub(super) fn room(limit: usize, least: usize, wishes: &[usize], waiting: usize) -> Room {
+    let lasting = lasting(limit, least, wishes, waiting.max(1)).pop().unwrap_or(0);
+    Room { limit: limit.saturating_sub(least), lasting }
 }
+
+/// Pages that each device may yet take for long: those with these `wishes`, and those that are `waiting`, of whom nobody knows how many
+/// they wish for.
+pub(super) fn lasting(limit: usize, least: usize, wishes: &[usize], waiting: usize) -> Vec<usize> {
+    let left = limit.saturating_sub(least).saturating_sub(limit / SPARE);
+    shares(left, &[wishes, &vec![usize::MAX; waiting]].concat())
+}
+
+/// Shares out what is `left` among devices that wish for so many pages each.
+pub(super) fn shares(left: usize, wishes: &[usize]) -> Vec<usize> {
+    let mut left = left;
+    let mut shares = vec![0; wishes.len()];
+    // Those that wish for little first: what they leave is the others'.
+    let mut order: Vec<_> = (0..wishes.len()).collect();
+    order.sort_by_key(|&at| wishes[at]);
+    for (behind, at) in (1..=wishes.len()).rev().zip(order) {
+        shares[at] = wishes[at].min(left / behind);
+        left -= shares[at];
+    }
+    shares
+}
+
+#[cfg(test)]
+#[path = "pages_tests.rs"]
+mod tests;

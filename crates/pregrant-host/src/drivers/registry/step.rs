@@ -70,8 +70,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Takes one device's steps; a failure closes that device alone.
     pub(super) fn step(&mut self, id: DeviceId) {
-        self.make_room(&id);
-        let pages_left = self.pages_left(&id);
+        let room = self.room_for(&id);
         // What is being unplugged is over, whatever is made in its place.
         let Some(served) = self.devices.get_mut(&id).filter(|s| !s.served.is_out()) else { return };
         if served.is_settling() {
@@ -79,7 +78,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
         let back = served.served.back_mut();
-        back.limit_pages(pages_left);
+        if !back.is_connected() {
+            back.limit_pages(room.limit);
+            back.limit_lasting(room.lasting);
+        }
         back.pause(served.behind.is_paused(Instant::now()));
         let came_to = {
             let mut kept = keeper(&mut self.config.recovery, &self.platform, id, served.log.clone());
@@ -90,6 +92,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             Ok(BackStep::Closed) => {
                 served.served.closed(&id, &served.log);
                 served.say(Level::Info, &"closed");
+                self.share_pages(id.front);
             }
             // It may have heard of wishes of its front.
             Ok(BackStep::Waiting) => self.crew.nudge(id),
@@ -115,6 +118,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                         self.remove_directory(&id);
                     }
                 }
+                self.share_pages(id.front);
             }
             Err(e) if e.is_busy() => return self.wait_for_busy(id, e),
             Err(e) => return self.failed_to_connect(id, e),
@@ -155,7 +159,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// A device is live: what stands behind it is made, its front is told, and the log.
     pub(super) fn connected(&mut self, id: DeviceId) {
-        self.share_pages(&id);
+        if let Some(served) = self.devices.get_mut(&id) {
+            served.told_pages = None;
+        }
+        self.share_pages(id.front);
         let Some(served) = self.devices.get_mut(&id) else { return };
         served.failed = None;
         served.behind.is_over();
@@ -240,6 +247,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         served.faults += 1;
         served.last_failure = Some(text.clone());
         served.failed = Some(text);
+        self.share_pages(id.front);
         self.relive();
     }
 
@@ -280,6 +288,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 log.end();
             }
             self.logs.remove(&id);
+            self.share_pages(id.front);
         }
         self.relive();
     }

@@ -25,7 +25,7 @@ use crate::error::{PeerFault, PlatformError};
 use crate::platform::{Clock, Events, Platform};
 use crate::ring::Taken;
 use crate::units::DomId;
-use crate::wire::blkif::{RSP_EOPNOTSUPP, RSP_ERROR, RSP_OKAY, Request, Response, Segment};
+use crate::wire::blkif::{RSP_EOPNOTSUPP, RSP_ERROR, RSP_OKAY, Request, Response, SEGMENTS_MAX, Segment};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -51,8 +51,16 @@ pub struct QueueShare {
     pub latencies: Latencies,
     /// Its path.
     pub path: PathName,
-    /// Pages that are mapped from connect to disconnect, and those that its requests may have mapped meanwhile.
-    pub needed_pages: usize,
+    /// Pages that are mapped from connect to disconnect.
+    pub ring_pages: usize,
+    /// Requests that its ring takes.
+    slots: usize,
+    /// Parts that are in flight at most.
+    budget: usize,
+    /// Parts of a request, of the longest kind that has come.
+    longest: AtomicUsize,
+    /// Pages that may be mapped for single requests.
+    alone: AtomicUsize,
     in_flight: AtomicUsize,
     kept_pages: AtomicUsize,
     overflows: AtomicU64,
@@ -83,9 +91,27 @@ impl QueueShare {
         self.path == PathName::Persistent
     }
 
+    /// Pages that it would have mapped for single requests, all of them together: the slots of its ring times the segments of a request,
+    /// of the longest kind that has come.
+    pub fn wished_alone(&self) -> usize {
+        let most = self.slots * self.longest.load(Ordering::Relaxed);
+        if self.path == PathName::Copy { 0 } else { most.min(self.budget) }
+    }
+
+    /// Pages that it may have mapped for them, as of the last order.
+    pub fn alone(&self) -> usize {
+        self.alone.load(Ordering::Relaxed)
+    }
+
     /// From its next poll on it keeps so many pages at most.
-    pub(super) fn order_pages(&self, pages: usize) {
+    pub(super) fn order_kept(&self, pages: usize) {
         self.allowed.store(pages, Ordering::Relaxed);
+        self.orders.fetch_add(1, Ordering::Release);
+    }
+
+    /// From its next poll on it has so many mapped for single requests.
+    pub(super) fn order_alone(&self, pages: usize) {
+        self.alone.store(pages, Ordering::Relaxed);
         self.orders.fetch_add(1, Ordering::Release);
     }
 
@@ -180,6 +206,8 @@ pub struct BackQueue<P: Platform> {
     budget: usize,
     /// Parts of requests that could not begin, or were refused, in this poll.
     failed_parts: usize,
+    /// A longer kind of request came than any before, and nobody was told.
+    grew: bool,
     /// The disk has orders that it was not told to start.
     submitted: bool,
     /// Requests are taken; not so at the end.
@@ -205,14 +233,15 @@ pub struct QueueParts<P: Platform> {
     /// Parts in flight at most.
     pub budget: usize,
     /// Pages that are mapped from connect to disconnect.
-    pub pages: usize,
+    pub ring_pages: usize,
 }
 
 impl<P: Platform> BackQueue<P> {
     /// A queue of domain `of`.
     pub fn new(of: DomId, ring: Slots<MapOf<P>>, chan: Chan<P>, parts: QueueParts<P>) -> Self {
         const { goes_to_another_thread::<Self>() };
-        let QueueParts { ring_key, disk, path, rules, budget, pages } = parts;
+        let QueueParts { ring_key, disk, path, rules, budget, ring_pages } = parts;
+        let budget = budget.max(rules.most_parts());
         let size = ring.size();
         let redo: VecDeque<_> = ring.pending().into();
         let share = QueueShare {
@@ -220,7 +249,11 @@ impl<P: Platform> BackQueue<P> {
             ring_key,
             latencies: Latencies::default(),
             path: path.name(),
-            needed_pages: pages,
+            ring_pages,
+            slots: size as usize,
+            budget,
+            longest: AtomicUsize::new(SEGMENTS_MAX.min(rules.most_parts())),
+            alone: AtomicUsize::new(0),
             in_flight: AtomicUsize::new(0),
             kept_pages: AtomicUsize::new(0),
             overflows: AtomicU64::new(0),
@@ -247,8 +280,9 @@ impl<P: Platform> BackQueue<P> {
             barrier: None,
             barrier_goes: false,
             parts_in_flight: 0,
-            budget: budget.max(rules.most_parts()),
+            budget,
             failed_parts: 0,
+            grew: false,
             submitted: false,
             takes: true,
             heard: 0,
@@ -417,6 +451,11 @@ impl<P: Platform> BackQueue<P> {
             }
         }
         self.parts_in_flight += job.parts.len();
+        if job.parts.len() > self.share.longest.load(Ordering::Relaxed) {
+            let longest = job.parts.len().next_power_of_two().min(self.rules.most_parts());
+            self.share.longest.store(longest, Ordering::Relaxed);
+            self.grew = true;
+        }
         if order.kind == Kind::Barrier {
             self.barrier = Some(place);
         }
@@ -584,7 +623,13 @@ impl<P: Platform> BackQueue<P> {
     pub(super) fn heed(&mut self, p: &P) {
         self.heard = self.share.orders.load(Ordering::Acquire);
         self.rules.figures.sectors = self.share.sectors.load(Ordering::Relaxed);
-        self.path.limit_pages(p, self.share.allowed.load(Ordering::Relaxed));
+        let (allowed, alone) = (&self.share.allowed, &self.share.alone);
+        self.path.limit_pages(p, allowed.load(Ordering::Relaxed), alone.load(Ordering::Relaxed));
+    }
+
+    /// Once: whether it [would have](QueueShare::wished_alone) more pages than before.
+    pub fn has_grown(&mut self) -> bool {
+        core::mem::take(&mut self.grew)
     }
 
     /// Whether it may take a request, should there be one.

@@ -47,7 +47,8 @@ pub struct VbdConfig {
     pub fallback: PathName,
     /// How many pages of each queue may stay mapped once they were seen, where the front persists.
     pub persistent_pages: usize,
-    /// Parts of pages that all requests in flight together may have, over all queues: what is mapped or copied for them.
+    /// Parts of pages that all requests in flight together may have, over all queues: what is copied for them, or mapped as far as the
+    /// guest's share goes.
     pub parts_in_flight: usize,
     /// A guest is told of the image's own logical sectors, where they are longer than 512 bytes.
     pub native_sectors: bool,
@@ -209,7 +210,16 @@ impl<P: Platform> BackDevice for Vbd<P> {
     }
 
     fn needed_pages(&self) -> usize {
-        self.shares.iter().map(|share| share.needed_pages).sum()
+        self.least_pages() + self.shares.iter().map(|share| share.alone()).sum::<usize>()
+    }
+
+    fn least_pages(&self) -> usize {
+        self.shares.iter().map(|share| share.ring_pages).sum()
+    }
+
+    fn wished_pages(&self) -> usize {
+        let kept = |share: &QueueShare| if share.keeps() { self.config.persistent_pages } else { 0 };
+        self.shares.iter().map(|share| kept(share) + share.wished_alone()).sum()
     }
 
     fn allowed_pages(&self) -> usize {
@@ -217,11 +227,21 @@ impl<P: Platform> BackDevice for Vbd<P> {
     }
 
     fn allow_pages(&mut self, p: &P, pages: usize) {
-        let keep = self.shares.iter().filter(|share| share.keeps()).count();
-        let each = (pages / keep.max(1)).min(self.config.persistent_pages);
-        self.shares.iter().for_each(|share| share.order_pages(each));
+        // What stays mapped saves more than what is mapped for one request, which can be copied as well.
+        let (mut left, mut n) = (pages, self.shares.iter().filter(|share| share.keeps()).count());
+        for share in self.shares.iter().filter(|share| share.keeps()) {
+            let each = (left / n).min(self.config.persistent_pages);
+            share.order_kept(each);
+            (left, n) = (left - each, n - 1);
+        }
+        self.allowed = pages - left;
+        n = self.shares.len();
+        for share in &self.shares {
+            let alone = share.wished_alone().min(left / n);
+            share.order_alone(alone);
+            (left, n) = (left - alone, n - 1);
+        }
         self.queues.iter_mut().for_each(|q| q.heed(p));
-        self.allowed = each * keep;
     }
 }
 
@@ -258,7 +278,7 @@ impl<P: Platform> Vbd<P> {
         &mut self,
         p: &P,
         bus: &mut B,
-        Connect { begin, page_limit, kept }: Connect<'_>,
+        Connect { begin, page_limit, kept, .. }: Connect<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
         // What a predecessor offered holds for its connection, and for no other.
         self.told = match begin {
@@ -299,9 +319,9 @@ impl<P: Platform> Vbd<P> {
         figures.read_only |= !writable;
         let name = opening.params.as_deref().unwrap_or_default();
         let same = self.check_image((name, is_cd), &front, begin, &mut *kept);
-        let connected = same.map_err(ConnectError::Unready).and_then(|()| {
-            self.connect_open(p, bus, (front, told, figures), Connect { begin, page_limit, kept })
-        });
+        let connected = same
+            .map_err(ConnectError::Unready)
+            .and_then(|()| self.connect_open(p, bus, (front, told, figures), (begin, page_limit), kept));
         if connected.is_err() {
             self.image.close();
         }
@@ -351,7 +371,8 @@ impl<P: Platform> Vbd<P> {
         p: &P,
         bus: &mut B,
         (front, told, mut figures): (FrontRequest, Option<DiskFigures>, DiskFigures),
-        Connect { begin, page_limit, kept }: Connect<'_>,
+        (begin, page_limit): (Begin, usize),
+        kept: KeptMemory<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
         figures.cdrom |= type_is_cdrom(bus.text(DEVICE_TYPE).map_err(ConnectError::Keys)?.as_ref());
         if !discards_enabled(&mut OwnKeys(bus)).map_err(ConnectError::Keys)? {
@@ -378,21 +399,16 @@ impl<P: Platform> Vbd<P> {
             max_indirect: self.told.max_indirect_segments.min(INDIRECT_SEGMENTS_MAX) as u16,
         };
         let path = if front.persistent { PathName::Persistent } else { self.config.fallback };
-        let maps = path != PathName::Copy;
-        // Each queue can serve the longest of requests, or the disk is not served at all.
-        let least = if maps { n * rules.most_parts() } else { 0 };
-        let asked = rings + least;
-        if asked > page_limit {
-            return Err(ConnectError::TooManyPages(TooManyPages { asked, left: page_limit }));
+        if rings > page_limit {
+            return Err(ConnectError::TooManyPages(TooManyPages { asked: rings, left: page_limit }));
         }
         let budget = self.config.parts_in_flight.max(n * rules.most_parts()) / n;
-        let budget = if maps { budget.min((page_limit - rings) / n) } else { budget };
         let mut queues = Vec::with_capacity(n);
         for (i, keys) in front.queues.iter().enumerate() {
             let disk = self.image.queue().map_err(|e| not_there(begin, format!("{e}")))?;
             let path = AnyPath::new(path, self.config.persistent_pages);
-            let pages = keys.ring.len() + if maps { budget } else { 0 };
-            let parts = QueueParts { ring_key: keys.ring_key((i, n), 0), disk, path, rules, budget, pages };
+            let (ring_key, ring_pages) = (keys.ring_key((i, n), 0), keys.ring.len());
+            let parts = QueueParts { ring_key, disk, path, rules, budget, ring_pages };
             queues.push(self.connect_queue(p, (i, n), keys, (front.abi, begin), parts, &mut *kept)?);
         }
         let pairs: Option<Pairs> = match told {
@@ -409,8 +425,7 @@ impl<P: Platform> Vbd<P> {
         self.shares = queues.iter().map(|q| Arc::clone(q.share())).collect();
         self.queues = queues;
         self.figures = Some(figures);
-        let left = page_limit.saturating_sub(self.needed_pages());
-        self.allow_pages(p, left);
+        self.allow_pages(p, page_limit - rings);
         Ok(())
     }
 

@@ -98,8 +98,8 @@ impl<P: Platform> AnyPath<P> {
     }
 
     /// [`BackPath::limit_pages`].
-    pub fn limit_pages(&mut self, p: &P, pages: usize) {
-        with_path!(self, path => path.limit_pages(p, pages))
+    pub fn limit_pages(&mut self, p: &P, pages: usize, alone: usize) {
+        with_path!(self, path => path.limit_pages(p, pages, alone))
     }
 
     /// [`BackPath::overflows`].

@@ -68,6 +68,10 @@ pub struct Held<P: Platform> {
     pub(super) maps: Vec<Arc<Option<MapOf<P>>>>,
     /// How many there are.
     pub(super) nr_maps: usize,
+    /// Pages of those, as they [count](super::alone).
+    pub(super) alone: usize,
+    /// Its bytes are copied instead.
+    pub(super) copied: bool,
     /// Pages of the store that are not to be purged meanwhile, as often as they are here.
     pub(super) kept: Vec<GrantRef>,
     /// For the next request's pieces.
@@ -76,7 +80,7 @@ pub struct Held<P: Platform> {
 
 impl<P: Platform> Default for Held<P> {
     fn default() -> Self {
-        Self { maps: Vec::new(), nr_maps: 0, kept: Vec::new(), spare: Vec::new() }
+        Self { maps: Vec::new(), nr_maps: 0, alone: 0, copied: false, kept: Vec::new(), spare: Vec::new() }
     }
 }
 
@@ -110,9 +114,9 @@ pub trait BackPath<P: Platform> {
     fn pages(&self) -> Option<usize> {
         None
     }
-    /// How many that may be from now on; those that are too many are unmapped.
-    fn limit_pages(&mut self, p: &P, pages: usize) {
-        let _ = (p, pages);
+    /// How many that may be from now on, those that are too many are unmapped; and how many may be mapped at a time for single requests.
+    fn limit_pages(&mut self, p: &P, pages: usize, alone: usize) {
+        let _ = (p, pages, alone);
     }
     /// How often a page found no place among those.
     fn overflows(&self) -> u64 {

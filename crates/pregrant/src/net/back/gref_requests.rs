@@ -201,8 +201,12 @@ impl<P: Platform> GrefRequests<P> {
 
     /// So many from now on, as far as the tables have entries for them. What is there stays.
     pub fn set_room(&mut self, pages: usize) {
-        let free = self.queues.len() * self.limit - self.pages().min(self.queues.len() * self.limit);
-        self.room = pages.min(free);
+        self.room = pages.min(self.free());
+    }
+
+    /// Entries of the tables that no page has.
+    pub fn free(&self) -> usize {
+        (self.queues.len() * self.limit).saturating_sub(self.pages())
     }
 
     /// Requests that are taken and not answered.

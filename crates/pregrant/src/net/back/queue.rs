@@ -74,8 +74,8 @@ pub struct QueueShare {
     /// Orders, and how many there were.
     orders: AtomicU32,
     headroom: AtomicU16,
-    /// Pages that a direction may keep.
-    allowed: AtomicUsize,
+    /// Pages that TX and RX may keep.
+    allowed: [AtomicUsize; 2],
 }
 
 impl QueueShare {
@@ -110,9 +110,9 @@ impl QueueShare {
         self.orders.fetch_add(1, Ordering::Release);
     }
 
-    /// From its next batch or turn on each direction that keeps pages keeps so many at most.
-    pub(super) fn order_pages(&self, each: usize) {
-        self.allowed.store(each, Ordering::Relaxed);
+    /// From its next batch or turn on TX and RX keep so many pages at most, where they keep any.
+    pub(super) fn order_pages(&self, pages: [usize; 2]) {
+        self.allowed.iter().zip(pages).for_each(|(allowed, pages)| allowed.store(pages, Ordering::Relaxed));
         self.orders.fetch_add(1, Ordering::Release);
     }
 }
@@ -169,7 +169,7 @@ impl<P: Platform> BackQueue<P> {
             stalls: AtomicU64::new(0),
             orders: AtomicU32::new(0),
             headroom: AtomicU16::new(0),
-            allowed: AtomicUsize::new(0),
+            allowed: [const { AtomicUsize::new(0) }; 2],
         });
         Self {
             of,
@@ -279,8 +279,10 @@ impl<P: Platform> BackQueue<P> {
     pub(super) fn heed(&mut self, p: &P) {
         self.heard = self.share.orders.load(Ordering::Acquire);
         self.rx.set_headroom(self.share.headroom.load(Ordering::Relaxed));
-        let each = self.share.allowed.load(Ordering::Relaxed);
-        self.chains_mut().into_iter().for_each(|chain| chain.limit_pages(p, each));
+        let share = Arc::clone(&self.share);
+        for (chain, pages) in self.chains_mut().into_iter().zip(&share.allowed) {
+            chain.limit_pages(p, pages.load(Ordering::Relaxed));
+        }
         if let Some(exchange) = self.grefs.clone() {
             let [tx, rx] = self.chains_mut();
             let table = tx.grefs().and_then(|path| path.table_mut());

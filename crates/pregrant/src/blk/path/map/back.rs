@@ -1,7 +1,8 @@
-//! The back: mapped for a request, unmapped with its batch.
+//! The back: mapped for a request, unmapped with its batch; copied where [no more may be mapped](crate::blk::path).
 
 use crate::blk::disk::IoMemory;
-use crate::blk::path::back::{BackPath, Held, MapOf, Part, Way, map_parts, unhold};
+use crate::blk::path::alone::Alone;
+use crate::blk::path::back::{BackPath, Held, MapOf, Part, Transfer, Way, map_parts, unhold};
 use crate::blk::path::name::PathName;
 use crate::platform::{PeerMem, Platform};
 use crate::units::{DomId, GrantRef};
@@ -12,11 +13,12 @@ pub struct MapPath<P: Platform> {
     done: Vec<MapOf<P>>,
     /// Of the request at hand.
     refs: Vec<GrantRef>,
+    alone: Alone,
 }
 
 impl<P: Platform> Default for MapPath<P> {
     fn default() -> Self {
-        Self { done: Vec::new(), refs: Vec::new() }
+        Self { done: Vec::new(), refs: Vec::new(), alone: Alone::default() }
     }
 }
 
@@ -24,18 +26,34 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
     const NAME: PathName = PathName::Map;
 
     fn begin(&mut self, p: &P, of: DomId, way: Way, parts: &[Part], held: &mut Held<P>) -> Option<IoMemory> {
+        if !self.alone.takes(parts.len(), held) {
+            return self.alone.begin_copy(p, of, way, parts, held);
+        }
         let mut pieces = core::mem::take(&mut held.spare);
         let there = map_parts(p, of, way.access(), (parts, &mut self.refs), held, &mut pieces);
         let memory = IoMemory::Mapped(pieces);
         if !there {
-            unhold(memory, held, &mut self.done);
+            self.end(memory, held);
             return None;
         }
         Some(memory)
     }
 
+    fn fetch<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
+        self.alone.fetch(p, of, batch, parts);
+    }
+
+    fn deliver<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
+        self.alone.deliver(p, of, batch, parts);
+    }
+
     fn end(&mut self, memory: IoMemory, held: &mut Held<P>) {
+        let memory = self.alone.end(memory, held);
         unhold(memory, held, &mut self.done);
+    }
+
+    fn limit_pages(&mut self, _: &P, _: usize, alone: usize) {
+        self.alone.limit_pages(alone);
     }
 
     fn settle(&mut self, p: &P) {

@@ -1,14 +1,16 @@
 //! The back: pages are mapped when they are first seen, and kept.
 //!
 //! Invariants: a page is held from a request's begin to its end, and never purged meanwhile; no more pages are kept than the limit,
-//! beside those that were held when it fell, and these go as soon as they are not; what found no place is mapped for its request alone. A full store lets go of [one in `PURGE_PART`](PURGE_PART), those that were
+//! beside those that were held when it fell, and these go as soon as they are not; what found no place is mapped for its request
+//! alone, or where [no more may be](crate::blk::path) that request is copied. A full store lets go of [one in `PURGE_PART`](PURGE_PART), those that were
 //! not used for the longest time, at most once in [`PURGE_EACH_NS`].
 //!
 //! What a front may do: name more pages than the store takes (each costs it a map and an unmap, as `map` does), or such as cannot be
 //! mapped (its request fails), or grant a page read-only (it is mapped so, for writes to the disk, and not kept).
 
 use crate::blk::disk::{IoMemory, MappedPiece};
-use crate::blk::path::back::{BackPath, Held, MapOf, Part, Way, copy_list, map_parts, unhold};
+use crate::blk::path::alone::Alone;
+use crate::blk::path::back::{BackPath, Held, MapOf, Part, Transfer, Way, copy_list, map_parts, unhold};
 use crate::blk::path::name::PathName;
 use crate::grants::GrantStore;
 use crate::platform::{Access, Clock, PeerMem, Platform};
@@ -34,6 +36,7 @@ pub struct PersistentPath<P: Platform> {
     others: Vec<MappedPiece>,
     refs: Vec<GrantRef>,
     overflows: u64,
+    alone: Alone,
     /// A page found no place since the last purge.
     full: bool,
     purged_ns: Option<u64>,
@@ -50,6 +53,7 @@ impl<P: Platform> PersistentPath<P> {
             others: Vec::new(),
             refs: Vec::new(),
             overflows: 0,
+            alone: Alone::default(),
             full: false,
             purged_ns: None,
         }
@@ -79,6 +83,7 @@ impl<P: Platform> PersistentPath<P> {
     }
 
     fn release(&mut self, memory: IoMemory, held: &mut Held<P>) {
+        let memory = self.alone.end(memory, held);
         unhold(memory, held, &mut self.done);
         held.kept.drain(..).for_each(|gref| self.store.release(gref));
     }
@@ -111,6 +116,10 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
                 self.missing.push(*part);
             }
         }
+        if !self.missing.is_empty() && !self.alone.takes(self.missing.len(), held) {
+            self.release(IoMemory::default(), held);
+            return self.alone.begin_copy(p, of, way, parts, held);
+        }
         let mut pieces = core::mem::take(&mut held.spare);
         let Self { store, missing, others, refs, .. } = self;
         let acc = way.access();
@@ -138,6 +147,14 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
             return None;
         }
         Some(memory)
+    }
+
+    fn fetch<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
+        self.alone.fetch(p, of, batch, parts);
+    }
+
+    fn deliver<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
+        self.alone.deliver(p, of, batch, parts);
     }
 
     fn end(&mut self, memory: IoMemory, held: &mut Held<P>) {
@@ -169,7 +186,8 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
         Some(self.store.len())
     }
 
-    fn limit_pages(&mut self, p: &P, pages: usize) {
+    fn limit_pages(&mut self, p: &P, pages: usize, alone: usize) {
+        self.alone.limit_pages(alone);
         let mut unused = Vec::new();
         self.store.set_limit(pages, &mut unused);
         self.let_go(unused);

@@ -54,7 +54,7 @@ impl<P: Platform> Vif<P> {
         &mut self,
         p: &P,
         bus: &mut B,
-        Connect { begin, page_limit, kept }: Connect<'_>,
+        Connect { begin, page_limit, lasting, kept }: Connect<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
         // What a predecessor offered holds for its connection, and for no other: the next one is offered what this back can.
         self.told = match begin {
@@ -79,6 +79,10 @@ impl<P: Platform> Vif<P> {
         let Some(mut left) = page_limit.checked_sub(rings) else {
             return Err(ConnectError::TooManyPages(TooManyPages { asked: rings, left: page_limit }));
         };
+        // What is only kept gives way to other devices; what is named here does not.
+        let lasting = if begin == Begin::Fresh { lasting.saturating_sub(rings) } else { left };
+        let only_kept = left - left.min(lasting);
+        left -= only_kept;
         self.refused.clear();
         let mut staged = Vec::with_capacity(front.queues.len());
         let revision = front.staging_revision.min(self.told.staging_revision);
@@ -221,7 +225,7 @@ impl<P: Platform> Vif<P> {
             q.rx.set_queues(n);
         }
         self.shares = shares;
-        self.allow_pages(p, left);
+        self.allow_pages(p, left + only_kept);
         self.reload_headroom(p, bus).map_err(ConnectError::Keys)?;
         self.reload_rate(p, bus).map_err(ConnectError::Keys)
     }

@@ -114,6 +114,8 @@ pub struct Vif<P: Platform> {
     refused: Vec<(usize, &'static str, ListRefusal)>,
     /// Pages that all of its queues may keep since they saw them.
     allowed: usize,
+    /// Pages that it may have so that they do not come back before it closes.
+    lasting: usize,
     /// What stands in `rate` and is none.
     bad_rate: Option<String>,
     /// Stalls of former connections.
@@ -139,6 +141,7 @@ impl<P: Platform> Back<Vif<P>> {
             accepts: RxAccepts::ALL,
             refused: Vec::new(),
             allowed: 0,
+            lasting: usize::MAX,
             bad_rate: None,
             past_stalls: 0,
             link: false,
@@ -233,23 +236,47 @@ impl<P: Platform> BackDevice for Vif<P> {
         if self.shares.is_empty() { 0 } else { self.allowed + may_be_added }
     }
 
+    fn wished_pages(&self) -> usize {
+        let free = self.grefs.as_ref().map_or(0, GrefRequests::free);
+        self.nr_keeping() * self.config.persistent_pages + free
+    }
+
+    fn limit_lasting(&mut self, pages: usize) {
+        self.lasting = pages;
+    }
+
     fn allow_pages(&mut self, p: &P, pages: usize) {
         let most = self.config.persistent_pages;
-        let nr_chains = self.shares.iter().flat_map(|s| s.keeps).filter(|keeps| *keeps).count();
+        let nr_chains = self.nr_keeping();
         let mut pages = pages;
+        let lasting = self.lasting.saturating_sub(self.needed_pages());
         if let Some(grefs) = &mut self.grefs {
-            // Half for each way, where there are both.
-            grefs.set_room(if nr_chains == 0 { pages } else { pages / 2 });
+            // Half for each way, where both want so many.
+            let kept = (nr_chains * most).min(pages.div_ceil(2));
+            grefs.set_room((pages - kept).min(lasting));
             pages -= grefs.room();
         }
-        let each = (pages / nr_chains.max(1)).min(most);
-        self.shares.iter().for_each(|s| s.order_pages(each));
+        let (mut left, mut chains) = (pages, nr_chains);
+        for share in &self.shares {
+            // The last have what does not divide.
+            let each = share.keeps.map(|keeps| {
+                let each = if keeps { (left / chains).min(most) } else { 0 };
+                (left, chains) = (left - each, chains - usize::from(keeps));
+                each
+            });
+            share.order_pages(each);
+        }
         self.queues.iter_mut().for_each(|q| q.heed(p));
-        self.allowed = each * nr_chains;
+        self.allowed = pages - left;
     }
 }
 
 impl<P: Platform> Vif<P> {
+    /// Directions of queues that keep pages since they saw them.
+    fn nr_keeping(&self) -> usize {
+        self.shares.iter().flat_map(|s| s.keeps).filter(|keeps| *keeps).count()
+    }
+
     /// Pages that it has mapped: those that it [needs](BackDevice::needed_pages), and those that it keeps since it saw them.
     pub fn mapped_pages(&self) -> usize {
         self.needed_pages() + self.shares.iter().map(|s| s.kept_pages()).sum::<usize>()

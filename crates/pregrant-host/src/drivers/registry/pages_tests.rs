@@ -1,0 +1,219 @@
+//! Any devices of a guest, in any order: what each may have mapped.
+
+use super::{PAGES_PER_GUEST, Room, SPARE, lasting, room, shares};
+use proptest::prelude::*;
+
+/// A device, as the bound sees it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Device {
+    there: bool,
+    connected: bool,
+    /// Taken to keep until it closes, of what it would have so.
+    least: usize,
+    share: usize,
+    /// Of that, what it may take for long.
+    for_long: usize,
+    wished: usize,
+}
+
+/// What a device is like when it connects.
+#[derive(Clone, Copy, Debug)]
+struct Wants {
+    rings: usize,
+    /// Lists and the like.
+    lasting: usize,
+    kept: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Find,
+    /// It is looked at, and its front has not come.
+    Look,
+    Connect(Wants),
+    /// It takes of its share what it may take for long.
+    Fill,
+    Close,
+    Remove,
+    /// All end, and are taken up by another process.
+    TakeOver,
+}
+
+#[derive(Debug)]
+struct Guest {
+    limit: usize,
+    devices: Vec<Device>,
+}
+
+impl Guest {
+    fn least(&self, but: Option<usize>) -> usize {
+        self.devices.iter().enumerate().filter(|(at, _)| Some(*at) != but).map(|(_, d)| d.least).sum()
+    }
+
+    fn room(&self, at: usize) -> Room {
+        let others = self.devices.iter().enumerate().filter(|(k, d)| *k != at && d.connected);
+        let wishes: Vec<_> = others.map(|(_, d)| d.wished).collect();
+        room(self.limit, self.least(Some(at)), &wishes, self.waiting())
+    }
+
+    fn waiting(&self) -> usize {
+        self.devices.iter().filter(|d| d.there && !d.connected).count()
+    }
+
+    fn share(&mut self) {
+        let least = self.least(None);
+        let waiting = self.waiting();
+        let connected: Vec<_> = self.devices.iter_mut().filter(|d| d.connected).collect();
+        let wishes: Vec<_> = connected.iter().map(|d| d.wished).collect();
+        let for_long = lasting(self.limit, least, &wishes, waiting);
+        let shares = shares(self.limit.saturating_sub(least), &wishes).into_iter().zip(for_long);
+        connected.into_iter().zip(shares).for_each(|(d, (share, for_long))| {
+            (d.share, d.for_long) = (share, for_long);
+        });
+    }
+
+    fn happens(&mut self, at: usize, event: Event) {
+        let before: Vec<_> = self.devices.iter().map(|d| d.share).collect();
+        let device = self.devices[at];
+        match event {
+            Event::Find => self.devices[at].there = true,
+            Event::Look => drop(self.room(at)),
+            Event::Connect(wants) if device.there && !device.connected => {
+                let room = self.room(at);
+                if wants.rings > room.limit {
+                    assert!(self.least(Some(at)) + wants.rings > self.limit, "refused, and there is room");
+                    return;
+                }
+                let lists = wants.lasting.min(room.lasting.saturating_sub(wants.rings));
+                let (least, wished) = (wants.rings + lists, wants.kept);
+                self.devices[at] =
+                    Device { there: true, connected: true, least, share: 0, for_long: 0, wished };
+                self.share();
+            }
+            Event::Fill if device.connected => {
+                let takes = device.share.min(device.for_long).min(device.wished);
+                let device = &mut self.devices[at];
+                device.least += takes;
+                device.share -= takes;
+                device.for_long -= takes;
+                device.wished -= takes;
+            }
+            Event::Close if device.connected => {
+                self.devices[at] = Device { there: true, ..Device::default() };
+                self.share();
+            }
+            Event::Remove => {
+                self.devices[at] = Device::default();
+                self.share();
+            }
+            Event::TakeOver => self.take_over(),
+            Event::Connect(_) | Event::Fill | Event::Close => {}
+        }
+        if matches!(event, Event::Find | Event::Look) {
+            let now: Vec<_> = self.devices.iter().map(|d| d.share).collect();
+            assert_eq!(now, before, "it changed what others have");
+        }
+    }
+
+    /// One after the other, as the registry takes them up: what was taken fits again.
+    fn take_over(&mut self) {
+        let none = vec![Device::default(); self.devices.len()];
+        let old = std::mem::replace(&mut self.devices, none);
+        for (at, was) in old.iter().enumerate() {
+            self.devices[at].there = was.there;
+            if was.connected {
+                assert!(self.room(at).limit >= was.least, "{old:?}");
+                self.devices[at] = Device { share: 0, ..*was };
+                self.share();
+            }
+        }
+        self.share();
+    }
+
+    fn holds(&self) {
+        let all: usize = self.devices.iter().map(|d| d.least + d.share).sum();
+        assert!(all <= self.limit, "{self:?}");
+        let free = self.limit - all;
+        let connected = || self.devices.iter().filter(|d| d.connected);
+        for d in connected() {
+            assert!(d.share <= d.wished, "{self:?}");
+            assert!(d.share > 0 || d.wished == 0 || free == 0, "none, and pages are free: {self:?}");
+        }
+    }
+
+    /// Just after they were shared out.
+    fn is_even(&self) {
+        let all: usize = self.devices.iter().map(|d| d.least + d.share).sum();
+        let connected = || self.devices.iter().filter(|d| d.connected);
+        let most = connected().map(|d| d.share).max().unwrap_or(0);
+        for d in connected().filter(|d| d.share < d.wished) {
+            assert!(all == self.limit, "{d:?} has not what it wishes for, and pages are free");
+            assert!(d.share + 1 >= most, "{d:?} has less than another that has {most}");
+        }
+    }
+}
+
+fn wants() -> impl Strategy<Value = Wants> {
+    let rings = prop_oneof![1..40usize, 1..3000usize];
+    (rings, 0..5000usize, prop_oneof![Just(0), 1..8000usize]).prop_map(|(rings, lasting, kept)| Wants {
+        rings,
+        lasting,
+        kept,
+    })
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        3 => Just(Event::Find),
+        2 => Just(Event::Look),
+        6 => wants().prop_map(Event::Connect),
+        2 => Just(Event::Fill),
+        2 => Just(Event::Close),
+        1 => Just(Event::Remove),
+        1 => Just(Event::TakeOver),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn shares_hold_in_any_order(
+        limit in prop_oneof![1..200usize, Just(PAGES_PER_GUEST)],
+        events in prop::collection::vec((0..20usize, event()), 1..80),
+    ) {
+        let mut guest = Guest { limit, devices: vec![Device::default(); 20] };
+        for (at, event) in events {
+            guest.happens(at, event);
+            guest.holds();
+            if matches!(event, Event::Connect(_) | Event::Close | Event::Remove | Event::TakeOver) {
+                guest.share();
+                guest.is_even();
+                guest.holds();
+            }
+        }
+    }
+}
+
+/// Whatever others took for long, there is room for the rings of one that nobody has heard of.
+#[test]
+fn there_is_room_for_one_that_comes_late() {
+    let wants = Wants { rings: 17, lasting: 4096, kept: 6144 };
+    let mut guest = Guest { limit: PAGES_PER_GUEST, devices: vec![Device::default(); 32] };
+    for at in 0..32 {
+        guest.happens(at, Event::Find);
+        guest.happens(at, Event::Connect(wants));
+        assert!(guest.devices[at].connected, "device {at}");
+        guest.happens(at, Event::Fill);
+    }
+    assert!(guest.least(None) >= PAGES_PER_GUEST - PAGES_PER_GUEST / SPARE - 32);
+}
+
+/// Who knows of all of them gives each its part of what is taken for long.
+#[test]
+fn devices_that_are_there_have_their_part() {
+    let wants = Wants { rings: 8, lasting: 2048, kept: 0 };
+    let mut guest = Guest { limit: PAGES_PER_GUEST, devices: vec![Device::default(); 16] };
+    (0..16).for_each(|at| guest.happens(at, Event::Find));
+    (0..16).for_each(|at| guest.happens(at, Event::Connect(wants)));
+    let least: Vec<_> = guest.devices.iter().map(|d| d.least).collect();
+    assert!(least.iter().all(|least| *least >= 900), "{least:?}");
+}

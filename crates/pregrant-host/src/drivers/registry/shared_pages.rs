@@ -1,0 +1,76 @@
+//! Which devices share the pages of their guest ([`pages`](super::pages)), and who is told of its share when.
+//!
+//! ```text
+//!   about to step: what it may have, should it connect           a look: nobody else hears of it
+//!   connected, taken up, closed, gone, wishes for more: the shares of all connected devices of this guest, anew
+//! ```
+//! Queues that workers have are told, and let go of pages as soon as they are looked at: until then what one gives way with and what
+//! another has instead are both mapped.
+//!
+//! What a guest may do: connect and close without end. Each time the shares of its own devices are counted, at the expense of its steps.
+
+use super::Backend;
+use super::devices::Instance;
+use super::pages::{PAGES_PER_GUEST, Room, lasting, room, shares};
+use pregrant::platform::Platform;
+use pregrant::xenbus::{DeviceId, XenbusState};
+use pregrant::xenstore::Transport;
+
+/// Pages of all guests that stay mapped since they were seen, or because they asked for it, each a mapping of its own: a Linux process may have 65530
+/// (`vm.max_map_count`). One guest alone does not have all of them; who connects when they are shared out has the next path.
+const PERSISTENT_PAGES: usize = 2 * PAGES_PER_GUEST;
+
+impl<P: Platform, T: Transport + 'static> Backend<P, T> {
+    /// What a device may have mapped, should it connect now.
+    pub(super) fn room_for(&self, id: &DeviceId) -> Room {
+        let others =
+            || self.devices.iter().filter(|s| s.device.id().front == id.front && s.device.id() != *id);
+        let least = others().map(|s| s.served.back().least_pages()).sum();
+        let connected = others().filter(|s| s.is_connected());
+        let wishes: Vec<_> = connected.map(|s| s.served.back().wished_pages()).collect();
+        room(self.config.page_limit, least, &wishes, 1 + others().filter(|s| may_connect(s)).count())
+    }
+
+    /// What a guest's devices have of its pages, beyond their least, is shared out anew.
+    pub(super) fn share_pages(&mut self, front: pregrant::units::DomId) {
+        let limit = self.config.page_limit;
+        let (own, strangers): (Vec<_>, Vec<_>) =
+            self.devices.iter().partition(|s| s.device.id().front == front);
+        let allowed = |s: &&Instance<P, T>| s.served.back().allowed_pages();
+        let single = |s: &&Instance<P, T>| s.served.back().single_pages();
+        let theirs = strangers.iter().map(|s| allowed(s) + single(s)).sum::<usize>()
+            + own.iter().map(single).sum::<usize>();
+        let least = own.iter().map(|s| s.served.back().least_pages()).sum();
+        let left = limit.saturating_sub(least).min(PERSISTENT_PAGES.saturating_sub(theirs));
+        let connected = || own.iter().filter(|s| s.is_connected());
+        let wishes: Vec<_> = connected().map(|s| s.served.back().wished_pages()).collect();
+        let waiting = own.iter().filter(|s| may_connect(s)).count();
+        let for_long = lasting(limit, least, &wishes, waiting);
+        let own = self.devices.iter_mut().filter(|s| s.device.id().front == front && s.is_connected());
+        let shares = shares(left, &wishes).into_iter().zip(for_long);
+        for ((served, (share, for_long)), wished) in own.zip(shares).zip(wishes) {
+            served.wished_pages = wished;
+            let back = served.served.back_mut();
+            let told = (share, back.least_pages() + for_long);
+            if served.told_pages.replace(told) != Some(told) {
+                back.limit_lasting(told.1);
+                back.allow_pages(&self.platform, share);
+                self.crew.nudge(served.device.id());
+            }
+        }
+    }
+
+    /// The same, if a device wishes for other pages than when they were shared out.
+    pub(super) fn share_as_wished(&mut self, id: &DeviceId) {
+        let now = |s: &Instance<P, T>| s.served.back().wished_pages();
+        if self.devices.get(id).is_some_and(|s| s.is_connected() && now(s) > s.wished_pages) {
+            self.share_pages(id.front);
+        }
+    }
+}
+
+/// Whether a device is not connected, and its front may be soon.
+fn may_connect<P: Platform, T: Transport + 'static>(served: &Instance<P, T>) -> bool {
+    let state = served.served.back().state();
+    !served.is_connected() && matches!(state, XenbusState::Initialising | XenbusState::InitWait)
+}
