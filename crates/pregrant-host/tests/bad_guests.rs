@@ -5,6 +5,7 @@ mod machine;
 
 use machine::guest::{Guest, ordinary};
 use machine::model::Slot;
+use machine::obstructed::Obstructed;
 use machine::raw_guest::{Keys, RawGuest};
 use machine::stage::{BAD, Stage};
 use machine::{BACK, Store, log_lines, mac, until};
@@ -691,7 +692,7 @@ fn xsa_43_reconnects_of_which_everything_complains() {
     let vif = dir.join(format!("vif{BAD}.1"));
     std::fs::create_dir_all(vif.join("control")).unwrap();
     std::fs::write(vif.join("0"), "").unwrap();
-    let files = FileRecovery::new(&dir);
+    let files = Obstructed(FileRecovery::new(&dir));
     stage.back.ask(move |backend| {
         backend.config_mut().recovery = Some(Box::new(files));
         backend.config_mut().limits_steps = false;

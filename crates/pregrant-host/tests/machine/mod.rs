@@ -10,6 +10,7 @@ pub mod guest;
 pub mod log_lines;
 #[path = "../../../pregrant/tests/rig/model.rs"]
 pub mod model;
+pub mod obstructed;
 pub mod raw_guest;
 pub mod stage;
 
