@@ -202,7 +202,7 @@ impl Game {
                 if good {
                     self.model[queue].extend(list.iter().map(|e| (e.gref, e.flags == 0)));
                 }
-                assert_eq!(due.data, 0);
+                assert_eq!(due.data as usize, if good { list.len() } else { 0 });
             }
             _ => {
                 assert!(!good || list.is_some());

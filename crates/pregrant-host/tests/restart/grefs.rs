@@ -19,11 +19,11 @@ const DEL: CtrlType = CtrlType::DelGrefMapping;
 /// What the guest asks, and the answer that is due: type, queue, which of the queue's entries, data.
 const STEPS: [(CtrlType, u32, std::ops::Range<usize>, u32); 6] = [
     (CtrlType::GetGrefMappingSize, 1, 0..0, 768),
-    (ADD, 1, 0..80, 0),
-    (ADD, 0, 0..512, 0),
+    (ADD, 1, 0..80, 80),
+    (ADD, 0, 0..512, 512),
     (DEL, 1, 20..60, 40),
     (DEL, 0, 100..400, 300),
-    (ADD, 0, 100..400, 0),
+    (ADD, 0, 100..400, 300),
 ];
 
 pub fn mapped_pages_outlive_backs_that_die_at_each_point() {
