@@ -636,7 +636,8 @@ impl Game {
         assert!(kept <= self.config.persistent_pages.max(in_flight) * n);
         let mapped = match path {
             PathName::Copy => rings..=rings,
-            PathName::Map => rings + in_flight..=rings + in_flight,
+            // What does not fit is copied.
+            PathName::Map => rings..=rings + in_flight,
             PathName::Persistent => rings + kept..=rings + kept + in_flight,
         };
         assert!(mapped.contains(&counts.mapped), "{} pages mapped, and {mapped:?} are right", counts.mapped);

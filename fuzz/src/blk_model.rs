@@ -64,6 +64,8 @@ struct Active {
     sector: u64,
     sectors: u64,
     parts: Vec<Part>,
+    /// The back copies its bytes.
+    copies: bool,
     /// What a back that copies had of the guest's memory, for a write; what the disk gave, for a read.
     copied: Option<Vec<u8>>,
 }
@@ -85,6 +87,15 @@ impl fmt::Debug for Active {
 enum Verdict {
     Answer(Due),
     Go(Active),
+    /// A read of which a page is not the back's to use: the disk hears of it where its bytes are copied, as they are where all of its pages
+    /// would be more than may be mapped. Else it is answered.
+    IfCopied(Active, Due),
+}
+
+/// Whether this order is a copied read's.
+fn is_of(io: &Io, active: &Active) -> bool {
+    let copied = matches!(io.memory, IoMemory::Private(_));
+    copied && io.op == IoOp::Read && (io.sector, io.sectors) == (active.sector, active.sectors)
 }
 
 /// A request that may be taken, in its place on the ring.
@@ -307,7 +318,7 @@ impl Model {
         for verdict in judged.into_iter().take(left) {
             assert!(this.barrier.is_none(), "a request is taken behind a barrier");
             match verdict {
-                Verdict::Answer(due) => this.due.push(due),
+                Verdict::Answer(due) | Verdict::IfCopied(_, due) => this.due.push(due),
                 Verdict::Go(active) if active.alone => this.barrier = Some(active),
                 Verdict::Go(active) => panic!("taken, and its disk never heard of it: {active:?}"),
             }
@@ -370,20 +381,24 @@ impl Model {
         match self.verdict(request) {
             Err(status) => Verdict::Answer((*index, answer(status))),
             Ok((ops, alone, sector, sectors, parts)) => {
-                let copies = self.path == PathName::Copy && ops.contains(&IoOp::Write);
-                let copied = if copies { self.parts_bytes(&parts) } else { None };
-                let answer = answer(RSP_OKAY);
-                Verdict::Go(Active {
+                let copied = if ops.contains(&IoOp::Write) { self.parts_bytes(&parts) } else { None };
+                let lacks = parts.iter().any(|part| part.page.is_none());
+                let active = Active {
                     index: *index,
-                    answer,
+                    answer: answer(RSP_OKAY),
                     ops,
                     step: 0,
                     alone,
                     sector,
                     sectors,
                     parts,
+                    copies: self.path == PathName::Copy,
                     copied,
-                })
+                };
+                match lacks && self.path != PathName::Copy {
+                    true => Verdict::IfCopied(active, (*index, answer(RSP_ERROR))),
+                    false => Verdict::Go(active),
+                }
             }
         }
     }
@@ -454,10 +469,9 @@ impl Model {
             parts.push(Part { gref: segment.gref, page: self.page(segment.gref, reads), at, len });
             total += last - first + 1;
         }
-        // A back that copies looks at the pages of a read when it has the bytes.
-        let late = reads && self.path == PathName::Copy;
         let wrong = !reads && self.told.read_only || !on_disk(sector, total);
-        if wrong || !late && parts.iter().any(|part| part.page.is_none()) {
+        // Where a read is copied, its pages are looked at when there are bytes.
+        if wrong || !reads && parts.iter().any(|part| part.page.is_none()) {
             return Err(RSP_ERROR);
         }
         Ok((ops, alone, sector, total, parts))
@@ -471,15 +485,19 @@ impl Model {
         }
     }
 
-    /// The next request that its disk is to hear of. The ones before it are answered at once. All are judged.
-    fn next(&mut self, lane: usize) -> Active {
+    /// The next request that its disk is to hear of, which is by this order. The ones before it are answered at once. All are judged.
+    fn next(&mut self, lane: usize, io: &Io) -> Active {
         let this = &mut self.lanes[lane];
         loop {
             let verdict = this.judged.as_mut().and_then(VecDeque::pop_front);
             this.seen += 1;
             match verdict.expect("an order that nobody asked for") {
                 Verdict::Answer(due) => this.due.push(due),
-                Verdict::Go(active) => {
+                Verdict::IfCopied(active, due) if !is_of(io, &active) => {
+                    drop(active);
+                    this.due.push(due);
+                }
+                Verdict::Go(active) | Verdict::IfCopied(active, _) => {
                     assert!(!this.started || active.alone, "a request begins behind its poll's batch");
                     return active;
                 }
@@ -504,7 +522,7 @@ impl Model {
             let this = &mut self.lanes[lane];
             let active = match this.barrier.take() {
                 Some(barrier) => barrier,
-                None => self.next(lane),
+                None => self.next(lane, &io),
             };
             let this = &mut self.lanes[lane];
             let alone =
@@ -512,13 +530,19 @@ impl Model {
             assert!(alone, "a barrier goes alone");
             this.active.insert(io.token, active);
         }
+        let Some(active) = self.lanes[lane].active.get_mut(&io.token) else { unreachable!() };
+        if matches!(io.op, IoOp::Read | IoOp::Write) {
+            active.copies = matches!(io.memory, IoMemory::Private(_));
+            // Else it is what is there when the disk looks.
+            active.copied.take_if(|_| !active.copies);
+        }
         let active = &self.lanes[lane].active[&io.token];
         assert_eq!(Some(&io.op), active.ops.get(active.step), "of {active:?}");
         let (sector, sectors) = if io.op == IoOp::Flush { (0, 0) } else { (active.sector, active.sectors) };
         assert_eq!((io.sector, io.sectors), (sector, sectors), "of {active:?}");
         if matches!(io.op, IoOp::Read | IoOp::Write) {
-            let copies = matches!(io.memory, IoMemory::Private(_));
-            assert_eq!(copies, self.path == PathName::Copy);
+            // What would be more than may be mapped is copied.
+            assert!(active.copies || self.path != PathName::Copy);
             assert_eq!(io.memory.len() as u64, sectors * SECTOR_BYTES as u64);
         } else {
             assert!(io.memory.is_empty());
@@ -593,7 +617,7 @@ impl Model {
             let bytes: Vec<u8> = (0..io.memory.len()).map(|k| (k ^ k >> 8 ^ seed as usize) as u8).collect();
             // A disk that fails has done a part of it.
             io.memory.fill_from(&bytes);
-            if self.path == PathName::Copy {
+            if active.copies {
                 self.lanes[lane].active.get_mut(&io.token).expect("as above").copied = Some(bytes);
             } else {
                 let parts = active.parts.clone();
@@ -638,7 +662,7 @@ impl Model {
                 Err(IoError::Failed) => RSP_ERROR,
                 Err(IoError::NotSupported) => RSP_EOPNOTSUPP,
             };
-            let lands = one.outcome.is_ok() && one.io.op == IoOp::Read && self.path == PathName::Copy;
+            let lands = one.outcome.is_ok() && one.io.op == IoOp::Read && active.copies;
             this.ended.push((active, lands));
         }
         done.extend(new);

@@ -13,7 +13,7 @@ mod mounted;
 mod signalled;
 mod xen;
 
-use crate::loopback::guest_domid;
+use crate::loopback::{NO_DOMAIN, guest_domid};
 use crate::stop::Stop;
 use clap::Args;
 use mounted::Mounted;
@@ -115,7 +115,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub fn run(mut args: BlkFrontArgs, given: &Given) -> Result<()> {
     args.default_segments = !given.has("segments");
     if args.loopback.is_none() {
-        given.refuse("domain", "on Xen the guest is the domain in which this runs")?;
+        given.refuse("domain", NO_DOMAIN)?;
     }
     mounted::check(&args.mount)?;
     match &args.loopback {

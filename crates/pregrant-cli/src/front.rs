@@ -12,7 +12,7 @@ mod loopback;
 mod tap;
 mod xen;
 
-use crate::loopback::guest_domid;
+use crate::loopback::{NO_DOMAIN, guest_domid};
 use crate::stop::Stop;
 use clap::Args;
 use pregrant::DomId;
@@ -237,7 +237,7 @@ impl FrontArgs {
     /// Refuses what would have no effect.
     fn check(&self, given: &Given) -> std::result::Result<(), Usage> {
         if self.loopback.is_none() {
-            given.refuse("domain", "on Xen the guest is the domain in which this runs")?;
+            given.refuse("domain", NO_DOMAIN)?;
         }
         if self.path != PathName::Staging {
             given.refuse("data-len", format_args!("--path {} has no staging buffers", self.path))?;

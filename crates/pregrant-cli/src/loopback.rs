@@ -251,6 +251,10 @@ fn running(dir: &Path) -> Result<(Control, Client<UnixTransport>)> {
     Ok((control, Client::new(UnixTransport::connect(machine::store_socket(dir))?)))
 }
 
+/// Why `--domain` has no effect without `--loopback`.
+pub const NO_DOMAIN: &str =
+    "on Xen the guest is the domain in which this runs (for a guest of a loopback machine: --loopback DIR)";
+
 /// Why a process cannot be on the machine in `dir`, and what to do.
 pub fn no_machine(dir: &Path, why: LoopbackError) -> Box<dyn Error> {
     let dir_shown = dir.display();
