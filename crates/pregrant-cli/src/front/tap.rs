@@ -17,7 +17,7 @@ use pregrant::net::front::{FrontStep, Verdict};
 use pregrant::net::headers::MacAddr;
 use pregrant::net::mtu::Mtu;
 use pregrant::platform::Platform;
-use pregrant::port::{Arena, FramePort};
+use pregrant::port::{Arena, FramePort, Offloads};
 use pregrant::xenbus::KeyError;
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::{Frontend, FrontendError, Mode, Rest, Work, Worker};
@@ -29,6 +29,9 @@ use pregrant_lab::station::echo_hook::{EchoHook, HookLine};
 use std::error::Error;
 use std::os::fd::AsFd;
 use std::time::Duration;
+
+/// Between two looks whether a port that had no room has some.
+const STANDS: Duration = Duration::from_millis(1);
 
 /// Moves frames until a signal; the interface is `name`.
 pub(super) fn run<P: Platform, T: Transport>(
@@ -62,7 +65,18 @@ where
     guest.platform().events().also_wake_on(arrivals.as_fd())?;
     let hook = hook.map(|verdict| EchoHook::new(MacAddr(mac), verdict));
     let (ports, waiting) = (Vec::new(), Vec::new());
-    let mut uplink = Uplink { guest, tap, arrivals, stop, hook, ports, waiting, came: Arena::new() };
+    let mut uplink = Uplink {
+        guest,
+        tap,
+        arrivals,
+        stop,
+        hook,
+        ports,
+        takes: Offloads::default(),
+        stands: false,
+        waiting,
+        came: Arena::new(),
+    };
     uplink.follow()?;
     let _ = screen::print(format_args!("interface {name}: ready, MTU {mtu}"));
     let done = Worker::new(Mode::Adaptive).run(&mut uplink);
@@ -95,6 +109,10 @@ struct Uplink<'a, P: Platform, T: Transport> {
     hook: Option<EchoHook>,
     /// One a queue; none while the vif is not connected.
     ports: Vec<TapPort>,
+    /// What the back takes unfinished, as the kernel was told.
+    takes: Offloads,
+    /// A port had no room in the last round.
+    stands: bool,
     /// By queue: frames on their way to the ring.
     waiting: Vec<Waiting>,
     /// Frames on their way to the kernel.
@@ -127,7 +145,12 @@ where
         // In this order: what comes after is seen by the round below, or wakes.
         self.arrivals.take(|_| {});
         if !self.round()? {
-            self.guest.sleep(self.is_full(), None)?;
+            if self.stands {
+                // The vif's ring has frames, for which nobody would sleep; and whoever makes room in a tap's ring wakes a backend's worker.
+                std::thread::sleep(STANDS);
+            } else {
+                self.guest.sleep(self.is_full(), None)?;
+            }
         }
         Ok(())
     }
@@ -135,7 +158,9 @@ where
     /// Follows the backend's state.
     fn control(&mut self) -> Result<()> {
         let step = self.guest.control(Duration::ZERO)?;
-        if step != FrontStep::Waiting || self.ports.is_empty() == self.guest.vif().is_live() {
+        if step == FrontStep::Renewed && self.guest.vif().takes() == self.takes {
+            self.guest.log_state(); // the kernel has nothing to hear of it
+        } else if step != FrontStep::Waiting || self.ports.is_empty() == self.guest.vif().is_live() {
             self.follow()?;
         }
         Ok(())
@@ -157,10 +182,12 @@ where
     /// A burst each way on each queue. True: something moved.
     fn round(&mut self) -> Result<bool> {
         let mut moved = false;
+        self.stands = false;
         for (i, (port, waiting)) in self.ports.iter_mut().zip(&mut self.waiting).enumerate() {
             self.came.clear();
             // Its ring is full: what the back sends waits on the vif's.
             let takes = port.takes();
+            self.stands |= !takes;
             let came = match &mut self.hook {
                 _ if !takes => 0,
                 Some(hook) => hook.recv(&mut self.guest, i, &mut self.came)?,
@@ -203,7 +230,8 @@ where
         self.ports.clear();
         let queues = self.guest.vif().nr_queues();
         if queues > 0 {
-            self.ports = self.tap.ports(queues, self.guest.vif().takes())?;
+            self.takes = self.guest.vif().takes();
+            self.ports = self.tap.ports(queues, self.takes)?;
             self.ports.iter().try_for_each(|port| self.arrivals.add(port, 0))?;
             // What waits for the next connection is kept; with fewer queues some has no place any more.
             self.waiting.resize_with(queues, || Waiting { frames: Arena::new(), sent: 0 });
