@@ -103,7 +103,10 @@ pub fn read_all(dirs: &[&Path]) -> std::io::Result<Vec<Daemon>> {
     let sockets: Vec<_> = if found.iter().any(Result::is_ok) {
         found.into_iter().flatten().flatten().collect()
     } else {
-        found.into_iter().collect::<std::io::Result<Vec<_>>>()?.concat()
+        // One that may not be read says more than one that is not there.
+        let mut errors: Vec<_> = found.into_iter().filter_map(Result::err).collect();
+        errors.sort_by_key(|e| e.kind() == std::io::ErrorKind::NotFound);
+        return errors.into_iter().next().map_or_else(|| Ok(Vec::new()), Err);
     };
     let answers = ask(&sockets);
     let daemon = |(socket, status): (&PathBuf, _)| {
