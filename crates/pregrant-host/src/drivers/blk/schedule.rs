@@ -562,13 +562,15 @@ impl Schedule {
         copy_out: impl FnOnce(&mut [u8]) -> usize,
     ) {
         let Some(request) = &mut self.places[piece.place] else { return };
-        match outcome {
-            Ok(()) if piece.op == PieceOp::Read => {
-                let part = request.part(&piece.bytes);
-                copy_out(&mut request.buffer[part]);
-            }
-            Ok(()) => {}
-            Err(e) => request.failed = request.failed.or(Some(e)),
+        let is_refused = piece.op == PieceOp::Discard && outcome == Err(IoError::NotSupported);
+        if let Some(zeroes) = request.zeroes.as_mut().filter(|zeroes| is_refused && !zeroes.hole) {
+            // A disk may discard in one place and not in another: there it is written, as where nothing is discarded.
+            zeroes.rest.push_front((PieceOp::Zero, piece.bytes.clone()));
+        } else if let Err(e) = outcome {
+            request.failed = request.failed.or(Some(e));
+        } else if piece.op == PieceOp::Read {
+            let part = request.part(&piece.bytes);
+            copy_out(&mut request.buffer[part]);
         }
         request.left -= 1;
         if request.zeroes.is_some() {

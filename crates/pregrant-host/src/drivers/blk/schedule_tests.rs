@@ -506,6 +506,28 @@ fn a_range_that_is_interrupted_while_it_waits_asks_nothing() {
     assert!(schedule.is_empty() && !schedule.is_ready());
 }
 
+/// It was found to discard, and does not here: zeroes are written, and a hole is refused.
+#[test]
+fn a_discard_that_is_refused_is_written_where_zeroes_were_asked_for() {
+    let mut schedule = long_disk(true);
+    let op = |hole| {
+        let (at, len, interrupt) = (512, 1 << 20, Interrupt::default());
+        if hole { DiskOp::PunchHole { at, len, interrupt } } else { DiskOp::Zero { at, len, interrupt } }
+    };
+    for (hole, expected) in [(false, Ok(vec![])), (true, Err(IoError::NotSupported))] {
+        let fate = fate_of(&mut schedule, op(hole));
+        let asked = ask_all(&mut schedule);
+        assert_eq!(asked.iter().map(|asked| (asked.1, asked.2)).collect::<Vec<_>>(), [('d', 1 << 20)]);
+        schedule.answered(asked[0].0, Err(IoError::NotSupported), |_| 0);
+        let written = ask_all(&mut schedule);
+        assert!(written.iter().all(|asked| asked.1 == 'w'));
+        assert_eq!(written.iter().map(|asked| asked.2).sum::<u64>(), if hole { 0 } else { 1 << 20 });
+        written.iter().for_each(|asked| schedule.answered(asked.0, Ok(()), |_| 0));
+        assert_eq!(*fate.lock().unwrap(), Some(expected));
+        assert!(schedule.is_empty());
+    }
+}
+
 #[test]
 fn an_error_of_the_disk_is_the_requests_and_lets_others_go_on() {
     let mut schedule = Schedule::default();
