@@ -13,6 +13,7 @@ use super::Backend;
 use super::devices::Instance;
 use super::pages::{PAGES_PER_GUEST, Room, lasting, room, shares};
 use pregrant::platform::Platform;
+use pregrant::units::DomId;
 use pregrant::xenbus::{DeviceId, XenbusState};
 use pregrant::xenstore::Transport;
 
@@ -31,8 +32,21 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         room(self.config.page_limit, least, &wishes, 1 + others().filter(|s| may_connect(s)).count())
     }
 
-    /// What a guest's devices have of its pages, beyond their least, is shared out anew.
-    pub(super) fn share_pages(&mut self, front: pregrant::units::DomId) {
+    /// What a guest's devices have of its pages, beyond their least, is shared out anew; and what it has left of those of all guests is
+    /// given to others that were short of them.
+    pub(super) fn share_pages(&mut self, front: DomId) {
+        self.share_out(front, false);
+        let is_short = |s: &&Instance<P, T>| {
+            s.is_connected() && s.told_pages.is_some_and(|(share, _)| share < s.wished_pages)
+        };
+        let mut short: Vec<_> = self.devices.iter().filter(is_short).map(|s| s.device.id().front).collect();
+        short.sort_unstable();
+        short.dedup();
+        short.into_iter().filter(|other| *other != front).for_each(|other| self.share_out(other, true));
+    }
+
+    /// One guest's pages; `for_more`: where there are more than at the last time.
+    fn share_out(&mut self, front: DomId, for_more: bool) {
         let limit = self.config.page_limit;
         let (own, strangers): (Vec<_>, Vec<_>) =
             self.devices.iter().partition(|s| s.device.id().front == front);
@@ -46,8 +60,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let wishes: Vec<_> = connected().map(|s| s.served.back().wished_pages()).collect();
         let waiting = own.iter().filter(|s| may_connect(s)).count();
         let for_long = lasting(limit, least, &wishes, waiting);
+        let shares = shares(left, &wishes);
+        let told = connected().map(|s| s.told_pages.map_or(0, |(share, _)| share)).sum::<usize>();
+        if for_more && shares.iter().sum::<usize>() <= told {
+            return;
+        }
         let own = self.devices.iter_mut().filter(|s| s.device.id().front == front && s.is_connected());
-        let shares = shares(left, &wishes).into_iter().zip(for_long);
+        let shares = shares.into_iter().zip(for_long);
         for ((served, (share, for_long)), wished) in own.zip(shares).zip(wishes) {
             served.wished_pages = wished;
             let back = served.served.back_mut();
