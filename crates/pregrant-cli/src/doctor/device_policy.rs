@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   backend/vbd/5/51712: params, physical-device-path, mode --> DeviceAllow=/dev/vg/disk rw      a block device
-//!                                                           --> ReadWritePaths=/srv/disk.img     a file that is written, elsewhere
+//!                                                           --> ReadWritePaths=-/srv/disk.img    a file that is written, elsewhere
 //!                                                           --> a remark                         not there, or not to be named in a unit
 //! ```
 //! What a guest may do: nothing; these keys are the toolstack's. A path is quoted as a unit has it all the same, or only remarked.
@@ -112,7 +112,8 @@ fn text(domid: DomId, disks: &[Configured], kind_of: impl Fn(&Path) -> Kind) -> 
                 Some(format!("DeviceAllow={path} {}", if writes { "rw" } else { "r" }))
             }
             (_, Kind::File) if in_place || !writes => continue,
-            (Some(path), Kind::File) => Some(format!("ReadWritePaths={path}")),
+            // Without the minus an image that is gone would keep the unit, and with it every guest's disk, from starting again.
+            (Some(path), Kind::File) => Some(format!("ReadWritePaths=-{path}")),
             _ => None,
         };
         let _ = writeln!(out, "# {}", names.join(", "));
@@ -175,7 +176,7 @@ mod tests {
             "DeviceAllow=/dev/loop3 r",
             "DeviceAllow=/dev/vg/root rw",
             "DeviceAllow=/dev/vg/shared rw",
-            "ReadWritePaths=/srv/100%%/b.img",
+            "ReadWritePaths=-/srv/100%%/b.img",
         ];
         assert_eq!(said, due, "{text}");
         assert!(
