@@ -90,6 +90,9 @@ impl<P: Platform> FrontVif<P> {
         self.take_limits(&back);
         self.told.clear();
         self.renews = self.tells && self.ctrl.is_some() && back.ctrl_ring;
+        if !self.renews {
+            self.telling = None; // nobody answers
+        }
         if !self.ctrl.as_ref().is_some_and(CtrlFront::is_pending) {
             self.ask_anew(p);
         }
