@@ -149,7 +149,8 @@ impl DiskFile {
     fn fallocate(&self, at: u64, len: u64, mode: u32, reply: Reply) {
         let mode = FallocateFlags::from_bits_retain(mode);
         let what = mode.difference(FallocateFlags::KEEP_SIZE);
-        let within = self.cut(at, len);
+        // Behind the end there is nothing to give back, as of any file.
+        let (at, within) = (at.min(self.disk.len()), self.cut(at, len));
         if self.is_read_only() {
             return reply.error(Errno::ROFS);
         }
