@@ -134,7 +134,9 @@ impl KeptImage {
     /// What a predecessor wrote to its end; None: nothing.
     pub fn load(&self) -> Option<ImageRecord> {
         let mut bytes = vec![0; KEPT_IMAGE_BYTES];
-        if !self.0.copy_out(0, &mut bytes) {
+        let (magic, rest) = bytes.split_at_mut(4);
+        magic.copy_from_slice(&self.0.load_u32(0)?.to_le_bytes());
+        if !self.0.copy_out(4, rest) {
             return None;
         }
         ImageRecord::from_bytes(&bytes)
@@ -144,16 +146,12 @@ impl KeptImage {
     pub fn store(&self, record: &ImageRecord) {
         self.clear();
         let bytes = record.to_bytes();
-        let (magic, rest) = bytes.split_at(4);
-        let put = |at: usize, bytes: &[u8]| {
-            let fits = self.0.copy_in(at, bytes);
-            debug_assert!(fits, "a record lies inside of its memory");
-        };
-        put(4, rest);
+        let fits = self.0.copy_in(4, &bytes[4..]);
         crash::here(Point::InRecord);
         // Against one's own death the compiler is the only danger, as against a signal.
         compiler_fence(Ordering::SeqCst);
-        put(0, magic);
+        let fits = fits && self.0.store_u32(0, MAGIC);
+        debug_assert!(fits, "a record lies inside of its memory");
         compiler_fence(Ordering::SeqCst);
     }
 
