@@ -1,6 +1,5 @@
 # shows: the disk unit of dist under systemd as process 1: the sandbox holds; a kill, a restart and a stop are outlived under fio with verify
 # boot: systemd
-# unproven: was not played yet
 # seconds: 400
 image one 32
 # shown KEY: of the unit. pid: its process. status KEY: what the kernel says of that.
