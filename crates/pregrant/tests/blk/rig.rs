@@ -19,7 +19,7 @@ pub const GUEST: DomId = DomId(5);
 pub const HOST: DomId = DomId(1);
 
 /// Sectors of a model disk.
-pub const SECTORS: u64 = 4096;
+pub const SECTORS: u64 = if cfg!(miri) { 256 } else { 4096 };
 
 /// A writable disk that can all there is.
 pub fn figures() -> DiskFigures {
