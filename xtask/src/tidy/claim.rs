@@ -17,15 +17,14 @@ pub const PROTOCOL: &str = "docs/protocol/";
 const ADVISORY: &str = "xsa_";
 
 /// Names on the page that are no tests, and tests with an advisory's number that the page does not name.
-pub fn check(page: &str, sources: &[Source]) -> Vec<String> {
+pub fn check(page: &str, functions: &Functions<'_>) -> Vec<String> {
     let claims = claims(page);
-    let functions = all_functions(sources);
     let mut offences = Vec::new();
     if claims.is_empty() {
         offences.push(format!("{PAGE}: names no test at all"));
     }
-    offences.extend(missing(PAGE, &claims, &functions));
-    for (path, names) in &functions {
+    offences.extend(missing(PAGE, &claims, functions));
+    for (path, names) in functions {
         for name in names.iter().filter(|name| name.starts_with(ADVISORY)) {
             if !claims.iter().any(|(file, test)| is_in(path, file) && name == test) {
                 offences.push(format!("{path}: `{name}` is not in {PAGE}; add it to its advisory's row"));
@@ -36,9 +35,9 @@ pub fn check(page: &str, sources: &[Source]) -> Vec<String> {
 }
 
 /// The same for a page of the protocol, and words that claim what no test shows.
-pub fn check_protocol(page: &Source, sources: &[Source]) -> Vec<String> {
+pub fn check_protocol(page: &Source, functions: &Functions<'_>) -> Vec<String> {
     let Source { path, text } = page;
-    let mut offences = missing(path, &claims(text), &all_functions(sources));
+    let mut offences = missing(path, &claims(text), functions);
     // The page that says how to read them quotes the word.
     let marks = ["**Built", "**Not built", "*built", "*not built", "*Not built"];
     for (line, number) in text.lines().zip(1..) {
@@ -50,9 +49,10 @@ pub fn check_protocol(page: &Source, sources: &[Source]) -> Vec<String> {
 }
 
 /// All functions, by file.
-type Functions<'a> = Vec<(&'a str, Vec<String>)>;
+pub type Functions<'a> = Vec<(&'a str, Vec<String>)>;
 
-fn all_functions(sources: &[Source]) -> Functions<'_> {
+/// Those of these files.
+pub fn all_functions(sources: &[Source]) -> Functions<'_> {
     sources.iter().map(|s| (s.path.as_str(), functions(&s.text))).collect()
 }
 
@@ -92,11 +92,11 @@ fn functions(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Source, check};
+    use super::{Source, all_functions, check};
 
     fn offences(page: &str, tests: &[(&str, &str)]) -> Vec<String> {
         let source = |(path, text): &(&str, &str)| Source { path: (*path).into(), text: (*text).into() };
-        check(page, &tests.iter().map(source).collect::<Vec<_>>())
+        check(page, &all_functions(&tests.iter().map(source).collect::<Vec<_>>()))
     }
 
     #[test]
@@ -111,7 +111,7 @@ mod tests {
         let offences = |text: &str| {
             super::check_protocol(
                 &Source { path: "docs/protocol/ring.md".into(), text: text.into() },
-                &sources,
+                &all_functions(&sources),
             )
         };
         assert_eq!(offences("`ring::x`, and \"built\""), [""; 0]);

@@ -53,9 +53,10 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     }
     let page = |path: &str| read(&w.root().join(path));
     let mut offences: Vec<String> = sources.iter().flat_map(check).collect();
-    offences.extend(claim::check(&page(claim::PAGE)?, &sources));
+    let functions = claim::all_functions(&sources);
+    offences.extend(claim::check(&page(claim::PAGE)?, &functions));
     let protocol = others.iter().filter(|page| page.path.starts_with(claim::PROTOCOL));
-    offences.extend(protocol.flat_map(|page| claim::check_protocol(page, &sources)));
+    offences.extend(protocol.flat_map(|page| claim::check_protocol(page, &functions)));
     offences.extend(unsafety::check_table(&page(unsafety::PAGE)?, &sources));
     offences.extend(pair::check(&sources));
     offences.extend(section::check(sources.iter().chain(&others)));
