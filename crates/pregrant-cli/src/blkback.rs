@@ -134,7 +134,8 @@ pub fn run(args: &BlkBackArgs, given: &Given) -> Result<()> {
 
 fn on_loopback(dir: &Path, args: &BlkBackArgs) -> Result<()> {
     let attached = Attached::on_loopback(dir, SERVES, &args.daemon, Stop::on_signals()?)?;
-    let Some((attached, _owner)) = attached else { return Ok(()) };
+    let Some((mut attached, _owner)) = attached else { return Ok(()) };
+    attached.say_missing(&args.vbd)?;
     let mut daemon =
         attached.daemon(&args.daemon, vec![Box::new(Blk::new(args.config(false)))], None, None)?;
     daemon.run(args.daemon.close).map_err(|e| machine::ended_or(dir, e))
@@ -150,6 +151,7 @@ fn on_xen(args: &BlkBackArgs) -> Result<()> {
     };
     let kept_off = KeptOff::begin(SERVES, args.vbd.clone())?;
     owner.succeed();
+    attached.say_missing(&args.vbd)?;
     attached.leave(Box::new(|id| had_by_kernel(&KernelBack::of(Class::VBD), id)));
     let usual = if domid == TOOLSTACKS { Scripts::Toolstack } else { Scripts::None };
     let scripts = args.hotplug.unwrap_or(usual);

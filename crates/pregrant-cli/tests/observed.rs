@@ -274,6 +274,33 @@ fn lines_are_for_who_reads_them_and_honest_ends_are_no_warnings() {
     machine.stop();
 }
 
+/// Whoever mistypes a device would wait for it without a word.
+#[test]
+fn a_device_that_is_not_there_is_said_to_be_missing() {
+    let mut machine = Served::start("missing", &["--guest", "5", "--disk", "5=ram:1M"]);
+    for (args, says) in [
+        (
+            ["back", "--vif", "5.7"],
+            "vif 7 of domain 5 is not there, and is waited for (this domain has 1, as: vif 0 of domain 5",
+        ),
+        (["back", "--vif", "6"], "vif of domain 6 is not there, and is waited for"),
+        (
+            ["blkback", "--vbd", "6"],
+            "vbd of domain 6 is not there, and is waited for (this domain has 1, as: vbd 51712",
+        ),
+    ] {
+        let log = Logged::start(&machine, "missing", &args);
+        log.says(says);
+        log.process.stop();
+    }
+    let there = Logged::start(&machine, "there", &["back", "--vif", "5.0"]);
+    there.says("found");
+    there.process.stop();
+    let log = fs::read_to_string(machine.dir.join("there.log")).expect("its log");
+    assert!(!log.contains("is not there"), "{log}");
+    machine.stop();
+}
+
 /// A backend that hangs is told from one that does not run, by every command; and the others of its machine are shown.
 #[test]
 fn a_hung_backend_is_no_absent_one() {

@@ -13,7 +13,8 @@ pub(super) fn run(dir: &Path, args: &BackArgs) -> Result<()> {
     let stop = Stop::on_signals()?;
     let files = capture_files(args)?;
     let attached = Attached::on_loopback(dir, Serves::Vifs, &args.daemon, stop)?;
-    let Some((attached, _owner)) = attached else { return Ok(()) };
+    let Some((mut attached, _owner)) = attached else { return Ok(()) };
+    attached.say_missing(&args.vif)?;
     let switch = Switch::new();
     let far = captured(at_switch(&switch, args), files)?;
     let classes = classes(args, Hotplug::None, args.vif.clone(), far);

@@ -55,6 +55,7 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     };
     let kept_off = keep_kernel_off(args)?;
     owner.succeed();
+    attached.say_missing(&args.vif)?;
     let take = Rc::new(RefCell::new(args.take.clone()));
     let taken = Rc::clone(&take);
     attached.leave(Box::new(move |id| had_by_kernel(&KernelBack::of(Class::VIF), &taken.borrow(), id)));

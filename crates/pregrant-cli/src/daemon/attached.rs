@@ -6,6 +6,7 @@
 //! ```
 //! A platform brings its attachment, its recovery and its directory; nothing behind this asks which it is.
 
+use super::kernel::devices_of;
 use super::owner::{XenOwner, own_loopback, own_xen};
 use super::{Daemon, DaemonArgs, Result, Serves, employ, workers_on_xen};
 use crate::loopback::no_machine;
@@ -13,11 +14,12 @@ use crate::notify::Notify;
 use crate::stop::Stop;
 use pregrant::DomId;
 use pregrant::platform::Platform;
+use pregrant::xenbus::DeviceId;
 use pregrant::xenbus::device::own_domid;
 use pregrant::xenstore::Client;
 use pregrant_host::drivers::registry::HadByOthers;
 use pregrant_host::drivers::{
-    Backend, BackendConfig, BrokerRecovery, DeviceClass, FileRecovery, StatusTeller,
+    Backend, BackendConfig, BrokerRecovery, Chosen, DeviceClass, FileRecovery, StatusTeller,
 };
 use pregrant_host::linux::Xen;
 use pregrant_host::loopback::{Loopback, Owned};
@@ -124,6 +126,12 @@ fn make_private(dir: &Path) -> Result<()> {
     Ok(made.map_err(|e| format!("{}: {e}; is its folder writable for this user?", dir.display()))?)
 }
 
+/// Those of `chosen` that name none of these.
+fn absent(chosen: &[Chosen], there: &[DeviceId]) -> Vec<Chosen> {
+    let is_there = |c: &Chosen| there.iter().any(|id| c.names(id.front.0, id.handle));
+    chosen.iter().filter(|c| !is_there(c)).copied().collect()
+}
+
 /// Whether a backend in domain `own` takes the directories of devices that are over away. Dom0's toolstack does it for dom0's. In a
 /// driver domain where the toolstack plugs devices in, its daemon (`xl devd`) does, and reads there what to undo: of a
 /// directory that was gone before, it would run no script.
@@ -142,6 +150,22 @@ where
             events.also_wake_on(fd)?;
         }
         Ok(self)
+    }
+
+    /// Says which of the devices that it is to serve are not there: it waits for them.
+    pub fn say_missing(&mut self, chosen: &[Chosen]) -> Result<()> {
+        let there = devices_of(self.serves, self.domid, &mut self.xs, &[])?;
+        for Chosen { front, handle } in absent(chosen, &there) {
+            let (class, which) =
+                (self.serves.class().name(), handle.map_or(String::new(), |h| format!(" {h}")));
+            let others = match there.len() {
+                0 => format!("this domain has no {class}"),
+                n => format!("this domain has {n}, as: {}", there[0]),
+            };
+            // LOG: once for each that is chosen.
+            log::info!("{class}{which} of domain {front} is not there, and is waited for ({others})");
+        }
+        Ok(())
     }
 
     /// With its classes and its workers, and ready as everybody is told.
