@@ -468,7 +468,7 @@ fn a_device_that_is_used_by_any_other_name_is_not_written_to() {
 }
 
 /// A device that udev, which looks at new ones, may have for a moment.
-fn opened(image: &mut FileImage, how: &Opening) -> DiskFigures {
+fn opened(image: &mut dyn Image, how: &Opening) -> DiskFigures {
     loop {
         match open(image, how) {
             Err(OpenError::Busy(_)) => std::thread::yield_now(),
@@ -572,7 +572,7 @@ fn bytes_behind_the_last_sector_are_said_to_be_left_out() {
     let lines = said().len();
     assert_eq!(lines, 3);
     image.close();
-    assert_eq!(open(&mut image, &how).unwrap().sectors, 200);
+    assert_eq!(opened(&mut image, &how).sectors, 200);
     assert!(words(&image).contains("without its last 511 bytes"), "{}", words(&image));
     assert_eq!(said().len(), lines);
 }
