@@ -79,12 +79,15 @@ fn main() {
     ];
     let filter = args.iter().find(|a| !a.starts_with('-')).cloned().unwrap_or_default();
     std::thread::spawn(watch);
+    let mut passed = 0;
     for (name, test) in tests.into_iter().filter(|(name, _)| name.contains(&filter)) {
         println!("test {name} ...");
         BEATS.fetch_add(1, Ordering::Relaxed);
         test();
         println!("test {name} ... ok");
+        passed += 1;
     }
+    println!("{passed} passed, 0 failed");
 }
 
 static BEATS: AtomicU64 = AtomicU64::new(0);

@@ -84,6 +84,7 @@ fn main() {
     ];
     let filter = args.iter().find(|a| !a.starts_with('-')).cloned().unwrap_or_default();
     std::thread::spawn(watch);
+    let mut passed = 0;
     let before = ProcessCounts::now().unwrap();
     for (name, test) in tests.into_iter().filter(|(name, _)| name.contains(&filter)) {
         println!("test {name} ...");
@@ -98,7 +99,9 @@ fn main() {
         }
         assert_eq!(ProcessCounts::now().unwrap(), before, "descriptors, threads or mappings are left");
         println!("test {name} ... ok");
+        passed += 1;
     }
+    println!("{passed} passed, 0 failed");
 }
 
 /// What a test that lives says once in a while; short ones need not.
