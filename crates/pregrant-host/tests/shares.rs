@@ -14,6 +14,7 @@ use pregrant::xenbus::{Class, Device, DeviceId, XenbusState};
 use pregrant_host::drivers::DeviceReport;
 use pregrant_host::loopback::Loopback;
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 const GUEST: u16 = 5;
@@ -23,6 +24,7 @@ fn main() {
         ("sixteen_disks_and_sixteen_vifs_of_one_guest", sixteen_disks_and_sixteen_vifs_of_one_guest),
         ("a_guest_that_names_more_than_it_may_is_refused", a_guest_that_names_more_than_it_may_is_refused),
         ("disks_that_are_offered_take_nothing", disks_that_are_offered_take_nothing),
+        ("what_one_guest_lets_go_of_comes_to_another", what_one_guest_lets_go_of_comes_to_another),
         ("a_disk_s_long_requests_raise_its_share", a_disk_s_long_requests_raise_its_share),
         ("a_vif_s_store_fills_again_after_a_take_over", a_vif_s_store_fills_again_after_a_take_over),
     ]);
@@ -44,9 +46,14 @@ impl Images {
 
     /// The toolstack makes a disk of each.
     fn attach(&self, machine: &mut Machine) -> Vec<DeviceId> {
+        self.attach_to(machine, GUEST, 0..self.0.len())
+    }
+
+    /// The same, of some, for this guest.
+    fn attach_to(&self, machine: &mut Machine, guest: u16, which: Range<usize>) -> Vec<DeviceId> {
         let mut ids = Vec::new();
-        for (k, path) in self.0.iter().enumerate() {
-            let vbd = Vbd::new(DomId(GUEST), BACK, (51712 + 16 * k as u32, "xvd"), path.to_str().unwrap());
+        for (k, path) in self.0[which].iter().enumerate() {
+            let vbd = Vbd::new(DomId(guest), BACK, (51712 + 16 * k as u32, "xvd"), path.to_str().unwrap());
             vbd.create(&mut machine.xs).unwrap();
             ids.push(vbd.id);
         }
@@ -70,7 +77,11 @@ struct Kernel {
 
 impl Kernel {
     fn new(machine: &Machine) -> Self {
-        let (platform, xs) = machine.attach(DomId(GUEST));
+        Self::of(machine, GUEST)
+    }
+
+    fn of(machine: &Machine, guest: u16) -> Self {
+        let (platform, xs) = machine.attach(DomId(guest));
         Self { platform, xs, disks: Vec::new(), vifs: Vec::new() }
     }
 
@@ -283,6 +294,32 @@ fn disks_that_are_offered_take_nothing() {
         back = take_over(&machine, back, opened);
     }
     guest.close();
+    end(machine, back, &ids);
+}
+
+/// Two guests have all that may stay mapped of all guests; a third, which came last, has its share once one of them is gone.
+fn what_one_guest_lets_go_of_comes_to_another() {
+    let mut machine = Machine::start();
+    let back = serving(&machine);
+    let images = Images::new(9);
+    let mut ids = Vec::new();
+    let mut guests = Vec::new();
+    for (guest, which) in [(GUEST, 0..4), (GUEST + 1, 4..8), (GUEST + 2, 8..9)] {
+        machine.guest_domain(guest);
+        let disks = images.attach_to(&mut machine, guest, which);
+        let mut kernel = Kernel::of(&machine, guest);
+        let config = DiskConfig { queues: 4, pages: 15, ..DiskConfig::default() };
+        disks.iter().for_each(|id| kernel.disk(id, config));
+        kernel.connect();
+        ids.extend(disks);
+        guests.push(kernel);
+    }
+    let kept_by_last = || report(&back, ids[8]).unwrap().0.pages_allowed;
+    until(|| ids.iter().all(|id| report(&back, *id).unwrap().0.state == XenbusState::Connected));
+    assert!(kept_by_last() < 100, "{} of 32768 are left to it", kept_by_last());
+    guests.remove(0).close();
+    until(|| kept_by_last() == 4 * 1056);
+    guests.into_iter().for_each(Kernel::close);
     end(machine, back, &ids);
 }
 
