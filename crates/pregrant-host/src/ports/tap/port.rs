@@ -400,24 +400,26 @@ mod tests {
         pub(super) static IN_PLACE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
     }
 
+    fn port(fd: OwnedFd, ring: Option<Ring>) -> TapPort {
+        TapPort {
+            fd: Arc::new(fd),
+            ring,
+            vhost: None,
+            inbox: Inbox::new(),
+            outbox: Outbox::new(),
+            drops: Arc::default(),
+            is_told: false,
+            skips: 0,
+            stands: Cell::new(false),
+        }
+    }
+
     #[test]
     fn frames_go_on_one_by_one_where_io_uring_ceases_to_work() {
         let Some(ring) = ring(true) else { return };
         cut(&ring);
         let (fd, far) = ends();
-        let drops = Arc::default();
-        let (fd, ring) = (Arc::new(fd), Some(ring));
-        let mut port = TapPort {
-            fd,
-            ring,
-            vhost: None,
-            inbox: Inbox::new(),
-            outbox: Outbox::new(),
-            drops,
-            is_told: false,
-            skips: 0,
-            stands: Cell::new(false),
-        };
+        let mut port = port(fd, Some(ring));
         let mut arena = Arena::new();
         for i in 0..9 {
             assert!(arena.push(&[i; 60], Offload::default()));
@@ -438,18 +440,7 @@ mod tests {
         for with_ring in [true, false] {
             let (fd, far) = ends();
             let ring = if with_ring { ring(true) } else { None };
-            let (inbox, outbox, drops) = (Inbox::new(), Outbox::new(), Arc::default());
-            let mut port = TapPort {
-                fd: Arc::new(fd),
-                ring,
-                vhost: None,
-                inbox,
-                outbox,
-                drops,
-                is_told: false,
-                skips: 0,
-                stands: Cell::new(false),
-            };
+            let mut port = port(fd, ring);
             let length = |i: usize| [60, 40_000, 65_535, 60, 20_000, 1514, 16_385, 50_000][i % 8] + i / 8;
             let frame = |i: usize| (0..length(i)).map(|k| (i * 31 + k / 7) as u8).collect::<Vec<u8>>();
             let (mut arena, mut came) = (Arena::new(), 0);
@@ -486,19 +477,7 @@ mod tests {
     #[test]
     fn a_port_that_is_told_looks_less_often() {
         let (fd, far) = ends();
-        let (inbox, outbox, drops) = (Inbox::new(), Outbox::new(), Arc::default());
-        let ring = None;
-        let mut port = TapPort {
-            fd: Arc::new(fd),
-            ring,
-            vhost: None,
-            inbox,
-            outbox,
-            drops,
-            is_told: false,
-            skips: 0,
-            stands: Cell::new(false),
-        };
+        let mut port = port(fd, None);
         let mut arena = Arena::new();
         let send = || rustix::io::write(&far, &[0; HEADER + 60]).unwrap();
         let mut calls_until_it_comes = |port: &mut TapPort| {
@@ -527,19 +506,7 @@ mod tests {
     fn frames_that_wait_in_the_port_are_not_skipped() {
         let Some(with) = ring(true) else { return };
         let (fd, far) = ends();
-        let (inbox, outbox, drops) = (Inbox::new(), Outbox::new(), Arc::default());
-        let (fd, ring) = (Arc::new(fd), Some(with));
-        let mut port = TapPort {
-            fd,
-            ring,
-            vhost: None,
-            inbox,
-            outbox,
-            drops,
-            is_told: false,
-            skips: 0,
-            stands: Cell::new(false),
-        };
+        let mut port = port(fd, Some(with));
         let mut arena = Arena::new();
         let send = |len: usize| assert!(rustix::io::write(&far, &vec![0; HEADER + len]).is_ok());
         let mut take = |port: &mut TapPort, others: usize| {
