@@ -104,8 +104,7 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
 impl<E> ConnectError<E> {
     /// Whether the channel may be free in a moment: its last owner is dying.
     pub fn is_too_early(&self) -> bool {
-        const EINVAL: i32 = 22;
-        matches!(self, Self::Bind { error: PlatformError { code: EINVAL, .. }, .. })
+        matches!(self, Self::Bind { error, .. } if error.is_of_no_end() && !error.is_of_no_domain())
     }
 
     /// Whether the guest has ended: nobody's fault.

@@ -70,7 +70,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Takes one device's steps; a failure closes that device alone.
     pub(super) fn step(&mut self, id: DeviceId) {
-        let room = self.room_for(&id);
+        let is_connected = self.devices.get(&id).is_some_and(|s| s.is_connected());
+        let room = (!is_connected).then(|| self.room_for(&id));
         // What is being unplugged is over, whatever is made in its place.
         let Some(served) = self.devices.get_mut(&id).filter(|s| !s.served.is_out()) else { return };
         if served.is_settling() {
@@ -78,7 +79,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
         let back = served.served.back_mut();
-        if !back.is_connected() {
+        if let Some(room) = room {
             back.limit_pages(room.limit);
             back.limit_lasting(room.lasting);
         }

@@ -236,12 +236,6 @@ impl GrefCache {
         self.stats.copied_to_pool += 1;
     }
 
-    /// Whether there is anything to ask, or an answer to wait for.
-    pub fn is_busy(&self) -> bool {
-        self.asked.is_some()
-            || [&self.again, &self.wanted, &self.leaving].into_iter().any(|list| !list.is_empty())
-    }
-
     /// Whether an answer is waited for.
     pub fn is_asked(&self) -> bool {
         self.asked.is_some()
