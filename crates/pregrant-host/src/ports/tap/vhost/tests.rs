@@ -445,6 +445,8 @@ fn lent_payload_is_read_where_it_lies_and_who_lent_it_is_told_once() {
         seen.join().unwrap();
     });
     vhost.complete(&mut done);
+    // A frame that found no room was copied, and its pages came back before those of frames in the ring.
+    done.sort_by_key(|token| token.0);
     let due: Vec<Token> = (0..FRAMES as u64).filter(|i| i % 5 != 4).map(Token).collect();
     assert_eq!(done, due);
     assert!(vhost.stopped.is_none());
