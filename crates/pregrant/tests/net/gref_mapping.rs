@@ -797,6 +797,11 @@ impl RawRing {
         self.ring.store(Word::ReqProd, self.req_prod);
     }
 
+    /// How many requests a front has made on it.
+    pub fn requests(&self) -> u32 {
+        self.ring.load(Word::ReqProd)
+    }
+
     /// The `k`-th request from the ring's beginning.
     pub fn request(&self, k: u32) -> CtrlRequest {
         CtrlRequest::from_words(self.ring.read::<4>(k))
