@@ -12,8 +12,8 @@
 //!
 //! What a guest may do: ask for what the storage refuses directly, once. From then on its image costs memory of this domain.
 
-use super::bell::Bell;
 use super::device;
+use super::wake_fd::WakeFd;
 use pregrant::blk::disk::{Buffer, SECTOR_BYTES};
 use rustix::fd::BorrowedFd;
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_setfl, statx};
@@ -78,7 +78,7 @@ fn reads(fd: BorrowedFd<'_>, sector_size: u32) -> bool {
     pread(fd, &mut buffer.bytes_mut()[SECTOR_BYTES..], u64::from(sector_size)).is_ok()
 }
 
-/// Between two looks of a thread at what is to drain; a bell ends it, as a rule.
+/// Between two looks of a thread at what is to drain; a notification ends it, as a rule.
 const DRAINS: Duration = Duration::from_secs(1);
 
 const DIRECT: u8 = 0;
@@ -99,7 +99,7 @@ pub(super) struct Direct {
 pub(super) struct Submitter {
     /// Some may be under way, directly.
     busy: AtomicBool,
-    bell: Arc<Bell>,
+    wake: Arc<WakeFd>,
 }
 
 impl Direct {
@@ -113,9 +113,9 @@ impl Direct {
         self.mode.load(Ordering::Relaxed) == DIRECT
     }
 
-    /// A submitter that has nothing under way. `bell` rings when it may begin what it was to wait with.
-    pub(super) fn submitter(&self, bell: Arc<Bell>) -> Arc<Submitter> {
-        let submitter = Arc::new(Submitter { busy: AtomicBool::new(false), bell });
+    /// A submitter that has nothing under way. `wake` is notified when it may begin what it was to wait with.
+    pub(super) fn submitter(&self, wake: Arc<WakeFd>) -> Arc<Submitter> {
+        let submitter = Arc::new(Submitter { busy: AtomicBool::new(false), wake });
         let mut submitters = self.submitters();
         submitters.retain(|submitter| submitter.strong_count() > 0);
         submitters.push(Arc::downgrade(&submitter));
@@ -156,8 +156,8 @@ impl Direct {
     /// Sleeps until a thread's submitter may begin.
     pub(super) fn wait_to_begin(&self, fd: BorrowedFd<'_>, submitter: &Submitter) {
         while !self.may_begin(fd, submitter) {
-            submitter.bell.wait(Instant::now() + DRAINS);
-            submitter.bell.hush();
+            submitter.wake.wait(Instant::now() + DRAINS);
+            submitter.wake.clear();
         }
     }
 
@@ -187,7 +187,7 @@ impl Direct {
         // Where the kernel does not let go of it transfers are refused as before, and fail.
         let _ = fcntl_setfl(fd, self.access);
         self.mode.store(CACHED, Ordering::Release);
-        there.iter().for_each(|submitter| submitter.bell.ring());
+        there.iter().for_each(|submitter| submitter.wake.notify());
     }
 
     fn submitters(&self) -> MutexGuard<'_, Vec<Weak<Submitter>>> {

@@ -9,7 +9,7 @@
 //!   queue       uring or pool, all on the one open file
 //!   close       the open file is gone with the last of its orders, and the lock with it
 //! ```
-//! What a file system may not answer is asked by a thread of the image's own ([`clerk`](super::clerk)): an image that is not open yet is
+//! What a file system may not answer is asked by a thread of the image's own ([`thread`](super::file_thread)): an image that is not open yet is
 //! busy, one whose length is not known yet has the one that it had.
 //!
 //! A device with longer sectors than its guest's is used through the page cache, which makes whole ones of parts. Bytes behind the last
@@ -18,13 +18,13 @@
 //! What can fail is said with the path and what to do. An order that fails is the guest's I/O error and a line in the log; nothing
 //! of it ends this process (who serves ignores SIGXFSZ, which a file that may not grow sends).
 
-use super::bell::Bell;
-use super::clerk::{Answer, Clerk};
 use super::direct::{self, Direct};
+use super::file_thread::{Answer, FileThread};
 use super::lock::{LockError, lock};
 use super::open_file::{HOLE, OpenFile};
 use super::pool::Pool;
 use super::uring::UringDisk;
+use super::wake_fd::WakeFd;
 use super::{DiskConfig, IoWay, device, format, identity};
 use crate::line_budget::LineBudget;
 use pregrant::blk::disk::{Discard, Disk, DiskFigures, Image, OpenError, Opening, SECTOR_BYTES};
@@ -45,7 +45,7 @@ pub struct FileImage {
     config: DiskConfig,
     open: Option<Opened>,
     /// From its first use on.
-    clerk: Option<Clerk>,
+    thread: Option<FileThread>,
     /// It is being opened, in this way; perhaps nobody waits for that any more. One call at a time.
     opening: Option<(How, Answer<Result<Opened, OpenError>>)>,
     /// Its length is being asked for.
@@ -83,7 +83,7 @@ impl FileImage {
             path: path.into(),
             config,
             open: None,
-            clerk: None,
+            thread: None,
             opening: None,
             measuring: None,
             tail_said: 0,
@@ -124,20 +124,20 @@ impl FileImage {
         }
     }
 
-    /// Its clerk, and None where there is no thread for one.
-    fn clerk(&mut self) -> Option<&Clerk> {
-        if self.clerk.is_none() {
-            self.clerk = Clerk::start().ok();
+    /// Its thread, and None where there is no thread for one.
+    fn thread(&mut self) -> Option<&FileThread> {
+        if self.thread.is_none() {
+            self.thread = FileThread::start().ok();
         }
-        self.clerk.as_ref()
+        self.thread.as_ref()
     }
 
     /// Has its file opened.
     fn begin_open(&mut self, how: How) -> Result<Answer<Result<Opened, OpenError>>, OpenError> {
         let (path, config) = (self.path.clone(), self.config);
         let (refused, lines) = (Arc::clone(&self.refused), Arc::clone(&self.lines));
-        match self.clerk() {
-            Some(clerk) => Ok(clerk.ask(move || open(&path, config, how, refused, lines))),
+        match self.thread() {
+            Some(thread) => Ok(thread.ask(move || open(&path, config, how, refused, lines))),
             None => Err(OpenError::Failed(format!(
                 "{}: this process has no thread left to open it with",
                 self.path.display()
@@ -159,26 +159,26 @@ impl FileImage {
     fn close_file(&mut self) {
         self.measuring = None;
         let opened = self.open.take();
-        self.by_clerk(opened);
+        self.by_thread(opened);
     }
 
     /// Drops what a file system may hold up, and waits a moment for it.
-    fn by_clerk<T: Send + 'static>(&self, what: Option<T>) {
-        if let (Some(what), Some(clerk)) = (what, &self.clerk) {
-            clerk.ask(move || drop(what)).wait();
+    fn by_thread<T: Send + 'static>(&self, what: Option<T>) {
+        if let (Some(what), Some(thread)) = (what, &self.thread) {
+            thread.ask(move || drop(what)).wait();
         }
     }
 
     /// A way to it, and what is readable when something has come back.
-    pub(super) fn way(&mut self) -> Result<(Box<dyn Disk>, Arc<Bell>), PlatformError> {
+    pub(super) fn way(&mut self) -> Result<(Box<dyn Disk>, Arc<WakeFd>), PlatformError> {
         let failed = |op| move |e: Errno| PlatformError { op, code: e.raw_os_error() };
         let Some(opened) = &mut self.open else {
             return Err(failed("to use an image that is not open")(Errno::BADF));
         };
-        let bell = Arc::new(Bell::new().map_err(failed("to make a descriptor for a disk"))?);
+        let wake = Arc::new(WakeFd::new().map_err(failed("to make a descriptor for a disk"))?);
         if self.config.io == IoWay::Uring && opened.pool.is_none() {
-            match UringDisk::new(Arc::clone(&opened.file), Arc::clone(&bell)) {
-                Ok(disk) => return Ok((Box::new(disk), bell)),
+            match UringDisk::new(Arc::clone(&opened.file), Arc::clone(&wake)) {
+                Ok(disk) => return Ok((Box::new(disk), wake)),
                 // LOG: once for each image that is opened.
                 Err(e) => log::info!("{}: no io_uring here ({e}), threads do its I/O", self.path.display()),
             }
@@ -194,7 +194,7 @@ impl FileImage {
                 opened.pool.insert(pool)
             }
         };
-        Ok((Box::new(pool.queue(Arc::clone(&bell))), bell))
+        Ok((Box::new(pool.queue(Arc::clone(&wake))), wake))
     }
 }
 
@@ -207,7 +207,7 @@ impl Image for FileImage {
             before => {
                 if let Some((asked, answer)) = before {
                     let of_no_use = answer.give_up();
-                    self.by_clerk(of_no_use);
+                    self.by_thread(of_no_use);
                     if answer.is_pending() {
                         return Err(self.keep_opening(asked, answer));
                     }
@@ -239,9 +239,9 @@ impl Image for FileImage {
     fn sectors(&mut self) -> Option<u64> {
         let Opened { file, figures, .. } = self.open.as_ref()?;
         let (file, sector_size) = (Arc::clone(file), figures.sector_size);
-        let mut answer = match (self.measuring.take(), &self.clerk) {
+        let mut answer = match (self.measuring.take(), &self.thread) {
             (Some(answer), _) => answer,
-            (None, clerk) => clerk.as_ref()?.ask(move || length(file.fd(), sector_size)),
+            (None, thread) => thread.as_ref()?.ask(move || length(file.fd(), sector_size)),
         };
         let Some(measured) = answer.wait() else {
             self.measuring = Some(answer);
@@ -256,7 +256,7 @@ impl Image for FileImage {
     fn close(&mut self) {
         self.close_file();
         let came = self.opening.as_ref().and_then(|(_, answer)| answer.give_up());
-        self.by_clerk(came);
+        self.by_thread(came);
     }
 
     fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError> {

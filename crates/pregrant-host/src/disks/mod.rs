@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   params, mode --spec--> NamedImage --open--> ram:   memory of this process
-//!                                          '--> file:  one open file: lock, length, discards, direct or cached; what may hang: its clerk's
+//!                                          '--> file:  one open file: lock, length, discards, direct or cached; what may hang: its thread's
 //!                                                 | a way for each queue
 //!                                                 |-- uring:  io_uring; no thread for each request
 //!                                                 '-- pool:   threads, where that is not to be had or not wanted
@@ -15,11 +15,10 @@
 //! What a guest may do: change mapped bytes while they are written (either lands on its disk), ask for what the disk cannot do: it
 //! gets an error. Which image is opened is the toolstack's word alone.
 
-mod bell;
-mod clerk;
 mod device;
 mod direct;
 mod file;
+mod file_thread;
 mod format;
 mod identity;
 mod lock;
@@ -30,6 +29,7 @@ mod ram;
 mod spec;
 mod transfer;
 mod uring;
+mod wake_fd;
 
 pub use file::FileImage;
 pub use named::{ImageFace, NamedImage};

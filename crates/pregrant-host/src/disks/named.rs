@@ -8,7 +8,7 @@
 use super::file::FileImage;
 use super::ram::RamImage;
 use super::spec::ImageSpec;
-use super::{DiskConfig, bell::Bell};
+use super::{DiskConfig, wake_fd::WakeFd};
 use pregrant::PlatformError;
 use pregrant::blk::disk::{Disk, DiskFigures, Image, OpenError, Opening};
 use rustix::fd::OwnedFd;
@@ -135,14 +135,14 @@ impl Image for NamedImage {
 
     fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError> {
         let not_open = PlatformError { op: "to use an image that is not open", code: libc::EBADF };
-        let (disk, bell) = match &mut self.named.as_mut().ok_or(not_open)?.1 {
+        let (disk, wake) = match &mut self.named.as_mut().ok_or(not_open)?.1 {
             Kind::Ram(ram) => (ram.queue()?, None),
             Kind::File(file) => {
-                let (disk, bell) = file.way()?;
-                (disk, Some(bell))
+                let (disk, wake) = file.way()?;
+                (disk, Some(wake))
             }
         };
-        let another = bell.as_deref().map(Bell::another).transpose();
+        let another = wake.as_deref().map(WakeFd::another).transpose();
         let another = another
             .map_err(|e| PlatformError { op: "to make a descriptor for a disk", code: e.raw_os_error() })?;
         self.face.inside().readable.push(another);

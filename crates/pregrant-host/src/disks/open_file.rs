@@ -1,7 +1,7 @@
 //! One open file, through which all of an image's orders go, and which its [`lock`](super::lock) is on.
 
-use super::bell::Bell;
 use super::direct::{Direct, Refused, Submitter};
+use super::wake_fd::WakeFd;
 use crate::line_budget::LineBudget;
 use pregrant::blk::disk::{IoOp, SECTOR_BYTES};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -62,8 +62,8 @@ impl OpenFile {
     }
 
     /// [`Direct::submitter`].
-    pub(super) fn submitter(&self, bell: Arc<Bell>) -> Arc<Submitter> {
-        self.direct.submitter(bell)
+    pub(super) fn submitter(&self, wake: Arc<WakeFd>) -> Arc<Submitter> {
+        self.direct.submitter(wake)
     }
 
     /// [`Direct::may_begin`].

@@ -1,7 +1,7 @@
 //! Orders done by threads, which sleep in the kernel for them: where there is no io_uring, and what it does not know.
 //!
 //! ```text
-//!   PoolQueue --submit--> orders --thread--> Transfer::perform --over--> lane's done, bell --complete--> Done
+//!   PoolQueue --submit--> orders --thread--> Transfer::perform --over--> lane's done, notify --complete--> Done
 //!                            ^                    |
 //!                            '------ again -------'      behind those that wait
 //! ```
@@ -9,10 +9,10 @@
 //! is done, whoever is gone by then. One that the kernel does in many calls keeps no thread from the others.
 
 use super::PATIENCE;
-use super::bell::Bell;
 use super::direct::Submitter;
 use super::open_file::OpenFile;
 use super::transfer::{Ended, Pieces, Transfer};
+use super::wake_fd::WakeFd;
 use pregrant::blk::disk::{Disk, Done, Io};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ use std::time::Instant;
 /// What came back for one queue.
 struct Lane {
     done: Mutex<Vec<Done>>,
-    bell: Arc<Bell>,
+    wake: Arc<WakeFd>,
     /// Its queue is gone; written under the orders' lock.
     over: AtomicBool,
 }
@@ -52,7 +52,7 @@ impl Pool {
         let pool = Self(Arc::new(Shared { orders: Mutex::default(), more: Condvar::new(), file }));
         for number in 0..threads {
             let shared = Arc::clone(&pool.0);
-            let submitter = shared.file.submitter(Arc::new(Bell::new()?));
+            let submitter = shared.file.submitter(Arc::new(WakeFd::new()?));
             std::thread::Builder::new()
                 .name(format!("disk {number}"))
                 .spawn(move || shared.serve(&submitter))?;
@@ -60,9 +60,9 @@ impl Pool {
         Ok(Arc::new(pool))
     }
 
-    /// A way to the image, for one queue, which `bell` rings for.
-    pub(super) fn queue(self: &Arc<Self>, bell: Arc<Bell>) -> PoolQueue {
-        let lane = Arc::new(Lane { done: Mutex::default(), bell, over: AtomicBool::new(false) });
+    /// A way to the image, for one queue, which notifies `wake`.
+    pub(super) fn queue(self: &Arc<Self>, wake: Arc<WakeFd>) -> PoolQueue {
+        let lane = Arc::new(Lane { done: Mutex::default(), wake, over: AtomicBool::new(false) });
         PoolQueue { pool: Arc::clone(self), lane, in_flight: 0, here: Vec::new() }
     }
 }
@@ -96,7 +96,7 @@ impl Shared {
                 }
                 Ended::Over(outcome) => {
                     lock(&lane.done).push(transfer.into_done(outcome).0);
-                    lane.bell.ring();
+                    lane.wake.notify();
                 }
             }
         }
@@ -148,7 +148,7 @@ impl Disk for PoolQueue {
     fn wait(&mut self) -> bool {
         let until = Instant::now() + PATIENCE;
         loop {
-            self.lane.bell.hush();
+            self.lane.wake.clear();
             self.collect();
             if !self.here.is_empty() || self.in_flight == 0 {
                 return true;
@@ -156,7 +156,7 @@ impl Disk for PoolQueue {
             if Instant::now() >= until {
                 return false;
             }
-            self.lane.bell.wait(until);
+            self.lane.wake.wait(until);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   submit --> slot (a Transfer) --start--> submission ring --one call--> kernel --> completion ring --complete--> Done
-//!                 ^                                                                   | and the bell
+//!                 ^                                                                   | and the descriptor
 //!                 '------------------- again: it did a part of it --------------------'
 //! ```
 //! Invariants: what the kernel was told of stays in its slot, untouched, until the kernel says that it is over; a ring that is
@@ -13,11 +13,11 @@
 //! [`lock`](super::lock).
 
 use super::PATIENCE;
-use super::bell::Bell;
 use super::direct::Submitter;
 use super::open_file::OpenFile;
 use super::pool::{Pool, PoolQueue};
 use super::transfer::{Ended, Pieces, Transfer};
+use super::wake_fd::WakeFd;
 use io_uring::{IoUring, Probe, opcode};
 use pregrant::blk::disk::{Disk, Done, Io, IoError};
 use rustix::fd::{AsFd, AsRawFd};
@@ -48,7 +48,7 @@ pub(super) struct UringDisk(Option<Ring>);
 struct Ring {
     uring: IoUring,
     file: Arc<OpenFile>,
-    bell: Arc<Bell>,
+    wake: Arc<WakeFd>,
     submitter: Arc<Submitter>,
     slots: Vec<Option<Transfer>>,
     free: Vec<usize>,
@@ -69,11 +69,11 @@ struct Ring {
 }
 
 impl UringDisk {
-    /// A ring for this open file, which rings `bell`.
+    /// A ring for this open file, which notifies `wake`.
     ///
     /// # Errors
     /// The kernel has no io_uring, or not for this process.
-    pub(super) fn new(file: Arc<OpenFile>, bell: Arc<Bell>) -> io::Result<Self> {
+    pub(super) fn new(file: Arc<OpenFile>, wake: Arc<WakeFd>) -> io::Result<Self> {
         // Nobody interrupts a thread for what it will look at anyway; since 5.19.
         let cooperative = IoUring::builder()
             .setup_coop_taskrun()
@@ -91,12 +91,12 @@ impl UringDisk {
         if !REQUESTS.iter().all(|code| knows.is_supported(*code)) {
             return Err(Errno::OPNOTSUPP.into());
         }
-        uring.submitter().register_eventfd(bell.as_fd().as_raw_fd())?;
-        let submitter = file.submitter(Arc::clone(&bell));
+        uring.submitter().register_eventfd(wake.as_fd().as_raw_fd())?;
+        let submitter = file.submitter(Arc::clone(&wake));
         Ok(Self(Some(Ring {
             uring,
             file,
-            bell,
+            wake,
             submitter,
             slots: Vec::new(),
             free: Vec::new(),
@@ -196,7 +196,7 @@ impl Ring {
     fn by_thread(&mut self, transfer: Transfer) {
         if self.others.is_none() {
             let pool = Pool::new(Arc::clone(&self.file), 1);
-            self.others = pool.ok().map(|pool| pool.queue(Arc::clone(&self.bell)));
+            self.others = pool.ok().map(|pool| pool.queue(Arc::clone(&self.wake)));
         }
         match &mut self.others {
             Some(others) => others.take(transfer),
@@ -266,7 +266,7 @@ impl Ring {
     fn wait(&mut self) -> bool {
         let until = Instant::now() + PATIENCE;
         loop {
-            self.bell.hush();
+            self.wake.clear();
             self.reap();
             self.start();
             if !self.done.is_empty() || !self.is_busy() {
@@ -275,14 +275,14 @@ impl Ring {
             if Instant::now() >= until {
                 return false;
             }
-            self.bell.wait(until);
+            self.wake.wait(until);
         }
     }
 
     /// Begins nothing more, and waits for what the kernel has. False: not before `until`.
-    fn settle(&mut self, until: Instant) -> bool {
+    fn drain(&mut self, until: Instant) -> bool {
         loop {
-            self.bell.hush();
+            self.wake.clear();
             self.reap();
             if self.in_kernel == 0 {
                 return true;
@@ -290,14 +290,14 @@ impl Ring {
             if Instant::now() >= until {
                 return false;
             }
-            self.bell.wait(until);
+            self.wake.wait(until);
         }
     }
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        while !self.settle(Instant::now() + Duration::from_secs(1)) {}
+        while !self.drain(Instant::now() + Duration::from_secs(1)) {}
     }
 }
 
@@ -326,7 +326,7 @@ impl Drop for UringDisk {
     /// Whoever drops it has waited as long as is to be waited. A thread keeps memory and open file of orders that are under way still.
     fn drop(&mut self) {
         let Some(mut ring) = self.0.take() else { return };
-        if !ring.settle(Instant::now()) {
+        if !ring.drain(Instant::now()) {
             ring.file.complain(format_args!("the disk hangs: its last orders are waited for by a thread"));
             // Where none can be had, the ring is dropped here, and waits here.
             let _ = std::thread::Builder::new().name("last orders".into()).spawn(move || drop(ring));

@@ -19,9 +19,9 @@ const MOMENT: Duration = Duration::from_millis(100);
 type Call = Box<dyn FnOnce() + Send>;
 
 /// See the module. The thread ends after the last call that was asked, once this is dropped.
-pub(super) struct Clerk(Sender<Call>);
+pub(super) struct FileThread(Sender<Call>);
 
-impl Clerk {
+impl FileThread {
     /// Starts the thread.
     ///
     /// # Errors
@@ -135,10 +135,10 @@ mod tests {
     use std::sync::mpsc;
 
     /// A call that ends when it is told to, with something whose end is told.
-    fn slow(clerk: &Clerk) -> (Answer<Told>, mpsc::Sender<()>, mpsc::Receiver<()>) {
+    fn slow(thread: &FileThread) -> (Answer<Told>, mpsc::Sender<()>, mpsc::Receiver<()>) {
         let (go, gone) = mpsc::channel();
         let (tell, told) = mpsc::channel();
-        let answer = clerk.ask(move || {
+        let answer = thread.ask(move || {
             let _ = gone.recv(); // or the test is over
             Told(tell)
         });
@@ -155,8 +155,8 @@ mod tests {
 
     #[test]
     fn an_answer_is_waited_for_given_up_and_wanted_again() {
-        let clerk = Clerk::start().unwrap();
-        let (mut answer, go, dropped) = slow(&clerk);
+        let thread = FileThread::start().unwrap();
+        let (mut answer, go, dropped) = slow(&thread);
         assert!(answer.wait().is_none() && answer.is_pending());
         assert!(answer.give_up().is_none() && answer.want());
         go.send(()).unwrap();
@@ -169,13 +169,13 @@ mod tests {
         assert!(dropped.try_recv().is_err() && !answer.is_pending() && !answer.want());
         drop(value);
 
-        let (answer, go, dropped) = slow(&clerk);
+        let (answer, go, dropped) = slow(&thread);
         assert!(answer.give_up().is_none() && answer.is_pending());
         go.send(()).unwrap();
         dropped.recv().expect("what nobody wants is dropped by the thread");
         assert!(!answer.want() && answer.give_up().is_none());
         // What came while it was wanted is whoever's who gives it up.
-        let (answer, go, _dropped) = slow(&clerk);
+        let (answer, go, _dropped) = slow(&thread);
         go.send(()).unwrap();
         while answer.is_pending() {
             std::thread::yield_now();

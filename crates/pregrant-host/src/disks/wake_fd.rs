@@ -1,4 +1,4 @@
-//! What wakes whoever waits for a queue's orders: a descriptor that the kernel and threads of this process write to.
+//! An eventfd that wakes the thread that waits for a queue: the kernel and threads of this process write to it.
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,10 +7,10 @@ use std::time::Instant;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Bell(OwnedFd);
+pub(super) struct WakeFd(OwnedFd);
 
-impl Bell {
-    /// One that was not rung.
+impl WakeFd {
+    /// A descriptor that is not readable.
     pub(super) fn new() -> Result<Self, Errno> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
@@ -20,26 +20,26 @@ impl Bell {
         rustix::io::fcntl_dupfd_cloexec(&self.0, 0)
     }
 
-    /// Rings.
-    pub(super) fn ring(&self) {
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes()); // full: it rings still
+    /// Makes it readable.
+    pub(super) fn notify(&self) {
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes()); // full: it stays readable
     }
 
-    /// Forgets how often it rang. To be called before one looks for what it rang for.
-    pub(super) fn hush(&self) {
-        let _ = rustix::io::read(&self.0, &mut [0; 8]); // it may not have rung
+    /// Makes it unreadable. Call it before checking for work.
+    pub(super) fn clear(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0; 8]); // it may not be readable
     }
 
-    /// Sleeps until it rings, and until `until` at most.
+    /// Sleeps until it is readable, or until `until`.
     pub(super) fn wait(&self, until: Instant) {
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        // Interrupted, or woken for nothing: the caller looks, and waits anew.
+        // Interrupted, or woken for nothing: the caller checks, and waits again.
         let _ = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&left));
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for WakeFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
