@@ -20,10 +20,10 @@ use pregrant::xenbus::{Class, DeviceId, XenbusState};
 use pregrant::{DomId, PlatformError};
 use pregrant_host::drivers::Mode;
 use pregrant_host::drivers::Placement;
-use pregrant_host::drivers::crew::desk::Desk;
-use pregrant_host::drivers::crew::place::Carried;
-use pregrant_host::drivers::crew::{Crew, Hire, Threads, thread};
 use pregrant_host::drivers::registry::{RingFault, ServedQueue};
+use pregrant_host::drivers::workers::placement::Carried;
+use pregrant_host::drivers::workers::waker::Waker;
+use pregrant_host::drivers::workers::{SpawnWorker, Threads, WorkerPool, thread};
 use pregrant_host::drivers::workload::{Returned, Why, Workload};
 use pregrant_host::loopback::{Broker, DomainSpec, Hooks, Loopback};
 use pregrant_host::xenstored::UnixTransport;
@@ -556,10 +556,10 @@ fn idle(refuses: &[bool]) -> Vec<Box<dyn ServedQueue<Loopback>>> {
 }
 
 /// Workers alone, in a domain without anything else.
-fn crew(workers: usize, place: Placement, test: impl FnOnce(&Loopback, &mut Crew<Loopback>, DeviceId)) {
-    crew_in(Mode::Event, workers, place, |p, crew, id, begin| {
+fn pool(workers: usize, place: Placement, test: impl FnOnce(&Loopback, &mut WorkerPool<Loopback>, DeviceId)) {
+    crew_in(Mode::Event, workers, place, |p, pool, id, begin| {
         begin();
-        test(p, crew, id);
+        test(p, pool, id);
     });
 }
 
@@ -568,7 +568,7 @@ fn crew_in(
     mode: Mode,
     workers: usize,
     place: Placement,
-    test: impl FnOnce(&Loopback, &mut Crew<Loopback>, DeviceId, &mut dyn FnMut()),
+    test: impl FnOnce(&Loopback, &mut WorkerPool<Loopback>, DeviceId, &mut dyn FnMut()),
 ) {
     let begun = Arc::<AtomicBool>::default();
     let may_begin = Arc::clone(&begun);
@@ -576,7 +576,7 @@ fn crew_in(
     broker.create_domain(DomainSpec::driver(machine::BACK)).unwrap();
     let p = broker.attach(machine::BACK).unwrap();
     let spare = std::sync::Mutex::new(p.another().unwrap());
-    let hire: Hire<Loopback> = Box::new(move |_, post| {
+    let spawn: SpawnWorker<Loopback> = Box::new(move |_, post| {
         let p = spare.lock().unwrap().another().unwrap();
         let begun = Arc::clone(&may_begin);
         Ok(std::thread::spawn(move || {
@@ -584,18 +584,18 @@ fn crew_in(
             thread::run(thread::Start::new(p, post).unwrap(), mode, &|_| {}, Arc::new(|| {}));
         }))
     });
-    let desk = Desk::of_thread(usize::MAX).unwrap();
-    let mut crew = Crew::Threads(Threads::new(workers, place, desk, hire).unwrap());
+    let waker = Waker::of_thread(usize::MAX).unwrap();
+    let mut pool = WorkerPool::Threads(Threads::new(workers, place, waker, spawn).unwrap());
     let id = DeviceId { class: Class::VIF, front: DomId(5), back: machine::BACK, handle: 0 };
-    test(&p, &mut crew, id, &mut || begun.store(true, Ordering::SeqCst));
-    assert_eq!(crew.carried().iter().map(Carried::total).sum::<usize>(), 0);
+    test(&p, &mut pool, id, &mut || begun.store(true, Ordering::SeqCst));
+    assert_eq!(pool.carried().iter().map(Carried::total).sum::<usize>(), 0);
 }
 
 /// What comes back, once it is so many queues: by number; and why.
-fn returned(crew: &mut Crew<Loopback>, queues: usize) -> (Vec<usize>, Vec<String>) {
+fn returned(pool: &mut WorkerPool<Loopback>, queues: usize) -> (Vec<usize>, Vec<String>) {
     let (mut numbers, mut whys) = (Vec::new(), Vec::new());
     while numbers.len() < queues {
-        for Returned { queues, why, .. } in crew.pump().0 {
+        for Returned { queues, why, .. } in pool.pump().0 {
             numbers.extend(queues.iter().map(|queue| queue.number()));
             whys.extend(why.map(|why| match why {
                 Why::Channel(e) => e.to_string(),
@@ -611,13 +611,13 @@ fn returned(crew: &mut Crew<Loopback>, queues: usize) -> (Vec<usize>, Vec<String
 
 /// A worker that falls asleep just as it is written to reads the letter all the same.
 fn no_letter_is_lost() {
-    crew(1, Placement::Balanced, |p, crew, id| {
+    pool(1, Placement::Balanced, |p, pool, id| {
         let mut dice = Dice(4);
         for _ in 0..1000 {
-            crew.hand_out(p, id, idle(&[false]), &Arc::default());
+            pool.hand_out(p, id, idle(&[false]), &Arc::default());
             (0..dice.roll(2000)).for_each(|_| std::hint::spin_loop());
-            crew.recall(id);
-            assert_eq!(returned(crew, 1), (vec![0], vec![]));
+            pool.reclaim(id);
+            assert_eq!(returned(pool, 1), (vec![0], vec![]));
         }
     });
 }
@@ -625,14 +625,14 @@ fn no_letter_is_lost() {
 /// The others are still the worker's, and come when they are asked for.
 fn a_queue_that_a_worker_cannot_have_comes_back() {
     for place in Placement::ALL {
-        crew(1, place, |p, crew, id| {
-            crew.hand_out(p, id, idle(&[false, true, false]), &Arc::default());
-            let (numbers, whys) = returned(crew, 1);
+        pool(1, place, |p, pool, id| {
+            pool.hand_out(p, id, idle(&[false, true, false]), &Arc::default());
+            let (numbers, whys) = returned(pool, 1);
             assert_eq!((numbers, whys.len()), (vec![1], 1));
             assert!(whys[0].contains("adopt a channel"), "{whys:?}");
-            assert_eq!(crew.carried()[0].of(&id), 2);
-            crew.recall(id);
-            assert_eq!(returned(crew, 2), (vec![0, 2], vec![]));
+            assert_eq!(pool.carried()[0].of(&id), 2);
+            pool.reclaim(id);
+            assert_eq!(returned(pool, 2), (vec![0, 2], vec![]));
         });
     }
 }
@@ -641,27 +641,27 @@ fn queues_without_any_worker_come_back() {
     let broker = Broker::start(None, Hooks::default()).unwrap();
     broker.create_domain(DomainSpec::driver(machine::BACK)).unwrap();
     let p = broker.attach(machine::BACK).unwrap();
-    let hire: Hire<Loopback> = Box::new(|_, _| Err("no room".into()));
-    let threads = Threads::new(1, Placement::Own, Desk::of_thread(usize::MAX).unwrap(), hire).unwrap();
-    let mut crew = Crew::Threads(threads);
+    let spawn: SpawnWorker<Loopback> = Box::new(|_, _| Err("no room".into()));
+    let threads = Threads::new(1, Placement::Own, Waker::of_thread(usize::MAX).unwrap(), spawn).unwrap();
+    let mut pool = WorkerPool::Threads(threads);
     let id = DeviceId { class: Class::VIF, front: DomId(5), back: machine::BACK, handle: 0 };
-    let note = crew.hand_out(&p, id, idle(&[false, false]), &Arc::default()).unwrap();
+    let note = pool.hand_out(&p, id, idle(&[false, false]), &Arc::default()).unwrap();
     assert!(note.starts_with("no thread of its own: no room"), "{note}");
-    let (numbers, whys) = returned(&mut crew, 2);
+    let (numbers, whys) = returned(&mut pool, 2);
     assert_eq!((numbers, whys.len()), (vec![0, 1], 1));
     assert!(whys[0].contains("no worker thread"), "{whys:?}");
 }
 
 /// Also one whose first queue comes just as it is about to sleep without any.
 fn a_worker_that_only_polls_arms_nothing() {
-    crew_in(Mode::Poll, 1, Placement::Balanced, |p, crew, id, begin| {
+    crew_in(Mode::Poll, 1, Placement::Balanced, |p, pool, id, begin| {
         let calls = Arc::<[AtomicU64; 2]>::default();
         let idle = Box::new(Idle { calls: Arc::clone(&calls), ..Idle::default() });
-        crew.hand_out(p, id, vec![idle], &Arc::default());
+        pool.hand_out(p, id, vec![idle], &Arc::default());
         begin();
         until(|| calls[0].load(Ordering::Relaxed) > 100);
-        crew.recall(id);
-        assert_eq!(returned(crew, 1), (vec![0], vec![]));
+        pool.reclaim(id);
+        assert_eq!(returned(pool, 1), (vec![0], vec![]));
         assert_eq!(calls[1].load(Ordering::Relaxed), 0, "armed");
     });
 }
@@ -671,7 +671,7 @@ fn events_that_the_kernel_dropped_are_made_good() {
     let broker = Broker::start(None, Hooks::default()).unwrap();
     broker.create_domain(DomainSpec::driver(machine::BACK)).unwrap();
     let p = broker.attach(machine::BACK).unwrap();
-    let mut load = Workload::new(Desk::inline());
+    let mut load = Workload::new(Waker::inline());
     let calls = [(); 3].map(|()| Arc::<[AtomicU64; 2]>::default());
     for (number, calls) in calls.iter().enumerate() {
         let id = DeviceId { class: Class::VIF, front: DomId(5), back: machine::BACK, handle: number as u32 };

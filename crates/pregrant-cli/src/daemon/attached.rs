@@ -8,7 +8,7 @@
 
 use super::kernel::devices_of;
 use super::owner::{XenOwner, own_loopback, own_xen};
-use super::{Daemon, DaemonArgs, Result, Serves, employ, workers_on_xen};
+use super::{Daemon, DaemonArgs, Result, Serves, start_workers, workers_on_xen};
 use crate::loopback::no_machine;
 use crate::notify::Notify;
 use crate::stop::Stop;
@@ -178,7 +178,7 @@ where
     ) -> Result<Daemon<P, UnixTransport>> {
         let Self { platform, xs, serves, domid, config, workers, look, stop, status } = self;
         let mut backend = Backend::new(platform, xs, config, classes)?;
-        employ(&mut backend, args, workers, switch.as_ref())?;
+        start_workers(&mut backend, args, workers, switch.as_ref())?;
         let (name, process) = (serves.name(), std::process::id());
         let _ = screen::print(format_args!("{name} of {domid}, process {process}: ready; status: {look}"));
         let notify = Notify::from_environment();

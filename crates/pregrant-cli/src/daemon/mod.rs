@@ -23,7 +23,7 @@ use pregrant::xenstore::Transport;
 use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::status::{blk_socket_path, socket_path};
 use pregrant_host::drivers::{
-    Backend, Chosen, DeviceReport, Mode, Placement, Rest, Staff, StatusTeller, Work, Worker,
+    Backend, Chosen, DeviceReport, Mode, Placement, Rest, StatusTeller, Work, Worker, WorkerConfig,
 };
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
@@ -158,7 +158,7 @@ fn workers_on_xen() -> usize {
 }
 
 /// Gives the backend its workers; a switch is told the time by them.
-fn employ<P: Platform, T: Transport + 'static>(
+fn start_workers<P: Platform, T: Transport + 'static>(
     backend: &mut Backend<P, T>,
     args: &DaemonArgs,
     usual: usize,
@@ -170,16 +170,21 @@ where
     let switch = switch.cloned();
     let each_turn =
         Arc::new(move || switch.iter().for_each(|switch| switch.set_now(MonotonicClock.now_ns())));
-    let workers = args.workers.map_or(usual, usize::from);
-    if workers == 1 && args.place == Placement::Fixed {
+    let count = args.workers.map_or(usual, usize::from);
+    if count == 1 && args.place == Placement::Fixed {
         // LOG: once, at the start.
         log::warn!("--place fixed has no effect: there is one worker thread; give it more by --workers");
     }
-    let staff =
-        Staff { workers, place: args.place, mode: args.mode, each_start: Arc::new(|_| {}), each_turn };
-    let hired = backend.employ(staff);
-    Ok(hired
-        .map_err(|e| format!("{workers} worker thread(s) cannot be had: {e}; choose fewer with --workers"))?)
+    let config = WorkerConfig {
+        workers: count,
+        place: args.place,
+        mode: args.mode,
+        each_start: Arc::new(|_| {}),
+        each_turn,
+    };
+    let started = backend.start_workers(config);
+    Ok(started
+        .map_err(|e| format!("cannot start {count} worker thread(s): {e}; choose fewer with --workers"))?)
 }
 
 /// A backend with what belongs to its process.

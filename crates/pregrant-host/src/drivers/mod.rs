@@ -6,7 +6,7 @@
 //!   blk/             what only vbds have: their images (disks/), and the front, as threads use it
 //!   front_device     what the fronts of both have of xenstore
 //!   workload         the queues that one worker serves: those that are active are polled, the others armed
-//!   crew/            the workers: their threads, who has which queue, letters between them and the control thread
+//!   pool/            the workers: their threads, who has which queue, letters between them and the control thread
 //!   worker           the one loop: rounds, control when it is due, sleep
 //!   poll_controller  when to look again, and when to sleep: poll, event, adaptive
 //!   wait             how a loop sleeps, and what becomes of a wake-up that is lost
@@ -19,7 +19,6 @@
 
 pub mod blk;
 mod chosen;
-pub mod crew;
 pub mod fair_scheduler;
 mod front_device;
 pub mod net;
@@ -32,13 +31,13 @@ pub mod status_teller;
 pub mod throttle;
 pub mod wait;
 pub mod worker;
+pub mod workers;
 pub mod workload;
 
 pub use blk::frontend::BlkFrontend;
 pub use blk::shared_disk::SharedDisk;
 pub use blk::{Blk, BlkConfig};
 pub use chosen::Chosen;
-pub use crew::place::Placement;
 pub use front_device::FrontendError;
 pub use net::captured::{CaptureFile, Captured};
 pub use net::frontend::{Defaults, Frontend};
@@ -48,8 +47,11 @@ pub use net::taps::Taps;
 pub use net::{Net, NetConfig, VifReport};
 pub use poll_controller::Mode;
 pub use recovery::{BrokerRecovery, FileRecovery, Recovery};
-pub use registry::{Backend, BackendConfig, BackendError, DeviceClass, DeviceReport, ServedDevice, Staff};
+pub use registry::{
+    Backend, BackendConfig, BackendError, DeviceClass, DeviceReport, ServedDevice, WorkerConfig,
+};
 pub use status::{BackStatus, VifStatus};
 pub use status_socket::StatusSocket;
 pub use status_teller::StatusTeller;
 pub use worker::{Rest, Work, Worker};
+pub use workers::placement::Placement;

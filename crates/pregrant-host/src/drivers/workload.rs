@@ -15,10 +15,10 @@
 //! What a guest may do: fire events at any rate. An event makes its queue active, which costs the worker one poll of that queue
 //! and, at the device's expense, one turn.
 
-use super::crew::desk::{Desk, SlotBell};
 use super::fair_scheduler::{FairScheduler, Turn};
 use super::registry::{RingFault, ServedQueue};
 use super::wait::PENDING_LOOKS;
+use super::workers::waker::{QueueDoorbell, Waker};
 use crate::ports::arrivals::Arrivals;
 use pregrant::PlatformError;
 use pregrant::platform::{Clock, Events, PeerMem, Platform, ReadySet};
@@ -90,7 +90,7 @@ impl Group {
 
 /// See the module.
 pub struct Workload<P: Platform> {
-    desk: Arc<Desk>,
+    waker: Arc<Waker>,
     slots: Vec<Option<Slot<P>>>,
     /// Of them with a queue.
     nr_queues: usize,
@@ -131,9 +131,9 @@ pub struct Workload<P: Platform> {
 
 impl<P: Platform> Workload<P> {
     /// None yet.
-    pub fn new(desk: Arc<Desk>) -> Self {
+    pub fn new(waker: Arc<Waker>) -> Self {
         Self {
-            desk,
+            waker,
             slots: Vec::new(),
             nr_queues: 0,
             groups: Vec::new(),
@@ -178,8 +178,8 @@ impl<P: Platform> Workload<P> {
             self.scratch = Arena::over(p.peer().room(ARENA_BYTES));
         }
         let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
-        let bell = Arc::new(SlotBell { desk: Arc::clone(&self.desk), slot });
-        queue.owned_by(&PortOwner { worker: self.desk.number, bell });
+        let bell = Arc::new(QueueDoorbell { waker: Arc::clone(&self.waker), slot });
+        queue.owned_by(&PortOwner { worker: self.waker.number, bell });
         let ports = queue.channels(p);
         for port in &ports {
             let at = port.0 as usize;
@@ -265,7 +265,7 @@ impl<P: Platform> Workload<P> {
     }
 
     /// Has all queues of a device looked at.
-    pub fn nudge(&mut self, id: &DeviceId) {
+    pub fn wake_queues(&mut self, id: &DeviceId) {
         let is = |g: &&Option<Group>| g.as_ref().is_some_and(|g| g.id == *id);
         let slots = self.groups.iter().find(is).and_then(Option::as_ref).map(|g| g.slots.clone());
         slots.into_iter().flatten().for_each(|slot| self.activate(slot));
@@ -436,9 +436,9 @@ impl<P: Platform> Workload<P> {
 
     /// Makes active what was rung for.
     pub fn hear(&mut self) {
-        let desk = Arc::clone(&self.desk);
-        let (slots, bits) = (self.slots.len(), desk.bell.bits());
-        desk.bell.take(|slot| (slot..slots).step_by(bits).for_each(|slot| self.activate(slot)));
+        let waker = Arc::clone(&self.waker);
+        let (slots, bits) = (self.slots.len(), waker.doorbell.bits());
+        waker.doorbell.take(|slot| (slot..slots).step_by(bits).for_each(|slot| self.activate(slot)));
     }
 
     /// Makes active whose ports the kernel has frames for.
@@ -593,8 +593,8 @@ impl<P: Platform> Workload<P> {
     }
 
     /// Where others ring for it.
-    pub fn desk(&self) -> &Arc<Desk> {
-        &self.desk
+    pub fn waker(&self) -> &Arc<Waker> {
+        &self.waker
     }
 
     /// What is said where a test waits for it in vain.

@@ -5,7 +5,7 @@ use pregrant::blk::back::VbdConfig;
 use pregrant::platform::Platform;
 use pregrant_host::disks::DiskConfig;
 use pregrant_host::drivers::{
-    Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, Mode, Placement, Staff,
+    Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, Mode, Placement, WorkerConfig,
 };
 use pregrant_host::loopback::Loopback;
 use pregrant_host::wake::WakeOn;
@@ -42,14 +42,14 @@ pub fn play(socket: &Path, io: &str, path: &str) {
     };
     let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
     let mut backend = Backend::new(platform, xs, config, vec![Box::new(Blk::new(blk))]).unwrap();
-    let staff = Staff {
+    let workers = WorkerConfig {
         workers: 2,
         place: Placement::Balanced,
         mode: Mode::Adaptive,
         each_start: Arc::new(|_| {}),
         each_turn: Arc::new(|| {}),
     };
-    backend.employ(staff).unwrap();
+    backend.start_workers(workers).unwrap();
     while !over.load(Ordering::Relaxed) {
         if !backend.control().unwrap() {
             backend.sleep(None);

@@ -28,7 +28,7 @@ use pregrant_host::drivers::net::port_provider::Notes;
 use pregrant_host::drivers::recovery::KeptBytes;
 use pregrant_host::drivers::{
     Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, DeviceClass, HotplugConfig, Mode, Net, NetConfig,
-    Placement, Plugged, PortProvider, Recovery, Staff, Stations, VifReport,
+    Placement, Plugged, PortProvider, Recovery, Stations, VifReport, WorkerConfig,
 };
 use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback, ProcessCounts};
 use pregrant_host::ports::switch::Switch;
@@ -571,14 +571,14 @@ fn serve(
     }
     let mut backend = Backend::new(platform, xs, config, classes).unwrap();
     if let Some((workers, place)) = workers {
-        let staff = Staff {
+        let workers = WorkerConfig {
             workers,
             place,
             mode: Mode::Event,
             each_start: Arc::new(|_| {}),
             each_turn: Arc::new(|| {}),
         };
-        backend.employ(staff).unwrap();
+        backend.start_workers(workers).unwrap();
     }
     let mut rounds = 0u32;
     loop {

@@ -13,8 +13,8 @@ use pregrant::port::{Arena, Bell, Burst, FramePort, Offloads, Payload, PortOwner
 use pregrant::xenbus::DeviceId;
 use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::{
-    Backend, BackendConfig, BackendError, BrokerRecovery, Mode, Net, NetConfig, Placement, Rest, Staff,
-    VifReport, Work, Worker,
+    Backend, BackendConfig, BackendError, BrokerRecovery, Mode, Net, NetConfig, Placement, Rest, VifReport,
+    Work, Worker, WorkerConfig,
 };
 use pregrant_host::loopback::{Loopback, ProcessCounts};
 use pregrant_host::ports::switch::Switch;
@@ -131,7 +131,7 @@ impl Bells {
 }
 
 /// Rings when the test has frames for a guest, or a question: what it writes into memory wakes nobody.
-fn bell_of(watched: [Log; 3], bells: Bells) -> UnixStream {
+fn doorbell_of(watched: [Log; 3], bells: Bells) -> UnixStream {
     let (bell, mut rings) = UnixStream::pair().unwrap();
     bell.set_nonblocking(true).unwrap();
     std::thread::spawn(move || {
@@ -233,7 +233,7 @@ pub fn play(ordinary: &str, path: &Path) {
     if let Ok(workers) = std::env::var(world::WORKERS) {
         let (workers, each_turn) = (workers.parse().unwrap(), Arc::new(|| {}));
         backend
-            .employ(Staff {
+            .start_workers(WorkerConfig {
                 workers,
                 place: Placement::Balanced,
                 mode: Mode::Adaptive,
@@ -242,7 +242,7 @@ pub fn play(ordinary: &str, path: &Path) {
             })
             .unwrap();
     }
-    let bell = bell_of(watched, bells);
+    let bell = doorbell_of(watched, bells);
     backend.platform().events().also_wake_on(bell.as_fd()).unwrap();
     let told_to = Arc::clone(&told);
     let mut serving = Serving { backend, bell, state, told: told_to, told_of };

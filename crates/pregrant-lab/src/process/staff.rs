@@ -49,7 +49,7 @@ impl Staff {
         });
         let (starting, turning) = (Arc::clone(&staff), Arc::clone(&staff));
         let cores = posts.cores.clone();
-        backend.employ(pregrant_host::drivers::Staff {
+        backend.start_workers(pregrant_host::drivers::WorkerConfig {
             workers: posts.workers,
             place: posts.place,
             mode: posts.mode,

@@ -9,7 +9,7 @@
 //! [`BYTES_MAX`] bytes between them are on their way, or one that is longer by itself. So a back that stands still costs a process
 //! so much memory, and its threads wait.
 
-use crate::drivers::crew::desk::Desk;
+use crate::drivers::workers::waker::Waker;
 use pregrant::PAGE_SIZE;
 use pregrant::blk::disk::{DiskFigures, IoError};
 use std::collections::VecDeque;
@@ -123,7 +123,7 @@ impl State {
 pub struct SharedDisk {
     state: Mutex<State>,
     room: Condvar,
-    desk: Arc<Desk>,
+    waker: Arc<Waker>,
 }
 
 impl fmt::Debug for SharedDisk {
@@ -135,7 +135,7 @@ impl fmt::Debug for SharedDisk {
 impl SharedDisk {
     /// Of a front that is not connected yet.
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { state: Mutex::default(), room: Condvar::new(), desk: Desk::of_thread(0)? })
+        Ok(Self { state: Mutex::default(), room: Condvar::new(), waker: Waker::of_thread(0)? })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -167,7 +167,7 @@ impl SharedDisk {
         let mut state = self.state();
         state.users = state.users.saturating_sub(1);
         drop(state);
-        self.desk.wake();
+        self.waker.wake();
     }
 
     /// Whether somebody [uses](Self::begin_use) it.
@@ -190,12 +190,12 @@ impl SharedDisk {
         state.bytes += weight;
         state.new.push_back(DiskRequest { op, done });
         drop(state);
-        self.desk.wake();
+        self.waker.wake();
     }
 
     /// Has the front's loop look around, whatever for.
     pub fn wake(&self) {
-        self.desk.wake();
+        self.waker.wake();
     }
 
     /// Adds what is new. Returns how many.
@@ -242,22 +242,22 @@ impl SharedDisk {
 
     /// What ends the loop's sleep.
     pub(super) fn wakes(&self) -> BorrowedFd<'_> {
-        self.desk.wakes().expect("a desk of a thread has a descriptor")
+        self.waker.wakes().expect("a waker of a thread has a descriptor")
     }
 
     /// The loop is about to look around for the last time before it sleeps.
     pub(super) fn look(&self) {
-        self.desk.bell.take(|_| {});
+        self.waker.doorbell.take(|_| {});
     }
 
     /// It is about to sleep; false: something came since it [looked](Self::look).
     pub(super) fn about_to_sleep(&self) -> bool {
-        self.desk.bell.about_to_sleep()
+        self.waker.doorbell.about_to_sleep()
     }
 
     /// It has slept; the descriptor was what ended it, or was not.
     pub(super) fn awake(&self, rung: bool) {
-        self.desk.awake(rung);
+        self.waker.awake(rung);
     }
 }
 

@@ -6,7 +6,7 @@
 //!   about to connect:     somebody has it, who may let go                  from each 20 ms on, for ten seconds; then the device fails
 //!   left by a predecessor: the same, or it is not there (find)             from each 20 ms on, for as long as it takes: its guest waits
 //!   somebody else's:      the kernel has it, who may let go                each second
-//!   about to close:       what is under way behind it ends (recall)        each 20 ms, for as long as its class says
+//!   about to close:       what is under way behind it ends (reclaim)        each 20 ms, for as long as its class says
 //! ```
 //! "From each 20 ms on": a look is as far from the one before as an eighth of the time that has passed since the first, a second at most.
 //!
@@ -14,7 +14,7 @@
 
 use super::Backend;
 use super::class::Trial;
-use super::devices::{Busy, Settling};
+use super::devices::{Busy, Draining};
 use log::Level;
 use pregrant::platform::Platform;
 use pregrant::xenbus::bus::StoreBus;
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// Between two looks at what stands behind devices that are connected.
 const LOOK: Duration = Duration::from_secs(1);
 /// Between two looks at what somebody has.
-pub(super) const BUSY_LOOK: Duration = Duration::from_millis(20);
+pub(super) const BUSY_CHECK: Duration = Duration::from_millis(20);
 /// The same, when it has taken long.
 const BUSY_LOOK_MOST: Duration = Duration::from_secs(1);
 /// How long a front that is about to connect waits for that.
@@ -92,8 +92,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let due: Vec<_> =
             self.devices.iter_mut().filter_map(|s| Some((s.device.id(), s.behind.is_due(now)?))).collect();
         due.into_iter().for_each(|(id, failing)| self.try_behind(id, failing));
-        let is_due = |s: &Settling| !s.over && s.next <= now;
-        let due: Vec<_> = self.devices.iter().filter(|s| s.settling.as_ref().is_some_and(is_due)).collect();
+        let is_due = |s: &Draining| !s.over && s.next <= now;
+        let due: Vec<_> = self.devices.iter().filter(|s| s.draining.as_ref().is_some_and(is_due)).collect();
         let due: Vec<_> = due.into_iter().map(|served| served.device.id()).collect();
         due.into_iter().for_each(|id| self.go_on(id));
         if now.duration_since(self.looked) < LOOK {
@@ -117,14 +117,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let held = self.held.values().filter(|held| !held.given_up).map(|held| held.next);
         let looks = !self.left_alone.is_empty()
             || self.devices.iter().any(|s| s.is_connected() && s.served.wants_looks());
-        let settling = self.devices.iter().filter_map(|s| s.settling.filter(|s| !s.over).map(|s| s.next));
+        let draining = self.devices.iter().filter_map(|s| s.draining.filter(|s| !s.over).map(|s| s.next));
         let first =
-            busy.chain(behind).chain(held).chain(settling).chain(looks.then(|| self.looked + LOOK)).min()?;
+            busy.chain(behind).chain(held).chain(draining).chain(looks.then(|| self.looked + LOOK)).min()?;
         Some(first.saturating_duration_since(now))
     }
 }
 
 /// How long somebody who has it since then is left alone.
 pub(super) fn busy_pause(since: Instant, now: Instant) -> Duration {
-    (now.duration_since(since) / 8).clamp(BUSY_LOOK, BUSY_LOOK_MOST)
+    (now.duration_since(since) / 8).clamp(BUSY_CHECK, BUSY_LOOK_MOST)
 }

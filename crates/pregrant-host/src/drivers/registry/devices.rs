@@ -24,7 +24,7 @@ pub struct DeviceReport {
     pub failed: Option<String>,
     /// How often that happened.
     pub faults: u64,
-    /// How often its front was not listened to for a while, since it asked for too many steps, or for too much on its control ring.
+    /// How often its front was not watched for a while, since it asked for too many steps, or for too much on its control ring.
     pub throttled: u64,
     /// Lines that the log does not have of it, since it [caused too many](super::DeviceLog).
     pub lines_left_out: u64,
@@ -92,7 +92,7 @@ pub(super) struct Busy {
 
 /// A device about to be closed, behind which something is under way.
 #[derive(Clone, Copy)]
-pub(super) struct Settling {
+pub(super) struct Draining {
     pub(super) since: Instant,
     /// When it is looked at again.
     pub(super) next: Instant,
@@ -143,11 +143,11 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     /// Queues that are with workers, or on their way.
     pub(super) lent: usize,
     /// Those of them that have come back, until all have.
-    pub(super) home: Vec<Box<dyn ServedQueue<P>>>,
+    pub(super) returned: Vec<Box<dyn ServedQueue<P>>>,
     /// What is to be done once they have.
     pub(super) then: Vec<Then>,
     /// They are here to be closed, and what waits may wait for what is under way behind the device; None: they are not.
-    pub(super) settling: Option<Settling>,
+    pub(super) draining: Option<Draining>,
     /// Its front waits, for somebody has what stands behind it: since when, and when that is to be looked at again.
     pub(super) busy: Option<Busy>,
     /// What else is known of that.
@@ -156,7 +156,7 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) wished_pages: usize,
     /// What it was told of its share, since it connected.
     pub(super) told_pages: Option<(usize, usize)>,
-    /// Its front is not listened to before.
+    /// Its front is not watched before.
     pub(super) throttled_until: Option<Instant>,
     /// The device's lock, where there is one.
     pub(super) _owned: Option<Box<dyn Any>>,
@@ -171,8 +171,8 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
     }
 
     /// Whether it waits for what is under way behind it; what is to be done meanwhile waits, too.
-    pub(super) fn is_settling(&self) -> bool {
-        self.settling.is_some_and(|settling| !settling.over)
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.is_some_and(|draining| !draining.over)
     }
 
     /// Whether something waits for its queues.
@@ -187,13 +187,13 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
     }
 
     /// Asks for an event whenever the front changes its state or another key that we watch, and now.
-    pub(super) fn listen(&self, xs: &mut Client<T>) -> Result<(), XsError> {
-        listen(&self.device, self.front_keys, xs)
+    pub(super) fn watch(&self, xs: &mut Client<T>) -> Result<(), XsError> {
+        watch(&self.device, self.front_keys, xs)
     }
 
     /// No more.
-    pub(super) fn hush(&self, xs: &mut Client<T>) -> Result<(), XsError> {
-        hush(&self.device, self.front_keys, xs)
+    pub(super) fn unwatch(&self, xs: &mut Client<T>) -> Result<(), XsError> {
+        unwatch(&self.device, self.front_keys, xs)
     }
 
     /// A line in the log, if it is not one too many.
@@ -226,17 +226,17 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
 }
 
 /// Watches a front's keys.
-pub(super) fn listen<T: Transport>(
-    device: &Device,
-    keys: &[&str],
-    xs: &mut Client<T>,
-) -> Result<(), XsError> {
+pub(super) fn watch<T: Transport>(device: &Device, keys: &[&str], xs: &mut Client<T>) -> Result<(), XsError> {
     device.watch_peer(xs)?;
     keys.iter().try_for_each(|key| device.watch_peer_key(xs, key))
 }
 
 /// No more.
-pub(super) fn hush<T: Transport>(device: &Device, keys: &[&str], xs: &mut Client<T>) -> Result<(), XsError> {
+pub(super) fn unwatch<T: Transport>(
+    device: &Device,
+    keys: &[&str],
+    xs: &mut Client<T>,
+) -> Result<(), XsError> {
     // Each of them, whatever becomes of the others; the first error counts.
     let keys: Vec<_> = keys.iter().map(|key| device.unwatch_peer_key(xs, key)).collect();
     device.unwatch_peer(xs)?;

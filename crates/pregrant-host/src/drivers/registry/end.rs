@@ -18,7 +18,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// and what these hold as far as there are slots, lets go of everything, and leaves every vif at the state at which
     /// it is, for a successor.
     pub fn detach(&mut self) -> Drained {
-        self.recall_all();
+        self.reclaim_all();
         let mut drained = Drained::default();
         for served in self.devices.iter_mut() {
             drained += served.served.detach(&self.platform);
@@ -26,7 +26,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.ended(self.devices.iter().count(), "left to a successor", drained);
         self.devices.iter().for_each(|served| served.log.end());
         self.devices = Devices::default();
-        self.relive();
+        self.update_live();
         drained
     }
 
@@ -34,7 +34,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// fronts (a second at most), says 6. The others stay as they are, and so does a disk whose front does not follow: it is in use, and
     /// its guest would lose data.
     pub fn close_all(&mut self) -> Drained {
-        self.recall_all();
+        self.reclaim_all();
         let mut drained = Drained::default();
         for served in self.devices.iter_mut() {
             let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
@@ -43,7 +43,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 Err(e) => served.say(Level::Info, &e), // its directory may be gone
             }
         }
-        self.relive();
+        self.update_live();
         self.wake_all();
         let closing = |s: &Instance<P, T>| s.served.back().state() == XenbusState::Closing;
         let mut n = self.devices.iter().filter(|s| closing(s)).count();

@@ -11,10 +11,10 @@
 //! What a guest may do: nothing here; the directory is the toolstack's.
 
 use super::behind::Behind;
+use super::checks::busy_pause;
 use super::class::ServedDevice;
 use super::device_log::DeviceLog;
-use super::devices::{Held, Instance, Then, hush, listen};
-use super::looks::busy_pause;
+use super::devices::{Held, Instance, Then, unwatch, watch};
 use super::watch::{Changed, below_watch, watch_of};
 use super::{Backend, BackendError};
 use crate::drivers::recovery::Recovery;
@@ -77,7 +77,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let gone: Vec<_> =
             self.devices.iter().map(|s| s.device.id()).filter(|id| !seen.contains(id)).collect();
         for id in gone {
-            if self.is_home(&id, Then::Remove) {
+            if self.has_returned(&id, Then::Remove) {
                 self.remove(id);
             }
         }
@@ -212,7 +212,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         };
         let class = self.classes.iter_mut().find(|c| c.class() == id.class)?;
         let front_keys = class.front_keys();
-        if let Err(e) = listen(&device, front_keys, &mut self.xs) {
+        if let Err(e) = watch(&device, front_keys, &mut self.xs) {
             log.say(Level::Warn, &format_args!("cannot watch the front's state: {e}"));
             return None;
         }
@@ -293,9 +293,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             connected_at: None,
             worker_ns: Arc::default(),
             lent: 0,
-            home: Vec::new(),
+            returned: Vec::new(),
             then: Vec::new(),
-            settling: None,
+            draining: None,
             wished_pages: 0,
             told_pages: None,
             throttled_until: None,
@@ -320,7 +320,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.plugging |= instance.served.is_plugging();
         self.devices.insert(instance);
         // Places of others may have moved.
-        self.relive();
+        self.update_live();
         match taken {
             _ if let Some(why) = misplaced => self.fail(id, &why),
             Ok(true) => self.connected(id),
@@ -359,7 +359,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if held.given_up {
             let keys =
                 self.classes.iter().find(|c| c.class() == id.class).map_or(&[][..], |c| c.front_keys());
-            let _ = hush(&Device::new(id, Side::Back), keys, &mut self.xs); // xenstore is gone, then
+            let _ = unwatch(&Device::new(id, Side::Back), keys, &mut self.xs); // xenstore is gone, then
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   xenstore --watch--> control(): find devices, step them      never on the data path
-//!   crew                workers' threads, or none: then round() is one worker's round, in this thread
+//!   pool                workers' threads, or none: then round() is one worker's round, in this thread
 //!   class   what a class brings: DeviceClass, ServedDevice       devices  one device, and its report
 //!   watch   what an event of xenstore means
 //!   find    which devices there are         step  what becomes of one
@@ -11,7 +11,7 @@
 //!   own_rings  rings of devices that are of no queue, and own_turns, when they are served
 //!   pages   what each device of a guest may have mapped         shared_pages  who is told of it when
 //!   throttled  whose front asks for too many steps
-//!   sleep   until there may be something to do                   recall     what waits for queues that workers have
+//!   sleep   until there may be something to do                   reclaim     what waits for queues that workers have
 //!   end     all of them left or closed      device_log  what the log says of one
 //! ```
 //! A device that a predecessor left at state 4 is taken up with its live rings ([`BackendConfig::recovery`]);
@@ -25,16 +25,16 @@
 //! [`throttle`]: crate::drivers::throttle
 
 mod behind;
+mod checks;
 mod class;
 mod device_log;
 mod devices;
 mod end;
 mod find;
-mod looks;
 mod own_rings;
 mod own_turns;
 mod pages;
-mod recall;
+mod reclaim;
 mod shared_pages;
 mod sleep;
 mod step;
@@ -50,14 +50,14 @@ pub use device_log::{ALL_DEVICES, DeviceLog, DeviceLogs, LINES_PER_DEVICE, NEXT_
 pub use devices::DeviceReport;
 pub use pages::PAGES_PER_GUEST;
 
-use super::crew::desk::Desk;
-use super::crew::place::{Carried, Placement};
-use super::crew::thread::{self, EachStart, EachTurn, Start};
-use super::crew::{Crew, Threads};
 use super::poll_controller::Mode;
 use super::recovery::Recovery;
 use super::throttle::Throttle;
 use super::wait::Waiter;
+use super::workers::placement::{Carried, Placement};
+use super::workers::thread::{self, EachStart, EachTurn, Start};
+use super::workers::waker::Waker;
+use super::workers::{Threads, WorkerPool};
 use crate::wake::WakeOn;
 use devices::{Devices, Held};
 use own_rings::OwnRings;
@@ -96,7 +96,7 @@ pub struct BackendConfig<P> {
     pub had_by_others: Option<HadByOthers>,
     /// How many pages of one guest may be mapped at a time; for devices that connect from now on.
     pub page_limit: usize,
-    /// Whether a device whose front asks for steps without end is not listened to for a while, now and again, and its control ring
+    /// Whether a device whose front asks for steps without end is not watched for a while, now and again, and its control ring
     /// paused where it is never empty.
     pub limits_steps: bool,
 }
@@ -117,7 +117,7 @@ impl<P> Default for BackendConfig<P> {
 }
 
 /// The worker threads of a backend.
-pub struct Staff {
+pub struct WorkerConfig {
     /// How many, where each has several devices.
     pub workers: usize,
     /// Which of them gets a queue.
@@ -158,7 +158,7 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     plugging: bool,
     /// When the first of those that are throttled is to be heard again.
     heard_at: Option<Instant>,
-    crew: Crew<P>,
+    pool: WorkerPool<P>,
     /// The number of its ports' descriptor among what wakes this thread, where this thread serves queues.
     arrivals: Option<usize>,
     /// A directory may have come that was not looked at.
@@ -202,7 +202,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             own_rings: OwnRings::default(),
             plugging: false,
             heard_at: None,
-            crew: Crew::inline(),
+            pool: WorkerPool::inline(),
             arrivals: None,
             rescan: false,
             throttle: BTreeMap::new(),
@@ -217,19 +217,19 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     ///
     /// # Errors
     /// In words: a thread, or a handle of the domain for it, cannot be had.
-    pub fn employ(&mut self, staff: Staff) -> Result<(), String>
+    pub fn start_workers(&mut self, workers: WorkerConfig) -> Result<(), String>
     where
         P::Events: WakeOn,
     {
-        let desk =
-            Desk::of_thread(usize::MAX).map_err(|e| format!("no descriptor for the control thread: {e}"))?;
-        let wakes = desk.wakes().map(|fd| self.platform.events().also_wake_on(fd));
+        let waker =
+            Waker::of_thread(usize::MAX).map_err(|e| format!("no descriptor for the control thread: {e}"))?;
+        let wakes = waker.wakes().map(|fd| self.platform.events().also_wake_on(fd));
         wakes.transpose().map_err(|e| e.to_string())?;
-        let Staff { workers, place, mode, each_start, each_turn } = staff;
+        let WorkerConfig { workers, place, mode, each_start, each_turn } = workers;
         // A first handle now: what the platform has to say against several comes before any thread.
         let spare = self.platform.another().map_err(|e| e.to_string())?;
         let spare = Mutex::new(spare);
-        let hire = move |number, post| {
+        let spawn = move |number, post| {
             let p =
                 spare.lock().unwrap_or_else(PoisonError::into_inner).another().map_err(|e| e.to_string())?;
             let (each_start, each_turn) = (Arc::clone(&each_start), Arc::clone(&each_turn));
@@ -238,7 +238,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             let begun = move || thread::run(start, mode, &*each_start, each_turn);
             named.spawn(begun).map_err(|e| e.to_string())
         };
-        self.crew = Crew::Threads(Threads::new(workers, place, desk, Box::new(hire))?);
+        self.pool = WorkerPool::Threads(Threads::new(workers, place, waker, Box::new(spawn))?);
         Ok(())
     }
 
@@ -305,7 +305,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.turn_looks();
         let held = self.retry_held();
         let asked = self.turn_devices();
-        if let Some(load) = self.crew.inline_mut() {
+        if let Some(load) = self.pool.inline_mut() {
             load.turn(&self.platform);
         }
         let news = self.pump() || news;
@@ -328,7 +328,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// there may be more.
     #[inline]
     pub fn round(&mut self) -> bool {
-        let Some(load) = self.crew.inline_mut() else { return false };
+        let Some(load) = self.pool.inline_mut() else { return false };
         let moved = load.round(&self.platform);
         if load.has_news() {
             self.pump();
@@ -341,7 +341,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         // What came beside a reply since control looked wakes nobody.
         let mut work = self.retry_held() | self.xs.has_events();
         work |= self.arm_own_rings();
-        work |= self.crew.inline_mut().is_some_and(|load| {
+        work |= self.pool.inline_mut().is_some_and(|load| {
             load.hear();
             load.arm(&self.platform)
         });
@@ -365,7 +365,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// By worker thread: the queues that it carries, of each device.
     pub fn carried(&self) -> Vec<Carried> {
-        self.crew.carried()
+        self.pool.carried()
     }
 
     /// Devices that came and went.

@@ -37,7 +37,11 @@ pub(super) struct OwnRings {
 
 impl OwnRings {
     /// Those of devices that are connected, now that one has come or gone.
-    pub(super) fn relive<P: Platform, T: Transport + 'static>(&mut self, p: &P, devices: &Devices<P, T>) {
+    pub(super) fn update_live<P: Platform, T: Transport + 'static>(
+        &mut self,
+        p: &P,
+        devices: &Devices<P, T>,
+    ) {
         let live = devices.iter().filter(|served| served.is_connected());
         let own = live.filter_map(|served| Some((served.served.own_channel(p)?, served.device.id())));
         let before = std::mem::replace(&mut self.by_port, own.collect());

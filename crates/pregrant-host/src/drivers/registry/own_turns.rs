@@ -43,7 +43,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
         }
         for (id, took, once) in &asked {
-            self.crew.nudge(*id);
+            self.pool.wake_queues(*id);
             self.charge_own_ring(*id, *took, *once);
         }
         self.fault(fault) || !asked.is_empty()
@@ -51,7 +51,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// What fired that this thread's worker saw, and is of none of its queues.
     fn hear_own_rings(&mut self) {
-        if let Some(load) = self.crew.inline_mut() {
+        if let Some(load) = self.pool.inline_mut() {
             load.take_unknown(|ready| self.own_rings.fired(ready));
         }
     }
@@ -60,7 +60,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// never empty it does not sleep.
     fn look_at_own_rings(&mut self) {
         self.hear_own_rings();
-        if self.crew.inline_mut().is_some() {
+        if self.pool.inline_mut().is_some() {
             return;
         }
         if std::mem::replace(&mut self.own_rings.asks, true) && !self.own_rings.is_empty() {

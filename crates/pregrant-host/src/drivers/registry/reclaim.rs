@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   connected --lend--> workers
-//!   a step that closes, a failure, a directory that is gone:  is_home? no: recalled, and then it is done;
-//!                                                             is_settled? no: looked at again, for as long as its class says
+//!   a step that closes, a failure, a directory that is gone:  has_returned? no: reclaimed, and then it is done;
+//!                                                             is_drained? no: looked at again, for as long as its class says
 //!   pump: queues came --all of a device--> take_back --> what waited;  or, where nothing did, they are placed anew
 //! ```
 //! Invariant: nothing of a device is unmapped, closed or dropped while a worker may touch it.
@@ -12,8 +12,8 @@
 //! for that, others' do not.
 
 use super::Backend;
-use super::devices::{Settling, Then};
-use super::looks::BUSY_LOOK;
+use super::checks::BUSY_CHECK;
+use super::devices::{Draining, Then};
 use crate::drivers::workload::{Returned, Why};
 use log::Level;
 use pregrant::PlatformError;
@@ -41,44 +41,44 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let Some(served) = self.devices.get_mut(id) else { return };
         let queues = served.served.lend();
         served.lent = queues.len();
-        served.settling = None;
-        if let Some(note) = self.crew.hand_out(&self.platform, *id, queues, &served.worker_ns) {
+        served.draining = None;
+        if let Some(note) = self.pool.hand_out(&self.platform, *id, queues, &served.worker_ns) {
             served.say(Level::Warn, &note);
         }
     }
 
-    /// Whether all of a device is here, and nothing under way behind it. If not, its queues are recalled, and then it is done.
-    pub(super) fn is_home(&mut self, id: &DeviceId, then: Then) -> bool {
+    /// Whether all of a device is here, and nothing under way behind it. If not, its queues are reclaimed, and then it is done.
+    pub(super) fn has_returned(&mut self, id: &DeviceId, then: Then) -> bool {
         let Some(served) = self.devices.get(id) else { return true };
-        let came = if served.lent > 0 { self.crew.recall(*id) } else { None };
+        let came = if served.lent > 0 { self.pool.reclaim(*id) } else { None };
         if let Some(came) = came {
-            self.came_home(came);
+            self.queues_returned(came);
         }
-        let is_home = self.devices.get(id).is_none_or(|served| served.lent == 0) && self.is_settled(id);
-        if !is_home && let Some(served) = self.devices.get_mut(id) {
+        let has_returned = self.devices.get(id).is_none_or(|served| served.lent == 0) && self.is_drained(id);
+        if !has_returned && let Some(served) = self.devices.get_mut(id) {
             served.wait_with(then);
         }
-        is_home
+        has_returned
     }
 
     /// Whether nothing is under way behind a device whose queues are here, or that has been waited for. If not, it is looked at again.
-    fn is_settled(&mut self, id: &DeviceId) -> bool {
+    fn is_drained(&mut self, id: &DeviceId) -> bool {
         let Some(served) = self.devices.get_mut(id) else { return true };
-        if served.settling.is_some_and(|settling| settling.over) {
+        if served.draining.is_some_and(|draining| draining.over) {
             return true;
         }
         let now = Instant::now();
-        let since = served.settling.map_or(now, |settling| settling.since);
+        let since = served.draining.map_or(now, |draining| draining.since);
         let most = served.served.under_way(&self.platform);
         let over = most.is_none_or(|most| now.duration_since(since) >= most);
-        served.settling = Some(Settling { since, next: now + BUSY_LOOK, over });
+        served.draining = Some(Draining { since, next: now + BUSY_CHECK, over });
         over
     }
 
     /// Queues that a worker returned. Its device has all of them again once this was the last.
-    fn came_home(&mut self, Returned { id, queues, why }: Returned<P>) -> bool {
+    fn queues_returned(&mut self, Returned { id, queues, why }: Returned<P>) -> bool {
         let Some(served) = self.devices.get_mut(&id) else { return false };
-        served.home.extend(queues);
+        served.returned.extend(queues);
         match why {
             None => {}
             Some(Why::Fault(fault)) => served.wait_with(Then::Fault(fault)),
@@ -88,16 +88,16 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
             Some(Why::Platform(why)) => served.wait_with(Then::Fail(Level::Warn, why)),
         }
-        if served.home.len() < served.lent {
+        if served.returned.len() < served.lent {
             if !served.then.is_empty() {
                 // Those that others have are wanted too.
-                self.crew.recall(id);
+                self.pool.reclaim(id);
             }
             return false;
         }
-        let mut queues = std::mem::take(&mut served.home);
+        let mut queues = std::mem::take(&mut served.returned);
         queues.sort_by_key(|queue| queue.number());
-        if self.crew.inline_mut().is_none() {
+        if self.pool.inline_mut().is_none() {
             for queue in &mut queues {
                 if let Err(e) = queue.adopt(&self.platform) {
                     let (level, why) = not_bound(&e);
@@ -118,11 +118,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Does what workers have said. True: there was something.
     pub(super) fn pump(&mut self) -> bool {
-        let (returned, changed) = self.crew.pump();
+        let (returned, changed) = self.pool.pump();
         let news = !returned.is_empty() || !changed.is_empty();
         for came in returned {
             let id = came.id;
-            if self.came_home(came) {
+            if self.queues_returned(came) {
                 self.go_on(id);
             }
         }
@@ -134,7 +134,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Does what waited for a device's queues; where nothing did, they are handed out again, to others perhaps.
     pub(super) fn go_on(&mut self, id: DeviceId) {
-        if self.devices.get(&id).is_some_and(|served| served.is_waited_for()) && !self.is_settled(&id) {
+        if self.devices.get(&id).is_some_and(|served| served.is_waited_for()) && !self.is_drained(&id) {
             return;
         }
         let Some(served) = self.devices.get_mut(&id) else { return };
@@ -148,7 +148,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 Then::Fail(level, why) => self.fail_with(id, &why, Some(level)),
                 Then::Fault(fault) => drop(self.fault(Some((id, fault)))),
                 // What waited before it may have connected the device anew.
-                Then::Remove if self.is_home(&id, Then::Remove) => {
+                Then::Remove if self.has_returned(&id, Then::Remove) => {
                     self.remove(id);
                     // The toolstack may have made it anew meanwhile.
                     self.rescan = true;
@@ -182,7 +182,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         };
         match served.served.turn(&self.platform, &id, &served.log) {
             Ok(true) => {
-                self.crew.nudge(id);
+                self.pool.wake_queues(id);
                 // What is done in turns goes on, though its guest shows nothing new.
                 self.own_rings.rouse(id);
             }
@@ -194,25 +194,28 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Places a device's queues anew where workers carry unequal loads, since others came or went.
     pub(super) fn even_out(&mut self) {
-        if let Some(id) = self.crew.uneven()
-            && self.devices.get(&id).is_some_and(|served| served.then.is_empty() && served.home.is_empty())
+        if let Some(id) = self.pool.uneven()
+            && self
+                .devices
+                .get(&id)
+                .is_some_and(|served| served.then.is_empty() && served.returned.is_empty())
         {
-            self.crew.recall(id);
+            self.pool.reclaim(id);
         }
     }
 
     /// Has all queues here, for the end.
-    pub(super) fn recall_all(&mut self) {
+    pub(super) fn reclaim_all(&mut self) {
         let lent: Vec<_> = self.devices.iter().filter(|s| s.lent > 0).map(|s| s.device.id()).collect();
         for id in lent {
-            if let Some(came) = self.crew.recall(id) {
-                self.came_home(came);
+            if let Some(came) = self.pool.reclaim(id) {
+                self.queues_returned(came);
             }
         }
         let until = Instant::now() + WORKERS_FOLLOW;
         while self.devices.iter().any(|served| served.lent > 0) && Instant::now() < until {
-            for came in self.crew.pump().0 {
-                self.came_home(came);
+            for came in self.pool.pump().0 {
+                self.queues_returned(came);
             }
             std::thread::sleep(Duration::from_micros(100));
         }

@@ -74,7 +74,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             if served.told_pages.replace(told) != Some(told) {
                 back.limit_lasting(told.1);
                 back.allow_pages(&self.platform, share);
-                self.crew.nudge(served.device.id());
+                self.pool.wake_queues(served.device.id());
             }
         }
     }

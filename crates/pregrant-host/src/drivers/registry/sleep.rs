@@ -10,8 +10,8 @@
 //! What a guest may do: nothing more than before; a time that is due is bounded from below by what sets it.
 
 use super::Backend;
-use crate::drivers::crew::Crew;
 use crate::drivers::wait::is_lifted;
+use crate::drivers::workers::WorkerPool;
 use crate::wake::WakeOn;
 use pregrant::platform::Platform;
 use pregrant::xenstore::Transport;
@@ -31,7 +31,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             return;
         }
         let due = self.due().into_iter().chain(due).min();
-        if let (None, Crew::Inline(load)) = (self.arrivals, &self.crew)
+        if let (None, WorkerPool::Inline(load)) = (self.arrivals, &self.pool)
             && let Some(fd) = load.wakes()
         {
             self.arrivals = self.platform.events().also_wake_on(fd).ok();
@@ -44,16 +44,16 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             )
         };
         waiter.sleep(self, |b| b.platform.events(), Self::is_pending, &what, due);
-        match &mut self.crew {
-            Crew::Inline(load) => {
+        match &mut self.pool {
+            WorkerPool::Inline(load) => {
                 load.fired(waiter.ready());
                 load.hear();
                 load.look_at_ports();
             }
-            Crew::Threads(threads) => {
+            WorkerPool::Threads(threads) => {
                 self.own_rings.fired(waiter.ready());
                 self.own_rings.heard();
-                threads.desk().awake(true);
+                threads.waker().awake(true);
             }
         }
         self.waiter = waiter;
@@ -61,26 +61,26 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Says to workers that this thread sleeps. False: one has just said something.
     fn is_asleep(&self) -> bool {
-        match &self.crew {
-            Crew::Inline(_) => true,
-            Crew::Threads(threads) => threads.desk().bell.about_to_sleep(),
+        match &self.pool {
+            WorkerPool::Inline(_) => true,
+            WorkerPool::Threads(threads) => threads.waker().doorbell.about_to_sleep(),
         }
     }
 
     /// Waits that ended with work pending, whose event did not come.
     pub fn missed_wakeups(&self) -> u64 {
-        self.waiter.missed_wakeups() + self.crew.missed_wakeups()
+        self.waiter.missed_wakeups() + self.pool.missed_wakeups()
     }
 
     /// Whether a guest showed work, of which an event has told or is to tell.
     fn is_pending(&mut self) -> bool {
-        self.own_ring_is_pending() || self.crew.inline_mut().is_some_and(|load| load.is_pending(is_lifted()))
+        self.own_ring_is_pending() || self.pool.inline_mut().is_some_and(|load| load.is_pending(is_lifted()))
     }
 
     /// When something is due, from now, of which nobody tells.
     fn due(&self) -> Option<Duration> {
         let plugs = self.plugging.then_some(PLUG_LOOK);
-        let queues = if let Crew::Inline(load) = &self.crew { load.due(&self.platform) } else { None };
+        let queues = if let WorkerPool::Inline(load) = &self.pool { load.due(&self.platform) } else { None };
         let classes = self.classes.iter().filter_map(|class| class.due()).min();
         let others = [self.throttle_left(), self.own_rings.due(), self.look_due()];
         [plugs, queues, classes].into_iter().chain(others).flatten().min()

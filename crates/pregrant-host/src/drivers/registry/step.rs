@@ -74,7 +74,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let room = (!is_connected).then(|| self.room_for(&id));
         // What is being unplugged is over, whatever is made in its place.
         let Some(served) = self.devices.get_mut(&id).filter(|s| !s.served.is_out()) else { return };
-        if served.is_settling() {
+        if served.is_draining() {
             return served.wait_with(Then::Step);
         }
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
@@ -96,13 +96,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 self.share_pages(id.front);
             }
             // It may have heard of wishes of its front.
-            Ok(BackStep::Waiting) => self.crew.nudge(id),
+            Ok(BackStep::Waiting) => self.pool.wake_queues(id),
             Ok(BackStep::Closing) => {
                 let text = "its front says that it closes, and is served until it has: it may be in use";
                 served.say(Level::Info, &text);
             }
             Ok(BackStep::Recall) => {
-                if self.is_home(&id, Then::Step) {
+                if self.has_returned(&id, Then::Step) {
                     self.step(id);
                 }
                 return;
@@ -127,7 +127,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if let Some(served) = self.devices.get_mut(&id) {
             served.busy = None;
         }
-        self.relive();
+        self.update_live();
     }
 
     /// A device's step, or its connect, failed.
@@ -135,7 +135,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let text = match e {
             // The toolstack was faster than our step: no fault of anybody's.
             ConnectError::Keys(_) if self.is_gone(&id) => {
-                if self.is_home(&id, Then::Remove) {
+                if self.has_returned(&id, Then::Remove) {
                     self.remove(id);
                 }
                 return;
@@ -149,13 +149,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                     served.behind.fails(Instant::now(), &why, true);
                     let is_news = served.behind.is_news(&why);
                     self.fail_with(id, &text, is_news.then_some(Level::Warn));
-                    return self.relive();
+                    return self.update_live();
                 }
                 text
             }
         };
         self.fail(id, &text);
-        self.relive();
+        self.update_live();
     }
 
     /// A device is live: what stands behind it is made, its front is told, and the log.
@@ -190,7 +190,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             served.busy = None;
             served.behind.begin(Instant::now());
         }
-        self.crew.nudge(*id);
+        self.pool.wake_queues(*id);
     }
 
     /// Takes a device's own directory away, and the guest's if it has no other. `scan` misses it then.
@@ -228,7 +228,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// The same as [`fail`](Self::fail); the log has a line of it, at this level, where that is news.
     pub(super) fn fail_with(&mut self, id: DeviceId, why: &dyn Display, news: Option<Level>) {
-        if !self.is_home(&id, Then::Fail(news.unwrap_or(Level::Warn), why.to_string())) {
+        if !self.has_returned(&id, Then::Fail(news.unwrap_or(Level::Warn), why.to_string())) {
             return;
         }
         let Some(served) = self.devices.get_mut(&id) else { return };
@@ -249,7 +249,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         served.last_failure = Some(text.clone());
         served.failed = Some(text);
         self.share_pages(id.front);
-        self.relive();
+        self.update_live();
     }
 
     /// Closes one device for what its ring showed, if one did. True: so it was.
@@ -267,7 +267,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if let Some(mut served) = self.devices.remove(&id) {
             let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
             let _ = served.served.back_mut().close(&self.platform, &mut bus, None); // its directory may be gone
-            let _ = served.hush(&mut self.xs);
+            let _ = served.unwatch(&mut self.xs);
             if let Some(recovery) = &mut self.config.recovery {
                 recovery.forget(&self.platform, &id);
             }
@@ -291,7 +291,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             self.logs.remove(&id);
             self.share_pages(id.front);
         }
-        self.relive();
+        self.update_live();
     }
 
     /// Writes what classes say of devices that they were not asked about, at their expense, also where they are gone.
@@ -311,10 +311,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         });
     }
 
-    pub(super) fn relive(&mut self) {
+    pub(super) fn update_live(&mut self) {
         let connected = self.devices.iter().filter(|s| s.is_connected());
         self.live = connected.count();
-        self.own_rings.relive(&self.platform, &self.devices);
+        self.own_rings.update_live(&self.platform, &self.devices);
         self.even_out();
     }
 }

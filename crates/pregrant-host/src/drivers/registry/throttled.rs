@@ -18,7 +18,7 @@ use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
 /// What the log says when a device is throttled, once in a while.
-const THROTTLED: &str = "its front asks for too many steps, and is not listened to now and again";
+const THROTTLED: &str = "its front asks for too many steps, and is not watched now and again";
 /// How soon it says so again of the same device.
 const SAID_AGAIN: Duration = Duration::from_secs(3600);
 
@@ -44,7 +44,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         else {
             return;
         };
-        if let Err(e) = served.hush(&mut self.xs) {
+        if let Err(e) = served.unwatch(&mut self.xs) {
             served.say(Level::Warn, &e); // one of its watches may be gone: they are set again in any case
         }
         throttle.spend(self.began.elapsed(), now.elapsed());
@@ -77,7 +77,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             let throttle = self.throttle.entry(served.device.id().front.0).or_default();
             woke = true;
             let start = Instant::now();
-            served.throttled_until = match served.listen(&mut self.xs) {
+            served.throttled_until = match served.watch(&mut self.xs) {
                 Ok(()) => None,
                 Err(e) => {
                     served.say(Level::Warn, &e);
@@ -90,7 +90,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         woke
     }
 
-    /// When the first of those that are throttled is to be listened to again, from now.
+    /// When the first of those that are throttled is to be watched again, from now.
     pub(super) fn throttle_left(&self) -> Option<Duration> {
         self.heard_at.map(|until| until.saturating_duration_since(Instant::now()))
     }

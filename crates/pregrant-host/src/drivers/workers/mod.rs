@@ -1,49 +1,49 @@
 //! The workers of a backend, as its control thread knows them: who has which queue, and how they come and go.
 //!
 //! ```text
-//!   control thread                    letters                       worker (crew::thread), one or several
+//!   control thread                    messages                       worker (workers::thread), one or several
 //!   --------------                                                  -----------------------------------
 //!   connected:  hand_out  --Take(queue)--------------------------->  adopts its channels, polls it
-//!   closing:    recall    --GiveBack(device)---------------------->  the queues are Returned
+//!   closing:    reclaim    --GiveBack(device)---------------------->  the queues are Returned
 //!               pump      <--Returned(queues, why)-- <--Changed----  a fault, a link that changed
 //! ```
-//! A queue is in one place: with its device, in a letter, or with one worker. Neither side waits for the other: letters go
+//! A queue is in one place: with its device, in a message, or with one worker. Neither side waits for the other: messages go
 //! through channels without a bound on this side of the data path, a few for each thing that happens to a device, and a
-//! [`Desk`] wakes who sleeps.
+//! [`Waker`] wakes who sleeps.
 //!
-//! Without threads ([`Crew::inline`]) the one worker is the control thread itself, between its control turns.
+//! Without threads ([`WorkerPool::inline`]) the one worker is the control thread itself, between its control turns.
 //!
-//! What a guest may do: come and go. Each time costs some letters, and is throttled as all of its steps are.
+//! What a guest may do: come and go. Each time costs some messages, and is throttled as all of its steps are.
 
-pub mod desk;
-pub mod place;
+pub mod placement;
 pub mod thread;
+pub mod waker;
 
 use super::registry::ServedQueue;
 use super::workload::{Returned, Why, Workload};
-use desk::Desk;
-use place::{Carried, Placement, least, uneven};
+use placement::{Carried, Placement, least, uneven};
 use pregrant::platform::Platform;
 use pregrant::xenbus::DeviceId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use waker::Waker;
 
 /// To a worker.
-pub enum Order<P> {
+pub enum WorkerCommand<P> {
     /// Serve this queue, and count there what its device takes of the worker's time.
     Take(DeviceId, Box<dyn ServedQueue<P>>, Arc<AtomicU64>),
     /// Return the device's queues, if there are any.
     GiveBack(DeviceId),
     /// Look at the device's queues.
-    Nudge(DeviceId),
+    WakeQueues(DeviceId),
     /// It is over.
     Stop,
 }
 
 /// To the control thread.
-pub enum Notice<P> {
+pub enum WorkerEvent<P> {
     /// Queues come back.
     Returned(usize, Returned<P>),
     /// Look at this device.
@@ -51,47 +51,47 @@ pub enum Notice<P> {
 }
 
 /// One worker's thread.
-struct Seat<P> {
-    desk: Arc<Desk>,
-    orders: Sender<Order<P>>,
+struct WorkerHandle<P> {
+    waker: Arc<Waker>,
+    commands: Sender<WorkerCommand<P>>,
     carried: Carried,
     missed_wakeups: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl<P> Seat<P> {
-    fn order(&self, order: Order<P>) {
+impl<P> WorkerHandle<P> {
+    fn send(&self, command: WorkerCommand<P>) {
         // Where it has ended there is nobody to be told.
-        let _ = self.orders.send(order);
-        self.desk.wake();
+        let _ = self.commands.send(command);
+        self.waker.wake();
     }
 }
 
 /// How threads are made: by number.
-pub type Hire<P> = Box<dyn FnMut(usize, Post<P>) -> Result<JoinHandle<()>, String>>;
+pub type SpawnWorker<P> = Box<dyn FnMut(usize, WorkerContext<P>) -> Result<JoinHandle<()>, String>>;
 
 /// What a new worker is given.
-pub struct Post<P> {
+pub struct WorkerContext<P> {
     /// Its own place.
-    pub desk: Arc<Desk>,
+    pub waker: Arc<Waker>,
     /// What it is to do.
-    pub orders: Receiver<Order<P>>,
+    pub commands: Receiver<WorkerCommand<P>>,
     /// Where it answers.
-    pub notices: Sender<Notice<P>>,
+    pub events: Sender<WorkerEvent<P>>,
     /// Who is to be woken then.
-    pub control: Arc<Desk>,
+    pub control: Arc<Waker>,
     /// Wake-ups that it lost.
     pub missed_wakeups: Arc<AtomicU64>,
 }
 
 /// Worker threads.
 pub struct Threads<P> {
-    seats: Vec<Option<Seat<P>>>,
+    handles: Vec<Option<WorkerHandle<P>>>,
     place: Placement,
-    hire: Hire<P>,
-    notices: (Sender<Notice<P>>, Receiver<Notice<P>>),
+    spawn: SpawnWorker<P>,
+    events: (Sender<WorkerEvent<P>>, Receiver<WorkerEvent<P>>),
     /// The control thread's.
-    desk: Arc<Desk>,
+    waker: Arc<Waker>,
     /// Of workers that have ended.
     missed_before: u64,
     /// Threads that were told to stop; nobody waits for them before the end.
@@ -99,17 +99,17 @@ pub struct Threads<P> {
 }
 
 /// See the module.
-pub enum Crew<P: Platform> {
+pub enum WorkerPool<P: Platform> {
     /// The control thread alone.
     Inline(Box<Workload<P>>),
     /// Others.
     Threads(Threads<P>),
 }
 
-impl<P: Platform> Crew<P> {
+impl<P: Platform> WorkerPool<P> {
     /// No threads.
     pub fn inline() -> Self {
-        Self::Inline(Box::new(Workload::new(Desk::inline()).keeping_unknown()))
+        Self::Inline(Box::new(Workload::new(Waker::inline()).keeping_unknown()))
     }
 
     /// The worker that is this thread, if it is one.
@@ -140,24 +140,34 @@ impl<P: Platform> Crew<P> {
     }
 
     /// Wants the queues of a device back. They come by [`pump`](Self::pump), at once where there are no threads.
-    pub fn recall(&mut self, id: DeviceId) -> Option<Returned<P>> {
+    pub fn reclaim(&mut self, id: DeviceId) -> Option<Returned<P>> {
         match self {
             Self::Inline(load) => Some(Returned { id, queues: load.give_back(&id), why: None }),
             Self::Threads(threads) => {
-                let has = |seat: &&Seat<P>| seat.carried.of(&id) > 0;
-                threads.seats.iter().flatten().filter(has).for_each(|seat| seat.order(Order::GiveBack(id)));
+                let has = |handle: &&WorkerHandle<P>| handle.carried.of(&id) > 0;
+                threads
+                    .handles
+                    .iter()
+                    .flatten()
+                    .filter(has)
+                    .for_each(|handle| handle.send(WorkerCommand::GiveBack(id)));
                 None
             }
         }
     }
 
     /// Has the workers look at a device's queues: something that they are to know has changed.
-    pub fn nudge(&mut self, id: DeviceId) {
+    pub fn wake_queues(&mut self, id: DeviceId) {
         match self {
-            Self::Inline(load) => load.nudge(&id),
+            Self::Inline(load) => load.wake_queues(&id),
             Self::Threads(threads) => {
-                let has = |seat: &&Seat<P>| seat.carried.of(&id) > 0;
-                threads.seats.iter().flatten().filter(has).for_each(|seat| seat.order(Order::Nudge(id)));
+                let has = |handle: &&WorkerHandle<P>| handle.carried.of(&id) > 0;
+                threads
+                    .handles
+                    .iter()
+                    .flatten()
+                    .filter(has)
+                    .for_each(|handle| handle.send(WorkerCommand::WakeQueues(id)));
             }
         }
     }
@@ -174,7 +184,7 @@ impl<P: Platform> Crew<P> {
     pub fn uneven(&self) -> Option<DeviceId> {
         match self {
             Self::Threads(threads) if threads.place == Placement::Balanced => {
-                let carried: Vec<_> = threads.seats.iter().flatten().map(|s| s.carried.clone()).collect();
+                let carried: Vec<_> = threads.handles.iter().flatten().map(|s| s.carried.clone()).collect();
                 uneven(&carried)
             }
             _ => None,
@@ -185,60 +195,66 @@ impl<P: Platform> Crew<P> {
     pub fn carried(&self) -> Vec<Carried> {
         match self {
             Self::Inline(_) => Vec::new(),
-            Self::Threads(threads) => threads.seats.iter().flatten().map(|s| s.carried.clone()).collect(),
+            Self::Threads(threads) => threads.handles.iter().flatten().map(|s| s.carried.clone()).collect(),
         }
     }
 
     /// Wake-ups that worker threads lost.
     pub fn missed_wakeups(&self) -> u64 {
         let Self::Threads(threads) = self else { return 0 };
-        let each = threads.seats.iter().flatten().map(|s| s.missed_wakeups.load(Ordering::Relaxed));
+        let each = threads.handles.iter().flatten().map(|s| s.missed_wakeups.load(Ordering::Relaxed));
         threads.missed_before + each.sum::<u64>()
     }
 }
 
 impl<P> Threads<P> {
-    /// So many workers, or as many as there are devices ([`Placement::Own`]). `desk` is the control thread's.
+    /// So many workers, or as many as there are devices ([`Placement::Own`]). `waker` is the control thread's.
     ///
     /// # Errors
     /// A thread cannot be made, in words.
-    pub fn new(workers: usize, place: Placement, desk: Arc<Desk>, hire: Hire<P>) -> Result<Self, String> {
+    pub fn new(
+        workers: usize,
+        place: Placement,
+        waker: Arc<Waker>,
+        spawn: SpawnWorker<P>,
+    ) -> Result<Self, String> {
         let mut threads = Self {
-            seats: Vec::new(),
+            handles: Vec::new(),
             place,
-            hire,
-            notices: channel(),
-            desk,
+            spawn,
+            events: channel(),
+            waker,
             missed_before: 0,
             leaving: Vec::new(),
         };
         if place != Placement::Own {
             for _ in 0..workers.max(1) {
-                threads.sit()?;
+                threads.spawn_worker()?;
             }
         }
         Ok(threads)
     }
 
     /// One more worker; its place.
-    fn sit(&mut self) -> Result<usize, String> {
-        let at = self.seats.iter().position(Option::is_none).unwrap_or(self.seats.len());
-        let desk = Desk::of_thread(at).map_err(|e| format!("no descriptor for a worker: {e}"))?;
-        let (orders, taken) = channel();
+    fn spawn_worker(&mut self) -> Result<usize, String> {
+        let at = self.handles.iter().position(Option::is_none).unwrap_or(self.handles.len());
+        let waker = Waker::of_thread(at).map_err(|e| format!("no descriptor for a worker: {e}"))?;
+        let (commands, taken) = channel();
         let missed_wakeups = Arc::default();
-        let post = Post {
-            desk: Arc::clone(&desk),
-            orders: taken,
-            notices: self.notices.0.clone(),
-            control: Arc::clone(&self.desk),
+        let context = WorkerContext {
+            waker: Arc::clone(&waker),
+            commands: taken,
+            events: self.events.0.clone(),
+            control: Arc::clone(&self.waker),
             missed_wakeups: Arc::clone(&missed_wakeups),
         };
-        let thread = Some((self.hire)(at, post)?);
-        let seat = Some(Seat { desk, orders, carried: Carried::default(), missed_wakeups, thread });
-        if at == self.seats.len() {
-            self.seats.push(seat);
+        let thread = Some((self.spawn)(at, context)?);
+        let handle =
+            Some(WorkerHandle { waker, commands, carried: Carried::default(), missed_wakeups, thread });
+        if at == self.handles.len() {
+            self.handles.push(handle);
         } else {
-            self.seats[at] = seat;
+            self.handles[at] = handle;
         }
         Ok(at)
     }
@@ -254,7 +270,7 @@ impl<P> Threads<P> {
             let at = match self.place {
                 Placement::Own => match own {
                     Some(at) => at,
-                    None => match self.sit() {
+                    None => match self.spawn_worker() {
                         Ok(at) => *own.insert(at),
                         Err(why) => {
                             note =
@@ -263,12 +279,12 @@ impl<P> Threads<P> {
                         }
                     },
                 },
-                Placement::Fixed => usize::from(id.front.0) % self.seats.len(),
+                Placement::Fixed => usize::from(id.front.0) % self.handles.len(),
                 Placement::Balanced => self.least(&id),
             };
-            if let Some(Some(seat)) = self.seats.get_mut(at) {
-                seat.carried.add(id);
-                seat.order(Order::Take(id, queue, Arc::clone(worker_ns)));
+            if let Some(Some(handle)) = self.handles.get_mut(at) {
+                handle.carried.add(id);
+                handle.send(WorkerCommand::Take(id, queue, Arc::clone(worker_ns)));
             } else {
                 unplaced.push(queue);
             }
@@ -277,29 +293,29 @@ impl<P> Threads<P> {
             let why = Some(Why::Platform("there is no worker thread for its queues".into()));
             let returned = Returned { id, queues: unplaced, why };
             // Both ends are here.
-            let _ = self.notices.0.send(Notice::Returned(usize::MAX, returned));
-            self.desk.wake();
+            let _ = self.events.0.send(WorkerEvent::Returned(usize::MAX, returned));
+            self.waker.wake();
         }
         note
     }
 
     fn least(&self, id: &DeviceId) -> usize {
-        let seats = self.seats.iter().enumerate();
-        least(seats.filter_map(|(at, seat)| Some((at, &seat.as_ref()?.carried))), id).unwrap_or(0)
+        let handles = self.handles.iter().enumerate();
+        least(handles.filter_map(|(at, handle)| Some((at, &handle.as_ref()?.carried))), id).unwrap_or(0)
     }
 
     fn pump(&mut self) -> (Vec<Returned<P>>, Vec<DeviceId>) {
         let (mut returned, mut changed) = (Vec::new(), Vec::new());
-        self.desk.bell.take(|_| {});
-        while let Ok(notice) = self.notices.1.try_recv() {
-            match notice {
-                Notice::Changed(id) => changed.push(id),
-                Notice::Returned(at, came) => {
-                    if let Some(Some(seat)) = self.seats.get_mut(at) {
-                        // Not always all that it has: another may still be in a letter.
-                        seat.carried.remove(&came.id, came.queues.len());
-                        if self.place == Placement::Own && seat.carried.total() == 0 {
-                            self.dismiss(at);
+        self.waker.doorbell.take(|_| {});
+        while let Ok(event) = self.events.1.try_recv() {
+            match event {
+                WorkerEvent::Changed(id) => changed.push(id),
+                WorkerEvent::Returned(at, came) => {
+                    if let Some(Some(handle)) = self.handles.get_mut(at) {
+                        // Not always all that it has: another may still be in a message.
+                        handle.carried.remove(&came.id, came.queues.len());
+                        if self.place == Placement::Own && handle.carried.total() == 0 {
+                            self.stop_worker(at);
                         }
                     }
                     returned.push(came);
@@ -310,23 +326,23 @@ impl<P> Threads<P> {
     }
 
     /// A worker without queues ends.
-    fn dismiss(&mut self, at: usize) {
-        let Some(mut seat) = self.seats[at].take() else { return };
-        seat.order(Order::Stop);
+    fn stop_worker(&mut self, at: usize) {
+        let Some(mut handle) = self.handles[at].take() else { return };
+        handle.send(WorkerCommand::Stop);
         self.leaving.retain(|thread| !thread.is_finished());
-        self.leaving.extend(seat.thread.take());
-        self.missed_before += seat.missed_wakeups.load(Ordering::Relaxed);
+        self.leaving.extend(handle.thread.take());
+        self.missed_before += handle.missed_wakeups.load(Ordering::Relaxed);
     }
 
     /// The control thread's place.
-    pub fn desk(&self) -> &Arc<Desk> {
-        &self.desk
+    pub fn waker(&self) -> &Arc<Waker> {
+        &self.waker
     }
 }
 
 impl<P> Drop for Threads<P> {
     fn drop(&mut self) {
-        (0..self.seats.len()).for_each(|at| self.dismiss(at));
+        (0..self.handles.len()).for_each(|at| self.stop_worker(at));
         for thread in self.leaving.drain(..) {
             let _ = thread.join(); // one that panicked has ended the process
         }

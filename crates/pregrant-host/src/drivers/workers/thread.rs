@@ -1,14 +1,14 @@
-//! A worker's thread: its loop over a [`Workload`], and the letters that it reads between rounds.
+//! A worker's thread: its loop over a [`Workload`], and the messages that it reads between rounds.
 //!
 //! ```text
-//!   round, round ... --2 ms--> letters, turn --nothing moves--> letters, arm, sleep --event, bell, frames, time--> round
+//!   round, round ... --2 ms--> messages, turn --nothing moves--> messages, arm, sleep --event, bell, frames, time--> round
 //! ```
 //! It has a handle of the domain of its own, with its own event descriptors, and knows neither xenstore nor any device's state.
 //!
 //! What a guest may do: to the thread, nothing; to its queues, what each path says.
 
-use super::desk::Desk;
-use super::{Notice, Order, Post};
+use super::waker::Waker;
+use super::{WorkerCommand, WorkerContext, WorkerEvent};
 use crate::drivers::poll_controller::Mode;
 use crate::drivers::wait::{Waiter, is_lifted};
 use crate::drivers::worker::{Rest, Work, Worker};
@@ -30,10 +30,10 @@ pub type EachStart = Arc<dyn Fn(usize) + Send + Sync>;
 struct Thread<P: Platform> {
     p: P,
     load: Workload<P>,
-    desk: Arc<Desk>,
-    orders: Receiver<Order<P>>,
-    notices: Sender<Notice<P>>,
-    control: Arc<Desk>,
+    waker: Arc<Waker>,
+    commands: Receiver<WorkerCommand<P>>,
+    events: Sender<WorkerEvent<P>>,
+    control: Arc<Waker>,
     waiter: Waiter,
     missed_wakeups: Arc<AtomicU64>,
     /// The number of its bell among what wakes it, and of its ports' descriptor.
@@ -59,7 +59,7 @@ impl Drop for WholeProcess {
 /// What a worker starts with.
 pub struct Start<P: Platform> {
     p: P,
-    post: Post<P>,
+    context: WorkerContext<P>,
     bell: Option<usize>,
 }
 
@@ -70,11 +70,11 @@ where
     /// With a handle of its own.
     ///
     /// # Errors
-    /// In words: its bell cannot wake it.
-    pub fn new(p: P, post: Post<P>) -> Result<Self, String> {
-        let bell = post.desk.wakes().map(|fd| p.events().also_wake_on(fd)).transpose();
-        let bell = bell.map_err(|e| format!("worker {} cannot be woken: {e}", post.desk.number))?;
-        Ok(Self { p, post, bell })
+    /// In words: its descriptor cannot wake it.
+    pub fn new(p: P, context: WorkerContext<P>) -> Result<Self, String> {
+        let bell = context.waker.wakes().map(|fd| p.events().also_wake_on(fd)).transpose();
+        let bell = bell.map_err(|e| format!("worker {} cannot be woken: {e}", context.waker.number))?;
+        Ok(Self { p, context, bell })
     }
 }
 
@@ -84,16 +84,16 @@ where
     P::Events: WakeOn,
 {
     let _whole = WholeProcess;
-    let Start { p, post, bell } = start;
-    each_start(post.desk.number);
-    let Post { desk, orders, notices, control, missed_wakeups } = post;
-    let load = Workload::new(Arc::clone(&desk));
+    let Start { p, context, bell } = start;
+    each_start(context.waker.number);
+    let WorkerContext { waker, commands, events, control, missed_wakeups } = context;
+    let load = Workload::new(Arc::clone(&waker));
     let mut thread = Thread {
         p,
         load,
-        desk,
-        orders,
-        notices,
+        waker,
+        commands,
+        events,
         control,
         waiter: Waiter::default(),
         missed_wakeups,
@@ -112,9 +112,9 @@ where
 {
     /// Reads what was left for it.
     fn read(&mut self) {
-        while let Ok(order) = self.orders.try_recv() {
-            match order {
-                Order::Take(id, mut queue, worker_ns) => match queue.adopt(&self.p) {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                WorkerCommand::Take(id, mut queue, worker_ns) => match queue.adopt(&self.p) {
                     Ok(()) => {
                         self.load.take(&self.p, id, queue, &worker_ns);
                         if let (None, Some(fd)) = (self.arrivals, self.load.wakes()) {
@@ -123,27 +123,30 @@ where
                     }
                     Err(e) => {
                         let why = Some(Why::Channel(e));
-                        self.say(Notice::Returned(
-                            self.desk.number,
+                        self.say(WorkerEvent::Returned(
+                            self.waker.number,
                             Returned { id, queues: vec![queue], why },
                         ));
                     }
                 },
-                Order::GiveBack(id) => {
+                WorkerCommand::GiveBack(id) => {
                     let queues = self.load.give_back(&id);
                     if !queues.is_empty() {
-                        self.say(Notice::Returned(self.desk.number, Returned { id, queues, why: None }));
+                        self.say(WorkerEvent::Returned(
+                            self.waker.number,
+                            Returned { id, queues, why: None },
+                        ));
                     }
                 }
-                Order::Nudge(id) => self.load.nudge(&id),
-                Order::Stop => self.over = true,
+                WorkerCommand::WakeQueues(id) => self.load.wake_queues(&id),
+                WorkerCommand::Stop => self.over = true,
             }
         }
     }
 
-    fn say(&self, notice: Notice<P>) {
+    fn say(&self, event: WorkerEvent<P>) {
         // Nobody is there at the very end.
-        let _ = self.notices.send(notice);
+        let _ = self.events.send(event);
         self.control.wake();
     }
 
@@ -153,10 +156,10 @@ where
             return;
         }
         for returned in self.load.take_returned() {
-            self.say(Notice::Returned(self.desk.number, returned));
+            self.say(WorkerEvent::Returned(self.waker.number, returned));
         }
         for id in self.load.take_changed() {
-            self.say(Notice::Changed(id));
+            self.say(WorkerEvent::Changed(id));
         }
     }
 }
@@ -182,7 +185,7 @@ where
 
     fn sleep(&mut self) -> Result<(), Infallible> {
         self.looked = false;
-        // In this order: a letter that comes after it was looked for rings anew.
+        // In this command: a message that comes after it was looked for rings anew.
         self.load.hear();
         let was_live = self.is_live();
         self.read();
@@ -192,12 +195,12 @@ where
         }
         let work = self.load.arm(&self.p);
         self.tell();
-        if work || self.over || !self.desk.bell.about_to_sleep() {
+        if work || self.over || !self.waker.doorbell.about_to_sleep() {
             return Ok(());
         }
         let due = self.load.due(&self.p).map(|left| (Instant::now() + left, left));
         let what =
-            |thread: &Self| format!("worker {} waits for {}", thread.desk.number, thread.load.describe());
+            |thread: &Self| format!("worker {} waits for {}", thread.waker.number, thread.load.describe());
         let mut waiter = std::mem::take(&mut self.waiter);
         waiter.sleep(
             self,
@@ -209,7 +212,7 @@ where
         self.missed_wakeups.store(waiter.missed_wakeups(), Ordering::Relaxed);
         let woken = |number: Option<usize>| number.is_some_and(|number| self.p.events().woken_by(number));
         let (rung, came) = (woken(self.bell), woken(self.arrivals));
-        self.desk.awake(rung);
+        self.waker.awake(rung);
         self.load.fired(waiter.ready());
         self.waiter = waiter;
         self.load.hear();

@@ -1,4 +1,4 @@
-//! A worker's place, as others know it: where they ring for one of its queues, or leave it a letter.
+//! A worker's place, as others know it: where they ring for one of its queues, or leave it a message.
 //!
 //! The rings themselves, and why none is lost: [`Doorbell`]. Here is the descriptor that ends a sleep.
 
@@ -14,19 +14,19 @@ const WORDS: usize = 16;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Desk {
+pub struct Waker {
     /// The worker's number.
     pub number: usize,
     /// Rung by whoever has something for its queues.
-    pub bell: Doorbell,
+    pub doorbell: Doorbell,
     /// None: nobody but the worker's own thread rings.
     wake: Option<OwnedFd>,
 }
 
-impl Desk {
+impl Waker {
     /// Of a worker whose queues and ports are all its own thread's.
     pub fn inline() -> Arc<Self> {
-        Arc::new(Self { number: 0, bell: Doorbell::new(WORDS), wake: None })
+        Arc::new(Self { number: 0, doorbell: Doorbell::new(WORDS), wake: None })
     }
 
     /// Of worker `number`, which sleeps on [`wakes`](Self::wakes) too.
@@ -35,12 +35,12 @@ impl Desk {
     /// No descriptor is left.
     pub fn of_thread(number: usize) -> io::Result<Arc<Self>> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Self { number, bell: Doorbell::new(WORDS), wake: Some(wake) }))
+        Ok(Arc::new(Self { number, doorbell: Doorbell::new(WORDS), wake: Some(wake) }))
     }
 
     /// Has it look for what was left, if it sleeps.
     pub fn wake(&self) {
-        if self.bell.call() {
+        if self.doorbell.call() {
             self.rouse();
         }
     }
@@ -54,7 +54,7 @@ impl Desk {
 
     /// The worker has slept; its descriptor was what `rung`, or was not.
     pub fn awake(&self, rung: bool) {
-        self.bell.awake();
+        self.doorbell.awake();
         if let (Some(wake), true) = (&self.wake, rung) {
             let _ = rustix::io::read(wake, &mut [0; 8]); // it is read once in any case
         }
@@ -68,17 +68,17 @@ impl Desk {
 
 /// The bell of the queue in one slot.
 #[derive(Debug)]
-pub struct SlotBell {
+pub struct QueueDoorbell {
     /// Whose.
-    pub desk: Arc<Desk>,
+    pub waker: Arc<Waker>,
     /// Which.
     pub slot: usize,
 }
 
-impl Bell for SlotBell {
+impl Bell for QueueDoorbell {
     fn ring(&self) {
-        if self.desk.bell.ring(self.slot) {
-            self.desk.rouse();
+        if self.waker.doorbell.ring(self.slot) {
+            self.waker.rouse();
         }
     }
 }
