@@ -17,7 +17,7 @@ note "on netback: $(echo "$ANSWER" | rate) frames/s, by grants"
 for n in 1 2; do
 	back --take "$id.0" --give-back "$id.0"
 	back_says "vif 0 of domain $id.*connected" || fail "taking $n: the rings are not taken"
-	back_says "page(s) are mapped as its guest asked" || fail "taking $n: the front does not ask for its pages: $(ask one 'tail -n 3 /tmp/front.log')"
+	back_says "page(s) mapped at the guest's request" || fail "taking $n: the front does not ask for its pages: $(ask one 'tail -n 3 /tmp/front.log')"
 	said "the back keeps the pages mapped" "$n" || fail "taking $n: the front does not know: $ANSWER"
 	before=$(by_mapping)
 	frames one 10.9.0.1 --count 20000

@@ -76,7 +76,7 @@ pub struct BackArgs {
     /// Who runs the vifs' scripts; without it the toolstack in dom0, and this process elsewhere
     #[arg(long, value_name = "WHO", conflicts_with = "loopback")]
     hotplug: Option<Plugging>,
-    /// Where scripts that this process would run are run for it, by dist/pregrant-hotplug.socket
+    /// The socket of the helper (pregrant hotplug) that runs hotplug scripts for this process, by dist/pregrant-hotplug.socket
     #[arg(long, value_name = "PATH", conflicts_with = "loopback")]
     hotplug_socket: Option<PathBuf>,
     /// What fetches frames that are neither in staging buffers nor in pages that stay mapped

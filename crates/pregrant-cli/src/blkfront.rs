@@ -205,11 +205,11 @@ where
     let flushed = front.finish(CLOSE_PATIENCE)?;
     if front.repeated() > 0 {
         // LOG: as above.
-        log::info!("{id}: {} request(s) were asked again of another backend", front.repeated());
+        log::info!("{id}: resubmitted {} request(s) to another backend", front.repeated());
     }
     if !front.close(CLOSE_PATIENCE)? {
         // LOG: as above.
-        log::warn!("{id}: the backend did not let go of our memory in {CLOSE_PATIENCE:?}");
+        log::warn!("{id}: the backend has not unmapped our pages within {CLOSE_PATIENCE:?}");
     }
     if flushed {
         return Ok(());

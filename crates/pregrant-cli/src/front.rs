@@ -140,7 +140,7 @@ const PATHS: &[(PathName, &str)] = &[
 ];
 
 const HOOKS: &[(Verdict, &str)] = &[
-    (Verdict::Pass, "They are looked at, and go on"),
+    (Verdict::Pass, "Inspect them, and pass them on"),
     (Verdict::Drop, "They are no more"),
     (Verdict::Tx, "They are answered in the buffers that they came in, where the backend can"),
 ];
@@ -309,7 +309,7 @@ where
         screen::print(HookLine::of(station.guest()))?;
     }
     if station.is_live() && !station.guest().close(CLOSE_PATIENCE)? {
-        log::warn!("{}: the backend did not let go of our memory in {CLOSE_PATIENCE:?}", device.id());
+        log::warn!("{}: the backend has not unmapped our pages within {CLOSE_PATIENCE:?}", device.id());
     }
     done
 }
@@ -498,8 +498,7 @@ where
         })?;
         if full && !refusing && came > 0 && station.requests(PORT) > 0 {
             log::warn!(
-                "a transfer is refused: all {TRANSFERS_MAX} places are taken; others are refused, without more words, until \
-                 one is free"
+                "refusing a transfer: {TRANSFERS_MAX} are running; further refusals are not logged until one of them ends"
             );
             refusing = true;
         }

@@ -78,7 +78,7 @@ impl Notify {
         if self.is_wanted
             && let Err(e) = sd_notify::notify(std::slice::from_ref(&state))
         {
-            log::debug!("systemd is not told {state}: {e}");
+            log::debug!("cannot notify systemd of {state}: {e}");
         }
     }
 }

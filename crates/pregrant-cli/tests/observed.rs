@@ -281,12 +281,12 @@ fn a_device_that_is_not_there_is_said_to_be_missing() {
     for (args, says) in [
         (
             ["back", "--vif", "5.7"],
-            "vif 7 of domain 5 is not there, and is waited for (this domain has 1, as: vif 0 of domain 5",
+            "waiting for vif 7 of domain 5, which does not exist yet (this domain has 1, as: vif 0 of domain 5",
         ),
-        (["back", "--vif", "6"], "vif of domain 6 is not there, and is waited for"),
+        (["back", "--vif", "6"], "waiting for vif of domain 6, which does not exist yet"),
         (
             ["blkback", "--vbd", "6"],
-            "vbd of domain 6 is not there, and is waited for (this domain has 1, as: vbd 51712",
+            "waiting for vbd of domain 6, which does not exist yet (this domain has 1, as: vbd 51712",
         ),
     ] {
         let log = Logged::start(&machine, "missing", &args);
@@ -297,7 +297,7 @@ fn a_device_that_is_not_there_is_said_to_be_missing() {
     there.says("found");
     there.process.stop();
     let log = fs::read_to_string(machine.dir.join("there.log")).expect("its log");
-    assert!(!log.contains("is not there"), "{log}");
+    assert!(!log.contains("does not exist yet"), "{log}");
     machine.stop();
 }
 

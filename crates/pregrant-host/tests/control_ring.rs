@@ -174,7 +174,7 @@ fn a_ring_that_is_never_empty_is_paused() {
             bad.rsp_cons == bad.req_prod
         });
         assert_eq!(back.report(id).unwrap().failed, None);
-        assert_eq!(log_lines::with("asks for too much on its control ring").len(), 1);
+        assert_eq!(log_lines::with("control ring throttled").len(), 1);
         // It is served as any other afterwards.
         bad.fill(guest);
         until(|| {
@@ -227,7 +227,7 @@ fn tables_are_filled_without_a_pause() {
         ask(0, &list[..512], false);
         ask(0, &list[..512], true);
     }
-    until(|| log_lines::with("asks for too much on its control ring").len() == 1);
+    until(|| log_lines::with("control ring throttled").len() == 1);
     drop(guest);
     machine.remove_vif(id);
     until(|| back.report(id).is_none());

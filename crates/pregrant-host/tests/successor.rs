@@ -136,7 +136,7 @@ fn what_waits_for_a_vif_that_another_has_is_told() {
     };
     assert_eq!(no_port(), 0, "they wait");
     until(|| !log_lines::with("not served: another has it").is_empty());
-    let told = format!("not taken up: {WAITING} frame(s) that waited for its guest are lost");
+    let told = format!("not re-attached: {WAITING} frame(s) queued for the guest are lost");
     until(|| !log_lines::with(&told).is_empty());
     orphans.send();
     orphans.answered();

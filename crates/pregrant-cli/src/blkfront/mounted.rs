@@ -40,7 +40,7 @@ pub(super) fn check(mount: &Path) -> Result<()> {
         Ok(_) => Err(format!("--mount {shown}: it is no directory; name one").into()),
         Err(e) if e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
             // LOG: once, before anything is served.
-            log::info!("{shown}: a process that is no more left its mount here; it is put away");
+            log::info!("{shown}: unmounting the stale mount of a process that has ended");
             Ok(rustix::mount::unmount(mount, UnmountFlags::DETACH)?)
         }
         Err(e) => Err(format!("--mount {shown}: {e}; make the directory first: mkdir -p {shown}").into()),
@@ -96,13 +96,13 @@ where
             Err(Errno::BUSY) => {
                 // LOG: once, at the end.
                 log::warn!(
-                    "{shown}: programs have the disk open: this process ends with the last of them, or at once with a second signal"
+                    "{shown}: in use: exiting when the last program closes the disk, or at once on a second signal"
                 );
                 let _ = rustix::mount::unmount(&self.mount, UnmountFlags::DETACH); // it was there just now
             }
             Ok(()) | Err(Errno::INVAL) => {}
             // LOG: as above.
-            Err(e) => log::error!("{shown}: cannot be unmounted: {e}; as root: umount -l {shown}"),
+            Err(e) => log::error!("{shown}: cannot unmount: {e}; as root: umount -l {shown}"),
         }
     }
 

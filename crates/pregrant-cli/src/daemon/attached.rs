@@ -163,7 +163,7 @@ where
                 n => format!("this domain has {n}, as: {}", there[0]),
             };
             // LOG: once for each that is chosen.
-            log::info!("{class}{which} of domain {front} is not there, and is waited for ({others})");
+            log::info!("waiting for {class}{which} of domain {front}, which does not exist yet ({others})");
         }
         Ok(())
     }

@@ -189,7 +189,7 @@ impl Drop for KeptOff {
             && let Err(e) = self.kernel.set_autoprobe(true)
         {
             // LOG: once, at this process' end.
-            log::warn!("the kernel takes no new devices by itself: {e}");
+            log::warn!("cannot switch the kernel's probing of new devices on again: {e}");
         }
         // What came since the last look is not looked at again by the kernel.
         self.hand_on();

@@ -86,7 +86,10 @@ where
         screen::print(HookLine::of(&guest))?;
     }
     if guest.vif().is_live() && !guest.close(CLOSE_PATIENCE)? {
-        log::warn!("{}: the backend did not let go of our memory in {CLOSE_PATIENCE:?}", guest.device().id());
+        log::warn!(
+            "{}: the backend has not unmapped our pages within {CLOSE_PATIENCE:?}",
+            guest.device().id()
+        );
     }
     done
 }
@@ -95,7 +98,7 @@ where
 fn told_mtu<P: Platform, T: Transport>(guest: &mut Frontend<P, T>) -> Result<Option<u32>> {
     let device = guest.device().clone();
     // LOG: once for each end, at the start of the process' own front.
-    let say = |e: &KeyError| log::warn!("passed over: {e}");
+    let say = |e: &KeyError| log::warn!("ignoring a key: {e}");
     Ok(Mtu::told_to_front(&device, guest.xs(), say).map_err(FrontendError::from)?)
 }
 
@@ -244,7 +247,7 @@ where
     /// Tells the kernel whether there is a link.
     fn link(&self, up: bool) {
         if let Err(e) = self.tap.carrier(up) {
-            log::info!("{}: the link's state cannot be told: {e}", self.tap.interface().name());
+            log::info!("{}: cannot set the interface's carrier: {e}", self.tap.interface().name());
         }
     }
 }

@@ -43,7 +43,7 @@ pub fn serve(
         if let Ok((client, _)) = listener.accept()
             && let Err(e) = answer(client, &text)
         {
-            log::info!("a client was cut off: {e}");
+            log::info!("closed the connection of a client: {e}");
         }
     }
     Ok(())

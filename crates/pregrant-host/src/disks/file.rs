@@ -116,8 +116,8 @@ impl FileImage {
         let (tail, sector) = (*tail, u64::from(figures.sector_size));
         if tail != std::mem::replace(&mut self.tail_said, tail) && tail > 0 {
             self.lines.warn(format_args!(
-                "{path}: its length is no multiple of {sector} bytes; its last {tail} are no sector, and its guest does not have them. \
-                 To give it them: truncate -s %{sector} {path} appends {more} bytes of zeroes",
+                "{path}: the length is not a multiple of {sector} bytes: the guest does not see the last {tail} bytes. \
+                 To pad the image with {more} zero bytes: truncate -s %{sector} {path}",
                 path = self.path.display(),
                 more = sector - tail,
             ));
@@ -180,7 +180,10 @@ impl FileImage {
             match UringDisk::new(Arc::clone(&opened.file), Arc::clone(&wake)) {
                 Ok(disk) => return Ok((Box::new(disk), wake)),
                 // LOG: once for each image that is opened.
-                Err(e) => log::info!("{}: no io_uring here ({e}), threads do its I/O", self.path.display()),
+                Err(e) => log::info!(
+                    "{}: io_uring is unavailable ({e}); using threads for its I/O",
+                    self.path.display()
+                ),
             }
         }
         let pool = match &opened.pool {

@@ -90,7 +90,7 @@ impl OpenFile {
         if refused == Refused::First {
             // LOG: once for each image.
             log::info!(
-                "{}: direct I/O is refused ({what}); all of it goes through the page cache from now on",
+                "{}: direct I/O failed ({what}); using the page cache from now on",
                 self.path.display()
             );
         }
@@ -108,7 +108,7 @@ impl OpenFile {
         if !self.cannot_reach.swap(true, Ordering::Relaxed) {
             // LOG: once for each image that is opened.
             log::info!(
-                "{}: the kernel does not take guests' pages for it; bytes are copied once more",
+                "{}: the kernel cannot read or write mapped guest pages for this image; using a bounce buffer",
                 self.path.display()
             );
         }

@@ -194,7 +194,7 @@ impl<P: Platform> Workload<P> {
         {
             // The queue is looked at when anything else happens to it.
             // LOG: once for each worker
-            log::warn!("{id}: its port's descriptor is not waited for, and frames for it may come late: {e}");
+            log::warn!("{id}: cannot poll the port's descriptor; frames to the guest may be delayed: {e}");
         }
         let group = self.group_of(id, worker_ns);
         if let Some(group) = &mut self.groups[group] {

@@ -121,7 +121,8 @@ impl Evtchn {
             }
             Err(Errno::FBIG) => {
                 // More events than the kernel keeps: which ones is not known, and who lost one stays masked until it is looked at.
-                DROPPED.warn(format_args!("{}: the kernel dropped events; starting anew", EVTCHN.path));
+                DROPPED
+                    .warn(format_args!("{}: the kernel's event ring overflowed; resetting it", EVTCHN.path));
                 // SAFETY: this call takes no structure.
                 let _ = unsafe { ioctl::call(self.node.as_fd(), EVTCHN_RESET, &mut []) };
                 self.masked.borrow_mut().any = true;

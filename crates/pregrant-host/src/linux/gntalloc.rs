@@ -146,7 +146,7 @@ static KEPT: LineBudget = LineBudget::new();
 fn dealloc(node: &Node, index: u64, pages: usize) {
     // SAFETY: the structure is two words.
     if let Err(e) = unsafe { ioctl::call(node.as_fd(), GNTALLOC_DEALLOC, &mut [index, pages as u64]) } {
-        KEPT.warn(format_args!("{}: {pages} page(s) could not be given back: {e}", GNTALLOC.path));
+        KEPT.warn(format_args!("{}: {pages} page(s) could not be freed: {e}", GNTALLOC.path));
     }
 }
 

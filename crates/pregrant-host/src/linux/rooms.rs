@@ -43,7 +43,7 @@ impl OwnPages {
         let mut refs = vec![GrantRef::NONE; pages].into_boxed_slice();
         let region = Gntalloc::new(Arc::clone(tally)).alloc(own, Access::ReadWrite, &mut refs).map_err(|e| {
             let text =
-                format_args!("/dev/xen/gntalloc grants no page, so each copy has one of ours looked up: {e}");
+                format_args!("/dev/xen/gntalloc is unavailable ({e}); each grant copy looks up a local page");
             NONE.say(log::Level::Info, text);
         });
         Some(Self { own, region: region.ok()?, refs })

@@ -190,7 +190,7 @@ where
                 Err(NotAsked::Platform(_)) if schedule.in_flight() > 0 => full += 1,
                 Err(NotAsked::Platform(e)) => {
                     // LOG: of the process' own front.
-                    log::warn!("{}: a request fails, no page can be granted for it: {e}", end.device.id());
+                    log::warn!("{}: failing a request: cannot grant a page: {e}", end.device.id());
                     schedule.fail_first();
                 }
                 Err(NotAsked::Length) => schedule.fail_first(),
@@ -402,7 +402,7 @@ where
         }
         match (step, self.vbd.figures()) {
             (FrontStep::StaysInUse, _) if self.disk.is_used() => self.say(format_args!(
-                "the toolstack wants it gone, and it is in use: it goes on until nobody has it open"
+                "the toolstack wants to detach this disk, which is in use: serving it until it is closed"
             )),
             (FrontStep::Live, Some(figures)) => {
                 self.closed = None;

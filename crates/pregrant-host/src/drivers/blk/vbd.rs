@@ -169,7 +169,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
     fn look(&mut self, bus: &mut StoreBus<'_, T>, log: &DeviceLog) -> Result<(), DeviceError> {
         if self.vbd.look_at_length(bus)? {
             let sectors = self.vbd.figures().map_or(0, |figures| figures.sectors);
-            log.say(Level::Info, &format_args!("its image has another length now: {}", size(sectors)));
+            log.say(Level::Info, &format_args!("the image's size has changed: {}", size(sectors)));
         }
         Ok(())
     }

@@ -69,14 +69,14 @@ impl<P: Platform> VifInstance<P> {
         self.has_grefs = pages > 0;
         if self.has_grefs {
             let text = format_args!(
-                "{pages} page(s) are mapped as its guest asked on the control ring: frames in them go by gref-mapping"
+                "{pages} page(s) mapped at the guest's request (control ring): frames in them go by gref-mapping"
             );
             log.say(Level::Info, &text);
         } else {
             let first = |dir| self.vif.chain(0, dir).first().copied().unwrap_or_default();
             let (tx, rx) = (first(0), first(1));
             let text = format_args!(
-                "its guest has no page mapped any more (control ring): frames go by TX {tx}, RX {rx}"
+                "no page is mapped any more at the guest's request (control ring): frames go by TX {tx}, RX {rx}"
             );
             log.say(Level::Info, &text);
         }
@@ -148,7 +148,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
             if let ListRefusal::Lending(why) = why {
                 let key = queue_prefix(*queue, queues) + guest_copy::LIST_REF;
                 let line = format_args!(
-                    "no pages are lent to the guest by the list {at}/{key}, queue {queue} goes on without them: {why}"
+                    "queue {queue} goes on without guest copy: the list {at}/{key} cannot be used: {why}"
                 );
                 log.say(Level::Warn, &line);
                 continue;
@@ -172,7 +172,10 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         if tx == PathName::Foreign.name() {
             // The path is switched on for the whole backend: one warning says what that means, and each vif's line of whom.
             let level = if self.warned.replace(true) { Level::Info } else { Level::Warn };
-            log.say(level, &"all memory of its guest is mapped, as the guest asked: it is not isolated from this backend");
+            log.say(
+                level,
+                &"mapped all memory of the guest, as it asked: the guest is not isolated from this backend",
+            );
         }
     }
 
@@ -231,9 +234,9 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
             log.failed(Level::Info, self.far.borrow_mut().link(id, up));
             let was = std::mem::replace(&mut self.stalled, !up);
             if !up {
-                log.say(Level::Warn, &"its guest takes no frames: link down until it posts RX slots");
+                log.say(Level::Warn, &"the guest posts no RX buffers: link down until it does");
             } else if was {
-                log.say(Level::Info, &"its guest takes frames again: link up");
+                log.say(Level::Info, &"the guest posts RX buffers again: link up");
             }
         }
         Ok(asked)

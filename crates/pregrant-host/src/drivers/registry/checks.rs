@@ -42,7 +42,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             return served.behind.fails(now, &who, true);
         }
         if served.busy.is_none() {
-            served.say(Level::Info, &format_args!("its front waits: {who}"));
+            served.say(Level::Info, &format_args!("not connected yet: {who}"));
         }
         let since = served.busy.take().map_or(now, |busy| busy.since);
         if now.duration_since(since) < BUSY_MOST {

@@ -73,7 +73,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 continue;
             }
             if closing(&served) {
-                served.say(Level::Info, &"its front did not follow; closed all the same");
+                served.say(Level::Info, &"closed, although the frontend did not answer (its state)");
                 let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
                 let _ = served.served.back_mut().close(&self.platform, &mut bus, None); // as above
             }
@@ -89,7 +89,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub(super) fn ended(&mut self, n: usize, how: &str, Drained { delivered, lost }: Drained) {
         self.tell_failures();
         for log in self.ending.drain(..) {
-            log.say(Level::Warn, &"this process ends before the script that was to undo its plugging");
+            log.say(Level::Warn, &"exiting before its hotplug script (offline) finished");
             log.end();
         }
         let level = if lost > 0 { Level::Warn } else { Level::Info };

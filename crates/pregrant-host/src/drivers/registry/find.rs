@@ -174,7 +174,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         {
             log.say(
                 Level::Warn,
-                &format_args!("not taken up: {lost} frame(s) that waited for its guest are lost"),
+                &format_args!("not re-attached: {lost} frame(s) queued for the guest are lost"),
             );
         }
     }
@@ -237,7 +237,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         };
         if let (true, Some(why)) = (live, &misplaced) {
             // Its guest is connected, and would not come back from a close: whoever serves it next finds it as it is.
-            let why = format!("{why}; it stays connected, for the next backend");
+            let why = format!("{why}; left connected for the next backend");
             self.hold(id, &why, false);
             return None;
         }
@@ -309,7 +309,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 instance.say(Level::Info, &format_args!("taken up where a predecessor stopped{had}"));
             }
             PreviousState::Closed(Some(why)) => {
-                instance.say(Level::Warn, &format_args!("a predecessor closed it: {why}"));
+                instance.say(Level::Warn, &format_args!("closed by an earlier backend: {why}"));
                 instance.failed = Some(why);
             }
             _ => instance.say(Level::Info, &"found"),

@@ -20,7 +20,7 @@ use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
 /// What the log says when a device's ring is paused, once in a while.
-const PAUSED: &str = "its front asks for too much on its control ring, which is not served now and again";
+const PAUSED: &str = "control ring throttled: its frontend makes too many requests";
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// The control turn of each live device with something in its own ring. True when there was something to do.

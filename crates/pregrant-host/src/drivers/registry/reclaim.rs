@@ -220,7 +220,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             std::thread::sleep(Duration::from_micros(100));
         }
         for served in self.devices.iter().filter(|s| s.lent > 0) {
-            served.say(Level::Warn, &"a worker did not return its queues; they end with this process");
+            served.say(Level::Warn, &"a worker thread did not return its queues; they end with this process");
         }
     }
 }

@@ -205,7 +205,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if let Err(e) = gone
             && !e.is_not_found()
         {
-            served.say(Level::Info, &format_args!("its directory stays behind: {e}"));
+            served.say(Level::Info, &format_args!("cannot remove its xenstore directory: {e}"));
         }
     }
 

@@ -18,7 +18,7 @@ use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
 /// What the log says when a device is throttled, once in a while.
-const THROTTLED: &str = "its front asks for too many steps, and is not watched now and again";
+const THROTTLED: &str = "throttled: its frontend changes its state or keys too often";
 /// How soon it says so again of the same device.
 const SAID_AGAIN: Duration = Duration::from_secs(3600);
 

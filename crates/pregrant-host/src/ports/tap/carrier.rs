@@ -34,7 +34,9 @@ impl TapWay {
             Self::Vhost => match SharedVhost::new(Arc::clone(fd), Arc::clone(lines)) {
                 Ok(vhost) => Carrier::Vhost(Arc::new(vhost)),
                 Err(e) => {
-                    LINES.warn(format_args!("taps: not by vhost-net: {e}"));
+                    LINES.warn(format_args!(
+                        "tap: vhost-net is unavailable ({e}); using io_uring or one system call per frame"
+                    ));
                     Self::Cheaper.carrier(fd, lines)
                 }
             },
@@ -42,7 +44,7 @@ impl TapWay {
                 Ok(ring) => Carrier::Ring(Box::new(ring)),
                 Err(e) => {
                     LINES.warn(format_args!(
-                        "taps: a system call for each frame, for io_uring is not to be had: {e}"
+                        "tap: io_uring is unavailable ({e}); using one system call per frame"
                     ));
                     Carrier::Calls
                 }

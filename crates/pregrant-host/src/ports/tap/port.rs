@@ -93,7 +93,9 @@ impl TapPort {
     fn without_ring(&mut self, e: &io::Error) {
         self.ring = None;
         // LOG: once a process.
-        CEASED.call_once(|| log::info!("a tap: a system call for each frame from now on; io_uring: {e}"));
+        CEASED.call_once(|| {
+            log::info!("tap: io_uring failed ({e}); using one system call per frame from now on")
+        });
     }
 
     /// Writes what is in the outbox, in order. Returns how many frames were refused.

@@ -46,19 +46,17 @@ pub fn cheapest() -> TapWay {
         Ok(costs) => {
             let way = costs.cheapest();
             let each = match way {
-                TapWay::Vhost => "no system call for a frame, but vhost-net",
-                TapWay::Burst => "a system call for each burst",
-                _ => "a system call for each frame",
+                TapWay::Vhost => "vhost-net",
+                TapWay::Burst => "io_uring, one system call per burst",
+                _ => "one system call per frame",
             };
             // LOG: once a process.
-            log::info!("taps: {each}; a frame costs {costs} here");
+            log::info!("tap: using {each}; measured per frame: {costs}");
             way
         }
         Err(e) => {
             // LOG: once a process.
-            log::info!(
-                "taps: a system call for each frame, for what others cost is not to be found out: {e}"
-            );
+            log::info!("tap: using one system call per frame; cannot measure vhost-net and io_uring: {e}");
             TapWay::Frame
         }
     })

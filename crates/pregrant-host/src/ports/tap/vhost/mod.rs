@@ -98,7 +98,7 @@ impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Wrong(wrong) => wrong.fmt(f),
-            Self::Silent => write!(f, "their worker does not go on for {} s", PATIENCE.as_secs()),
+            Self::Silent => write!(f, "the vhost worker made no progress for {} s", PATIENCE.as_secs()),
             Self::Refused(e) => e.fmt(f),
         }
     }
@@ -209,14 +209,14 @@ impl<D: Worker> Vhost<D> {
         if let Err(e) = D::open().and_then(|device| self.begin(device)) {
             self.device = None;
             self.lines
-                .warn(format_args!("its rings do not begin anew: {e}; frames for its guest wait meanwhile"));
+                .warn(format_args!("cannot restart the vhost-net rings: {e}; frames to the guest wait"));
         }
     }
 
     /// Stops the worker, writes what it did not take, and begins anew. Returns how many frames were refused.
     #[cold]
     fn restart(&mut self, why: &Broken) -> usize {
-        self.lines.warn(format_args!("its rings begin anew: {why}"));
+        self.lines.warn(format_args!("restarting the vhost-net rings: {why}"));
         let refused = self.stop();
         self.renew();
         refused

@@ -68,8 +68,10 @@ pub enum Lie {
 impl fmt::Display for Lie {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Index { back, out } => write!(f, "{back} chains came back, of {out} that are out"),
-            Self::Head(id) => write!(f, "a chain came back that is not out: {id}"),
+            Self::Index { back, out } => {
+                write!(f, "the used index counts {back} chains, and {out} are in flight")
+            }
+            Self::Head(id) => write!(f, "the used ring names descriptor {id}, which is not in flight"),
         }
     }
 }
