@@ -202,7 +202,7 @@ fn top_shows_what_travels() {
 
     let out = machine.run(&["back", "--workers", "40"]);
     assert_eq!(out.status.code(), Some(1));
-    assert!(text(&out.stderr).contains("40 worker thread(s) cannot be had: "), "{}", text(&out.stderr));
+    assert!(text(&out.stderr).contains("cannot start 40 worker thread(s): "), "{}", text(&out.stderr));
     let back = machine.back(&["--workers", "2"]);
     let six = machine.front("6", &["--path", "copy"]);
     let mut five = machine.front("5", &["--ping", "10.0.0.6", "--interval", "0.005"]);
