@@ -14,7 +14,8 @@
 //!   cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
 //!                               fuzz targets for longer (60 s each); --keep: into fuzz/corpus with what is new
 //!   cargo xtask figures [--runs N] [--anyway]
-//!                               the demo's figures anew, into docs/ and README.md; on a machine that does nothing else
+//!                               the demo measured, into docs/results and docs/results.md; on an idle machine
+//!   cargo xtask figures --page  docs/results.md from docs/results/*.jsonl
 //! ```
 //!
 //! A layer is one kind of check (docs/testing.md). All of them run even when one fails; the last line counts them.
@@ -40,7 +41,7 @@ const USAGE: &str = "usage: cargo xtask ci [rest|LAYER...] | cargo xtask test | 
                        [--profile] [--set NAME=VALUE] | cargo xtask rig list
        cargo xtask rig profile [--debian 12|13] [--guest-debian 12|13]
        cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
-       cargo xtask figures [--runs N] [--anyway]";
+       cargo xtask figures [--runs N] [--anyway] | cargo xtask figures --page";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -55,7 +55,7 @@ mod tests {
     fn children_and_theirs_are_found_and_nobody_else() {
         let parents = BTreeMap::from([(1, 0), (2, 1), (3, 1), (4, 2), (5, 4), (6, 3), (7, 5)]);
         assert_eq!(descendants(&parents, 2), [4, 5, 7]);
-        assert_eq!(descendants(&parents, 7), []);
+        assert_eq!(descendants(&parents, 7), [0_u32; 0]);
     }
 
     #[test]

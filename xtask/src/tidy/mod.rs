@@ -59,6 +59,7 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     offences.extend(protocol.flat_map(|page| claim::check_protocol(page, &functions)));
     offences.extend(unsafety::check_table(&page(unsafety::PAGE)?, &sources));
     offences.extend(pair::check(&sources));
+    offences.extend(crate::figures::page::check(w));
     offences.extend(section::check(sources.iter().chain(&others)));
     for offence in &offences {
         println!("{offence}");

@@ -1,6 +1,6 @@
 //! The figures as Markdown, for a page of documentation: one sentence, then the machine, then tables with ranges.
 //!
-//! `cargo xtask figures` puts it into docs/benchmarks.md, and its first paragraph into README.md.
+//! A report has it as figures.md. docs/results.md has the same figures, by `cargo xtask figures`.
 
 use super::digest::{Digest, Row};
 use super::facts::Facts;

@@ -1,19 +1,21 @@
-//! `cargo xtask figures`: the demo's figures anew, put where the documentation shows them.
+//! `cargo xtask figures`: the demo measured, its figures as data, and the page of all results.
 //!
 //! ```text
-//!   demo --report, N times --> records of all --> report --+-- frames.svg, restart.svg --> docs/
-//!                                                          '-- figures.md --> docs/benchmarks.md, its first paragraph --> README.md
+//!   demo --report, N times --> records of all --+--> docs/results/demo.jsonl --.
+//!                                               '--> report --> docs/*.svg     |
+//!                       docs/results/*.jsonl, figures of other benches --------+--> docs/results.md
 //! ```
-//! In the pages it replaces what stands between two comments, [`BEGIN`] and [`END`], and nothing else.
+//! `--page` measures nothing and makes the page alone. `tidy` compares it with the page in the tree.
+
+mod demo;
+pub mod page;
+mod result;
 
 use crate::workspace::{Workspace, run};
+use page::{FOLDER, PAGE};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
-
-/// Before and behind what this command writes.
-const BEGIN: &str = "<!-- figures: made by `cargo xtask figures` -->";
-const END: &str = "<!-- figures: end -->";
 
 /// Runs of the demo unless told otherwise.
 const RUNS: u32 = 5;
@@ -29,29 +31,42 @@ pub struct Plan {
     runs: u32,
     /// Whatever else the machine does.
     anyway: bool,
+    /// The page alone, of the figures that are there.
+    page: bool,
 }
 
 impl Plan {
     /// From the arguments.
     pub fn parse(args: &[&str]) -> Result<Self, String> {
-        let mut plan = Self { runs: RUNS, anyway: false };
+        let mut plan = Self { runs: RUNS, anyway: false, page: false };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             match *arg {
                 "--anyway" => plan.anyway = true,
+                "--page" => plan.page = true,
                 "--runs" => {
                     let n = args.next().and_then(|n| n.parse().ok()).filter(|n| *n > 0);
                     plan.runs = n.ok_or("--runs takes a number of runs")?;
                 }
-                other => return Err(format!("figures takes --runs N and --anyway, not {other:?}")),
+                other => return Err(format!("figures takes --runs N, --anyway and --page, not {other:?}")),
             }
         }
         Ok(plan)
     }
 }
 
-/// Measures and writes. The machine should do nothing else meanwhile.
+/// Measures, unless the page alone is asked for, and writes. The machine should do nothing else.
 pub fn make(w: &Workspace, plan: &Plan) -> Result<(), String> {
+    if !plan.page {
+        measure(w, plan)?;
+    }
+    write(&w.root().join(PAGE), &page::page(w)?)?;
+    println!("{PAGE} has the figures of {FOLDER}; see git diff");
+    Ok(())
+}
+
+/// Runs the demo; its figures and pictures come to the documentation.
+fn measure(w: &Workspace, plan: &Plan) -> Result<(), String> {
     let runs = plan.runs;
     run(&mut w.cargo(&["build", "--release", "-p", "pregrant-cli"]))?;
     let busy = busy_share(&read(Path::new(STAT))?, || std::thread::sleep(WATCH), || read(Path::new(STAT)))?;
@@ -65,33 +80,26 @@ pub fn make(w: &Workspace, plan: &Plan) -> Result<(), String> {
     let pregrant = w.target().join("release/pregrant");
     let pregrant = text_of(&pregrant)?;
     let dir = w.target().join("figures");
-    let mut records = String::new();
+    let (mut records, mut machine) = (Vec::new(), String::new());
     for n in 1..=runs {
         let report = dir.join(format!("run-{n}"));
         run(w.program(pregrant).args(["demo", "--report", text_of(&report)?]))?;
-        records += &read(&report.join("records.jsonl"))?;
+        records.push(read(&report.join("records.jsonl"))?);
         if n == 1 {
-            write(&dir.join("machine.json"), &read(&report.join("machine.json"))?)?;
+            machine = read(&report.join("machine.json"))?;
+            write(&dir.join("machine.json"), &machine)?;
         }
     }
     let all = dir.join("records.jsonl");
-    write(&all, &records)?;
+    write(&all, &records.concat())?;
     let report = dir.join("all");
     run(w.program(pregrant).args(["report", text_of(&all)?, "--out", text_of(&report)?]))?;
-    let docs = w.root().join("docs");
     for picture in ["frames.svg", "restart.svg"] {
-        write(&docs.join(picture), &read(&report.join(picture))?)?;
+        write(&w.root().join("docs").join(picture), &read(&report.join(picture))?)?;
     }
-    let figures = read(&report.join("figures.md"))?;
-    let first = figures.split("\n\n").next().unwrap_or_default();
-    for (page, text) in [(docs.join("benchmarks.md"), figures.as_str()), (w.root().join("README.md"), first)]
-    {
-        let filled = fill(&read(&page)?, text).map_err(|e| format!("{}: {e}", page.display()))?;
-        write(&page, &filled)?;
-    }
+    write(&w.root().join(FOLDER).join("demo.jsonl"), &demo::lines(&records, &machine)?)?;
     println!(
-        "docs/frames.svg, docs/restart.svg, docs/benchmarks.md and README.md have the figures of {runs} run(s); see git diff, and \
-         {} for all plots",
+        "docs/frames.svg, docs/restart.svg and {FOLDER}/demo.jsonl have the figures of {runs} run(s); all plots: {}",
         report.join("index.html").display()
     );
     Ok(())
@@ -122,13 +130,6 @@ fn busy_share(
     Ok(1.0 - idle as f64 / all.max(1) as f64)
 }
 
-/// The page with `text` between the two comments.
-fn fill(page: &str, text: &str) -> Result<String, String> {
-    let (before, rest) = page.split_once(BEGIN).ok_or(format!("there is no line {BEGIN}"))?;
-    let (_, after) = rest.split_once(END).ok_or(format!("there is no line {END} below {BEGIN}"))?;
-    Ok(format!("{before}{BEGIN}\n\n{}\n\n{END}{after}", text.trim()))
-}
-
 fn text_of(path: &Path) -> Result<&str, String> {
     path.to_str().ok_or(format!("{} is no UTF-8", path.display()))
 }
@@ -143,33 +144,16 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{BEGIN, END, Plan, RUNS, busy_share, fill, read};
-    use crate::workspace::Workspace;
-
-    #[test]
-    fn what_stands_between_the_comments_is_replaced_and_nothing_else() {
-        let page = format!("above\n{BEGIN}\nold\n{END}\nbelow {END}\n");
-        let filled = fill(&page, "new\n").unwrap();
-        assert_eq!(filled, format!("above\n{BEGIN}\n\nnew\n\n{END}\nbelow {END}\n"));
-        assert_eq!(fill(&filled, "new").unwrap(), filled);
-        assert!(fill("no comment", "new").is_err() && fill(BEGIN, "new").is_err());
-    }
-
-    #[test]
-    fn the_pages_have_the_comments() {
-        let root = Workspace::find().root().to_path_buf();
-        for page in ["README.md", "docs/benchmarks.md"] {
-            assert!(fill(&read(&root.join(page)).unwrap(), "").is_ok(), "{page}");
-        }
-    }
+    use super::{Plan, RUNS, busy_share};
 
     #[test]
     fn arguments_are_runs() {
-        let plan = |runs, anyway| Ok(Plan { runs, anyway });
+        let plan = |runs, anyway, page| Ok(Plan { runs, anyway, page });
         assert_eq!(
             (Plan::parse(&[]), Plan::parse(&["--anyway", "--runs", "2"])),
-            (plan(RUNS, false), plan(2, true))
+            (plan(RUNS, false, false), plan(2, true, false))
         );
+        assert_eq!(Plan::parse(&["--page"]), plan(RUNS, false, true));
         assert!(
             Plan::parse(&["--runs", "0"]).is_err()
                 && Plan::parse(&["--runs"]).is_err()
