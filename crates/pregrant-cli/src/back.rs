@@ -71,8 +71,9 @@ pub struct BackArgs {
     #[arg(long, value_name = "VIF=FILE", value_parser = capture)]
     capture: Vec<Wanted>,
     /// How frames travel to a tap and from it
-    #[arg(long, value_name = "WAY", default_value = "cheaper", conflicts_with = "loopback")]
-    tap_way: Way,
+    #[arg(long, value_name = "WAY", default_value = "cheaper", value_parser = choice(WAYS, TapWay::name))]
+    #[arg(conflicts_with = "loopback")]
+    tap_way: TapWay,
     /// Who runs the vifs' scripts; without it the toolstack in dom0, and this process elsewhere
     #[arg(long, value_name = "WHO", conflicts_with = "loopback")]
     hotplug: Option<Plugging>,
@@ -101,29 +102,6 @@ enum Port {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Way {
-    /// What is cheapest on this machine, which is tried at the first tap
-    Cheaper,
-    /// Without a system call, by vhost-net (module vhost_net); where there is none, what is cheapest
-    Vhost,
-    /// A system call for each burst, by io_uring
-    Burst,
-    /// A system call for each frame
-    Frame,
-}
-
-impl From<Way> for TapWay {
-    fn from(way: Way) -> Self {
-        match way {
-            Way::Cheaper => Self::Cheaper,
-            Way::Vhost => Self::Vhost,
-            Way::Burst => Self::Burst,
-            Way::Frame => Self::Frame,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
 enum Plugging {
     /// xl, or in another domain its `xl devd`: vifs are connected when `hotplug-status` says "connected", and directories of vifs
     /// that are over are left to it
@@ -134,6 +112,16 @@ enum Plugging {
     /// Nobody
     None,
 }
+
+const WAYS: &[(TapWay, &str)] = &[
+    (TapWay::Cheaper, "What is cheapest on this machine, measured at the first tap"),
+    (
+        TapWay::Vhost,
+        "Without a system call, by vhost-net (module vhost_net); where there is none, what is cheapest",
+    ),
+    (TapWay::Burst, "A system call for each burst, by io_uring"),
+    (TapWay::Frame, "A system call for each frame"),
+];
 
 const PATHS: &[(Fallback, &str)] = &[
     (Fallback { of: PathName::Copy, heads: false }, "Batched grant copy"),

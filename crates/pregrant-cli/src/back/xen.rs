@@ -64,7 +64,7 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
         Port::Switch => at_switch(&switch, args),
         Port::Tap => {
             let mut taps = Taps::new()?;
-            taps.set_way(args.tap_way.into());
+            taps.set_way(args.tap_way);
             if let Some(socket) = &args.hotplug_socket {
                 taps.ask_for_scripts_at(socket.clone());
             }

@@ -18,7 +18,6 @@
 //! | `gather` | a frame in pieces, some of them its guest's |
 //! | `way` | which way a queue takes |
 //! | `probe` | which of them is cheapest here |
-//! | `carrier` | what a queue gets for its way |
 //! | `header` | what is still to be done to a frame |
 //! | `lines` | what it says in the log |
 //!
@@ -40,7 +39,6 @@
 //! change until the kernel has copied it: that is what it sent then. What the kernel cannot take (its queue is full) is
 //! dropped and counted.
 
-mod carrier;
 mod gather;
 mod header;
 mod inbox;
