@@ -5,7 +5,7 @@
 //! ```
 //! Served from here for the sake of one request: INTERRUPT says that the program which waits for another one has a signal. `fuser` answers
 //! that it knows no such thing, after which the kernel never says it again, and lets no program die before its request is done
-//! ([decision 0040](../../../../../docs/decisions/0040-ranges-in-parts.md)).
+//! ([decision 0040](../../../../../docs/decisions/0040-sectors-and-ranges.md)).
 //!
 //! Invariants: each request is answered once, by its [`Reply`]; a thread ends when the kernel has let go of the mount. The kernel is
 //! trusted, as by any program; what it says is taken apart by length all the same.

@@ -23,7 +23,7 @@ pub const REVISION_KEY: &str = "staging-grants-revision";
 /// The rules that we know. Both ends go by the lower of their revisions.
 pub const STAGING_REVISION: u32 = 3;
 
-/// Since this revision lists are accepted one without the other (docs/decisions/0024).
+/// Since this revision lists are accepted one without the other (docs/decisions/0002).
 pub const APART_SINCE: u32 = 2;
 
 /// Since this one the first slot of a long frame is in a buffer of 4096 bytes (the same decision).
