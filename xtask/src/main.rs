@@ -16,6 +16,9 @@
 //!   cargo xtask figures [--runs N] [--anyway]
 //!                               the demo measured, into docs/results and docs/results.md; on an idle machine
 //!   cargo xtask figures --page  docs/results.md from docs/results/*.jsonl
+//!   cargo xtask messages [--rekey]
+//!                               docs/messages.md from the source and docs/messages.toml; --rekey: texts that changed
+//!                               keep their remedies
 //! ```
 //!
 //! A layer is one kind of check (docs/testing.md). All of them run even when one fails; the last line counts them.
@@ -23,6 +26,7 @@
 mod figures;
 mod fuzz;
 mod layer;
+mod messages;
 mod rig;
 mod silence;
 mod tally;
@@ -41,7 +45,8 @@ const USAGE: &str = "usage: cargo xtask ci [rest|LAYER...] | cargo xtask test | 
                        [--profile] [--set NAME=VALUE] | cargo xtask rig list
        cargo xtask rig profile [--debian 12|13] [--guest-debian 12|13]
        cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
-       cargo xtask figures [--runs N] [--anyway] | cargo xtask figures --page";
+       cargo xtask figures [--runs N] [--anyway] | cargo xtask figures --page
+       cargo xtask messages [--rekey]";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -72,6 +77,10 @@ fn main() -> ExitCode {
         },
         ["figures", args @ ..] => match figures::Plan::parse(args) {
             Ok(plan) => return end(figures::make(&Workspace::find(), &plan)),
+            Err(what) => Err(what),
+        },
+        ["messages", args @ ..] => match messages::Plan::parse(args) {
+            Ok(plan) => return end(messages::make(&Workspace::find(), plan)),
             Err(what) => Err(what),
         },
         ["test"] => return end(layer::test(&Workspace::find())),

@@ -10,7 +10,7 @@ mod import;
 mod log_line;
 mod pair;
 mod section;
-mod token;
+pub mod token;
 mod unsafety;
 mod wall;
 
@@ -61,6 +61,7 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     offences.extend(pair::check(&sources));
     offences.extend(crate::figures::page::check(w));
     offences.extend(section::check(sources.iter().chain(&others)));
+    offences.extend(crate::messages::check(w)?);
     for offence in &offences {
         println!("{offence}");
     }

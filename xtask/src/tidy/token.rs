@@ -1,4 +1,4 @@
-//! Rust text to the few tokens that the rules look at; comments, strings and characters are gone.
+//! Rust text to the few tokens that the rules read; comments and characters are gone, and strings unless they are asked for.
 
 /// A token and its line, counted from 1.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -14,6 +14,8 @@ pub enum Kind {
     Ident(String),
     /// `::`
     PathSep,
+    /// What a string literal says.
+    Text(String),
     /// Any other character.
     Mark(char),
 }
@@ -32,14 +34,29 @@ impl Token {
         self.ident() == Some(name)
     }
 
+    /// What it says, if it is a string literal.
+    pub fn text(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
     /// Whether it is this character.
     pub fn is_mark(&self, mark: char) -> bool {
         self.kind == Kind::Mark(mark)
     }
 }
 
-/// The tokens of a file.
+/// The tokens of a file, without strings.
 pub fn tokens(text: &str) -> Vec<Token> {
+    let mut tokens = tokens_and_texts(text);
+    tokens.retain(|token| token.text().is_none());
+    tokens
+}
+
+/// The tokens of a file.
+pub fn tokens_and_texts(text: &str) -> Vec<Token> {
     let chars: Vec<char> = text.chars().collect();
     let mut out = Vec::new();
     let (mut at, mut line) = (0, 1);
@@ -48,8 +65,13 @@ pub fn tokens(text: &str) -> Vec<Token> {
         let (len, kind) = match rest {
             ['/', '/', ..] => (until_newline(rest), None),
             ['/', '*', ..] => (block_comment(rest), None),
-            ['"', ..] => (string(rest), None),
-            ['r' | 'b' | 'c', ..] if raw_string(rest).is_some() => (raw_string(rest).unwrap_or(1), None),
+            ['"', ..] => (string(rest), Some(Kind::Text(unescaped(&rest[..string(rest)])))),
+            ['r' | 'b' | 'c', ..] if raw_string(rest).is_some() => {
+                let len = raw_string(rest).unwrap_or(1);
+                let raw = rest[..len].iter().collect::<String>();
+                let said = raw.split_once('"').and_then(|(_, text)| text.rsplit_once('"'));
+                (len, said.map(|(text, _)| Kind::Text(text.into())))
+            }
             ['\'', ..] => (character(rest), None),
             [':', ':', ..] => (2, Some(Kind::PathSep)),
             [c, ..] if c.is_alphanumeric() || *c == '_' => {
@@ -97,6 +119,33 @@ fn string(rest: &[char]) -> usize {
     rest.len()
 }
 
+/// What a plain string literal says: its escapes are read, but those of codes.
+fn unescaped(literal: &[char]) -> String {
+    let mut said = String::new();
+    let mut rest = literal.get(1..literal.len().saturating_sub(1)).unwrap_or_default();
+    while let [c, tail @ ..] = rest {
+        rest = match (c, tail) {
+            ('\\', ['\n', tail @ ..]) => {
+                let blank = tail.iter().take_while(|c| c.is_whitespace()).count();
+                &tail[blank..]
+            }
+            ('\\', [escaped, tail @ ..]) => {
+                said.push(match escaped {
+                    'n' => '\n',
+                    't' => '\t',
+                    other => *other,
+                });
+                tail
+            }
+            _ => {
+                said.push(*c);
+                tail
+            }
+        };
+    }
+    said
+}
+
 /// The length of `r"..."`, `br#"..."#` and their like; None where no raw string starts.
 fn raw_string(rest: &[char]) -> Option<usize> {
     let prefix = rest.iter().take_while(|c| matches!(c, 'r' | 'b' | 'c')).count();
@@ -125,7 +174,7 @@ fn character(rest: &[char]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::tokens;
+    use super::{tokens, tokens_and_texts};
 
     fn idents(text: &str) -> Vec<String> {
         tokens(text).iter().filter_map(|t| t.ident().map(str::to_string)).collect()
@@ -136,6 +185,15 @@ mod tests {
         assert_eq!(idents("a /* b /* c */ d */ e // f\ng"), ["a", "e", "g"]);
         assert_eq!(idents(r##"a("b \" c", r#"d " e"#, br"f", 'g', '\'', '\n') h"##), ["a", "h"]);
         assert_eq!(idents("fn f<'a>(x: &'a str)"), ["fn", "f", "a", "x", "a", "str"]);
+    }
+
+    #[test]
+    fn strings_say_what_they_would_print() {
+        let texts = |text: &str| -> Vec<String> {
+            tokens_and_texts(text).iter().filter_map(|t| t.text().map(str::to_string)).collect()
+        };
+        assert_eq!(texts("f(\"a \\\"b\\\" \\\n     c\", r#\"d \"e\"\"#)"), ["a \"b\" c", "d \"e\""]);
+        assert_eq!(texts("// \"no\"\n'\"' x"), [""; 0]);
     }
 
     #[test]

@@ -1,0 +1,74 @@
+//! docs/messages.md: a table of lines in the log, and one of errors.
+
+use super::message::{Kind, Message};
+use super::table::Table;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+const HEAD: &str = "# Warnings and errors\n\n\
+    <!-- made by `cargo xtask messages` from the source and from docs/messages.toml -->\n\n\
+    A word in braces stands for a value. A line of a device begins with its name, as `vif 0 of domain 5: `; errors\n\
+    stand behind it, or end a command. The third column says which source file writes the text.\n";
+
+/// The page.
+pub fn text(messages: &[Message], table: &Table) -> String {
+    let mut page = HEAD.to_string();
+    for (kind, title, what) in
+        [(Kind::Line, "Lines in the log", "line"), (Kind::Error, "What errors say", "error")]
+    {
+        let mut rows: BTreeMap<&str, (Vec<String>, &str)> = BTreeMap::new();
+        for message in messages.iter().filter(|message| message.kind == kind) {
+            let remedy = table.remedy(message).unwrap_or("");
+            let (places, _) = rows.entry(&message.text).or_insert((Vec::new(), remedy));
+            if !places.contains(&message.place()) {
+                places.push(message.place());
+            }
+        }
+        let _ = write!(page, "\n## {title}\n\n| {what} | what to do | from |\n|---|---|---|\n");
+        for (text, (places, remedy)) in rows {
+            let _ = writeln!(page, "| {} | {} | {} |", code(text), cell(remedy), places.join(", "));
+        }
+    }
+    page
+}
+
+/// Whether a page says that a text, which may be gone, stood in a message's file.
+pub fn has(page: &str, text: &str, message: &Message) -> bool {
+    let row = format!("| {} | ", code(text));
+    let places =
+        page.lines().filter(|line| line.starts_with(&row)).filter_map(|line| line.rsplit(" | ").next());
+    let mut places = places.flat_map(|cell| cell.trim_end_matches(" |").split(", "));
+    places.any(|place| place == message.place())
+}
+
+/// A text as code, whatever it holds.
+fn code(text: &str) -> String {
+    let text = text.replace('|', "\\|").replace('\n', " ");
+    if text.contains('`') { format!("`` {text} ``") } else { format!("`{text}`") }
+}
+
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::{Kind, Message};
+    use super::super::table::Table;
+
+    #[test]
+    fn a_text_has_one_row_with_all_of_its_places() {
+        let message = |kind, path: &str| Message { kind, text: "no `x`|y; stop".into(), path: path.into() };
+        let messages = [
+            message(Kind::Line, "crates/a/src/b.rs"),
+            message(Kind::Line, "crates/a/src/c/d.rs"),
+            message(Kind::Error, "crates/a/src/b.rs"),
+        ];
+        let page = super::text(&messages, &Table::parse("").unwrap());
+        assert!(page.contains("\n| `` no `x`\\|y; stop `` | stop | a: b.rs, a: c/d.rs |\n"), "{page}");
+        assert_eq!(page.matches("| stop |").count(), 2, "{page}");
+        let moved = |path: &str| Message { path: path.into(), ..messages[0].clone() };
+        assert!(super::has(&page, &messages[0].text, &moved("crates/a/src/c/d.rs")));
+        assert!(!super::has(&page, &messages[0].text, &moved("crates/a/src/c.rs")));
+    }
+}

@@ -1,0 +1,197 @@
+//! docs/messages.toml: remedies of texts that have none in themselves, by text or by file.
+//!
+//! ```text
+//!   [[message]]                        [[file]]
+//!   text = "the text in the source"    path = "crates/.../"     a file or a folder
+//!   remedy = "What to do."             remedy = "What to do."   of errors; a line has its own
+//! ```
+//! The file is a small part of TOML: these two tables with basic strings, and a comment above them.
+
+use super::message::{Kind, Message, words};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+/// The share of common words from which on a text is taken for another one's successor.
+const ALIKE: f64 = 0.3;
+/// As much as that counts that both stand in one file.
+const SAME_FILE: f64 = 0.25;
+
+/// One remedy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Entry {
+    /// Of a whole file, and not of a text.
+    of_file: bool,
+    /// The text, or the file's path.
+    key: String,
+    remedy: String,
+}
+
+/// All remedies, in the file's order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Table {
+    /// The comment above the first entry.
+    head: String,
+    entries: Vec<Entry>,
+}
+
+impl Table {
+    /// Of the file's text.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut table = Self { head: String::new(), entries: Vec::new() };
+        for (line, number) in text.lines().zip(1..) {
+            let wrong = |what: &str| format!("docs/messages.toml:{number}: {what}");
+            match (line.trim(), table.entries.last_mut()) {
+                ("[[message]]" | "[[file]]", _) => {
+                    let of_file = line.trim() == "[[file]]";
+                    table.entries.push(Entry { of_file, key: String::new(), remedy: String::new() });
+                }
+                ("", _) => {}
+                (comment, None) if comment.starts_with('#') => {
+                    let _ = writeln!(table.head, "{comment}");
+                }
+                (pair, Some(entry)) => {
+                    let (key, value) =
+                        pair.split_once(" = ").ok_or_else(|| wrong("expected `key = \"...\"`"))?;
+                    let value = basic_string(value).ok_or_else(|| wrong("expected a string in quotes"))?;
+                    match (key, entry.of_file) {
+                        ("text", false) | ("path", true) => entry.key = value,
+                        ("remedy", _) => entry.remedy = value,
+                        _ => return Err(wrong("the keys are text or path, and remedy")),
+                    }
+                }
+                _ => return Err(wrong("expected [[message]] or [[file]]")),
+            }
+        }
+        match table.entries.iter().find(|entry| entry.key.is_empty() || entry.remedy.is_empty()) {
+            Some(entry) => Err(format!("docs/messages.toml: an entry lacks a key or a remedy: {entry:?}")),
+            None => Ok(table),
+        }
+    }
+
+    /// The file's text.
+    pub fn text(&self) -> String {
+        let mut text = self.head.clone();
+        for Entry { of_file, key, remedy } in &self.entries {
+            let (table, name) = if *of_file { ("file", "path") } else { ("message", "text") };
+            let _ = write!(text, "\n[[{table}]]\n{name} = {}\nremedy = {}\n", quoted(key), quoted(remedy));
+        }
+        text
+    }
+
+    /// What to do: as the text says itself, else as its own entry says, else as its file's.
+    pub fn remedy<'a>(&'a self, message: &'a Message) -> Option<&'a str> {
+        let own = self.entries.iter().find(|entry| !entry.of_file && entry.key == message.text);
+        let holds = |entry: &&Entry| entry.of_file && message.path.starts_with(&entry.key);
+        let files = self.entries.iter().filter(holds).filter(|_| message.kind == Kind::Error);
+        let found = own.or(files.max_by_key(|entry| entry.key.len()));
+        message.own_remedy().or(found.map(|entry| entry.remedy.as_str()))
+    }
+
+    /// The keys that no message has.
+    pub fn stale(&self, messages: &[Message]) -> Vec<&str> {
+        let is_known = |entry: &&Entry| {
+            let has_key = |m: &Message| match entry.of_file {
+                true => m.path.starts_with(&entry.key),
+                false => m.text == entry.key,
+            };
+            messages.iter().any(has_key)
+        };
+        self.entries.iter().filter(|entry| !is_known(entry)).map(|entry| entry.key.as_str()).collect()
+    }
+
+    /// Gives each remedy whose text is gone to a text without one: the pairs that are most alike first.
+    /// `is_from` says whether a text that is gone stood where a message stands.
+    pub fn rekey(&mut self, messages: &[Message], is_from: impl Fn(&str, &Message) -> bool) {
+        let free: Vec<&Message> = messages.iter().filter(|message| self.remedy(message).is_none()).collect();
+        let stale = self.stale(messages);
+        let gone =
+            self.entries.iter().zip(0..).filter(|(e, _)| !e.of_file && stale.contains(&e.key.as_str()));
+        let pairs = gone.flat_map(|(entry, at)| {
+            let place = |message: &Message| if is_from(&entry.key, message) { SAME_FILE } else { 0.0 };
+            free.iter().map(move |m| (likeness(&entry.key, &m.text) + place(m), at, m.text.clone()))
+        });
+        let mut pairs: Vec<(f64, usize, String)> = pairs.filter(|(alike, ..)| *alike >= ALIKE).collect();
+        pairs.sort_by(|(a, ..), (b, ..)| b.total_cmp(a));
+        let (mut given, mut taken) = (BTreeSet::new(), BTreeSet::new());
+        for (_, at, text) in pairs {
+            if !given.contains(&text) && taken.insert(at) {
+                given.insert(text.clone());
+                self.entries[at].key = text;
+            }
+        }
+    }
+}
+
+/// The share of words that both have.
+fn likeness(a: &str, b: &str) -> f64 {
+    let (a, b): (BTreeSet<_>, BTreeSet<_>) = (words(a).into_iter().collect(), words(b).into_iter().collect());
+    a.intersection(&b).count() as f64 / a.union(&b).count().max(1) as f64
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+fn basic_string(text: &str) -> Option<String> {
+    let inner = text.trim().strip_prefix('"')?.strip_suffix('"')?;
+    let mut said = String::new();
+    let mut chars = inner.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' => return None,
+            '\\' => said.push(chars.next().filter(|c| matches!(c, '"' | '\\'))?),
+            c => said.push(c),
+        }
+    }
+    Some(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::{Kind, Message};
+    use super::Table;
+
+    const TEXT: &str = "# Remedies.\n\n[[message]]\ntext = \"a \\\"b\\\" is full of {n} frames\"\nremedy = \"Wait.\"\n\n\
+                        [[file]]\npath = \"crates/a/src/b.rs\"\nremedy = \"Call.\"\n";
+
+    fn message(kind: Kind, text: &str) -> Message {
+        Message { kind, text: text.into(), path: "crates/a/src/b.rs".into() }
+    }
+
+    #[test]
+    fn a_file_is_read_and_written_as_it_is() {
+        assert_eq!(Table::parse(TEXT).unwrap().text(), TEXT);
+        assert!(Table::parse("text = \"a\"\n").is_err());
+        assert!(Table::parse("[[message]]\ntext = a\n").is_err());
+        assert!(Table::parse("[[message]]\npath = \"a\"\nremedy = \"b\"\n").is_err());
+        assert!(Table::parse("[[message]]\ntext = \"a\"\n").is_err());
+    }
+
+    #[test]
+    fn a_text_s_own_remedy_is_first_and_its_file_s_last() {
+        let table = Table::parse(TEXT).unwrap();
+        let remedy = |kind, text: &str| table.remedy(&message(kind, text)).map(str::to_string);
+        assert_eq!(remedy(Kind::Line, "a \"b\" is full of {n} frames").as_deref(), Some("Wait."));
+        assert_eq!(remedy(Kind::Error, "something else").as_deref(), Some("Call."));
+        let folder = Table::parse(&TEXT.replace("crates/a/src/b.rs", "crates/a/")).unwrap();
+        assert_eq!(folder.remedy(&message(Kind::Error, "something else")), Some("Call."));
+        assert_eq!(remedy(Kind::Error, "no device; attach one").as_deref(), Some("attach one"));
+        assert_eq!(remedy(Kind::Line, "something else"), None);
+    }
+
+    #[test]
+    fn a_text_that_changed_keeps_its_remedy() {
+        let mut table = Table::parse(TEXT).unwrap();
+        let messages = [message(Kind::Line, "no such page"), message(Kind::Line, "a \"b\" holds {n} frames")];
+        assert_eq!(table.stale(&messages).len(), 1);
+        table.rekey(&messages, |_, _| false);
+        assert_eq!(table.stale(&messages), [""; 0]);
+        assert_eq!(table.remedy(&messages[1]), Some("Wait."));
+        assert_eq!(table.remedy(&messages[0]), None);
+        let others = [message(Kind::Line, "no page"), message(Kind::Line, "all frames are lost")];
+        table.rekey(&others, |_, _| false);
+        assert_eq!(table.stale(&others).len(), 1);
+        table.rekey(&others, |_, message| message.text.contains("frames"));
+        assert_eq!(table.remedy(&others[1]), Some("Wait."));
+    }
+}
