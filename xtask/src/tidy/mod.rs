@@ -6,7 +6,9 @@
 //! ```
 
 mod claim;
+mod decision;
 mod import;
+mod link;
 mod log_line;
 mod pair;
 mod section;
@@ -61,6 +63,10 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     offences.extend(pair::check(&sources));
     offences.extend(crate::figures::page::check(w));
     offences.extend(section::check(sources.iter().chain(&others)));
+    offences.extend(link::check(w.root(), others.iter()));
+    // Its own tests name pages that are not there.
+    let named = |source: &&Source| !source.path.starts_with("xtask/src/tidy/");
+    offences.extend(decision::check(sources.iter().chain(&others).filter(named)));
     offences.extend(crate::messages::check(w)?);
     for offence in &offences {
         println!("{offence}");
