@@ -17,6 +17,7 @@
 //! | `outbox` | frames that one call is to write |
 //! | `gather` | a frame in pieces, some of them its guest's |
 //! | `way` | which way a queue takes |
+//! | `carrier` | what a queue gets for its way |
 //! | `probe` | which of them is cheapest here |
 //! | `header` | what is still to be done to a frame |
 //! | `lines` | what it says in the log |
@@ -39,6 +40,7 @@
 //! change until the kernel has copied it: that is what it sent then. What the kernel cannot take (its queue is full) is
 //! dropped and counted.
 
+mod carrier;
 mod gather;
 mod header;
 mod inbox;

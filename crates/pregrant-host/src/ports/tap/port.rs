@@ -1,5 +1,6 @@
 //! One queue of a tap: bursts of frames to and from its descriptor.
 
+use super::carrier::Carrier;
 use super::gather::Frame;
 use super::header::{HEADER, header_of, offload_of};
 use super::inbox::{Inbox, STRIDE};
@@ -7,7 +8,7 @@ use super::lines::TapLines;
 use super::outbox::Outbox;
 use super::ring::DEPTH;
 use super::vhost::{FEW, Vhost};
-use super::way::{Carrier, TapWay};
+use super::way::TapWay;
 use pregrant::port::{
     Arena, Burst, DropCounts, FramePort, Keeper, LentBurst, Offloads, Payload, PortDrop, PortOwner,
 };
