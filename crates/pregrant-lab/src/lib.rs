@@ -1,4 +1,4 @@
-//! The laboratory: all that tries and measures the drivers, and needs no Xen.
+//! Pregrant's laboratory: it tries and measures the drivers, and needs no Xen.
 //!
 //! ```text
 //!   demo    bench          what the command runs
@@ -13,11 +13,32 @@
 //!   record                 one measurement as a line of JSON; what others published
 //!   screen, table          what a command prints
 //! ```
-//! It stands on the loopback, and names nothing of a real Xen. The command shares with it what both need: machines
-//! (`pregrant loopback`), stations (`pregrant front`), `screen` and `table`. A driver needs none of it.
+//! It stands on the loopback, and names nothing of a real Xen. The command shares with it what both
+//! need: machines (`pregrant loopback`), stations (`pregrant front`), `screen` and `table`. A driver
+//! needs none of it.
 //!
-//! A testbed starts its own program again, as `process ...` and `bench limit-target`: a program that runs [`demo`] or
-//! [`mod@bench`] must have these subcommands.
+//! A testbed starts its own program again, as `process ...` and `bench limit-target`: a program that
+//! runs [`demo`] or [`mod@bench`] must have these subcommands.
+//!
+//! # Example
+//! A machine with two domains, and an attachment of one:
+//! ```no_run
+//! use pregrant::DomId;
+//! use pregrant_host::loopback::Loopback;
+//! use pregrant_lab::machine::{Machine, broker_socket, store_of};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let dir = std::env::temp_dir().join("machine");
+//! std::fs::create_dir_all(&dir)?;
+//! let mut machine = Machine::start(&dir, |domain| println!("{domain:?} is gone"))?;
+//! machine.guest_domain(DomId(5))?;
+//! machine.xs().write("/local/domain/5/name", "guest")?;
+//!
+//! let guest = Loopback::attach(&broker_socket(&dir), DomId(5))?;
+//! assert_eq!(store_of(&guest)?.read("name")?, b"guest");
+//! # Ok(())
+//! # }
+//! ```
 #![deny(missing_docs)]
 
 pub mod bench;

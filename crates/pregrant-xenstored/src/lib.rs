@@ -1,12 +1,33 @@
-//! A xenstored, without I/O: the store of a machine that has no Xen, and of tests.
+//! A xenstored without I/O: the store of a machine that has no Xen, and of tests.
 //!
 //! ```text
 //!   server/   bytes of many clients in, bytes out; the host's `xenstored/` puts it on sockets
 //!   local.rs  a server and its clients in one process
 //! ```
-//! A driver needs a client only (`pregrant::xenstore`); on Xen the machine's own xenstored serves it. So nothing of this
-//! is part of a driver. It follows docs/protocol 8.4, as the client does, and takes messages, paths and permissions
-//! from there.
+//! A driver needs a client only (`pregrant::xenstore`); on Xen the machine's own xenstored serves it.
+//! Nothing of this crate is part of a driver. It follows docs/protocol 8.4, as the client does, and
+//! takes messages, paths and permissions from there. Clients are hostile: what one can make the server
+//! keep is bounded by [`Limits`].
+//!
+//! # Example
+//! ```
+//! use pregrant::DomId;
+//! use pregrant_xenstored::LocalStore;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = LocalStore::new();
+//! store.with_server(|server| server.introduce(DomId(7))).map_err(|e| format!("{e:?}"))?;
+//! let (mut dom0, mut guest) = (store.client(DomId(0)), store.client(DomId(7)));
+//!
+//! guest.watch("data", "token")?;
+//! dom0.write("/local/domain/7/data/x", "1")?;
+//! // A watch fires once when it is set, and then for each change.
+//! assert_eq!(guest.next_event(None)?.unwrap().path, "data");
+//! assert_eq!(guest.next_event(None)?.unwrap().path, "data/x");
+//! assert_eq!(guest.read("data/x")?, b"1");
+//! # Ok(())
+//! # }
+//! ```
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
