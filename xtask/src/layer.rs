@@ -21,7 +21,7 @@ pub const LAYERS: &[Layer] = &[
     Layer { name: "fmt", shows: "the code is formatted", run: fmt },
     Layer {
         name: "tidy",
-        shows: "names, file lengths, import directions, where unsafe is",
+        shows: "names, file lengths, import directions, where unsafe is, links of pages",
         run: crate::tidy::run,
     },
     Layer {
@@ -30,7 +30,11 @@ pub const LAYERS: &[Layer] = &[
         run: crate::units::layer,
     },
     Layer { name: "clippy", shows: "no warnings, in tests neither", run: clippy },
-    Layer { name: "docs", shows: "the API's documentation builds without warnings", run: docs },
+    Layer {
+        name: "docs",
+        shows: "the API's documentation builds without warnings, and the site of docs",
+        run: docs,
+    },
     Layer { name: "no_std", shows: "the core builds where there is no operating system", run: no_std },
     Layer { name: "workers", shows: "guests that lie, and time, beside two worker threads", run: workers },
     Layer {
@@ -69,7 +73,8 @@ fn clippy(w: &Workspace) -> Result<(), String> {
 }
 
 fn docs(w: &Workspace) -> Result<(), String> {
-    run(w.cargo(&["doc", "--workspace", "--no-deps", "--all-features"]).env("RUSTDOCFLAGS", "-D warnings"))
+    run(w.cargo(&["doc", "--workspace", "--no-deps", "--all-features"]).env("RUSTDOCFLAGS", "-D warnings"))?;
+    crate::book::layer(w)
 }
 
 fn no_std(w: &Workspace) -> Result<(), String> {

@@ -19,13 +19,16 @@
 //!   cargo xtask messages [--rekey]
 //!                               docs/messages.md from the source and docs/messages.toml; --rekey: texts that changed
 //!                               keep their remedies
+//!   cargo xtask book            docs as one site, target/book/html, by mdBook
 //! ```
 //!
 //! A layer is one kind of check (docs/testing.md). All of them run even when one fails; the last line counts them.
 
+mod book;
 mod figures;
 mod fuzz;
 mod layer;
+mod markdown;
 mod messages;
 mod rig;
 mod silence;
@@ -46,7 +49,7 @@ const USAGE: &str = "usage: cargo xtask ci [rest|LAYER...] | cargo xtask test | 
        cargo xtask rig profile [--debian 12|13] [--guest-debian 12|13]
        cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
        cargo xtask figures [--runs N] [--anyway] | cargo xtask figures --page
-       cargo xtask messages [--rekey]";
+       cargo xtask messages [--rekey] | cargo xtask book";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
             Ok(plan) => return end(messages::make(&Workspace::find(), plan)),
             Err(what) => Err(what),
         },
+        ["book"] => return end(book::make(&Workspace::find())),
         ["test"] => return end(layer::test(&Workspace::find())),
         ["ci"] => Ok(LAYERS.iter().collect()),
         ["ci", "rest"] => Ok(LAYERS.iter().filter(|layer| layer.name != "test").collect()),

@@ -67,6 +67,32 @@ pub fn miri(w: &Workspace) -> Result<String, String> {
     }
 }
 
+/// mdBook of this version.
+const MDBOOK: &str = "0.5.4";
+
+/// mdBook, the pinned one: on the path, or in the target directory, where it is installed if `install`. None: it is not there.
+pub fn mdbook(w: &Workspace, install: bool) -> Result<Option<String>, String> {
+    let tools = w.target().join("tools");
+    let own = tools.join("bin/mdbook").display().to_string();
+    let is_pinned = |mdbook: &String| {
+        let out = w.program(mdbook).arg("--version").output();
+        out.is_ok_and(|o| String::from_utf8_lossy(&o.stdout).trim() == format!("mdbook v{MDBOOK}"))
+    };
+    if let Some(found) = ["mdbook".to_string(), own.clone()].into_iter().find(is_pinned) {
+        return Ok(Some(found));
+    }
+    if !install {
+        println!(
+            "note: mdbook {MDBOOK} is missing, so the site is not built; `cargo xtask book` installs it"
+        );
+        return Ok(None);
+    }
+    // Without its server; not optimized, for building it takes longer than its work.
+    let mut cargo = w.cargo(&["install", "mdbook", "--version", MDBOOK, "--locked", "--debug"]);
+    run(cargo.args(["--no-default-features", "--features", "search", "--root"]).arg(&tools))?;
+    Ok(Some(own))
+}
+
 /// A program from a Debian package. False: it is not there, and this is a desk.
 pub fn debian(w: &Workspace, program: &str, package: &str) -> Result<bool, String> {
     if on_path(program) {
@@ -103,6 +129,7 @@ fn is_root(w: &Workspace) -> bool {
     w.program("id").arg("-u").output().is_ok_and(|o| o.stdout.trim_ascii() == b"0")
 }
 
-fn in_ci() -> bool {
+/// With `CI=true`.
+pub fn in_ci() -> bool {
     std::env::var_os("CI").is_some_and(|v| v == "true" || v == "1")
 }

@@ -1,109 +1,84 @@
-//! Links between pages: the file is there, and so is the heading. Pages of the web are not asked.
+//! Links of the pages: each leads to a file, and to a heading of it; and each page of `docs` is listed in its summary.
 
 use super::Source;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Component, Path};
+use crate::markdown::{anchors, links};
+use std::collections::BTreeMap;
+use std::path::Path;
 
-/// Links of these pages that lead nowhere.
-pub fn check<'a>(root: &Path, pages: impl Iterator<Item = &'a Source>) -> Vec<String> {
-    let pages: Vec<_> = pages.filter(|page| page.path.ends_with(".md")).collect();
-    let read = |path: &str| fs::read_to_string(root.join(path)).ok();
-    let mut headings = BTreeMap::new();
+/// The list of the site's pages, from the root.
+pub const SUMMARY: &str = "docs/SUMMARY.md";
+
+/// Links that lead nowhere, and pages of `docs` that the summary lists neither by themselves nor by their folder.
+pub fn check<'a>(root: &Path, texts: impl Iterator<Item = &'a Source> + Clone) -> Vec<String> {
+    let pages = || texts.clone().filter(|source| source.path.ends_with(".md"));
+    let headings: BTreeMap<&str, Vec<String>> =
+        pages().map(|page| (page.path.as_str(), anchors(&page.text))).collect();
     let mut offences = Vec::new();
-    for Source { path, text } in pages {
-        for (number, link) in links(text) {
-            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
-            let target = if file.is_empty() { path.clone() } else { beside(path, file) };
-            if !root.join(&target).exists() {
-                offences.push(format!("{path}:{number}: links to {target}, which is not there"));
-            } else if !heading.is_empty() && target.ends_with(".md") {
-                let there = headings
-                    .entry(target.clone())
-                    .or_insert_with(|| anchors(&read(&target).unwrap_or_default()));
-                if !there.contains(heading) {
-                    offences.push(format!("{path}:{number}: {target} has no heading #{heading}"));
-                }
+    let mut listed = Vec::new();
+    for Source { path, text } in pages() {
+        for link in links(text) {
+            let Some((file, heading)) = link.file_and_heading() else { continue };
+            let line = text[..link.start].lines().count().max(1);
+            let found = if file.is_empty() { path.clone() } else { resolve(path, file) };
+            let there = headings.get(found.as_str());
+            if there.is_none() && !root.join(&found).exists() {
+                offences.push(format!("{path}:{line}: there is no {found}"));
+            }
+            let is_missing =
+                |heading: &&str| there.is_some_and(|there| there.iter().all(|one| one != heading));
+            if let Some(heading) = heading.filter(is_missing) {
+                offences.push(format!("{path}:{line}: {found} has no heading #{heading}"));
+            }
+            if path == SUMMARY {
+                listed.push(found);
             }
         }
     }
+    let unlisted = pages().filter(|page| page.path.starts_with("docs/") && page.path != SUMMARY);
+    let is_listed = |path: &str| {
+        listed.iter().any(|one| path.strip_prefix(one).is_some_and(|p| p.is_empty() || p.starts_with('/')))
+    };
+    let unlisted = unlisted.filter(|page| !is_listed(&page.path));
+    offences.extend(unlisted.map(|page| format!("{}: {SUMMARY} lists neither it nor its folder", page.path)));
     offences
 }
 
-/// The targets within the tree, with their lines.
-fn links(text: &str) -> Vec<(usize, &str)> {
-    let mut is_code = false;
-    let mut links = Vec::new();
-    for (line, number) in text.lines().zip(1..) {
-        is_code ^= line.trim_start().starts_with("```");
-        if is_code {
-            continue;
-        }
-        // What stands between backticks is no link.
-        for prose in line.split('`').step_by(2) {
-            let targets = prose.match_indices("](").map(|(at, mark)| &prose[at + mark.len()..]);
-            let targets = targets.filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
-            links.extend(targets.filter(|target| !target.contains("://")).map(|target| (number, target)));
-        }
-    }
-    links
-}
-
-/// A path as seen from a page's folder, from the root.
-fn beside(page: &str, file: &str) -> String {
-    let folder = Path::new(page).parent().unwrap_or(Path::new(""));
-    let mut parts = Vec::new();
-    for part in folder.join(file).components() {
+/// The file that a page's link names, from the root.
+pub fn resolve(page: &str, file: &str) -> String {
+    let mut parts: Vec<&str> = page.split('/').collect();
+    parts.pop();
+    for part in file.split('/').filter(|part| !matches!(*part, "" | ".")) {
         match part {
-            Component::ParentDir => drop(parts.pop()),
-            Component::Normal(part) => parts.push(part.to_string_lossy().into_owned()),
-            _ => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
         }
     }
     parts.join("/")
 }
 
-/// The names of a page's headings: small letters, hyphens for spaces, no marks.
-fn anchors(text: &str) -> BTreeSet<String> {
-    let mut is_code = false;
-    let headings = text.lines().filter(|line| {
-        is_code ^= line.starts_with("```");
-        !is_code && line.starts_with('#')
-    });
-    let name = |line: &str| {
-        let title = line.trim_start_matches('#').trim().to_lowercase();
-        let kept = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
-        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
-    };
-    headings.map(name).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Source, anchors, beside, check, links};
+    use super::{SUMMARY, Source, check, resolve};
     use crate::workspace::Workspace;
 
-    #[test]
-    fn links_to_files_and_headings_are_followed() {
-        let offences = |text: &str| {
-            let page = Source { path: "docs/decisions/README.md".into(), text: text.into() };
-            check(Workspace::find().root(), [page].iter())
-        };
-        assert_eq!(offences("[a](../../README.md), [b](https://x.org/y.md), `[c](d.md)`"), [""; 0]);
-        assert_eq!(offences("[a](../none.md) and [b](../../README.md#no-such-heading)").len(), 2);
-        assert_eq!(offences("```\n[a](none.md)\n```\n[b](#none)").len(), 1);
+    fn offences(pages: &[(&str, &str)]) -> usize {
+        let source = |(path, text): &(&str, &str)| Source { path: (*path).into(), text: (*text).into() };
+        let pages: Vec<_> = pages.iter().map(source).collect();
+        check(Workspace::find().root(), pages.iter()).len()
     }
 
     #[test]
-    fn targets_are_seen_from_their_page() {
-        assert_eq!(beside("docs/decisions/0001-a.md", "../b.md"), "docs/b.md");
-        assert_eq!(beside("README.md", "docs/c.md"), "docs/c.md");
-        assert_eq!(links("a\n[b](c.md#d), [e](f)\n"), [(2, "c.md#d"), (2, "f")]);
+    fn a_link_leads_to_a_file_and_its_heading() {
+        let licence = ("docs/x.md", "[a](../LICENSE-MIT), [b](https://x.org/#y), [c](#d)\n# D");
+        let summary = (SUMMARY, "[x](x.md)");
+        assert_eq!(offences(&[licence, (SUMMARY, "")]), 1);
+        assert_eq!(offences(&[licence, summary]), 0);
+        assert_eq!(offences(&[("a.md", "[a](LICENSE-MIT)\n[b](LICENCE), [c](#d)"), (SUMMARY, "")]), 2);
     }
 
     #[test]
-    fn headings_have_names() {
-        let names = anchors("# A vif's *frames*, `TX`\ntext\n## 3.2 The list\n```\n# no\n```\n");
-        assert_eq!(names.into_iter().collect::<Vec<_>>(), ["32-the-list", "a-vifs-frames-tx"]);
+    fn targets_are_relative_to_their_page() {
+        assert_eq!(resolve("docs/decisions/0001.md", "../protocol/ring.md"), "docs/protocol/ring.md");
+        assert_eq!(resolve("README.md", "./docs/"), "docs");
     }
 }

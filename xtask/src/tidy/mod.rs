@@ -1,4 +1,4 @@
-//! The rules that the compiler does not know: names, lengths, import directions, and where `unsafe` may stand.
+//! The rules that the compiler does not know: names, lengths, import directions, where `unsafe` may stand, links of pages.
 //!
 //! ```text
 //!   files -> token (comments and strings gone) -> import (use trees to whole paths) -> wall (who may name whom),
@@ -15,6 +15,8 @@ mod section;
 pub mod token;
 mod unsafety;
 mod wall;
+
+pub use link::{SUMMARY, resolve};
 
 use crate::workspace::Workspace;
 use std::fs;
@@ -50,7 +52,7 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     for folder in ["crates", "xtask", "fuzz", "rig", "dist", "docs"] {
         collect(w.root(), &w.root().join(folder), CITING, &mut others)?;
     }
-    for name in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
+    for name in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "ROADMAP.md", "SECURITY.md"] {
         others.push(Source { path: name.into(), text: read(&w.root().join(name))? });
     }
     let page = |path: &str| read(&w.root().join(path));
