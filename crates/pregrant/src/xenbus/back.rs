@@ -141,7 +141,7 @@ pub trait BackDevice {
         self.needed_pages()
     }
     /// Pages that it would have beyond the [least](Self::least_pages), as it is connected now.
-    fn wished_pages(&self) -> usize {
+    fn requested_pages(&self) -> usize {
         0
     }
     /// Before [`allow_pages`](Self::allow_pages): of all its pages, so many at most may be such as do not come back before it closes.

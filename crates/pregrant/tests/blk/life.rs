@@ -310,11 +310,11 @@ fn a_long_request_makes_a_queue_wish_for_more() {
     let setting = Setting::of(PathName::Map, Abi::X86_64);
     let mut world = World::new(setting.back, figures());
     let mut front = world.front(setting.front);
-    assert_eq!((world.back.least_pages(), world.back.wished_pages()), (1, 32 * 11));
+    assert_eq!((world.back.least_pages(), world.back.requested_pages()), (1, 32 * 11));
     world.ask(&mut front, &Ask::Write { sector: 0, bytes: &[1; 11 * 4096] }).unwrap().0.unwrap();
-    assert_eq!((world.back.wished_pages(), world.back.queues()[0].has_grown()), (32 * 11, false));
+    assert_eq!((world.back.requested_pages(), world.back.queues()[0].has_grown()), (32 * 11, false));
     world.ask(&mut front, &Ask::Write { sector: 0, bytes: &[1; 30 * 4096] }).unwrap().0.unwrap();
-    assert_eq!((world.back.wished_pages(), world.back.queues()[0].has_grown()), (32 * 32, true));
+    assert_eq!((world.back.requested_pages(), world.back.queues()[0].has_grown()), (32 * 32, true));
     world.ask(&mut front, &Ask::Write { sector: 0, bytes: &[1; 31 * 4096] }).unwrap().0.unwrap();
     assert!(!world.back.queues()[0].has_grown());
     let host = world.host.clone();

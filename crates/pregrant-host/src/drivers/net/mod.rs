@@ -46,7 +46,7 @@ pub const CONTROL_PAGE: &str = "control";
 pub struct NetConfig {
     /// What is offered, and how frames move.
     pub vif: VifConfig,
-    /// Who plugs them in.
+    /// Who runs their hotplug scripts.
     pub hotplug: Hotplug,
     /// These vifs alone; all when there are none. Before the first vif is found.
     pub chosen: Vec<Chosen>,

@@ -12,7 +12,7 @@
 //!
 //! What a guest may do: nothing here; the keys are the toolstack's.
 
-use crate::drivers::registry::PlugStep;
+use crate::drivers::registry::HotplugStep;
 use pregrant::net::back::BackVif;
 use pregrant::net::mtu::{self, Mtu};
 use pregrant::platform::Platform;
@@ -88,7 +88,7 @@ pub enum Hotplug {
     None,
 }
 
-/// How far a plugging has come.
+/// How far hotplug has come.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Plugged {
     /// It is done.
@@ -133,7 +133,7 @@ pub trait PortProvider {
         let _ = (id, place);
         Plugged::Yes
     }
-    /// [`Hotplug::Own`], where this process also takes the vif's directory away: begins to undo the plugging, or goes on with
+    /// [`Hotplug::Own`], where this process also takes the vif's directory away: begins to undo the hotplug, or goes on with
     /// it; asked again until it is over. The directory is there still.
     fn unplug(&mut self, id: &DeviceId) -> Plugged {
         let _ = id;
@@ -231,7 +231,7 @@ impl FramePort for Unplugged {
     }
 }
 
-/// Where one vif's plugging stands.
+/// Where one vif's hotplug stands.
 #[derive(Debug)]
 pub(super) enum HotplugState {
     /// Nothing to do, or done.
@@ -261,7 +261,7 @@ impl HotplugState {
     }
 
     /// Asks again. What it came to, once it is over.
-    pub(super) fn turn(&mut self, far: &mut dyn PortProvider, id: &DeviceId) -> Option<PlugStep> {
+    pub(super) fn turn(&mut self, far: &mut dyn PortProvider, id: &DeviceId) -> Option<HotplugStep> {
         let plugged = match self {
             Self::Done => return None,
             Self::Own(place) => far.plug(id, place),
@@ -273,8 +273,8 @@ impl HotplugState {
             Plugged::No(why) => Some(why),
         };
         let step = match self {
-            Self::Undone => PlugStep::Out(why),
-            _ => PlugStep::In(if why.is_none() { "connected" } else { "error" }, why),
+            Self::Undone => HotplugStep::Out(why),
+            _ => HotplugStep::In(if why.is_none() { "connected" } else { "error" }, why),
         };
         *self = Self::Done;
         Some(step)

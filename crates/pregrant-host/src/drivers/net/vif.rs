@@ -11,7 +11,9 @@
 
 use super::port_provider::{Far, Hotplug, HotplugConfig, HotplugState, unplugged};
 use super::queue::{VifQueue, front_key};
-use crate::drivers::registry::{AnyBack, DeviceLog, Notes, PlugStep, RingFault, ServedDevice, ServedQueue};
+use crate::drivers::registry::{
+    AnyBack, DeviceLog, HotplugStep, Notes, RingFault, ServedDevice, ServedQueue,
+};
 use crate::excerpt::excerpt;
 use log::Level;
 use pregrant::PeerFault;
@@ -254,10 +256,10 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         }
     }
 
-    fn plug(&mut self, id: &DeviceId) -> Option<PlugStep> {
+    fn plug(&mut self, id: &DeviceId) -> Option<HotplugStep> {
         self.plug.turn(&mut **self.far.borrow_mut(), id)
     }
-    fn is_plugging(&self) -> bool {
+    fn has_hotplug(&self) -> bool {
         self.plug.is_pending()
     }
     fn unplug(&mut self) -> bool {

@@ -101,8 +101,8 @@ pub struct RingFault {
     pub fault: PeerFault,
 }
 
-/// What a plugging came to.
-pub enum PlugStep {
+/// What a hotplug step came to.
+pub enum HotplugStep {
     /// The text for `hotplug-status`, and why it failed if it did.
     In(&'static str, Option<String>),
     /// It is undone, and why that failed if it did.
@@ -238,19 +238,19 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     }
 
     /// Goes on with what is being plugged in by this process, or out. What it came to, once it is over.
-    fn plug(&mut self, id: &DeviceId) -> Option<PlugStep> {
+    fn plug(&mut self, id: &DeviceId) -> Option<HotplugStep> {
         let _ = id;
         None
     }
     /// Whether [`plug`](Self::plug) is to be asked again.
-    fn is_plugging(&self) -> bool {
+    fn has_hotplug(&self) -> bool {
         false
     }
-    /// The device is over: begins to undo its plugging. False: there is nothing to undo.
+    /// The device is over: begins to undo its hotplug. False: there is nothing to undo.
     fn unplug(&mut self) -> bool {
         false
     }
-    /// Whether it is over, and its plugging is being undone.
+    /// Whether it is over, and its hotplug is being undone.
     fn is_out(&self) -> bool {
         false
     }
@@ -364,7 +364,7 @@ pub trait AnyBack<P: Platform, T: Transport + 'static> {
     fn limit_lasting(&mut self, pages: usize);
     fn needed_pages(&self) -> usize;
     fn least_pages(&self) -> usize;
-    fn wished_pages(&self) -> usize;
+    fn requested_pages(&self) -> usize;
     fn single_pages(&self) -> usize;
     fn allowed_pages(&self) -> usize;
     fn allow_pages(&mut self, p: &P, pages: usize);
@@ -426,8 +426,8 @@ impl<P: Platform, T: Transport + 'static, D: BackDevice<Platform = P>> AnyBack<P
     fn least_pages(&self) -> usize {
         (**self).least_pages()
     }
-    fn wished_pages(&self) -> usize {
-        (**self).wished_pages()
+    fn requested_pages(&self) -> usize {
+        (**self).requested_pages()
     }
     fn single_pages(&self) -> usize {
         (**self).single_pages()

@@ -152,8 +152,8 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) busy: Option<Busy>,
     /// What else is known of that.
     pub(super) behind: Behind,
-    /// Pages that it wished for when they were [shared out](super::shared_pages).
-    pub(super) wished_pages: usize,
+    /// Pages that it requested for when they were [shared out](super::shared_pages).
+    pub(super) requested_pages: usize,
     /// What it was told of its share, since it connected.
     pub(super) told_pages: Option<(usize, usize)>,
     /// Its front is not watched before.

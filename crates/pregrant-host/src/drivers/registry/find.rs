@@ -296,7 +296,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             returned: Vec::new(),
             then: Vec::new(),
             draining: None,
-            wished_pages: 0,
+            requested_pages: 0,
             told_pages: None,
             throttled_until: None,
             busy: None,
@@ -317,7 +317,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if !live {
             instance.behind.begin(Instant::now());
         }
-        self.plugging |= instance.served.is_plugging();
+        self.hotplugs |= instance.served.has_hotplug();
         self.devices.insert(instance);
         // Places of others may have moved.
         self.update_live();

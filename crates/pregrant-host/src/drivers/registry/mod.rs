@@ -44,7 +44,7 @@ mod throttled;
 mod watch;
 
 pub use class::{
-    AnyBack, DeviceClass, Figures, Notes, Operation, PlugStep, RingFault, ServedDevice, ServedQueue, Trial,
+    AnyBack, DeviceClass, Figures, HotplugStep, Notes, Operation, RingFault, ServedDevice, ServedQueue, Trial,
 };
 pub use device_log::{ALL_DEVICES, DeviceLog, DeviceLogs, LINES_PER_DEVICE, NEXT_LINE};
 pub use devices::DeviceReport;
@@ -155,7 +155,7 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     live: usize,
     own_rings: OwnRings,
     /// Some are being plugged in, or out.
-    plugging: bool,
+    hotplugs: bool,
     /// When the first of those that are throttled is to be heard again.
     heard_at: Option<Instant>,
     pool: WorkerPool<P>,
@@ -200,7 +200,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             left_alone: BTreeSet::new(),
             live: 0,
             own_rings: OwnRings::default(),
-            plugging: false,
+            hotplugs: false,
             heard_at: None,
             pool: WorkerPool::inline(),
             arrivals: None,
@@ -264,7 +264,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let mut events = 0;
         let news = self.pump();
         let mut scan = std::mem::take(&mut self.rescan);
-        // By whose wish: a front's steps are at its own expense, the toolstack's at nobody's.
+        // On whose behalf: a front's steps are at its own expense, the toolstack's at nobody's.
         let (mut by_fronts, mut by_toolstack) = (BTreeSet::new(), BTreeSet::new());
         while events < EVENTS_PER_TURN
             && let Some(event) = self.xs.next_event(Some(Duration::ZERO))?
@@ -279,7 +279,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                     // Whoever else has it may write its state without end.
                     Changed::State(id) if self.left_alone.contains(&id) => {}
                     Changed::State(id) => scan |= !self.devices.has(&id) && self.serves(&id),
-                    Changed::Wish(id) => drop(by_toolstack.insert(id)),
+                    Changed::Toolstack(id) => drop(by_toolstack.insert(id)),
                     Changed::Own(id, key) => {
                         self.own_key_changed(&id, key);
                         // Its front may wait for that.

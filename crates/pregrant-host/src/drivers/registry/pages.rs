@@ -6,11 +6,11 @@
 //!                     +  shares of those that are connected (pages that are kept, or may be asked for)
 //! ```
 //! Invariants: whoever connects has its least as long as that of all fits into the bound. What is left is shared out evenly among
-//! those that are connected; one that wishes for less leaves the rest to the others; nobody who wishes for pages has none while there
+//! those that are connected; one that requests less leaves the rest to the others; nobody who requests pages has none while there
 //! are some. A device that is not connected has no part in this.
 //!
 //! A share can be cut again, but not what a device took to keep until it closes: a staging list, a table of grants. Of such pages a device
-//! may have its even part and no more, with those that are connected and wish for pages, and those that may come for some; and one page
+//! may have its even part and no more, with those that are connected and request pages, and those that may come for some; and one page
 //! in [`SPARE`] of the bound is left for the least of devices that nobody has heard of.
 
 /// Pages of one guest that are mapped at a time, over all of its devices, unless the configuration says otherwise
@@ -28,29 +28,29 @@ pub(super) struct Room {
     pub(super) lasting: usize,
 }
 
-/// Of a guest with the bound `limit`, whose other devices have the `least` and, where they are connected, these `wishes` beyond it;
+/// Of a guest with the bound `limit`, whose other devices have the `least` and, where they are connected, these `requests` beyond it;
 /// `waiting` of its devices, with this one, are not connected and may be soon.
-pub(super) fn room(limit: usize, least: usize, wishes: &[usize], waiting: usize) -> Room {
-    let lasting = lasting(limit, least, wishes, waiting.max(1)).pop().unwrap_or(0);
+pub(super) fn room(limit: usize, least: usize, requests: &[usize], waiting: usize) -> Room {
+    let lasting = lasting(limit, least, requests, waiting.max(1)).pop().unwrap_or(0);
     Room { limit: limit.saturating_sub(least), lasting }
 }
 
-/// Pages that each device may yet take for long: those with these `wishes`, and those that are `waiting`, of whom nobody knows how many
-/// they wish for.
-pub(super) fn lasting(limit: usize, least: usize, wishes: &[usize], waiting: usize) -> Vec<usize> {
+/// Pages that each device may yet take for long: those with these `requests`, and those that are `waiting`, of whom nobody knows how many
+/// they request.
+pub(super) fn lasting(limit: usize, least: usize, requests: &[usize], waiting: usize) -> Vec<usize> {
     let left = limit.saturating_sub(least).saturating_sub(limit / SPARE);
-    shares(left, &[wishes, &vec![usize::MAX; waiting]].concat())
+    shares(left, &[requests, &vec![usize::MAX; waiting]].concat())
 }
 
-/// Shares out what is `left` among devices that wish for so many pages each.
-pub(super) fn shares(left: usize, wishes: &[usize]) -> Vec<usize> {
+/// Shares out what is `left` among devices that request so many pages each.
+pub(super) fn shares(left: usize, requests: &[usize]) -> Vec<usize> {
     let mut left = left;
-    let mut shares = vec![0; wishes.len()];
-    // Those that wish for little first: what they leave is the others'.
-    let mut order: Vec<_> = (0..wishes.len()).collect();
-    order.sort_by_key(|&at| wishes[at]);
-    for (behind, at) in (1..=wishes.len()).rev().zip(order) {
-        shares[at] = wishes[at].min(left / behind);
+    let mut shares = vec![0; requests.len()];
+    // Those that request little first: what they leave is the others'.
+    let mut order: Vec<_> = (0..requests.len()).collect();
+    order.sort_by_key(|&at| requests[at]);
+    for (behind, at) in (1..=requests.len()).rev().zip(order) {
+        shares[at] = requests[at].min(left / behind);
         left -= shares[at];
     }
     shares

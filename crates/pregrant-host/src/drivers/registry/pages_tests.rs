@@ -13,7 +13,7 @@ struct Device {
     share: usize,
     /// Of that, what it may take for long.
     for_long: usize,
-    wished: usize,
+    requested: usize,
 }
 
 /// What a device is like when it connects.
@@ -52,8 +52,8 @@ impl Guest {
 
     fn room(&self, at: usize) -> Room {
         let others = self.devices.iter().enumerate().filter(|(k, d)| *k != at && d.connected);
-        let wishes: Vec<_> = others.map(|(_, d)| d.wished).collect();
-        room(self.limit, self.least(Some(at)), &wishes, self.waiting())
+        let requests: Vec<_> = others.map(|(_, d)| d.requested).collect();
+        room(self.limit, self.least(Some(at)), &requests, self.waiting())
     }
 
     fn waiting(&self) -> usize {
@@ -64,9 +64,9 @@ impl Guest {
         let least = self.least(None);
         let waiting = self.waiting();
         let connected: Vec<_> = self.devices.iter_mut().filter(|d| d.connected).collect();
-        let wishes: Vec<_> = connected.iter().map(|d| d.wished).collect();
-        let for_long = lasting(self.limit, least, &wishes, waiting);
-        let shares = shares(self.limit.saturating_sub(least), &wishes).into_iter().zip(for_long);
+        let requests: Vec<_> = connected.iter().map(|d| d.requested).collect();
+        let for_long = lasting(self.limit, least, &requests, waiting);
+        let shares = shares(self.limit.saturating_sub(least), &requests).into_iter().zip(for_long);
         connected.into_iter().zip(shares).for_each(|(d, (share, for_long))| {
             (d.share, d.for_long) = (share, for_long);
         });
@@ -85,18 +85,18 @@ impl Guest {
                     return;
                 }
                 let lists = wants.lasting.min(room.lasting.saturating_sub(wants.rings));
-                let (least, wished) = (wants.rings + lists, wants.kept);
+                let (least, requested) = (wants.rings + lists, wants.kept);
                 self.devices[at] =
-                    Device { there: true, connected: true, least, share: 0, for_long: 0, wished };
+                    Device { there: true, connected: true, least, share: 0, for_long: 0, requested };
                 self.share();
             }
             Event::Fill if device.connected => {
-                let takes = device.share.min(device.for_long).min(device.wished);
+                let takes = device.share.min(device.for_long).min(device.requested);
                 let device = &mut self.devices[at];
                 device.least += takes;
                 device.share -= takes;
                 device.for_long -= takes;
-                device.wished -= takes;
+                device.requested -= takes;
             }
             Event::Close if device.connected => {
                 self.devices[at] = Device { there: true, ..Device::default() };
@@ -136,8 +136,8 @@ impl Guest {
         let free = self.limit - all;
         let connected = || self.devices.iter().filter(|d| d.connected);
         for d in connected() {
-            assert!(d.share <= d.wished, "{self:?}");
-            assert!(d.share > 0 || d.wished == 0 || free == 0, "none, and pages are free: {self:?}");
+            assert!(d.share <= d.requested, "{self:?}");
+            assert!(d.share > 0 || d.requested == 0 || free == 0, "none, and pages are free: {self:?}");
         }
     }
 
@@ -146,8 +146,8 @@ impl Guest {
         let all: usize = self.devices.iter().map(|d| d.least + d.share).sum();
         let connected = || self.devices.iter().filter(|d| d.connected);
         let most = connected().map(|d| d.share).max().unwrap_or(0);
-        for d in connected().filter(|d| d.share < d.wished) {
-            assert!(all == self.limit, "{d:?} has not what it wishes for, and pages are free");
+        for d in connected().filter(|d| d.share < d.requested) {
+            assert!(all == self.limit, "{d:?} has not what it requests, and pages are free");
             assert!(d.share + 1 >= most, "{d:?} has less than another that has {most}");
         }
     }

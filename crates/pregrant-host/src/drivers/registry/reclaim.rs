@@ -189,7 +189,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             Ok(false) => {}
             Err(fault) => drop(self.fault(Some((id, fault)))),
         }
-        self.share_as_wished(&id);
+        self.share_as_requested(&id);
     }
 
     /// Places a device's queues anew where workers carry unequal loads, since others came or went.

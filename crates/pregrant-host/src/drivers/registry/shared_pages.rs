@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   about to step: what it may have, should it connect           a look: nobody else hears of it
-//!   connected, taken up, closed, gone, wishes for more: the shares of all connected devices of this guest, anew
+//!   connected, taken up, closed, gone, requests more: the shares of all connected devices of this guest, anew
 //! ```
 //! Queues that workers have are told, and let go of pages as soon as they are looked at: until then what one gives way with and what
 //! another has instead are both mapped.
@@ -28,8 +28,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             || self.devices.iter().filter(|s| s.device.id().front == id.front && s.device.id() != *id);
         let least = others().map(|s| s.served.back().least_pages()).sum();
         let connected = others().filter(|s| s.is_connected());
-        let wishes: Vec<_> = connected.map(|s| s.served.back().wished_pages()).collect();
-        room(self.config.page_limit, least, &wishes, 1 + others().filter(|s| may_connect(s)).count())
+        let requests: Vec<_> = connected.map(|s| s.served.back().requested_pages()).collect();
+        room(self.config.page_limit, least, &requests, 1 + others().filter(|s| may_connect(s)).count())
     }
 
     /// What a guest's devices have of its pages, beyond their least, is shared out anew; and what it has left of those of all guests is
@@ -37,7 +37,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub(super) fn share_pages(&mut self, front: DomId) {
         self.share_out(front, false);
         let is_short = |s: &&Instance<P, T>| {
-            s.is_connected() && s.told_pages.is_some_and(|(share, _)| share < s.wished_pages)
+            s.is_connected() && s.told_pages.is_some_and(|(share, _)| share < s.requested_pages)
         };
         let mut short: Vec<_> = self.devices.iter().filter(is_short).map(|s| s.device.id().front).collect();
         short.sort_unstable();
@@ -57,18 +57,18 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let least = own.iter().map(|s| s.served.back().least_pages()).sum();
         let left = limit.saturating_sub(least).min(PERSISTENT_PAGES.saturating_sub(theirs));
         let connected = || own.iter().filter(|s| s.is_connected());
-        let wishes: Vec<_> = connected().map(|s| s.served.back().wished_pages()).collect();
+        let requests: Vec<_> = connected().map(|s| s.served.back().requested_pages()).collect();
         let waiting = own.iter().filter(|s| may_connect(s)).count();
-        let for_long = lasting(limit, least, &wishes, waiting);
-        let shares = shares(left, &wishes);
+        let for_long = lasting(limit, least, &requests, waiting);
+        let shares = shares(left, &requests);
         let told = connected().map(|s| s.told_pages.map_or(0, |(share, _)| share)).sum::<usize>();
         if for_more && shares.iter().sum::<usize>() <= told {
             return;
         }
         let own = self.devices.iter_mut().filter(|s| s.device.id().front == front && s.is_connected());
         let shares = shares.into_iter().zip(for_long);
-        for ((served, (share, for_long)), wished) in own.zip(shares).zip(wishes) {
-            served.wished_pages = wished;
+        for ((served, (share, for_long)), requested) in own.zip(shares).zip(requests) {
+            served.requested_pages = requested;
             let back = served.served.back_mut();
             let told = (share, back.least_pages() + for_long);
             if served.told_pages.replace(told) != Some(told) {
@@ -79,10 +79,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// The same, if a device wishes for other pages than when they were shared out.
-    pub(super) fn share_as_wished(&mut self, id: &DeviceId) {
-        let now = |s: &Instance<P, T>| s.served.back().wished_pages();
-        if self.devices.get(id).is_some_and(|s| s.is_connected() && now(s) > s.wished_pages) {
+    /// The same, if a device requests other pages than when they were shared out.
+    pub(super) fn share_as_requested(&mut self, id: &DeviceId) {
+        let now = |s: &Instance<P, T>| s.served.back().requested_pages();
+        if self.devices.get(id).is_some_and(|s| s.is_connected() && now(s) > s.requested_pages) {
             self.share_pages(id.front);
         }
     }

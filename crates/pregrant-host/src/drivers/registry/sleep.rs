@@ -17,8 +17,8 @@ use pregrant::platform::Platform;
 use pregrant::xenstore::Transport;
 use std::time::Duration;
 
-/// Between two looks at a plug that is being put in, or pulled.
-const PLUG_LOOK: Duration = Duration::from_millis(10);
+/// Between two checks of a hotplug script that runs.
+const HOTPLUG_CHECK: Duration = Duration::from_millis(10);
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Sleeps until there may be something to do, and at most until `due`, for the caller's own sake. Arms every queue
@@ -79,10 +79,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// When something is due, from now, of which nobody tells.
     fn due(&self) -> Option<Duration> {
-        let plugs = self.plugging.then_some(PLUG_LOOK);
+        let hotplugs = self.hotplugs.then_some(HOTPLUG_CHECK);
         let queues = if let WorkerPool::Inline(load) = &self.pool { load.due(&self.platform) } else { None };
         let classes = self.classes.iter().filter_map(|class| class.due()).min();
         let others = [self.throttle_left(), self.own_rings.due(), self.look_due()];
-        [plugs, queues, classes].into_iter().chain(others).flatten().min()
+        [hotplugs, queues, classes].into_iter().chain(others).flatten().min()
     }
 }

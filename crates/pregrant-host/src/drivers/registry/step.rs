@@ -3,7 +3,7 @@
 //! A failure closes that device alone, with a line that says why; the store has the same text.
 
 use super::Backend;
-use super::class::{PlugStep, RingFault};
+use super::class::{HotplugStep, RingFault};
 use super::devices::{Instance, Then};
 use super::find::keeper;
 use super::watch::watch_of;
@@ -23,15 +23,15 @@ pub(super) type Fault = (DeviceId, RingFault);
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Goes on with what is being plugged in by this process, or out; the directory of a device that is out goes.
     pub(super) fn turn_plugs(&mut self) {
-        if !self.plugging {
+        if !self.hotplugs {
             return;
         }
         let mut out = Vec::new();
-        for served in self.devices.iter_mut().filter(|s| s.served.is_plugging()) {
+        for served in self.devices.iter_mut().filter(|s| s.served.has_hotplug()) {
             let id = served.device.id();
             match served.served.plug(&id) {
                 None => {}
-                Some(PlugStep::In(status, why)) => {
+                Some(HotplugStep::In(status, why)) => {
                     if let Some(why) = why {
                         let text = format_args!("not plugged in, so its front is not connected: {why}");
                         served.say(Level::Warn, &text);
@@ -41,7 +41,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                         served.say(Level::Warn, &e);
                     }
                 }
-                Some(PlugStep::Out(why)) => {
+                Some(HotplugStep::Out(why)) => {
                     if let Some(why) = why {
                         served.say(Level::Warn, &why);
                     }
@@ -58,7 +58,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 self.remove_directory(&id);
             }
         }
-        self.plugging = self.devices.iter().any(|served| served.served.is_plugging());
+        self.hotplugs = self.devices.iter().any(|served| served.served.has_hotplug());
     }
 
     /// Whether the toolstack has made another device in the directory of one that was over, before it went.
@@ -95,7 +95,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 served.say(Level::Info, &"closed");
                 self.share_pages(id.front);
             }
-            // It may have heard of wishes of its front.
+            // It may have heard of requests of its front.
             Ok(BackStep::Waiting) => self.pool.wake_queues(id),
             Ok(BackStep::Closing) => {
                 let text = "its front says that it closes, and is served until it has: it may be in use";
@@ -114,7 +114,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 served.behind.is_over();
                 if self.config.removes {
                     if served.served.unplug() {
-                        self.plugging = true;
+                        self.hotplugs = true;
                     } else {
                         self.remove_directory(&id);
                     }

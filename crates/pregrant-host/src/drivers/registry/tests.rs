@@ -163,11 +163,11 @@ fn only_events_of_the_own_directory_s_watch_say_what_to_do() {
     let vif = DeviceId { class: Class::VIF, front: DomId(7), back: BACK, handle: 0 };
     let stage = Stage::set();
     let of = |path: &str| stage.backend.meaning_of(&event(path, "backend/vif"));
-    assert_eq!(of("backend/vif/7/0/online"), Changed::Wish(vif));
-    assert_eq!(of("/local/domain/0/backend/vif/7/0/online"), Changed::Wish(vif));
+    assert_eq!(of("backend/vif/7/0/online"), Changed::Toolstack(vif));
+    assert_eq!(of("/local/domain/0/backend/vif/7/0/online"), Changed::Toolstack(vif));
     assert_eq!(of("backend/vif/7/0/state"), Changed::State(vif));
     assert_eq!(of("backend/vif/7/0/rate"), Changed::Own(vif, "rate"));
-    assert_eq!(of("backend/vif/7/0/hotplug-status"), Changed::Wish(vif));
+    assert_eq!(of("backend/vif/7/0/hotplug-status"), Changed::Toolstack(vif));
     assert_eq!(of("backend/vif/7/0/feature-sg"), Changed::Nothing);
     for all in ["backend/vif", "backend/vif/7", "backend/vif/7/0", "backend", "/local/domain/0/backend/vif"] {
         assert_eq!(of(all), Changed::Devices, "{all}");
@@ -187,7 +187,7 @@ fn a_driver_domain_s_events_are_below_its_own_home() {
     let of =
         |path: &str| stage.backend.meaning_of(&WatchEvent { path: path.into(), token: "backend/vif".into() });
     for home in ["", "/local/domain/3/"] {
-        assert_eq!(of(&format!("{home}backend/vif/7/0/online")), Changed::Wish(vif), "{home}");
+        assert_eq!(of(&format!("{home}backend/vif/7/0/online")), Changed::Toolstack(vif), "{home}");
         assert_eq!(of(&format!("{home}backend/vif/7/0/state")), Changed::State(vif), "{home}");
         assert_eq!(of(&format!("{home}backend/vif/7/0/feature-sg")), Changed::Nothing, "{home}");
     }

@@ -18,8 +18,8 @@ pub(super) enum Changed {
     Devices,
     /// Written by us, or by a toolstack that announces the device.
     State(DeviceId),
-    /// The toolstack's wish for one device, or its script's word.
-    Wish(DeviceId),
+    /// A key of one device that the toolstack or its script writes.
+    Toolstack(DeviceId),
     /// One of the class's own keys.
     Own(DeviceId, &'static str),
     /// A key that we, or the toolstack, write for others to read.
@@ -44,7 +44,7 @@ pub(super) fn below_watch(
             (Ok(front), Ok(handle)) => {
                 let id = DeviceId { class, front: DomId(front), back, handle };
                 match key {
-                    ONLINE | HOTPLUG_STATUS => Changed::Wish(id),
+                    ONLINE | HOTPLUG_STATUS => Changed::Toolstack(id),
                     "state" => Changed::State(id),
                     _ => own_keys
                         .iter()

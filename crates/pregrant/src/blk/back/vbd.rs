@@ -217,7 +217,7 @@ impl<P: Platform> BackDevice for Vbd<P> {
         self.shares.iter().map(|share| share.ring_pages).sum()
     }
 
-    fn wished_pages(&self) -> usize {
+    fn requested_pages(&self) -> usize {
         let kept = |share: &QueueShare| if share.keeps() { self.config.persistent_pages } else { 0 };
         self.shares.iter().map(|share| kept(share) + share.wished_alone()).sum()
     }

@@ -236,7 +236,7 @@ impl<D: Worker> Vhost<D> {
     /// Writes what the worker, which has no sending ring any more, did not take, and what was kept back, in order. Returns how many frames
     /// were refused.
     fn write_left(&mut self) -> usize {
-        let _ = self.tx.reclaim(); // what it lied about before is left as it is
+        let _ = self.tx.reclaim(); // after a violation the rest stays as it is
         let mut refused = 0;
         let tap = &self.tap;
         self.tx.left(|frame| refused += usize::from(frame.write(tap.as_fd()).is_err()));
@@ -333,7 +333,7 @@ impl<D: Worker> Vhost<D> {
                 Ok(true) => {}
                 Ok(false) if self.stands_still() => return self.restart(&Broken::Silent),
                 Ok(false) => return 0,
-                Err(lie) => return self.restart(&lie.into()),
+                Err(violation) => return self.restart(&violation.into()),
             }
         }
         0
@@ -346,8 +346,8 @@ impl<D: Worker> Vhost<D> {
             return 0;
         }
         self.publish();
-        if let Err(lie) = self.tx.reclaim() {
-            return self.restart(&lie.into());
+        if let Err(violation) = self.tx.reclaim() {
+            return self.restart(&violation.into());
         }
         // Whoever lent them has asked before, and may be about to sleep.
         self.completed.append(self.tx.completed());
@@ -423,12 +423,12 @@ impl<D: Worker> Vhost<D> {
             let again = match reclaimed {
                 Ok(()) if self.tx.nr_lent() == 0 => Ok(false),
                 Ok(()) => self.tx.ring.arm(half),
-                Err(lie) => Err(lie),
+                Err(violation) => Err(violation),
             };
             match again {
                 Ok(true) => {}
                 Ok(false) => break,
-                Err(lie) => refused += self.restart(&lie.into()),
+                Err(violation) => refused += self.restart(&violation.into()),
             }
         }
         if self.tx.nr_lent() > 0 && self.stands_still() {
@@ -447,7 +447,7 @@ impl<D: Worker> Vhost<D> {
     pub fn give_up(&mut self) -> usize {
         let mut refused = match self.tx.reclaim() {
             Ok(()) => 0,
-            Err(lie) => self.restart(&lie.into()),
+            Err(violation) => self.restart(&violation.into()),
         };
         if self.tx.nr_lent() > 0 {
             refused += self.take_back();
@@ -496,7 +496,7 @@ impl<D: Worker> Vhost<D> {
             match self.rx.ring.arm(1) {
                 Ok(true) => {}
                 Ok(false) => break Ok(()),
-                Err(lie) => break Err(lie.into()),
+                Err(violation) => break Err(violation.into()),
             }
         };
         if self.rx.ring.publish() {
@@ -538,7 +538,7 @@ impl<D: Worker> Vhost<D> {
                 return Err(wrong(Broken::Silent));
             }
             let half = (self.tx.len() / 2).max(1) as u16;
-            if !self.tx.ring.arm(half).map_err(|lie| wrong(lie.into()))? {
+            if !self.tx.ring.arm(half).map_err(|violation| wrong(violation.into()))? {
                 self.tx_doors.wait(left);
                 waited = true;
             }

@@ -8,7 +8,7 @@
 //!
 //! The worker's number of buffers, and its lengths, are checked: a frame is never longer than what its buffers hold.
 
-use super::virtqueue::{Buffer, Lie, Used, Virtqueue};
+use super::virtqueue::{Buffer, Used, Violation, Virtqueue};
 use crate::mapping::Mapping;
 use crate::ports::tap::header::{HEADER, offload_of};
 use pregrant::port::{Arena, MAX_FRAME, Offload};
@@ -21,23 +21,23 @@ pub const BUFFER: usize = 65 * 64;
 /// What cannot be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrong {
-    Ring(Lie),
+    Ring(Violation),
     /// A frame in so many buffers, of which not all came.
     Buffers(u16),
     /// So many bytes in one buffer.
     Length(u32),
 }
 
-impl From<Lie> for Wrong {
-    fn from(lie: Lie) -> Self {
-        Self::Ring(lie)
+impl From<Violation> for Wrong {
+    fn from(violation: Violation) -> Self {
+        Self::Ring(violation)
     }
 }
 
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ring(lie) => lie.fmt(f),
+            Self::Ring(violation) => violation.fmt(f),
             Self::Buffers(n) => write!(f, "a frame in {n} buffers, of which not all came"),
             Self::Length(n) => write!(f, "{n} bytes in a buffer of {BUFFER}"),
         }
@@ -124,7 +124,7 @@ impl Receiver {
     /// Moves frames that came, as long as there is room. Returns how many were malformed.
     ///
     /// # Errors
-    /// The worker did not tell the truth.
+    /// The worker violated the protocol.
     pub fn unload(&mut self, into: &mut Arena) -> Result<u64, Wrong> {
         let mut malformed = 0;
         while into.has_room() && self.next()? {

@@ -9,7 +9,7 @@
 //!
 //! Memory: the area, 512 KiB a queue, of which the first lines are enough as long as the worker keeps up.
 
-use super::virtqueue::{Buffer, Lie, Virtqueue};
+use super::virtqueue::{Buffer, Violation, Virtqueue};
 use crate::mapping::Mapping;
 use crate::ports::tap::gather::{Frame, Vector};
 use crate::ports::tap::header::HEADER;
@@ -150,8 +150,8 @@ impl Sender {
     /// Takes back what came back.
     ///
     /// # Errors
-    /// The worker did not tell the truth.
-    pub fn reclaim(&mut self) -> Result<(), Lie> {
+    /// The worker violated the protocol.
+    pub fn reclaim(&mut self) -> Result<(), Violation> {
         while let Some(used) = self.ring.pop()? {
             self.ring.free(used.head);
             self.nr_back += 1;

@@ -17,7 +17,7 @@
 //! index stands a full fence, and so between an event index and the other's index.
 //!
 //! What the device may do: it is the kernel, which is trusted with our memory, and yet what it says is checked: an index that is ahead
-//! of what is out, a head that is none or came back before is a [`Lie`], and this ring is over. It can keep a chain for ever: who
+//! of what is out, a head that is none or came back before is a [`Violation`], and this ring is over. It can keep a chain for ever: who
 //! waits bounds that.
 
 use crate::mapping::Mapping;
@@ -52,9 +52,9 @@ pub struct Used {
     pub len: u32,
 }
 
-/// What a device said that cannot be.
+/// A used ring that breaks the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lie {
+pub enum Violation {
     /// More chains came back than are out.
     Index {
         /// By its index.
@@ -65,7 +65,7 @@ pub enum Lie {
     Head(u32),
 }
 
-impl fmt::Display for Lie {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Index { back, out } => {
@@ -273,7 +273,7 @@ impl Virtqueue {
     /// # Errors
     /// The index cannot be.
     #[inline(always)]
-    pub fn came(&mut self) -> Result<usize, Lie> {
+    pub fn came(&mut self) -> Result<usize, Violation> {
         if self.back == self.seen {
             let idx = self.memory.u16(self.at + used_at(self.size) + 2);
             let back = u16::from_le(idx.load(Ordering::Acquire));
@@ -281,7 +281,7 @@ impl Virtqueue {
             let out = self.out - self.avail.wrapping_sub(self.published);
             let came = back.wrapping_sub(self.seen);
             if came > out {
-                return Err(Lie::Index { back: came, out });
+                return Err(Violation::Index { back: came, out });
             }
             self.back = back;
         }
@@ -298,9 +298,9 @@ impl Virtqueue {
     /// again](Self::push_again).
     ///
     /// # Errors
-    /// The device did not tell the truth.
+    /// The device violated the protocol.
     #[inline(always)]
-    pub fn pop(&mut self) -> Result<Option<Used>, Lie> {
+    pub fn pop(&mut self) -> Result<Option<Used>, Violation> {
         if self.came()? == 0 {
             return Ok(None);
         }
@@ -308,10 +308,10 @@ impl Virtqueue {
         let [id, len] = self.memory.two_u32(place);
         let (id, len) = (id.load(Ordering::Relaxed), len.load(Ordering::Relaxed));
         let (id, len) = (u32::from_le(id), u32::from_le(len));
-        let head = u16::try_from(id).map_err(|_| Lie::Head(id))?;
-        let is_out = self.is_out.get_mut(usize::from(head)).ok_or(Lie::Head(id))?;
+        let head = u16::try_from(id).map_err(|_| Violation::Head(id))?;
+        let is_out = self.is_out.get_mut(usize::from(head)).ok_or(Violation::Head(id))?;
         if !std::mem::take(is_out) {
-            return Err(Lie::Head(id));
+            return Err(Violation::Head(id));
         }
         self.seen = self.seen.wrapping_add(1);
         self.out -= 1;
@@ -336,7 +336,7 @@ impl Virtqueue {
     ///
     /// # Errors
     /// The index cannot be.
-    pub fn arm(&mut self, more: u16) -> Result<bool, Lie> {
+    pub fn arm(&mut self, more: u16) -> Result<bool, Violation> {
         let wanted = self.seen.wrapping_add(more.max(1));
         let event = self.memory.u16(self.at + avail_at(self.size) + 4 + 2 * usize::from(self.size));
         event.store(wanted.wrapping_sub(1).to_le(), Ordering::Relaxed);

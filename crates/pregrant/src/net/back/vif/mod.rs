@@ -236,7 +236,7 @@ impl<P: Platform> BackDevice for Vif<P> {
         if self.shares.is_empty() { 0 } else { self.allowed + may_be_added }
     }
 
-    fn wished_pages(&self) -> usize {
+    fn requested_pages(&self) -> usize {
         let free = self.grefs.as_ref().map_or(0, GrefRequests::free);
         self.nr_keeping() * self.config.persistent_pages + free
     }

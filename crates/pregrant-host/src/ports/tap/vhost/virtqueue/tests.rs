@@ -309,13 +309,13 @@ fn an_event_is_passed_once_also_where_indices_wrap() {
 #[test]
 fn what_a_device_says_that_cannot_be_ends_the_ring_and_nothing_else() {
     type Told = fn(&mut Device);
-    let lies: [(&str, Told, Lie); 6] = [
-        ("an index ahead", |d| d.given = 3, Lie::Index { back: 3, out: 2 }),
-        ("an index behind", |d| d.given = 65535, Lie::Index { back: 65535, out: 2 }),
-        ("no head", |d| d.give(8, 0), Lie::Head(8)),
-        ("no u16", |d| d.give(0x10000, 0), Lie::Head(0x10000)),
-        ("a free descriptor", |d| d.give(5, 0), Lie::Head(5)),
-        ("the middle of a chain", |d| d.give(1, 0), Lie::Head(1)),
+    let lies: [(&str, Told, Violation); 6] = [
+        ("an index ahead", |d| d.given = 3, Violation::Index { back: 3, out: 2 }),
+        ("an index behind", |d| d.given = 65535, Violation::Index { back: 65535, out: 2 }),
+        ("no head", |d| d.give(8, 0), Violation::Head(8)),
+        ("no u16", |d| d.give(0x10000, 0), Violation::Head(0x10000)),
+        ("a free descriptor", |d| d.give(5, 0), Violation::Head(5)),
+        ("the middle of a chain", |d| d.give(1, 0), Violation::Head(1)),
     ];
     for (what, lie, said) in lies {
         let (mut queue, mut device) = ring(8);
@@ -345,7 +345,7 @@ fn what_a_device_says_that_cannot_be_ends_the_ring_and_nothing_else() {
         if free {
             queue.free(0);
         }
-        assert_eq!(queue.pop(), Err(Lie::Head(0)));
+        assert_eq!(queue.pop(), Err(Violation::Head(0)));
     }
     // What was not published did not come back.
     let (mut queue, mut device) = ring(8);
@@ -353,5 +353,5 @@ fn what_a_device_says_that_cannot_be_ends_the_ring_and_nothing_else() {
     unsafe { queue.push(one(&queue)) }.unwrap();
     device.give(0, 0);
     device.show();
-    assert_eq!(queue.pop(), Err(Lie::Index { back: 1, out: 0 }));
+    assert_eq!(queue.pop(), Err(Violation::Index { back: 1, out: 0 }));
 }
