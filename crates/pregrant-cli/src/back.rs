@@ -76,7 +76,7 @@ pub struct BackArgs {
     tap_way: TapWay,
     /// Who runs the vifs' scripts; without it the toolstack in dom0, and this process elsewhere
     #[arg(long, value_name = "WHO", conflicts_with = "loopback")]
-    hotplug: Option<Plugging>,
+    hotplug: Option<HotplugBy>,
     /// The socket of the helper (pregrant hotplug) that runs hotplug scripts for this process, by dist/pregrant-hotplug.socket
     #[arg(long, value_name = "PATH", conflicts_with = "loopback")]
     hotplug_socket: Option<PathBuf>,
@@ -102,7 +102,7 @@ enum Port {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Plugging {
+enum HotplugBy {
     /// xl, or in another domain its `xl devd`: vifs are connected when `hotplug-status` says "connected", and directories of vifs
     /// that are over are left to it
     Toolstack,
@@ -183,7 +183,7 @@ impl BackArgs {
             given.refuse("tap-way", "--port switch has no taps")?;
             given.refuse("hotplug-socket", "--port switch has no interfaces that a script would plug in")?;
         }
-        if matches!(self.hotplug, Some(Plugging::Toolstack | Plugging::None)) {
+        if matches!(self.hotplug, Some(HotplugBy::Toolstack | HotplugBy::None)) {
             given.refuse("hotplug-socket", "this process runs scripts with --hotplug self alone")?;
         }
         let chosen = self.chosen();
@@ -221,12 +221,12 @@ pub fn run(args: BackArgs, given: &Given) -> Result<()> {
     }
 }
 
-impl From<Plugging> for Hotplug {
-    fn from(plugging: Plugging) -> Self {
-        match plugging {
-            Plugging::Toolstack => Self::Toolstack,
-            Plugging::Own => Self::Own,
-            Plugging::None => Self::None,
+impl From<HotplugBy> for Hotplug {
+    fn from(by: HotplugBy) -> Self {
+        match by {
+            HotplugBy::Toolstack => Self::Toolstack,
+            HotplugBy::Own => Self::Own,
+            HotplugBy::None => Self::None,
         }
     }
 }

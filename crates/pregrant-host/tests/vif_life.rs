@@ -520,7 +520,7 @@ fn what_the_toolstack_does_costs_no_front_its_hearing() {
     });
 }
 
-/// A script that undoes the plugging finds the vif's directory.
+/// A script that undoes the hotplug finds the vif's directory.
 fn a_directory_stays_until_its_vif_is_unplugged() {
     with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         back.ask(|backend| {

@@ -557,14 +557,14 @@ fn idle(refuses: &[bool]) -> Vec<Box<dyn ServedQueue<Loopback>>> {
 
 /// Workers alone, in a domain without anything else.
 fn pool(workers: usize, place: Placement, test: impl FnOnce(&Loopback, &mut WorkerPool<Loopback>, DeviceId)) {
-    crew_in(Mode::Event, workers, place, |p, pool, id, begin| {
+    pool_in(Mode::Event, workers, place, |p, pool, id, begin| {
         begin();
         test(p, pool, id);
     });
 }
 
 /// The same, whose threads begin when they are told to.
-fn crew_in(
+fn pool_in(
     mode: Mode,
     workers: usize,
     place: Placement,
@@ -654,7 +654,7 @@ fn queues_without_any_worker_come_back() {
 
 /// Also one whose first queue comes just as it is about to sleep without any.
 fn a_worker_that_only_polls_arms_nothing() {
-    crew_in(Mode::Poll, 1, Placement::Balanced, |p, pool, id, begin| {
+    pool_in(Mode::Poll, 1, Placement::Balanced, |p, pool, id, begin| {
         let calls = Arc::<[AtomicU64; 2]>::default();
         let idle = Box::new(Idle { calls: Arc::clone(&calls), ..Idle::default() });
         pool.hand_out(p, id, vec![idle], &Arc::default());

@@ -15,6 +15,7 @@ mod section;
 pub mod token;
 mod unsafety;
 mod wall;
+mod word;
 
 pub use link::{SUMMARY, resolve};
 
@@ -66,6 +67,8 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     offences.extend(crate::figures::page::check(w));
     offences.extend(section::check(sources.iter().chain(&others)));
     offences.extend(link::check(w.root(), others.iter()));
+    let words = |source: &&Source| source.path != word::PATH;
+    offences.extend(sources.iter().chain(&others).filter(words).flat_map(word::check));
     // Its own tests name pages that are not there.
     let named = |source: &&Source| !source.path.starts_with("xtask/src/tidy/");
     offences.extend(decision::check(sources.iter().chain(&others).filter(named)));

@@ -6,7 +6,7 @@
 //! ```
 //! Netback hears of the vif's key `rate` at any time, as the toolstack's limit: a rate of next to nothing stops it from
 //! reading the guest's ring (docs/protocol 6, Credit, is the same limit at our end). The key is put back as it was.
-//! If this process is killed in between, what the toolstack wished stands in [`KEPT`], and the next backend that
+//! If this process is killed in between, the toolstack's setting is kept in [`KEPT`], and the next backend that
 //! finds the vif puts it back.
 //!
 //! What a guest may do: nothing; its own directory has no such key.

@@ -9,7 +9,7 @@
 //! between two connections nothing is released. The next one gets the same pages with the same grants, zeroed; new ones are
 //! granted only where none of that size and access is there. Where there is no memory for those, as when a back takes more
 //! queues than the last, the idle ones are released, for a bounded number of pages in the vif's life. What a back can make us
-//! grant is therefore what one connection with all of our wishes takes, and that number. Where rings of several pages are wished for
+//! grant is therefore what one connection with all of our wishes takes, and that number. Where rings of several pages are requested
 //! it may allow fewer each time, and each time half of them: less than twice as much.
 //!
 //! A page goes to no other back (a store has one for its life), and never with more access than it had: its grant stays as

@@ -296,7 +296,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         if let Some(e) = vif.shortage() {
             // LOG: as above.
             log::warn!(
-                "{id}: not all that was wished for: {queues} queue(s), {} TX requests each, {path}; {e}",
+                "{id}: fewer resources than requested: {queues} queue(s), {} TX requests each, {path}; {e}",
                 vif.tx_ids(0)
             );
         }

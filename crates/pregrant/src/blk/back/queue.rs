@@ -93,7 +93,7 @@ impl QueueShare {
 
     /// Pages that it would have mapped for single requests, all of them together: the slots of its ring times the segments of a request,
     /// of the longest kind that has come.
-    pub fn wished_alone(&self) -> usize {
+    pub fn requested_alone(&self) -> usize {
         let most = self.slots * self.longest.load(Ordering::Relaxed);
         if self.path == PathName::Copy { 0 } else { most.min(self.budget) }
     }
@@ -627,7 +627,7 @@ impl<P: Platform> BackQueue<P> {
         self.path.limit_pages(p, allowed.load(Ordering::Relaxed), alone.load(Ordering::Relaxed));
     }
 
-    /// Once: whether it [would have](QueueShare::wished_alone) more pages than before.
+    /// Once: whether it [would have](QueueShare::requested_alone) more pages than before.
     pub fn has_grown(&mut self) -> bool {
         core::mem::take(&mut self.grew)
     }

@@ -219,7 +219,7 @@ impl<P: Platform> BackDevice for Vbd<P> {
 
     fn requested_pages(&self) -> usize {
         let kept = |share: &QueueShare| if share.keeps() { self.config.persistent_pages } else { 0 };
-        self.shares.iter().map(|share| kept(share) + share.wished_alone()).sum()
+        self.shares.iter().map(|share| kept(share) + share.requested_alone()).sum()
     }
 
     fn allowed_pages(&self) -> usize {
@@ -237,7 +237,7 @@ impl<P: Platform> BackDevice for Vbd<P> {
         self.allowed = pages - left;
         n = self.shares.len();
         for share in &self.shares {
-            let alone = share.wished_alone().min(left / n);
+            let alone = share.requested_alone().min(left / n);
             share.order_alone(alone);
             (left, n) = (left - alone, n - 1);
         }

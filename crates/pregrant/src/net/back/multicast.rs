@@ -141,7 +141,7 @@ mod tests {
         }
         assert!(!list.apply(Add(mac(64))), "full");
         assert!(list.apply(Add(mac(63))), "it is there");
-        assert!(list.apply(Del(mac(70))), "it is not there, as wished");
+        assert!(list.apply(Del(mac(70))), "it is not there, as requested");
         assert!(list.apply(Del(mac(0))) && list.apply(Add(mac(64))));
         assert_eq!(list.addresses().len(), 64);
         assert!(list.addresses().contains(&mac(64)) && !list.addresses().contains(&mac(0)));

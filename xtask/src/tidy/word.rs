@@ -1,0 +1,65 @@
+//! Words that were replaced, for no Xen or Linux engineer knows them: they do not come back, in names, comments or pages.
+
+use super::Source;
+
+/// Each with the word to use.
+const REPLACED: &[(&str, &str)] = &[
+    ("clerk", "the file's thread"),
+    ("crew", "worker pool"),
+    ("hush", "unwatch, or clear"),
+    ("nudge", "wake"),
+    ("plugging", "hotplug"),
+    ("relive", "update"),
+];
+
+/// This file, which names them.
+pub const PATH: &str = "xtask/src/tidy/word.rs";
+
+/// Where they stand still.
+pub fn check(Source { path, text }: &Source) -> Vec<String> {
+    let mut offences = Vec::new();
+    for (line, number) in text.lines().zip(1..) {
+        for word in words(line) {
+            if let Some((_, better)) = REPLACED.iter().find(|(old, _)| word.eq_ignore_ascii_case(old)) {
+                offences.push(format!("{path}:{number}: {word:?}: say {better}"));
+            }
+        }
+    }
+    offences
+}
+
+/// The words of a line, those within a name among them.
+fn words(line: &str) -> Vec<&str> {
+    let mut words = Vec::new();
+    for run in line.split(|c: char| !c.is_ascii_alphabetic()) {
+        let mut from = 0;
+        let bytes = run.as_bytes();
+        for at in 1..bytes.len() {
+            if bytes[at].is_ascii_uppercase() && bytes[at - 1].is_ascii_lowercase() {
+                words.push(&run[from..at]);
+                from = at;
+            }
+        }
+        words.push(&run[from..]);
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{REPLACED, Source, check, words};
+
+    #[test]
+    fn names_have_words() {
+        assert_eq!(words("fn a_b(): CrewOf")[..4], ["fn", "a", "b", ""]);
+        assert!(words("CrewOf").contains(&"Crew"));
+    }
+
+    #[test]
+    fn a_replaced_word_is_found() {
+        let (old, _) = REPLACED[1];
+        let of = |text: String| check(&Source { path: "a.rs".into(), text }).len();
+        assert_eq!(of(format!("let {old}_of = 1; // the {old}\nscrewed")), 2);
+        assert_eq!(of("a screwdriver".into()), 0);
+    }
+}
